@@ -35,9 +35,9 @@ defaults for the JVM and for queries, does what is ours and what is Spark's.
 
 - **Spark's Kafka source** has all eight columns and a task for each partition, as many as cores. It saves no offsets, and looks for none.
   Its fetches are as large as ours (`kafka.max.partition.fetch.bytes` 16 MiB, and `kafka.max.poll.records` 5000), unless the command says
-  `--fetches default`, which are of 1 MiB. A query's consumers are dropped 5 s after it (`spark.kafka.consumer.cache.timeout`): kept for Spark's
-  five minutes they fill the heap of a session that does one job after the other, and slow all of it down. Its release is 4.0.0, with
-  kafka-clients 3.9.1: of 4.2.0 one jar was not to be had.
+  `--fetches default`, which are of 1 MiB. A query's consumers are dropped 5 s after it
+  (`spark.kafka.consumer.cache.timeout`): kept for Spark's five minutes they fill the heap of a session that does one job after the other.
+  Its release is 4.0.0, with kafka-clients 3.9.1: of 4.2.0 one jar was not to be had.
 - **`etl run`** is the whole command: ZooKeeper, the plan, the commit, the offsets, the report. *to the commit* is from the stored plan (its
   znode's time) to the table's commit (its file's time), and the speeds are by that clock; of the others it is from their beginning to the
   table's commit, and where there is no table to the end.

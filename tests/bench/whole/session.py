@@ -43,8 +43,8 @@ SPARKS_SOURCE = [
 LARGE_FETCHES = {"kafka.max.partition.fetch.bytes": str(FETCH_MAX_BYTES), "kafka.max.poll.records": "5000"}
 _ALL_OF_IT = 1 << 50
 NO_OLD_CONSUMERS = {"spark.kafka.consumer.cache.timeout": "5s", "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s"}
-"""Spark keeps each query's consumers, with what they have fetched ahead, for five minutes, in which none can use them: a query has a group of
-its own. Job after job in one session they take up its heap, and the work of all that comes later is the collector's."""
+"""Spark keeps each query's consumers, with what they have fetched ahead, for five minutes, in which none can use them: a query has a group
+of its own. Job after job in one session they take up its heap, and the work of all that comes later is the collector's."""
 RUNS: Mapping[str, Mapping[str, Any]] = {
     "arrow": {"table": {"writer": "arrow"}},
     "dataframe": {"table": {"writer": "spark"}},
@@ -59,7 +59,8 @@ def started(folder: Path, master: str, codec: str) -> SparkSession:
     jars = jar_settings(master)
     besides = ":".join(map(str, fetched("spark-kafka-4.0.0", SPARKS_SOURCE)))
     return build_session("bench", {
-        **spark_settings(master), **jars, **NO_OLD_CONSUMERS, "spark.driver.extraClassPath": f"{jars['spark.driver.extraClassPath']}:{besides}",
+        **spark_settings(master), **jars, **NO_OLD_CONSUMERS,
+        "spark.driver.extraClassPath": f"{jars['spark.driver.extraClassPath']}:{besides}",
         "spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.log.level": "ERROR", "spark.sql.parquet.compression.codec": codec,
         "spark.hadoop.parquet.compression.codec.zstd.level": "1"})
 

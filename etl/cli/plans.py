@@ -43,13 +43,15 @@ def plans_supersede(
     reason: Reason,
     skip: Annotated[list[str] | None, typer.Option(
         metavar="TOPIC:PARTITION:FROM-UNTIL", help="Offsets that the new plan leaves out and records as lost.")] = None,
+    handed_over: Annotated[bool, typer.Option(
+        "--handed-over", help="Of a plan of a member of the group, of which nobody can tell: no other member read its offsets.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Give up a plan that cannot be finished: another one takes its number, and the next run executes it."""
     from etl.commands import operator
     from etl.console.text import show_ruling
 
-    ruling = operator.supersede(settings_of(conf), number, reason, tuple(skip or ()))
+    ruling = operator.supersede(settings_of(conf), number, reason, tuple(skip or ()), is_handed_over=handed_over)
     show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
 
 

@@ -19,14 +19,16 @@ from etl.decisions.identity.accepted_logs import told_of
 from etl.decisions.identity.accepting import Accepting, parse_named
 from etl.decisions.identity.reset import plan_reset
 from etl.decisions.next_step import plan_superseding, repair_of, repaired
+from etl.decisions.open_hand_overs import HandOver, found_out, is_left_open, left_to_others, with_hand_over_found_out
 from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import naming_table, refuse_another_era, where_we_stand
+from etl.edges.zookeeper.hand_over_marks import write_mark
 from etl.errors import NeedsDecision, SettingsError
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.losses import Loss, LossReason
 from etl.model.plans import Plan
-from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Supersede, UpToDate
+from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import Table
 from etl.protocol.stretches import FORM_OF_PARTITION, parse_stretch
 from etl.protocol.zookeeper.plan_documents import with_id
@@ -114,26 +116,55 @@ def _given_up(ledger: Ledger, plan: Plan, table: Table | None, *, lacks_plan: bo
     return earlier + ("" if table else f"; another plan takes the place of plan {plan.number}")
 
 
-def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ...]) -> Ruling:
+def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ...], *, is_handed_over: bool = False) -> Ruling:
     """Put a new plan in the place of plan `number`, which is stored and not in the table; the next run executes it.
 
     It is planned by the conf as it is now; in a log where it begins inside a message, from the group's offset of now. `skips`, each
     `TOPIC:PARTITION:FROM-UNTIL`, are left out and recorded as lost. Raises SettingsError for a plan that is not the newest or a skip that
     is not in it, NeedsDecision when the plan is in the table.
+
+    A member's plan that is not known to be handed over is left to those who read it: nothing of it is read. `is_handed_over`: a person saw
+    that nobody did, where nobody else can tell; it is executed as it is.
     """
     skipped = tuple(parse_skip(text) for text in skips)
     with open_world(settings, ALONE) as world, world.driving(new_run_id()):
-        snapshot = leave_to_owners(world.observe(lambda log: [skip.until_offset for skip in skipped if skip.log == log]), settings)
+        left = world.read_ledger()
+        if left.newest and is_left_open(left):
+            world.fence(left.newest)
+        seen = world.observe(lambda log: [skip.until_offset for skip in skipped if skip.log == log])
+        snapshot = leave_to_owners(with_hand_over_found_out(seen), settings)
         newest = snapshot.ledger.newest
         if newest is None or newest.number != number:
             stored = f"the newest plan is {newest.number}" if newest else "this pipeline has made no plan yet"
             raise SettingsError(f"plan {number} cannot be superseded: {stored}", check="`etl plans list CONF`")
         _refuse_finished(number, where_we_stand(snapshot, settings), snapshot.table)
+        if newest.handed_over is False or is_handed_over:
+            return _settled(world, newest, snapshot, reason, skips, is_handed_over=is_handed_over)
         old = put_right(newest, world.ledger.read_plan(number - 1), snapshot)
         instead = plan_superseding(Supersede(old, reason, skipped), snapshot, settings, now_ms=now_ms())
         world.supersede(instead, snapshot.ledger)
     says = f"plan {number} ({newest.id}) was superseded by {instead.id}, which the next run executes: {reason}"
     return Ruling(says, {"says": says, "plan": describe_plan(instead, None), "superseded": _ranges(newest)})
+
+
+def _settled(
+    world: LiveWorld, plan: Plan, snapshot: Snapshot, reason: str, skips: tuple[str, ...], *, is_handed_over: bool,
+) -> Ruling:
+    """What a person saw of a hand-over. Raises SettingsError where there is nothing to say, or to skip."""
+    if skips:
+        raise SettingsError(f"plan {plan.number} is not known to be handed over, so nothing of it can be skipped", check="leave --skip out")
+    if not is_handed_over:
+        instead = with_id(left_to_others(plan, reason, now_ms=now_ms()))
+        world.supersede(instead, snapshot.ledger)
+        says = f"plan {plan.number} ({plan.id}) was superseded by {instead.id}, which reads nothing: what it held is left to the others"
+        return Ruling(f"{says}: {reason}", {"says": says, "plan": describe_plan(instead, None), "superseded": _ranges(plan)})
+    if found_out(plan, snapshot.committed) is not HandOver.UNTOLD:
+        what = f"whether plan {plan.number} was handed over is known"
+        raise SettingsError(what, check="`etl run CONF`, which goes by it; leave --handed-over out", key="--handed-over")
+    marked = replace(plan, handed_over=True)
+    write_mark(world.ledger, marked)
+    says = f"plan {plan.number} ({plan.id}) counts as handed over, and the next run executes it: {reason}"
+    return Ruling(says, {"says": says, "plan": describe_plan(marked, None), "superseded": []})
 
 
 def _refuse_finished(number: int, state: PipelineState, table: Table | None) -> None:

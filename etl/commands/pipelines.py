@@ -26,7 +26,8 @@ from etl.report.words import at
 from etl.run.context import ALONE, now_ms
 from etl.run.live_world import LiveWorld
 from etl.run.wiring import open_world
-from etl.settings.sections import NAME, Settings
+from etl.settings.section import NAME
+from etl.settings.sections import Settings
 
 
 class State(str, Enum):

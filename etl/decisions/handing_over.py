@@ -7,13 +7,16 @@ plan's positions say how far the table is, and the offsets, read once the logs a
     -----------------------------   -------------------------------------------------------------------------------------------
     at our position                 nobody read since
     beyond it                       other members read what lies between: no loss, and none of ours (`ReadByOthers`)
+    none, as the plan saw it that   nobody read since
+    was another member's
     below it, or gone               OffsetMoved: somebody set it back, and to follow would load rows twice
     as a plan saw it that moves     a run of another mode left it: it is moved first
     offsets behind the append
     a log of others                 nothing: its position stays until it is ours again
 
 A stored plan that was handed over is executed by whoever comes, member or not: its offsets are nobody else's any more. One that was not is
-never handed over later: a plan of the run that owns its logs now takes its place before its first fetch.
+never handed over later: a plan of the run that owns its logs now takes its place before its first fetch. In ZooKeeper no member leaves such
+a one; what became of one in Kafka is found out by `open_hand_overs`.
 """
 
 from __future__ import annotations
@@ -56,7 +59,8 @@ def owned_logs(snapshot: Snapshot, settings: Settings) -> Collection[BrokerParti
 
 def is_never_handed_over(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
     """Whether another plan takes the place of this one, which is stored and not in the table: nothing was moved for it, nor will be."""
-    return is_member(settings) and snapshot.share is not None and not plan.handed_over and plan.kind in _BY_MEMBERS
+    is_known = snapshot.share is not None or plan.handed_over is False
+    return is_member(settings) and is_known and not plan.handed_over and plan.kind in _BY_MEMBERS
 
 
 def of_member(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
@@ -74,7 +78,7 @@ def as_if_alone(snapshot: Snapshot, settings: Settings) -> Snapshot:
     if not is_member(settings) or snapshot.share is not None:
         return snapshot
     every = frozenset((*snapshot.extents, *snapshot.leaderless))
-    return replace(snapshot, share=Share("", Membership.ZOOKEEPER, "", None, every))
+    return replace(snapshot, share=Share("", settings.membership or Membership.ZOOKEEPER, "", None, every))
 
 
 def standing_of_member(
@@ -101,7 +105,7 @@ def stand_as_member(
     moves_later = is_rebuilt or (plan.moves_offsets and plan.handed_over is None)
     for log in sorted(plan.positions.keys() & set(owned)):
         found, position = committed.get(log, NOTHING_COMMITTED), plan.positions[log]
-        if found.offset == position:
+        if found.offset == position or (found == plan.seen[log] == NOTHING_COMMITTED and log not in plan.offsets_to_hand_over):
             continue
         if moves_later and found == plan.seen[log] and not is_read_on_by_others(plan, log, found):
             uncommitted.append(log)
@@ -142,6 +146,9 @@ def refuse_in_the_place_of(plan: Plan) -> None:
 
     Raises NeedsDecision.
     """
+    if plan.handed_over is False:
+        what = f"plan {plan.number} is stored, and the next run finds out whether it was handed over"
+        raise NeedsDecision(what, check="`etl run CONF`; then say this again")
     if plan.handed_over:
         what = f"plan {plan.number} was handed over and is not in the table: the group's offsets are behind it, and nobody else reads it"
         check = (

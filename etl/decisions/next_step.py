@@ -19,6 +19,7 @@ from etl.decisions.backfills.backfill_plans import next_backfill_plan
 from etl.decisions.backfills.claiming import refuse_claimed
 from etl.decisions.expiry import Expiring, expiring
 from etl.decisions.handing_over import as_if_alone, of_member
+from etl.decisions.open_hand_overs import with_hand_over_found_out
 from etl.decisions.ownership import leave_to_owners, refuse_owned_ranges
 from etl.decisions.pausing import leave_paused, standing
 from etl.decisions.plan import plan_next
@@ -130,7 +131,7 @@ def next_step(snapshot: Snapshot, settings: Settings, *, now_ms: int, uid: str, 
     later is the step's `refusal`.
     """
     refuse_what_cannot_run(snapshot)
-    left = leave_to_owners(snapshot, settings)
+    left = leave_to_owners(with_hand_over_found_out(snapshot), settings)
     try:
         left, state = standing(left, settings)
     except EtlError as refusal:

@@ -9,7 +9,8 @@
     an owner of a stored plan's   skip, unowned               Owned: a stored plan is executed as it is, or not at all
     a driver of this pipeline     any                         nothing: whoever holds the driver's lock takes its nodes over
     other members of the group    mode: join                  has what they own left to them; of its own share it asks nobody
-    members of Kafka's own group  mode: join, and fail        Owned: nobody divides anything with them
+    members of the other group    mode: join, and fail        Owned: nobody divides anything with them
+    of this name
 
 How a log is claimed and an owner waited for is in `edges.zookeeper.owners`. Old consumers know neither our plans nor our commits
 (docs/adr/0005).
@@ -21,14 +22,17 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from etl.decisions.handing_over import is_left_handed_over, is_member
+from etl.decisions.open_hand_overs import is_left_open
 from etl.errors import Owned
 from etl.model.logs import BrokerPartition, KafkaGroup
+from etl.model.membership import Membership
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
 from etl.protocol.zookeeper.consumers import consumer_id, consumer_of, thread_id
 from etl.protocol.zookeeper.payloads import parse_owner
 from etl.settings.policies import OnLiveGroup, OnOwned
-from etl.settings.sections import OwnershipSettings, Settings
+from etl.settings.ownership import OwnershipSettings
+from etl.settings.sections import Settings
 
 _NAMED = 3
 
@@ -60,8 +64,8 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
 
     Raises Owned, naming the consumer or the owner, where policy says `fail` and where waiting did not help.
     """
-    if is_member(settings) and (snapshot.share or is_left_handed_over(snapshot.ledger)):
-        _refuse_members_in_kafka(snapshot, settings.ownership)
+    if is_member(settings) and (snapshot.share or is_left_handed_over(snapshot.ledger) or is_left_open(snapshot.ledger)):
+        _refuse_members_elsewhere(snapshot, settings.ownership)
         return _without(snapshot, _of_others(snapshot))
     if _is_refused(snapshot, settings):
         what = f"live consumers are registered in the group: {', '.join(foreign_consumers(snapshot.live_consumers, settings)[:_NAMED])}"
@@ -73,11 +77,17 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
     return _without(snapshot, left)
 
 
-def _refuse_members_in_kafka(snapshot: Snapshot, ownership: OwnershipSettings) -> None:
+def _refuse_members_elsewhere(snapshot: Snapshot, ownership: OwnershipSettings) -> None:
     """Nobody divides anything with them: they would read what our share is, too."""
-    if snapshot.share and snapshot.live_in_kafka and ownership.on_live_group is OnLiveGroup.FAIL:
+    if snapshot.share is None or ownership.on_live_group is not OnLiveGroup.FAIL:
+        return
+    in_zookeeper = [one for one in snapshot.live_consumers if one not in snapshot.live_in_kafka]
+    if snapshot.share.membership is Membership.ZOOKEEPER and snapshot.live_in_kafka:
         what = f"consumers are alive in Kafka's own group of this name: {', '.join(snapshot.live_in_kafka[:_NAMED])}"
-        raise Owned(what, check="that they are stopped: mode join shares with consumers that are registered in ZooKeeper alone")
+        raise Owned(what, check="that they are stopped: membership: zookeeper shares with consumers that are registered in ZooKeeper alone")
+    if snapshot.share.membership is Membership.COORDINATOR and in_zookeeper:
+        what = f"consumers of the group are registered in ZooKeeper: {', '.join(in_zookeeper[:_NAMED])}"
+        raise Owned(what, check="that they are stopped: membership: coordinator shares with members of Kafka's own group alone")
 
 
 def _of_others(snapshot: Snapshot) -> dict[BrokerPartition, str]:

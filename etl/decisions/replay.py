@@ -8,6 +8,7 @@ from etl.decisions.backfills.claiming import refuse_another_life
 from etl.decisions.byte_positions.misplaced_offsets import refuse_inside_entries
 from etl.decisions.handing_over import is_never_handed_over
 from etl.decisions.identity.log_identity import refuse_other_logs
+from etl.decisions.open_hand_overs import refuse_untold, refuse_without_share
 from etl.decisions.plan import reading_of
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_of
@@ -30,7 +31,9 @@ def replay_or_supersede(state: Replay, snapshot: Snapshot, settings: Settings) -
     no message begins where it does, DataLoss and BrokerUnreachable when policy says `fail`.
     """
     plan = state.plan
+    refuse_untold(plan, snapshot, settings)
     if is_never_handed_over(plan, snapshot, settings):
+        refuse_without_share(plan, snapshot)
         return Supersede(plan, "it was stored, and the group's offsets were not moved with it")
     if plan.kind is PlanKind.REPLAY and (why := why_given_up(plan, snapshot)):
         return Supersede(plan, why)

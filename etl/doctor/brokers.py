@@ -17,13 +17,15 @@ from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.pauses import read_pauses
 from etl.edges.zookeeper.registry import read_partition_states, read_replicas
-from etl.errors import BrokerUnreachable, EtlError, LedgersDisagree, Owned
+from etl.errors import BrokerUnreachable, EtlError, LedgersDisagree, Owned, SettingsError
 from etl.model.ledger import Ledger
 from etl.model.logs import Broker, BrokerPartition, KafkaGroup, uncounted
+from etl.model.membership import Membership
 from etl.model.plans import Plan
 from etl.protocol.zookeeper import payloads
 from etl.protocol.zookeeper.paths import PipelinePaths
 from etl.run.discovery import Discovery, said_generation
+from etl.run.memberships import unspoken
 from etl.settings.policies import OnLiveGroup, OnNoLeader, OnOwned
 
 _CONNECT_WITHIN_S = 5.0
@@ -198,14 +200,18 @@ def _other_pipelines(name: str, ledger: PlanLedger, names: set[str]) -> Iterator
 
 def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
     settings = findings.settings
-    members, in_kafka = _consumers(findings), _in_kafka(findings)
+    members, (in_kafka, refusal) = _consumers(findings), _in_kafka(findings)
     if in_kafka.unknown:
         what = f"whether consumers of Kafka's own group {settings.group} are alive is not known: {in_kafka.unknown}"
         yield advice(name, what, "that nobody consumes under this name; ACLs: Describe for the group, from Kafka 0.11 on")
     logs = [p.log for topic in findings.metadata.topics.values() for p in topic.partitions]
     others = foreign_consumers(members.live_consumers(), settings)
-    if is_member(settings) and not in_kafka.members:
-        yield ok(name, f"{settings.group}: a run shares with {f'live consumers: {_some(others)}' if others else 'nobody: none is alive'}")
+    is_coordinated = settings.membership is Membership.COORDINATOR
+    with_us, elsewhere = (tuple(sorted(in_kafka.members)), others) if is_coordinated else (others, tuple(in_kafka.members))
+    if refusal:
+        yield failed(name, refusal)
+    if is_member(settings) and not elsewhere:
+        yield ok(name, f"{settings.group}: a run shares with {f'live consumers: {_some(with_us)}' if with_us else 'nobody: none is alive'}")
         return
     live = (*others, *sorted(in_kafka.members))
     owners = foreign_owners({**members_as_owners(in_kafka, logs), **members.owners(names)}, settings)
@@ -225,10 +231,12 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
         yield ok(name, f"{settings.group}: no live consumer, no owner, no driver")
 
 
-def _in_kafka(findings: Findings) -> KafkaGroup:
+def _in_kafka(findings: Findings) -> tuple[KafkaGroup, SettingsError | None]:
+    """Who is in Kafka's own group, and why no run can be, where it is to."""
     brokers = findings.metadata.brokers.values()
     with ask_brokers([(broker.host, broker.port) for broker in brokers], findings) as asked:
-        return asked.members_of(findings.settings.group, brokers)
+        spoken = asked.first(lambda consumer: consumer.membership())
+        return asked.members_of(findings.settings.group, brokers), unspoken(findings.settings, spoken)
 
 
 def ask_brokers(addresses: list[tuple[str, int]], findings: Findings) -> Cluster:

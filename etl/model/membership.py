@@ -17,6 +17,19 @@ class Membership(str, Enum):
     """A broker: Kafka's consumers from 0.9 on."""
 
 
+BY_COORDINATOR = "consumer"
+"""The strategy of a share that the coordinator divided, as it likes: of the consumer protocol."""
+
+
+class GroupProtocol(str, Enum):
+    """By which requests a member speaks with its coordinator."""
+
+    CLASSIC = "classic"
+    """0.9 to 4.x: the members divide the logs, all of them at once."""
+    CONSUMER = "consumer"
+    """4.0 on (KIP-848): the coordinator divides them, one by one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Share:
     """What one member of a group owns after a rebalance has settled."""
@@ -60,6 +73,6 @@ class RebalanceStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """A hand-over that was refused: nothing was stored, nothing was moved, and nothing will be fetched."""
+    """A hand-over that was refused: nothing was moved, and nothing will be fetched. In ZooKeeper nothing was stored either."""
 
     why: str

@@ -141,6 +141,8 @@ class Plan:
     handed_over: bool | None = None
     """Whether the group's offsets were moved with it: from then on its ranges are nobody else's, whatever becomes of the membership. None:
     they move once its rows are in the table."""
+    is_void: bool = False
+    """Of one whose offsets move by a commit of their own, behind its being stored: that commit was refused, and another takes its place."""
     read_by_others: tuple[ReadByOthers, ...] = ()
     """What other members read between the last plan's positions and this one's."""
 
@@ -166,6 +168,11 @@ class Plan:
 
     def _apart(self, logs: Iterable[BrokerPartition]) -> tuple[BrokerPartition, ...]:
         return tuple(sorted(log for log in logs if not self.seen[log].is_at(self.positions[log])))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its hand-over was begun, and nobody wrote down what became of it."""
+        return self.handed_over is False and not self.is_void
 
     @property
     def word(self) -> str:

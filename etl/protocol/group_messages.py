@@ -99,6 +99,21 @@ class ConsumerHeartbeat:
     """Topic id to partitions of all that the member still has, which acknowledges what it was told to let go; None: as told before."""
 
 
+@dataclass(frozen=True, slots=True)
+class SpokenMembership:
+    """What members of groups a broker understands."""
+
+    is_classic: bool = False
+    has_rebalance_timeout: bool = False
+    """Of each member, beside its session; older brokers take the session for both, and by default none of more than 30 s."""
+    is_static: bool = False
+    """Members with a name of their own."""
+    is_consumer: bool = False
+    """Those of the consumer protocol."""
+    release: str = ""
+    """The newest that the broker may be of, where it keeps groups."""
+
+
 LEAVES = -1
 """As the epoch: goes for good."""
 WILL_BE_BACK = -2

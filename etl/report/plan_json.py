@@ -19,7 +19,7 @@ from etl.report.words import at
 from etl.settings.sections import Settings
 
 _DECIDING: dict[str, Any] = {
-    "version": True, "pipeline": True, "cluster": True, "group": True, "limits": True, "ownership": True,
+    "version": True, "pipeline": True, "cluster": True, "group": True, "limits": True, "ownership": True, "offsets": True,
     "transform": True, "arrow_transform": True,
     "source": {"dialect", "topics", "start", "start_new_topics", "on_data_loss", "on_moved", "on_no_leader", "isolation",
                "expiry_warning_s", "compacted_topics"},
@@ -65,7 +65,10 @@ def write_settings(settings: Settings) -> dict[str, Any]:
     """The settings that decide, as JSON; the table's path in full, so that it means the same place elsewhere."""
     # pydantic warns of `source.start`, of which it cannot tell what our own validator makes
     found = settings.model_dump(mode="json", include=_DECIDING, warnings=False)
-    return {**found, "table": {**found["table"], "path": settings.table.place}}
+    ownership = settings.ownership.model_dump(mode="json", exclude_unset=True, warnings=False)  # what was not said may mean nothing there
+    if settings.membership:
+        ownership["membership"] = settings.membership.value
+    return {**found, "ownership": ownership, "table": {**found["table"], "path": settings.table.place}}
 
 
 def read_settings(found: dict[str, Any]) -> Settings:
@@ -119,7 +122,7 @@ def _describe_share(plan: Plan) -> dict[str, Any]:
         "share": {
             "member_id": share.member_id, "instance_id": share.instance_id, "membership": share.membership.value,
             "strategy": share.strategy, "generation": share.generation, "partitions": [log.place for log in sorted(share.logs)]},
-        "handed_over": plan.handed_over,
+        "handed_over": plan.handed_over, "is_void": plan.is_void,
         "read_by_others": [
             {**hole.log.place, "from": hole.from_offset, "until": hole.until_offset, "log_epoch": hole.log_epoch}
             for hole in plan.read_by_others]}

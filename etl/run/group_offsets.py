@@ -6,16 +6,18 @@ between leaves ZooKeeper behind, as it leaves one place behind the table, and th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from etl.decisions.offsets_storage import both, in_zookeeper_alone
 from etl.edges.brokers.cluster import Cluster
+from etl.edges.brokers.fenced_commit import FencedCommit
 from etl.edges.brokers.kept_offsets import KeptOffsets
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
 from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
 from etl.model.logs import BrokerPartition
+from etl.model.membership import Share, Void
 from etl.model.plans import Plan
 from etl.run.discovery import Discovery
 from etl.settings.sections import Settings
@@ -28,6 +30,7 @@ class GroupOffsets:
         self.storage, self._discovery = settings.offsets.storage, discovery
         self.group = ConsumerGroup(zookeeper, settings.group, physical=settings.source.is_physical)
         self._kept = KeptOffsets(settings.group, settings.pipeline)
+        self._fenced = FencedCommit(self._kept, tries_for_s=settings.source.timeout_s)
 
     def committed(self, logs: Iterable[BrokerPartition], cluster: Cluster | None = None) -> dict[BrokerPartition, Committed]:
         """The offset of each log that has one; `cluster`: where it is open already. Raises SettingsError for brokers that keep none."""
@@ -44,8 +47,18 @@ class GroupOffsets:
         zookeeper = self.group.committed(asked)
         return {log: both(zookeeper.get(log, NOTHING_COMMITTED), kafka.get(log, NOTHING_COMMITTED)) for log in {**zookeeper, **kafka}}
 
-    def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
-        """Move the offsets of `logs` (all that change, by default) to the plan's positions, and say what they are now."""
+    def hand_over(self, plan: Plan, *, unsure: Callable[[], None]) -> Void | None:
+        """Move the offsets of a plan of a coordinator's member, all of them or none; see `FencedCommit.hand_over`."""
+        with self._discovery.open_cluster() as cluster:
+            return self._fenced.hand_over(cluster, plan, unsure=unsure)
+
+    def commit(
+        self, plan: Plan, logs: Collection[BrokerPartition] | None = None, *, share: Callable[[], Share | None] = lambda: None,
+    ) -> Mapping[BrokerPartition, Committed]:
+        """Move the offsets of `logs` (all that change, by default) to the plan's positions, and say what they are now.
+
+        `share`: as which member of a group in Kafka; None: of none.
+        """
         if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
             return self.group.commit(plan, logs)
         wanted = sorted(plan.offsets_to_move if logs is None else logs)
@@ -53,7 +66,7 @@ class GroupOffsets:
             return {}
         with self._discovery.open_cluster() as cluster:
             moved = self._kept.move(
-                cluster, {log: plan.seen[log].in_kafka for log in wanted}, {log: plan.moved(log).in_kafka for log in wanted})
+                cluster, {log: plan.seen[log].in_kafka for log in wanted}, {log: plan.moved(log).in_kafka for log in wanted}, share())
         if plan.offsets_in is OffsetsStorage.DUAL:
             there = self.group.committed(moved)
             left = [log for log in moved if there.get(log, NOTHING_COMMITTED).offset != plan.positions[log]]

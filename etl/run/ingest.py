@@ -55,7 +55,7 @@ def ingest(world: World, settings: Settings, report: Report) -> None:
 
 def _ingest(world: World, settings: Settings, report: Report, joining: Joining) -> None:
     turns = expiries = arrivals = 0
-    while turns < TURNS_MAX and joining.settle(world.read_ledger):
+    while turns < TURNS_MAX and joining.settle(world):
         try:
             step = _one_plan(world, settings, report, joining)
             if step and step.is_last:
@@ -80,7 +80,7 @@ def _one_plan(world: World, settings: Settings, report: Report, joining: Joining
     """One step, from the look to the offsets; None where another driver's plan took its number, or nothing was handed over."""
     step = take_look(world, settings, report, joining=joining)
     finish_repair(world, step.repair, report)
-    if joining.is_outside and step.action in (Action.STORE, Action.NOTHING):
+    if joining.waits(step):
         return None
     with report.timed(Verb.PLAN):
         plan = _store(world, step, report)
@@ -165,7 +165,7 @@ def _tell(world: World, snapshot: Snapshot, step: NextStep, settings: Settings, 
 
 
 def _store(world: World, step: NextStep, report: Report) -> Plan | Void | None:
-    """The plan to execute, stored when this returns; None: nothing new. Void: it is not stored. Raises what the step stops with."""
+    """The plan to execute, stored and handed over when this returns; None: nothing new; Void: not so. Raises what the step stops with."""
     if step.refusal:
         raise step.refusal
     plan = step.plan
@@ -177,6 +177,10 @@ def _store(world: World, step: NextStep, report: Report) -> Plan | Void | None:
         void = world.store(plan) if step.action is Action.STORE else world.supersede(plan, step.snapshot.ledger)
         if void:
             return void
+    handed = world.hand_over(plan)
+    if isinstance(handed, Void):
+        return handed
+    plan = handed
     if step.action is Action.SUPERSEDE:
         report.add(Outcome.SUPERSEDED, f"plan {plan.number} ({plan.supersedes}) was superseded: {plan.reason}")
     elif step.action is Action.REPLAY and not _is_new(plan):

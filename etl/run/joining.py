@@ -12,15 +12,16 @@ from dataclasses import replace
 
 from etl.decisions.handing_over import is_left_handed_over
 from etl.decisions.next_step import Action, NextStep
+from etl.decisions.open_hand_overs import is_left_open
 from etl.errors import Owned
-from etl.model.ledger import Ledger
-from etl.model.membership import Share, Void
+from etl.model.membership import Membership, Share, Void
 from etl.model.snapshot import Snapshot
 from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.report.sentences import told_read_by_others
 from etl.run.members import Member
+from etl.run.world import World
 from etl.settings.policies import Stay
 
 LOOKS_MAX = 3
@@ -56,14 +57,14 @@ class Joining:
         """Whether the run is to be a member and is none yet: it executes what was handed over, and stores no plan."""
         return self._member is not None and self.share is None
 
-    def settle(self, read_ledger: Callable[[], Ledger]) -> bool:
+    def settle(self, world: World) -> bool:
         """Before each look: own a share of the group, unless what was handed over comes first. False: there is none.
 
         Raises as `Member.join`.
         """
         if self._member is None:
             return True
-        if not self._has_joined and not self._looks_unjoined and is_left_handed_over(read_ledger()):
+        if not self._has_joined and not self._looks_unjoined and _is_left(world):
             self._looks_unjoined += 1
             return True
         if self._has_joined and not (self._is_over or self.is_void) and self._member.is_current:
@@ -84,13 +85,19 @@ class Joining:
         return snapshot
 
     def was_void(self, void: Void) -> None:
-        """The hand-over was refused, and nothing was stored. Raises Owned once that has come too often."""
+        """The hand-over was refused, and nothing was moved. Raises Owned once that has come too often."""
         self._voids += 1
         self.is_void = True
         self._report.add(Outcome.VOID, f"nothing was handed over, and nothing was fetched: {void.why}")
         if self._voids > VOIDS_MAX:
             check = "how often members of the group come and go; nothing was moved, run again"
             raise Owned(f"the group changed at each of {self._voids} hand-overs: {void.why}", check=check)
+
+    def waits(self, step: NextStep) -> bool:
+        """Whether the step is one of a member, and the run is none yet: only what was handed over is executed before it has joined."""
+        newest = step.snapshot.ledger.newest
+        is_left_to_members = newest is not None and newest.handed_over is False
+        return self.is_outside and (step.action in (Action.STORE, Action.NOTHING) or is_left_to_members)
 
     def stored(self, step: NextStep) -> None:
         """The step's plan is stored: from now on nothing of it depends on the membership."""
@@ -118,3 +125,16 @@ class Joining:
         with self._report.timed(Verb.OBSERVE):
             self.share = member.rejoin() if self._has_joined else member.join()
         self._has_joined, self._is_over, self.is_void = True, False, False
+
+
+def _is_left(world: World) -> bool:
+    """Whether an earlier run handed a plan over, or may have. Then its membership is ended: what is seen of the one stays so, and nobody
+    waits for the session of a run that is dead. That of a static member goes on with this run, unless the plan is in doubt.
+    """
+    ledger = world.read_ledger()
+    plan, is_open = ledger.newest, is_left_open(ledger)
+    if plan is None or not (is_open or is_left_handed_over(ledger)):
+        return False
+    if plan.share and plan.share.membership is Membership.COORDINATOR and (is_open or plan.share.instance_id is None):
+        world.fence(plan)
+    return True

@@ -188,7 +188,7 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
     def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
         """See `world.World`. Raises Owned where it was another driver of this pipeline that went on to a later plan."""
         try:
-            return self.offsets.commit(plan, logs)
+            return self.offsets.commit(plan, logs, share=self.share_of_now)
         except OffsetMoved as error:
             newest = max(self.ledger.plan_numbers(), default=plan.number)
             if newest <= plan.number:

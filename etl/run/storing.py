@@ -1,31 +1,31 @@
-"""What a run stores before its first fetch; as a member of its group it moves the group's offsets in the same step."""
+"""What a run stores before its first fetch; as a member of its group it moves the group's offsets with it, in the same step or the next."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from etl.decisions.membership.assignment import Strategy
-from etl.decisions.membership.rebalancing import Timing
+from etl.edges.brokers.coordinator import CoordinatedMember
 from etl.edges.delta.taking import Takes
 from etl.edges.zookeeper.documents import Part
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.hand_over import HandOver
+from etl.edges.zookeeper.hand_over_marks import write_mark
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.membership import ZooKeeperMember
-from etl.edges.zookeeper.rebalance import MemberOptions
-from etl.edges.zookeeper.registry import read_topics
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import LedgersDisagree
 from etl.model.ledger import Ledger
-from etl.model.membership import Void
+from etl.model.membership import Membership, Share, Void
 from etl.model.plans import Plan
-from etl.protocol.messages import INTERNAL_TOPICS
 from etl.run.claims import ClaimsOfRun
+from etl.run.discovery import Discovery
 from etl.run.formats import try_on_no_rows
+from etl.run.group_offsets import GroupOffsets
 from etl.run.members import Member
+from etl.run.memberships import coordinated_member, zookeeper_member
 from etl.run.rows import writer_of
 from etl.run.spark import RunSpark
-from etl.settings.policies import OwnershipMode
 from etl.settings.sections import Settings
 
 
@@ -39,8 +39,11 @@ class PlanStore:
     claims: ClaimsOfRun
     _lock: DriverLock
     _spark: RunSpark
+    _discovery: Discovery
+    offsets: GroupOffsets
     _pipelines_version: int | None
-    _member: ZooKeeperMember | None = None
+    _registered: ZooKeeperMember | None = None
+    _coordinated: CoordinatedMember | None = None
 
     def refuse_unwritable(self, plan: Plan) -> None:
         """Refuse what could not be finished."""
@@ -48,16 +51,18 @@ class PlanStore:
 
     def member(self) -> Member | None:
         """See `world.World`."""
-        ownership, source = self.settings.ownership, self.settings.source
-        if ownership.mode is not OwnershipMode.JOIN:
-            return None
-        hidden = INTERNAL_TOPICS.difference(source.topics.literal_names)
-        topics = frozenset(topic for topic in read_topics(self.zookeeper) if source.topics.admits(topic) and topic not in hidden)
-        options = MemberOptions(
-            source.dialect, topics, Strategy(ownership.strategy.value), ownership.threads, ownership.member_id,
-            Timing(ownership.join_timeout_s, ownership.backoff_s))
-        self._member = ZooKeeperMember(self.zookeeper, self.settings.group, self.settings.pipeline, self.run_id, options)
-        return self._member
+        if self.settings.membership is Membership.ZOOKEEPER:
+            self._registered = zookeeper_member(self.settings, self.zookeeper, self.run_id)
+            return self._registered
+        if self.settings.membership is Membership.COORDINATOR:
+            self._coordinated = coordinated_member(self.settings, self._discovery)
+            return self._coordinated
+        return None
+
+    def fence(self, plan: Plan) -> None:
+        """See `world.World`."""
+        if plan.share and plan.share.membership is Membership.COORDINATOR:
+            (self._coordinated or coordinated_member(self.settings, self._discovery)).end(plan.share)
 
     def store(self, plan: Plan) -> Void | None:
         """See `world.World`. Refuses a table that cannot be written and a transform that fails: a plan is stored to be executed."""
@@ -85,9 +90,30 @@ class PlanStore:
 
         return self._written(plan, write, is_handed_over=bool(plan.handed_over) and not was_handed_over)
 
+    def hand_over(self, plan: Plan) -> Plan | Void:
+        """See `world.World`. A commit of which an answer was lost may still be under way, so that its membership ends then."""
+        if plan.share is None or plan.share.membership is not Membership.COORDINATOR:
+            return plan
+        if plan.is_open:
+            void = self.offsets.hand_over(plan, unsure=self._coordinated.leave if self._coordinated else lambda: None)
+            if void:
+                write_mark(self.ledger, replace(plan, is_void=True))
+                return void
+            plan = replace(plan, handed_over=True)
+        write_mark(self.ledger, plan)
+        return plan
+
+    def share_of_now(self) -> Share | None:
+        """What a coordinator's member owns by now, where the run is one: nobody else may commit while the group has members."""
+        return self._coordinated.rejoin() if self._coordinated and self._coordinated.is_member else None
+
     def _written(self, plan: Plan, write: Callable[[Sequence[Part]], None], *, is_handed_over: bool) -> Void | None:
-        if not is_handed_over:
-            write(())
-            return None
-        checks = self._member.owner_checks(plan.offsets_to_hand_over) if self._member else ()
-        return HandOver(self.zookeeper, self.settings.group, self._lock).store(plan, checks, write)
+        """`is_handed_over`: in the same step."""
+        hand_over = HandOver(self.zookeeper, self.settings.group, self._lock)
+        if is_handed_over:
+            checks = self._registered.owner_checks(plan.offsets_to_hand_over) if self._registered else ()
+            return hand_over.store(plan, checks, write)
+        if plan.is_open:
+            return hand_over.store_under_lock(plan, write)
+        write(())
+        return None

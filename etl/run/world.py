@@ -48,6 +48,15 @@ class World(Protocol):
         others came before, nothing is done, and it is said why. Raises Owned where another driver stored that number.
         """
 
+    def hand_over(self, plan: Plan) -> Plan | Void:
+        """Move the group's offsets with the stored plan, where that is a step of its own, and write that down: the plan as it is then.
+
+        Where others came before nothing is moved, that is written down, and it is said why. Any other plan is told as it is.
+        """
+
+    def fence(self, plan: Plan) -> None:
+        """End the membership that the plan was made with, so that nothing that its run committed comes any more."""
+
     def remember(self, key: KeptKey, *, behind: int) -> None:
         """Keep a run key under which there was nothing more to read behind plan `behind`. Raises Owned where a plan was stored since."""
 

@@ -12,7 +12,8 @@ from etl.errors import SettingsError
 from etl.model.claims import backfill_pipeline
 from etl.settings.fetch_sizes import BACKFILL_PLAN_BYTES
 from etl.settings.policies import OnLiveGroup, OwnershipMode
-from etl.settings.sections import NAME, Settings
+from etl.settings.section import NAME
+from etl.settings.sections import Settings
 
 
 def settings_of_backfill(settings: Settings, name: str) -> Settings:

@@ -49,7 +49,7 @@ class OwnershipMode(str, Enum):
 
 
 class GroupStrategy(str, Enum):
-    """How the consumers of the group divide its partitions: theirs is ours."""
+    """How the consumers of the group divide its partitions: theirs is ours. Those of ZooKeeper, and those of Kafka's coordinator."""
 
     RANGE = "range"
     ROUND_ROBIN = "roundrobin"
@@ -58,6 +58,8 @@ class GroupStrategy(str, Enum):
     """0.10 and 0.11."""
     ROUND_ROBIN_1_0 = "roundrobin-1.0"
     """1.0 and 1.1."""
+    STICKY = "sticky"
+    COOPERATIVE_STICKY = "cooperative-sticky"
 
 
 class Stay(str, Enum):

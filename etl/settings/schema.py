@@ -10,7 +10,7 @@ from typing import Any
 
 from etl.settings.defaults import OF_ONE_PIPELINE
 from etl.settings.mistakes import MEANINGS
-from etl.settings.policies import StartAt
+from etl.settings.policies import GroupStrategy, StartAt
 from etl.settings.sections import Settings
 
 SCHEMA_FILE = "pipeline.schema.json"
@@ -18,11 +18,13 @@ SCHEMA_FILE = "pipeline.schema.json"
 _TEXT = {"type": "string", "minLength": 1}
 _REFERENCE = {"type": "string", "pattern": r"\$\{(env|file):[^}]+\}"}
 """Any value may come from a variable or a file, also one that is no text."""
+_STRATEGY = {"enum": [one.value for one in GroupStrategy]}
 _OWN_FORMS: Mapping[str, list[dict[str, Any]]] = {
     "source.start": [
         {"enum": [one.value for one in StartAt]},
         {"type": "object", "properties": {"timestamp": {"description": MEANINGS["source.start.timestamp"]}}, "required": ["timestamp"],
          "additionalProperties": False}],
+    "ownership.strategy": [_STRATEGY, {"type": "array", "minItems": 1, "items": _STRATEGY}],
     "spark": [{"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}],
 }
 """Keys whose values our own validators read: pydantic cannot say what these take."""

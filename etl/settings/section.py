@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 DAY_S, TEN_YEARS_S, INT64 = 86_400, 10 * 366 * 86_400, 2**63 - 1
 """Clocks and requests take no number of any size; offsets and sizes are int64 (Kafka protocol, "Primitive Types")."""
+NAME = r"^[A-Za-z0-9._-]*[A-Za-z0-9_-][A-Za-z0-9._-]*$"
+"""What may name a znode and a group: not dots alone, which ZooKeeper refuses in a path."""
 
 
 class Section(BaseModel):

@@ -12,18 +12,14 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from etl.model.committed import OffsetsStorage
 from etl.model.data_files import FILE_BYTES, HELD_BYTES, ROW_GROUP_BYTES, Codec
-from etl.model.logs import Dialect
+from etl.model.membership import Membership
 from etl.settings import fetch_sizes
 from etl.settings.address import split_connect
 from etl.settings.places import check_place, is_url, place_of
-from etl.settings.policies import (
-    GroupStrategy, MetricsPer, OnLiveGroup, OnOwned, OnRowsRemoved, OwnershipMode, Stay, WriterName,
-)
-from etl.settings.section import DAY_S, INT64, Section, one_or_several
+from etl.settings.ownership import OwnershipSettings, refuse_other_storage
+from etl.settings.policies import MetricsPer, OnLiveGroup, OnRowsRemoved, WriterName
+from etl.settings.section import INT64, NAME, Section, one_or_several
 from etl.settings.source import SourceSettings
-
-NAME = r"^[A-Za-z0-9._-]*[A-Za-z0-9_-][A-Za-z0-9._-]*$"
-"""What may name a znode and a group: not dots alone, which ZooKeeper refuses in a path."""
 
 
 class ZooKeeperSettings(Section):
@@ -96,26 +92,6 @@ class Limits(Section):
     """Plans below this are read by processes of the driver's machine, where tasks write the files; 0: none."""
 
 
-class OwnershipSettings(Section):
-    """How the run behaves towards other consumers of the group and other drivers of the pipeline."""
-
-    mode: OwnershipMode = OwnershipMode.CLAIM
-    on_owned: OnOwned = OnOwned.FAIL
-    on_live_group: OnLiveGroup = OnLiveGroup.FAIL
-    """`unowned` takes what none of them owns."""
-    wait_for_driver_s: float = Field(default=60, ge=0, le=DAY_S)
-    """For another driver of this pipeline, and under `on_owned: wait` for the owners of what is read."""
-    strategy: GroupStrategy = GroupStrategy.RANGE
-    """Under `mode: join`, as all that follows: how the group's consumers divide what they read."""
-    threads: int = Field(default=1, ge=1, le=10_000)
-    """How many of its threads a run counts for."""
-    member_id: str | None = Field(default=None, pattern=NAME)
-    """What it is called among the members; None: as its process is."""
-    join_timeout_s: float = Field(default=60, gt=0, le=DAY_S)
-    backoff_s: float = Field(default=2, gt=0, le=DAY_S)
-    stay: Stay = Stay.RUN
-
-
 class OffsetsSettings(Section):
     """Where the group's offsets are."""
 
@@ -148,7 +124,7 @@ class Settings(Section):
     table: TableSettings
     limits: Limits = Limits()
     ownership: OwnershipSettings = OwnershipSettings()
-    offsets: OffsetsSettings = OffsetsSettings()
+    offsets: OffsetsSettings = Field(default=OffsetsSettings(), validate_default=True)
     transform: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
     """`package.module:function`, a function DataFrame -> DataFrame."""
     arrow_transform: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
@@ -171,12 +147,13 @@ class Settings(Section):
 
     @field_validator("offsets")
     @classmethod
-    def _of_a_group_without_members(cls, value: OffsetsSettings, info: ValidationInfo) -> OffsetsSettings:
+    def _where_the_group_has_them(cls, value: OffsetsSettings, info: ValidationInfo) -> OffsetsSettings:
         ownership = info.data.get("ownership")
-        if value.storage is not OffsetsStorage.ZOOKEEPER and ownership and ownership.mode is OwnershipMode.JOIN:
-            raise ValueError(f"storage: {value.storage.value} does not go with ownership.mode: join: "
-                             "members in ZooKeeper keep the group's offsets there, and they move in one step with the plan")
-        if value.storage is not OffsetsStorage.ZOOKEEPER and ownership and ownership.on_live_group is OnLiveGroup.UNOWNED:
+        source = info.data.get("source")
+        if ownership and source:
+            refuse_other_storage(value.storage, ownership.membership_of(source))
+        joins = ownership is not None and source is not None and ownership.membership_of(source) is not None
+        if value.storage is not OffsetsStorage.ZOOKEEPER and not joins and ownership and ownership.on_live_group is OnLiveGroup.UNOWNED:
             raise ValueError(f"storage {value.storage.value} does not go with ownership.on_live_group: unowned: "
                              "while a group has members in Kafka its coordinator takes no offsets of anybody else")
         return value
@@ -197,15 +174,16 @@ class Settings(Section):
 
     @field_validator("ownership")
     @classmethod
-    def _joins_where_brokers_are_registered(cls, value: OwnershipSettings, info: ValidationInfo) -> OwnershipSettings:
+    def _joins_what_the_source_has(cls, value: OwnershipSettings, info: ValidationInfo) -> OwnershipSettings:
         source = info.data.get("source")
-        if value.mode is not OwnershipMode.JOIN or source is None:
-            return value
-        if source.bootstrap is not None:
-            raise ValueError("mode: join divides what is registered in ZooKeeper among the group's members: leave source.bootstrap out")
-        if source.dialect is Dialect.JAFKA and value.strategy is not GroupStrategy.RANGE:
-            raise ValueError(f"strategy: {value.strategy.value} does not go with source.dialect: jafka, whose consumers divide by range")
+        if source is not None:
+            value.refuse_for(source)
         return value
+
+    @property
+    def membership(self) -> Membership | None:
+        """What runs by this conf are members of; None: of nothing."""
+        return self.ownership.membership_of(self.source)
 
     @property
     def name_in_files(self) -> str:

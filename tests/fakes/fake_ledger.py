@@ -12,7 +12,7 @@ from etl.decisions.run_keys import is_reached, kept_key, with_key
 from etl.errors import CommitUnknown, LedgersDisagree, OffsetMoved, Owned
 from etl.model.bounds import KeptKey
 from etl.model.claims import Claim, Claimed, Claims
-from etl.model.committed import NOTHING_COMMITTED, Committed
+from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
 from etl.model.ledger import Coverage, Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.membership import Void
@@ -118,13 +118,14 @@ class ClaimsSeen:
 def hand_over(out: Outside, plan: Plan, name: str, write: Callable[[], None]) -> Void | None:
     """Plan and offsets in one transaction; why nothing of it is done. A plan that is not handed over is written alone."""
     is_there = plan.number in out.plans and not plan.supersedes
-    for log in () if is_there else plan.offsets_to_hand_over:
+    logs = plan.offsets_to_hand_over if plan.handed_over and plan.offsets_in is OffsetsStorage.ZOOKEEPER else ()
+    for log in () if is_there else logs:
         if out.owners.get(log) != name:
             return Void(f"{log} is not ours any more")
         if out.committed().get(log, NOTHING_COMMITTED) != plan.seen[log]:
             return Void(f"the offset of {log} was moved since it was read")
     write()
-    for log in plan.offsets_to_hand_over:
+    for log in logs:
         moved = plan.moved(log)
         assert moved.offset is not None and moved.version is not None
         out.offsets[log] = moved.offset, moved.version

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from etl.errors import Owned
+from etl.model.committed import OffsetsStorage
 from etl.model.logs import BrokerPartition
 from etl.model.membership import Membership, RebalanceStatistics, Share
 from etl.run.members import Member
 from tests.fakes.outside import Outside
-from tests.fakes.world import FakeWorld
+from tests.fakes.world import Crash, FakeWorld
 
 OTHERS = "group_consumer-1-0"
 
@@ -25,13 +27,18 @@ class Others:
     def own(self, *logs: BrokerPartition) -> None:
         """Take these logs over, from whomever."""
         self.outside.owners.update(dict.fromkeys(logs, OTHERS))
+        self.outside.group.join(OTHERS)
 
     def consume(self, log: BrokerPartition, count: int) -> None:
         """Read on from the group's offset, and commit."""
-        start = self.outside.offsets.get(log, (0, 0))[0]
+        in_kafka = self.outside.offsets_in is OffsetsStorage.KAFKA
+        start = self.outside.kept.get(log, (0, ""))[0] if in_kafka else self.outside.offsets.get(log, (0, 0))[0]
         assert self.outside.owners.get(log) == OTHERS and start + count <= self.outside.logs[log].end
         self.read.setdefault(log, set()).update(range(start, start + count))
-        self.outside.move_offset(log, start + count)
+        if in_kafka:
+            self.outside.kept[log] = start + count, ""
+        else:
+            self.outside.move_offset(log, start + count)
 
 
 class FakeMember:
@@ -39,6 +46,8 @@ class FakeMember:
 
     def __init__(self, world: FakeWorld, shares: Collection[Collection[BrokerPartition] | None]) -> None:
         self._world, self._shares = world, list(shares)
+        self._member_id: str | None = None
+        self.instance_id: str | None = None
         self.said: list[str] = []
         self.lost = 0
         self.overtaken = 0
@@ -65,7 +74,12 @@ class FakeMember:
     def leave(self) -> None:
         """See Member."""
         self.said.append("leave")
+        if isinstance(sys.exception(), Crash):
+            return  # who is dead says nothing
         self._let_go()
+        if self._member_id:
+            self._world.outside.group.end(self._member_id)
+        self._member_id = None
 
     @property
     def statistics(self) -> RebalanceStatistics:
@@ -78,8 +92,15 @@ class FakeMember:
         logs = self._shares.pop(0) if self._shares[1:] else self._shares[0]
         if logs is None:
             raise Owned("the group does not settle")
-        self._world.outside.owners.update(dict.fromkeys(logs, self._world.name))
-        return Share("m", Membership.ZOOKEEPER, "range", None, frozenset(logs))
+        outside = self._world.outside
+        outside.owners.update(dict.fromkeys(logs, self._world.name))
+        if outside.offsets_in is not OffsetsStorage.KAFKA:
+            return Share("m", Membership.ZOOKEEPER, "range", None, frozenset(logs))
+        if self._member_id is None:
+            outside.group.made += 1
+            self._member_id = f"ours-{outside.group.made}"
+        generation = outside.group.join(self._member_id)
+        return Share(self._member_id, Membership.COORDINATOR, "range", generation, frozenset(logs), self.instance_id)
 
     def _let_go(self) -> None:
         owners = self._world.outside.owners

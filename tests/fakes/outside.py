@@ -15,6 +15,7 @@ from etl.model.losses import Loss
 from etl.model.plans import Plan
 from etl.model.table import ForeignCommit, OtherPipeline
 from etl.protocol.zookeeper import plan_documents
+from tests.fakes.fake_group import FakeGroup
 from tests.fakes.fake_log import FakeLog, Place
 
 CLUSTER = "cluster-1"
@@ -85,6 +86,8 @@ class Outside:
     offsets_in: OffsetsStorage = OffsetsStorage.ZOOKEEPER
     kept: dict[BrokerPartition, tuple[int, str]] = field(default_factory=dict)
     """Offset and word of each that the group's coordinator keeps."""
+    group: FakeGroup = field(default_factory=FakeGroup)
+    """Of Kafka's coordinator."""
     uids_made: int = field(default=0, compare=False)
     """Thought of, and kept nowhere before a plan is stored."""
     now_ms: int = field(default=1_699_999_999_999, compare=False)

@@ -29,7 +29,7 @@ from etl.model.claims import NO_CLAIMS, Claim, Claimed
 from etl.model.committed import Committed, OffsetsStorage
 from etl.model.ledger import Coverage, Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.membership import Void
+from etl.model.membership import Membership, Void
 from etl.model.plans import OffsetRange, Plan
 from etl.model.receipts import Applied, Receipt
 from etl.model.snapshot import Asked, Snapshot
@@ -39,7 +39,7 @@ from etl.run.members import Member
 from etl.settings.policies import OwnershipMode
 from etl.settings.sections import Settings
 from etl.settings.source import TopicFilter
-from tests.fakes import fake_ledger, fake_table
+from tests.fakes import fake_group, fake_ledger, fake_table
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import CLUSTER, GROUP, PIPELINE, Beside, Outside, leader_of
 
@@ -210,6 +210,25 @@ class FakeWorld:
     def _handed_over(self, step: str, plan: Plan, write: Callable[[], None]) -> Void | None:
         void: Void | None = self._do(step, lambda: fake_ledger.hand_over(self.outside, plan, self._name, write))
         return void
+
+    def hand_over(self, plan: Plan) -> Plan | Void:
+        """See World."""
+        if plan.share is None or plan.share.membership is not Membership.COORDINATOR:
+            return plan
+        if plan.is_open:
+            refused: Void | None = self._do("hand over", lambda: fake_group.commit_fenced(self.outside, plan))
+            if refused:
+                self._do("write void", lambda: fake_group.mark(self.outside, fake_group.void(plan)))
+                return refused
+            plan = replace(plan, handed_over=True)
+        self._do("mark", lambda: fake_group.mark(self.outside, plan))
+        return plan
+
+    def fence(self, plan: Plan) -> None:
+        """See World."""
+        assert plan.share
+        member_id = plan.share.member_id
+        self._do("fence", lambda: self.outside.group.end(member_id))
 
     def adopt(self, plan: Plan) -> Ledger:
         """See World; oldest first, so that a crash on the way leaves a ledger that is only behind."""

@@ -1,13 +1,16 @@
 """Hand-overs: a pipeline that is one member of a group moves the group's offset when its plan is stored, in every interleaving.
 
 One log, one table, two drivers of one pipeline, and the group's other members, who own the log by turns with us, read on from the group's
-offset and commit what they read. Each of us may die, lose its lock or its ownership without noticing, and work on.
+offset and commit what they read. Each of us may die, lose its lock or its ownership without noticing, and work on; one that died is a
+member for as long as its session, and its last commit may arrive behind it.
 
     python -m tests.model.handing_over
 
 Where offsets are in ZooKeeper the plan is created, its owner node checked and the offset set in one step. Where they are in Kafka there are
 three: the plan is stored, one commit fenced by the membership moves the offset and carries the plan's id, and the plan is marked as
-handed over. A commit that is refused makes the plan void before its first fetch; another takes its place under its number.
+handed over. A commit that is refused makes the plan void before its first fetch, which is written down, too; another takes its place
+under its number. Whoever finds a plan that is neither first ends the membership that it was made with, so that no commit of it comes any
+more, and then looks whether one came: the word beside the offset is the plan's, until others commit.
 
 Laws: no offset is in the table twice, nor in the table and in what others committed; whatever the group's offset has passed is in the
 table, or was read by others, or is in a plan that was handed over; a plan is fetched only once it was handed over; and from every state
@@ -31,7 +34,7 @@ OTHERS = -1
 class At(IntEnum):
     """What a driver does next."""
 
-    IDLE, LOOK, CLAIM, READ, STORE, HAND_OVER, MARK, SUPERSEDE, APPEND, WRITE, ASKS = range(11)
+    IDLE, LOOK, CLAIM, READ, STORE, HAND_OVER, MARK, VOID, SUPERSEDE, APPEND, WRITE, ASKS = range(12)
 
 
 class Plan(NamedTuple):
@@ -41,7 +44,16 @@ class Plan(NamedTuple):
     start: int
     until: int
     id: int
+    membership: int
+    """With which its run owned the log, or others of its logs."""
     is_handed_over: bool = False
+    is_void: bool = False
+    """Its commit was refused."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody wrote down what became of its commit."""
+        return not self.is_handed_over and not self.is_void
 
 
 class Group(NamedTuple):
@@ -66,6 +78,8 @@ class Driver(NamedTuple):
     plan: Plan | None = None
     old: Plan | None = None
     bit: int = 0
+    is_unsure: bool = False
+    """It asked for the commit, and no answer came."""
 
 
 class Left(NamedTuple):
@@ -77,6 +91,7 @@ class Left(NamedTuple):
     lost_memberships: int = 2
     others: int = 2
     """Turns of the other members."""
+    lost_answers: int = 1
     end: int = 3
     id: int = 1
 
@@ -94,6 +109,8 @@ class Rules(NamedTuple):
     """A plan is stored, or takes another's place, only while its run has the pipeline's lock: the lock's node is of the same step."""
     always_anew: bool = True
     """A plan that was not handed over is never handed over later: a plan of the run that owns the log now takes its place."""
+    evicts: bool = True
+    """Before anybody looks whether a plan was handed over, the membership that it was made with is ended."""
     asks: bool = True
     """Where nobody can tell whether a plan was handed over a person is asked."""
     taken_for_handed_over: bool = False
@@ -111,6 +128,8 @@ class State(NamedTuple):
     applied: tuple[Plan, ...] = ()
     others_read: frozenset[int] = frozenset()
     end: int = 1
+    under_way: Plan | None = None
+    """Of a commit that nobody waits for any more."""
     drivers: tuple[Driver, ...] = (Driver(), Driver())
     left: Left = Left()
     is_one_step: bool = False
@@ -130,6 +149,9 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
     if group.owner is not None and group.owner != OTHERS and left.lost_memberships:
         let_go = s._replace(group=group._replace(owner=None), left=left._replace(lost_memberships=left.lost_memberships - 1))
         yield f"{group.owner} is no owner any more", let_go
+    if s.under_way:
+        landed = _moved(group, s.under_way) if _is_of_owner(group, s.under_way.membership) or not s.rules.is_fenced else group
+        yield f"the commit of {s.under_way.number} arrives", s._replace(group=landed, under_way=None)
     if group.owner is None and left.others:
         theirs = group._replace(owner=OTHERS, membership=group.claims + 1, claims=group.claims + 1)
         yield "others claim the log", s._replace(group=theirs, left=left._replace(others=left.others - 1))
@@ -144,13 +166,28 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
                 yield f"{i} starts", _put(s, i, Driver(At.LOOK))._replace(lock=i, left=left._replace(runs=left.runs - 1))
         elif driver.at is not At.ASKS:
             if left.crashes:
-                dead = _ended(s, i)._replace(left=left._replace(crashes=left.crashes - 1))
+                dead = _dead(s, i)._replace(left=left._replace(crashes=left.crashes - 1))
                 yield f"{i} dies at {driver.at.name}", dead
+                if driver.at is At.HAND_OVER:
+                    yield f"{i} dies, and its commit is under way", dead._replace(under_way=driver.plan)
             yield from _DOES[driver.at](s, i, driver)
 
 
 def _without(group: Group, who: int) -> Group:
     return group._replace(owner=None) if group.owner == who else group
+
+
+def _is_of_owner(group: Group, membership: int) -> bool:
+    return group.owner is not None and group.membership == membership
+
+
+def _evicted(group: Group, membership: int) -> Group:
+    """The group without the member of that membership, which is nobody's from now on."""
+    return group._replace(owner=None) if _is_of_owner(group, membership) else group
+
+
+def _moved(group: Group, plan: Plan) -> Group:
+    return group._replace(offset=plan.until, by=plan.id)
 
 
 def _put(s: State, i: int, driver: Driver) -> State:
@@ -159,11 +196,17 @@ def _put(s: State, i: int, driver: Driver) -> State:
 
 def _ended(s: State, i: int, at: At = At.IDLE) -> State:
     """The run has ended, and let go of what it owns."""
-    return _put(s, i, Driver(at))._replace(lock=None if s.lock == i else s.lock, group=_without(s.group, i))
+    group = _without(s.group, i) if s.is_one_step else _evicted(s.group, s.drivers[i].membership)
+    return _put(s, i, Driver(at))._replace(lock=None if s.lock == i else s.lock, group=group)
+
+
+def _dead(s: State, i: int) -> State:
+    """The same of one that says nothing any more: where members are a coordinator's it is one until its session ends."""
+    return _ended(s, i) if s.is_one_step else _put(s, i, Driver())._replace(lock=None if s.lock == i else s.lock)
 
 
 def _owns(s: State, driver: Driver) -> bool:
-    return driver.membership > 0 and s.group.owner is not None and s.group.membership == driver.membership
+    return driver.membership > 0 and _is_of_owner(s.group, driver.membership)
 
 
 def _may_store(s: State, i: int) -> bool:
@@ -171,7 +214,9 @@ def _may_store(s: State, i: int) -> bool:
 
 
 def _look(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """What was handed over is executed by whoever comes, member or not."""
+    """What was handed over is executed by whoever comes, member or not. Where that is not known, its membership is ended first."""
+    if s.plan and s.bit < s.plan.number and s.plan.is_open and s.rules.evicts:
+        s = s._replace(group=_evicted(s.group, s.plan.membership))
     if s.plan and s.bit < s.plan.number and s.plan.is_handed_over:
         yield f"{i} executes {s.plan.number} again", _put(s, i, driver._replace(at=At.APPEND, plan=s.plan))
     elif s.rules.read_after_claim:
@@ -181,15 +226,13 @@ def _look(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def _claim(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """No membership that is not the owner's can move the offset from here on. While one of our own is the owner nothing is known."""
+    """No membership that is not the owner's can move the offset from here on. Without it a run may have a share of other logs."""
     group = s.group
     if group.owner is None:
         ours = group._replace(owner=i, membership=group.claims + 1, claims=group.claims + 1)
         yield f"{i} claims the log", _put(s, i, driver._replace(at=At.READ, membership=ours.membership))._replace(group=ours)
-    elif group.owner == OTHERS:
-        yield f"{i} has no share", _put(s, i, driver._replace(at=At.READ))
     else:
-        yield f"{i} cannot settle", _ended(s, i)
+        yield f"{i} has no share", _put(s, i, driver._replace(at=At.READ))
 
 
 def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
@@ -197,12 +240,15 @@ def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     offset = s.group.offset if s.rules.read_after_claim else driver.offset
     plan, knows = s.plan, driver._replace(offset=offset)
     start = offset if s.rules.starts_at_group else (s.applied[-1].until if s.applied else 0)
-    new = Plan(plan.number + 1 if plan and s.bit >= plan.number else plan.number if plan else 1, start, s.end, s.left.id)
+    number = plan.number + 1 if plan and s.bit >= plan.number else plan.number if plan else 1
+    new = Plan(number, start, s.end, s.left.id, driver.membership)
     counted = s._replace(left=s.left._replace(id=s.left.id + 1))
     if plan and s.bit < plan.number:
-        if s.group.by == plan.id:
+        if plan.is_handed_over:
+            yield f"{i} executes {plan.number} again, marked meanwhile", _put(s, i, knows._replace(at=At.APPEND, plan=plan))
+        elif s.group.by == plan.id and not plan.is_void:
             yield f"{i} sees that {plan.number} was handed over", _put(s, i, knows._replace(at=At.MARK, plan=plan))
-        elif offset >= plan.until:
+        elif _is_untold(plan, offset):
             if s.rules.asks:
                 yield f"{i} cannot tell if {plan.number} was handed over", _ended(s, i, At.ASKS)
             elif s.rules.taken_for_handed_over:
@@ -211,6 +257,10 @@ def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
                 yield f"{i} believes that {plan.number} was not", _put(counted, i, knows._replace(at=At.SUPERSEDE, plan=new, old=plan))
         elif not driver.membership:
             yield f"{i} leaves {plan.number} to a run that owns the log", _ended(s, i)
+            if s.group.owner is not None:  # it may own others: its plan leaves this one where it was
+                empty = Plan(number, 0, 0, s.left.id, 0)
+                yield f"{i} puts one of other logs in the place of {plan.number}", _put(
+                    counted, i, knows._replace(at=At.SUPERSEDE, plan=empty, old=plan))
         else:
             yield f"{i} puts another in the place of {plan.number}", _put(
                 counted, i, knows._replace(at=At.SUPERSEDE, plan=new, old=plan))
@@ -243,11 +293,22 @@ def _hand_over(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     """Kafka's commit. Without a fence it is one with today's membership, whatever happened since the claim."""
     plan = driver.plan
     assert plan is not None
-    if _owns(s, driver) or not s.rules.is_fenced:
-        moved = s._replace(group=s.group._replace(offset=plan.until, by=plan.id))
+    if plan.start == plan.until:
+        yield f"{i} commits nothing of this log", _put(s, i, driver._replace(at=At.MARK))
+    elif _owns(s, driver) or not s.rules.is_fenced:
+        moved = s._replace(group=_moved(s.group, plan))
         yield f"{i} commits {plan.number}'s end", _put(moved, i, driver._replace(at=At.MARK))
+        if s.left.lost_answers:
+            unsure = driver._replace(is_unsure=True)
+            fewer = s.left._replace(lost_answers=s.left.lost_answers - 1)
+            yield f"{i} commits {plan.number}'s end, and is not told", _put(moved, i, unsure)._replace(left=fewer)
+            yield f"{i}'s commit is under way", _put(s, i, unsure)._replace(left=fewer, under_way=plan)
+    elif driver.is_unsure and s.group.by == plan.id:
+        yield f"{i} is refused, and reads that its commit arrived before", _put(s, i, driver._replace(at=At.MARK))
+    elif driver.is_unsure and _is_untold(plan, s.group.offset):
+        yield f"{i} is refused, and cannot tell if its commit arrived before", _ended(s, i, At.ASKS)
     elif s.rules.refused_is_void:
-        yield f"{i}'s commit is refused", _ended(s, i)
+        yield f"{i}'s commit is refused", _put(s, i, driver._replace(at=At.VOID))
     else:
         yield f"{i}'s commit is refused, and it goes on", _put(s, i, driver._replace(at=At.APPEND))
 
@@ -256,11 +317,18 @@ def _mark(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     """Compare-and-set on the plan's node."""
     plan = driver.plan
     assert plan is not None
-    if s.plan is not None and s.plan.id == plan.id:
+    if s.plan is not None and s.plan.id == plan.id and not s.plan.is_void:
         handed = plan._replace(is_handed_over=True)
         yield f"{i} marks {plan.number}", _put(s, i, driver._replace(at=At.APPEND, plan=handed))._replace(plan=handed)
     else:
         yield f"{i} finds the plan changed", _ended(s, i)
+
+
+def _void(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
+    """Compare-and-set on the plan's node."""
+    if s.plan == driver.plan and s.plan is not None:
+        s = s._replace(plan=s.plan._replace(is_void=True))
+    yield f"{i} writes that its plan is void", _ended(s, i)
 
 
 def _supersede(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
@@ -295,7 +363,7 @@ def _write(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 _DOES: dict[At, Callable[[State, int, Driver], Iterator[tuple[str, State]]]] = {
-    At.LOOK: _look, At.CLAIM: _claim, At.READ: _read, At.STORE: _store, At.HAND_OVER: _hand_over, At.MARK: _mark,
+    At.LOOK: _look, At.CLAIM: _claim, At.READ: _read, At.STORE: _store, At.HAND_OVER: _hand_over, At.MARK: _mark, At.VOID: _void,
     At.SUPERSEDE: _supersede, At.APPEND: _append, At.WRITE: _write,
 }
 
@@ -308,7 +376,7 @@ def broken_law(s: State) -> str | None:
     if both := s.others_read.intersection(ours):
         return f"{sorted(both)} are in the table, and others read them"
     promised = set(range(s.plan.start, s.plan.until)) if s.plan and s.plan.is_handed_over or s.plan and s.group.by == s.plan.id else set()
-    unmarked = set(range(s.plan.start, s.plan.until)) if s.plan and s.group.offset >= s.plan.until else set()
+    unmarked = set(range(s.plan.start, s.plan.until)) if s.plan and s.plan.is_open and s.group.offset >= s.plan.until else set()
     if lost := set(range(s.group.offset)) - s.others_read - set(ours) - promised - unmarked:
         return f"{sorted(lost)} are passed, and nobody has them"
     if any(not plan.is_handed_over for plan in s.applied):
@@ -318,8 +386,8 @@ def broken_law(s: State) -> str | None:
 
 def after_one_quiet_run(s: State) -> State:
     """What one driver alone makes of it, with nobody else in the group and nothing else happening."""
-    alone = Left(runs=1, crashes=0, losses=0, lost_memberships=0, others=0, end=s.end, id=10_000)
-    now: State | None = s._replace(lock=None, group=s.group._replace(owner=None), drivers=(Driver(),), left=alone)
+    alone = Left(runs=1, crashes=0, losses=0, lost_memberships=0, others=0, lost_answers=0, end=s.end, id=10_000)
+    now: State | None = s._replace(lock=None, group=s.group._replace(owner=None), drivers=(Driver(),), left=alone, under_way=None)
     last = s
     while now:
         last, now = now, next((after for _, after in steps(now)), None)
@@ -335,7 +403,12 @@ def is_whole(s: State) -> bool:
 def is_untold(s: State) -> bool:
     """Whether nobody can tell if the newest plan was handed over."""
     plan = s.plan
-    return plan is not None and s.bit < plan.number and not plan.is_handed_over and s.group.by != plan.id and s.group.offset >= plan.until
+    return plan is not None and s.bit < plan.number and plan.is_open and s.group.by != plan.id and _is_untold(plan, s.group.offset)
+
+
+def _is_untold(plan: Plan, offset: int) -> bool:
+    """Of one whose word does not stand beside the offset. Nothing of this log is the same as nothing at all: another takes its place."""
+    return plan.is_open and plan.start < plan.until <= offset
 
 
 def explore(start: State = State()) -> tuple[int, str | None]:
@@ -343,7 +416,7 @@ def explore(start: State = State()) -> tuple[int, str | None]:
     calm = set[State]()
 
     def law(s: State) -> str | None:
-        there = s._replace(lock=None, group=s.group._replace(owner=None, membership=0, claims=0), drivers=(), left=Left())
+        there = s._replace(lock=None, group=s.group._replace(owner=None, membership=0, claims=0), drivers=(), left=Left(), under_way=None)
         if (bad := broken_law(s)) or there in calm:
             return bad
         calm.add(there)

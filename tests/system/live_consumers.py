@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kafka import KafkaConsumer
+from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import KafkaAdminClient
+from kafka.structs import OffsetAndMetadata
 
 from etl.embedded.server import wait_until
 from tests.system.driving import Pipeline
@@ -33,3 +34,12 @@ def offsets_of(pipeline: Pipeline, group: str) -> dict[int, tuple[int, str]]:
     with contextlib.closing(KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap)) as admin:
         found: Any = admin.list_group_offsets(group)
         return {at.partition: (one.offset, one.metadata) for at, one in found[group].items() if at.topic == pipeline.topic}
+
+
+def committed_by_another(pipeline: Pipeline, offsets: Mapping[int, int]) -> None:
+    """Offsets that somebody commits from outside of the group, which has no members."""
+    consumer = KafkaConsumer(bootstrap_servers=pipeline.cluster.bootstrap, group_id=pipeline.group, enable_auto_commit=False)
+    with contextlib.closing(consumer):
+        logs = {TopicPartition(pipeline.topic, partition): OffsetAndMetadata(offset, "mine", -1) for partition, offset in offsets.items()}
+        consumer.assign(list(logs))
+        consumer.commit(logs)

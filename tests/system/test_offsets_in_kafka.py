@@ -6,9 +6,7 @@ import contextlib
 from collections.abc import Callable
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import KafkaAdminClient
-from kafka.structs import OffsetAndMetadata
 
 from etl.commands.run import run
 from etl.edges.zookeeper.group import ConsumerGroup
@@ -16,7 +14,7 @@ from etl.errors import Owned
 from etl.settings.loader import load_settings
 from tests.said import refused
 from tests.system.driving import Before, BrokenOff, Pipeline, break_off, broken_off_before
-from tests.system.live_consumers import consuming, offsets_of
+from tests.system.live_consumers import committed_by_another, consuming, offsets_of
 
 WITHOUT_SPARK = {"table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 2**30}}
 PARTITIONS = range(4)
@@ -30,13 +28,6 @@ def kept(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["ingested"]
     return pipeline
-
-
-def committed_by_another(pipeline: Pipeline, partition: int, offset: int) -> None:
-    consumer = KafkaConsumer(bootstrap_servers=pipeline.cluster.bootstrap, group_id=pipeline.group, enable_auto_commit=False)
-    with contextlib.closing(consumer):
-        consumer.assign([TopicPartition(pipeline.topic, partition)])
-        consumer.commit({TopicPartition(pipeline.topic, partition): OffsetAndMetadata(offset, "mine", -1)})
 
 
 def offsets(pipeline: Pipeline) -> dict[int, int]:
@@ -68,14 +59,14 @@ def test_offsets_are_moved_in_kafka_alone_and_tell_whose_they_are_and_a_crash_be
 
 @pytest.mark.long
 def test_an_offset_that_another_client_moves_stops_a_run_or_is_followed_and_is_set_back_from_the_table(kept: Pipeline) -> None:
-    committed_by_another(kept, 1, 7)
+    committed_by_another(kept, {1: 7})
     kept.produce(80)
     refused(kept.run(), 5, "somebody else moved a committed offset: it is 7, ours is 20")
     assert kept.door("offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]).code == 0
     assert kept.ran().code == 0 and kept.is_whole() and offsets(kept) == all_at(40)
     with pytest.raises(BaseException, match="it is 3, ours is"):  # in the middle of a run
         kept.produce(80)
-        run(load_settings(kept.conf), around=Before("commit", lambda: committed_by_another(kept, 2, 3)))
+        run(load_settings(kept.conf), around=Before("commit", lambda: committed_by_another(kept, {2: 3})))
     assert offsets(kept) == {**all_at(40), 2: 3}, "none of the plan's was moved over it"
     assert kept.door("offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]).code == 0
     kept.settings = {**kept.settings, "source": {"on_moved": "follow"}}
@@ -126,7 +117,7 @@ def test_offsets_in_both_places_go_from_one_to_the_other_and_neither_is_set_back
     assert (offsets(pipeline), pipeline.committed()) == (all_at(60), all_at(40)), "a crash between the two"
     assert pipeline.ran().outcomes == ["repaired", "nothing new"]
     assert offsets(pipeline) == pipeline.committed() == all_at(60)
-    committed_by_another(pipeline, 0, 50)
+    committed_by_another(pipeline, {0: 50})
     refused(pipeline.run(), 5, "it is 50, ours is 60")
     assert pipeline.door("offsets", "diff").code != 0
     assert pipeline.door("offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]).code == 0

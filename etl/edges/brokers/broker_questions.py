@@ -17,6 +17,7 @@ from etl.edges.brokers.idle_connections import IdleConnections
 from etl.errors import ConsumerInUse
 from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.protocol.generations.dialect import Dialect, Request
+from etl.protocol.group_messages import SpokenMembership
 from etl.protocol.messages import ClusterMetadata, ToldEpochEnds, ToldMembers
 from etl.protocol.refusal import Refusal
 from etl.settings.fetch_sizes import MIB, TIMEOUT_S
@@ -110,6 +111,10 @@ class BrokerQuestions:
     def keeps_offsets(self) -> bool:
         """Whether the broker keeps the offsets of groups itself: not before 0.8.2."""
         return self._dialect().keeps_offsets
+
+    def membership(self) -> SpokenMembership:
+        """What members of groups the broker understands."""
+        return self._dialect().membership
 
     def open_transactions(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, OpenTransaction]:
         """The open transaction that began first in each log that this broker leads (KIP-664). Raises SettingsError before 2.8."""

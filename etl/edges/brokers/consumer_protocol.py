@@ -14,13 +14,11 @@ from etl.decisions.membership.coordinated import Next, answered, reconciled
 from etl.edges.brokers.coordinator_connection import CoordinatorConnection
 from etl.edges.brokers.member_state import MemberState, MemberTerms
 from etl.model.logs import BrokerPartition
-from etl.model.membership import Membership, Share
+from etl.model.membership import BY_COORDINATOR, Membership, Share
 from etl.protocol.group_messages import LEAVES, WILL_BE_BACK, ConsumerHeartbeat, ConsumerHeartbeatAnswer
 
 _Log = tuple[str, int]
 """Topic id and partition: a topic that is made again under its name is another one."""
-_STRATEGY = "consumer"
-"""How the coordinator divides is its own matter."""
 _QUIET_HEARTBEATS = 2
 """Of all members, until an empty share is believed: others are told to let go, and do, with a heartbeat each."""
 
@@ -80,7 +78,7 @@ class ConsumerProtocol:
         if not self._has_news and (self._owned or asked_at >= self._settles_at):
             logs = frozenset(BrokerPartition(self._names[topic_id], number) for topic_id, number in self._owned)
             self._state.settle(Share(
-                self.member_id or "", Membership.COORDINATOR, _STRATEGY, self._epoch, logs, self._terms.instance_id), asked_at)
+                self.member_id or "", Membership.COORDINATOR, BY_COORDINATOR, self._epoch, logs, self._terms.instance_id), asked_at)
 
     def _reconcile(self) -> None:
         """Own what is assigned, and hold what is not assigned any more where the run does."""

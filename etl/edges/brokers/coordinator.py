@@ -10,25 +10,17 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from threading import Thread
 
 from etl.decisions.membership.leader_assignment import STRATEGIES
 from etl.edges.brokers.classic_protocol import ClassicProtocol
 from etl.edges.brokers.consumer_protocol import ConsumerProtocol
 from etl.edges.brokers.coordinator_connection import CoordinatorConnection
+from etl.edges.brokers.evicting import end_membership
 from etl.edges.brokers.member_state import MemberState, MemberTerms
 from etl.errors import EtlError, MembershipLost, Owned, SettingsError, Unreachable
+from etl.model.membership import GroupProtocol as GroupProtocol
 from etl.model.membership import RebalanceStatistics, Share
-
-
-class GroupProtocol(str, Enum):
-    """By which requests a member speaks with its coordinator."""
-
-    CLASSIC = "classic"
-    """0.9 to 4.x: the members divide the logs, all of them at once."""
-    CONSUMER = "consumer"
-    """4.0 on (KIP-848): the coordinator divides them, one by one."""
 
 
 _PROTOCOLS: Mapping[GroupProtocol, type[ClassicProtocol] | type[ConsumerProtocol]] = {
@@ -75,6 +67,11 @@ class CoordinatedMember:
         return self._settled(self._lives, self._lives.state.poke())
 
     @property
+    def is_member(self) -> bool:
+        """Whether it has joined, or tries to, and did not leave."""
+        return self._lives is not None
+
+    @property
     def is_current(self) -> bool:
         """Whether the last share still stands as far as anybody told us: a hint, for only the fence of a commit decides."""
         return self._lives is not None and self._lives.state.is_current(self._share)
@@ -92,6 +89,17 @@ class CoordinatedMember:
         """Let go of what was held. Never raises."""
         if self._lives is not None:
             self._lives.state.hold(False)
+
+    def end(self, share: Share) -> None:
+        """End the membership behind a share of a driver that is gone, so that nothing that it committed comes any more.
+
+        Raises BrokerUnreachable, and what the coordinator refuses with.
+        """
+        connection = self._connection()
+        try:
+            end_membership(connection, self._terms.group, share, within_s=self._terms.answers_in_s)
+        finally:
+            connection.forget()
 
     def follow(self) -> None:
         """Behind the hand-over: let go whenever that is asked for, and take the new share in the background. Never raises."""

@@ -66,16 +66,20 @@ class GroupOffsets(BrokerQuestions):
     def commit_each(
         self, group: str, offsets: Mapping[BrokerPartition, int], *, metadata: str = "", generation: int | None = None, member_id: str = "",
         instance_id: str | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
-        topic_ids: Mapping[str, str] | None = None, in_zookeeper: bool = False,
+        topic_ids: Mapping[str, str] | None = None, in_zookeeper: bool = False, is_sent_once: bool = False,
     ) -> dict[BrokerPartition, Refusal | None]:
-        """As `commit_offsets`; what one log alone is refused with is told of that log, None for those that are stored."""
+        """As `commit_offsets`; what one log alone is refused with is told of that log, None for those that are stored.
+
+        `is_sent_once`: a connection that broke is CommitUnknown for a member, too, whose commit would else be sent again.
+        """
         member = None if generation is None else GroupMember(member_id, generation, instance_id)
         wanted = OffsetsCommit(group, offsets, metadata, member, leader_epochs or {}, topic_ids or {})
 
         def commit(broker: GroupOffsets) -> dict[BrokerPartition, Refusal | None]:
             # Only a member's commit may be sent twice: behind another one, somebody else's offset may lie between the two.
             try:
-                return broker._ask(lambda dialect: dialect.commit_offsets(wanted, in_zookeeper=in_zookeeper), may_repeat=member is not None)
+                may_repeat = member is not None and not is_sent_once
+                return broker._ask(lambda dialect: dialect.commit_offsets(wanted, in_zookeeper=in_zookeeper), may_repeat=may_repeat)
             except BrokerUnreachable as error:
                 raise CommitUnknown(f"{_OPEN} of group {group}: {error.what}", check=_READ_IT_BACK, **error.where) from error
 

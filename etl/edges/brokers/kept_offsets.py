@@ -16,6 +16,7 @@ from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import CommitUnknown, OffsetMoved, TopicMissing
 from etl.model.committed import NOTHING_COMMITTED, Committed
 from etl.model.logs import BrokerPartition
+from etl.model.membership import Share
 from etl.protocol.refusal import Meaning
 from etl.protocol.stored_offsets import CommittedOffset
 
@@ -32,7 +33,15 @@ class KeptOffsets:
     """The offsets of one group, as one pipeline writes them. Raises what the brokers do."""
 
     def __init__(self, group: str, pipeline: str) -> None:
-        self._group, self._pipeline = group, pipeline
+        self.group, self._pipeline = group, pipeline
+
+    def metadata(self, word: str) -> str:
+        """What stands beside an offset in Kafka for that word of ours."""
+        return f"{_MARK}:{self._pipeline}:{word}"
+
+    def bytes_of(self, log: BrokerPartition, word: str) -> int:
+        """What one offset takes of a commit."""
+        return _BYTES_OF_ONE + len(self.metadata(word)) + len(self.group) + len(log.topic.encode())
 
     def committed(self, cluster: Cluster, logs: Iterable[BrokerPartition]) -> dict[BrokerPartition, Committed]:
         """The committed offset of each log that has one, and the word beside it. One that a transaction holds is waited for.
@@ -53,31 +62,32 @@ class KeptOffsets:
         return {log: Committed(one.offset, None, self._word_of(one.metadata)) for log, one in told.items() if one.offset is not None}
 
     def _told(self, cluster: Cluster, asked: Sequence[BrokerPartition]) -> dict[BrokerPartition, CommittedOffset]:
-        return cluster.first(lambda consumer: consumer.fetch_offsets(self._group, asked, require_stable=True))
+        return cluster.first(lambda consumer: consumer.fetch_offsets(self.group, asked, require_stable=True))
 
     def move(
         self, cluster: Cluster, before: Mapping[BrokerPartition, Committed], after: Mapping[BrokerPartition, Committed],
+        share: Share | None = None,
     ) -> list[BrokerPartition]:
-        """Move offsets from `before` to `after`, each with its word: those that are there then.
+        """Move offsets from `before` to `after`, each with its word: those that are there then. `share`: of a member of the group.
 
-        A log whose topic is gone is left out. Raises OffsetMoved where another client moved one since, before any is written; Owned while
-        the group has live members; CommitUnknown where no answer came and it did not happen.
+        One whose topic is gone is left out. Raises OffsetMoved where another client moved one since, before any is written; Owned while
+        the group has live members, and we are none; MembershipLost where we are none any more; CommitUnknown where no answer came and it
+        did not happen.
         """
         found = self.committed(cluster, after)
         there = {log: found.get(log, NOTHING_COMMITTED) for log in after}
         self._refuse_moved(before, after, there)
         moved = [log for log in after if there[log].offset == after[log].offset]
         for word, some in self._requests({log: after[log] for log in after if there[log].offset != after[log].offset}):
-            moved += self._write(cluster, {log: after[log].offset or 0 for log in some}, word, before, after)
+            moved += self._write(cluster, {log: after[log].offset or 0 for log in some}, word, before, after, share)
         return moved
 
     def _write(
         self, cluster: Cluster, offsets: Mapping[BrokerPartition, int], word: str, before: Mapping[BrokerPartition, Committed],
-        after: Mapping[BrokerPartition, Committed],
+        after: Mapping[BrokerPartition, Committed], share: Share | None,
     ) -> list[BrokerPartition]:
-        metadata = f"{_MARK}:{self._pipeline}:{word}"
         try:
-            told = cluster.first(lambda consumer: _committing(consumer, self._group, offsets, metadata))
+            told = cluster.first(lambda consumer: _committing(consumer, self.group, offsets, self.metadata(word), share))
         except CommitUnknown:
             found = self.committed(cluster, offsets)
             self._refuse_moved(before, {log: after[log] for log in offsets}, {log: found.get(log, NOTHING_COMMITTED) for log in offsets})
@@ -101,7 +111,7 @@ class KeptOffsets:
         for word in sorted({one.word or "" for one in wanted.values()}):
             some, size = list[BrokerPartition](), 0
             for log in sorted(log for log, one in wanted.items() if (one.word or "") == word):
-                cost = _BYTES_OF_ONE + len(_MARK) + len(self._pipeline) + len(word) + len(self._group) + len(log.topic.encode())
+                cost = self.bytes_of(log, word)
                 if some and size + cost > _COMMIT_BYTES:
                     yield word, some
                     some, size = [], 0
@@ -126,10 +136,12 @@ def _there(cluster: Cluster, asked: Sequence[BrokerPartition]) -> list[BrokerPar
 
 
 def _committing(
-    consumer: SimpleConsumer, group: str, offsets: Mapping[BrokerPartition, int], metadata: str,
+    consumer: SimpleConsumer, group: str, offsets: Mapping[BrokerPartition, int], metadata: str, share: Share | None,
 ) -> dict[BrokerPartition, bool]:
     """Which of them are stored; not those of a topic that is gone. Raises for the first one that is refused otherwise."""
-    told = consumer.commit_each(group, offsets, metadata=metadata)
+    told = consumer.commit_each(group, offsets, metadata=metadata) if share is None else consumer.commit_each(
+        group, offsets, metadata=metadata, generation=share.generation, member_id=share.member_id, instance_id=share.instance_id,
+        is_sent_once=True)
     for log, refusal in sorted(told.items()):
         if refusal and refusal.meaning is not Meaning.UNKNOWN_TOPIC:
             raise refusal.error(f"commit an offset of group {group}", **log.place, offset=offsets[log], broker=consumer.address)

@@ -48,6 +48,15 @@ class HandOver:
                 return self._why(refused, plan, lock, offsets)
         return None
 
+    def store_under_lock(self, plan: Plan, write: Callable[[Sequence[Part]], None]) -> Void | None:
+        """Store a plan whose offsets are moved by a step of its own, as long as the driver's lock is ours. Raises as `store`."""
+        with self._lock.proven() as lock:
+            try:
+                write((lock,))
+            except Owned as refused:
+                return self._why(refused, plan, lock, {})
+        return None
+
     def _why(self, refused: Owned, plan: Plan, lock: Check, offsets: dict[str, BrokerPartition]) -> Void:
         """Why nothing was done. Raises SessionLost, and the refusal where it has nothing to do with the hand-over."""
         changed = refused.where.get("changed")

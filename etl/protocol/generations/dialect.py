@@ -14,7 +14,7 @@ from typing import Generic, NoReturn, Protocol, TypeVar
 from etl.errors import OtherRelease, SettingsError
 from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.protocol.group_messages import (
-    ConsumerHeartbeat, ConsumerHeartbeatAnswer, Joined, JoinRequest, MemberIdentity, Synced,
+    ConsumerHeartbeat, ConsumerHeartbeatAnswer, Joined, JoinRequest, MemberIdentity, SpokenMembership, Synced,
 )
 from etl.protocol.messages import (
     ClusterMetadata, Fetch, FetchAnswer, ListedOffset, ToldCoordinator, ToldEpochEnds, ToldMembers,
@@ -122,6 +122,11 @@ class Dialect(Protocol):
     def keeps_groups(self) -> bool:
         """Whether consumers can be members of groups that brokers keep."""
         return False
+
+    @property
+    def membership(self) -> SpokenMembership:
+        """How consumers can be members of those groups."""
+        return SpokenMembership()
 
     @property
     def tells_cleanup(self) -> bool:

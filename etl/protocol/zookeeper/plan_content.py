@@ -77,6 +77,7 @@ def _since_format_3(
         **_of_storage(plan, logs),
         "stood": [[index[log], rows] for log, rows in sorted_items(plan.stood)] or None, "closes": plan.closes or None,
         "share": _share_content(plan.share, index) if plan.share else None, "handed_over": plan.handed_over,
+        "void": plan.is_void or None,
         "read_by_others": [[index[one.log], one.from_offset, one.until_offset, one.log_epoch] for one in plan.read_by_others] or None,
     }
     return {
@@ -147,6 +148,7 @@ def plan_of(document: dict[str, Any]) -> Plan:
         stood={logs[i]: rows for i, rows in document.get("stood", ())}, closes=bool(document.get("closes")),
         offsets_in=OffsetsStorage(document.get("offsets_in", OffsetsStorage.ZOOKEEPER)),
         share=_share(document["share"], logs) if document.get("share") else None, handed_over=document.get("handed_over"),
+        is_void=bool(document.get("void")),
         read_by_others=tuple(ReadByOthers(logs[i], *stretch) for i, *stretch in document.get("read_by_others", ())),
     )
 

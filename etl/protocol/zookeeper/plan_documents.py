@@ -1,7 +1,7 @@
 """Plans as bytes: what a znode or a commit of the table holds of one, and the id that its content has.
 
-The id is the hash of the canonical content without the leaders, because a leader is only today's address; and a plan that is handed over
-is the one that was to be.
+The id is the hash of the canonical content without the leaders, because a leader is only today's address; and a plan that is handed over,
+or void, is the one that was to be.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from etl.protocol.zookeeper.plan_content import content_of, plan_of
 RANGES_MAX = 500_000
 """A plan with more ranges than this is refused: its record could outgrow `WRITTEN_MAX_BYTES` without naming one gap."""
 FEWER_TOPICS = "that the expressions match what you mean; source.topics.deny leaves topics out"
-_LEADERS = ("leaders", "generations")
+_NOT_HASHED = ("leaders", "generations", "void")
 _LEADERS_OF_RANGES = ("leader", "epoch")
 """What of a plan's content is no part of its hash."""
 
@@ -78,7 +78,7 @@ def _parts(content: dict[str, Any]) -> _Parts:
 
 def _hash(parts: _Parts) -> str:
     ranges = {name: text for name, text in parts.ranges.items() if name not in _LEADERS_OF_RANGES}
-    content = {name: text for name, text in parts.others.items() if name not in _LEADERS}
+    content = {name: text for name, text in parts.others.items() if name not in _NOT_HASHED}
     if "handed_over" in content:
         content["handed_over"] = canonical(True).decode()  # it becomes so, and the plan stays the same
     return hashlib.sha256(_joined({**content, "ranges": _joined(ranges)}).encode()).hexdigest()[:32]

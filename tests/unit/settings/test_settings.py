@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from etl.decisions.membership.assignment import Strategy
+from etl.decisions.membership.leader_assignment import STRATEGIES
 from etl.errors import SettingsError
 from etl.model.logs import Isolation
+from etl.model.membership import Membership
+from etl.report.plan_json import read_settings, write_settings
 from etl.settings.address import split_address
 from etl.settings.loader import load_settings, parse_settings
 from etl.settings.mistakes import MEANINGS
@@ -291,7 +294,20 @@ def test_every_number_has_a_greatest_value_that_is_taken(key: str) -> None:
 @pytest.mark.parametrize(("key", "more", "says"), [
     ("offsets", {"offsets": {"storage": "kafka"}}, "storage: kafka does not go with ownership.mode: join"),
     ("offsets", {"offsets": {"storage": "dual"}}, "storage: dual does not go with ownership.mode: join"),
-    ("ownership", {"source": {"bootstrap": ["b:9092"]}}, "leave source.bootstrap out"),
+    ("offsets", {"source": {"bootstrap": ["b:9092"]}}, "who keep the group's offsets there: storage: kafka"),
+    ("ownership", {"source": {"bootstrap": ["b:9092"]}, "ownership": {"membership": "zookeeper"}}, "leave source.bootstrap out"),
+    ("ownership", {"ownership": {"protocol": "consumer"}}, "protocol means nothing under membership: zookeeper"),
+    ("ownership", {"ownership": {"session_timeout_s": 9}}, "session_timeout_s means nothing under membership: zookeeper"),
+    ("ownership", {"ownership": {"rebalance_timeout_s": 9}}, "rebalance_timeout_s means nothing under membership: zookeeper"),
+    ("ownership", {"ownership": {"strategy": ["range", "roundrobin"]}}, "divide by one strategy"),
+    ("ownership", {"ownership": {"strategy": "sticky"}}, "sticky is none of membership: zookeeper"),
+    ("ownership", {"ownership": {"membership": "coordinator", "threads": 2}}, "threads means nothing under membership: coordinator"),
+    ("ownership", {"ownership": {"membership": "coordinator", "backoff_s": 2}}, "backoff_s means nothing under membership: coordinator"),
+    ("ownership", {"ownership": {"membership": "coordinator", "strategy": "roundrobin-1.0"}}, "roundrobin-1.0 is none of membership"),
+    ("ownership", {"ownership": {"membership": "coordinator", "strategy": ["range", "range"]}}, "names one of them more than once"),
+    ("ownership", {"ownership": {"membership": "coordinator", "protocol": "consumer", "strategy": "range"}}, "strategy means nothing"),
+    ("ownership", {"source": {"dialect": "jafka"}, "ownership": {"membership": "coordinator"}}, "whose brokers keep no groups"),
+    ("offsets", {"ownership": {"membership": "coordinator"}, "offsets": {"storage": "dual"}}, "storage: dual does not go with"),
     ("ownership", {"source": {"dialect": "jafka"}, "ownership": {"strategy": "roundrobin"}}, "strategy: roundrobin does not go with"),
 ])
 def test_what_does_not_go_with_being_a_member_is_refused_by_name(key: str, more: dict[str, dict[str, Any]], says: str) -> None:
@@ -304,7 +320,22 @@ def test_what_does_not_go_with_being_a_member_is_refused_by_name(key: str, more:
 
 
 def test_the_strategies_that_a_conf_may_name_are_those_that_a_group_is_divided_by() -> None:
-    assert [one.value for one in GroupStrategy] == [one.value for one in Strategy]
+    assert {one.value for one in GroupStrategy} == {one.value for one in Strategy} | set(STRATEGIES)
+
+
+@pytest.mark.parametrize(("ownership", "source", "membership"), [
+    ({"mode": "claim", "membership": "coordinator"}, {}, None), ({"mode": "join"}, {}, Membership.ZOOKEEPER),
+    ({"mode": "join", "strategy": ["cooperative-sticky", "range"]}, {"bootstrap": ["b:9092"]}, Membership.COORDINATOR),
+    ({"mode": "join", "membership": "coordinator", "protocol": "consumer", "session_timeout_s": 9}, {}, Membership.COORDINATOR)])
+def test_a_run_joins_the_group_that_is_named_or_that_of_the_place_where_its_brokers_are_found(
+    ownership: dict[str, Any], source: dict[str, Any], membership: Membership | None,
+) -> None:
+    document = document_with("ownership", ownership)
+    document["source"] |= source
+    document["offsets"] = {"storage": "kafka" if membership is Membership.COORDINATOR else "zookeeper"}
+    settings = parse_settings(document, path=PLACE)
+    assert settings.membership is membership
+    assert read_settings(write_settings(settings)).membership is membership, "and a report tells it"
 
 
 @pytest.mark.parametrize(("key", "value", "says"), [

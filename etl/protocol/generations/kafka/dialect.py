@@ -24,7 +24,7 @@ from etl.protocol.generations.kafka.fetch import (
 from etl.protocol.generations.kafka.group_membership import classic, consumer
 from etl.protocol.generations.kafka.versions import Api, ApiVersions
 from etl.protocol.group_messages import (
-    ConsumerHeartbeat, ConsumerHeartbeatAnswer, Joined, JoinRequest, MemberIdentity, Synced,
+    ConsumerHeartbeat, ConsumerHeartbeatAnswer, Joined, JoinRequest, MemberIdentity, SpokenMembership, Synced,
 )
 from etl.protocol.messages import (
     INTERNAL_TOPICS, ClusterMetadata, Fetch, FetchAnswer, ListedOffset, ToldCoordinator, ToldEpochEnds, ToldMembers,
@@ -212,6 +212,12 @@ class KafkaDialect(Dialect):
     @property
     def keeps_groups(self) -> bool:
         return Api.DESCRIBE_GROUPS.key in self._spoken
+
+    @property
+    def membership(self) -> SpokenMembership:
+        joins, spoken = versions.newest_of(Api.JOIN_GROUP, self._spoken), self._spoken
+        is_static, is_consumer = joins >= classic.FIRST_STATIC_JOIN, versions.is_spoken(Api.CONSUMER_GROUP_HEARTBEAT, spoken)
+        return SpokenMembership(joins >= 0, joins >= 1, is_static, is_consumer, self._release)
 
     @property
     def tells_cleanup(self) -> bool:

@@ -1,0 +1,106 @@
+"""Plans whose hand-over was begun in Kafka, and of which nobody wrote down what became of it. Pure.
+
+In Kafka a plan is stored, then one commit moves the group's offsets, with the plan's word beside each, then the plan is marked. Whoever
+finds one that is not marked has ended the membership that it was made with (`run.joining`), so that no commit of it comes any more, and
+looks:
+
+    the group's offsets of the plan's logs                       the commit
+    ----------------------------------------------------------   -----------------------------------------------------------------------
+    one of them has the plan's word                              was taken: it is one batch, all of it or nothing
+    one of them is as the plan saw it, word and all              was not taken
+    all of them are before the plan's ends                       was not taken, and others read on from where they were
+    others wrote over all of them, and beyond the plan's ends    nobody can tell: its offsets are ours, or others read them as well as what
+                                                                 lies behind; a person is asked
+
+A commit that was refused is written down as well: such a plan is void, and nobody needs to look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import Enum
+
+from etl.decisions.handing_over import before, is_member
+from etl.errors import NeedsDecision, SettingsError
+from etl.model.committed import NOTHING_COMMITTED, Committed
+from etl.model.ledger import Ledger
+from etl.model.logs import BrokerPartition
+from etl.model.plans import Plan, PlanKind
+from etl.model.snapshot import Snapshot
+from etl.settings.sections import Settings
+
+
+class HandOver(Enum):
+    """What became of one."""
+
+    TAKEN = "taken"
+    NOT_TAKEN = "not taken"
+    UNTOLD = "nobody can tell"
+
+
+def is_left_open(ledger: Ledger) -> bool:
+    """Whether the newest plan's hand-over was begun, and nobody wrote down what became of it."""
+    return ledger.newest is not None and ledger.newest.is_open and ledger.applied is None
+
+
+def found_out(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> HandOver:
+    """What became of the hand-over of a plan that is not marked; see the module's table."""
+    logs = plan.offsets_to_hand_over
+    if plan.is_void or not logs:
+        return HandOver.NOT_TAKEN
+    found = {log: committed.get(log, NOTHING_COMMITTED) for log in logs}
+    if any(there.word == plan.word for there in found.values()):
+        return HandOver.TAKEN
+    offsets = {log: there.offset for log, there in found.items() if there.offset is not None}
+    if any(there == plan.seen[log] for log, there in found.items()):
+        return HandOver.NOT_TAKEN
+    if offsets and all(offset < plan.positions[log] for log, offset in offsets.items()):
+        return HandOver.NOT_TAKEN
+    return HandOver.UNTOLD
+
+
+def with_hand_over_found_out(snapshot: Snapshot) -> Snapshot:
+    """The snapshot in which a plan that was handed over says so, whoever died before writing it down."""
+    ledger = snapshot.ledger
+    if ledger.newest is None or not is_left_open(ledger) or found_out(ledger.newest, snapshot.committed) is not HandOver.TAKEN:
+        return snapshot
+    return replace(snapshot, ledger=replace(ledger, newest=replace(ledger.newest, handed_over=True)))
+
+
+def refuse_untold(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
+    """Refuse a plan that is not known to be handed over where that is to be found out first, or cannot be.
+
+    Raises SettingsError for runs that are no members any more, NeedsDecision where nobody can tell.
+    """
+    if plan.handed_over is not False:
+        return
+    if not is_member(settings):
+        what = f"plan {plan.number} was stored by a member of the group, and nobody wrote down that it was handed over"
+        check = "with ownership.mode: join, as it was, `etl run CONF` finds out and finishes it; change the key then"
+        raise SettingsError(what, key="ownership.mode", check=check)
+    if found_out(plan, snapshot.committed) is HandOver.UNTOLD:
+        log = plan.offsets_to_hand_over[0]
+        what = (f"nobody can tell whether plan {plan.number} was handed over: its run died at that very moment, and others have committed "
+                "the group's offsets beyond its ends since")
+        check = (
+            "what the group's other members read between the offsets in `etl plans show CONF "
+            f"{plan.number}`, such as {plan.seen[log].offset} to {plan.positions[log]} of {log}: if they read it, `etl plans supersede "
+            f"CONF {plan.number} --reason ...` leaves it to them; if they did not, the same with --handed-over, and the next run loads it")
+        raise NeedsDecision(what, **log.place, check=check)
+
+
+def refuse_without_share(plan: Plan, snapshot: Snapshot) -> None:
+    """Refuse to replace a plan that was not handed over where nobody owns a log: that is for a run that does. Raises NeedsDecision."""
+    if snapshot.share is None:
+        what = f"plan {plan.number} is stored and was not handed over: a run that has joined the group puts another in its place"
+        raise NeedsDecision(what, check="`etl run CONF`; then say this again")
+
+
+def left_to_others(plan: Plan, reason: str, *, now_ms: int) -> Plan:
+    """The plan, without its id, that takes the place of one that others read: nothing is read by it, and nothing moved."""
+    stood = before(plan)
+    share = replace(plan.share, logs=frozenset()) if plan.share else None
+    return replace(
+        stood, kind=PlanKind.START, created_at_ms=now_ms, supersedes=plan.id, reason=reason, share=share, handed_over=True, is_void=False,
+        losses=(), vanished=plan.vanished, id="")

@@ -1,0 +1,64 @@
+"""A group in Kafka's coordinator, in memory: who is a member in which generation, and commits that are fenced by that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from etl.errors import Owned
+from etl.model.membership import Share, Void
+from etl.model.plans import Plan
+from etl.protocol.zookeeper import plan_documents
+
+if TYPE_CHECKING:
+    from tests.fakes.outside import Outside
+
+
+@dataclass
+class FakeGroup:
+    """One group. Every rebalance is another generation; a member that nobody ends is one for ever."""
+
+    generation: int = 0
+    members: set[str] = field(default_factory=set)
+    made: int = 0
+    """How many of ours there ever were."""
+
+    def join(self, member_id: str) -> int:
+        """A rebalance with this member in it: the generation."""
+        self.members.add(member_id)
+        self.generation += 1
+        return self.generation
+
+    def end(self, member_id: str) -> None:
+        """A rebalance without it, where it was one."""
+        if member_id in self.members:
+            self.members.remove(member_id)
+            self.generation += 1
+
+    def fences(self, share: Share) -> bool:
+        """Whether a commit of that share is refused."""
+        return share.member_id not in self.members or share.generation != self.generation
+
+
+def commit_fenced(out: Outside, plan: Plan) -> Void | None:
+    """One commit with the word of the plan, all of it or nothing."""
+    assert plan.share
+    if out.group.fences(plan.share):
+        return Void("the coordinator does not take us for its member any more")
+    out.kept.update({log: (plan.positions[log], plan.word) for log in plan.offsets_to_hand_over})
+    return None
+
+
+def mark(out: Outside, plan: Plan) -> None:
+    """As `hand_over_marks.write_mark`."""
+    there = plan_documents.parse_plan(out.plans[plan.number], path="plans")
+    if there.id != plan.id or not (there.is_open or (there.handed_over, there.is_void) == (plan.handed_over, plan.is_void)):
+        raise Owned("another driver changed the plan")
+    if there.is_open:
+        out.plans[plan.number] = plan_documents.render_plan(plan)
+        out.plan_versions[plan.number] = out.plan_versions.get(plan.number, 0) + 1
+
+
+def void(plan: Plan) -> Plan:
+    """The plan whose commit was refused."""
+    return replace(plan, is_void=True)

@@ -1,0 +1,126 @@
+"""Runs that are members of Kafka's own group beside a consumer that is not ours: each record is read by one of them, and once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from etl.commands.run import run
+from etl.edges.brokers.coordinator import CoordinatedMember
+from etl.edges.brokers.fenced_commit import FencedCommit
+from etl.model.membership import Share
+from etl.run import storing
+from etl.settings.loader import load_settings
+from tests.said import refused
+from tests.system.driving import Before, BrokenOff, Pipeline, break_off
+from tests.system.live_consumers import committed_by_another, offsets_of
+from tests.system.other_members import OtherMember, another_member
+
+MEMBER = {
+    "table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 2**30}, "offsets": {"storage": "kafka"},
+    "ownership": {"mode": "join", "membership": "coordinator", "session_timeout_s": 6}}
+
+
+@pytest.fixture
+def member(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
+    """A pipeline that is a member of Kafka's own group, and has loaded 20 records of each of four partitions while it was alone."""
+    pipeline = make_pipeline()
+    pipeline.everywhere = MEMBER
+    pipeline.produce(80)
+    assert pipeline.ran().outcomes == ["ingested"]
+    return pipeline
+
+
+def at_first(kind: type, name: str, patched: pytest.MonkeyPatch, do: Callable[[Any], object], *, before: bool) -> None:
+    """Something else happens at the first call of this method."""
+    real, left = getattr(kind, name), [do]
+
+    def called(self: Any, *given: Any, **more: Any) -> Any:
+        first = left.pop() if left else None
+        if first and before:
+            first(None)
+        found = real(self, *given, **more)
+        if first and not before:
+            first(found)
+        return found
+
+    patched.setattr(kind, name, called)
+
+
+def test_beside_a_consumer_that_is_not_ours_each_record_is_read_by_one_of_us_and_a_void_plan_by_nobody(
+    member: Pipeline, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shares = list[Share]()
+
+    def joined(share: Share) -> None:
+        shares.append(share)
+        member.produce(40)
+
+    with contextlib.ExitStack() as others:
+        other = others.enter_context(another_member(member))
+        other.owns(4)
+        member.produce(40)
+        other.has_read(40)
+        doctor = member.door("doctor")
+        assert doctor.code == 0 and "a run shares with live consumers: rdkafka-" in doctor.out
+        at_first(CoordinatedMember, "join", monkeypatch, joined, before=False)
+        said = member.ran()
+        assert said.outcomes == ["left to its owner", "read by others", "ingested"] and len(shares[0].logs) == 2
+        assert said.document["statistics"]["membership"]["lost"] == 0
+        late = list[OtherMember]()
+
+        def comes(_: Any) -> None:
+            late.append(others.enter_context(another_member(member)))
+            late[0].owns(1)
+
+        member.produce(40)
+        at_first(FencedCommit, "hand_over", monkeypatch, comes, before=True)
+        assert member.ran().outcomes[0] == "hand-over void"
+    member.produce(40)
+    assert member.ran().outcomes[-1] == "ingested"
+    union = member.in_table() + other.read + late[0].read
+    assert union == member.in_topic() and max(union.values()) == 1
+    verified = member.door("verify")
+    assert verified.code == 0 and "read by other members of the group" in verified.out
+
+
+@pytest.mark.parametrize("step", ["hand_over", "claiming"])
+def test_a_run_that_dies_before_its_commit_or_behind_it_is_told_by_the_word_beside_the_offsets(
+    member: Pipeline, monkeypatch: pytest.MonkeyPatch, step: str,
+) -> None:
+    member.produce(80)
+    with pytest.raises(BrokenOff):
+        run(load_settings(member.conf), around=Before(step, break_off))
+    at = {number for number, _ in offsets_of(member, member.group).values()}
+    assert at == ({20} if step == "hand_over" else {40})
+    assert member.ran().outcomes[0] == ("superseded" if step == "hand_over" else "replayed")
+    assert member.is_whole() and member.door("verify").code == 0
+
+
+@pytest.mark.parametrize("words", [[], ["--handed-over"]], ids=["they read it", "they did not"])
+def test_where_nobody_can_tell_a_person_says_who_read_what_the_dead_run_planned(
+    member: Pipeline, monkeypatch: pytest.MonkeyPatch, words: list[str],
+) -> None:
+    member.produce(80)
+    with monkeypatch.context() as patched, pytest.raises(BrokenOff):
+        patched.setattr(storing, "write_mark", lambda *given: break_off())
+        run(load_settings(member.conf))
+    member.produce(80)
+    committed_by_another(member, {partition: 50 for partition in range(4)})
+    refused(member.run(), 5, "nobody can tell whether plan 2 was handed over", "--handed-over")
+    assert member.door("plans", "supersede", after=["2", "--reason", "looked", *words]).code == 0
+    assert member.ran().outcomes == ["replayed", "ingested", "read by others", "ingested"]
+    assert member.in_table().total() == (40 * 4 if words else 20 * 4) + 10 * 4
+    assert member.door("verify").code == 0
+    refused(member.door("plans", "supersede", after=["3", "--reason", "looked", "--handed-over"]), 5, "plan 3 is in the table")
+
+
+def test_brokers_that_are_named_are_joined_too_and_keys_of_newer_ones_are_refused_with_their_release(member: Pipeline) -> None:
+    member.settings = {"source": {"bootstrap": [member.cluster.bootstrap]}}
+    member.produce(80)
+    assert member.ran().outcomes == ["ingested"] and member.is_whole()
+    member.settings = {"ownership": {"protocol": "consumer"}}
+    refused(member.run(), 2, "protocol: consumer takes brokers of 4.0 or later, and the brokers are Kafka 3.9")

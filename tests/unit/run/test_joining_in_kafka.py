@@ -1,0 +1,321 @@
+"""A pipeline among other members of a group in Kafka: the hand-over is a commit behind the stored plan, and anything may happen."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+import pytest
+
+from etl.errors import NeedsDecision, OffsetMoved, Owned, SettingsError
+from etl.model.committed import OffsetsStorage
+from etl.model.logs import BrokerPartition
+from etl.model.losses import ReadByOthers
+from etl.model.membership import Membership
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome
+from etl.run.ingest import ingest
+from etl.settings.policies import OwnershipMode
+from etl.settings.sections import Settings
+from tests.fakes.members import FakeMember, Others, member_with
+from tests.fakes.outside import Outside
+from tests.fakes.stories import LOGS, At, crash_at, crash_at_moment, grow, new_report, outcomes, outside_of, settings_of
+from tests.fakes.world import Crash, FakeWorld, When
+
+A, B, C = LOGS
+BEFORE, AFTER = When.BEFORE, When.AFTER
+
+
+def joining(settings: Settings) -> Settings:
+    ownership = settings.ownership.model_copy(update={"mode": OwnershipMode.JOIN, "membership": Membership.COORDINATOR})
+    offsets = settings.offsets.model_copy(update={"storage": OffsetsStorage.KAFKA})
+    return settings.model_copy(update={"ownership": ownership, "offsets": offsets})
+
+
+SETTINGS = joining(settings_of())
+
+
+def group_of(*ends: int) -> Outside:
+    outside = outside_of(*ends)
+    outside.offsets_in = OffsetsStorage.KAFKA
+    return outside
+
+
+def run(
+    outside: Outside, *shares: Collection[BrokerPartition] | None, settings: Settings = SETTINGS, at: At = lambda step, when: None,
+    made: Callable[[FakeMember], object] = lambda member: None,
+) -> Report:
+    report = new_report()
+    ingest(FakeWorld(outside, settings, at, member=member_with(*shares, made=made)), settings, report)
+    return report
+
+
+def once(step: str, when: When, do: Callable[[], object]) -> At:
+    left = [do]
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == (step, when) and left:
+            left.pop()()
+
+    return at
+
+
+def refuse_broken(outside: Outside, others: Others) -> None:
+    """Each offset that the group's has passed is in the table once, or others read it; never both."""
+    rows = outside.rows()
+    assert set(rows.values()) <= {1}
+    for log in outside.logs:
+        ours, theirs = {place for one, place in rows if one == log}, others.read.get(log, set())
+        assert not ours & theirs
+        assert ours | theirs == set(range(outside.kept.get(log, (0, ""))[0])), log
+
+
+def left_behind(outside: Outside, step: str, when: When) -> Others:
+    """What a run leaves that dies there, and others behind it, who read one record of A."""
+    others = Others(outside)
+    run(outside, [A, B])
+    grow(outside, 4, 4)
+    with pytest.raises(Crash):
+        run(outside, [A, B], at=crash_at(step, when))
+    outside.owners.clear()
+    return others
+
+
+def test_offsets_move_by_one_commit_behind_the_stored_plan_and_it_is_marked_before_the_first_fetch() -> None:
+    outside, seen = group_of(5, 3, 4), []
+
+    def look() -> None:
+        plan = outside.newest_plan()
+        assert plan is not None and plan.handed_over and plan.share
+        seen.append((dict(outside.kept), f"{plan.number}:{plan.id}", plan.share.generation))
+
+    report = run(outside, LOGS, at=once("fetch", BEFORE, look))
+    kept, word, generation = seen[0]
+    assert kept == {A: (5, word), B: (3, word), C: (4, word)} == outside.kept and generation == 1
+    assert (outcomes(report), report.offsets_committed, outside.group.members) == ([Outcome.INGESTED], 0, set())
+    assert report.plan is not None and report.plan.handed_over and len(outside.rows()) == 12
+
+
+@pytest.mark.parametrize("theirs", [A, B])
+@pytest.mark.parametrize("moment", range(40))
+def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_nothing_is_read_by_two(
+    moment: int, theirs: BrokerPartition,
+) -> None:
+    outside = group_of(5, 3)
+    others = Others(outside)
+    run(outside, [A, B])
+    grow(outside, 4, 4)
+    with contextlib.suppress(Crash):
+        run(outside, [A, B], at=crash_at_moment(moment))
+    outside.owners.clear()
+    others.own(theirs)
+    others.consume(theirs, outside.logs[theirs].end - outside.kept[theirs][0])
+    grow(outside, 2, 2)
+    others.consume(theirs, 1)
+    run(outside, [log for log in (A, B) if log != theirs])
+    refuse_broken(outside, others)
+    outside.owners.clear()
+    run(outside, [A, B])
+    refuse_broken(outside, others)
+    assert outside.kept[A][0] == outside.logs[A].end and outside.kept[B][0] == outside.logs[B].end
+
+
+@pytest.mark.parametrize(("step", "when", "outcome"), [
+    ("store plan", AFTER, Outcome.SUPERSEDED), ("hand over", BEFORE, Outcome.SUPERSEDED),
+    ("hand over", AFTER, Outcome.REPLAYED), ("mark", BEFORE, Outcome.REPLAYED), ("mark", AFTER, Outcome.REPLAYED)])
+def test_whether_a_dead_run_handed_its_plan_over_is_told_by_the_word_beside_the_offsets(
+    step: str, when: When, outcome: Outcome,
+) -> None:
+    outside = group_of(5, 3)
+    others = left_behind(outside, step, when)
+    report = run(outside, [A, B])
+    assert outcomes(report)[0] is outcome
+    refuse_broken(outside, others)
+    assert len(outside.rows()) == 16
+
+
+@pytest.mark.parametrize(("step", "when"), [("hand over", BEFORE), ("hand over", AFTER)])
+def test_where_others_wrote_over_all_of_it_and_went_on_a_person_is_asked_and_nothing_is_stored(step: str, when: When) -> None:
+    outside = group_of(5, 3)
+    others = left_behind(outside, step, when)
+    others.own(A, B)
+    grow(outside, 2, 2)
+    for log in (A, B):
+        others.consume(log, outside.logs[log].end - outside.kept[log][0])
+    outside.owners.clear()
+    plans = dict(outside.plans)
+    with pytest.raises(NeedsDecision, match="nobody can tell whether plan 2 was handed over") as caught:
+        run(outside, [A, B])
+    assert (caught.value.exit_code, outside.plans) == (5, plans)
+    assert "--handed-over" in caught.value.check
+
+
+def test_where_others_wrote_over_a_part_of_it_the_rest_tells() -> None:
+    outside = group_of(5, 3)
+    others = left_behind(outside, "hand over", AFTER)
+    others.own(A)
+    grow(outside, 2, 2)
+    others.consume(A, 1)
+    run(outside, [B])
+    refuse_broken(outside, others)
+    outside.owners.clear()
+    run(outside, [A, B])
+    refuse_broken(outside, others)
+
+
+def test_a_refused_commit_is_void_before_the_first_fetch_and_the_next_plan_is_made_of_what_is_owned_then() -> None:
+    outside = group_of(5, 3)
+    others, voids = Others(outside), []
+
+    def meanwhile() -> None:
+        others.own(A)
+        others.consume(A, 2)
+
+    at = once("hand over", BEFORE, meanwhile)
+
+    def watching(step: str, when: When) -> None:
+        at(step, when)
+        if (step, when) == ("write void", AFTER):
+            voids.append(outside.newest_plan())
+
+    report = run(outside, [A, B], [B], at=watching)
+    assert [plan.is_void for plan in voids if plan] == [True]
+    assert outcomes(report) == [Outcome.VOID, Outcome.SUPERSEDED, Outcome.INGESTED, Outcome.LEFT_TO_OWNER]
+    assert [r.log for plan in report.plans for r in plan.plan.ranges] == [B]
+    refuse_broken(outside, others)
+    outside.owners.clear()
+    run(outside, [A, B])
+    refuse_broken(outside, others)
+
+
+def test_a_void_plan_that_is_left_asks_nobody_whatever_others_committed_since() -> None:
+    outside = group_of(5, 3)
+    others = Others(outside)
+    with pytest.raises(Crash):
+        def at(step: str, when: When) -> None:
+            if (step, when) == ("hand over", BEFORE):
+                others.own(A, B)
+            if (step, when) == ("write void", AFTER):
+                raise Crash(step)
+        run(outside, [A, B], at=at)
+    for log in (A, B):
+        others.consume(log, outside.logs[log].end)
+    outside.owners.clear()
+    grow(outside, 1, 1)
+    report = run(outside, [A, B])
+    assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.READ_BY_OTHERS, Outcome.INGESTED]
+    refuse_broken(outside, others)
+
+
+def test_a_run_gives_up_after_three_more_void_hand_overs_and_nothing_is_moved() -> None:
+    outside = group_of(5, 3)
+    others = Others(outside)
+
+    def at(step: str, when: When) -> None:
+        if (step, when) == ("hand over", BEFORE):
+            others.own(A)
+
+    with pytest.raises(Owned, match="at each of 4 hand-overs"):
+        run(outside, [A, B], at=at)
+    assert outside.kept == {} and not outside.rows()
+    outside.owners.clear()
+    run(outside, [A, B])
+    refuse_broken(outside, others)
+
+
+def test_a_driver_that_sleeps_before_its_commit_is_no_member_any_more_once_another_has_looked() -> None:
+    """The other one's share has none of its logs: without the end of that membership its commit would be taken, and nobody read them."""
+    outside = group_of(5, 3)
+    others = Others(outside)
+    report = new_report()
+
+    def another() -> None:
+        outside.owners.clear()
+        run(outside, [B])
+
+    with contextlib.suppress(Owned):
+        ingest(FakeWorld(outside, SETTINGS, once("hand over", BEFORE, another), member=member_with([A])), SETTINGS, report)
+    assert A not in outside.kept and outside.kept[B][0] == 3
+    outside.owners.clear()
+    run(outside, [A, B])
+    refuse_broken(outside, others)
+    assert len(outside.rows()) == 8
+
+
+def test_what_was_handed_over_is_executed_by_whoever_comes_even_without_a_share() -> None:
+    for step in ("mark", "fetch"):
+        outside = group_of(5, 3)
+        others = left_behind(outside, step, BEFORE)
+        others.own(A, B)
+        report = run(outside, [])
+        assert outcomes(report) == [Outcome.REPLAYED, Outcome.INGESTED, Outcome.NO_SHARE]
+        refuse_broken(outside, others)
+
+
+def test_a_plan_that_was_not_handed_over_is_left_by_a_run_without_a_share_and_nothing_of_it_is_fetched() -> None:
+    outside = group_of(5, 3)
+    others = left_behind(outside, "hand over", BEFORE)
+    others.own(A, B)
+    assert outcomes(run(outside, [])) == [Outcome.LEFT_TO_OWNER, Outcome.NO_SHARE]
+    refuse_broken(outside, others)
+    others.consume(A, 2)
+    outside.owners.clear()
+    run(outside, [A, B])
+    refuse_broken(outside, others)
+    newest = outside.newest_plan()
+    assert newest is not None and newest.read_by_others == (ReadByOthers(A, 5, 7),)
+
+
+def test_an_offset_of_ours_that_went_back_or_was_forgotten_stops_the_run() -> None:
+    for now in ({A: (2, "")}, {}):
+        outside = group_of(5, 3)
+        run(outside, [A, B])
+        del outside.kept[A]
+        outside.kept.update(now)
+        run(outside, [B])
+        with pytest.raises(OffsetMoved):
+            run(outside, [A, B])
+
+
+def test_consumers_in_zookeeper_under_the_same_name_stop_the_run() -> None:
+    outside = group_of(5)
+    outside.live_consumers = ("group_old-1",)
+    with pytest.raises(Owned, match="registered in ZooKeeper: group_old-1"):
+        run(outside, [A])
+    assert not outside.plans
+
+
+def test_another_mode_finishes_what_was_handed_over_and_refuses_what_is_not_known_to_be() -> None:
+    claiming = settings_of()
+    for step, when in (("hand over", BEFORE), ("hand over", AFTER)):
+        outside = group_of(5, 3)
+        left_behind(outside, step, when)
+        outside.group.members.clear()
+        if when is BEFORE:
+            with pytest.raises(SettingsError, match="nobody wrote down that it was handed over") as caught:
+                ingest(FakeWorld(outside, claiming), claiming, new_report())
+            assert caught.value.where["key"] == "ownership.mode"
+
+
+def test_the_document_of_a_plan_tells_what_became_of_its_hand_over_and_its_id_does_not() -> None:
+    outside = group_of(5)
+    left_behind_by = []
+    run(outside, [A], at=once("hand over", BEFORE, lambda: left_behind_by.append(outside.newest_plan())))
+    (stored,), marked = left_behind_by, outside.newest_plan()
+    assert stored is not None and marked is not None
+    assert (stored.is_open, marked.is_open, replace(stored, handed_over=True)) == (True, False, marked)
+
+
+@pytest.mark.parametrize("instance_id", [None, "static"])
+@pytest.mark.parametrize("step", ["hand over", "fetch"])
+def test_the_membership_of_a_run_that_died_is_ended_by_the_next_one_but_that_of_a_static_member_only_where_its_plan_is_in_doubt(
+    step: str, instance_id: str | None,
+) -> None:
+    outside = group_of(5, 3)
+    with pytest.raises(Crash):
+        run(outside, [A, B], at=crash_at(step, BEFORE), made=lambda member: setattr(member, "instance_id", instance_id))
+    dead = set(outside.group.members)
+    run(outside, [A, B])
+    assert len(dead) == 1 and outside.group.members == (dead if step == "fetch" and instance_id else set())
+    assert len(outside.rows()) == 8

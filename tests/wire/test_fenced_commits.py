@@ -1,0 +1,161 @@
+"""A plan handed over to a coordinator: what is taken, what is void, what a lost answer leaves, and how a membership is ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+
+from etl.edges.brokers.cluster import Cluster
+from etl.edges.brokers.coordinator import CoordinatedMember, GroupProtocol
+from etl.edges.brokers.fenced_commit import FencedCommit
+from etl.edges.brokers.kept_offsets import KeptOffsets
+from etl.edges.brokers.member_state import MemberTerms
+from etl.errors import CommitUnknown, PermissionRefused, SettingsError
+from etl.model.committed import Committed, OffsetsStorage
+from etl.model.logs import BrokerPartition, Dialect
+from etl.model.membership import BY_COORDINATOR, Membership, Share, Void
+from etl.model.plans import Plan, PlanKind
+from etl.protocol.zookeeper.plan_documents import with_id
+from tests.fakes.broker import OFFSET_COMMIT, FakeBroker, hang_up
+from tests.fakes.coordinator import LEAVE, FakeCoordinator
+
+FIRST, SECOND = (BrokerPartition("demo", number) for number in range(2))
+KEPT = KeptOffsets("g", "clicks")
+SEEN = Committed(500, None, "theirs")
+
+
+def plan_of(*logs: BrokerPartition) -> Plan:
+    share = Share("m-1", Membership.COORDINATOR, "range", 3, frozenset(logs))
+    positions = dict.fromkeys(logs, 800)
+    return with_id(Plan(
+        number=2, uid="u", kind=PlanKind.INGEST, created_at_ms=0, dialect=Dialect.KAFKA, cluster="c", shape="s", ranges=(),
+        positions=positions, seen=dict.fromkeys(logs, SEEN), offsets_in=OffsetsStorage.KAFKA, share=share, handed_over=False))
+
+
+PLAN = plan_of(FIRST, SECOND)
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as running:
+        running.world.generation, running.world.members = 3, {"m-1": b""}
+        for log in (FIRST, SECOND):
+            running.world.committed["g", log.topic, log.partition] = (500, "theirs")
+        yield running
+
+
+@pytest.fixture
+def cluster(broker: FakeBroker) -> Iterator[Cluster]:
+    with Cluster([(broker.host, broker.port)], timeout_s=1) as connected:
+        yield connected
+
+
+def stored(broker: FakeBroker) -> set[tuple[int, str]]:
+    return {broker.world.committed["g", log.topic, log.partition] for log in (FIRST, SECOND)}
+
+
+def hand_over(cluster: Cluster, said: list[str], plan: Plan = PLAN, tries_for_s: float = 0) -> Void | None:
+    return FencedCommit(KEPT, tries_for_s=tries_for_s).hand_over(cluster, plan, unsure=lambda: said.append("unsure"))
+
+
+def test_one_commit_moves_all_of_it_with_the_plans_word_and_its_membership(broker: FakeBroker, cluster: Cluster) -> None:
+    said = list[str]()
+    assert hand_over(cluster, said) is None and not said
+    assert stored(broker) == {(800, f"etl:clicks:2:{PLAN.id}")}
+    assert [key for key, _ in broker.requests].count(OFFSET_COMMIT) == 1
+    assert hand_over(cluster, said, plan_of()) is None, "nothing to move"
+
+
+@pytest.mark.parametrize("code", [22, 25, 27, 82, 110, 113])
+def test_a_commit_of_a_membership_that_is_over_is_void_and_moves_nothing(broker: FakeBroker, cluster: Cluster, code: int) -> None:
+    broker.world.group_refusals[OFFSET_COMMIT].extend([code] * 20)
+    said = list[str]()
+    assert "does not take us for its member" in str(hand_over(cluster, said))
+    assert stored(broker) == {(500, "theirs")} and not said
+
+
+def test_behind_a_lost_answer_it_is_asked_for_again_and_its_membership_ends(broker: FakeBroker, cluster: Cluster) -> None:
+    broker.script[OFFSET_COMMIT].append(hang_up)
+    said = list[str]()
+    assert hand_over(cluster, said, tries_for_s=20) is None
+    assert said == ["unsure"] and stored(broker) == {(800, f"etl:clicks:2:{PLAN.id}")}
+
+
+def test_an_answer_that_never_comes_is_told_as_unknown(broker: FakeBroker, cluster: Cluster) -> None:
+    broker.script[OFFSET_COMMIT].append(hang_up)
+    said = list[str]()
+    with pytest.raises(CommitUnknown):
+        hand_over(cluster, said)
+    assert said == ["unsure"]
+
+
+@pytest.mark.parametrize("was_taken", [True, False])
+def test_refused_behind_a_lost_answer_what_is_there_tells(broker: FakeBroker, cluster: Cluster, was_taken: bool) -> None:
+    """A refusal is scripted before the connection breaks, or behind it."""
+    said = list[str]()
+    broker.script[OFFSET_COMMIT].append(hang_up)
+    broker.world.group_refusals[OFFSET_COMMIT].extend([0, 22] if was_taken else [7, 22])
+    found = hand_over(cluster, said, tries_for_s=20)
+    assert (found is None) is was_taken and said == ["unsure"]
+
+
+def test_where_others_wrote_over_all_of_it_by_then_nobody_knows(broker: FakeBroker, cluster: Cluster) -> None:
+    for log in (FIRST, SECOND):
+        broker.world.committed["g", log.topic, log.partition] = (900, "others")
+    broker.world.group_refusals[OFFSET_COMMIT].extend([7, 22])
+    with pytest.raises(CommitUnknown):
+        hand_over(cluster, [], tries_for_s=20)
+
+
+def test_a_partition_whose_topic_is_gone_is_nobodys_and_one_that_may_not_be_read_is_an_error(
+    broker: FakeBroker, cluster: Cluster,
+) -> None:
+    broker.world.refused_logs[SECOND.topic, SECOND.partition] = 3
+    assert hand_over(cluster, []) is None
+    broker.world.refused_logs[FIRST.topic, FIRST.partition] = 3
+    assert "do not know the topics" in str(hand_over(cluster, []))
+    broker.world.refused_logs[FIRST.topic, FIRST.partition] = 29
+    with pytest.raises(PermissionRefused):
+        hand_over(cluster, [])
+
+
+def test_more_than_a_batch_holds_is_refused_by_name(cluster: Cluster) -> None:
+    many = plan_of(*(BrokerPartition("demo" * 20, number) for number in range(5000)))
+    with pytest.raises(SettingsError, match="handing 5,000 partitions over"):
+        hand_over(cluster, [], many)
+
+
+def test_the_membership_of_a_driver_that_is_gone_is_ended_in_its_name() -> None:
+    with FakeCoordinator() as broker:
+        broker.log("clicks", 0)
+        terms = MemberTerms("g", ("clicks",), session_timeout_s=20, join_timeout_s=20, answers_in_s=5)
+        sleeper, other = (CoordinatedMember([(broker.host, broker.port)], terms) for _ in range(2))
+        try:
+            share = sleeper.join()
+            broker.refusals[LEAVE].append(16)
+            other.end(share)
+            assert share.member_id not in broker.group.members
+            broker.refusals[LEAVE].append(25)
+            other.end(share)
+            broker.refusals[LEAVE].append(30)
+            with pytest.raises(PermissionRefused, match="end the membership of a run that is gone"):
+                other.end(share)
+        finally:
+            sleeper.leave()
+
+
+def test_so_is_one_of_the_consumer_protocol() -> None:
+    with FakeCoordinator() as broker:
+        broker.log("clicks", 0)
+        broker.world.topic_ids["clicks"] = UUID(int=1)
+        terms = MemberTerms("g", ("clicks",), session_timeout_s=20, join_timeout_s=20, answers_in_s=5)
+        sleeper = CoordinatedMember([(broker.host, broker.port)], terms, protocol=GroupProtocol.CONSUMER)
+        try:
+            share = sleeper.join()
+            assert share.strategy == BY_COORDINATOR
+            CoordinatedMember([(broker.host, broker.port)], terms).end(share)
+            assert share.member_id not in broker.consumers
+        finally:
+            sleeper.leave()

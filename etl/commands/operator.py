@@ -19,7 +19,9 @@ from etl.decisions.identity.accepted_logs import told_of
 from etl.decisions.identity.accepting import Accepting, parse_named
 from etl.decisions.identity.reset import plan_reset
 from etl.decisions.next_step import plan_superseding, repair_of, repaired
-from etl.decisions.open_hand_overs import HandOver, found_out, is_left_open, left_to_others, with_hand_over_found_out
+from etl.decisions.open_hand_overs import (
+    HandOver, found_out, handed_over_without, is_left_open, not_taken_of, with_hand_over_found_out,
+)
 from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import naming_table, refuse_another_era, where_we_stand
 from etl.edges.zookeeper.hand_over_marks import write_mark
@@ -154,9 +156,12 @@ def _settled(
     if skips:
         raise SettingsError(f"plan {plan.number} is not known to be handed over, so nothing of it can be skipped", check="leave --skip out")
     if not is_handed_over:
-        instead = with_id(left_to_others(plan, reason, now_ms=now_ms()))
+        is_in_part = found_out(plan, snapshot.committed) is HandOver.IN_PART
+        left = not_taken_of(plan, snapshot.committed) if is_in_part else plan.positions.keys()
+        instead = with_id(handed_over_without(plan, left, reason, now_ms=now_ms()))
         world.supersede(instead, snapshot.ledger)
-        says = f"plan {plan.number} ({plan.id}) was superseded by {instead.id}, which reads nothing: what it held is left to the others"
+        held = "what was not handed over" if is_in_part else "what it held"
+        says = f"plan {plan.number} ({plan.id}) was superseded by {instead.id}: {held} is left to the group"
         return Ruling(f"{says}: {reason}", {"says": says, "plan": describe_plan(instead, None), "superseded": _ranges(plan)})
     if found_out(plan, snapshot.committed) is not HandOver.UNTOLD:
         what = f"whether plan {plan.number} was handed over is known"

@@ -7,6 +7,8 @@ looks:
     the group's offsets of the plan's logs                       the commit
     ----------------------------------------------------------   -----------------------------------------------------------------------
     one of them has the plan's word                              was taken: it is one batch, all of it or nothing
+    the same, and another one is as the plan saw it              was taken but for that one, which the coordinator refused by itself (no
+                                                                 right to its topic): a person is asked
     one of them is as the plan saw it, word and all              was not taken
     all of them are before the plan's ends                       was not taken, and others read on from where they were
     others wrote over all of them, and beyond the plan's ends    nobody can tell: its offsets are ours, or others read them as well as what
@@ -17,7 +19,7 @@ A commit that was refused is written down as well: such a plan is void, and nobo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from enum import Enum
 
@@ -35,6 +37,7 @@ class HandOver(Enum):
     """What became of one."""
 
     TAKEN = "taken"
+    IN_PART = "taken in part"
     NOT_TAKEN = "not taken"
     UNTOLD = "nobody can tell"
 
@@ -50,10 +53,11 @@ def found_out(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> Han
     if plan.is_void or not logs:
         return HandOver.NOT_TAKEN
     found = {log: committed.get(log, NOTHING_COMMITTED) for log in logs}
+    is_as_seen = bool(not_taken_of(plan, committed))
     if any(there.word == plan.word for there in found.values()):
-        return HandOver.TAKEN
+        return HandOver.IN_PART if is_as_seen else HandOver.TAKEN
     offsets = {log: there.offset for log, there in found.items() if there.offset is not None}
-    if any(there == plan.seen[log] for log, there in found.items()):
+    if is_as_seen:
         return HandOver.NOT_TAKEN
     if offsets and all(offset < plan.positions[log] for log, offset in offsets.items()):
         return HandOver.NOT_TAKEN
@@ -79,7 +83,14 @@ def refuse_untold(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
         what = f"plan {plan.number} was stored by a member of the group, and nobody wrote down that it was handed over"
         check = "with ownership.mode: join, as it was, `etl run CONF` finds out and finishes it; change the key then"
         raise SettingsError(what, key="ownership.mode", check=check)
-    if found_out(plan, snapshot.committed) is HandOver.UNTOLD:
+    found = found_out(plan, snapshot.committed)
+    if found is HandOver.IN_PART:
+        refused = min(not_taken_of(plan, snapshot.committed))
+        check = (
+            f"the brokers' ACLs for the topic: Read; then `etl plans supersede CONF {plan.number} --reason ...`: what was handed over is "
+            "loaded, and a later plan reads the rest")
+        raise NeedsDecision(f"plan {plan.number} was handed over but for this partition", **refused.place, check=check)
+    if found is HandOver.UNTOLD:
         log = plan.offsets_to_hand_over[0]
         what = (f"nobody can tell whether plan {plan.number} was handed over: its run died at that very moment, and others have committed "
                 "the group's offsets beyond its ends since")
@@ -97,10 +108,18 @@ def refuse_without_share(plan: Plan, snapshot: Snapshot) -> None:
         raise NeedsDecision(what, check="`etl run CONF`; then say this again")
 
 
-def left_to_others(plan: Plan, reason: str, *, now_ms: int) -> Plan:
-    """The plan, without its id, that takes the place of one that others read: nothing is read by it, and nothing moved."""
+def handed_over_without(plan: Plan, logs: Collection[BrokerPartition], reason: str, *, now_ms: int) -> Plan:
+    """The plan, without its id, that takes the place of one of which these logs were not handed over: they stay where they were."""
     stood = before(plan)
-    share = replace(plan.share, logs=frozenset()) if plan.share else None
+    ranges = tuple(r for r in plan.ranges if r.log not in logs)
     return replace(
-        stood, kind=PlanKind.START, created_at_ms=now_ms, supersedes=plan.id, reason=reason, share=share, handed_over=True, is_void=False,
-        losses=(), vanished=plan.vanished, id="")
+        plan, kind=PlanKind.INGEST if ranges else PlanKind.START, created_at_ms=now_ms, ranges=ranges, supersedes=plan.id, reason=reason,
+        positions={log: stood.positions[log] if log in logs else at for log, at in plan.positions.items()},
+        losses=tuple(loss for loss in plan.losses if loss.log not in logs or loss.until_offset <= stood.positions[loss.log]),
+        read_by_others=tuple(hole for hole in plan.read_by_others if hole.log not in logs),
+        share=replace(plan.share, logs=plan.share.logs - set(logs)) if plan.share else None, handed_over=True, is_void=False, id="")
+
+
+def not_taken_of(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> frozenset[BrokerPartition]:
+    """The logs of a hand-over whose offset is as the plan saw it."""
+    return frozenset(log for log in plan.offsets_to_hand_over if committed.get(log, NOTHING_COMMITTED) == plan.seen[log])

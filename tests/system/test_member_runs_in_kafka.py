@@ -76,9 +76,9 @@ def test_beside_a_consumer_that_is_not_ours_each_record_is_read_by_one_of_us_and
             late.append(others.enter_context(another_member(member)))
             late[0].owns(1)
 
-        member.produce(40)
+        at_first(CoordinatedMember, "join", monkeypatch, joined, before=False)
         at_first(FencedCommit, "hand_over", monkeypatch, comes, before=True)
-        assert member.ran().outcomes[0] == "hand-over void"
+        assert "hand-over void" in member.ran().outcomes
     member.produce(40)
     assert member.ran().outcomes[-1] == "ingested"
     union = member.in_table() + other.read + late[0].read
@@ -112,7 +112,7 @@ def test_where_nobody_can_tell_a_person_says_who_read_what_the_dead_run_planned(
     committed_by_another(member, {partition: 50 for partition in range(4)})
     refused(member.run(), 5, "nobody can tell whether plan 2 was handed over", "--handed-over")
     assert member.door("plans", "supersede", after=["2", "--reason", "looked", *words]).code == 0
-    assert member.ran().outcomes == ["replayed", "ingested", "read by others", "ingested"]
+    assert member.ran().outcomes == ["replayed", "ingested" if words else "kept the start", "read by others", "ingested"]
     assert member.in_table().total() == (40 * 4 if words else 20 * 4) + 10 * 4
     assert member.door("verify").code == 0
     refused(member.door("plans", "supersede", after=["3", "--reason", "looked", "--handed-over"]), 5, "plan 3 is in the table")

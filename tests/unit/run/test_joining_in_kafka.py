@@ -8,16 +8,19 @@ from dataclasses import replace
 
 import pytest
 
+from etl.decisions.open_hand_overs import handed_over_without, not_taken_of
 from etl.errors import NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.model.committed import OffsetsStorage
 from etl.model.logs import BrokerPartition
 from etl.model.losses import ReadByOthers
 from etl.model.membership import Membership
+from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.settings.policies import OwnershipMode
 from etl.settings.sections import Settings
+from tests.fakes import fake_ledger
 from tests.fakes.members import FakeMember, Others, member_with
 from tests.fakes.outside import Outside
 from tests.fakes.stories import LOGS, At, crash_at, crash_at_moment, grow, new_report, outcomes, outside_of, settings_of
@@ -319,3 +322,36 @@ def test_the_membership_of_a_run_that_died_is_ended_by_the_next_one_but_that_of_
     run(outside, [A, B])
     assert len(dead) == 1 and outside.group.members == (dead if step == "fetch" and instance_id else set())
     assert len(outside.rows()) == 8
+
+
+def test_of_a_hand_over_that_was_taken_in_part_nothing_is_loaded_before_a_person_left_out_the_rest() -> None:
+    outside = group_of(5, 3)
+    others = left_behind(outside, "hand over", AFTER)
+    before = outside.newest_plan()
+    assert before is not None
+    outside.kept[B] = before.seen[B].offset or 0, before.seen[B].word or ""
+    with pytest.raises(NeedsDecision, match="handed over but for this partition"):
+        run(outside, [A, B])
+    assert len(outside.rows()) == 8
+    part = with_id(handed_over_without(before, not_taken_of(before, outside.committed()), "no right to it", now_ms=1))
+    fake_ledger.replace_plan(outside, part, outside.plan_versions.get(2, 0))
+    report = run(outside, [A, B])
+    assert outcomes(report)[0] is Outcome.REPLAYED and len(outside.rows()) == 16
+    refuse_broken(outside, others)
+
+
+def test_a_plan_that_is_left_to_others_reads_nothing_and_the_next_one_names_what_they_read() -> None:
+    outside = group_of(5, 3)
+    others = left_behind(outside, "hand over", BEFORE)
+    others.own(A, B)
+    for log in (A, B):
+        others.consume(log, 4)
+    outside.owners.clear()
+    grow(outside, 1, 1)
+    left = outside.newest_plan()
+    assert left is not None
+    fake_ledger.replace_plan(outside, with_id(handed_over_without(left, left.positions, "they read it", now_ms=1)), 0)
+    run(outside, [A, B])
+    refuse_broken(outside, others)
+    newest = outside.newest_plan()
+    assert newest is not None and newest.read_by_others == (ReadByOthers(A, 5, 9), ReadByOthers(B, 3, 7))

@@ -215,9 +215,9 @@ class KafkaDialect(Dialect):
 
     @property
     def membership(self) -> SpokenMembership:
-        joins, spoken = versions.newest_of(Api.JOIN_GROUP, self._spoken), self._spoken
-        is_static, is_consumer = joins >= classic.FIRST_STATIC_JOIN, versions.is_spoken(Api.CONSUMER_GROUP_HEARTBEAT, spoken)
-        return SpokenMembership(joins >= 0, joins >= 1, is_static, is_consumer, self._release)
+        joins, beats = (versions.newest_of(api, self._spoken) for api in (Api.JOIN_GROUP, Api.CONSUMER_GROUP_HEARTBEAT))
+        # version 0 is the preview of 3.7 to 3.9, which refuses it unless it is enabled
+        return SpokenMembership(joins >= 0, joins >= 1, joins >= classic.FIRST_STATIC_JOIN, beats >= 1, self._release)
 
     @property
     def tells_cleanup(self) -> bool:

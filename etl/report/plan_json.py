@@ -65,10 +65,8 @@ def write_settings(settings: Settings) -> dict[str, Any]:
     """The settings that decide, as JSON; the table's path in full, so that it means the same place elsewhere."""
     # pydantic warns of `source.start`, of which it cannot tell what our own validator makes
     found = settings.model_dump(mode="json", include=_DECIDING, warnings=False)
-    ownership = settings.ownership.model_dump(mode="json", exclude_unset=True, warnings=False)  # what was not said may mean nothing there
-    if settings.membership:
-        ownership["membership"] = settings.membership.value
-    return {**found, "ownership": ownership, "table": {**found["table"], "path": settings.table.place}}
+    joined = {"membership": settings.membership.value} if settings.membership else {}
+    return {**found, "ownership": {**found["ownership"], **joined}, "table": {**found["table"], "path": settings.table.place}}
 
 
 def read_settings(found: dict[str, Any]) -> Settings:

@@ -47,14 +47,14 @@ def coordinated_member(settings: Settings, discovery: Discovery) -> CoordinatedM
             refuse_missing_topics(settings, (), lambda: names_of_topics(cluster))
     terms = MemberTerms(
         settings.group, tuple(sorted(topics)), tuple(one.value for one in ownership.strategy), ownership.member_id,
-        _session_of(ownership, spoken), ownership.rebalance_timeout_s, ownership.join_timeout_s, answers_in_s=source.timeout_s)
+        session_of(ownership, spoken), ownership.rebalance_timeout_s, ownership.join_timeout_s, answers_in_s=source.timeout_s)
     return CoordinatedMember(discovery.bootstrap(), terms, protocol=ownership.protocol, generation=said_generation(source))
 
 
-def _session_of(ownership: OwnershipSettings, spoken: SpokenMembership) -> float:
+def session_of(ownership: OwnershipSettings, spoken: SpokenMembership) -> float:
     """What the conf says, and where it says nothing no more than the broker takes by default."""
-    is_said = "session_timeout_s" in ownership.model_fields_set or spoken.has_rebalance_timeout
-    return ownership.session_timeout_s if is_said else _OLD_SESSION_S
+    is_meant = ownership.is_said("session_timeout_s") or spoken.has_rebalance_timeout
+    return ownership.session_timeout_s if is_meant else _OLD_SESSION_S
 
 
 def unspoken(settings: Settings, spoken: SpokenMembership) -> SettingsError | None:

@@ -37,7 +37,7 @@ class OwnershipSettings(Section):
     threads: int = Field(default=1, ge=1, le=10_000)
     """How many threads of a group in ZooKeeper a run counts for."""
     member_id: str | None = Field(default=None, pattern=NAME)
-    """What it is called among the members: of a coordinator a static member (`group.instance.id`). None: as its process is."""
+    """What it is called among the members: of a coordinator a static member (group.instance.id). None: as its process is."""
     join_timeout_s: float = Field(default=60, gt=0, le=DAY_S)
     backoff_s: float = Field(default=2, gt=0, le=DAY_S)
     """Between tries to own a share in ZooKeeper."""
@@ -52,6 +52,10 @@ class OwnershipSettings(Section):
         if self.mode is not OwnershipMode.JOIN:
             return None
         return self.membership or (Membership.ZOOKEEPER if source.bootstrap is None else Membership.COORDINATOR)
+
+    def is_said(self, name: str) -> bool:
+        """Whether the key has another value than it has where nobody says anything."""
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
 
     def refuse_for(self, source: SourceSettings) -> None:
         """Refuse what this source cannot have, and keys that mean nothing here. Raises ValueError."""
@@ -80,7 +84,7 @@ class OwnershipSettings(Section):
         self._refuse_strategies(_OF_COORDINATOR, Membership.COORDINATOR)
         if len(set(self.strategy)) < len(self.strategy):
             raise ValueError("strategy: names one of them more than once")
-        if self.protocol is GroupProtocol.CONSUMER and "strategy" in self.model_fields_set:
+        if self.protocol is GroupProtocol.CONSUMER and self.is_said("strategy"):
             raise ValueError("strategy means nothing under protocol: consumer, by which the coordinator divides as it likes: leave it out")
 
     def _refuse_strategies(self, known: tuple[GroupStrategy, ...], membership: Membership) -> None:
@@ -91,7 +95,7 @@ class OwnershipSettings(Section):
 
     def _refuse_meaningless(self, names: tuple[str, ...], membership: Membership, why: str) -> None:
         for name in names:
-            if name in self.model_fields_set:
+            if self.is_said(name):
                 raise ValueError(f"{name} means nothing under membership: {membership.value}: {why}; leave it out")
 
 

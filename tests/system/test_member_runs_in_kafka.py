@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -15,11 +16,11 @@ from etl.model.membership import Share
 from etl.run import storing
 from etl.settings.loader import load_settings
 from tests.said import refused
-from tests.system.driving import Before, BrokenOff, Pipeline, break_off
+from tests.system.driving import BrokenOff, Pipeline, break_off, broken_off_before
 from tests.system.live_consumers import committed_by_another, offsets_of
 from tests.system.other_members import OtherMember, another_member
 
-MEMBER = {
+MEMBER: dict[str, Any] = {
     "table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 2**30}, "offsets": {"storage": "kafka"},
     "ownership": {"mode": "join", "membership": "coordinator", "session_timeout_s": 6}}
 
@@ -87,17 +88,30 @@ def test_beside_a_consumer_that_is_not_ours_each_record_is_read_by_one_of_us_and
     assert verified.code == 0 and "read by other members of the group" in verified.out
 
 
-@pytest.mark.parametrize("step", ["hand_over", "claiming"])
-def test_a_run_that_dies_before_its_commit_or_behind_it_is_told_by_the_word_beside_the_offsets(
-    member: Pipeline, monkeypatch: pytest.MonkeyPatch, step: str,
-) -> None:
+def test_a_run_that_dies_before_its_commit_is_told_by_the_offsets(member: Pipeline) -> None:
     member.produce(80)
-    with pytest.raises(BrokenOff):
-        run(load_settings(member.conf), around=Before(step, break_off))
+    broken_off_before("hand_over", member)
+    assert {at for at, _ in offsets_of(member, member.group).values()} == {20}
+    assert member.ran().outcomes == ["superseded", "ingested", "nothing new"]
+    assert member.is_whole() and member.door("verify").code == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", ["hand_over", "claiming", "append"])
+def test_nobody_waits_for_the_session_of_a_run_that_was_killed(member: Pipeline, step: str) -> None:
+    """Its membership, of a session longer than a run waits for its share, is ended by the next run."""
+    member.settings = {"ownership": {**MEMBER["ownership"], "session_timeout_s": 120, "join_timeout_s": 60}}
+    member.produce(80)
+    assert member.killed_before(step) == -signal.SIGKILL
     at = {number for number, _ in offsets_of(member, member.group).values()}
     assert at == ({20} if step == "hand_over" else {40})
-    assert member.ran().outcomes[0] == ("superseded" if step == "hand_over" else "replayed")
-    assert member.is_whole() and member.door("verify").code == 0
+    with another_member(member) as other:
+        assert ("superseded" if step == "hand_over" else "replayed") in member.ran().outcomes
+        member.produce(80)
+        other.has_read(1)
+    member.ran()
+    union = member.in_table() + other.read
+    assert union == member.in_topic() and max(union.values()) == 1 and member.door("verify").code == 0
 
 
 @pytest.mark.parametrize("words", [[], ["--handed-over"]], ids=["they read it", "they did not"])

@@ -431,7 +431,9 @@ def explore(start: State = State()) -> tuple[int, str | None]:
     return explored(start, steps, law)
 
 
-SMALL = State(left=Left(runs=2, lost_memberships=1, others=1, end=2))
+SMALL = State(left=Left(runs=2, lost_memberships=1, others=1, lost_answers=0, end=2))
+UNANSWERED = State(left=Left(runs=2, crashes=0, losses=0, lost_memberships=1, others=1, end=2))
+"""The same where a commit's answer is lost, and nobody dies."""
 STARTS = State(), State(is_one_step=True)
 """Offsets in Kafka, and in ZooKeeper."""
 

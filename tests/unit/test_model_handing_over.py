@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.model.handing_over import SMALL, STARTS, Rules, State, explore
+from tests.model.handing_over import SMALL, STARTS, UNANSWERED, Rules, State, explore
 
 
 @pytest.mark.parametrize("is_one_step", [False, True], ids=["offsets in Kafka", "offsets in ZooKeeper"])
@@ -14,6 +14,10 @@ def test_what_is_handed_over_is_loaded_once_and_nothing_that_others_read(is_one_
     states, broken = explore(SMALL._replace(is_one_step=is_one_step))
     assert broken is None, broken
     assert states > 10_000
+
+
+def test_the_same_holds_where_the_answer_to_a_hand_over_is_lost() -> None:
+    assert explore(UNANSWERED)[1] is None
 
 
 @pytest.mark.long

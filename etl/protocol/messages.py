@@ -21,8 +21,6 @@ LATEST = -1
 """Instead of a time: the readable end (high watermark, or last stable offset under read_committed)."""
 EARLIEST = -2
 """Instead of a time: the log start offset."""
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Topics of the brokers themselves, which Metadata v0 does not mark."""
 _LOGS_NAMED = 5
 
 

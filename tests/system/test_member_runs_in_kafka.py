@@ -114,7 +114,7 @@ def test_nobody_waits_for_the_session_of_a_run_that_was_killed(member: Pipeline,
     assert union == member.in_topic() and max(union.values()) == 1 and member.door("verify").code == 0
 
 
-@pytest.mark.parametrize("words", [[], ["--handed-over"]], ids=["they read it", "they did not"])
+@pytest.mark.parametrize("words", [pytest.param([], id="they read it", marks=pytest.mark.long), pytest.param(["--handed-over"], id="not")])
 def test_where_nobody_can_tell_a_person_says_who_read_what_the_dead_run_planned(
     member: Pipeline, monkeypatch: pytest.MonkeyPatch, words: list[str],
 ) -> None:

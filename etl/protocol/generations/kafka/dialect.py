@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from etl.errors import OtherRelease, SettingsError
+from etl.model.internal_topics import INTERNAL_TOPICS
 from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.protocol.generations.dialect import Dialect, Generation, Greeting, OlderBrokers, Reply, Request
 from etl.protocol.generations.kafka import (
@@ -27,7 +28,7 @@ from etl.protocol.group_messages import (
     ConsumerHeartbeat, ConsumerHeartbeatAnswer, Joined, JoinRequest, MemberIdentity, SpokenMembership, Synced,
 )
 from etl.protocol.messages import (
-    INTERNAL_TOPICS, ClusterMetadata, Fetch, FetchAnswer, ListedOffset, ToldCoordinator, ToldEpochEnds, ToldMembers,
+    ClusterMetadata, Fetch, FetchAnswer, ListedOffset, ToldCoordinator, ToldEpochEnds, ToldMembers,
 )
 from etl.protocol.refusal import Refusal
 from etl.protocol.stored_offsets import CommittedOffsets, OffsetsCommit, OffsetsQuestion

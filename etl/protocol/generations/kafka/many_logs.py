@@ -13,12 +13,13 @@ from struct import Struct
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
+from etl.model.internal_topics import INTERNAL_TOPICS
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.kafka.errors import refusal_of
 from etl.protocol.generations.kafka.small_messages import by_topic, isolation_level, of_chosen, or_minus_one, or_none
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.messages import (
-    INTERNAL_TOPICS, ClusterMetadata, ListedOffset, PartitionMetadata, ToldEpochEnd, ToldEpochEnds, TopicMetadata,
+    ClusterMetadata, ListedOffset, PartitionMetadata, ToldEpochEnd, ToldEpochEnds, TopicMetadata,
 )
 from etl.protocol.primitives import Reader, Writer
 

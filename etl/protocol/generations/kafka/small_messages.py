@@ -28,12 +28,13 @@ from kafka.protocol.metadata import (
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from etl.errors import CorruptData
+from etl.model.internal_topics import INTERNAL_TOPICS
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.kafka import schemas
 from etl.protocol.generations.kafka.errors import UNKNOWN_TOPIC, refusal_of
 from etl.protocol.generations.kafka.group_membership.consumer import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from etl.protocol.generations.kafka.versions import Api, ApiVersions
-from etl.protocol.messages import INTERNAL_TOPICS, ClusterMetadata, ListedOffset, PartitionMetadata, TopicMetadata
+from etl.protocol.messages import ClusterMetadata, ListedOffset, PartitionMetadata, TopicMetadata
 from etl.protocol.refusal import Refusal
 
 _MESSAGES: dict[Api, tuple[Any, Any]] = {

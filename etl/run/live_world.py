@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from etl.decisions.byte_positions.doubted_offsets import Named, none_named
 from etl.decisions.other_pipelines import app_id_of
+from etl.decisions.short_runs import is_short
 from etl.edges.delta import losses
 from etl.edges.delta.outcome import Outcome, Result, read_back
 from etl.edges.delta.path import check_writable
@@ -148,7 +149,7 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
         if needs_no_spark(plan, snapshot, self.settings, writer):
             files, self._reading = write_files_without_spark(plan, snapshot, self.settings, self._discovery.bootstrap(), now_ms=now_ms())
             return Load(writer, files)
-        spark, read = self.spark(), reader_for(writer)
+        spark, read = self._spark.session(is_short=is_short(plan, snapshot, self.settings)), reader_for(writer)
         with self._phases.timed(Verb.FIRST_JOB):
             rows, self._reading = read(spark, plan, snapshot, self.settings, self._discovery.bootstrap(), now_ms=self.now_ms())
             return Load(writer, rows if writer.takes is Takes.FILES else format_rows(rows, self.settings))

@@ -21,9 +21,9 @@ class RunSpark:
         self._settings, self._defaults, self._phases, self._log = settings, defaults, phases, log
         self._built: SparkSession | None = None
 
-    def session(self) -> SparkSession:
-        """The session of this run; one that was there before is used and left alone."""
-        from etl.edges.spark.session import build_session, session_there
+    def session(self, *, is_short: bool = False) -> SparkSession:
+        """The session of this run; one that was there before is used and left alone. `is_short`: it has little to do, where it is built."""
+        from etl.edges.spark.session import build_session, for_short_run, session_there
 
         there = self._built or session_there()
         if there is not None:
@@ -31,6 +31,7 @@ class RunSpark:
         wanted = self._settings.spark
         with self._phases.timed(Verb.START_SPARK):
             settings = {**self._defaults(wanted), **wanted}
+            settings = for_short_run(settings, wanted) if is_short else settings
             self._built = build_session(f"etl {self._settings.pipeline}", settings, log=self._log)
         return self._built
 

@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -51,6 +51,11 @@ _DEFAULTS = {
 (INT96) are nanoseconds for pyarrow and so for delta-rs, which cannot read a file with one before 1677 or after 2262. Parquet's own level
 of zstd, 3, takes about twice the time of ours, and JSON comes out no smaller. No writer of Delta hands an option for it on to Parquet.
 """
+_FIRST_COMPILER_ALONE = "-XX:TieredStopAtLevel=1"
+"""For a JVM that ends within a minute: half of its processor time would be its second compiler's (docs/adr/0033). No collector is chosen
+beside it: a JVM that is told of two does not start.
+"""
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOCAL_DEFAULTS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _PYTHON = "spark.pyspark.python"
 WHERE_JARS_ARE = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
@@ -78,6 +83,17 @@ def build_session(app_name: str, settings: Mapping[str, str], *, log: Path | Non
         session = builder.getOrCreate()
     _log_what_the_accumulators_meet(session)
     return session
+
+
+def for_short_run(settings: Mapping[str, str], given: Collection[str]) -> dict[str, str]:
+    """The same, and that the JVM is to be one for a short run.
+
+    Not where somebody chose its options (`given` are the names of what others than we set), not where tasks run elsewhere, and not where
+    spark-submit has started it already.
+    """
+    is_ours = settings.get("spark.master", LOCAL_MASTER).startswith("local") and _JAVA_OPTIONS not in given and not is_submitted()
+    options = f"{settings.get(_JAVA_OPTIONS, '')} {_FIRST_COMPILER_ALONE}".strip()
+    return {**settings, **({_JAVA_OPTIONS: options} if is_ours else {})}
 
 
 def session_there() -> SparkSession | None:

@@ -9,7 +9,7 @@ import pytest
 from etl.decisions.file_layout import level_of
 from etl.edges.machine import cores
 from etl.edges.spark import session
-from etl.edges.spark.session import DELTA_PACKAGE, LOCAL_MASTER, complete, parallelism_of
+from etl.edges.spark.session import DELTA_PACKAGE, LOCAL_MASTER, complete, for_short_run, parallelism_of
 from etl.model.data_files import Codec
 
 
@@ -52,6 +52,22 @@ def test_delta_joins_the_extensions_that_are_there(given: dict[str, str]) -> Non
     if given:
         assert complete({}, given)["spark.sql.extensions"] == wanted
         assert complete({"spark.sql.extensions": wanted}, {})["spark.sql.extensions"] == wanted
+
+
+def test_a_short_run_has_a_jvm_of_one_compiler_beside_what_it_is_told_already() -> None:
+    options, archive = "spark.driver.extraJavaOptions", "-XX:SharedArchiveFile=classes.jsa"
+    assert for_short_run({options: archive}, ())[options] == f"{archive} -XX:TieredStopAtLevel=1"
+    assert for_short_run({}, ()) == {options: "-XX:TieredStopAtLevel=1"}
+
+
+@pytest.mark.parametrize("theirs", [{"spark.driver.extraJavaOptions": "-Xlog:gc"}, {"spark.master": "yarn"}])
+def test_a_jvm_whose_options_others_chose_or_whose_tasks_run_elsewhere_stays_as_it_is(theirs: dict[str, str]) -> None:
+    assert for_short_run(theirs, theirs) == theirs
+
+
+def test_a_jvm_that_spark_submit_has_started_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert for_short_run({}, ()) == {}
 
 
 @pytest.fixture

@@ -100,6 +100,7 @@ NOT_RUN_SECTIONS = {"docs/CLUSTER.md: YARN", "docs/CLUSTER.md: Kubernetes", "doc
 _READER = Runs("tests/system/test_typed_pages.py", "test_the_programs_of_the_reader_read_what_is_in_the_topic", "READER.md README.md")
 PROGRAMS = {
     "README.md": _READER, "docs/READER.md": _READER,
+    "docs/STREAMS.md": Runs("tests/system/test_typed_pages.py", "test_the_programs_of_the_streams_read_what_is_in_the_topic", "STREAMS.md"),
     "docs/HOWTO.md": IN_ORDER["docs/HOWTO.md: Move from Spark's Kafka source"], "docs/AIRFLOW.md": _CHECKED,
     "docs/RUNNING.md": Runs("tests/unit/reader/test_arrow_transform.py", "test_the_function_on_the_page_makes_the_column_that_it_says"),
 }

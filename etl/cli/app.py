@@ -25,6 +25,7 @@ from etl.cli.pipelines import pipelines
 from etl.cli.plans import plans
 from etl.cli.replay import replay
 from etl.cli.report import report
+from etl.cli.tail import tail
 from etl.errors import DataLost, VerifyFailed
 from etl.model.logs import Dialect
 
@@ -99,6 +100,7 @@ app.command()(complete)
 app.command()(intervals)
 app.command()(schema)
 app.command()(replay)
+app.command()(tail)
 
 
 @app.command()

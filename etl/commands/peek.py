@@ -1,6 +1,6 @@
 """`etl peek`: the records of one log, one by one, for a person. Nothing is stored, moved or owned, and no Spark is needed.
 
-Here it is decided which log that is and where to start in it; going through it belongs to `peeked_log`.
+Here it is decided which log that is and where to start in it; going through it belongs to `peeked_log`, beyond its end to `followed_log`.
 """
 
 from __future__ import annotations
@@ -64,8 +64,16 @@ def open_peek(settings: Settings, wanted: Wanted) -> Iterator[PeekedLog]:
             raise leaderless(log)
         extent = found.extents[log]
         from_offset = _start_of(cluster, log, extent, wanted.start)
-        yield PeekedLog(source, cluster, log, extent, found.leaders[log], from_offset=from_offset, most=wanted.most, follows=wanted.follows,
-                        timeout_s=wanted.timeout_s)
+        yield _kind(wanted)(
+            source, cluster, log, extent, found.leaders[log], from_offset=from_offset, most=wanted.most, timeout_s=wanted.timeout_s)
+
+
+def _kind(wanted: Wanted) -> type[PeekedLog]:
+    if not wanted.follows:
+        return PeekedLog
+    from etl.commands.followed_log import FollowedLog  # what reads record batches as columns is slower to load
+
+    return FollowedLog
 
 
 def _log_of(settings: Settings, wanted: Wanted) -> BrokerPartition:

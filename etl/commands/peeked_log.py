@@ -22,7 +22,7 @@ from etl.protocol.records.one_by_one import Messages, Record
 from etl.protocol.refusal import Meaning, Refusal
 from etl.settings.source import SourceSettings
 
-_FETCH_BYTES = 256 << 10
+FETCH_BYTES = 256 << 10
 _LONGEST_WAIT_S = 0.5
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
@@ -46,7 +46,7 @@ class PeekedLog:
     """One log that is looked at."""
 
     def __init__(self, source: SourceSettings, cluster: Cluster, log: BrokerPartition, extent: Extent, leader: Leader, *, from_offset: int,
-                 most: int | None = None, follows: bool = False, timeout_s: float | None = None) -> None:
+                 most: int | None = None, timeout_s: float | None = None) -> None:
         """See `peek.Wanted`."""
         self.log, self.extent, self.from_offset = log, extent, from_offset
         self.position = from_offset
@@ -55,9 +55,9 @@ class PeekedLog:
         self.ended: Ended | None = None
         """None while it goes on."""
         self._source, self._cluster = source, cluster
-        self._most, self._follows, self._timeout_s = most, follows, timeout_s
+        self._most, self._timeout_s = most, timeout_s
         self._leader: Leader | None = leader
-        self._least_bytes = self._max_bytes = min(_FETCH_BYTES, source.fetch_max_bytes)
+        self._least_bytes = self._max_bytes = min(FETCH_BYTES, source.fetch_max_bytes)
         self._idle_since, self._failing_since, self._empty_answers = time.monotonic(), math.inf, 0
 
     def records(self) -> Iterator[Record]:
@@ -89,12 +89,12 @@ class PeekedLog:
 
     @property
     def _is_at_end(self) -> bool:
-        return not self._follows and self.position >= self.extent.end_offset
+        return self.position >= self.extent.end_offset
 
     def _given(self, messages: Messages) -> Iterator[Record]:
         self._max_bytes, self._empty_answers = self._least_bytes, 0
         for record in messages:
-            if not self._follows and record.offset >= self.extent.end_offset:
+            if record.offset >= self.extent.end_offset:
                 self.ended = Ended.END
                 return
             self.given += 1

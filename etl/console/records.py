@@ -15,10 +15,14 @@ from etl.commands.peeked_log import Ended, PeekedLog
 from etl.errors import EtlError
 from etl.protocol.records.one_by_one import Record
 from etl.report.words import at, counted
+from etl.streams.records import Record as StreamRecord
 
 CUT_AT = 300
 """Characters of a key or value in a line, unless all of it is asked for."""
 _NONE = "-"
+
+Shown = Record | StreamRecord
+"""What is shown of either is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +48,13 @@ class Lines:
 
     def show(self, record: Record) -> None:
         """One record."""
-        where = f"{record.offset}" + (f".{record.message_index}" if record.broker_id is not None else "")
-        when = at(record.timestamp_ms) or (_NONE if record.timestamp_ms is None else f"{record.timestamp_ms} ms")
-        headers = ", ".join(f"{_shown(name)}={self._field(value, _text)}" for name, value in record.headers)
-        print(where, when, self._field(record.key, self._decoding.key), self._field(record.value, self._decoding.value), headers, sep="\t")
+        print(*fields_of(record, self._decoding), sep="\t")
 
     def end(self, peek: PeekedLog, failure: EtlError | None = None) -> None:
         """Behind the last record."""
         goes_on = "begins there again" if peek.ended is Ended.INSIDE else "goes on"
         why = f"; {peek.ended.value}; --from {peek.position} {goes_on}" if peek.ended else ", up to what follows"
         self._say(f"{counted(peek.given, 'record')}{why}")
-
-    def _field(self, content: bytes | None, decode: Decoder) -> str:
-        if content is None:
-            return _NONE
-        found = decode(content)
-        if isinstance(found, Undecoded):
-            found = found.content.decode("utf-8", "backslashreplace")
-        text = _shown(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str))
-        if len(text) <= CUT_AT or self._decoding.whole:
-            return text
-        return f"{text[:CUT_AT]}... ({counted(len(content), 'byte')})"
 
 
 class Document:
@@ -81,13 +71,7 @@ class Document:
 
     def show(self, record: Record) -> None:
         """One record."""
-        is_physical = record.broker_id is not None
-        document: dict[str, Any] = {
-            "offset": record.offset, **({"message_index": record.message_index} if is_physical else {}),
-            "timestamp": at(record.timestamp_ms), "timestamp_ms": record.timestamp_ms,
-            "timestamp_type": None if record.is_append_time is None else "append" if record.is_append_time else "create",
-            "key": _plain(record.key, self._decoding.key), "value": _plain(record.value, self._decoding.value),
-            "headers": [{"key": name, "value": _plain(value, _text)} for name, value in record.headers]}
+        document = document_of(record, self._decoding)
         print("," if self._shown else " ", json.dumps(document, default=str))  # with its line's end, for who follows
         self._shown += 1
 
@@ -96,6 +80,38 @@ class Document:
         tail = {"shown": peek.given, "next": peek.position, "ended": peek.ended.value if peek.ended else None,
                 **({"error": failure.as_json()} if failure else {})}
         print(f"], {json.dumps(tail)[1:]}")
+
+
+def fields_of(record: Shown, decoding: Decoding) -> list[str]:
+    """Its offset, timestamp, key, value and headers, as a line has them."""
+    where = f"{record.offset}" + (f".{record.message_index}" if record.broker_id is not None else "")
+    when = at(record.timestamp_ms) or (_NONE if record.timestamp_ms is None else f"{record.timestamp_ms} ms")
+    headers = ", ".join(f"{_shown(name)}={_field(value, _text, decoding.whole)}" for name, value in record.headers)
+    key, value = _field(record.key, decoding.key, decoding.whole), _field(record.value, decoding.value, decoding.whole)
+    return [where, when, key, value, headers]
+
+
+def document_of(record: Shown, decoding: Decoding) -> dict[str, Any]:
+    """The same for a program."""
+    is_physical = record.broker_id is not None
+    return {
+        "offset": record.offset, **({"message_index": record.message_index} if is_physical else {}),
+        "timestamp": at(record.timestamp_ms), "timestamp_ms": record.timestamp_ms,
+        "timestamp_type": None if record.is_append_time is None else "append" if record.is_append_time else "create",
+        "key": _plain(record.key, decoding.key), "value": _plain(record.value, decoding.value),
+        "headers": [{"key": name, "value": _plain(value, _text)} for name, value in record.headers]}
+
+
+def _field(content: bytes | None, decode: Decoder, whole: bool) -> str:
+    if content is None:
+        return _NONE
+    found = decode(content)
+    if isinstance(found, Undecoded):
+        found = found.content.decode("utf-8", "backslashreplace")
+    text = _shown(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str))
+    if len(text) <= CUT_AT or whole:
+        return text
+    return f"{text[:CUT_AT]}... ({counted(len(content), 'byte')})"
 
 
 def _text(content: bytes) -> str:

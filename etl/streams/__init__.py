@@ -9,12 +9,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from etl.streams.conf import Conf
+    from etl.streams.connector import Connector
     from etl.streams.consumer import Consumer
+    from etl.streams.groups import Group, Listener
+    from etl.streams.message_stream import MessageStream, NothingCame
     from etl.streams.records import Record
 
-__all__ = ["Consumer", "Record"]
+__all__ = ["Conf", "Connector", "Consumer", "Group", "Listener", "MessageStream", "NothingCame", "Record"]
 
-_HOMES = {"Consumer": "etl.streams.consumer", "Record": "etl.streams.records"}
+_HOMES = {
+    "Conf": "etl.streams.conf", "Connector": "etl.streams.connector", "Consumer": "etl.streams.consumer", "Group": "etl.streams.groups",
+    "Listener": "etl.streams.groups", "MessageStream": "etl.streams.message_stream", "NothingCame": "etl.streams.message_stream",
+    "Record": "etl.streams.records",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -66,7 +66,7 @@ def _outside(walk: RangeProgress, consumer: SimpleConsumer) -> EtlError | None:
         return ExpiredOffsets("the offset was deleted by retention before it was read", check=f"the topic's retention; {_SEEK}",
                               **place_of(walk), log_start_offset=start)
     if walk.cursor.position > end:
-        return RanOutBeforeUntil(f"the log ends at {end}, below the offset", **place_of(walk),
+        return RanOutBeforeUntil(f"the log ends at {end} by now, below the offset", **place_of(walk),
                                  check=f"whether the topic was deleted and made again, or lost its end with a broker; {_SEEK}")
     return None
 

@@ -1,27 +1,34 @@
-"""`Consumer`: the partitions that it is told to read, poll by poll. It is no member of a group.
+"""`Consumer`: the partitions that it is told to read, or that its group gives it, poll by poll.
 
-Where it is in each belongs to `positions`, whose turn it is to `rotation`, asking to `fetches`, a group's offsets to `kept`.
+Where it is in each belongs to `positions`, whose turn it is to `rotation`, asking to `fetches`, a group's offsets to `kept`, its share of
+the group to `subscribed`.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from etl.errors import ConsumerInUse, NotAssigned, SettingsError
+from etl.edges.brokers.cluster import Cluster
+from etl.errors import NotAssigned, SettingsError
 from etl.model.committed import OffsetsStorage
 from etl.model.logs import BrokerPartition, Dialect, Isolation
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MIB, TIMEOUT_S
 from etl.settings.policies import StartAt
-from etl.streams.fetches import Fetches, FetchSizes
+from etl.streams.conf import Conf
+from etl.streams.fetches import Fetches
+from etl.streams.groups import Group, Listener, by_filter, by_names
+from etl.streams.in_use import InUse
 from etl.streams.kept import Kept
-from etl.streams.opened import Asked, open_cluster
+from etl.streams.opened import Opened, open_cluster
 from etl.streams.positions import Positions
 from etl.streams.records import Decoder, Record
+from etl.streams.subscribed import Subscribed
+
+_TEND_EVERY_S = 0.2
 
 Log = BrokerPartition | tuple[str, int] | tuple[str, int, int | None]
 """A partition: topic and number, on Jafka and Kafka 0.7 the broker's id with them."""
@@ -32,7 +39,8 @@ class Consumer:
 
     bootstrap             "host:port,..." of some brokers, or a sequence of such; or
     zookeeper             the ZooKeeper that brokers are registered in; with `bootstrap` that of the group's offsets alone
-    group                 whose offsets `committed` and `commit` are about, and where partitions begin; None: nobody's
+    group                 whose offsets `committed` and `commit` are about, where partitions begin, and whose member it is once it
+                          subscribes: a name, or a `Group`; None: nobody's
     offsets_storage       where they are; None: in ZooKeeper where that is given, else with the group's coordinator
     dialect               `jafka` for Jafka and Kafka 0.7
     broker_version        the brokers' release, where they do not tell it (Kafka before 0.10); None: they are asked
@@ -45,29 +53,40 @@ class Consumer:
     timeout_s             of each question; and how long a partition may have no leader, or a silent one, before `poll` says so
 
     Held in memory at most: one answer of each partition, and one of each broker that is under way. One thread at a time:
-    a second one gets ConsumerInUse, from `close`, too. Once closed everything but `close` raises NotAssigned.
+    a second one gets ConsumerInUse, from `close`, too. Once closed everything but `close` raises NotAssigned. As a member it has two
+    threads of its own, for its group and for the case that nobody polls.
     """
 
     def __init__(
-        self, bootstrap: str | Sequence[str] | None = None, *, zookeeper: str | None = None, group: str | None = None,
+        self, bootstrap: str | Sequence[str] | None = None, *, zookeeper: str | None = None, group: str | Group | None = None,
         offsets_storage: OffsetsStorage | str | None = None, dialect: Dialect | str = Dialect.KAFKA, broker_version: str | None = None,
         start: StartAt | str | None = StartAt.LATEST, key_decoder: Decoder | None = None, value_decoder: Decoder | None = None,
         isolation: Isolation | str = Isolation.READ_COMMITTED, fetch_max_bytes: int = FETCH_MAX_BYTES, partition_max_bytes: int = MIB,
         fetch_limit_bytes: int = FETCH_LIMIT_BYTES, max_wait_ms: int = 500, timeout_s: float = TIMEOUT_S,
     ) -> None:
         """Raises SettingsError, and what finding the brokers in ZooKeeper does. Brokers are asked with the first question."""
-        asked = Asked(bootstrap, zookeeper, Dialect(dialect), broker_version, group,
-                      None if offsets_storage is None else OffsetsStorage(offsets_storage), timeout_s)
-        sizes = FetchSizes(Isolation(isolation), fetch_max_bytes, min(partition_max_bytes, fetch_max_bytes), fetch_limit_bytes,
-                           max_wait_ms, timeout_s)
-        begins = None if start is None else StartAt(start)
-        self._one_at_a_time, self._closed = threading.Lock(), False
+        conf = Conf(bootstrap, zookeeper, group, offsets_storage, dialect, broker_version, start, isolation, fetch_max_bytes,
+                    partition_max_bytes, fetch_limit_bytes, max_wait_ms, timeout_s)
         with ExitStack() as until:
-            self._cluster, self._kept = open_cluster(asked, until)
-            self._isolation, self._fetches = sizes.isolation, Fetches(self._cluster, sizes, asked.generation)
-            self._at = Positions(self._cluster, self._kept, begins, sizes, key_decoder, value_decoder)
-            until.callback(self._fetches.close)
-            self._until = until.pop_all()
+            self._begin(open_cluster(conf, until), conf, until, key_decoder, value_decoder)
+
+    @classmethod
+    def on(cls, cluster: Cluster, conf: Conf) -> Self:
+        """One without a group that asks a cluster which is open, and stays so when it is closed."""
+        made = cls.__new__(cls)
+        made._begin(Opened(cluster), conf, ExitStack(), None, None)
+        return made
+
+    def _begin(self, opened: Opened, conf: Conf, until: ExitStack, key_decoder: Decoder | None, value_decoder: Decoder | None) -> None:
+        sizes, self._in_use = conf.sizes, InUse()
+        self._alone = self._in_use.alone
+        self._cluster, self._kept, self._isolation = opened.cluster, opened.kept, sizes.isolation
+        self._fetches = Fetches(opened.cluster, sizes, conf.generation)
+        self._at = Positions(opened.cluster, opened.kept, conf.begins, sizes, key_decoder, value_decoder)
+        self._group = Subscribed(opened, self._at)
+        until.callback(self._fetches.close)
+        until.callback(self._group.unsubscribe)
+        self._until = until.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -76,11 +95,13 @@ class Consumer:
         self.close()
 
     def close(self) -> None:
-        """Hang up. Commits nothing. May be called again."""
-        if not self._closed:
+        """Leave the group, and hang up. Commits nothing but where that is done by itself. May be called again."""
+        if not self._in_use.is_closed:
             with self._alone():
-                self._closed = True
-                self._until.close()
+                try:
+                    self._until.close()  # where a listener may still commit
+                finally:
+                    self._in_use.is_closed = True
 
     # What is read
 
@@ -91,9 +112,31 @@ class Consumer:
 
     def assign(self, logs: Iterable[Log]) -> None:
         """Read these partitions and no others. One that stays goes on as it is, paused or not; one that comes begins where the group
-        is, or at `start`, with the next `poll`."""
+        is, or at `start`, with the next `poll`. Raises SettingsError while it is subscribed."""
         with self._alone():
+            if self._group.is_subscribed:
+                raise SettingsError("the group says what this consumer reads", check="unsubscribe(), before anything is assigned by hand")
             self._at.assign([BrokerPartition(*log) for log in logs])
+
+    def subscribe(self, topics: Collection[str] = (), *, pattern: str | None = None, listener: Listener | None = None) -> None:
+        """Be a member of the group from the next `poll` on, and read what it gives of these topics, or of all that match a pattern of
+        Java's from end to end, those that are made later, too. Said again, the last word counts.
+
+        A poll in which the group divides its logs anew takes as long as that takes, `Group.join_timeout_s` at most; `listener` hears
+        what is taken and what is given. Raises SettingsError without a group, and while something is assigned by hand.
+        """
+        if (pattern is None) is not bool(topics) or isinstance(topics, str):
+            what = "topics are named, or there is a pattern of them"
+            raise SettingsError(what, check="subscribe([name, ...]), or subscribe(pattern=...)")
+        wanted = by_names(dict.fromkeys(topics, 1)) if pattern is None else by_filter(pattern)
+        with self._alone():
+            self._group.subscribe(wanted, listener)
+
+    def unsubscribe(self) -> None:
+        """Leave the group; what was assigned by hand is no more, too."""
+        with self._alone():
+            self._group.unsubscribe()
+            self._at.assign(())
 
     @property
     def assigned(self) -> frozenset[BrokerPartition]:
@@ -103,15 +146,18 @@ class Consumer:
         """Up to `max_records` records by partition, each in its order; none where nothing came in time.
 
         The next fetches are sent before records are returned, so brokers work while the program does. Raises NotAssigned where nothing is
-        assigned; what the records of a partition cannot be had for (CorruptData, MessageTooLarge, ExpiredOffsets, RanOutBeforeUntil, ...)
-        in its turn, when nothing else is handed out, and again until it is sought in; BrokerUnreachable for one that was out of reach for
-        `timeout_s`, once a poll finds nothing in the others; and NeedsDecision for one without a committed offset where no `start` is
-        given.
+        assigned and it is not subscribed; of a member as `run.members.Member.join` does; what the records of a partition cannot be had for
+        (CorruptData, MessageTooLarge, ExpiredOffsets, RanOutBeforeUntil, ...) in its turn, when nothing else is handed out, and again until
+        it is sought in; BrokerUnreachable for one that was out of reach for `timeout_s`, once a poll finds nothing in the others; and
+        NeedsDecision for one without a committed offset where no `start` is given.
         """
-        with self._alone():
-            self._at.place()
+        with self._alone(polls=True):
             deadline, wait_until = time.monotonic() + timeout_s, 0.0
             while True:
+                self._group.tend()
+                if not (self._at.rotation.assigned or self._group.is_subscribed):
+                    raise NotAssigned("no partition is assigned to this consumer", check="assign() or subscribe()")
+                self._at.place()
                 self._at.take_answers(self._fetches.end(wait_until))
                 found = self._at.take(max_records)
                 self._fetches.begin(self._at.to_ask())
@@ -119,7 +165,7 @@ class Consumer:
                     self._at.refuse_unreachable()
                 if found or time.monotonic() >= deadline:
                     return found
-                wait_until = deadline
+                wait_until = min(deadline, time.monotonic() + _TEND_EVERY_S)
 
     def pause(self, logs: Collection[Log]) -> None:
         """Ask for none of these and hand out none of what came, until they are resumed. Raises NotAssigned, and then pauses none."""
@@ -173,13 +219,14 @@ class Consumer:
         """Store next offsets for the group; None: the positions of all that are assigned and were polled or sought.
 
         Raises OffsetMoved where another client moved one in ZooKeeper since it was read, Owned while the group has members with its
-        coordinator, CommitUnknown where no answer came, SettingsError without a group.
+        coordinator, CommitUnknown where no answer came, SettingsError without a group. A member gets MembershipLost once the share by
+        which it read is over, and NotAssigned for what is not in it: then nothing of it is committed.
         """
         with self._alone():
-            kept = self._group_offsets()
-            wanted = self._at.known if offsets is None else {BrokerPartition(*log): offset for log, offset in offsets.items()}
+            self._group_offsets()
+            wanted = self._at.done() if offsets is None else {BrokerPartition(*log): offset for log, offset in offsets.items()}
             if wanted:
-                kept.commit(wanted)
+                self._group.commit(wanted)
 
     def _group_offsets(self) -> Kept:
         if self._kept is None:
@@ -189,14 +236,3 @@ class Consumer:
     def _seek_to(self, where: StartAt, logs: Collection[Log] | None) -> None:
         with self._alone():
             self._at.seek_to(where, None if logs is None else [BrokerPartition(*log) for log in logs])
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        if not self._one_at_a_time.acquire(blocking=False):
-            raise ConsumerInUse("another thread is using this consumer", check="that each thread has a Consumer of its own")
-        try:
-            if self._closed:
-                raise NotAssigned("the consumer is closed", check="a new Consumer")
-            yield
-        finally:
-            self._one_at_a_time.release()

@@ -1,7 +1,7 @@
 """The offsets of a consumer's group, where the group keeps them: in ZooKeeper as consumers of Jafka and 0.8 do, or with its coordinator.
 
-In ZooKeeper an offset is written where it still is what was seen last, so nobody else's is lost. A coordinator has no such thing; it
-refuses a commit from outside while the group has members (Owned).
+In ZooKeeper an offset is written where it still is what was seen last, so nobody else's is lost; a member's with the check that the log is
+still its own. A coordinator knows its members by their generation, and refuses a commit from outside while the group has members (Owned).
 """
 
 from __future__ import annotations
@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from kazoo.exceptions import RolledBackError, RuntimeInconsistency
+from kazoo.protocol.serialization import CheckVersion
+
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.zookeeper.group import ConsumerGroup
-from etl.edges.zookeeper.in_flight import Changes, ensure_each, outcomes
+from etl.edges.zookeeper.in_flight import Changes, Outcome, ensure_each, outcomes
+from etl.edges.zookeeper.owners import OUR_VERSION
 from etl.edges.zookeeper.session import OPERATION_BYTES, ZooKeeper, in_requests
-from etl.errors import CommitUnknown, OffsetMoved
+from etl.errors import CommitUnknown, MembershipLost, OffsetMoved
 from etl.model.committed import NOTHING_COMMITTED, Committed
 from etl.model.logs import BrokerPartition
+from etl.model.membership import Membership, Share
 from etl.protocol.zookeeper.paths import GroupPaths
 from etl.protocol.zookeeper.payloads import render_offset
 
@@ -26,8 +31,9 @@ class Kept(Protocol):
     def committed(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
         """The next offset of each log that has one."""
 
-    def commit(self, offsets: Mapping[BrokerPartition, int]) -> None:
-        """Store next offsets. Raises OffsetMoved, Owned, CommitUnknown, PermissionRefused."""
+    def commit(self, offsets: Mapping[BrokerPartition, int], share: Share | None) -> None:
+        """Store next offsets; as the member that has this share, where there is one. Raises OffsetMoved, Owned, CommitUnknown,
+        PermissionRefused, and MembershipLost where that share is over."""
 
 
 class KeptInKafka:
@@ -40,8 +46,12 @@ class KeptInKafka:
         told = self._cluster.first(lambda consumer: consumer.fetch_offsets(self._group, sorted(logs), require_stable=True))
         return {log: one.offset for log, one in told.items() if one.offset is not None}
 
-    def commit(self, offsets: Mapping[BrokerPartition, int]) -> None:
-        self._cluster.first(lambda consumer: consumer.commit_offsets(self._group, offsets))
+    def commit(self, offsets: Mapping[BrokerPartition, int], share: Share | None) -> None:
+        if share is None or share.membership is Membership.ZOOKEEPER:
+            self._cluster.first(lambda consumer: consumer.commit_offsets(self._group, offsets))
+        else:
+            self._cluster.first(lambda consumer: consumer.commit_offsets(
+                self._group, offsets, generation=share.generation, member_id=share.member_id, instance_id=share.instance_id))
 
 
 class KeptInZooKeeper:
@@ -57,25 +67,33 @@ class KeptInZooKeeper:
         self._seen.update({log: found.get(log, NOTHING_COMMITTED) for log in logs})
         return {log: one.offset for log, one in found.items() if one.offset is not None}
 
-    def commit(self, offsets: Mapping[BrokerPartition, int]) -> None:
+    def commit(self, offsets: Mapping[BrokerPartition, int], share: Share | None) -> None:
         if unseen := offsets.keys() - self._seen.keys():
             self.committed(unseen)
         wanted = sorted(log for log, offset in offsets.items() if self._seen[log].offset != offset)
         ensure_each(self._zookeeper, {self._paths.offsets_of(log.topic) for log in wanted})
-        requests = list(in_requests(wanted, lambda log: OPERATION_BYTES + len(self._zookeeper.chroot) + len(self._paths.offset(log)) + 20))
-        for some, outcome in zip(requests, outcomes(self._changes(some, offsets).send() for some in requests), strict=True):
+        requests = list(in_requests(wanted, self._cost))
+        changes = [self._changes(some, offsets, is_member=share is not None) for some in requests]
+        # Whatever became of our session: versions tell what was written since, and owner nodes whose a log is.
+        for some, sent, outcome in zip(requests, changes, outcomes([each.request.commit_async() for each in changes]), strict=True):
             if isinstance(outcome, Exception) or any(isinstance(one, Exception) for one in outcome):
+                _refuse_lost(sent, outcome)
                 self._read_back(some, offsets)
             self._seen.update({log: self._after(log, offsets[log]) for log in some})
+
+    def _cost(self, log: BrokerPartition) -> int:
+        return 2 * (OPERATION_BYTES + len(self._zookeeper.chroot)) + len(self._paths.offset(log)) + len(self._paths.owner(log)) + 20
 
     def _after(self, log: BrokerPartition, offset: int) -> Committed:
         """As it is one write of ours further."""
         seen = self._seen[log].version
         return Committed(offset, 0 if seen is None else seen + 1)
 
-    def _changes(self, logs: Collection[BrokerPartition], offsets: Mapping[BrokerPartition, int]) -> Changes:
+    def _changes(self, logs: Collection[BrokerPartition], offsets: Mapping[BrokerPartition, int], *, is_member: bool) -> Changes:
         changes = Changes(self._zookeeper)
         for log in logs:
+            if is_member:
+                changes.check(self._paths.owner(log), OUR_VERSION)
             path, payload, seen = self._paths.offset(log), render_offset(offsets[log]), self._seen[log].version
             if seen is None:
                 changes.create(path, payload)
@@ -98,3 +116,13 @@ class KeptInZooKeeper:
                 check = "which other consumer of this group runs; a second commit goes over what it wrote"
                 raise OffsetMoved(what, **log.place, offset=now[log].offset, check=check)
         raise CommitUnknown("the offsets did not reach ZooKeeper", check="commit again")
+
+
+def _refuse_lost(sent: Changes, outcome: Outcome) -> None:
+    """Raises MembershipLost where the first thing refused is that a log is ours."""
+    for part, one in zip(sent.request.operations, [] if isinstance(outcome, Exception) else outcome, strict=False):
+        if isinstance(one, Exception) and not isinstance(one, (RolledBackError, RuntimeInconsistency)):
+            if isinstance(part, CheckVersion):
+                raise MembershipLost("the partition is not ours any more, and nothing was committed", znode=part.path,
+                                     check="who owns it now; the next poll joins again and begins where the group is")
+            return

@@ -14,7 +14,7 @@ from etl.settings.policies import StartAt
 from etl.streams.arrived import batches_of
 from etl.streams.fetches import Arrived, FetchSizes
 from etl.streams.kept import Kept
-from etl.streams.records import Decoder, Record, records_of
+from etl.streams.records import Answer, Decoder, Record, records_of
 from etl.streams.rotation import Rotation
 
 _END_OF_ALL = 2**63 - 1
@@ -64,11 +64,13 @@ class Positions:
     def place(self) -> None:
         """Give a position to each that has none: the group's, else where it was said to begin.
 
-        Raises NotAssigned where nothing is assigned, NeedsDecision where nobody says where one begins.
+        Raises NeedsDecision where nobody says where one begins.
         """
-        if not self.rotation.assigned:
-            raise NotAssigned("no partition is assigned to this consumer", check="assign(), and what it was given")
         self._place(self.rotation.assigned)
+
+    def done(self) -> dict[BrokerPartition, int]:
+        """The next offset of each, behind all that was handed out."""
+        return dict(self.known)
 
     def to_ask(self) -> list[RangeProgress]:
         """Those that the next fetch asks for, in the order of their turns."""
@@ -80,11 +82,19 @@ class Positions:
             if self._walks.get(walk.log) is not walk:
                 continue
             batches, failure = batches_of(walk, fetched, consumer, self._sizes.isolation)
-            if not failure and not any(batch.num_rows for batch in batches):
-                self.known[walk.log] = walk.cursor.position
-                continue
-            self.rotation.feed(walk.log, records_of(
-                walk.log, batches, walk.cursor.position, failure, key_decoder=self._key_decoder, value_decoder=self._value_decoder))
+            if failure or any(batch.num_rows for batch in batches):
+                self._keep(records_of(walk.log, batches, walk.cursor.position, failure, key_decoder=self._key_decoder,
+                                      value_decoder=self._value_decoder))
+            else:
+                self._pass(walk.log, walk.cursor.position)
+
+    def _keep(self, arrived: Answer) -> None:
+        """Records came, or why there are none."""
+        self.rotation.feed(arrived.log, arrived)
+
+    def _pass(self, log: BrokerPartition, offset: int) -> None:
+        """There is nothing up to there."""
+        self.known[log] = offset
 
     def take(self, most: int) -> dict[BrokerPartition, list[Record]]:
         """Up to so many records, which the positions are behind then. Raises what those whose turn it is cannot be had for."""

@@ -12,7 +12,7 @@ from etl.model.logs import BrokerPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ROWS_AT_A_TIME = 1000
+_ROWS_AT_A_TIME, _APPEND_TIME = 100, 1
 
 Decoder = Callable[[bytes], Any]
 """What a key or a value is to the program; null stays None and is not decoded."""
@@ -37,37 +37,65 @@ class Record:
     next_offset: int
     """Where a consumer goes on that has this record behind it. Inside a compressed entry of a physical log: at that entry again."""
 
+    is_append_time: bool | None = None
+    """Whether the broker set the timestamp, and not the producer; None: there is none."""
+
     @property
     def log(self) -> BrokerPartition:
         return BrokerPartition(self.topic, self.partition, self.broker_id)
 
 
+class Answer(Iterator[Record]):
+    """The records of one answer of a log, in order; they are columns until somebody asks for the next one.
+
+    Behind the last one why nothing follows is raised, where that is an error, as often as it is asked for. Raises CorruptData where a
+    decoder fails, with the offset that leads past the record (`next_offset`); asked again it goes on there.
+    """
+
+    def __init__(self, log: BrokerPartition, batches: Sequence[pa.RecordBatch], end: int, failure: EtlError | None,
+                 key_decoder: Decoder | None, value_decoder: Decoder | None) -> None:
+        self.log, self.end = log, end
+        """Whose it is; where the next fetch goes on: behind a failure nobody knows it."""
+        self.count, self.size = sum(batch.num_rows for batch in batches), sum(batch.nbytes for batch in batches)
+        """Records, and bytes that they take while they are columns."""
+        self.failure = failure
+        self._rows, self._key_decoder, self._value_decoder = _rows(batches), key_decoder, value_decoder
+        self._next: dict[str, Any] | None = None
+        self._is_begun = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no record follows, but perhaps a failure."""
+        return self._is_begun and self._next is None
+
+    def __length_hint__(self) -> int:
+        return self.count or int(self.failure is not None)
+
+    def __next__(self) -> Record:
+        if not self._is_begun:
+            self._is_begun, self._next = True, next(self._rows, None)
+        row, log = self._next, self.log
+        if row is None:
+            raise self.failure.with_traceback(None) if self.failure is not None else StopIteration
+        behind = self._next = next(self._rows, None)
+        following = row["offset"] if log.is_physical else row["offset"] + 1
+        if behind is not None and log.is_physical:
+            following = behind["offset"]
+        elif behind is None and self.failure is None:
+            following = self.end
+        return Record(
+            log.topic, log.partition, row["offset"], None if row["timestamp"] is None else row["timestamp"] // 1000,
+            _decoded(self._key_decoder, row, "key", log, following), _decoded(self._value_decoder, row, "value", log, following),
+            tuple((each["key"], each["value"]) for each in row["headers"] or ()), log.broker_id, row.get("message_index"), following,
+            None if row["timestamp"] is None else row["timestampType"] == _APPEND_TIME)
+
+
 def records_of(
     log: BrokerPartition, batches: Sequence[pa.RecordBatch], end: int, failure: EtlError | None = None, *,
     key_decoder: Decoder | None = None, value_decoder: Decoder | None = None,
-) -> Iterator[Record]:
-    """The records of one answer of a log, in order; then `failure` is raised, where there is one.
-
-    end   where the next fetch goes on; behind a failure nobody knows it
-
-    Raises CorruptData where a decoder fails, with the offset that leads past the record (`next_offset`).
-    """
-    rows = _rows(batches)
-    row = next(rows, None)
-    while row is not None:
-        behind, is_physical = next(rows, None), log.is_physical
-        following = row["offset"] if is_physical else row["offset"] + 1
-        if behind is not None and is_physical:
-            following = behind["offset"]
-        elif behind is None and failure is None:
-            following = end
-        yield Record(
-            log.topic, log.partition, row["offset"], None if row["timestamp"] is None else row["timestamp"] // 1000,
-            _decoded(key_decoder, row, "key", log, following), _decoded(value_decoder, row, "value", log, following),
-            tuple((each["key"], each["value"]) for each in row["headers"] or ()), log.broker_id, row.get("message_index"), following)
-        row = behind
-    if failure is not None:
-        raise failure
+) -> Answer:
+    """The records of one answer of a log; see `Answer`."""
+    return Answer(log, batches, end, failure, key_decoder, value_decoder)
 
 
 def _rows(batches: Sequence[pa.RecordBatch]) -> Iterator[dict[str, Any]]:

@@ -13,6 +13,7 @@ turns between. It is told again until somebody seeks past it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from operator import length_hint
 from typing import Generic, TypeVar
 
 from etl.errors import EtlError, NotAssigned
@@ -29,21 +30,30 @@ class _Chunk(Generic[Record]):
         self._next: list[Record] = []
         self.failure: EtlError | None = None
         """Why the next one cannot be had."""
-        self._look()
+        self._has_looked = False
 
     @property
     def is_empty(self) -> bool:
+        if not self._has_looked and length_hint(self._records) > 0:
+            return False  # and none is made before somebody wants it
+        self._look_once()
         return not self._next and self.failure is None
 
     def take(self, most: int) -> list[Record]:
         """The next records, fewer where no more are there or one cannot be read."""
         found: list[Record] = []
+        self._look_once()
         while self._next and len(found) < most:
             found += self._next
             self._look()
         return found
 
+    def _look_once(self) -> None:
+        if not self._has_looked:
+            self._look()
+
     def _look(self) -> None:
+        self._has_looked = True
         try:
             self._next = [record for record in [next(self._records, None)] if record is not None]
         except EtlError as failure:

@@ -418,9 +418,12 @@ class FakeBroker:
                     member_id=name, group_instance_id=None, client_id="c", client_host="/10.0.0.7", member_metadata=b"",
                     member_assignment=assignment) for name, assignment in members.items()])])
 
+    def _fences(self, request: Any) -> int:
+        return self.world.fences(request)
+
     def _offset_commit(self, request: Any, version: int) -> Any:
         kind = OffsetCommitResponse.OffsetCommitResponseTopic
-        code = self._refusal(OFFSET_COMMIT) or self.world.fences(request)
+        code = self._refusal(OFFSET_COMMIT) or self._fences(request)
         topics = []
         for topic in request.topics:
             name = topic.name if version < FIRST_BY_ID else self.world.name_of(topic.topic_id)

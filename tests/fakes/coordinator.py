@@ -26,7 +26,7 @@ from tests.fakes.broker import FakeBroker
 
 JOIN, HEARTBEAT, LEAVE, SYNC, CONSUMER = 11, 12, 13, 14, 68
 WITH_GROUPS = {JOIN: (0, 9), HEARTBEAT: (0, 4), LEAVE: (0, 5), SYNC: (0, 5), CONSUMER: (0, 1)}
-_NONE, _ILLEGAL_GENERATION, _UNKNOWN, _REBALANCE, _ID_REQUIRED, _FENCED = 0, 22, 25, 27, 79, 82
+_NONE, _ILLEGAL_GENERATION, _UNKNOWN, _REBALANCE, _ID_REQUIRED, _FENCED, _STALE = 0, 22, 25, 27, 79, 82, 113
 _BEHIND_JOINING_TWICE = 4
 _EVERY_MS = 100
 """Between heartbeats of the consumer protocol, as the coordinator wants them."""
@@ -126,6 +126,16 @@ class FakeCoordinator(FakeBroker):
         response.API_VERSION = version
         response.with_header(int.from_bytes(request[4:8], "big"))
         return bytes(response.encode(header=True, framed=True))
+
+    def _fences(self, request: Any) -> int:
+        """As a coordinator with members does: theirs are of the generation that it knows, or of the epoch."""
+        with self._changed:
+            group, name, epoch = self.group, request.member_id, request.generation_id_or_member_epoch
+            if name in self.consumers:
+                return _NONE if epoch == self.consumers[name].epoch else _STALE
+            if name in group.members:
+                return _ILLEGAL_GENERATION if epoch != group.generation else _NONE if group.is_synced else _REBALANCE
+            return _UNKNOWN if group.members or self.consumers else super()._fences(request)
 
     # The classic protocol
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Iterator
 
+import confluent_kafka
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
@@ -11,10 +14,12 @@ from kafka.structs import OffsetAndMetadata
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.cluster import Cluster
+from etl.embedded.server import wait_until
 from etl.errors import OffsetMoved
 from etl.model.logs import BrokerPartition
-from etl.streams import Consumer
+from etl.streams import Consumer, Group
 from tests.conftest import TopicFactory
+from tests.fakes.group_readers import GroupReader
 
 
 def values(consumer: Consumer, count: int) -> list[int]:
@@ -53,6 +58,64 @@ def test_every_record_comes_once_and_a_group_of_kafka_goes_on_where_another_clie
     with Consumer(cluster.bootstrap, group=unused_group, start=None, value_decoder=int) as again:
         again.assign((filled, partition) for partition in range(3))
         assert values(again, 10) == list(range(271, 300, 3))
+
+
+@pytest.fixture
+def theirs(cluster: Cluster, filled: str, unused_group: str) -> Iterator[ConfluentReader]:
+    reader = ConfluentReader(cluster.bootstrap, unused_group, filled)
+    try:
+        yield reader
+    finally:
+        reader.end()
+
+
+class ConfluentReader:
+    """librdkafka's consumer, which commits when something is taken from it and at its end."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str) -> None:
+        self.values: list[bytes | None] = []
+        self.owned = self._committed = 0
+        self._is_over = threading.Event()
+        self._consumer = confluent_kafka.Consumer({
+            "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False,
+            "partition.assignment.strategy": "range", "session.timeout.ms": 6000, "heartbeat.interval.ms": 300})
+        self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _assigned(self, consumer: confluent_kafka.Consumer, logs: list[confluent_kafka.TopicPartition]) -> None:
+        self.owned = len(logs)
+
+    def _revoked(self, consumer: confluent_kafka.Consumer, logs: list[confluent_kafka.TopicPartition]) -> None:
+        if len(self.values) > self._committed:  # it refuses to commit nothing
+            consumer.commit(asynchronous=False)
+        self.owned, self._committed = 0, len(self.values)
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            self.values += [message.value() for message in self._consumer.consume(10, 0.05) if message.error() is None]
+        self._consumer.close()
+
+    def end(self) -> None:
+        self._is_over.set()
+        self._thread.join(60)
+
+
+def test_beside_another_client_in_a_group_of_kafka_each_record_is_read_once(
+    cluster: Cluster, filled: str, unused_group: str, theirs: ConfluentReader,
+) -> None:
+    assert wait_until(lambda: theirs.owned == 3, 60)
+    group = Group(unused_group, session_timeout_s=6)
+    ours = GroupReader(Consumer(cluster.bootstrap, group=group, start="earliest"), [filled])
+    try:
+        assert wait_until(lambda: theirs.owned + len(ours.owned) == 3 and bool(ours.owned) and bool(theirs.owned), 60)
+        theirs.end()
+        assert ours.owns(3)
+        assert wait_until(lambda: len(theirs.values) + len(ours.values) >= 300, 60)
+    finally:
+        ours.end()
+    assert sorted(int(value or -1) for value in theirs.values + ours.values) == list(range(300))
+    assert not ours.lost_logs
 
 
 def test_a_group_in_zookeeper_is_kept_there_and_what_another_client_moved_is_not_gone_over_unseen(

@@ -129,13 +129,20 @@ def test_the_programs_of_the_reader_read_what_is_in_the_topic(
         pages: tuple[PageWorld, Path], cluster: Cluster, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     """The last one starts servers of its own."""
     [first] = programs(ROOT / "README.md")
-    reader, consumer, polling, servers = programs(ROOT / "docs" / "READER.md")
+    reader, consumer, servers = programs(ROOT / "docs" / "READER.md")
     assert first == reader
     names: dict[str, Any] = {"spark": spark}
     exec(compile(reader.replace("127.0.0.1:9092", cluster.bootstrap), "the reader alone", "exec"), names)  # it is ours, from the page
     assert names["clicks"].count() >= LARGE
     exec(compile(consumer.replace("9092", cluster.bootstrap.rpartition(":")[2]), "one broker", "exec"), {})
     assert "/article/0" in capsys.readouterr().out
-    exec(compile(polling.replace("127.0.0.1:9092", cluster.bootstrap), "record by record", "exec"), {})
-    assert "/article/0" in capsys.readouterr().out
     exec(compile(servers, "real servers", "exec"), {})
+
+
+def test_the_programs_of_the_streams_read_what_is_in_the_topic(
+        pages: tuple[PageWorld, Path], cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    polling, subscribing, streaming = programs(ROOT / "docs" / "STREAMS.md")
+    for program, told in ((polling, "/article/0"), (subscribing, " records"), (streaming, "/article/0")):
+        short = program.replace("127.0.0.1:9092", cluster.bootstrap).replace("timeout_s=10)[", "timeout_s=2)[")
+        exec(compile(short, "STREAMS.md", "exec"), {})
+        assert told in capsys.readouterr().out

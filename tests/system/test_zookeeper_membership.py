@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from kazoo.client import KazooClient
 
 from etl.decisions.membership.rebalancing import Timing
 from etl.edges.zookeeper.group import ConsumerGroup
@@ -24,6 +23,8 @@ from etl.embedded.server import wait_until
 from etl.errors import Owned, SessionLost, SettingsError
 from etl.model.logs import BrokerPartition, Dialect
 from etl.protocol.zookeeper.paths import GroupPaths
+from etl.protocol.zookeeper.topic_filters import FilterKind, TopicFilter
+from tests.system.sessions import lose_session
 
 GROUP = "group"
 LOGS = [BrokerPartition("clicks", p) for p in range(4)]
@@ -59,14 +60,6 @@ def consumer(connect: str) -> Iterator[ZooKeeper]:
 def owners_in(zookeeper: ZooKeeper) -> dict[BrokerPartition, str]:
     zookeeper.sync("/")
     return ConsumerGroup(zookeeper, GROUP).owners(["clicks"])
-
-
-def lose_session(zookeeper: ZooKeeper) -> None:
-    """As its timeout would."""
-    twin = KazooClient(hosts=zookeeper.hosts, client_id=zookeeper.client.client_id)
-    twin.start()
-    twin.stop()
-    twin.close()
 
 
 def test_a_member_is_called_in_the_group_as_the_owner_of_its_logs_is(make: Make, zookeeper: ZooKeeper) -> None:
@@ -188,6 +181,26 @@ def test_a_member_whose_session_ends_behind_the_hand_over_is_none_any_more_and_s
         member.leave()
         with pytest.raises(SessionLost):
             member.join()
+
+
+def test_beside_consumers_that_know_no_filter_one_is_registered_by_the_names_that_pass(connect: str, zookeeper: ZooKeeper) -> None:
+    def add(topic: str, partitions: int) -> None:
+        zookeeper.client.create(f"/brokers/topics/{topic}/3", b"%d" % partitions, makepath=True)
+
+    def registered() -> bytes:
+        [(_, payload)] = GroupMembers(zookeeper, GROUP).read().items()
+        return payload
+
+    wanted = MemberOptions(Dialect.JAFKA, frozenset(), timing=TIMING, filter=TopicFilter(FilterKind.WHITE_LIST, "cl.*"))
+    add("clicks", 2)
+    with ZooKeeper(connect) as session:
+        member = ZooKeeperMember(session, GROUP, "clicks", "run-1", wanted)
+        assert (len(member.join().logs), registered()) == (2, b'{"clicks":1}')
+        add("orders", 1)
+        add("clerks", 1)
+        assert wait_until(lambda: not member.is_current, 60)
+        assert (len(member.rejoin().logs), registered()) == (3, b'{"clerks":1,"clicks":1}')
+        member.leave()
 
 
 @pytest.mark.parametrize("registration", [b'{"clicks":1}', b"*1*clicks", b"nobody knows"])

@@ -19,10 +19,10 @@ from etl.errors import (
 )
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.messages import ClusterMetadata, FetchTarget, PartitionMetadata, TopicMetadata
-from etl.streams import Consumer, Record, consumer as room
+from etl.streams import Consumer, Group, Record, consumer as room
+from etl.streams.conf import Conf
 from etl.streams.fetches import FetchSizes
-from etl.streams.kept import Kept
-from etl.streams.opened import Asked
+from etl.streams.opened import Opened
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, World, altered, never
 from tests.fakes.jafka import JafkaBroker, entry, wrapped
@@ -78,7 +78,7 @@ def came(broker: FakeBroker, fetches: int) -> None:
 def test_a_record_has_all_that_the_broker_has_of_it(kafka: FakeBroker) -> None:
     with opened(kafka) as consumer:
         first = polled(consumer, 1, most=1)[0]
-    assert first == Record("clicks", 0, 0, 1_700_000_000_000, b"k", b"0", (("h", b"v"),), None, None, 1)
+    assert first == Record("clicks", 0, 0, 1_700_000_000_000, b"k", b"0", (("h", b"v"),), None, None, 1, False)
     assert first.log == P0
 
 
@@ -290,6 +290,11 @@ def test_a_second_thread_is_refused_while_the_first_one_polls(kafka: FakeBroker)
     {}, {"bootstrap": "nowhere"}, {"bootstrap": "a:1", "dialect": "jafka"}, {"bootstrap": "a:1", "group": "g", "offsets_storage": "dual"},
     {"bootstrap": "a:1", "group": "g", "offsets_storage": "zookeeper"},
     {"zookeeper": "a:1", "group": "g", "offsets_storage": "kafka", "dialect": "jafka"},
+    {"bootstrap": "a:1", "group": Group("g", membership="zookeeper")}, {"bootstrap": "a:1", "group": Group("g", membership="nobody")},
+    {"zookeeper": "a:1", "group": Group("g", membership="coordinator")},
+    {"zookeeper": "a:1", "dialect": "jafka", "group": Group("g", membership="coordinator")},
+    {"bootstrap": "a:1", "group": Group("g", strategy="roundrobin-1.0")}, {"bootstrap": "a:1", "group": Group("g", protocol="newer")},
+    {"zookeeper": "a:1", "group": Group("g", protocol="consumer")},
 ])
 def test_what_cannot_be_opened_is_refused_before_anybody_is_asked(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):
@@ -353,8 +358,8 @@ def test_on_jafka_each_message_of_a_compressed_entry_has_its_index_and_the_next_
             return ClusterMetadata(None, {3: me}, {"clicks": TopicMetadata(
                 "clicks", None, None, False, (PartitionMetadata(here, None, Leader(me)),))})
 
-        def open_cluster(asked: Asked, until: ExitStack) -> tuple[Cluster, Kept | None]:
-            return until.enter_context(Cluster([(me.host, me.port)], timeout_s=5, registry=registered, generation="jafka")), None
+        def open_cluster(conf: Conf, until: ExitStack) -> Opened:
+            return Opened(until.enter_context(Cluster([(me.host, me.port)], timeout_s=5, registry=registered, generation="jafka")))
 
         monkeypatch.setattr(room, "open_cluster", open_cluster)
         with Consumer(zookeeper="fake", dialect="jafka", start="earliest", timeout_s=5) as consumer:

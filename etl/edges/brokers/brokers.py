@@ -57,6 +57,11 @@ class Brokers:
         self._keeps = connections_to_keep() if keeps is None else keeps
         self._not_kept: set[SimpleConsumer] = set()
 
+    @property
+    def bootstrap(self) -> tuple[tuple[str, int], ...]:
+        """Host and port of the brokers that are asked first."""
+        return self._bootstrap
+
     def close(self) -> None:
         """Hang up everywhere."""
         for consumer in self._consumers.values():

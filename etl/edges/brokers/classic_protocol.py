@@ -38,6 +38,8 @@ class ClassicProtocol:
         self._divided: tuple[frozenset[str], _Counts, float] | None = None
         """The group's topics, by what we divided them as the leader, and when that is looked at again."""
         self._refused_joins = 0
+        self._is_due = False
+        """Whether the group waits for us to join again, and the share is held."""
 
     @property
     def may_be_interrupted(self) -> bool:
@@ -48,8 +50,11 @@ class ClassicProtocol:
         """One question or one wait."""
         if self._identity is None:
             self._join()
-        elif self._state.pause() and not self._has_other_partitions():
-            self._beat(self._identity)
+        elif self._state.pause():
+            if self._has_other_partitions() or self._is_due and not self._state.holds:
+                self._let_go_or_hold()
+            else:
+                self._beat(self._identity)
 
     def leave(self) -> None:
         """Be no member any more. A static one stays for as long as its session: whoever comes back under its name has its logs."""
@@ -125,8 +130,6 @@ class ClassicProtocol:
         topics, before, _ = self._divided
         counts = self._counts(topics)
         self._divided = topics, counts, time.monotonic() + self._terms.topics_max_age_s
-        if counts != before:
-            self._let_go()
         return counts != before
 
     def _counts(self, topics: Iterable[str]) -> dict[str, int]:
@@ -142,6 +145,10 @@ class ClassicProtocol:
             self._state.lose()
         if means.next is Next.GIVE_UP:
             raise refusal.error(doing, group=self._terms.group, broker=self._connection.address)
+        if means.next is Next.JOIN_AGAIN and self._share is not None and not means.is_lost:
+            self._state.note_answer()  # it knew us
+            self._let_go_or_hold()
+            return
         if means.next in (Next.JOIN_AGAIN, Next.ASK_AT_ONCE):
             self.member_id = (told_id or self.member_id) if means.keeps_id else None
             if means.is_lost:
@@ -155,6 +162,15 @@ class ClassicProtocol:
             self._connection.forget()
         self._state.pause(self._terms.backoff_s)
 
+    def _let_go_or_hold(self) -> None:
+        """Join again; where the share is held, once that is over. Until then heartbeats say that we live."""
+        self._is_due = self._state.holds
+        if self._is_due:
+            self._state.ask_back(self._owned)
+        else:
+            self._let_go()
+
     def _let_go(self) -> None:
         self._identity = self._share = None
+        self._is_due = False
         self._state.let_go()

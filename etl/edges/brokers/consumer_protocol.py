@@ -83,6 +83,7 @@ class ConsumerProtocol:
     def _reconcile(self) -> None:
         """Own what is assigned, and hold what is not assigned any more where the run does."""
         found = reconciled(self._owned, self._named(self._target), holds=self._state.holds)
+        self._state.ask_back(frozenset(BrokerPartition(self._names[topic_id], number) for topic_id, number in found.held))
         if found.owned != self._owned:
             self._has_news = True
             if self._owned - found.owned:

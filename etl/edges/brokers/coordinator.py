@@ -19,9 +19,9 @@ from etl.edges.brokers.coordinator_connection import CoordinatorConnection
 from etl.edges.brokers.evicting import end_membership
 from etl.edges.brokers.member_state import MemberState, MemberTerms
 from etl.errors import EtlError, MembershipLost, Owned, SettingsError, Unreachable
+from etl.model.logs import BrokerPartition
 from etl.model.membership import GroupProtocol as GroupProtocol
 from etl.model.membership import RebalanceStatistics, Share
-
 
 _PROTOCOLS: Mapping[GroupProtocol, type[ClassicProtocol] | type[ConsumerProtocol]] = {
     GroupProtocol.CLASSIC: ClassicProtocol, GroupProtocol.CONSUMER: ConsumerProtocol}
@@ -75,6 +75,25 @@ class CoordinatedMember:
     def is_current(self) -> bool:
         """Whether the last share still stands as far as anybody told us: a hint, for only the fence of a commit decides."""
         return self._lives is not None and self._lives.state.is_current(self._share)
+
+    @property
+    def newest(self) -> Share | None:
+        """What stands by the last answer, whether it was taken by `join` or `rejoin` or not."""
+        return self._lives.state.newest if self._lives is not None else None
+
+    def heard(self, *, within_s: float) -> Share | None:
+        """What stands by an answer to a question that is asked now; what is held stays so. None where nothing does in time.
+
+        Raises what the membership ended with.
+        """
+        if self._lives is None:
+            return None
+        return self._lives.state.wait_for_share(self._lives.state.poke(), time.monotonic() + within_s)
+
+    @property
+    def asked_back(self) -> frozenset[BrokerPartition]:
+        """What the group waits for us to let go of, where that is held: by `rejoin`, or by `leave`."""
+        return self._lives.state.asked_back if self._lives is not None else frozenset()
 
     def hold(self) -> None:
         """From now on acknowledge nothing that is taken from us, so that nobody else gets it, until `release`.

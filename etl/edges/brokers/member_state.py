@@ -11,6 +11,7 @@ from threading import Condition
 
 from etl.decisions.membership.coordinated import Heartbeats, interval_of
 from etl.errors import EtlError
+from etl.model.logs import BrokerPartition
 from etl.model.membership import RebalanceStatistics, Share
 
 
@@ -33,6 +34,8 @@ class MemberTerms:
     answers_in_s: float = 10.0
     topics_max_age_s: float = 60.0
     """How long a leader goes by the partition counts that it divided by."""
+    holds_shares: bool = False
+    """Whether nothing of a share is let go before `rejoin` or `leave`; the group waits for that no longer than the rebalance timeout."""
 
 
 class MemberState:
@@ -49,6 +52,7 @@ class MemberState:
         self._trouble: EtlError | None = None
         self._is_leaving = False
         self._holds = False
+        self._asked_back: frozenset[BrokerPartition] = frozenset()
         self._begun: float | None = time.monotonic()
         """Of the rebalance under way."""
         self._statistics = RebalanceStatistics()
@@ -60,7 +64,7 @@ class MemberState:
     def let_go(self) -> None:
         """The share is over, and another one is wanted."""
         with self._changed:
-            self._share = None
+            self._share, self._asked_back = None, frozenset()
             self._begun = time.monotonic() if self._begun is None else self._begun
             self._changed.notify_all()
 
@@ -77,8 +81,15 @@ class MemberState:
                 took = self._statistics.seconds + (now - self._begun if self._begun is not None else 0)
                 self._statistics = replace(self._statistics, rebalances=self._statistics.rebalances + 1, seconds=took)
             self._begun = None
+            # What was under way when the last share was let go is not the next one yet.
+            self._holds = self._holds or (self._terms.holds_shares and asked_at >= self._poked)
             self._share, self._stands_since, self._trouble = share, asked_at, None
             self._changed.notify_all()
+
+    def ask_back(self, logs: frozenset[BrokerPartition]) -> None:
+        """The group waits for us to let go of these, which are held."""
+        with self._changed:
+            self._asked_back = logs
 
     def lose(self) -> None:
         """The membership ended, or its share, without our wish."""
@@ -144,6 +155,18 @@ class MemberState:
             return self._holds
 
     # The run's thread
+
+    @property
+    def newest(self) -> Share | None:
+        """The share that stands; None while the group divides its logs anew."""
+        with self._changed:
+            return self._share
+
+    @property
+    def asked_back(self) -> frozenset[BrokerPartition]:
+        """What is held and the group waits for."""
+        with self._changed:
+            return self._asked_back
 
     def poke(self) -> float:
         """Ask the coordinator at once: the moment."""

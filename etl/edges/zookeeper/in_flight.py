@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
-from kazoo.protocol.serialization import Create, Delete, SetData
+from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from etl.edges.zookeeper.session import NO_ANSWER, ZooKeeper
@@ -64,6 +64,10 @@ class Changes:
     def delete(self, path: str, version: int) -> None:
         """The same, to delete it."""
         self.request.operations.append(Delete(self._chroot + path, version))
+
+    def check(self, path: str, version: int) -> None:
+        """That the znode is there, at this version."""
+        self.request.operations.append(CheckVersion(self._chroot + path, version))
 
     def send(self) -> Any:
         """Send all of it, to be done or not as one, and do not wait. Raises SessionLost when our session has ended: nothing that was read

@@ -59,6 +59,11 @@ class GroupMembers:
             return False
         return self._replace(path, payload) or self.register(member, payload, is_ours=is_ours)
 
+    def replace(self, member: str, payload: bytes) -> None:
+        """Register the member, which is ours, as something else: all are called to a rebalance."""
+        if not self._replace(self.path(member), payload):
+            self.register(member, payload, is_ours=True)
+
     def is_registered(self, member: str) -> bool:
         """Whether the node is there and our session's."""
         found = self._zookeeper.read_znodes([self.path(member)])[0]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from etl.decisions.membership import rebalancing
@@ -36,6 +36,8 @@ class ZooKeeperMember:
         self._rebalance = Rebalance(zookeeper, group, pipeline, run_id, options)
         self._bell = self._rebalance.bell
         self._follower: threading.Thread | None = None
+        self._look_at: float | None = None
+        """When it looks whether the others have taken their shares."""
         self.ended: Exception | None = None
         """Why the membership ended behind the hand-over without our wish: there nothing depends on it any more."""
 
@@ -79,6 +81,20 @@ class ZooKeeperMember:
         """
         return [Check(self._paths.owner(log), OUR_VERSION) for log in sorted(logs)]
 
+    @property
+    def threads(self) -> dict[BrokerPartition, int]:
+        """By which of its threads it owns each log of its share; they are counted from 0 for each topic."""
+        return {log: int(thread.rpartition(b"-")[2]) for log, thread in self._rebalance.share.items()}
+
+    def before_let_go(self, do: Callable[[], None]) -> None:
+        """From now on do this where `rejoin` is about to let go of the share, while it is still owned."""
+        self._rebalance.before_let_go = do
+
+    def look_after_others(self) -> None:
+        """Of a member that does not `follow`: called now and then, it calls those that gave up because of us, once it is time for that."""
+        if self._follower is None and self._look_at is not None and self._look_at <= time.monotonic():
+            self._look_at = self._next_look() if self._rebalance.nudge_ownerless() else None
+
     def follow(self) -> None:
         """See `Member`. Where the group does not settle behind the hand-over, or our session ends, we are no member any more (`ended`)."""
         if self._follower is None and self._rebalance.standing.phase is Phase.STABLE:
@@ -96,7 +112,7 @@ class ZooKeeperMember:
         except BaseException:
             self._rebalance.withdraw()
             raise
-        logs = frozenset(self._rebalance.share)
+        self._look_at, logs = self._next_look(), frozenset(self._rebalance.share)
         return Share(self.id, Membership.ZOOKEEPER, self._options.strategy.value, None, logs)
 
     def _follow(self) -> None:

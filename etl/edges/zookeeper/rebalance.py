@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from kazoo.client import KazooState
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
 from etl.decisions.membership import rebalancing
-from etl.decisions.membership.assignment import Strategy, assign
+from etl.decisions.membership.assignment import Strategy, assign, share_of
 from etl.decisions.membership.rebalancing import Do, Phase, Standing, Step, Timing
 from etl.edges.zookeeper.members import GroupMembers
 from etl.edges.zookeeper.owners import Owners
@@ -25,8 +25,9 @@ from etl.edges.zookeeper.watched_group import Bell, SeenGroup, WatchedGroup
 from etl.errors import Owned, PermissionRefused, SettingsError, Unreachable
 from etl.model.logs import BrokerPartition, Dialect
 from etl.model.membership import RebalanceStatistics
-from etl.protocol.zookeeper.consumers import FixedTopics, Registration, consumer_id, render_registration, thread_id
+from etl.protocol.zookeeper.consumers import FilteredTopics, FixedTopics, Registration, consumer_id, render_registration
 from etl.protocol.zookeeper.payloads import OwnerNode, driver_consumer_id
+from etl.protocol.zookeeper.topic_filters import TopicFilter
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,17 @@ class MemberOptions:
 
     dialect: Dialect
     topics: frozenset[str]
-    """Which it reads."""
+    """Which it reads; under a filter it finds that out itself."""
     strategy: Strategy = Strategy.RANGE
     threads: int = 1
     """How many it counts for, of each topic."""
     member_id: str | None = None
     """Its name in the group, always the same one; None: one that says which process it is, by which the next run knows if it is dead."""
     timing: Timing = Timing()
+    threads_of: Mapping[str, int] = field(default_factory=dict)
+    """Of which topics it counts for another number."""
+    filter: TopicFilter | None = None
+    """By what it reads all topics that pass, those that are made later, too."""
 
 
 class Rebalance:
@@ -58,6 +63,7 @@ class Rebalance:
         self._in_the_way: Owned | None = None
         self._began = 0.0
         self._is_registered = False
+        self._topics = options.topics
         self._do: dict[Do, Callable[[], Step]] = {
             Do.REGISTER: self._register, Do.LOOK: self._look, Do.CLAIM: self._claim, Do.WAIT: self._wait, Do.LET_GO: self._let_go,
             Do.LEAVE: self._give_up,
@@ -66,6 +72,8 @@ class Rebalance:
         self.share: dict[BrokerPartition, bytes] = {}
         """The logs that are ours, each with the thread that owns it."""
         self.statistics = RebalanceStatistics()
+        self.before_let_go: Callable[[], None] = lambda: None
+        """Called where something is to be let go, while it is still ours."""
         self.is_stopped = False
         """Whoever waits goes on and does nothing more."""
 
@@ -101,13 +109,13 @@ class Rebalance:
         return True
 
     def _register(self) -> Step:
-        if not self._options.topics:
+        if not self._topics and self._options.filter is None:
             what = "none of the topics that source.topics names is registered in ZooKeeper, so that there is nothing to be a member for"
             raise SettingsError(what, key="source.topics", check="the names, and zookeeper.connect with its chroot")
         self._zookeeper.client.add_listener(self._watch_session)
         self._is_registered = True  # or may be, whatever comes back
         self._let_go()  # where it was stopped in the middle of another rebalance
-        self._owners.release_left_behind(self._options.topics, self._us)
+        self._owners.release_left_behind(self._topics, self._us)
         self._members.delete_left_behind(self._us)  # behind its owner nodes: who is called by it finds them free
         while not self._ensure_registered():
             left = self._options.timing.join_timeout_s - self._elapsed_s
@@ -120,23 +128,33 @@ class Rebalance:
         return rebalancing.registered(self.standing)
 
     def _ensure_registered(self) -> bool:
-        threads = dict.fromkeys(self._options.topics, self._options.threads)
-        payload = render_registration(Registration(self._options.dialect, FixedTopics(threads)), now_ms=round(time.time() * 1000))
-        return self._members.register(self.member, payload, is_ours=self._options.member_id is None)
+        return self._members.register(self.member, self._registration(), is_ours=self._options.member_id is None)
+
+    def _registration(self) -> bytes:
+        options = self._options
+        if options.filter is not None and options.dialect is not Dialect.JAFKA:
+            reads: FixedTopics | FilteredTopics = FilteredTopics(options.filter, options.threads)
+        else:
+            reads = FixedTopics({topic: options.threads_of.get(topic, options.threads) for topic in self._topics})
+        return render_registration(Registration(options.dialect, reads), now_ms=round(time.time() * 1000))
 
     def _look(self) -> Step:
-        seen = self._group.read(self._options.topics)
+        seen = self._group.read(self._topics)
         if self.member not in seen.registrations:  # somebody deleted it: consumers register again, too
             self._ensure_registered()
-            seen = self._group.read(self._options.topics)
+            seen = self._group.read(self._topics)
+        while self._options.filter is not None and (topics := self._group.topics_allowed(self._options.filter)) != self._topics:
+            self._topics = topics
+            if self._options.dialect is Dialect.JAFKA:  # whose consumers know no filter
+                self._members.replace(self.member, self._registration())
+            seen = self._group.read(topics)
         self._seen = seen
         owns = self.standing.phase is not Phase.STABLE or self._owners.owns(self.share)
         return rebalancing.looked(self.standing, seen, owns_its_share=owns)
 
     def _claim(self) -> Step:
         given = assign(self._seen.context, self._options.strategy, self.member)
-        threads = [thread_id(self.member, number) for number in range(self._options.threads)]
-        self.share = {log: thread.encode() for thread in threads for log in given.get(thread, ())}
+        self.share = {log: thread.encode() for log, thread in share_of(self.member, given).items()}
         try:
             self._owners.claim(self.share, self._us)
         except Owned as error:
@@ -159,6 +177,8 @@ class Rebalance:
         return rebalancing.waited(self.standing)
 
     def _let_go(self) -> Step:
+        if self.share:
+            self.before_let_go()
         self._owners.release(self.share)
         self.share = {}
         return rebalancing.let_go(self.standing)

@@ -22,6 +22,7 @@ from etl.model.logs import BrokerPartition, Dialect
 from etl.protocol.zookeeper.consumers import FilteredTopics, Registration, parse_registration
 from etl.protocol.zookeeper.paths import BROKER_IDS, BROKER_TOPICS, GroupPaths
 from etl.protocol.zookeeper.registrations import parse_count, parse_replicas
+from etl.protocol.zookeeper.topic_filters import TopicFilter
 
 T = TypeVar("T")
 
@@ -74,6 +75,10 @@ class WatchedGroup:
         members, _ = self._children([self._ids, BROKER_IDS])  # where no broker was there, old consumers share anew once one is
         registrations = {member: self._parsed(member, payload) for member, payload in self._members.read(members).items()}
         return SeenGroup(registrations, self._partitions(sorted(topics)))
+
+    def topics_allowed(self, wanted: TopicFilter) -> frozenset[str]:
+        """The topics that are there now and pass. To be asked behind `read`, which silences the bell."""
+        return frozenset(topic for topic in self._children([BROKER_TOPICS])[0] if wanted.allows(topic))
 
     def _parsed(self, member: str, payload: bytes) -> Registration:
         path = self._members.path(member)

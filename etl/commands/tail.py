@@ -1,0 +1,129 @@
+"""`etl tail`: records as a member of a group is given them, for a person. Its share is taken from the group's other members while it looks.
+
+It commits nothing unless it is told to; so what it showed is read again by whoever has its partitions next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from etl.commands.peeked_log import Ended
+from etl.edges.brokers.cluster import chosen_topics
+from etl.errors import SettingsError, TopicMissing
+from etl.model.committed import OffsetsStorage
+from etl.model.logs import BrokerPartition
+from etl.model.membership import Membership
+from etl.run.wiring import open_cluster
+from etl.settings.policies import StartAt
+from etl.settings.sections import Settings
+from etl.streams import Conf, Consumer, Group, Listener, Record
+
+_SLICE_S, _COMMIT_EVERY_S = 0.5, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """As what member of which group, and how much."""
+
+    group: str
+    topics: tuple[str, ...] = ()
+    """None: those of the conf that there are now."""
+    membership: Membership | None = None
+    """None: in ZooKeeper where the brokers are found there, else with their coordinator."""
+    strategy: str = "range"
+    protocol: str = "classic"
+    start: StartAt = StartAt.LATEST
+    """Where a partition begins of which the group has no offset."""
+    most: int | None = None
+    timeout_s: float | None = None
+    commits: bool = False
+    """Whether the group goes on behind what was shown."""
+
+
+@contextlib.contextmanager
+def open_tail(settings: Settings, wanted: Wanted) -> Iterator[TailedGroup]:
+    """A consumer that joins with its first record, and leaves at the end.
+
+    Raises SettingsError for the pipeline's own group, whose offsets are the pipeline's to move; TopicMissing; and as `Consumer`.
+    """
+    if wanted.group == settings.group:
+        what = f"{wanted.group} is the group of the pipeline itself, whose offsets follow its table"
+        raise SettingsError(what, key="group", check="another group; `etl peek` shows records without any")
+    topics = wanted.topics or _topics(settings)
+    consumer = Consumer(**{name: getattr(conf_of(settings, wanted), name) for name in Conf.__slots__})
+    with consumer:
+        tailed = TailedGroup(consumer, topics, wanted)
+        yield tailed
+        tailed.commit()
+
+
+def conf_of(settings: Settings, wanted: Wanted) -> Conf:
+    """How the conf's brokers are asked, and the group found."""
+    source = settings.source
+    membership = wanted.membership or (Membership.ZOOKEEPER if source.bootstrap is None else Membership.COORDINATOR)
+    in_zookeeper = membership is Membership.ZOOKEEPER
+    group = Group(wanted.group, membership, wanted.strategy, wanted.protocol, join_timeout_s=settings.ownership.join_timeout_s,
+                  rebalance_timeout_s=settings.ownership.rebalance_timeout_s)
+    return Conf(
+        source.bootstrap, settings.zookeeper.connect if in_zookeeper or source.bootstrap is None else None, group,
+        OffsetsStorage.ZOOKEEPER if in_zookeeper else OffsetsStorage.KAFKA, source.dialect, source.broker_version, wanted.start,
+        source.isolation, source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes, timeout_s=source.timeout_s)
+
+
+def _topics(settings: Settings) -> tuple[str, ...]:
+    with open_cluster(settings) as cluster:
+        found = chosen_topics(cluster.describe_once_told(None, wait_s=settings.source.wait_for_leader_s), settings.source.topics).topics
+    if not found:
+        raise TopicMissing("none of the conf's topics is there", check="source.topics, or topics after the group")
+    return tuple(sorted(found))
+
+
+class TailedGroup(Listener):
+    """A group that is looked at as its member."""
+
+    def __init__(self, consumer: Consumer, topics: tuple[str, ...], wanted: Wanted) -> None:
+        self.group, self.topics = wanted.group, topics
+        self.given = 0
+        self.ended: Ended | None = None
+        """None while it goes on."""
+        self._consumer, self._wanted = consumer, wanted
+        self._shown: dict[BrokerPartition, int] = {}
+        """The next offset of each log of which something was shown and not committed yet."""
+        consumer.subscribe(topics, listener=self)
+
+    def records(self) -> Iterator[Record]:
+        """Each record, until there are as many as wanted or nothing comes in time. Raises as `Consumer.poll`."""
+        idle_since = committed_at = time.monotonic()
+        while self.ended is None:
+            for some in self._consumer.poll(_SLICE_S).values():
+                for record in some:
+                    self.given += 1
+                    yield record
+                    self._shown[record.log] = record.next_offset
+                    if self.given == self._wanted.most:
+                        self.ended = Ended.COUNT
+                        return
+                idle_since = time.monotonic()
+            if self._wanted.timeout_s is not None and time.monotonic() - idle_since >= self._wanted.timeout_s:
+                self.ended = Ended.TIME_OUT
+            if time.monotonic() - committed_at >= _COMMIT_EVERY_S:
+                self.commit()
+                committed_at = time.monotonic()
+
+    def commit(self) -> None:
+        """Behind what was shown, where that is wanted."""
+        if self._wanted.commits and self._shown:
+            self._consumer.commit(dict(self._shown.items()))
+        self._shown.clear()
+
+    def revoked(self, logs: Collection[BrokerPartition]) -> None:
+        """See `Listener`."""
+        self.commit()
+
+    def lost(self, logs: Collection[BrokerPartition]) -> None:
+        """See `Listener`."""
+        for log in logs:
+            self._shown.pop(log, None)

@@ -1,0 +1,94 @@
+"""What a consumer is told: which cluster, which group, and how to ask. Values; nobody is asked here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from etl.errors import SettingsError
+from etl.model.committed import OffsetsStorage
+from etl.model.logs import Dialect, Isolation
+from etl.model.membership import Membership
+from etl.protocol.generations.choice import of_broker_version
+from etl.settings.address import split_address
+from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MIB, TIMEOUT_S
+from etl.settings.policies import StartAt
+from etl.streams.fetches import FetchSizes
+from etl.streams.groups import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Conf:
+    """Each is what `Consumer` says of it. Words may stand for enums."""
+
+    bootstrap: str | Sequence[str] | None = None
+    zookeeper: str | None = None
+    group: str | Group | None = None
+    offsets_storage: OffsetsStorage | str | None = None
+    dialect: Dialect | str = Dialect.KAFKA
+    broker_version: str | None = None
+    start: StartAt | str | None = StartAt.LATEST
+    isolation: Isolation | str = Isolation.READ_COMMITTED
+    fetch_max_bytes: int = FETCH_MAX_BYTES
+    partition_max_bytes: int = MIB
+    fetch_limit_bytes: int = FETCH_LIMIT_BYTES
+    max_wait_ms: int = 500
+    timeout_s: float = TIMEOUT_S
+
+    @property
+    def storage(self) -> OffsetsStorage:
+        """Where the group's offsets are: as was said, else in ZooKeeper where that was given."""
+        return OffsetsStorage(self.offsets_storage or (OffsetsStorage.ZOOKEEPER if self.zookeeper else OffsetsStorage.KAFKA))
+
+    @property
+    def generation(self) -> str | None:
+        """How all brokers are to be spoken to, where that was said."""
+        return None if self.broker_version is None else of_broker_version(self.broker_version)
+
+    @property
+    def is_physical(self) -> bool:
+        """Whether offsets are byte positions."""
+        return Dialect(self.dialect) is Dialect.JAFKA
+
+    @property
+    def begins(self) -> StartAt | None:
+        """Where a partition begins of which the group has no offset."""
+        return None if self.start is None else StartAt(self.start)
+
+    @property
+    def sizes(self) -> FetchSizes:
+        """How it asks."""
+        return FetchSizes(Isolation(self.isolation), self.fetch_max_bytes, min(self.partition_max_bytes, self.fetch_max_bytes),
+                          self.fetch_limit_bytes, self.max_wait_ms, self.timeout_s)
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each broker that was named. Raises SettingsError."""
+        named = self.bootstrap.split(",") if isinstance(self.bootstrap, str) else self.bootstrap or ()
+        try:
+            return [split_address(one.strip()) for one in named]
+        except ValueError as error:
+            raise SettingsError(str(error), key="bootstrap", check="host:port, several with commas between them") from None
+
+    def checked(self) -> Group | None:
+        """The group, with all that it leaves open said. Raises SettingsError for what cannot be opened."""
+        if self.bootstrap is None and self.zookeeper is None:
+            raise SettingsError("nothing says which brokers to ask", key="bootstrap", check="bootstrap, or zookeeper")
+        if self.is_physical and (self.zookeeper is None or self.bootstrap is not None):
+            what = "brokers of Jafka and Kafka 0.7 are found in ZooKeeper alone"
+            raise SettingsError(what, key="zookeeper", check="zookeeper given, bootstrap not")
+        if self.group is None:
+            return None
+        if self.storage is OffsetsStorage.DUAL:
+            what = "a consumer keeps its group's offsets in one place"
+            raise SettingsError(what, key="offsets_storage", check="zookeeper or kafka")
+        if self.storage is OffsetsStorage.ZOOKEEPER and self.zookeeper is None:
+            raise SettingsError("nothing says in which ZooKeeper the group's offsets are", key="zookeeper", check="zookeeper")
+        if self.storage is OffsetsStorage.KAFKA and self.is_physical:
+            raise SettingsError("Jafka and Kafka 0.7 keep no offsets", key="offsets_storage", check="zookeeper")
+        named = Group(self.group) if isinstance(self.group, str) else self.group
+        group = named.settled(has_zookeeper=self.zookeeper is not None, physical=self.is_physical)
+        if group.membership is Membership.COORDINATOR and self.storage is OffsetsStorage.ZOOKEEPER:
+            what = "a group with a coordinator keeps its offsets there, too"
+            raise SettingsError(what, key="offsets_storage", check="kafka, or membership=zookeeper")
+        return group

@@ -1,0 +1,89 @@
+"""Consumers and streams of ours in groups of Jafka's and 0.8's own high-level consumers: each record is read once while all come and go."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from etl.embedded.server import wait_until
+from etl.streams import Conf, Connector, Consumer, Group as StreamsGroup
+from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
+from tests.brokers.zookeeper_groups import SETTLES_S, Group, of_both_families
+from tests.fakes.group_readers import GroupReader
+
+
+@pytest.fixture
+def group(stage: JafkaStage | KafkaStage, unused_group: str) -> Iterator[Group]:
+    with contextlib.ExitStack() as opened:
+        yield Group(stage, unused_group, opened)
+
+
+class Streams:
+    """A connector of one stream, and the thread that reads it."""
+
+    def __init__(self, conf: Conf, topic: str) -> None:
+        self.values: list[bytes | None] = []
+        self._connector = Connector(conf)
+        stream, = self._connector.create_message_streams({topic: 1})[topic]
+
+        def run() -> None:
+            for record in stream:
+                self.values.append(record.value)
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """All that was handed out is done with, for the thread waits for more."""
+        self._connector.shutdown()
+        self._thread.join(SETTLES_S)
+
+
+@pytest.mark.groups
+@of_both_families
+def test_beside_the_originals_each_record_is_read_once_while_all_come_and_go(group: Group, stage: JafkaStage | KafkaStage) -> None:
+    numbers, written = itertools.count(), Counter[bytes | None]()
+    write = next(write for name, write in stage.writers.items() if name.endswith(("plain", "none")))
+
+    def more() -> None:
+        for partition in range(PARTITIONS):
+            values = [b"%d" % next(numbers) for _ in range(25)]
+            write(group.topic, partition, [(None, value) for value in values])
+            written.update(values)
+
+    where = {"zookeeper": group.connect, "dialect": group.dialect.value, "start": "earliest"}
+    in_group = StreamsGroup(group.name, join_timeout_s=SETTLES_S)
+    more()
+    group.open("a")
+    ours = GroupReader(Consumer(**where, group=in_group), [group.topic])  # type: ignore[arg-type]
+    try:
+        assert group.has(a=2, etl=2)
+        more()
+        group.open("z")
+        assert group.has(a=2, etl=1, z=1)
+        more()
+        ours.end()
+        assert group.has(a=2, z=2)
+        more()
+        by_itself = StreamsGroup(group.name, join_timeout_s=SETTLES_S, auto_commit_s=3600)
+        streams = Streams(Conf(**where, group=by_itself), group.topic)  # type: ignore[arg-type]
+        try:
+            assert group.has(a=2, etl=1, z=1)
+            read = Counter[bytes | None](group.close("a"))
+            read.update(group.close("z"))
+            assert group.has(etl=4)
+            more()
+            read.update(ours.values)
+            assert wait_until(lambda: sum(read.values()) + len(streams.values) >= sum(written.values()), SETTLES_S)
+        finally:
+            streams.end()
+    finally:
+        ours.end()
+    read.update(streams.values)
+    assert read == written
+    assert not ours.lost_logs

@@ -1,0 +1,93 @@
+"""A group in ZooKeeper with members of ours and a release's own high-level consumers, on its own brokers: who owns what."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from etl.decisions.membership.rebalancing import Timing
+from etl.edges.zookeeper.group import ConsumerGroup
+from etl.edges.zookeeper.members import GroupMembers
+from etl.edges.zookeeper.membership import ZooKeeperMember
+from etl.edges.zookeeper.rebalance import MemberOptions
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.embedded.releases import JAFKA
+from etl.embedded.server import wait_until
+from etl.model.logs import BrokerPartition, Dialect
+from etl.protocol.zookeeper.consumers import FixedTopics, Registration, render_registration
+from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
+
+BACKOFF_MS, MANY = 200, 100
+"""Of their tries."""
+SETTLES_S = 60
+TIMING = Timing(join_timeout_s=SETTLES_S, backoff_s=0.5, others_backoff_s=BACKOFF_MS / 1000)
+of_both_families = pytest.mark.parametrize("stage", [JAFKA, "0.8.2.2"], indirect=True)
+
+
+class Group:
+    """A group on a new topic: sessions of ours, and members of theirs."""
+
+    def __init__(self, stage: JafkaStage | KafkaStage, name: str, opened: contextlib.ExitStack) -> None:
+        self.name, self._opened = name, opened
+        self.connect = stage.cluster.zookeeper_connect
+        self.topic = stage.new_topic()
+        self.dialect = Dialect.JAFKA if isinstance(stage, JafkaStage) else Dialect.KAFKA
+        clients = stage.clients if isinstance(stage, JafkaStage) else stage.scala
+        assert clients is not None
+        self._clients = clients
+        self.session = opened.enter_context(ZooKeeper(self.connect))
+        self.logs = frozenset(
+            BrokerPartition(self.topic, n // 2, n % 2) if self.dialect is Dialect.JAFKA else BrokerPartition(self.topic, n)
+            for n in range(PARTITIONS))
+        self.in_order = sorted(self.logs, key=lambda log: log.key)
+
+    def open(self, name: str, *, tries: int = MANY, backoff_ms: int = BACKOFF_MS) -> None:
+        """A consumer of theirs, once it has its share. Fails the test when it gives up, and then it is a member all the same."""
+        self._opened.callback(self._close_left, name)
+        self._clients.open(name, self.name, self.topic, backoff_ms=backoff_ms, tries=tries)
+
+    def close(self, name: str) -> list[bytes | None]:
+        """It goes; what it read."""
+        return self._clients.close(name)
+
+    @contextlib.contextmanager
+    def registered(self, name: str) -> Iterator[ZooKeeper]:
+        """A member of theirs that never gets to its claims, and its session."""
+        with ZooKeeper(self.connect) as session:
+            threads = Registration(self.dialect, FixedTopics({self.topic: 1}))
+            GroupMembers(session, self.name).register(f"{self.name}_{name}", render_registration(threads, now_ms=1), is_ours=False)
+            yield session
+
+    def deregister(self, name: str) -> None:
+        """That one goes."""
+        self.session.client.delete(GroupMembers(self.session, self.name).path(f"{self.name}_{name}"))
+
+    def _close_left(self, name: str) -> None:
+        if f"{self.name}_{name}" in GroupMembers(self.session, self.name).read():
+            self.close(name)
+
+    def member(self, timing: Timing = TIMING, *, member_id: str | None = None, run_id: str = "run-1") -> ZooKeeperMember:
+        """One of ours, in a session of its own."""
+        session = self._opened.enter_context(ZooKeeper(self.connect))
+        options = MemberOptions(self.dialect, frozenset({self.topic}), member_id=member_id, timing=timing)
+        member = ZooKeeperMember(session, self.name, "clicks", run_id, options)
+        self._opened.callback(member.leave)
+        return member
+
+    def owned(self) -> dict[str, set[BrokerPartition]]:
+        """Consumer -> what it owns now: `etl` for us."""
+        found: dict[str, set[BrokerPartition]] = {}
+        for log, owner in ConsumerGroup(self.session, self.name, physical=self.dialect is Dialect.JAFKA).owners([self.topic]).items():
+            name = owner.removeprefix(f"{self.name}_").rpartition("-")[0]
+            found.setdefault(name.partition(":")[0], set()).add(log)
+        return found
+
+    def counts(self) -> dict[str, int]:
+        """How many logs each owns now."""
+        return {name: len(logs) for name, logs in self.owned().items()}
+
+    def has(self, within_s: float = SETTLES_S, **counts: int) -> bool:
+        """Whether it comes to that within the time."""
+        return wait_until(lambda: self.counts() == counts, within_s)

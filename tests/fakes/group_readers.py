@@ -1,0 +1,87 @@
+"""Programs that read as members of a group, each in a thread of its own, and what each was given; for fakes and real servers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+
+from etl.embedded.server import wait_until
+from etl.model.logs import BrokerPartition
+from etl.streams import Consumer, Listener
+
+WITHIN_S = 60
+
+
+class GroupReader(Listener):
+    """Polls until it is ended. It commits when something is taken from it, as a careful program does, and at its end."""
+
+    def __init__(self, consumer: Consumer, topics: Iterable[str]) -> None:
+        self.consumer = consumer
+        self.read: list[tuple[BrokerPartition, int]] = []
+        """Log and offset of each record, in the order in which they came."""
+        self.values: list[bytes | None] = []
+        self.owned: frozenset[BrokerPartition] = frozenset()
+        """As it was told."""
+        self.lost_logs: list[BrokerPartition] = []
+        self._is_over = threading.Event()
+        self._error: BaseException | None = None
+        consumer.subscribe(list(topics), listener=self)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def revoked(self, logs: Collection[BrokerPartition]) -> None:
+        """Whoever has them next begins behind what was read."""
+        assert self.owned.issuperset(logs), "only what was given is taken"
+        self.consumer.commit()
+        self.owned -= set(logs)
+
+    def assigned(self, logs: Collection[BrokerPartition]) -> None:
+        """See `owned`."""
+        assert self.owned.isdisjoint(logs)
+        self.owned |= set(logs)
+
+    def lost(self, logs: Collection[BrokerPartition]) -> None:
+        """See `lost_logs`."""
+        self.owned -= set(logs)
+        self.lost_logs += logs
+
+    def owns(self, count: int) -> bool:
+        """Whether it comes to that."""
+        return wait_until(lambda: self._error is not None or len(self.owned) == count, WITHIN_S) and self._error is None
+
+    def end(self) -> None:
+        """It closes its consumer; raises what it ended with."""
+        self._is_over.set()
+        self._thread.join(WITHIN_S)
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            while not self._is_over.is_set():
+                for log, records in self.consumer.poll(0.05, 3).items():
+                    assert log in self.owned, "it owns what it is given"
+                    self.read += [(log, record.offset) for record in records]
+                    self.values += [record.value for record in records]
+            self.consumer.close()
+        except BaseException as error:
+            self._error = error
+
+
+def all_read_once(readers: Collection[GroupReader], expected: Callable[[], Counter[BrokerPartition]]) -> None:
+    """Wait until together they have read so many of each log; fails where one was read twice, or not in its log's order."""
+    def counted() -> Counter[BrokerPartition]:
+        return Counter(log for reader in readers for log, _ in reader.read)
+
+    deadline = time.monotonic() + WITHIN_S
+    while counted() < expected() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert counted() == expected()
+    everything = [one for reader in readers for one in reader.read]
+    assert len(set(everything)) == len(everything), "none is read by two, or twice"
+    for reader in readers:
+        for log in {log for log, _ in reader.read}:
+            offsets = [offset for its, offset in reader.read if its == log]
+            assert offsets == sorted(offsets), "each log in its order"

@@ -1,0 +1,195 @@
+"""Consumers and streams as members of a group in a real ZooKeeper, before fake brokers: nothing is read by two and nothing is lost, each
+stream owns as its thread, new topics join, and who is a member no more commits nothing. Beside consumers not ours: tests/brokers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from etl.edges.zookeeper.group import ConsumerGroup
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.embedded.server import wait_until
+from etl.errors import MembershipLost, OffsetMoved
+from etl.model.logs import BrokerPartition
+from etl.protocol.zookeeper.paths import GroupPaths
+from etl.streams import Conf, Connector, Consumer, Group, Listener, NothingCame, Record
+from tests.fakes.batches import Batch, Rec, encode
+from tests.fakes.broker import FakeBroker
+from tests.fakes.group_readers import GroupReader, all_read_once
+from tests.system.sessions import lose_session
+
+PARTITIONS = 4
+LOGS = [BrokerPartition("clicks", number) for number in range(PARTITIONS)]
+PATHS = GroupPaths("g")
+
+
+class Stage:
+    """Brokers that have topics, and a ZooKeeper in which these are registered."""
+
+    def __init__(self, broker: FakeBroker, zookeeper: ZooKeeper, connect: str) -> None:
+        self.broker, self.zookeeper, self.connect = broker, zookeeper, connect
+
+    def add(self, topic: str, partitions: int = 1) -> None:
+        for number in range(partitions):
+            self.broker.log(topic, number)
+        registered = json.dumps({"version": 1, "partitions": {str(number): [1] for number in range(partitions)}}).encode()
+        self.zookeeper.client.create(f"/brokers/topics/{topic}", registered, makepath=True)
+
+    def write(self, topic: str, count: int = 5) -> None:
+        for (name, number), log in self.broker.world.logs.items():
+            if name == topic:
+                start = log.log_end
+                self.broker.append(topic, number, encode(Batch(start, [Rec(delta, b"%d" % (start + delta)) for delta in range(count)])))
+
+    def conf(self) -> Conf:
+        group = Group("g", join_timeout_s=20)
+        return Conf(f"127.0.0.1:{self.broker.port}", self.connect, group, start="earliest", max_wait_ms=20, timeout_s=5)
+
+    def consumer(self) -> Consumer:
+        conf = self.conf()
+        return Consumer(conf.bootstrap, zookeeper=conf.zookeeper, group=conf.group, start="earliest", max_wait_ms=20, timeout_s=5)
+
+    def committed(self) -> dict[int, int | None]:
+        return {log.partition: one.offset for log, one in ConsumerGroup(self.zookeeper, "g").committed(LOGS).items()}
+
+    def owners(self, topic: str = "clicks") -> dict[int, str]:
+        self.zookeeper.sync("/")
+        return {log.partition: owner for log, owner in ConsumerGroup(self.zookeeper, "g").owners([topic]).items()}
+
+
+@pytest.fixture
+def stage(zookeeper: ZooKeeper, connect: str) -> Iterator[Stage]:
+    with FakeBroker() as broker:
+        here = Stage(broker, zookeeper, connect)
+        here.add("clicks", PARTITIONS)
+        yield here
+
+
+def polled(consumer: Consumer, count: int, *, most: int = 500) -> list[Record]:
+    """So many records, however many polls that takes."""
+    found: list[Record] = []
+    deadline = time.monotonic() + 20
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"only {len(found)} of {count} came"
+        found += [record for some in consumer.poll(0.05, most).values() for record in some]
+    return found
+
+
+def test_nothing_is_read_by_two_and_nothing_is_lost_while_members_come_and_go(stage: Stage) -> None:
+    readers: list[GroupReader] = []
+    with ExitStack() as ending:
+        for count in (4, 2):
+            stage.write("clicks")
+            reader = GroupReader(stage.consumer(), ["clicks"])
+            ending.callback(reader.end)
+            readers.append(reader)
+            assert all(one.owns(count) for one in readers)
+        stage.write("clicks")
+        readers[0].end()
+        stage.write("clicks")
+        assert readers[1].owns(4)
+        all_read_once(readers, lambda: Counter(dict.fromkeys(LOGS, 20)))
+    assert stage.committed() == dict.fromkeys(range(PARTITIONS), 20)
+    assert not any(reader.lost_logs for reader in readers) and stage.owners() == {}
+
+
+def test_what_a_member_commits_is_refused_once_somebody_else_owns_it(stage: Stage) -> None:
+    stage.write("clicks")
+    with stage.consumer() as consumer:
+        consumer.subscribe(["clicks"])
+        polled(consumer, 20)
+        path = PATHS.owner(LOGS[2])
+        stage.zookeeper.client.delete(path)
+        stage.zookeeper.client.create(path, b"g_somebody-0", ephemeral=True)
+        with pytest.raises(MembershipLost, match="not ours any more"):
+            consumer.commit({LOGS[2]: 5, LOGS[1]: 5})
+        assert stage.committed() == {}
+        stage.zookeeper.client.create(PATHS.offset(LOGS[1]), b"3", makepath=True)
+        with pytest.raises(OffsetMoved, match="it is 3"):
+            consumer.commit({LOGS[1]: 5})
+        stage.zookeeper.client.delete(path)
+
+
+def test_a_member_whose_session_ended_hears_so_and_joins_again_where_the_group_is(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[str] = []
+    sessions: list[ZooKeeper] = []
+
+    class Told(Listener):
+        def assigned(self, logs: Collection[BrokerPartition]) -> None:
+            heard.append(f"assigned {len(logs)}")
+
+        def lost(self, logs: Collection[BrokerPartition]) -> None:
+            heard.append(f"lost {len(logs)}")
+
+    class Seen(ZooKeeper):
+        def __enter__(self) -> ZooKeeper:
+            sessions.append(self)
+            return super().__enter__()
+
+    monkeypatch.setattr("etl.streams.members.ZooKeeper", Seen)
+    monkeypatch.setattr("etl.streams.opened.ZooKeeper", Seen)
+    stage.write("clicks")
+    with stage.consumer() as consumer:
+        consumer.subscribe(["clicks"], listener=Told())
+        polled(consumer, 20)
+        consumer.commit({LOGS[0]: 3})
+        assert len(sessions) == 2
+        for session in sessions[:]:
+            lose_session(session)
+        again = polled(consumer, 17)
+        assert [one.offset for one in again if one.log == LOGS[0]] == [3, 4]
+        consumer.commit()
+        assert stage.committed() == dict.fromkeys(range(4), 5)
+    assert heard == ["assigned 4", "lost 4", "assigned 4"]
+
+
+def test_each_stream_owns_its_partitions_as_its_thread_and_gives_them(stage: Stage) -> None:
+    stage.write("clicks")
+    with Connector(stage.conf()) as connector:
+        streams = connector.create_message_streams({"clicks": 2}, timeout_s=20)["clicks"]
+        found = [[next(stream).partition for _ in range(10)] for stream in streams]
+        assert [set(some) for some in found] == [{0, 1}, {2, 3}]
+        owners = stage.owners()
+        assert [owners[number].rpartition("-")[2] for number in range(4)] == ["0", "0", "1", "1"]
+        connector.commit()
+        assert stage.committed() == dict.fromkeys(range(4), 5)
+    assert stage.owners() == {} and not stage.zookeeper.children(PATHS.consumer_ids)
+
+
+def test_a_new_topic_that_passes_the_filter_joins_by_itself_and_is_registered_as_originals_do(stage: Stage) -> None:
+    with Connector(stage.conf()) as connector:
+        stream, = connector.create_message_streams_by_filter("clicks|ord.*", timeout_s=20)
+        assert wait_until(lambda: len(stage.owners()) == PARTITIONS, 20)
+        [member] = stage.zookeeper.children(PATHS.consumer_ids) or [""]
+        registered = json.loads(stage.zookeeper.client.get(f"{PATHS.consumer_ids}/{member}")[0])
+        assert (registered["pattern"], registered["subscription"]) == ("white_list", {"clicks|ord.*": 1})
+        stage.add("orders")
+        stage.write("orders")
+        assert [next(stream).topic for _ in range(5)] == ["orders"] * 5
+        stage.add("others")
+        assert stage.owners("others") == {}
+
+
+def test_streams_of_two_connectors_share_a_group_and_hand_over_by_what_is_committed(stage: Stage) -> None:
+    stage.write("clicks")
+    first, second = Connector(stage.conf()), Connector(stage.conf())
+    with first, second:
+        mine, = first.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
+        read = [next(mine) for _ in range(20)]
+        first.commit()
+        theirs, = second.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
+        assert wait_until(lambda: len(set(stage.owners().values())) == 2, 20)
+        stage.write("clicks")
+        for stream in (mine, theirs):
+            read += [next(stream) for _ in range(10)]
+            stream.timeout_s = 0.3
+            with pytest.raises(NothingCame):
+                next(stream)
+    assert Counter((record.log, record.offset) for record in read) == Counter((log, offset) for log in LOGS for offset in range(10))

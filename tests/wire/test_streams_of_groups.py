@@ -1,0 +1,294 @@
+"""Consumers as members of a group at a fake coordinator, of both protocols: nothing is read by two and nothing is lost while they come and
+go and commit when something is taken from them; and what becomes of one that is lost, late or not polled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from etl.embedded.server import wait_until
+from etl.errors import ConsumerInUse, MembershipLost, NotAssigned, Owned, SettingsError
+from etl.model.logs import BrokerPartition
+from etl.streams import Consumer, Group, Listener, Record
+from tests.fakes.batches import Batch, Rec, encode
+from tests.fakes.coordinator import JOIN, FakeCoordinator
+from tests.fakes.group_readers import GroupReader, all_read_once
+
+PARTITIONS = 4
+LOGS = [BrokerPartition("clicks", number) for number in range(PARTITIONS)]
+of_each = pytest.mark.parametrize("protocol", ["classic", "consumer"])
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeCoordinator]:
+    with FakeCoordinator() as broker:
+        for number in range(PARTITIONS):
+            broker.log("clicks", number)
+        broker.world.topic_ids["clicks"] = UUID(int=1)
+        yield broker
+
+
+def more(broker: FakeCoordinator, count: int = 5, topic: str = "clicks") -> None:
+    """So many records behind the others in each log."""
+    for (name, number), log in broker.world.logs.items():
+        if name == topic:
+            start = log.log_end
+            broker.append(topic, number, encode(Batch(start, [Rec(delta, b"%d" % (start + delta)) for delta in range(count)])))
+
+
+def written(broker: FakeCoordinator) -> Counter[BrokerPartition]:
+    return Counter({BrokerPartition(name, number): log.log_end for (name, number), log in broker.world.logs.items()})
+
+
+def opened(broker: FakeCoordinator, protocol: str = "classic", group: dict[str, Any] | None = None, **settings: Any) -> Consumer:
+    terms = Group("g", protocol=protocol, **{
+        "session_timeout_s": 0.6, "rebalance_timeout_s": 20.0, "join_timeout_s": 20.0, **(group or {})})
+    return Consumer(f"127.0.0.1:{broker.port}", group=terms, **{"start": "earliest", "max_wait_ms": 20, "timeout_s": 5, **settings})
+
+
+def polled(consumer: Consumer, count: int, *, most: int = 500) -> list[Record]:
+    """So many records, however many polls that takes."""
+    found: list[Record] = []
+    deadline = time.monotonic() + 20
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"only {len(found)} of {count} came"
+        found += [record for some in consumer.poll(0.05, most).values() for record in some]
+    return found
+
+
+class Told(Listener):
+    """Keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, int]] = []
+
+    def revoked(self, logs: Collection[BrokerPartition]) -> None:
+        self.heard.append(("revoked", len(logs)))
+
+    def assigned(self, logs: Collection[BrokerPartition]) -> None:
+        self.heard.append(("assigned", len(logs)))
+
+    def lost(self, logs: Collection[BrokerPartition]) -> None:
+        self.heard.append(("lost", len(logs)))
+
+
+# While members come and go
+
+@of_each
+def test_nothing_is_read_by_two_and_nothing_is_lost_while_members_come_and_go(broker: FakeCoordinator, protocol: str) -> None:
+    readers: list[GroupReader] = []
+    with ExitStack() as ending:
+        def comes() -> GroupReader:
+            reader = GroupReader(opened(broker, protocol), ["clicks"])
+            ending.callback(reader.end)
+            readers.append(reader)
+            return reader
+
+        more(broker)
+        first = comes()
+        assert first.owns(4)
+        more(broker)
+        second = comes()
+        assert first.owns(2) and second.owns(2)
+        more(broker)
+        third = comes()
+        assert wait_until(lambda: sum(len(reader.owned) for reader in readers) == 4 and bool(third.owned), 20)
+        first.end()
+        more(broker)
+        assert second.owns(2) and third.owns(2)
+        second.end()
+        more(broker)
+        assert third.owns(4)
+        all_read_once(readers, lambda: written(broker))
+    assert broker.world.committed.keys() == {("g", "clicks", number) for number in range(PARTITIONS)}
+    assert {offset for offset, _ in broker.world.committed.values()} == {25}
+    assert not any(reader.lost_logs for reader in readers)
+
+
+@of_each
+def test_what_the_group_wants_back_is_ours_until_the_next_poll_however_late_that_is(broker: FakeCoordinator, protocol: str) -> None:
+    more(broker)
+    with opened(broker, protocol) as first:
+        first.subscribe(["clicks"])
+        read = polled(first, 20)
+        second = GroupReader(opened(broker, protocol), ["clicks"])
+        try:
+            assert wait_until(lambda: broker.group.is_rebalancing or len(broker.consumers) == 2, 20)
+            threading.Event().wait(0.8)  # longer than its session: nobody polls, and it lives
+            assert not second.owned and not second.read
+            first.commit()
+            assert {offset for offset, _ in broker.world.committed.values()} == {5}
+            assert wait_until(lambda: bool(first.poll(0.05)) or len(second.owned) == 2, 20)
+        finally:
+            first.close()
+            second.end()
+    assert len(read) == 20 and not second.read, "it begins behind what was committed"
+
+
+def test_what_came_of_a_log_that_is_taken_is_dropped_and_read_again_by_whoever_has_it_next(broker: FakeCoordinator) -> None:
+    more(broker)
+    listener = Told()
+    with opened(broker) as consumer:
+        consumer.subscribe(["clicks"], listener=listener)
+        assert len(polled(consumer, 2, most=2)) == 2
+        broker.call_for_a_rebalance()
+        assert wait_until(lambda: bool(consumer.poll(0.05, 0)) or len(listener.heard) == 3, 20)
+        assert listener.heard == [("assigned", 4), ("revoked", 4), ("assigned", 4)]
+        assert Counter(record.log for record in polled(consumer, 20)) == Counter(dict.fromkeys(LOGS, 5)), "nothing was committed"
+
+
+# Lost
+
+@of_each
+def test_a_member_that_was_taken_for_gone_hears_so_and_joins_again_where_the_group_is(broker: FakeCoordinator, protocol: str) -> None:
+    more(broker)
+    listener = Told()
+    with opened(broker, protocol) as consumer:
+        consumer.subscribe(["clicks"], listener=listener)
+        polled(consumer, 20)
+        consumer.commit({LOGS[0]: 2})
+        broker.forget()
+        with pytest.raises(MembershipLost):
+            while True:  # its coordinator does not know it, whether or not it knows that by now
+                consumer.commit()
+        assert [one.offset for one in polled(consumer, 18) if one.log == LOGS[0]] == [2, 3, 4]
+        assert listener.heard == [("assigned", 4), ("lost", 4), ("assigned", 4)]
+
+
+@of_each
+def test_one_that_is_not_polled_leaves_and_its_next_poll_joins_again(broker: FakeCoordinator, protocol: str) -> None:
+    more(broker)
+    listener = Told()
+    with opened(broker, protocol, {"max_poll_interval_s": 0.3}) as consumer:
+        consumer.subscribe(["clicks"], listener=listener)
+        polled(consumer, 20)
+        assert wait_until(lambda: not broker.group.members and not broker.consumers, 20)
+        with pytest.raises(MembershipLost, match="between two polls"):
+            consumer.commit()
+        assert len(polled(consumer, 20)) == 20
+        assert listener.heard == [("assigned", 4), ("lost", 4), ("assigned", 4)]
+
+
+def test_one_that_is_not_polled_while_the_group_waits_for_it_leaves_sooner(broker: FakeCoordinator) -> None:
+    with opened(broker, group={"rebalance_timeout_s": 0.3}) as consumer:
+        consumer.subscribe(["clicks"])
+        consumer.poll(0.05)
+        broker.call_for_a_rebalance()
+        assert wait_until(lambda: not broker.group.members, 20)
+
+
+# Commits
+
+def test_nothing_is_committed_by_itself_unless_that_was_asked_for(broker: FakeCoordinator) -> None:
+    more(broker)
+    with opened(broker) as consumer:
+        consumer.subscribe(["clicks"])
+        polled(consumer, 20)
+    assert not broker.world.committed
+    with opened(broker, group={"auto_commit_s": 0.0}) as consumer:
+        consumer.subscribe(["clicks"])
+        first = polled(consumer, 3, most=3)
+        consumer.poll(0, 1)
+        assert sum(offset for offset, _ in broker.world.committed.values()) == len(first), "what the polls before handed out"
+    assert sum(offset for offset, _ in broker.world.committed.values()) == 4, "and all of it when it closes"
+
+
+def test_a_listener_may_commit_and_seek_and_may_not_poll(broker: FakeCoordinator) -> None:
+    more(broker)
+
+    class Seeking(Listener):
+        def assigned(self, logs: Collection[BrokerPartition]) -> None:
+            with pytest.raises(ConsumerInUse, match="listener"):
+                consumer.poll()
+            for log in logs:
+                consumer.seek(log, 4)
+
+        def revoked(self, logs: Collection[BrokerPartition]) -> None:
+            consumer.commit()
+
+    with opened(broker) as consumer:
+        consumer.subscribe(["clicks"], listener=Seeking())
+        assert {record.offset for record in polled(consumer, 4)} == {4}
+    assert {offset for offset, _ in broker.world.committed.values()} == {5}
+
+
+def test_a_log_that_is_not_in_our_share_is_not_committed(broker: FakeCoordinator) -> None:
+    with opened(broker) as consumer:
+        consumer.subscribe(["clicks"])
+        consumer.poll()
+        with pytest.raises(NotAssigned, match="share"):
+            consumer.commit({("orders", 0): 1})
+
+
+# Subscriptions
+
+def test_a_topic_that_matches_the_pattern_joins_once_it_is_made(broker: FakeCoordinator) -> None:
+    more(broker)
+    with opened(broker, group={"topics_max_age_s": 0.1}) as consumer:
+        consumer.subscribe(pattern="cl.*|orders")
+        assert len(polled(consumer, 20)) == 20
+        for topic in ("orders", "others"):
+            broker.log(topic, 0)
+            more(broker, topic=topic)
+        found = polled(consumer, 25)
+        assert {record.topic for record in found} == {"clicks", "orders"}, "nothing was committed, so all is read again"
+    with opened(broker, group={"topics_max_age_s": 0.1}) as consumer:
+        consumer.subscribe(pattern="later")
+        assert consumer.poll(0.1) == {} and consumer.assigned == frozenset()
+        broker.log("later", 0)
+        assert wait_until(lambda: bool(consumer.poll(0.05)) or bool(consumer.assigned), 20)
+
+
+def test_subscribing_and_assigning_are_never_mixed(broker: FakeCoordinator) -> None:
+    with opened(broker) as consumer:
+        consumer.assign(LOGS)
+        with pytest.raises(SettingsError, match="by hand"):
+            consumer.subscribe(["clicks"])
+        consumer.unsubscribe()
+        consumer.subscribe(["clicks"])
+        with pytest.raises(SettingsError, match="group says"):
+            consumer.assign(LOGS)
+        consumer.poll()
+        assert consumer.assigned == set(LOGS)
+        consumer.unsubscribe()
+        assert not consumer.assigned and not broker.group.members
+        with pytest.raises(NotAssigned, match="subscribe"):
+            consumer.poll()
+        consumer.assign(LOGS[:1])
+        assert consumer.assigned == {LOGS[0]}
+
+
+@pytest.mark.parametrize("wrong", [{}, {"topics": ["a"], "pattern": "a"}, {"topics": "clicks"}, {"pattern": "("}])
+def test_what_is_no_subscription_is_refused(broker: FakeCoordinator, wrong: dict[str, Any]) -> None:
+    with opened(broker) as consumer, pytest.raises(SettingsError):
+        consumer.subscribe(**wrong)
+
+
+def test_without_a_group_nobody_subscribes(broker: FakeCoordinator) -> None:
+    with Consumer(f"127.0.0.1:{broker.port}") as consumer, pytest.raises(SettingsError, match="no group"):
+        consumer.subscribe(["clicks"])
+
+
+def test_a_group_that_does_not_settle_is_told_by_the_poll_and_asked_again_by_the_next(broker: FakeCoordinator) -> None:
+    with opened(broker, group={"join_timeout_s": 0.2}) as consumer:
+        consumer.subscribe(["clicks"])
+        broker.refusals[JOIN].extend([27] * 1000)
+        with pytest.raises(Owned, match="did not settle"):
+            consumer.poll()
+        broker.refusals[JOIN].clear()
+        assert wait_until(lambda: settled(consumer), 20)
+
+
+def settled(consumer: Consumer) -> bool:
+    try:
+        consumer.poll()
+    except Owned:
+        return False
+    return consumer.assigned == set(LOGS)

@@ -1,0 +1,96 @@
+"""What `etl tail` says as a member of a group, what it leaves behind, and how it stops."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from etl.embedded.server import wait_until
+from tests.fakes.batches import Batch, Rec, encode
+from tests.fakes.coordinator import JOIN, FakeCoordinator
+from tests.said import Said, refused, said_by
+
+ROOT = Path(__file__).parents[2]
+AT = "2023-11-14T22:13:20.000+00:00"
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeCoordinator]:
+    with FakeCoordinator() as broker:
+        broker.world.topic_ids["clicks"] = UUID(int=1)
+        for number in range(2):
+            broker.append("clicks", number, encode(Batch(0, [Rec(delta, b'{"n": %d}' % delta, b"k") for delta in range(3)])))
+        yield broker
+
+
+@pytest.fixture
+def conf(broker: FakeCoordinator, tmp_path: Path) -> Path:
+    path = tmp_path / "clicks.yaml"
+    path.write_text(f"""
+version: 1
+pipeline: clicks
+group: group
+zookeeper: {{connect: "127.0.0.1:1"}}
+source: {{bootstrap: "127.0.0.1:{broker.port}", topics: {{allow: [clicks]}}}}
+table: {{path: clicks}}
+""")
+    return path
+
+
+def tail(conf: Path, *words: str) -> Said:
+    return said_by("tail", str(conf), "--group", "lookers", "--start", "earliest", *words)
+
+
+def committed(broker: FakeCoordinator) -> dict[tuple[str, int], int]:
+    return {(group, number): offset for (group, _, number), (offset, _) in broker.world.committed.items()}
+
+
+def test_a_line_has_topic_and_partition_and_what_peek_shows_and_nothing_is_committed(broker: FakeCoordinator, conf: Path) -> None:
+    said = tail(conf, "-n", "6")
+    fields = sorted(line.split("\t") for line in said.out.splitlines())
+    assert (said.code, len(fields), fields[0]) == (0, 6, ["clicks", "0", "0", AT, "k", '{"n": 0}', ""])
+    assert said.err == "etl: as a member of lookers: clicks\netl: 6 records; as many as were asked for\n"
+    assert not broker.world.committed and not broker.group.members
+
+
+def test_one_document_for_a_program(conf: Path) -> None:
+    said = tail(conf, "clicks", "--timeout", "0.6", "--json", "--decoder", "json")
+    document = said.document
+    assert (said.code, document["group"], document["topics"], document["shown"], document["ended"]) == (
+        0, "lookers", ["clicks"], 6, "nothing more came in time")
+    assert {(one["topic"], one["partition"], one["offset"], one["value"]["n"]) for one in document["records"]} == {
+        ("clicks", partition, offset, offset) for partition in range(2) for offset in range(3)}
+
+
+def test_told_to_it_has_the_group_go_on_behind_what_was_shown(broker: FakeCoordinator, conf: Path) -> None:
+    assert tail(conf, "-n", "4", "--commit").code == 0
+    assert sorted(committed(broker).values()) == [1, 3]
+    assert len(tail(conf, "--timeout", "0.6", "--commit").out.splitlines()) == 2
+    assert committed(broker) == {("lookers", 0): 3, ("lookers", 1): 3}
+
+
+def test_the_pipelines_own_group_and_a_group_that_does_not_settle_are_refused(broker: FakeCoordinator, conf: Path) -> None:
+    refused(said_by("tail", str(conf), "--group", "group", "--json"), 2, "group of the pipeline itself", "`etl peek`")
+    broker.refusals[JOIN].append(23)
+    assert "INCONSISTENT_GROUP_PROTOCOL" in tail(conf, "-n", "1").err
+    assert tail(conf, "nothing", "--timeout", "0.6").code == 0, "a topic may come"
+
+
+def test_ctrl_c_leaves_the_group_and_closes_the_document(broker: FakeCoordinator, conf: Path) -> None:
+    words = [sys.executable, "-m", "etl", "tail", str(conf), "--group", "lookers", "--start", "earliest", "--json", "--commit"]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tailing:
+        assert tailing.stdout and tailing.stderr
+        lines = [tailing.stdout.readline() for _ in range(7)]
+        tailing.send_signal(signal.SIGINT)
+        document = json.loads("".join(lines) + tailing.stdout.read())
+        assert (tailing.wait(30), document["ended"], document["shown"]) == (130, "stopped", 6)
+        assert tailing.stderr.read() == "etl: stopped; the group's other members have everything again\n     a retry may help\n"
+    assert wait_until(lambda: not broker.group.members, 10)
+    assert sum(committed(broker).values()) in (5, 6), "of the last one nobody knows whether it was shown to its end"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from etl.decisions.membership.assignment import Strategy, assign, share_of
+from etl.decisions.membership.assignment import AssignmentContext, Strategy, assign, share_of
 from etl.decisions.membership.leader_assignment import GroupMember, assign_as_leader
 from etl.embedded.releases import JAFKA
 from etl.errors import SettingsError
@@ -32,11 +32,12 @@ def group_for(version: str, seed: int) -> Group:
     return group_of(seed, Dialect.JAFKA if version == JAFKA else Dialect.KAFKA)
 
 
-def ours(group: Group, strategy: Strategy) -> Shares:
+def ours(group: Group, strategy: Strategy, views: Mapping[str, AssignmentContext] | None = None) -> Shares:
+    """What each member comes to; `views`: by what each of them read, where that is not all of the group."""
     found: Shares = {}
     for member in group.members:
         try:
-            share = share_of(member, assign(group.context, strategy, member))
+            share = share_of(member, assign(views[member] if views else group.context, strategy, member))
             found[member] = sorted(f"{thread} {log.topic} {log.key}" for log, thread in share.items())
         except SettingsError:
             found[member] = [REFUSED]

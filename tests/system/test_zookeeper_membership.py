@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import pytest
 
+from etl.decisions.membership.assignment import AssignmentContext, Strategy, assign, share_of
 from etl.decisions.membership.rebalancing import Timing
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.members import GroupMembers
@@ -19,11 +20,15 @@ from etl.edges.zookeeper.membership import ZooKeeperMember
 from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.rebalance import MemberOptions
 from etl.edges.zookeeper.session import ZooKeeper
+from etl.edges.zookeeper.watched_group import Bell, WatchedGroup
 from etl.embedded.server import wait_until
 from etl.errors import Owned, SessionLost, SettingsError
 from etl.model.logs import BrokerPartition, Dialect
 from etl.protocol.zookeeper.paths import GroupPaths
 from etl.protocol.zookeeper.topic_filters import FilterKind, TopicFilter
+from tests.groups.golden import golden, key
+from tests.groups.oracles import DIVIDED, digest, group_for, ours
+from tests.groups.random_groups import GROUP as RANDOM_GROUP
 from tests.system.sessions import lose_session
 
 GROUP = "group"
@@ -167,6 +172,77 @@ def test_a_new_partition_is_shared_at_once(make: Make, zookeeper: ZooKeeper) -> 
     member.follow()
     zookeeper.client.set("/brokers/topics/clicks", json.dumps({"partitions": {n: [0] for n in range(5)}}).encode())
     assert wait_until(lambda: len(owners_in(zookeeper)) == 5, 60)
+
+
+def topic(zookeeper: ZooKeeper, name: str, count: int) -> None:
+    """There are so many partitions of it from now on."""
+    path, payload = f"/brokers/topics/{name}", json.dumps({"partitions": {n: [0] for n in range(count)}}).encode()
+    if zookeeper.client.exists(path):
+        zookeeper.client.set(path, payload)
+    else:
+        zookeeper.client.create(path, payload, makepath=True)
+
+
+def parents_of(paths: Collection[str]) -> list[str]:
+    found = {path[:at] for path in paths for at in range(1, len(path)) if path[at] == "/"}
+    return sorted(found - set(paths))
+
+
+def put(zookeeper: ZooKeeper, znodes: Mapping[str, bytes]) -> None:
+    """All of them, with what lies above them, in one request."""
+    request = zookeeper.client.transaction()
+    for path, payload in sorted({**dict.fromkeys(parents_of(znodes), b""), **znodes}.items()):
+        request.create(path, payload)
+    assert not any(isinstance(result, Exception) for result in request.commit())
+
+
+def take_away(zookeeper: ZooKeeper, znodes: Mapping[str, bytes]) -> None:
+    """The opposite."""
+    request = zookeeper.client.transaction()
+    for path in sorted({*parents_of(znodes), *znodes}, reverse=True):
+        request.delete(path)
+    assert not any(isinstance(result, Exception) for result in request.commit())
+
+
+def dealt(zookeeper: ZooKeeper, member: ZooKeeperMember, counts: dict[str, int], theirs: dict[str, int]) -> bool:
+    """Whether that member owns what round robin deals it of these topics, beside a consumer `group_a` that reads `theirs`."""
+    logs = {topic: [BrokerPartition(topic, p) for p in range(count)] for topic, count in counts.items()}
+    context = AssignmentContext({member.id: {"clicks": 1}, "group_a": theirs}, logs)
+    expected = share_of(member.id, assign(context, Strategy.ROUND_ROBIN_0_10, member.id))
+    return {log for log, owner in owners_in(zookeeper).items() if owner.startswith(member.id)} == expected.keys()
+
+
+def test_round_robin_deals_what_others_read_too_and_calls_us_when_that_changes(
+    make: Make, consumer: ZooKeeper, zookeeper: ZooKeeper,
+) -> None:
+    topic(zookeeper, "orders", 3)
+    filtered = STATIC.replace(b"static", b"white_list") % b"clicks|orders.*"
+    GroupMembers(consumer, GROUP).register("group_a", filtered, is_ours=False)
+    member = make(strategy=Strategy.ROUND_ROBIN_0_10)
+    member.join()
+    both = {"clicks": 1, "orders": 1}
+    assert dealt(zookeeper, member, {"clicks": 4, "orders": 3}, both)
+    assert not dealt(zookeeper, member, {"clicks": 4}, {"clicks": 1}), "or the test shows nothing"
+    member.follow()
+    topic(zookeeper, "orders", 8)
+    assert wait_until(lambda: dealt(zookeeper, member, {"clicks": 4, "orders": 8}, both), 60)
+    topic(zookeeper, "orders-2", 5)
+    three = {"clicks": 4, "orders": 8, "orders-2": 5}
+    assert wait_until(lambda: dealt(zookeeper, member, three, {**both, "orders-2": 1}), 60)
+
+
+@pytest.mark.parametrize(("version", "strategy"), [one for one in DIVIDED if one[1] is not Strategy.RANGE])
+def test_what_each_member_reads_of_a_random_group_divides_it_as_the_classes_of_the_release_do(
+    zookeeper: ZooKeeper, version: str, strategy: Strategy,
+) -> None:
+    """Each member reads no more than its own topics and what the strategy needs of the others'."""
+    for seed, expected in enumerate(golden()["divided"][key(version, strategy)].split()[:5]):
+        group = group_for(version, seed)
+        put(zookeeper, group.znodes)
+        seen = WatchedGroup(zookeeper, RANDOM_GROUP, Dialect.KAFKA, Bell())
+        views = {member: seen.read(group.context.members[member], strategy).context for member in group.members}
+        assert digest(ours(group, strategy, views)) == expected, f"group {seed}"
+        take_away(zookeeper, group.znodes)
 
 
 def test_a_member_whose_session_ends_behind_the_hand_over_is_none_any_more_and_says_so(connect: str, zookeeper: ZooKeeper) -> None:

@@ -42,6 +42,11 @@ class Strategy(str, Enum):
     ROUND_ROBIN_1_0 = "roundrobin-1.0"
     """1.0 and 1.1."""
 
+    @property
+    def deals_all_topics(self) -> bool:
+        """Whether a thread's share of one topic hangs on what else the group reads."""
+        return self is not Strategy.RANGE
+
 
 @dataclass(frozen=True, slots=True)
 class AssignmentContext:

@@ -139,15 +139,15 @@ class Rebalance:
         return render_registration(Registration(options.dialect, reads), now_ms=round(time.time() * 1000))
 
     def _look(self) -> Step:
-        seen = self._group.read(self._topics)
+        seen = self._group.read(self._topics, self._options.strategy)
         if self.member not in seen.registrations:  # somebody deleted it: consumers register again, too
             self._ensure_registered()
-            seen = self._group.read(self._topics)
+            seen = self._group.read(self._topics, self._options.strategy)
         while self._options.filter is not None and (topics := self._group.topics_allowed(self._options.filter)) != self._topics:
             self._topics = topics
             if self._options.dialect is Dialect.JAFKA:  # whose consumers know no filter
                 self._members.replace(self.member, self._registration())
-            seen = self._group.read(topics)
+            seen = self._group.read(topics, self._options.strategy)
         self._seen = seen
         owns = self.standing.phase is not Phase.STABLE or self._owners.owns(self.share)
         return rebalancing.looked(self.standing, seen, owns_its_share=owns)

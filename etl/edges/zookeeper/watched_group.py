@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from kazoo.exceptions import NoNodeError
 
-from etl.decisions.membership.assignment import AssignmentContext, context_of
+from etl.decisions.membership.assignment import AssignmentContext, Strategy, context_of
 from etl.edges.zookeeper.members import GroupMembers
 from etl.edges.zookeeper.physical_registry import unknown_registration
 from etl.edges.zookeeper.session import ZooKeeper
@@ -50,7 +50,7 @@ class SeenGroup:
 
     registrations: Mapping[str, Registration]
     partitions: Mapping[str, Collection[BrokerPartition]]
-    """Of each topic that counts for the share."""
+    """Of each topic that counts for the share, where it exists: a filter lets none pass that does not."""
 
     @property
     def context(self) -> AssignmentContext:
@@ -65,16 +65,25 @@ class WatchedGroup:
         self._zookeeper, self._dialect, self._bell = zookeeper, dialect, bell
         self._members, self._ids = GroupMembers(zookeeper, group), GroupPaths(group).consumer_ids
 
-    def read(self, topics: Collection[str]) -> SeenGroup:
-        """The group as it is now, with the partitions of these topics.
+    def read(self, topics: Collection[str], strategy: Strategy) -> SeenGroup:
+        """The group as it is now, with the partitions of these topics; of all that the group reads, where the strategy deals them together.
 
-        Raises SettingsError where a registration cannot be read by all of the group's consumers, so that no rebalance of theirs succeeds,
-        or where we do not know what it means; CorruptData for a count of partitions that is none.
+        An old consumer is not called when a topic changes that it does not read, and keeps what it has until the next event. We are called:
+        who keeps what it had is in the way of those who are, too. Raises SettingsError where a registration cannot be read by all of the
+        group's consumers, so that no rebalance of theirs succeeds, or where we do not know what it means; CorruptData for a count of
+        partitions that is none.
         """
         self._bell.silence()
         members, _ = self._children([self._ids, BROKER_IDS])  # where no broker was there, old consumers share anew once one is
         registrations = {member: self._parsed(member, payload) for member, payload in self._members.read(members).items()}
-        return SeenGroup(registrations, self._partitions(sorted(topics)))
+        counting = set(topics) | self._of_others(registrations) if strategy.deals_all_topics else topics
+        return SeenGroup(registrations, self._partitions(sorted(counting)))
+
+    def _of_others(self, registrations: Mapping[str, Registration]) -> set[str]:
+        """What the group's consumers read. The list of topics is watched while one of them has a filter."""
+        has_filter = any(isinstance(found.reads, FilteredTopics) for found in registrations.values())
+        existing = self._children([BROKER_TOPICS])[0] if has_filter else ()
+        return {topic for found in registrations.values() for topic in found.threads(existing)}
 
     def topics_allowed(self, wanted: TopicFilter) -> frozenset[str]:
         """The topics that are there now and pass. To be asked behind `read`, which silences the bell."""
@@ -93,9 +102,8 @@ class WatchedGroup:
         paths = [f"{BROKER_TOPICS}/{topic}" for topic in topics]
         if self._dialect is Dialect.JAFKA:
             return self._physical(topics, self._children(paths))
-        payloads = self._payloads(paths)
         return {topic: tuple(BrokerPartition(topic, number) for number in sorted(parse_replicas(payload)))
-                for topic, payload in zip(topics, payloads, strict=True)}
+                for topic, payload in zip(topics, self._payloads(paths), strict=True) if payload is not None}
 
     def _physical(self, topics: Sequence[str], brokers: Sequence[Collection[str]]) -> dict[str, Collection[BrokerPartition]]:
         """A broker that goes or comes between the two reads, or counts anew, has fired the watch."""
@@ -117,11 +125,11 @@ class WatchedGroup:
         found = self._watched(paths, lambda path: client.get_children_async(path, self._bell.call))
         return [list(names or ()) for names in found]
 
-    def _payloads(self, paths: Sequence[str]) -> list[bytes]:
-        """Of each znode; nothing where it is not there."""
+    def _payloads(self, paths: Sequence[str]) -> list[bytes | None]:
+        """Of each znode; None where it is not there."""
         client = self._zookeeper.client
         found = self._watched(paths, lambda path: client.get_async(path, self._bell.call))
-        return [answer[0] or b"" if answer else b"" for answer in found]
+        return [answer[0] or b"" if answer else None for answer in found]
 
     def _watched(self, paths: Sequence[str], ask: Callable[[str], Any]) -> list[Any]:
         """All asked before the first answer is awaited. A znode that is not there is watched until it is."""

@@ -7,11 +7,15 @@ Owns the order: look, so that a person sees what it comes to; then once more whi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from etl.commands.as_member import as_member
 from etl.commands.operator import Ruling, store_decided, told_stored
 from etl.commands.run import new_run_id
+from etl.decisions.among_members import (
+    foreseen_by_command, of_command, refuse_of_others, refuse_setting_theirs_back, refuse_void,
+)
 from etl.decisions.handing_over import as_left_to_others
 from etl.decisions.next_step import Repair, repaired
 from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL
@@ -47,6 +51,8 @@ class Restorable:
 
     lost: Lost
     says: tuple[str, ...]
+    moves: frozenset[BrokerPartition] = frozenset()
+    """The logs whose committed offset goes elsewhere."""
     positions: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Where each log goes on."""
     lives: Mapping[BrokerPartition, int] = field(default_factory=dict)
@@ -59,7 +65,7 @@ def look(settings: Settings, run_context: RunContext = ALONE) -> Restorable:
     Raises what stops a run but moved offsets, and NeedsDecision for physical logs of which only rows are left.
     """
     with open_world(settings, run_context, name=new_run_id()) as world:
-        return _restorable(world, _seen(world))
+        return _restorable(world, _seen(world, foreseen_by_command(world.observe(), settings)))
 
 
 def restore(settings: Settings, foreseen: Restorable, reason: str, run_context: RunContext = ALONE) -> Ruling:
@@ -70,8 +76,9 @@ def restore(settings: Settings, foreseen: Restorable, reason: str, run_context: 
     if foreseen.lost is Lost.NOTHING:
         return Ruling(foreseen.says[0], {"says": list(foreseen.says), "restored": foreseen.lost.value, "plan": None})
     run_id = new_run_id()
-    with open_world(settings, run_context, name=run_id) as world, world.driving(run_id):
-        snapshot = _seen(world)
+    with open_world(settings, run_context, name=run_id) as world, world.driving(run_id), as_member(world, settings) as share:
+        snapshot = _seen(world, replace(world.observe(), share=share))
+        refuse_of_others(foreseen.moves, snapshot)
         if _restorable(world, snapshot, foreseen) != foreseen:
             raise Owned("something went on since it was looked at", check="nothing; say it again, and look at what it says")
         if foreseen.lost is Lost.PLANS:
@@ -82,11 +89,11 @@ def restore(settings: Settings, foreseen: Restorable, reason: str, run_context: 
     return Ruling("\n".join(says), {"says": says, "restored": foreseen.lost.value, "plan": describe_plan(plan, None)})
 
 
-def _seen(world: LiveWorld) -> Snapshot:
-    snapshot = world.observe()
+def _seen(world: LiveWorld, snapshot: Snapshot) -> Snapshot:
     refuse_retired(snapshot.ledger)
     in_force = plan_in_force(snapshot.ledger, snapshot.table)
     refuse_another_dialect(in_force, world.settings)
+    refuse_setting_theirs_back(in_force, snapshot.committed, world.settings)
     return as_left_to_others(leave_to_owners(snapshot, world.settings), in_force, world.settings)
 
 
@@ -99,13 +106,14 @@ def _restorable(world: LiveWorld, snapshot: Snapshot, known: Restorable | None =
         is_stored = plan is not None and plan.number > ((snapshot.table.transaction_version or 0) if snapshot.table else 0)
         why = "the next run executes the stored plan" if is_stored else "ledger, offsets and table agree"
         return Restorable(lost, (f"there is nothing to restore: {why}",))
-    says = tuple(told_apart(apart(plan, snapshot)))
+    moves = apart(plan, snapshot)
+    says = tuple(told_apart(moves))
     if lost is Lost.LEDGER:
         newest = snapshot.ledger.newest
         knew = f"knows plan {newest.number} as the newest" if newest else "knows no plan"
         says = (f"ZooKeeper {knew}: the ledger is written anew from the table's commits up to plan {plan.number}",
                 *(() if newest or snapshot.pauses else (PAUSES_LOST,)), *says)
-    return Restorable(lost, says, dict(plan.positions))
+    return Restorable(lost, says, frozenset(moves), dict(plan.positions))
 
 
 def _rows_tell(world: LiveWorld, snapshot: Snapshot) -> Restorable:
@@ -123,7 +131,7 @@ def _rows_tell(world: LiveWorld, snapshot: Snapshot) -> Restorable:
         raise NeedsDecision(what, path=settings.table.path, check="table.path and source.topics; a newer copy of ZooKeeper")
     others = len(other_pipelines(settings.table.path, world.app_id))
     says = *told_rows(until, snapshot, others), *(() if snapshot.ledger.newest or snapshot.pauses else (PAUSES_LOST,))
-    return Restorable(Lost.PLANS, says, {log: at for log, (_, at) in until.items()},
+    return Restorable(Lost.PLANS, says, frozenset(until), {log: at for log, (_, at) in until.items()},
                       {log: life for log, (life, _) in until.items()})
 
 
@@ -133,11 +141,14 @@ def from_commits(world: World, snapshot: Snapshot, settings: Settings, reason: s
     if last is None:
         raise Owned("the table's log was cleaned up meanwhile", check="nothing; say it again")
     repair = repair_from(last, snapshot) if lost is Lost.LEDGER else Repair(last, lacks_record=snapshot.ledger.applied is None)
+    if snapshot.share:
+        repair = replace(repair, offsets=())  # they move with the plan
     finish_repair(world, repair, Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()))
     snapshot = repaired(snapshot, repair)
     stands = Standing(UpToDate(last, last.positions), last.positions)
-    plan = with_id(plan_set(stands, (), snapshot, settings, reason=reason, now_ms=now_ms()))
-    world.store(plan)
+    plan = plan_set(stands, (), snapshot, settings, reason=reason, now_ms=now_ms())
+    plan = with_id(of_command(plan, snapshot, settings))
+    refuse_void(world.store(plan))
     return plan
 
 
@@ -147,7 +158,7 @@ def _behind_rows(world: LiveWorld, snapshot: Snapshot, foreseen: Restorable, rea
     number = (snapshot.table.transaction_version or 0) if snapshot.table else 0
     taken, state = taken_from(OtherPipeline(world.app_id, number), until, snapshot, settings), state_of_itself(snapshot, settings)
     plan: dict[str, Any] = {"uid": ledger.uid or world.new_uid(), "now_ms": now_ms(), "reason": reason, "sets_back": True}
-    made = with_id(plan_taking_over(taken, state, snapshot, settings, **plan))
+    made = with_id(of_command(plan_taking_over(taken, state, snapshot, settings, **plan), snapshot, settings))
     known = state.plan.positions.keys() if isinstance(state, (Replay, Supersede)) else set()
     take_in(world.ledger, None, taken.positions, table_id=made.table_id or "", known=known, lives=taken.log_epochs)
     store_decided(world, made, state, ledger)

@@ -10,10 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from etl.commands.as_member import as_member
 from etl.commands.expected_rows import expected_rows, loaded_plans, read_both_ledgers
 from etl.commands.operator import Ruling, store_decided, told_stored
 from etl.commands.run import new_run_id
+from etl.decisions.among_members import foreseen_by_command, of_command, refuse_of_others, refuse_read_by_others
 from etl.decisions.coverage import without
+from etl.decisions.handing_over import told_by_command
 from etl.decisions.identity.accepting import Named
 from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.ownership import leave_to_owners
@@ -83,7 +86,7 @@ class Foreseen:
 def look(settings: Settings, wanted: Wanted) -> Foreseen:
     """What it would come to; nothing is stored, moved or locked. Raises what `offsets_set` would refuse."""
     with open_world(settings, ALONE) as world:
-        snapshot = _seen(world, world.observe(wanted.offsets_of))
+        snapshot = _seen(world, foreseen_by_command(world.observe(wanted.offsets_of), settings))
         stands = _stands(world, snapshot)
         snapshot = repaired(snapshot, repair_of(stands.state, snapshot))
         moves = moves_to(_targets(world, wanted, stands, snapshot), stands, snapshot)
@@ -92,7 +95,7 @@ def look(settings: Settings, wanted: Wanted) -> Foreseen:
 
 
 def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
-    """Store the plan that comes to what was foreseen; the next run executes it.
+    """Store the plan that comes to what was foreseen; the next run executes it. Among members the offset moves with it, of a log of ours.
 
     Raises Owned while somebody drives the pipeline, and where its positions have moved since they were looked at; SettingsError for an
     offset that a log does not have, NeedsDecision where rows would come twice, and what stops a run.
@@ -100,8 +103,8 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
     if not foreseen.moves:
         return Ruling(foreseen.says[0], {"says": foreseen.says, "moves": [], "plan": None})
     to, run_id = {move.log: move.to_offset for move in foreseen.moves}, new_run_id()
-    with open_world(settings, ALONE) as world, world.driving(run_id):
-        snapshot = _seen(world, world.observe(lambda log: [to[log]] if log in to else ()))
+    with open_world(settings, ALONE) as world, world.driving(run_id), as_member(world, settings) as share:
+        snapshot = _seen(world, replace(world.observe(lambda log: [to[log]] if log in to else ()), share=share))
         stands = _stands(world, snapshot)
         repair = repair_of(stands.state, snapshot)
         finish_repair(world, repair, Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()))
@@ -110,7 +113,9 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
         if moves != foreseen.moves:
             raise Owned("a run went on since the positions were looked at", check="nothing; say it again, and look at what it says")
         _refuse_loaded(world, moves, stands, snapshot)
-        plan = with_id(plan_set(stands, moves, snapshot, settings, reason=reason, now_ms=now_ms()))
+        refuse_of_others(to, snapshot)
+        plan = plan_set(stands, moves, snapshot, settings, reason=reason, now_ms=now_ms())
+        plan = with_id(of_command(plan, snapshot, settings))
         store_decided(world, plan, stands.state, snapshot.ledger)
     says = told_stored(plan, reason)
     says += foreseen.says
@@ -175,6 +180,9 @@ def _refuse_loaded(world: LiveWorld, moves: Iterable[Move], stands: Standing, sn
         return
     told = read_both_ledgers(world)
     loaded, led = loaded_plans(world, told, table)
+    told_by_plans = (hole for each in loaded for hole in each.plan.read_by_others)
+    theirs = *told.coverage.read_by_others, *told_by_plans, *told_by_command(stands.state)
+    refuse_read_by_others(asked, [hole for hole in theirs if hole.log_epoch == stands.old.log_epochs.get(hole.log, 0)])
     gone = [*told.coverage.vanished, *(one for each in loaded for one in each.plan.vanished), *stands.old.vanished]
     vanished: dict[tuple[BrokerPartition, int], list[tuple[int, int]]] = {}
     for one in gone:

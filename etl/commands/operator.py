@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.commands.acknowledged import accepted, accepted_beside, record_found
+from etl.commands.as_member import as_member
 from etl.commands.backfills import left_beside
 from etl.commands.run import new_run_id
 from etl.decisions.acceptance import is_recorded
+from etl.decisions.among_members import of_command, refuse_of_others, refuse_unsure_lives, refuse_void
 from etl.decisions.backfills.claiming import refuse_left_to_load
 from etl.decisions.byte_positions.misplaced_offsets import put_right
 from etl.decisions.foreign_commits import unacknowledged
@@ -54,11 +56,11 @@ class Ruling:
 
 
 def store_decided(world: LiveWorld, plan: Plan, state: PipelineState | None, ledger: Ledger) -> None:
-    """Store what an operator decided, in the place of a plan that is stored and not in the table."""
-    if isinstance(state, (Replay, Supersede)):
-        world.supersede(plan, ledger)
-    else:
-        world.store(plan)
+    """Store what an operator decided, in the place of a plan that is stored and not in the table.
+
+    Raises Owned where the group changed since it was decided: then nothing is stored.
+    """
+    refuse_void(world.supersede(plan, ledger) if isinstance(state, (Replay, Supersede)) else world.store(plan))
 
 
 def told_stored(plan: Plan, reason: str) -> list[str]:
@@ -192,8 +194,8 @@ def accept_log(settings: Settings, names: tuple[str, ...], reason: str, *, at: i
     """
     wanted = Accepting(tuple(parse_named(name) for name in names), reason, at, is_same_log)
     run_id = new_run_id()
-    with open_world(settings, ALONE) as world, world.driving(run_id):
-        snapshot = world.observe(wanted.offsets_of)
+    with open_world(settings, ALONE) as world, world.driving(run_id), as_member(world, settings) as share:
+        snapshot = replace(world.observe(wanted.offsets_of), share=share)
         state = where_we_stand(snapshot, settings)
         if isinstance(state, FirstRun):
             raise SettingsError("this pipeline has made no plan yet: there is nothing to accept", check="`etl plan CONF`")
@@ -205,7 +207,10 @@ def accept_log(settings: Settings, names: tuple[str, ...], reason: str, *, at: i
         repair = repair_of(state, snapshot)
         finish_repair(world, repair, Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()))
         snapshot = repaired(snapshot, repair)
-        plan = with_id(plan_reset(state, snapshot, settings, wanted, now_ms=now_ms()))
+        plan = plan_reset(state, snapshot, settings, wanted, now_ms=now_ms())
+        refuse_of_others(_moved_logs(plan, state), snapshot)
+        refuse_unsure_lives(state, _moved_logs(plan, state))
+        plan = with_id(of_command(plan, snapshot, settings))
         refuse_left_to_load(plan, state.last if isinstance(state, UpToDate) else state.plan, left_beside(world.ledger))
         store_decided(world, plan, state, snapshot.ledger)
     says = told_stored(plan, reason)

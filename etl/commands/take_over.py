@@ -11,17 +11,21 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from etl.commands.as_member import as_member
 from etl.commands.backfills import refuse_unfinished, refuse_without_backfills
 from etl.commands.operator import Ruling, store_decided
+from etl.commands.pipelines_of_table import is_us, pipelines_of, the_one
 from etl.commands.run import new_run_id
+from etl.decisions.among_members import of_command, refuse_of_others
 from etl.decisions.coverage import with_beside
+from etl.decisions.handing_over import as_left_to_others
 from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL, name_of, plan_of
 from etl.decisions.pausing import merged
 from etl.decisions.reconcile import is_of_another_era, naming_table, reconciled
 from etl.decisions.succession import Loaded, plan_taking_over, refuse_what_neither_loaded, state_of_itself
 from etl.decisions.taken import Taken, taken_from
-from etl.edges.delta.others import loaded_by, other_pipelines
+from etl.edges.delta.others import loaded_by
 from etl.edges.zookeeper.claims import ClaimsBeside
 from etl.edges.zookeeper.coverage import read_all_coverage, take_in
 from etl.edges.zookeeper.driver_lock import DriverLock
@@ -55,31 +59,34 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
     Raises SettingsError for a pipeline that the table does not know, NeedsDecision for one of another cluster.
     """
     run_id = new_run_id()
-    with open_world(settings, run_context, name=run_id) as world, world.driving(run_id):
-        snapshot = world.observe()
+    with open_world(settings, run_context, name=run_id) as world, world.driving(run_id), as_member(world, settings) as share:
+        snapshot = replace(world.observe(), share=share)
         withdrawn = _withdrawn(world, place, snapshot, run_id)
         if withdrawn:
             return withdrawn
-        other = _the_one(place, _pipelines_of(world, snapshot.table))
+        other = the_one(place, pipelines_of(world, snapshot.table))
         with naming_table(settings), _resting(world, other.app_id, run_id) as theirs:
             if theirs:
                 refuse_unfinished(theirs)
                 if snapshot.table:
                     refuse_without_backfills(theirs, other.app_id, snapshot.table, settings.table.path)
-            other = _the_one(other.app_id, _pipelines_of(world, snapshot.table))  # as it is now that it rests
+            other = the_one(other.app_id, pipelines_of(world, snapshot.table))  # as it is now that it rests
             left = _left_to(other, settings)
-            is_us = _is_us(other.app_id, settings)
-            state = state_of_itself(snapshot, settings) if is_us else _state_without(other.app_id, snapshot, settings)
+            is_itself = is_us(other.app_id, settings)
+            state = state_of_itself(snapshot, settings) if is_itself else _state_without(other.app_id, snapshot, settings)
             repair = repair_of(state, snapshot) if isinstance(state, UpToDate) else None
             finish_repair(world, repair, Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()))
             snapshot = repaired(snapshot, repair)
             is_apart = is_of_another_era(snapshot.ledger, snapshot.table)
+            snapshot = _as_left_to_others(theirs, other, snapshot, settings)
             taken = taken_from(other, {} if other.plan else _rows_until(world), snapshot, settings)
             coverage = _loaded_by_all(theirs, other, snapshot.table) if theirs else None
-            if state and not is_us and not isinstance(state, FirstRun):
+            if state and not is_itself and not isinstance(state, FirstRun):
                 _refuse_what_neither_loaded(world, taken, state, snapshot, coverage)
-            plan = with_id(plan_taking_over(
-                taken, state, snapshot, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=now_ms(), reason=reason))
+            plan = plan_taking_over(
+                taken, state, snapshot, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=now_ms(), reason=reason)
+            refuse_of_others(plan.positions, snapshot)
+            plan = with_id(of_command(plan, snapshot, settings))
             _take_in_pauses(world.ledger, theirs, {log.topic for log in taken.positions})
             _hand_over(world, None if left else theirs, snapshot, reason)
             known = set() if state is None or isinstance(state, FirstRun) else plan_of(state).positions.keys()
@@ -87,6 +94,16 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
             store_decided(world, plan, state, snapshot.ledger)
     given_up = {log: offset for log, offset in plan.positions.items() if is_apart and offset > taken.positions.get(log, 0)}
     return _ruling(plan, other, len(taken.positions), left, given_up, is_retired=bool(theirs) and not left)
+
+
+def _as_left_to_others(theirs: PlanLedger | None, other: OtherPipeline, snapshot: Snapshot, settings: Settings) -> Snapshot:
+    """Among members of one group the offsets beyond the other's positions are what further members read. Raises NeedsDecision."""
+    newest = theirs.read_ledger().newest if theirs else None
+    if newest and newest.handed_over and newest.number > other.number:
+        what = f"plan {newest.number} of {name_of(other.app_id)} was handed over and is not in the table: nobody else reads its ranges"
+        raise NeedsDecision(what, check="`etl run` with that pipeline's conf, which executes it; then say this again")
+    is_of_the_group = theirs is not None and other.app_id.split("/")[-2] == settings.group
+    return as_left_to_others(snapshot, other.plan, settings) if is_of_the_group else snapshot
 
 
 def _withdrawn(world: LiveWorld, place: str, snapshot: Snapshot, run_id: str) -> Ruling | None:
@@ -97,10 +114,10 @@ def _withdrawn(world: LiveWorld, place: str, snapshot: Snapshot, run_id: str) ->
     group, _, pipeline = f"{world.settings.group}/{place.strip('/')}".rpartition("/")
     ledger = PlanLedger(world.zookeeper, group.rpartition("/")[2], pipeline)
     us, name = snapshot.ledger.retired, f"{group.rpartition('/')[2]}/{pipeline}"
-    if _is_us(name, world.settings) or (us.taken_over_by if us else None) != name:
+    if is_us(name, world.settings) or (us.taken_over_by if us else None) != name:
         return None
     with DriverLock(world.zookeeper, *name.split("/")).driving(run_id, wait_s=world.settings.ownership.wait_for_driver_s):
-        there = next((one for one in _pipelines_of(world, snapshot.table) if one.app_id.endswith(f"/{name}")), None)
+        there = next((one for one in pipelines_of(world, snapshot.table) if one.app_id.endswith(f"/{name}")), None)
         if there and (there.plan is None or world.app_id in there.plan.taken or (there.topics or set()) & world.ledger.topics()):
             return None
         found = ledger.read_ledger()
@@ -181,7 +198,7 @@ def _rows_until(world: LiveWorld) -> Mapping[BrokerPartition, tuple[int, int]]:
 def _left_to(other: OtherPipeline, settings: Settings) -> list[str]:
     """The topics that stay with the other pipeline, which then stays in service. Raises SettingsError where it is of our group."""
     left = sorted(topic for topic in other.topics or () if not settings.source.topics.admits(topic))
-    if left and other.app_id.split("/")[-2] == settings.group and not _is_us(other.app_id, settings):
+    if left and other.app_id.split("/")[-2] == settings.group and not is_us(other.app_id, settings):
         what = f"{name_of(other.app_id)} loads topics, too, that this conf does not name: {', '.join(left)}"
         raise SettingsError(what, key="source.topics", check="name them all: two pipelines of one group cannot share what one of them had")
     return left
@@ -211,33 +228,11 @@ def _resting(world: LiveWorld, app_id: str, run_id: str) -> Iterator[PlanLedger 
     """The ledger of another pipeline, whose driver's lock is ours inside; None where our ZooKeeper has none. Raises Owned."""
     group, pipeline = app_id.split("/")[-2:]
     ledger = PlanLedger(world.zookeeper, group, pipeline)
-    if _is_us(app_id, world.settings) or ledger.read_ledger().uid is None:
+    if is_us(app_id, world.settings) or ledger.read_ledger().uid is None:
         yield None
         return
     with DriverLock(world.zookeeper, group, pipeline).driving(run_id, wait_s=world.settings.ownership.wait_for_driver_s):
         yield ledger
-
-
-def _pipelines_of(world: LiveWorld, table: Table | None) -> list[OtherPipeline]:
-    """All that have loaded into the table, this one among them."""
-    if table is None:
-        return []
-    us = [OtherPipeline(world.app_id, table.transaction_version)] if table.transaction_version else []
-    return [*other_pipelines(world.settings.table.path, world.app_id), *us]
-
-
-def _the_one(place: str, there: Sequence[OtherPipeline]) -> OtherPipeline:
-    found = [one for one in there if f"/{one.app_id}".endswith(f"/{place.strip('/')}")]
-    if len(found) != 1:
-        names = ", ".join(sorted("/".join(one.app_id.split("/")[1:]) for one in found or there)) or "none"
-        what = f"{'several pipelines of this name have' if found else 'no pipeline of this name has'} loaded into the table"
-        raise SettingsError(what, key="--from", check=f"say CLUSTER/GROUP/PIPELINE, one of: {names}")
-    return found[0]
-
-
-def _is_us(app_id: str, settings: Settings) -> bool:
-    """Whether it is this very pipeline, also under a name that the cluster had before."""
-    return app_id.split("/")[-2:] == [settings.group, settings.pipeline]
 
 
 def _state_without(app_id: str, snapshot: Snapshot, settings: Settings) -> PipelineState:

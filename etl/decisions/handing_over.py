@@ -54,6 +54,8 @@ def owned_logs(snapshot: Snapshot, settings: Settings) -> Collection[BrokerParti
     """What a member owns; where none has joined, as behind a command, all that has an offset. None: runs are no members."""
     if not is_member(settings):
         return None
+    if snapshot.share is None and is_left_handed_over(snapshot.ledger):
+        return frozenset()  # what is handed over is executed before anybody joins, and then it is looked again
     return snapshot.share.logs if snapshot.share else snapshot.committed.keys()
 
 
@@ -159,7 +161,8 @@ def refuse_in_the_place_of(plan: Plan) -> None:
 
 def as_left_to_others(snapshot: Snapshot, plan: Plan | None, settings: Settings) -> Snapshot:
     """The snapshot in which offsets of the group that others moved on are where `plan` left them: nobody sets those back, or the same
-    records are read by both. One that its log does not hold, or that may be of a log before a reset, stays as it is.
+    records are read by both. One that its log does not hold, or that may be of a log before a reset, stays as it is; of logs that others
+    own none is ours to judge.
     """
     if not is_member(settings) or plan is None:
         return snapshot
@@ -167,4 +170,5 @@ def as_left_to_others(snapshot: Snapshot, plan: Plan | None, settings: Settings)
     theirs = {
         log: plan.left(log) for log, found in snapshot.committed.items() if log in plan.positions and log not in reset
         and found.offset is not None and plan.positions[log] < found.offset <= (ends.get(log) or 0)}
+    theirs |= {log: plan.left(log) for log in plan.positions if snapshot.share and log not in snapshot.share.logs}
     return replace(snapshot, committed={**snapshot.committed, **theirs})

@@ -71,6 +71,10 @@ def moved_offset(plan: Plan, moved: Mapping[BrokerPartition, Committed], log: Br
     what = f"somebody else {'removed' if found is None else 'moved'} a committed offset: it is {found}, ours is {ours}"
     if others:
         what += f" (and {others} more)"
+    if is_read_on_by_others(plan, log, moved[log]):
+        check = ("ownership.mode: join, under which this pipeline's runs were members of the group: they go on behind what other members "
+                 "read since, and name it. Set back, it would be read by both; under source.on_moved: follow it is told lost")
+        return OffsetMoved(what, **log.place, offset=found, check=check)
     check = f"which other consumer of this group ran or who set it; set it back to {ours} ({RESTORE})"
     check += ", or allow it with source.on_moved: follow" if found is not None and found > ours else (
         ": to follow it would load rows twice")

@@ -60,7 +60,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a set position goes by: the newest plan, and where each log stands before it is set."""
+    """What a set position goes by: the newest plan, and where each log stands before it is set, behind what other members read."""
 
     state: UpToDate | Replay
     before: Mapping[BrokerPartition, int]
@@ -83,7 +83,7 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
         what = f"the table holds plan {state.plan.number}, which ZooKeeper does not have"
         raise NeedsDecision(what, check="`etl offsets restore CONF --from-table --reason ...`; then say this again")
     if isinstance(state, UpToDate):
-        return Standing(state, state.last.positions)
+        return Standing(state, {**state.last.positions, **state.passed})
     stored = state.plan
     refuse_in_the_place_of(stored)
     if stored.kind in (PlanKind.REPLAY, PlanKind.BACKFILL):
@@ -98,7 +98,7 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
         what = (f"plan {stored.number} is stored, which sets positions in the place of a plan that moved or began logs: where they were "
                 "before that the table's plan does not tell")
         raise NeedsDecision(what, check="`etl run CONF`, which executes it; then say this again")
-    return Standing(Replay(stored), base.positions)
+    return Standing(Replay(stored), {**base.positions, **{hole.log: hole.until_offset for hole in stored.read_by_others}})
 
 
 def position_now(log: BrokerPartition, stands: Standing, snapshot: Snapshot) -> int:
@@ -194,7 +194,7 @@ def plan_set(stands: Standing, moves: Collection[Move], snapshot: Snapshot, sett
         record_epochs={log: lineage for log, lineage in sharp.items() if log not in (moved if is_next else set_now)},
         vanished=() if is_next else old.vanished, took_over=None if is_next else old.took_over,
         tails=kept_tails(old, positions, snapshot) if moves else old.tails, cluster_id=snapshot.cluster_id, offsets_in=snapshot.offsets_in,
-        share=None, handed_over=None, read_by_others=tuple(hole for hole in told_by_command(stands.state) if hole.log not in set_now))
+        share=None, handed_over=None, read_by_others=told_by_command(stands.state))
 
 
 def _asked_of(stands: Standing) -> dict[str, Any]:

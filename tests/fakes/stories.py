@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from etl.commands.as_member import as_member
+from etl.decisions.among_members import of_command, refuse_of_others, refuse_unsure_lives, refuse_void
 from etl.decisions.backfills.claiming import refuse_left_to_load
 from etl.decisions.identity.accepting import Accepting, parse_named
 from etl.decisions.identity.reset import plan_reset
 from etl.decisions.next_step import repair_of, repaired
+from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import where_we_stand
 from etl.decisions.set_positions import moves_to, plan_set, refuse_loaded, standing, stretches_to_ask
 from etl.model.claims import ClaimState
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
-from etl.model.snapshot import Replay, UpToDate
+from etl.model.snapshot import Replay, Snapshot, UpToDate
 from etl.protocol.zookeeper.plan_documents import parse_plan, with_id
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
@@ -28,6 +32,7 @@ from etl.settings.sections import Settings
 from tests.builders import plain_settings
 from tests.fakes import fake_ledger
 from tests.fakes.fake_log import FakeLog, offset_of
+from tests.fakes.members import member_with
 from tests.fakes.outside import Outside
 from tests.fakes.physical_log import physical_log
 from tests.fakes.world import Crash, FakeWorld, When
@@ -155,33 +160,55 @@ def expired_plan(settings: Settings = SKIPPING) -> Outside:
 
 def accept(
     outside: Outside, *names: str, at_offset: int | None = None, is_same_log: bool = False, settings: Settings = SETTINGS,
-    at: At | None = None,
+    at: At | None = None, share: Collection[BrokerPartition] | None = None,
 ) -> Plan:
-    """What `etl plans accept-log` does with the outside."""
-    world = FakeWorld(outside, settings, at or (lambda step, when: None))
+    """What `etl plans accept-log` does with the outside; `share`: what it owns as a member of the group."""
+    world = _world_of_command(outside, settings, at, share)
     wanted = Accepting(tuple(map(parse_named, names)), "seen", at_offset, is_same_log)
-    snapshot = world.observe(wanted.offsets_of)
+    with as_member(world, settings) as owned:
+        return _accept(world, replace(world.observe(wanted.offsets_of), share=owned), settings, wanted, outside)
+
+
+def _accept(world: FakeWorld, snapshot: Snapshot, settings: Settings, wanted: Accepting, outside: Outside) -> Plan:
     state = where_we_stand(snapshot, settings)
     assert isinstance(state, (UpToDate, Replay))
     repair = repair_of(state, snapshot)
     finish_repair(world, repair, new_report())
     snapshot = repaired(snapshot, repair)
-    plan = with_id(plan_reset(state, snapshot, settings, wanted, now_ms=world.now_ms()))
+    plan = plan_reset(state, snapshot, settings, wanted, now_ms=world.now_ms())
+    old = state.last if isinstance(state, UpToDate) else state.plan
+    anew = [log for log, epoch in plan.log_epochs.items() if epoch != old.log_epochs.get(log, 0)]
+    refuse_of_others(anew, snapshot)
+    refuse_unsure_lives(state, anew)
+    plan = with_id(of_command(plan, snapshot, settings))
     claims = {one.claim.name: one.claim for one in snapshot.claims.backfills if one.claim.state is not ClaimState.GIVEN_UP}
     left = {name: left_of(claim, fake_ledger.stored_plans(outside.beside(name))) for name, claim in claims.items()}
     refuse_left_to_load(plan, state.last if isinstance(state, UpToDate) else state.plan, left)
-    if isinstance(state, Replay):
-        world.supersede(plan, snapshot.ledger)
-    else:
-        world.store(plan)
+    refuse_void(world.supersede(plan, snapshot.ledger) if isinstance(state, Replay) else world.store(plan))
     return plan
 
 
-def set_to(outside: Outside, settings: Settings = SETTINGS, at: At | None = None, **targets: int) -> Plan | None:
-    """What `etl offsets set` does with the outside; logs are named a, b and c. None: they are there already."""
+def set_to(
+    outside: Outside, settings: Settings = SETTINGS, at: At | None = None, share: Collection[BrokerPartition] | None = None, **targets: int,
+) -> Plan | None:
+    """What `etl offsets set` does with the outside; logs are named a, b and c. None: they are there already.
+
+    `share`: what it owns as a member of the group.
+    """
     named = {dict(zip("abc", outside.logs))[name]: to for name, to in targets.items()}
-    world = FakeWorld(outside, settings, at or (lambda step, when: None))
-    snapshot = world.observe(lambda log: [named[log]] if log in named else ())
+    world = _world_of_command(outside, settings, at, share)
+    with as_member(world, settings) as owned:
+        snapshot = replace(world.observe(lambda log: [named[log]] if log in named else ()), share=owned)
+        return _set_to(world, leave_to_owners(snapshot, settings) if owned else snapshot, settings, named, outside)
+
+
+def _world_of_command(outside: Outside, settings: Settings, at: At | None, share: Collection[BrokerPartition] | None) -> FakeWorld:
+    return FakeWorld(outside, settings, at or (lambda step, when: None), member=None if share is None else member_with(share))
+
+
+def _set_to(
+    world: FakeWorld, snapshot: Snapshot, settings: Settings, named: Mapping[BrokerPartition, int], outside: Outside,
+) -> Plan | None:
     state, newest = where_we_stand(snapshot, settings), snapshot.ledger.newest
     base = outside.plans.get(newest.number - 1) if newest else None
     stands = standing(state, parse_plan(base, path="plans") if base else None)
@@ -194,9 +221,7 @@ def set_to(outside: Outside, settings: Settings = SETTINGS, at: At | None = None
     refuse_loaded(moves, {}, {log: sum(of == log and start <= at < until for of, at in there) for log, (start, until) in asked.items()})
     if not moves:
         return None
-    plan = with_id(plan_set(stands, moves, snapshot, settings, reason="seen", now_ms=world.now_ms()))
-    if isinstance(stands.state, Replay):
-        world.supersede(plan, snapshot.ledger)
-    else:
-        world.store(plan)
+    refuse_of_others(named, snapshot)
+    plan = with_id(of_command(plan_set(stands, moves, snapshot, settings, reason="seen", now_ms=world.now_ms()), snapshot, settings))
+    refuse_void(world.supersede(plan, snapshot.ledger) if isinstance(stands.state, Replay) else world.store(plan))
     return plan

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 
+from etl.commands.as_member import as_member
 from etl.commands.offsets_restore import from_commits
+from etl.decisions.among_members import refuse_read_by_others, refuse_setting_theirs_back
+from etl.decisions.backfills.backfilling import Asked
 from etl.decisions.handing_over import as_left_to_others
 from etl.decisions.next_step import plan_superseding, repair_of, repaired
 from etl.decisions.reconcile import where_we_stand
 from etl.decisions.replaying import plan_replay
-from etl.errors import NeedsDecision, OffsetMoved
+from etl.errors import NeedsDecision, OffsetMoved, Owned
 from etl.model.logs import BrokerPartition
 from etl.model.losses import Loss, LossReason, ReadByOthers
 from etl.model.snapshot import Supersede, UpToDate
+from etl.run.backfill import Beginning, look_ahead
 from etl.run.ingest import ingest
+from etl.settings.backfills import settings_of_backfill
 from etl.settings.policies import OwnershipMode
 from etl.settings.sections import Settings
+from tests.fakes.backfill_stories import asked
 from tests.fakes.members import Others, member_with
 from tests.fakes.outside import Outside
 from tests.fakes.stories import LOGS, At, accept, crash_at, grow, new_report, outside_of, set_to, settings_of
@@ -73,15 +80,109 @@ def test_a_run_that_claims_behind_one_that_joined_moves_no_offset_of_others_back
     assert outside.offsets == before
 
 
-def test_a_position_that_is_set_leaves_offsets_of_others_and_names_what_they_read() -> None:
+def test_a_position_that_is_set_moves_the_offset_with_the_plan_leaves_those_of_others_and_names_what_they_read() -> None:
     outside, others = read_on_by_others()
     before = outside.offsets[A]
     grow(outside, 1, 1)
-    plan = set_to(outside, SETTINGS, b=8)
-    assert plan and (plan.handed_over, plan.share, plan.offsets_to_move) == (None, None, (B,))
-    assert plan.read_by_others == (ReadByOthers(A, 5, 7),) and outside.offsets[A] == before
+    plan = set_to(outside, SETTINGS, share=[A, B], b=8)
+    assert plan and (plan.handed_over, plan.offsets_to_move, plan.offsets_to_hand_over) == (True, (), (B,))
+    assert plan.read_by_others == (ReadByOthers(A, 5, 7),) and outside.offsets[A] == before and outside.offsets[B][0] == 8
+    assert outside.owners == {}, "the command has left the group"
     run(outside, [A, B])
     assert outside.offsets[A][0] == 10 and not {place for log, place in outside.rows() if log == A} & others.read[A]
+
+
+def test_what_a_position_passes_over_begins_where_others_ended() -> None:
+    outside, others = read_on_by_others()
+    plan = set_to(outside, SETTINGS, share=[A, B], a=9)
+    assert plan and plan.losses == (Loss(A, 7, 9, LossReason.SKIPPED),) and plan.read_by_others == (ReadByOthers(A, 5, 7),)
+    run(outside, [A, B])
+    assert not {place for log, place in outside.rows() if log == A} & others.read[A]
+
+
+def test_the_position_of_a_log_of_another_member_is_not_set() -> None:
+    outside, others = read_on_by_others()
+    before = outside.newest_plan(), dict(outside.offsets)
+    others.own(A)
+    with pytest.raises(Owned, match="the partition is owned by group_consumer-1-0"):
+        set_to(outside, SETTINGS, share=[B], a=9)
+    assert (outside.newest_plan(), dict(outside.offsets)) == before
+
+
+def test_a_command_whose_log_others_take_before_it_stores_moves_nothing_and_says_so() -> None:
+    outside, others = read_on_by_others()
+    grow(outside, 2, 2)
+    before = outside.newest_plan(), dict(outside.offsets)
+
+    def meanwhile(step: str, when: When) -> None:
+        if (step, when) == ("store plan", When.BEFORE):
+            others.own(B)
+
+    with pytest.raises(Owned, match="the group changed while it was looked at"):
+        set_to(outside, SETTINGS, meanwhile, [A, B], b=8)
+    assert (outside.newest_plan(), dict(outside.offsets)) == before
+
+
+@pytest.mark.parametrize("when", When)
+def test_a_command_that_dies_as_it_stores_has_done_all_or_nothing_and_a_run_goes_on(when: When) -> None:
+    outside, others = read_on_by_others()
+    grow(outside, 2, 2)
+    with pytest.raises(Crash):
+        set_to(outside, SETTINGS, crash_at("store plan", when), [A, B], b=8)
+    assert outside.offsets[B][0] == (8 if when is When.AFTER else 7)
+    outside.owners.clear()
+    others.own(B)
+    others.consume(B, 1)
+    outside.owners.clear()
+    run(outside, [A, B])
+    run(outside, [A, B])
+    ours = {place for log, place in outside.rows() if log == B}
+    assert ours | others.read[B] == set(range(9)) - ({7} if when is When.AFTER else set()) and not ours & others.read[B]
+
+
+def test_nobody_goes_back_over_what_others_read() -> None:
+    holes = [ReadByOthers(A, 5, 7)]
+    refuse_read_by_others({A: (7, 9), B: (0, 9)}, holes)
+    with pytest.raises(NeedsDecision, match="other members of the group read offsets 5 to 7") as refused:
+        refuse_read_by_others({A: (6, 9)}, holes)
+    assert refused.value.check and refused.value.check.startswith("--to 7")
+
+
+def test_a_log_that_is_accepted_as_another_one_moves_its_offset_with_the_plan_and_only_if_it_is_ours() -> None:
+    outside = outside_of(5, 3)
+    outside.topic_ids = {"clicks": "one"}
+    run(outside, [A, B])
+    outside.topic_ids = {"clicks": "another"}
+    outside.logs = {log: replace(outside.logs[log].made_again(), end=end) for log, end in ((A, 4), (B, 2))}
+    with pytest.raises(Owned, match="owned by another member of the group"):
+        accept(outside, "clicks", settings=SETTINGS, share=[B])
+    plan = accept(outside, "clicks", settings=SETTINGS, share=[A, B])
+    assert plan.handed_over and [outside.offsets[log][0] for log in (A, B)] == [0, 0]
+    run(outside, [A, B])
+    run(outside, [A, B])
+    assert [outside.offsets[log][0] for log in (A, B)] == [4, 2] and len(outside.keys()) == 5 + 3 + 4 + 2
+
+
+def test_a_run_that_finds_what_was_handed_over_without_its_record_judges_no_offset_of_others() -> None:
+    outside = outside_of(5, 3)
+    run(outside, [A, B])
+    grow(outside, 4, 4)
+    with pytest.raises(Crash):
+        run(outside, [A, B], crash_at("record", When.BEFORE))
+    outside.owners.clear()
+    Others(outside).own(A)
+    outside.move_offset(A, 1)
+    run(outside, [B])
+    assert len(outside.rows()) == 16
+
+
+def test_offsets_that_others_moved_on_are_restored_by_a_member_alone() -> None:
+    outside, _ = read_on_by_others()
+    newest, committed = outside.newest_plan(), outside.committed()
+    refuse_setting_theirs_back(newest, committed, SETTINGS)
+    with pytest.raises(NeedsDecision, match="clicks:0 is at 7, ours is 5") as refused:
+        refuse_setting_theirs_back(newest, committed, settings_of())
+    assert refused.value.check and "ownership.mode: join" in refused.value.check
 
 
 def test_a_replay_moves_no_offset_of_others() -> None:
@@ -99,12 +200,27 @@ def test_restored_offsets_are_those_that_went_back_and_none_that_others_moved_on
     outside.move_offset(B, 1)
     with pytest.raises(OffsetMoved):
         run(outside, [A, B])
-    world = FakeWorld(outside, SETTINGS)
-    seen = world.observe()
-    from_commits(world, as_left_to_others(seen, seen.ledger.newest, SETTINGS), SETTINGS, "restored", "run-1")
+    world = FakeWorld(outside, SETTINGS, member=member_with([A, B]))
+    with as_member(world, SETTINGS) as share:
+        seen = replace(world.observe(), share=share)
+        plan = from_commits(world, as_left_to_others(seen, seen.ledger.newest, SETTINGS), SETTINGS, "restored", "run-1")
+    assert plan.offsets_to_hand_over == (B,) and outside.offsets[B][0] == 7
     run(outside, [A, B])
     run(outside, [A, B])
     refuse_read_by_both(outside, others)
+
+
+def test_a_backfill_of_what_is_missing_leaves_what_others_read_and_one_that_names_it_says_so() -> None:
+    outside, _ = read_on_by_others()
+    run(outside, [A, B])
+    own = settings_of_backfill(SETTINGS, "old")
+
+    def ahead(asked: Asked) -> Beginning:
+        return look_ahead(FakeWorld(outside, SETTINGS), SETTINGS, own, asked)
+
+    assert not ahead(asked(0, 9, "clicks:0", only_missing=True)).claim.stretches
+    found = ahead(asked(5, 7, "clicks:0"))
+    assert (found.claim.stretches, found.read_by_others) == ({A: ((5, 7),)}, 2)
 
 
 def handed_over_and_left() -> Outside:

@@ -1,0 +1,24 @@
+"""A command that moves the group's offsets is a member of the group while it looks and stores its plan, where runs are members."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from etl.decisions.among_members import joins_for_commands
+from etl.model.membership import Share
+from etl.run.world import World
+from etl.settings.sections import Settings
+
+
+@contextlib.contextmanager
+def as_member(world: World, settings: Settings) -> Iterator[Share | None]:
+    """Inside, what the share names is ours; None: commands by this conf are no members. Raises as `Member.join`."""
+    member = world.member() if joins_for_commands(settings) else None
+    if member is None:
+        yield None
+        return
+    try:
+        yield member.join()
+    finally:
+        member.leave()

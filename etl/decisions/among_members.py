@@ -1,0 +1,102 @@
+"""What a command that moves the group's offsets does among the group's members, under `ownership.mode: join`. Pure functions of values.
+
+A run moves offsets of its own share alone, in one step with its plan (ADR 27), and so does a command among members in ZooKeeper: it joins
+the group, and its plan is handed over as it is stored. The next run executes it, and moves nothing any more.
+
+    a log whose offset the command moves    means
+    ------------------------------------    ------------------------------------------------------------------------------------------
+    of our share                            its offset moves with the plan
+    of another member                       Owned: that one reads on from where it is, whatever anybody writes beside it
+    that others read since our last plan    a stretch with a name; a command goes back over none of it, or both would have it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from etl.decisions.handing_over import as_if_alone, is_member, of_member
+from etl.decisions.moved_offsets import is_read_on_by_others, of_another_log
+from etl.decisions.ownership import owned_by
+from etl.errors import NeedsDecision, Owned
+from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
+from etl.model.logs import BrokerPartition
+from etl.model.losses import ReadByOthers
+from etl.model.membership import Void
+from etl.model.plans import Plan
+from etl.model.snapshot import Replay, Snapshot, UpToDate
+from etl.protocol.stretches import render_log
+from etl.settings.sections import Settings
+
+_ANOTHER = "another member of the group"
+
+
+def joins_for_commands(settings: Settings) -> bool:
+    """Whether a command is a member while it looks and stores: where its plan and the group's offsets move in one step."""
+    return is_member(settings) and settings.offsets.storage is OffsetsStorage.ZOOKEEPER
+
+
+def foreseen_by_command(snapshot: Snapshot, settings: Settings) -> Snapshot:
+    """What a command would see that owned every log: nobody has joined where it is only said what it would come to."""
+    return as_if_alone(snapshot, settings) if joins_for_commands(settings) else snapshot
+
+
+def refuse_of_others(logs: Collection[BrokerPartition], snapshot: Snapshot) -> None:
+    """Refuse to move offsets of logs that the group gives to others; what exists no more nobody owns. Raises Owned."""
+    if snapshot.share is None:
+        return
+    there = {*snapshot.extents, *snapshot.extents_left_alone, *snapshot.leaderless, *snapshot.owners}
+    theirs = there.intersection(logs) - snapshot.share.logs
+    if theirs:
+        first = "its offset is to move, and whoever has it reads on from where it is: "
+        raise owned_by({log: snapshot.owners.get(log, _ANOTHER) for log in theirs}, first=first)
+
+
+def of_command(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
+    """The plan of a command, without its id: handed over as it is stored, where runs are members; the same, where they are none.
+
+    What it expects of the offsets of its share is what they are now, also in the place of a plan that saw something else.
+    """
+    found = of_member(plan, snapshot, settings)
+    if found.share is None or not found.handed_over:
+        return found
+    now = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in found.share.logs}
+    return replace(found, seen={**found.seen, **now})
+
+
+def refuse_void(void: Void | None) -> None:
+    """Nothing was stored: somebody came between the look and the hand-over. Raises Owned."""
+    if void:
+        raise Owned(f"the group changed while it was looked at: {void.why}", check="nothing was stored or moved; say it again")
+
+
+def refuse_read_by_others(back: Mapping[BrokerPartition, tuple[int, int]], read: Collection[ReadByOthers]) -> None:
+    """Refuse to go back (`back`: from, until, of the logs' present life) over what other members read. Raises NeedsDecision."""
+    for hole in sorted(read, key=lambda hole: (hole.log, -hole.until_offset)):
+        start, until = back.get(hole.log, (0, 0))
+        if max(start, hole.from_offset) < min(until, hole.until_offset):
+            what = f"other members of the group read offsets {hole.from_offset} to {hole.until_offset}: both would have them"
+            check = f"--to {hole.until_offset}, or further on: what lies before that is theirs"
+            raise NeedsDecision(what, **hole.log.place, offset=start, check=check)
+
+
+def refuse_unsure_lives(state: UpToDate | Replay, anew: Collection[BrokerPartition]) -> None:
+    """Refuse to begin a log anew (`anew`) whose offset others moved on: whether it is one of the log of now nobody can tell.
+
+    Raises OffsetMoved.
+    """
+    moved = sorted(state.passed.keys() & set(anew)) if isinstance(state, UpToDate) else ()
+    if moved and isinstance(state, UpToDate):
+        raise of_another_log(state.last, state.passed[moved[0]], moved[0], None)
+
+
+def refuse_setting_theirs_back(plan: Plan | None, committed: Mapping[BrokerPartition, Committed], settings: Settings) -> None:
+    """Refuse to restore offsets in another mode behind a plan of a member, where others have read on since. Raises NeedsDecision."""
+    if plan is None or is_member(settings):
+        return
+    for log, found in sorted(committed.items()):
+        if log in plan.positions and is_read_on_by_others(plan, log, found):
+            what = (f"plan {plan.number} was handed over by a member of the group, and other members have read on since: {render_log(log)} "
+                    f"is at {found.offset}, ours is {plan.positions[log]}")
+            check = "ownership.mode: join, under which restoring leaves what they read to them, and the next run goes on behind it"
+            raise NeedsDecision(what, **log.place, offset=found.offset, check=check)

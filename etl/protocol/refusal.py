@@ -20,6 +20,8 @@ class Meaning(Enum):
     NO_COORDINATOR_YET = "nobody keeps this group's offsets yet, or whoever does still loads them"
     REBALANCING = "the group divides its logs anew: its members join again"
     OLD_GENERATION = "the group has divided its logs anew since"
+    NO_SUCH_GROUP = "there is no group of this name, or it is one of the other protocol"
+    SWITCHED_OFF = "brokers of this version, or with these features, do nothing of the kind"
     UNKNOWN_MEMBER = "nobody of this id is a member of the group"
     ID_REQUIRED = "a new member joins again with the id that it is given here"
     FENCED = "another process is the static member of this name by now"

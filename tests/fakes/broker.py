@@ -53,10 +53,11 @@ from kafka.protocol.metadata import (
 )
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
+from etl.protocol.generations.kafka.group_membership.consumer import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from tests.fakes.frames import exactly
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS, LOG_DIRS = 0, 1, 2, 3, 8, 9, 10, 18, 35
-CONFIGS, LEADER_EPOCHS, PRODUCERS, TRANSACTIONS, TRANSACTION_LIST, GROUPS = 32, 23, 61, 65, 66, 15
+CONFIGS, LEADER_EPOCHS, PRODUCERS, TRANSACTIONS, TRANSACTION_LIST, GROUPS, CONSUMER_GROUPS = 32, 23, 61, 65, 66, 15, 69
 KAFKA_3_9 = {PRODUCE: (0, 11), FETCH: (0, 17), LIST_OFFSETS: (0, 9), METADATA: (0, 12), OFFSET_COMMIT: (0, 9), OFFSET_FETCH: (0, 9),
              FIND_COORDINATOR: (0, 6), GROUPS: (0, 5), API_VERSIONS: (0, 4), LEADER_EPOCHS: (2, 4), CONFIGS: (1, 4), LOG_DIRS: (0, 4),
              PRODUCERS: (0, 0), TRANSACTIONS: (0, 0), TRANSACTION_LIST: (0, 1)}
@@ -155,6 +156,10 @@ class World:
         self.group_state, self.group_type = "Stable", "consumer"
         self.members: dict[str, bytes] = {}
         """Id and assignment of each member of whatever group is asked for."""
+        self.consumer_members: dict[str, tuple[list[tuple[str, int]], list[tuple[str, int]]]] = {}
+        """Of whatever group is asked for, which is one of the consumer protocol then: what each member has, and what it is to have."""
+        self.no_consumer_group = 69
+        """The code of the answer where there is none."""
         self.changed = threading.Condition()
 
     def fences(self, request: Any) -> int:
@@ -421,6 +426,25 @@ class FakeBroker:
     def _fences(self, request: Any) -> int:
         return self.world.fences(request)
 
+    def _consumer_groups(self, request: Any, version: int) -> Any:
+        kind = ConsumerGroupDescribeResponse.DescribedGroup
+        now, target = kind.Member.Assignment, kind.Member.TargetAssignment
+
+        def grouped(place: Any, logs: list[tuple[str, int]]) -> list[Any]:
+            return [place(topic_id=UUID(int=7), topic_name=topic, partitions=[number]) for topic, number in logs]
+
+        members = self.world.consumer_members if self.world.coordinator == self.broker_id else {}
+        return ConsumerGroupDescribeResponse(throttle_time_ms=0, groups=[kind(
+            error_code=0 if members else self.world.no_consumer_group, error_message=None, group_id=request.group_ids[0],
+            group_state=self.world.group_state,
+            group_epoch=1, assignment_epoch=1, assignor_name="uniform", members=[
+                kind.Member(
+                    member_id=name, instance_id=None, rack_id=None, member_epoch=1, client_id="c", client_host="/10.0.0.7",
+                    subscribed_topic_names=[], subscribed_topic_regex=None, member_type=1,
+                    assignment=now(topic_partitions=grouped(now.TopicPartitions, has)),
+                    target_assignment=target(target_partitions=grouped(target.TargetPartitions, gets)))
+                for name, (has, gets) in members.items()])])
+
     def _offset_commit(self, request: Any, version: int) -> Any:
         kind = OffsetCommitResponse.OffsetCommitResponseTopic
         code = self._refusal(OFFSET_COMMIT) or self._fences(request)
@@ -519,6 +543,7 @@ _ANSWERS: dict[int, tuple[Any, Callable[[FakeBroker, Any, int], Any]]] = {
     OFFSET_FETCH: (OffsetFetchRequest, FakeBroker._offset_fetch),
     FIND_COORDINATOR: (FindCoordinatorRequest, FakeBroker._find_coordinator),
     GROUPS: (DescribeGroupsRequest, FakeBroker._groups),
+    CONSUMER_GROUPS: (ConsumerGroupDescribeRequest, FakeBroker._consumer_groups),
     API_VERSIONS: (ApiVersionsRequest, FakeBroker._api_versions),
     LEADER_EPOCHS: (OffsetForLeaderEpochRequest, FakeBroker._leader_epochs),
     CONFIGS: (DescribeConfigsRequest, FakeBroker._configs),

@@ -28,7 +28,7 @@ from etl.model.losses import Loss, LossReason
 from etl.model.plans import OffsetRange, PlanKind
 from etl.model.receipts import Applied, Receipt
 from etl.protocol.generations.kafka.fetch import VERSIONS
-from etl.protocol.generations.kafka.group_membership.consumer import ConsumerGroupHeartbeatResponse
+from etl.protocol.generations.kafka.group_membership.consumer import ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatResponse
 from etl.protocol.generations.kafka.group_membership.subscriptions import render_assignment, render_subscription
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.group_messages import Subscription
@@ -110,6 +110,8 @@ def _of_groups_and_folders(api: Api, version: int) -> Any:
                 group.DescribedGroupMember(
                     member_id="c-1", group_instance_id=None, client_id="c", client_host="/10.0.0.7", member_metadata=b"",
                     member_assignment=bytes.fromhex("0000 00000001 0006 636c69636b73 00000002 00000003 00000004 ffffffff"))])])
+    if api is Api.CONSUMER_GROUP_DESCRIBE:
+        return _of_a_consumer_group()
     if api in (Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.CONSUMER_GROUP_HEARTBEAT):
         return _of_members(api)
     if api in (Api.DESCRIBE_PRODUCERS, Api.LIST_TRANSACTIONS, Api.DESCRIBE_TRANSACTIONS):
@@ -126,6 +128,20 @@ def _of_groups_and_folders(api: Api, version: int) -> Any:
     return DescribeLogDirsResponse(throttle_time_ms=0, error_code=0, results=[folder(
         error_code=0, log_dir="/logs", total_bytes=-1, usable_bytes=-1, topics=[held(name="clicks", partitions=[
             held.DescribeLogDirsPartition(partition_index=3, partition_size=99, offset_lag=0, is_future_key=False)])])])
+
+
+def _of_a_consumer_group() -> Any:
+    group = ConsumerGroupDescribeResponse.DescribedGroup
+    member = group.Member
+    now, target = member.Assignment, member.TargetAssignment
+    return ConsumerGroupDescribeResponse(throttle_time_ms=0, groups=[group(
+        error_code=0, error_message=None, group_id="g", group_state="Stable", group_epoch=3, assignment_epoch=3, assignor_name="uniform",
+        members=[member(
+            member_id="c-1", instance_id=None, rack_id=None, member_epoch=3, client_id="c", client_host="/10.0.0.7",
+            subscribed_topic_names=["clicks"], subscribed_topic_regex=None, assignment=now(topic_partitions=[
+                now.TopicPartitions(topic_id=UUID(int=1), topic_name="clicks", partitions=[3])]),
+            target_assignment=target(target_partitions=[
+                target.TargetPartitions(topic_id=UUID(int=1), topic_name="clicks", partitions=[4])]), member_type=1)])])
 
 
 SUBSCRIPTIONS = tuple(render_subscription(told) for told in (

@@ -100,6 +100,7 @@ _PARSERS: dict[Api, Callable[[Any], object]] = {
     Api.DESCRIBE_TRANSACTIONS: transactions.parse_transactions, Api.DESCRIBE_GROUPS: groups.parse_group,
     Api.JOIN_GROUP: classic.parse_join, Api.SYNC_GROUP: classic.parse_sync, Api.HEARTBEAT: classic.parse_heartbeat,
     Api.LEAVE_GROUP: classic.parse_leave, Api.CONSUMER_GROUP_HEARTBEAT: consumer.parse_consumer_heartbeat,
+    Api.CONSUMER_GROUP_DESCRIBE: consumer.parse_consumer_group,
 }
 _PARSERS_OF_MANY_LOGS: dict[Api, Callable[..., many_logs.Told[Any]]] = {
     Api.LIST_OFFSETS: many_logs.parse_offsets, Api.OFFSET_FOR_LEADER_EPOCH: many_logs.parse_epoch_ends,

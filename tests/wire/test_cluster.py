@@ -16,8 +16,8 @@ from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Isolation,
 from etl.protocol.refusal import Meaning
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
-    CONFIGS, FIND_COORDINATOR, GROUPS, LEADER_EPOCHS, LIST_OFFSETS, LOG_DIRS, METADATA, PRODUCERS, TRANSACTION_LIST, TRANSACTIONS,
-    FakeBroker, FakeLog, World, as_it_is,
+    CONFIGS, CONSUMER_GROUPS, FIND_COORDINATOR, GROUPS, LEADER_EPOCHS, LIST_OFFSETS, LOG_DIRS, METADATA, PRODUCERS, TRANSACTION_LIST,
+    TRANSACTIONS, FakeBroker, FakeLog, World, as_it_is,
 )
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
@@ -304,6 +304,22 @@ def test_what_the_members_of_a_group_read_is_not_known_while_they_divide_it_or_d
     world = brokers[0].world
     world.coordinator, world.members, world.group_state, world.group_type = 1, {"c-1": b"whatever it is"}, state, kind
     assert members_of(brokers, cluster) == KafkaGroup({"c-1 at 10.0.0.7": None})
+
+
+@pytest.mark.parametrize(("state", "expected"), [
+    ("Stable", frozenset({LOGS[0], LOGS[3]})), ("Reconciling", frozenset({LOGS[0], LOGS[3]})), ("Assigning", None)])
+def test_the_members_of_a_group_of_the_consumer_protocol_are_told_with_what_each_reads_or_is_about_to(
+        state: str, expected: frozenset[BrokerPartition] | None) -> None:
+    with FakeBroker(versions={CONSUMER_GROUPS: (0, 1)}) as broker, Cluster([(broker.host, broker.port)], timeout_s=5) as cluster:
+        broker.world.coordinator, broker.world.group_state = 1, state
+        one = [Broker(broker.broker_id, broker.host, broker.port)]
+        for code in (69, 35):
+            broker.world.no_consumer_group = code
+            assert cluster.members_of("g", one) == KafkaGroup(), "no group of either protocol, or none can be"
+        broker.world.no_consumer_group = 30
+        assert cluster.members_of("g", one) == KafkaGroup(unknown="GROUP_AUTHORIZATION_FAILED")
+        broker.world.consumer_members = {"c-1": ([("demo", 0)], [("demo", 0), ("demo", 3)])}
+        assert cluster.members_of("g", one) == KafkaGroup({"c-1 at 10.0.0.7": expected})
 
 
 def test_a_group_that_we_may_not_describe_is_not_known(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:

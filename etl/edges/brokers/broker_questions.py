@@ -19,8 +19,10 @@ from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retentio
 from etl.protocol.generations.dialect import Dialect, Request
 from etl.protocol.group_messages import SpokenMembership
 from etl.protocol.messages import ClusterMetadata, ToldEpochEnds, ToldMembers
-from etl.protocol.refusal import Refusal
+from etl.protocol.refusal import Meaning, Refusal
 from etl.settings.fetch_sizes import MIB, TIMEOUT_S
+
+_NO_GROUP = (Meaning.NO_SUCH_GROUP, Meaning.SWITCHED_OFF)
 
 
 class BrokerQuestions:
@@ -135,13 +137,17 @@ class BrokerQuestions:
         return self._ask(lambda dialect: dialect.epoch_ends(epochs, current))
 
     def members_of(self, group: str) -> ToldMembers:
-        """Who is in Kafka's group with the logs that each reads; only the group's coordinator knows.
+        """Who is in Kafka's group with the logs that each reads, by either protocol; only the group's coordinator knows.
 
         Nobody, where brokers keep no groups (before 0.9).
         """
         if not self._dialect().keeps_groups:
             return ToldMembers(None, {})
-        return self._ask(lambda dialect: dialect.members_of(group))
+        told = self._ask(lambda dialect: dialect.members_of(group))
+        if told.members or not self._dialect().keeps_consumer_groups or (told.refusal and told.refusal.meaning not in _NO_GROUP):
+            return told
+        newer = self._ask(lambda dialect: dialect.consumer_members_of(group))  # a group of that protocol is none to the other question
+        return ToldMembers(None, {}) if newer.refusal and newer.refusal.meaning in _NO_GROUP else newer
 
     def create_topic(self, topic: str, partitions: int) -> int:
         """Make a topic on this broker, or enlarge it: how many partitions it has there. Raises SettingsError but for a Jafka."""

@@ -129,8 +129,8 @@ class Cluster(LogMoments):
     def members_of(self, group: str, brokers: Collection[Broker]) -> KafkaGroup:
         """Who is alive in Kafka's own group of this name: one DescribeGroups to every broker, of which its coordinator answers.
 
-        Who that is is not asked: where there never was a group, FindCoordinator makes the topic __consumer_offsets. Groups of the newer
-        protocol (KIP-848) are not told. No failure of this question stops a run; it says why nobody could tell.
+        Who that is is not asked: where there never was a group, FindCoordinator makes the topic __consumer_offsets. A group of the newer
+        protocol (KIP-848) is told by a second question to the coordinator. No failure of either stops a run; it says why nobody can tell.
         """
 
         def ask(consumer: SimpleConsumer, group: str) -> ToldMembers | EtlError:

@@ -172,8 +172,17 @@ class Dialect(Protocol):
         self._cannot("tell who keeps a group's offsets")
 
     def members_of(self, group: str) -> Request[ToldMembers]:
-        """Who is in a group."""
+        """Who is in a group of the classic protocol; a group of the consumer protocol (KIP-848) has nobody, by this question."""
         self._cannot("tell who is in a group")
+
+    @property
+    def keeps_consumer_groups(self) -> bool:
+        """Whether there may be groups of the consumer protocol."""
+        return False
+
+    def consumer_members_of(self, group: str) -> Request[ToldMembers]:
+        """Who is in a group of that protocol; a refusal says that there is none of this name."""
+        self._cannot("tell who is in a group of the consumer protocol")
 
     # Membership in a group, which its coordinator is asked for
 

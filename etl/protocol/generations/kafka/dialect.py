@@ -262,6 +262,14 @@ class KafkaDialect(Dialect):
         return self._request(Api.DESCRIBE_GROUPS, groups.groups_fields(group),
                              lambda response: groups.parse_group(response, broker=self._address, group=group))
 
+    @property
+    def keeps_consumer_groups(self) -> bool:
+        return versions.is_spoken(Api.CONSUMER_GROUP_DESCRIBE, self._spoken)
+
+    def consumer_members_of(self, group: str) -> Request[ToldMembers]:
+        return self._request(Api.CONSUMER_GROUP_DESCRIBE, consumer.consumer_group_fields(group),
+                             lambda response: consumer.parse_consumer_group(response, broker=self._address, group=group))
+
     def join_group(self, wanted: JoinRequest) -> Request[Joined]:
         least = 0 if wanted.instance_id is None else classic.FIRST_STATIC_JOIN
         return self._request(Api.JOIN_GROUP, classic.join_fields(wanted), partial(

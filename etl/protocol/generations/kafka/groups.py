@@ -1,6 +1,6 @@
 """Who is in Kafka's own group of a name, and what its members read: DescribeGroups and the assignments that it carries, no sockets.
 
-Groups of the newer protocol (KIP-848) are described by another request, which is not known here.
+Groups of the newer protocol (KIP-848) are described by another request (`group_membership.consumer`).
 """
 
 from __future__ import annotations

@@ -60,8 +60,9 @@ def _steps_of(message: Any, version: int) -> tuple[Step, ...]:
     return (*header, *_steps(schema["fields"], version, flexible))
 
 
-def _steps(fields: Sequence[Mapping[str, Any]], version: int, flexible: bool) -> list[Step]:
-    """The steps through one struct; neighbours of fixed size are one step."""
+def _steps(fields: Sequence[Mapping[str, Any]], version: int, flexible: bool, *, has_tags: bool | None = None) -> list[Step]:
+    """The steps through one struct; neighbours of fixed size are one step. `has_tags`: whether tagged fields follow, as in every flexible
+    struct, and not behind the items of an array of texts or numbers."""
     steps: list[Step] = []
     size, first = 0, ""
     for field in fields:
@@ -76,7 +77,7 @@ def _steps(fields: Sequence[Mapping[str, Any]], version: int, flexible: bool) ->
         steps.append(_step(field, version, flexible))
     if size:
         steps.append(_skipping(first, size))
-    return [*steps, _tags] if flexible else steps
+    return [*steps, _tags] if (flexible if has_tags is None else has_tags) else steps
 
 
 def _step(field: Mapping[str, Any], version: int, flexible: bool) -> Step:
@@ -90,7 +91,8 @@ def _step(field: Mapping[str, Any], version: int, flexible: bool) -> Step:
         return _text(name, may_be_null, flexible, is_long=kind == "bytes")
     item = {**field, "name": name, "type": kind[2:], "nullableVersions": "none"}
     fields, has_tags = field["fields"] if "fields" in field else [item], flexible and "fields" in field
-    return _array(name, _steps(fields, version, has_tags), may_be_null, flexible, _layout(fields, version, has_tags))
+    steps = _steps(fields, version, flexible, has_tags=has_tags)
+    return _array(name, steps, may_be_null, flexible, _layout(fields, version, has_tags))
 
 
 def _layout(fields: Sequence[Mapping[str, Any]], version: int, has_tags: bool) -> struct.Struct | None:

@@ -32,7 +32,9 @@ from etl.model.internal_topics import INTERNAL_TOPICS
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.kafka import schemas
 from etl.protocol.generations.kafka.errors import UNKNOWN_TOPIC, refusal_of
-from etl.protocol.generations.kafka.group_membership.consumer import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from etl.protocol.generations.kafka.group_membership.consumer import (
+    ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse,
+)
 from etl.protocol.generations.kafka.versions import Api, ApiVersions
 from etl.protocol.messages import ClusterMetadata, ListedOffset, PartitionMetadata, TopicMetadata
 from etl.protocol.refusal import Refusal
@@ -49,6 +51,7 @@ _MESSAGES: dict[Api, tuple[Any, Any]] = {
     Api.HEARTBEAT: (HeartbeatRequest, HeartbeatResponse),
     Api.LEAVE_GROUP: (LeaveGroupRequest, LeaveGroupResponse),
     Api.CONSUMER_GROUP_HEARTBEAT: (ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
+    Api.CONSUMER_GROUP_DESCRIBE: (ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
     Api.DESCRIBE_GROUPS: (DescribeGroupsRequest, DescribeGroupsResponse),
     Api.API_VERSIONS: (ApiVersionsRequest, ApiVersionsResponse),
     Api.OFFSET_FOR_LEADER_EPOCH: (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),

@@ -38,6 +38,7 @@ class Api(Enum):
     DESCRIBE_TRANSACTIONS = (65, 0, 0)
     LIST_TRANSACTIONS = (66, 0, 1)
     CONSUMER_GROUP_HEARTBEAT = (68, 0, 1)
+    CONSUMER_GROUP_DESCRIBE = (69, 0, 1)
 
     @property
     def key(self) -> int:
@@ -45,8 +46,9 @@ class Api(Enum):
 
 
 _NEVER_READS = frozenset({
-    Api.PRODUCE, Api.JOIN_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.SYNC_GROUP, Api.CONSUMER_GROUP_HEARTBEAT})
-"""What who only reads never sends."""
+    Api.PRODUCE, Api.JOIN_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.SYNC_GROUP, Api.CONSUMER_GROUP_HEARTBEAT,
+    Api.CONSUMER_GROUP_DESCRIBE})
+"""What who only reads never sends, or sends to those alone that say that they know it."""
 
 
 def is_spoken(api: Api, spoken: ApiVersions) -> bool:

@@ -1,7 +1,7 @@
-"""The consumer protocol (KIP-848, Kafka 4.0 on): ConsumerGroupHeartbeat.
+"""The consumer protocol (KIP-848, Kafka 4.0 on): ConsumerGroupHeartbeat, and ConsumerGroupDescribe by which such a group is looked at.
 
-kafka-python has no schema of it, so it is in two files beside this module, as Kafka's protocol writes messages down; its classes are that
-library's like all others. Topics go by their ids, which Metadata tells.
+kafka-python has no schema of them, so they are in files beside this module, as Kafka's protocol writes messages down; their classes are
+that library's like all others. Topics go by their ids, which Metadata tells.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from kafka.protocol.api_message import ApiMessage
 
 from etl.errors import CorruptData
 from etl.protocol.generations.kafka.errors import refusal_of
+from etl.model.logs import BrokerPartition
 from etl.protocol.group_messages import ConsumerHeartbeat, ConsumerHeartbeatAnswer
+from etl.protocol.messages import ToldMembers
 
 
 class ConsumerGroupHeartbeatRequest(ApiMessage, load_json=__package__):  # type: ignore[misc,call-arg]
@@ -25,6 +27,16 @@ class ConsumerGroupHeartbeatResponse(ApiMessage, load_json=__package__):  # type
     """See ConsumerGroupHeartbeatResponse.json."""
 
 
+class ConsumerGroupDescribeRequest(ApiMessage, load_json=__package__):  # type: ignore[misc,call-arg]
+    """See ConsumerGroupDescribeRequest.json."""
+
+
+class ConsumerGroupDescribeResponse(ApiMessage, load_json=__package__):  # type: ignore[misc,call-arg]
+    """See ConsumerGroupDescribeResponse.json."""
+
+
+_DIVIDED = frozenset({"Stable", "Reconciling"})
+"""Where each member has been told what it is to read, whether or not it reads all of it yet."""
 _FULL = 0
 """A heartbeat with this epoch, and one that tells what is owned, says everything; the others say nothing that was said before."""
 
@@ -49,6 +61,31 @@ def parse_consumer_heartbeat(response: Any, **place: Any) -> ConsumerHeartbeatAn
     return ConsumerHeartbeatAnswer(
         refusal, response.error_message or "", response.member_id or None, response.member_epoch, response.heartbeat_interval_ms,
         None if response.assignment is None else _assigned(response.assignment.topic_partitions, place))
+
+
+def consumer_group_fields(group: str) -> dict[str, Any]:
+    return {"group_ids": [group], "include_authorized_operations": False}
+
+
+def parse_consumer_group(response: Any, **place: Any) -> ToldMembers:
+    """The members of the one group that was asked for, with what each reads or is about to; as `groups.parse_group`.
+
+    Raises CorruptData for a negative partition.
+    """
+    group = next(iter(response.groups), None)
+    if group is None:
+        return ToldMembers(None, {})
+    is_divided = group.group_state in _DIVIDED
+    return ToldMembers(refusal_of(group.error_code), {
+        f"{member.member_id} at {member.client_host.lstrip('/')}": _logs_of(member, place) if is_divided else None
+        for member in group.members})
+
+
+def _logs_of(member: Any, place: Mapping[str, Any]) -> frozenset[BrokerPartition]:
+    told = [*member.assignment.topic_partitions, *member.target_assignment.target_partitions]
+    if any(partition < 0 for each in told for partition in each.partitions):
+        raise CorruptData("an assigned partition is negative", check="the broker's log", **place)
+    return frozenset(BrokerPartition(each.topic_name, partition) for each in told for partition in each.partitions)
 
 
 def _assigned(told: Iterable[Any], place: Mapping[str, Any]) -> dict[str, frozenset[int]]:

@@ -17,6 +17,7 @@ from etl.decisions.tasks import cost_of
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, SettingsError
 from etl.report.backfill_progress import of_the_whole
+from etl.report.pauses import told_loaded_all_the_same
 from etl.report.phases import Doing, Stopwatch
 from etl.report.run_report import Report
 from etl.report.words import at, counted
@@ -82,11 +83,18 @@ class BackfillPreview:
         return (f"backfill {claim.name} loads {counted(claim.offsets, unit)} of {counted(len(claim.stretches), 'partition')} into "
                 f"{self.table}, in about {counted(self.plans, 'plan')}")
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What else a person should know who agrees."""
+        both = self.beginning.read_by_others
+        read = (f"{counted(both, 'offset')} of these were read by other members of the group, and then the table has them as well",)
+        return (*(read if both else ()), *told_loaded_all_the_same(self.beginning.claim.stretches, self.beginning.snapshot.pauses))
+
     def as_json(self) -> dict[str, Any]:
         """The document of a dry run."""
         claim = self.beginning.claim
         return {
-            "says": self.says, "name": claim.name, "asked": claim.asked, "offsets": claim.offsets,
+            "says": self.says, "notes": list(self.notes), "name": claim.name, "asked": claim.asked, "offsets": claim.offsets,
             "estimated_bytes": self.estimated_bytes, "estimated_plans": self.plans,
             "loads": [{**log.place, "from": start, "until": until} for log, parts in sorted(claim.stretches.items())
                       for start, until in parts]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from etl.decisions.pausing import paused_logs
 from etl.decisions.refusals import refuse_missing_topics
 from etl.decisions.times.completeness import incomplete_logs
 from etl.edges.brokers.cluster import chosen_topics, names_of_topics
@@ -30,10 +31,19 @@ class Complete:
     incomplete: tuple[BrokerPartition, ...]
     unled: tuple[BrokerPartition, ...] = ()
     """Those of them that have no leader."""
+    paused: tuple[BrokerPartition, ...] = ()
+    """Beside all these: no run reads them, so nobody waits for them, and they are not complete either."""
 
     @property
     def says(self) -> str:
         """One sentence."""
+        if not self.paused:
+            return self._of_those_read
+        return (f"{self._of_those_read}; {counted(len(self.paused), 'partition')} more paused, {self.paused[0]} first, and read by no run: "
+                "`etl lag CONF` says how long retention leaves what waits there")
+
+    @property
+    def _of_those_read(self) -> str:
         if not self.incomplete:
             return f"{counted(self.logs, 'partition')} complete up to {at(self.until_ms)}"
         named = ", ".join(f"{log.topic} {log.key}" for log in self.incomplete[:_NAMED])
@@ -55,11 +65,13 @@ class Complete:
     def as_json(self) -> dict[str, Any]:
         """The document of `etl complete`."""
         return {"until_at": at(self.until_ms), "at": at(self.at_ms), "grace_s": self.grace_s, "is_complete": not self.incomplete,
-                "partitions": self.logs, "incomplete": [log.place for log in self.incomplete], "says": self.says}
+                "partitions": self.logs, "incomplete": [log.place for log in self.incomplete],
+                "paused": [log.place for log in self.paused], "says": self.says}
 
 
 def complete(settings: Settings, *, until_ms: int, grace_s: float) -> Complete:
-    """Ask the leaders of all logs for the time; nothing is stored, moved or locked. The logs of Jafka and Kafka 0.7 go by the clock alone.
+    """Ask the leaders of all logs but paused ones for the time; nothing is stored, moved or locked. The logs of Jafka and Kafka 0.7 go by
+    the clock alone.
 
     Raises what asking brokers raises, and SettingsError for logs that cannot be searched by time, as `moments`.
     """
@@ -67,7 +79,9 @@ def complete(settings: Settings, *, until_ms: int, grace_s: float) -> Complete:
     with open_discovery(settings) as discovery, discovery.open_cluster() as cluster:
         topics = chosen_topics(discovery.describe(cluster, ()), source.topics).topics
         refuse_missing_topics(settings, topics, lambda: names_of_topics(cluster))
-        partitions = [partition for topic in topics.values() for partition in topic.partitions]
+        there = [partition for topic in topics.values() for partition in topic.partitions]
+        paused = paused_logs([one.log for one in there], discovery.pauses())
+        partitions = [one for one in there if one.log not in paused]
         logs, is_waited_for = [one.log for one in partitions], source.on_no_leader is OnNoLeader.FAIL and not source.is_physical
         unled = tuple(in_order(one.log for one in partitions if one.leader is None)) if is_waited_for else ()
         now = now_ms()
@@ -76,4 +90,4 @@ def complete(settings: Settings, *, until_ms: int, grace_s: float) -> Complete:
         else:
             first_at = cluster.first_at(dict.fromkeys(logs, until_ms), isolation=source.isolation)
     incomplete = incomplete_logs(first_at, until_ms=until_ms, now_ms=now, grace_s=grace_s, unled=unled)
-    return Complete(until_ms, now, grace_s, len(logs), incomplete, unled)
+    return Complete(until_ms, now, grace_s, len(logs), incomplete, unled, tuple(in_order(paused)))

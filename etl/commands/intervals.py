@@ -10,14 +10,16 @@ from typing import Any, NamedTuple
 from etl.audit.findings import AuditedLog, Expected
 from etl.commands.expected_rows import loaded_plans, read_both_ledgers
 from etl.commands.rows_beside import expected_of_all
+from etl.decisions.pausing import paused_logs
 from etl.decisions.times.missing_intervals import Excused, IncompleteStretch, excused, incomplete_stretches
 from etl.decisions.times.time_intervals import TimeInterval, divided
 from etl.edges.brokers.cluster import Cluster
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.logs import BrokerPartition, in_order
 from etl.model.losses import Loss
+from etl.report.pauses import Resting, resting
 from etl.report.words import counted
-from etl.run.context import ALONE
+from etl.run.context import ALONE, now_ms
 from etl.run.discovery import Discovery
 from etl.run.live_world import LiveWorld
 from etl.run.wiring import open_world
@@ -35,6 +37,10 @@ class Intervals:
     excused: Excused
     unled: tuple[BrokerPartition, ...] = ()
     """Logs without a leader: nobody tells what they hold at any time."""
+    waiting: tuple[IncompleteStretch, ...] = ()
+    """What of the intervals waits in paused logs: no run is to bring it before they are resumed, and the table does not hold it."""
+    resting: tuple[Resting, ...] = ()
+    """What is paused."""
 
     @property
     def says(self) -> str:
@@ -48,6 +54,12 @@ class Intervals:
         if self.excused.before_start:
             more = counted(self.excused.before_start, "offset")
             said += f"; {more} more lie before where this pipeline began, or began again after a cut"
+        if self.excused.read_by_others:
+            said += f"; {counted(self.excused.read_by_others, 'offset')} more were read by other members of the group"
+        if self.waiting:
+            waits = sum(one.missing for one in self.waiting)
+            said += f"; {counted(waits, 'offset')} more of {counted(len(self.waiting), 'interval')} wait in paused partitions: "
+            said += "; ".join(one.says for one in self.resting)
         return said + (f"; {self._named} without a leader, and nobody can tell of them" if self.unled else "")
 
     @property
@@ -64,11 +76,16 @@ class Intervals:
     def as_json(self) -> dict[str, Any]:
         """The document of `etl intervals`. Of each interval the first partitions are named."""
         unled = [log.place for log in self.unled]
-        told = {"let_go": self.excused.let_go, "before_start": self.excused.before_start, "without_leader": unled}
-        return {"intervals": self.asked, "says": self.says, **told, "incomplete": [
-            {**one.interval.as_json(), "missing": one.missing, "gone": one.gone, "partitions": len(one.logs), "logs": [
-                {**lost.log.place, "from": lost.from_offset, "until": lost.until_offset, "missing": lost.count, "gone": lost.gone}
-                for lost in one.logs[:LOGS_TOLD]]} for one in self.incomplete]}
+        told = {"let_go": self.excused.let_go, "before_start": self.excused.before_start, "read_by_others": self.excused.read_by_others,
+                "without_leader": unled, "paused": [one.as_json() for one in self.resting]}
+        return {"intervals": self.asked, "says": self.says, **told, "incomplete": list(map(_described, self.incomplete)),
+                "waiting_in_paused": list(map(_described, self.waiting))}
+
+
+def _described(one: IncompleteStretch) -> dict[str, Any]:
+    return {**one.interval.as_json(), "missing": one.missing, "gone": one.gone, "partitions": len(one.logs), "logs": [
+        {**lost.log.place, "from": lost.from_offset, "until": lost.until_offset, "missing": lost.count, "gone": lost.gone}
+        for lost in one.logs[:LOGS_TOLD]]}
 
 
 def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Intervals:
@@ -88,13 +105,16 @@ def intervals(settings: Settings, whole: TimeInterval, every: timedelta) -> Inte
     starts = {log: extent.log_start_offset for log, extent in snapshot.extents.items()}
     newest = snapshot.ledger.newest
     of_now = {log: loaded.get(AuditedLog(log, newest.log_epochs.get(log, 0) if newest else 0), _NOTHING) for log in bounds}
-    begins = {log: min([start for start, _ in (*told.there, *told.let_go)], default=newest.positions[log])
+    begins = {log: min([start for start, _ in (*told.there, *told.let_go, *told.of_others)], default=newest.positions[log])
               for log, told in of_now.items() if newest and log in newest.positions}
-    settled = {log: [*told.there, *told.let_go, (0, begins.get(log, 0))] for log, told in of_now.items()}
-    there, let_go = ({log: told.there for log, told in of_now.items()}, {log: told.let_go for log, told in of_now.items()})
-    unled = in_order({*snapshot.leaderless, *(snapshot.extents.keys() - bounds.keys())})
-    return Intervals(
-        len(asked), tuple(incomplete_stretches(asked, bounds, settled, starts)), excused(bounds, there, let_go, begins), tuple(unled))
+    settled = {log: [*told.there, *told.let_go, *told.of_others, (0, begins.get(log, 0))] for log, told in of_now.items()}
+    there, let_go, of_others = ({log: told[at] for log, told in of_now.items()} for at in range(3))
+    paused = paused_logs((*snapshot.extents, *snapshot.leaderless), snapshot.pauses)
+    unled = in_order({*snapshot.leaderless, *(snapshot.extents.keys() - bounds.keys())} - paused.keys())
+    read, rest = ({log: found for log, found in bounds.items() if (log in paused) is is_paused} for is_paused in (False, True))
+    incomplete, waiting = (tuple(incomplete_stretches(asked, some, settled, starts)) for some in (read, rest))
+    return Intervals(len(asked), incomplete, excused(bounds, there, let_go, begins, of_others), tuple(unled), waiting,
+                     resting(snapshot, now_ms=now_ms()))
 
 
 def _bounds(cluster: Cluster, logs: Sequence[BrokerPartition], asked: Sequence[TimeInterval]) -> dict[BrokerPartition, list[int]]:
@@ -109,9 +129,11 @@ class _Told(NamedTuple):
     there: list[tuple[int, int]]
     let_go: list[tuple[int, int]]
     """They were let go, or may be there: who loads the latter may double them."""
+    of_others: list[tuple[int, int]]
+    """Other members of the group read them."""
 
 
-_NOTHING = _Told([], [])
+_NOTHING = _Told([], [], [])
 
 
 def _loaded(world: LiveWorld) -> dict[AuditedLog, _Told]:
@@ -127,4 +149,4 @@ def _offsets(found: Expected, losses: Sequence[Loss] | set[Loss]) -> _Told:
     there = [*((r.from_offset, r.until_offset) for r, _ in found.applied), *((one.from_offset, one.until_offset) for one in found.coverage)]
     given_up = [*((one.from_offset, one.until_offset) for one in found.given_up),
                 *((r.from_offset, r.until_offset) for r, _ in found.elsewhere)]
-    return _Told(there, sorted([*given_up, *((loss.from_offset, loss.until_offset) for loss in losses)]))
+    return _Told(there, sorted([*given_up, *((loss.from_offset, loss.until_offset) for loss in losses)]), list(found.read_by_others))

@@ -17,6 +17,7 @@ from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import SettingsError
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
+from etl.report.pauses import told_loaded_all_the_same
 from etl.report.phases import Stopwatch
 from etl.report.run_report import Report
 from etl.run.context import ALONE, RunContext, now_ms
@@ -39,6 +40,8 @@ class ReplayPreview:
     """Those of its topics that are compacted: fewer rows may come than go."""
     left: Plan | None = None
     """A plan that is stored and not in the table, which is executed first."""
+    paused: tuple[str, ...] = ()
+    """Of those of its logs that are paused that they are, and are loaded."""
 
     @property
     def says(self) -> str:
@@ -59,8 +62,8 @@ class ReplayPreview:
     @property
     def notes(self) -> tuple[str, ...]:
         """What else a person should know who agrees."""
-        return tuple(f"the topic {topic} is compacted: of keys that were written again since, the older rows go and none come"
-                     for topic in self.compacted)
+        return (*(f"the topic {topic} is compacted: of keys that were written again since, the older rows go and none come"
+                  for topic in self.compacted), *self.paused)
 
     def as_json(self) -> dict[str, Any]:
         """The document of a dry run."""
@@ -112,7 +115,8 @@ def preview_of(world: World, snapshot: Snapshot, settings: Settings, wanted: Wan
     topics = sorted({r.log.topic for r in plan.ranges})
     says, told = settings.source.says_compacted, snapshot.retention
     compacted = tuple(topic for topic in topics if cleanup_of(told.get(topic), said_to_be_compacted=says(topic)).is_compacted)
-    return ReplayPreview(plan, settings.table.path, compacted, left)
+    paused = told_loaded_all_the_same({r.log for r in plan.ranges}, snapshot.pauses)
+    return ReplayPreview(plan, settings.table.path, compacted, left, paused)
 
 
 def step_behind_left(snapshot: Snapshot, settings: Settings) -> tuple[NextStep, Plan | None]:

@@ -13,6 +13,8 @@ from etl.report.progress import size_in_words, time_in_words
 def show_backfill_preview(preview: BackfillPreview) -> None:
     """What a backfill would load."""
     screen.print(preview.says)
+    for note in preview.notes:
+        screen.print(note, style="bold red")
     told = preview.as_json()
     if told["loads"]:
         screen.print(f"about {size_in_words(told['estimated_bytes'])}")

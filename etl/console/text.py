@@ -108,6 +108,9 @@ def show_intervals(found: Intervals) -> None:
     screen.print(found.says)
     table(("from", "until", "partitions", "missing", "gone from the log"), [
         (one.interval.start.isoformat(), one.interval.end.isoformat(), len(one.logs), one.missing, one.gone) for one in found.incomplete])
+    if found.waiting:
+        table(("from", "until", "paused partitions", "waiting", "gone from the log"), [
+            (one.interval.start.isoformat(), one.interval.end.isoformat(), len(one.logs), one.missing, one.gone) for one in found.waiting])
 
 
 def show_proof(proof: Proof) -> None:

@@ -90,6 +90,12 @@ def told_paused(snapshot: Snapshot, *, now_ms: int) -> Iterator[str]:
     return (one.says for one in resting(snapshot, now_ms=now_ms))
 
 
+def told_loaded_all_the_same(logs: Iterable[BrokerPartition], pauses: Iterable[Pause]) -> tuple[str, ...]:
+    """A sentence for each paused log that a replay or a backfill names: who names offsets means them, and the log rests on."""
+    return tuple(f"{log} is paused since {at(why.since_ms)} by {why.by}: {why.reason}; what is named of it is loaded all the same, and it "
+                 "stays paused" for log, why in sorted(paused_logs(logs, pauses).items()))
+
+
 def told_executed_whole(plan: Plan, pauses: Iterable[Pause]) -> str:
     """The end of a sentence on a stored plan that reads logs which were paused since; empty where it reads none."""
     paused = sorted(paused_logs({r.log for r in plan.ranges}, pauses))

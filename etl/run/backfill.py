@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from etl.decisions.backfills.backfill_plans import first_backfill_plan
 from etl.decisions.backfills.backfilling import Asked, intervals_of, logs_of, refuse_other_bounds, stretches_of
-from etl.decisions.backfills.claiming import held_by_live
+from etl.decisions.backfills.claiming import common, held_by_live, read_by_others_now
 from etl.decisions.backfills.giving_back import given_up_of, held_parts, still_there
 from etl.decisions.coverage import without
 from etl.decisions.reconcile import compare, naming_table, reconciled
@@ -25,6 +25,7 @@ from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
 from etl.protocol.zookeeper.plan_documents import with_id
+from etl.report.pauses import told_loaded_all_the_same
 from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
@@ -46,6 +47,8 @@ class Beginning:
     """Its first one; None where nothing of the interval is missing."""
     snapshot: Snapshot
     """What was seen of the live pipeline."""
+    read_by_others: int = 0
+    """How many of the offsets other members of the group read."""
 
 
 def look_ahead(live: World, settings: Settings, own: Settings, asked: Asked) -> Beginning:
@@ -73,14 +76,18 @@ def look_ahead(live: World, settings: Settings, own: Settings, asked: Asked) -> 
     moments = moments_of(asked, logs)
     intervals = intervals_of(asked, logs, live.first_at(moments) if moments else {}, snapshot, now_ms=live.now_ms())
     stored = live.stored_plans()
-    held = held_by_live(state, stored, live.loaded(snapshot.table.transaction_version), snapshot.table.transaction_version)
+    loaded = live.loaded(snapshot.table.transaction_version)
+    held, theirs = held_by_live(state, stored, loaded, snapshot.table.transaction_version), read_by_others_now(state, loaded)
+    if asked.only_missing:
+        held = {log: [*held.get(log, ()), *theirs.get(log, ())] for log in {**held, **theirs}}
     stretches = stretches_of(asked, intervals, held, newest.log_epochs, snapshot.claims.of(snapshot.table.id))
     lives = {log: life for log, life in newest.log_epochs.items() if log in stretches}
     claim = Claim(name, stretches, lives, asked.asked, live.now_ms(), table_id=snapshot.table.id)
     plan = first_backfill_plan(claim, newest, snapshot, own, uid=live.new_uid(), now_ms=live.now_ms()) if stretches else None
     if plan:
         _refuse_rows(live, claim, plan, own)
-    return Beginning(claim, plan, snapshot)
+    both = sum(until - start for log, parts in stretches.items() for start, until in common(parts, theirs.get(log, ())))
+    return Beginning(claim, plan, snapshot, both)
 
 
 def _refuse_rows(live: World, claim: Claim, plan: Plan, own: Settings) -> None:
@@ -129,6 +136,8 @@ def backfill(world: World, live: World, own: Settings, settings: Settings, repor
                 report.add(Outcome.NOTHING_NEW, f"backfill {ahead.claim.name}: nothing is missing, all of it is loaded or claimed")
                 return None
             live.begin_backfill(ahead.claim, with_id(ahead.plan))
+            for sentence in told_loaded_all_the_same(ahead.claim.stretches, ahead.snapshot.pauses):
+                report.add(Outcome.PAUSED, sentence)
             claim = ahead.claim
     ingest(world, own, report)
     if claim is None:

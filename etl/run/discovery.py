@@ -17,8 +17,11 @@ from collections.abc import Collection, Iterable, Mapping
 from etl.decisions.identity.cluster_name import ClusterName, cluster_name
 from etl.decisions.other_pipelines import app_id_of
 from etl.edges.brokers.cluster import Cluster
+from etl.edges.zookeeper.ledger import PlanLedger
+from etl.edges.zookeeper.pauses import read_pauses
 from etl.edges.zookeeper.registry import are_registered, read_cluster_id, read_compacted, read_creation_ids, read_topics
 from etl.edges.zookeeper.session import ZooKeeper
+from etl.model.ledger import Pause
 from etl.model.logs import Broker, BrokerPartition
 from etl.model.plans import Plan
 from etl.protocol.generations.choice import of_broker_version
@@ -88,6 +91,10 @@ class Discovery:
         if told.cluster_id is None:
             return are_registered(self._zookeeper, told.brokers.values())
         return told.cluster_id == read_cluster_id(self._zookeeper)
+
+    def pauses(self) -> tuple[Pause, ...]:
+        """What is paused of the conf's pipeline."""
+        return read_pauses(PlanLedger(self._zookeeper, self._settings.group, self._settings.pipeline))
 
     def name_of(self, metadata: ClusterMetadata, newest: Plan | None) -> ClusterName:
         """What the cluster is called, by the newest plan of the ledger; raises what `cluster_name` does, and where the table is asked

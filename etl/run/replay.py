@@ -19,8 +19,10 @@ from etl.model.ledger import Coverage, Ledger
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import FirstRun, RebuildFromTable, Replay, Supersede, UpToDate
 from etl.protocol.zookeeper.plan_documents import with_id
+from etl.report.pauses import told_loaded_all_the_same
 from etl.report.phases import Verb
 from etl.report.run_report import Report
+from etl.report.run_state import Outcome
 from etl.run.ingest import TURNS_MAX, execute, finish_left, take_look
 from etl.run.repair import finish_repair
 from etl.run.world import World
@@ -48,6 +50,8 @@ def replay(world: World, settings: Settings, report: Report, wanted: Wanted, rea
             plan = with_id(replace(plan, stood=world.rows_there(spans_of(plan))))
             world.store(plan)
             report.planned(plan)
+            for sentence in told_loaded_all_the_same({r.log for r in plan.ranges}, step.snapshot.pauses):
+                report.add(Outcome.PAUSED, sentence)
         done = execute(world, plan, step.snapshot, settings, report)
         if done is None:
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 
 import pytest
@@ -52,6 +53,16 @@ def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(
     assert [line["verdict"] for line in lines if line["name"] == "paused logs"] == ["advice"] * 2
     [listed] = said_by("pipelines", "list", str(pipeline.conf), "--json").document
     assert [one["partition"] for one in listed["paused"]] == [1, 2]
+
+    begin = datetime(2020, 1, 1, tzinfo=UTC)
+    times = "--from-time", begin.isoformat(), "--until-time", (begin + timedelta(days=7300)).isoformat(), "--every", "7300d"
+    seen = pipeline.door("intervals", after=times).document
+    assert (seen["incomplete"], [one["missing"] for one in seen["waiting_in_paused"]]) == ([], [20])
+    assert f"; 20 offsets more of 1 interval wait in paused partitions: {topic} 1: paused since " in seen["says"]
+    assert "and the oldest may expire in " in seen["says"] and [one["unread"] for one in seen["paused"]] == [20, 0]
+    done = pipeline.door("complete", after=("--until-time", begin.isoformat())).document
+    assert (done["is_complete"], done["partitions"], [one["partition"] for one in done["paused"]]) == (True, 2, [1, 2])
+    assert done["says"].startswith("2 partitions complete up to 2020-01-01") and f"; 2 partitions more paused, {topic} 1 " in done["says"]
 
     assert say(pipeline, "resume", topic).code == 0
     assert pipeline.ran().outcomes == ["ingested"] and pipeline.is_whole()

@@ -112,6 +112,18 @@ def held_by_live(
     return {log: joined(parts) for log, parts in held.items()}
 
 
+def read_by_others_now(state: UpToDate | Replay | Supersede, coverage: Coverage) -> dict[BrokerPartition, list[tuple[int, int]]]:
+    """What other members of the group read, of the life that each log has now: nobody claims it, and who asks for what is missing does not
+    mean it.
+    """
+    newest = state.last if isinstance(state, UpToDate) else state.plan
+    found: dict[BrokerPartition, list[tuple[int, int]]] = {}
+    for hole in (*coverage.read_by_others, *newest.read_by_others):
+        if hole.log_epoch == newest.log_epochs.get(hole.log, 0):
+            found.setdefault(hole.log, []).append((hole.from_offset, hole.until_offset))
+    return {log: joined(parts) for log, parts in found.items()}
+
+
 def lives_of(newest: Plan | None) -> dict[BrokerPartition, int]:
     """Which life of each log the live pipeline has."""
     return {log: newest.log_epochs.get(log, 0) for log in newest.positions} if newest else {}

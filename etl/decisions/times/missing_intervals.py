@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from etl.decisions.coverage import unloaded, without
 from etl.decisions.times.time_intervals import TimeInterval
@@ -72,25 +73,33 @@ class Excused:
     """Policy or an operator let them go, an operator gave them up, or a pipeline loaded them whose place was taken."""
     before_start: int
     """They lie before where this pipeline began their logs, or began again with logs that were cut or made again."""
+    read_by_others: int = 0
+    """Other members of the group read them."""
 
 
 def excused(
     bounds: Mapping[BrokerPartition, Sequence[int]], loaded: Mapping[BrokerPartition, Collection[tuple[int, int]]],
     let_go: Mapping[BrokerPartition, Collection[tuple[int, int]]], begins: Mapping[BrokerPartition, int],
+    of_others: Mapping[BrokerPartition, Collection[tuple[int, int]]] = MappingProxyType({}),
 ) -> Excused:
     """Of the offsets between the first and the last bound of each log those that `loaded` lacks and somebody decided about.
 
-    begins   where the pipeline began a log
+    begins     where the pipeline began a log
+    of_others  what other members of the group read
     """
-    counted, before = 0, 0
+    counted = before = theirs = 0
     for log, offsets in bounds.items():
         first, last, there = min(offsets), max(offsets), list(loaded.get(log, ()))
+        for start, until in of_others.get(log, ()):
+            left = without((max(start, first), min(until, last)), there)
+            theirs += sum(end - begin for begin, end in left)
+            there += left
         for start, until in let_go.get(log, ()):
             left = without((max(start, first), min(until, last)), there)
             counted += sum(end - begin for begin, end in left)
             there += left
         before += sum(end - begin for begin, end in without((first, min(last, begins.get(log, first))), there))
-    return Excused(counted, before)
+    return Excused(counted, before, theirs)
 
 
 def missing_of(

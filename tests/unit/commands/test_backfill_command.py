@@ -13,6 +13,7 @@ from etl.commands.backfill import BackfillPreview, parse_asked
 from etl.commands.backfills import pace_of
 from etl.errors import DataLoss, LedgersDisagree, NeedsDecision, SettingsError
 from etl.model.claims import Claim, backfill_pipeline, is_beside, live_and_name
+from etl.model.ledger import Pause
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange
 from etl.protocol.zookeeper.claim_documents import parse_claim, render_claim
@@ -41,12 +42,21 @@ def preview() -> BackfillPreview:
     return BackfillPreview(found, "clicks", 250)
 
 
+def test_a_dry_run_says_what_of_it_is_paused_and_what_other_members_read() -> None:
+    found = preview()
+    paused = replace(found.beginning.snapshot, pauses=(Pause("clicks", None, "broken", "kim@h", 5),))
+    beginning = replace(found.beginning, read_by_others=2, snapshot=paused)
+    read, first, second = replace(found, beginning=beginning).notes
+    assert read == "2 offsets of these were read by other members of the group, and then the table has them as well"
+    assert first.startswith("clicks 0 is paused since 1970-01-01T00:00:00.005+00:00 by kim@h: broken; ") and second.startswith("clicks 1 ")
+
+
 def test_a_dry_run_says_how_much_would_be_loaded_in_how_many_plans() -> None:
     found = preview()
     assert found.says == "backfill old loads 6 offsets of 2 partitions into clicks, in about 3 plans"
     assert found.as_json() == {
-        "says": found.says, "name": "old", "asked": "from 0 until 3 of clicks:0, clicks:1", "offsets": 6, "estimated_bytes": 600,
-        "estimated_plans": 3, "loads": [
+        "says": found.says, "notes": [], "name": "old", "asked": "from 0 until 3 of clicks:0, clicks:1", "offsets": 6,
+        "estimated_bytes": 600, "estimated_plans": 3, "loads": [
             {"topic": "clicks", "partition": 0, "from": 0, "until": 3}, {"topic": "clicks", "partition": 1, "from": 0, "until": 3}]}
 
 

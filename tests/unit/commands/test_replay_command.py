@@ -18,6 +18,7 @@ from etl.commands.replay import parse_bound, parse_wanted, preview_of
 from etl.commands import replay_into
 from etl.commands.replay_into import Copied, refuse_foreign
 from etl.errors import DataLoss, SettingsError, Stopped
+from etl.model.ledger import Pause
 from etl.model.logs import Retention
 from etl.run.loaded_rows import PutInto
 from etl.settings.loader import load_settings
@@ -47,6 +48,16 @@ def test_a_dry_run_says_that_a_compacted_topic_may_give_fewer_rows_than_go() -> 
     seen = replace(world.observe(), retention={"clicks": Retention(is_compacted=True)})
     [note] = preview_of(world, seen, SETTINGS, parse_wanted("clicks", (), "0", "3")).notes
     assert note == "the topic clicks is compacted: of keys that were written again since, the older rows go and none come"
+
+
+def test_a_dry_run_says_that_what_it_names_is_paused() -> None:
+    outside = outside_of(5, 3, 4)
+    run(outside)
+    outside.pauses = (Pause("clicks", LOGS[0], "broken", "kim@h", 5),)
+    world = FakeWorld(outside, SETTINGS)
+    [note] = preview_of(world, world.observe(), SETTINGS, parse_wanted("clicks", (), "0", "3")).notes
+    assert note == ("clicks 0 is paused since 1970-01-01T00:00:00.005+00:00 by kim@h: broken; what is named of it is loaded all the same, "
+                    "and it stays paused")
 
 
 def test_a_dry_run_names_the_plan_that_is_executed_first() -> None:

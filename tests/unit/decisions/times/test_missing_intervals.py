@@ -52,6 +52,7 @@ def test_what_was_let_go_and_what_lies_before_the_start_is_counted_apart_and_onc
     loaded, let_go = {A: [(110, 120)], B: [(6, 9)]}, {A: [(105, 112), (108, 115), (120, 200)]}
     assert excused(BOUNDS, loaded, let_go, {A: 105, B: 6}) == Excused(5 + 10, 5 + 6)
     assert excused(BOUNDS, loaded, {}, {}) == Excused(0, 0)
+    assert excused(BOUNDS, loaded, let_go, {A: 105, B: 6}, let_go) == Excused(0, 5 + 6, 5 + 10), "what others read is not let go"
 
 
 def told(*incomplete: IncompleteStretch, let_go: int = 0, before: int = 0, unled: tuple[BrokerPartition, ...] = ()) -> Intervals:

@@ -77,10 +77,10 @@ class KafkaStage:
 
         self.writers.update({f"{name}, {codec}": writer(codec) for codec in codecs})
 
-    def new_topic(self) -> str:
+    def new_topic(self, partitions: int = PARTITIONS) -> str:
         """See Stage."""
         name = f"foreign-{next(_numbers)}"
-        self.cluster.create_topic(name, PARTITIONS)
+        self.cluster.create_topic(name, partitions)
         return name
 
     def read(self, topic: str) -> list[Seen]:

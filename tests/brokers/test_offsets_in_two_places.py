@@ -1,0 +1,115 @@
+"""`offsets.storage: dual` on releases that keep a group's offsets in two places: the nine cases, and one place that goes back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.embedded.server import HOST
+from etl.model.logs import BrokerPartition
+from etl.protocol.zookeeper.paths import GroupPaths
+from etl.run.discovery import Discovery
+from etl.run.group_offsets import GroupOffsets
+from etl.settings.loader import load_settings
+from tests.brokers.stage import KafkaStage
+from tests.brokers.writing import ForeignPipeline, many
+from tests.said import Said, refused, said_by
+
+END = 10
+CASES = tuple(itertools.product((None, 3, 7), repeat=2))
+"""What stands in ZooKeeper and in Kafka, of one partition each."""
+of_both = pytest.mark.parametrize("stage", ["0.8.2.2", "3.9.1"], indirect=True)
+
+
+@dataclass
+class TwoPlaces:
+    """A pipeline on a topic of a partition for each case, and a client that is not the pipeline's in each of the two places."""
+
+    pipeline: ForeignPipeline
+    zookeeper: ZooKeeper
+    kafka: SimpleConsumer
+
+    @property
+    def logs(self) -> list[BrokerPartition]:
+        return [BrokerPartition(self.pipeline.topic, number) for number in range(len(CASES))]
+
+    def in_zookeeper(self, log: BrokerPartition, offset: int) -> None:
+        """As an old consumer writes: whatever stands there."""
+        path = GroupPaths(self.pipeline.group).offset(log)
+        self.zookeeper.client.ensure_path(path)
+        self.zookeeper.client.set(path, b"%d" % offset)
+
+    def in_kafka(self, log: BrokerPartition, offset: int) -> None:
+        self.kafka.commit_offsets(self.pipeline.group, {log: offset}, metadata="theirs")
+
+    def there(self) -> list[tuple[int | None, int | None]]:
+        """What both places hold now."""
+        told = self.kafka.fetch_offsets(self.pipeline.group, self.logs)
+        found = [self.zookeeper.read(GroupPaths(self.pipeline.group).offset(log)) for log in self.logs]
+        return [(int(one[0]) if one else None, told[log].offset) for one, log in zip(found, self.logs, strict=True)]
+
+    def restored(self) -> Said:
+        return said_by("offsets", "restore", str(self.pipeline.conf), "--from-table", "--reason", "seen", "--yes", "--json")
+
+
+@pytest.fixture
+def places(stage: KafkaStage, unused_group: str, tmp_path: Path) -> Iterator[TwoPlaces]:
+    topic = stage.new_topic(len(CASES))
+    settings = {
+        **stage.conf, "offsets": {"storage": "dual"}, "table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 2**30}}
+    pipeline = ForeignPipeline(stage.cluster, tmp_path, topic, unused_group, settings, stage=stage)
+    with ZooKeeper(stage.cluster.zookeeper_connect) as session, SimpleConsumer(HOST, stage.cluster.brokers[0].port) as consumer:
+        found = TwoPlaces(pipeline, session, consumer)
+        for log, (zookeeper, kafka) in zip(found.logs, CASES, strict=True):
+            if zookeeper is not None:
+                found.in_zookeeper(log, zookeeper)
+            if kafka is not None:
+                found.in_kafka(log, kafka)
+        yield found
+
+
+@of_both
+def test_of_two_places_the_larger_offset_is_read_in_each_of_the_nine_cases(places: TwoPlaces) -> None:
+    settings = load_settings(str(places.pipeline.conf))
+    found = GroupOffsets(settings, places.zookeeper, Discovery(settings, places.zookeeper)).committed(places.logs)
+    for log, (zookeeper, kafka) in zip(places.logs, CASES, strict=True):
+        larger = max((one for one in (zookeeper, kafka) if one is not None), default=None)
+        there = found.get(log)
+        assert (there and there.offset) == larger
+        assert (there and there.apart) == (None if zookeeper == kafka else (zookeeper, kafka)), "that they differ is known"
+
+
+@pytest.mark.brokers
+@of_both
+def test_a_run_begins_at_the_larger_one_leaves_both_at_the_end_and_stops_where_one_of_them_goes_back(
+    places: TwoPlaces, stage: KafkaStage,
+) -> None:
+    pipeline, plain = places.pipeline, next(iter(stage.writers.values()))
+
+    def produce() -> None:
+        for log in places.logs:
+            plain(pipeline.topic, log.partition, many(END))
+
+    produce()
+    assert pipeline.ran().outcomes == ["ingested"]
+    assert places.there() == [(END, END)] * len(CASES)
+    starts = [max((one for one in case if one is not None), default=0) for case in CASES]
+    assert len(pipeline.in_table_seen()) == sum(END - start for start in starts)
+    goes_back: list[Callable[[BrokerPartition, int], None]] = [places.in_zookeeper, places.in_kafka]
+    for set_back in goes_back:
+        log, before = places.logs[4], len(pipeline.in_table_seen())
+        set_back(log, 4)
+        refused(pipeline.run(), 5, "it is 4, ours is ")
+        assert 4 in places.there()[4] and len(pipeline.in_table_seen()) == before, "it is told, and not undone"
+        assert places.restored().code == 0
+        produce()
+        assert pipeline.ran().code == 0
+        [end] = {offset for one in places.there() for offset in one}
+        assert len(pipeline.in_table_seen()) == before + END * len(CASES), end
+    assert pipeline.door("verify").code == 0

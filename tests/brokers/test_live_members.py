@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from etl.edges.brokers.coordinator import GroupProtocol
+from etl.model.membership import GroupProtocol
 from tests.brokers.groups import Group, with_consumer_protocol
 from tests.brokers.stage import KafkaStage
 from tests.brokers.writing import ForeignPipeline, sent

@@ -74,7 +74,8 @@ ELSEWHERE: dict[str, Runs] = {
     "/opt/venv/bin/python -m etl.embedded": IN_ORDER["docs/INSTALL.md: A wheel"],
     **dict.fromkeys((
         "python -m tests.picture", "python tests/bench/first_decode.py", "PYTHONPATH=. python tests/bench/spark_start.py",
-        "PYTHONPATH=. python tests/bench/small_runs.py", "PYTHONPATH=. python tests/bench/cold_profile.py",
+        "PYTHONPATH=. python tests/bench/small_runs.py", "PYTHONPATH=. python tests/bench/joining.py",
+        "PYTHONPATH=. python tests/bench/cold_profile.py",
         "PYTHONPATH=. python tests/bench/task_profile.py --workload 100B-none --records 1000000 --rounds 5",
         "PYTHONPATH=. python tests/bench/through_jvm.py",
         "python -m tests.bench", "python -m tests.bench.killed_backfill", "python -m tests.chaos",

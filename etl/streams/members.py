@@ -24,8 +24,9 @@ from etl.model.logs import BrokerPartition, Dialect
 from etl.model.membership import GroupProtocol, Membership, Share
 from etl.streams.groups import Group, Subscription
 
-_PIPELINE = "streams"
-"""As what our nodes in ZooKeeper name a consumer, so that the next one does away with those of one that died on this host."""
+_PIPELINE = "~streams"
+"""As what our nodes in ZooKeeper name a consumer, so that the next one does away with those of one that died on this host. No pipeline may
+be called so."""
 
 
 class Told(Protocol):

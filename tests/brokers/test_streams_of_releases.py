@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from etl.model.logs import BrokerPartition
-from etl.streams import Consumer, Record
-from tests.brokers.stage import JafkaStage, KafkaStage
+from etl.streams import Consumer, Group, Record
+from tests.brokers.groups import with_consumer_protocol
+from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
 from tests.brokers.writing import many
+from tests.fakes.group_readers import GroupReader, all_read_once
 
 
 def polled(consumer: Consumer, count: int) -> list[Record]:
@@ -34,6 +36,45 @@ def test_on_jafka_and_0_8_what_a_foreign_producer_writes_is_given_once_and_a_gro
 def test_the_same_holds_on_later_releases(stage: KafkaStage | JafkaStage, unused_group: str) -> None:
     if not is_old(stage):
         it_gives_what_the_releases_consumer_reads(stage, unused_group)
+
+
+@pytest.mark.groups
+def test_members_of_a_group_read_each_record_once_while_they_come_and_go(stage: KafkaStage | JafkaStage, unused_group: str) -> None:
+    if isinstance(stage, JafkaStage):
+        return  # beside its own consumers: test_streams_beside_old_consumers
+    it_is_read_once(stage, Group(unused_group, "zookeeper" if stage.release < (0, 9) else "coordinator", session_timeout_s=6))
+    if stage.release >= (4,):
+        with_consumer_protocol(stage.cluster)
+        it_is_read_once(stage, Group(f"{unused_group}-2", protocol="consumer"))
+
+
+def it_is_read_once(stage: KafkaStage, group: Group) -> None:
+    """By two members, of which the first one goes."""
+    topic = stage.new_topic()
+    write = next(write for name, write in stage.writers.items() if name.endswith("none"))
+    in_zookeeper = group.membership == "zookeeper"
+    told: dict[str, Any] = {"zookeeper": stage.cluster.zookeeper_connect} if in_zookeeper else {"bootstrap": stage.cluster.bootstrap}
+
+    def more() -> None:
+        for partition in range(PARTITIONS):
+            write(topic, partition, many(20))
+
+    more()
+    first = GroupReader(Consumer(**told, group=group, start="earliest"), [topic])
+    assert first.owns(PARTITIONS)
+    second = GroupReader(Consumer(**told, group=group, start="earliest"), [topic])
+    try:
+        assert first.owns(PARTITIONS // 2) and second.owns(PARTITIONS // 2)
+        more()
+        first.end()
+        assert second.owns(PARTITIONS)
+        more()
+        expected = Counter({BrokerPartition(topic, number): 60 for number in range(PARTITIONS)})
+        all_read_once([first, second], lambda: expected)
+    finally:
+        first.end()
+        second.end()
+    assert not first.lost_logs and not second.lost_logs
 
 
 def is_old(stage: KafkaStage | JafkaStage) -> bool:

@@ -48,7 +48,7 @@ def main() -> None:
             fill(cluster, asked.records)
             begun_late(pipeline, asked.records, is_there=True)
         began = time.monotonic()
-        found, last = killed_at_random(pipeline, asked.records, asked.kills, whole_s=asked.most_seconds)
+        found, last = killed_at_random(pipeline, asked.records, asked.kills, most_s=asked.most_seconds)
         seconds = time.monotonic() - began
         rows = DeltaTable(str(pipeline.table)).to_pyarrow_table(columns=["partition", "offset"])
         places = pyarrow.compute.count_distinct(pyarrow.compute.add(

@@ -7,6 +7,7 @@ the topic is in the table once.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import random
 import signal
@@ -21,6 +22,8 @@ from tests.system.driving import Pipeline
 PARTITIONS, RECORDS, PLANS = 4, 400, 10
 KILLS = 10
 NAME = "old"
+_MANY = 20
+"""So many times in a row an outcome is not told one by one."""
 
 
 def door_of(records: int) -> tuple[str, ...]:
@@ -49,8 +52,10 @@ def at_verb(stage: Stage, *, verb: str) -> Told:
 
 def many_times(stage: Stage) -> Told:
     """Killed, with its JVM and workers, at ten random moments; then once more to its end. No range is fetched again but by a kill."""
-    pipeline = begun_late(stage.pipeline(PARTITIONS), 2 * RECORDS, plans=2 * PLANS)  # so many that it lasts longer than the kills
-    found, last = killed_at_random(pipeline, 2 * RECORDS, KILLS)
+    # so many plans that they last longer than the kills
+    times, least_s, most_s = (2, 2.0, 20.0) if stage.writes.takes_spark else (20, 1.0, 4.0)
+    pipeline = begun_late(stage.pipeline(PARTITIONS), times * RECORDS, plans=times * PLANS)
+    found, last = killed_at_random(pipeline, times * RECORDS, KILLS, least_s=least_s, most_s=most_s)
     assert found["killed"] == KILLS, f"it was whole before the last kill: {found}"
     assert pipeline.door("verify").code == 0
     del pipeline.settings["limits"]
@@ -68,13 +73,15 @@ def begun_late(pipeline: Pipeline, records: int, *, plans: int = PLANS, is_there
     return pipeline
 
 
-def killed_at_random(pipeline: Pipeline, records: int, kills: int, *, whole_s: float = 20.0) -> tuple[Counter[str], str]:
+def killed_at_random(
+    pipeline: Pipeline, records: int, kills: int, *, least_s: float = 2.0, most_s: float = 20.0,
+) -> tuple[Counter[str], str]:
     """What came of the kills, and what the last run said. Raises AssertionError where a range was fetched again without a kill."""
     chance, found, begun = random.Random(11), Counter[str](), list[list[int]]()
     door = (*door_of(records), "--log-format", "json")
     for _ in range(kills):
         with Driver(pipeline, door=door) as driver:
-            time.sleep(chance.uniform(2.0, whole_s))  # the moment of a kill is what is played; nothing waits for anything
+            time.sleep(chance.uniform(least_s, most_s))  # the moment of a kill is what is played; nothing waits for anything
             is_killed = driver.process.poll() is None
             said = driver.killed() if is_killed else driver.wait()
         begun.append(plans_begun(said.err))
@@ -88,7 +95,13 @@ def killed_at_random(pipeline: Pipeline, records: int, kills: int, *, whole_s: f
         assert not later & set(some[:-1]), f"a plan that was in the table was fetched again: {begun}"
     found["plans"] = len({plan for some in begun for plan in some})
     found["fetches"] = sum(map(len, begun))
-    return found, said_in_short(last)
+    return found, _without_repeats(said_in_short(last))
+
+
+def _without_repeats(outcomes: str) -> str:
+    """The same with an outcome that comes many times in a row named once."""
+    runs = ((one, sum(1 for _ in same)) for one, same in itertools.groupby(outcomes.split(", ")))
+    return ", ".join(f"{one} ({times} times)" if times > _MANY else ", ".join([one] * times) for one, times in runs)
 
 
 def plans_begun(lines: str) -> list[int]:

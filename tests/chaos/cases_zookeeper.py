@@ -57,7 +57,7 @@ class Apart:
 
     def offsets(self) -> dict[int, int]:
         """The committed offsets, as an old consumer would read them."""
-        with _client(f"{self.server.connect}/etl") as client:
+        with session_at(f"{self.server.connect}/etl") as client:
             path = f"/consumers/{self.pipeline.group}/offsets/{self.pipeline.topic}"
             return {int(key): int(client.get(f"{path}/{key}")[0]) for key in client.get_children(path)} if client.exists(path) else {}
 
@@ -113,14 +113,7 @@ def restarted(stage: Stage, *, verb: str) -> Told:
 def expired(stage: Stage, *, verb: str) -> Told:
     """The driver's session is ended by somebody who knows its id and password; the driver has heard of it when the verb begins."""
     case = apart(stage).loaded()
-
-    def end_session(world: LiveWorld) -> None:
-        session: Session = world.zookeeper
-        with _client(case.server.connect, client_id=session.client.client_id):
-            pass  # closing this one ends the session for both
-        assert wait_until(session._session_ended.is_set, _NOTICED_WITHIN_S), "the driver does not hear of its session's end"
-
-    return _disturbed(stage, case, verb, end_session)
+    return _disturbed(stage, case, verb, partial(end_session, case.server.connect))
 
 
 def paused_past_its_session(stage: Stage) -> Told:
@@ -129,13 +122,13 @@ def paused_past_its_session(stage: Stage) -> Told:
     with stage.writing(case.pipeline), Driver(case.pipeline, sends=(signal.SIGSTOP, "commit")) as driver:
         driver.wait_until_paused()
         driver_node = f"/etl/consumers/{case.pipeline.group}/etl/clicks/driver"
-        with _client(case.server.connect) as client:
+        with session_at(case.server.connect) as client:
             assert wait_until(lambda: client.exists(driver_node) is None, _NOTICED_WITHIN_S), "the session does not expire"
         after = held(case.pipeline)
         driver.wake_all()
         said = driver.wait()
     assert said.code == 0 and "session lost" in said.outcomes, f"{said_in_short(said)}\n{said.err}"
-    return _finished(stage, case, after, said)
+    return finish_apart(stage, case, after, said)
 
 
 def restarted_with_the_brokers(stage: Stage) -> Told:
@@ -144,35 +137,48 @@ def restarted_with_the_brokers(stage: Stage) -> Told:
     pipeline = stage.pipeline(cluster=cluster)
     case = Apart(pipeline, cluster.zookeeper).loaded()
     with stage.writing(pipeline):
-        said = _run(pipeline, "append", lambda world: cluster.zookeeper.restart())
+        said = run_disturbed(pipeline, "append", lambda world: cluster.zookeeper.restart())
         after = held(pipeline)
     assert said.code in (0, 6), f"{said_in_short(said)}\n{said.err}"
     del case
     return stage.finish(pipeline, after=after, next_run=f"the run itself: {said_in_short(said)}")
 
 
-def lost(stage: Stage, *, what: Lost, chosen: Chosen, first: bool = False, then: tuple[str, ...] = ()) -> Told:
-    """The connection breaks in the middle of one request, once; `then` are the outcomes of which the next run has one."""
+def through_proxy(stage: Stage) -> tuple[Apart, ZooKeeperProxy]:
+    """The same with a proxy in front of its ZooKeeper."""
     proxies: list[ZooKeeperProxy] = []
 
     def through(server: ZooKeeper) -> str:
         proxies.append(stage.at_end.enter_context(ZooKeeperProxy(server.port)))
         return proxies[0].connect
 
-    case = apart(stage, through=through)
+    return apart(stage, through=through), proxies[0]
+
+
+def lost(stage: Stage, *, what: Lost, chosen: Chosen, first: bool = False, then: tuple[str, ...] = ()) -> Told:
+    """The connection breaks in the middle of one request, once; `then` are the outcomes of which the next run has one."""
+    case, proxy = through_proxy(stage)
     if first:
         case.pipeline.produce(_RECORDS)
     else:
         case.loaded()
-    proxies[0].lose(what, chosen)
+    proxy.lose(what, chosen)
     with stage.writing(case.pipeline):
         said = case.pipeline.run()
         after = held(case.pipeline)
-        assert proxies[0].happened.is_set(), "that request was not made"
+        assert proxy.happened.is_set(), "that request was not made"
         assert said.code in (0, 6), f"{said_in_short(said)}\n{said.err}"
         next_run = case.pipeline.ran()
     assert not then or set(then) & set(next_run.outcomes), next_run.outcomes
-    return _finished(stage, case, after, f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}")
+    return finish_apart(stage, case, after, f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}")
+
+
+def end_session(connect: str, world: LiveWorld) -> None:
+    """Whoever knows a session's id and password can end it; its owner has heard of it when this returns."""
+    session: Session = world.zookeeper
+    with session_at(connect, client_id=session.client.client_id):
+        pass  # closing this one ends the session for both
+    assert wait_until(session._session_ended.is_set, _NOTICED_WITHIN_S), "the driver does not hear of its session's end"
 
 
 def is_multi(operation: int, frame: bytes) -> bool:
@@ -217,15 +223,15 @@ def _restored(stage: Stage, case: Apart, copy: Path | None) -> Told:
         said = case.pipeline.run()
     assert said.code == 0, f"{said_in_short(said)}\n{said.err}"
     assert {"rebuilt the ledger from the table", "adopted the table's plan"} & set(said.outcomes), said.outcomes
-    return _finished(stage, case, after, said)
+    return finish_apart(stage, case, after, said)
 
 
 # -- parts ---------------------------------------------------------------------------------------------------------------
 
 
-def _run(pipeline: Pipeline, verb: str, deed: Deed) -> Said:
-    """The command, with that deed when the verb begins."""
-    at_verb = Before(verb, lambda: deed(at_verb.world))
+def run_disturbed(pipeline: Pipeline, verb: str, deed: Deed, *, how: type[Before] = Before) -> Said:
+    """The command, with that deed when the verb begins; by default the first time."""
+    at_verb = how(verb, lambda: deed(at_verb.world))
     with mock.patch.object(run, "run", functools.partial(run.run, around=at_verb)):
         said = pipeline.run()
     assert at_verb.happened, f"the run did not come to {verb}: {said_in_short(said)}\n{said.err}"
@@ -234,15 +240,15 @@ def _run(pipeline: Pipeline, verb: str, deed: Deed) -> Said:
 
 def _disturbed(stage: Stage, case: Apart, verb: str, deed: Deed) -> Told:
     with stage.writing(case.pipeline):
-        said = _run(case.pipeline, verb, deed)
+        said = run_disturbed(case.pipeline, verb, deed)
         after = held(case.pipeline)
         assert said.code in (0, 6), f"{said_in_short(said)}\n{said.err}"
         assert wait_until(case.server.is_ready, _NOTICED_WITHIN_S)
         next_run = case.pipeline.ran()
-    return _finished(stage, case, after, f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}")
+    return finish_apart(stage, case, after, f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}")
 
 
-def _finished(stage: Stage, case: Apart, after: str, next_run: Said | str) -> Told:
+def finish_apart(stage: Stage, case: Apart, after: str, next_run: Said | str) -> Told:
     """The check, and that every offset is where the table's rows end."""
     told = stage.finish(case.pipeline, after=after, next_run=next_run)
     ends: dict[int, int] = {}
@@ -253,7 +259,8 @@ def _finished(stage: Stage, case: Apart, after: str, next_run: Said | str) -> To
 
 
 @contextlib.contextmanager
-def _client(connect: str, client_id: Any = None) -> Iterator[KazooClient]:
+def session_at(connect: str, client_id: Any = None) -> Iterator[KazooClient]:
+    """A session of somebody else's, or the one of that id."""
     client = KazooClient(hosts=connect, client_id=client_id)
     client.start()
     try:

@@ -24,7 +24,7 @@ from etl.embedded.kafka import Kafka
 from etl.embedded.server import HOST, free_port
 from tests.fakes.frames import read_frame
 
-FETCH, METADATA, LIST_OFFSETS = 1, 3, 2
+FETCH, METADATA, LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP = 1, 3, 2, 8, 9, 11, 13, 14
 """Api keys of Kafka's requests."""
 _LINGER_NOT = struct.pack("ii", 1, 0)
 

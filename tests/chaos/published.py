@@ -32,6 +32,10 @@ Row 30 is what Jafka alone does to a run, and a driver there that is paused past
 Row 31 kills `etl replay`. A transform marks the rows that it makes, so the table tells of each row if it is an old or a new one: outside of
 the replayed interval all are old, and inside all are old or all are new, whatever was killed.
 
+Rows 33 and 34 are runs that are members of their group in ZooKeeper (`ownership.mode: join`), many of them beside another consumer. What
+that one read must not be in the table: the check takes it from the topic's records. Row 33 makes hand-overs void, row 34 kills at each
+step, row 35 pauses logs, and rows 36 and 37 keep the group's offsets in Kafka and in both places, and look at them there, too.
+
 Played with {versions}.
 
 **{cases} cases, {records:,} records, {rows:,} rows: {missing} missing, {double} double{left}.**

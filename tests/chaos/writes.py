@@ -27,6 +27,9 @@ class Writes:
     held: Mapping[str, Any]
     """What such a case's conf has besides."""
 
+    takes_spark: bool = True
+    """Whether tasks are Spark's: without it many more plans end in the same time."""
+
     @property
     def passes_the_jvm(self) -> bool:
         """Whether rows do, and the commit."""
@@ -43,5 +46,5 @@ WRITES: Mapping[str, Writes] = {
         "CRASHES_WITHOUT_SPARK",
         "Worker processes write the files, without Spark (`limits.without_spark_below_bytes`), but where a case says otherwise.",
         {"table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 1 << 30}}, cores(),
-        {"arrow_transform": ARROW_TRANSFORM}),
+        {"arrow_transform": ARROW_TRANSFORM}, takes_spark=False),
 }

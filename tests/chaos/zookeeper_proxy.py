@@ -13,10 +13,12 @@ import threading
 from collections.abc import Callable
 from enum import Enum
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from etl.embedded.server import HOST
+from tests.chaos.stage import Stage
 from tests.fakes.frames import read_frame
+from tests.system.driving import Pipeline
 
 MULTI, CREATE, CREATE2, SET_DATA = 14, 1, 15, 5
 _HEADER = struct.Struct(">ii")
@@ -106,6 +108,17 @@ class ZooKeeperProxy:
             lost, self._lost = self._lost, None
             self.happened.set()
             return lost
+
+
+def proxied(stage: Stage, **settings: Any) -> tuple[Pipeline, ZooKeeperProxy]:
+    """A pipeline on the shared cluster whose runs reach its ZooKeeper by a proxy, with a session that ends soon."""
+    cluster = stage.cluster
+    proxy = stage.at_end.enter_context(ZooKeeperProxy(cluster.zookeeper.port))
+    _, _, chroot = cluster.zookeeper_connect.partition("/")
+    zookeeper = {"connect": f"{proxy.connect}/{chroot}", "session_timeout_s": 6}
+    # a session that could not say goodbye keeps the driver's lock until its timeout, and its process may be this one
+    ownership = {"wait_for_driver_s": 30, **settings.pop("ownership", {})}
+    return stage.pipeline(zookeeper=zookeeper, ownership=ownership, **settings), proxy
 
 
 class _Pair:

@@ -43,3 +43,9 @@ def committed_by_another(pipeline: Pipeline, offsets: Mapping[int, int]) -> None
         logs = {TopicPartition(pipeline.topic, partition): OffsetAndMetadata(offset, "mine", -1) for partition, offset in offsets.items()}
         consumer.assign(list(logs))
         consumer.commit(logs)
+
+
+def forget_group(pipeline: Pipeline) -> None:
+    """As a broker does once `offsets.retention.minutes` are over."""
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap)) as admin:
+        admin.delete_groups([pipeline.group])

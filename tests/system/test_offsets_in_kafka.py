@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable
 
 import pytest
-from kafka.admin import KafkaAdminClient
 
 from etl.commands.run import run
 from etl.edges.zookeeper.group import ConsumerGroup
@@ -14,9 +13,10 @@ from etl.errors import Owned
 from etl.settings.loader import load_settings
 from tests.said import refused
 from tests.system.driving import Before, BrokenOff, Pipeline, break_off, broken_off_before
-from tests.system.live_consumers import committed_by_another, consuming, offsets_of
+from tests.system.live_consumers import committed_by_another, consuming, forget_group, offsets_of
 
-WITHOUT_SPARK = {"table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 2**30}}
+pytestmark = pytest.mark.without_spark
+
 PARTITIONS = range(4)
 
 
@@ -24,7 +24,6 @@ PARTITIONS = range(4)
 def kept(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
     """A pipeline whose offsets are in Kafka, and which has loaded 20 records of each partition."""
     pipeline = make_pipeline(offsets={"storage": "kafka"})
-    pipeline.everywhere = WITHOUT_SPARK
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["ingested"]
     return pipeline
@@ -36,12 +35,6 @@ def offsets(pipeline: Pipeline) -> dict[int, int]:
 
 def all_at(offset: int) -> dict[int, int]:
     return dict.fromkeys(PARTITIONS, offset)
-
-
-def forget_group(pipeline: Pipeline) -> None:
-    """As a broker does once `offsets.retention.minutes` are over."""
-    with contextlib.closing(KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap)) as admin:
-        admin.delete_groups([pipeline.group])
 
 
 def test_offsets_are_moved_in_kafka_alone_and_tell_whose_they_are_and_a_crash_before_them_is_mended(kept: Pipeline) -> None:
@@ -103,7 +96,6 @@ def test_offsets_in_both_places_go_from_one_to_the_other_and_neither_is_set_back
     make_pipeline: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pipeline = make_pipeline()
-    pipeline.everywhere = WITHOUT_SPARK
     pipeline.produce(80)
     pipeline.ran()
     pipeline.settings = {"offsets": {"storage": "dual"}}

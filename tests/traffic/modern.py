@@ -16,7 +16,7 @@ from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.clicks import click_batches
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import wait_until
-from etl.errors import BrokerError
+from etl.errors import BrokerError, TopicMissing
 from etl.model.logs import Broker
 from etl.settings.address import split_address
 from tests.fakes.oracle import codecs
@@ -78,11 +78,11 @@ def read(cluster: Cluster, topic: str, isolation: str = "read_committed") -> Cou
 
 
 def took(broker: SimpleConsumer, topic: str, partition: int, batch: bytes | Sequence[Message]) -> bool:
-    """Append, unless the broker does not yet know that it leads what everybody says it leads."""
+    """Append, unless the broker does not yet know that it leads what everybody says it leads, or that there is such a topic."""
     try:
         broker.produce(topic, partition, batch)
-    except BrokerError as error:
-        if "NOT_LEADER" not in error.what:
+    except (BrokerError, TopicMissing) as error:
+        if not any(yet in error.what for yet in ("NOT_LEADER", "UNKNOWN_TOPIC")):
             raise
         return False
     return True

@@ -73,6 +73,31 @@ def test_other_generations_are_killed_where_kafka_is_and_see_the_same_two_driver
     assert again == [case.name for case in (*cases_kill.CASES, *cases_zombie.CASES) if case.row in (*range(1, 9), 10)]
 
 
+def names_of(row: int) -> list[str]:
+    return [case.name for case in ALL if case.row == row]
+
+
+def test_each_kind_of_void_hand_over_is_played_on_a_new_table_and_on_one_with_a_plan() -> None:
+    void = [name.removeprefix("void: ") for name in names_of(33) if name.startswith("void: ")]
+    kinds = ["nobody owns a partition", "another owns a partition", "another committed"]
+    assert void == [name for kind in kinds for name in (kind, f"{kind}, later")] + ["each time", "set back", "deleted"]
+    assert {"hand-over behind a lost session", "another driver's plan before ours", "answer of the hand-over lost"} <= set(names_of(33))
+
+
+def test_a_member_is_killed_at_each_step_from_its_registration_to_its_leaving() -> None:
+    killed = {name.removeprefix("member killed: ").partition(",")[0] for name in names_of(34)}
+    assert killed == {
+        "registered", "claiming", "settled", "handing over", "handed over", "fetching", "before it writes", "appended", "recorded",
+        "letting go", "leaving"}
+
+
+def test_offsets_in_kafka_and_in_both_places_see_the_same() -> None:
+    in_kafka, in_both = (names_of(row) for row in (36, 37))
+    assert [name.replace("offsets in kafka: ", "offsets in dual: ") for name in in_kafka] == in_both[:len(in_kafka)]
+    assert [name.partition(": ")[2] for name in in_both[len(in_kafka):]] == [
+        "killed between the places, request", "killed between the places, answer", "ZooKeeper went back"]
+
+
 def test_the_table_keeps_the_rows_that_were_not_played_again(tmp_path: Path) -> None:
     cases = [Case(row, f"case {row}", f"what is done in {row}", _never_played) for row in (1, 2)]
     first = Published(tmp_path, cases)

@@ -1,0 +1,136 @@
+"""Another consumer of a pipeline's group in ZooKeeper, which is not ours: it owns, reads and commits as a case says.
+
+It is as little of a consumer of Kafka 0.8 as a run can see: a registration, owner nodes, and offsets that it overwrites whatever they hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Collection, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from etl.embedded.server import wait_until
+from etl.protocol.zookeeper.paths import GroupPaths
+from tests.chaos.sources import between
+from tests.chaos.stage import Stage, Told, said_in_short
+from tests.said import Said
+from tests.system.driving import Pipeline
+from tests.traffic.rows import Row
+
+PARTITIONS = 4
+JOIN: Mapping[str, Any] = {"mode": "join", "backoff_s": 0.5}
+"""`ownership` of a pipeline that is a member. By range ours comes before `z`, and has the first half of the partitions."""
+_NAME = "z"
+_SOON_S = 60.0
+
+
+class OtherConsumer:
+    """`with OtherConsumer(pipeline, connect) as other`: its session; with it go its registration and its owner nodes."""
+
+    def __init__(self, pipeline: Pipeline, connect: str | None = None) -> None:
+        self._pipeline, self._paths = pipeline, GroupPaths(pipeline.group)
+        self._client = KazooClient(hosts=connect or pipeline.cluster.zookeeper_connect)
+        self._read: list[tuple[int, int, int]] = []
+        self._waiting: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        self._client.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for thread in self._waiting:
+            thread.join()
+        self._client.stop()
+        self._client.close()
+
+    @property
+    def rows(self) -> Counter[Row]:
+        """What it read, as rows of the topic."""
+        rows = self._pipeline.in_topic()
+        return sum((between(rows, *interval) for interval in self._read), Counter[Row]())
+
+    def register(self) -> None:
+        """Be counted in."""
+        said = '{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}' % self._pipeline.topic
+        self._client.create(f"{self._paths.consumer_ids}/{self._id}", said.encode(), ephemeral=True, makepath=True)
+
+    def claim(self, *partitions: int) -> None:
+        """Own these, and take them from whoever owns them."""
+        for partition in partitions:
+            self.take_away(partition)
+            self._client.create(self._owner(partition), f"{self._id}-0".encode(), ephemeral=True, makepath=True)
+
+    def take_away(self, partition: int) -> None:
+        """Let nobody own it."""
+        with contextlib.suppress(NoNodeError):
+            self._client.delete(self._owner(partition))
+
+    def let_go(self, *partitions: int) -> None:
+        """Own these no more."""
+        for partition in partitions:
+            self._client.delete(self._owner(partition))
+
+    def let_go_behind_us(self, partition: int) -> None:
+        """Own it until nobody owns anything else of the topic: until ours has let go of its share."""
+        def wait() -> None:
+            if wait_until(lambda: self.owned() == [partition], _SOON_S):
+                self.let_go(partition)
+
+        self._waiting.append(threading.Thread(target=wait, name="the other consumer"))
+        self._waiting[-1].start()
+
+    def leave(self) -> None:
+        """Let go of all, and be counted in no more."""
+        for path in (*(self._owner(partition) for partition in range(PARTITIONS)), f"{self._paths.consumer_ids}/{self._id}"):
+            found = self._client.exists(path)
+            if found and self._client.client_id and found.owner_session_id == self._client.client_id[0]:
+                self._client.delete(path)
+
+    def read(self, partition: int, count: int) -> None:
+        """The next records of a partition, from the group's offset on, which is behind them then."""
+        path = f"{self._paths.offsets_of(self._pipeline.topic)}/{partition}"
+        self._client.ensure_path(path)
+        start = int(self._client.get(path)[0] or b"0")
+        self._client.set(path, b"%d" % (start + count))
+        self._read.append((partition, start, start + count))
+
+    def owned(self) -> list[int]:
+        """The partitions that somebody owns."""
+        with contextlib.suppress(NoNodeError):
+            return sorted(int(key.rpartition("-")[2]) for key in self._client.get_children(self._paths.owners_of(self._pipeline.topic)))
+        return []
+
+    def members(self) -> list[str]:
+        """Everybody who is registered beside it."""
+        with contextlib.suppress(NoNodeError):
+            return sorted(set(self._client.get_children(self._paths.consumer_ids)) - {self._id})
+        return []
+
+    @property
+    def _id(self) -> str:
+        return f"{self._pipeline.group}_{_NAME}"
+
+    def _owner(self, partition: int) -> str:
+        return f"{self._paths.owners_of(self._pipeline.topic)}/{partition}"
+
+
+def shared(stage: Stage, pipeline: Pipeline, other: OtherConsumer, *, after: str, next_run: Said | str) -> Told:
+    """The check of a topic that both read: each record is in the table, or the other one read it, and none is both.
+
+    By then the other one has left. The package's own proof has to come to the same.
+    """
+    last = pipeline.ran()
+    proof = pipeline.door("verify")
+    assert proof.code == 0, f"{said_in_short(last)}\n{proof.err}{proof.out}"
+    return stage.finish(pipeline, after=after, next_run=next_run, expected=pipeline.in_topic() - other.rows)
+
+
+def without(rows: Counter[Row], partitions: Collection[int]) -> Counter[Row]:
+    """The rows of all other partitions."""
+    return Counter({row: count for row, count in rows.items() if row[0] not in partitions})

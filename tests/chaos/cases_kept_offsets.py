@@ -54,7 +54,8 @@ def answer_lost(stage: Stage, *, storage: str, api: int, times: int | None, ends
         said = pipeline.run()
         assert proxy.spoiled and said.code == ends, f"{proxy.spoiled} spoiled; {said_in_short(said)}\n{said.err}"
         proxy.heal()
-        return finish_kept(stage, pipeline, held(pipeline), both(said, pipeline.ran()))
+        after, next_run = held(pipeline), pipeline.ran()
+    return finish_kept(stage, pipeline, after, both(said, next_run))
 
 
 def killed_behind_the_commit(stage: Stage, *, storage: str) -> Told:

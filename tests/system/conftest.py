@@ -18,7 +18,7 @@ from etl.embedded.cluster import Cluster
 from tests.conftest import TopicFactory
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
-from tests.system.driving import Pipeline
+from tests.system.driving import WITHOUT_SPARK, Pipeline
 
 # Without `site`, .pth files are not read, and through such a file an editable install puts this package on the path.
 _SCRIPT = """#!/bin/sh
@@ -57,11 +57,14 @@ def zookeeper(connect: str) -> Iterator[ZooKeeper]:
 
 
 @pytest.fixture
-def make_pipeline(cluster: Cluster, topic: TopicFactory, unused_group: str, tmp_path: Path) -> Callable[..., Pipeline]:
+def make_pipeline(
+    cluster: Cluster, topic: TopicFactory, unused_group: str, tmp_path: Path, request: pytest.FixtureRequest,
+) -> Callable[..., Pipeline]:
     """`make_pipeline(partitions=4, source={...})`: a pipeline on a new topic, with its own group and folder."""
+    everywhere = WITHOUT_SPARK if request.node.get_closest_marker("without_spark") else {}
 
     def make(*, partitions: int = 4, config: dict[str, str] | None = None, **settings: Any) -> Pipeline:
-        return Pipeline(cluster, tmp_path, topic(partitions, config=config), unused_group, settings)
+        return Pipeline(cluster, tmp_path, topic(partitions, config=config), unused_group, settings, everywhere=everywhere)
 
     return make
 

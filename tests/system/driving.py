@@ -31,6 +31,8 @@ from tests.traffic.choice import Traffic, traffic_of
 from tests.traffic.rows import Row, hash_of
 
 ROOT = Path(__file__).parents[2]
+WITHOUT_SPARK: Mapping[str, Any] = {"table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 1 << 30}}
+"""Settings of a pipeline whose plans are so small that processes of this machine write them."""
 
 
 @dataclass

@@ -12,12 +12,11 @@ from etl.protocol.zookeeper.paths import GroupPaths
 from tests.said import Said, refused, said_by
 from tests.system.driving import Pipeline
 
-WITHOUT_SPARK = {"table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 2**30}}
+pytestmark = pytest.mark.without_spark
 
 
 def test_a_run_beside_a_registered_consumer_reads_its_share_and_names_what_the_other_read(make_pipeline: Callable[..., Pipeline]) -> None:
     pipeline = make_pipeline(ownership={"mode": "join", "member_id": "a", "backoff_s": 0.2, "stay": "share"})
-    pipeline.everywhere = WITHOUT_SPARK
     pipeline.produce(80)
     paths = GroupPaths(pipeline.group)
     registration = '{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}' % pipeline.topic
@@ -42,7 +41,6 @@ def test_a_run_beside_a_registered_consumer_reads_its_share_and_names_what_the_o
 
 def test_a_position_is_set_by_a_member_in_one_step_and_not_in_a_partition_of_another(make_pipeline: Callable[..., Pipeline]) -> None:
     pipeline = make_pipeline(ownership={"mode": "join", "member_id": "a", "backoff_s": 0.2, "stay": "share"})
-    pipeline.everywhere = WITHOUT_SPARK
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["ingested"]
     pipeline.produce(80)
@@ -76,7 +74,6 @@ def test_a_pipeline_takes_over_from_another_of_its_group_behind_what_others_read
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
     pipeline = make_pipeline(ownership={"mode": "join", "member_id": "a", "backoff_s": 0.2, "stay": "share"})
-    pipeline.everywhere = WITHOUT_SPARK
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["ingested"]
     pipeline.produce(80)

@@ -87,3 +87,19 @@ def test_beside_the_originals_each_record_is_read_once_while_all_come_and_go(gro
     read.update(streams.values)
     assert read == written
     assert not ours.lost_logs
+
+
+@pytest.mark.groups
+@of_both_families
+def test_consumers_that_gave_up_while_nobody_polled_own_their_logs_again_once_somebody_does(group: Group) -> None:
+    """No event from outside comes after that: the late one calls them."""
+    group.open("a", tries=2)
+    in_group = StreamsGroup(group.name, join_timeout_s=SETTLES_S)
+    with Consumer(zookeeper=group.connect, dialect=group.dialect, start="earliest", group=in_group) as consumer:
+        consumer.subscribe([group.topic])
+        consumer.poll()
+        assert group.has(a=2, etl=2)
+        with pytest.raises(AssertionError, match="rebalance"):
+            group.open("c", tries=2)  # it and `a` find us in their way at all their tries
+        assert group.counts()["etl"] == 2
+        assert wait_until(lambda: not consumer.poll(0.05) and group.counts() == {"a": 2, "c": 1, "etl": 1}, SETTLES_S)

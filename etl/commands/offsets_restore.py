@@ -14,7 +14,7 @@ from etl.commands.as_member import as_member
 from etl.commands.operator import Ruling, store_decided, told_stored
 from etl.commands.run import new_run_id
 from etl.decisions.among_members import (
-    foreseen_by_command, of_command, refuse_of_others, refuse_setting_theirs_back, refuse_void,
+    foreseen_by_command, of_command, refuse_beside_members, refuse_of_others, refuse_setting_theirs_back, refuse_void,
 )
 from etl.decisions.handing_over import as_left_to_others
 from etl.decisions.next_step import Repair, repaired
@@ -78,6 +78,7 @@ def restore(settings: Settings, foreseen: Restorable, reason: str, run_context: 
     run_id = new_run_id()
     with open_world(settings, run_context, name=run_id) as world, world.driving(run_id), as_member(world, settings) as share:
         snapshot = _seen(world, replace(world.observe(), share=share))
+        refuse_beside_members(snapshot, settings)
         refuse_of_others(foreseen.moves, snapshot)
         if _restorable(world, snapshot, foreseen) != foreseen:
             raise Owned("something went on since it was looked at", check="nothing; say it again, and look at what it says")

@@ -14,7 +14,9 @@ from etl.commands.as_member import as_member
 from etl.commands.expected_rows import expected_rows, loaded_plans, read_both_ledgers
 from etl.commands.operator import Ruling, store_decided, told_stored
 from etl.commands.run import new_run_id
-from etl.decisions.among_members import foreseen_by_command, of_command, refuse_of_others, refuse_read_by_others
+from etl.decisions.among_members import (
+    foreseen_by_command, of_command, refuse_beside_members, refuse_of_others, refuse_read_by_others,
+)
 from etl.decisions.coverage import without
 from etl.decisions.handing_over import told_by_command
 from etl.decisions.identity.accepting import Named
@@ -113,6 +115,7 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
         if moves != foreseen.moves:
             raise Owned("a run went on since the positions were looked at", check="nothing; say it again, and look at what it says")
         _refuse_loaded(world, moves, stands, snapshot)
+        refuse_beside_members(snapshot, settings)
         refuse_of_others(to, snapshot)
         plan = plan_set(stands, moves, snapshot, settings, reason=reason, now_ms=now_ms())
         plan = with_id(of_command(plan, snapshot, settings))

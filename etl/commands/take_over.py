@@ -16,7 +16,7 @@ from etl.commands.backfills import refuse_unfinished, refuse_without_backfills
 from etl.commands.operator import Ruling, store_decided
 from etl.commands.pipelines_of_table import is_us, pipelines_of, the_one
 from etl.commands.run import new_run_id
-from etl.decisions.among_members import of_command, refuse_of_others
+from etl.decisions.among_members import of_command, refuse_beside_members, refuse_of_others
 from etl.decisions.coverage import with_beside
 from etl.decisions.handing_over import as_left_to_others
 from etl.decisions.next_step import repair_of, repaired
@@ -61,6 +61,7 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
     run_id = new_run_id()
     with open_world(settings, run_context, name=run_id) as world, world.driving(run_id), as_member(world, settings) as share:
         snapshot = replace(world.observe(), share=share)
+        refuse_beside_members(snapshot, settings)
         withdrawn = _withdrawn(world, place, snapshot, run_id)
         if withdrawn:
             return withdrawn

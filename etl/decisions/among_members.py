@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from etl.decisions.handing_over import as_if_alone, is_member, of_member
 from etl.decisions.moved_offsets import is_read_on_by_others, of_another_log
-from etl.decisions.ownership import owned_by
+from etl.decisions.ownership import foreign_consumers, owned_by
 from etl.errors import NeedsDecision, Owned
 from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
 from etl.model.logs import BrokerPartition
@@ -29,6 +29,7 @@ from etl.protocol.stretches import render_log
 from etl.settings.sections import Settings
 
 _ANOTHER = "another member of the group"
+_NAMED = 3
 
 
 def joins_for_commands(settings: Settings) -> bool:
@@ -39,6 +40,17 @@ def joins_for_commands(settings: Settings) -> bool:
 def foreseen_by_command(snapshot: Snapshot, settings: Settings) -> Snapshot:
     """What a command would see that owned every log: nobody has joined where it is only said what it would come to."""
     return as_if_alone(snapshot, settings) if joins_for_commands(settings) else snapshot
+
+
+def refuse_beside_members(snapshot: Snapshot, settings: Settings) -> None:
+    """Refuse to store a plan that moves offsets behind its append while others are in the group: they would read on from where they are.
+
+    That is so among Kafka's members, where a command is none. Raises Owned.
+    """
+    alive = foreign_consumers(snapshot.live_consumers, settings)
+    if is_member(settings) and not joins_for_commands(settings) and alive:
+        what = f"the group has members, and what is stored here moves offsets only when a run executes it: {', '.join(alive[:_NAMED])}"
+        raise Owned(what, check="that they are stopped until `etl run CONF` has executed it")
 
 
 def refuse_of_others(logs: Collection[BrokerPartition], snapshot: Snapshot) -> None:

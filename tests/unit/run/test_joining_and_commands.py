@@ -9,13 +9,14 @@ import pytest
 
 from etl.commands.as_member import as_member
 from etl.commands.offsets_restore import from_commits
-from etl.decisions.among_members import refuse_read_by_others, refuse_setting_theirs_back
+from etl.decisions.among_members import refuse_beside_members, refuse_read_by_others, refuse_setting_theirs_back
 from etl.decisions.backfills.backfilling import Asked
 from etl.decisions.handing_over import as_left_to_others
 from etl.decisions.next_step import plan_superseding, repair_of, repaired
 from etl.decisions.reconcile import where_we_stand
 from etl.decisions.replaying import plan_replay
 from etl.errors import NeedsDecision, OffsetMoved, Owned
+from etl.model.committed import OffsetsStorage
 from etl.model.logs import BrokerPartition
 from etl.model.losses import Loss, LossReason, ReadByOthers
 from etl.model.snapshot import Supersede, UpToDate
@@ -258,3 +259,14 @@ def test_a_log_that_was_cut_is_left_out_of_a_plan_that_was_handed_over_and_accep
     world.supersede(plan_superseding(Supersede(stored, "cut", (skip,)), snapshot, SETTINGS, now_ms=1), snapshot.ledger)
     run(outside, [])
     assert {place for log, place in outside.rows() if log == B} == set(range(7))
+
+
+def test_among_members_of_kafkas_own_group_a_command_that_moves_offsets_waits_until_nobody_is_in_it() -> None:
+    in_kafka = SETTINGS.model_copy(update={"offsets": SETTINGS.offsets.model_copy(update={"storage": OffsetsStorage.KAFKA})})
+    outside = outside_of(5, 3)
+    seen = FakeWorld(outside, SETTINGS).observe()
+    refuse_beside_members(seen, in_kafka)
+    live = replace(seen, live_consumers=("consumer-1 at 10.0.0.7",))
+    with pytest.raises(Owned, match="moves offsets only when a run executes it: consumer-1 at"):
+        refuse_beside_members(live, in_kafka)
+    refuse_beside_members(live, SETTINGS)

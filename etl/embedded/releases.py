@@ -58,6 +58,7 @@ _KRAFT = {
     **_SMALL, "process.roles": "{roles}", "node.id": "{id}", "controller.quorum.voters": "{voters}", "listeners": "{listeners}",
     "broker.heartbeat.interval.ms": "500", "broker.session.timeout.ms": "4000",  # a broker that was killed is taken back behind it
     "group.consumer.heartbeat.interval.ms": "500", "group.consumer.min.heartbeat.interval.ms": "500",  # members are told within a second
+    "group.consumer.session.timeout.ms": "6000", "group.consumer.min.session.timeout.ms": "6000",  # and missed within seconds
     "controller.listener.names": "CONTROLLER", "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
 }
 _JAFKA = {

@@ -259,6 +259,26 @@ def test_a_log_that_is_held_stays_ours_until_it_is_released_and_is_nobody_elses_
         other.leave()
 
 
+def test_a_share_that_others_let_go_of_late_is_waited_for(broker: FakeCoordinator, stage: Stage) -> None:
+    """They are told with a heartbeat, let go behind their next poll, and say so with another one."""
+    consumers = of(stage, CONSUMERS)
+    with consumers.joined() as (holder, share):
+        holder.hold()
+        late = consumers.member()
+
+        def released() -> None:
+            wait_until(lambda: sum(request.member_id != share.member_id for request in [*broker.asked[CONSUMER]]) >= 4, 20)
+            holder.release()
+
+        thread = threading.Thread(target=released, daemon=True)
+        thread.start()
+        try:
+            assert len(late.join().logs) == PARTITIONS // 2
+        finally:
+            thread.join(20)
+            late.leave()
+
+
 def test_strategies_that_move_logs_one_by_one_settle_with_everything_owned_once(broker: FakeCoordinator, stage: Stage) -> None:
     sticky = {"strategies": ("cooperative-sticky",)}
     with stage.joined(**sticky) as (first, _), stage.joined(**sticky) as (second, share):

@@ -19,8 +19,8 @@ from etl.protocol.group_messages import LEAVES, WILL_BE_BACK, ConsumerHeartbeat,
 
 _Log = tuple[str, int]
 """Topic id and partition: a topic that is made again under its name is another one."""
-_QUIET_HEARTBEATS = 2
-"""Of all members, until an empty share is believed: others are told to let go, and do, with a heartbeat each."""
+_QUIET_HEARTBEATS = 6
+"""Until an empty share is believed: others are told with a heartbeat, let go behind their next poll, and say so with one more."""
 
 
 class ConsumerProtocol:
@@ -68,7 +68,7 @@ class ConsumerProtocol:
             return
         if self._epoch == 0:
             self._state.note_join()
-            self._settles_at = asked_at + _QUIET_HEARTBEATS * answer.interval_ms / 1000
+            self._settles_at = asked_at + min(_QUIET_HEARTBEATS * answer.interval_ms / 1000, self._terms.join_timeout_s / 2)
         self._state.note_answer()
         self._state.beat_every(answer.interval_ms / 1000)
         self.member_id, self._epoch, self._has_news = answer.member_id or self.member_id, answer.epoch, False

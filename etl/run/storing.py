@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from etl.decisions.open_hand_overs import HandOver as Found
+from etl.decisions.open_hand_overs import found_out
 from etl.edges.brokers.coordinator import CoordinatedMember
 from etl.edges.delta.taking import Takes
 from etl.edges.zookeeper.documents import Part
@@ -60,9 +62,19 @@ class PlanStore:
         return None
 
     def fence(self, plan: Plan) -> None:
-        """See `world.World`."""
-        if plan.share and plan.share.membership is Membership.COORDINATOR:
-            (self._coordinated or coordinated_member(self.settings, self._discovery)).end(plan.share)
+        """See `world.World`. The others read on as soon as the membership ends, and what they write then tells nothing of the plan."""
+        if plan.share is None or plan.share.membership is not Membership.COORDINATOR:
+            return
+        member, logs = self._coordinated or coordinated_member(self.settings, self._discovery), plan.offsets_to_hand_over
+        with self._discovery.open_cluster() as cluster:
+            found = found_out(plan, self.offsets.committed(logs, cluster)) if plan.is_open else None
+            member.end(plan.share)
+            if found is Found.NOT_TAKEN:  # its commit may have come since
+                found = found_out(plan, self.offsets.committed(logs, cluster))
+        if found is Found.TAKEN:
+            write_mark(self.ledger, replace(plan, handed_over=True))
+        elif found is Found.NOT_TAKEN:
+            write_mark(self.ledger, replace(plan, is_void=True))
 
     def store(self, plan: Plan) -> Void | None:
         """See `world.World`. Refuses a table that cannot be written and a transform that fails: a plan is stored to be executed."""

@@ -55,7 +55,10 @@ class World(Protocol):
         """
 
     def fence(self, plan: Plan) -> None:
-        """End the membership that the plan was made with, so that nothing that its run committed comes any more."""
+        """End the membership that the plan was made with, so that nothing that its run committed comes any more.
+
+        Where it can be seen what became of the plan's hand-over, that is written down.
+        """
 
     def remember(self, key: KeptKey, *, behind: int) -> None:
         """Keep a run key under which there was nothing more to read behind plan `behind`. Raises Owned where a plan was stored since."""

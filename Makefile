@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-brokers test-groups test-airflow test-airflow-slow airflow-demo gate gate-releases unit lint chaos fuzz soak bench bench-quick bench-parts clean
+.PHONY: help setup demo test test-brokers test-groups test-groups-long test-airflow test-airflow-slow airflow-demo gate gate-releases unit lint chaos fuzz soak bench bench-quick bench-parts clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,9 +55,12 @@ lint: setup ## flake8, mypy, import-linter
 test-brokers: setup ## every release of Kafka and Jafka, each with its own producers and consumers: fetches 290 MB of jars once
 	@$(BIN)/python -m pytest -m "not long" --numprocesses=$(WORKERS) --dist=loadfile tests/brokers
 
-test-groups: setup ## members of ours in groups of consumers that are not ours, at length; and 10,000 random groups for each release, divided by its own classes and by us: GROUPS=500 for fewer
-	@$(BIN)/python -m pytest -m groups --numprocesses=$(WORKERS) --dist=loadfile tests/brokers
-	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) tests/groups
+test-groups: setup ## runs and members of ours in groups of consumers that are not ours, of every kind and release, killed and stopped at each point; and 10,000 random groups for each release, divided by its own classes and by us: GROUPS=500 for fewer
+	@$(BIN)/python -m pytest -m groups --numprocesses=$(WORKERS) --dist=loadfile tests/brokers tests/system
+	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadgroup tests/groups
+
+test-groups-long: setup ## a quarter of an hour of work in each group of Kafka's coordinator, and a static run every minute, which nobody notices; MINUTES=2 for less
+	@$(BIN)/python -m pytest -m long --numprocesses=$(WORKERS) --dist=loadgroup tests/groups
 
 test-airflow: setup ## the DAGs on Airflow 3.3 and 2.11, each in an environment of its own (700 MB each, made once); AIRFLOW="--airflow 3.3" for one
 	@$(BIN)/python -m tests.on_airflow $(AIRFLOW)

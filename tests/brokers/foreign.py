@@ -58,6 +58,15 @@ class Process:
         assert lines[-1] == ["done"], f"{words[:6]}: {' '.join(lines[-1])}\n{self._said.read_text()[-3000:]}"
         return lines[:-1]
 
+    @property
+    def pid(self) -> int:
+        """For signals."""
+        return self._process.pid
+
+    def count(self, name: str) -> int:
+        """How many records a member of a group, of that name, has read by now."""
+        return int(self.ask("count", name)[0][0])
+
     def _lines(self) -> Iterator[list[str]]:
         while True:
             words = self._answers.get(timeout=WITHIN_S).split(" ")
@@ -119,9 +128,9 @@ class JafkaClients(Process):
         """The `count` messages that a member of a group reads before it commits and goes."""
         return [_bytes(value) for _, value in self.ask("join", group, topic, count)]
 
-    def open(self, name: str, group: str, topic: str, *, backoff_ms: int, tries: int) -> None:
+    def open(self, name: str, group: str, topic: str, *, backoff_ms: int, tries: int, threads: int = 1) -> None:
         """A member of a group of that name, until it is closed. Fails the test when it does not get its share by so many tries."""
-        self.ask("open", name, group, topic, backoff_ms, tries)
+        self.ask("open", name, group, topic, threads, "rebalance.backoff.ms", backoff_ms, "rebalance.retries.max", tries)
 
     def close(self, name: str) -> list[bytes | None]:
         """It goes; what it read."""
@@ -145,16 +154,18 @@ class ScalaClients(Process):
 
     def join(self, group: str, topic: str, count: int) -> list[Seen]:
         """The `count` messages that a member of a group reads before it commits and goes."""
-        lines = self.ask("join", group, topic, count)
-        return [Seen(0, int(partition), int(offset), 0, _bytes(key), _bytes(value)) for partition, offset, key, value in lines]
+        return _seen(self.ask("join", group, topic, count))
 
-    def open(self, name: str, group: str, topic: str, *, backoff_ms: int, tries: int) -> None:
+    def open(
+        self, name: str, group: str, topic: str, *, backoff_ms: int, tries: int, threads: int = 1, strategy: str = "range",
+    ) -> None:
         """A member of a group of that name, until it is closed. Fails the test when it does not get its share by so many tries."""
-        self.ask("open", name, group, topic, backoff_ms, tries)
+        self.ask("open", name, group, topic, threads, "rebalance.backoff.ms", backoff_ms, "rebalance.max.retries", tries,
+                 "partition.assignment.strategy", strategy)
 
-    def close(self, name: str) -> list[bytes | None]:
+    def close(self, name: str) -> list[Seen]:
         """It goes; what it read."""
-        return [_bytes(value) for value, in self.ask("close", name)]
+        return _seen(self.ask("close", name))
 
 
 class JavaProducer(Process):
@@ -187,9 +198,18 @@ class JavaClients(JavaProducer):
         """What it was assigned last."""
         return frozenset(BrokerPartition(topic, int(partition)) for topic, partition in self.ask("owns", name))
 
-    def exit(self, name: str) -> None:
-        """Have it leave."""
-        self.ask("exit", name)
+    def changes(self, name: str) -> int:
+        """How often it was given logs, or some were taken from it."""
+        return int(self.ask("changes", name)[0][0])
+
+    def exit(self, name: str) -> list[Seen]:
+        """Have it leave; what it read and committed."""
+        return _seen(self.ask("exit", name))
+
+
+def _seen(lines: Sequence[Sequence[str]]) -> list[Seen]:
+    """Of lines "PARTITION OFFSET KEY VALUE"."""
+    return [Seen(0, int(partition), int(offset), 0, _bytes(key), _bytes(value)) for partition, offset, key, value in lines]
 
 
 def _words(records: Sequence[KeyValue]) -> list[str]:

@@ -101,6 +101,10 @@ class Group:
         """Wait until the release's own member owns exactly these."""
         assert wait_until(lambda: self.java.owns(name) == logs, WITHIN_S), (self.java.owns(name), logs)
 
+    def is_half_theirs(self, name: str = "java") -> None:
+        """Wait until the release's own member knows that it owns one half: a moment before it may still tell of what it had."""
+        assert wait_until(lambda: len(self.java.owns(name)) == PARTITIONS // 2, WITHIN_S), self.java.owns(name)
+
     def ours(self, member: CoordinatedMember, count: int) -> Share:
         """The share of one of ours, once it is so large."""
         deadline = time.monotonic() + WITHIN_S

@@ -17,6 +17,7 @@ from etl.embedded.releases import JAFKA
 from etl.embedded.server import wait_until
 from etl.model.logs import BrokerPartition, Dialect
 from etl.protocol.zookeeper.consumers import FixedTopics, Registration, render_registration
+from tests.brokers.foreign import Seen
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
 
 BACKOFF_MS, MANY = 200, 100
@@ -50,7 +51,7 @@ class Group:
 
     def close(self, name: str) -> list[bytes | None]:
         """It goes; what it read."""
-        return self._clients.close(name)
+        return [seen.value if isinstance(seen, Seen) else seen for seen in self._clients.close(name)]
 
     @contextlib.contextmanager
     def registered(self, name: str) -> Iterator[ZooKeeper]:

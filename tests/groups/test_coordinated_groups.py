@@ -114,6 +114,7 @@ def test_one_of_ours_that_is_killed_is_missed_and_its_logs_go_to_others_within_i
     group = group_of(stage, protocol)
     with alone(group, tmp_path) as killed, group.foreign():
         killed.owns(PARTITIONS // 2)
+        group.is_half_theirs()
         killed.signal(signal.SIGKILL)
         group.theirs(group.logs)
         with alone(group, tmp_path) as late:
@@ -127,6 +128,7 @@ def test_one_of_ours_that_slept_longer_than_its_session_is_told_and_comes_back_a
     group = group_of(stage, protocol)
     with alone(group, tmp_path) as sleeper, group.foreign():
         sleeper.owns(PARTITIONS // 2)
+        group.is_half_theirs()
         before = len(sleeper.shares)
         sleeper.signal(signal.SIGSTOP)
         try:
@@ -134,7 +136,7 @@ def test_one_of_ours_that_slept_longer_than_its_session_is_told_and_comes_back_a
         finally:
             sleeper.signal(signal.SIGCONT)
         assert sleeper.owns(PARTITIONS // 2, before)[2] == 1, "it was lost once, and says so"
-        assert wait_until(lambda: len(group.java.owns("java")) == PARTITIONS // 2, WITHIN_S)
+        group.is_half_theirs()
 
 
 @of_each

@@ -17,6 +17,7 @@ import io.jafka.producer.serializer.DefaultEncoders;
 import java.io.PrintStream;
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 
@@ -27,7 +28,7 @@ public class Jafka extends Lines {
     public static void main(String[] arguments) throws Exception {
         zookeeper = arguments[0];
         serve(Map.of("send", Jafka::send, "scatter", Jafka::scatter, "read", Jafka::read, "end", Jafka::end, "join", Jafka::join,
-            "open", Jafka::open, "close", Jafka::close));
+            "open", Jafka::open, "count", Jafka::count, "close", Jafka::close));
     }
 
     /** send HOST PORT TOPIC PARTITION CODEC [VALUE]...: one request of the low producer, so with a codec one compressed entry. */
@@ -87,31 +88,62 @@ public class Jafka extends Lines {
         }
     }
 
-    static final Map<String, ConsumerConnector> members = new java.util.concurrent.ConcurrentHashMap<String, ConsumerConnector>();
-    static final Map<String, List<String>> reads = new java.util.concurrent.ConcurrentHashMap<String, List<String>>();
-    static final Map<String, Thread> readers = new java.util.concurrent.ConcurrentHashMap<String, Thread>();
+    static final Map<String, Member> members = new java.util.concurrent.ConcurrentHashMap<String, Member>();
 
-    /** open NAME GROUP TOPIC BACKOFF-MS TRIES: a member that reads on and on with one thread, until it is closed. It fails when it does not get its share. */
+    /** A consumer that reads on and on. It takes one message at a time, so that it goes behind a message, and never within one. */
+    static class Member {
+        final ConsumerConnector connector;
+        final List<String> read = Collections.synchronizedList(new ArrayList<String>());
+        final List<Thread> readers = new ArrayList<Thread>();
+        boolean closing;
+
+        Member(ConsumerConnector connector) {
+            this.connector = connector;
+        }
+
+        void begin(Iterator<byte[]> messages) {
+            Thread reader = new Thread(() -> { while (messages.hasNext() && taken(messages)); });
+            reader.setDaemon(true);
+            reader.start();
+            readers.add(reader);
+        }
+
+        synchronized boolean taken(Iterator<byte[]> messages) {
+            if (closing) return false;
+            read.add(word(messages.next()));
+            return true;
+        }
+
+        synchronized void stop() {
+            closing = true;
+        }
+    }
+
+    /** open NAME GROUP TOPIC THREADS [KEY VALUE]...: a member that reads until it is closed. It fails when it does not get its share. */
     static void open(String[] words, PrintStream out) throws Exception {
-        ConsumerConnector connector = Consumer.create(new ConsumerConfig(properties(
+        java.util.Properties properties = properties(
             "zk.connect", zookeeper, "groupid", words[2], "consumerid", words[1], "autooffset.reset", "smallest",
-            "autocommit.interval.ms", "200", "fetcher.backoff.ms", "100", "rebalance.backoff.ms", words[4], "rebalance.retries.max", words[5])));
-        members.put(words[1], connector);
-        MessageStream<byte[]> stream = connector.createMessageStreams(Map.of(words[3], 1), new DefaultEncoders()).get(words[3]).get(0);
-        List<String> read = Collections.synchronizedList(new ArrayList<String>());
-        Thread reading = new Thread(() -> { for (byte[] message : stream) read.add(word(message)); });
-        reading.setDaemon(true);
-        reading.start();
-        reads.put(words[1], read);
-        readers.put(words[1], reading);
+            "autocommit.interval.ms", "200", "fetcher.backoff.ms", "100");
+        for (int i = 5; i < words.length; i += 2) properties.setProperty(words[i], words[i + 1]);
+        Member member = new Member(Consumer.create(new ConsumerConfig(properties)));
+        members.put(words[1], member);
+        Map<String, Integer> streams = Map.of(words[3], Integer.valueOf(words[4]));
+        for (MessageStream<byte[]> stream : member.connector.createMessageStreams(streams, new DefaultEncoders()).get(words[3])) {
+            member.begin(stream.iterator());
+        }
+    }
+
+    /** count NAME: how many messages it read. */
+    static void count(String[] words, PrintStream out) throws Exception {
+        out.println(members.get(words[1]).read.size());
     }
 
     /** close NAME: what it read. */
     static void close(String[] words, PrintStream out) throws Exception {
-        members.remove(words[1]).close();
-        Thread reading = readers.remove(words[1]);
-        if (reading == null) return; // it never got its share
-        reading.join(10_000);
-        for (String message : reads.remove(words[1])) out.println(message);
+        Member member = members.remove(words[1]);
+        member.stop();
+        member.connector.close();
+        for (Thread reader : member.readers) reader.join(10_000);
+        for (String message : member.read) out.println(message);
     }
 }

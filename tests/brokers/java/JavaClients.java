@@ -1,17 +1,25 @@
 import java.io.PrintStream;
 import java.lang.reflect.Method;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collection;
 import java.util.Collections;
 import java.util.Comparator;
+import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import java.util.Queue;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
@@ -21,14 +29,18 @@ public class JavaClients extends JavaProducer {
         broker = arguments[0];
         serve(Map.of(
             "send", JavaProducer::send, "read", JavaClients::read,
-            "enter", JavaClients::enter, "owns", JavaClients::owns, "exit", JavaClients::exit));
+            "enter", JavaClients::enter, "owns", JavaClients::owns, "changes", JavaClients::changes,
+            "count", JavaClients::count, "exit", JavaClients::exit));
     }
 
     static final Map<String, Member> members = new ConcurrentHashMap<String, Member>();
 
-    /** A consumer that polls, and nothing else, in a thread of its own. */
-    static class Member extends Thread {
+    /** A consumer that polls and commits what came, in a thread of its own. What it read is what it also committed. */
+    static class Member extends Thread implements ConsumerRebalanceListener {
         final KafkaConsumer<byte[], byte[]> consumer;
+        final Queue<ConsumerRecord<byte[], byte[]>> read = new ConcurrentLinkedQueue<ConsumerRecord<byte[], byte[]>>();
+        final List<ConsumerRecord<byte[], byte[]>> uncommitted = new ArrayList<ConsumerRecord<byte[], byte[]>>();
+        final AtomicInteger changes = new AtomicInteger();
         volatile Set<TopicPartition> owned = Collections.emptySet();
         volatile String failed;
         volatile boolean closing;
@@ -42,7 +54,8 @@ public class JavaClients extends JavaProducer {
         public void run() {
             try {
                 while (!closing) {
-                    polled(consumer, 100);
+                    for (ConsumerRecord<byte[], byte[]> one : polled(consumer, 100)) uncommitted.add(one);
+                    commit();
                     owned = new TreeSet<TopicPartition>(Comparator.comparing(TopicPartition::toString)) {{ addAll(consumer.assignment()); }};
                 }
             } catch (Exception failure) {
@@ -51,6 +64,30 @@ public class JavaClients extends JavaProducer {
             } finally {
                 consumer.close();
             }
+        }
+
+        /** Where the group is dividing its logs anew nothing is committed, and what stays ours is with the next time. */
+        void commit() {
+            if (uncommitted.isEmpty()) return;
+            try {
+                consumer.commitSync();
+                read.addAll(uncommitted);
+                uncommitted.clear();
+            } catch (KafkaException refused) {
+                System.err.println("not committed: " + refused);
+            }
+        }
+
+        @Override
+        public void onPartitionsRevoked(Collection<TopicPartition> logs) {
+            if (!logs.isEmpty()) changes.incrementAndGet();
+            commit();
+            uncommitted.removeIf(one -> logs.contains(new TopicPartition(one.topic(), one.partition())));
+        }
+
+        @Override
+        public void onPartitionsAssigned(Collection<TopicPartition> logs) {
+            if (!logs.isEmpty()) changes.incrementAndGet();
         }
     }
 
@@ -61,8 +98,8 @@ public class JavaClients extends JavaProducer {
         for (int i = 4; i < words.length; i += 2) properties.setProperty(words[i], words[i + 1]);
         KafkaConsumer<byte[], byte[]> consumer =
             new KafkaConsumer<byte[], byte[]>(properties, new ByteArrayDeserializer(), new ByteArrayDeserializer());
-        consumer.subscribe(Arrays.asList(words[3]));
         Member member = new Member(consumer);
+        consumer.subscribe(Arrays.asList(words[3]), member);
         members.put(words[1], member);
         member.start();
     }
@@ -74,11 +111,25 @@ public class JavaClients extends JavaProducer {
         for (TopicPartition log : member.owned) out.println(log.topic() + " " + log.partition());
     }
 
-    /** exit NAME: leave the group. */
+    /** changes NAME: how often it was given logs, or some were taken from it. */
+    static void changes(String[] words, PrintStream out) throws Exception {
+        out.println(members.get(words[1]).changes.get());
+    }
+
+    /** count NAME: how many records it read and committed. */
+    static void count(String[] words, PrintStream out) throws Exception {
+        out.println(members.get(words[1]).read.size());
+    }
+
+    /** exit NAME: leave the group; lines "PARTITION OFFSET KEY VALUE" of what it read and committed. */
     static void exit(String[] words, PrintStream out) throws Exception {
         Member member = members.remove(words[1]);
         member.closing = true;
         member.join();
+        if (member.failed != null) throw new IllegalStateException(member.failed);
+        for (ConsumerRecord<byte[], byte[]> one : member.read) {
+            out.println(one.partition() + " " + one.offset() + " " + word(one.key()) + " " + word(one.value()));
+        }
     }
 
     /** read TOPIC PARTITION FROM: lines "OFFSET KEY VALUE TIMESTAMP" to the end, as a reader of committed records is given them. */

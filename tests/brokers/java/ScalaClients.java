@@ -26,7 +26,7 @@ public class ScalaClients extends Lines {
         broker = arguments[0];
         zookeeper = arguments[1];
         serve(Map.of("send", ScalaClients::send, "read", ScalaClients::read, "join", ScalaClients::join,
-            "open", ScalaClients::open, "close", ScalaClients::close));
+            "open", ScalaClients::open, "count", ScalaClients::count, "close", ScalaClients::close));
     }
 
     /** send TOPIC PARTITION CODEC [KEY VALUE]...: one request, so with a codec one wrapper. */
@@ -81,34 +81,63 @@ public class ScalaClients extends Lines {
         }
     }
 
-    static final Map<String, ConsumerConnector> members = new java.util.concurrent.ConcurrentHashMap<String, ConsumerConnector>();
-    static final Map<String, List<String>> reads = new java.util.concurrent.ConcurrentHashMap<String, List<String>>();
-    static final Map<String, Thread> readers = new java.util.concurrent.ConcurrentHashMap<String, Thread>();
+    static final Map<String, Member> members = new java.util.concurrent.ConcurrentHashMap<String, Member>();
 
-    /** open NAME GROUP TOPIC BACKOFF-MS TRIES: a member that reads on and on with one thread, until it is closed. It fails when it does not get its share. */
-    static void open(String[] words, PrintStream out) throws Exception {
-        ConsumerConnector connector = Consumer.createJavaConsumerConnector(new ConsumerConfig(properties(
-            "zookeeper.connect", zookeeper, "group.id", words[2], "consumer.id", words[1], "auto.offset.reset", "smallest",
-            "auto.commit.interval.ms", "200", "rebalance.backoff.ms", words[4], "rebalance.max.retries", words[5])));
-        members.put(words[1], connector);
-        Map<String, Integer> streams = new HashMap<String, Integer>();
-        streams.put(words[3], 1);
-        ConsumerIterator<byte[], byte[]> messages = connector.createMessageStreams(streams).get(words[3]).get(0).iterator();
-        List<String> read = Collections.synchronizedList(new ArrayList<String>());
-        Thread reading = new Thread(() -> { while (messages.hasNext()) read.add(word(messages.next().message())); });
-        reading.setDaemon(true);
-        reading.start();
-        reads.put(words[1], read);
-        readers.put(words[1], reading);
+    /** A consumer that reads on and on. It takes one message at a time, so that it goes behind a message, and never within one. */
+    static class Member {
+        final ConsumerConnector connector;
+        final List<String> read = Collections.synchronizedList(new ArrayList<String>());
+        final List<Thread> readers = new ArrayList<Thread>();
+        boolean closing;
+
+        Member(ConsumerConnector connector) {
+            this.connector = connector;
+        }
+
+        void begin(ConsumerIterator<byte[], byte[]> messages) {
+            Thread reader = new Thread(() -> { while (messages.hasNext() && taken(messages)); });
+            reader.setDaemon(true);
+            reader.start();
+            readers.add(reader);
+        }
+
+        synchronized boolean taken(ConsumerIterator<byte[], byte[]> messages) {
+            if (closing) return false;
+            MessageAndMetadata<byte[], byte[]> one = messages.next();
+            read.add(one.partition() + " " + one.offset() + " " + word(one.key()) + " " + word(one.message()));
+            return true;
+        }
+
+        synchronized void stop() {
+            closing = true;
+        }
     }
 
-    /** close NAME: what it read. */
+    /** open NAME GROUP TOPIC THREADS [KEY VALUE]...: a member that reads until it is closed. It fails when it does not get its share. */
+    static void open(String[] words, PrintStream out) throws Exception {
+        java.util.Properties properties = properties(
+            "zookeeper.connect", zookeeper, "group.id", words[2], "consumer.id", words[1], "auto.offset.reset", "smallest",
+            "auto.commit.interval.ms", "200");
+        for (int i = 5; i < words.length; i += 2) properties.setProperty(words[i], words[i + 1]);
+        Member member = new Member(Consumer.createJavaConsumerConnector(new ConsumerConfig(properties)));
+        members.put(words[1], member);
+        Map<String, Integer> streams = new HashMap<String, Integer>();
+        streams.put(words[3], Integer.valueOf(words[4]));
+        member.connector.createMessageStreams(streams).get(words[3]).forEach(stream -> member.begin(stream.iterator()));
+    }
+
+    /** count NAME: how many messages it read. */
+    static void count(String[] words, PrintStream out) throws Exception {
+        out.println(members.get(words[1]).read.size());
+    }
+
+    /** close NAME: lines "PARTITION OFFSET KEY VALUE" of what it read. */
     static void close(String[] words, PrintStream out) throws Exception {
-        members.remove(words[1]).shutdown();
-        Thread reading = readers.remove(words[1]);
-        if (reading == null) return; // it never got its share
-        reading.join(10_000);
-        for (String message : reads.remove(words[1])) out.println(message);
+        Member member = members.remove(words[1]);
+        member.stop();
+        member.connector.shutdown();
+        for (Thread reader : member.readers) reader.join(10_000);
+        for (String message : member.read) out.println(message);
     }
 
     public static class Chosen implements kafka.producer.Partitioner {

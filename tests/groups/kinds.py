@@ -1,0 +1,89 @@
+"""The kinds of groups in which our runs are tried: whose consumers are beside them, and where the group is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.embedded.releases import JAFKA
+from tests.brokers.foreign import JavaClients
+from tests.brokers.groups import with_consumer_protocol
+from tests.brokers.stage import JafkaStage, KafkaStage, begin
+from tests.groups.librdkafka import LibrdkafkaConsumers
+from tests.groups.others import JavaConsumers, OldConsumers, Others
+
+SESSION_S = 6
+"""Of every member, and of our runs in ZooKeeper."""
+_SESSION = {"session.timeout.ms": SESSION_S * 1000, "heartbeat.interval.ms": 500}
+_ASSIGNORS = "org.apache.kafka.clients.consumer."
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One release's consumers in one kind of group."""
+
+    name: str
+    version: str
+    ownership: Mapping[str, Any] = field(default_factory=dict)
+    """What our conf says besides."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of their consumers, in their words."""
+    by_librdkafka: bool = False
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the group is kept in ZooKeeper."""
+        return not self.ownership
+
+    @property
+    def ours(self) -> Mapping[str, Any]:
+        """What our conf says of its membership."""
+        return self.ownership or {"backoff_s": 0.5}
+
+    @property
+    def offsets(self) -> Mapping[str, Any]:
+        """What our conf says of the group's offsets."""
+        return {} if self.is_old else {"offsets": {"storage": "kafka"}}
+
+    def begin(self, folder: Path, running: ExitStack) -> JafkaStage | KafkaStage:
+        """Servers and clients of the release."""
+        stage = begin(self.version, folder, running)
+        if self.ownership.get("protocol") == "consumer":
+            with_consumer_protocol(stage.cluster)
+        return stage
+
+    def others(self, stage: JafkaStage | KafkaStage, group: str, topic: str, opened: ExitStack, **more: Any) -> Others:
+        """The consumers of a group of this kind."""
+        if self.is_old:
+            session = opened.enter_context(ZooKeeper(stage.cluster.zookeeper_connect))
+            return OldConsumers(stage, group, topic, session, **more)
+        if self.by_librdkafka:
+            return LibrdkafkaConsumers(stage.cluster.bootstrap, group, topic, self.settings)
+        assert isinstance(stage, KafkaStage) and isinstance(stage.java, JavaClients)
+        return JavaConsumers(stage.java, group, topic, {key.replace(".", "_"): value for key, value in self.settings.items()})
+
+
+def _classic(version: str, strategy: str, assignor: str) -> Kind:
+    ours = {"membership": "coordinator", "strategy": strategy, "session_timeout_s": SESSION_S, "rebalance_timeout_s": 20}
+    theirs = {**_SESSION, "partition.assignment.strategy": _ASSIGNORS + assignor}
+    return Kind(f"{version} {strategy}", version, ours, theirs)
+
+
+OLD = (Kind(JAFKA, JAFKA), Kind("0.8.2.2", "0.8.2.2"))
+"""High-level consumers, in ZooKeeper."""
+CONSUMER_PROTOCOL = Kind(
+    "4.1.0 consumer", "4.1.0", {"membership": "coordinator", "protocol": "consumer", "rebalance_timeout_s": 20},
+    {"group.protocol": "consumer"})
+COORDINATED = (
+    _classic("0.9.0.1", "range", "RangeAssignor"), _classic("2.8.2", "cooperative-sticky", "CooperativeStickyAssignor"),
+    _classic("3.9.1", "range", "RangeAssignor"),
+    Kind("3.9.1 librdkafka", "3.9.1", _classic("3.9.1", "range", "").ownership, {**_SESSION, "partition.assignment.strategy": "range"},
+         by_librdkafka=True),
+    _classic("4.1.0", "range", "RangeAssignor"),
+    CONSUMER_PROTOCOL,
+)
+"""Kafka's own consumers, in the group's coordinator."""

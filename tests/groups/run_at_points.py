@@ -1,0 +1,107 @@
+"""`python -m tests.groups.run_at_points FOLDER CONF`: an `etl run` that says which point of its membership it came to, and waits there.
+
+FOLDER has a file for each point that it came to, with a line for each time: the ZooKeeper session in which it was. Where there is a file
+`hold-<point>` it goes no further than that point, unless `go-<point>` has as many lines. Behind the hand-over a thread of it may come to
+`registered` again.
+"""
+
+from __future__ import annotations
+
+import functools
+import runpy
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from etl.edges.brokers.classic_protocol import ClassicProtocol
+from etl.edges.brokers.consumer_protocol import ConsumerProtocol
+from etl.edges.brokers.coordinator import CoordinatedMember
+from etl.edges.brokers.member_state import MemberState
+from etl.edges.zookeeper.members import GroupMembers
+from etl.edges.zookeeper.membership import ZooKeeperMember
+from etl.edges.zookeeper.rebalance import Rebalance
+from etl.run.group_offsets import GroupOffsets
+from etl.run.world import World
+
+_BEFORE_VERB = {
+    "store": "storing", "hand_over": "stored", "claiming": "handed-over", "fetch": "fetching", "append": "fetched", "record": "appended",
+    "commit": "recorded"}
+_BEFORE: tuple[tuple[type, str, str], ...] = (
+    (Rebalance, "_claim", "registered"), (MemberState, "note_join", "registered"), (GroupMembers, "deregister", "leaving"),
+    (ClassicProtocol, "leave", "leaving"), (ConsumerProtocol, "leave", "leaving"))
+_BEHIND: tuple[tuple[type, str, str], ...] = (
+    (ZooKeeperMember, "join", "claimed"), (CoordinatedMember, "join", "claimed"), (GroupOffsets, "hand_over", "committed"))
+POINTS = ("registered", "claimed", "storing", "handed-over", "fetching", "fetched", "appended", "recorded", "leaving")
+"""In the order in which a run comes to them; in ZooKeeper a plan is stored and handed over in one step."""
+IN_TWO_STEPS = ("stored", "committed")
+"""Between storing and handed over, where the group is in Kafka: the plan is stored, and the offsets are committed."""
+
+
+class Watched:
+    """A world that says which verb is next."""
+
+    def __init__(self, world: World, at: Callable[[str], None]) -> None:
+        self._world, self._at = world, at
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _BEFORE_VERB:
+            self._at(_BEFORE_VERB[name])
+        return getattr(self._world, name)
+
+
+def lines_of(file: Path) -> list[str]:
+    """The lines of a mark that are written to their end."""
+    return [line.rstrip("\n") for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")] if file.exists() else []
+
+
+def main(marks: str, conf: str) -> None:
+    """One run."""
+    folder = Path(marks)
+
+    def at(point: str, said: str = "") -> None:
+        with (folder / point).open("a") as file:
+            file.write(f"{said}\n")
+        times = len(lines_of(folder / point))
+        while (folder / f"hold-{point}").exists() and len(lines_of(folder / f"go-{point}")) < times:
+            time.sleep(0.01)
+
+    for kind, name, point in _BEFORE:
+        setattr(kind, name, _before(getattr(kind, name), functools.partial(at, point)))
+    for kind, name, point in _BEHIND:
+        setattr(kind, name, _behind(getattr(kind, name), functools.partial(at, point)))
+    from etl.commands import run
+
+    setattr(run, "run", functools.partial(run.run, around=lambda world: Watched(world, at)))
+    sys.argv = ["etl", "run", conf, "--json"]
+    runpy.run_module("etl", run_name="__main__")
+
+
+def _before(call: Callable[..., Any], at: Callable[[], None]) -> Callable[..., Any]:
+    def called(*given: Any, **named: Any) -> Any:
+        at()
+        return call(*given, **named)
+
+    return called
+
+
+def _behind(call: Callable[..., Any], at: Callable[[str], None]) -> Callable[..., Any]:
+    def called(it: Any, *given: Any, **named: Any) -> Any:
+        found = call(it, *given, **named)
+        at(_session_of(it))
+        return found
+
+    return called
+
+
+def _session_of(member: Any) -> str:
+    """As another client of ZooKeeper could take it over."""
+    if not isinstance(member, ZooKeeperMember):
+        return ""
+    session, password = member._zookeeper.client.client_id
+    return f"{session} {password.hex()}"
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

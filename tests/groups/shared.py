@@ -1,0 +1,184 @@
+"""A topic that our runs share with consumers that are not ours, and the law: each record is in our table, or read by one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from kazoo.client import KazooClient
+
+from etl.embedded.server import wait_until
+from tests.brokers.foreign import Seen
+from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
+from tests.brokers.writing import ForeignPipeline, sent
+from tests.chaos.driver import Driver
+from tests.chaos.holding import ARROW_TRANSFORM, Hold
+from tests.groups.kinds import SESSION_S, Kind
+from tests.groups.others import Others
+from tests.groups.run_at_points import lines_of
+from tests.said import Said
+
+WITHIN_S = 60
+JOINED: Mapping[str, Any] = {
+    "ownership": {"mode": "join", "wait_for_driver_s": 30}, "zookeeper": {"session_timeout_s": SESSION_S},
+    "table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 1 << 30}, "arrow_transform": ARROW_TRANSFORM}
+"""What a conf has of a run that is a member, reads without Spark, and whose tasks can be held."""
+_numbers = itertools.count(1)
+
+
+class Run(Driver):
+    """`etl run` as a process, which waits at the points that are held; see `run_at_points`."""
+
+    def __init__(self, pipeline: ForeignPipeline, *held: str, hold: Hold | None = None) -> None:
+        super().__init__(pipeline, hold=hold)
+        self._marks = pipeline.folder / f"marks-{next(_numbers)}"
+        self._marks.mkdir()
+        for point in held:
+            (self._marks / f"hold-{point}").touch()
+        self._words = ["tests.groups.run_at_points", str(self._marks), str(pipeline.conf)]
+
+    def comes_to(self, point: str, times: int = 1) -> str:
+        """Wait until it was there so often; the ZooKeeper session of the last time."""
+        mark = self._marks / point
+        self.wait_for(point, lambda: len(lines_of(mark)) >= times)
+        return lines_of(mark)[-1]
+
+    def goes_on(self, point: str) -> None:
+        """Hold it there no more."""
+        (self._marks / f"hold-{point}").unlink()
+
+    def goes_on_once(self, point: str) -> None:
+        """Hold it there again when it comes back."""
+        with (self._marks / f"go-{point}").open("a") as file:
+            file.write("\n")
+
+
+@dataclass
+class Shared:
+    """`with Shared(...) as shared`: what is in the group at the end leaves it."""
+
+    pipeline: ForeignPipeline
+    others: Others
+    read: list[Seen] = field(default_factory=list)
+    """What those read and committed that exited."""
+    inside: set[str] = field(default_factory=set)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in [*self.inside]:
+            self.exit(name)
+
+    def enter(self, name: str) -> None:
+        """One more consumer that is not ours."""
+        self.inside.add(name)
+        self.others.enter(name)
+
+    def exit(self, name: str) -> None:
+        """It leaves."""
+        self.inside.remove(name)
+        self.read += self.others.exit(name)
+
+    def send(self, count: int) -> None:
+        """So many records over all partitions."""
+        sent(self.pipeline, count)
+
+    def running(self, *held: str, hold: Hold | None = None) -> Run:
+        """A run as a process."""
+        return Run(self.pipeline, *held, hold=hold)
+
+    @contextlib.contextmanager
+    def held_at(self, point: str, *later: str, hold: Hold | None = None) -> Iterator[Run]:
+        """A run that comes to a point with 40 records to read that were written once it was registered; `hold`: its tasks instead."""
+        first = "registered" if point == "registered" else "claimed"
+        held = {first} if hold else {first, point}
+        with self.running(*held, *later, hold=hold) as run:
+            run.comes_to(first)
+            self.send(40)
+            if first != point:
+                run.goes_on(first)
+            if hold:
+                run.wait_for("a task at work", lambda: bool(hold.workers()))
+            else:
+                run.comes_to(point)
+            yield run
+
+    def ran(self) -> Said:
+        """A run in this process, which must succeed."""
+        return self.pipeline.ran()
+
+    def in_table(self) -> list[Seen]:
+        """What our runs read."""
+        return self.pipeline.in_table_seen() if (self.pipeline.table / "_delta_log").exists() else []
+
+    def others_read_the_rest(self) -> None:
+        """Wait until no record is left that is not in our table: what those inside read is the rest."""
+        rest = len(self.pipeline.stage.read(self.pipeline.topic)) - len(self.in_table()) - len(self.read)
+        assert wait_until(lambda: self.count() >= rest, WITHIN_S), f"{self.count()} of {rest}"
+
+    def count(self) -> int:
+        """How many records those inside have read by now."""
+        return sum(self.others.count(name) for name in self.inside)
+
+    def are_owned(self, within_s: float = WITHIN_S, **owners: int) -> None:
+        """Wait until the partitions are owned so; nobody named: all of them by those inside."""
+
+        def are_so() -> bool:
+            found = self.others.owned()
+            return found == owners if owners else found.keys() == self.inside and sum(found.values()) == PARTITIONS
+
+        assert wait_until(are_so, within_s), self.others.owned()
+
+    def has(self, name: str, count: int) -> None:
+        """Wait until that one knows that it owns so many."""
+        assert wait_until(lambda: self.others.owned().get(name) == count, WITHIN_S), self.others.owned()
+
+    def end(self) -> Said:
+        """All leave, a last run, whose words these are, reads what nobody has read, and the law holds."""
+        for name in [*self.inside]:
+            self.exit(name)
+        last = self.ran()
+        ours, theirs = Counter(map(place, self.in_table())), Counter(map(place, self.read))
+        written = Counter(map(place, self.pipeline.stage.read(self.pipeline.topic)))
+        both = ours + theirs
+        assert max(written.values()) == 1
+        assert both == written, f"lost {sorted(written - both)[:9]}, read by two {sorted(both - written)[:9]}"
+        proof = self.pipeline.door("verify")
+        assert proof.code == 0, proof.err + proof.out
+        return last
+
+
+def place(seen: Seen) -> tuple[int, int, int, int]:
+    """Where a record is in its topic."""
+    return seen.broker, seen.partition, seen.offset, seen.index
+
+
+def end_session(connect: str, session: str) -> None:
+    """End another client's session, as its server does when it hears nothing of it for so long."""
+    number, password = session.split()
+    client = KazooClient(hosts=connect, client_id=(int(number), bytes.fromhex(password)))
+    client.start()
+    client.stop()
+    client.close()
+
+
+def sharing(
+    kind: Kind, stage: JafkaStage | KafkaStage, folder: Path, opened: ExitStack, *, others: Mapping[str, Any] | None = None,
+    **ownership: Any,
+) -> Shared:
+    """A new topic, a pipeline that joins a new group of it, and others for it, set up as `others` says; `ownership` is of our conf."""
+    number = next(_numbers)
+    topic, group = stage.new_topic(), f"shared-{number}-{time.time_ns()}"
+    home = folder / f"pipeline-{number}"
+    home.mkdir()
+    conf = {**JOINED, "ownership": {**JOINED["ownership"], **kind.ours, **ownership}, **kind.offsets, **stage.conf}
+    pipeline = ForeignPipeline(stage.cluster, home, topic, group, conf, stage=stage)
+    return opened.enter_context(Shared(pipeline, kind.others(stage, group, topic, opened, **others or {})))

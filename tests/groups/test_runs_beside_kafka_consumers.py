@@ -1,0 +1,104 @@
+"""Our runs beside Kafka's own consumers: what only groups of a coordinator have."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from etl.embedded.server import wait_until
+from tests.brokers.compiling import number_of
+from tests.brokers.stage import PARTITIONS
+from tests.groups.kinds import COORDINATED
+from tests.groups.others import JavaConsumers
+from tests.groups.shared import WITHIN_S, Shared
+
+HALF = PARTITIONS // 2
+Make = Callable[..., Shared]
+BY_JAVA = [kind for kind in COORDINATED if not kind.by_librdkafka]
+CLASSIC = [kind for kind in BY_JAVA if kind.ownership.get("protocol") is None]
+with_static = pytest.mark.parametrize(
+    "kind", [kind for kind in CLASSIC if number_of(kind.version) >= (2, 3)], ids=lambda kind: kind.name, indirect=True)
+"""By the consumer protocol nobody takes the name of a member that is there (111)."""
+of_classic = pytest.mark.parametrize("kind", CLASSIC, ids=lambda kind: kind.name, indirect=True)
+
+
+def java_of(shared: Shared) -> JavaConsumers:
+    assert isinstance(shared.others, JavaConsumers)
+    return shared.others
+
+
+@contextlib.contextmanager
+def under_our_name(shared: Shared, name: str) -> Iterator[None]:
+    """A consumer that takes the place of our static member."""
+    java = java_of(shared)
+    java.clients.enter("thief", java.group, java.topic, **java.settings, group_instance_id=name)
+    assert wait_until(lambda: len(java.clients.owns("thief")) == HALF, WITHIN_S), "it has what was ours"
+    yield
+    shared.read += java.clients.exit("thief")
+
+
+@with_static
+def test_a_run_whose_name_another_process_takes_before_the_hand_over_ends_with_exit_6_and_moves_nothing(make: Make) -> None:
+    shared = make(member_id="driver")
+    shared.enter("a")
+    with shared.held_at("storing") as run:
+        shared.has("a", HALF)
+        with under_our_name(shared, "driver"):
+            run.goes_on("storing")
+            said = run.wait()
+            assert said.code == 6, said.err
+    shared.send(8)
+    shared.ran()
+    shared.end()
+
+
+@with_static
+@pytest.mark.parametrize("point", ["handed-over", "fetched"])
+def test_a_run_whose_name_another_process_takes_behind_the_hand_over_goes_on_and_says_so(make: Make, point: str) -> None:
+    shared = make(member_id="driver")
+    shared.enter("a")
+    with shared.held_at(point) as run:
+        shared.has("a", HALF)
+        with under_our_name(shared, "driver"):
+            run.comes_to("leaving")
+            run.goes_on(point)
+            said = run.wait()
+    assert said.code == 0 and "membership lost" in said.outcomes, said.out
+    shared.send(8)
+    shared.end()
+
+
+@of_classic
+def test_a_run_beside_consumers_with_another_strategy_ends_with_exit_2_and_they_go_on(make: Make) -> None:
+    shared = make(strategy="roundrobin")
+    shared.enter("a")
+    shared.are_owned()
+    said = shared.pipeline.run()
+    assert said.code == 2 and "(code 23)" in said.err, said.err
+    shared.send(8)
+    shared.others_read_the_rest()
+    shared.exit("a")
+    shared.end()
+
+
+@of_classic
+def test_a_run_that_waits_for_a_consumer_in_vain_ends_with_exit_4_and_leaves_the_group_to_it(make: Make) -> None:
+    """One that stands still and whose session is not over keeps a classic group from dividing its logs."""
+    shared = make(join_timeout_s=2)
+    shared.enter("a")
+    shared.are_owned()
+    process = java_of(shared).clients.pid
+    os.kill(process, signal.SIGSTOP)
+    try:
+        said = shared.pipeline.run()
+    finally:
+        os.kill(process, signal.SIGCONT)
+    assert said.code == 4 and "did not settle within 2 s" in said.err, said.err
+    shared.send(8)
+    shared.are_owned()
+    shared.others_read_the_rest()
+    shared.end()

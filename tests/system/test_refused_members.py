@@ -1,0 +1,79 @@
+"""Runs that are members in a group coordinator which refuses: each code with the exit code that a scheduler sees, and what stays behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+import pytest
+
+from tests.fakes.batches import Batch, Rec, encode
+from tests.fakes.broker import FIND_COORDINATOR
+from tests.fakes.coordinator import CONSUMER, JOIN, SYNC, FakeCoordinator
+from tests.system.driving import Pipeline
+
+CLASSIC, CONSUMERS = "classic", "consumer"
+Made = Callable[[str], Pipeline]
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeCoordinator]:
+    with FakeCoordinator() as broker:
+        yield broker
+
+
+@pytest.fixture
+def made(broker: FakeCoordinator, make_pipeline: Callable[..., Pipeline]) -> Made:
+    """A pipeline that joins by this protocol."""
+
+    def make(protocol: str) -> Pipeline:
+        pipeline = make_pipeline(
+            source={"bootstrap": f"{broker.host}:{broker.port}", "timeout_s": 3}, offsets={"storage": "kafka"},
+            table={"writer": "auto"}, limits={"without_spark_below_bytes": 1 << 30},
+            ownership={"mode": "join", "membership": "coordinator", "protocol": protocol, "join_timeout_s": 10})
+        broker.append(pipeline.topic, 0, encode(Batch(0, [Rec(delta, b"value-%d" % delta) for delta in range(10)])))
+        broker.world.topic_ids[pipeline.topic] = UUID(int=1)
+        return pipeline
+
+    return make
+
+
+PASSING = [
+    *((protocol, api, code) for code in (14, 15, 16, 7, -1) for protocol, api in ((CLASSIC, JOIN), (CLASSIC, SYNC), (CONSUMERS, CONSUMER))),
+    *((CLASSIC, api, code) for api in (JOIN, SYNC) for code in (22, 25, 27)),
+    *((CONSUMERS, CONSUMER, code) for code in (25, 110, 111, 113)),
+    (CLASSIC, JOIN, 81), *((protocol, FIND_COORDINATOR, 15) for protocol in (CLASSIC, CONSUMERS)),
+]
+ENDING = [
+    *((protocol, api, code, exit_code) for protocol, api in ((CLASSIC, JOIN), (CONSUMERS, CONSUMER)) for code, exit_code in (
+        (24, 2), (30, 2), (35, 2), (42, 1), (69, 2), (82, 6))),
+    (CLASSIC, JOIN, 23, 2), (CLASSIC, JOIN, 26, 2), (CONSUMERS, CONSUMER, 112, 2),
+    (CLASSIC, FIND_COORDINATOR, 30, 2), (CONSUMERS, FIND_COORDINATOR, 30, 2),
+]
+IN_THE_GATE = ((CLASSIC, JOIN, 23, 2), (CLASSIC, JOIN, 26, 2), (CLASSIC, JOIN, 30, 2), (CLASSIC, JOIN, 82, 6), (CONSUMERS, CONSUMER, 30, 2))
+
+
+def refuse(broker: FakeCoordinator, api: int, *codes: int) -> None:
+    (broker.world.group_refusals if api == FIND_COORDINATOR else broker.refusals)[api].extend(codes)
+
+
+@pytest.mark.groups
+@pytest.mark.parametrize(("protocol", "api", "code"), PASSING, ids=str)
+def test_what_may_pass_is_waited_for_and_the_run_loads(broker: FakeCoordinator, made: Made, protocol: str, api: int, code: int) -> None:
+    pipeline = made(protocol)
+    refuse(broker, api, code, code)
+    assert "ingested" in pipeline.ran().outcomes
+    assert sum(pipeline.in_table().values()) == 10
+    assert not broker.group.members and not broker.consumers
+
+
+@pytest.mark.parametrize(("protocol", "api", "code", "exit_code"), [
+    pytest.param(*refused, marks=[] if refused in IN_THE_GATE else pytest.mark.groups) for refused in ENDING], ids=str)
+def test_what_will_not_pass_is_told_with_its_exit_code_and_nothing_of_ours_stays(
+    broker: FakeCoordinator, made: Made, protocol: str, api: int, code: int, exit_code: int,
+) -> None:
+    pipeline = made(protocol)
+    refuse(broker, api, code)
+    said = pipeline.run()
+    assert said.code == exit_code and f"(code {code})" in said.err, said.err
+    assert not pipeline.table.exists() and not broker.group.members and not broker.consumers

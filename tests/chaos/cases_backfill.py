@@ -53,7 +53,7 @@ def at_verb(stage: Stage, *, verb: str) -> Told:
 def many_times(stage: Stage) -> Told:
     """Killed, with its JVM and workers, at ten random moments; then once more to its end. No range is fetched again but by a kill."""
     # so many plans that they last longer than the kills
-    times, least_s, most_s = (2, 2.0, 20.0) if stage.writes.takes_spark else (20, 1.0, 4.0)
+    times, least_s, most_s = (2, 2.0, 20.0) if stage.writes.takes_spark else (8, 1.0, 3.0)
     pipeline = begun_late(stage.pipeline(PARTITIONS), times * RECORDS, plans=times * PLANS)
     found, last = killed_at_random(pipeline, times * RECORDS, KILLS, least_s=least_s, most_s=most_s)
     assert found["killed"] == KILLS, f"it was whole before the last kill: {found}"

@@ -76,7 +76,7 @@ def test_a_replay_replaces_exactly_its_rows_in_one_commit_and_verify_and_the_nex
     assert (proof.code, proof.document["found_rows"]) == (0, 640)
 
 
-@pytest.mark.parametrize("verb", ["fetch", "record"])
+@pytest.mark.parametrize("verb", [pytest.param("fetch", marks=pytest.mark.long), "record"])
 def test_a_replay_that_broke_off_is_executed_or_repaired_by_the_next_run(
     marking: Pipeline, monkeypatch: pytest.MonkeyPatch, verb: str,
 ) -> None:

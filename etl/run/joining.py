@@ -95,9 +95,7 @@ class Joining:
 
     def waits(self, step: NextStep) -> bool:
         """Whether the step is one of a member, and the run is none yet: only what was handed over is executed before it has joined."""
-        newest = step.snapshot.ledger.newest
-        is_left_to_members = newest is not None and newest.handed_over is False
-        return self.is_outside and (step.action in (Action.STORE, Action.NOTHING) or is_left_to_members)
+        return self.is_outside and step.action in (Action.STORE, Action.NOTHING)
 
     def stored(self, step: NextStep) -> None:
         """The step's plan is stored: from now on nothing of it depends on the membership."""
@@ -128,8 +126,9 @@ class Joining:
 
 
 def _is_left(world: World) -> bool:
-    """Whether an earlier run handed a plan over, or may have. Then its membership is ended: what is seen of the one stays so, and nobody
-    waits for the session of a run that is dead. That of a static member goes on with this run, unless the plan is in doubt.
+    """Whether an earlier run handed a plan over that is not in the table. Its membership is ended, so that nobody waits for the session of
+    a run that is dead; and where nobody wrote down whether it was handed over, that is found out by it. That of a static member goes on
+    with this run, unless the plan is in doubt.
     """
     ledger = world.read_ledger()
     plan, is_open = ledger.newest, is_left_open(ledger)
@@ -137,4 +136,4 @@ def _is_left(world: World) -> bool:
         return False
     if plan.share and plan.share.membership is Membership.COORDINATOR and (is_open or plan.share.instance_id is None):
         world.fence(plan)
-    return True
+    return is_left_handed_over(world.read_ledger() if is_open else ledger)

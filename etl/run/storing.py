@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from etl.decisions.open_hand_overs import HandOver as Found
 from etl.decisions.open_hand_overs import found_out
+from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.coordinator import CoordinatedMember
 from etl.edges.delta.taking import Takes
 from etl.edges.zookeeper.documents import Part
@@ -62,19 +63,21 @@ class PlanStore:
         return None
 
     def fence(self, plan: Plan) -> None:
-        """See `world.World`. The others read on as soon as the membership ends, and what they write then tells nothing of the plan."""
+        """See `world.World`."""
         if plan.share is None or plan.share.membership is not Membership.COORDINATOR:
             return
-        member, logs = self._coordinated or coordinated_member(self.settings, self._discovery), plan.offsets_to_hand_over
+        member = self._coordinated or coordinated_member(self.settings, self._discovery)
         with self._discovery.open_cluster() as cluster:
-            found = found_out(plan, self.offsets.committed(logs, cluster)) if plan.is_open else None
-            member.end(plan.share)
-            if found is Found.NOT_TAKEN:  # its commit may have come since
-                found = found_out(plan, self.offsets.committed(logs, cluster))
-        if found is Found.TAKEN:
-            write_mark(self.ledger, replace(plan, handed_over=True))
-        elif found is Found.NOT_TAKEN:
-            write_mark(self.ledger, replace(plan, is_void=True))
+            found = self._found_out(plan, cluster) if plan.is_open else None
+            if found is not Found.TAKEN or plan.share.instance_id is None:
+                member.end(plan.share)
+            if found is not None and found is not Found.TAKEN:  # its commit may have come since; at once, before others write over it
+                found = self._found_out(plan, cluster)
+        if found in (Found.TAKEN, Found.NOT_TAKEN):
+            write_mark(self.ledger, replace(plan, handed_over=True) if found is Found.TAKEN else replace(plan, is_void=True))
+
+    def _found_out(self, plan: Plan, cluster: Cluster) -> Found:
+        return found_out(plan, self.offsets.committed(plan.offsets_to_hand_over, cluster))
 
     def store(self, plan: Plan) -> Void | None:
         """See `world.World`. Refuses a table that cannot be written and a transform that fails: a plan is stored to be executed."""

@@ -57,7 +57,7 @@ class World(Protocol):
     def fence(self, plan: Plan) -> None:
         """End the membership that the plan was made with, so that nothing that its run committed comes any more.
 
-        Where it can be seen what became of the plan's hand-over, that is written down.
+        Where nobody wrote down whether the plan was handed over, that is found out and written down, unless nobody can tell.
         """
 
     def remember(self, key: KeptKey, *, behind: int) -> None:

@@ -19,6 +19,7 @@ from etl.decisions.byte_positions.doubted_offsets import Named, doubted_offsets,
 from etl.decisions.identity.cluster_name import cluster_name
 from etl.decisions.identity.log_identity import epochs_to_ask
 from etl.decisions.identity.tails import end_places, known_places
+from etl.decisions.open_hand_overs import HandOver, found_out
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.replaced import Span
 from etl.decisions.run_keys import bounds_to_find
@@ -229,6 +230,10 @@ class FakeWorld:
         assert plan.share
         member_id = plan.share.member_id
         self._do("fence", lambda: self.outside.group.end(member_id))
+        found = found_out(plan, self.outside.committed()) if plan.is_open else HandOver.UNTOLD
+        if found in (HandOver.TAKEN, HandOver.NOT_TAKEN):
+            known = replace(plan, handed_over=True) if found is HandOver.TAKEN else fake_group.void(plan)
+            self._do("write what was found out", lambda: fake_group.mark(self.outside, known))
 
     def adopt(self, plan: Plan) -> Ledger:
         """See World; oldest first, so that a crash on the way leaves a ledger that is only behind."""

@@ -34,7 +34,7 @@ OTHERS = -1
 class At(IntEnum):
     """What a driver does next."""
 
-    IDLE, LOOK, CLAIM, READ, STORE, HAND_OVER, MARK, VOID, SUPERSEDE, APPEND, WRITE, ASKS = range(12)
+    IDLE, LOOK, FIND_OUT, CLAIM, READ, STORE, HAND_OVER, MARK, VOID, SUPERSEDE, APPEND, WRITE, ASKS = range(13)
 
 
 class Plan(NamedTuple):
@@ -215,14 +215,27 @@ def _may_store(s: State, i: int) -> bool:
 
 def _look(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     """What was handed over is executed by whoever comes, member or not. Where that is not known, its membership is ended first."""
-    if s.plan and s.bit < s.plan.number and s.plan.is_open and s.rules.evicts:
-        s = s._replace(group=_evicted(s.group, s.plan.membership))
-    if s.plan and s.bit < s.plan.number and s.plan.is_handed_over:
+    if s.plan and s.bit < s.plan.number and s.plan.is_open and not s.is_one_step:
+        ended = s._replace(group=_evicted(s.group, s.plan.membership)) if s.rules.evicts else s
+        yield f"{i} ends the membership of {s.plan.number}", _put(ended, i, driver._replace(at=At.FIND_OUT, plan=s.plan))
+    elif s.plan and s.bit < s.plan.number and s.plan.is_handed_over:
         yield f"{i} executes {s.plan.number} again", _put(s, i, driver._replace(at=At.APPEND, plan=s.plan))
     elif s.rules.read_after_claim:
         yield f"{i} wants the log", _put(s, i, driver._replace(at=At.CLAIM))
     else:
         yield f"{i} reads the offset first", _put(s, i, driver._replace(at=At.CLAIM, offset=s.group.offset))
+
+
+def _find_out(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
+    """Compare-and-set on the plan's node, where the offset tells; else whoever owns the log by then looks once more."""
+    plan, wants = driver.plan, driver._replace(at=At.CLAIM, plan=None)
+    assert plan is not None
+    if s.group.by == plan.id:
+        yield f"{i} finds out that {plan.number} was handed over", _put(s, i, driver._replace(at=At.MARK))
+    elif _is_untold(plan, s.group.offset) or s.plan != plan:
+        yield f"{i} does not find out", _put(s, i, wants)
+    else:
+        yield f"{i} finds out that {plan.number} is void", _put(s, i, wants)._replace(plan=plan._replace(is_void=True))
 
 
 def _claim(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
@@ -363,8 +376,8 @@ def _write(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 _DOES: dict[At, Callable[[State, int, Driver], Iterator[tuple[str, State]]]] = {
-    At.LOOK: _look, At.CLAIM: _claim, At.READ: _read, At.STORE: _store, At.HAND_OVER: _hand_over, At.MARK: _mark, At.VOID: _void,
-    At.SUPERSEDE: _supersede, At.APPEND: _append, At.WRITE: _write,
+    At.LOOK: _look, At.FIND_OUT: _find_out, At.CLAIM: _claim, At.READ: _read, At.STORE: _store, At.HAND_OVER: _hand_over,
+    At.MARK: _mark, At.VOID: _void, At.SUPERSEDE: _supersede, At.APPEND: _append, At.WRITE: _write,
 }
 
 

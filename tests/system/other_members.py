@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from etl.embedded.server import wait_until
 from tests.system.driving import Pipeline
@@ -18,12 +18,16 @@ WITHIN_S = 60
 
 
 class OtherMember:
-    """One consumer in a thread of its own. A record counts as read once it is committed."""
+    """One consumer in a thread of its own. A record counts as read once an offset behind it is committed.
+
+    A commit may be refused and the record be its own all the same, where the partition stays (KIP-848): the next commit is one of it, too.
+    """
 
     def __init__(self, pipeline: Pipeline, **settings: Any) -> None:
         self._topic, self._ends = pipeline.topic, threading.Event()
         self.read: Counter[Row] = Counter()
         self.owned = frozenset[int]()
+        self._uncommitted: dict[int, list[Row]] = {}
         self._consumer = Consumer({
             "bootstrap.servers": pipeline.cluster.bootstrap, "group.id": pipeline.group, "enable.auto.commit": False,
             "auto.offset.reset": "earliest", **settings})
@@ -45,16 +49,35 @@ class OtherMember:
 
     def _run(self) -> None:
         consumer = self._consumer
-        consumer.subscribe([self._topic])
+        consumer.subscribe([self._topic], on_revoke=self._revoked, on_lost=self._lost)
         while not self._ends.is_set():
             message = consumer.poll(0.05)
             self.owned = frozenset(each.partition for each in consumer.assignment())
             if message is None or message.error():
                 continue
-            with contextlib.suppress(KafkaException):  # what it may not commit any more is another member's
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None and offset is not None
+            self._uncommitted.setdefault(partition, []).append((partition, offset, hash_of(message.value())))
+            with contextlib.suppress(KafkaException):
                 consumer.commit(message=message, asynchronous=False)
-                self.read[message.partition(), message.offset(), hash_of(message.value())] += 1
+                self._count(partition, offset + 1)
         consumer.close()
+
+    def _count(self, partition: int, until: int) -> None:
+        there = self._uncommitted.get(partition, [])
+        self.read.update(row for row in there if row[1] < until)
+        self._uncommitted[partition] = [row for row in there if row[1] >= until]
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Nobody else has them yet: what is committed is what we committed, whatever answer came."""
+        with contextlib.suppress(KafkaException):
+            for found in consumer.committed(partitions, timeout=WITHIN_S):
+                self._count(found.partition, found.offset)
+        self._lost(consumer, partitions)
+
+    def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            self._uncommitted.pop(each.partition, None)
 
 
 CLASSIC: Mapping[str, Any] = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 300, "partition.assignment.strategy": "range"}

@@ -260,7 +260,7 @@ def test_a_plan_that_was_not_handed_over_is_left_by_a_run_without_a_share_and_no
     outside = group_of(5, 3)
     others = left_behind(outside, "hand over", BEFORE)
     others.own(A, B)
-    assert outcomes(run(outside, [])) == [Outcome.LEFT_TO_OWNER, Outcome.NO_SHARE]
+    assert outcomes(run(outside, [])) == [Outcome.NO_SHARE]
     refuse_broken(outside, others)
     others.consume(A, 2)
     outside.owners.clear()

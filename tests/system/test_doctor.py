@@ -16,6 +16,8 @@ from etl.embedded.zookeeper import ZooKeeper
 from tests.said import Said
 from tests.system.driving import Pipeline
 
+pytestmark = pytest.mark.without_spark
+
 Line = dict[str, Any]
 
 

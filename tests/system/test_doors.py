@@ -16,6 +16,8 @@ from pyspark.sql import SparkSession
 from etl import __version__
 from tests.system.driving import ROOT, Pipeline
 
+pytestmark = pytest.mark.without_spark
+
 DOORS = [("plan",), ("run",), ("verify",), ("lag",), ("offsets", "show"), ("offsets", "diff"), ("plans", "list"), ("plans", "show")]
 
 
@@ -33,7 +35,7 @@ def test_help_lists_every_door_and_imports_nothing_heavy() -> None:
     listed = {line.split()[0] for line in screen[screen.index("Commands:") + 1:] if line.strip()}
     assert listed == {
         "demo", "backfill", "compact", "complete", "intervals", "doctor", "init", "lag", "maintain", "package", "peek", "plan", "replay",
-        "report", "run", "schema", "verify", "offsets", "plans", "pipelines"}
+        "report", "run", "schema", "tail", "verify", "offsets", "plans", "pipelines"}
 
 
 def test_the_module_is_the_command_and_says_its_version() -> None:

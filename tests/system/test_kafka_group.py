@@ -10,6 +10,8 @@ from tests.said import refused
 from tests.system.driving import Pipeline
 from tests.system.live_consumers import consuming
 
+pytestmark = pytest.mark.without_spark
+
 
 @pytest.mark.parametrize("policy", ["fail", "unowned"])
 def test_a_live_consumer_of_kafkas_own_group_is_refused_or_left_what_it_reads(make_pipeline: Callable[..., Pipeline], policy: str) -> None:

@@ -28,6 +28,8 @@ from etl.settings.loader import load_settings
 from tests.builders import plain_plan
 from tests.system.driving import Before, Pipeline, broken_off_before
 
+pytestmark = pytest.mark.without_spark
+
 APP = "offset-range-etl/cluster/group/clicks"
 LOG, OTHER = BrokerPartition("clicks", 0), BrokerPartition("views", 3)
 Rows = list[tuple[str, int, int, int, str, int]]

@@ -6,9 +6,12 @@ import contextlib
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.structs import OffsetAndMetadata
+import pytest
 
 from tests.system.driving import Pipeline
 from tests.system.live_consumers import consuming, offsets_of
+
+pytestmark = pytest.mark.without_spark
 
 
 def test_positions_are_seen_in_a_group_of_kafkas_own_and_those_of_others_stay(pipeline: Pipeline) -> None:

@@ -23,6 +23,8 @@ from tests.said import refused
 from tests.system.driving import Pipeline, broken_off_before
 from tests.traffic.modern import read
 
+pytestmark = pytest.mark.without_spark
+
 
 def stopped(pipeline: Pipeline, *words: str) -> None:
     """The run and the dry run say 5 and all of `words`, and move nothing."""

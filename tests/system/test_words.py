@@ -17,6 +17,8 @@ from etl.embedded.server import wait_until
 from tests.said import Said, refused
 from tests.system.driving import Pipeline, broken_off_before
 
+pytestmark = pytest.mark.without_spark
+
 
 def acknowledge(pipeline: Pipeline, version: str) -> Said:
     return pipeline.door("plans", "acknowledge", after=(version, "--reason", "seen"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from uuid import UUID
 
@@ -141,6 +142,21 @@ def test_a_commit_that_is_answered_with_what_may_pass_may_have_happened(broker: 
     broker.world.group_refusals[OFFSET_COMMIT].extend([code] * 20)
     with pytest.raises(CommitUnknown, match=rf"\(code {code}\)"):
         impatient.commit_offsets("g", {DEMO: 42})
+
+
+def test_a_coordinator_that_died_is_looked_up_again_until_another_broker_is_one(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+    """Brokers name it until they have noticed."""
+    with FakeBroker(broker.world, broker_id=2) as dead:
+        broker.world.coordinator = dead.broker_id
+
+    def named_for_the_last_time(connection: socket.socket, answer: bytes) -> None:
+        connection.sendall(answer)
+        broker.world.coordinator = broker.broker_id
+
+    broker.world.committed["g", "demo", 0] = 42, ""
+    broker.script[FIND_COORDINATOR].append(named_for_the_last_time)
+    assert consumer.fetch_offsets("g", [DEMO])[DEMO].offset == 42
+    assert [key for key, _ in broker.requests].count(FIND_COORDINATOR) == 2
 
 
 def test_a_coordinator_that_never_comes_is_another_thing_for_nothing_was_sent_to_it(broker: FakeBroker, impatient: SimpleConsumer) -> None:

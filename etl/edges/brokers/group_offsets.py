@@ -135,13 +135,21 @@ class GroupOffsets(BrokerQuestions):
 
     def _of_coordinator(self, group: str, ask: Callable[[GroupOffsets], Answer],
                         refusals: Callable[[Answer], Collection[Refusal | None]]) -> Answer:
-        """What the group's coordinator answers; looked up again while it is not one, or not one yet."""
+        """What the group's coordinator answers; looked up again while it is not one, or not one yet, or does not answer.
+
+        Brokers name one that died until they have noticed.
+        """
         deadline = time.monotonic() + self._timeout_s
         while True:
-            answer = self._asked_at(self._coordinator(group, deadline), ask)
-            is_coming = any(refusal and refusal.meaning in _COMING for refusal in refusals(answer))
-            if not is_coming or time.monotonic() + _PAUSE_S > deadline:
-                return answer
+            coordinator = self._coordinator(group, deadline)
+            try:
+                answer = self._asked_at(coordinator, ask)
+                is_coming = any(refusal and refusal.meaning in _COMING for refusal in refusals(answer))
+                if not is_coming or time.monotonic() + _PAUSE_S > deadline:
+                    return answer
+            except BrokerUnreachable:
+                if self._is(coordinator) or time.monotonic() + _PAUSE_S > deadline:
+                    raise
             time.sleep(_PAUSE_S)
 
     def _coordinator(self, group: str, deadline: float) -> Broker:
@@ -155,7 +163,10 @@ class GroupOffsets(BrokerQuestions):
             time.sleep(_PAUSE_S)
 
     def _asked_at(self, broker: Broker, ask: Callable[[GroupOffsets], Answer]) -> Answer:
-        if (broker.host, broker.port) == (self.host, self.port):
+        if self._is(broker):
             return ask(self)
         with closing(GroupOffsets(broker.host, broker.port, timeout_s=self._timeout_s, generation=self.generation)) as coordinator:
             return ask(coordinator)
+
+    def _is(self, broker: Broker) -> bool:
+        return (broker.host, broker.port) == (self.host, self.port)

@@ -91,6 +91,15 @@ def test_a_member_is_killed_at_each_step_from_its_registration_to_its_leaving() 
         "letting go", "leaving"}
 
 
+def test_a_member_of_kafkas_own_group_is_killed_and_refused_at_each_step_too() -> None:
+    killed = {name.removeprefix("coordinated member killed: ").partition(",")[0] for name in names_of(38) if "killed: " in name}
+    assert killed == {
+        "joining", "sharing", "settled", "stored", "handing over", "marking", "handed over", "before it writes", "appended", "recorded",
+        "leaving"}
+    others = {name.removeprefix("coordinated: ") for name in names_of(38) if name.startswith("coordinated: ")}
+    assert {"void", "answer of the commit lost", "coordinator moved", "asleep before its commit", "nobody can tell, it was not"} <= others
+
+
 def test_offsets_in_kafka_and_in_both_places_see_the_same() -> None:
     in_kafka, in_both = (names_of(row) for row in (36, 37))
     assert [name.replace("offsets in kafka: ", "offsets in dual: ") for name in in_kafka] == in_both[:len(in_kafka)]

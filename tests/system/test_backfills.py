@@ -12,6 +12,8 @@ from etl.embedded.server import wait_until
 from tests.said import refused
 from tests.system.driving import Pipeline, backfill_broken_off_before
 
+pytestmark = pytest.mark.without_spark
+
 INTERVAL = ("--from", "0", "--until", "100")
 
 

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from tests.said import Said, refused
 from tests.system.driving import Pipeline, backfill_broken_off_before, data_files, log_copied, put_back
 
+pytestmark = pytest.mark.without_spark
 INTERVAL = ("--from", "0", "--until", "100")
 NAME = ("--name", "old")
 GIVING_UP = (*NAME, "--reason", "a test", "--yes")

@@ -10,6 +10,8 @@ from deltalake import DeltaTable
 from tests.said import refused
 from tests.system.driving import Pipeline, backfill_broken_off_before
 
+pytestmark = pytest.mark.without_spark
+
 
 def heir_that_fills_the_rest(late: Pipeline) -> Pipeline:
     """It takes the pipeline's place, and backfills what of offsets 0 to 100 nobody has loaded: then each record is there once."""

@@ -7,11 +7,14 @@ from collections.abc import Callable
 
 from deltalake import DeltaTable
 from kafka import KafkaProducer
+import pytest
 from pyspark.sql import SparkSession
 
 from etl.model.bounds import Request
 from tests.said import refused
 from tests.system.driving import Pipeline, broken_off_before
+
+pytestmark = pytest.mark.without_spark
 
 HOUR_MS = 3_600_000
 NOON = 1_769_860_800_000

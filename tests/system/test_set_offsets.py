@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from deltalake import DeltaTable
+import pytest
 
 from etl.commands.run import new_run_id
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.session import ZooKeeper
 from tests.said import Said, refused, said_by
 from tests.system.driving import Pipeline, clean_log
+
+pytestmark = pytest.mark.without_spark
 
 
 def set_to(pipeline: Pipeline, log: str, to: str, *more: str) -> Said:

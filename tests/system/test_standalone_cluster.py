@@ -1,4 +1,4 @@
-"""`spark-submit` to a standalone cluster of two workers whose Python has the libraries and not this package: `etl package` brings it."""
+"""`spark-submit` to a standalone cluster whose Python has the libraries and not this package: `etl package` brings it."""
 
 from __future__ import annotations
 
@@ -37,18 +37,19 @@ report: {{path: "{folder}/reports"}}
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The workers' home folder, new: whatever they keep is made by this very job."""
     return tmp_path_factory.mktemp("home")
 
 
-@pytest.fixture(scope="module")
-def standalone(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[StandaloneSpark]:
+@pytest.fixture
+def standalone(tmp_path_factory: pytest.TempPathFactory, home: Path, request: pytest.FixtureRequest) -> Iterator[StandaloneSpark]:
+    """As many workers as the test asks for, each with one core."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(home))
         patch.delenv("XDG_CACHE_HOME", raising=False)
-        with StandaloneSpark(tmp_path_factory.mktemp("standalone"), hosts=2, cores=1) as running:
+        with StandaloneSpark(tmp_path_factory.mktemp("standalone"), hosts=request.param, cores=1) as running:
             yield running
 
 
@@ -70,6 +71,16 @@ def filled(cluster: Cluster, topic: TopicFactory) -> str:
     return name
 
 
+@pytest.mark.parametrize("standalone", [1], indirect=True)
+def test_a_worker_that_has_the_zip_alone_loads_each_record_once_and_compiles_no_kernel(
+    cluster: Cluster, filled: str, standalone: StandaloneSpark, python_without_the_package: Path, packed: Path, home: Path, tmp_path: Path,
+) -> None:
+    job = submit(standalone, conf_in(tmp_path, cluster, filled), python_without_the_package, "--py-files", str(packed))
+    is_loaded(job, tmp_path, home)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("standalone", [2], indirect=True)
 def test_a_worker_that_dies_while_it_fetches_leaves_each_record_in_the_table_once(
     cluster: Cluster, filled: str, standalone: StandaloneSpark, python_without_the_package: Path, packed: Path, home: Path, tmp_path: Path,
 ) -> None:
@@ -77,7 +88,7 @@ def test_a_worker_that_dies_while_it_fetches_leaves_each_record_in_the_table_onc
     shutil.copy(holding.__file__, tmp_path / "holding.py")  # the driver's alone: what it gives travels by value
     conf = conf_in(tmp_path, cluster, filled, transform="holding:held")
     hold = Hold(tmp_path / "marks", from_task=0)
-    job = submit(standalone, conf, python_without_the_package, "--py-files", str(packed), **hold.variables())
+    job = submit(standalone, conf, python_without_the_package, "--py-files", str(packed), cores=2, **hold.variables())
     try:
         assert wait_until(lambda: job.poll() is not None or len(hold.workers()) == 2, 240), "each worker has a task"
         assert job.poll() is None, job.communicate()
@@ -85,19 +96,25 @@ def test_a_worker_that_dies_while_it_fetches_leaves_each_record_in_the_table_onc
         assert at_work == {"worker-0", "worker-1"}, "each in a folder of its own"
         standalone.kill_worker(1)
         hold.release()
-        said, told = job.communicate(timeout=240)
+        is_loaded(job, tmp_path, home)
     finally:
         job.kill()
+
+
+def is_loaded(job: subprocess.Popen[str], folder: Path, home: Path) -> None:
+    """It ends with each record in the table, by kernels that came with the zip."""
+    said, told = job.communicate(timeout=240)
     assert job.returncode == 0, told[-4000:]
     document = json.loads(said)
     assert (document["records"], document["outcomes"] != []) == (RECORDS, True)
-    assert rows_in(tmp_path / "table") == expected()
+    assert rows_in(folder / "table") == expected()
     kept = sorted(path.name for path in (home / ".cache" / "offset-range-etl").rglob("*.nbc"))
     assert kept and len(kept) == len(set(kept)), "one folder: the zip lies at another place in each executor"
     assert not [name for name in kept if not name.endswith(".1.nbc")], "and nothing was compiled beside what came with it"
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("standalone", [1], indirect=True)
 def test_a_cluster_that_was_not_given_the_package_says_what_makes_it_and_loads_nothing(
     cluster: Cluster, filled: str, standalone: StandaloneSpark, python_without_the_package: Path, tmp_path: Path,
 ) -> None:
@@ -116,12 +133,14 @@ def conf_in(folder: Path, cluster: Cluster, topic: str, transform: str | None = 
     return conf
 
 
-def submit(spark: StandaloneSpark, conf: Path, python: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
-    """Start the job from a folder that does not hold the package; its standard output is one JSON document."""
+def submit(
+    spark: StandaloneSpark, conf: Path, python: Path, *words: str, cores: int = 1, **variables: str,
+) -> subprocess.Popen[str]:
+    """Start the job on so many cores from a folder that does not hold the package; its standard output is one JSON document."""
     settings: Mapping[str, str] = {
         "spark.pyspark.python": str(python), "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.cores.max": "2", **QUICK, **{key.replace("driver", "executor"): value for key, value in QUICK.items()},
+        "spark.cores.max": str(cores), **QUICK, **{key.replace("driver", "executor"): value for key, value in QUICK.items()},
     }
     told = [text for key, value in settings.items() for text in ("--conf", f"{key}={value}")]
     command = submit_command("--master", spark.master_url, *words, *told, str(ROOT / "jobs" / "ingest.py"))

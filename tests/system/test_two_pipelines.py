@@ -13,6 +13,8 @@ from etl.settings.loader import load_settings
 from tests.said import refused
 from tests.system.driving import Before, Pipeline, broken_off_before, clean_log, log_copied, put_back
 
+pytestmark = pytest.mark.without_spark
+
 
 @pytest.fixture
 def renamed(pipeline: Pipeline) -> Pipeline:

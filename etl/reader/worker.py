@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import IO, Any, NamedTuple
 
 from etl.edges.progress_port import ProgressAddress
+from etl.errors import CorruptData
 from etl.model.data_files import FilesWanted, Written
 from etl.reader.reading import Reading
 from etl.reader.task_rows import TaskFailed
@@ -37,6 +38,8 @@ class Failed(NamedTuple):
     """What an attempt that failed says: the text of its TaskFailed, or of a bug."""
 
     text: str
+    was_misread: bool = False
+    """Whether it was by what a broker sent, which may come whole when it is asked for again."""
 
 
 def done(order: Order) -> Written | Failed:
@@ -44,7 +47,7 @@ def done(order: Order) -> Written | Failed:
     try:
         return write_task(order.task, order.reading, order.wanted, order.progress, attempt=order.attempt)
     except TaskFailed as failed:
-        return Failed(str(failed))
+        return Failed(str(failed), was_misread=isinstance(failed.__cause__, CorruptData))
     except Exception:
         return Failed(traceback.format_exc())
 

@@ -1,7 +1,7 @@
 """The data files of a plan by worker processes of the driver's machine, without Spark: the same tasks, files and errors.
 
-A task that fails ends the write, as it does where Spark runs on one machine: the next run executes the same plan. Where its process was
-lost it is tried again in a new one, under the next attempt's file names.
+A task that fails ends the write: the next run executes the same plan. Where its process was lost it is tried again in a new one, and
+where it could not read what a broker sent in the same one, under the next attempt's file names.
 """
 
 from __future__ import annotations
@@ -108,6 +108,8 @@ class FilesOfWorkers:
         for attempt in range(ATTEMPTS_MAX):
             answer = worker.answer(Order(task, attempt, self._reading, wanted, self._progress))
             if isinstance(answer, Failed):
+                if answer.was_misread and attempt + 1 < ATTEMPTS_MAX:
+                    continue
                 raise TaskFailed(answer.text)
             if answer is not None:
                 self.receipts.add(dict(answer.receipts))

@@ -31,7 +31,7 @@ from etl.reader.worker_pool import FilesOfWorkers, Worker
 from etl.reader.tasks import tasks_of_ranges
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
 from tests.fakes.batches import Batch, Rec, encode
-from tests.fakes.broker import FakeBroker
+from tests.fakes.broker import FETCH, FakeBroker, cut_to
 
 PARTITIONS = 5
 
@@ -91,6 +91,14 @@ def test_what_a_task_raises_comes_back_as_itself_and_ends_the_others(files: File
     told = unmark(str(raised.value))
     assert isinstance(told, CorruptData) and told.where["partition"] == 3
     assert not any(map(is_alive, pids))
+
+
+def test_an_answer_that_is_cut_off_is_asked_for_again_and_costs_no_record(
+    files: FilesOfWorkers, broker: FakeBroker, tmp_path: Path,
+) -> None:
+    broker.script[FETCH].append(cut_to(60))
+    assert [one.rows for one in files.write(FilesWanted(str(tmp_path), COLUMNS))] == [10] * PARTITIONS
+    assert not broker.script[FETCH]
 
 
 def test_a_bug_in_a_task_comes_back_with_its_traceback(files: FilesOfWorkers) -> None:

@@ -16,6 +16,7 @@ from etl.commands.operator import Ruling, store_decided, told_stored
 from etl.commands.run import new_run_id
 from etl.decisions.among_members import (
     foreseen_by_command, of_command, refuse_beside_members, refuse_of_others, refuse_read_by_others,
+    refuse_unrecorded,
 )
 from etl.decisions.coverage import without
 from etl.decisions.handing_over import told_by_command
@@ -133,6 +134,7 @@ def _seen(world: LiveWorld, snapshot: Snapshot) -> Snapshot:
 
 def _stands(world: LiveWorld, snapshot: Snapshot) -> Standing:
     state = where_we_stand(snapshot, world.settings)
+    refuse_unrecorded(state, snapshot, world.settings)
     is_stored = isinstance(state, (Replay, Supersede))
     newest = snapshot.ledger.newest
     return standing(state, world.ledger.read_plan(newest.number - 1) if newest and is_stored and newest.number > 1 else None)

@@ -13,7 +13,9 @@ from etl.commands.as_member import as_member
 from etl.commands.backfills import left_beside
 from etl.commands.run import new_run_id
 from etl.decisions.acceptance import is_recorded
-from etl.decisions.among_members import of_command, refuse_beside_members, refuse_of_others, refuse_unsure_lives, refuse_void
+from etl.decisions.among_members import (
+    of_command, refuse_beside_members, refuse_of_others, refuse_unrecorded, refuse_unsure_lives, refuse_void,
+)
 from etl.decisions.backfills.claiming import refuse_left_to_load
 from etl.decisions.byte_positions.misplaced_offsets import put_right
 from etl.decisions.foreign_commits import unacknowledged
@@ -198,6 +200,7 @@ def accept_log(settings: Settings, names: tuple[str, ...], reason: str, *, at: i
         snapshot = replace(world.observe(wanted.offsets_of), share=share)
         refuse_beside_members(snapshot, settings)
         state = where_we_stand(snapshot, settings)
+        refuse_unrecorded(state, snapshot, settings)
         if isinstance(state, FirstRun):
             raise SettingsError("this pipeline has made no plan yet: there is nothing to accept", check="`etl plan CONF`")
         if isinstance(state, RebuildFromTable):

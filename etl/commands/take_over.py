@@ -16,7 +16,9 @@ from etl.commands.backfills import refuse_unfinished, refuse_without_backfills
 from etl.commands.operator import Ruling, store_decided
 from etl.commands.pipelines_of_table import is_us, pipelines_of, the_one
 from etl.commands.run import new_run_id
-from etl.decisions.among_members import of_command, refuse_beside_members, refuse_of_others
+from etl.decisions.among_members import (
+    refuse_beside_members, refuse_left_by, refuse_of_others, refuse_setting_theirs_back, taking_over,
+)
 from etl.decisions.coverage import with_beside
 from etl.decisions.handing_over import as_left_to_others
 from etl.decisions.next_step import repair_of, repaired
@@ -79,15 +81,15 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
             finish_repair(world, repair, Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()))
             snapshot = repaired(snapshot, repair)
             is_apart = is_of_another_era(snapshot.ledger, snapshot.table)
-            snapshot = _as_left_to_others(theirs, other, snapshot, settings)
-            taken = taken_from(other, {} if other.plan else _rows_until(world), snapshot, settings)
+            seen = _as_left_to_others(theirs, other, snapshot, settings)
+            taken = taken_from(other, {} if other.plan else _rows_until(world), seen, settings)
             coverage = _loaded_by_all(theirs, other, snapshot.table) if theirs else None
             if state and not is_itself and not isinstance(state, FirstRun):
                 _refuse_what_neither_loaded(world, taken, state, snapshot, coverage)
             plan = plan_taking_over(
-                taken, state, snapshot, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=now_ms(), reason=reason)
+                taken, state, seen, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=now_ms(), reason=reason)
             refuse_of_others(plan.positions, snapshot)
-            plan = with_id(of_command(plan, snapshot, settings))
+            plan = with_id(taking_over(plan, snapshot, settings))
             _take_in_pauses(world.ledger, theirs, {log.topic for log in taken.positions})
             _hand_over(world, None if left else theirs, snapshot, reason)
             known = set() if state is None or isinstance(state, FirstRun) else plan_of(state).positions.keys()
@@ -99,12 +101,11 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
 
 def _as_left_to_others(theirs: PlanLedger | None, other: OtherPipeline, snapshot: Snapshot, settings: Settings) -> Snapshot:
     """Among members of one group the offsets beyond the other's positions are what further members read. Raises NeedsDecision."""
-    newest = theirs.read_ledger().newest if theirs else None
-    if newest and newest.handed_over and newest.number > other.number:
-        what = f"plan {newest.number} of {name_of(other.app_id)} was handed over and is not in the table: nobody else reads its ranges"
-        raise NeedsDecision(what, check="`etl run` with that pipeline's conf, which executes it; then say this again")
-    is_of_the_group = theirs is not None and other.app_id.split("/")[-2] == settings.group
-    return as_left_to_others(snapshot, other.plan, settings) if is_of_the_group else snapshot
+    refuse_left_by(other, theirs.read_ledger().newest if theirs else None)
+    if theirs is None or other.app_id.split("/")[-2] != settings.group:
+        return snapshot
+    refuse_setting_theirs_back(other.plan, snapshot.committed, settings)
+    return as_left_to_others(snapshot, other.plan, settings)
 
 
 def _withdrawn(world: LiveWorld, place: str, snapshot: Snapshot, run_id: str) -> Ruling | None:

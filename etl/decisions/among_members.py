@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from etl.decisions.handing_over import as_if_alone, is_member, of_member
+from etl.decisions.handing_over import as_if_alone, as_left_to_others, is_left_handed_over, is_member, of_member
 from etl.decisions.moved_offsets import is_read_on_by_others, of_another_log
+from etl.decisions.other_pipelines import name_of
 from etl.decisions.ownership import foreign_consumers, owned_by
 from etl.errors import NeedsDecision, Owned
 from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
@@ -24,7 +25,8 @@ from etl.model.logs import BrokerPartition
 from etl.model.losses import ReadByOthers
 from etl.model.membership import Void
 from etl.model.plans import Plan
-from etl.model.snapshot import Replay, Snapshot, UpToDate
+from etl.model.snapshot import PipelineState, Replay, Snapshot, UpToDate
+from etl.model.table import OtherPipeline
 from etl.protocol.stretches import render_log
 from etl.settings.sections import Settings
 
@@ -74,6 +76,36 @@ def of_command(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
         return found
     now = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in found.share.logs}
     return replace(found, seen={**found.seen, **now})
+
+
+def taking_over(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
+    """`of_command` for a plan that takes another pipeline's place: what other members read beyond its positions stays theirs, also of
+    logs that this pipeline had before, and the next run names it.
+    """
+    left = as_left_to_others(snapshot, plan, settings)
+    theirs = {log: found for log, found in left.committed.items() if log in plan.seen and found != snapshot.committed.get(log)}
+    return of_command(replace(plan, seen={**plan.seen, **theirs}), left, settings)
+
+
+def refuse_left_by(other: OtherPipeline, newest: Plan | None) -> None:
+    """Refuse to take the place of a pipeline whose newest plan was handed over, or may have been, and is not in the table.
+
+    Raises NeedsDecision.
+    """
+    if newest is None or newest.handed_over is None or newest.is_void or newest.number <= other.number:
+        return
+    was = "was handed over" if newest.handed_over else "may have been handed over"
+    what = f"plan {newest.number} of {name_of(other.app_id)} {was} and is not in the table: nobody else reads its ranges"
+    raise NeedsDecision(what, check="`etl run` with that pipeline's conf, which finds out and executes it; then say this again")
+
+
+def refuse_unrecorded(state: PipelineState, snapshot: Snapshot, settings: Settings) -> None:
+    """Refuse a command that is no member behind a plan that was handed over, and of which nobody wrote down that it is in the table: of
+    what others read since `owned_logs` sees nothing before that. Raises NeedsDecision.
+    """
+    if isinstance(state, UpToDate) and is_member(settings) and snapshot.share is None and is_left_handed_over(snapshot.ledger):
+        what = f"plan {state.last.number} was handed over, and nobody wrote down that it is in the table"
+        raise NeedsDecision(what, check="`etl run CONF`, which finds out and goes on; then say this again")
 
 
 def refuse_void(void: Void | None) -> None:

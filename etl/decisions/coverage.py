@@ -144,9 +144,10 @@ def take_in(
     left = {
         log: (*(Interval(0, OFFSETS_END, 0, log_epoch=life) for life in range(lives.get(log, 0))),
               Interval(0, position, 0, log_epoch=lives.get(log, 0))) for log, position in taken.items()}
-    removals = theirs.removals if theirs else ()
+    removals, holes = (theirs.removals, theirs.read_by_others) if theirs else ((), ())
+    holes = merged_holes((*coverage.read_by_others, *(hole for hole in holes if hole.log in taken and hole.log not in known)))
     return replace(
-        note(coverage, removals), table_id=coverage.table_id or (table_id if judged else None),
+        note(coverage, removals), read_by_others=holes, table_id=coverage.table_id or (table_id if judged else None),
         intervals={**coverage.intervals, **judged}, given_up={
             **coverage.given_up, **{log: tuple(dict.fromkeys((*coverage.given_up.get(log, ()), *found))) for log, found in left.items()}})
 

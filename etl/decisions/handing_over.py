@@ -9,6 +9,8 @@ plan's positions say how far the table is, and the offsets, read once the logs a
     beyond it                       other members read what lies between: no loss, and none of ours (`ReadByOthers`)
     none, as the plan saw it that   nobody read since
     was another member's
+    beyond it, by a plan of ours    OffsetMoved: the ledger lost that plan, and nobody else reads what it was to load
+    that nobody knows
     below it, or gone               OffsetMoved: somebody set it back, and to follow would load rows twice
     as a plan saw it that moves     a run of another mode left it: it is moved first
     offsets behind the append
@@ -24,7 +26,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from etl.decisions.moved_offsets import Ends, ends_of, is_read_on_by_others, moved_offset, of_another_log, refuse_beyond, seen_once_rebuilt
+from etl.decisions.moved_offsets import (
+    Ends, ends_of, is_of_a_later_plan, is_read_on_by_others, moved_offset, of_a_lost_plan, of_another_log, refuse_beyond, seen_once_rebuilt,
+)
 from etl.decisions.start import starts_of
 from etl.errors import NeedsDecision
 from etl.model.committed import NOTHING_COMMITTED, Committed
@@ -117,6 +121,9 @@ def stand_as_member(
             passed[log] = found
     if back:
         raise moved_offset(plan, back, min(back))
+    for log, found in passed.items():
+        if is_of_a_later_plan(plan, found):
+            raise of_a_lost_plan(plan, found, log)
     reset = sorted(passed.keys() & {gone.log for gone in plan.vanished}) if plan.kind is PlanKind.RESET else []
     if reset:
         raise of_another_log(plan, passed[reset[0]].offset, reset[0], None)
@@ -169,6 +176,7 @@ def as_left_to_others(snapshot: Snapshot, plan: Plan | None, settings: Settings)
     ends, reset = ends_of(snapshot), {gone.log for gone in plan.vanished} if plan.kind is PlanKind.RESET else set()
     theirs = {
         log: plan.left(log) for log, found in snapshot.committed.items() if log in plan.positions and log not in reset
-        and found.offset is not None and plan.positions[log] < found.offset <= (ends.get(log) or 0)}
+        and found.offset is not None and plan.positions[log] < found.offset <= (ends.get(log) or 0)
+        and not is_of_a_later_plan(plan, found)}
     theirs |= {log: plan.left(log) for log in plan.positions if snapshot.share and log not in snapshot.share.logs}
     return replace(snapshot, committed={**snapshot.committed, **theirs})

@@ -65,6 +65,21 @@ def of_another_log(plan: Plan, found: int | None, log: BrokerPartition, stories:
     return OffsetMoved(what, **log.place, offset=found, check=check)
 
 
+def is_of_a_later_plan(plan: Plan, found: Committed) -> bool:
+    """Whether a plan of this pipeline moved the offset that came after `plan`, by the word beside it in Kafka."""
+    number, mark, _ = (found.word or "").partition(":")
+    return bool(mark) and number.isascii() and number.isdecimal() and int(number) > plan.number
+
+
+def of_a_lost_plan(plan: Plan, found: Committed, log: BrokerPartition) -> OffsetMoved:
+    """The error for an offset that a plan moved as it was handed over, where neither ledger nor table knows that plan any more."""
+    number, ours = (found.word or "").partition(":")[0], plan.positions[log]
+    what = (f"plan {number} of this pipeline was handed over, and neither ZooKeeper nor the table has it: it moved the committed offset "
+            f"from {ours} to {found.offset}, and nobody else reads what lies between")
+    check = f"that ZooKeeper was emptied or restored from an old copy: a newer one has the plan; else set it back to {ours} ({RESTORE})"
+    return OffsetMoved(what, **log.place, offset=found.offset, check=check)
+
+
 def moved_offset(plan: Plan, moved: Mapping[BrokerPartition, Committed], log: BrokerPartition) -> OffsetMoved:
     """The error for offsets that are not followed, by policy or because they went backwards; `log` is the one that is named."""
     found, ours, others = moved[log].offset, plan.positions[log], len(moved) - 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from etl.commands.as_member import as_member
-from etl.decisions.among_members import of_command, refuse_of_others, refuse_unsure_lives, refuse_void
+from etl.decisions.among_members import of_command, refuse_of_others, refuse_unrecorded, refuse_unsure_lives, refuse_void
 from etl.decisions.backfills.claiming import refuse_left_to_load
 from etl.decisions.identity.accepting import Accepting, parse_named
 from etl.decisions.identity.reset import plan_reset
@@ -171,6 +171,7 @@ def accept(
 
 def _accept(world: FakeWorld, snapshot: Snapshot, settings: Settings, wanted: Accepting, outside: Outside) -> Plan:
     state = where_we_stand(snapshot, settings)
+    refuse_unrecorded(state, snapshot, settings)
     assert isinstance(state, (UpToDate, Replay))
     repair = repair_of(state, snapshot)
     finish_repair(world, repair, new_report())
@@ -210,6 +211,7 @@ def _set_to(
     world: FakeWorld, snapshot: Snapshot, settings: Settings, named: Mapping[BrokerPartition, int], outside: Outside,
 ) -> Plan | None:
     state, newest = where_we_stand(snapshot, settings), snapshot.ledger.newest
+    refuse_unrecorded(state, snapshot, settings)
     base = outside.plans.get(newest.number - 1) if newest else None
     stands = standing(state, parse_plan(base, path="plans") if base else None)
     repair = repair_of(stands.state, snapshot)

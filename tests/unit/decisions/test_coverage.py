@@ -18,7 +18,7 @@ from etl.errors import LedgersDisagree
 from etl.model.bounds import Bound, Bounds, KeptKey
 from etl.model.ledger import Coverage, Interval
 from etl.model.logs import BrokerPartition
-from etl.model.losses import Vanished
+from etl.model.losses import ReadByOthers, Vanished
 from etl.model.plans import OffsetRange, Plan
 from etl.model.receipts import NOT_COUNTED, Applied, Receipt
 from etl.model.table import ForeignCommit
@@ -229,6 +229,13 @@ def test_what_is_taken_of_a_pipeline_is_what_was_backfilled_beside_it_too_but_fo
     assert {log: [(one.from_offset, one.until_offset) for one in some] for log, some in found.intervals.items()} == {
         A: [(0, 3), (5, 9)], B: [(0, 2)]}
     assert take_in(Coverage(), found, {A: 9}, table_id="t", known=()).intervals == {A: found.intervals[A]}
+
+
+def test_what_other_members_read_of_a_pipeline_stays_theirs_for_who_takes_over() -> None:
+    theirs = replace(fold(Coverage(), *plan_of(1, (A, 0, 5), (B, 0, 2))), read_by_others=(ReadByOthers(A, 5, 7), ReadByOthers(B, 2, 3)))
+    found = take_in(Coverage(), theirs, {A: 9, B: 3}, table_id="t", known=(B,))
+    assert found.read_by_others == (ReadByOthers(A, 5, 7),)
+    assert take_in(found, theirs, {A: 9, B: 3}, table_id="t", known=(B,)) == found
 
 
 @pytest.mark.parametrize("change", ["another table", "an old copy"])

@@ -9,29 +9,36 @@ import pytest
 
 from etl.commands.as_member import as_member
 from etl.commands.offsets_restore import from_commits
-from etl.decisions.among_members import refuse_beside_members, refuse_read_by_others, refuse_setting_theirs_back
+from etl.decisions.among_members import (
+    refuse_beside_members, refuse_left_by, refuse_read_by_others, refuse_setting_theirs_back, taking_over,
+)
 from etl.decisions.backfills.backfilling import Asked
 from etl.decisions.handing_over import as_left_to_others
 from etl.decisions.next_step import plan_superseding, repair_of, repaired
 from etl.decisions.reconcile import where_we_stand
 from etl.decisions.replaying import plan_replay
+from etl.decisions.succession import plan_taking_over
+from etl.decisions.taken import taken_from
 from etl.errors import NeedsDecision, OffsetMoved, Owned
 from etl.model.committed import OffsetsStorage
 from etl.model.logs import BrokerPartition
 from etl.model.losses import Loss, LossReason, ReadByOthers
 from etl.model.snapshot import Supersede, UpToDate
+from etl.protocol.zookeeper.plan_documents import with_id
 from etl.run.backfill import Beginning, look_ahead
 from etl.run.ingest import ingest
 from etl.settings.backfills import settings_of_backfill
 from etl.settings.policies import OwnershipMode
 from etl.settings.sections import Settings
 from tests.fakes.backfill_stories import asked
+from tests.fakes.fake_log import FakeLog
 from tests.fakes.members import Others, member_with
 from tests.fakes.outside import Outside
 from tests.fakes.stories import LOGS, At, accept, crash_at, grow, new_report, outside_of, set_to, settings_of
+from tests.fakes.takeovers import old_pipeline
 from tests.fakes.world import Crash, FakeWorld, When
 
-A, B, _ = LOGS
+A, B, C = LOGS
 
 
 def member_of(settings: Settings) -> Settings:
@@ -270,3 +277,32 @@ def test_among_members_of_kafkas_own_group_a_command_that_moves_offsets_waits_un
     with pytest.raises(Owned, match="moves offsets only when a run executes it: consumer-1 at"):
         refuse_beside_members(live, in_kafka)
     refuse_beside_members(live, SETTINGS)
+
+
+def test_taking_over_moves_no_offset_back_that_others_moved_on_in_logs_that_were_ours_before() -> None:
+    outside, others = read_on_by_others()
+    outside.logs[C] = FakeLog(6)
+    world = FakeWorld(outside, SETTINGS, member=member_with(LOGS))
+    with as_member(world, SETTINGS) as share:
+        seen = replace(world.observe(), share=share)
+        taken = taken_from(old_pipeline({C: 4}), {}, seen, SETTINGS)
+        state = where_we_stand(seen, SETTINGS)
+        plan = plan_taking_over(taken, state, seen, SETTINGS, uid=outside.uid or "", now_ms=1, reason="renamed")
+        assert world.store(with_id(taking_over(plan, seen, SETTINGS))) is None
+    assert [outside.offsets[log][0] for log in LOGS] == [7, 7, 4]
+    run(outside, LOGS)
+    run(outside, LOGS)
+    rows = outside.rows()
+    assert not {place for log, place in rows if log == A} & others.read[A] and set(rows.values()) == {1}
+    assert [outside.offsets[log][0] for log in LOGS] == [9, 7, 6]
+
+
+def test_no_pipeline_is_taken_over_whose_newest_plan_was_handed_over_or_may_have_been_and_is_not_in_the_table() -> None:
+    other = old_pipeline()
+    assert other.plan
+    left = replace(other.plan, number=other.number + 1, handed_over=False)
+    for handed_over in (left, replace(left, handed_over=True)):
+        with pytest.raises(NeedsDecision, match="nobody else reads its ranges"):
+            refuse_left_by(other, handed_over)
+    for is_none in (None, replace(left, is_void=True), replace(left, handed_over=None), replace(left, number=other.number)):
+        refuse_left_by(other, is_none)

@@ -8,7 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from etl.commands.offsets_restore import from_commits
+from etl.decisions.handing_over import as_left_to_others
 from etl.decisions.open_hand_overs import handed_over_without, not_taken_of
+from etl.decisions.reconcile import plan_in_force
 from etl.errors import NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.model.committed import OffsetsStorage
 from etl.model.logs import BrokerPartition
@@ -23,7 +26,9 @@ from etl.settings.sections import Settings
 from tests.fakes import fake_ledger
 from tests.fakes.members import FakeMember, Others, member_with
 from tests.fakes.outside import Outside
-from tests.fakes.stories import LOGS, At, crash_at, crash_at_moment, grow, new_report, outcomes, outside_of, settings_of
+from tests.fakes.stories import (
+    LOGS, At, accept, crash_at, crash_at_moment, grow, new_report, outcomes, outside_of, set_to, settings_of,
+)
 from tests.fakes.world import Crash, FakeWorld, When
 
 A, B, C = LOGS
@@ -355,3 +360,54 @@ def test_a_plan_that_is_left_to_others_reads_nothing_and_the_next_one_names_what
     refuse_broken(outside, others)
     newest = outside.newest_plan()
     assert newest is not None and newest.read_by_others == (ReadByOthers(A, 5, 9), ReadByOthers(B, 3, 7))
+
+
+def read_on_behind_a_plan_without_record() -> Outside:
+    outside = group_of(5, 3)
+    others = left_behind(outside, "record", BEFORE)
+    others.own(A)
+    grow(outside, 3, 3)
+    others.consume(A, 2)
+    outside.owners.clear()
+    outside.logs[B].cut(4)
+    return outside
+
+
+@pytest.mark.parametrize("command", [
+    lambda outside: set_to(outside, SETTINGS, b=6), lambda outside: accept(outside, "clicks:1", settings=SETTINGS)])
+def test_no_command_is_decided_behind_a_plan_of_which_nobody_wrote_down_that_it_is_in_the_table(
+    command: Callable[[Outside], object],
+) -> None:
+    outside = read_on_behind_a_plan_without_record()
+    before = dict(outside.kept), dict(outside.plans)
+    with pytest.raises(NeedsDecision, match="nobody wrote down that it is in the table"):
+        command(outside)
+    assert before == (outside.kept, outside.plans)
+    with pytest.raises(NeedsDecision):
+        run(outside, [A, B])
+    plan = accept(outside, "clicks:1", settings=SETTINGS)
+    assert plan.offsets_to_move == (B,) and plan.read_by_others == (ReadByOthers(A, 9, 11),)
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_what_a_plan_was_handed_over_that_went_with_the_ledger_is_not_taken_for_read_by_others(is_gone: bool) -> None:
+    outside = group_of(5, 3)
+    others = Others(outside)
+    run(outside, [A, B])
+    older = dict(outside.plans), dict(outside.applied)
+    grow(outside, 4, 4)
+    with pytest.raises(Crash):
+        run(outside, [A, B], at=crash_at("fetch", BEFORE))
+    outside.owners.clear()
+    outside.plans, outside.applied = ({}, {}) if is_gone else older
+    outside.uid = None if is_gone else outside.uid
+    with pytest.raises(OffsetMoved, match="plan 2 of this pipeline was handed over, and neither ZooKeeper nor the table has it"):
+        run(outside, [A, B])
+    world = FakeWorld(outside, SETTINGS)
+    seen = world.observe()
+    in_force = plan_in_force(seen.ledger, seen.table)
+    from_commits(world, as_left_to_others(seen, in_force, SETTINGS), SETTINGS, "restored", "run-1")
+    run(outside, [A, B])
+    run(outside, [A, B])
+    refuse_broken(outside, others)
+    assert len(outside.rows()) == 16

@@ -88,12 +88,22 @@ def build_session(app_name: str, settings: Mapping[str, str], *, log: Path | Non
 def for_short_run(settings: Mapping[str, str], given: Collection[str]) -> dict[str, str]:
     """The same, and that the JVM is to be one for a short run.
 
-    Not where somebody chose its options (`given` are the names of what others than we set), not where tasks run elsewhere, and not where
-    spark-submit has started it already.
+    Not where somebody chose its options (`given` are the names of what others than we set), in Spark's own file neither, not where tasks
+    run elsewhere, and not where spark-submit has started it already.
     """
-    is_ours = settings.get("spark.master", LOCAL_MASTER).startswith("local") and _JAVA_OPTIONS not in given and not is_submitted()
+    is_chosen = _JAVA_OPTIONS in given or (_JAVA_OPTIONS not in settings and _chosen_in_file())
+    is_ours = settings.get("spark.master", LOCAL_MASTER).startswith("local") and not is_chosen and not is_submitted()
     options = f"{settings.get(_JAVA_OPTIONS, '')} {_FIRST_COMPILER_ALONE}".strip()
     return {**settings, **({_JAVA_OPTIONS: options} if is_ours else {})}
+
+
+def _chosen_in_file() -> bool:
+    """Whether `spark-defaults.conf` names the JVM's options: what is set here would take the place of all of them."""
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (os.path.join(home, "conf") if home else None)
+    file = Path(folder, "spark-defaults.conf") if folder else None
+    named = rf"(?m)^\s*{re.escape(_JAVA_OPTIONS)}[\s=:]"
+    return file is not None and file.is_file() and re.search(named, file.read_text("utf-8", "replace")) is not None
 
 
 def session_there() -> SparkSession | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,21 @@ def test_a_short_run_has_a_jvm_of_one_compiler_beside_what_it_is_told_already() 
 @pytest.mark.parametrize("theirs", [{"spark.driver.extraJavaOptions": "-Xlog:gc"}, {"spark.master": "yarn"}])
 def test_a_jvm_whose_options_others_chose_or_whose_tasks_run_elsewhere_stays_as_it_is(theirs: dict[str, str]) -> None:
     assert for_short_run(theirs, theirs) == theirs
+
+
+@pytest.mark.parametrize("place", ["SPARK_CONF_DIR", "SPARK_HOME"])
+def test_a_jvm_whose_options_are_in_sparks_own_file_keeps_them(place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    options, folder = "spark.driver.extraJavaOptions", tmp_path if place == "SPARK_CONF_DIR" else tmp_path / "conf"
+    folder.mkdir(exist_ok=True)
+    for other in ("SPARK_CONF_DIR", "SPARK_HOME"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(place, str(tmp_path))
+    assert options in for_short_run({}, ()), "there is no such file"
+    file = folder / "spark-defaults.conf"
+    file.write_text(f"# {options} -Xlog:gc\nspark.driver.extraJavaOptionsOfMine 1\n")
+    assert options in for_short_run({}, ()), "it names others"
+    file.write_text(f"spark.ui.enabled false\n  {options}=-Djavax.net.ssl.trustStore=ours\n")
+    assert for_short_run({}, ()) == {}
 
 
 def test_a_jvm_that_spark_submit_has_started_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

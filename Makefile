@@ -99,7 +99,6 @@ bench-parts: setup ## decoding beside kafka-python's decoder; what repairing aft
 	@PYTHONPATH=. $(BIN)/python tests/bench/cold_profile.py
 	@PYTHONPATH=. $(BIN)/python tests/bench/planning.py
 	@PYTHONPATH=. $(BIN)/python tests/bench/joining.py
-	@PYTHONPATH=. $(BIN)/python tests/bench/joining.py
 	@PYTHONPATH=. $(BIN)/python tests/bench/task_profile.py
 	@PYTHONPATH=. $(BIN)/python tests/bench/through_jvm.py
 

@@ -163,7 +163,7 @@ def _settled(
         is_in_part = found_out(plan, snapshot.committed) is HandOver.IN_PART
         left = not_taken_of(plan, snapshot.committed) if is_in_part else plan.positions.keys()
         instead = with_id(handed_over_without(plan, left, reason, now_ms=now_ms()))
-        world.supersede(instead, snapshot.ledger)
+        refuse_void(world.supersede(instead, snapshot.ledger))
         held = "what was not handed over" if is_in_part else "what it held"
         says = f"plan {plan.number} ({plan.id}) was superseded by {instead.id}: {held} is left to the group"
         return Ruling(f"{says}: {reason}", {"says": says, "plan": describe_plan(instead, None), "superseded": _ranges(plan)})

@@ -14,7 +14,9 @@ looks:
     others wrote over all of them, and beyond the plan's ends    nobody can tell: its offsets are ours, or others read them as well as what
                                                                  lies behind; a person is asked
 
-A commit that was refused is written down as well: such a plan is void, and nobody needs to look.
+A commit that was refused is written down as well: such a plan is void. Its word beside an offset tells the contrary: the commit was taken
+behind what was thought to be the end of its membership (by a coordinator that was none any more, or, before 2.5, that still waited for
+its replicas).
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from dataclasses import replace
 from enum import Enum
 
 from etl.decisions.handing_over import before, is_member
+from etl.decisions.offsets_storage import refuse_another_storage
+from etl.decisions.start import starts_of
 from etl.errors import NeedsDecision, SettingsError
 from etl.model.committed import NOTHING_COMMITTED, Committed
 from etl.model.ledger import Ledger
@@ -50,14 +54,14 @@ def is_left_open(ledger: Ledger) -> bool:
 def found_out(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> HandOver:
     """What became of the hand-over of a plan that is not marked; see the module's table."""
     logs = plan.offsets_to_hand_over
-    if plan.is_void or not logs:
+    if not logs:
         return HandOver.NOT_TAKEN
     found = {log: committed.get(log, NOTHING_COMMITTED) for log in logs}
     is_as_seen = bool(not_taken_of(plan, committed))
     if any(there.word == plan.word for there in found.values()):
         return HandOver.IN_PART if is_as_seen else HandOver.TAKEN
     offsets = {log: there.offset for log, there in found.items() if there.offset is not None}
-    if is_as_seen:
+    if is_as_seen or plan.is_void:
         return HandOver.NOT_TAKEN
     if offsets and all(offset < plan.positions[log] for log, offset in offsets.items()):
         return HandOver.NOT_TAKEN
@@ -67,15 +71,16 @@ def found_out(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> Han
 def with_hand_over_found_out(snapshot: Snapshot) -> Snapshot:
     """The snapshot in which a plan that was handed over says so, whoever died before writing it down."""
     ledger = snapshot.ledger
-    if ledger.newest is None or not is_left_open(ledger) or found_out(ledger.newest, snapshot.committed) is not HandOver.TAKEN:
+    plan = ledger.newest
+    if plan is None or plan.handed_over is not False or ledger.applied or found_out(plan, snapshot.committed) is not HandOver.TAKEN:
         return snapshot
-    return replace(snapshot, ledger=replace(ledger, newest=replace(ledger.newest, handed_over=True)))
+    return replace(snapshot, ledger=replace(ledger, newest=replace(plan, handed_over=True, is_void=False)))
 
 
 def refuse_untold(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
     """Refuse a plan that is not known to be handed over where that is to be found out first, or cannot be.
 
-    Raises SettingsError for runs that are no members any more, NeedsDecision where nobody can tell.
+    Raises SettingsError for runs that are no members any more, or look elsewhere, NeedsDecision where nobody can tell.
     """
     if plan.handed_over is not False:
         return
@@ -83,11 +88,13 @@ def refuse_untold(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
         what = f"plan {plan.number} was stored by a member of the group, and nobody wrote down that it was handed over"
         check = "with ownership.mode: join, as it was, `etl run CONF` finds out and finishes it; change the key then"
         raise SettingsError(what, key="ownership.mode", check=check)
+    if plan.is_open:
+        refuse_another_storage(plan, snapshot.offsets_in)
     found = found_out(plan, snapshot.committed)
     if found is HandOver.IN_PART:
         refused = min(not_taken_of(plan, snapshot.committed))
         check = (
-            f"the brokers' ACLs for the topic: Read; then `etl plans supersede CONF {plan.number} --reason ...`: what was handed over is "
+            f"the brokers' ACLs for the topic (Read), and that the coordinator knows it; then `etl plans supersede CONF {plan.number} --reason ...`: what was handed over is "
             "loaded, and a later plan reads the rest")
         raise NeedsDecision(f"plan {plan.number} was handed over but for this partition", **refused.place, check=check)
     if found is HandOver.UNTOLD:
@@ -96,7 +103,7 @@ def refuse_untold(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
                 "the group's offsets beyond its ends since")
         check = (
             "what the group's other members read between the offsets in `etl plans show CONF "
-            f"{plan.number}`, such as {plan.seen[log].offset} to {plan.positions[log]} of {log}: if they read it, `etl plans supersede "
+            f"{plan.number}`, such as {starts_of(plan)[log]} to {plan.positions[log]} of {log}: if they read it, `etl plans supersede "
             f"CONF {plan.number} --reason ...` leaves it to them; if they did not, the same with --handed-over, and the next run loads it")
         raise NeedsDecision(what, **log.place, check=check)
 

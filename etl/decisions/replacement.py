@@ -10,6 +10,7 @@ from etl.decisions.backfills.backfill_plans import backfill_plan_instead
 from etl.decisions.byte_positions.misplaced_offsets import refuse_named
 from etl.decisions.handing_over import before, is_never_handed_over, of_member, read_by_others, stand_as_member
 from etl.decisions.moved_offsets import ends_of
+from etl.decisions.open_hand_overs import refuse_untold
 from etl.decisions.plan import plan_from, reading_of
 from etl.decisions.run_keys import asking_again
 from etl.decisions.shape import shape_of_rows
@@ -28,8 +29,9 @@ def plan_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, no
 
     What the old plan let go stays let go, and what it saw of the offsets stays the expected side of compare-and-set. In a log that cannot
     be read now the position stays, and what the old plan let go behind it is for the plan to say that reads it. Raises as `plan_next`,
-    and SettingsError when `skipped` names offsets that it does not read.
+    and SettingsError when `skipped` names offsets that it does not read, and what `refuse_untold` does.
     """
+    refuse_untold(state.plan, snapshot, settings)
     if snapshot.backfill:
         return backfill_plan_instead(snapshot.backfill, state, snapshot, settings, now_ms=now_ms)
     if state.plan.handed_over:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from etl.decisions.offsets_storage import refuse_another_storage
 from etl.decisions.open_hand_overs import HandOver as Found
 from etl.decisions.open_hand_overs import found_out
 from etl.edges.brokers.cluster import Cluster
@@ -18,6 +19,7 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.membership import ZooKeeperMember
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import LedgersDisagree
+from etl.model.committed import OffsetsStorage
 from etl.model.ledger import Ledger
 from etl.model.membership import Membership, Share, Void
 from etl.model.plans import Plan
@@ -66,6 +68,8 @@ class PlanStore:
         """See `world.World`."""
         if plan.share is None or plan.share.membership is not Membership.COORDINATOR:
             return
+        if plan.is_open:
+            refuse_another_storage(plan, self.offsets.storage)
         member = self._coordinated or coordinated_member(self.settings, self._discovery)
         with self._discovery.open_cluster() as cluster:
             found = self._found_out(plan, cluster) if plan.is_open else None
@@ -125,10 +129,10 @@ class PlanStore:
     def _written(self, plan: Plan, write: Callable[[Sequence[Part]], None], *, is_handed_over: bool) -> Void | None:
         """`is_handed_over`: in the same step."""
         hand_over = HandOver(self.zookeeper, self.settings.group, self._lock)
-        if is_handed_over:
+        if is_handed_over and plan.offsets_in is OffsetsStorage.ZOOKEEPER:
             checks = self._registered.owner_checks(plan.offsets_to_hand_over) if self._registered else ()
             return hand_over.store(plan, checks, write)
-        if plan.is_open:
+        if plan.is_open or is_handed_over:
             return hand_over.store_under_lock(plan, write)
         write(())
         return None

@@ -19,6 +19,7 @@ from etl.decisions.byte_positions.doubted_offsets import Named, doubted_offsets,
 from etl.decisions.identity.cluster_name import cluster_name
 from etl.decisions.identity.log_identity import epochs_to_ask
 from etl.decisions.identity.tails import end_places, known_places
+from etl.decisions.offsets_storage import refuse_another_storage
 from etl.decisions.open_hand_overs import HandOver, found_out
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.replaced import Span
@@ -228,6 +229,8 @@ class FakeWorld:
     def fence(self, plan: Plan) -> None:
         """See World."""
         assert plan.share
+        if plan.is_open:
+            refuse_another_storage(plan, self.outside.offsets_in)
         member_id = plan.share.member_id
         self._do("fence", lambda: self.outside.group.end(member_id))
         found = found_out(plan, self.outside.committed()) if plan.is_open else HandOver.UNTOLD

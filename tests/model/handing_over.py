@@ -259,7 +259,7 @@ def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     if plan and s.bit < plan.number:
         if plan.is_handed_over:
             yield f"{i} executes {plan.number} again, marked meanwhile", _put(s, i, knows._replace(at=At.APPEND, plan=plan))
-        elif s.group.by == plan.id and not plan.is_void:
+        elif s.group.by == plan.id:
             yield f"{i} sees that {plan.number} was handed over", _put(s, i, knows._replace(at=At.MARK, plan=plan))
         elif _is_untold(plan, offset):
             if s.rules.asks:
@@ -330,8 +330,8 @@ def _mark(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     """Compare-and-set on the plan's node."""
     plan = driver.plan
     assert plan is not None
-    if s.plan is not None and s.plan.id == plan.id and not s.plan.is_void:
-        handed = plan._replace(is_handed_over=True)
+    if s.plan is not None and s.plan.id == plan.id:
+        handed = plan._replace(is_handed_over=True, is_void=False)
         yield f"{i} marks {plan.number}", _put(s, i, driver._replace(at=At.APPEND, plan=handed))._replace(plan=handed)
     else:
         yield f"{i} finds the plan changed", _ended(s, i)

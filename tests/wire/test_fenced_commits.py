@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from socket import socket
 from uuid import UUID
 
 import pytest
@@ -18,7 +19,7 @@ from etl.model.logs import BrokerPartition, Dialect
 from etl.model.membership import BY_COORDINATOR, Membership, Share, Void
 from etl.model.plans import Plan, PlanKind
 from etl.protocol.zookeeper.plan_documents import with_id
-from tests.fakes.broker import OFFSET_COMMIT, FakeBroker, hang_up
+from tests.fakes.broker import FIND_COORDINATOR, OFFSET_COMMIT, FakeBroker, hang_up
 from tests.fakes.coordinator import LEAVE, FakeCoordinator
 
 FIRST, SECOND = (BrokerPartition("demo", number) for number in range(2))
@@ -99,6 +100,72 @@ def test_refused_behind_a_lost_answer_what_is_there_tells(broker: FakeBroker, cl
     broker.world.group_refusals[OFFSET_COMMIT].extend([0, 22] if was_taken else [7, 22])
     found = hand_over(cluster, said, tries_for_s=20)
     assert (found is None) is was_taken and said == ["unsure"]
+
+
+@pytest.mark.parametrize("code", [14, 15, 16])
+def test_behind_an_answer_of_a_coordinator_that_moves_the_commit_may_have_been_taken_as_behind_none(
+    broker: FakeBroker, cluster: Cluster, code: int,
+) -> None:
+    """Its batch was in the log when the coordinator moved: where the new one refuses the same commit, the first one is there."""
+    broker.world.committed.update({("g", log.topic, log.partition): (800, f"etl:clicks:2:{PLAN.id}") for log in (FIRST, SECOND)})
+    broker.world.group_refusals[OFFSET_COMMIT].extend([code, 22, 22])
+    said = list[str]()
+    assert hand_over(cluster, said, tries_for_s=20) is None and said == ["unsure"]
+
+
+def test_and_so_it_may_where_the_new_coordinator_is_not_found_in_time(broker: FakeBroker, cluster: Cluster) -> None:
+    broker.world.group_refusals[OFFSET_COMMIT].append(16)
+    broker.world.group_refusals[FIND_COORDINATOR].extend([0, *[15] * 40])
+    said = list[str]()
+    with pytest.raises(CommitUnknown):
+        hand_over(cluster, said)
+    assert said == ["unsure"]
+
+
+def test_one_that_was_taken_in_part_behind_a_lost_answer_is_never_void(broker: FakeBroker, cluster: Cluster) -> None:
+    """Void, another plan would begin where the part ends that was taken."""
+    broker.world.committed["g", FIRST.topic, FIRST.partition] = (800, f"etl:clicks:2:{PLAN.id}")
+    broker.world.group_refusals[OFFSET_COMMIT].extend([7, 22])
+    with pytest.raises(CommitUnknown):
+        hand_over(cluster, [], tries_for_s=20)
+
+
+def test_one_that_was_taken_of_the_topics_that_the_coordinator_knew_is_not_void_once_its_membership_is_over(
+    broker: FakeBroker, cluster: Cluster,
+) -> None:
+    broker.world.refused_logs[SECOND.topic, SECOND.partition] = 3
+
+    def over(connection: socket, frame: bytes) -> None:
+        broker.world.generation = 4
+        connection.sendall(frame)
+
+    broker.script[OFFSET_COMMIT].append(over)
+    with pytest.raises(CommitUnknown):
+        hand_over(cluster, [], tries_for_s=20)
+
+
+def test_nor_is_one_whose_topics_nobody_knows_behind_a_lost_answer(broker: FakeBroker, cluster: Cluster) -> None:
+    broker.script[OFFSET_COMMIT].append(hang_up)
+    broker.world.refused_logs.update({(log.topic, log.partition): 3 for log in (FIRST, SECOND)})
+    with pytest.raises(CommitUnknown, match="do not know the topics"):
+        hand_over(cluster, [], tries_for_s=0.3)
+
+
+def test_a_topic_that_the_coordinator_was_not_told_of_yet_is_not_gone(broker: FakeBroker, cluster: Cluster) -> None:
+    """The brokers' metadata has it: the same commit is asked for again, and taken as soon as the coordinator knows it."""
+    for log in (FIRST, SECOND):
+        broker.log(log.topic, log.partition)
+    broker.world.refused_logs[SECOND.topic, SECOND.partition] = 3
+    with pytest.raises(CommitUnknown, match="does not know a topic that other brokers have"):
+        hand_over(cluster, [])
+
+    def told(connection: socket, frame: bytes) -> None:
+        broker.world.refused_logs.clear()
+        connection.sendall(frame)
+
+    broker.script[OFFSET_COMMIT].append(told)
+    assert hand_over(cluster, [], tries_for_s=20) is None
+    assert stored(broker) == {(800, f"etl:clicks:2:{PLAN.id}")}
 
 
 def test_where_others_wrote_over_all_of_it_by_then_nobody_knows(broker: FakeBroker, cluster: Cluster) -> None:

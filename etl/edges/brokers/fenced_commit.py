@@ -8,11 +8,11 @@ long as its membership stands nobody else commits these logs. What is there tell
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from etl.decisions.open_hand_overs import HandOver, found_out
 from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.kept_offsets import KeptOffsets
+from etl.edges.brokers.kept_offsets import KeptOffsets, logs_there
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import CommitUnknown, MembershipLost, SettingsError
 from etl.model.logs import BrokerPartition
@@ -23,6 +23,8 @@ from etl.protocol.refusal import Meaning, Refusal
 _PAUSE_S = 0.2
 _BATCH_BYTES = 950_000
 """Brokers take 1,000,012 of a batch unless they are told otherwise."""
+_FINDS_OUT = "nothing; the next run finds out"
+_GONE = "the brokers do not know the topics of its partitions any more"
 
 
 class FencedCommit:
@@ -34,33 +36,55 @@ class FencedCommit:
     def hand_over(self, cluster: Cluster, plan: Plan, *, unsure: Callable[[], None]) -> Void | None:
         """Move the plan's offsets, all of them; why none was, where the membership is over.
 
-        `unsure` is called behind one of which an answer was lost: it may still be under way, until its membership ends. Raises
-        CommitUnknown where none came in time, SettingsError for more logs than one batch holds, and what else the coordinator refuses with.
+        A topic that the coordinator does not know is asked for again: it may not have been told of it yet. `unsure` is called behind a
+        commit of which an answer was lost: it may still be under way, until its membership ends. Raises CommitUnknown where none came in
+        time, SettingsError for more logs than one batch holds, and what else the coordinator refuses with.
         """
         logs, share = plan.offsets_to_hand_over, plan.share
         if not logs or share is None:
             return None
         self._refuse_too_many(plan, logs)
-        deadline, is_unsure = time.monotonic() + self._tries_for_s, False
+        deadline, is_unsure, is_partly = time.monotonic() + self._tries_for_s, False, False
         try:
             while True:
                 try:
                     told = cluster.first(lambda consumer: self._asked(consumer, plan, share))
-                    return _taken(told, plan)
+                    unknown = _unknown_to_coordinator(told, plan)
+                    if not unknown:
+                        return None
+                    if time.monotonic() > deadline:
+                        return self._without(cluster, plan, unknown, is_unsure=is_unsure)
+                    is_partly = True
                 except CommitUnknown:
                     is_unsure = True
                     if time.monotonic() > deadline:
                         raise
-                    time.sleep(_PAUSE_S)
+                time.sleep(_PAUSE_S)
         except MembershipLost as lost:
-            if is_unsure and found_out(plan, self._kept.committed(cluster, logs)) is HandOver.TAKEN:
-                return None
-            if is_unsure and found_out(plan, self._kept.committed(cluster, logs)) is HandOver.UNTOLD:
-                raise CommitUnknown(lost.what, check="nothing; the next run finds out", **lost.where) from lost
-            return Void(lost.what)
+            return self._found(cluster, plan, lost) if is_unsure or is_partly else Void(lost.what)
         finally:
             if is_unsure:
                 unsure()
+
+    def _found(self, cluster: Cluster, plan: Plan, lost: MembershipLost) -> Void | None:
+        """What became of earlier tries of a commit whose membership is over. Raises CommitUnknown where that cannot be told at once."""
+        found = found_out(plan, self._kept.committed(cluster, plan.offsets_to_hand_over))
+        if found is HandOver.TAKEN:
+            return None
+        if found is HandOver.NOT_TAKEN:
+            return Void(lost.what)
+        raise CommitUnknown(lost.what, check=_FINDS_OUT, **lost.where) from lost
+
+    def _without(self, cluster: Cluster, plan: Plan, unknown: Sequence[BrokerPartition], *, is_unsure: bool) -> Void | None:
+        """What a commit came to of which the coordinator does not know these topics: nobody else reads one that is gone either."""
+        if there := logs_there(cluster, unknown):
+            what = f"the group's coordinator does not know a topic that other brokers have, and commits nothing of {there[0]}"
+            raise CommitUnknown(what, check="the coordinator's log; the next run finds out what was taken", **there[0].place)
+        if len(unknown) < len(plan.offsets_to_hand_over):
+            return None
+        if is_unsure:
+            raise CommitUnknown(_GONE, check=_FINDS_OUT)
+        return Void(_GONE)
 
     def _asked(self, consumer: SimpleConsumer, plan: Plan, share: Share) -> Mapping[BrokerPartition, Refusal | None]:
         offsets = {log: plan.positions[log] for log in plan.offsets_to_hand_over}
@@ -76,9 +100,9 @@ class FencedCommit:
             raise SettingsError(what, key="source.topics", check=check)
 
 
-def _taken(told: Mapping[BrokerPartition, Refusal | None], plan: Plan) -> Void | None:
-    """Raises what a log is refused with, but for one whose topic is gone: nobody else will read it either."""
+def _unknown_to_coordinator(told: Mapping[BrokerPartition, Refusal | None], plan: Plan) -> list[BrokerPartition]:
+    """The logs whose topics it does not know. Raises what a log is refused with otherwise."""
     for log, refusal in sorted(told.items()):
         if refusal is not None and refusal.meaning is not Meaning.UNKNOWN_TOPIC:
             raise refusal.error(f"hand plan {plan.number} over", **log.place, offset=plan.positions[log])
-    return Void("the brokers do not know the topics of its partitions any more") if all(told.values()) else None
+    return sorted(log for log, refusal in told.items() if refusal is not None)

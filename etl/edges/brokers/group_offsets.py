@@ -20,7 +20,7 @@ from contextlib import closing
 
 from etl.edges.brokers.broker_questions import BrokerQuestions
 from etl.edges.brokers.exchange import Answer
-from etl.errors import BrokerError, BrokerUnreachable, CommitUnknown, MembershipLost, Owned
+from etl.errors import BrokerError, BrokerUnreachable, CommitUnknown, EtlError, MembershipLost, Owned
 from etl.model.logs import Broker, BrokerPartition
 from etl.protocol.refusal import Meaning, Refusal
 from etl.protocol.stored_offsets import CommittedOffset, CommittedOffsets, GroupMember, OffsetsCommit, OffsetsQuestion
@@ -70,21 +70,31 @@ class GroupOffsets(BrokerQuestions):
     ) -> dict[BrokerPartition, Refusal | None]:
         """As `commit_offsets`; what one log alone is refused with is told of that log, None for those that are stored.
 
-        `is_sent_once`: a connection that broke is CommitUnknown for a member, too, whose commit would else be sent again.
+        `is_sent_once`: a connection that broke is CommitUnknown for a member, too, whose commit would else be sent again. So is what a
+        coordinator refuses after one that moved: the batch of the first commit may be in the log that it has read.
         """
         member = None if generation is None else GroupMember(member_id, generation, instance_id)
         wanted = OffsetsCommit(group, offsets, metadata, member, leader_epochs or {}, topic_ids or {})
+        answers = list[dict[BrokerPartition, Refusal | None]]()
 
         def commit(broker: GroupOffsets) -> dict[BrokerPartition, Refusal | None]:
             # Only a member's commit may be sent twice: behind another one, somebody else's offset may lie between the two.
             try:
                 may_repeat = member is not None and not is_sent_once
-                return broker._ask(lambda dialect: dialect.commit_offsets(wanted, in_zookeeper=in_zookeeper), may_repeat=may_repeat)
+                told = broker._ask(lambda dialect: dialect.commit_offsets(wanted, in_zookeeper=in_zookeeper), may_repeat=may_repeat)
             except BrokerUnreachable as error:
-                raise CommitUnknown(f"{_OPEN} of group {group}: {error.what}", check=_READ_IT_BACK, **error.where) from error
+                raise _unknown(group, error) from error
+            answers.append(told)
+            return told
 
-        told = commit(self) if in_zookeeper else self._of_coordinator(group, commit, lambda told: set(told.values()))
-        self._refuse_unsettled(wanted, told)
+        try:
+            told = commit(self) if in_zookeeper else self._of_coordinator(group, commit, lambda told: set(told.values()))
+            self._refuse_unsettled(wanted, told)
+        except (MembershipLost, BrokerUnreachable) as error:
+            earlier = answers if isinstance(error, BrokerUnreachable) else answers[:-1]
+            if is_sent_once and earlier:
+                raise _unknown(group, error) from error
+            raise
         return told
 
     def fetch_offsets(
@@ -170,3 +180,7 @@ class GroupOffsets(BrokerQuestions):
 
     def _is(self, broker: Broker) -> bool:
         return (broker.host, broker.port) == (self.host, self.port)
+
+
+def _unknown(group: str, error: EtlError) -> CommitUnknown:
+    return CommitUnknown(f"{_OPEN} of group {group}: {error.what}", check=_READ_IT_BACK, **error.where)

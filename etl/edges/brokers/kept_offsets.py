@@ -55,7 +55,7 @@ class KeptOffsets:
         try:
             told = self._told(cluster, asked)
         except TopicMissing:
-            there = _there(cluster, asked)
+            there = logs_there(cluster, asked)
             if not there or there == asked:
                 raise
             told = self._told(cluster, there)
@@ -128,7 +128,7 @@ class KeptOffsets:
         return metadata if len(metadata) <= _WORD_MAX else hashlib.sha256(metadata.encode()).hexdigest()
 
 
-def _there(cluster: Cluster, asked: Sequence[BrokerPartition]) -> list[BrokerPartition]:
+def logs_there(cluster: Cluster, asked: Sequence[BrokerPartition]) -> list[BrokerPartition]:
     """Those of them that the brokers' metadata has."""
     topics = cluster.describe({log.topic for log in asked}).topics
     known = {each.log for topic in topics.values() for each in topic.partitions}

@@ -17,6 +17,7 @@ from etl.model.committed import OffsetsStorage
 from etl.model.logs import BrokerPartition
 from etl.model.losses import ReadByOthers
 from etl.model.membership import Membership
+from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
@@ -157,6 +158,54 @@ def test_where_others_wrote_over_all_of_it_and_went_on_a_person_is_asked_and_not
         run(outside, [A, B])
     assert (caught.value.exit_code, outside.plans) == (5, plans)
     assert "--handed-over" in caught.value.check
+
+
+def test_and_so_it_is_where_another_pipeline_made_the_table_meanwhile_or_it_was_accepted_as_it_is() -> None:
+    class Arrived(FakeWorld):
+        def _table(self) -> Table | None:
+            return super()._table() or Table("table-1", 0, None, is_of_others_alone=True)
+
+    outside = group_of(5, 3)
+    others = Others(outside)
+    with pytest.raises(Crash):
+        run(outside, [A, B], at=crash_at("hand over", AFTER))
+    others.own(A, B)
+    grow(outside, 2, 2)
+    for log in (A, B):
+        others.consume(log, 2)
+    outside.owners.clear()
+    with pytest.raises(NeedsDecision, match="nobody can tell whether plan 1 was handed over"):
+        ingest(Arrived(outside, SETTINGS, member=member_with([A, B])), SETTINGS, new_report())
+
+
+def test_offsets_that_are_looked_for_elsewhere_by_now_tell_nothing_of_it() -> None:
+    outside = group_of(5, 3)
+    left_behind(outside, "hand over", AFTER)
+    outside.offsets_in = OffsetsStorage.ZOOKEEPER
+    ownership = SETTINGS.ownership.model_copy(update={"membership": Membership.ZOOKEEPER})
+    moved = settings_of().model_copy(update={"ownership": ownership})
+    plans = dict(outside.plans)
+    with pytest.raises(SettingsError, match="was made for offsets in kafka") as caught:
+        run(outside, [A, B], settings=moved)
+    assert caught.value.where["key"] == "offsets.storage" and outside.plans == plans
+
+
+def test_a_void_plan_whose_word_stands_beside_the_offsets_all_the_same_was_handed_over() -> None:
+    """Its commit came behind what a coordinator had said that was none any more."""
+    outside = group_of(5, 3)
+    others = left_behind(outside, "hand over", BEFORE)
+    late = outside.newest_plan()
+    assert late is not None
+
+    def lands() -> None:
+        assert (found := outside.newest_plan()) is not None and found.is_void
+        outside.kept.update({log: (late.positions[log], late.word) for log in late.offsets_to_hand_over})
+
+    report = run(outside, [A, B], at=once("write what was found out", AFTER, lands))
+    assert outcomes(report)[0] is Outcome.REPLAYED and len(outside.rows()) == 16
+    newest = outside.newest_plan()
+    assert newest is not None and newest.handed_over and not newest.is_void
+    refuse_broken(outside, others)
 
 
 def test_where_others_wrote_over_a_part_of_it_the_rest_tells() -> None:

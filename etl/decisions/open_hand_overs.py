@@ -94,8 +94,8 @@ def refuse_untold(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
     if found is HandOver.IN_PART:
         refused = min(not_taken_of(plan, snapshot.committed))
         check = (
-            f"the brokers' ACLs for the topic (Read), and that the coordinator knows it; then `etl plans supersede CONF {plan.number} --reason ...`: what was handed over is "
-            "loaded, and a later plan reads the rest")
+            "the brokers' ACLs for the topic (Read), and that the coordinator knows it; then `etl plans supersede CONF "
+            f"{plan.number} --reason ...`: what was handed over is loaded, and a later plan reads the rest")
         raise NeedsDecision(f"plan {plan.number} was handed over but for this partition", **refused.place, check=check)
     if found is HandOver.UNTOLD:
         log = plan.offsets_to_hand_over[0]

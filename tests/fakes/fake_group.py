@@ -52,8 +52,8 @@ def commit_fenced(out: Outside, plan: Plan) -> Void | None:
 def mark(out: Outside, plan: Plan) -> None:
     """As `hand_over_marks.write_mark`."""
     there = plan_documents.parse_plan(out.plans[plan.number], path="plans")
-    if there.id != plan.id or not (
-            there.is_open or (there.handed_over, there.is_void) == (plan.handed_over, plan.is_void) or (there.is_void and plan.handed_over)):
+    is_same = (there.handed_over, there.is_void) == (plan.handed_over, plan.is_void)
+    if there.id != plan.id or not (there.is_open or is_same or (there.is_void and plan.handed_over)):
         raise Owned("another driver changed the plan")
     if there.handed_over is False:
         out.plans[plan.number] = plan_documents.render_plan(plan)

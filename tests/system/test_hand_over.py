@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -15,16 +16,18 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, SessionLost, SettingsError
-from etl.model.committed import NOTHING_COMMITTED, Committed
+from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
 from etl.model.logs import BrokerPartition
 from etl.model.membership import Membership, Share, Void
 from etl.model.plans import OffsetRange, Plan
 from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
 from etl.protocol.zookeeper.plan_documents import with_id
-from tests.builders import plain_plan
+from etl.run.storing import PlanStore
+from tests.builders import plain_plan, plain_settings
 
 LOGS = [BrokerPartition("clicks", p) for p in range(3)]
 PATHS = GroupPaths("g")
+SETTINGS = plain_settings(group="g", pipeline="clicks")
 ROOT = PipelinePaths("g", "clicks").root
 OURS = 1
 """The version of owner nodes that we claimed; consumers' have 0."""
@@ -95,6 +98,16 @@ def test_behind_a_hand_over_the_commit_of_its_plan_moves_nothing(driver: Driver)
     others = driver.zookeeper.client.set(PATHS.offset(LOGS[1]), b"99")
     assert driver.group.commit(plan) == {}
     assert (offsets(driver), others.version) == ([10, 99, 10], 1)
+
+
+def test_what_a_plan_handed_over_in_kafka_moves_no_offset_here(driver: Driver) -> None:
+    """A person cut it down to the part that was taken."""
+    share = Share("m-1", Membership.COORDINATOR, "range", 1, frozenset(LOGS))
+    plan = with_id(replace(driver.plan(), offsets_in=OffsetsStorage.KAFKA, share=share))
+    store = PlanStore()
+    store.settings, store.zookeeper, store.ledger, store._lock = SETTINGS, driver.zookeeper, driver.ledger, driver.lock
+    assert store._written(plan, lambda parts: driver.ledger.store_plan(plan, also=parts), is_handed_over=True) is None
+    assert driver.ledger.read_plan(1) == plan and offsets(driver) == [None] * 3
 
 
 @pytest.mark.parametrize(("meanwhile", "says"), [

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from etl.decisions.offsets_storage import dropped_from, place_moved
+from etl.decisions.offsets_storage import dropped_from, place_moved, plan_that_moved
 from etl.errors import OffsetMoved
 from etl.model.committed import NOTHING_COMMITTED, Committed
 from etl.model.logs import BrokerPartition
@@ -67,13 +67,13 @@ def of_another_log(plan: Plan, found: int | None, log: BrokerPartition, stories:
 
 def is_of_a_later_plan(plan: Plan, found: Committed) -> bool:
     """Whether a plan of this pipeline moved the offset that came after `plan`, by the word beside it in Kafka."""
-    number, mark, _ = (found.word or "").partition(":")
-    return bool(mark) and number.isascii() and number.isdecimal() and int(number) > plan.number
+    number = plan_that_moved(found)
+    return number is not None and number > plan.number
 
 
 def of_a_lost_plan(plan: Plan, found: Committed, log: BrokerPartition) -> OffsetMoved:
     """The error for an offset that a plan moved as it was handed over, where neither ledger nor table knows that plan any more."""
-    number, ours = (found.word or "").partition(":")[0], plan.positions[log]
+    number, ours = plan_that_moved(found), plan.positions[log]
     what = (f"plan {number} of this pipeline was handed over, and neither ZooKeeper nor the table has it: it moved the committed offset "
             f"from {ours} to {found.offset}, and nobody else reads what lies between")
     check = f"that ZooKeeper was emptied or restored from an old copy: a newer one has the plan; else set it back to {ours} ({RESTORE})"

@@ -72,8 +72,14 @@ def is_anothers(found: Committed, before: Committed, after: Committed) -> bool:
     """
     if found == before or found.offset in (None, after.offset):
         return False
-    theirs, ours = _OURS.fullmatch(found.word or ""), _OURS.fullmatch(after.word or "")
-    return not (theirs and ours and int(theirs[1]) < int(ours[1]))
+    theirs, ours = plan_that_moved(found), plan_that_moved(after)
+    return not (theirs is not None and ours is not None and theirs < ours)
+
+
+def plan_that_moved(found: Committed) -> int | None:
+    """The number of the plan of this pipeline that moved this offset in Kafka; None: somebody else did, whatever word stands beside it."""
+    ours = _OURS.fullmatch(found.word or "")
+    return int(ours[1]) if ours else None
 
 
 def is_dropped(plan: Plan, log: BrokerPartition, found: Committed) -> bool:

@@ -12,6 +12,7 @@ from etl.edges.zookeeper.documents import Check
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.hand_over import HandOver
+from etl.edges.zookeeper.hand_over_marks import write_mark
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.session import ZooKeeper
@@ -108,6 +109,17 @@ def test_what_a_plan_handed_over_in_kafka_moves_no_offset_here(driver: Driver) -
     store.settings, store.zookeeper, store.ledger, store._lock = SETTINGS, driver.zookeeper, driver.ledger, driver.lock
     assert store._written(plan, lambda parts: driver.ledger.store_plan(plan, also=parts), is_handed_over=True) is None
     assert driver.ledger.read_plan(1) == plan and offsets(driver) == [None] * 3
+
+
+def test_what_became_of_a_hand_over_is_written_once_but_that_a_void_one_was_taken_all_the_same(driver: Driver) -> None:
+    stored = with_id(replace(driver.plan(), handed_over=False))
+    void, handed_over = replace(stored, is_void=True), replace(stored, handed_over=True)
+    driver.ledger.store_plan(stored)
+    for known in (void, void, handed_over, handed_over):
+        write_mark(driver.ledger, known)
+        assert driver.ledger.read_plan(1) == known
+    with pytest.raises(Owned, match="another driver changed plan 1"):
+        write_mark(driver.ledger, void)
 
 
 @pytest.mark.parametrize(("meanwhile", "says"), [

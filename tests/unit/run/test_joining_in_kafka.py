@@ -208,6 +208,20 @@ def test_a_void_plan_whose_word_stands_beside_the_offsets_all_the_same_was_hande
     refuse_broken(outside, others)
 
 
+@pytest.mark.parametrize("word", ["1795426610:worker-7", "9:" + "g" * 32])
+def test_a_word_of_another_consumer_that_begins_with_a_number_is_no_plan_of_ours(word: str) -> None:
+    outside = group_of(5, 3)
+    others = Others(outside)
+    run(outside, [A, B])
+    grow(outside, 4, 4)
+    others.own(A)
+    others.consume(A, 2)
+    outside.kept[A] = outside.kept[A][0], word
+    outside.owners.clear()
+    run(outside, [A, B])
+    refuse_broken(outside, others)
+
+
 def test_where_others_wrote_over_a_part_of_it_the_rest_tells() -> None:
     outside = group_of(5, 3)
     others = left_behind(outside, "hand over", AFTER)

@@ -59,7 +59,8 @@ def tail(
             tailed.ended = Ended.STOPPED
             screen.end(tailed)
             tailed.commit()
-            raise Stopped("stopped; the group's other members have everything again") from None
+            raise Stopped("stopped; the group goes on behind what was shown" if commit else
+                          "stopped; the group's other members have everything again") from None
         except EtlError as failure:
             screen.end(tailed, failure)
             raise

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from etl.commands.peeked_log import FETCH_BYTES, Ended, PeekedLog
-from etl.errors import ExpiredOffsets, RanOutBeforeUntil
+from etl.errors import CorruptData, ExpiredOffsets, RanOutBeforeUntil
 from etl.streams.conf import Conf
 from etl.streams.consumer import Consumer
 from etl.streams.records import Record
@@ -46,3 +46,6 @@ class FollowedLog(PeekedLog):
         except (ExpiredOffsets, RanOutBeforeUntil) as gone:
             check = "the topic's retention, and whether it was deleted and made again; --from earliest begins with what is left"
             raise type(gone)(gone.what, check=check, **gone.where) from None
+        except CorruptData as broken:
+            check = "the broker's log; --from goes on behind it"
+            raise type(broken)(broken.what, check=check, **broken.where) from None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from etl.commands.peeked_log import Ended
 from etl.edges.brokers.cluster import chosen_topics
-from etl.errors import SettingsError, TopicMissing
+from etl.errors import CorruptData, ExpiredOffsets, RanOutBeforeUntil, SettingsError, TopicMissing
 from etl.model.committed import OffsetsStorage
 from etl.model.logs import BrokerPartition
 from etl.model.membership import Membership
@@ -49,8 +49,10 @@ def open_tail(settings: Settings, wanted: Wanted) -> Iterator[TailedGroup]:
 
     Raises SettingsError for the pipeline's own group, whose offsets are the pipeline's to move; TopicMissing; and as `Consumer`.
     """
-    if wanted.group == settings.group:
+    if wanted.group in (settings.group, settings.mirror_group):
         what = f"{wanted.group} is the group of the pipeline itself, whose offsets follow its table"
+        if wanted.group != settings.group:
+            what = f"{wanted.group} is the group that the pipeline tells its offsets to (mirror_group)"
         raise SettingsError(what, key="group", check="another group; `etl peek` shows records without any")
     topics = wanted.topics or _topics(settings)
     consumer = Consumer(**{name: getattr(conf_of(settings, wanted), name) for name in Conf.__slots__})
@@ -77,7 +79,7 @@ def _topics(settings: Settings) -> tuple[str, ...]:
     with open_cluster(settings) as cluster:
         found = chosen_topics(cluster.describe_once_told(None, wait_s=settings.source.wait_for_leader_s), settings.source.topics).topics
     if not found:
-        raise TopicMissing("none of the conf's topics is there", check="source.topics, or topics after the group")
+        raise TopicMissing("none of the conf's topics is there", check="source.topics, or topics behind CONF")
     return tuple(sorted(found))
 
 
@@ -90,15 +92,16 @@ class TailedGroup(Listener):
         self.ended: Ended | None = None
         """None while it goes on."""
         self._consumer, self._wanted = consumer, wanted
+        self._idle_since = time.monotonic()
         self._shown: dict[BrokerPartition, int] = {}
         """The next offset of each log of which something was shown and not committed yet."""
         consumer.subscribe(topics, listener=self)
 
     def records(self) -> Iterator[Record]:
         """Each record, until there are as many as wanted or nothing comes in time. Raises as `Consumer.poll`."""
-        idle_since = committed_at = time.monotonic()
+        self._idle_since = committed_at = time.monotonic()
         while self.ended is None:
-            for some in self._consumer.poll(_SLICE_S).values():
+            for some in self._polled():
                 for record in some:
                     self.given += 1
                     yield record
@@ -106,18 +109,32 @@ class TailedGroup(Listener):
                     if self.given == self._wanted.most:
                         self.ended = Ended.COUNT
                         return
-                idle_since = time.monotonic()
-            if self._wanted.timeout_s is not None and time.monotonic() - idle_since >= self._wanted.timeout_s:
+                self._idle_since = time.monotonic()
+            if self._wanted.timeout_s is not None and time.monotonic() - self._idle_since >= self._wanted.timeout_s:
                 self.ended = Ended.TIME_OUT
             if time.monotonic() - committed_at >= _COMMIT_EVERY_S:
                 self.commit()
                 committed_at = time.monotonic()
+
+    def _polled(self) -> Collection[list[Record]]:
+        try:
+            return self._consumer.poll(_SLICE_S).values()
+        except (ExpiredOffsets, RanOutBeforeUntil, CorruptData) as unread:
+            check = ("the topic's retention, and whether it was made again; `etl peek` shows what is left, and a group that has no offsets "
+                     "begins there with --start earliest")
+            if isinstance(unread, CorruptData):
+                check = "the broker's log; `etl peek --from` shows what is behind it"
+            raise type(unread)(unread.what, check=check, **unread.where) from None
 
     def commit(self) -> None:
         """Behind what was shown, where that is wanted."""
         if self._wanted.commits and self._shown:
             self._consumer.commit(dict(self._shown.items()))
         self._shown.clear()
+
+    def assigned(self, logs: Collection[BrokerPartition]) -> None:
+        """See `Listener`. What the group took to settle is no time in which records could have come."""
+        self._idle_since = time.monotonic()
 
     def revoked(self, logs: Collection[BrokerPartition]) -> None:
         """See `Listener`."""

@@ -80,6 +80,23 @@ def test_the_pipelines_own_group_and_a_group_that_does_not_settle_are_refused(br
     assert tail(conf, "nothing", "--timeout", "0.4").code == 0, "a topic may come"
 
 
+def test_the_group_that_the_pipeline_tells_its_offsets_to_is_refused_too(conf: Path) -> None:
+    conf.write_text(conf.read_text().replace("group: group", "group: group\nmirror_group: lookers"))
+    refused(tail(conf, "--json"), 2, "mirror_group")
+
+
+def test_what_the_group_takes_to_settle_is_no_time_in_which_nothing_came(broker: FakeCoordinator, conf: Path) -> None:
+    broker.refusals[JOIN].extend([27] * 4)
+    assert tail(conf, "--timeout", "0.3").out.count("\n") == 6
+
+
+def test_an_offset_that_retention_took_is_told_in_words_of_the_command(broker: FakeCoordinator, conf: Path) -> None:
+    broker.world.committed["lookers", "clicks", 0] = (0, "")
+    broker.log("clicks", 0).log_start = 2
+    said = tail(conf, "--timeout", "5")
+    assert said.code == 5 and "deleted by retention" in said.err and "etl peek" in said.err and "seek" not in said.err
+
+
 def test_ctrl_c_leaves_the_group_and_closes_the_document(broker: FakeCoordinator, conf: Path) -> None:
     def press() -> None:
         assert wait_until(lambda: len(broker.fetched) >= 3, 20), "all is shown, and it waits for more"
@@ -90,6 +107,6 @@ def test_ctrl_c_leaves_the_group_and_closes_the_document(broker: FakeCoordinator
     said = tail(conf, "--json", "--commit")
     pressing.join()
     assert (said.code, said.document["ended"], said.document["shown"]) == (130, "stopped", 6)
-    assert said.err == "etl: stopped; the group's other members have everything again\n     a retry may help\n"
+    assert said.err == "etl: stopped; the group goes on behind what was shown\n     a retry may help\n"
     assert not broker.group.members
     assert sum(committed(broker).values()) == 6

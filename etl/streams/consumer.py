@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from etl.edges.brokers.cluster import Cluster
-from etl.errors import NotAssigned, SettingsError
+from etl.errors import EtlError, NotAssigned, SettingsError
 from etl.model.committed import OffsetsStorage
 from etl.model.logs import BrokerPartition, Dialect, Isolation
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MIB, TIMEOUT_S
@@ -97,7 +97,7 @@ class Consumer:
     def close(self) -> None:
         """Leave the group, and hang up. Commits nothing but where that is done by itself. May be called again."""
         if not self._in_use.is_closed:
-            with self._alone():
+            with self._alone(nests=False):
                 try:
                     self._until.close()  # where a listener may still commit
                 finally:
@@ -113,7 +113,7 @@ class Consumer:
     def assign(self, logs: Iterable[Log]) -> None:
         """Read these partitions and no others. One that stays goes on as it is, paused or not; one that comes begins where the group
         is, or at `start`, with the next `poll`. Raises SettingsError while it is subscribed."""
-        with self._alone():
+        with self._alone(nests=False):
             if self._group.is_subscribed:
                 raise SettingsError("the group says what this consumer reads", check="unsubscribe(), before anything is assigned by hand")
             self._at.assign([BrokerPartition(*log) for log in logs])
@@ -129,12 +129,12 @@ class Consumer:
             what = "topics are named, or there is a pattern of them"
             raise SettingsError(what, check="subscribe([name, ...]), or subscribe(pattern=...)")
         wanted = by_names(dict.fromkeys(topics, 1)) if pattern is None else by_filter(pattern)
-        with self._alone():
+        with self._alone(nests=False):
             self._group.subscribe(wanted, listener)
 
     def unsubscribe(self) -> None:
         """Leave the group; what was assigned by hand is no more, too."""
-        with self._alone():
+        with self._alone(nests=False):
             self._group.unsubscribe()
             self._at.assign(())
 
@@ -151,16 +151,22 @@ class Consumer:
         it is sought in; BrokerUnreachable for one that was out of reach for `timeout_s`, once a poll finds nothing in the others; and
         NeedsDecision for one without a committed offset where no `start` is given.
         """
-        with self._alone(polls=True):
+        with self._alone(nests=False):
             deadline, wait_until = time.monotonic() + timeout_s, 0.0
             while True:
-                self._group.tend()
-                if not (self._at.rotation.assigned or self._group.is_subscribed):
-                    raise NotAssigned("no partition is assigned to this consumer", check="assign() or subscribe()")
-                self._at.place()
-                self._at.take_answers(self._fetches.end(wait_until))
-                found = self._at.take(max_records)
-                self._fetches.begin(self._at.to_ask())
+                with self._at.all_or_nothing():
+                    self._group.tend()
+                    if not (self._at.rotation.assigned or self._group.is_subscribed):
+                        raise NotAssigned("no partition is assigned to this consumer", check="assign() or subscribe()")
+                    self._at.place()
+                    self._at.take_answers(self._fetches.end(wait_until))
+                    found = self._at.take(max_records)
+                    try:
+                        self._fetches.begin(self._at.to_ask())
+                    except EtlError:  # what was taken comes first; the next poll asks, and says so
+                        if not found:
+                            raise
+                    self._at.hand_out(found)
                 if not found:
                     self._at.refuse_unreachable()
                 if found or time.monotonic() >= deadline:

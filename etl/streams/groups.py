@@ -52,6 +52,10 @@ class Group:
             raise _refused("membership", "nothing says in which ZooKeeper the group's members are", "zookeeper")
         if physical and not in_zookeeper:
             raise _refused("membership", "groups of Jafka and Kafka 0.7 are in ZooKeeper", "zookeeper")
+        for key, name in (("group", self.name), ("member_id", self.member_id)):
+            if name == "" or name and in_zookeeper and ("/" in name or not name.strip(".")):
+                raise _refused(key, f"{name!r} names no {key.partition('_')[0]}",
+                               "a name that is not empty, and in ZooKeeper without slashes and not of dots alone")
         known = [one.value for one in Strategy] if in_zookeeper else list(STRATEGIES)
         if self.strategy not in known:
             raise _refused("strategy", f"no group of that kind divides its logs by {self.strategy!r}", ", ".join(known))
@@ -79,7 +83,8 @@ class Subscription:
 
 
 class Listener:
-    """Who hears what a consumer owns: called within its `poll`, `unsubscribe` and `close`. What it raises comes out of these."""
+    """Who hears what a consumer owns: called within its `poll`, `unsubscribe` and `close`. What it raises comes out of these;
+    it may not call them itself, nor `subscribe` (ConsumerInUse)."""
 
     def revoked(self, logs: Collection[BrokerPartition]) -> None:
         """The group takes these. They are still ours: `commit` now, and whoever owns them next begins there."""

@@ -13,23 +13,25 @@ class InUse:
     """One consumer's."""
 
     def __init__(self) -> None:
-        self._lock, self._is_polling = threading.RLock(), False
+        self._lock, self._is_inside = threading.RLock(), False
         self.is_closed = False
 
     @contextmanager
-    def alone(self, *, polls: bool = False) -> Iterator[None]:
-        """Inside it is this thread's. Raises ConsumerInUse where it is another one's, or a listener polls; NotAssigned once closed."""
+    def alone(self, *, nests: bool = True) -> Iterator[None]:
+        """Inside it is this thread's. Raises ConsumerInUse where it is another one's, or a listener's where it does not nest; NotAssigned
+        once closed."""
         if not self._lock.acquire(blocking=False):
             raise ConsumerInUse("another thread is using this consumer", check="that each thread has a Consumer of its own")
         try:
             if self.is_closed:
                 raise NotAssigned("the consumer is closed", check="a new Consumer")
-            if polls and self._is_polling:
-                raise ConsumerInUse("a listener polls the consumer that called it", check="the listener: it may commit and seek")
-            before, self._is_polling = self._is_polling, self._is_polling or polls
+            if self._is_inside and not nests:
+                what = "a listener polls or closes the consumer that called it, or says anew what it reads"
+                raise ConsumerInUse(what, check="the listener: it may commit and seek")
+            before, self._is_inside = self._is_inside, True
             try:
                 yield
             finally:
-                self._is_polling = before
+                self._is_inside = before
         finally:
             self._lock.release()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from kazoo.exceptions import RolledBackError, RuntimeInconsistency
+from kazoo.exceptions import NoAuthError, RolledBackError, RuntimeInconsistency
 from kazoo.protocol.serialization import CheckVersion
 
 from etl.edges.brokers.cluster import Cluster
@@ -17,12 +17,15 @@ from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.in_flight import Changes, Outcome, ensure_each, outcomes
 from etl.edges.zookeeper.owners import OUR_VERSION
 from etl.edges.zookeeper.session import OPERATION_BYTES, ZooKeeper, in_requests
-from etl.errors import CommitUnknown, MembershipLost, OffsetMoved
+from etl.errors import CommitUnknown, MembershipLost, OffsetMoved, PermissionRefused
 from etl.model.committed import NOTHING_COMMITTED, Committed
 from etl.model.logs import BrokerPartition
 from etl.model.membership import Membership, Share
 from etl.protocol.zookeeper.paths import GroupPaths
 from etl.protocol.zookeeper.payloads import render_offset
+
+
+_ANY_VERSION = -1
 
 
 class Kept(Protocol):
@@ -63,6 +66,8 @@ class KeptInZooKeeper:
         self._seen: dict[BrokerPartition, Committed] = {}
 
     def committed(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
+        # What whoever had them before us committed was seen in the member's session; this is another one, perhaps at another server.
+        self._zookeeper.sync(self._paths.offsets)
         found = self._group.committed(logs)
         self._seen.update({log: found.get(log, NOTHING_COMMITTED) for log in logs})
         return {log: one.offset for log, one in found.items() if one.offset is not None}
@@ -73,7 +78,7 @@ class KeptInZooKeeper:
         wanted = sorted(log for log, offset in offsets.items() if self._seen[log].offset != offset)
         ensure_each(self._zookeeper, {self._paths.offsets_of(log.topic) for log in wanted})
         requests = list(in_requests(wanted, self._cost))
-        changes = [self._changes(some, offsets, is_member=share is not None) for some in requests]
+        changes = [self._changes(some, offsets, share) for some in requests]
         # Whatever became of our session: versions tell what was written since, and owner nodes whose a log is.
         for some, sent, outcome in zip(requests, changes, outcomes([each.request.commit_async() for each in changes]), strict=True):
             if isinstance(outcome, Exception) or any(isinstance(one, Exception) for one in outcome):
@@ -89,10 +94,12 @@ class KeptInZooKeeper:
         seen = self._seen[log].version
         return Committed(offset, 0 if seen is None else seen + 1)
 
-    def _changes(self, logs: Collection[BrokerPartition], offsets: Mapping[BrokerPartition, int], *, is_member: bool) -> Changes:
+    def _changes(self, logs: Collection[BrokerPartition], offsets: Mapping[BrokerPartition, int], share: Share | None) -> Changes:
         changes = Changes(self._zookeeper)
+        if share is not None:  # one of our own kind that owns a log behind us has nodes of the same version
+            changes.check(f"{self._paths.consumer_ids}/{share.member_id}", _ANY_VERSION)
         for log in logs:
-            if is_member:
+            if share is not None:
                 changes.check(self._paths.owner(log), OUR_VERSION)
             path, payload, seen = self._paths.offset(log), render_offset(offsets[log]), self._seen[log].version
             if seen is None:
@@ -119,9 +126,11 @@ class KeptInZooKeeper:
 
 
 def _refuse_lost(sent: Changes, outcome: Outcome) -> None:
-    """Raises MembershipLost where the first thing refused is that a log is ours."""
+    """Raises MembershipLost where the first thing refused is that we are a member, or that a log is ours; PermissionRefused."""
     for part, one in zip(sent.request.operations, [] if isinstance(outcome, Exception) else outcome, strict=False):
         if isinstance(one, Exception) and not isinstance(one, (RolledBackError, RuntimeInconsistency)):
+            if isinstance(one, NoAuthError):
+                raise PermissionRefused("ZooKeeper does not let us commit", znode=part.path, check="the znodes' ACLs") from one
             if isinstance(part, CheckVersion):
                 raise MembershipLost("the partition is not ours any more, and nothing was committed", znode=part.path,
                                      check="who owns it now; the next poll joins again and begins where the group is")

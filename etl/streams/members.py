@@ -159,7 +159,7 @@ class MemberWithCoordinator:
         """See `GroupMember`."""
         if self._member is None:
             return self._has_other_topics
-        return self._has_other_topics or bool(self._member.asked_back) or not self._member.is_current
+        return self._has_other_topics or self._is_lost or bool(self._member.asked_back) or not self._member.is_current
 
     def settle(self) -> Share:
         """See `GroupMember`."""
@@ -170,18 +170,22 @@ class MemberWithCoordinator:
             self._told.let_go(self._taken.logs)
             self.leave()
             return self.join()
-        if asked := self._member.asked_back:
+        asked, before = self._member.asked_back, self._taken
+        if asked:
             self._told.let_go(asked)
-        self._taken = self._member.rejoin()
+        by_coordinator = self._group.protocol == GroupProtocol.CONSUMER.value
+        # Where nothing is asked back, nothing is to go that nobody was told of.
+        self._taken = self._member.rejoin() if asked or not by_coordinator else self._member.renew()
         self._note_loss(self._member)
+        if not by_coordinator and before is not None and before.generation != self._taken.generation:
+            self._told.lose()  # unless it was let go: another member may have had any of it in between
         return self._taken
 
     @property
     def share(self) -> Share | None:
         """The newest one: by it the epoch of a commit is no older than the coordinator knows it."""
-        if self._member is None or self._member.statistics.lost > self._lost:
-            return None
-        return self._member.newest or self._taken
+        newest = self._member.newest if self._member is not None else None
+        return None if self._is_lost else newest or self._taken  # in this order: one that is behind a loss is none of ours
 
     def renewed(self, share: Share) -> Share | None:
         """In the consumer protocol whoever comes or goes makes another epoch, and logs that are not asked back stay where they are."""
@@ -189,7 +193,7 @@ class MemberWithCoordinator:
             return None
         newest = self._member.heard(within_s=self._timeout_s)
         is_another = newest is not None and newest.generation != share.generation
-        return newest if is_another and self._member.statistics.lost == self._lost else None
+        return newest if is_another and not self._is_lost else None
 
     threads = None
     """See `GroupMember`."""
@@ -205,6 +209,12 @@ class MemberWithCoordinator:
         """See `GroupMember`."""
         if self._member is not None:
             self._member.leave()
+        self._member = self._taken = None
+
+    @property
+    def _is_lost(self) -> bool:
+        """Whether the coordinator took us for gone, and nobody was told yet."""
+        return self._member is not None and self._member.statistics.lost > self._lost
 
     def _names(self) -> frozenset[str]:
         if self._wanted.filter is None:
@@ -215,6 +225,6 @@ class MemberWithCoordinator:
 
     def _note_loss(self, member: CoordinatedMember) -> None:
         """The coordinator took us for gone; by itself the member has joined again, or does."""
-        if member.statistics.lost > self._lost:
+        if self._is_lost:
             self._lost = member.statistics.lost
             self._told.lose()

@@ -36,7 +36,6 @@ class MessageStream(Iterator[Record]):
         self.timeout_s = timeout_s
         self.queue, self._changed = queue, changed
         self._pump: Pump | None = None
-        self._handed: Record | None = None
         self._told: EtlError | None = None
         self._in_use = threading.Lock()
 
@@ -58,9 +57,9 @@ class MessageStream(Iterator[Record]):
             raise StopIteration
         deadline = None if self.timeout_s is None else time.monotonic() + self.timeout_s
         with self._changed:
-            if self._handed is not None:
-                pump.positions.note_done(self._handed.log, self._handed.next_offset)
-                self._handed = None
+            if self.queue.handed is not None:
+                pump.positions.note_done(self.queue.handed.log, self.queue.handed.next_offset)
+                self.queue.handed = None
         while True:
             answer = self._head(pump, deadline)
             try:
@@ -72,13 +71,13 @@ class MessageStream(Iterator[Record]):
                 with self._changed:
                     if self.queue.head is not answer:
                         continue
-                    if answer.is_over:
+                    if answer.is_over and answer.failure is not None:
                         self.queue.put_off(answer)
                 raise
             with self._changed:
                 if self.queue.head is not answer:
                     continue  # taken from us in between
-                self._handed = record
+                self.queue.handed = record
                 pump.positions.note_handed(record.log, record.next_offset)
             return record
 

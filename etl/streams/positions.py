@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from etl.edges.brokers.cluster import Cluster
-from etl.errors import BrokerUnreachable, NeedsDecision, NotAssigned
+from etl.errors import BrokerUnreachable, EtlError, NeedsDecision, NotAssigned
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor
@@ -97,10 +98,28 @@ class Positions:
         self.known[log] = offset
 
     def take(self, most: int) -> dict[BrokerPartition, list[Record]]:
-        """Up to so many records, which the positions are behind then. Raises what those whose turn it is cannot be had for."""
-        found = self.rotation.take(most)
-        self.known.update({log: some[-1].next_offset for log, some in found.items()})
-        return found
+        """Up to so many records, to be handed out. Raises what those whose turn it is cannot be had for."""
+        return self.rotation.take(most)
+
+    def hand_out(self, taken: Mapping[BrokerPartition, list[Record]]) -> None:
+        """The positions are behind these now."""
+        self.known.update({log: some[-1].next_offset for log, some in taken.items()})
+
+    def stop(self, logs: Collection[BrokerPartition]) -> None:
+        """Hand out nothing more of these, which are about to be let go. Polls alone hand out, and this is within one."""
+
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Where Ctrl-C, or what nobody expected, ends what is done inside, it begins again behind what was handed out: nobody knows how
+        much of an answer was taken by then."""
+        try:
+            yield
+        except EtlError:
+            raise
+        except BaseException:
+            for log in set(self.known).intersection(self.rotation.assigned):
+                self.seek(log, self.known[log])
+            raise
 
     def refuse_unreachable(self) -> None:
         """Raises why a log was out of reach for so long; then it is waited for as long again."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from etl.errors import EtlError, NotAssigned
+from etl.errors import ConsumerInUse, EtlError, NotAssigned
 from etl.streams.fetches import Fetches
 from etl.streams.stream_positions import StreamPositions
 from etl.streams.subscribed import Subscribed
@@ -35,11 +35,15 @@ class Pump:
         self._group, self._fetches, self._until, self._changed = group, fetches, until, changed
         self._wanted: list[Callable[[], None]] = []
         self._is_stopping = False
+        self._left_with: BaseException | None = None
+        """What leaving failed with."""
         self._thread = threading.Thread(target=self._run, name="streams: fetches", daemon=True)
         self._thread.start()
 
     def commit(self) -> None:
         """Store where the streams are; returns once that is done. Raises what it raises."""
+        if threading.current_thread() is self._thread:
+            raise ConsumerInUse("a listener commits the connector that called it", check="auto_commit_s, which commits at let-go")
         done, raised = threading.Event(), list[BaseException]()
 
         def commit() -> None:
@@ -48,7 +52,7 @@ class Pump:
                     raise NotAssigned("the connector has ended, and nothing is committed any more", check="commit() before shutdown()")
                 if handed := self.positions.handed():
                     self._group.commit(handed)
-            except EtlError as error:
+            except BaseException as error:  # raised where it was asked for
                 raised.append(error)
             finally:
                 done.set()
@@ -63,10 +67,13 @@ class Pump:
             raise raised[0]
 
     def stop(self) -> None:
-        """Leave, and end all streams; returns once that is done. May be called again."""
+        """Leave, and end all streams; returns once that is done, and raises what leaving failed with. May be called again."""
         self._is_stopping = True
         if threading.current_thread() is not self._thread:
             self._thread.join()
+            failure, self._left_with = self._left_with, None
+            if failure is not None:
+                raise failure.with_traceback(None)
 
     def _run(self) -> None:
         failure: BaseException | None = None
@@ -78,7 +85,7 @@ class Pump:
         try:
             self._until.close()
         except BaseException as error:
-            failure = failure or error
+            self._left_with, failure = error, failure or error
         with self._changed:
             self.failure, self.is_ended = failure, True
             wanted, self._wanted = self._wanted, []
@@ -100,11 +107,13 @@ class Pump:
             self.trouble = None
 
     def _step(self) -> None:
-        self._group.tend()
-        with self._changed:
-            wanted, self._wanted = self._wanted, []
-        for do in wanted:
-            do()
+        try:
+            self._group.tend()
+        finally:  # who waits for a commit is told, also where the group does not settle
+            with self._changed:
+                wanted, self._wanted = self._wanted, []
+            for do in wanted:
+                do()
         self.positions.place()
         self.positions.take_answers(self._fetches.end(time.monotonic() + _SLICE_S))
         self._fetches.begin(self.positions.to_ask())

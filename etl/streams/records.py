@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from etl.errors import CorruptData, EtlError
@@ -59,9 +60,12 @@ class Answer(Iterator[Record]):
         self.count, self.size = sum(batch.num_rows for batch in batches), sum(batch.nbytes for batch in batches)
         """Records, and bytes that they take while they are columns."""
         self.failure = failure
-        self._rows, self._key_decoder, self._value_decoder = _rows(batches), key_decoder, value_decoder
+        self._batches, self._key_decoder, self._value_decoder = batches, key_decoder, value_decoder
+        self._rows = _rows(batches)
         self._next: dict[str, Any] | None = None
         self._is_begun = False
+        self._passed = 0
+        """Rows that were given, or that no decoder read."""
 
     @property
     def is_over(self) -> bool:
@@ -72,12 +76,27 @@ class Answer(Iterator[Record]):
         return self.count or int(self.failure is not None)
 
     def __next__(self) -> Record:
-        if not self._is_begun:
-            self._is_begun, self._next = True, next(self._rows, None)
-        row, log = self._next, self.log
-        if row is None:
-            raise self.failure.with_traceback(None) if self.failure is not None else StopIteration
-        behind = self._next = next(self._rows, None)
+        try:
+            if not self._is_begun:
+                self._is_begun, self._next = True, next(self._rows, None)
+            if self._next is None:
+                raise self.failure.with_traceback(None) if self.failure is not None else StopIteration
+            row, behind = self._next, next(self._rows, None)
+            try:
+                record = self._record(row, behind)
+            except CorruptData:
+                self._next, self._passed = behind, self._passed + 1
+                raise
+            self._next, self._passed = behind, self._passed + 1
+            return record
+        except (EtlError, StopIteration):
+            raise
+        except BaseException:  # Ctrl-C, which ends generators for good: asked again it goes on where it was
+            self._rows, self._is_begun = islice(_rows(self._batches), self._passed, None), False
+            raise
+
+    def _record(self, row: dict[str, Any], behind: dict[str, Any] | None) -> Record:
+        log = self.log
         following = row["offset"] if log.is_physical else row["offset"] + 1
         if behind is not None and log.is_physical:
             following = behind["offset"]

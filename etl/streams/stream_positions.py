@@ -9,7 +9,7 @@ stream's own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from etl.model.logs import BrokerPartition
@@ -50,6 +50,12 @@ class StreamPositions(Positions):
         with self._changed:
             super().seek(log, offset)
             self._done[log] = offset
+
+    def stop(self, logs: Collection[BrokerPartition]) -> None:
+        """See `Positions.stop`: what waits of them is dropped, or streams would go on while what they handed out is committed."""
+        with self._changed:
+            for log in self._queues.keys() & set(logs):
+                self._queues[log].drop(log)
 
     def to_ask(self) -> list[RangeProgress]:
         """Those whose streams have room."""

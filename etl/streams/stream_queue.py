@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from etl.model.logs import BrokerPartition
-from etl.streams.records import Answer
+from etl.streams.records import Answer, Record
 
 
 class StreamQueue:
@@ -16,6 +16,8 @@ class StreamQueue:
         self._answers: deque[Answer] = deque()
         self.logs: set[BrokerPartition] = set()
         """Which are the stream's."""
+        self.handed: Record | None = None
+        """What its thread may still be at, of a log that is the stream's."""
 
     @property
     def head(self) -> Answer | None:
@@ -42,11 +44,10 @@ class StreamQueue:
         return any(answer.log == log for answer in self._answers)
 
     def put(self, arrived: Answer) -> None:
-        """At the end. One that only says how far there is nothing takes the place of one before it that says so."""
-        if not arrived.count and arrived.failure is None and self._answers:
-            last = self._answers[-1]
-            if last.log == arrived.log and not last.count and last.failure is None:
-                self._answers.pop()
+        """At the end. One that only says how far there is nothing takes the place of the log's one that says so, wherever that is: they
+        come for as long as nobody reads the stream."""
+        if not arrived.count and arrived.failure is None:
+            self._answers = deque(one for one in self._answers if one.log != arrived.log or one.count or one.failure is not None)
         self._answers.append(arrived)
 
     def end(self, over: Answer) -> None:
@@ -63,3 +64,5 @@ class StreamQueue:
         """The log is not the stream's any more."""
         self.logs.discard(log)
         self._answers = deque(answer for answer in self._answers if answer.log != log)
+        if self.handed is not None and self.handed.log == log:
+            self.handed = None

@@ -18,6 +18,7 @@ from etl.errors import MembershipLost, NotAssigned, SessionLost, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.membership import Share
 from etl.streams.groups import Group, Listener, Subscription
+from etl.streams.kept import Kept
 from etl.streams.members import GroupMember
 from etl.streams.opened import Opened
 from etl.streams.positions import Positions
@@ -35,8 +36,8 @@ class Subscribed:
         self._wanted: Subscription | None = None
         self._listener = Listener()
         self._member: GroupMember | None = None
-        self._one_at_a_time = threading.Lock()
-        """Whoever touches the member: this consumer's thread, or who watches over it."""
+        self._one_at_a_time = threading.RLock()
+        """Whoever touches the member: this consumer's thread, also within a listener of its, or who watches over it."""
         self._is_left_behind = False
         """Whether it left because nobody polled."""
         self._polled_at = self._committed_at = time.monotonic()
@@ -73,9 +74,9 @@ class Subscribed:
         if self._wanted is None:
             return
         self._ended.set()
-        if self._watcher is not None:
-            self._watcher.join()
         try:
+            if self._watcher is not None:
+                self._watcher.join()
             if self._is_left_behind:
                 self.lose()
             else:
@@ -89,17 +90,10 @@ class Subscribed:
         if self._wanted is None or self._group is None:
             return
         with self._one_at_a_time:
-            self._polled_at, self._called_since = time.monotonic(), None
-            if self._is_left_behind:
-                self._forget()
-                self.lose()
-            if self._member is not None:
-                self._member.look_after()
-                if self._member.is_called:
-                    self._settle(self._member)
-            if self._member is None:
-                self._join(self._wanted)
-            self._commit_in_time(self._group)
+            try:
+                self._tend(self._group, self._wanted)
+            finally:  # what it took the group to settle is none of the program's time
+                self._polled_at, self._called_since = time.monotonic(), None
 
     def commit(self, offsets: Mapping[BrokerPartition, int]) -> None:
         """As a member does while it is one, else as anybody. Raises MembershipLost, NotAssigned for a log that is another member's."""
@@ -108,6 +102,10 @@ class Subscribed:
         if self._wanted is None:
             self._kept.commit(offsets, None)
             return
+        with self._one_at_a_time:
+            self._commit_as_member(self._kept, offsets)
+
+    def _commit_as_member(self, kept: Kept, offsets: Mapping[BrokerPartition, int]) -> None:
         member = self._member
         share = None if self._is_left_behind or member is None else member.share
         if share is None or member is None:
@@ -120,7 +118,7 @@ class Subscribed:
                 raise NotAssigned(what, **log.place, check="what the listener was told")
         for left in reversed(range(_COMMITS_MAX)):
             try:
-                self._kept.commit(offsets, share)
+                kept.commit(offsets, share)
                 return
             except MembershipLost:
                 renewed = member.renewed(share) if left else None
@@ -135,9 +133,11 @@ class Subscribed:
         mine = logs.intersection(self._at.rotation.assigned)
         if not mine:
             return
+        self._at.stop(mine)
         try:
             if self._group is not None and self._group.auto_commit_s is not None:
-                self.commit({log: offset for log, offset in self._at.done().items() if log in mine})
+                if offsets := {log: offset for log, offset in self._at.done().items() if log in mine}:
+                    self.commit(offsets)
             self._listener.revoked(mine)
         finally:
             self._at.assign([log for log in self._at.rotation.assigned if log not in mine])
@@ -148,6 +148,18 @@ class Subscribed:
         self._at.assign(())
         if lost:
             self._listener.lost(lost)
+
+    def _tend(self, group: Group, wanted: Subscription) -> None:
+        if self._is_left_behind:
+            self._forget()
+            self.lose()
+        if self._member is not None:
+            self._member.look_after()
+            if self._member.is_called:
+                self._settle(self._member)
+        if self._member is None:
+            self._join(wanted)
+        self._commit_in_time(group)
 
     def _join(self, wanted: Subscription) -> None:
         if self._open_member is not None:
@@ -170,10 +182,9 @@ class Subscribed:
     def _take(self, share: Share, member: GroupMember) -> None:
         self._member = member
         before = frozenset(self._at.rotation.assigned)
-        if taken_away := before - share.logs:
-            self._at.assign(before & share.logs)
-            self._listener.lost(taken_away)
         self._at.assign(sorted(share.logs))
+        if taken_away := before - share.logs:
+            self._listener.lost(taken_away)
         if new := share.logs - before:
             self._listener.assigned(new)
 

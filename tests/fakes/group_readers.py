@@ -51,6 +51,11 @@ class GroupReader(Listener):
         """Whether it comes to that."""
         return wait_until(lambda: self._error is not None or len(self.owned) == count, WITHIN_S) and self._error is None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it was ended."""
+        return self._is_over.is_set()
+
     def end(self) -> None:
         """It closes its consumer; raises what it ended with."""
         self._is_over.set()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
@@ -113,6 +113,52 @@ def test_what_a_member_commits_is_refused_once_somebody_else_owns_it(stage: Stag
         with pytest.raises(OffsetMoved, match="it is 3"):
             consumer.commit({LOGS[1]: 5})
         stage.zookeeper.client.delete(path)
+
+
+def test_a_late_commit_is_refused_also_where_a_consumer_of_our_own_kind_has_the_partitions_by_now(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sessions: list[ZooKeeper] = []
+
+    class Seen(ZooKeeper):
+        def __enter__(self) -> ZooKeeper:
+            sessions.append(self)
+            return super().__enter__()
+
+    stage.write("clicks")
+    with monkeypatch.context() as patched:
+        patched.setattr("etl.streams.members.ZooKeeper", Seen)
+        late = stage.consumer()
+        late.subscribe(["clicks"])
+        polled(late, 20)
+    lose_session(sessions[0])
+    with stage.consumer() as next_one:
+        next_one.subscribe(["clicks"])
+        polled(next_one, 4, most=1)
+        with pytest.raises(MembershipLost, match="not ours any more"):
+            late.commit()
+        assert stage.committed() == {}
+        next_one.commit({LOGS[0]: 1})
+        late.close()
+    assert stage.committed() == {0: 1}
+
+
+def test_offsets_are_read_behind_all_that_was_written_before_the_share_was_ours(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Seen(ZooKeeper):
+        def sync(self, path: str) -> None:
+            asked.append("sync")
+            super().sync(path)
+
+        def read_all(self, paths: Sequence[str]) -> list[tuple[bytes, int] | None]:
+            asked.append("read")
+            return super().read_all(paths)
+
+    monkeypatch.setattr("etl.streams.opened.ZooKeeper", Seen)
+    with stage.consumer() as consumer:
+        assert consumer.committed(LOGS) == {}
+    assert asked == ["sync", "read"], "its session may be at another server than the member's"
 
 
 def test_a_member_whose_session_ended_hears_so_and_joins_again_where_the_group_is(

@@ -163,8 +163,9 @@ class ClassicProtocol:
         self._state.pause(self._terms.backoff_s)
 
     def _let_go_or_hold(self) -> None:
-        """Join again; where the share is held, once that is over. Until then heartbeats say that we live."""
-        self._is_due = self._state.holds
+        """Join again; where the share is held, once that is over. Until then heartbeats say that we live. Who owns nothing holds nothing,
+        and is asked for nothing back: it joins at once."""
+        self._is_due = self._state.holds and bool(self._owned)
         if self._is_due:
             self._state.ask_back(self._owned)
         else:

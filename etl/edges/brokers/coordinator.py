@@ -66,6 +66,13 @@ class CoordinatedMember:
         self._lives.state.hold(False)
         return self._settled(self._lives, self._lives.state.poke())
 
+    def renew(self) -> Share:
+        """The same, and what is held stays so: what the group wants back meanwhile is part of it, and `asked_back`.
+
+        Of the consumer protocol alone. Raises as `join`.
+        """
+        return self.join() if self._lives is None else self._settled(self._lives, self._lives.state.poke())
+
     @property
     def is_member(self) -> bool:
         """Whether it has joined, or tries to, and did not leave."""

@@ -123,7 +123,7 @@ class TailedGroup(Listener):
             check = ("the topic's retention, and whether it was made again; `etl peek` shows what is left, and a group that has no offsets "
                      "begins there with --start earliest")
             if isinstance(unread, CorruptData):
-                check = "the broker's log; `etl peek --from` shows what is behind it"
+                check = "the broker's log; `etl peek --from OFFSET` shows what is behind it"
             raise type(unread)(unread.what, check=check, **unread.where) from None
 
     def commit(self) -> None:

@@ -15,6 +15,8 @@ from tests.system.driving import Pipeline
 from tests.traffic.rows import Row, hash_of
 
 WITHIN_S = 60
+ASKED_WITHIN_S = 2
+"""What a rebalance waits for at most while it is asked what is committed: the coordinator may answer nothing before it has ended."""
 
 
 class OtherMember:
@@ -71,7 +73,7 @@ class OtherMember:
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Nobody else has them yet: what is committed is what we committed, whatever answer came."""
         with contextlib.suppress(KafkaException):
-            for found in consumer.committed(partitions, timeout=WITHIN_S):
+            for found in consumer.committed(partitions, timeout=ASKED_WITHIN_S):
                 self._count(found.partition, found.offset)
         self._lost(consumer, partitions)
 

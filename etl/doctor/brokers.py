@@ -235,8 +235,10 @@ def _in_kafka(findings: Findings) -> tuple[KafkaGroup, SettingsError | None]:
     """Who is in Kafka's own group, and why no run can be, where it is to."""
     brokers = findings.metadata.brokers.values()
     with ask_brokers([(broker.host, broker.port) for broker in brokers], findings) as asked:
-        spoken = asked.first(lambda consumer: consumer.membership())
-        return asked.members_of(findings.settings.group, brokers), unspoken(findings.settings, spoken)
+        settings = findings.settings
+        is_coordinated = settings.membership is Membership.COORDINATOR
+        refusal = unspoken(settings, asked.first(lambda consumer: consumer.membership())) if is_coordinated else None
+        return asked.members_of(settings.group, brokers), refusal
 
 
 def ask_brokers(addresses: list[tuple[str, int]], findings: Findings) -> Cluster:

@@ -233,11 +233,10 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
 
 def _in_kafka(findings: Findings) -> tuple[KafkaGroup, SettingsError | None]:
     """Who is in Kafka's own group, and why no run can be, where it is to."""
-    brokers = findings.metadata.brokers.values()
+    settings, brokers, refusal = findings.settings, findings.metadata.brokers.values(), None
     with ask_brokers([(broker.host, broker.port) for broker in brokers], findings) as asked:
-        settings = findings.settings
-        is_coordinated = settings.membership is Membership.COORDINATOR
-        refusal = unspoken(settings, asked.first(lambda consumer: consumer.membership())) if is_coordinated else None
+        if settings.membership is Membership.COORDINATOR:
+            refusal = unspoken(settings, asked.first(lambda consumer: consumer.membership()))
         return asked.members_of(settings.group, brokers), refusal
 
 

@@ -246,17 +246,19 @@ class FakeBroker:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            self.connections += 1
             self._sockets.append(connection)
             self._start(self._serve, connection)
 
     def _serve(self, connection: socket.socket) -> None:
+        has_asked = False
         with connection:
             try:
                 while connection.fileno() >= 0:
                     request = exactly(connection, int.from_bytes(exactly(connection, 4), "big"))
                     if len(request) < _SMALLEST_REQUEST:
                         return
+                    self.connections += not has_asked  # one that asks nothing is of somebody who looks for a free port
+                    has_asked = True
                     key, version = struct.unpack_from(">hh", request)
                     self.requests.append((key, version))
                     response = self._answer(key, version, request)

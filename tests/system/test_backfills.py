@@ -48,7 +48,7 @@ def test_what_lies_before_the_start_is_loaded_once_in_bounded_plans_and_verify_a
     assert (listed["pipeline"], listed["backfills"]) == ("clicks", [{"name": "old", "state": "whole"}])
 
 
-@pytest.mark.parametrize("verb", ["fetch", "record"])
+@pytest.mark.parametrize("verb", [pytest.param("fetch", marks=pytest.mark.long), "record"])
 def test_a_backfill_that_broke_off_goes_on_beside_runs_of_the_pipeline(late: Pipeline, verb: str) -> None:
     backfill_broken_off_before(verb, late, "old", "0", "100")
     assert late.door("backfill", "list").document[0]["state"] == "stopped"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from etl.model.committed import NOTHING_COMMITTED
@@ -40,3 +41,17 @@ def plain_settings(**sections: Any) -> Settings:
     for name, value in sections.items():
         document[name] = {**document.get(name, {}), **value} if isinstance(value, Mapping) else value
     return parse_settings(document)
+
+
+def conf_beside(folder: Path, port: int) -> Path:
+    """A conf that names a broker of this machine, and a ZooKeeper that is not there: for commands that ask none."""
+    path = folder / "clicks.yaml"
+    path.write_text(f"""
+version: 1
+pipeline: clicks
+group: group
+zookeeper: {{connect: "127.0.0.1:1"}}
+source: {{bootstrap: "127.0.0.1:{port}", topics: {{allow: [clicks]}}}}
+table: {{path: clicks}}
+""")
+    return path

@@ -8,8 +8,8 @@ import typer
 
 from etl.cli.arguments import Conf, settings_of
 from etl.cli.offsets import WHERE, parse_where
-from etl.cli.output import begun_document, refuse_unshown, say
-from etl.errors import EtlError, Stopped
+from etl.cli.output import say
+from etl.cli.records import KeyDecoder, RecordsAsJson, ValueDecoder, Whole, show_records
 
 _MOST, _TIMEOUT_S = 10, 10.0
 
@@ -27,16 +27,14 @@ def peek(
     timeout: Annotated[float | None, typer.Option(
         min=0.1, show_default=False,
         help=f"Seconds to wait for the next record; {_TIMEOUT_S:g} by default, without end with --follow.")] = None,
-    decoder: Annotated[str, typer.Option(
-        metavar="NAME", help="Who reads values: text, json, hex, base64, int, or package.module:function, a function of bytes.")] = "text",
-    key_decoder: Annotated[str, typer.Option(metavar="NAME", help="Who reads keys.")] = "text",
-    whole: Annotated[bool, typer.Option("--whole", help="Show long keys and values to their end.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, a record in each line of it, nothing cut.")] = False,
+    decoder: ValueDecoder = "text",
+    key_decoder: KeyDecoder = "text",
+    whole: Whole = False,
+    as_json: RecordsAsJson = False,
 ) -> None:
     """Show the records of one partition, from an offset or a time; nothing is stored or moved."""
     from etl.commands.decoders import decoder_of
     from etl.commands.peek import Wanted, open_peek
-    from etl.commands.peeked_log import Ended
     from etl.console.records import Decoding, Document, Lines
 
     decoding = Decoding(decoder_of(key_decoder), decoder_of(decoder), whole)
@@ -44,19 +42,4 @@ def peek(
     timeout_s = timeout or (None if follow else _TIMEOUT_S)
     with open_peek(settings_of(conf), Wanted(topic, partition, parse_where(start, "--from"), most, follow, timeout_s)) as peeked:
         screen = Document(decoding) if as_json else Lines(decoding, say)
-        screen.begin(peeked)
-        if as_json:
-            begun_document()
-        try:
-            for record in peeked.records():
-                screen.show(record)
-                refuse_unshown()
-        except KeyboardInterrupt:
-            peeked.ended = Ended.STOPPED
-            screen.end(peeked)
-            raise Stopped("stopped; nothing was changed") from None
-        except EtlError as failure:
-            screen.end(peeked, failure)
-            raise
-        screen.end(peeked)
-        refuse_unshown()
+        show_records(peeked, screen, as_json=as_json, stop=lambda: "nothing was changed")

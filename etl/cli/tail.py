@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from etl.cli.arguments import Conf, settings_of
-from etl.cli.output import begun_document, refuse_unshown, say
-from etl.errors import EtlError, Stopped
+from etl.cli.output import say
+from etl.cli.records import KeyDecoder, RecordsAsJson, ValueDecoder, Whole, show_records
 from etl.model.membership import Membership
 from etl.settings.policies import StartAt
+
+if TYPE_CHECKING:
+    from etl.commands.tail import TailedGroup
 
 
 def tail(
@@ -31,15 +34,13 @@ def tail(
         "-n", "--most", min=1, help="How many records; without end by default.", show_default=False)] = None,
     timeout: Annotated[float | None, typer.Option(
         min=0.1, show_default=False, help="Seconds to wait for the next record; without end by default.")] = None,
-    decoder: Annotated[str, typer.Option(
-        metavar="NAME", help="Who reads values: text, json, hex, base64, int, or package.module:function, a function of bytes.")] = "text",
-    key_decoder: Annotated[str, typer.Option(metavar="NAME", help="Who reads keys.")] = "text",
-    whole: Annotated[bool, typer.Option("--whole", help="Show long keys and values to their end.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, a record in each line of it, nothing cut.")] = False,
+    decoder: ValueDecoder = "text",
+    key_decoder: KeyDecoder = "text",
+    whole: Whole = False,
+    as_json: RecordsAsJson = False,
 ) -> None:
     """Join a group and show the records of the share that it gives, until -n, --timeout or Ctrl-C; its other members lack them."""
     from etl.commands.decoders import decoder_of
-    from etl.commands.peeked_log import Ended
     from etl.commands.tail import Wanted, open_tail
     from etl.console.records import Decoding
     from etl.console.tailed import TailDocument, TailLines
@@ -48,21 +49,9 @@ def tail(
     wanted = Wanted(group, tuple(topics or ()), membership, strategy, protocol, start, most, timeout, commit)
     with open_tail(settings_of(conf), wanted) as tailed:
         screen = TailDocument(decoding) if as_json else TailLines(decoding, say)
-        screen.begin(tailed)
-        if as_json:
-            begun_document()
-        try:
-            for record in tailed.records():
-                screen.show(record)
-                refuse_unshown()
-        except KeyboardInterrupt:
-            tailed.ended = Ended.STOPPED
-            screen.end(tailed)
-            tailed.commit()
-            raise Stopped("stopped; the group goes on behind what was shown" if commit else
-                          "stopped; the group's other members have everything again") from None
-        except EtlError as failure:
-            screen.end(tailed, failure)
-            raise
-        screen.end(tailed)
-        refuse_unshown()
+        show_records(tailed, screen, as_json=as_json, stop=lambda: _left(tailed, commits=commit))
+
+
+def _left(tailed: TailedGroup, *, commits: bool) -> str:
+    tailed.commit()
+    return "the group goes on behind what was shown" if commits else "the group's other members have everything again"

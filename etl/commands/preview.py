@@ -13,7 +13,7 @@ from etl.decisions.expiry import Expiring, expiring
 from etl.decisions.lag import lag_in_all, reached
 from etl.decisions.next_step import Action, NextStep, steps_ahead
 from etl.decisions.plan_tasks import tasks_of_plan
-from etl.decisions.tasks import cost_of
+from etl.decisions.tasks import bytes_of
 from etl.edges.delta.taking import Takes
 from etl.model.bounds import Request
 from etl.model.plans import OffsetRange, Plan
@@ -76,7 +76,7 @@ class Preview:
         return {
             "says": self.says,
             "records_at_most": None if is_physical else sum(r.size for r in self.ranges),
-            "estimated_bytes": round(sum(r.size * cost_of(r.log, sizes) for r in self.ranges)),
+            "estimated_bytes": round(bytes_of(self.ranges, sizes)),
             "bytes_are_assumed": any(r.log not in sizes and not r.log.is_physical for r in self.ranges),
             "tasks": self.tasks[0] if self.tasks[0] == self.tasks[1] else None,
             "tasks_at_least": self.tasks[0], "tasks_at_most": self.tasks[1],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etl.decisions.tasks import cost_of
+from etl.decisions.tasks import bytes_of, cost_of
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
 from etl.settings.sections import Settings
@@ -20,8 +20,7 @@ def is_short(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
     if settings.transform is not None or settings.table.compact_at_small_files:
         return False
     costs = snapshot.bytes_per_offset
-    planned = sum(r.size * cost_of(r.log, costs) for r in plan.ranges)
     behind = sum(
         max(0, extent.end_offset - plan.positions.get(log, extent.log_start_offset)) * cost_of(log, costs)
         for log, extent in snapshot.extents.items())
-    return planned + behind < SHORT_RUN_BELOW_BYTES
+    return bytes_of(plan.ranges, costs) + behind < SHORT_RUN_BELOW_BYTES

@@ -30,7 +30,7 @@ def cut_ranges(
     None: only the cluster knows how many work at once. A range of a physical log is cut at `boundaries` only, so its pieces may be larger.
     """
     ranges = list(wholes)
-    whole = sum(r.size * cost_of(r.log, bytes_per_offset) for r in ranges)
+    whole = bytes_of(ranges, bytes_per_offset)
     share = max(whole / max(1, ASSUMED_PARALLELISM if parallelism is None else parallelism), float(LEAST_TASK_BYTES))
     return tuple(piece for r in ranges for piece in split_range(r, bytes_per_offset, target_bytes, share, boundaries))
 
@@ -132,6 +132,11 @@ def _evenly(parts: Iterable[tuple[int, ...]], costs: Sequence[float], count: int
 
 def _cost(task: Iterable[int], costs: Sequence[float]) -> float:
     return sum(costs[i] for i in task)
+
+
+def bytes_of(ranges: Iterable[OffsetRange], bytes_per_offset: Mapping[BrokerPartition, float]) -> float:
+    """What reading them comes to, by what the brokers tell of the size of their logs."""
+    return sum(r.size * cost_of(r.log, bytes_per_offset) for r in ranges)
 
 
 def cost_of(log: BrokerPartition, bytes_per_offset: Mapping[BrokerPartition, float]) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from etl.decisions.tasks import cost_of
+from etl.decisions.tasks import bytes_of
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
 from etl.settings.places import folder_of
@@ -26,7 +26,7 @@ _MOMENT = "timestamp[us, tz=UTC]"
 def is_small(plan: Plan, bytes_per_offset: Mapping[BrokerPartition, float], settings: Settings) -> bool:
     """Whether processes of the driver's machine read the plan, by what the brokers tell of the size of their logs."""
     limit = settings.limits.without_spark_below_bytes
-    return limit > 0 and sum(r.size * cost_of(r.log, bytes_per_offset) for r in plan.ranges) < limit
+    return limit > 0 and bytes_of(plan.ranges, bytes_per_offset) < limit
 
 
 def why_not_arrow(settings: Settings, *, is_new: bool, made: Mapping[str, str] | None = None) -> str | None:

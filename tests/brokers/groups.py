@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 from kafka.admin import KafkaAdminClient
 
-from etl.edges.brokers.coordinator import CoordinatedMember, GroupProtocol
+from etl.edges.brokers.coordinator import CoordinatedMember
 from etl.edges.brokers.member_state import MemberTerms
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import HOST, wait_until
 from etl.errors import BrokerUnreachable, Owned, SettingsError
 from etl.model.logs import BrokerPartition
-from etl.model.membership import Share
+from etl.model.membership import GroupProtocol, Share
 from tests.brokers.foreign import JavaClients
 from tests.brokers.stage import PARTITIONS, KafkaStage
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from etl.edges.brokers.coordinator import GroupProtocol
 from etl.errors import NotKafka, SettingsError
+from etl.model.membership import GroupProtocol
 from tests.brokers.compiling import number_of
 from tests.brokers.groups import Group
 from tests.brokers.stage import JafkaStage, KafkaStage

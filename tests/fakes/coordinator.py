@@ -7,10 +7,11 @@ one said that it let go. Sessions do not expire by themselves: a test says `forg
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -301,3 +302,13 @@ _GROUP_ANSWERS: dict[int, tuple[Any, Callable[[FakeCoordinator, Any, int, int], 
     LEAVE: (LeaveGroupRequest, FakeCoordinator._leave),
     CONSUMER: (ConsumerGroupHeartbeatRequest, FakeCoordinator._consumer),
 }
+
+
+@contextlib.contextmanager
+def coordinator_of_clicks(partitions: int) -> Iterator[FakeCoordinator]:
+    """One with the topic clicks, empty and with an id, as the consumer protocol asks for it."""
+    with FakeCoordinator() as broker:
+        for number in range(partitions):
+            broker.log("clicks", number)
+        broker.world.topic_ids["clicks"] = UUID(int=1)
+        yield broker

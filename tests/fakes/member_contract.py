@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etl.edges.brokers.coordinator import CoordinatedMember, GroupProtocol
+from etl.edges.brokers.coordinator import CoordinatedMember
 from etl.edges.brokers.member_state import MemberTerms
 from etl.model.logs import BrokerPartition
-from etl.model.membership import Share
+from etl.model.membership import GroupProtocol, Share
 
 PARTITIONS = 4
 _WITHIN_S = 60

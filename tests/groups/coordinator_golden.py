@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from etl.edges.brokers.coordinator import CoordinatedMember, GroupProtocol
+from etl.edges.brokers.coordinator import CoordinatedMember
 from etl.edges.brokers.member_state import MemberTerms
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import HOST
+from etl.model.membership import GroupProtocol
 from etl.protocol.generations.kafka import small_messages
 from etl.protocol.generations.kafka.versions import Api
 from tests.brokers.groups import with_consumer_protocol

@@ -8,9 +8,10 @@ from __future__ import annotations
 import sys
 import time
 
-from etl.edges.brokers.coordinator import CoordinatedMember, GroupProtocol
+from etl.edges.brokers.coordinator import CoordinatedMember
 from etl.edges.brokers.member_state import MemberTerms
 from etl.embedded.server import HOST
+from etl.model.membership import GroupProtocol
 
 
 def main(port: str, group: str, topic: str, protocol: str, instance: str) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.edges.brokers.coordinator import GroupProtocol
 from etl.embedded.server import wait_until
+from etl.model.membership import GroupProtocol
 from tests.brokers.groups import WITHIN_S, Group, with_consumer_protocol
 from tests.brokers.stage import PARTITIONS, KafkaStage, begin
 from tests.groups.answers import RELEASES

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -20,7 +19,7 @@ from etl.streams.kept import KeptInKafka
 from etl.streams.records import records_of
 from etl.streams.stream_queue import StreamQueue
 from tests.fakes.batches import Batch, Rec, encode
-from tests.fakes.coordinator import JOIN, ConsumerMember, FakeCoordinator
+from tests.fakes.coordinator import JOIN, ConsumerMember, FakeCoordinator, coordinator_of_clicks
 from tests.fakes.group_readers import GroupReader
 
 P0, P1 = (BrokerPartition("clicks", number) for number in range(2))
@@ -28,10 +27,7 @@ P0, P1 = (BrokerPartition("clicks", number) for number in range(2))
 
 @pytest.fixture
 def broker() -> Iterator[FakeCoordinator]:
-    with FakeCoordinator() as broker:
-        for number in range(2):
-            broker.log("clicks", number)
-        broker.world.topic_ids["clicks"] = UUID(int=1)
+    with coordinator_of_clicks(2) as broker:
         yield broker
 
 

@@ -9,14 +9,14 @@ from uuid import UUID
 import pytest
 
 from etl.edges.brokers.cluster import Cluster
-from etl.edges.brokers.coordinator import CoordinatedMember, GroupProtocol
+from etl.edges.brokers.coordinator import CoordinatedMember
 from etl.edges.brokers.fenced_commit import FencedCommit
 from etl.edges.brokers.kept_offsets import KeptOffsets
 from etl.edges.brokers.member_state import MemberTerms
 from etl.errors import CommitUnknown, PermissionRefused, SettingsError
 from etl.model.committed import Committed, OffsetsStorage
 from etl.model.logs import BrokerPartition, Dialect
-from etl.model.membership import BY_COORDINATOR, Membership, Share, Void
+from etl.model.membership import BY_COORDINATOR, GroupProtocol, Membership, Share, Void
 from etl.model.plans import Plan, PlanKind
 from etl.protocol.zookeeper.plan_documents import with_id
 from tests.fakes.broker import FIND_COORDINATOR, OFFSET_COMMIT, FakeBroker, hang_up

@@ -9,15 +9,14 @@ from uuid import UUID
 
 import pytest
 
-from etl.edges.brokers.coordinator import GroupProtocol
 from etl.edges.brokers.member_state import MemberTerms
 from etl.embedded.server import wait_until
 from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, MembershipLost, Owned, PermissionRefused, SettingsError
 from etl.model.logs import BrokerPartition
-from etl.model.membership import RebalanceStatistics
+from etl.model.membership import GroupProtocol, RebalanceStatistics
 from etl.run.members import Member
 from tests.fakes.broker import FIND_COORDINATOR, World, altered, hang_up, never
-from tests.fakes.coordinator import CONSUMER, HEARTBEAT, JOIN, LEAVE, SYNC, FakeCoordinator
+from tests.fakes.coordinator import CONSUMER, HEARTBEAT, JOIN, LEAVE, SYNC, FakeCoordinator, coordinator_of_clicks
 from tests.fakes.member_contract import PARTITIONS, MemberContract, Stage, eventually
 
 CLASSIC, CONSUMERS = GroupProtocol.CLASSIC, GroupProtocol.CONSUMER
@@ -27,10 +26,7 @@ TERMS = MemberTerms("g", ("clicks",), session_timeout_s=0.6, rebalance_timeout_s
 
 @pytest.fixture
 def broker() -> Iterator[FakeCoordinator]:
-    with FakeCoordinator() as broker:
-        for number in range(PARTITIONS):
-            broker.log("clicks", number)
-        broker.world.topic_ids["clicks"] = UUID(int=1)
+    with coordinator_of_clicks(PARTITIONS) as broker:
         yield broker
 
 

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -17,17 +16,14 @@ from etl.model.logs import BrokerPartition
 from etl.streams import Conf, Connector, Group, MessageStream, NothingCame, Record
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, never
-from tests.fakes.coordinator import FakeCoordinator
+from tests.fakes.coordinator import FakeCoordinator, coordinator_of_clicks
 
 P0, P1 = (BrokerPartition("clicks", number) for number in range(2))
 
 
 @pytest.fixture
 def broker() -> Iterator[FakeCoordinator]:
-    with FakeCoordinator() as broker:
-        for number in range(2):
-            broker.log("clicks", number)
-        broker.world.topic_ids["clicks"] = UUID(int=1)
+    with coordinator_of_clicks(2) as broker:
         yield broker
 
 

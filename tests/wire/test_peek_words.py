@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import conf_beside
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.said import Said, refused, said_by
@@ -28,16 +29,7 @@ def broker() -> Iterator[FakeBroker]:
 
 @pytest.fixture
 def conf(broker: FakeBroker, tmp_path: Path) -> Path:
-    path = tmp_path / "clicks.yaml"
-    path.write_text(f"""
-version: 1
-pipeline: clicks
-group: group
-zookeeper: {{connect: "127.0.0.1:1"}}
-source: {{bootstrap: "127.0.0.1:{broker.port}", topics: {{allow: [clicks]}}}}
-table: {{path: clicks}}
-""")
-    return path
+    return conf_beside(tmp_path, broker.port)
 
 
 def append(broker: FakeBroker, *records: Rec, **fields: object) -> None:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -18,7 +17,7 @@ from etl.errors import ConsumerInUse, MembershipLost, NotAssigned, Owned, Settin
 from etl.model.logs import BrokerPartition
 from etl.streams import Consumer, Group, Listener, Record
 from tests.fakes.batches import Batch, Rec, encode
-from tests.fakes.coordinator import JOIN, FakeCoordinator
+from tests.fakes.coordinator import JOIN, FakeCoordinator, coordinator_of_clicks
 from tests.fakes.group_readers import GroupReader, all_read_once
 
 PARTITIONS = 4
@@ -28,10 +27,7 @@ of_each = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 @pytest.fixture
 def broker() -> Iterator[FakeCoordinator]:
-    with FakeCoordinator() as broker:
-        for number in range(PARTITIONS):
-            broker.log("clicks", number)
-        broker.world.topic_ids["clicks"] = UUID(int=1)
+    with coordinator_of_clicks(PARTITIONS) as broker:
         yield broker
 
 

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from etl.embedded.server import wait_until
+from tests.builders import conf_beside
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.coordinator import JOIN, FakeCoordinator
 from tests.said import Said, refused, said_by
@@ -29,16 +30,7 @@ def broker() -> Iterator[FakeCoordinator]:
 
 @pytest.fixture
 def conf(broker: FakeCoordinator, tmp_path: Path) -> Path:
-    path = tmp_path / "clicks.yaml"
-    path.write_text(f"""
-version: 1
-pipeline: clicks
-group: group
-zookeeper: {{connect: "127.0.0.1:1"}}
-source: {{bootstrap: "127.0.0.1:{broker.port}", topics: {{allow: [clicks]}}}}
-table: {{path: clicks}}
-""")
-    return path
+    return conf_beside(tmp_path, broker.port)
 
 
 def tail(conf: Path, *words: str) -> Said:

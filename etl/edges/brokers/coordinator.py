@@ -20,8 +20,7 @@ from etl.edges.brokers.evicting import end_membership
 from etl.edges.brokers.member_state import MemberState, MemberTerms
 from etl.errors import EtlError, MembershipLost, Owned, SettingsError, Unreachable
 from etl.model.logs import BrokerPartition
-from etl.model.membership import GroupProtocol as GroupProtocol
-from etl.model.membership import RebalanceStatistics, Share
+from etl.model.membership import GroupProtocol, RebalanceStatistics, Share
 
 _PROTOCOLS: Mapping[GroupProtocol, type[ClassicProtocol] | type[ConsumerProtocol]] = {
     GroupProtocol.CLASSIC: ClassicProtocol, GroupProtocol.CONSUMER: ConsumerProtocol}

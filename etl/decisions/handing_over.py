@@ -143,11 +143,15 @@ def told_by_command(state: UpToDate | Replay) -> tuple[ReadByOthers, ...]:
 
 
 def before(plan: Plan) -> Plan:
-    """The positions before this plan, as if one had left them there: also before what it says that others read."""
-    starts = starts_of(plan)
+    """The positions before this plan, as if one had left them there: also before what it says that others read.
+
+    Of such a log it saw where they were, and that is none that a plan of ours forgot to move: they are beyond the position for good.
+    """
+    starts, seen = starts_of(plan), dict(plan.seen)
     for hole in plan.read_by_others:
         starts[hole.log] = min(starts[hole.log], hole.from_offset)
-    return replace(plan, positions=starts, ranges=(), handed_over=None, vanished=(), read_by_others=())
+        seen[hole.log] = Committed(starts[hole.log])
+    return replace(plan, positions=starts, seen=seen, ranges=(), handed_over=None, vanished=(), read_by_others=())
 
 
 def refuse_in_the_place_of(plan: Plan) -> None:

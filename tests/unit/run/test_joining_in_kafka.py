@@ -338,6 +338,26 @@ def test_a_plan_that_was_not_handed_over_is_left_by_a_run_without_a_share_and_no
     assert newest is not None and newest.read_by_others == (ReadByOthers(A, 5, 7),)
 
 
+@pytest.mark.parametrize("is_void", [False, True])
+def test_what_others_had_read_before_a_plan_that_is_not_handed_over_is_not_read_again_by_the_one_in_its_place(is_void: bool) -> None:
+    outside = group_of(5, 3)
+    others = Others(outside)
+    run(outside, [A, B])
+    grow(outside, 4, 4)
+    others.own(A)
+    others.consume(A, 3)
+    outside.owners.clear()
+    if is_void:
+        assert Outcome.VOID in outcomes(run(outside, [A, B], [A, B], at=once("hand over", BEFORE, lambda: outside.group.join("another"))))
+    else:
+        with pytest.raises(Crash):
+            run(outside, [A, B], at=crash_at("hand over", BEFORE))
+        assert Outcome.SUPERSEDED in outcomes(run(outside, [A, B]))
+    refuse_broken(outside, others)
+    newest = outside.newest_plan()
+    assert newest is not None and newest.read_by_others == (ReadByOthers(A, 5, 8),)
+
+
 def test_an_offset_of_ours_that_went_back_or_was_forgotten_stops_the_run() -> None:
     for now in ({A: (2, "")}, {}):
         outside = group_of(5, 3)

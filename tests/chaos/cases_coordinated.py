@@ -31,13 +31,13 @@ from tests.system.other_members import OtherMember, another_member
 from tests.traffic.rows import Row
 
 _MEMBER: Mapping[str, Any] = {"mode": "join", "membership": "coordinator", "session_timeout_s": 6}
-_KAFKA: Mapping[str, Any] = {"offsets": {"storage": "kafka"}, "ownership": _MEMBER}
+COORDINATED: Mapping[str, Any] = {"offsets": {"storage": "kafka"}, "ownership": _MEMBER}
 _RECORDS = 400
 
 
-def at_verb(stage: Stage, *, verb: str, then: str, loaded: bool) -> Told:
+def at_verb(stage: Stage, *, verb: str, then: str, loaded: bool, settings: Mapping[str, Any] = COORDINATED) -> Told:
     """Killed before a verb, by which it is a member and owns its half."""
-    pipeline = stage.pipeline(**_KAFKA)
+    pipeline = stage.pipeline(**settings)
     with beside(stage, pipeline, loaded) as theirs:
         with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
             was_killed(driver.wait())
@@ -46,9 +46,9 @@ def at_verb(stage: Stage, *, verb: str, then: str, loaded: bool) -> Told:
     return shared(stage, pipeline, theirs, after, next_run)
 
 
-def at_answer(stage: Stage, *, api: int) -> Told:
+def at_answer(stage: Stage, *, api: int, settings: Mapping[str, Any] = COORDINATED) -> Told:
     """Killed when the coordinator has done what was asked, before its answer came."""
-    pipeline, cluster = by_proxy(stage)
+    pipeline, cluster = by_proxy(stage, settings)
     with beside(stage, pipeline, loaded=False) as theirs:
         with Driver(pipeline) as driver:
             cluster.proxy.spoil(signals(driver, signal.SIGKILL, cut(0.0)), api=api, times=1)
@@ -59,7 +59,7 @@ def at_answer(stage: Stage, *, api: int) -> Told:
 
 def at_the_mark(stage: Stage, *, lost: Lost) -> Told:
     """Killed when the offsets have moved and the plan is about to be marked: ZooKeeper gets that, or does not."""
-    pipeline, proxy = proxied(stage, **_KAFKA)
+    pipeline, proxy = proxied(stage, **COORDINATED)
     is_mark = behind(creates(b"/plans/"), lambda operation, frame: operation in (SET_DATA, MULTI) and b"/plans/" in frame)
     with beside(stage, pipeline, loaded=False) as theirs:
         with Driver(pipeline) as driver:
@@ -79,7 +79,7 @@ def at_the_mark(stage: Stage, *, lost: Lost) -> Told:
 
 def void(stage: Stage, *, loaded: bool) -> Told:
     """Between plan and commit one more consumer joins: the commit is refused, nothing was fetched, and another plan takes the place."""
-    pipeline = stage.pipeline(**_KAFKA)
+    pipeline = stage.pipeline(**COORDINATED)
     with contextlib.ExitStack() as coming, beside(stage, pipeline, loaded) as theirs:
         def comes(world: object) -> None:
             theirs.append(coming.enter_context(another_member(pipeline)))
@@ -92,21 +92,22 @@ def void(stage: Stage, *, loaded: bool) -> Told:
     return shared(stage, pipeline, theirs, after, both(said, next_run))
 
 
-def answer_lost(stage: Stage, *, times: int | None) -> Told:
+def answer_lost(stage: Stage, *, times: int | None, settings: Mapping[str, Any] = COORDINATED) -> Told:
     """Of the commit that is the hand-over, so many times; None: all of them, as long as the run lasts."""
-    pipeline, cluster = by_proxy(stage)
+    pipeline, cluster = by_proxy(stage, settings)
     with beside(stage, pipeline, loaded=True) as theirs:
         cluster.proxy.spoil(cut(0.0), api=OFFSET_COMMIT, times=times)
-        said = pipeline.run()
+        # by then its share is its own: what the other one has read before may be all there was
+        said = run_disturbed(pipeline, "observe", lambda world: pipeline.produce(_RECORDS))
         assert cluster.proxy.spoiled and said.code in ((0,) if times else (0, 6)), f"{said_in_short(said)}\n{said.err}"
         cluster.proxy.heal()
         after, next_run = held(pipeline), pipeline.ran()
     return shared(stage, pipeline, theirs, after, both(said, next_run))
 
 
-def asleep(stage: Stage, *, verb: str, loaded: bool) -> Told:
+def asleep(stage: Stage, *, verb: str, loaded: bool, settings: Mapping[str, Any] = COORDINATED) -> Told:
     """Paused past both its sessions, a second driver does the work, the first goes on."""
-    pipeline = stage.pipeline(**_KAFKA)
+    pipeline = stage.pipeline(**settings)
     with beside(stage, pipeline, loaded) as theirs:
         with short_session(pipeline), Driver(pipeline, sends=(signal.SIGSTOP, verb)) as zombie:
             zombie.wait_until_paused()
@@ -135,16 +136,16 @@ def nobody_can_tell(stage: Stage, *, was_handed_over: bool) -> Told:
     return shared(stage, pipeline, [other], after, both(asked, pipeline.ran()))
 
 
-def coordinator_moved(stage: Stage) -> Told:
-    """The broker that keeps the group is killed between plan and commit; another one takes its place, with the group's members."""
+def coordinator_moved(stage: Stage, *, verb: str = "hand_over", settings: Mapping[str, Any] = COORDINATED) -> Told:
+    """The broker that keeps the group is killed before the commit; another one takes its place, with the group's members."""
     cluster = kept("two-coordinators", two_coordinators)
-    pipeline = stage.pipeline(cluster=cluster, replication_factor=2, **_KAFKA)
+    pipeline = stage.pipeline(cluster=cluster, replication_factor=2, **settings)
     pipeline.produce(_RECORDS)
     pipeline.ran()
     pipeline.produce(_RECORDS)
     wait_for_all(pipeline, 2)
     broker = coordinator_of(pipeline)
-    said = run_disturbed(pipeline, "hand_over", lambda world: broker.kill())
+    said = run_disturbed(pipeline, verb, lambda world: broker.kill())
     after = held(pipeline)
     broker.start()
     wait_for_all(pipeline, 2)
@@ -166,21 +167,23 @@ def beside(stage: Stage, pipeline: Pipeline, loaded: bool) -> Iterator[list[Othe
             yield [other]
 
 
-def by_proxy(stage: Stage) -> tuple[Pipeline, ProxiedCluster]:
+def by_proxy(stage: Stage, settings: Mapping[str, Any] = COORDINATED) -> tuple[Pipeline, ProxiedCluster]:
     """A pipeline that reaches its brokers by a proxy."""
     cluster = kept("network", lambda folder: ProxiedCluster(folder))
     stage.at_end.callback(cluster.proxy.heal)
-    return stage.pipeline(cluster=cluster, source={"bootstrap": f"127.0.0.1:{cluster.proxy.port}"}, **_KAFKA), cluster
+    return stage.pipeline(cluster=cluster, source={"bootstrap": f"127.0.0.1:{cluster.proxy.port}"}, **settings), cluster
 
 
 def shared(stage: Stage, pipeline: Pipeline, others: list[OtherMember], after: str, next_run: Said | str) -> Told:
-    """The check of a topic that all of them read. The others have left by then."""
+    """The check of a topic that all of them read, and have left by then. Under `after_append` others may have read what is ours, too."""
     pipeline.produce(_RECORDS)
     last = pipeline.ran()
     proof = pipeline.door("verify")
     assert proof.code == 0, f"{said_in_short(last)}\n{proof.err}{proof.out}"
     theirs = sum((other.read for other in others), Counter[Row]())
     assert max(theirs.values(), default=1) == 1, "they read a record twice"
+    if pipeline.settings["ownership"].get("hand_over") == "after_append":
+        theirs -= pipeline.in_table()
     return stage.finish(pipeline, after=after, next_run=next_run, expected=pipeline.in_topic() - theirs)
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from etl.embedded.server import wait_until
 from tests.chaos.cases_hand_over import is_hand_over
@@ -31,9 +32,9 @@ Seen = Callable[[int, bytes], bool]
 """Whether a request of ZooKeeper, by its operation and all of it, is the one at which the run is killed."""
 
 
-def at_verb(stage: Stage, *, verb: str, loaded: bool = False) -> Told:
+def at_verb(stage: Stage, *, verb: str, loaded: bool = False, ownership: Mapping[str, Any] = JOIN) -> Told:
     """Killed before a verb, by which it is registered and owns its half."""
-    pipeline = stage.pipeline(ownership=JOIN)
+    pipeline = stage.pipeline(ownership=ownership)
     with OtherConsumer(pipeline) as other:
         beside(pipeline, other, loaded)
         with stage.writing(pipeline):
@@ -61,9 +62,11 @@ def while_it_registers(stage: Stage) -> Told:
         return left_alone(stage, pipeline, other, after, next_run)
 
 
-def at_request(stage: Stage, *, seen: Callable[[], Seen], lost: Lost, stored: int) -> Told:
+def at_request(
+    stage: Stage, *, seen: Callable[[], Seen], lost: Lost, stored: int, ownership: Mapping[str, Any] = JOIN,
+) -> Told:
     """Killed when a request is under way to ZooKeeper, which gets it or does not; `stored`: how many plans there are then."""
-    (pipeline, proxy), is_it = proxied(stage, ownership=JOIN), seen()
+    (pipeline, proxy), is_it = proxied(stage, ownership=ownership), seen()
     with OtherConsumer(pipeline) as other:
         beside(pipeline, other, loaded=False)
         with stage.writing(pipeline), Driver(pipeline) as driver:
@@ -141,10 +144,11 @@ def behind(first: Seen, then: Seen) -> Seen:
     has_come = threading.Event()
 
     def is_it(operation: int, frame: bytes) -> bool:
+        if has_come.is_set():
+            return then(operation, frame)
         if first(operation, frame):
             has_come.set()
-            return False
-        return has_come.is_set() and then(operation, frame)
+        return False
 
     return is_it
 

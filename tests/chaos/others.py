@@ -66,6 +66,11 @@ class OtherConsumer:
             self.take_away(partition)
             self._client.create(self._owner(partition), f"{self._id}-0".encode(), ephemeral=True, makepath=True)
 
+    def claim_as_we_do(self, partition: int) -> None:
+        """The same by a member of this package: its owner nodes have the version that ours have."""
+        self.claim(partition)
+        self._client.set(self._owner(partition), f"{self._id}-0".encode())
+
     def take_away(self, partition: int) -> None:
         """Let nobody own it."""
         with contextlib.suppress(NoNodeError):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,8 @@ step, row 35 pauses logs, and rows 36 and 37 keep the group's offsets in Kafka a
 rows 33 and 34 for members of Kafka's own group, beside consumers of confluent-kafka, which have read what they have committed.
 
 Played with {versions}.
-
+Played when: {days}.
+{unplayed}
 **{cases} cases, {records:,} records, {rows:,} rows: {missing} missing, {double} double{left}.**
 
 | # | what was done | what the table held after it | what the next run did | records | rows | missing | double |
@@ -50,8 +53,9 @@ _FIGURES = ("records", "rows", "missing", "double")
 class Published:
     """The results known so far; `played` adds one, `write` writes both files."""
 
-    def __init__(self, folder: Path, cases: Sequence[Case], writer: str = "spark") -> None:
+    def __init__(self, folder: Path, cases: Sequence[Case], writer: str = "spark", *, today: date | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self._today = today or datetime.now(UTC).date()
         self._writer, page = writer, WRITES[writer].page
         self.page, self._kept = folder / f"{page}.md", folder / f"{page.lower()}.json"
         known = json.loads(self._kept.read_text()) if self._kept.exists() else {}
@@ -65,18 +69,19 @@ class Published:
     def played(self, case: Case, told: Told | None, failure: str = "") -> None:
         """How a case went."""
         went = {**asdict(told), "checked": asdict(told.checked)} if told else {"failed": failure.splitlines()[0] if failure else "?"}
-        self._results[case.name] = {"row": case.row, "what": case.what, **went}
+        self._results[case.name] = {"row": case.row, "what": case.what, "on": self._today.isoformat(), **went}
 
     def write(self) -> None:
         """Both files, in the order of the matrix."""
         shown = [self._results[case.name] for case in self._cases if case.name in self._results]
         self._kept.write_text(json.dumps({c.name: self._results[c.name] for c in self._cases if c.name in self._results}, indent=1) + "\n")
         sums = {figure: sum(one["checked"][figure] for one in shown if "checked" in one) for figure in _FIGURES}
-        failed, unplayed = sum("failed" in one for one in shown), len(self._cases) - len(shown)
-        left = (f"; {failed} CASES FAILED" if failed else "") + (f"; {unplayed} more were not played" if unplayed else "")
+        failed, unplayed = sum("failed" in one for one in shown), [case for case in self._cases if case.name not in self._results]
+        left = (f"; {failed} CASES FAILED" if failed else "") + (f"; {len(unplayed)} more were not played" if unplayed else "")
         option = "" if self._writer == "spark" else f" --writer {self._writer}"
         head = _HEAD.format(
-            option=option, said=WRITES[self._writer].said, versions=_versions(), cases=len(shown), left=left, **sums)
+            option=option, said=WRITES[self._writer].said, versions=_versions(), cases=len(shown), left=left, days=_days(shown),
+            unplayed=_not_played(unplayed, self._cases), **sums)
         self.page.write_text(head + "".join(map(_line, shown)))
 
 
@@ -84,6 +89,21 @@ def _line(one: Mapping[str, Any]) -> str:
     if "failed" in one:
         return _row(one["row"], one["what"], f"FAILED: {one['failed']}", *[""] * 5)
     return _row(one["row"], one["what"], one["after"], one["next_run"], *(f"{one['checked'][figure]:,}" for figure in _FIGURES))
+
+
+def _days(shown: Sequence[Mapping[str, Any]]) -> str:
+    """How many cases were played on which day (UTC)."""
+    known = Counter(one["on"] for one in shown if "on" in one)
+    days = [f"{day} {count}" for day, count in sorted(known.items())]
+    unknown = len(shown) - known.total()
+    return ", ".join([*([f"before days were written down {unknown}"] if unknown else []), *days]) or "never"
+
+
+def _not_played(unplayed: Sequence[Case], cases: Sequence[Case]) -> str:
+    """How many cases of which row."""
+    left, there = (Counter(case.row for case in some) for some in (unplayed, cases))
+    rows = ", ".join(f"row {row} {count} of {there[row]}" for row, count in sorted(left.items()))
+    return f"Not played: {rows}.\n" if rows else ""
 
 
 def _row(*cells: Any) -> str:

@@ -45,6 +45,10 @@ class OtherMember:
         """Wait until it owns so many partitions."""
         assert wait_until(lambda: len(self.owned) == count, WITHIN_S), self.owned
 
+    def owns_some(self) -> None:
+        """Wait until it owns any."""
+        assert wait_until(lambda: bool(self.owned), WITHIN_S), "it gets none"
+
     def has_read(self, count: int) -> None:
         """Wait until it has read so many records."""
         assert wait_until(lambda: self.read.total() >= count, WITHIN_S), self.read.total()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -80,7 +82,9 @@ def names_of(row: int) -> list[str]:
 def test_each_kind_of_void_hand_over_is_played_on_a_new_table_and_on_one_with_a_plan() -> None:
     void = [name.removeprefix("void: ") for name in names_of(33) if name.startswith("void: ")]
     kinds = ["nobody owns a partition", "another owns a partition", "another committed"]
-    assert void == [name for kind in kinds for name in (kind, f"{kind}, later")] + ["each time", "set back", "deleted"]
+    more = ["a rival", "in another plan's place"]
+    named = [[name for kind in some for name in (kind, f"{kind}, later")] for some in (kinds, more)]
+    assert void == [*named[0], "each time", "set back", "deleted", *named[1], "its answer lost", "killed"]
     assert {"hand-over behind a lost session", "another driver's plan before ours", "answer of the hand-over lost"} <= set(names_of(33))
 
 
@@ -98,6 +102,7 @@ def test_a_member_of_kafkas_own_group_is_killed_and_refused_at_each_step_too() -
         "leaving"}
     others = {name.removeprefix("coordinated: ") for name in names_of(38) if name.startswith("coordinated: ")}
     assert {"void", "answer of the commit lost", "coordinator moved", "asleep before its commit", "nobody can tell, it was not"} <= others
+    assert {"void each time", "void, killed as it is marked, request", "asleep before its commit, static"} <= others
 
 
 def test_offsets_in_kafka_and_in_both_places_see_the_same() -> None:
@@ -130,7 +135,21 @@ def test_the_table_says_how_many_cases_were_not_played(tmp_path: Path) -> None:
     some.write()
     page = (tmp_path / "CRASHES.md").read_text()
     assert "1 cases, 5 records, 5 rows: 0 missing, 0 double; 2 more were not played.**" in page
+    assert "Not played: row 1 1 of 1, row 3 1 of 1.\n" in page
     assert "what is done in 1" not in page
+
+
+def test_the_table_says_when_its_cases_were_played(tmp_path: Path) -> None:
+    cases, whole = [Case(1, f"case {n}", "what is done", _never_played) for n in (1, 2, 3)], Told("", "", Checked(5, 5, 0, 0, 0))
+    (tmp_path / "crashes.json").write_text('{"case 1": {"row": 1, "what": "", "after": "", "next_run": "", "checked": %s}}' % json.dumps(
+        asdict(whole.checked)))
+    for case, day in zip(cases[1:], (date(2026, 11, 22), date(2026, 11, 23))):
+        table = Published(tmp_path, cases, today=day)
+        table.played(case, whole)
+        table.write()
+    page = (tmp_path / "CRASHES.md").read_text()
+    assert "Played when: before days were written down 1, 2026-11-22 1, 2026-11-23 1.\n" in page
+    assert "Not played" not in page
 
 
 def _never_played(stage: Stage) -> Told:

@@ -20,6 +20,7 @@ from etl.report.backfill_progress import of_the_whole
 from etl.report.pauses import told_loaded_all_the_same
 from etl.report.phases import Doing, Stopwatch
 from etl.report.run_report import Report
+from etl.report.sentences import told_loaded_as_well
 from etl.report.words import at, counted
 from etl.run.abandon import abandon
 from etl.run.backfill import Beginning, backfill, look_ahead
@@ -86,9 +87,8 @@ class BackfillPreview:
     @property
     def notes(self) -> tuple[str, ...]:
         """What else a person should know who agrees."""
-        both = self.beginning.read_by_others
-        read = (f"{counted(both, 'offset')} of these were read by other members of the group, and then the table has them as well",)
-        return (*(read if both else ()), *told_loaded_all_the_same(self.beginning.claim.stretches, self.beginning.snapshot.pauses))
+        read = told_loaded_as_well(self.beginning.read_by_others)
+        return (*read, *told_loaded_all_the_same(self.beginning.claim.stretches, self.beginning.snapshot.pauses))
 
     def as_json(self) -> dict[str, Any]:
         """The document of a dry run."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from etl.decisions.differences import Difference, Foreseen, Told, state_by_ledgers, differences, foresee, plan_in_table, plan_stands
+from etl.decisions.differences import (
+    Difference, Foreseen, Told, as_members_see, differences, foresee, plan_in_table, plan_stands, state_by_ledgers,
+)
 from etl.decisions.next_step import Action
 from etl.errors import EtlError, OffsetMoved, Unreachable
 from etl.model.plans import Plan
@@ -48,7 +50,7 @@ def sides_of(snapshot: Snapshot, settings: Settings, *, shows_all: bool = False,
     """The same of what was observed; `away`: why the brokers were not asked."""
     base, ledger, table = state_by_ledgers(snapshot, settings), snapshot.ledger, snapshot.table
     foreseen = foresee(snapshot, settings, now_ms=now_ms(), has_asked_brokers=away is None)
-    told, stops = differences(snapshot, base), foreseen.refusal
+    told, stops = [as_members_see(one, foreseen) for one in differences(snapshot, base)], foreseen.refusal
     apart = [one for one in told if one.difference is not Difference.NONE]
     stands, newest, held = plan_stands(base, ledger, table), ledger.newest, plan_in_table(ledger, table)
     document = {
@@ -75,6 +77,7 @@ def means(told: Told, foreseen: Foreseen, newest: Plan | None) -> str | None:
         Difference.UNREAD: "the group has an offset here, and no plan of this pipeline knows the partition",
         Difference.NOT_MOVED: "the rows up to this position are in the table, and the offset was not moved there yet",
         Difference.MOVED: f"another client {'removed' if told.committed is None else 'moved'} the offset: no plan left it there",
+        Difference.READ_ON: "other members of the group read on from here: these records are theirs, and nothing is lost",
         Difference.NOT_APPENDED: f"plan {number} is stored and not in the table",
         Difference.LEDGER_BEHIND: "the table holds a plan that ZooKeeper does not have: its ledger was lost, restored from an old copy, or "
                                   "changed beside a run",
@@ -103,7 +106,9 @@ def next_run(told: Told, foreseen: Foreseen) -> str | None:
     last = step.state.state if isinstance(step.state, RebuildFromTable) else step.state
     did = ["writes the ledger anew from the table"] if isinstance(step.state, RebuildFromTable) else []
     if isinstance(last, UpToDate):
-        if log in last.followed:
+        if told.difference is Difference.READ_ON:
+            did.append("goes on at the offset where the partition is of its share, and names what others read")
+        elif log in last.followed:
             did.append("goes on at the offset, as source.on_moved says")
         elif log in last.not_followed:
             did.append("leaves the offset and our position as they are: no topic that is read now has this partition")

@@ -13,6 +13,7 @@ from typing import Any
 from etl.commands.backfills import backfills_beside, refuse_unfinished
 from etl.commands.operator import Ruling
 from etl.commands.run import new_run_id
+from etl.decisions.among_members import refuse_retiring
 from etl.decisions.refusals import refuse_shared_topics
 from etl.edges.delta.path import open_table
 from etl.edges.zookeeper.driver_lock import DriverLock
@@ -61,7 +62,8 @@ def list_pipelines(settings: Settings, *, shows_all: bool = False) -> list[dict[
 def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
     """Take a pipeline of the group out of service.
 
-    Raises SettingsError where it made no plan or is retired, Owned while it runs, NeedsDecision while a backfill beside it may still load.
+    Raises SettingsError where it made no plan or is retired, Owned while it runs, NeedsDecision while a backfill beside it may still
+    load, or a plan that was handed over is still to be executed.
     """
     chosen = _named(settings, name)
     with open_world(chosen, ALONE) as world:
@@ -71,6 +73,7 @@ def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
             if before:
                 raise SettingsError(f"pipeline {chosen.pipeline} is retired already: {before.reason}", check="`etl pipelines list CONF`")
             refuse_unfinished(world.ledger)
+            refuse_retiring(chosen.pipeline, world.ledger.read_ledger())
             retirement = Retirement(reason, now_ms())
             world.ledger.retire(retirement)
             left = sorted(world.ledger.topics())

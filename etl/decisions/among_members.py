@@ -21,6 +21,7 @@ from etl.decisions.other_pipelines import name_of
 from etl.decisions.ownership import foreign_consumers, owned_by
 from etl.errors import NeedsDecision, Owned
 from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
+from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.losses import ReadByOthers
 from etl.model.membership import Void
@@ -96,6 +97,18 @@ def refuse_left_by(other: OtherPipeline, newest: Plan | None) -> None:
         return
     was = "was handed over" if newest.handed_over else "may have been handed over"
     what = f"plan {newest.number} of {name_of(other.app_id)} {was} and is not in the table: nobody else reads its ranges"
+    raise NeedsDecision(what, check="`etl run` with that pipeline's conf, which finds out and executes it; then say this again")
+
+
+def refuse_retiring(name: str, ledger: Ledger) -> None:
+    """Refuse to take a pipeline out of service whose newest plan was handed over, or may have been, and is not known to be in the table:
+    another pipeline of the group would begin behind it, and its ranges were nobody's. Raises NeedsDecision.
+    """
+    newest = ledger.newest
+    if newest is None or newest.handed_over is None or newest.is_void or ledger.applied:
+        return
+    was = "was handed over" if newest.handed_over else "may have been handed over"
+    what = f"plan {newest.number} of {name} {was}, and nobody wrote down that it is in the table: nobody else reads its ranges"
     raise NeedsDecision(what, check="`etl run` with that pipeline's conf, which finds out and executes it; then say this again")
 
 

@@ -6,6 +6,7 @@ finds and by the offsets that `moved_offsets` calls uncommitted or moved.
     UNREAD         the group has an offset, and no plan of ours knows the partition
     NOT_MOVED      the rows are in the table, and the offset is still what the plan saw
     MOVED          the offset is neither that nor the plan's position: another client wrote it
+    READ_ON        the same, where runs are members of the group and others read on
     NOT_APPENDED   the plan is stored and not in the table
     LEDGER_BEHIND  the table holds a plan that ZooKeeper does not have
     NOT_HELD       the table does not hold the newest plan, which an operator accepted
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from etl.decisions.acceptance import is_recorded
+from etl.decisions.handing_over import as_if_alone
 from etl.decisions.moved_offsets import apart_from, ends_of, seen_once_rebuilt, up_to_date
 from etl.decisions.next_step import NextStep, next_step, repair_of, steps_ahead
 from etl.decisions.offsets_storage import seen_in
@@ -46,6 +48,7 @@ class Difference(str, Enum):
     UNREAD = "never read"
     NOT_MOVED = "offset not moved"
     MOVED = "moved by another client"
+    READ_ON = "read on by others"
     NOT_APPENDED = "plan not appended"
     LEDGER_BEHIND = "ledger behind the table"
     NOT_HELD = "not in the table"
@@ -168,7 +171,7 @@ class Foreseen:
 
 def foresee(snapshot: Snapshot, settings: Settings, *, now_ms: int, has_asked_brokers: bool) -> Foreseen:
     """What a run does that sees this, by the functions that it goes by. Raises nothing."""
-    seen = snapshot if has_asked_brokers else _without_ends(snapshot)
+    seen = as_if_alone(snapshot if has_asked_brokers else _without_ends(snapshot), settings)
     try:
         step = next_step(seen, settings, now_ms=now_ms, uid="unnamed") if has_asked_brokers else _step_by_ledgers(seen, settings)
     except EtlError as error:
@@ -186,6 +189,14 @@ def foresee(snapshot: Snapshot, settings: Settings, *, now_ms: int, has_asked_br
     except EtlError as error:
         return Foreseen(step, error)
     return Foreseen(step, undecided=frozenset() if has_asked_brokers else frozenset(followed))
+
+
+def as_members_see(told: Told, foreseen: Foreseen) -> Told:
+    """The difference as it is for runs that are members of the group: an offset that others moved on is what they read."""
+    state = foreseen.step.state
+    last = state.state if isinstance(state, RebuildFromTable) else state
+    is_theirs = isinstance(last, UpToDate) and told.log in last.passed and told.difference is Difference.MOVED
+    return replace(told, difference=Difference.READ_ON) if is_theirs else told
 
 
 def _step_by_ledgers(snapshot: Snapshot, settings: Settings) -> NextStep:

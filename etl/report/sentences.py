@@ -63,6 +63,12 @@ def told_read_by_others(holes: Iterable[ReadByOthers]) -> Iterator[str]:
         yield f"{topic}: other members of the group read {count:,} {first.log.unit}s of {where} {stretch}"
 
 
+def told_loaded_as_well(offsets: int) -> Iterator[str]:
+    """Of a backfill that names so many offsets which other members read: who names them means them, and both have them."""
+    if offsets:
+        yield f"{counted(offsets, 'offset')} of these were read by other members of the group, and then the table has them as well"
+
+
 def told_let_go(losses: Iterable[Loss]) -> Iterator[str]:
     """The same of a plan that is not executed yet."""
     for loss in losses:

@@ -29,6 +29,7 @@ from etl.report.pauses import told_loaded_all_the_same
 from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
+from etl.report.sentences import told_loaded_as_well
 from etl.report.words import at, counted
 from etl.run.ingest import ingest
 from etl.run.world import World
@@ -136,6 +137,8 @@ def backfill(world: World, live: World, own: Settings, settings: Settings, repor
                 report.add(Outcome.NOTHING_NEW, f"backfill {ahead.claim.name}: nothing is missing, all of it is loaded or claimed")
                 return None
             live.begin_backfill(ahead.claim, with_id(ahead.plan))
+            for sentence in told_loaded_as_well(ahead.read_by_others):
+                report.add(Outcome.READ_BY_OTHERS, sentence)
             for sentence in told_loaded_all_the_same(ahead.claim.stretches, ahead.snapshot.pauses):
                 report.add(Outcome.PAUSED, sentence)
             claim = ahead.claim

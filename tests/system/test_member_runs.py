@@ -34,6 +34,9 @@ def test_a_run_beside_a_registered_consumer_reads_its_share_and_names_what_the_o
         for partition, offset in {2: 5, 3: 40}.items():
             other.client.create(f"{paths.offsets_of(pipeline.topic)}/{partition}", str(offset).encode())
         other.client.set(f"{paths.offsets_of(pipeline.topic)}/0", b"25")
+        rows = said_by("offsets", "diff", str(pipeline.conf), "--json").document["rows"]
+        assert [(r["difference"], r["next_run"]) for r in rows if r["partition"] == 0] == [
+            ("read on by others", "goes on at the offset where the partition is of its share, and names what others read")]
     assert pipeline.ran().outcomes == ["read by others", "ingested"]
     read = Counter(partition for partition, _, _ in pipeline.in_table())
     assert read == {0: 35, 1: 40, 2: 35} and pipeline.committed() == dict.fromkeys(range(4), 40)
@@ -58,6 +61,8 @@ def test_a_position_is_set_by_a_member_in_one_step_and_not_in_a_partition_of_ano
         assert pipeline.committed() == {0: 30, 1: 20, 2: 20, 3: 20}, "with the plan, before anybody executes it"
         assert other.children(paths.consumer_ids) == [f"{pipeline.group}_z"] and not other.children(paths.owners_of(pipeline.topic))
         refused(setting("", "latest"), 5, "plan 2 was handed over and is not in the table")
+        retired = said_by("pipelines", "retire", str(pipeline.conf), "clicks", "--reason", "r", "--json")
+        refused(retired, 5, "plan 2 of clicks was handed over", "nobody else reads its ranges")
     assert "ingested" in pipeline.ran().outcomes
     assert Counter(partition for partition, _, _ in pipeline.in_table()) == {0: 30, 1: 40, 2: 40, 3: 40}
     assert pipeline.committed() == dict.fromkeys(range(4), 40)

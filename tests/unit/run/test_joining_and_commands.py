@@ -25,12 +25,13 @@ from etl.model.logs import BrokerPartition
 from etl.model.losses import Loss, LossReason, ReadByOthers
 from etl.model.snapshot import Supersede, UpToDate
 from etl.protocol.zookeeper.plan_documents import with_id
+from etl.report.run_state import Outcome
 from etl.run.backfill import Beginning, look_ahead
 from etl.run.ingest import ingest
 from etl.settings.backfills import settings_of_backfill
 from etl.settings.policies import OwnershipMode
 from etl.settings.sections import Settings
-from tests.fakes.backfill_stories import asked
+from tests.fakes.backfill_stories import asked, filled
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.members import Others, member_with
 from tests.fakes.outside import Outside
@@ -229,6 +230,10 @@ def test_a_backfill_of_what_is_missing_leaves_what_others_read_and_one_that_name
     assert not ahead(asked(0, 9, "clicks:0", only_missing=True)).claim.stretches
     found = ahead(asked(5, 7, "clicks:0"))
     assert (found.claim.stretches, found.read_by_others) == ({A: ((5, 7),)}, 2)
+    report = new_report()
+    filled(outside, asked(5, 7, "clicks:0"), settings=SETTINGS, report=report)
+    assert report.outcomes[0] == (
+        Outcome.READ_BY_OTHERS, "2 offsets of these were read by other members of the group, and then the table has them as well")
 
 
 def handed_over_and_left() -> Outside:

@@ -7,8 +7,9 @@ before, nothing of it is done: nothing was fetched, and the run shares and plans
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from etl.run.live_world import LiveWorld
 from tests.chaos.cases_zombie import prepare, wakes_at_verb
@@ -132,9 +133,9 @@ class EachTime(Before):
         self.end()
 
 
-def joining(stage: Stage, *, loaded: bool) -> Pipeline:
+def joining(stage: Stage, *, loaded: bool, ownership: Mapping[str, Any] = JOIN) -> Pipeline:
     """A pipeline that is a member of its group, with records to read; where `loaded`, its table holds a plan already."""
-    pipeline = stage.pipeline(ownership=JOIN)
+    pipeline = stage.pipeline(ownership=ownership)
     if loaded:
         pipeline.produce(_FIRST)
         pipeline.ran()

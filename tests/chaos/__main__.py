@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     asked = parser.parse_args(arguments)
     published, failed = Published(asked.write_to, ALL, asked.writer), 0
+    published.write()  # cases may have come since, and it names what was not played
     chosen = [case for case in ALL if (not asked.rows or case.row in asked.rows) and any(name in case.name for name in asked.name or [""])]
     chosen = [case for case in chosen if not (asked.unplayed and published.is_whole(case))]
     if not chosen:

@@ -139,10 +139,11 @@ def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
     def spark_defaults(given: Mapping[str, str]) -> dict[str, str]:
         if is_submitted():
             return {}
+        from etl.edges.spark.defaults_file import beside_file
         from etl.embedded.spark import jar_settings, set_spark_environment
 
         set_spark_environment()
-        return jar_settings(given.get("spark.master", "local[*]"))
+        return beside_file(jar_settings(given.get("spark.master", "local[*]")))
 
     lines, is_quiet = json_lines(), quiet or as_json and is_submitted()
     context = RunContext(spark_defaults=spark_defaults, changes=said_changes())

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from etl.decisions.file_layout import level_of
 from etl.edges.machine import cores
+from etl.edges.spark.defaults_file import CLASS_PATH, JAVA_OPTIONS, settings_of_file
 from etl.model.data_files import Codec
 
 if TYPE_CHECKING:
@@ -55,10 +56,9 @@ _FIRST_COMPILER_ALONE = "-XX:TieredStopAtLevel=1"
 """For a JVM that ends within a minute: half of its processor time would be its second compiler's (docs/adr/0033). No collector is chosen
 beside it: a JVM that is told of two does not start.
 """
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOCAL_DEFAULTS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _PYTHON = "spark.pyspark.python"
-WHERE_JARS_ARE = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+WHERE_JARS_ARE = ("spark.jars", "spark.jars.packages", CLASS_PATH)
 """Settings that name Delta's jars."""
 
 
@@ -91,19 +91,10 @@ def for_short_run(settings: Mapping[str, str], given: Collection[str]) -> dict[s
     Not where somebody chose its options (`given` are the names of what others than we set), in Spark's own file neither, not where tasks
     run elsewhere, and not where spark-submit has started it already.
     """
-    is_chosen = _JAVA_OPTIONS in given or (_JAVA_OPTIONS not in settings and _chosen_in_file())
+    is_chosen = JAVA_OPTIONS in given or JAVA_OPTIONS in settings_of_file()
     is_ours = settings.get("spark.master", LOCAL_MASTER).startswith("local") and not is_chosen and not is_submitted()
-    options = f"{settings.get(_JAVA_OPTIONS, '')} {_FIRST_COMPILER_ALONE}".strip()
-    return {**settings, **({_JAVA_OPTIONS: options} if is_ours else {})}
-
-
-def _chosen_in_file() -> bool:
-    """Whether `spark-defaults.conf` names the JVM's options: what is set here would take the place of all of them."""
-    home = os.environ.get("SPARK_HOME")
-    folder = os.environ.get("SPARK_CONF_DIR") or (os.path.join(home, "conf") if home else None)
-    file = Path(folder, "spark-defaults.conf") if folder else None
-    named = rf"(?m)^\s*{re.escape(_JAVA_OPTIONS)}[\s=:]"
-    return file is not None and file.is_file() and re.search(named, file.read_text("utf-8", "replace")) is not None
+    options = f"{settings.get(JAVA_OPTIONS, '')} {_FIRST_COMPILER_ALONE}".strip()
+    return {**settings, **({JAVA_OPTIONS: options} if is_ours else {})}
 
 
 def session_there() -> SparkSession | None:

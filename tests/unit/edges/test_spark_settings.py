@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from etl.cli.arguments import run_context
 from etl.decisions.file_layout import level_of
 from etl.edges.machine import cores
 from etl.edges.spark import session
+from etl.edges.spark.defaults_file import settings_of_file
 from etl.edges.spark.session import DELTA_PACKAGE, LOCAL_MASTER, complete, for_short_run, parallelism_of
+from etl.embedded.java import java_home
 from etl.model.data_files import Codec
 
 
@@ -66,19 +70,52 @@ def test_a_jvm_whose_options_others_chose_or_whose_tasks_run_elsewhere_stays_as_
     assert for_short_run(theirs, theirs) == theirs
 
 
-@pytest.mark.parametrize("place", ["SPARK_CONF_DIR", "SPARK_HOME"])
-def test_a_jvm_whose_options_are_in_sparks_own_file_keeps_them(place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    options, folder = "spark.driver.extraJavaOptions", tmp_path if place == "SPARK_CONF_DIR" else tmp_path / "conf"
+@pytest.fixture
+def own_file(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where Spark's own file would be; the folder is named by the variable that is the fixture's parameter."""
+    place = getattr(request, "param", "SPARK_CONF_DIR")
+    folder = tmp_path if place == "SPARK_CONF_DIR" else tmp_path / "conf"
     folder.mkdir(exist_ok=True)
     for other in ("SPARK_CONF_DIR", "SPARK_HOME"):
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(place, str(tmp_path))
+    return folder / "spark-defaults.conf"
+
+
+@pytest.mark.parametrize("own_file", ["SPARK_CONF_DIR", "SPARK_HOME"], indirect=True)
+def test_a_jvm_whose_options_are_in_sparks_own_file_keeps_them(own_file: Path) -> None:
+    options = "spark.driver.extraJavaOptions"
     assert options in for_short_run({}, ()), "there is no such file"
-    file = folder / "spark-defaults.conf"
-    file.write_text(f"# {options} -Xlog:gc\nspark.driver.extraJavaOptionsOfMine 1\n")
+    own_file.write_text(f"# {options} -Xlog:gc\nspark.driver.extraJavaOptionsOfMine 1\n")
     assert options in for_short_run({}, ()), "it names others"
-    file.write_text(f"spark.ui.enabled false\n  {options}=-Djavax.net.ssl.trustStore=ours\n")
+    own_file.write_text(f"spark.ui.enabled false\n  {options}=-Djavax.net.ssl.trustStore=ours\n")
     assert for_short_run({}, ()) == {}
+
+
+def test_what_is_ours_to_start_quickly_takes_the_place_of_nothing_in_sparks_own_file(
+    own_file: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither of a trust store or a proxy that the JVM is told there, nor of the jars that it finds there."""
+    options, jars = "spark.driver.extraJavaOptions", "spark.driver.extraClassPath"
+    monkeypatch.setenv("JAVA_HOME", str(java_home()))  # both are set when the defaults are asked for
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    alone = run_context().spark_defaults({})
+    own_file.write_text(f"{options} -Djavax.net.ssl.trustStore=ours\n{jars} /opt/jdbc.jar\n")
+    found = run_context().spark_defaults({})
+    assert options not in for_short_run(found, ())
+    assert found[jars] == f"{alone[jars]}{os.pathsep}/opt/jdbc.jar"
+
+
+@pytest.mark.parametrize(("text", "settings"), [
+    ("a b\n  c = d e  \nf:g\r\nh=i=j", {"a": "b", "c": "d e", "f": "g", "h": "i=j"}),
+    ("# a b\\\n! c d\ne\tf", {"e": "f"}),
+    ("a b \\\n   c\nd e\\\\\nf g", {"a": "b c", "d": "e\\\\", "f": "g"}),
+    ("a b\na c", {"a": "c"}),
+    ("", {}),
+])
+def test_sparks_own_file_is_read_as_java_reads_such_files(own_file: Path, text: str, settings: dict[str, str]) -> None:
+    own_file.write_text(text, newline="")
+    assert settings_of_file() == settings
 
 
 def test_a_jvm_that_spark_submit_has_started_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

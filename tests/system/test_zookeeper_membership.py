@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 import pytest
+from kazoo.client import TransactionRequest
+from kazoo.exceptions import ConnectionLoss
 
 from etl.decisions.membership.assignment import AssignmentContext, Strategy, assign, share_of
 from etl.decisions.membership.rebalancing import Timing
@@ -164,6 +166,43 @@ def test_a_member_whose_registration_somebody_deletes_registers_again(make: Make
     zookeeper.client.delete(f"{IDS}/{member.id}")
     assert wait_until(lambda: zookeeper.children(IDS) == [member.id], 60)
     assert member.rejoin().logs == set(LOGS) and member.statistics.rebalances == 1
+
+
+def answers_once_with_a_broken_connection(zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next transaction of that session does nothing: deleting what a member lets go is one."""
+    transaction = zookeeper.client.transaction
+
+    def broken() -> TransactionRequest:
+        monkeypatch.undo()
+        request: TransactionRequest = transaction()
+        answer = zookeeper.client.handler.async_result()
+        answer.set_exception(ConnectionLoss())
+        request.commit_async = lambda: answer
+        return request
+
+    monkeypatch.setattr(zookeeper.client, "transaction", broken)
+
+
+def test_what_a_broken_connection_kept_a_member_from_letting_go_is_let_go_before_it_claims_again(
+    make: Make, zookeeper: ZooKeeper, consumer: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody else could own it, and no event would tell us so."""
+    member = make()
+    member.join()
+    GroupMembers(consumer, GROUP).register("group_a", STATIC % b"clicks", is_ours=False)
+    assert wait_until(lambda: not member.is_current, 30)
+    answers_once_with_a_broken_connection(member._zookeeper, monkeypatch)
+    assert member.rejoin().logs == set(LOGS[2:]) == owners_in(zookeeper).keys()
+
+
+def test_nor_is_it_left_behind_by_a_member_that_leaves_while_its_session_goes_on(
+    make: Make, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    member = make()
+    member.join()
+    answers_once_with_a_broken_connection(member._zookeeper, monkeypatch)
+    member.leave()
+    assert (zookeeper.children(IDS), owners_in(zookeeper)) == ([], {})
 
 
 def test_a_new_partition_is_shared_at_once(make: Make, zookeeper: ZooKeeper) -> None:

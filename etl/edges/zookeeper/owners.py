@@ -156,18 +156,20 @@ class Owners:
             return False
         return owner.driver == us.driver or is_dead(owner.driver)
 
-    def release(self, logs: Collection[BrokerPartition], *, calling_others: bool = False) -> None:
-        """Delete what our session owns of these logs. What cannot be deleted now goes with the session. Never raises.
+    def release(self, logs: Collection[BrokerPartition], *, calling_others: bool = False) -> bool:
+        """Delete what our session owns of these logs. False: some of it may be left, and goes with the session. Never raises.
 
         `calling_others`: where consumers live beside us, they may have found us in their way, and given up until they are called again.
         """
         if not logs or not self._zookeeper.client.connected:
-            return
+            return not logs
         with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionRefused):
             ours = [log for log, node in self._read(logs).items() if node.session == self._session]
             self._delete(ours)
             if ours and calling_others and readers_of({log.topic for log in ours}, self._members.read()):
                 self._members.nudge()
+            return True
+        return False
 
     def release_left_behind(self, topics: Collection[str], us: payloads.OwnerNode) -> None:
         """Delete the nodes that dead drivers of our pipeline left in these topics."""

@@ -71,6 +71,8 @@ class Rebalance:
         self.standing = Standing()
         self.share: dict[BrokerPartition, bytes] = {}
         """The logs that are ours, each with the thread that owns it."""
+        self._left: set[BrokerPartition] = set()
+        """Logs that we let go, and whose owner nodes may be there yet."""
         self.statistics = RebalanceStatistics()
         self.before_let_go: Callable[[], None] = lambda: None
         """Called where something is to be let go, while it is still ours."""
@@ -93,9 +95,11 @@ class Rebalance:
     def withdraw(self) -> None:
         """Let go and be registered no more, as far as the session still can: the rest goes with it. Never raises."""
         self._zookeeper.client.remove_listener(self._watch_session)
-        if self._is_registered and self._zookeeper.client.connected:
-            with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionRefused):
-                self._owners.release(self.share)
+        with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionRefused):
+            if (self._is_registered or self._left) and not self._release():
+                self._zookeeper.refuse_lost_session()  # a connection that comes back finds the nodes of a session that lives on
+                self._release()
+            if self._is_registered and self._zookeeper.client.connected:
                 self._members.deregister(self.member)
         self.standing, self.share, self._is_registered = rebalancing.ended(self.standing), {}, False
 
@@ -153,15 +157,15 @@ class Rebalance:
         return rebalancing.looked(self.standing, seen, owns_its_share=owns)
 
     def _claim(self) -> Step:
+        if self._left and not self._release():
+            return self._try_again(Owned("ZooKeeper did not delete owner nodes that were ours before"))
         given = assign(self._seen.context, self._options.strategy, self.member)
         self.share = {log: thread.encode() for log, thread in share_of(self.member, given).items()}
         try:
             self._owners.claim(self.share, self._us)
         except Owned as error:
-            self._owners.release(self.share)
-            self._in_the_way = error
-            self.statistics = replace(self.statistics, tries=self.statistics.tries + 1)
-            return rebalancing.refused(self.standing, self._options.timing, elapsed_s=self._elapsed_s)
+            self._release()
+            return self._try_again(error)
         seconds = self.statistics.seconds + self._elapsed_s
         self.statistics = replace(self.statistics, rebalances=self.statistics.rebalances + 1, seconds=seconds)
         return rebalancing.claimed(self.standing, is_called=self.bell.is_called)
@@ -171,7 +175,7 @@ class Rebalance:
         deadline = time.monotonic() + rebalancing.backoff_s(self._options.timing, elapsed_s=self._elapsed_s)
         while (left := deadline - time.monotonic()) > 0:
             self.bell.rung.clear()
-            if self.bell.is_called or self.is_stopped or not self._owners.owned_of(self.share, self.bell.rung):
+            if self.bell.is_called or self.is_stopped or not (self._left or self._owners.owned_of(self.share, self.bell.rung)):
                 break
             self.bell.rung.wait(left)
         return rebalancing.waited(self.standing)
@@ -179,9 +183,21 @@ class Rebalance:
     def _let_go(self) -> Step:
         if self.share:
             self.before_let_go()
-        self._owners.release(self.share)
+        self._release()
         self.share = {}
         return rebalancing.let_go(self.standing)
+
+    def _release(self) -> bool:
+        """Own nothing any more. False: some of it may be ours yet, and until that is deleted nobody else can have it."""
+        self._left |= self.share.keys()
+        if self._owners.release(self._left):
+            self._left.clear()
+        return not self._left
+
+    def _try_again(self, reason: Owned) -> Step:
+        self._in_the_way = reason
+        self.statistics = replace(self.statistics, tries=self.statistics.tries + 1)
+        return rebalancing.refused(self.standing, self._options.timing, elapsed_s=self._elapsed_s)
 
     def _give_up(self) -> Step:
         reason, timeout_s = self._in_the_way, self._options.timing.join_timeout_s

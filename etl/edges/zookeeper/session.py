@@ -157,7 +157,7 @@ class ZooKeeper:
         except NodeExistsError:
             return False
         except NO_ANSWER as error:
-            self._refuse_lost_session()
+            self.refuse_lost_session()
             found = self.read(path)
             if not found or found[0] != payload:
                 raise ZooKeeperUnreachable("a write got no answer", znode=path, check="ZooKeeper's log; then run again") from error
@@ -219,7 +219,7 @@ class ZooKeeper:
         try:
             return call()
         except NO_ANSWER as error:
-            self._refuse_lost_session()
+            self.refuse_lost_session()
             what = "ZooKeeper stopped answering"
             raise ZooKeeperUnreachable(what, connect=self.hosts, check="ZooKeeper's log and the network; then run again") from error
         except NoAuthError as error:
@@ -231,7 +231,7 @@ class ZooKeeper:
             check = "zookeeper.session_timeout_s against pauses of this host; run again, it goes on from what is stored"
             raise SessionLost("our ZooKeeper session ended during the run", connect=self.hosts, check=check)
 
-    def _refuse_lost_session(self) -> None:
+    def refuse_lost_session(self) -> None:
         """Refuse a lost session. A connection may break just before the server says that the session is gone, so wait for that."""
         self._settled.wait(self._connect_timeout_s)
         self.require_session()

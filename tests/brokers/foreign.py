@@ -8,7 +8,8 @@ from __future__ import annotations
 import queue
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +24,10 @@ from tests.brokers.compiling import SOURCES, compiled
 
 KeyValue = tuple[bytes | None, bytes | None]
 WITHIN_S = 240
-_SHORT = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_JVM = ("-Xmx512m", "-XX:+UseSerialGC")
+_SHORT = "-XX:TieredStopAtLevel=1"
+_AHEAD = 100
+"""How many commands Java has of us beyond the one that it is at."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,17 +47,36 @@ class Seen:
 class Process:
     """A Java program of ours that answers lines with lines: `with Process("Jafka", version, folder, zookeeper) as jafka:`."""
 
-    def __init__(self, name: str, version: str, folder: Path, *arguments: str, sources: Path = SOURCES) -> None:
+    def __init__(
+        self, name: str, version: str, folder: Path, *arguments: str, sources: Path = SOURCES, is_short: bool = True,
+    ) -> None:
+        """`is_short`: what it computes is not worth a JVM's second compiler."""
         self._said = folder / f"{name}.log"
         path = ":".join(map(str, [compiled(version, sources), *release_jars(version)]))
-        self._command = [str(find_java()), *_SHORT, "-cp", path, name, *arguments]
+        self._command = [str(find_java()), *_JVM, *([_SHORT] if is_short else []), "-cp", path, name, *arguments]
         self._answers: queue.Queue[str] = queue.Queue()
 
     def ask(self, *words: object) -> list[list[str]]:
         """One command; the words of each line of its answer. Fails the test when the command failed."""
+        return next(self.ask_each([words]))
+
+    def ask_each(self, commands: Iterable[Sequence[object]]) -> Iterator[list[list[str]]]:
+        """The answers to many commands, which Java works at while we look at earlier ones. Fails the test as `ask`."""
+        under_way: deque[Sequence[object]] = deque()
+        for words in commands:
+            self._send(words)
+            under_way.append(words)
+            if len(under_way) > _AHEAD:
+                yield self._answer(under_way.popleft())
+        while under_way:
+            yield self._answer(under_way.popleft())
+
+    def _send(self, words: Sequence[object]) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join(map(str, words)) + "\n")
         self._process.stdin.flush()
+
+    def _answer(self, words: Sequence[object]) -> list[list[str]]:
         lines = list(self._lines())
         assert lines[-1] == ["done"], f"{words[:6]}: {' '.join(lines[-1])}\n{self._said.read_text()[-3000:]}"
         return lines[:-1]

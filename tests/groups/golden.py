@@ -14,7 +14,7 @@ from typing import Any
 from etl.decisions.membership.assignment import Strategy
 from tests.brokers.foreign import Process
 from tests.groups.filters import in_java
-from tests.groups.oracles import DIVIDED, SOURCES, Oracle, digest, group_for, lead_by_java
+from tests.groups.oracles import DIVIDED, SOURCES, Oracle, digest, group_for, led_by_java
 from tests.groups.random_groups import led_group_of
 from tests.groups.random_patterns import pattern_of
 
@@ -35,12 +35,12 @@ def key(version: str, strategy: Strategy) -> str:
 
 def _divided(version: str, strategy: Strategy, folder: Path) -> list[str]:
     with Oracle(version, folder) as oracle:
-        return [digest(oracle.shares(group_for(version, seed), strategy)) for seed in range(_GROUPS)]
+        return [digest(one) for one, in oracle.shares((group_for(version, seed) for seed in range(_GROUPS)), strategy)]
 
 
 def _of_java(folder: Path) -> dict[str, Any]:
     with Process("LeaderAssignors", "3.9.1", folder, sources=SOURCES) as java:
-        led = {strategy: [digest(lead_by_java(java, strategy, *led_group_of(seed))) for seed in range(_GROUPS)]
+        led = {strategy: [digest(one) for one in led_by_java(java, strategy, map(led_group_of, range(_GROUPS)))]
                for strategy in ("range", "roundrobin")}
         matches = in_java(java, [pattern_of(seed) for seed in range(_PATTERNS)])
     return {"led": led, "matches": " ".join("-" if one == "refused" else f"{int(one, 2):x}" for one in matches)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from etl.decisions.membership.assignment import AssignmentContext, Strategy, assign, share_of
@@ -53,8 +53,8 @@ class Oracle:
     """One release's own classes: `with Oracle("0.8.2.2", folder) as oracle:`."""
 
     def __init__(self, version: str, folder: Path) -> None:
-        self._is_jafka = version == JAFKA
-        self.process = Process("JafkaAssignor" if self._is_jafka else "ScalaAssignors", version, folder, sources=SOURCES)
+        name = "JafkaAssignor" if version == JAFKA else "ScalaAssignors"
+        self.process = Process(name, version, folder, sources=SOURCES, is_short=False)
 
     def __enter__(self) -> Oracle:
         self.process.__enter__()
@@ -63,22 +63,37 @@ class Oracle:
     def __exit__(self, *_: object) -> None:
         self.process.__exit__(None, None, None)
 
-    def shares(self, group: Group, strategy: Strategy) -> Shares:
-        """Fails the test where two consumers come to different owners of a log."""
-        words = [word for path, payload in group.znodes.items() for word in (path, f"x{payload.hex()}")]
-        name = [] if self._is_jafka else [strategy.value.partition("-")[0]]
-        views: dict[str, dict[tuple[str, str], str]] = {}
-        refused: set[str] = set()
-        for line in self.process.ask("assign", *name, GROUP, ",".join(group.members), *words):
-            if line[0] == "consumer":
-                view = views.setdefault(line[1], {})
-                consumer = line[1]
-            elif line[0] == REFUSED:
-                refused.add(consumer)
-            else:
-                view[line[1], line[2]] = line[0]
-        assert not any(_disagree(views[one], views[another]) for one in views for another in views), views
-        return {consumer: [REFUSED] if consumer in refused else _own(consumer, view) for consumer, view in views.items()}
+    def shares(self, groups: Iterable[Group], *strategies: Strategy) -> Iterator[list[Shares]]:
+        """Of each group by each strategy. Fails the test where two consumers come to different owners of a log."""
+        return map(_shares, self.process.ask_each(_command(group, strategies) for group in groups))
+
+
+def _command(group: Group, strategies: Iterable[Strategy]) -> list[str]:
+    words = [word for path, payload in group.znodes.items() for word in (path, f"x{payload.hex()}")]
+    names = ",".join(strategy.value.partition("-")[0] for strategy in strategies)
+    return ["assign", names, GROUP, ",".join(group.members), *words]
+
+
+def _shares(answer: Iterable[Sequence[str]]) -> list[Shares]:
+    views: list[dict[str, dict[tuple[str, str], str]]] = []
+    refused: list[set[str]] = []
+    for line in answer:
+        if line[0] == "strategy":
+            views.append({})
+            refused.append(set())
+        elif line[0] == "consumer":
+            consumer = line[1]
+            view = views[-1].setdefault(consumer, {})
+        elif line[0] == REFUSED:
+            refused[-1].add(consumer)
+        else:
+            view[line[1], line[2]] = line[0]
+    return [_of_one(*one) for one in zip(views, refused, strict=True)]
+
+
+def _of_one(views: Mapping[str, dict[tuple[str, str], str]], refused: Collection[str]) -> Shares:
+    assert not any(_disagree(views[one], views[another]) for one in views for another in views), views
+    return {consumer: [REFUSED] if consumer in refused else _own(consumer, view) for consumer, view in views.items()}
 
 
 def _disagree(one: dict[tuple[str, str], str], another: dict[tuple[str, str], str]) -> bool:
@@ -95,8 +110,12 @@ def lead(strategy: str, members: Iterable[GroupMember], partitions: dict[str, in
     return sorted(f"{member} {log.topic} {log.partition}" for member, logs in found.items() for log in logs)
 
 
-def lead_by_java(process: Process, strategy: str, members: Iterable[GroupMember], partitions: dict[str, int]) -> list[str]:
-    """What the classes of Kafka's Java consumer assign."""
+def led_by_java(process: Process, strategy: str, groups: Iterable[tuple[list[GroupMember], dict[str, int]]]) -> Iterator[list[str]]:
+    """What the classes of Kafka's Java consumer assign in each group."""
+    answers = process.ask_each(_led(strategy, *group) for group in groups)
+    return (sorted(" ".join(line) for line in answer) for answer in answers)
+
+
+def _led(strategy: str, members: Iterable[GroupMember], partitions: Mapping[str, int]) -> list[str]:
     told = [word for one in members for word in (one.member_id, one.instance_id or "-", ",".join(sorted(one.topics)))]
-    counts = ",".join(f"{topic}={count}" for topic, count in partitions.items())
-    return sorted(" ".join(line) for line in process.ask("assign", strategy, counts, *told))
+    return ["assign", strategy, ",".join(f"{topic}={count}" for topic, count in partitions.items()), *told]

@@ -1,3 +1,4 @@
+import java.io.BufferedOutputStream;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
@@ -11,7 +12,7 @@ abstract class Lines {
     }
 
     static void serve(Map<String, Command> commands) throws Exception {
-        PrintStream out = new PrintStream(System.out, true);
+        PrintStream out = new PrintStream(new BufferedOutputStream(System.out, 1 << 16)); // a line at a time, the other side wakes up for each
         System.setOut(System.err); // what a library prints is no answer
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
@@ -23,6 +24,7 @@ abstract class Lines {
                 failure.printStackTrace();
                 out.println("failed " + String.valueOf(failure).replace('\n', ' '));
             }
+            out.flush();
         }
         System.exit(0); // some clients leave threads behind
     }

@@ -76,16 +76,17 @@ public class JafkaAssignor extends Lines {
         }
     }
 
-    /** assign GROUP CONSUMERS PATH DATA [PATH DATA]...: for each of the consumers a line "consumer C", then "THREAD TOPIC KEY". */
+    /** assign range GROUP CONSUMERS PATH DATA [PATH DATA]...: "strategy range", for each consumer "consumer C", then "THREAD TOPIC KEY". */
     static void assign(String[] words, PrintStream out) throws Exception {
         Znodes znodes = (Znodes) unsafe.allocateInstance(Znodes.class);
         znodes.data = new TreeMap<String, byte[]>();
-        for (int i = 3; i < words.length; i += 2) znodes.data.put(words[i], bytes(words[i + 1]));
-        for (String consumer : words[2].split(",")) {
+        for (int i = 4; i < words.length; i += 2) znodes.data.put(words[i], bytes(words[i + 1]));
+        out.println("strategy " + words[1]);
+        for (String consumer : words[3].split(",")) {
             znodes.owners = new LinkedHashMap<String, String>();
             out.println("consumer " + consumer);
             try {
-                rebalance(znodes, words[1], consumer);
+                rebalance(znodes, words[2], consumer);
                 for (Map.Entry<String, String> one : znodes.owners.entrySet()) {
                     String[] parts = one.getKey().split("/");
                     out.println(one.getValue() + " " + parts[4] + " " + parts[5]);

@@ -29,20 +29,25 @@ public class ScalaAssignors extends Lines {
     }
 
     /**
-     * assign STRATEGY GROUP CONSUMERS PATH DATA [PATH DATA]...: for each of the consumers (with commas between) a line "consumer C", then
-     * what it computes, "THREAD TOPIC PARTITION", of itself alone in 0.8, of all in later releases; or "refused" and why.
+     * assign STRATEGIES GROUP CONSUMERS PATH DATA [PATH DATA]...: for each strategy (with commas between) a line "strategy S", then for each
+     * of the consumers (likewise) "consumer C" and what it computes, "THREAD TOPIC PARTITION", of itself alone in 0.8, of all in later
+     * releases; or "refused" and why. What a consumer reads of the group takes longest, so it reads it once for all strategies.
      */
     static void assign(String[] words, PrintStream out) throws Exception {
         while (!made.isEmpty()) znodes.delete(made.remove(made.size() - 1));
         for (int i = 4; i < words.length; i += 2) make(words[i], bytes(words[i + 1]));
-        for (String consumer : words[3].split(",")) {
-            out.println("consumer " + consumer);
-            try {
-                Object context = context(words[2], consumer);
-                Object found = PartitionAssignor$.MODULE$.createInstance(words[1]).assign((AssignmentContext) context);
-                tell(found, out);
-            } catch (Exception refused) {
-                out.println("refused " + String.valueOf(refused).replace('\n', ' '));
+        String[] consumers = words[3].split(",");
+        AssignmentContext[] contexts = new AssignmentContext[consumers.length];
+        for (int i = 0; i < consumers.length; i++) contexts[i] = (AssignmentContext) context(words[2], consumers[i]);
+        for (String strategy : words[1].split(",")) {
+            out.println("strategy " + strategy);
+            for (int i = 0; i < consumers.length; i++) {
+                out.println("consumer " + consumers[i]);
+                try {
+                    tell(PartitionAssignor$.MODULE$.createInstance(strategy).assign(contexts[i]), out);
+                } catch (Exception refused) {
+                    out.println("refused " + String.valueOf(refused).replace('\n', ' '));
+                }
             }
         }
     }

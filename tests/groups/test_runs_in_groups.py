@@ -128,6 +128,7 @@ def test_a_run_that_stood_still_for_longer_than_its_session_before_the_hand_over
 @in_each
 @pytest.mark.parametrize("point", ["handed-over", "fetched", "appended", "recorded"])
 def test_a_run_that_stood_still_behind_the_hand_over_goes_on_and_says_so(make: Make, point: str) -> None:
+    """Behind its record it has nothing to ask anybody any more, and may end before it hears that the session did."""
     shared = make()
     shared.enter("a")
     with shared.held_at(point) as run:
@@ -137,5 +138,6 @@ def test_a_run_that_stood_still_behind_the_hand_over_goes_on_and_says_so(make: M
         run.wake_all()
         run.goes_on(point)
         said = run.wait()
-    assert said.code == 0 and {"session lost", "membership lost"} & set(said.outcomes), said.out
+    is_told = {"session lost", "membership lost"} & set(said.outcomes)
+    assert said.code == 0 and (is_told or point == "recorded"), said.out
     shared.end()

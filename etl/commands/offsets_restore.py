@@ -15,6 +15,7 @@ from etl.commands.operator import Ruling, store_decided, told_stored
 from etl.commands.run import new_run_id
 from etl.decisions.among_members import (
     foreseen_by_command, of_command, refuse_beside_members, refuse_of_others, refuse_setting_theirs_back, refuse_void,
+    told_set_back,
 )
 from etl.decisions.handing_over import as_left_to_others
 from etl.decisions.next_step import Repair, repaired
@@ -108,7 +109,7 @@ def _restorable(world: LiveWorld, snapshot: Snapshot, known: Restorable | None =
         why = "the next run executes the stored plan" if is_stored else "ledger, offsets and table agree"
         return Restorable(lost, (f"there is nothing to restore: {why}",))
     moves = apart(plan, snapshot)
-    says = tuple(told_apart(moves))
+    says = *told_apart(moves), *told_set_back(moves, snapshot, world.settings)
     if lost is Lost.LEDGER:
         newest = snapshot.ledger.newest
         knew = f"knows plan {newest.number} as the newest" if newest else "knows no plan"
@@ -149,7 +150,7 @@ def from_commits(world: World, snapshot: Snapshot, settings: Settings, reason: s
     stands = Standing(UpToDate(last, last.positions), last.positions)
     plan = plan_set(stands, (), snapshot, settings, reason=reason, now_ms=now_ms())
     plan = with_id(of_command(plan, snapshot, settings))
-    refuse_void(world.store(plan))
+    refuse_void(world.store(plan), "the ledger is written anew, and no offset was moved" if lost is Lost.LEDGER else "")
     return plan
 
 

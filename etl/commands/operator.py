@@ -57,12 +57,12 @@ class Ruling:
     document: dict[str, Any]
 
 
-def store_decided(world: LiveWorld, plan: Plan, state: PipelineState | None, ledger: Ledger) -> None:
+def store_decided(world: LiveWorld, plan: Plan, state: PipelineState | None, ledger: Ledger, *, done: str = "") -> None:
     """Store what an operator decided, in the place of a plan that is stored and not in the table.
 
-    Raises Owned where the group changed since it was decided: then nothing is stored.
+    Raises Owned where the group changed since it was decided: then it is not stored. `done`: see `refuse_void`.
     """
-    refuse_void(world.supersede(plan, ledger) if isinstance(state, (Replay, Supersede)) else world.store(plan))
+    refuse_void(world.supersede(plan, ledger) if isinstance(state, (Replay, Supersede)) else world.store(plan), done)
 
 
 def told_stored(plan: Plan, reason: str) -> list[str]:

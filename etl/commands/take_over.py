@@ -94,15 +94,17 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
             _hand_over(world, None if left else theirs, snapshot, reason)
             known = set() if state is None or isinstance(state, FirstRun) else plan_of(state).positions.keys()
             take_in(world.ledger, coverage, taken.positions, table_id=plan.table_id or "", known=known, lives=taken.log_epochs)
-            store_decided(world, plan, state, snapshot.ledger)
+            done = "" if left or not theirs else f"{name_of(other.app_id)} is retired by now, and no offset was moved"
+            store_decided(world, plan, state, snapshot.ledger, done=done)
     given_up = {log: offset for log, offset in plan.positions.items() if is_apart and offset > taken.positions.get(log, 0)}
     return _ruling(plan, other, len(taken.positions), left, given_up, is_retired=bool(theirs) and not left)
 
 
 def _as_left_to_others(theirs: PlanLedger | None, other: OtherPipeline, snapshot: Snapshot, settings: Settings) -> Snapshot:
     """Among members of one group the offsets beyond the other's positions are what further members read. Raises NeedsDecision."""
-    refuse_left_by(other, theirs.read_ledger().newest if theirs else None)
-    if theirs is None or other.app_id.split("/")[-2] != settings.group:
+    is_of_our_group = other.app_id.split("/")[-2] == settings.group
+    refuse_left_by(other, theirs.read_ledger().newest if theirs else None, snapshot.committed if is_of_our_group else {})
+    if theirs is None or not is_of_our_group:
         return snapshot
     refuse_setting_theirs_back(other.plan, snapshot.committed, settings)
     return as_left_to_others(snapshot, other.plan, settings)

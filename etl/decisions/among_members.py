@@ -16,7 +16,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from etl.decisions.handing_over import as_if_alone, as_left_to_others, is_left_handed_over, is_member, of_member
-from etl.decisions.moved_offsets import is_read_on_by_others, of_another_log
+from etl.decisions.moved_offsets import ends_of, is_read_on_by_others, of_another_log
+from etl.decisions.open_hand_overs import HandOver, found_out
 from etl.decisions.other_pipelines import name_of
 from etl.decisions.ownership import foreign_consumers, owned_by
 from etl.errors import NeedsDecision, Owned
@@ -53,7 +54,8 @@ def refuse_beside_members(snapshot: Snapshot, settings: Settings) -> None:
     alive = foreign_consumers(snapshot.live_consumers, settings)
     if is_member(settings) and not joins_for_commands(settings) and alive:
         what = f"the group has members, and what is stored here moves offsets only when a run executes it: {', '.join(alive[:_NAMED])}"
-        raise Owned(what, check="that they are stopped until `etl run CONF` has executed it")
+        check = "stop them, as Kafka's own tools want it for a reset; then say this again, `etl run CONF`, and start them again"
+        raise Owned(what, check=check)
 
 
 def refuse_of_others(logs: Collection[BrokerPartition], snapshot: Snapshot) -> None:
@@ -88,14 +90,17 @@ def taking_over(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
     return of_command(replace(plan, seen={**plan.seen, **theirs}), left, settings)
 
 
-def refuse_left_by(other: OtherPipeline, newest: Plan | None) -> None:
+def refuse_left_by(other: OtherPipeline, newest: Plan | None, committed: Mapping[BrokerPartition, Committed]) -> None:
     """Refuse to take the place of a pipeline whose newest plan was handed over, or may have been, and is not in the table.
 
-    Raises NeedsDecision.
+    `committed`: the offsets of its group, where that is ours; by them a void plan turns out to be handed over all the same. Raises
+    NeedsDecision.
     """
-    if newest is None or newest.handed_over is None or newest.is_void or newest.number <= other.number:
+    if newest is None or newest.handed_over is None or newest.number <= other.number:
         return
-    was = "was handed over" if newest.handed_over else "may have been handed over"
+    if newest.is_void and found_out(newest, committed) is HandOver.NOT_TAKEN:
+        return
+    was = "was handed over" if newest.handed_over or newest.is_void else "may have been handed over"
     what = f"plan {newest.number} of {name_of(other.app_id)} {was} and is not in the table: nobody else reads its ranges"
     raise NeedsDecision(what, check="`etl run` with that pipeline's conf, which finds out and executes it; then say this again")
 
@@ -121,10 +126,10 @@ def refuse_unrecorded(state: PipelineState, snapshot: Snapshot, settings: Settin
         raise NeedsDecision(what, check="`etl run CONF`, which finds out and goes on; then say this again")
 
 
-def refuse_void(void: Void | None) -> None:
-    """Nothing was stored: somebody came between the look and the hand-over. Raises Owned."""
+def refuse_void(void: Void | None, done: str = "") -> None:
+    """The plan was not stored: somebody came between the look and the hand-over. `done`: what was done before that. Raises Owned."""
     if void:
-        raise Owned(f"the group changed while it was looked at: {void.why}", check="nothing was stored or moved; say it again")
+        raise Owned(f"the group changed while it was looked at: {void.why}", check=f"{done or 'nothing was stored or moved'}; say it again")
 
 
 def refuse_read_by_others(back: Mapping[BrokerPartition, tuple[int, int]], read: Collection[ReadByOthers]) -> None:
@@ -157,3 +162,11 @@ def refuse_setting_theirs_back(plan: Plan | None, committed: Mapping[BrokerParti
                     f"is at {found.offset}, ours is {plan.positions[log]}")
             check = "ownership.mode: join, under which restoring leaves what they read to them, and the next run goes on behind it"
             raise NeedsDecision(what, **log.place, offset=found.offset, check=check)
+
+
+def told_set_back(moves: Mapping[BrokerPartition, tuple[int | None, int]], snapshot: Snapshot, settings: Settings) -> list[str]:
+    """What restoring these offsets (from, to) may come to among members: a sentence for each log that ends before the offset of now."""
+    ends = ends_of(snapshot) if is_member(settings) else {}
+    return [f"{render_log(log)} ends before the offset that goes back: if it was cut below what other members had read, they have what it "
+            f"holds from {to} on, and both would; then set the group's offset to the log's end instead, as the group's own tools do it"
+            for log, (at, to) in sorted(moves.items()) if at is not None and to < (ends.get(log) or 0) < at]

@@ -15,13 +15,13 @@ finds and by the offsets that `moved_offsets` calls uncommitted or moved.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from etl.decisions.acceptance import is_recorded
-from etl.decisions.handing_over import as_if_alone
+from etl.decisions.handing_over import as_if_alone, is_member, stand_as_member
 from etl.decisions.moved_offsets import apart_from, ends_of, seen_once_rebuilt, up_to_date
 from etl.decisions.next_step import NextStep, next_step, repair_of, steps_ahead
 from etl.decisions.offsets_storage import seen_in
@@ -183,7 +183,7 @@ def foresee(snapshot: Snapshot, settings: Settings, *, now_ms: int, has_asked_br
     followed = last.followed if isinstance(last, UpToDate) else {}
     try:
         if isinstance(last, Replay | Supersede):  # its offsets are moved once its rows are in the table, where no other client moved them
-            followed = up_to_date(step.plan or last.plan, seen.committed, settings.source.on_moved, ends_of(seen)).followed
+            followed = _behind(step.plan or last.plan, seen, settings)
         if has_asked_brokers:
             steps_ahead(seen, settings, now_ms=now_ms, uid="unnamed")
     except EtlError as error:
@@ -191,11 +191,24 @@ def foresee(snapshot: Snapshot, settings: Settings, *, now_ms: int, has_asked_br
     return Foreseen(step, undecided=frozenset() if has_asked_brokers else frozenset(followed))
 
 
+def _behind(plan: Plan, seen: Snapshot, settings: Settings) -> Mapping[BrokerPartition, int]:
+    """The offsets that are followed once this plan, which is stored, is in the table. Raises OffsetMoved."""
+    if plan.handed_over is None or not is_member(settings):
+        return up_to_date(plan, seen.committed, settings.source.on_moved, ends_of(seen)).followed
+    if plan.handed_over:
+        stand_as_member(plan, seen.committed, seen.committed.keys(), ends_of(seen))
+    return {}
+
+
 def as_members_see(told: Told, foreseen: Foreseen) -> Told:
     """The difference as it is for runs that are members of the group: an offset that others moved on is what they read."""
     state = foreseen.step.state
     last = state.state if isinstance(state, RebuildFromTable) else state
-    is_theirs = isinstance(last, UpToDate) and told.log in last.passed and told.difference is Difference.MOVED
+    if told.difference is not Difference.MOVED:
+        return told
+    is_behind_stored = isinstance(last, Replay | Supersede) and bool(last.plan.handed_over) and foreseen.refusal is None and (
+        told.committed or 0) > last.plan.positions.get(told.log, 0)
+    is_theirs = is_behind_stored or (isinstance(last, UpToDate) and told.log in last.passed)
     return replace(told, difference=Difference.READ_ON) if is_theirs else told
 
 

@@ -127,7 +127,7 @@ def stand_as_member(
     reset = sorted(passed.keys() & {gone.log for gone in plan.vanished}) if plan.kind is PlanKind.RESET else []
     if reset:
         raise of_another_log(plan, passed[reset[0]].offset, reset[0], None)
-    refuse_beyond(plan, passed, ends)
+    refuse_beyond(plan, passed, ends, is_member=True)
     to = {log: found.offset for log, found in passed.items() if found.offset is not None}
     return UpToDate(plan, {**plan.positions, **to}, tuple(uncommitted), passed=to)
 
@@ -160,7 +160,9 @@ def refuse_in_the_place_of(plan: Plan) -> None:
     Raises NeedsDecision.
     """
     if plan.handed_over is False:
-        what = f"plan {plan.number} is stored, and the next run finds out whether it was handed over"
+        what = f"plan {plan.number} is stored, and " + (
+            "void, since its hand-over was refused: the next run that owns a partition puts another in its place" if plan.is_void
+            else "the next run finds out whether it was handed over")
         raise NeedsDecision(what, check="`etl run CONF`; then say this again")
     if plan.handed_over:
         what = f"plan {plan.number} was handed over and is not in the table: the group's offsets are behind it, and nobody else reads it"
@@ -173,14 +175,14 @@ def refuse_in_the_place_of(plan: Plan) -> None:
 def as_left_to_others(snapshot: Snapshot, plan: Plan | None, settings: Settings) -> Snapshot:
     """The snapshot in which offsets of the group that others moved on are where `plan` left them: nobody sets those back, or the same
     records are read by both. One that its log does not hold, or that may be of a log before a reset, stays as it is; of logs that others
-    own none is ours to judge.
+    own, or that nobody reads for us now, none is ours to judge.
     """
     if not is_member(settings) or plan is None:
         return snapshot
     ends, reset = ends_of(snapshot), {gone.log for gone in plan.vanished} if plan.kind is PlanKind.RESET else set()
     theirs = {
         log: plan.left(log) for log, found in snapshot.committed.items() if log in plan.positions and log not in reset
-        and found.offset is not None and plan.positions[log] < found.offset <= (ends.get(log) or 0)
-        and not is_of_a_later_plan(plan, found)}
+        and found.offset is not None and found.offset > plan.positions[log]
+        and ((end := ends.get(log)) is None or found.offset <= end) and not is_of_a_later_plan(plan, found)}
     theirs |= {log: plan.left(log) for log in plan.positions if snapshot.share and log not in snapshot.share.logs}
     return replace(snapshot, committed={**snapshot.committed, **theirs})

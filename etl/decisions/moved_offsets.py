@@ -31,8 +31,11 @@ def ends_of(snapshot: Snapshot) -> Ends:
     return {**dict.fromkeys((*snapshot.leaderless, *snapshot.owners, *snapshot.paused)), **ends}
 
 
-def refuse_beyond(plan: Plan, moved: Mapping[BrokerPartition, Committed], ends: Ends) -> None:
-    """Raises OffsetMoved for an offset above its log's end, and for one of which nobody can tell, where its topic is read now."""
+def refuse_beyond(plan: Plan, moved: Mapping[BrokerPartition, Committed], ends: Ends, *, is_member: bool = False) -> None:
+    """Raises OffsetMoved for an offset above its log's end, and for one of which nobody can tell, where its topic is read now.
+
+    `is_member`: others may have read up to there, before the log was cut.
+    """
     for log, found in sorted(moved.items()):
         end, ours = ends.get(log), plan.positions[log]
         if found.offset is None or log not in ends or (end is not None and found.offset <= end):
@@ -40,10 +43,14 @@ def refuse_beyond(plan: Plan, moved: Mapping[BrokerPartition, Committed], ends: 
         what = f"somebody else moved a committed offset: it is {found.offset}, ours is {ours}, and "
         if end is None:
             what += f"the partition {log.unled}, so nobody tells whether its log reaches so far"
-            check = f"{log.held_by}; or who set it, and set it back to {ours}: {RESTORE}"
+            check = f"{log.held_by}: the next run goes on once that is known" if is_member else (
+                f"{log.held_by}; or who set it, and set it back to {ours}: {RESTORE}")
         else:
             what += f"the log ends at {end}"
             check = f"which other consumer of this group ran or who set it; set it back to {ours}: {RESTORE}"
+            if is_member:
+                check = (f"whether the log was cut below what other members had read: then they have what it holds from {ours} on, and the "
+                         f"group's offset is to be set to {end}, as the group's own tools do it; if nobody has that, to {ours}: {RESTORE}")
         raise OffsetMoved(what, **log.place, offset=found.offset, check=check)
 
 

@@ -8,21 +8,24 @@ from dataclasses import replace
 import pytest
 
 from etl.commands.as_member import as_member
+from etl.commands.offsets_diff import sides_of
 from etl.commands.offsets_restore import from_commits
 from etl.decisions.among_members import (
-    refuse_beside_members, refuse_left_by, refuse_read_by_others, refuse_setting_theirs_back, taking_over,
+    refuse_beside_members, refuse_left_by, refuse_read_by_others, refuse_setting_theirs_back, taking_over, told_set_back,
 )
 from etl.decisions.backfills.backfilling import Asked
-from etl.decisions.handing_over import as_left_to_others
+from etl.decisions.handing_over import as_left_to_others, refuse_in_the_place_of
 from etl.decisions.next_step import plan_superseding, repair_of, repaired
 from etl.decisions.reconcile import where_we_stand
 from etl.decisions.replaying import plan_replay
+from etl.decisions.restoring import apart
 from etl.decisions.succession import plan_taking_over
 from etl.decisions.taken import taken_from
 from etl.errors import NeedsDecision, OffsetMoved, Owned
-from etl.model.committed import OffsetsStorage
+from etl.model.committed import Committed, OffsetsStorage
 from etl.model.logs import BrokerPartition
 from etl.model.losses import Loss, LossReason, ReadByOthers
+from etl.model.membership import Membership, Share
 from etl.model.snapshot import Supersede, UpToDate
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_state import Outcome
@@ -219,6 +222,44 @@ def test_restored_offsets_are_those_that_went_back_and_none_that_others_moved_on
     refuse_read_by_both(outside, others)
 
 
+def test_a_ledger_that_was_written_anew_before_the_group_changed_is_not_said_to_be_untouched() -> None:
+    outside, others = read_on_by_others()
+    outside.move_offset(B, 1)
+    outside.plans, outside.applied, outside.uid = {}, {}, None
+
+    def meanwhile(step: str, when: When) -> None:
+        if (step, when) == ("store plan", When.BEFORE):
+            others.own(B)
+
+    world = FakeWorld(outside, SETTINGS, meanwhile, member=member_with([A, B]))
+    with as_member(world, SETTINGS) as share, pytest.raises(Owned, match="the group changed while it was looked at") as refused:
+        from_commits(world, replace(world.observe(), share=share), SETTINGS, "restored", "run-1")
+    assert refused.value.check == "the ledger is written anew, and no offset was moved; say it again" and outside.plans
+
+
+def differing(outside: Outside) -> list[tuple[int, str, str]]:
+    """Partition, difference, and what the next run does about it; nothing may stop that one."""
+    sides = sides_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS)
+    assert sides.refusal is None, sides.refusal
+    return [(row["partition"], row["difference"], row["next_run"]) for row in sides.document["rows"]]
+
+
+def test_where_others_read_on_no_client_is_said_to_have_moved_the_offset_and_no_run_to_stop_there() -> None:
+    outside, _ = read_on_by_others()
+    goes_on = "goes on at the offset where the partition is of its share, and names what others read"
+    assert differing(outside) == [(0, "read on by others", goes_on)]
+    outside = handed_over_and_left()
+    others = Others(outside)
+    grow(outside, 2, 0)
+    others.own(A)
+    others.consume(A, 2)
+    outside.owners.clear()
+    executes = "executes the plan"
+    assert differing(outside) == [(0, "read on by others", executes), (1, "plan not appended", executes)]
+    run(outside, [A, B])
+    assert not {place for log, place in outside.rows() if log == A} & others.read[A]
+
+
 def test_a_backfill_of_what_is_missing_leaves_what_others_read_and_one_that_names_it_says_so() -> None:
     outside, _ = read_on_by_others()
     run(outside, [A, B])
@@ -308,6 +349,61 @@ def test_no_pipeline_is_taken_over_whose_newest_plan_was_handed_over_or_may_have
     left = replace(other.plan, number=other.number + 1, handed_over=False)
     for handed_over in (left, replace(left, handed_over=True)):
         with pytest.raises(NeedsDecision, match="nobody else reads its ranges"):
-            refuse_left_by(other, handed_over)
+            refuse_left_by(other, handed_over, {})
     for is_none in (None, replace(left, is_void=True), replace(left, handed_over=None), replace(left, number=other.number)):
-        refuse_left_by(other, is_none)
+        refuse_left_by(other, is_none, {})
+
+
+def test_nor_one_whose_void_plan_has_its_word_beside_the_offsets_all_the_same() -> None:
+    """Its run, not a hand that sets an offset back, finds that out."""
+    other = old_pipeline()
+    assert other.plan
+    share = Share("m", Membership.COORDINATOR, "range", 1, frozenset([A]))
+    void = replace(other.plan, number=other.number + 1, handed_over=False, is_void=True, share=share, offsets_in=OffsetsStorage.KAFKA)
+    seen = {A: Committed(void.positions[A], None, void.word)}
+    with pytest.raises(NeedsDecision, match="was handed over and is not in the table: nobody else reads its ranges"):
+        refuse_left_by(other, void, seen)
+    refuse_left_by(other, void, {A: replace(seen[A], word="")})
+
+
+@pytest.mark.parametrize(("is_void", "why"), [(True, "its hand-over was refused"), (False, "finds out whether it was handed over")])
+def test_a_command_says_of_a_stored_plan_what_is_known_of_its_hand_over(is_void: bool, why: str) -> None:
+    outside = handed_over_and_left()
+    plan = outside.newest_plan()
+    assert plan
+    with pytest.raises(NeedsDecision, match=why):
+        refuse_in_the_place_of(replace(plan, handed_over=False, is_void=is_void))
+
+
+def test_a_log_that_was_cut_below_what_others_read_is_not_read_by_both_whichever_offset_its_group_gets() -> None:
+    outside, _ = read_on_by_others()
+    outside.logs[A].cut(6)
+    with pytest.raises(OffsetMoved) as refused:
+        run(outside, [A, B])
+    assert refused.value.check and "the group's offset is to be set to 6" in refused.value.check
+    seen, newest = FakeWorld(outside, SETTINGS).observe(), outside.newest_plan()
+    assert newest
+    moves = apart(newest, as_left_to_others(seen, newest, SETTINGS))
+    assert moves == {A: (7, 5)}
+    said, = told_set_back(moves, seen, SETTINGS)
+    assert "if it was cut below what other members had read" in said and told_set_back(moves, seen, settings_of()) == []
+    outside.move_offset(A, 6)
+    grow(outside, 1, 0)
+    run(outside, [A, B])
+    stored = outside.newest_plan()
+    assert stored and stored.read_by_others == (ReadByOthers(A, 5, 6),)
+    assert {place for log, place in outside.rows() if log == A} == {*range(5), 6}
+
+
+@pytest.mark.parametrize("nobody_leads", [True, False], ids=["without a leader", "of a topic that the conf names no more"])
+def test_an_offset_that_others_moved_on_is_not_restored_in_a_log_whose_end_nobody_tells(nobody_leads: bool) -> None:
+    outside, _ = read_on_by_others()
+    seen, newest = FakeWorld(outside, SETTINGS).observe(), outside.newest_plan()
+    assert newest and apart(newest, seen) == {A: (7, 5)}
+    left = {log: extent for log, extent in seen.extents.items() if log != A}
+    seen = replace(seen, extents=left, leaderless=frozenset([A]) if nobody_leads else frozenset())
+    assert apart(newest, as_left_to_others(seen, newest, SETTINGS)) == {}
+    if nobody_leads:
+        with pytest.raises(OffsetMoved) as refused:
+            where_we_stand(seen, SETTINGS)
+        assert refused.value.check and "restore" not in refused.value.check

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from etl.edges.spark.session import build_session
 from etl.embedded.cluster import Cluster
 from etl.embedded.spark import set_spark_environment, spark_settings
+from tests.units_of_work import unit_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +26,18 @@ settings.register_profile("random", max_examples=500, deadline=None, suppress_he
 settings.load_profile("gate")
 
 _numbers = itertools.count(1)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist=loadfile`, but for the tests that share a release's servers: workers take units in the order of their first tests."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    scheduling = LoadFileScheduling(config, log)
+    scheduling._split_scope = unit_of
+    return scheduling
 
 
 class TopicFactory(Protocol):

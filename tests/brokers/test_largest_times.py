@@ -10,7 +10,7 @@ from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import SettingsError
 from etl.model.logs import BrokerPartition
-from tests.brokers.stage import JafkaStage, KafkaStage
+from tests.brokers.stage import KafkaStage
 from tests.fakes.batches import Batch, Rec, encode
 
 NOON = 1_750_000_000_000
@@ -20,6 +20,7 @@ LARGE = 700_000
 """Two such batches are two segments."""
 
 
+@pytest.mark.parametrize("stage", ["3.9.1", "4.1.0"], indirect=True)
 @pytest.mark.parametrize(("times", "found"), [
     ((NONE, NONE, LATE, EARLY), None),
     ((NONE, NONE, EARLY, LATE), None),
@@ -27,11 +28,9 @@ LARGE = 700_000
     ((NONE, NONE), 2),
 ], ids=["one is as late", "the last one is", "the last ones have none", "none has any"])
 def test_a_brokers_word_that_nothing_is_that_late_is_believed_by_the_largest_time_of_the_log(
-    stage: KafkaStage | JafkaStage, times: Sequence[int], found: int | None,
+    stage: KafkaStage, times: Sequence[int], found: int | None,
 ) -> None:
     """Of a segment without timestamps it takes the file's own time, and looks at none behind it."""
-    if not isinstance(stage, KafkaStage) or stage.release < (3, 0):
-        pytest.skip("these brokers tell no largest timestamp")
     log = BrokerPartition(f"largest-{abs(hash(tuple(times)))}", 0)
     stage.cluster.create_topic(log.topic, config=SEGMENT)
     broker = stage.cluster.brokers[0]

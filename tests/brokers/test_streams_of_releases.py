@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
+from etl.embedded.releases import JAFKA, RELEASES
 from etl.model.logs import BrokerPartition
 from etl.streams import Consumer, Group, Record
 from tests.brokers.groups import with_consumer_protocol
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
 from tests.brokers.writing import many
 from tests.fakes.group_readers import GroupReader, all_read_once
+
+OLD = (JAFKA, "0.8.2.2")
+"""Those that it is for first."""
 
 
 def polled(consumer: Consumer, count: int) -> list[Record]:
@@ -25,17 +29,17 @@ def polled(consumer: Consumer, count: int) -> list[Record]:
     return found
 
 
+@pytest.mark.parametrize("stage", OLD, indirect=True)
 def test_on_jafka_and_0_8_what_a_foreign_producer_writes_is_given_once_and_a_group_goes_on_where_it_committed(
     stage: KafkaStage | JafkaStage, unused_group: str,
 ) -> None:
-    if is_old(stage):
-        it_gives_what_the_releases_consumer_reads(stage, unused_group)
+    it_gives_what_the_releases_consumer_reads(stage, unused_group)
 
 
 @pytest.mark.brokers
+@pytest.mark.parametrize("stage", [version for version in RELEASES if version not in OLD], indirect=True)
 def test_the_same_holds_on_later_releases(stage: KafkaStage | JafkaStage, unused_group: str) -> None:
-    if not is_old(stage):
-        it_gives_what_the_releases_consumer_reads(stage, unused_group)
+    it_gives_what_the_releases_consumer_reads(stage, unused_group)
 
 
 @pytest.mark.groups
@@ -75,11 +79,6 @@ def it_is_read_once(stage: KafkaStage, group: Group) -> None:
         first.end()
         second.end()
     assert not first.lost_logs and not second.lost_logs
-
-
-def is_old(stage: KafkaStage | JafkaStage) -> bool:
-    """Those that it is for first."""
-    return isinstance(stage, JafkaStage) or stage.release < (0, 9)
 
 
 def it_gives_what_the_releases_consumer_reads(stage: KafkaStage | JafkaStage, group: str) -> None:

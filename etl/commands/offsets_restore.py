@@ -6,7 +6,8 @@ Owns the order: look, so that a person sees what it comes to; then once more whi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -65,7 +66,7 @@ def look(settings: Settings, run_context: RunContext = ALONE) -> Restorable:
 
     Raises what stops a run but moved offsets, and NeedsDecision for physical logs of which only rows are left.
     """
-    with open_world(settings, run_context, name=new_run_id()) as world:
+    with _opened(settings, run_context, new_run_id()) as world:
         return _restorable(world, _seen(world, foreseen_by_command(world.observe(), settings)))
 
 
@@ -77,7 +78,7 @@ def restore(settings: Settings, foreseen: Restorable, reason: str, run_context: 
     if foreseen.lost is Lost.NOTHING:
         return Ruling(foreseen.says[0], {"says": list(foreseen.says), "restored": foreseen.lost.value, "plan": None})
     run_id = new_run_id()
-    with open_world(settings, run_context, name=run_id) as world, world.driving(run_id), as_member(world, settings) as share:
+    with _opened(settings, run_context, run_id) as world, world.driving(run_id), as_member(world, settings) as share:
         snapshot = _seen(world, replace(world.observe(), share=share))
         refuse_beside_members(snapshot, settings)
         refuse_of_others(foreseen.moves, snapshot)
@@ -89,6 +90,14 @@ def restore(settings: Settings, foreseen: Restorable, reason: str, run_context: 
             plan = from_commits(world, snapshot, settings, reason, run_id)
     says = [*told_stored(plan, reason), *foreseen.says]
     return Ruling("\n".join(says), {"says": says, "restored": foreseen.lost.value, "plan": describe_plan(plan, None)})
+
+
+@contextmanager
+def _opened(settings: Settings, run_context: RunContext, run_id: str) -> Iterator[LiveWorld]:
+    """The world, in which what is no offset is written over as one that somebody removed."""
+    with open_world(settings, run_context, name=run_id) as world:
+        world.offsets.group.take_no_number_for_none()
+        yield world
 
 
 def _seen(world: LiveWorld, snapshot: Snapshot) -> Snapshot:

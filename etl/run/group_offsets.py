@@ -32,19 +32,24 @@ class GroupOffsets:
         self._kept = KeptOffsets(settings.group, settings.pipeline)
         self._fenced = FencedCommit(self._kept, tries_for_s=settings.source.timeout_s)
 
-    def committed(self, logs: Iterable[BrokerPartition], cluster: Cluster | None = None) -> dict[BrokerPartition, Committed]:
-        """The offset of each log that has one; `cluster`: where it is open already. Raises SettingsError for brokers that keep none."""
-        asked = list(logs)
+    def committed(
+        self, logs: Iterable[BrokerPartition], cluster: Cluster | None = None, *, behind: Plan | None = None,
+    ) -> dict[BrokerPartition, Committed]:
+        """The offset of each log that has one, `behind` the newest plan; `cluster`: where it is open already.
+
+        Raises SettingsError for brokers that keep none, and as `ConsumerGroup.committed`.
+        """
+        asked, seen = list(logs), behind.seen if behind else {}
         if self.storage is OffsetsStorage.ZOOKEEPER:
-            return self.group.committed(asked)
+            return self.group.committed(asked, seen)
         if cluster is None:
             with self._discovery.open_cluster() as opened:
-                return self.committed(asked, opened)
+                return self.committed(asked, opened, behind=behind)
         self._refuse_too_old(cluster)
         kafka = self._kept.committed(cluster, asked)
         if self.storage is OffsetsStorage.KAFKA:
             return kafka
-        zookeeper = self.group.committed(asked)
+        zookeeper = self.group.committed(asked, {log: found.in_zookeeper for log, found in seen.items()})
         return {log: both(zookeeper.get(log, NOTHING_COMMITTED), kafka.get(log, NOTHING_COMMITTED)) for log in {**zookeeper, **kafka}}
 
     def hand_over(self, plan: Plan, *, unsure: Callable[[], None]) -> Void | None:

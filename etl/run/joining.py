@@ -72,7 +72,9 @@ class Joining:
         self._settle(self._member)
         if self.share is None or self.share.logs:
             return True
-        self._report.add(Outcome.NO_SHARE, "the group has more members than partitions to read, and none of them is ours")
+        self._report.add(
+            Outcome.NO_SHARE, "the group gives this run no partition: it has more members than partitions to read, or one that is gone "
+            "holds them until its session ends")
         return False
 
     def look(self, observe: Callable[[], Snapshot]) -> Snapshot:

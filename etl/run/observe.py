@@ -107,7 +107,7 @@ class Observer:
         is_live = self._backfill is None
         return Seen(Snapshot(
             cluster=called.name, cluster_id=called.cluster_id, extents={}, leaders={}, leaderless=read, topic_ids={}, bytes_per_offset={},
-            committed=self._offsets.committed(logs) if is_live else {}, starts={}, offsets_in=self._offsets.storage,
+            committed=self._offsets.committed(logs, behind=newest) if is_live else {}, starts={}, offsets_in=self._offsets.storage,
             owners=self._group.owners({log.topic for log in read}) if is_live else {},
             live_consumers=self._group.live_consumers() if is_live else (), ledger=ledger, table=table,
             other_pipelines=self._ledger.other_pipelines() if is_live else {}, claims=claims,
@@ -140,7 +140,7 @@ class Observer:
             called = self._discovery.name_of(metadata, ledger.newest)
             logs = [p.log for topic in metadata.topics.values() for p in topic.partitions if _is_read(p.log, claimed, ledger)]
             known = ledger.newest.positions if ledger.newest else ()
-            committed = {} if self._backfill else self._offsets.committed({*logs, *known}, cluster)
+            committed = {} if self._backfill else self._offsets.committed({*logs, *known}, cluster, behind=ledger.newest)
             table = self._table(called.name, ledger, () if self._backfill else metadata.topics)
             found = cluster.extents(logs, isolation=source.isolation, wait_for_leader_s=source.wait_for_leader_s, metadata=metadata)
             in_force = plan_in_force(ledger, table)

@@ -81,7 +81,7 @@ class PlanStore:
             write_mark(self.ledger, replace(plan, handed_over=True) if found is Found.TAKEN else replace(plan, is_void=True))
 
     def _found_out(self, plan: Plan, cluster: Cluster) -> Found:
-        return found_out(plan, self.offsets.committed(plan.offsets_to_hand_over, cluster))
+        return found_out(plan, self.offsets.committed(plan.offsets_to_hand_over, cluster, behind=plan))
 
     def store(self, plan: Plan) -> Void | None:
         """See `world.World`. Refuses a table that cannot be written and a transform that fails: a plan is stored to be executed."""

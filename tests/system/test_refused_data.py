@@ -47,6 +47,10 @@ def test_an_offset_that_somebody_moved_is_named_and_followed_where_policy_says_s
     with pipeline.zookeeper() as client:
         client.set(path, b"13")
         refused(pipeline.run(), 5, "it is 13, ours is 20", "partition 1", "load rows twice")
+        client.set(path, b"13.5")
+        refused(pipeline.run(), 5, "no number: '13.5'", "etl offsets restore CONF --from-table")
+        assert pipeline.door("offsets", "restore", after=["--from-table", "--reason", "who wrote it is known", "--yes"]).code == 0
+        assert pipeline.run().code == 0 and pipeline.committed()[1] == 20
         pipeline.produce(80)
         client.set(path, b"27")
     refused(pipeline.run(), 5, "it is 27, ours is 20", "partition 1", "source.on_moved")

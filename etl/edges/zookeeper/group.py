@@ -11,7 +11,7 @@ from kazoo.exceptions import NoAuthError, RolledBackError, RuntimeInconsistency
 
 from etl.edges.zookeeper.in_flight import Changes, Outcome, children_of_each, ensure_each, outcomes
 from etl.edges.zookeeper.session import OPERATION_BYTES, ZooKeeper, in_requests
-from etl.errors import CommitUnknown, OffsetMoved, PermissionRefused
+from etl.errors import BadOffset, CommitUnknown, OffsetMoved, PermissionRefused
 from etl.model.committed import NOTHING_COMMITTED, Committed
 from etl.model.logs import BrokerPartition, in_order
 from etl.model.plans import Plan
@@ -30,6 +30,7 @@ class ConsumerGroup:
         self._zookeeper = zookeeper
         self._group = GroupPaths(group)
         self._physical = physical
+        self._no_number_is_none = False
 
     def live_consumers(self) -> tuple[str, ...]:
         """Ids of the consumers registered in the group now."""
@@ -41,8 +42,14 @@ class ConsumerGroup:
         payloads = self._zookeeper.read_all([self._group.owner(log) for log in logs])
         return {log: p[0].decode("utf-8", "replace") for log, p in zip(logs, payloads, strict=True) if p}
 
-    def committed(self, logs: Iterable[BrokerPartition]) -> dict[BrokerPartition, Committed]:
-        """The committed offset of each log that has one, and its znode's version. Raises BadOffset on text that is no number."""
+    def committed(
+        self, logs: Iterable[BrokerPartition], seen: Mapping[BrokerPartition, Committed] = {},
+    ) -> dict[BrokerPartition, Committed]:
+        """The committed offset of each log that has one, and its znode's version.
+
+        Raises BadOffset on text that is no number, unless a plan is to write over it (`seen`: what the newest one saw), or whoever asks.
+        It counts for none then.
+        """
         wanted = set(logs)
         asked = [log for log in self._logs_below({log.topic for log in wanted}, self._group.offsets_of) if log in wanted]
         found = {}
@@ -50,9 +57,20 @@ class ConsumerGroup:
             if payload == (b"", 0):
                 found[log] = Committed(None, 0)  # made as a parent or by hand, and never written
             elif payload:
-                path = self._group.offset(log)
-                found[log] = Committed(parse_offset(payload[0], path=path, log=log), payload[1])
+                found[log] = self._read(log, *payload, is_left=seen.get(log) == Committed(None, payload[1]))
         return found
+
+    def take_no_number_for_none(self) -> None:
+        """From now on, for whoever puts our positions in the place of what is there."""
+        self._no_number_is_none = True
+
+    def _read(self, log: BrokerPartition, payload: bytes, version: int, *, is_left: bool) -> Committed:
+        try:
+            return Committed(parse_offset(payload, path=self._group.offset(log), log=log), version)
+        except BadOffset:
+            if is_left or self._no_number_is_none:
+                return Committed(None, version)
+            raise
 
     def logs_with_offsets(self, is_wanted: Callable[[str], bool]) -> set[BrokerPartition]:
         """Every log of the wanted topics that has a znode for a committed offset, whether it is there now or not."""

@@ -36,7 +36,8 @@ def parse_offset(payload: bytes, *, path: str, log: BrokerPartition) -> int:
     text = payload.decode("latin-1")
     if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= MAX_OFFSET):
         what = f"the committed offset is no number: {text[:40]!r}"
-        check = "who wrote that znode; set it to the next offset to read, as plain decimal text"
+        check = ("who wrote that znode; where the pipeline has a plan `etl offsets restore CONF --from-table --reason ...` writes its "
+                 "position there, before that set it to the next offset to read, as plain decimal text")
         raise BadOffset(what, **log.place, znode=path, check=check)
     return int(text)
 

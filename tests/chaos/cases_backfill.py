@@ -21,6 +21,8 @@ from tests.system.driving import Pipeline
 
 PARTITIONS, RECORDS, PLANS = 4, 400, 10
 KILLS = 10
+_MANY_RECORDS, _PLANS_BEYOND_THE_KILLS = 3200, 80
+"""So many plans that they last longer than the kills."""
 NAME = "old"
 _MANY = 20
 """So many times in a row an outcome is not told one by one."""
@@ -52,10 +54,8 @@ def at_verb(stage: Stage, *, verb: str) -> Told:
 
 def many_times(stage: Stage) -> Told:
     """Killed, with its JVM and workers, at ten random moments; then once more to its end. No range is fetched again but by a kill."""
-    # so many plans that they last longer than the kills
-    times, least_s, most_s = (2, 2.0, 20.0) if stage.writes.takes_spark else (8, 1.0, 3.0)
-    pipeline = begun_late(stage.pipeline(PARTITIONS), times * RECORDS, plans=times * PLANS)
-    found, last = killed_at_random(pipeline, times * RECORDS, KILLS, least_s=least_s, most_s=most_s, rest_at_once=True)
+    pipeline = begun_late(stage.pipeline(PARTITIONS), _MANY_RECORDS, plans=_PLANS_BEYOND_THE_KILLS)
+    found, last = killed_at_random(pipeline, _MANY_RECORDS, KILLS, least_s=0.0, most_s=2.0, each_loads_some=True)
     assert found["killed"] == KILLS, f"it was whole before the last kill: {found}"
     assert pipeline.door("verify").code == 0
     told = f"{', '.join(f'{count} {how}' for how, count in sorted(found.items()))}; the last: {last}"
@@ -73,22 +73,26 @@ def begun_late(pipeline: Pipeline, records: int, *, plans: int = PLANS, is_there
 
 
 def killed_at_random(
-    pipeline: Pipeline, records: int, kills: int, *, least_s: float = 2.0, most_s: float = 20.0, rest_at_once: bool = False,
+    pipeline: Pipeline, records: int, kills: int, *, least_s: float = 2.0, most_s: float = 20.0, each_loads_some: bool = False,
 ) -> tuple[Counter[str], str]:
-    """What came of the kills, and what the last run said, which is of one plan where the rest is loaded at once.
+    """What came of the kills, and what the last run said. Raises AssertionError where a range was fetched again without a kill.
 
-    Raises AssertionError where a range was fetched again without a kill.
+    `each_loads_some`: the moments are counted from a run's first commit on, and the last run loads the rest at once, so that it depends on
+    no machine's speed that kills come amid the work, and that it ends.
     """
     chance, found, begun = random.Random(11), Counter[str](), list[list[int]]()
     door = (*door_of(records), "--log-format", "json")
     for _ in range(kills):
         with Driver(pipeline, door=door) as driver:
+            if each_loads_some:
+                there = commits(pipeline)
+                driver.wait_for("its first plan", lambda: commits(pipeline) > there)
             time.sleep(chance.uniform(least_s, most_s))  # the moment of a kill is what is played; nothing waits for anything
             is_killed = driver.process.poll() is None
             said = driver.killed() if is_killed else driver.wait()
         begun.append(plans_begun(said.err))
         found["killed" if is_killed else "ended before"] += 1
-    if rest_at_once:
+    if each_loads_some:
         del pipeline.settings["limits"]
     with Driver(pipeline, door=door) as driver:
         last = driver.wait()
@@ -100,6 +104,11 @@ def killed_at_random(
     found["plans"] = len({plan for some in begun for plan in some})
     found["fetches"] = sum(map(len, begun))
     return found, _without_repeats(said_in_short(last))
+
+
+def commits(pipeline: Pipeline) -> int:
+    """How many there are in the table's log."""
+    return len(list((pipeline.table / "_delta_log").glob("*.json")))
 
 
 def _without_repeats(outcomes: str) -> str:

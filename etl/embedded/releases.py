@@ -59,6 +59,7 @@ _KRAFT = {
     "broker.heartbeat.interval.ms": "500", "broker.session.timeout.ms": "4000",  # a broker that was killed is taken back behind it
     "group.consumer.heartbeat.interval.ms": "500", "group.consumer.min.heartbeat.interval.ms": "500",  # members are told within a second
     "group.consumer.session.timeout.ms": "6000", "group.consumer.min.session.timeout.ms": "6000",  # and missed within seconds
+    "group.consumer.max.session.timeout.ms": "300000",  # unless a group says otherwise
     "controller.listener.names": "CONTROLLER", "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
 }
 _JAFKA = {

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from kafka.admin import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from etl.edges.brokers.coordinator import CoordinatedMember
 from etl.edges.brokers.member_state import MemberTerms
@@ -45,6 +45,13 @@ def with_consumer_protocol(cluster: Cluster) -> None:
         return True
 
     assert wait_until(is_on, WITHIN_S), "the feature is on, and the broker does not know it"
+
+
+def with_session(cluster: Cluster, group: str, seconds: int) -> None:
+    """Have a coordinator wait so long for members of one group of the consumer protocol, which do not say that themselves."""
+    wanted = ConfigResource(ConfigResourceType.GROUP, group, {"consumer.session.timeout.ms": str(seconds * 1000)})
+    with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
+        assert admin.alter_configs([wanted]) == {"group": {group: "OK"}}
 
 
 @dataclass

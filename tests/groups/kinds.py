@@ -67,6 +67,12 @@ class Kind:
         return JavaConsumers(stage.java, group, topic, {key.replace(".", "_"): value for key, value in self.settings.items()})
 
 
+def _by_librdkafka(kind: Kind) -> Kind:
+    theirs = {"partition.assignment.strategy": "range"} if "strategy" in kind.ownership else {}
+    name = f"{kind.version} librdkafka {kind.name.partition(' ')[2]}"
+    return Kind(name, kind.version, kind.ownership, {**kind.settings, **theirs}, by_librdkafka=True)
+
+
 def _classic(version: str, strategy: str, assignor: str) -> Kind:
     ours = {"membership": "coordinator", "strategy": strategy, "session_timeout_s": SESSION_S, "rebalance_timeout_s": 20}
     theirs = {**_SESSION, "partition.assignment.strategy": _ASSIGNORS + assignor}
@@ -78,12 +84,9 @@ OLD = (Kind(JAFKA, JAFKA), Kind("0.8.2.2", "0.8.2.2"))
 CONSUMER_PROTOCOL = Kind(
     "4.1.0 consumer", "4.1.0", {"membership": "coordinator", "protocol": "consumer", "rebalance_timeout_s": 20},
     {"group.protocol": "consumer"})
-COORDINATED = (
+BY_JAVA = (
     _classic("0.9.0.1", "range", "RangeAssignor"), _classic("2.8.2", "cooperative-sticky", "CooperativeStickyAssignor"),
-    _classic("3.9.1", "range", "RangeAssignor"),
-    Kind("3.9.1 librdkafka", "3.9.1", _classic("3.9.1", "range", "").ownership, {**_SESSION, "partition.assignment.strategy": "range"},
-         by_librdkafka=True),
-    _classic("4.1.0", "range", "RangeAssignor"),
-    CONSUMER_PROTOCOL,
-)
+    _classic("3.9.1", "range", "RangeAssignor"), _classic("4.1.0", "range", "RangeAssignor"), CONSUMER_PROTOCOL)
 """Kafka's own consumers, in the group's coordinator."""
+BY_LIBRDKAFKA = tuple(map(_by_librdkafka, BY_JAVA[2:]))
+"""confluent-kafka's consumers there."""

@@ -12,13 +12,12 @@ import pytest
 from etl.embedded.server import wait_until
 from tests.brokers.compiling import number_of
 from tests.brokers.stage import PARTITIONS
-from tests.groups.kinds import COORDINATED
+from tests.groups.kinds import BY_JAVA
 from tests.groups.others import JavaConsumers
 from tests.groups.shared import WITHIN_S, Shared
 
 HALF = PARTITIONS // 2
 Make = Callable[..., Shared]
-BY_JAVA = [kind for kind in COORDINATED if not kind.by_librdkafka]
 CLASSIC = [kind for kind in BY_JAVA if kind.ownership.get("protocol") is None]
 with_static = pytest.mark.parametrize(
     "kind", [kind for kind in CLASSIC if number_of(kind.version) >= (2, 3)], ids=lambda kind: kind.name, indirect=True)

@@ -15,20 +15,24 @@ import pytest
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
 from tests.chaos.holding import Hold
 from tests.groups.flow import Flow
-from tests.groups.kinds import COORDINATED, OLD
+from tests.groups.kinds import BY_JAVA, BY_LIBRDKAFKA, OLD
 from tests.groups.run_at_points import IN_TWO_STEPS, POINTS
 from tests.groups.shared import Shared
 
 HALF = PARTITIONS // 2
 RUNS = 10
 Make = Callable[..., Shared]
-in_each = pytest.mark.parametrize("kind", [*OLD, *COORDINATED], ids=lambda kind: kind.name, indirect=True)
-KILLS = [pytest.param(kind, point, id=f"{kind.name} {point}")
-         for kind in (*OLD, *COORDINATED) for point in (*POINTS, *(() if kind.is_old else IN_TWO_STEPS))]
+in_each = pytest.mark.parametrize("kind", [*OLD, *BY_JAVA], ids=lambda kind: kind.name, indirect=True)
+SOME_POINTS = ("claimed", *IN_TWO_STEPS, "handed-over", "fetched", "appended")
+"""At which a run is killed beside librdkafka's consumers, which ask a coordinator what Java's do."""
+KILLS = [
+    *(pytest.param(kind, point, id=f"{kind.name} {point}")
+      for kind in (*OLD, *BY_JAVA) for point in (*POINTS, *(() if kind.is_old else IN_TWO_STEPS))),
+    *(pytest.param(kind, point, id=f"{kind.name} {point}") for kind in BY_LIBRDKAFKA for point in SOME_POINTS)]
 JAFKA_KIND, KAFKA_KIND = OLD
 ROUND_ROBIN = {"strategy": "roundrobin"}
 WAYS: list[Any] = [
-    *(pytest.param(kind, {}, {}, id=kind.name) for kind in (*OLD, *COORDINATED)),
+    *(pytest.param(kind, {}, {}, id=kind.name) for kind in (*OLD, *BY_JAVA, *BY_LIBRDKAFKA)),
     pytest.param(JAFKA_KIND, {"threads": 2}, {"threads": 3}, id="jafka-3.0.6 threads"),
     pytest.param(KAFKA_KIND, {"threads": 2}, {"threads": 3}, id="0.8.2.2 threads"),
     pytest.param(KAFKA_KIND, ROUND_ROBIN, ROUND_ROBIN, id="0.8.2.2 roundrobin"),

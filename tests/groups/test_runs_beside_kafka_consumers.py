@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 from etl.embedded.server import wait_until
 from tests.brokers.compiling import number_of
 from tests.brokers.stage import PARTITIONS
+from tests.brokers.writing import ForeignPipeline
 from tests.groups.kinds import BY_JAVA
 from tests.groups.others import JavaConsumers
 from tests.groups.shared import WITHIN_S, Shared
@@ -84,16 +86,22 @@ def test_a_run_beside_consumers_with_another_strategy_ends_with_exit_2_and_they_
     shared.end()
 
 
+def of_little_patience(pipeline: ForeignPipeline) -> ForeignPipeline:
+    """The same one, which waits two seconds for its share."""
+    ownership = {**pipeline.settings["ownership"], "join_timeout_s": 2}
+    return dataclasses.replace(pipeline, settings={**pipeline.settings, "ownership": ownership})
+
+
 @of_classic
 def test_a_run_that_waits_for_a_consumer_in_vain_ends_with_exit_4_and_leaves_the_group_to_it(make: Make) -> None:
     """One that stands still and whose session is not over keeps a classic group from dividing its logs."""
-    shared = make(join_timeout_s=2)
+    shared = make()
     shared.enter("a")
     shared.are_owned()
     process = java_of(shared).clients.pid
     os.kill(process, signal.SIGSTOP)
     try:
-        said = shared.pipeline.run()
+        said = of_little_patience(shared.pipeline).run()
     finally:
         os.kill(process, signal.SIGCONT)
     assert said.code == 4 and "did not settle within 2 s" in said.err, said.err

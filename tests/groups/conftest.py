@@ -14,13 +14,17 @@ from tests.groups.kinds import Kind
 from tests.groups.shared import Shared, sharing
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever is tried in one kind of group comes to one worker, which has its servers."""
+    """Whatever is tried in one kind of group, or on one release, comes to one worker, which has its servers: said before xdist asks."""
     for item in items:
         found = getattr(item, "callspec", None)
-        kind = found.params.get("kind") if found else None
+        params = found.params if found else {}
+        kind, release = params.get("kind"), params.get("stage")
         if isinstance(kind, Kind):
             item.add_marker(pytest.mark.xdist_group(kind.name))
+        elif release:
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {release}"))
 
 
 @pytest.fixture(scope="module")

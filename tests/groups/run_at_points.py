@@ -22,8 +22,8 @@ from etl.edges.brokers.member_state import MemberState
 from etl.edges.zookeeper.members import GroupMembers
 from etl.edges.zookeeper.membership import ZooKeeperMember
 from etl.edges.zookeeper.rebalance import Rebalance
+from etl.edges.zookeeper.session import ZooKeeper
 from etl.run.group_offsets import GroupOffsets
-from etl.run.world import World
 
 _BEFORE_VERB = {
     "store": "storing", "hand_over": "stored", "claiming": "handed-over", "fetch": "fetching", "append": "fetched", "record": "appended",
@@ -42,12 +42,12 @@ IN_TWO_STEPS = ("stored", "committed")
 class Watched:
     """A world that says which verb is next."""
 
-    def __init__(self, world: World, at: Callable[[str], None]) -> None:
+    def __init__(self, world: Any, at: Callable[[str, str], None]) -> None:
         self._world, self._at = world, at
 
     def __getattr__(self, name: str) -> Any:
         if name in _BEFORE_VERB:
-            self._at(_BEFORE_VERB[name])
+            self._at(_BEFORE_VERB[name], _session_of(self._world.zookeeper))
         return getattr(self._world, name)
 
 
@@ -89,17 +89,15 @@ def _before(call: Callable[..., Any], at: Callable[[], None]) -> Callable[..., A
 def _behind(call: Callable[..., Any], at: Callable[[str], None]) -> Callable[..., Any]:
     def called(it: Any, *given: Any, **named: Any) -> Any:
         found = call(it, *given, **named)
-        at(_session_of(it))
+        at(_session_of(it._zookeeper) if isinstance(it, ZooKeeperMember) else "")
         return found
 
     return called
 
 
-def _session_of(member: Any) -> str:
+def _session_of(zookeeper: ZooKeeper) -> str:
     """As another client of ZooKeeper could take it over."""
-    if not isinstance(member, ZooKeeperMember):
-        return ""
-    session, password = member._zookeeper.client.client_id
+    session, password = zookeeper.client.client_id
     return f"{session} {password.hex()}"
 
 

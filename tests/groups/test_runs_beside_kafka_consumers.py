@@ -16,7 +16,7 @@ from tests.brokers.stage import PARTITIONS
 from tests.brokers.writing import ForeignPipeline
 from tests.groups.kinds import BY_JAVA
 from tests.groups.others import JavaConsumers
-from tests.groups.shared import WITHIN_S, Shared
+from tests.groups.shared import WITHIN_S, Shared, end_session
 
 HALF = PARTITIONS // 2
 Make = Callable[..., Shared]
@@ -24,6 +24,7 @@ CLASSIC = [kind for kind in BY_JAVA if kind.ownership.get("protocol") is None]
 with_static = pytest.mark.parametrize(
     "kind", [kind for kind in CLASSIC if number_of(kind.version) >= (2, 3)], ids=lambda kind: kind.name, indirect=True)
 """By the consumer protocol nobody takes the name of a member that is there (111)."""
+of_each = pytest.mark.parametrize("kind", BY_JAVA, ids=lambda kind: kind.name, indirect=True)
 of_classic = pytest.mark.parametrize("kind", CLASSIC, ids=lambda kind: kind.name, indirect=True)
 
 
@@ -40,6 +41,25 @@ def under_our_name(shared: Shared, name: str) -> Iterator[None]:
     assert wait_until(lambda: len(java.clients.owns("thief")) == HALF, WITHIN_S), "it has what was ours"
     yield
     shared.read += java.clients.exit("thief")
+
+
+@of_each
+def test_a_run_whose_session_ends_before_each_of_three_hand_overs_ends_with_exit_6_and_the_others_have_all_again(make: Make) -> None:
+    """Its session with ZooKeeper, where its plans and its lock are."""
+    shared = make()
+    shared.enter("a")
+    with shared.running("claimed", "storing") as run:
+        for times in (1, 2, 3):
+            run.comes_to("claimed", times)
+            shared.send(8)
+            run.goes_on_once("claimed")
+            end_session(shared.pipeline.cluster.zookeeper_connect, run.comes_to("storing", times))
+            run.goes_on_once("storing")
+        said = run.wait()
+    assert said.code == 6, said.out
+    shared.are_owned()
+    shared.others_read_the_rest()
+    shared.end()
 
 
 @with_static

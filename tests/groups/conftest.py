@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.brokers.stage import JafkaStage, KafkaStage
-from tests.groups.kinds import Kind
+from tests.groups.kinds import BY_JAVA, BY_LIBRDKAFKA, OLD, Kind
 from tests.groups.shared import Shared, sharing
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever is tried in one kind of group, or on one release, comes to one worker, which has its servers: said before xdist asks."""
-    for item in items:
-        found = getattr(item, "callspec", None)
-        params = found.params if found else {}
-        kind, release = params.get("kind"), params.get("stage")
-        if isinstance(kind, Kind):
-            item.add_marker(pytest.mark.xdist_group(kind.name))
-        elif release:
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {release}"))
+_KIND = re.compile(rf"[\[-]({'|'.join(re.escape(kind.name) for kind in (*OLD, *BY_JAVA, *BY_LIBRDKAFKA))})[ \]]")
+
+
+class ByServers(LoadScopeScheduling):
+    """Whatever is tried in one kind of group comes to one worker, which has its servers.
+
+    Marks of `xdist_group` tell xdist 3.8 nothing under pytest 9.2, which keeps the names of tests elsewhere.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        found = _KIND.search(nodeid)
+        return found[1] if found else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+    """Under `--dist=loadgroup`."""
+    return ByServers(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.fixture(scope="module")

@@ -6,35 +6,33 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.brokers.stage import JafkaStage, KafkaStage
 from tests.groups.kinds import BY_JAVA, BY_LIBRDKAFKA, OLD, Kind
 from tests.groups.shared import Shared, sharing
 
-
 _KIND = re.compile(rf"[\[-]({'|'.join(re.escape(kind.name) for kind in (*OLD, *BY_JAVA, *BY_LIBRDKAFKA))})[ \]]")
 
 
-class ByServers(LoadScopeScheduling):
-    """Whatever is tried in one kind of group comes to one worker, which has its servers.
-
-    Marks of `xdist_group` tell xdist 3.8 nothing under pytest 9.2, which keeps the names of tests elsewhere.
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        found = _KIND.search(nodeid)
-        return found[1] if found else nodeid
+def servers_of(nodeid: str) -> str:
+    """What is tried by the same ones has the same name. Marks of `xdist_group` tell xdist 3.8 nothing under pytest 9.2."""
+    found = _KIND.search(nodeid)
+    return found[1] if found else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
-    """Under `--dist=loadgroup`."""
-    return ByServers(config, log) if config.getvalue("dist") == "loadgroup" else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Under `--dist=loadgroup` whatever is tried in one kind of group comes to one worker, which has its servers."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = servers_of
+    return scheduler
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from etl.streams.groups import Group, Listener, by_filter, by_names
 from etl.streams.in_use import InUse
 from etl.streams.kept import Kept
 from etl.streams.opened import Opened, open_cluster
-from etl.streams.positions import Positions
+from etl.streams.positions import Positions, refuse_no_offset
 from etl.streams.records import Decoder, Record
 from etl.streams.subscribed import Subscribed
 
@@ -92,10 +92,13 @@ class Consumer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:  # it may not have come to all that was handed out
+            self._group.commit_by_itself_no_more()
         self.close()
 
     def close(self) -> None:
-        """Leave the group, and hang up. Commits nothing but where that is done by itself. May be called again."""
+        """Leave the group, and hang up. Commits nothing but where that is done by itself, and then what was handed out, not where an
+        error ends the `with` block. May be called again."""
         if not self._in_use.is_closed:
             with self._alone(nests=False):
                 try:
@@ -195,7 +198,7 @@ class Consumer:
             return self._at.position(BrokerPartition(*log))
 
     def seek(self, log: Log, offset: int) -> None:
-        """Go on at this offset. Raises NotAssigned, ValueError for one below 0; one outside of the log is told by `poll`."""
+        """Go on at this offset. Raises NotAssigned, ValueError for what is none; one outside of the log is told by `poll`."""
         with self._alone():
             self._at.seek(BrokerPartition(*log), offset)
 
@@ -225,11 +228,13 @@ class Consumer:
         """Store next offsets for the group; None: the positions of all that are assigned and were polled or sought.
 
         Raises OffsetMoved where another client moved one in ZooKeeper since it was read, Owned while the group has members with its
-        coordinator, CommitUnknown where no answer came, SettingsError without a group. A member gets MembershipLost once the share by
-        which it read is over, and NotAssigned for what is not in it: then nothing of it is committed.
+        coordinator, CommitUnknown where no answer came, SettingsError without a group, ValueError for what is no offset. A member gets
+        MembershipLost once the share by which it read is over, and NotAssigned for what is not in it: then nothing of it is committed.
         """
         with self._alone():
             self._group_offsets()
+            for offset in (offsets or {}).values():
+                refuse_no_offset(offset)
             wanted = self._at.done() if offsets is None else {BrokerPartition(*log): offset for log, offset in offsets.items()}
             if wanted:
                 self._group.commit(wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -19,6 +20,16 @@ from etl.streams.records import Answer, Decoder, Record, records_of
 from etl.streams.rotation import Rotation
 
 _END_OF_ALL = 2**63 - 1
+
+
+def refuse_no_offset(offset: int) -> None:
+    """Raises ValueError for what no log has a place at: other clients of the group could not go on there."""
+    try:
+        number = operator.index(offset)
+    except TypeError:
+        number = -1
+    if not 0 <= number < _END_OF_ALL:
+        raise ValueError(f"{offset!r} is no offset, which is a whole number from 0 on")
 
 
 class Positions:
@@ -46,8 +57,9 @@ class Positions:
         return self.known[log]
 
     def seek(self, log: BrokerPartition, offset: int) -> None:
-        """Raises NotAssigned, ValueError for an offset below 0."""
+        """Raises NotAssigned, and as `refuse_no_offset`."""
         self._refuse_foreign([log])
+        refuse_no_offset(offset)
         sizes, before = self._sizes, self._walks.get(log)
         cursor = Cursor(OffsetRange(log, offset, _END_OF_ALL), isolation=sizes.isolation,
                         fetch_max_bytes=sizes.share(len(self.rotation.assigned)), fetch_limit_bytes=sizes.fetch_limit_bytes)

@@ -34,6 +34,7 @@ class Subscribed:
     def __init__(self, opened: Opened, positions: Positions) -> None:
         self._group, self._kept, self._open_member, self._at = opened.group, opened.kept, opened.open_member, positions
         self._wanted: Subscription | None = None
+        self._commits_by_itself = opened.group is not None and opened.group.auto_commit_s is not None
         self._listener = Listener()
         self._member: GroupMember | None = None
         self._one_at_a_time = threading.RLock()
@@ -85,6 +86,10 @@ class Subscribed:
             self._forget()
             self._wanted = None
 
+    def commit_by_itself_no_more(self) -> None:
+        """The program failed amid what it was given: its next start is to be given it again."""
+        self._commits_by_itself = False
+
     def tend(self) -> None:
         """Before each poll hands out anything: join, let go, take, commit; whatever is due."""
         if self._wanted is None or self._group is None:
@@ -135,7 +140,7 @@ class Subscribed:
             return
         self._at.stop(mine)
         try:
-            if self._group is not None and self._group.auto_commit_s is not None:
+            if self._commits_by_itself:
                 if offsets := {log: offset for log, offset in self._at.done().items() if log in mine}:
                     self.commit(offsets)
             self._listener.revoked(mine)

@@ -196,6 +196,28 @@ def test_nothing_is_committed_by_itself_unless_that_was_asked_for(broker: FakeCo
     assert sum(offset for offset, _ in broker.world.committed.values()) == 4, "and all of it when it closes"
 
 
+def test_what_a_failing_program_was_at_is_not_committed_by_itself(broker: FakeCoordinator) -> None:
+    """It may not have come to all that the last poll handed out, and the next one is to be given it."""
+    more(broker)
+    with pytest.raises(ZeroDivisionError), opened(broker, group={"auto_commit_s": 60.0}) as consumer:
+        consumer.subscribe(["clicks"])
+        assert 1 / (len(polled(consumer, 3, most=3)) - 3)
+    assert not broker.world.committed
+
+
+@pytest.mark.parametrize("offset", [-1, 3.5, "3", 2**63], ids=str)
+def test_what_is_no_offset_is_neither_sought_nor_committed(broker: FakeCoordinator, offset: Any) -> None:
+    """Old consumers die of a znode that holds no number."""
+    more(broker)
+    with opened(broker) as consumer:
+        consumer.assign(LOGS[:1])
+        with pytest.raises(ValueError, match="no offset"):
+            consumer.commit({LOGS[0]: offset})
+        with pytest.raises(ValueError, match="no offset"):
+            consumer.seek(LOGS[0], offset)
+    assert not broker.world.committed
+
+
 def test_a_listener_may_commit_and_seek_and_may_not_poll(broker: FakeCoordinator) -> None:
     more(broker)
 

@@ -31,7 +31,7 @@ from etl.decisions.moved_offsets import (
 )
 from etl.decisions.start import starts_of
 from etl.errors import NeedsDecision
-from etl.model.committed import NOTHING_COMMITTED, Committed
+from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.losses import ReadByOthers
@@ -89,23 +89,25 @@ def as_if_alone(snapshot: Snapshot, settings: Settings) -> Snapshot:
 
 def standing_of_member(
     state: PipelineState, known: Plan | None, committed: Mapping[BrokerPartition, Committed], owned: Collection[BrokerPartition],
-    ends: Ends,
+    ends: Ends, storage: OffsetsStorage,
 ) -> PipelineState:
     """The state by ledger and table, with what the offsets of owned logs add to it. `known`: the newest plan that the ledger has."""
     if isinstance(state, UpToDate):
-        return stand_as_member(state.last, committed, owned, ends)
+        return stand_as_member(state.last, committed, owned, ends, storage=storage)
     if isinstance(state, RebuildFromTable):
         seen = seen_once_rebuilt(state.plan, known, committed)
-        return replace(state, state=stand_as_member(seen, committed, owned, ends, is_rebuilt=True))
+        return replace(state, state=stand_as_member(seen, committed, owned, ends, storage=storage, is_rebuilt=True))
     return state
 
 
 def stand_as_member(
-    plan: Plan, committed: Mapping[BrokerPartition, Committed], owned: Collection[BrokerPartition], ends: Ends, *, is_rebuilt: bool = False,
+    plan: Plan, committed: Mapping[BrokerPartition, Committed], owned: Collection[BrokerPartition], ends: Ends, *,
+    storage: OffsetsStorage | None = None, is_rebuilt: bool = False,
 ) -> UpToDate:
     """Where a member stands behind `plan`, which is in the table, by the offsets of the logs that it owns; see the module's table.
 
-    `is_rebuilt`: the ledger was lost, and the plan's `seen` are offsets that came back with an old copy of it. Raises OffsetMoved.
+    `storage`: where the offsets are from; `is_rebuilt`: the ledger was lost, and the plan's `seen` are offsets that came back with an old
+    copy of it. Raises OffsetMoved.
     """
     uncommitted, passed, back = [], dict[BrokerPartition, Committed](), dict[BrokerPartition, Committed]()
     moves_later = is_rebuilt or (plan.moves_offsets and plan.handed_over is None)
@@ -120,7 +122,7 @@ def stand_as_member(
         else:
             passed[log] = found
     if back:
-        raise moved_offset(plan, back, min(back))
+        raise moved_offset(plan, back, min(back), storage)
     for log, found in passed.items():
         if is_of_a_later_plan(plan, found):
             raise of_a_lost_plan(plan, found, log)

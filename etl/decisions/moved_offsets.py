@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from etl.decisions.identity.made_again import accept_command
 from etl.decisions.offsets_storage import dropped_from, place_moved, plan_that_moved
 from etl.errors import OffsetMoved
-from etl.model.committed import NOTHING_COMMITTED, Committed
+from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Snapshot, UpToDate
@@ -87,12 +88,23 @@ def of_a_lost_plan(plan: Plan, found: Committed, log: BrokerPartition) -> Offset
     return OffsetMoved(what, **log.place, offset=found.offset, check=check)
 
 
-def moved_offset(plan: Plan, moved: Mapping[BrokerPartition, Committed], log: BrokerPartition) -> OffsetMoved:
-    """The error for offsets that are not followed, by policy or because they went backwards; `log` is the one that is named."""
+def moved_offset(
+    plan: Plan, moved: Mapping[BrokerPartition, Committed], log: BrokerPartition, storage: OffsetsStorage | None = None,
+) -> OffsetMoved:
+    """The error for offsets that are not followed, by policy or because they went backwards; `log` is the one that is named.
+
+    `storage`: where members look for them now.
+    """
     found, ours, others = moved[log].offset, plan.positions[log], len(moved) - 1
-    what = f"somebody else {'removed' if found is None else 'moved'} a committed offset: it is {found}, ours is {ours}"
-    if others:
-        what += f" (and {others} more)"
+    more = f" (and {others} more)" if others else ""
+    if storage and plan.offsets_in is not storage:
+        before = plan.offsets_in.value
+        what = (f"offsets.storage is {storage.value} now, and was {before} when plan {plan.number} was made: the group's offset there is "
+                f"{found}, ours is {ours}{more}")
+        check = (f"that no member of the group in {before} has read on since: a last run with offsets.storage: {before} goes on behind "
+                 f"what they read; once they are stopped, {RESTORE} sets the positions in the new place")
+        return OffsetMoved(what, **log.place, offset=found, check=check)
+    what = f"somebody else {'removed' if found is None else 'moved'} a committed offset: it is {found}, ours is {ours}{more}"
     if is_read_on_by_others(plan, log, moved[log]):
         check = ("ownership.mode: join, under which this pipeline's runs were members of the group: they go on behind what other members "
                  "read since, and name it. Set back, it would be read by both; under source.on_moved: follow it is told lost")
@@ -100,6 +112,9 @@ def moved_offset(plan: Plan, moved: Mapping[BrokerPartition, Committed], log: Br
     check = f"which other consumer of this group ran or who set it; set it back to {ours} ({RESTORE})"
     check += ", or allow it with source.on_moved: follow" if found is not None and found > ours else (
         ": to follow it would load rows twice")
+    if found is None and plan.offsets_in is not OffsetsStorage.ZOOKEEPER:
+        check += ("; a topic that is deleted takes its offsets in Kafka with it: one that was made again is gone on with by "
+                  f"{accept_command([log.topic])}")
     return OffsetMoved(what, **log.place, offset=found, check=check)
 
 

@@ -97,7 +97,7 @@ def reconcile(
     refuse_what_others_did(table, ledger.acknowledged, on_rows_removed)
     found = compare(ledger, table, place)
     if owned is not None:
-        return standing_of_member(found, ledger.newest, committed, owned, ends)
+        return standing_of_member(found, ledger.newest, committed, owned, ends, storage)
     if isinstance(found, UpToDate):
         return up_to_date(seen_in(storage, found.last), committed, on_moved, ends)
     if isinstance(found, RebuildFromTable):

@@ -9,6 +9,7 @@ from typing import TypeVar
 from etl.decisions.backfills.backfill_plans import backfill_plan_instead
 from etl.decisions.byte_positions.misplaced_offsets import refuse_named
 from etl.decisions.handing_over import before, is_never_handed_over, of_member, read_by_others, stand_as_member
+from etl.decisions.identity.made_again import gone_for_good
 from etl.decisions.moved_offsets import ends_of
 from etl.decisions.open_hand_overs import refuse_untold
 from etl.decisions.plan import plan_from, reading_of
@@ -58,21 +59,23 @@ def plan_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, no
 def handed_over_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
     """The same of a plan that was handed over: its ranges without what is gone or skipped, and no offset more.
 
-    What lies behind them is not ours, and what lies in them nobody else will read. Raises DataLoss where policy says `fail`, SettingsError
-    for a skip that it does not hold.
+    What lies behind them is not ours, and what lies in them nobody else will read; of a topic that was deleted, or made again since,
+    nothing is left. Raises DataLoss where policy says `fail` and nobody skipped what expired, SettingsError for a skip that it does
+    not hold.
     """
     old, table = state.plan, snapshot.table
-    lives = old.log_epochs
-    gone = [Loss(r.log, r.from_offset, r.until_offset, LossReason.SKIPPED, lives.get(r.log, 0))
-            for r in old.ranges if r.log.topic in snapshot.gone_topics]
+    lives, ended = old.log_epochs, gone_for_good(old, snapshot)
+    gone = [Loss(r.log, r.from_offset, r.until_offset, LossReason.SKIPPED, lives.get(r.log, 0)) for r in old.ranges if r.log.topic in ended]
     skipped = [replace(skip, log_epoch=lives.get(skip.log, 0)) for skip in state.skipped]
     for skip in skipped:
         refuse_named(skip.log, skip.until_offset, snapshot, key="--skip")
-    lost = [*skipped, *(part for one in (*gone, *_expired(old, snapshot, settings)) for part in _without([one], skipped))]
-    ranges = tuple(replace(r, leader=snapshot.leaders.get(r.log, r.leader)) for r in leave_out(old.ranges, lost))
+    by_hand = [*skipped, *_without(gone, skipped)]
+    left = tuple(leave_out(old.ranges, by_hand))
+    expired = list(_expired(replace(old, ranges=left), snapshot, settings))
+    ranges = tuple(replace(r, leader=snapshot.leaders.get(r.log, r.leader)) for r in leave_out(left, expired))
     return replace(
         old, ranges=ranges, kind=_kind_of(old, ranges), created_at_ms=now_ms, shape=shape_of_rows(settings), supersedes=old.id,
-        reason=state.reason, losses=(*old.losses, *lost), table_id=table.id if table else None,
+        reason=state.reason, losses=(*old.losses, *by_hand, *expired), table_id=table.id if table else None,
         table_transaction_version=(table.transaction_version or 0) if table else 0, table_version=table.version if table else None, id="")
 
 

@@ -8,6 +8,7 @@ from etl.decisions.backfills.claiming import refuse_another_life
 from etl.decisions.byte_positions.misplaced_offsets import refuse_inside_entries
 from etl.decisions.handing_over import is_never_handed_over
 from etl.decisions.identity.log_identity import refuse_other_logs
+from etl.decisions.identity.made_again import refuse_handed_over_made_again
 from etl.decisions.open_hand_overs import refuse_untold, refuse_without_share
 from etl.decisions.plan import reading_of
 from etl.decisions.shape import shape_of_rows
@@ -39,6 +40,7 @@ def replay_or_supersede(state: Replay, snapshot: Snapshot, settings: Settings) -
         return Supersede(plan, why)
     _refuse_gone_topics(plan, snapshot)
     refuse_another_life(snapshot, starts_of(plan))
+    refuse_handed_over_made_again(plan, snapshot)
     refuse_other_logs(plan, _of_ranges(plan, snapshot) if plan.handed_over else snapshot)
     refuse_inside_entries(starts_of(plan), snapshot, plan, is_left=True)
     _refuse_leaderless_ranges(plan, snapshot, settings)

@@ -24,6 +24,7 @@ from enum import Enum
 from etl.decisions.foreign_commits import refuse_what_others_did
 from etl.decisions.next_step import Repair
 from etl.decisions.offsets_storage import off_position, place_moved
+from etl.decisions.open_hand_overs import refuse_untold, with_hand_over_found_out
 from etl.decisions.reconcile import compare, naming_table, refuse_another_era
 from etl.errors import NeedsDecision, SettingsError
 from etl.model.committed import NOTHING_COMMITTED
@@ -67,7 +68,7 @@ def what_is_lost(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | N
         return Lost.LEDGER, found.plan
     if isinstance(found, UpToDate):
         return (Lost.OFFSETS if apart(found.last, snapshot) else Lost.NOTHING), found.last
-    return Lost.NOTHING, _left(found, snapshot)
+    return Lost.NOTHING, _left(found, snapshot, settings)
 
 
 def is_forgotten(ledger: Ledger, table: Table | None) -> bool:
@@ -77,9 +78,10 @@ def is_forgotten(ledger: Ledger, table: Table | None) -> bool:
     return (table.transaction_version or 0) > (ledger.newest.number if ledger.newest else 0)
 
 
-def _left(state: Replay | Supersede, snapshot: Snapshot) -> Plan:
-    """A stored plan, whose offsets are where it saw them. Raises NeedsDecision."""
-    plan = state.plan
+def _left(state: Replay | Supersede, snapshot: Snapshot, settings: Settings) -> Plan:
+    """A stored plan, whose offsets are where it saw them. Raises NeedsDecision, and as `refuse_untold`."""
+    plan = with_hand_over_found_out(snapshot).ledger.newest or state.plan
+    refuse_untold(plan, snapshot, settings)
     found = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.offsets_to_move}
     moved = sorted(log for log, now in found.items() if place_moved(plan, log, now))
     if moved:

@@ -138,6 +138,31 @@ def refuse_topics_made_again(plan: Plan, snapshot: Snapshot) -> None:
         raise _undecided(waiting, plan, snapshot)
 
 
+def gone_for_good(plan: Plan, snapshot: Snapshot) -> frozenset[str]:
+    """The topics of which nothing is left that the plan was to read: deleted, or made again by the brokers' own ids. The creation of a
+    znode may also tell of a ZooKeeper that was copied.
+    """
+    again = topics_made_again(plan, snapshot)
+    return snapshot.gone_topics | {topic for topic, found in again.items() if not is_creation_id(found)}
+
+
+def refuse_handed_over_made_again(plan: Plan, snapshot: Snapshot) -> None:
+    """The same of a plan that was handed over and is not in the table, behind which alone the new topic may be accepted.
+
+    Raises NeedsDecision for a topic of its ranges.
+    """
+    again = sorted({r.log.topic for r in plan.ranges}.intersection(topics_made_again(plan, snapshot)) if plan.handed_over else ())
+    for topic in again:
+        known, found = compared_ids(topic, plan, snapshot) or ("", "")
+        what = (f"the topic was deleted and made again: its id is {found}, that of plan {plan.number}, which was handed over and is not in "
+                f"the table, is {known}")
+        skips = "--skip TOPIC:PARTITION:FROM-UNTIL with each of its ranges " if is_creation_id(found) else ""
+        check = (f"who did it: what the table lacks of that plan is gone then, and the plan without it is: etl plans supersede CONF "
+                 f"{plan.number} {skips}--reason ...; `etl run CONF` executes it, and then the new topic is gone on with: "
+                 f"{accept_command([topic])}")
+        raise NeedsDecision(what, topic=topic, check=check)
+
+
 def _undecided(waiting: Sequence[BrokerPartition], plan: Plan, snapshot: Snapshot) -> NeedsDecision:
     log = waiting[0]
     more = f" (and {len(waiting) - 1:,} more partitions)" if waiting[1:] else ""

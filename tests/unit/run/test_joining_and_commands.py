@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ from etl.decisions.replaying import plan_replay
 from etl.decisions.restoring import apart
 from etl.decisions.succession import plan_taking_over
 from etl.decisions.taken import taken_from
-from etl.errors import NeedsDecision, OffsetMoved, Owned
+from etl.errors import DataLoss, NeedsDecision, OffsetMoved, Owned
 from etl.model.committed import Committed, OffsetsStorage
 from etl.model.logs import BrokerPartition
 from etl.model.losses import Loss, LossReason, ReadByOthers
@@ -311,6 +312,49 @@ def test_a_log_that_was_cut_is_left_out_of_a_plan_that_was_handed_over_and_accep
     skip = Loss(A, 5, 9, LossReason.SKIPPED)
     world.supersede(plan_superseding(Supersede(stored, "cut", (skip,)), snapshot, SETTINGS, now_ms=1), snapshot.ledger)
     run(outside, [])
+    assert {place for log, place in outside.rows() if log == B} == set(range(7))
+
+
+@pytest.mark.parametrize("ends", [(4, 2), (20, 20)], ids=["shorter", "longer"])
+def test_of_a_topic_made_again_nothing_is_left_of_a_plan_that_was_handed_over_and_the_message_leads_out(ends: Sequence[int]) -> None:
+    outside = outside_of(5, 3)
+    outside.topic_ids = {"clicks": "one"}
+    run(outside, [A, B])
+    grow(outside, 4, 4)
+    with pytest.raises(Crash):
+        run(outside, [A, B], crash_at("fetch", When.BEFORE))
+    outside.owners.clear()
+    outside.topic_ids = {"clicks": "another"}
+    outside.logs = {log: replace(outside.logs[log].made_again(), end=end) for log, end in zip((A, B), ends, strict=True)}
+    with pytest.raises(NeedsDecision, match="made again") as refused:
+        run(outside, [A, B])
+    first, then = "etl plans supersede CONF 2 --reason", "etl plans accept-log CONF clicks --reason"
+    assert refused.value.check and refused.value.check.index(first) < refused.value.check.index(then)
+    superseded(outside)
+    accept(outside, "clicks", settings=SETTINGS, share=[A, B])
+    run(outside, [A, B])
+    run(outside, [A, B])
+    assert {(loss.log, loss.from_offset, loss.until_offset) for _, loss in outside.losses} == {(A, 5, 9), (B, 3, 7)}
+    assert len(outside.keys()) == 5 + 3 + sum(ends)
+
+
+def superseded(outside: Outside, *skips: Loss) -> None:
+    """`etl plans supersede`, and the run behind it, which stops or not."""
+    stored, world = outside.newest_plan(), FakeWorld(outside, SETTINGS)
+    assert stored
+    snapshot = world.observe()
+    world.supersede(plan_superseding(Supersede(stored, "seen", skips), snapshot, SETTINGS, now_ms=1), snapshot.ledger)
+    with contextlib.suppress(NeedsDecision):
+        run(outside, [])
+
+
+def test_what_expired_of_a_plan_that_was_handed_over_may_be_skipped_by_hand() -> None:
+    outside = handed_over_and_left()
+    outside.logs[A].log_start = 7
+    with pytest.raises(DataLoss):
+        superseded(outside, Loss(A, 5, 6, LossReason.SKIPPED))
+    superseded(outside, Loss(A, 5, 7, LossReason.SKIPPED))
+    assert {place for log, place in outside.rows() if log == A} == {*range(5), 7, 8}
     assert {place for log, place in outside.rows() if log == B} == set(range(7))
 
 

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from etl.commands.offsets_restore import from_commits
-from etl.decisions.handing_over import as_left_to_others
+from etl.decisions.handing_over import as_left_to_others, stand_as_member
 from etl.decisions.open_hand_overs import handed_over_without, not_taken_of
 from etl.decisions.reconcile import plan_in_force
+from etl.decisions.restoring import what_is_lost
 from etl.errors import NeedsDecision, OffsetMoved, Owned, SettingsError
 from etl.model.committed import OffsetsStorage
 from etl.model.logs import BrokerPartition
@@ -158,6 +159,8 @@ def test_where_others_wrote_over_all_of_it_and_went_on_a_person_is_asked_and_not
         run(outside, [A, B])
     assert (caught.value.exit_code, outside.plans) == (5, plans)
     assert "--handed-over" in caught.value.check
+    with pytest.raises(NeedsDecision, match="nobody can tell whether plan 2 was handed over"):
+        what_is_lost(FakeWorld(outside, SETTINGS).observe(), SETTINGS)  # `etl offsets restore` promises no next run that executes it
 
 
 def test_and_so_it_is_where_another_pipeline_made_the_table_meanwhile_or_it_was_accepted_as_it_is() -> None:
@@ -367,6 +370,20 @@ def test_an_offset_of_ours_that_went_back_or_was_forgotten_stops_the_run() -> No
         run(outside, [B])
         with pytest.raises(OffsetMoved):
             run(outside, [A, B])
+
+
+def test_where_offsets_were_kept_elsewhere_before_nobody_is_said_to_have_moved_them() -> None:
+    outside = group_of(5, 3)
+    run(outside, [A, B])
+    outside.kept.clear()
+    with pytest.raises(OffsetMoved, match="somebody else removed") as removed:
+        run(outside, [A, B])
+    assert removed.value.check and "made again is gone on with by etl plans accept-log CONF clicks" in removed.value.check
+    plan = outside.newest_plan()
+    assert plan
+    with pytest.raises(OffsetMoved, match="offsets.storage is kafka now, and was zookeeper when plan 1 was made") as elsewhere:
+        stand_as_member(replace(plan, offsets_in=OffsetsStorage.ZOOKEEPER), {}, [A, B], {}, storage=OffsetsStorage.KAFKA)
+    assert elsewhere.value.check and "a last run with offsets.storage: zookeeper" in elsewhere.value.check
 
 
 def test_consumers_in_zookeeper_under_the_same_name_stop_the_run() -> None:

@@ -180,7 +180,8 @@ def _refuse_unloaded(log: BrokerPartition, low: int, high: int, last: Plan, load
     if hole is None:
         return
     what = f"offsets {hole[0]} to {hole[1]} of it were never loaded by this pipeline"
-    check = "the parts around them, each by a replay of its own; what was never loaded takes a backfill"
+    check = ("the parts around them, each by a replay of its own; what was never loaded takes a backfill, which says what other members of "
+             "the group have read of it")
     if any(one.log_epoch != life and one.from_offset < hole[1] and hole[0] < one.until_offset for one in held):
         what = f"the rows of offsets {hole[0]} to {hole[1]} are of an earlier life of the log (log_epoch), before it was cut or made again"
         check = "the offsets from where the log of now was read; rows of an earlier life cannot be read again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,6 +27,18 @@ settings.register_profile("random", max_examples=500, deadline=None, suppress_he
 settings.load_profile("gate")
 
 _numbers = itertools.count(1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """See `pytest_collection_finish`."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """What was collected, a million objects, stays to the end: Python need not look through it again and again."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

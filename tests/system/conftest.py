@@ -59,9 +59,13 @@ def zookeeper(connect: str) -> Iterator[ZooKeeper]:
 @pytest.fixture
 def make_pipeline(
     cluster: Cluster, topic: TopicFactory, unused_group: str, tmp_path: Path, request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Pipeline]:
     """`make_pipeline(partitions=4, source={...})`: a pipeline on a new topic, with its own group and folder."""
-    everywhere = WITHOUT_SPARK if request.node.get_closest_marker("without_spark") else {}
+    alone = request.node.get_closest_marker("without_spark") is not None
+    everywhere = WITHOUT_SPARK if alone else {}
+    if alone:  # as on a machine of one core: a second process takes a second to load what it needs, and finds nothing to do
+        monkeypatch.setattr("etl.run.rows.cores", lambda: 1)
 
     def make(*, partitions: int = 4, config: dict[str, str] | None = None, **settings: Any) -> Pipeline:
         return Pipeline(cluster, tmp_path, topic(partitions, config=config), unused_group, settings, everywhere=everywhere)

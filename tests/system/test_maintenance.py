@@ -127,9 +127,10 @@ def test_what_cannot_be_maintained_is_told_and_nothing_is_written(pipeline: Pipe
     assert DeltaTable(str(pipeline.table)).version() == 0
 
 
+@pytest.mark.without_spark
 def test_runs_without_spark_leave_small_files_until_as_many_wait_as_the_conf_says_and_then_one_run_puts_them_together(
         pipeline: Pipeline) -> None:
-    pipeline.settings = {"table": {"writer": "auto", "compact_at_small_files": 100}, "limits": {"without_spark_below_bytes": 64 << 20}}
+    pipeline.settings = {"table": {"compact_at_small_files": 100}}
     for _ in range(2):
         pipeline.produce(80)
         assert pipeline.ran().outcomes == ["ingested"]

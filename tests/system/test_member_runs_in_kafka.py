@@ -16,13 +16,13 @@ from etl.model.membership import Share
 from etl.run import storing
 from etl.settings.loader import load_settings
 from tests.said import refused
-from tests.system.driving import BrokenOff, Pipeline, break_off, broken_off_before
+from tests.system.driving import WITHOUT_SPARK, BrokenOff, Pipeline, break_off, broken_off_before
 from tests.system.live_consumers import committed_by_another, offsets_of
 from tests.system.other_members import OtherMember, another_member
 
+pytestmark = pytest.mark.without_spark
 MEMBER: dict[str, Any] = {
-    "table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 2**30}, "offsets": {"storage": "kafka"},
-    "ownership": {"mode": "join", "membership": "coordinator", "session_timeout_s": 6}}
+    **WITHOUT_SPARK, "offsets": {"storage": "kafka"}, "ownership": {"mode": "join", "membership": "coordinator", "session_timeout_s": 6}}
 
 
 @pytest.fixture

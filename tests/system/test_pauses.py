@@ -26,9 +26,9 @@ def say(pipeline: Pipeline, word: str, *logs: str) -> Said:
     return said_by("offsets", word, str(pipeline.conf), *logs, "--reason", "its records are broken", "--json")
 
 
+@pytest.mark.without_spark
 def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(make_pipeline: Callable[..., Pipeline]) -> None:
-    pipeline = make_pipeline(
-        config={"retention.ms": "315360000000"}, table={"writer": "arrow"}, limits={"without_spark_below_bytes": 64 << 20})
+    pipeline = make_pipeline(config={"retention.ms": "315360000000"}, table={"writer": "arrow"})
     topic = pipeline.topic
     refused(say(pipeline, "pause", f"{topic}:9"), 2, f"there is no partition {topic}:9")
     assert say(pipeline, "pause", f"{topic}:1").document["changed"], "before the first run the brokers know the partitions"

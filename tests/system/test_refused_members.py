@@ -12,6 +12,7 @@ from tests.fakes.broker import FIND_COORDINATOR
 from tests.fakes.coordinator import CONSUMER, JOIN, SYNC, FakeCoordinator
 from tests.system.driving import Pipeline
 
+pytestmark = pytest.mark.without_spark
 CLASSIC, CONSUMERS = "classic", "consumer"
 Made = Callable[[str], Pipeline]
 
@@ -29,7 +30,6 @@ def made(broker: FakeCoordinator, make_pipeline: Callable[..., Pipeline]) -> Mad
     def make(protocol: str) -> Pipeline:
         pipeline = make_pipeline(
             source={"bootstrap": f"{broker.host}:{broker.port}", "timeout_s": 3}, offsets={"storage": "kafka"},
-            table={"writer": "auto"}, limits={"without_spark_below_bytes": 1 << 30},
             ownership={"mode": "join", "membership": "coordinator", "protocol": protocol, "join_timeout_s": 10})
         broker.append(pipeline.topic, 0, encode(Batch(0, [Rec(delta, b"value-%d" % delta) for delta in range(10)])))
         broker.world.topic_ids[pipeline.topic] = UUID(int=1)

@@ -24,7 +24,7 @@ from etl.decisions.identity.accepting import Accepting, parse_named
 from etl.decisions.identity.reset import plan_reset
 from etl.decisions.next_step import plan_superseding, repair_of, repaired
 from etl.decisions.open_hand_overs import (
-    HandOver, found_out, handed_over_without, is_left_open, not_taken_of, with_hand_over_found_out,
+    HandOverOutcome, found_out, handed_over_without, is_left_open, not_taken_of, with_hand_over_found_out,
 )
 from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import naming_table, refuse_another_era, where_we_stand
@@ -160,14 +160,14 @@ def _settled(
     if skips:
         raise SettingsError(f"plan {plan.number} is not known to be handed over, so nothing of it can be skipped", check="leave --skip out")
     if not is_handed_over:
-        is_in_part = found_out(plan, snapshot.committed) is HandOver.IN_PART
+        is_in_part = found_out(plan, snapshot.committed) is HandOverOutcome.IN_PART
         left = not_taken_of(plan, snapshot.committed) if is_in_part else plan.positions.keys()
         instead = with_id(handed_over_without(plan, left, reason, now_ms=now_ms()))
         refuse_void(world.supersede(instead, snapshot.ledger))
         held = "what was not handed over" if is_in_part else "what it held"
         says = f"plan {plan.number} ({plan.id}) was superseded by {instead.id}: {held} is left to the group"
         return Ruling(f"{says}: {reason}", {"says": says, "plan": describe_plan(instead, None), "superseded": _ranges(plan)})
-    if found_out(plan, snapshot.committed) is not HandOver.UNTOLD:
+    if found_out(plan, snapshot.committed) is not HandOverOutcome.UNTOLD:
         what = f"whether plan {plan.number} was handed over is known"
         raise SettingsError(what, check="`etl run CONF`, which goes by it; leave --handed-over out", key="--handed-over")
     marked = replace(plan, handed_over=True)

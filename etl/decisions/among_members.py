@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from etl.decisions.handing_over import as_if_alone, as_left_to_others, is_left_handed_over, is_member, of_member
+from etl.decisions.handing_over import as_if_alone, as_left_to_others, is_left_to_execute, is_member, of_member
 from etl.decisions.moved_offsets import ends_of, is_read_on_by_others, of_another_log
-from etl.decisions.open_hand_overs import HandOver, found_out
+from etl.decisions.open_hand_overs import HandOverOutcome, found_out
 from etl.decisions.other_pipelines import name_of
 from etl.decisions.ownership import foreign_consumers, owned_by
 from etl.errors import NeedsDecision, Owned
@@ -74,7 +74,7 @@ def of_command(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
 
     What it expects of the offsets of its share is what they are now, also in the place of a plan that saw something else.
     """
-    found = of_member(plan, snapshot, settings)
+    found = of_member(plan, snapshot, settings, is_command=True)
     if found.share is None or not found.handed_over:
         return found
     now = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in found.share.logs}
@@ -98,7 +98,7 @@ def refuse_left_by(other: OtherPipeline, newest: Plan | None, committed: Mapping
     """
     if newest is None or newest.handed_over is None or newest.number <= other.number:
         return
-    if newest.is_void and found_out(newest, committed) is HandOver.NOT_TAKEN:
+    if newest.is_void and found_out(newest, committed) is HandOverOutcome.NOT_TAKEN:
         return
     was = "was handed over" if newest.handed_over or newest.is_void else "may have been handed over"
     what = f"plan {newest.number} of {name_of(other.app_id)} {was} and is not in the table: nobody else reads its ranges"
@@ -121,8 +121,8 @@ def refuse_unrecorded(state: PipelineState, snapshot: Snapshot, settings: Settin
     """Refuse a command that is no member behind a plan that was handed over, and of which nobody wrote down that it is in the table: of
     what others read since `owned_logs` sees nothing before that. Raises NeedsDecision.
     """
-    if isinstance(state, UpToDate) and is_member(settings) and snapshot.share is None and is_left_handed_over(snapshot.ledger):
-        what = f"plan {state.last.number} was handed over, and nobody wrote down that it is in the table"
+    if isinstance(state, UpToDate) and is_member(settings) and snapshot.share is None and is_left_to_execute(snapshot.ledger, settings):
+        what = f"plan {state.last.number} is of a member of the group, and nobody wrote down that it is in the table"
         raise NeedsDecision(what, check="`etl run CONF`, which finds out and goes on; then say this again")
 
 

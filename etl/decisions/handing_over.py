@@ -19,6 +19,10 @@ plan's positions say how far the table is, and the offsets, read once the logs a
 A stored plan that was handed over is executed by whoever comes, member or not: its offsets are nobody else's any more. One that was not is
 never handed over later: a plan of the run that owns its logs now takes its place before its first fetch. In ZooKeeper no member leaves such
 a one; what became of one in Kafka is found out by `open_hand_overs`.
+
+Under `hand_over: after_append` they move once the plan's rows are in the table, by the membership that it was made with (ADR 31). A
+stored plan is executed as it is, whoever owns its logs by then, and an offset below our position on a log of ours is moved there: somebody
+else had the log before our commit. What is read by both then is `read_twice`'s.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ from etl.model.losses import ReadByOthers
 from etl.model.membership import Membership, Share
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import PipelineState, RebuildFromTable, Replay, Snapshot, UpToDate
-from etl.settings.policies import OwnershipMode
+from etl.settings.policies import HandOverAt, OwnershipMode
 from etl.settings.sections import Settings
 
 _BY_MEMBERS = (PlanKind.INGEST, PlanKind.START)
@@ -54,29 +58,44 @@ def is_left_handed_over(ledger: Ledger) -> bool:
     return ledger.newest is not None and bool(ledger.newest.handed_over) and ledger.applied is None
 
 
+def moves_behind_append(settings: Settings) -> bool:
+    """Whether runs by this conf are members that move the group's offsets once their rows are in the table."""
+    return is_member(settings) and settings.ownership.hand_over is HandOverAt.APPEND
+
+
+def is_left_to_execute(ledger: Ledger, settings: Settings) -> bool:
+    """Whether the newest plan is executed by whoever comes, member or not, and nobody wrote down that it is in the table."""
+    is_behind = ledger.newest is not None and ledger.newest.is_of_member and ledger.applied is None
+    return is_left_handed_over(ledger) or (is_behind and moves_behind_append(settings))
+
+
 def owned_logs(snapshot: Snapshot, settings: Settings) -> Collection[BrokerPartition] | None:
     """What a member owns; where none has joined, as behind a command, all that has an offset. None: runs are no members."""
     if not is_member(settings):
         return None
-    if snapshot.share is None and is_left_handed_over(snapshot.ledger):
-        return frozenset()  # what is handed over is executed before anybody joins, and then it is looked again
+    if snapshot.share is None and is_left_to_execute(snapshot.ledger, settings):
+        return frozenset()  # what is left is executed before anybody joins, and then it is looked again
     return snapshot.share.logs if snapshot.share else snapshot.committed.keys()
 
 
 def is_never_handed_over(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
     """Whether another plan takes the place of this one, which is stored and not in the table: nothing was moved for it, nor will be."""
     is_known = snapshot.share is not None or plan.handed_over is False
-    return is_member(settings) and is_known and not plan.handed_over and plan.kind in _BY_MEMBERS
+    is_behind = plan.is_of_member and moves_behind_append(settings)
+    return is_member(settings) and is_known and not plan.handed_over and not is_behind and plan.kind in _BY_MEMBERS
 
 
-def of_member(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
-    """The plan as its maker's share stands behind it, and as it is once it is stored; the same, where the run is no member."""
+def of_member(plan: Plan, snapshot: Snapshot, settings: Settings, *, is_command: bool = False) -> Plan:
+    """The plan as its maker's share stands behind it, and as it is once it is stored; the same, where the run is no member.
+
+    `is_command`: nobody executes it as that member, so that it is handed over as it is stored, whatever the conf says of runs.
+    """
     share = snapshot.share
     if not is_member(settings) or share is None:
         return plan
     # in ZooKeeper it is stored in one step with the offsets, or not at all
-    return replace(
-        plan, share=replace(share, logs=share.logs & plan.positions.keys()), handed_over=share.membership is Membership.ZOOKEEPER)
+    handed_over = None if moves_behind_append(settings) and not is_command else share.membership is Membership.ZOOKEEPER
+    return replace(plan, share=replace(share, logs=share.logs & plan.positions.keys()), handed_over=handed_over)
 
 
 def as_if_alone(snapshot: Snapshot, settings: Settings) -> Snapshot:
@@ -89,34 +108,40 @@ def as_if_alone(snapshot: Snapshot, settings: Settings) -> Snapshot:
 
 def standing_of_member(
     state: PipelineState, known: Plan | None, committed: Mapping[BrokerPartition, Committed], owned: Collection[BrokerPartition],
-    ends: Ends, storage: OffsetsStorage,
+    ends: Ends, storage: OffsetsStorage, *, moves_behind: bool = False,
 ) -> PipelineState:
     """The state by ledger and table, with what the offsets of owned logs add to it. `known`: the newest plan that the ledger has."""
     if isinstance(state, UpToDate):
-        return stand_as_member(state.last, committed, owned, ends, storage=storage)
+        return stand_as_member(state.last, committed, owned, ends, storage=storage, moves_behind=moves_behind)
     if isinstance(state, RebuildFromTable):
         seen = seen_once_rebuilt(state.plan, known, committed)
-        return replace(state, state=stand_as_member(seen, committed, owned, ends, storage=storage, is_rebuilt=True))
+        return replace(state, state=stand_as_member(
+            seen, committed, owned, ends, storage=storage, is_rebuilt=True, moves_behind=moves_behind))
     return state
 
 
 def stand_as_member(
     plan: Plan, committed: Mapping[BrokerPartition, Committed], owned: Collection[BrokerPartition], ends: Ends, *,
-    storage: OffsetsStorage | None = None, is_rebuilt: bool = False,
+    storage: OffsetsStorage | None = None, is_rebuilt: bool = False, moves_behind: bool = False,
 ) -> UpToDate:
     """Where a member stands behind `plan`, which is in the table, by the offsets of the logs that it owns; see the module's table.
 
     `storage`: where the offsets are from; `is_rebuilt`: the ledger was lost, and the plan's `seen` are offsets that came back with an old
-    copy of it. Raises OffsetMoved.
+    copy of it; `moves_behind`: what is below our position is moved to it, whoever left it there (`moves_behind_append`). Raises
+    OffsetMoved.
     """
-    uncommitted, passed, back = [], dict[BrokerPartition, Committed](), dict[BrokerPartition, Committed]()
+    uncommitted, behind = [], dict[BrokerPartition, Committed]()
+    passed, back = dict[BrokerPartition, Committed](), dict[BrokerPartition, Committed]()
+    moved_by_plan = {*plan.offsets_to_hand_over, *(plan.offsets_to_move if plan.is_of_member else ())}
     moves_later = is_rebuilt or (plan.moves_offsets and plan.handed_over is None)
     for log in sorted(plan.positions.keys() & set(owned)):
         found, position = committed.get(log, NOTHING_COMMITTED), plan.positions[log]
-        if found.offset == position or (found == plan.seen[log] == NOTHING_COMMITTED and log not in plan.offsets_to_hand_over):
+        if found.offset == position or (found == plan.seen[log] == NOTHING_COMMITTED and log not in moved_by_plan):
             continue
         if moves_later and found == plan.seen[log] and not is_read_on_by_others(plan, log, found):
             uncommitted.append(log)
+        elif moves_behind and storage in (None, plan.offsets_in) and found.offset is not None and found.offset < position:
+            behind[log] = found
         elif found.offset is None or found.offset < position:
             back[log] = found
         else:
@@ -131,7 +156,8 @@ def stand_as_member(
         raise of_another_log(plan, passed[reset[0]].offset, reset[0], None)
     refuse_beyond(plan, passed, ends, is_member=True)
     to = {log: found.offset for log, found in passed.items() if found.offset is not None}
-    return UpToDate(plan, {**plan.positions, **to}, tuple(uncommitted), passed=to)
+    last = replace(plan, seen={**plan.seen, **behind}) if behind else plan
+    return UpToDate(last, {**plan.positions, **to}, tuple(sorted((*uncommitted, *behind))), passed=to)
 
 
 def read_by_others(last: Plan, passed: Mapping[BrokerPartition, int]) -> tuple[ReadByOthers, ...]:
@@ -166,8 +192,10 @@ def refuse_in_the_place_of(plan: Plan) -> None:
             "void, since its hand-over was refused: the next run that owns a partition puts another in its place" if plan.is_void
             else "the next run finds out whether it was handed over")
         raise NeedsDecision(what, check="`etl run CONF`; then say this again")
-    if plan.handed_over:
+    if plan.is_executed_as_it_is:
         what = f"plan {plan.number} was handed over and is not in the table: the group's offsets are behind it, and nobody else reads it"
+        if not plan.handed_over:
+            what = f"plan {plan.number} is stored by a member of the group and not in the table: others may have read on behind it"
         check = (
             "`etl run CONF`, which executes it; what cannot be read of it any more is left out by `etl plans supersede CONF "
             f"{plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ...`; then say this again")

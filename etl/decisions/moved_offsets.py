@@ -195,8 +195,10 @@ def apart_from(
 
 
 def is_read_on_by_others(plan: Plan, log: BrokerPartition, found: Committed) -> bool:
-    """Whether an offset beyond the position is other members', though the plan saw it there: it moved its own when it was handed over."""
-    return plan.handed_over is not None and found.offset is not None and found.offset > plan.positions[log]
+    """Whether an offset beyond the position is other members', though the plan saw it there: those of a member's share are moved to
+    its positions, and no further."""
+    is_of_member = plan.handed_over is not None or plan.is_of_member
+    return is_of_member and found.offset is not None and found.offset > plan.positions[log]
 
 
 def _reset_by(plan: Plan) -> frozenset[BrokerPartition]:

@@ -37,7 +37,7 @@ from etl.model.snapshot import Snapshot
 from etl.settings.sections import Settings
 
 
-class HandOver(Enum):
+class HandOverOutcome(Enum):
     """What became of one."""
 
     TAKEN = "taken"
@@ -51,28 +51,28 @@ def is_left_open(ledger: Ledger) -> bool:
     return ledger.newest is not None and ledger.newest.is_open and ledger.applied is None
 
 
-def found_out(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> HandOver:
+def found_out(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> HandOverOutcome:
     """What became of the hand-over of a plan that is not marked; see the module's table."""
     logs = plan.offsets_to_hand_over
     if not logs:
-        return HandOver.NOT_TAKEN
+        return HandOverOutcome.NOT_TAKEN
     found = {log: committed.get(log, NOTHING_COMMITTED) for log in logs}
     is_as_seen = bool(not_taken_of(plan, committed))
     if any(there.word == plan.word for there in found.values()):
-        return HandOver.IN_PART if is_as_seen else HandOver.TAKEN
+        return HandOverOutcome.IN_PART if is_as_seen else HandOverOutcome.TAKEN
     offsets = {log: there.offset for log, there in found.items() if there.offset is not None}
     if is_as_seen or plan.is_void:
-        return HandOver.NOT_TAKEN
+        return HandOverOutcome.NOT_TAKEN
     if offsets and all(offset < plan.positions[log] for log, offset in offsets.items()):
-        return HandOver.NOT_TAKEN
-    return HandOver.UNTOLD
+        return HandOverOutcome.NOT_TAKEN
+    return HandOverOutcome.UNTOLD
 
 
 def with_hand_over_found_out(snapshot: Snapshot) -> Snapshot:
     """The snapshot in which a plan that was handed over says so, whoever died before writing it down."""
     ledger = snapshot.ledger
     plan = ledger.newest
-    if plan is None or plan.handed_over is not False or ledger.applied or found_out(plan, snapshot.committed) is not HandOver.TAKEN:
+    if plan is None or plan.handed_over is not False or ledger.applied or found_out(plan, snapshot.committed) is not HandOverOutcome.TAKEN:
         return snapshot
     return replace(snapshot, ledger=replace(ledger, newest=replace(plan, handed_over=True, is_void=False)))
 
@@ -91,13 +91,13 @@ def refuse_untold(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
     if plan.is_open:
         refuse_another_storage(plan, snapshot.offsets_in)
     found = found_out(plan, snapshot.committed)
-    if found is HandOver.IN_PART:
+    if found is HandOverOutcome.IN_PART:
         refused = min(not_taken_of(plan, snapshot.committed))
         check = (
             "the brokers' ACLs for the topic (Read), and that the coordinator knows it; then `etl plans supersede CONF "
             f"{plan.number} --reason ...`: what was handed over is loaded, and a later plan reads the rest")
         raise NeedsDecision(f"plan {plan.number} was handed over but for this partition", **refused.place, check=check)
-    if found is HandOver.UNTOLD:
+    if found is HandOverOutcome.UNTOLD:
         log = plan.offsets_to_hand_over[0]
         what = (f"nobody can tell whether plan {plan.number} was handed over: its run died at that very moment, and others have committed "
                 "the group's offsets beyond its ends since")

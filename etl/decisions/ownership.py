@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from etl.decisions.handing_over import is_left_handed_over, is_member
+from etl.decisions.handing_over import is_left_to_execute, is_member
 from etl.decisions.open_hand_overs import is_left_open
 from etl.errors import Owned
 from etl.model.logs import BrokerPartition, KafkaGroup
@@ -64,9 +64,9 @@ def leave_to_owners(snapshot: Snapshot, settings: Settings) -> Snapshot:
 
     Raises Owned, naming the consumer or the owner, where policy says `fail` and where waiting did not help.
     """
-    if is_member(settings) and (snapshot.share or is_left_handed_over(snapshot.ledger) or is_left_open(snapshot.ledger)):
+    if is_member(settings) and (snapshot.share or is_left_to_execute(snapshot.ledger, settings) or is_left_open(snapshot.ledger)):
         _refuse_members_elsewhere(snapshot, settings.ownership)
-        return _without(snapshot, _of_others(snapshot))
+        return _without(snapshot, _of_others(snapshot, settings))
     if _is_refused(snapshot, settings):
         what = f"live consumers are registered in the group: {', '.join(foreign_consumers(snapshot.live_consumers, settings)[:_NAMED])}"
         check = "that they are stopped; a crashed one leaves after its session timeout"
@@ -90,9 +90,9 @@ def _refuse_members_elsewhere(snapshot: Snapshot, ownership: OwnershipSettings) 
         raise Owned(what, check="that they are stopped: membership: coordinator shares with members of Kafka's own group alone")
 
 
-def _of_others(snapshot: Snapshot) -> dict[BrokerPartition, str]:
-    """What is not of our share, and not of a plan that was handed over either: that is nobody else's, whoever owns the log by now."""
-    plan = snapshot.ledger.newest if is_left_handed_over(snapshot.ledger) else None
+def _of_others(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, str]:
+    """What is not of our share, and not of a plan that is executed whoever owns its logs by now."""
+    plan = snapshot.ledger.newest if is_left_to_execute(snapshot.ledger, settings) else None
     ours = {*(snapshot.share.logs if snapshot.share else ()), *(r.log for r in (plan.ranges if plan else ()))}
     others = (log for log in (*snapshot.extents, *snapshot.leaderless) if log not in ours)
     return {log: snapshot.owners.get(log, "another member of the group") for log in others}

@@ -40,7 +40,7 @@ from dataclasses import replace
 
 from etl.decisions.acceptance import is_accepted, is_recorded, is_waiting_for_a_table
 from etl.decisions.foreign_commits import refuse_what_others_did
-from etl.decisions.handing_over import owned_logs, standing_of_member
+from etl.decisions.handing_over import moves_behind_append, owned_logs, standing_of_member
 from etl.decisions.moved_offsets import Ends, ends_of, two_stories, up_to_date, up_to_date_once_rebuilt
 from etl.decisions.offsets_storage import refuse_another_storage, seen_in
 from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL, names_in_command, refuse_topics_of_others
@@ -69,8 +69,8 @@ def reconciled(snapshot: Snapshot, settings: Settings) -> PipelineState:
     """The same where it does not matter what other pipelines have loaded into the table. Raises SettingsError for another dialect."""
     refuse_another_dialect(plan_in_force(snapshot.ledger, snapshot.table), settings)
     told = snapshot.ledger, snapshot.table, snapshot.committed, settings.source.on_moved, settings.table.on_rows_removed
-    owned, storage = owned_logs(snapshot, settings), snapshot.offsets_in
-    return reconcile(*told, place=settings.table.place, ends=ends_of(snapshot), storage=storage, owned=owned)
+    owned, storage, behind = owned_logs(snapshot, settings), snapshot.offsets_in, moves_behind_append(settings)
+    return reconcile(*told, place=settings.table.place, ends=ends_of(snapshot), storage=storage, owned=owned, moves_behind=behind)
 
 
 @contextmanager
@@ -86,18 +86,18 @@ def naming_table(settings: Settings) -> Iterator[None]:
 def reconcile(
     ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved,
     on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL, *, place: str, ends: Ends, storage: OffsetsStorage = OffsetsStorage.ZOOKEEPER,
-    owned: Collection[BrokerPartition] | None = None,
+    owned: Collection[BrokerPartition] | None = None, moves_behind: bool = False,
 ) -> PipelineState:
     """Decide where the pipeline stands; the table of cases is in the module's docstring. `place` is where the table is, or would be.
 
-    No offset is followed to where its log does not reach, by `ends`, or they do not tell. `storage`: where offsets are from; `owned`: of a
-    member (`handing_over`). Raises LedgersDisagree or OffsetMoved where a person must decide, SettingsError for offsets seen elsewhere.
+    No offset is followed to where its log does not reach, by `ends`, or they do not tell. `storage`: where offsets are; `owned`,
+    `moves_behind`: `handing_over`. Raises LedgersDisagree or OffsetMoved where a person must decide, SettingsError for another storage.
     """
     refuse_another_era(ledger, table)
     refuse_what_others_did(table, ledger.acknowledged, on_rows_removed)
     found = compare(ledger, table, place)
     if owned is not None:
-        return standing_of_member(found, ledger.newest, committed, owned, ends, storage)
+        return standing_of_member(found, ledger.newest, committed, owned, ends, storage, moves_behind=moves_behind)
     if isinstance(found, UpToDate):
         return up_to_date(seen_in(storage, found.last), committed, on_moved, ends)
     if isinstance(found, RebuildFromTable):

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from etl.decisions.backfills.backfill_plans import backfill_plan_instead
 from etl.decisions.byte_positions.misplaced_offsets import refuse_named
-from etl.decisions.handing_over import before, is_never_handed_over, of_member, read_by_others, stand_as_member
+from etl.decisions.handing_over import before, is_never_handed_over, moves_behind_append, of_member, read_by_others, stand_as_member
 from etl.decisions.identity.made_again import gone_for_good
 from etl.decisions.moved_offsets import ends_of
 from etl.decisions.open_hand_overs import refuse_untold
@@ -35,10 +35,10 @@ def plan_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, no
     refuse_untold(state.plan, snapshot, settings)
     if snapshot.backfill:
         return backfill_plan_instead(snapshot.backfill, state, snapshot, settings, now_ms=now_ms)
-    if state.plan.handed_over:
-        return handed_over_instead(state, snapshot, settings, now_ms=now_ms)
     if is_never_handed_over(state.plan, snapshot, settings):
         return _anew(state, snapshot, settings, now_ms=now_ms)
+    if state.plan.is_executed_as_it_is:
+        return handed_over_instead(state, snapshot, settings, now_ms=now_ms)
     old, among = state.plan, let_go_among(state.plan)
     earlier = [loss for loss in among if loss.log in snapshot.extents]
     kept = [loss for loss in old.losses if loss in earlier or loss not in among]
@@ -57,7 +57,7 @@ def plan_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, no
 
 
 def handed_over_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
-    """The same of a plan that was handed over: its ranges without what is gone or skipped, and no offset more.
+    """The same of a plan that is executed as it is: its ranges without what is gone or skipped, and no offset more.
 
     What lies behind them is not ours, and what lies in them nobody else will read; of a topic that was deleted, or made again since,
     nothing is left. Raises DataLoss where policy says `fail` and nobody skipped what expired, SettingsError for a skip that it does
@@ -92,7 +92,8 @@ def _expired(plan: Plan, snapshot: Snapshot, settings: Settings) -> Iterable[Los
 def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
     """The plan of a member in the place of one that was never handed over: of the logs of its share, from their offsets of now."""
     old = state.plan
-    stand = stand_as_member(before(old), snapshot.committed, snapshot.share.logs if snapshot.share else (), ends_of(snapshot))
+    owned = snapshot.share.logs if snapshot.share else ()
+    stand = stand_as_member(before(old), snapshot.committed, owned, ends_of(snapshot), moves_behind=moves_behind_append(settings))
     plan = plan_from(
         stand.positions, old, snapshot, settings, number=old.number, uid=old.uid, now_ms=now_ms, asking=asking_again(old))
     among = let_go_among(old)

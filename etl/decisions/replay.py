@@ -8,7 +8,7 @@ from etl.decisions.backfills.claiming import refuse_another_life
 from etl.decisions.byte_positions.misplaced_offsets import refuse_inside_entries
 from etl.decisions.handing_over import is_never_handed_over
 from etl.decisions.identity.log_identity import refuse_other_logs
-from etl.decisions.identity.made_again import refuse_handed_over_made_again
+from etl.decisions.identity.made_again import refuse_left_made_again
 from etl.decisions.open_hand_overs import refuse_untold, refuse_without_share
 from etl.decisions.plan import reading_of
 from etl.decisions.shape import shape_of_rows
@@ -40,8 +40,8 @@ def replay_or_supersede(state: Replay, snapshot: Snapshot, settings: Settings) -
         return Supersede(plan, why)
     _refuse_gone_topics(plan, snapshot)
     refuse_another_life(snapshot, starts_of(plan))
-    refuse_handed_over_made_again(plan, snapshot)
-    refuse_other_logs(plan, _of_ranges(plan, snapshot) if plan.handed_over else snapshot)
+    refuse_left_made_again(plan, snapshot)
+    refuse_other_logs(plan, _of_ranges(plan, snapshot) if plan.is_executed_as_it_is else snapshot)
     refuse_inside_entries(starts_of(plan), snapshot, plan, is_left=True)
     _refuse_leaderless_ranges(plan, snapshot, settings)
     leaderless = sorted(snapshot.leaderless & {r.log for r in plan.ranges})
@@ -64,7 +64,8 @@ def replay_or_supersede(state: Replay, snapshot: Snapshot, settings: Settings) -
 def _of_ranges(plan: Plan, snapshot: Snapshot) -> Snapshot:
     """The snapshot with what the plan reads alone: what became of the other logs is decided once it is in the table.
 
-    No other plan may take the place of one that was handed over, so a log that is another by now is left out of it, and accepted behind it.
+    No other plan may take the place of one that is executed as it is, so a log that is another by now is left out of it, and accepted
+    behind it.
     """
     logs, topics = {r.log for r in plan.ranges}, {r.log.topic for r in plan.ranges}
     return replace(
@@ -107,10 +108,12 @@ def _refuse_gone_topics(plan: Plan, snapshot: Snapshot) -> None:
 def _refuse_leaderless_ranges(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
     """Refuse a stored plan of which a log has no leader: it reads all of its logs or none. Raises BrokerUnreachable under `fail`."""
     logs = snapshot.leaderless & {r.log for r in plan.ranges}
-    if logs and plan.handed_over:
-        what = f"the partition {min(logs).unled}, and plan {plan.number}, which was handed over and is not in the table, reads it"
+    if logs and plan.is_executed_as_it_is:
+        whose = "was handed over" if plan.handed_over else "a member of the group stored"
+        what = f"the partition {min(logs).unled}, and plan {plan.number}, which {whose} and is not in the table, reads it"
+        rests = "nobody else of the group reads these offsets any more" if plan.handed_over else "a stored plan is executed as it is"
         check = (
-            f"{min(logs).held_by}: nobody else of the group reads these offsets any more. If they are gone for good, the plan without them "
+            f"{min(logs).held_by}: {rests}. If they are gone for good, the plan without them "
             f"is: etl plans supersede CONF {plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ...")
         raise BrokerUnreachable(what, **min(logs).place, check=check)
     if logs and settings.source.on_no_leader is OnNoLeader.FAIL:

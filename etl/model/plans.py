@@ -158,8 +158,20 @@ class Plan:
 
     @property
     def offsets_to_move(self) -> tuple[BrokerPartition, ...]:
-        """The logs whose committed offset moves behind the append, in order: those whose position is not what the plan saw."""
-        return self._apart(self.positions) if self.moves_offsets and self.handed_over is None else ()
+        """The logs whose committed offset moves behind the append, in order: those whose position is not what the plan saw; of
+        a member those of its share."""
+        logs = self.share.logs if self.share else self.positions
+        return self._apart(logs) if self.moves_offsets and self.handed_over is None else ()
+
+    @property
+    def is_of_member(self) -> bool:
+        """Whether a member of the group made it that moves its offsets behind the append."""
+        return self.share is not None and self.handed_over is None
+
+    @property
+    def is_executed_as_it_is(self) -> bool:
+        """Whether no other plan takes its place that reads anything else: what is gone of it alone is left out."""
+        return bool(self.handed_over) or self.is_of_member
 
     @property
     def offsets_to_hand_over(self) -> tuple[BrokerPartition, ...]:

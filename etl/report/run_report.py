@@ -7,11 +7,12 @@ document of ours is text (`at`) under a name that ends in `_at`, every duration 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from etl.decisions.lag import Reached, lag_of
+from etl.decisions.read_twice import ReadTwice
 from etl.decisions.run_keys import loaded_beyond, up_to_bound
 from etl.errors import DataLost, EtlError
 from etl.model.bounds import KeptKey, Request
@@ -32,7 +33,8 @@ from etl.report.purposes import told_without_ranges
 from etl.report.run_document import document_of
 from etl.report.run_state import Executed, Outcome, Process, State, fetched_bytes_of, log_outcome
 from etl.report.sentences import (
-    doubt_of, told_by_owner, told_capped, told_cluster_id, told_leaderless, told_lost, told_open, told_replaced,
+    doubt_of, told_by_owner, told_capped, told_cluster_id, told_leaderless, told_lost, told_open, told_read_twice, told_replaced,
+    told_taken,
 )
 from etl.report.statistics import Statistics
 from etl.settings.sections import Settings
@@ -147,9 +149,16 @@ class Report:
             for outcome, sentence in told_without_ranges(plan):
                 self.add(outcome, sentence)
 
-    def committed(self, plan: Plan) -> None:
-        """The offsets are moved."""
-        self.offsets_committed += len(plan.offsets_to_move)
+    def committed(self, plan: Plan, taken: Collection[ReadTwice] = ()) -> None:
+        """The offsets are moved, but for those that are other members' by now."""
+        self.offsets_committed += len(plan.offsets_to_move) - len(taken)
+        for sentence in told_taken(plan, taken):
+            self.add(Outcome.TAKEN, sentence)
+
+    def read_twice(self, found: Iterable[ReadTwice]) -> None:
+        """What the table holds, or will, and others may have read as well."""
+        for sentence in told_read_twice(found):
+            self.add(Outcome.READ_TWICE, sentence)
 
     def left_by_caps(self, plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
         """What the run's own plan did not take on of what could be read: the lag behind it."""

@@ -49,6 +49,8 @@ class Outcome(str, Enum):
     VOID = "hand-over void"
     MEMBERSHIP_LOST = "membership lost"
     READ_BY_OTHERS = "read by others"
+    READ_TWICE = "read twice"
+    TAKEN = "taken by another member"
     NO_LEADER = "no leader"
     OPEN_TRANSACTION = "open transaction"
     PAUSED = "paused"

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from etl.decisions.read_twice import ReadTwice
 from etl.model.logs import BrokerPartition, OpenTransaction, uncounted
 from etl.model.losses import Loss, LossReason, ReadByOthers, Vanished
 from etl.model.plans import Plan, PlanKind
@@ -67,6 +68,27 @@ def told_loaded_as_well(offsets: int) -> Iterator[str]:
     """Of a backfill that names so many offsets which other members read: who names them means them, and both have them."""
     if offsets:
         yield f"{counted(offsets, 'offset')} of these were read by other members of the group, and then the table has them as well"
+
+
+def told_read_twice(found: Iterable[ReadTwice]) -> Iterator[str]:
+    """What other members may have read as well: one sentence for each topic."""
+    for topic, offsets in _by_topic(found):
+        yield f"{topic}: other members of the group may have read {offsets} as well as we"
+
+
+def told_taken(plan: Plan, found: Iterable[ReadTwice]) -> Iterator[str]:
+    """The same of a plan whose commit was refused."""
+    for topic, offsets in _by_topic(found):
+        yield (f"{topic}: plan {plan.number} is in the table, and the membership that it was made with is over: another member may read "
+               f"{offsets}, too")
+
+
+def _by_topic(found: Iterable[ReadTwice]) -> Iterator[tuple[str, str]]:
+    for topic, group in groupby(sorted(found, key=lambda one: one.log), key=lambda one: one.log.topic):
+        some = list(group)
+        count, first = sum(one.until_offset - one.from_offset for one in some), some[0]
+        where = f"{len(some):,} partitions, first" if some[1:] else "partition"
+        yield topic, f"{count:,} {first.log.unit}s of {where} {first.log.key} from {first.from_offset} to {first.until_offset}"
 
 
 def told_let_go(losses: Iterable[Loss]) -> Iterator[str]:

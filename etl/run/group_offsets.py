@@ -7,14 +7,16 @@ between leaves ZooKeeper behind, as it leaves one place behind the table, and th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 from etl.decisions.offsets_storage import both, in_zookeeper_alone
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.fenced_commit import FencedCommit
 from etl.edges.brokers.kept_offsets import KeptOffsets
 from etl.edges.zookeeper.group import ConsumerGroup
+from etl.edges.zookeeper.owned_offsets import OwnedOffsets
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.errors import SettingsError
+from etl.errors import MembershipLost, OffsetMoved, SettingsError
 from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
 from etl.model.logs import BrokerPartition
 from etl.model.membership import Share, Void
@@ -29,6 +31,7 @@ class GroupOffsets:
     def __init__(self, settings: Settings, zookeeper: ZooKeeper, discovery: Discovery) -> None:
         self.storage, self._discovery = settings.offsets.storage, discovery
         self.group = ConsumerGroup(zookeeper, settings.group, physical=settings.source.is_physical)
+        self._owned = OwnedOffsets(zookeeper, settings.group, self.group)
         self._kept = KeptOffsets(settings.group, settings.pipeline)
         self._fenced = FencedCommit(self._kept, tries_for_s=settings.source.timeout_s)
 
@@ -78,8 +81,50 @@ class GroupOffsets:
             self.group.commit(in_zookeeper_alone(plan), left)
         return {log: plan.moved(log) for log in moved}
 
+    def commit_of_member(
+        self, plan: Plan, logs: Collection[BrokerPartition] | None, *, share: Callable[[], Share | None],
+        unbroken: Callable[[Share], Share | None], unsure: Callable[[], None],
+    ) -> Mapping[BrokerPartition, Committed]:
+        """The same of a plan of a member that moves them behind its append, and of those alone that are still its own: what was moved.
+
+        In Kafka by the membership that the plan was made with, as its epoch is by now (`unbroken`), never by a later one; `logs`, which a
+        later run finds behind the table, as `share`. `unsure`: see `FencedCommit.hand_over`.
+        """
+        wanted = sorted(plan.offsets_to_move if logs is None else logs)
+        if not wanted:
+            return {}
+        if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
+            return self._owned.move(plan, wanted)
+        with self._discovery.open_cluster() as cluster:
+            if logs is None:
+                return {log: plan.moved(log) for some in self._kept.in_commits(wanted, plan.word)
+                        if self._is_taken(cluster, _as_handed_over(plan, some), unbroken, unsure) for log in some}
+            now = share()
+            ours = [log for log in wanted if now and log in now.logs]
+            try:
+                moved = self._kept.move(cluster, {log: plan.seen[log] for log in ours}, {log: plan.moved(log) for log in ours}, now)
+            except (MembershipLost, OffsetMoved):  # another member has them by now
+                return {}
+        return {log: plan.moved(log) for log in moved}
+
+    def _is_taken(
+        self, cluster: Cluster, plan: Plan, unbroken: Callable[[Share], Share | None], unsure: Callable[[], None],
+    ) -> bool:
+        """Whether the coordinator takes the plan's offsets. An epoch passes when others come or go; what it was given stays."""
+        while self._fenced.hand_over(cluster, plan, unsure=unsure):
+            now = unbroken(plan.share) if plan.share else None
+            if plan.share is None or now is None or now.generation == plan.share.generation:
+                return False
+            plan = replace(plan, share=replace(plan.share, generation=now.generation))
+        return True
+
     def _refuse_too_old(self, cluster: Cluster) -> None:
         if not cluster.first(lambda consumer: consumer.keeps_offsets()):
             what = (f"offsets.storage is {self.storage.value}, and these brokers keep no offsets of groups: "
                     f"{cluster.first(lambda consumer: consumer.introduction())}")
             raise SettingsError(what, key="offsets.storage", check="zookeeper; Kafka keeps them itself from 0.8.2 on")
+
+
+def _as_handed_over(plan: Plan, logs: Collection[BrokerPartition]) -> Plan:
+    """The plan of a member as one whose offsets of these logs are handed over now."""
+    return replace(plan, share=replace(plan.share, logs=frozenset(logs)) if plan.share else None, handed_over=False)

@@ -15,6 +15,7 @@ from etl.decisions.foreign_commits import refuse_what_others_did
 from etl.decisions.identity.made_again import creations_to_compare, refuse_made_again_since
 from etl.decisions.next_step import Action, NextStep, next_step
 from etl.decisions.ownership import owners_to_wait_for
+from etl.decisions.read_twice import read_twice
 from etl.decisions.reconcile import naming_table
 from etl.errors import DataLoss, ExpiredOffsets, MissingOffsets, Owned, TableAppeared
 from etl.model.membership import Void
@@ -26,7 +27,7 @@ from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.instead import given_up, without_missing
-from etl.run.joining import Joining, joined
+from etl.run.joining import Joining, commit, joined
 from etl.run.removals import note_removals
 from etl.run.repair import finish_repair, tell_dropped
 from etl.run.world import World
@@ -49,7 +50,7 @@ def ingest(world: World, settings: Settings, report: Report) -> None:
     Afterwards the table holds what could be read when the run began, or `report` says what left which of it. Raises any EtlError. What
     was done until then stands, and `report` tells it.
     """
-    with joined(world.member(), report, settings.ownership.stay) as joining:
+    with joined(world.member(), report, settings) as joining:
         _ingest(world, settings, report, joining)
 
 
@@ -130,9 +131,7 @@ def execute(world: World, plan: Plan, snapshot: Snapshot, settings: Settings, re
         if applied is None:
             return None
         with report.timed(Verb.COMMIT):
-            world.record(plan, applied)
-            world.commit(plan)
-            report.committed(plan)
+            commit(world, plan, applied, report)
             world.tidy()
     return plan
 
@@ -161,6 +160,7 @@ def _tell(world: World, snapshot: Snapshot, step: NextStep, settings: Settings, 
     if step.state:
         note_removals(world, snapshot.table, snapshot.ledger.acknowledged, report)
         report.stands(step.state, settings)
+        report.read_twice(read_twice(step.state, snapshot))
         tell_dropped(step.state, report)
 
 

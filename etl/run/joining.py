@@ -10,11 +10,14 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from etl.decisions.handing_over import is_left_handed_over
+from etl.decisions.handing_over import is_left_to_execute
 from etl.decisions.next_step import Action, NextStep
 from etl.decisions.open_hand_overs import is_left_open
+from etl.decisions.read_twice import taken
 from etl.errors import Owned
 from etl.model.membership import Membership, Share, Void
+from etl.model.plans import Plan
+from etl.model.receipts import Applied
 from etl.model.snapshot import Snapshot
 from etl.report.phases import Verb
 from etl.report.run_report import Report
@@ -23,6 +26,7 @@ from etl.report.sentences import told_read_by_others
 from etl.run.members import Member
 from etl.run.world import World
 from etl.settings.policies import Stay
+from etl.settings.sections import Settings
 
 LOOKS_MAX = 3
 """How often one look is taken, where the group rebalances while it is."""
@@ -31,9 +35,9 @@ VOIDS_MAX = 3
 
 
 @contextlib.contextmanager
-def joined(member: Member | None, report: Report, stay: Stay) -> Iterator[Joining]:
+def joined(member: Member | None, report: Report, settings: Settings) -> Iterator[Joining]:
     """The membership of one run, left however it ends; of no member where its conf is of none."""
-    joining = Joining(member, report, stay)
+    joining = Joining(member, report, settings)
     try:
         yield joining
     finally:
@@ -43,8 +47,8 @@ def joined(member: Member | None, report: Report, stay: Stay) -> Iterator[Joinin
 class Joining:
     """What a run owns as a member, and what it does about it."""
 
-    def __init__(self, member: Member | None, report: Report, stay: Stay) -> None:
-        self._member, self._report, self._stay = member, report, stay
+    def __init__(self, member: Member | None, report: Report, settings: Settings) -> None:
+        self._member, self._report, self._settings = member, report, settings
         self._has_joined = self._is_over = self._has_handed_over = False
         self._looks_unjoined = 0
         self._voids = 0
@@ -64,7 +68,7 @@ class Joining:
         """
         if self._member is None:
             return True
-        if not self._has_joined and not self._looks_unjoined and _is_left(world):
+        if not self._has_joined and not self._looks_unjoined and _is_left(world, self._settings):
             self._looks_unjoined += 1
             return True
         if self._has_joined and not (self._is_over or self.is_void) and self._member.is_current:
@@ -100,11 +104,11 @@ class Joining:
         return self.is_outside and step.action in (Action.STORE, Action.NOTHING)
 
     def stored(self, step: NextStep) -> None:
-        """The step's plan is stored: from now on nothing of it depends on the membership."""
+        """The step's plan is stored: from now on none of its rows depends on the membership."""
         self.is_void = False
         if self._member is not None and self.share is not None and step.action in (Action.STORE, Action.SUPERSEDE):
-            self._is_over = self._has_handed_over = True
-            if self._stay is Stay.SHARE and step.is_last:
+            self._is_over, self._has_handed_over = True, step.plan is not None and not step.plan.is_of_member
+            if self._settings.ownership.stay is Stay.SHARE and step.is_last:
                 self._member.leave()
             else:
                 self._member.follow()
@@ -127,15 +131,27 @@ class Joining:
         self._has_joined, self._is_over, self.is_void = True, False, False
 
 
-def _is_left(world: World) -> bool:
-    """Whether an earlier run handed a plan over that is not in the table. Its membership is ended, so that nobody waits for the session of
+def commit(world: World, plan: Plan, applied: Applied, report: Report) -> None:
+    """Move the offsets of a plan that is in the table, and write down what came of it.
+
+    A record says that nothing is left to tell: so where a commit may be refused it is written behind that.
+    """
+    if not plan.is_of_member:
+        world.record(plan, applied)
+    report.committed(plan, taken(plan, world.commit(plan).keys()))
+    if plan.is_of_member:
+        world.record(plan, applied)
+
+
+def _is_left(world: World, settings: Settings) -> bool:
+    """Whether an earlier run left a plan that whoever comes executes. Its membership is ended, so that nobody waits for the session of
     a run that is dead; and where nobody wrote down whether it was handed over, that is found out by it. That of a static member goes on
     with this run, unless the plan is in doubt.
     """
     ledger = world.read_ledger()
     plan, is_open = ledger.newest, is_left_open(ledger)
-    if plan is None or not (is_open or is_left_handed_over(ledger)):
+    if plan is None or not (is_open or is_left_to_execute(ledger, settings)):
         return False
     if plan.share and plan.share.membership is Membership.COORDINATOR and (is_open or plan.share.instance_id is None):
         world.fence(plan)
-    return is_left_handed_over(world.read_ledger() if is_open else ledger)
+    return is_left_to_execute(world.read_ledger() if is_open else ledger, settings)

@@ -188,6 +188,8 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
 
     def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
         """See `world.World`. Raises Owned where it was another driver of this pipeline that went on to a later plan."""
+        if plan.is_of_member and (logs is None or self.is_member):
+            return self.offsets.commit_of_member(plan, logs, share=self.share_of_now, unbroken=self.unbroken, unsure=self.end_coordinated)
         try:
             return self.offsets.commit(plan, logs, share=self.share_of_now)
         except OffsetMoved as error:

@@ -32,7 +32,11 @@ class Member(Protocol):
         """
 
     def follow(self) -> None:
-        """Behind the hand-over: from now on let go whenever that is asked for, and take the new share in the background. Never raises."""
+        """Behind the stored plan: from now on let go whenever that is asked for, and take the new share in the background. Never raises.
+
+        Not so a member that commits behind the append, where the group waits for each by itself: it holds its share until it leaves, or
+        for as long as the group waits.
+        """
 
     def leave(self) -> None:
         """Let go, and be no member any more. May be called again and again, and before `join`; never raises."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from etl.decisions.handing_over import moves_behind_append
 from etl.decisions.membership.assignment import Strategy
 from etl.decisions.membership.rebalancing import Timing
 from etl.decisions.refusals import refuse_missing_topics
@@ -47,8 +48,16 @@ def coordinated_member(settings: Settings, discovery: Discovery) -> CoordinatedM
             refuse_missing_topics(settings, (), lambda: names_of_topics(cluster))
     terms = MemberTerms(
         settings.group, tuple(sorted(topics)), tuple(one.value for one in ownership.strategy), ownership.member_id,
-        session_of(ownership, spoken), ownership.rebalance_timeout_s, ownership.join_timeout_s, answers_in_s=source.timeout_s)
+        session_of(ownership, spoken), ownership.rebalance_timeout_s, ownership.join_timeout_s, answers_in_s=source.timeout_s,
+        holds_shares=holds_shares(settings))
     return CoordinatedMember(discovery.bootstrap(), terms, protocol=ownership.protocol, generation=said_generation(source))
+
+
+def holds_shares(settings: Settings) -> bool:
+    """Whether a run keeps what the group wants back until its rows are in the table and its offsets moved (KIP-848): a classic group would
+    stand still for as long.
+    """
+    return moves_behind_append(settings) and settings.ownership.protocol is GroupProtocol.CONSUMER
 
 
 def session_of(ownership: OwnershipSettings, spoken: SpokenMembership) -> float:

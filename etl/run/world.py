@@ -103,7 +103,10 @@ class World(Protocol):
         """What came of a plan in the table whose record a crash prevented; None where the table does not hold this plan."""
 
     def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
-        """Move the offsets to the plan's positions by compare-and-set; those of `logs` only, where given."""
+        """Move the offsets to the plan's positions by compare-and-set; those of `logs` only, where given, as the member that the run is.
+
+        Of a member's plan (`Plan.is_of_member`) those alone that its membership, or today's, still owns; what was moved.
+        """
 
     def loaded(self, transaction_version: int | None = None) -> Coverage:
         """All that the recorded plans of this pipeline loaded, and what of it was given up: all that did not lead to the table as it is.

@@ -11,7 +11,7 @@ import re
 from etl.errors import SettingsError
 from etl.model.claims import backfill_pipeline
 from etl.settings.fetch_sizes import BACKFILL_PLAN_BYTES
-from etl.settings.policies import OnLiveGroup, OwnershipMode
+from etl.settings.policies import HandOverAt, OnLiveGroup, OwnershipMode
 from etl.settings.section import NAME
 from etl.settings.sections import Settings
 
@@ -24,7 +24,8 @@ def settings_of_backfill(settings: Settings, name: str) -> Settings:
     limits = settings.limits
     if limits.max_bytes_per_run is None:
         limits = limits.model_copy(update={"max_bytes_per_run": BACKFILL_PLAN_BYTES})
-    ownership = settings.ownership.model_copy(update={"mode": OwnershipMode.OBSERVE, "on_live_group": OnLiveGroup.UNOWNED})
+    ownership = settings.ownership.model_copy(update={
+        "mode": OwnershipMode.OBSERVE, "on_live_group": OnLiveGroup.UNOWNED, "hand_over": HandOverAt.PLAN})
     return settings.model_copy(update={
         "pipeline": backfill_pipeline(settings.pipeline, name), "limits": limits, "ownership": ownership, "mirror_group": None,
         "metrics_path": None})

@@ -66,6 +66,7 @@ MEANINGS: Mapping[str, str] = {
     "ownership.on_live_group": "what becomes of a run while consumers of the group are alive: fail or unowned",
     "ownership.wait_for_driver_s": "seconds, 0 to 86400 (a day): how long to wait for another driver of this pipeline",
     "ownership.membership": "zookeeper: old consumers that are registered there; coordinator: Kafka's own group; null: where brokers are",
+    "ownership.hand_over": "at_plan: the group's offsets move with the stored plan; after_append: behind it, where all members are ours",
     "ownership.strategy": "range, roundrobin, roundrobin-0.10 or roundrobin-1.0, as the group's consumers are set; of Kafka's group one "
                           "or a list of range, roundrobin, sticky and cooperative-sticky",
     "ownership.protocol": "by which a coordinator is spoken to: classic (0.9 to 4.x) or consumer (4.0 and later)",

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from etl.model.committed import OffsetsStorage
 from etl.model.logs import Dialect
 from etl.model.membership import GroupProtocol, Membership
-from etl.settings.policies import GroupStrategy, OnLiveGroup, OnOwned, OwnershipMode, Stay
+from etl.settings.policies import GroupStrategy, HandOverAt, OnLiveGroup, OnOwned, OwnershipMode, Stay
 from etl.settings.section import DAY_S, NAME, Section, one_or_several
 from etl.settings.source import SourceSettings
 
@@ -30,6 +30,8 @@ class OwnershipSettings(Section):
     """For another driver of this pipeline, and under `on_owned: wait` for the owners of what is read."""
     membership: Membership | None = None
     """Which of the two groups of this name; None: ZooKeeper's where the brokers are found there, else the coordinator's."""
+    hand_over: HandOverAt = HandOverAt.PLAN
+    """`after_append` is for groups whose members are all ours: what another one reads meanwhile is read by both."""
     strategy: Annotated[tuple[GroupStrategy, ...], BeforeValidator(one_or_several)] = Field(default=(GroupStrategy.RANGE,), min_length=1)
     """How the group's consumers divide what they read; of a coordinator's the one that all have in common, the first one preferred."""
     protocol: GroupProtocol = GroupProtocol.CLASSIC
@@ -60,10 +62,21 @@ class OwnershipSettings(Section):
     def refuse_for(self, source: SourceSettings) -> None:
         """Refuse what this source cannot have, and keys that mean nothing here. Raises ValueError."""
         membership = self.membership_of(source)
+        self._refuse_hand_over(membership)
         if membership is Membership.ZOOKEEPER:
             self._refuse_in_zookeeper(source)
         elif membership is Membership.COORDINATOR:
             self._refuse_in_coordinator(source)
+
+    def _refuse_hand_over(self, membership: Membership | None) -> None:
+        if self.hand_over is HandOverAt.PLAN:
+            return
+        if membership is None:
+            raise ValueError(f"hand_over: {self.hand_over.value} means nothing under mode: {self.mode.value}, whose runs are no members "
+                             "and move offsets behind the append anyhow: leave it out, or mode: join")
+        if self.stay is Stay.SHARE:
+            raise ValueError(f"stay: share does not go with hand_over: {self.hand_over.value}: who has left commits nothing any more: "
+                             "stay: run")
 
     def _refuse_in_zookeeper(self, source: SourceSettings) -> None:
         if source.bootstrap is not None:

@@ -62,6 +62,15 @@ class GroupStrategy(str, Enum):
     COOPERATIVE_STICKY = "cooperative-sticky"
 
 
+class HandOverAt(str, Enum):
+    """When the group's offsets of a member move."""
+
+    PLAN = "at_plan"
+    """With the stored plan: nothing is read by two."""
+    APPEND = "after_append"
+    """Once its rows are in the table, by the membership that it was made with: of groups whose members are all ours."""
+
+
 class Stay(str, Enum):
     """How long a run is a member of its group."""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from etl.errors import Owned
+from etl.model.committed import NOTHING_COMMITTED, Committed
+from etl.model.logs import BrokerPartition
 from etl.model.membership import Share, Void
 from etl.model.plans import Plan
 from etl.protocol.zookeeper import plan_documents
@@ -47,6 +50,24 @@ def commit_fenced(out: Outside, plan: Plan) -> Void | None:
         return Void("the coordinator does not take us for its member any more")
     out.kept.update({log: (plan.positions[log], plan.word) for log in plan.offsets_to_hand_over})
     return None
+
+
+def commit_of_member(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -> list[BrokerPartition]:
+    """The same behind an append, by the membership that the plan was made with: which of them were moved."""
+    assert plan.share
+    if out.group.fences(plan.share):
+        return []
+    out.kept.update({log: (plan.positions[log], plan.word) for log in logs})
+    return list(logs)
+
+
+def commit_as_owner(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -> list[BrokerPartition]:
+    """By who owns these logs now: those that are as the plan saw them, or none."""
+    kept = {log: Committed(at, None, word) for log, (at, word) in out.kept.items()}
+    if any(kept.get(log, NOTHING_COMMITTED) != plan.seen[log] for log in logs):
+        return []
+    out.kept.update({log: (plan.positions[log], plan.word) for log in logs})
+    return list(logs)
 
 
 def mark(out: Outside, plan: Plan) -> None:

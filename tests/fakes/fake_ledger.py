@@ -226,6 +226,16 @@ def commit_request(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) ->
     raise CommitUnknown("the offsets did not reach ZooKeeper")
 
 
+def commit_owned(
+    out: Outside, plan: Plan, logs: Sequence[BrokerPartition], is_ours: Callable[[str], bool],
+) -> list[BrokerPartition]:
+    """As `OwnedOffsets.move`: those whose owner node is one of ours, and whose offset is as the plan saw it."""
+    there = out.committed()
+    moved = [log for log in logs if is_ours(out.owners.get(log, "")) and there.get(log, NOTHING_COMMITTED) == plan.seen[log]]
+    out.offsets.update({log: (plan.positions[log], plan.moved(log).version or 0) for log in moved})
+    return moved
+
+
 def commit_in_kafka(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -> None:
     """As `KeptOffsets.move`: what is there is read first, and nothing is written where somebody else wrote."""
     after = {log: plan.moved(log).in_kafka for log in logs}

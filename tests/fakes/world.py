@@ -20,7 +20,7 @@ from etl.decisions.identity.cluster_name import cluster_name
 from etl.decisions.identity.log_identity import epochs_to_ask
 from etl.decisions.identity.tails import end_places, known_places
 from etl.decisions.offsets_storage import refuse_another_storage
-from etl.decisions.open_hand_overs import HandOver, found_out
+from etl.decisions.open_hand_overs import HandOverOutcome, found_out
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.replaced import Span
 from etl.decisions.run_keys import bounds_to_find
@@ -70,7 +70,7 @@ class FakeWorld:
         self, outside: Outside, settings: Settings, at: Callable[[str, When], None] = _nothing, *, logs_per_request: int = 2,
         run_id: str = "run-1", request: Request | None = None, member: Callable[[FakeWorld], Member] | None = None,
     ) -> None:
-        self._member = member
+        self._member, self._is_member = member, False
         self._request = request
         self._run_id = run_id
         self.outside = outside
@@ -189,6 +189,7 @@ class FakeWorld:
 
     def member(self) -> Member | None:
         """See World."""
+        self._is_member = self._member is not None
         return self._member(self) if self._member else None
 
     def store(self, plan: Plan) -> Void | None:
@@ -233,9 +234,9 @@ class FakeWorld:
             refuse_another_storage(plan, self.outside.offsets_in)
         member_id = plan.share.member_id
         self._do("fence", lambda: self.outside.group.end(member_id))
-        found = found_out(plan, self.outside.committed()) if plan.is_open else HandOver.UNTOLD
-        if found in (HandOver.TAKEN, HandOver.NOT_TAKEN):
-            known = replace(plan, handed_over=True) if found is HandOver.TAKEN else fake_group.void(plan)
+        found = found_out(plan, self.outside.committed()) if plan.is_open else HandOverOutcome.UNTOLD
+        if found in (HandOverOutcome.TAKEN, HandOverOutcome.NOT_TAKEN):
+            known = replace(plan, handed_over=True) if found is HandOverOutcome.TAKEN else fake_group.void(plan)
             self._do("write what was found out", lambda: fake_group.mark(self.outside, known))
 
     def adopt(self, plan: Plan) -> Ledger:
@@ -325,6 +326,8 @@ class FakeWorld:
     def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
         """See World; a few logs to a request, each request all or nothing."""
         wanted, moved = sorted(plan.offsets_to_move if logs is None else logs), {}
+        if plan.is_of_member and (logs is None or self._is_member):
+            return self._commit_as_member(plan, wanted, is_own=logs is None)
         for start in range(0, len(wanted), self._logs_per_request):
             some = wanted[start:start + self._logs_per_request]
             if plan.offsets_in is not OffsetsStorage.ZOOKEEPER:
@@ -334,6 +337,23 @@ class FakeWorld:
                 moved.update({log: plan.moved(log) for log in some})
                 continue
             moved.update(self._do(f"commit from {start}", partial(fake_ledger.commit_request, self.outside, plan, some)))
+        return moved
+
+    def _commit_as_member(
+        self, plan: Plan, wanted: Sequence[BrokerPartition], *, is_own: bool,
+    ) -> dict[BrokerPartition, Committed]:
+        moved = {}
+        for start in range(0, len(wanted), self._logs_per_request):
+            some = wanted[start:start + self._logs_per_request]
+            commit: Callable[[], list[BrokerPartition]]
+            if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
+                commit = partial(fake_ledger.commit_owned, self.outside, plan, some, self._is_ours)
+            elif is_own:
+                commit = partial(fake_group.commit_of_member, self.outside, plan, some)
+            else:
+                ours = [log for log in some if self.outside.owners.get(log) == self._name]
+                commit = partial(fake_group.commit_as_owner, self.outside, plan, ours)
+            moved.update({log: plan.moved(log) for log in self._do(f"commit from {start}", commit)})
         return moved
 
     def loaded(self, transaction_version: int | None = None) -> Coverage:

@@ -32,11 +32,14 @@ _BEFORE: tuple[tuple[type, str, str], ...] = (
     (Rebalance, "_claim", "registered"), (MemberState, "note_join", "registered"), (GroupMembers, "deregister", "leaving"),
     (ClassicProtocol, "leave", "leaving"), (ConsumerProtocol, "leave", "leaving"))
 _BEHIND: tuple[tuple[type, str, str], ...] = (
-    (ZooKeeperMember, "join", "claimed"), (CoordinatedMember, "join", "claimed"), (GroupOffsets, "hand_over", "committed"))
+    (ZooKeeperMember, "join", "claimed"), (CoordinatedMember, "join", "claimed"), (GroupOffsets, "hand_over", "committed"),
+    (GroupOffsets, "commit_of_member", "moved"))
 POINTS = ("registered", "claimed", "storing", "handed-over", "fetching", "fetched", "appended", "recorded", "leaving")
 """In the order in which a run comes to them; in ZooKeeper a plan is stored and handed over in one step."""
 IN_TWO_STEPS = ("stored", "committed")
 """Between storing and handed over, where the group is in Kafka: the plan is stored, and the offsets are committed."""
+BEHIND_APPEND = ("registered", "claimed", "storing", "handed-over", "fetched", "recorded", "moved", "appended", "leaving")
+"""In the order in which a run comes to them that moves its offsets behind the append: it is recorded behind that."""
 
 
 class Watched:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from etl.embedded.server import wait_until
-from tests.system.driving import Pipeline
+from tests.system.driving import WITHOUT_SPARK, Pipeline
 from tests.traffic.rows import Row, hash_of
 
 WITHIN_S = 60
 ASKED_WITHIN_S = 2
 """What a rebalance waits for at most while it is asked what is committed: the coordinator may answer nothing before it has ended."""
+MEMBER: dict[str, Any] = {
+    **WITHOUT_SPARK, "offsets": {"storage": "kafka"}, "ownership": {"mode": "join", "membership": "coordinator", "session_timeout_s": 6}}
+"""What a conf has of a run that is a member of Kafka's own group, and reads without Spark."""
 
 
 class OtherMember:
@@ -97,3 +101,19 @@ def another_member(pipeline: Pipeline, **settings: Any) -> Iterator[OtherMember]
         yield member
     finally:
         member.close()
+
+
+def at_first(kind: type, name: str, patched: pytest.MonkeyPatch, do: Callable[[Any], object], *, before: bool) -> None:
+    """Something else happens at the first call of this method."""
+    real, left = getattr(kind, name), [do]
+
+    def called(self: Any, *given: Any, **more: Any) -> Any:
+        first = left.pop() if left else None
+        if first and before:
+            first(None)
+        found = real(self, *given, **more)
+        if first and not before:
+            first(found)
+        return found
+
+    patched.setattr(kind, name, called)

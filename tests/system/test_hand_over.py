@@ -5,15 +5,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from kazoo.exceptions import ConnectionLoss
 
+from etl.edges.zookeeper import owned_offsets
 from etl.edges.zookeeper.documents import Check
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.hand_over import HandOver
 from etl.edges.zookeeper.hand_over_marks import write_mark
+from etl.edges.zookeeper.in_flight import Outcome, outcomes
 from etl.edges.zookeeper.ledger import PlanLedger
+from etl.edges.zookeeper.owned_offsets import OwnedOffsets
 from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, SessionLost, SettingsError
@@ -163,6 +168,54 @@ def test_a_driver_that_lost_its_lock_hands_nothing_over_though_another_has_one_l
         assert (driver.ledger.plan_numbers(), offsets(driver)) == ([], [None] * 3)
         with pytest.raises(SessionLost, match="lock is not ours"):
             driver.store(plan)
+
+
+def behind_the_append(driver: Driver, logs: list[BrokerPartition] = LOGS) -> Plan:
+    return with_id(replace(driver.plan(logs), handed_over=None))
+
+
+def move(driver: Driver, plan: Plan) -> dict[BrokerPartition, Committed]:
+    return OwnedOffsets(driver.zookeeper, "g", driver.group).move(plan, plan.offsets_to_move)
+
+
+@pytest.mark.parametrize("meanwhile", [
+    lambda z: own_as_a_consumer(z, LOGS[1]), lambda z: let_go(z, LOGS[1]), lambda z: z.client.set(PATHS.offset(LOGS[1]), b"7"),
+    lambda z: z.client.delete(PATHS.offset(LOGS[1])), lambda z: z.client.set(PATHS.offset(LOGS[1]), b"10"),
+], ids=["owned", "let go", "moved", "removed", "moved to the same"])
+def test_behind_an_append_those_offsets_move_whose_logs_are_still_ours_and_as_the_plan_saw_them(
+    driver: Driver, meanwhile: Callable[[ZooKeeper], object],
+) -> None:
+    driver.zookeeper.client.create(PATHS.offset(LOGS[1]), b"5", makepath=True)
+    driver.zookeeper.client.set(PATHS.offset(LOGS[1]), b"0")
+    plan = behind_the_append(driver)
+    meanwhile(driver.zookeeper)
+    now = offsets(driver)[1]
+    assert move(driver, plan) == {log: plan.moved(log) for log in LOGS if log != LOGS[1]}
+    assert offsets(driver) == [10, now, 10]
+
+
+def test_behind_an_append_an_offset_that_is_as_we_would_have_left_it_is_ours_where_an_answer_was_lost(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = behind_the_append(driver)
+
+    def unanswered(asked: list[Any]) -> list[Outcome]:
+        monkeypatch.undo()
+        outcomes(asked)
+        return [ConnectionLoss() for _ in asked]
+
+    monkeypatch.setattr(owned_offsets, "outcomes", unanswered)
+    assert move(driver, plan) == {log: plan.moved(log) for log in LOGS}
+    assert move(driver, plan) == {}, "and nothing of it is done twice"
+
+
+def test_behind_an_append_many_offsets_move_and_one_that_is_anothers_keeps_none_back(driver: Driver) -> None:
+    logs = [BrokerPartition("clicks", p) for p in range(500)]
+    with Owners(driver.zookeeper, "g", "clicks").claiming(logs[3:], "run-1"):
+        plan = behind_the_append(driver, logs)
+        own_as_a_consumer(driver.zookeeper, logs[400])
+        assert move(driver, plan).keys() == set(logs) - {logs[400]}
+        assert driver.group.committed(logs).keys() == set(logs) - {logs[400]}
 
 
 def test_a_hand_over_leaves_no_znode_of_its_own(driver: Driver) -> None:

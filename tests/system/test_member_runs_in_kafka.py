@@ -13,16 +13,14 @@ from etl.commands.run import run
 from etl.edges.brokers.coordinator import CoordinatedMember
 from etl.edges.brokers.fenced_commit import FencedCommit
 from etl.model.membership import Share
-from etl.run import storing
+from etl.run import membership_verbs
 from etl.settings.loader import load_settings
 from tests.said import refused
-from tests.system.driving import WITHOUT_SPARK, BrokenOff, Pipeline, break_off, broken_off_before
+from tests.system.driving import BrokenOff, Pipeline, break_off, broken_off_before
 from tests.system.live_consumers import committed_by_another, offsets_of
-from tests.system.other_members import OtherMember, another_member
+from tests.system.other_members import MEMBER, OtherMember, another_member, at_first
 
 pytestmark = pytest.mark.without_spark
-MEMBER: dict[str, Any] = {
-    **WITHOUT_SPARK, "offsets": {"storage": "kafka"}, "ownership": {"mode": "join", "membership": "coordinator", "session_timeout_s": 6}}
 
 
 @pytest.fixture
@@ -33,22 +31,6 @@ def member(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["ingested"]
     return pipeline
-
-
-def at_first(kind: type, name: str, patched: pytest.MonkeyPatch, do: Callable[[Any], object], *, before: bool) -> None:
-    """Something else happens at the first call of this method."""
-    real, left = getattr(kind, name), [do]
-
-    def called(self: Any, *given: Any, **more: Any) -> Any:
-        first = left.pop() if left else None
-        if first and before:
-            first(None)
-        found = real(self, *given, **more)
-        if first and not before:
-            first(found)
-        return found
-
-    patched.setattr(kind, name, called)
 
 
 def test_beside_a_consumer_that_is_not_ours_each_record_is_read_by_one_of_us_and_a_void_plan_by_nobody(
@@ -120,7 +102,7 @@ def test_where_nobody_can_tell_a_person_says_who_read_what_the_dead_run_planned(
 ) -> None:
     member.produce(80)
     with monkeypatch.context() as patched, pytest.raises(BrokenOff):
-        patched.setattr(storing, "write_mark", lambda *given: break_off())
+        patched.setattr(membership_verbs, "write_mark", lambda *given: break_off())
         run(load_settings(member.conf))
     member.produce(80)
     committed_by_another(member, {partition: 50 for partition in range(4)})

@@ -255,6 +255,24 @@ def test_a_log_that_is_held_stays_ours_until_it_is_released_and_is_nobody_elses_
         other.leave()
 
 
+def test_a_share_that_is_held_from_the_join_on_is_the_same_by_a_later_epoch_until_the_membership_ends(
+    broker: FakeCoordinator, stage: Stage,
+) -> None:
+    consumers = of(stage, CONSUMERS)
+    with consumers.joined(holds_shares=True) as (holder, share):
+        assert holder.unbroken(share, within_s=20) == share
+        holder.follow()
+        with consumers.joined() as (_, late):
+            assert not late.logs
+        now = holder.unbroken(share, within_s=20)
+        assert now is not None and now == replace(share, generation=now.generation) and now.generation != share.generation
+        broker.forget()
+        holder.rejoin()
+        assert holder.unbroken(share, within_s=20) is None
+    with stage.joined() as (classic, share):
+        assert classic.unbroken(share, within_s=20) is None, "a generation is over with its share"
+
+
 def test_a_share_that_others_let_go_of_late_is_waited_for(broker: FakeCoordinator, stage: Stage) -> None:
     """They are told with a heartbeat, let go behind their next poll, and say so with another one."""
     consumers = of(stage, CONSUMERS)

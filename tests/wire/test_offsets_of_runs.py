@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from etl.edges.brokers.cluster import Cluster
 from etl.errors import SettingsError
 from etl.model.committed import Committed, OffsetsStorage
 from etl.model.logs import BrokerPartition
+from etl.model.membership import BY_COORDINATOR, Membership, Share
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.run.group_offsets import GroupOffsets
 from tests.builders import plain_plan, plain_settings
@@ -33,6 +35,24 @@ def test_offsets_in_kafka_are_read_and_moved_without_zookeeper() -> None:
         assert offsets.commit(plan) == offsets.committed([LOG]) == {LOG: Committed(42, None, plan.word)}
         assert broker.world.committed["group", "demo", 0] == (42, f"etl:clicks:1:{plan.id}")
         assert offsets.commit(plan, ()) == {}
+
+
+@pytest.mark.parametrize(("epochs", "is_moved"), [((7,), True), ((5, 7), True), ((5, 5), False), ((None,), False)], ids=str)
+def test_behind_an_append_the_plans_membership_commits_by_its_epoch_of_now_and_no_other_does(
+    epochs: tuple[int | None, ...], is_moved: bool,
+) -> None:
+    with FakeBroker() as broker:
+        broker.world.generation, broker.world.members, left = 7, {"m-1": b""}, [*epochs]
+
+        def unbroken(share: Share) -> Share | None:
+            epoch = left.pop(0)
+            return None if epoch is None else replace(share, generation=epoch)
+
+        share = Share("m-1", Membership.COORDINATOR, BY_COORDINATOR, 3, frozenset({LOG}))
+        plan = with_id(plain_plan(positions={LOG: 42}, offsets_in=OffsetsStorage.KAFKA, share=share))
+        moved = offsets_on(broker, "kafka").commit_of_member(plan, None, share=lambda: None, unbroken=unbroken, unsure=lambda: None)
+        assert moved == ({LOG: plan.moved(LOG)} if is_moved else {}) and not left
+        assert broker.world.committed == ({("group", "demo", 0): (42, f"etl:clicks:1:{plan.id}")} if is_moved else {})
 
 
 @pytest.mark.parametrize("storage", ["kafka", "dual"])

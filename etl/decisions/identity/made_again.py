@@ -146,16 +146,17 @@ def gone_for_good(plan: Plan, snapshot: Snapshot) -> frozenset[str]:
     return snapshot.gone_topics | {topic for topic, found in again.items() if not is_creation_id(found)}
 
 
-def refuse_handed_over_made_again(plan: Plan, snapshot: Snapshot) -> None:
-    """The same of a plan that was handed over and is not in the table, behind which alone the new topic may be accepted.
+def refuse_left_made_again(plan: Plan, snapshot: Snapshot) -> None:
+    """The same of a plan that is executed as it is and not in the table, behind which alone the new topic may be accepted.
 
     Raises NeedsDecision for a topic of its ranges.
     """
-    again = sorted({r.log.topic for r in plan.ranges}.intersection(topics_made_again(plan, snapshot)) if plan.handed_over else ())
+    again = sorted({r.log.topic for r in plan.ranges}.intersection(topics_made_again(plan, snapshot)) if plan.is_executed_as_it_is else ())
     for topic in again:
         known, found = compared_ids(topic, plan, snapshot) or ("", "")
-        what = (f"the topic was deleted and made again: its id is {found}, that of plan {plan.number}, which was handed over and is not in "
-                f"the table, is {known}")
+        whose = "was handed over" if plan.handed_over else "a member of the group stored"
+        what = (f"the topic was deleted and made again: its id is {found}, that of plan {plan.number}, which {whose} and is not in the "
+                f"table, is {known}")
         skips = "--skip TOPIC:PARTITION:FROM-UNTIL with each of its ranges " if is_creation_id(found) else ""
         check = (f"who did it: what the table lacks of that plan is gone then, and the plan without it is: etl plans supersede CONF "
                  f"{plan.number} {skips}--reason ...; `etl run CONF` executes it, and then the new topic is gone on with: "

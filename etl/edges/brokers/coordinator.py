@@ -96,6 +96,19 @@ class CoordinatedMember:
             return None
         return self._lives.state.wait_for_share(self._lives.state.poke(), time.monotonic() + within_s)
 
+    def unbroken(self, share: Share, *, within_s: float) -> Share | None:
+        """An earlier share as its epoch is by now, where nothing of it was let go since; None where it was, or nobody answers in time.
+
+        Of the consumer protocol alone: an epoch passes when others come and go; a generation is over with its share.
+        """
+        lives = self._lives
+        if lives is None or self._protocol is not GroupProtocol.CONSUMER or not lives.state.is_unbroken(share):
+            return None
+        with contextlib.suppress(EtlError):  # the membership has ended: nothing of it stands
+            now = self.heard(within_s=within_s)
+            return now if lives.state.is_unbroken(share) else None
+        return None
+
     @property
     def asked_back(self) -> frozenset[BrokerPartition]:
         """What the group waits for us to let go of, where that is held: by `rejoin`, or by `leave`."""
@@ -127,8 +140,12 @@ class CoordinatedMember:
             connection.forget()
 
     def follow(self) -> None:
-        """Behind the hand-over: let go whenever that is asked for, and take the new share in the background. Never raises."""
-        self.release()
+        """Behind the hand-over: let go whenever that is asked for, and take the new share in the background. Never raises.
+
+        What is held since the share was given (`MemberTerms.holds_shares`) stays so.
+        """
+        if not self._terms.holds_shares:
+            self.release()
 
     def leave(self) -> None:
         """Be no member any more; a static one only goes away, and keeps its logs for as long as its session. Never raises."""

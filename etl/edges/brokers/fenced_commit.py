@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from etl.decisions.open_hand_overs import HandOver, found_out
+from etl.decisions.open_hand_overs import HandOverOutcome, found_out
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.kept_offsets import KeptOffsets, logs_there
 from etl.edges.brokers.simple_consumer import SimpleConsumer
@@ -69,9 +69,9 @@ class FencedCommit:
     def _found(self, cluster: Cluster, plan: Plan, lost: MembershipLost) -> Void | None:
         """What became of earlier tries of a commit whose membership is over. Raises CommitUnknown where that cannot be told at once."""
         found = found_out(plan, self._kept.committed(cluster, plan.offsets_to_hand_over))
-        if found is HandOver.TAKEN:
+        if found is HandOverOutcome.TAKEN:
             return None
-        if found is HandOver.NOT_TAKEN:
+        if found is HandOverOutcome.NOT_TAKEN:
             return Void(lost.what)
         raise CommitUnknown(lost.what, check=_FINDS_OUT, **lost.where) from lost
 

@@ -109,16 +109,21 @@ class KeptOffsets:
     def _requests(self, wanted: Mapping[BrokerPartition, Committed]) -> Iterator[tuple[str, Sequence[BrokerPartition]]]:
         """Word and logs of each commit: those of one word, as many as a coordinator takes at once."""
         for word in sorted({one.word or "" for one in wanted.values()}):
-            some, size = list[BrokerPartition](), 0
-            for log in sorted(log for log, one in wanted.items() if (one.word or "") == word):
-                cost = self.bytes_of(log, word)
-                if some and size + cost > _COMMIT_BYTES:
-                    yield word, some
-                    some, size = [], 0
-                some.append(log)
-                size += cost
-            if some:
+            for some in self.in_commits(sorted(log for log, one in wanted.items() if (one.word or "") == word), word):
                 yield word, some
+
+    def in_commits(self, logs: Iterable[BrokerPartition], word: str) -> Iterator[Sequence[BrokerPartition]]:
+        """As many at once as a coordinator takes."""
+        some, size = list[BrokerPartition](), 0
+        for log in logs:
+            cost = self.bytes_of(log, word)
+            if some and size + cost > _COMMIT_BYTES:
+                yield some
+                some, size = [], 0
+            some.append(log)
+            size += cost
+        if some:
+            yield some
 
     def _word_of(self, metadata: str) -> str:
         """See `Committed.word`."""

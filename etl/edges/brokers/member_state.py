@@ -45,6 +45,8 @@ class MemberState:
         self._terms = terms
         self._changed = Condition()
         self._share: Share | None = None
+        self._unbroken = set[int | None]()
+        """Generations, or epochs, since we let go of anything for the last time."""
         self._stands_since = float("-inf")
         """The last moment at which a question was sent whose answer said that the share stands."""
         self._poked = float("-inf")
@@ -65,6 +67,7 @@ class MemberState:
         """The share is over, and another one is wanted."""
         with self._changed:
             self._share, self._asked_back = None, frozenset()
+            self._unbroken.clear()
             self._begun = time.monotonic() if self._begun is None else self._begun
             self._changed.notify_all()
 
@@ -84,6 +87,7 @@ class MemberState:
             # What was under way when the last share was let go is not the next one yet.
             self._holds = self._holds or (self._terms.holds_shares and asked_at >= self._poked)
             self._share, self._stands_since, self._trouble = share, asked_at, None
+            self._unbroken.add(share.generation)
             self._changed.notify_all()
 
     def ask_back(self, logs: frozenset[BrokerPartition]) -> None:
@@ -167,6 +171,11 @@ class MemberState:
         """What is held and the group waits for."""
         with self._changed:
             return self._asked_back
+
+    def is_unbroken(self, share: Share) -> bool:
+        """Whether nothing of this share was let go since it stood, whatever its generation is by now."""
+        with self._changed:
+            return self._share is not None and self._share.member_id == share.member_id and share.generation in self._unbroken
 
     def poke(self) -> float:
         """Ask the coordinator at once: the moment."""

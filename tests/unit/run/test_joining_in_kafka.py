@@ -386,6 +386,14 @@ def test_where_offsets_were_kept_elsewhere_before_nobody_is_said_to_have_moved_t
     assert elsewhere.value.check and "a last run with offsets.storage: zookeeper" in elsewhere.value.check
 
 
+def test_an_offset_that_went_back_behind_a_plan_that_was_never_handed_over_stops_the_run() -> None:
+    outside = group_of(5, 3)
+    left_behind(outside, "hand over", BEFORE)
+    outside.kept[A] = 2, ""
+    with pytest.raises(OffsetMoved):
+        run(outside, [A, B])
+
+
 def test_consumers_in_zookeeper_under_the_same_name_stop_the_run() -> None:
     outside = group_of(5)
     outside.live_consumers = ("group_old-1",)

@@ -309,6 +309,9 @@ def test_every_number_has_a_greatest_value_that_is_taken(key: str) -> None:
     ("ownership", {"source": {"dialect": "jafka"}, "ownership": {"membership": "coordinator"}}, "whose brokers keep no groups"),
     ("offsets", {"ownership": {"membership": "coordinator"}, "offsets": {"storage": "dual"}}, "storage: dual does not go with"),
     ("ownership", {"source": {"dialect": "jafka"}, "ownership": {"strategy": "roundrobin"}}, "strategy: roundrobin does not go with"),
+    ("ownership", {"ownership": {"hand_over": "after_append", "stay": "share"}}, "stay: share does not go with hand_over: after_append"),
+    ("ownership", {"ownership": {"mode": "claim", "hand_over": "after_append"}}, "hand_over: after_append means nothing under mode: claim"),
+    ("ownership.hand_over", {"ownership": {"hand_over": "later"}}, "at_plan"),
 ])
 def test_what_does_not_go_with_being_a_member_is_refused_by_name(key: str, more: dict[str, dict[str, Any]], says: str) -> None:
     document = document_with("ownership.mode", "join")

@@ -1,0 +1,135 @@
+"""Our runs beside consumers that are not ours where our offsets move behind the append: what is promised then, and what is not.
+
+Nothing is lost, and our table has each record once. But who takes a log over amid our work begins where our plan did, and reads the same.
+Where a share is held until the commit (KIP-848) nobody does, for as long as the rebalance time-out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from etl.embedded.server import wait_until
+from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
+from tests.groups.flow import Flow
+from tests.groups.kinds import BY_JAVA, CONSUMER_PROTOCOL, OLD, Kind
+from tests.groups.run_at_points import BEHIND_APPEND
+from tests.groups.shared import WITHIN_S, Shared
+
+HALF = PARTITIONS // 2
+EACH = 40 // PARTITIONS
+"""What is written into each partition while a run is held."""
+RUNS = 6
+LONGER_S = 300
+"""Than any run takes here, on whatever machine."""
+Make = Callable[..., Shared]
+LETTING_GO = [*OLD, *(kind for kind in BY_JAVA if kind.name in ("3.9.1 range", "4.1.0 range"))]
+"""Kinds of groups in which a member lets go at once."""
+KINDS = [*LETTING_GO, CONSUMER_PROTOCOL]
+in_each = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name, indirect=True)
+in_those_that_let_go = pytest.mark.parametrize("kind", LETTING_GO, ids=lambda kind: kind.name, indirect=True)
+in_one_that_waits = pytest.mark.parametrize("kind", [CONSUMER_PROTOCOL], ids=lambda kind: kind.name, indirect=True)
+KILLS = [pytest.param(kind, point, id=f"{kind.name} {point}") for kind in KINDS for point in BEHIND_APPEND]
+
+
+@pytest.fixture
+def behind(make: Make) -> Make:
+    """`make` of such runs."""
+    return lambda **given: make(hand_over="after_append", **given)
+
+
+@in_each
+def test_whoever_comes_and_goes_while_records_flow_nothing_is_lost_and_the_table_has_each_record_once(
+    kind: Kind, stage: JafkaStage | KafkaStage, behind: Make, tmp_path: Path,
+) -> None:
+    shared = behind(**({"rebalance_timeout_s": LONGER_S} if kind is CONSUMER_PROTOCOL else {}))
+    shared.enter("a")
+    with Flow(stage, shared.pipeline.topic, tmp_path / "flow"):
+        for number in range(RUNS):
+            moves = threading.Thread(target=shared.exit if number % 2 else shared.enter, args=[f"z{number // 2}"])
+            with shared.running() as run:
+                moves.start()
+                said = run.wait()
+                moves.join()
+            assert said.code in (0, 4), said.err
+            shared.are_owned()
+    shared.others_read_the_rest()
+    twice = shared.end_behind_append()
+    assert kind is not CONSUMER_PROTOCOL or not twice, twice
+
+
+def one_of_ours_is_read_by_another(shared: Shared) -> None:
+    """Of four members each is to own one log, and we own two."""
+    shared.exit("a")
+    for name in ("x", "y", "z"):
+        shared.enter(name)
+    others = (PARTITIONS - HALF) * EACH
+    assert wait_until(lambda: len(shared.read) + shared.count() > others, WITHIN_S), "more than there is in the logs that were never ours"
+
+
+@in_those_that_let_go
+def test_a_consumer_that_comes_amid_our_work_reads_the_same_and_the_run_ends_well_and_says_so(behind: Make) -> None:
+    shared = behind()
+    shared.enter("a")
+    with shared.held_at("fetched") as run:
+        shared.has("a", HALF)
+        one_of_ours_is_read_by_another(shared)
+        run.goes_on("fetched")
+        said = run.wait()
+    assert said.code == 0 and "taken by another member" in said.outcomes, said.err + said.out
+    doctor = shared.pipeline.door("doctor")
+    assert doctor.code == 0, doctor.out + doctor.err
+    shared.send(8)
+    shared.ran()
+    assert shared.end_behind_append()
+
+
+@in_one_that_waits
+def test_where_the_group_waits_nobody_reads_what_we_read_and_the_commit_is_taken_by_the_epoch_of_now(behind: Make) -> None:
+    shared = behind(rebalance_timeout_s=LONGER_S)
+    shared.enter("a")
+    with shared.held_at("fetched") as run:
+        shared.has("a", HALF)
+        shared.enter("y")
+        shared.enter("z")
+        assert wait_until(lambda: sorted(shared.others.owned().values()) == [1, 1], WITHIN_S), "one of the three waits for us"
+        shared.exit("y")
+        run.goes_on("fetched")
+        said = run.wait()
+    assert said.code == 0 and "taken by another member" not in said.outcomes, said.err + said.out
+    assert said.document["offsets_committed"] == HALF
+    shared.others_read_the_rest()
+    assert not shared.end_behind_append()
+
+
+@in_one_that_waits
+def test_longer_than_the_rebalance_timeout_nobody_waits_and_the_run_ends_well_and_says_so(behind: Make) -> None:
+    shared = behind(rebalance_timeout_s=5)
+    shared.enter("a")
+    with shared.held_at("fetched") as run:
+        shared.has("a", HALF)
+        one_of_ours_is_read_by_another(shared)
+        run.goes_on("fetched")
+        said = run.wait()
+    assert said.code == 0 and "taken by another member" in said.outcomes, said.err + said.out
+    assert shared.end_behind_append()
+
+
+@pytest.mark.parametrize(("kind", "point"), KILLS, indirect=["kind"])
+def test_a_run_that_is_killed_at_a_point_loses_nothing_and_the_next_one_finishes_it(behind: Make, point: str) -> None:
+    shared = behind()
+    shared.send(20)
+    shared.enter("a")
+    shared.others_read_the_rest()
+    with shared.held_at(point) as run:
+        run.kill()
+        run.wait_until_gone()
+    shared.send(8)
+    shared.ran()
+    shared.send(8)
+    shared.are_owned()
+    shared.others_read_the_rest()
+    shared.end_behind_append()

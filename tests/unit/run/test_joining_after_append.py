@@ -1,0 +1,358 @@
+"""A pipeline among members that are all ours, whose offsets move behind the append: the table holds nothing twice, nothing is lost, and
+what another member reads as well is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+import pytest
+
+from etl.decisions.next_step import Action, plan_superseding, steps_ahead
+from etl.errors import BrokerUnreachable, NeedsDecision, OffsetMoved
+from etl.model.committed import OffsetsStorage
+from etl.model.logs import BrokerPartition
+from etl.model.losses import Loss, LossReason, ReadByOthers
+from etl.model.membership import Membership
+from etl.model.snapshot import Supersede
+from etl.report.run_report import Report
+from etl.report.run_state import Outcome
+from etl.run.ingest import ingest
+from etl.settings.policies import HandOverAt, OwnershipMode
+from etl.settings.sections import Settings
+from tests.fakes import fake_ledger
+from tests.fakes.members import FakeMember, Others, member_with
+from tests.fakes.outside import Outside
+from tests.fakes.stories import LOGS, At, accept, crash_at, crash_at_moment, grow, new_report, outcomes, outside_of, set_to, settings_of
+from tests.fakes.world import Crash, FakeWorld, When
+
+A, B, C = LOGS
+BEFORE, AFTER = When.BEFORE, When.AFTER
+ZOOKEEPER, KAFKA = OffsetsStorage.ZOOKEEPER, OffsetsStorage.KAFKA
+both_places = pytest.mark.parametrize("place", [ZOOKEEPER, KAFKA])
+
+
+def member_of(place: OffsetsStorage, hand_over: HandOverAt = HandOverAt.APPEND, settings: Settings | None = None) -> Settings:
+    settings = settings or settings_of()
+    membership = Membership.COORDINATOR if place is KAFKA else Membership.ZOOKEEPER
+    keys = {"mode": OwnershipMode.JOIN, "membership": membership, "hand_over": hand_over}
+    offsets = settings.offsets.model_copy(update={"storage": place})
+    return settings.model_copy(update={"ownership": settings.ownership.model_copy(update=keys), "offsets": offsets})
+
+
+def group_of(place: OffsetsStorage, *ends: int) -> Outside:
+    outside = outside_of(*ends)
+    outside.offsets_in = place
+    return outside
+
+
+def run(
+    outside: Outside, *shares: Collection[BrokerPartition] | None, at: At = lambda step, when: None, settings: Settings | None = None,
+    made: Callable[[FakeMember], object] = lambda member: None,
+) -> Report:
+    report, settings = new_report(), settings or member_of(outside.offsets_in)
+    ingest(FakeWorld(outside, settings, at, member=member_with(*shares, made=made)), settings, report)
+    return report
+
+
+def once(step: str, when: When, do: Callable[[], object]) -> At:
+    left = [do]
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == (step, when) and left:
+            left.pop()()
+
+    return at
+
+
+def offset_of(outside: Outside, log: BrokerPartition) -> int:
+    found = outside.committed().get(log)
+    return (found.offset or 0) if found else 0
+
+
+def refuse_broken(outside: Outside, others: Others) -> None:
+    """No offset is in the table twice, and each that the group's has passed is in the table or others read it."""
+    rows = outside.rows()
+    assert set(rows.values()) <= {1}
+    for log in outside.logs:
+        ours, theirs = {place for one, place in rows if one == log}, others.read.get(log, set())
+        assert set(range(offset_of(outside, log))) <= ours | theirs, log
+
+
+def take_over(outside: Outside, others: Others, log: BrokerPartition, count: int) -> Callable[[], None]:
+    def do() -> None:
+        others.own(log)
+        others.consume(log, count)
+
+    return do
+
+
+@both_places
+def test_offsets_move_behind_the_append_by_the_membership_of_the_plan(place: OffsetsStorage) -> None:
+    outside, seen = group_of(place, 5, 3, 4), []
+    members = list[FakeMember]()
+    report = run(outside, LOGS, at=once("append", AFTER, lambda: seen.append([offset_of(outside, log) for log in LOGS])),
+                 made=members.append)
+    assert (outcomes(report), report.offsets_committed, seen) == ([Outcome.INGESTED], 3, [[0, 0, 0]])
+    assert [offset_of(outside, log) for log in LOGS] == [5, 3, 4] and members[0].said == ["join", "follow", "leave"]
+    plan = outside.newest_plan()
+    assert plan is not None and plan.is_of_member and plan.share
+
+
+@both_places
+def test_what_was_taken_by_another_member_before_the_commit_is_told_and_the_run_ends_well(place: OffsetsStorage) -> None:
+    outside = group_of(place, 5, 3)
+    others = Others(outside)
+    report = run(outside, [A, B], at=once("append", BEFORE, take_over(outside, others, A, 2)))
+    assert (outcomes(report), report.exit_code, len(outside.rows())) == ([Outcome.INGESTED, Outcome.TAKEN], 0, 8)
+    assert "plan 1 is in the table" in report.outcomes[1][1]
+    assert offset_of(outside, A) == 2 and offset_of(outside, B) == (3 if place is ZOOKEEPER else 0)
+    refuse_broken(outside, others)
+
+
+@both_places
+def test_the_next_run_begins_at_the_larger_of_our_position_and_the_groups_offset_and_moves_what_is_behind(place: OffsetsStorage) -> None:
+    outside = group_of(place, 5, 3)
+    others = Others(outside)
+    run(outside, [A, B], at=once("append", BEFORE, take_over(outside, others, A, 2)))
+    outside.owners.clear()
+    report = run(outside, [A, B])
+    assert outcomes(report)[:2] == [Outcome.READ_TWICE, Outcome.REPAIRED]
+    assert report.outcomes[0][1] == "clicks: other members of the group may have read 2 offsets of partition 0 from 0 to 2 as well as we"
+    assert [offset_of(outside, log) for log in (A, B)] == [5, 3] and len(outside.rows()) == 8
+    grow(outside, 3, 3)
+    others.own(A)
+    others.consume(A, 2)
+    outside.owners.clear()
+    run(outside, [A, B])
+    newest = outside.newest_plan()
+    assert newest is not None and newest.read_by_others == (ReadByOthers(A, 5, 7),)
+    assert [r.from_offset for r in newest.ranges] == [7, 3]
+    refuse_broken(outside, others)
+
+
+@both_places
+@pytest.mark.parametrize("share", [[], [B]], ids=["no share", "a part"])
+def test_a_stored_plan_is_executed_as_it_is_on_logs_that_are_others_too_and_that_is_told(
+    place: OffsetsStorage, share: list[BrokerPartition],
+) -> None:
+    outside = group_of(place, 5, 3)
+    others = Others(outside)
+    with pytest.raises(Crash):
+        run(outside, [A, B], at=crash_at("fetch", BEFORE))
+    outside.owners.clear()
+    take_over(outside, others, A, 4)()
+    report = run(outside, share)
+    assert outcomes(report)[:2] == [Outcome.READ_TWICE, Outcome.REPLAYED] and Outcome.TAKEN in outcomes(report)
+    assert len(outside.rows()) == 8 and offset_of(outside, A) == 4
+    refuse_broken(outside, others)
+
+
+@both_places
+@pytest.mark.parametrize("moment", range(34))
+@pytest.mark.parametrize("theirs", [A, B])
+def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_what_is_read_by_two_is_told(
+    moment: int, theirs: BrokerPartition, place: OffsetsStorage,
+) -> None:
+    outside = group_of(place, 5, 3)
+    others = Others(outside)
+    run(outside, [A, B])
+    grow(outside, 4, 4)
+    reports = []
+    with contextlib.suppress(Crash):
+        reports.append(run(outside, [A, B], at=crash_at_moment(moment)))
+    outside.owners.clear()
+    others.own(theirs)
+    others.consume(theirs, outside.logs[theirs].end - offset_of(outside, theirs))
+    grow(outside, 2, 2)
+    others.consume(theirs, 1)
+    reports.append(run(outside, [log for log in (A, B) if log != theirs]))
+    refuse_broken(outside, others)
+    outside.owners.clear()
+    reports.append(run(outside, [A, B]))
+    refuse_broken(outside, others)
+    assert [offset_of(outside, log) for log in (A, B)] == [outside.logs[log].end for log in (A, B)]
+    twice = others.read[theirs] & {offset for log, offset in outside.rows() if log == theirs}
+    told = {outcome for report in reports for outcome in outcomes(report)}
+    assert not twice or told & {Outcome.READ_TWICE, Outcome.TAKEN}
+    holes = fake_ledger.loaded(outside, None).read_by_others
+    assert {offset for one in holes for offset in range(one.from_offset, one.until_offset)} == others.read[theirs] - twice
+
+
+@pytest.mark.parametrize(("place", "between"), [
+    *((place, between) for place in (ZOOKEEPER, KAFKA) for between in ("a run that does not own it", "one of at_plan")),
+    (ZOOKEEPER, "a command"),
+])
+def test_what_a_refused_commit_left_is_moved_whoever_made_a_plan_of_other_logs_since(place: OffsetsStorage, between: str) -> None:
+    outside = group_of(place, 5, 3)
+    run(outside, [A, B])
+    grow(outside, 4, 4)
+    others = Others(outside)
+    run(outside, [A, B], at=once("append", BEFORE, take_over(outside, others, A, 1)))
+    outside.owners.pop(B, None)
+    grow(outside, 0, 2)
+    if between == "a command":
+        set_to(outside, member_of(place), share=[B], b=8)
+    run(outside, [B], settings=member_of(place, HandOverAt.PLAN if between == "one of at_plan" else HandOverAt.APPEND))
+    outside.owners.clear()
+    report = run(outside, [A, B])
+    assert Outcome.REPAIRED in outcomes(report)
+    assert [offset_of(outside, log) for log in (A, B)] == [9, 9] and set(outside.rows().values()) == {1}
+
+
+@both_places
+def test_an_offset_that_is_gone_stops_the_run(place: OffsetsStorage) -> None:
+    outside = group_of(place, 5, 3)
+    run(outside, [A, B])
+    grow(outside, 1, 1)
+    run(outside, [A, B])
+    outside.offsets.pop(A, None)
+    outside.kept.pop(A, None)
+    with pytest.raises(OffsetMoved):
+        run(outside, [A, B])
+
+
+@both_places
+@pytest.mark.parametrize("was", HandOverAt)
+@pytest.mark.parametrize("step", ["fetch", "record", "tidy"])
+def test_the_key_may_be_changed_behind_a_run_that_died(place: OffsetsStorage, was: HandOverAt, step: str) -> None:
+    outside = group_of(place, 5, 3)
+    others = Others(outside)
+    before = member_of(place, was)
+    after = member_of(place, HandOverAt.PLAN if was is HandOverAt.APPEND else HandOverAt.APPEND)
+    with pytest.raises(Crash):
+        run(outside, [A, B], at=crash_at(step, BEFORE), settings=before)
+    outside.owners.clear()
+    grow(outside, 2, 2)
+    for settings in (after, before):
+        run(outside, [A, B], settings=settings)
+        refuse_broken(outside, others)
+    assert len(outside.rows()) == 12 and [offset_of(outside, log) for log in (A, B)] == [7, 5]
+
+
+@both_places
+def test_back_in_another_mode_what_was_left_is_finished(place: OffsetsStorage) -> None:
+    outside = group_of(place, 5, 3)
+    with pytest.raises(Crash):
+        run(outside, [A, B], at=crash_at("record", BEFORE))
+    outside.owners.clear()
+    outside.group.members.clear()
+    settings = settings_of()
+    claiming = settings.model_copy(update={"offsets": settings.offsets.model_copy(update={"storage": place})})
+    ingest(FakeWorld(outside, claiming), claiming, new_report())
+    assert [offset_of(outside, log) for log in (A, B)] == [5, 3] and len(outside.rows()) == 8
+
+
+@both_places
+def test_expired_offsets_of_a_stored_plan_are_a_loss_and_its_share_stays(place: OffsetsStorage) -> None:
+    outside = group_of(place, 5, 3)
+    settings = member_of(place, settings=settings_of(on_data_loss="skip"))
+    with pytest.raises(Crash):
+        run(outside, [A, B], at=crash_at("fetch", BEFORE), settings=settings)
+    outside.owners.clear()
+    outside.logs[A].log_start = 3
+    report = run(outside, [A, B], settings=settings)
+    assert Outcome.SUPERSEDED in outcomes(report) and Outcome.RECORDS_LOST in outcomes(report)
+    assert [offset_of(outside, log) for log in (A, B)] == [5, 3] and len(outside.rows()) == 5
+
+
+@both_places
+def test_what_a_preview_foresees_is_what_a_run_does_with_a_plan_that_is_left(place: OffsetsStorage) -> None:
+    outside = group_of(place, 5, 3)
+    settings = member_of(place)
+    with pytest.raises(Crash):
+        run(outside, [A, B], at=crash_at("fetch", BEFORE))
+    outside.owners.clear()
+    grow(outside, 2, 2)
+    left, own = steps_ahead(FakeWorld(outside, settings).observe(), settings, now_ms=1, uid="uid")
+    assert (left.action, own.action) == (Action.REPLAY, Action.STORE)
+    assert own.plan and own.plan.is_of_member and [(r.from_offset, r.until_offset) for r in own.plan.ranges] == [(5, 7), (3, 5)]
+
+
+@both_places
+def test_a_log_without_a_leader_is_waited_for_by_the_plan_that_reads_it(place: OffsetsStorage) -> None:
+    outside = group_of(place, 5, 3)
+    settings = member_of(place, settings=settings_of(on_no_leader="skip"))
+    with pytest.raises(Crash):
+        run(outside, [A, B], at=crash_at("fetch", BEFORE), settings=settings)
+    outside.owners.clear()
+    outside.logs[A].has_leader = False
+    with pytest.raises(BrokerUnreachable, match="which a member of the group stored and is not in the table"):
+        run(outside, [B], settings=settings)
+    outside.logs[A].has_leader = True
+    run(outside, [A, B], settings=settings)
+    assert len(outside.rows()) == 8
+
+
+def test_no_command_takes_the_place_of_a_stored_plan_behind_which_others_may_have_read_on() -> None:
+    outside = group_of(ZOOKEEPER, 5, 3)
+    settings = member_of(ZOOKEEPER)
+    with pytest.raises(Crash):
+        run(outside, [A, B], at=crash_at("fetch", BEFORE))
+    outside.owners.clear()
+    take_over(outside, Others(outside), A, 2)()
+    outside.owners.clear()
+    before = outside.newest_plan(), dict(outside.offsets)
+    with pytest.raises(NeedsDecision, match="stored by a member of the group and not in the table"):
+        set_to(outside, settings, share=[A, B], b=1)
+    assert (outside.newest_plan(), dict(outside.offsets)) == before
+
+
+def test_a_command_hands_its_plan_over_as_it_is_stored_and_the_next_run_executes_it() -> None:
+    outside = group_of(ZOOKEEPER, 5, 3)
+    run(outside, [A, B])
+    grow(outside, 2, 2)
+    plan = set_to(outside, member_of(ZOOKEEPER), share=[A, B], b=4)
+    assert plan and plan.handed_over and offset_of(outside, B) == 4
+    run(outside, [A, B])
+    assert [offset_of(outside, log) for log in (A, B)] == [7, 5] and len(outside.rows()) == 8 + 2 + 1
+
+
+def test_a_log_that_was_cut_is_left_out_of_a_stored_plan_and_accepted_behind_it() -> None:
+    outside = group_of(ZOOKEEPER, 5, 3)
+    settings = member_of(ZOOKEEPER)
+    run(outside, [A, B])
+    grow(outside, 4, 4)
+    with pytest.raises(Crash):
+        run(outside, [A, B], at=crash_at("fetch", BEFORE))
+    outside.owners.clear()
+    outside.logs[A].cut(6)
+    with pytest.raises(NeedsDecision):
+        run(outside, [])
+    world, stored = FakeWorld(outside, settings), outside.newest_plan()
+    snapshot = world.observe()
+    assert stored
+    skip = Loss(A, 5, 9, LossReason.SKIPPED)
+    world.supersede(plan_superseding(Supersede(stored, "cut", (skip,)), snapshot, settings, now_ms=1), snapshot.ledger)
+    run(outside, [])
+    assert {place for log, place in outside.rows() if log == B} == set(range(7))
+
+
+def test_of_a_topic_made_again_nothing_is_left_of_a_stored_plan_and_the_message_leads_out() -> None:
+    outside, settings = group_of(ZOOKEEPER, 5, 3), member_of(ZOOKEEPER)
+    outside.topic_ids = {"clicks": "one"}
+    run(outside, [A, B])
+    grow(outside, 4, 4)
+    with pytest.raises(Crash):
+        run(outside, [A, B], at=crash_at("fetch", BEFORE))
+    outside.owners.clear()
+    outside.topic_ids = {"clicks": "another"}
+    outside.logs = {log: replace(outside.logs[log].made_again(), end=2) for log in (A, B)}
+    with pytest.raises(NeedsDecision, match="which a member of the group stored and is not in the table") as refused:
+        run(outside, [A, B])
+    first, then = "etl plans supersede CONF 2 --reason", "etl plans accept-log CONF clicks --reason"
+    assert refused.value.check and refused.value.check.index(first) < refused.value.check.index(then)
+    world, stored = FakeWorld(outside, settings), outside.newest_plan()
+    snapshot = world.observe()
+    assert stored
+    world.supersede(plan_superseding(Supersede(stored, "seen", ()), snapshot, settings, now_ms=1), snapshot.ledger)
+    with contextlib.suppress(NeedsDecision):
+        run(outside, [A, B])
+    outside.owners.clear()
+    accept(outside, "clicks", settings=settings, share=[A, B])
+    for _ in range(2):
+        run(outside, [A, B])
+    assert {(loss.log, loss.from_offset, loss.until_offset) for _, loss in outside.losses} == {(A, 5, 9), (B, 3, 7)}
+    assert len(outside.keys()) == 5 + 3 + 2 + 2

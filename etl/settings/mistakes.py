@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from etl.errors import SettingsError
+from etl.settings.secrets import is_secret
 
 MEANINGS: Mapping[str, str] = {
     "version": "the number 1",
@@ -26,6 +27,20 @@ MEANINGS: Mapping[str, str] = {
     "source": "keys of its own, `topics` first of all",
     "source.dialect": "kafka, or jafka for Jafka and Kafka 0.7",
     "source.bootstrap": "host:port,host:port of some brokers; null takes them from ZooKeeper",
+    "source.listener": "the name of a listener of the brokers, as they register it in ZooKeeper; null for the first of security.protocol",
+    "source.security": "keys of its own, each with a default",
+    "source.security.protocol": "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL, as the brokers' listener has it",
+    "source.security.tls": "keys of its own, each with a default",
+    "source.security.tls.ca_file": "a PEM file of the authorities that are trusted; null for the system's",
+    "source.security.tls.cert_file": "a PEM file with our own certificate, where brokers ask for one; null for none",
+    "source.security.tls.key_file": "a PEM file with its key; null where cert_file holds that, too",
+    "source.security.tls.key_password": "a reference to the key's password, ${env:NAME} or ${file:/path}; null for none",
+    "source.security.sasl": "keys of its own, `mechanism` first of all",
+    "source.security.sasl.mechanism": "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI; null where there is no login",
+    "source.security.sasl.username": "the name to log in as by PLAIN or SCRAM, or a reference to it",
+    "source.security.sasl.password": "a reference to the password, ${env:NAME} or ${file:/path}",
+    "source.security.sasl.token": "where tokens of OAUTHBEARER come from: module:function, aws-msk:REGION or a reference",
+    "source.security.sasl.service": "Kerberos' name of the brokers' service, kafka unless given",
     "source.broker_version": "the release of Kafka that brokers are spoken to as, in quotes: '0.9'; null asks them",
     "source.topics": "{allow: [clicks]}, and with `deny` what is left out of that",
     "source.topics.allow": "regular expressions that match whole topic names, as a list: [clicks, 'orders-.*']",
@@ -131,7 +146,7 @@ def conf_mistake(
 def _sentence(one: Mapping[str, Any], near: str, reference: str | None) -> str:
     if one["type"] == "extra_forbidden":
         return f"unknown key; did you mean `{near}`?" if near else "unknown key"
-    if reference:  # it may be a secret: neither the value nor a message that quotes it
+    if reference and not is_secret(_key(one)):  # it may be a secret: neither the value nor a message that quotes it
         return f"{reference} refers to something that this key does not take"
     said = _SAID.get(one["type"]) or re.sub(r"^Input should be ", "must be ", one["msg"].removeprefix("Value error, "))
     if one["type"] in ("enum", "literal_error"):  # the choices, as they are written in the file
@@ -140,9 +155,9 @@ def _sentence(one: Mapping[str, Any], near: str, reference: str | None) -> str:
 
 
 def _given(one: Mapping[str, Any]) -> str:
-    """What stands there, where that is a value and not a whole section."""
+    """What stands there, where that is a value and not a whole section, and can be no secret."""
     given = one["input"]
-    if one["type"] == "missing" or not isinstance(given, (str, int, float, bool, type(None))):
+    if one["type"] == "missing" or is_secret(_key(one)) or not isinstance(given, (str, int, float, bool, type(None))):
         return ""
     if isinstance(given, int) and given.bit_length() > 64:  # Python refuses to write out the largest ones
         given = "a number of many digits"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from etl.errors import SettingsError
 from etl.model.committed import OffsetsStorage
 from etl.model.logs import Isolation
+from etl.model.security import OPEN
 from etl.settings.policies import OnNoLeader
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
@@ -31,6 +32,12 @@ _REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = {
     "source.broker_version": (
         lambda conf: conf.source.broker_version is not None,
         "has no meaning: these brokers have one way of being spoken to; leave the key out"),
+    "source.listener": (
+        lambda conf: conf.source.listener is not None,
+        "has no meaning: these brokers have one listener; leave the key out"),
+    "source.security": (
+        lambda conf: conf.source.way_in != OPEN,
+        "cannot be kept: these brokers know neither encryption nor logins; leave the key out"),
     "source.start": (
         lambda conf: isinstance(conf.source.start, Timestamp),
         "cannot be a time: messages have none, and such a broker's search by time knows segments only and answers one too old; "

@@ -11,12 +11,13 @@ from typing import Any
 from etl.settings.defaults import OF_ONE_PIPELINE
 from etl.settings.mistakes import MEANINGS
 from etl.settings.policies import GroupStrategy, StartAt
+from etl.settings.secrets import REFERENCE_PATTERN
 from etl.settings.sections import Settings
 
 SCHEMA_FILE = "pipeline.schema.json"
 """Where a conf that we write looks for it, beside itself."""
 _TEXT = {"type": "string", "minLength": 1}
-_REFERENCE = {"type": "string", "pattern": r"\$\{(env|file):[^}]+\}"}
+_REFERENCE = {"type": "string", "pattern": REFERENCE_PATTERN}
 """Any value may come from a variable or a file, also one that is no text."""
 _STRATEGY = {"enum": [one.value for one in GroupStrategy]}
 _OWN_FORMS: Mapping[str, list[dict[str, Any]]] = {
@@ -64,7 +65,7 @@ def _forms(node: Mapping[str, Any]) -> list[dict[str, Any]]:
              for form in node.get("anyOf", [node])]
     if any(form.get("type") == "array" for form in forms):
         return [_TEXT, *forms]
-    return forms if any(_is_any_text(form) for form in forms) else [*forms, _REFERENCE]
+    return forms if _REFERENCE in forms or any(_is_any_text(form) for form in forms) else [*forms, _REFERENCE]
 
 
 def _is_any_text(form: Mapping[str, Any]) -> bool:

@@ -9,10 +9,12 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, field_validator, model_validator
 
 from etl.model.logs import Dialect, Isolation
+from etl.model.security import Security
 from etl.settings import fetch_sizes
 from etl.settings.address import split_address
 from etl.settings.policies import OnDataLoss, OnMoved, OnNoLeader, StartAt
 from etl.settings.section import DAY_S, TEN_YEARS_S, Section, one_or_several
+from etl.settings.security import SecuritySettings
 
 
 class Timestamp(Section):
@@ -121,6 +123,9 @@ class SourceSettings(Section):
     dialect: Dialect = Dialect.KAFKA
     bootstrap: Annotated[tuple[str, ...] | None, BeforeValidator(_addresses)] = None
     """`host:port,host:port`; from ZooKeeper's `/brokers/ids` unless given."""
+    listener: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]+$")
+    """Which of their listeners is meant, where brokers are registered in ZooKeeper; None: the first of `security.protocol`."""
+    security: SecuritySettings = SecuritySettings()
     broker_version: Annotated[str | None, BeforeValidator(_version)] = None
     """The release of Kafka that the brokers are spoken to as, such as 0.9; None: they are asked, and old ones found out."""
     topics: TopicFilter
@@ -156,6 +161,11 @@ class SourceSettings(Section):
         """Whether the logs are physical (`BrokerPartition.is_physical`): offsets are byte positions, and ZooKeeper alone names brokers."""
         return self.dialect is Dialect.JAFKA
 
+    @property
+    def way_in(self) -> Security:
+        """How every connection to the brokers is entered."""
+        return self.security.value(self.listener)
+
     @field_validator("bootstrap")
     @classmethod
     def _host_and_port(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -173,6 +183,13 @@ class SourceSettings(Section):
     def says_compacted(self, topic: str) -> bool:
         """Whether `compacted_topics` names the topic."""
         return any(re.fullmatch(expression, topic) for expression in self.compacted_topics)
+
+    @model_validator(mode="after")
+    def _listeners_are_registered(self) -> SourceSettings:
+        if self.listener is not None and self.bootstrap is not None:
+            raise ValueError("listener chooses among the addresses that brokers register in ZooKeeper, and bootstrap names one: "
+                             "brokers tell those of the listener on which they are asked; leave one of the two out")
+        return self
 
     @model_validator(mode="after")
     def _limit_holds_one_fetch(self) -> SourceSettings:

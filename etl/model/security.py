@@ -1,0 +1,135 @@
+"""How connections to brokers are entered: encrypted or not, with which login, through which listener. Values that travel to tasks.
+
+No secret is in them, only where one is found (`SecretRef`): whoever opens a connection looks there, in its own process and each time.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+_REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """A file of the machine that opens it."""
+
+    path: str
+    folder: str | None = None
+    """Where a relative path is seen from; None: the folder that the process works in."""
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where it is looked for: a relative path from `folder`, then by its name where the process works, which is where YARN puts the
+        files of `--files`."""
+        if self.folder is None or self.path.startswith("/"):
+            return (self.path,)
+        return f"{self.folder.rstrip('/')}/{self.path}", self.path.rpartition("/")[2]
+
+    def __str__(self) -> str:
+        return self.places[0]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SecretRef:
+    """Where a secret is found: an environment variable, or a file. It holds none, so it may be shown, stored and sent."""
+
+    kind: str
+    """`env` or `file`."""
+    name: str
+    folder: str | None = None
+    """Of a file: see `LocalFile`."""
+
+    @property
+    def file(self) -> LocalFile:
+        """The file."""
+        return LocalFile(self.name, self.folder)
+
+    def __repr__(self) -> str:
+        return f"SecretRef({self})"
+
+    def __str__(self) -> str:
+        return f"${{{self.kind}:{self.name}}}"
+
+
+def parse_reference(text: str, folder: str | None = None) -> SecretRef | None:
+    """`${env:NAME}` or `${file:/path}`, and nothing else around it; None for any other text."""
+    found = _REFERENCE.fullmatch(text.strip())
+    return SecretRef(found[1], found[2], folder if found[1] == "file" else None) if found else None
+
+
+class SecurityProtocol(str, Enum):
+    """As Kafka's `security.protocol`."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether connections are TLS."""
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def has_login(self) -> bool:
+        """Whether connections begin with a login (SASL)."""
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+class Mechanism(str, Enum):
+    """How a login proves who we are."""
+
+    PLAIN = "PLAIN"
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
+    OAUTHBEARER = "OAUTHBEARER"
+    GSSAPI = "GSSAPI"
+
+    @property
+    def has_password(self) -> bool:
+        """Whether it takes a name and a password."""
+        return self in (Mechanism.PLAIN, Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Whom we trust, and who we are."""
+
+    ca_file: LocalFile | None = None
+    """Certificates of authorities; None: those of the system."""
+    cert_file: LocalFile | None = None
+    """Our own certificate."""
+    key_file: LocalFile | None = None
+    """Its key; None: it is in the same file."""
+    key_password: SecretRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """How we say who we are (SASL)."""
+
+    mechanism: Mechanism
+    username: str | SecretRef | None = None
+    password: SecretRef | None = None
+    token: str | SecretRef | None = None
+    """Where tokens come from: a function `module:function`, `aws-msk:REGION`, or a reference to one that others keep fresh."""
+    service: str = "kafka"
+    """Kerberos' name of the brokers' service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How the brokers' listener is entered. Two that are equal are one way in: connections of either do for the other."""
+
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    listener: str | None = None
+    """Its name, where brokers are registered in ZooKeeper; None: the first of the protocol."""
+    tls: Tls = Tls()
+    login: Login | None = None
+
+
+OPEN = Security()
+"""Neither encryption nor login."""

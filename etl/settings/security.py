@@ -1,0 +1,109 @@
+"""The section `source.security` of a conf file: encryption and login of connections to brokers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from pydantic import Field, field_validator, model_validator
+
+from etl.model.security import Login, Mechanism, SecretRef, Security, SecurityProtocol, Tls
+from etl.settings.secrets import FileOfEach, Secret, TextOrSecret
+from etl.settings.section import Section
+
+_TOKEN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*|aws-msk:[a-z]{2}(-[a-z0-9]+)+", re.ASCII)
+
+
+class TlsSettings(Section):
+    """Whom we trust, and who we are."""
+
+    ca_file: FileOfEach | None = None
+    """PEM; the system's authorities unless given."""
+    cert_file: FileOfEach | None = None
+    key_file: FileOfEach | None = None
+    """Of `cert_file`; not needed where that holds the key, too."""
+    key_password: Secret | None = None
+
+    @model_validator(mode="after")
+    def _key_of_a_certificate(self) -> TlsSettings:
+        for name in ("key_file", "key_password"):
+            if getattr(self, name) is not None and self.cert_file is None:
+                raise ValueError(f"{name} is of a client's certificate, and no cert_file is given")
+        return self
+
+
+class SaslSettings(Section):
+    """How we say who we are."""
+
+    mechanism: Mechanism | None = None
+    """None: there is no login."""
+    username: TextOrSecret | None = None
+    password: Secret | None = None
+    token: TextOrSecret | None = None
+    """`module:function`, `aws-msk:REGION`, or a reference."""
+    service: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$")
+    """Kerberos' name of the brokers' service."""
+
+    @field_validator("token")
+    @classmethod
+    def _names_a_source(cls, value: str | SecretRef | None) -> str | SecretRef | None:
+        if isinstance(value, str) and not _TOKEN.fullmatch(value):
+            raise ValueError("must name where tokens come from, module:function, aws-msk:REGION or a reference such as ${file:/path}: "
+                             "no token stands in a conf")
+        return value
+
+    @field_validator("username")
+    @classmethod
+    def _can_be_sent(cls, value: str | SecretRef | None) -> str | SecretRef | None:
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("has a NUL in it, which no login can say")
+        return value
+
+    @model_validator(mode="after")
+    def _fits_the_mechanism(self) -> SaslSettings:
+        given = [name for name in ("username", "password", "token", "service") if getattr(self, name) is not None]
+        if self.mechanism is None:
+            if given:
+                raise ValueError(f"mechanism is missing, and {given[0]} is of a login")
+            return self
+        takes, said = _TAKEN_BY[self.mechanism], self.mechanism.value
+        for name in takes:
+            if name not in given and name != "service":
+                raise ValueError(f"{name} is missing, which mechanism {said} takes")
+        for name in given:
+            if name not in takes:
+                raise ValueError(f"{name} has no meaning with mechanism {said}, which takes {' and '.join(takes)}")
+        return self
+
+
+_TAKEN_BY: Mapping[Mechanism, tuple[str, ...]] = {
+    **{mechanism: ("username", "password") for mechanism in Mechanism if mechanism.has_password},
+    Mechanism.OAUTHBEARER: ("token",), Mechanism.GSSAPI: ("service",)}
+
+
+class SecuritySettings(Section):
+    """Encryption and login of every connection to brokers, whoever opens it."""
+
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    tls: TlsSettings = TlsSettings()
+    sasl: SaslSettings = SaslSettings()
+
+    @model_validator(mode="after")
+    def _fits_the_protocol(self) -> SecuritySettings:
+        said = self.protocol.value
+        if self.protocol.has_login and self.sasl.mechanism is None:
+            raise ValueError(f"protocol {said} begins with a login, and sasl.mechanism is missing")
+        if self.sasl.mechanism is not None and not self.protocol.has_login:
+            raise ValueError(f"sasl.mechanism {self.sasl.mechanism.value} is a login, and protocol {said} has none: "
+                             "it is SASL_SSL, or SASL_PLAINTEXT without encryption")
+        given = [name for name in TlsSettings.model_fields if getattr(self.tls, name) is not None]
+        if given and not self.protocol.is_encrypted:
+            raise ValueError(f"tls.{given[0]} is of encrypted connections, and protocol {said} has none: it is SSL or SASL_SSL")
+        return self
+
+    def value(self, listener: str | None = None) -> Security:
+        """What travels to whoever connects."""
+        tls = Tls(self.tls.ca_file, self.tls.cert_file, self.tls.key_file, self.tls.key_password)
+        sasl = self.sasl
+        login = sasl.mechanism and Login(sasl.mechanism, sasl.username, sasl.password, sasl.token, sasl.service or "kafka")
+        return Security(self.protocol, listener, tls, login or None)

@@ -20,6 +20,7 @@ from kafka.protocol.consumer import (
 )
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
 from kafka.protocol.producer import ProduceResponse
+from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 from etl.model.committed import Committed
 from etl.model.ledger import Acknowledgement, Coverage, Interval
@@ -57,6 +58,10 @@ def _response(api: Api, version: int) -> Any:
     if api is Api.API_VERSIONS:
         kind = ApiVersionsResponse.ApiVersion
         return ApiVersionsResponse(error_code=0, api_keys=[kind(api_key=key, min_version=0, max_version=11) for key in (0, 1, 2, 3)])
+    if api is Api.SASL_HANDSHAKE:
+        return SaslHandshakeResponse(error_code=33, mechanisms=["PLAIN", "SCRAM-SHA-512"])
+    if api is Api.SASL_AUTHENTICATE:
+        return SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=b"r=nonce,s=c2FsdA==,i=4096", session_lifetime_ms=4000)
     if api is Api.FIND_COORDINATOR:
         return FindCoordinatorResponse(throttle_time_ms=0, error_code=0, error_message=None, node_id=1, host="b1", port=9092)
     if api is Api.METADATA:

@@ -23,9 +23,10 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.model.claims import Claim
 from etl.model.ledger import Pause, Retirement
 from etl.model.logs import Dialect
+from etl.model.security import Security, SecurityProtocol
 from etl.protocol import error_line
 from etl.protocol.generations.jafka import errors as jafka_errors
-from etl.protocol.generations.kafka import committed, configs, fetch, groups, many_logs, produce, small_messages, transactions
+from etl.protocol.generations.kafka import committed, configs, fetch, groups, login, many_logs, produce, small_messages, transactions
 from etl.protocol.generations.kafka.errors import refusal_of
 from etl.protocol.generations.kafka.group_membership import classic, consumer, subscriptions
 from etl.protocol.generations.kafka.versions import Api
@@ -41,7 +42,7 @@ from etl.protocol.zookeeper.payloads import (
     DriverNode, OwnerNode, parse_driver, parse_offset, parse_owner, parse_partition_key, parse_uid, render_driver, render_owner,
 )
 from etl.protocol.zookeeper.registrations import (
-    dialect_of, parse_broker, parse_cluster_id, parse_count, parse_partition_state, parse_physical_broker, parse_replicas,
+    dialect_of, parse_broker, parse_cluster_id, parse_count, parse_listeners, parse_partition_state, parse_physical_broker, parse_replicas,
     parse_topic_config,
 )
 from etl.reader.option_logs import parse_ranges
@@ -91,6 +92,7 @@ def _response(api: Api, parse: Callable[[Any], object]) -> Callable[[bytes], obj
 
 
 _PARSERS: dict[Api, Callable[[Any], object]] = {
+    Api.SASL_HANDSHAKE: login.parse_mechanisms, Api.SASL_AUTHENTICATE: login.parse_token,
     Api.API_VERSIONS: small_messages.parse_api_versions, Api.METADATA: small_messages.parse_metadata,
     Api.LIST_OFFSETS: lambda response: (small_messages.parse_list_offsets(response), small_messages.parse_offsets_before(response, 1)),
     Api.OFFSET_COMMIT: committed.parse_commit,
@@ -328,6 +330,8 @@ TARGETS: tuple[Target, ...] = (
     Target("broker", lambda c: parse_broker("7", c), seeds.many(
         {"host": "b", "port": 9092, "endpoints": []},
         {"host": None, "port": -1, "endpoints": ["SSL://x:1", "PLAINTEXT://[::1]:9092"]}), is_json=True),
+    Target("listeners", lambda c: (parse_listeners(c), parse_broker("7", c, Security(SecurityProtocol.SASL_SSL, "INSIDE"))), seeds.many(
+        {"endpoints": ["INSIDE://b:9094", "SSL://x:1"], "listener_security_protocol_map": {"INSIDE": "SASL_SSL"}}), is_json=True),
     Target("physical-broker", _physical_broker, (b"vm-1:vm:9092", b"vm-1:fe80##1:9092:true", b"\xac\xed\0\5t\0\x0cvm-1:vm:9092")),
     Target("partition-count", parse_count, (b"12",)),
     Target("cluster-id", parse_cluster_id, seeds.many({"version": "1", "id": "c1"}), is_json=True),

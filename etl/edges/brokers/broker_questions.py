@@ -16,6 +16,7 @@ from etl.edges.brokers.fetching import Fetching
 from etl.edges.brokers.idle_connections import IdleConnections
 from etl.errors import ConsumerInUse
 from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
+from etl.model.security import OPEN, Security
 from etl.protocol.generations.dialect import Dialect, Request
 from etl.protocol.group_messages import SpokenMembership
 from etl.protocol.messages import ClusterMetadata, ToldEpochEnds, ToldMembers
@@ -30,12 +31,15 @@ class BrokerQuestions:
 
     def __init__(self, host: str, port: int, *, client_id: str = "offset-range-etl", connect_timeout_s: float = 10.0,
                  timeout_s: float = TIMEOUT_S, max_response_bytes: int = 320 * MIB, generation: str | None = None,
-                 idle_connections: IdleConnections | None = None) -> None:
+                 idle_connections: IdleConnections | None = None, security: Security = OPEN) -> None:
         self.host = host
         self.port = port
+        self.security = security
+        """How the listener is entered."""
         self._timeout_s = timeout_s
         self._exchange = Exchange(host, port, client_id=client_id, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s,
-                                  max_response_bytes=max_response_bytes, generation=generation, idle_connections=idle_connections)
+                                  max_response_bytes=max_response_bytes, generation=generation, idle_connections=idle_connections,
+                                  security=security)
         self._fetching = Fetching(self._exchange, max_response_bytes)
         self._one_at_a_time = RLock()
 

@@ -14,6 +14,7 @@ from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.edges.machine import open_files
 from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
+from etl.model.security import OPEN, Security
 from etl.protocol.generations.choice import may_lose_isolation
 from etl.protocol.messages import ClusterMetadata
 from etl.settings.fetch_sizes import TIMEOUT_S
@@ -40,19 +41,22 @@ class Brokers:
     registry           who tells of the cluster instead of the brokers
     generation         how all of them must be spoken to (`Broker.generation`); None: each tells it itself
     idle_connections   where connections come from, and go to with `close`; None: they are its own
+    security           encryption and login of all of them
 
     Every question raises BrokerUnreachable when nobody answers, and NotKafka when a port speaks something else.
     """
 
     def __init__(self, bootstrap: Sequence[tuple[str, int]], *, connect_timeout_s: float = 10.0, timeout_s: float = TIMEOUT_S,
                  registry: Registry | None = None, generation: str | None = None,
-                 idle_connections: IdleConnections | None = None, keeps: int | None = None) -> None:
+                 idle_connections: IdleConnections | None = None, keeps: int | None = None, security: Security = OPEN) -> None:
         if not bootstrap:
             raise SettingsError("there is no broker to ask", check="source.bootstrap, or the brokers in ZooKeeper")
         self._bootstrap = tuple(bootstrap)
         self._connect_timeout_s = connect_timeout_s
         self._timeout_s = timeout_s
         self._registry, self._generation, self._idle_connections = registry, generation, idle_connections
+        self.security = security
+        """How the brokers' listeners are entered."""
         self._consumers: dict[tuple[str, int], SimpleConsumer] = {}
         self._keeps = connections_to_keep() if keeps is None else keeps
         self._not_kept: set[SimpleConsumer] = set()
@@ -146,7 +150,7 @@ class Brokers:
         if (host, port) not in self._consumers:
             made = self._consumers[host, port] = SimpleConsumer(
                 host, port, timeout_s=self._timeout_s, connect_timeout_s=self._connect_timeout_s, generation=generation or self._generation,
-                idle_connections=self._idle_connections)
+                idle_connections=self._idle_connections, security=self.security)
             if len(self._consumers) > self._keeps:
                 self._not_kept.add(made)
         return self._consumers[host, port]

@@ -8,26 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import select
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from types import TracebackType
 
+from etl.edges.brokers import tls
+from etl.edges.brokers.broken import ConnectionBroken
 from etl.edges.brokers.request_meter import OF_THIS_PROCESS
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, MessageTooLarge, NotKafka
+from etl.model.security import OPEN, Security
 from etl.model.statistics import Requests
-
-
-class ConnectionBroken(ConnectionError):
-    """The other side hung up.
-
-    `answered`: a byte of the response had come, so asking again is not the same question. `check`: what the request makes of it.
-    """
-
-    def __init__(self, why: str, *, answered: bool, check: str = "") -> None:
-        super().__init__(why)
-        self.answered, self.check = answered, check
 
 
 class ImpossibleSize(ValueError):
@@ -38,19 +32,35 @@ class ImpossibleSize(ValueError):
         self.first, self.second = first, second
 
 
+_TLS = "handshake of TLS"
+_SET_FOR_S = 0.25
+"""For so long a time-out is not set anew while bytes come: a call that began under it may end so much late."""
+
+
 class Connection:
-    """Frames to and from one address.
+    """Frames to and from one address, encrypted where that is how it is entered. A login is `login`'s.
 
     Raises BrokerUnreachable when the connect or a call passes its deadline (a `time.monotonic` moment) or is
-    refused, ConnectionBroken when it is cut, ImpossibleSize when an answer's size cannot be one.
+    refused, ConnectionBroken when it is cut, ImpossibleSize when an answer's size cannot be one; with encryption what `tls` says.
     """
 
-    def __init__(self, host: str, port: int, deadline: float) -> None:
+    def __init__(self, host: str, port: int, deadline: float, security: Security = OPEN) -> None:
         self.address = f"{host}:{port}"
         self._socket = self._connect(host, port, deadline)
+        self._ahead = b""
+        """A byte that was read to see whether there is one."""
+        self._met: OSError | None = None
+        """What came of that instead."""
+        self.renew_at = math.inf
+        """A `time.monotonic` moment from which on whoever has nothing under way connects anew: the login ends soon (KIP-368)."""
+        if security.protocol.is_encrypted:
+            try:
+                self._socket.settimeout(self._left(deadline, _TLS))
+                self._socket = tls.wrap(self._socket, host, security.tls, self.address)
+            except TimeoutError:
+                raise self._late(_TLS) from None
 
     def _connect(self, host: str, port: int, deadline: float) -> socket.socket:
-        # TLS would wrap the socket here, before its first byte.
         try:
             connected = socket.create_connection((host, port), timeout=self._left(deadline, "connect"))
         except TimeoutError:
@@ -72,15 +82,38 @@ class Connection:
             self._socket.sendall(frame)
         except TimeoutError:
             raise self._late("send") from None
+        except ssl.SSLError as error:
+            raise self._broken(error, "while sending", answered=False) from None
         except OSError as error:
             raise ConnectionBroken(f"while sending: {error.strerror or error}", answered=False) from None
         OF_THIS_PROCESS.add(self.address, Requests(seconds=time.monotonic() - began, sent_bytes=len(frame)))
 
     def is_answering(self, deadline: float) -> bool:
-        """Whether anything came, or the end of the connection, before the deadline. Nothing is read."""
+        """Whether anything came, or the end of the connection, before the deadline. Nothing is taken from what is received."""
         waiting = select.poll()
         waiting.register(self._socket, select.POLLIN)
-        return bool(waiting.poll(max(0.0, deadline - time.monotonic()) * 1000))
+        while not self._has_ahead():
+            if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                return False
+            if not isinstance(self._socket, ssl.SSLSocket):
+                return True
+        return True
+
+    def _has_ahead(self) -> bool:
+        """Of an encrypted connection: whether there is a byte, or an end, behind what TLS says for itself (new session tickets).
+
+        The socket has bytes then, too, and is no sign of an answer.
+        """
+        if self._ahead or not isinstance(self._socket, ssl.SSLSocket):
+            return bool(self._ahead)
+        self._socket.settimeout(0)
+        try:
+            self._ahead = self._socket.recv(1)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return False
+        except OSError as error:
+            self._met = error
+        return True
 
     def receive(self, deadline: float, room: Callable[[int], memoryview], *, max_bytes: int, least_bytes: int = 4) -> memoryview:
         """One response without its length; `room` gives the bytes to receive it into, once its size was checked."""
@@ -109,21 +142,34 @@ class Connection:
     def interrupt(self) -> None:
         """From another thread: whoever waits for an answer here is told that the connection broke."""
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            # Of an encrypted socket, too, the socket's own: ssl's would read what is still to come as if nothing were encrypted.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def _fill(self, into: memoryview, deadline: float, *, answered: bool) -> None:
-        at = 0
+        at = len(self._ahead)
+        into[:at], self._ahead = self._ahead, b""
+        set_until = 0.0
         while at < len(into):
             try:
-                self._socket.settimeout(self._left(deadline, "answer"))
+                if time.monotonic() >= set_until:  # not for each 16 KiB of TLS: a system call each
+                    self._socket.settimeout(self._left(deadline, "answer"))
+                    set_until = min(deadline, time.monotonic() + _SET_FOR_S)
+                if self._met is not None:
+                    raise self._met
                 got = self._socket.recv_into(into[at:])
             except TimeoutError:
                 raise self._late("answer") from None
+            except ssl.SSLError as error:
+                raise self._broken(error, f"after {at} bytes of {len(into)}", answered=answered or at > 0) from None
             except OSError as error:
                 raise ConnectionBroken(f"after {at} bytes of {len(into)}: {error.strerror or error}", answered=answered or at > 0) from None
             if got == 0:
                 raise ConnectionBroken(f"closed by the other side after {at} bytes of {len(into)}", answered=answered or at > 0)
             at += got
+
+    def _broken(self, error: ssl.SSLError, when: str, *, answered: bool) -> EtlError | ConnectionBroken:
+        broken = ConnectionBroken(f"{when}: {error.reason or error.strerror or error}", answered=answered)
+        return broken if answered else tls.refused(error, self.address) or broken
 
     def _left(self, deadline: float, doing: str) -> float:
         left = deadline - time.monotonic()
@@ -132,8 +178,9 @@ class Connection:
         return left
 
     def _late(self, doing: str) -> BrokerUnreachable:
+        listener = "a listener of TLS (source.security.protocol)" if doing == _TLS else "a Kafka listener"
         return BrokerUnreachable(f"the deadline passed (waiting for: {doing})", broker=self.address,
-                                 check="the network, the broker's load, and that the port is a Kafka listener")
+                                 check=f"the network, the broker's load, and that the port is {listener}")
 
 
 _NO_FETCH = b"\0\0\0\2"
@@ -146,7 +193,8 @@ def not_kafka(address: str, first: bytes) -> NotKafka:
         return NotKafka("the port speaks HTTP, not Kafka", broker=address,
                         check="the port: it may be a metrics, Connect or REST port of the same machine")
     if first[:1] in (b"\x15", b"\x16") and first[1:2] == b"\x03":
-        return NotKafka("the port speaks TLS, and we do not yet", broker=address, check="for a PLAINTEXT listener of the broker")
+        return NotKafka("the port speaks TLS", broker=address,
+                        check="source.security.protocol: set SSL, or SASL_SSL where there is a login")
     if first == _NO_FETCH:
         check = "the dialect jafka, whose brokers are found where they are registered in ZooKeeper, and not by an address"
         return NotKafka("the port speaks as Jafka and Kafka 0.7 do", broker=address, check=check)

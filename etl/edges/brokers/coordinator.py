@@ -21,6 +21,7 @@ from etl.edges.brokers.member_state import MemberState, MemberTerms
 from etl.errors import EtlError, MembershipLost, Owned, SettingsError, Unreachable
 from etl.model.logs import BrokerPartition
 from etl.model.membership import GroupProtocol, RebalanceStatistics, Share
+from etl.model.security import OPEN, Security
 
 _PROTOCOLS: Mapping[GroupProtocol, type[ClassicProtocol] | type[ConsumerProtocol]] = {
     GroupProtocol.CLASSIC: ClassicProtocol, GroupProtocol.CONSUMER: ConsumerProtocol}
@@ -33,13 +34,15 @@ class CoordinatedMember:
     terms        as what it joins
     protocol     by which requests
     generation   how the brokers must be spoken to (`Broker.generation`); None: each tells it itself
+    security     encryption and login of their listeners
 
     One thread calls it. `rejoin`, `follow` and `leave` end a `hold`.
     """
 
     def __init__(self, bootstrap: Sequence[tuple[str, int]], terms: MemberTerms, *, protocol: GroupProtocol = GroupProtocol.CLASSIC,
-                 generation: str | None = None) -> None:
-        self._bootstrap, self._terms, self._protocol, self._generation = tuple(bootstrap), terms, protocol, generation
+                 generation: str | None = None, security: Security = OPEN) -> None:
+        self._bootstrap, self._terms, self._protocol = tuple(bootstrap), terms, protocol
+        self._generation, self._security = generation, security
         self._lives: _Life | None = None
         self._share: Share | None = None
         self._past = RebalanceStatistics()
@@ -181,7 +184,8 @@ class CoordinatedMember:
     def _connection(self) -> CoordinatorConnection:
         longest_s = self._terms.rebalance_timeout_s + 2 * self._terms.answers_in_s
         return CoordinatorConnection(
-            self._bootstrap, self._terms.group, answers_in_s=self._terms.answers_in_s, longest_s=longest_s, generation=self._generation)
+            self._bootstrap, self._terms.group, answers_in_s=self._terms.answers_in_s, longest_s=longest_s, generation=self._generation,
+            security=self._security)
 
 
 class _Life:

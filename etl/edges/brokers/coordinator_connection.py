@@ -12,6 +12,7 @@ from contextlib import closing
 from etl.edges.brokers.broker_questions import BrokerQuestions
 from etl.edges.brokers.exchange import Answer, Ask
 from etl.errors import BrokerUnreachable, SettingsError
+from etl.model.security import OPEN, Security
 from etl.protocol.messages import ClusterMetadata, ToldCoordinator
 
 
@@ -22,15 +23,17 @@ class CoordinatorConnection:
     answers_in_s   how long an ordinary answer may take, and the connect
     longest_s      how long any answer may take: a join waits for all members of the group
     generation     how the brokers must be spoken to (`Broker.generation`); None: each tells it itself
+    security       encryption and login of their listeners
     """
 
     def __init__(
         self, bootstrap: Sequence[tuple[str, int]], group: str, *, answers_in_s: float, longest_s: float, generation: str | None = None,
+        security: Security = OPEN,
     ) -> None:
         if not bootstrap:
             raise SettingsError("there is no broker to ask", check="source.bootstrap, or the brokers in ZooKeeper")
         self._bootstrap, self._group, self._generation = tuple(bootstrap), group, generation
-        self._answers_in_s, self._longest_s = answers_in_s, longest_s
+        self._answers_in_s, self._longest_s, self._security = answers_in_s, longest_s, security
         self._open: BrokerQuestions | None = None
 
     @property
@@ -84,4 +87,5 @@ class CoordinatorConnection:
 
     def _questions(self, host: str, port: int, timeout_s: float) -> BrokerQuestions:
         return BrokerQuestions(
-            host, port, connect_timeout_s=self._answers_in_s, timeout_s=timeout_s, generation=self._generation)
+            host, port, connect_timeout_s=self._answers_in_s, timeout_s=timeout_s, generation=self._generation,
+            security=self._security)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from etl.edges.brokers.connection import Connection, ConnectionBroken, Dropping, ImpossibleSize, absurd
+from etl.edges.brokers.broken import ConnectionBroken
+from etl.edges.brokers.connection import Connection, Dropping, ImpossibleSize, absurd
 from etl.edges.brokers.handshake import Handshake
 from etl.edges.brokers.idle_connections import Idle, IdleConnections, Maker
+from etl.edges.brokers.sent import Sent, end_of, fresh
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, NotKafka
 from etl.model.logs import Isolation
+from etl.model.security import OPEN, Security
 from etl.protocol.generations.choice import choose, is_release
 from etl.protocol.generations.dialect import Dialect, Request
 
@@ -28,17 +30,6 @@ _MOST_UNANSWERED = 64
 """Of one question's requests: a broker that nobody takes answers from reads no more, and two that both only send would wait for ever."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sent(Generic[Answer]):
-    """A request that waits for its answer, and its number."""
-
-    request: Request[Answer]
-    number: int
-    rest: memoryview
-    """What of its bytes is sent when answers have come."""
-    is_answering: Callable[[float], bool]
-
-
 class Exchange:
     """Requests to one broker. Connects with the first; a connection on which anything raised is closed.
 
@@ -46,14 +37,16 @@ class Exchange:
     """
 
     def __init__(self, host: str, port: int, *, client_id: str, connect_timeout_s: float, timeout_s: float,
-                 max_response_bytes: int, generation: str | None = None, idle_connections: IdleConnections | None = None) -> None:
+                 max_response_bytes: int, generation: str | None = None, idle_connections: IdleConnections | None = None,
+                 security: Security = OPEN) -> None:
         self._host, self._port, self._client_id = host, port, client_id
-        self._handshake, self._timeout_s = Handshake(host, port, connect_timeout_s), timeout_s
+        self._handshake = Handshake(host, port, connect_timeout_s, client_id=client_id, security=security)
+        self._timeout_s = timeout_s
         self._max_response_bytes = max_response_bytes
         self._generation = generation
         self.generation = generation
         """As was told, or found out with the last connection."""
-        self._idle, self._maker = idle_connections, Maker(host, port, client_id, generation)
+        self._idle, self._maker = idle_connections, Maker(host, port, client_id, generation, security)
         self._may_be_other = is_release(generation)
         """Whether what fails may be that the broker is of another release than was told. It is asked once."""
         self._was_compared = False
@@ -120,7 +113,7 @@ class Exchange:
         connection, dialect = self._connected(deadline)
         request, number = ask(dialect), self._next_number()
         frames = memoryview(request.frame(number))
-        first = _end_of(frames, _MOST_UNANSWERED) if request.answers > _MOST_UNANSWERED else len(frames)
+        first = end_of(frames, _MOST_UNANSWERED) if request.answers > _MOST_UNANSWERED else len(frames)
         with Dropping(self._hang_up):
             self._to_come += request.answers
             connection.send(frames[:first], deadline)
@@ -149,7 +142,7 @@ class Exchange:
             try:
                 if got and got % _MOST_UNANSWERED == 0:
                     rest = self._send_more(rest, deadline)
-                answer = self.receive(sent.number, deadline, _fresh)
+                answer = self.receive(sent.number, deadline, fresh)
             except ConnectionBroken as broken:
                 raise ConnectionBroken(str(broken), answered=broken.answered or got > 0, check=sent.request.check_if_cut) from None
             if sent.request.answers == 1:
@@ -161,7 +154,7 @@ class Exchange:
         """The next requests of a question, since those before them are answered; what is left."""
         if self._open is None:
             raise ConnectionBroken("no connection any more", answered=True)
-        until = _end_of(frames, _MOST_UNANSWERED)
+        until = end_of(frames, _MOST_UNANSWERED)
         with Dropping(self._hang_up):
             self._open[0].send(frames[:until], deadline)
         return frames[until:]
@@ -184,6 +177,8 @@ class Exchange:
 
     def cut(self, broken: ConnectionBroken) -> EtlError:
         """The failure for a connection that broke and is not made anew."""
+        if not broken.answered and (wanted := self._handshake.wanted_login(self._soon())):
+            return wanted
         check = broken.check or self._check_if_cut
         return self._explained(BrokerUnreachable(f"the connection broke {broken}", broker=self.address, check=check))
 
@@ -208,7 +203,7 @@ class Exchange:
 
     def _itself(self) -> Dialect | None:
         """What the broker understands by its own word, or by what it does, whatever was told of it; None: neither is to be had now."""
-        deadline = time.monotonic() + min(self._timeout_s, _COMPARED_WITHIN_S)
+        deadline = self._soon()
         try:
             connection, dialect = choose(
                 lambda greeting: self._handshake.greet(greeting, deadline), client_id=self._client_id, address=self.address)
@@ -217,7 +212,12 @@ class Exchange:
         connection.close()
         return dialect
 
+    def _soon(self) -> float:
+        return time.monotonic() + min(self._timeout_s, _COMPARED_WITHIN_S)
+
     def _connected(self, deadline: float) -> tuple[Connection, Dialect]:
+        if self._open is not None and not self._to_come and time.monotonic() >= self._open[0].renew_at:
+            self._hang_up()
         taken = self._idle.take(self._maker) if self._open is None and self._idle is not None and self._may_take else None
         self._may_take = False
         if taken is not None:
@@ -235,16 +235,3 @@ class Exchange:
     def _next_number(self) -> int:
         self._last_number = (self._last_number + 1) & _MAX_NUMBER
         return self._last_number
-
-
-def _end_of(frames: memoryview, requests: int) -> int:
-    """Where so many requests end, each of which has its size in front."""
-    at = 0
-    for _ in range(requests):
-        if at < len(frames):
-            at += 4 + int.from_bytes(frames[at:at + 4], "big")
-    return at
-
-
-def _fresh(size: int) -> memoryview:
-    return memoryview(bytearray(size))

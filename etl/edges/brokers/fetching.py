@@ -8,8 +8,10 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from etl.edges.brokers.connection import ConnectionBroken, ImpossibleSize, outsized
-from etl.edges.brokers.exchange import Exchange, Sent
+from etl.edges.brokers.broken import ConnectionBroken
+from etl.edges.brokers.connection import ImpossibleSize, outsized
+from etl.edges.brokers.exchange import Exchange
+from etl.edges.brokers.sent import Sent
 from etl.errors import CorruptData
 from etl.protocol.messages import Fetch, FetchAnswer
 

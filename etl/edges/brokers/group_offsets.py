@@ -175,7 +175,8 @@ class GroupOffsets(BrokerQuestions):
     def _asked_at(self, broker: Broker, ask: Callable[[GroupOffsets], Answer]) -> Answer:
         if self._is(broker):
             return ask(self)
-        with closing(GroupOffsets(broker.host, broker.port, timeout_s=self._timeout_s, generation=self.generation)) as coordinator:
+        with closing(GroupOffsets(broker.host, broker.port, timeout_s=self._timeout_s, generation=self.generation,
+                                  security=self.security)) as coordinator:
             return ask(coordinator)
 
     def _is(self, broker: Broker) -> bool:

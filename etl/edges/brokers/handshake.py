@@ -1,4 +1,4 @@
-"""How a connection to a broker begins: the greeting, and how brokers show themselves that are older than it.
+"""How a connection to a broker begins: encryption, a login, the greeting, and how brokers show themselves that are older than it.
 
 What is sent and what an answer means is a generation's; the order of things is here. It ends with a connection that is fit for use, or with
 the failure that says what the port may be. Nobody is taken for an older broker than it is: such a one gives records out without what the
@@ -12,8 +12,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
-from etl.edges.brokers.connection import Connection, ConnectionBroken, ImpossibleSize, hung_up, not_kafka, unanswered
-from etl.errors import BrokerUnreachable
+from etl.edges.brokers.broken import ConnectionBroken
+from etl.edges.brokers.connection import Connection, ImpossibleSize, hung_up, not_kafka, unanswered
+from etl.edges.brokers.login import log_in, wanted_login
+from etl.errors import BrokerUnreachable, EtlError
+from etl.model.security import OPEN, Security
 from etl.protocol.generations.dialect import Dialect, Greeting, OlderBrokers
 
 Greeted = tuple[Connection, Dialect]
@@ -26,13 +29,15 @@ _unanswering: set[tuple[str, int]] = set()
 class Handshake:
     """Begins connections to one address. Every deadline is a `time.monotonic` moment."""
 
-    def __init__(self, host: str, port: int, connect_timeout_s: float) -> None:
+    def __init__(self, host: str, port: int, connect_timeout_s: float, *, client_id: str, security: Security = OPEN) -> None:
         self._host, self._port, self._connect_timeout_s = host, port, connect_timeout_s
+        self._client_id, self._security = client_id, security
 
     def greet(self, greeting: Greeting, deadline: float) -> Greeted:
         """A connection, and whom it leads to.
 
-        Raises NotKafka for what answers otherwise or hangs up, BrokerUnreachable for what does not answer, CorruptData.
+        Raises NotKafka for what answers otherwise or hangs up, BrokerUnreachable for what does not answer, CorruptData; and what `tls` and
+        `login` say of the way in.
         """
         try:
             return self._greet_once(greeting, deadline)
@@ -43,7 +48,20 @@ class Handshake:
             found = None if greeting.older is None else self._hung_up_on(greeting, greeting.older, deadline)
             return found or self._greet_once(greeting, deadline)
         except ConnectionBroken as again:
-            raise hung_up(self._address, str(again), greeting.check_if_cut) from None
+            raise again.each_time or hung_up(self._address, str(again), greeting.check_if_cut) from None
+
+    def wanted_login(self, deadline: float) -> EtlError | None:
+        """Of a broker that greets and then hangs up: the error where its listener wants a login that we have none for; else None."""
+        if self._security.login is not None:
+            return None
+        try:
+            connection = Connection(self._host, self._port, min(deadline, time.monotonic() + self._connect_timeout_s), self._security)
+        except (EtlError, ConnectionBroken):
+            return None
+        try:
+            return wanted_login(connection, self._client_id, deadline)
+        finally:
+            connection.close()
 
     def _greet_once(self, greeting: Greeting, deadline: float) -> Greeted:
         older = greeting.older
@@ -102,7 +120,12 @@ class Handshake:
             return connection
 
     def _connect(self, deadline: float, closing: ExitStack | None = None) -> Connection:
-        connection = Connection(self._host, self._port, min(deadline, time.monotonic() + self._connect_timeout_s))
+        """As it may be asked anything."""
+        with ExitStack() as until_done:
+            connection = Connection(self._host, self._port, min(deadline, time.monotonic() + self._connect_timeout_s), self._security)
+            until_done.callback(connection.close)
+            log_in(connection, self._security, self._host, self._client_id, deadline)
+            until_done.pop_all()
         if closing is not None:
             closing.callback(connection.close)
         return connection

@@ -4,12 +4,12 @@ A Python worker of Spark runs one task after the other, and each would begin wit
 from. So a task gives its connections back, and the next one takes them. What is taken is as good as new, or is not given out:
 
 - one that the broker has closed meanwhile, or on which something lies that nobody asked for, is closed here as well;
+- one whose login ends soon is closed, too;
 - one that was idle for longer than `idle_s` is closed, whether anybody asks for it or not: brokers and what lies between close idle ones
   without a word, and a worker that has no task holds none for long;
 - a process that was forked has none: two that share a connection would read each other's answers.
 
-A connection is given back only where every answer has come (`Exchange`). It belongs to who made it: address, client id, generation. A login
-would be part of that.
+A connection is given back only where every answer has come (`Exchange`). It belongs to who made it: address, client id, generation, login.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from etl.edges.brokers.connection import Connection
+from etl.model.security import Security
 from etl.protocol.generations.dialect import Dialect
 
 
@@ -33,6 +34,8 @@ class Maker(NamedTuple):
     client_id: str
     generation: str | None
     """As whoever connects was told."""
+    security: Security
+    """How it was entered, and as whom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,8 @@ class IdleConnections:
                     return None
                 self._kept.remove(found)
             idle = found[1]
-            if time.monotonic() - idle.since < self._idle_s and not idle.connection.is_answering(0):
+            now = time.monotonic()
+            if now - idle.since < self._idle_s and now < idle.connection.renew_at and not idle.connection.is_answering(0):
                 return idle
             idle.connection.close()
 

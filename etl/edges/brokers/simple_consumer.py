@@ -28,6 +28,7 @@ class SimpleConsumer(GroupOffsets):
     max_response_bytes    a larger answer is refused before a byte of memory is taken for it
     generation            how the broker must be spoken to (`Broker.generation`); None: it tells itself
     idle_connections      where connections come from, and go to with `close`; None: they are this consumer's alone
+    security              encryption and login of the listener on that port (`etl.settings.way_in.security_of` makes it of a mapping)
 
     Connects with the first call. A connection that broke before any byte of an answer came is made anew once per
     call (brokers close idle connections); `produce` is the exception, because it may have happened.

@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterable, Mapping
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError, WrongChroot, ZooKeeperUnreachable
 from etl.model.logs import Broker, BrokerPartition, Dialect
+from etl.model.security import OPEN, Security
 from etl.protocol.zookeeper.paths import BROKER_IDS, BROKER_TOPICS, CLUSTER_ID, DELETED_TOPICS, TOPIC_CONFIGS, partition_state
 from etl.protocol.zookeeper.payloads import CREATION_ID
 from etl.protocol.zookeeper.registrations import (
-    PartitionState, dialect_of, parse_broker, parse_cluster_id, parse_partition_state, parse_replicas, parse_topic_config,
+    PartitionState, dialect_of, parse_broker, parse_cluster_id, parse_listeners, parse_partition_state, parse_replicas, parse_topic_config,
 )
 
 _FAMILIES: Mapping[Dialect, str] = {Dialect.KAFKA: "Kafka 0.8 or later", Dialect.JAFKA: "Jafka or Kafka 0.7"}
@@ -36,25 +37,34 @@ def read_creation_ids(zookeeper: ZooKeeper, topics: Iterable[str]) -> dict[str, 
     return found
 
 
-def read_brokers(zookeeper: ZooKeeper) -> tuple[Broker, ...]:
-    """The brokers of Kafka 0.8 or later registered under our chroot, in order of id; those without a PLAINTEXT listener are left out.
+def read_brokers(zookeeper: ZooKeeper, security: Security = OPEN) -> tuple[Broker, ...]:
+    """The brokers of Kafka 0.8 or later registered under our chroot, in order of id; those without such a listener are left out.
 
-    Raises WrongChroot when there is no cluster there, SettingsError when it is one of Jafka or Kafka 0.7.
+    Raises WrongChroot when there is no cluster there, SettingsError when it is one of Jafka or Kafka 0.7, or none has such a listener.
     """
     registrations = read_registrations(zookeeper, Dialect.KAFKA)
-    brokers = tuple(sorted(b for b in (parse_broker(i, payload) for i, payload in registrations.items()) if b))
+    brokers = tuple(sorted(b for b in (parse_broker(i, payload, security) for i, payload in registrations.items()) if b))
+    if not brokers and not registrations:
+        what, check = "no broker is registered", "that the brokers run, or give source.bootstrap"
+        raise ZooKeeperUnreachable(what, connect=zookeeper.connect, check=check)
     if not brokers:
-        there = len(registrations)
-        what = f"none of the {there} registered brokers has a PLAINTEXT endpoint" if there else "no broker is registered"
-        raise ZooKeeperUnreachable(what, connect=zookeeper.connect, check="that the brokers run, or give source.bootstrap")
+        raise _no_listener(registrations, security, zookeeper.connect)
     return brokers
 
 
-def are_registered(zookeeper: ZooKeeper, brokers: Collection[Broker]) -> bool:
+def _no_listener(registrations: Mapping[str, bytes], security: Security, connect: str) -> SettingsError:
+    named = f" by the name {security.listener}" if security.listener else ""
+    what = f"none of the {len(registrations)} registered brokers has a listener of {security.protocol.value}{named}"
+    there = sorted({listener for payload in registrations.values() for listener in parse_listeners(payload)})
+    check = f"source.security.protocol and source.listener; registered are {', '.join(there) or 'none'}; or give source.bootstrap"
+    return SettingsError(what, key="source.listener" if security.listener else "source.security.protocol", connect=connect, check=check)
+
+
+def are_registered(zookeeper: ZooKeeper, brokers: Collection[Broker], security: Security = OPEN) -> bool:
     """Whether all of these brokers of Kafka are registered under our chroot, at the addresses that they tell."""
     ids = zookeeper.children(BROKER_IDS) or ()
     payloads = zookeeper.read_all([f"{BROKER_IDS}/{i}" for i in ids])
-    there = {parse_broker(i, p[0]) for i, p in zip(ids, payloads, strict=True) if p}
+    there = {parse_broker(i, p[0], security) for i, p in zip(ids, payloads, strict=True) if p}
     return bool(brokers) and there.issuperset(brokers)
 
 

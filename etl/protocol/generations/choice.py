@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from etl.errors import NotKafka, SettingsError
-from etl.protocol.generations.dialect import Generation, Greeting
+from etl.protocol.generations.dialect import Generation, Greeting, Request
 from etl.protocol.generations.jafka.dialect import Jafka
+from etl.protocol.generations.kafka import login
 from etl.protocol.generations.kafka.dialect import Kafka
 from etl.protocol.generations.kafka.versions import release_of
+from etl.protocol.login import LoginDialect
 
 Greeted = TypeVar("Greeted")
 GENERATIONS: tuple[Generation, ...] = (Kafka(), Jafka())
@@ -29,6 +31,11 @@ def choose(greet: Callable[[Greeting], Greeted], *, client_id: str, address: str
         except NotKafka as stranger:
             strangers.append(stranger)
     raise strangers[0]
+
+
+def login_asked_first(client_id: str, address: str) -> Request[LoginDialect]:
+    """The question by which a broker tells how it is logged in to. One generation has logins at all."""
+    return login.asked_first(client_id, address)
 
 
 def is_release(told: str | None) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.model.logs import Broker, Dialect
+from etl.model.security import OPEN, Security, SecurityProtocol
 
 _MOST_PARTITIONS = 100_000
 """Of one topic on one broker: a znode that claims more is no count."""
@@ -37,26 +38,42 @@ def dialect_of(payload: bytes) -> Dialect | None:
     return Dialect.JAFKA if _fields(payload) is not None else None
 
 
-def parse_broker(broker_id: str, payload: bytes) -> Broker | None:
-    """A broker of Kafka 0.8 or later, or None when it has no listener without encryption and login, or is not registered as JSON.
+def parse_broker(broker_id: str, payload: bytes, security: Security = OPEN) -> Broker | None:
+    """A broker of Kafka 0.8 or later, or None when it has no listener of that protocol and name, or is not registered as JSON.
 
-    `host` and `port` are those of the first such listener, or null and -1 where there is none by the name PLAINTEXT; then `endpoints`
-    counts, with `listener_security_protocol_map` (version 4 on), which says what a listener of another name speaks.
+    `host` and `port` are those of the first listener without encryption and login, or null and -1 where there is none by the name
+    PLAINTEXT; then, and for any other listener, `endpoints` counts, with `listener_security_protocol_map` (version 4 on), which says what a
+    listener of another name speaks.
     """
     try:
         registration = json.loads(payload)
         host, port = registration.get("host"), registration.get("port")
-        if host and isinstance(port, int) and _is_port(port):
+        is_first = security.protocol is SecurityProtocol.PLAINTEXT and security.listener is None
+        if is_first and host and isinstance(port, int) and _is_port(port):
             return Broker(int(broker_id), str(host), port)
-        speaks = registration.get("listener_security_protocol_map") or {}
-        for endpoint in registration.get("endpoints") or ():
-            listener, _, address = str(endpoint).partition("://")
+        for listener, speaks, address in _endpoints(registration):
             host, _, text = address.rpartition(":")
-            if speaks.get(listener, listener) == "PLAINTEXT" and host and _is_port(int(text)):
+            if speaks == security.protocol.value and security.listener in (None, listener) and host and _is_port(int(text)):
                 return Broker(int(broker_id), host.strip("[]"), int(text))
     except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
         pass
     return None
+
+
+def parse_listeners(payload: bytes) -> tuple[str, ...]:
+    """The listeners that a broker of Kafka registered, for a person: `INSIDE (SASL_SSL)`; nothing for what is no such registration."""
+    try:
+        told = _endpoints(json.loads(payload))
+        return tuple(name if name == speaks else f"{name} ({speaks})" for name, speaks, _ in told)
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return ()
+
+
+def _endpoints(registration: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The name of each listener, what it speaks, and its address."""
+    speaks = registration.get("listener_security_protocol_map") or {}
+    parts = [str(endpoint).partition("://") for endpoint in registration.get("endpoints") or ()]
+    return [(listener, str(speaks.get(listener, listener)), address) for listener, _, address in parts]
 
 
 def parse_physical_broker(broker_id: str, payload: bytes) -> Broker | None:

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.model.logs import Broker, Dialect
+from etl.model.security import Security, SecurityProtocol
 from etl.protocol.zookeeper.registrations import (
-    PartitionState, dialect_of, parse_broker, parse_cluster_id, parse_count, parse_partition_state, parse_physical_broker, parse_replicas,
-    parse_topic_config,
+    PartitionState, dialect_of, parse_broker, parse_cluster_id, parse_count, parse_listeners, parse_partition_state, parse_physical_broker,
+    parse_replicas, parse_topic_config,
 )
 
 # Payloads as brokers of these versions write them.
@@ -133,3 +134,25 @@ def test_random_payloads_are_nothing_or_what_they_say(payload: bytes) -> None:
     assert isinstance(parse_replicas(payload), dict)
     assert parse_partition_state(payload) is None or dialect_of(payload) is Dialect.KAFKA
     assert parse_cluster_id(payload) is None or dialect_of(payload) is Dialect.KAFKA
+
+
+SECURED = (
+    b'{"listener_security_protocol_map":{"INSIDE":"SASL_SSL","OUTSIDE":"SASL_SSL","SSL":"SSL","PLAINTEXT":"PLAINTEXT"},'
+    b'"endpoints":["OUTSIDE://out:9094","INSIDE://in:9095","SSL://in:9093","PLAINTEXT://in:9092"],"host":"in","version":5,"port":9092}')
+
+
+@pytest.mark.parametrize(("security", "place"), [
+    (Security(), ("in", 9092)), (Security(SecurityProtocol.SSL), ("in", 9093)), (Security(SecurityProtocol.SASL_SSL), ("out", 9094)),
+    (Security(SecurityProtocol.SASL_SSL, "INSIDE"), ("in", 9095)), (Security(SecurityProtocol.PLAINTEXT, "PLAINTEXT"), ("in", 9092)),
+    (Security(SecurityProtocol.SASL_SSL, "SSL"), None), (Security(SecurityProtocol.SASL_PLAINTEXT), None),
+    (Security(SecurityProtocol.SSL, "NOWHERE"), None)])
+def test_the_listener_of_a_protocol_and_a_name_is_found_and_no_other_taken_for_it(
+    security: Security, place: tuple[str, int] | None,
+) -> None:
+    found = parse_broker("7", SECURED, security)
+    assert (found and (found.host, found.port)) == place
+
+
+def test_listeners_are_told_by_their_names_and_what_they_speak() -> None:
+    assert parse_listeners(SECURED) == ("OUTSIDE (SASL_SSL)", "INSIDE (SASL_SSL)", "SSL", "PLAINTEXT")
+    assert parse_listeners(KAFKA_0_9) == ("PLAINTEXT",) and parse_listeners(b"{") == parse_listeners(b"[]") == ()

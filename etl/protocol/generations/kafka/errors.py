@@ -15,7 +15,7 @@ OFFSET_OUT_OF_RANGE = 1
 _LEADER = "who leads the partition, and the brokers' logs around this time"
 _OVERLOAD = "the broker's log around this time"
 _BUG = "the broker's log; this version sent a request that this broker does not understand"
-_LOGIN = "for a PLAINTEXT listener: this one wants a login"
+_LOGIN = "source.security: the login that this listener wants"
 _MEMBERS = "the group's members: while it has some, nobody else commits its offsets"
 _COORDINATOR = "the group's coordinator, and __consumer_offsets"
 

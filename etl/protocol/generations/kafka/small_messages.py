@@ -26,6 +26,7 @@ from kafka.protocol.metadata import (
     ApiVersionsRequest, ApiVersionsResponse, FindCoordinatorRequest, FindCoordinatorResponse, MetadataRequest, MetadataResponse,
 )
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse
 
 from etl.errors import CorruptData
 from etl.model.internal_topics import INTERNAL_TOPICS
@@ -53,6 +54,8 @@ _MESSAGES: dict[Api, tuple[Any, Any]] = {
     Api.CONSUMER_GROUP_HEARTBEAT: (ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
     Api.CONSUMER_GROUP_DESCRIBE: (ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
     Api.DESCRIBE_GROUPS: (DescribeGroupsRequest, DescribeGroupsResponse),
+    Api.SASL_HANDSHAKE: (SaslHandshakeRequest, SaslHandshakeResponse),
+    Api.SASL_AUTHENTICATE: (SaslAuthenticateRequest, SaslAuthenticateResponse),
     Api.API_VERSIONS: (ApiVersionsRequest, ApiVersionsResponse),
     Api.OFFSET_FOR_LEADER_EPOCH: (OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
     Api.DESCRIBE_CONFIGS: (DescribeConfigsRequest, DescribeConfigsResponse),

@@ -30,10 +30,12 @@ class Api(Enum):
     LEAVE_GROUP = (13, 0, 5)
     SYNC_GROUP = (14, 0, 5)
     DESCRIBE_GROUPS = (15, 0, 4)
+    SASL_HANDSHAKE = (17, 1, 1)
     API_VERSIONS = (18, 0, 0)
     OFFSET_FOR_LEADER_EPOCH = (23, 2, 4)
     DESCRIBE_CONFIGS = (32, 0, 3)
     DESCRIBE_LOG_DIRS = (35, 0, 4)
+    SASL_AUTHENTICATE = (36, 0, 1)
     DESCRIBE_PRODUCERS = (61, 0, 0)
     DESCRIBE_TRANSACTIONS = (65, 0, 0)
     LIST_TRANSACTIONS = (66, 0, 1)
@@ -47,7 +49,7 @@ class Api(Enum):
 
 _NEVER_READS = frozenset({
     Api.PRODUCE, Api.JOIN_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.SYNC_GROUP, Api.CONSUMER_GROUP_HEARTBEAT,
-    Api.CONSUMER_GROUP_DESCRIBE})
+    Api.CONSUMER_GROUP_DESCRIBE, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
 """What who only reads never sends, or sends to those alone that say that they know it."""
 
 

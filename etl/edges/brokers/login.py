@@ -1,0 +1,191 @@
+"""A login on a new connection (SASL): said and answered under our deadline, before anything else is asked.
+
+How the mechanisms prove who we are is kafka-python's, without any I/O of its own; what they are given is looked up here, each time. GSSAPI
+alone talks to somebody besides, Kerberos' servers, and takes no deadline.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from etl.edges.brokers.broken import ConnectionBroken
+from etl.edges.brokers.connection import Connection, ImpossibleSize, not_kafka
+from etl.edges.brokers.tokens import TokenSource
+from etl.errors import BrokerUnreachable, EtlError, PermissionRefused, SettingsError
+from etl.model.security import Login, Mechanism, SecretRef, Security
+from etl.protocol.generations.choice import login_asked_first
+from etl.protocol.generations.dialect import Request
+from etl.protocol.login import MechanismAnswer
+from etl.settings.secrets import resolve_secret
+
+Answer = TypeVar("Answer")
+_MAX_ANSWER_BYTES = 1 << 20
+"""Kafka's own bound of what is said before a login is 512 KiB (sasl.server.max.receive.size)."""
+_MECHANISM = "source.security.sasl.mechanism"
+_OF_LIFETIME = 0.85
+"""Of a login: then whoever has nothing under way connects anew. Kafka's own clients do between 0.85 and 0.95 of it."""
+_LEAST_ITERATIONS = 4096
+"""Of SCRAM (RFC 7677): with fewer, whoever says that he is the broker could find out the password from our answer."""
+
+
+def log_in(connection: Connection, security: Security, host: str, client_id: str, deadline: float) -> None:
+    """Nothing where there is no login. `deadline`: a `time.monotonic` moment.
+
+    Raises PermissionRefused where the broker does not take it, SettingsError where it cannot be tried, BrokerUnreachable, NotKafka,
+    CorruptData; ConnectionBroken where the other side hangs up at once.
+    """
+    if security.login is None:
+        return
+    asking = _Asking(connection, deadline)
+    spoken = asking.ask(login_asked_first(client_id, connection.address))
+    try:
+        answer = asking.ask(spoken.mechanism(security.login.mechanism.value))
+        if not answer.is_taken:
+            raise _not_taken(answer, security.login, connection.address)
+        proof = _Proof(security.login, host, connection.address)
+        while not proof.is_done:
+            said = asking.ask(spoken.token(proof.next()))
+            if said.refusal is not None:
+                raise proof.refused(said.refusal)
+            proof.receive(said.token)
+            if said.lifetime_s is not None:
+                connection.renew_at = time.monotonic() + _OF_LIFETIME * said.lifetime_s
+    except ConnectionBroken as broken:
+        what = f"the broker hung up in the middle of the login: {broken}"
+        raise BrokerUnreachable(what, broker=connection.address, check="the broker's log at this time") from None
+
+
+def wanted_login(connection: Connection, client_id: str, deadline: float) -> EtlError | None:
+    """The error where the listener wants a login; None where it wants none, or does not say."""
+    asking = _Asking(connection, deadline)
+    try:
+        spoken = asking.ask(login_asked_first(client_id, connection.address))
+        answer = asking.ask(spoken.mechanism(Mechanism.PLAIN.value))
+    except (EtlError, ConnectionBroken):
+        return None
+    if answer.wants_none:
+        return None
+    offered = ", ".join(answer.offered) or "mechanisms that it does not tell"
+    what = f"the listener wants a login, by {offered}, and we have none for it"
+    check = "source.security: protocol SASL_SSL or SASL_PLAINTEXT and sasl; or the address of another listener"
+    return PermissionRefused(what, key="source.security.protocol", broker=connection.address, check=check)
+
+
+class _Asking:
+    """One request after the other, each with its answer."""
+
+    def __init__(self, connection: Connection, deadline: float) -> None:
+        self._connection, self._deadline, self._number = connection, deadline, 0
+
+    def ask(self, request: Request[Answer]) -> Answer:
+        self._number += 1
+        self._connection.send(request.frame(self._number), self._deadline)
+        try:
+            answer = self._connection.receive(
+                self._deadline, lambda size: memoryview(bytearray(size)), max_bytes=_MAX_ANSWER_BYTES)
+        except ImpossibleSize as size:
+            raise not_kafka(self._connection.address, size.first) from None
+        if int.from_bytes(answer[:4], "big") != self._number:
+            raise not_kafka(self._connection.address, bytes(answer[:4]))
+        return request.read(answer).answer
+
+
+def _not_taken(answer: MechanismAnswer, login: Login, address: str) -> SettingsError:
+    if answer.wants_none:
+        check = "source.security.protocol: SSL or PLAINTEXT; or the address of another listener"
+        return SettingsError("the listener wants no login", key="source.security.protocol", broker=address, check=check)
+    what = f"the listener takes no login by {login.mechanism.value}; it has {', '.join(answer.offered) or 'none that it tells of'}"
+    return SettingsError(what, key=_MECHANISM, broker=address, check=f"{_MECHANISM}, and sasl.enabled.mechanisms of the broker")
+
+
+class _Proof:
+    """The mechanism's bytes, made and read. What it fails with is told without any of the secrets that it was given."""
+
+    def __init__(self, login: Login, host: str, address: str) -> None:
+        self._login, self._address = login, address
+        self._secrets: list[str] = []
+        self._mechanism = self._made(host)
+
+    def _made(self, host: str) -> Any:
+        from kafka.net.sasl import get_sasl_mechanism  # who logs in nowhere does not wait for it
+
+        name = self._login.mechanism.value
+        try:
+            return get_sasl_mechanism(name)(host=host, sasl_mechanism=name, **self._given())
+        except RuntimeError:  # its only one: that the library is not there
+            check = "pip install 'offset-range-etl[gssapi]' on every machine that connects to brokers"
+            raise SettingsError("GSSAPI takes a library that is not installed", key=_MECHANISM, broker=self._address, check=check) from None
+        except EtlError:
+            raise
+        except Exception as error:  # of the library of Kerberos, which is there or not
+            raise self._failed(error) from None
+
+    def _given(self) -> Mapping[str, Any]:
+        login = self._login
+        if login.mechanism.has_password:
+            name, password = self._resolved("username", login.username), self._resolved("password", login.password)
+            self._secrets.append(password)
+            if login.mechanism is not Mechanism.PLAIN:
+                name = name.replace("=", "=3D").replace(",", "=2C")  # RFC 5802, 5.1; the library leaves it to us
+            return {"sasl_plain_username": name, "sasl_plain_password": password}
+        if login.mechanism is Mechanism.OAUTHBEARER:
+            source = TokenSource(login.token, self._address)
+            self._secrets = source.given
+            return {"sasl_oauth_token_provider": source.provider()}
+        return {"sasl_kerberos_service_name": login.service}
+
+    def _resolved(self, name: str, said: str | SecretRef | None) -> str:
+        key = f"source.security.sasl.{name}"
+        found = resolve_secret(said, key) if isinstance(said, SecretRef) else said or ""
+        if not found or "\0" in found:
+            raise SettingsError(f"{said} is {'a text with a NUL' if found else 'empty'}, which no login can say", key=key,
+                                check="what it refers to")
+        return found
+
+    @property
+    def is_done(self) -> bool:
+        return bool(self._mechanism.is_done())
+
+    def next(self) -> bytes:
+        try:
+            return bytes(self._mechanism.auth_bytes())
+        except EtlError:
+            raise
+        except Exception as error:
+            raise self._failed(error) from None
+
+    def receive(self, token: bytes) -> None:
+        if self._login.mechanism in (Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512):
+            self._refuse_few_iterations(token)
+        try:
+            self._mechanism.receive(token)
+        except Exception as error:
+            raise self._failed(error) from None
+
+    def _refuse_few_iterations(self, token: bytes) -> None:
+        found = re.search(rb"(?:^|,)i=([0-9]{1,9})(?:,|$)", token)
+        if found and int(found[1]) < _LEAST_ITERATIONS:
+            what = f"whoever answers wants our password proven by {int(found[1])} rounds, and {_LEAST_ITERATIONS} are the least"
+            raise PermissionRefused(what, broker=self._address, check="that the address is the broker's, and how its users were made")
+
+    def refused(self, text: str) -> PermissionRefused:
+        """The broker's no. It does not tell a wrong name from a wrong password."""
+        keys = {Mechanism.OAUTHBEARER: "source.security.sasl.token", Mechanism.GSSAPI: "source.security.sasl.service"}
+        key = keys.get(self._login.mechanism, "source.security.sasl.password")
+        what = f"the broker refuses the login by {self._login.mechanism.value}: {self._masked(text)}"
+        check = "username and password" if self._login.mechanism.has_password else key
+        return PermissionRefused(what, key=key, broker=self._address, check=f"{check}, and that the broker knows them")
+
+    def _failed(self, error: Exception) -> PermissionRefused:
+        """What the library says of an answer that proves nothing: a broker that does not know our password cannot sign with it."""
+        what = f"the login by {self._login.mechanism.value} came to nothing: {self._masked(str(error) or type(error).__name__)}"
+        check = "that the address is the broker's; with GSSAPI a ticket (klist) and source.security.sasl.service"
+        return PermissionRefused(what, key=_MECHANISM, broker=self._address, check=check)
+
+    def _masked(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return " ".join(text.split())

@@ -1,0 +1,44 @@
+"""A login (SASL) in words of no generation: what brokers are told and answer before they take any other request. No I/O.
+
+What the tokens are belongs to the mechanism, of which nobody here knows anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from etl.protocol.generations.dialect import Request
+
+
+@dataclass(frozen=True, slots=True)
+class MechanismAnswer:
+    """Whether a login by the mechanism that was named may begin."""
+
+    is_taken: bool
+    offered: tuple[str, ...] = ()
+    """What the listener has instead."""
+    wants_none: bool = False
+    """Nobody logs in on this listener."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAnswer:
+    """What comes of a token."""
+
+    token: bytes = b""
+    refusal: str | None = None
+    """Why the login failed, in the broker's words; None: it goes on, or is done."""
+    lifetime_s: float | None = None
+    """How long the login holds (KIP-368); None: without end."""
+
+
+class LoginDialect(Protocol):
+    """How one broker is told."""
+
+    def mechanism(self, name: str) -> Request[MechanismAnswer]:
+        """The login is to be by this one."""
+
+    def token(self, token: bytes) -> Request[TokenAnswer]:
+        """The mechanism's next bytes."""

@@ -1,0 +1,225 @@
+"""Encryption and logins on a socket: what they change for whoever asks, which is nothing, and what becomes of a login that ends."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.edges.brokers.idle_connections import IdleConnections
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.errors import BrokerUnreachable, NotKafka, PermissionRefused, SettingsError
+from etl.model.logs import BrokerPartition, Isolation
+from etl.model.plans import OffsetRange
+from etl.model.security import Security
+from etl.protocol.messages import FetchTarget
+from etl.reader.fetch import read_ranges
+from etl.settings.way_in import security_of
+from tests.fakes.batches import Batch, Rec, encode
+from tests.fakes.broker import FakeBroker
+from tests.fakes.guarded import REFUSED, WRONG, Guarded
+from tests.networks.certificates import Authority, Certificate
+
+PASSWORD = "hunter2-of-all"
+USERS = {"etl": PASSWORD}
+LOG = BrokerPartition("clicks", 0)
+
+
+@pytest.fixture(autouse=True)
+def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD", PASSWORD)
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as broker:
+        broker.append("clicks", 0, *(encode(Batch(10 * n, [Rec(i, b"value") for i in range(10)])) for n in range(3)))
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> tuple[Authority, Certificate]:
+    authority = Authority(tmp_path_factory.mktemp("certificates"), "authority")
+    return authority, authority.signed("broker", "IP:127.0.0.1")
+
+
+def way(mechanism: str = "PLAIN", *, ca: Path | None = None, **sasl: Any) -> Security:
+    """SASL_PLAINTEXT, or SASL_SSL with that authority."""
+    login = {"mechanism": mechanism, "username": "etl", "password": "${env:KAFKA_PASSWORD}", **sasl}
+    return security_of({"protocol": "SASL_SSL", "tls": {"ca_file": str(ca)}, "sasl": login} if ca else {
+        "protocol": "SASL_PLAINTEXT", "sasl": login})
+
+
+def encrypted(certificate: Certificate) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate.cert, certificate.key)
+    return context
+
+
+def consumer_of(port: Guarded, security: Security, **more: Any) -> SimpleConsumer:
+    return SimpleConsumer("127.0.0.1", port.port, security=security, timeout_s=5, **more)
+
+
+def opened(consumer: SimpleConsumer) -> Any:
+    """The connection that it has."""
+    found = consumer._exchange._open
+    assert found is not None
+    return found[0]
+
+
+def test_records_are_the_same_behind_encryption_and_a_login(broker: FakeBroker, certified: tuple[Authority, Certificate]) -> None:
+    authority, certificate = certified
+    with Guarded(broker, users=USERS, context=encrypted(certificate)) as port:
+        broker.world.addresses[1] = ("127.0.0.1", port.port)
+        found = list(read_ranges(
+            [OffsetRange(LOG, 3, 27)], isolation=Isolation.READ_UNCOMMITTED, on_receipt=lambda index, receipt: None,
+            bootstrap=[("127.0.0.1", port.port)], security=way(ca=authority.ca)))
+        assert [offset for batch in found for offset in batch["offset"].to_pylist()] == list(range(3, 27))
+        assert port.logins == port.connections
+
+
+def test_a_connection_that_says_something_of_its_own_is_not_answering(
+    broker: FakeBroker, certified: tuple[Authority, Certificate],
+) -> None:
+    authority, certificate = certified
+    idle = IdleConnections()
+    with Guarded(broker, context=encrypted(certificate)) as port:
+        security = security_of({"protocol": "SSL", "tls": {"ca_file": str(authority.ca)}})
+        with consumer_of(port, security, idle_connections=idle) as consumer:
+            consumer.topic_metadata(["clicks"])
+            assert not opened(consumer).is_answering(time.monotonic())  # new session tickets of TLS 1.3 are no answer
+            consumer.begin_fetch([FetchTarget(LOG, 0, 1 << 20)])
+            assert consumer.is_answered(5.0) and consumer.is_answered(0)
+            assert consumer.end_fetch().partitions[0].high_watermark == 30
+        with consumer_of(port, security, idle_connections=idle) as consumer:
+            assert consumer.topic_metadata(["clicks"]).topics
+        assert port.connections == 1
+        idle.close()
+
+
+def test_who_waits_for_an_answer_behind_encryption_is_interrupted(
+    broker: FakeBroker, certified: tuple[Authority, Certificate],
+) -> None:
+    authority, certificate = certified
+    with Guarded(broker, context=encrypted(certificate)) as port:
+        consumer = consumer_of(port, security_of({"protocol": "SSL", "tls": {"ca_file": str(authority.ca)}}))
+        consumer.begin_fetch([FetchTarget(LOG, 30, 1 << 20)], max_wait_ms=60_000, min_bytes=1)
+        first = opened(consumer)
+        first.interrupt()
+        assert first.is_answering(time.monotonic() + 5)
+        consumer.close()
+
+
+def test_connections_of_one_login_are_not_taken_by_another(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTHER", "other")
+    idle = IdleConnections()
+    with Guarded(broker, users={**USERS, "other": "other"}) as port:
+        for security in (way(), way(), way(username="other", password="${env:OTHER}")):
+            with consumer_of(port, security, idle_connections=idle) as consumer:
+                consumer.topic_metadata(["clicks"])
+        assert (port.connections, port.logins) == (2, 2)
+        idle.close()
+
+
+def test_a_login_is_made_anew_at_85_percent_of_its_life_and_never_under_a_request(broker: FakeBroker) -> None:
+    with Guarded(broker, users=USERS, lifetime_ms=60_000) as port, consumer_of(port, way()) as consumer:
+        consumer.topic_metadata(["clicks"])
+        assert 50 < opened(consumer).renew_at - time.monotonic() <= 0.85 * 60
+        consumer.begin_fetch([FetchTarget(LOG, 0, 1 << 20)])
+        first = opened(consumer)
+        first.renew_at = 0.0  # the time has come
+        assert consumer.end_fetch().partitions[0].high_watermark == 30
+        assert port.logins == 1
+        consumer.begin_fetch([FetchTarget(LOG, 0, 1 << 20)])
+        assert port.logins == 2 and opened(consumer) is not first
+        assert consumer.end_fetch().partitions[0].high_watermark == 30
+
+
+def test_an_idle_connection_whose_login_ends_soon_is_not_taken(broker: FakeBroker) -> None:
+    idle = IdleConnections()
+    with Guarded(broker, users=USERS) as port:
+        for _ in range(2):
+            with consumer_of(port, way(), idle_connections=idle) as consumer:
+                consumer.topic_metadata(["clicks"])
+                opened(consumer).renew_at = 0.0
+        assert port.logins == 2
+        idle.close()
+
+
+def test_a_login_that_ended_unnoticed_costs_a_connect(broker: FakeBroker) -> None:
+    with Guarded(broker, users=USERS) as port, consumer_of(port, way()) as consumer:
+        assert consumer.topic_metadata(["clicks"]).topics
+        port.ended_at = time.monotonic()
+        assert consumer.topic_metadata(["clicks"]).topics
+        assert port.logins == 2
+
+
+def test_a_refused_login_is_told_without_what_the_broker_says_of_the_secret(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD", "another-secret")
+    with Guarded(broker, users=USERS) as port, consumer_of(port, way()) as consumer:
+        with pytest.raises(PermissionRefused, match=REFUSED) as refused:
+            consumer.topic_metadata(["clicks"])
+        assert refused.value.where["key"] == "source.security.sasl.password" and "***" in refused.value.what
+        assert "another-secret" not in str(refused.value)
+
+
+def test_whoever_asks_for_few_rounds_of_scram_learns_nothing(broker: FakeBroker) -> None:
+    def impostor(token: bytes) -> tuple[int, bytes, str | None]:
+        nonce = token.rpartition(b"r=")[2]
+        return 0, b"r=" + nonce + b"more,s=c2FsdA==,i=1", None
+
+    with Guarded(broker, users=USERS, answers=impostor, mechanisms=("SCRAM-SHA-256",)) as port:
+        with consumer_of(port, way("SCRAM-SHA-256")) as consumer, pytest.raises(PermissionRefused, match="by 1 rounds, and 4096 are"):
+            consumer.topic_metadata(["clicks"])
+
+
+@pytest.mark.parametrize("answer", [b"", b"r=short", b"\xff\xfe", b"r=,s=,i=4096", b"e=other-error"])
+def test_an_answer_that_is_none_of_the_mechanism_is_a_refusal(broker: FakeBroker, answer: bytes) -> None:
+    with Guarded(broker, users=USERS, answers=lambda token: (0, answer, None), mechanisms=("SCRAM-SHA-512",)) as port:
+        with consumer_of(port, way("SCRAM-SHA-512")) as consumer, pytest.raises(PermissionRefused, match="came to nothing"):
+            consumer.topic_metadata(["clicks"])
+
+
+def test_a_refusal_of_which_the_broker_says_nothing_is_told_by_its_name(broker: FakeBroker) -> None:
+    with Guarded(broker, users=USERS, answers=lambda token: (WRONG, b"", None)) as port, consumer_of(port, way()) as consumer:
+        with pytest.raises(PermissionRefused, match="SASL_AUTHENTICATION_FAILED"):
+            consumer.topic_metadata(["clicks"])
+
+
+def test_a_listener_that_wants_a_login_is_told_from_a_broker_that_goes_away(broker: FakeBroker) -> None:
+    with Guarded(broker, users=USERS) as port, consumer_of(port, Security()) as consumer:
+        with pytest.raises(PermissionRefused, match="wants a login, by PLAIN, and we have none for it"):
+            consumer.topic_metadata(["clicks"])
+    with Guarded(broker) as port, consumer_of(port, Security()) as consumer:
+        port.hangs_up = True
+        with pytest.raises(BrokerUnreachable, match="the connection broke"):
+            consumer.topic_metadata(["clicks"])
+
+
+def test_a_login_where_nobody_logs_in_and_a_mechanism_that_is_not_there_are_refused(broker: FakeBroker) -> None:
+    with Guarded(broker) as port, consumer_of(port, way()) as consumer:
+        with pytest.raises(SettingsError, match="the listener wants no login"):
+            consumer.topic_metadata(["clicks"])
+    with Guarded(broker, users=USERS) as port, consumer_of(port, way("SCRAM-SHA-256")) as consumer:
+        with pytest.raises(SettingsError, match="takes no login by SCRAM-SHA-256; it has PLAIN"):
+            consumer.topic_metadata(["clicks"])
+
+
+def test_a_port_that_hangs_up_on_encryption_twice_does_not_speak_it(
+    broker: FakeBroker, certified: tuple[Authority, Certificate],
+) -> None:
+    authority, certificate = certified
+    with Guarded(broker, context=encrypted(certificate)) as port:
+        security = security_of({"protocol": "SSL", "tls": {"ca_file": str(authority.ca)}})
+        port.refuses = 1
+        with consumer_of(port, security) as consumer:
+            assert consumer.topic_metadata(["clicks"]).topics
+        port.refuses = 2
+        with consumer_of(port, security) as consumer, pytest.raises(NotKafka, match="the port does not speak TLS"):
+            consumer.topic_metadata(["clicks"])

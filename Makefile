@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-brokers test-groups test-groups-long test-airflow test-airflow-slow airflow-demo gate gate-releases unit lint chaos fuzz soak bench bench-quick bench-parts clean
+.PHONY: help setup demo test test-brokers test-groups test-groups-long test-networks test-airflow test-airflow-slow airflow-demo gate gate-releases unit lint chaos fuzz soak bench bench-quick bench-parts clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ test-brokers: setup ## every release of Kafka and Jafka, each with its own produ
 test-groups: setup ## runs and members of ours in groups of consumers that are not ours, of every kind and release, killed and stopped at each point; and 10,000 random groups for each release, divided by its own classes and by us: GROUPS=500 for fewer
 	@$(BIN)/python -m pytest -m groups --numprocesses=$(WORKERS) --dist=loadfile tests/brokers tests/system
 	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadgroup tests/groups
+
+test-networks: setup ## a secured broker entered in every way, and each way to fail there: TLS, SASL, logins that end amid a task, secrets looked for in all that is written
+	@$(BIN)/python -m pytest -m networks --numprocesses=$(WORKERS) --dist=loadfile tests/networks
 
 test-groups-long: setup ## a quarter of an hour of work in each group of Kafka's coordinator, and a static run every minute, which nobody notices; MINUTES=2 for less
 	@$(BIN)/python -m pytest -m long --numprocesses=$(WORKERS) --dist=loadgroup tests/groups

@@ -72,7 +72,8 @@ def conf_of(settings: Settings, wanted: Wanted) -> Conf:
     return Conf(
         source.bootstrap, settings.zookeeper.connect if in_zookeeper or source.bootstrap is None else None, group,
         OffsetsStorage.ZOOKEEPER if in_zookeeper else OffsetsStorage.KAFKA, source.dialect, source.broker_version, wanted.start,
-        source.isolation, source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes, timeout_s=source.timeout_s)
+        source.isolation, source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes, timeout_s=source.timeout_s,
+        security=source.way_in)
 
 
 def _topics(settings: Settings) -> tuple[str, ...]:

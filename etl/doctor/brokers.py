@@ -70,17 +70,16 @@ def _consumers(findings: Findings) -> ConsumerGroup:
 def each_broker(name: str, findings: Findings) -> Iterator[Line]:
     """Every broker at the address by which executors would look for it; also one that is registered and that the others miss."""
     brokers = {**Discovery(findings.settings, findings.zookeeper).registered(), **findings.metadata.brokers}
-    leading: dict[int, int] = {}
+    leading, source = dict[int, int](), findings.settings.source
     for leader in findings.metadata.leaders.values():
         leading[leader.broker.id] = leading.get(leader.broker.id, 0) + 1
 
     def ask(broker: Broker) -> str | EtlError:
         try:
-            timeout_s = findings.settings.source.timeout_s
-            with SimpleConsumer(broker.host, broker.port, connect_timeout_s=_CONNECT_WITHIN_S, timeout_s=timeout_s,
-                                generation=broker.generation or said_generation(findings.settings.source)) as asked:
+            with SimpleConsumer(broker.host, broker.port, connect_timeout_s=_CONNECT_WITHIN_S, timeout_s=source.timeout_s,
+                                generation=broker.generation or said_generation(source), security=source.way_in) as asked:
                 introduction = asked.introduction()
-                asked.refuse_other_release(findings.settings.source.isolation)
+                asked.refuse_other_release(source.isolation)
                 return introduction
         except EtlError as error:
             return error
@@ -243,7 +242,8 @@ def _in_kafka(findings: Findings) -> tuple[KafkaGroup, SettingsError | None]:
 def ask_brokers(addresses: list[tuple[str, int]], findings: Findings) -> Cluster:
     """A cluster of these addresses, as `doctor` asks it."""
     source = findings.settings.source
-    return Cluster(addresses, connect_timeout_s=_CONNECT_WITHIN_S, timeout_s=source.timeout_s, generation=said_generation(source))
+    return Cluster(addresses, connect_timeout_s=_CONNECT_WITHIN_S, timeout_s=source.timeout_s, generation=said_generation(source),
+                   security=source.way_in)
 
 
 def _some(names: tuple[str, ...] | list[str]) -> str:

@@ -77,7 +77,9 @@ def chroot(name: str, findings: Findings) -> Iterator[Line]:
     brokers = Discovery(findings.settings, zookeeper).registered()
     registered = len(zookeeper.children(paths.BROKER_IDS) or brokers)
     if len(brokers) < registered:
-        found = f"{registered - len(brokers)} of {registered} brokers registered under {place} have no PLAINTEXT endpoint"
+        wanted = findings.settings.source.way_in
+        listener = f"listener of {wanted.protocol.value}" + (f" by the name {wanted.listener}" if wanted.listener else "")
+        found = f"{registered - len(brokers)} of {registered} brokers registered under {place} have no {listener}"
         yield advice(name, found, "their `listeners`: partitions that they lead cannot be read")
     yield ok(name, f"{place}; registered brokers: {len(brokers)}")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from etl.decisions.identity.made_again import accept_command
 from etl.errors import DataLoss, EtlError, LogTruncated, MessageTooLarge, RanOutBeforeUntil, RecordTooLarge, TopicMadeAgain
+from etl.reader.option_names import SECURITY
 
 
 def for_a_pipeline(error: EtlError) -> EtlError:
@@ -25,6 +26,8 @@ def for_a_pipeline(error: EtlError) -> EtlError:
 
 def for_options(error: EtlError) -> EtlError:
     """The same error with the options of the data source that decide what becomes of it."""
+    if str(error.where.get("key", "")).startswith(("source.security", "source.listener")):
+        return in_options(error)
     if isinstance(error, LogTruncated):
         check = "whether an unclean leader was elected, or a broker lost its disk; a query that is planned anew goes by the log of now"
         return type(error)(error.what, check=check, **error.where)
@@ -37,6 +40,24 @@ def for_options(error: EtlError) -> EtlError:
     if isinstance(error, TopicMadeAgain):
         return _with(error, "a query that is planned anew reads the new one")
     return error
+
+
+_SECTIONS = {"source.security.sasl": "sasl_*", "source.security.tls": "tls_*", "source.security": "security_protocol"}
+
+
+def in_options(error: EtlError) -> EtlError:
+    """The same error, where it names keys of a conf's encryption and login: with the options that are the same."""
+    words = {f"source.security.{'.'.join(key)}": option for option, key in SECURITY.items()} | {"source.listener": "listener"}
+
+    def said(text: str) -> str:
+        for key in sorted(words, key=len, reverse=True):
+            text = text.replace(key, words[key])
+        for key, options in _SECTIONS.items():
+            text = text.replace(key, options)
+        return text
+
+    place = {"option" if name == "key" else name: said(value) if isinstance(value, str) else value for name, value in error.where.items()}
+    return type(error)(said(error.what), check=said(error.check), **place)
 
 
 def _with(error: EtlError, advice: str) -> EtlError:

@@ -90,11 +90,12 @@ def _open_cluster(reading: Reading, named: Sequence[BrokerPartition]) -> Iterato
     from etl.reader.registered import registered_cluster
 
     if reading.zookeeper is None:
-        with Cluster(reading.bootstrap, timeout_s=reading.timeout_s, generation=reading.generation) as cluster:
+        with Cluster(reading.bootstrap, timeout_s=reading.timeout_s, generation=reading.generation, security=reading.security) as cluster:
             yield cluster
         return
     with ZooKeeper(reading.zookeeper) as zookeeper, registered_cluster(
-            zookeeper, physical=reading.physical, timeout_s=reading.timeout_s, generation=reading.generation, known=named) as cluster:
+            zookeeper, physical=reading.physical, timeout_s=reading.timeout_s, generation=reading.generation, known=named,
+            security=reading.security) as cluster:
         yield cluster
 
 

@@ -29,6 +29,7 @@ from etl.errors import BrokerError, BrokerUnreachable, DataLoss, RanOutBeforeUnt
 from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation, Tail
 from etl.model.plans import OffsetRange
 from etl.model.receipts import Receipt
+from etl.model.security import OPEN, Security
 from etl.protocol.messages import EARLIEST, LATEST, FetchAnswer, FetchedPartition, FetchTarget
 from etl.protocol.records.selection import MAX_UNPACKED_BYTES
 from etl.protocol.refusal import Meaning
@@ -36,8 +37,7 @@ from etl.reader.cursor import Cursor
 from etl.reader.leaders import by_broker, find_leaders
 from etl.reader.range_progress import FetchSettings, RangeProgress, lose_all, place_of
 from etl.reader.refusals import (
-    check_patience, refuse_changed_logs, refuse_ended, refuse_missing, refuse_other_topics, refuse_topic_made_again, told_end,
-)
+    check_patience, refuse_changed_logs, refuse_ended, refuse_missing, refuse_other_topics, refuse_topic_made_again, told_end)
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MAX_RECORD_BYTES, MIB, TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
                 bootstrap: Sequence[tuple[str, int]] = (), fetch_max_bytes: int = FETCH_MAX_BYTES,
                 fetch_limit_bytes: int = FETCH_LIMIT_BYTES, columns: tuple[str, ...] | None = None,
                 log_epochs: Mapping[BrokerPartition, int] | None = None, retry: int = 8, backoff_s: float = 0.25,
-                deadline_s: float = 120.0, timeout_s: float = TIMEOUT_S, max_wait_ms: int = 500,
+                deadline_s: float = 120.0, timeout_s: float = TIMEOUT_S, max_wait_ms: int = 500, security: Security = OPEN,
                 topic_ids: Mapping[str, str] | None = None, leader_epochs: Mapping[BrokerPartition, int] | None = None,
                 tails: Mapping[BrokerPartition, Tail] | None = None, cleanups: Mapping[str, Cleanup] | None = None,
                 fails_on_loss: bool = True, max_record_bytes: int = MAX_RECORD_BYTES, generation: str | None = None,
@@ -77,7 +77,7 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
     fails_on_loss     offsets that the log does not hold any more, and once all is read missing ones that nothing explains, are an error;
                       else what there is is read
     max_record_bytes  a larger record is refused
-    generation        how brokers are to be spoken to that are looked up, None: they are asked; leaders say it themselves
+    generation        how brokers are to be spoken to that are looked up, None: they are asked; security: how all are entered
 
     Raises RanOutBeforeUntil, DataLoss, ExpiredOffsets, MissingOffsets, CorruptData, RecordTooLarge, MessageTooLarge, NotYetReadable,
     BrokerUnreachable or BrokerError (may pass: run the task again), NotKafka, TopicMissing, PermissionRefused, TopicMadeAgain,
@@ -86,7 +86,7 @@ def read_ranges(ranges: Sequence[OffsetRange], *, isolation: Isolation, on_recei
     addresses = [*bootstrap, *((each.leader.broker.host, each.leader.broker.port) for each in ranges if each.leader is not None)]
     settings = FetchSettings(
         isolation, tuple(dict.fromkeys(addresses)), fetch_max_bytes, fetch_limit_bytes, retry, backoff_s, deadline_s, timeout_s,
-        max_wait_ms, topic_ids or {}, fails_on_loss, generation)
+        max_wait_ms, topic_ids or {}, fails_on_loss, generation, security)
     share = min(fetch_max_bytes, max(fetch_max_bytes // max(len(ranges), 1), _LEAST_SHARE_BYTES))
     walks = [RangeProgress(index, Cursor(each, isolation=isolation, fetch_max_bytes=share, fetch_limit_bytes=fetch_limit_bytes,
                                          columns=columns, log_epoch=(log_epochs or {}).get(each.log, 0), max_record_bytes=max_record_bytes,
@@ -111,7 +111,7 @@ def _read_from(broker: Broker, walks: list[RangeProgress], settings: FetchSettin
     """Read all of `walks` from their leader, but for those that lose it on the way."""
     with SimpleConsumer(broker.host, broker.port, timeout_s=settings.timeout_s, generation=broker.generation or settings.generation,
                         max_response_bytes=settings.fetch_limit_bytes + settings.fetch_max_bytes + MIB,
-                        idle_connections=OF_THIS_PROCESS) as consumer:
+                        idle_connections=OF_THIS_PROCESS, security=settings.security) as consumer:
         asked, idle_answers, group = _ask(consumer, walks, settings), 0, walks
         while asked:
             try:

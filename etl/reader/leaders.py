@@ -38,7 +38,7 @@ def find_leaders(walks: Sequence[RangeProgress], settings: FetchSettings) -> Non
         return
     try:
         with Cluster(settings.bootstrap, timeout_s=settings.timeout_s, generation=settings.generation,
-                     idle_connections=OF_THIS_PROCESS) as cluster:
+                     idle_connections=OF_THIS_PROCESS, security=settings.security) as cluster:
             metadata = cluster.describe({walk.log.topic for walk in lost})
     except BrokerUnreachable as silent:
         for walk in lost:

@@ -16,6 +16,12 @@ SIZES: Mapping[str, int] = {
     "max_record_bytes": fetch_sizes.MAX_RECORD_BYTES, "target_task_bytes": fetch_sizes.TARGET_TASK_BYTES}
 """Options that are a number of bytes, and their defaults."""
 
+SECURITY: Mapping[str, tuple[str, ...]] = {
+    "listener": ("listener",), "security_protocol": ("protocol",),
+    **{f"tls_{name}": ("tls", name) for name in ("ca_file", "cert_file", "key_file", "key_password")},
+    **{f"sasl_{name}": ("sasl", name) for name in ("mechanism", "username", "password", "token", "service")}}
+"""Options of encryption and login, and which key of `source.security` each is."""
+
 PHYSICAL_REFUSED = {
     "bootstrap": "such a broker tells neither its id nor its topics; give zookeeper, where the brokers are registered",
     "broker_version": "these brokers have one way of being spoken to",
@@ -23,17 +29,20 @@ PHYSICAL_REFUSED = {
     "startingtimestamp": "messages have no timestamps", "startingoffsetsbytimestamp": "messages have no timestamps",
     "endingtimestamp": "messages have no timestamps", "endingoffsetsbytimestamp": "messages have no timestamps",
     "maxrecordsperpartition": "no records can be counted from byte positions",
+    **{name: "these brokers know neither encryption nor logins, and have one listener" for name in SECURITY},
     "minpartitions": "a log can be cut only where its segments begin, however many tasks are asked for",
 }
 """What has no meaning where offsets are byte positions (Jafka, Kafka 0.7), and why."""
 
 SAME_AS = {
     "kafka.bootstrap.servers": "bootstrap", "subscribe": "topics", "kafka.isolation.level": "isolation",
+    "kafka.security.protocol": "security_protocol", "kafka.sasl.mechanism": "sasl_mechanism",
+    "kafka.sasl.kerberos.service.name": "sasl_service",
 }
 """Spark's name -> ours, where both mean the same."""
 OURS = (
     "dialect", "bootstrap", "zookeeper", "broker_version", "topics", "ranges", "isolation", "compacted_topics", "columns", *SIZES,
-    "timeout_s",
+    "timeout_s", *SECURITY,
 )
 OF_SPARK = (
     *SAME_AS, "subscribePattern", "assign", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
@@ -56,7 +65,14 @@ WITHOUT_EFFECT = (
 """Options of Spark's source that tune its Java consumer, or streams: taken, because they change no row of a batch query there either."""
 SPELLED = {name.lower(): name for name in (*OURS, *OF_SPARK)}
 """In small letters -> as it is written."""
-_NO_ENCRYPTION = ("kafka.security.protocol", "PLAINTEXT")
+_INSTEAD = (
+    (r"kafka\.sasl\.jaas\.config", "sasl_username and sasl_password, which is a reference: ${env:NAME} or ${file:/path}"),
+    (r"kafka\.sasl\.(login\..*|oauthbearer\..*|client\.callback.*)", "sasl_token: module:function, aws-msk:REGION or a reference"),
+    (r"kafka\.ssl\.truststore\..*", "tls_ca_file, in PEM"),
+    (r"kafka\.ssl\.key.*", "tls_cert_file, tls_key_file and tls_key_password, in PEM"),
+    (r"kafka\.(security|sasl|ssl)\..*", "what is set is left out: host names are checked, and Java's own tuning has no counterpart"),
+)
+"""Options of Java's consumer that say something of security, and by which of ours that is said."""
 
 
 def under_our_names(given: Mapping[str, str]) -> dict[str, str]:
@@ -64,7 +80,7 @@ def under_our_names(given: Mapping[str, str]) -> dict[str, str]:
     options: dict[str, str] = {}
     for said, value in sorted(given.items()):
         name = said.lower()
-        if name in (idle.lower() for idle in WITHOUT_EFFECT) or (name, value.strip().upper()) == _NO_ENCRYPTION:
+        if name in (idle.lower() for idle in WITHOUT_EFFECT):
             continue
         if name not in SPELLED:
             raise _unknown(said)
@@ -75,6 +91,7 @@ def under_our_names(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _unknown(said: str) -> SettingsError:
-    if re.match(r"(?i)kafka\.(security|sasl|ssl)\.", said):
-        return SettingsError("this version speaks to brokers without login and encryption", option=said, check="a PLAINTEXT listener")
+    for form, instead in _INSTEAD:
+        if re.fullmatch(form, said.lower()):
+            return SettingsError("this option of Java's consumer is said otherwise here", option=said, check=instead)
     return SettingsError(f"there is no option {said!r}", option=said, check=f"the options are {', '.join((*OURS, *OF_SPARK))}")

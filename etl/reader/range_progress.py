@@ -9,6 +9,7 @@ from typing import Any
 
 from etl.errors import EtlError
 from etl.model.logs import BrokerPartition, Isolation, Leader
+from etl.model.security import OPEN, Security
 from etl.reader.cursor import Cursor
 
 
@@ -58,6 +59,7 @@ class FetchSettings:
     fails_on_loss: bool
     generation: str | None
     """How brokers are to be spoken to that are looked up on the way."""
+    security: Security = OPEN
 
 
 def lose_all(walks: Sequence[RangeProgress], failure: EtlError) -> None:

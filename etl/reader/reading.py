@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from etl.errors import SettingsError, TopicMissing
 from etl.model.logs import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
+from etl.model.security import OPEN, Security
 
 if TYPE_CHECKING:
     from etl.reader.arrow_transform import ArrowTransform
@@ -118,6 +119,8 @@ class Reading:
     """In one Spark partition."""
     generation: str | None = None
     """How brokers are to be spoken to (`Broker.generation`); None: as they tell, or are found out."""
+    security: Security = OPEN
+    """How the brokers' listeners are entered."""
     transform: ArrowTransform | None = None
     """What tasks make of their rows before anybody takes them; it is given all columns."""
 

@@ -105,7 +105,7 @@ def _refuse_cut_logs(ranges: Sequence[OffsetRange], planned: Mapping[BrokerParti
     if not until:
         return
     with Cluster(settings.bootstrap, timeout_s=settings.timeout_s, generation=settings.generation,
-                 idle_connections=OF_THIS_PROCESS) as cluster:
+                 idle_connections=OF_THIS_PROCESS, security=settings.security) as cluster:
         ends = cluster.epoch_ends({log: planned[log] for log in until}, wait_for_leader_s=settings.deadline_s)
     for log, end in sorted(ends.items()):
         if end.end_offset < until[log]:
@@ -138,7 +138,7 @@ def _refuse_other_bytes(ranges: Sequence[OffsetRange], planned: Mapping[BrokerPa
         return
     places = {log: (planned[log].until_offset, planned[log].size) for log in leaders}
     with Cluster(settings.bootstrap, timeout_s=settings.timeout_s, generation=settings.generation,
-                 idle_connections=OF_THIS_PROCESS) as cluster:
+                 idle_connections=OF_THIS_PROCESS, security=settings.security) as cluster:
         found = read_tails(cluster, places, leaders)
     for log, tail in sorted(found.items()):
         if tail != planned[log]:

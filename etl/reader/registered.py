@@ -13,27 +13,29 @@ from etl.edges.zookeeper.physical_registry import read_physical_brokers, read_ph
 from etl.edges.zookeeper.registry import read_brokers
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.model.logs import Broker, BrokerPartition
+from etl.model.security import OPEN, Security
 
 CONNECT_WITHIN_S = 10.0
 
 
-def registered_brokers(zookeeper: ZooKeeper, *, physical: bool) -> tuple[Broker, ...]:
+def registered_brokers(zookeeper: ZooKeeper, *, physical: bool, security: Security = OPEN) -> tuple[Broker, ...]:
     """The brokers that are registered now, in order of id. Raises what `registry` and `physical_registry` raise."""
-    return tuple(read_physical_brokers(zookeeper).values()) if physical else read_brokers(zookeeper)
+    return tuple(read_physical_brokers(zookeeper).values()) if physical else read_brokers(zookeeper, security)
 
 
 def registered_cluster(
     zookeeper: ZooKeeper, *, physical: bool, timeout_s: float, generation: str | None = None, known: Iterable[BrokerPartition] = (),
-    connect_timeout_s: float = CONNECT_WITHIN_S,
+    connect_timeout_s: float = CONNECT_WITHIN_S, security: Security = OPEN,
 ) -> Cluster:
     """Whom to ask; to be closed before the session is. Raises as `registered_brokers`.
 
     generation   how brokers of Kafka must be spoken to, where that was said; None: they are asked
+    security     which of the brokers' listeners is meant, and how it is entered
     known        physical logs that there were, so that those of a broker that is away are told as leaderless
     """
-    brokers, before = registered_brokers(zookeeper, physical=physical), tuple(known)
+    brokers, before = registered_brokers(zookeeper, physical=physical, security=security), tuple(known)
     addresses = [(broker.host, broker.port) for broker in brokers]
     if not physical:
-        return Cluster(addresses, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s, generation=generation)
+        return Cluster(addresses, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s, generation=generation, security=security)
     return Cluster(addresses, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s, generation=min(brokers).generation,
                    registry=lambda topics: read_physical_cluster(zookeeper, topics, before))

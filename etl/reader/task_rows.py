@@ -73,7 +73,7 @@ def rows_of_task(
             on_receipt=done, topic_ids=task.topic_ids,
             leader_epochs=task.leader_epochs, log_epochs=task.log_epochs, cleanups=task.cleanups, tails=task.tails,
             fails_on_loss=reading.fails_on_data_loss, on_read=teller.read, max_record_bytes=reading.max_record_bytes,
-            generation=reading.generation,
+            generation=reading.generation, security=reading.security,
         ))
     except EtlError as error:
         told = advise(error)

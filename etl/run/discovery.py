@@ -48,7 +48,8 @@ class Discovery:
         """The brokers that are registered in ZooKeeper, by id; none where the conf gives them and ZooKeeper is that of the ledger alone."""
         if self._source.bootstrap is not None:
             return {}
-        return {broker.id: broker for broker in registered_brokers(self._zookeeper, physical=self._source.is_physical)}
+        return {broker.id: broker for broker in registered_brokers(
+            self._zookeeper, physical=self._source.is_physical, security=self._source.way_in)}
 
     def bootstrap(self) -> list[tuple[str, int]]:
         """The brokers to begin with: those that the conf names, else those in ZooKeeper."""
@@ -60,10 +61,11 @@ class Discovery:
         """Whom to ask; to be closed. `known`: logs that there were, so that those of a broker that is away are told as leaderless."""
         timeout_s, said = self._source.timeout_s, said_generation(self._source)
         if self._source.bootstrap is not None:
-            return Cluster(self.bootstrap(), connect_timeout_s=connect_timeout_s, timeout_s=timeout_s, generation=said)
+            return Cluster(
+                self.bootstrap(), connect_timeout_s=connect_timeout_s, timeout_s=timeout_s, generation=said, security=self._source.way_in)
         return registered_cluster(
             self._zookeeper, physical=self._source.is_physical, timeout_s=timeout_s, generation=said, known=known,
-            connect_timeout_s=connect_timeout_s)
+            connect_timeout_s=connect_timeout_s, security=self._source.way_in)
 
     def describe(self, cluster: Cluster, left: Collection[str]) -> ClusterMetadata:
         """What the conf's topics are, and those `left` to read; other topics may be among them."""
@@ -89,7 +91,7 @@ class Discovery:
         if self._source.bootstrap is None:
             return True
         if told.cluster_id is None:
-            return are_registered(self._zookeeper, told.brokers.values())
+            return are_registered(self._zookeeper, told.brokers.values(), self._source.way_in)
         return told.cluster_id == read_cluster_id(self._zookeeper)
 
     def pauses(self) -> tuple[Pause, ...]:

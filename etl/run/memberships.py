@@ -50,7 +50,8 @@ def coordinated_member(settings: Settings, discovery: Discovery) -> CoordinatedM
         settings.group, tuple(sorted(topics)), tuple(one.value for one in ownership.strategy), ownership.member_id,
         session_of(ownership, spoken), ownership.rebalance_timeout_s, ownership.join_timeout_s, answers_in_s=source.timeout_s,
         holds_shares=holds_shares(settings))
-    return CoordinatedMember(discovery.bootstrap(), terms, protocol=ownership.protocol, generation=said_generation(source))
+    return CoordinatedMember(
+        discovery.bootstrap(), terms, protocol=ownership.protocol, generation=said_generation(source), security=source.way_in)
 
 
 def holds_shares(settings: Settings) -> bool:

@@ -120,7 +120,7 @@ def _to_read(
     asked = Reading(
         tuple(bootstrap), source.isolation, raw_columns(physical=source.is_physical), source.fetch_max_bytes, source.fetch_limit_bytes,
         source.max_record_bytes, settings.limits.target_task_bytes, source.timeout_s, physical=source.is_physical,
-        generation=said_generation(source), transform=fitting_arrow_transform(settings))
+        generation=said_generation(source), security=source.way_in, transform=fitting_arrow_transform(settings))
     tasks = tasks_of_ranges(
         packed.ranges, packed.tasks, topic_ids=_own_ids(plan), leader_epochs=plan.leader_epochs, log_epochs=plan.log_epochs,
         cleanups=_cleanups(plan, snapshot, settings), tails=plan.tails)

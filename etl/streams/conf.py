@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from etl.errors import SettingsError
 from etl.model.committed import OffsetsStorage
 from etl.model.logs import Dialect, Isolation
 from etl.model.membership import Membership
+from etl.model.security import Security
 from etl.protocol.generations.choice import of_broker_version
 from etl.settings.address import split_address
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MIB, TIMEOUT_S
 from etl.settings.policies import StartAt
+from etl.settings.way_in import security_of
 from etl.streams.fetches import FetchSizes
 from etl.streams.groups import Group
 
@@ -34,11 +37,17 @@ class Conf:
     fetch_limit_bytes: int = FETCH_LIMIT_BYTES
     max_wait_ms: int = 500
     timeout_s: float = TIMEOUT_S
+    security: Security | Mapping[str, Any] | None = None
 
     @property
     def storage(self) -> OffsetsStorage:
         """Where the group's offsets are: as was said, else in ZooKeeper where that was given."""
         return OffsetsStorage(self.offsets_storage or (OffsetsStorage.ZOOKEEPER if self.zookeeper else OffsetsStorage.KAFKA))
+
+    @property
+    def way_in(self) -> Security:
+        """How the brokers' listeners are entered. Raises SettingsError."""
+        return security_of(self.security)
 
     @property
     def generation(self) -> str | None:

@@ -10,12 +10,13 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from etl.edges.brokers.cluster import Cluster
 from etl.errors import EtlError, NotAssigned, SettingsError
 from etl.model.committed import OffsetsStorage
 from etl.model.logs import BrokerPartition, Dialect, Isolation
+from etl.model.security import Security
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MIB, TIMEOUT_S
 from etl.settings.policies import StartAt
 from etl.streams.conf import Conf
@@ -51,6 +52,8 @@ class Consumer:
     fetch_limit_bytes     what these may grow to for one record batch larger than that
     max_wait_ms           how long a broker may hold an answer back while there is nothing
     timeout_s             of each question; and how long a partition may have no leader, or a silent one, before `poll` says so
+    security              encryption and login, with the keys of `source.security` in a conf: {"protocol": "SASL_SSL", "sasl": {...}};
+                          `listener` beside them, where `zookeeper` is given, is the name of the brokers' listener
 
     Held in memory at most: one answer of each partition, and one of each broker that is under way. One thread at a time:
     a second one gets ConsumerInUse, from `close`, too. Once closed everything but `close` raises NotAssigned. As a member it has two
@@ -63,10 +66,11 @@ class Consumer:
         start: StartAt | str | None = StartAt.LATEST, key_decoder: Decoder | None = None, value_decoder: Decoder | None = None,
         isolation: Isolation | str = Isolation.READ_COMMITTED, fetch_max_bytes: int = FETCH_MAX_BYTES, partition_max_bytes: int = MIB,
         fetch_limit_bytes: int = FETCH_LIMIT_BYTES, max_wait_ms: int = 500, timeout_s: float = TIMEOUT_S,
+        security: Security | Mapping[str, Any] | None = None,
     ) -> None:
         """Raises SettingsError, and what finding the brokers in ZooKeeper does. Brokers are asked with the first question."""
         conf = Conf(bootstrap, zookeeper, group, offsets_storage, dialect, broker_version, start, isolation, fetch_max_bytes,
-                    partition_max_bytes, fetch_limit_bytes, max_wait_ms, timeout_s)
+                    partition_max_bytes, fetch_limit_bytes, max_wait_ms, timeout_s, security)
         with ExitStack() as until:
             self._begin(open_cluster(conf, until), conf, until, key_decoder, value_decoder)
 

@@ -133,7 +133,7 @@ class Fetches:
         sizes = self._sizes
         line = self._lines[broker] = _Line(SimpleConsumer(
             broker.host, broker.port, timeout_s=sizes.timeout_s, generation=broker.generation or self._generation,
-            max_response_bytes=sizes.fetch_limit_bytes + sizes.fetch_max_bytes + MIB))
+            max_response_bytes=sizes.fetch_limit_bytes + sizes.fetch_max_bytes + MIB, security=self._cluster.security))
         return line
 
     def _send(self, line: _Line, walks: Sequence[RangeProgress]) -> None:

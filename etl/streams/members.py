@@ -149,7 +149,8 @@ class MemberWithCoordinator:
             group.name, tuple(sorted(self._topics)), (group.strategy,), group.member_id, group.session_timeout_s or 45.0,
             group.rebalance_timeout_s, group.join_timeout_s, answers_in_s=self._timeout_s, holds_shares=True)
         self._member = CoordinatedMember(
-            self._cluster.bootstrap, terms, protocol=GroupProtocol(group.protocol), generation=self._generation)
+            self._cluster.bootstrap, terms, protocol=GroupProtocol(group.protocol), generation=self._generation,
+            security=self._cluster.security)
         self._taken = self._member.join()
         self._lost = self._member.statistics.lost
         return self._taken

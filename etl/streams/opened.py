@@ -39,9 +39,10 @@ def open_cluster(conf: Conf, until: ExitStack) -> Opened:
     group = conf.checked()
     zookeeper = until.enter_context(ZooKeeper(conf.zookeeper)) if conf.zookeeper else None
     if conf.bootstrap is not None:
-        cluster = Cluster(conf.addresses, timeout_s=conf.timeout_s, generation=conf.generation)
+        cluster = Cluster(conf.addresses, timeout_s=conf.timeout_s, generation=conf.generation, security=conf.way_in)
     elif zookeeper is not None:
-        cluster = registered_cluster(zookeeper, physical=conf.is_physical, timeout_s=conf.timeout_s, generation=conf.generation)
+        cluster = registered_cluster(
+            zookeeper, physical=conf.is_physical, timeout_s=conf.timeout_s, generation=conf.generation, security=conf.way_in)
     until.enter_context(cluster)
     if group is None:
         return Opened(cluster)

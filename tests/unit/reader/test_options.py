@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import traceback
 from pathlib import Path
 
 import pytest
 from pyspark.sql.types import StructType
 
-from etl.errors import DataLoss, EtlError, NotYetReadable, RanOutBeforeUntil, SettingsError, TopicMissing
+from etl.errors import DataLoss, EtlError, NotYetReadable, PermissionRefused, RanOutBeforeUntil, SettingsError, TopicMissing
 from etl.model.logs import BrokerPartition, Extent, Isolation
 from etl.model.plans import OffsetRange
+from etl.model.security import OPEN, LocalFile, Login, Mechanism, SecretRef, Security, SecurityProtocol, Tls
+from etl.reader.advice import for_a_pipeline, for_options
 from etl.reader.option_names import OF_SPARK, OURS, WITHOUT_EFFECT
 from etl.reader.option_logs import parse_ranges
 from etl.reader.options import columns_of_schema, parse_options
@@ -71,7 +74,7 @@ def test_what_is_named_twice_in_an_option_is_refused_for_nobody_knows_which_is_m
     ({"bootstrap": "h:1", "subscribePattern": "("}, "regular expression"),
     ({"bootstrap": "h:1", "subscribePattern": "  "}, "every topic"),
     ({"bootstrap": "h:1", "subscribe": " , "}, "no topic is named"),
-    ({"bootstrap": "h:1", "topics": "t", "kafka.sasl.mechanism": "PLAIN"}, "without login"),
+    ({"bootstrap": "h:1", "topics": "t", "kafka.sasl.mechanism": "PLAIN"}, r"username is missing.*option sasl_\*"),
     ({"bootstrap": "h:1", "assign": "[1]"}, "clicks"),
     ({"bootstrap": "h:1", "topics": "t", "startingOffsets": "latest"}, "startingOffsets cannot be latest"),
     ({"bootstrap": "h:1", "topics": "t", "startingOffsets": '{"t": {"0": -1}}'}, "startingOffsets cannot be latest"),
@@ -82,7 +85,11 @@ def test_what_is_named_twice_in_an_option_is_refused_for_nobody_knows_which_is_m
     ({"bootstrap": "h:1", "ranges": json.dumps([{"topic": "t", "partition": 0, "from": 0, "until": 5}] * 2)}, "0 to 5 and 0 to 5 overlap"),
     ({"bootstrap": "h:1", "topics": "t", "endingOffsets": '{"t": 3}'}, '"clicks"'),
     ({"bootstrap": "h:1", "topics": "t", "startingTimestamp": "yesterday"}, "milliseconds since 1970"),
-    ({"bootstrap": "h:1", "topics": "t", "kafka.security.protocol": "SASL_SSL"}, "without login"),
+    ({"bootstrap": "h:1", "topics": "t", "kafka.security.protocol": "SASL_SSL"}, "sasl.mechanism is missing.*option security_protocol"),
+    ({**LEAST, "kafka.sasl.jaas.config": "password=x"}, "kafka.sasl.jaas.config.*sasl_password, which is a reference"),
+    ({"bootstrap": "h:1", "topics": "t", "kafka.ssl.truststore.location": "x"}, "tls_ca_file, in PEM"),
+    ({"bootstrap": "h:1", "topics": "t", "listener": "INSIDE"}, "give zookeeper in the place of bootstrap"),
+    ({"bootstrap": "h:1", "topics": "t", "security_protocol": "SSL", "tls_key_file": "k.pem"}, r"no cert_file is given.*option tls_\*"),
 ])
 def test_a_wrong_option_is_refused_by_name(options: dict[str, str], named: str) -> None:
     with pytest.raises(SettingsError, match=named):
@@ -250,3 +257,27 @@ def test_a_schema_that_is_not_the_logs_is_refused_with_the_column(field: tuple[s
     with pytest.raises(SettingsError, match=said) as raised:
         columns_of_schema(schema_of(field), parse_options({**LEAST, **more}))
     assert raised.value.where["column"] == field[0]
+
+
+def test_options_of_encryption_and_login_say_what_the_keys_of_a_conf_do() -> None:
+    reading = parse_options({
+        **LEAST, "kafka.security.protocol": "sasl_ssl", "tls_ca_file": "/ca.pem", "sasl_mechanism": "SCRAM-SHA-512", "sasl_username": "etl",
+        "sasl_password": "${file:/run/secrets/kafka}"})
+    password = SecretRef("file", "/run/secrets/kafka")
+    assert reading.security == Security(
+        SecurityProtocol.SASL_SSL, None, Tls(LocalFile("/ca.pem")), Login(Mechanism.SCRAM_SHA_512, "etl", password))
+    assert parse_options(LEAST).security == OPEN == parse_options({**LEAST, "kafka.security.protocol": "PLAINTEXT"}).security
+
+
+def test_a_secret_is_no_value_of_an_option_and_is_not_shown() -> None:
+    given = {"kafka.security.protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_username": "etl", "sasl_password": "hunter2"}
+    with pytest.raises(SettingsError, match="must be a reference and nothing else.*option sasl_password") as refused:
+        parse_options({**LEAST, **given})
+    assert "hunter2" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_an_error_of_the_way_in_names_options_where_there_is_no_conf() -> None:
+    error = PermissionRefused("no", key="source.security.sasl.password", check="source.security.sasl.username, and source.security: both")
+    told = for_options(error)
+    assert (told.where, told.check) == ({"option": "sasl_password"}, "sasl_username, and security_protocol: both")
+    assert for_a_pipeline(error) is error

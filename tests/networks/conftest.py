@@ -1,0 +1,39 @@
+"""One secured broker for all tests of this folder."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.networks.secured import PASSWORD, MakePipeline, Secured
+from tests.system.driving import WITHOUT_SPARK, Pipeline
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A broker with a listener of each kind."""
+    with Secured(tmp_path_factory.mktemp("secured")) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the confs of these tests find it."""
+    monkeypatch.setenv("KAFKA_PASSWORD", PASSWORD)
+
+
+@pytest.fixture
+def piped(secured: Secured, tmp_path: Path) -> MakePipeline:
+    """`piped(way, partitions=4)`: a pipeline on a new topic, whose conf enters the broker by that way."""
+
+    def make(way: dict[str, Any], *, partitions: int = 4, **settings: Any) -> Pipeline:
+        name = f"topic-{uuid.uuid4().hex[:8]}"
+        secured.cluster.create_topic(name, partitions)
+        source = {**way, **settings.pop("source", {})}
+        return Pipeline(secured.cluster, tmp_path, name, f"group-{name}", {"source": source, **settings}, everywhere=WITHOUT_SPARK)
+
+    return make

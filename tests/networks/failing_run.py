@@ -1,0 +1,24 @@
+"""`python -m tests.networks.failing_run CONF VERB`: an `etl run` in which a bug comes up where it would begin VERB, told in full."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+from etl.commands.run import run
+from etl.settings.loader import load_settings
+from tests.system.driving import Before
+
+
+def broken() -> None:
+    """What nobody expects."""
+    raise RuntimeError("a bug of this test's")
+
+
+if __name__ == "__main__":
+    try:
+        run(load_settings(sys.argv[1]), around=Before(sys.argv[2], broken))
+    except Exception as error:
+        traceback.print_exc()
+        print(repr(error), error.args, file=sys.stderr)
+        sys.exit(1)

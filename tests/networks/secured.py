@@ -1,0 +1,98 @@
+"""A real broker that is entered in every way: one listener for each protocol, and some more for what can be wrong with one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+
+from etl.embedded.cluster import Cluster
+from etl.embedded.server import free_port
+from tests.networks.certificates import Authority
+from tests.networks.tokens import USER, unsecured_token
+from tests.system.driving import Pipeline
+
+MakePipeline = Callable[..., Pipeline]
+PASSWORD = "hunter2-of-all"
+ODD_USER = "e=t,l"
+LISTENERS = {
+    "SSL": "SSL", "MUTUAL": "SSL", "OTHER_NAME": "SSL", "EXPIRED": "SSL", "SASL_PLAINTEXT": "SASL_PLAINTEXT", "SASL_SSL": "SASL_SSL",
+    "SHORT": "SASL_PLAINTEXT", "PLAIN_ONLY": "SASL_PLAINTEXT"}
+REAUTH_MS = 4000
+"""Of logins on the listener SHORT."""
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+
+
+class Secured:
+    """The cluster, and what there is to enter it by."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority, self.stranger = Authority(folder, "authority"), Authority(folder, "stranger")
+        names = ("DNS:localhost", "IP:127.0.0.1")
+        self.broker = self.authority.signed("broker", *names)
+        self.client, self.unknown = self.authority.signed("client"), self.stranger.signed("unknown")
+        self._others = {"OTHER_NAME": self.authority.signed("elsewhere", "DNS:broker.elsewhere", "DNS:other.elsewhere"),
+                        "EXPIRED": self.authority.signed("expired", *names, days=-1)}
+        self.ports = {name: free_port() for name in LISTENERS}
+        self.plain_port = free_port()
+        self.cluster = Cluster(folder=folder / "cluster", properties=self._properties())
+        self.cluster.brokers[0].port = self.plain_port
+
+    def _properties(self) -> dict[str, str]:
+        ports = {"PLAINTEXT": self.plain_port, **self.ports}
+        protocols = {"PLAINTEXT": "PLAINTEXT", **LISTENERS}
+        return {
+            "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
+            "advertised.listeners": ",".join(f"{name}://localhost:{port}" for name, port in ports.items()),
+            "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
+            "inter.broker.listener.name": "PLAINTEXT",
+            "ssl.keystore.type": "PEM", "ssl.keystore.location": str(self.broker.both),
+            "ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.authority.ca),
+            "listener.name.mutual.ssl.client.auth": "required",
+            **{f"listener.name.{name.lower()}.ssl.keystore.{key}": value for name, one in self._others.items()
+               for key, value in (("type", "PEM"), ("location", str(one.both)))},
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+            **{f"listener.name.{name.lower()}.{mechanism}.sasl.jaas.config": said
+               for name in ("SASL_PLAINTEXT", "SASL_SSL", "SHORT", "PLAIN_ONLY") for mechanism, said in _JAAS.items()},
+            "listener.name.plain_only.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.short.plain.connections.max.reauth.ms": str(REAUTH_MS),
+            "connection.failed.authentication.delay.ms": "300",
+        }
+
+    def __enter__(self) -> Secured:
+        self.cluster.__enter__()
+        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.plain_port}"})
+        made = admin.alter_user_scram_credentials([
+            UserScramCredentialUpsertion(user, ScramCredentialInfo(kind, 4096), PASSWORD.encode())
+            for user in (USER, ODD_USER) for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)])
+        for one in made.values():
+            one.result(30)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.cluster.__exit__(*error)
+
+    def security(self, protocol: str, mechanism: str = "", *, listener: str | None = None, **tls: Any) -> dict[str, Any]:
+        """Keys of `source` for a way in that works; secrets are in variables that the test sets."""
+        sasl: dict[str, Any] = {}
+        if mechanism == "OAUTHBEARER":
+            sasl = {"mechanism": mechanism, "token": "tests.networks.tokens:token"}
+        elif mechanism:
+            sasl = {"mechanism": mechanism, "username": USER, "password": "${env:KAFKA_PASSWORD}"}
+        trusted = {"ca_file": str(self.authority.ca), **tls} if protocol.endswith("SSL") else {}
+        return {"listener": listener or protocol, "security": {"protocol": protocol, "tls": trusted, "sasl": sasl}}
+
+    def token(self) -> str:
+        """One that the broker takes, for an hour."""
+        return unsecured_token()
+
+
+_JAAS = {
+    "plain": f'{_PLAIN} required username="broker" password="none" user_{USER}="{PASSWORD}";',
+    "scram-sha-256": f"{_SCRAM} required;", "scram-sha-512": f"{_SCRAM} required;",
+    "oauthbearer": f'{_OAUTH} required unsecuredLoginStringClaim_sub="broker";'}

@@ -1,0 +1,22 @@
+"""A transform that makes a task long: the brokers end several logins meanwhile."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pyarrow as pa
+
+_MOST_S, _EACH_S = 21.0, 0.7
+_begun: list[float] = []
+
+
+def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows, later; says in a file how long its process has worked."""
+    if batch.num_rows:
+        _begun.append(time.monotonic())
+        if time.monotonic() - _begun[0] < _MOST_S:
+            time.sleep(_EACH_S)
+        with open(f"{os.environ['TOKENS_ASKED']}.took", "w", encoding="utf-8") as file:
+            file.write(str(time.monotonic() - _begun[0]))
+    return batch

@@ -1,0 +1,102 @@
+"""A login by Kerberos: a broker, its KDC of Debian's packages, and a ticket of a keytab. Only where both are installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.embedded.cluster import Cluster
+from etl.embedded.server import free_port
+from etl.errors import PermissionRefused
+from etl.settings.way_in import security_of
+
+_PATH = f"{os.environ['PATH']}:/usr/sbin"
+pytestmark = [pytest.mark.networks, pytest.mark.skipif(shutil.which("krb5kdc", path=_PATH) is None, reason="apt install krb5-kdc")]
+_WAY = {"protocol": "SASL_PLAINTEXT", "sasl": {"mechanism": "GSSAPI"}}
+_CONF = """\
+[libdefaults]
+ default_realm = TEST
+ dns_lookup_kdc = false
+ dns_canonicalize_hostname = false
+ rdns = false
+ udp_preference_limit = 1
+[realms]
+ TEST = {{
+  kdc = 127.0.0.1:{port}
+  kdc_ports = {port}
+  kdc_tcp_ports = {port}
+  database_name = {folder}/principals
+  key_stash_file = {folder}/stash
+  acl_file = {folder}/acl
+ }}
+[domain_realm]
+ localhost = TEST
+"""
+
+
+@pytest.fixture(scope="module")
+def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A realm with the broker's principal and ours: the folder of its keytabs."""
+    pytest.importorskip("gssapi", reason="pip install 'offset-range-etl[gssapi]'")
+    folder = tmp_path_factory.mktemp("kerberos")
+    conf = folder / "krb5.conf"
+    conf.write_text(_CONF.format(port=free_port(), folder=folder))
+    (folder / "acl").touch()
+    environment = {**os.environ, "PATH": _PATH, "KRB5_CONFIG": str(conf), "KRB5_KDC_PROFILE": str(conf)}
+    for words in (["kdb5_util", "create", "-s", "-P", "master"],
+                  *(["kadmin.local", "-q", question] for name, file in (("kafka/localhost", "kafka"), ("etl", "etl"))
+                    for question in (f"addprinc -randkey {name}", f"ktadd -k {folder}/{file}.keytab {name}"))):
+        subprocess.run(words, env=environment, check=True, capture_output=True, timeout=60)
+    with subprocess.Popen(["krb5kdc", "-n"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        try:
+            deadline = time.monotonic() + 20
+            words = ["kinit", "-k", "-t", f"{folder}/etl.keytab", "-c", f"{folder}/ticket", "etl"]
+            while subprocess.run(words, env=environment, capture_output=True, timeout=60, check=False).returncode:
+                assert time.monotonic() < deadline, "no ticket"
+                time.sleep(0.2)
+            yield folder
+        finally:
+            running.kill()
+
+
+@pytest.fixture(scope="module")
+def port(kdc: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Of a broker's listener that takes tickets."""
+    module = "com.sun.security.auth.module.Krb5LoginModule"
+    entered, plain = free_port(), free_port()
+    keytab = f'{module} required useKeyTab=true storeKey=true keyTab="{kdc}/kafka.keytab" principal="kafka/localhost@TEST";'
+    with_listener = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{plain},KERBEROS://127.0.0.1:{entered}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{plain},KERBEROS://localhost:{entered}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,KERBEROS:SASL_PLAINTEXT", "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.enabled.mechanisms": "GSSAPI", "sasl.kerberos.service.name": "kafka",
+        "listener.name.kerberos.gssapi.sasl.jaas.config": keytab}
+    cluster = Cluster(
+        folder=tmp_path_factory.mktemp("cluster"), properties=with_listener, java_options=[f"-Djava.security.krb5.conf={kdc}/krb5.conf"])
+    cluster.brokers[0].port = plain
+    with cluster:
+        yield entered
+
+
+@pytest.mark.parametrize("variable", ["KRB5CCNAME", "KRB5_CLIENT_KTNAME"])
+def test_a_ticket_or_a_keytab_logs_in(kdc: Path, port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str) -> None:
+    monkeypatch.setenv("KRB5_CONFIG", f"{kdc}/krb5.conf")
+    monkeypatch.setenv("KRB5CCNAME", str(tmp_path / "none"))
+    monkeypatch.setenv(variable, f"{kdc}/{'ticket' if variable == 'KRB5CCNAME' else 'etl.keytab'}")
+    with SimpleConsumer("localhost", port, security=security_of(_WAY), timeout_s=20) as consumer:
+        assert consumer.topic_metadata(()).brokers[0].port == port
+
+
+def test_who_has_no_ticket_is_told(kdc: Path, port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KRB5_CONFIG", f"{kdc}/krb5.conf")
+    monkeypatch.setenv("KRB5CCNAME", str(tmp_path / "none"))
+    with SimpleConsumer("localhost", port, security=security_of(_WAY), timeout_s=20) as consumer:
+        with pytest.raises(PermissionRefused, match="the login by GSSAPI came to nothing"):
+            consumer.topic_metadata(())

@@ -1,0 +1,60 @@
+"""Who reads without a pipeline enters by the same way: the data source alone, consumers of streams, `etl tail`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl import OffsetRanges
+from etl.streams import Consumer
+from tests.networks.secured import PASSWORD, MakePipeline, Secured
+
+pytestmark = pytest.mark.networks
+
+
+@pytest.mark.parametrize("found_by", ["bootstrap", "zookeeper"])
+def test_the_data_source_alone_takes_references_and_its_plan_holds_no_secret(
+    secured: Secured, piped: MakePipeline, tmp_path: Path, spark: Any, found_by: str,
+) -> None:
+    pipeline = piped(secured.security("SASL_SSL", "SCRAM-SHA-512"))
+    pipeline.produce(40)
+    (tmp_path / "secret").write_text(PASSWORD)
+    spark.dataSource.register(OffsetRanges)
+    place = {"bootstrap": f"localhost:{secured.ports['SASL_SSL']}"} if found_by == "bootstrap" else {
+        "zookeeper": secured.cluster.zookeeper_connect, "listener": "SASL_SSL"}
+    rows = spark.read.format("offset_ranges").options(**place).options(**{
+        "topics": pipeline.topic, "kafka.security.protocol": "SASL_SSL", "tls_ca_file": str(secured.authority.ca),
+        "kafka.sasl.mechanism": "SCRAM-SHA-512", "sasl_username": "etl", "sasl_password": f"${{file:{tmp_path}/secret}}"}).load()
+    assert rows.count() == 40
+    plan = rows._jdf.queryExecution().toString()
+    assert PASSWORD not in plan
+    (tmp_path / "secret").unlink()
+    with pytest.raises(Exception, match="that sasl_password refers to cannot be read") as failed:
+        rows.count()
+    assert PASSWORD not in str(failed.value)
+
+
+def test_a_consumer_in_a_group_reads_and_commits(secured: Secured, piped: MakePipeline) -> None:
+    way = secured.security("SASL_SSL", "PLAIN")
+    pipeline = piped(way)
+    pipeline.produce(40)
+    with Consumer(f"localhost:{secured.ports['SASL_SSL']}", group=pipeline.group, start="earliest", security=way["security"]) as consumer:
+        consumer.subscribe([pipeline.topic])
+        found = 0
+        for _ in range(200):
+            found += sum(map(len, consumer.poll(1).values()))
+            if found == 40:
+                break
+        assert found == 40
+        consumer.commit()
+        assert sum(consumer.committed([(pipeline.topic, partition) for partition in range(4)]).values()) == 40
+
+
+def test_tail_shows_what_its_group_is_given(secured: Secured, piped: MakePipeline) -> None:
+    pipeline = piped(secured.security("SASL_PLAINTEXT", "SCRAM-SHA-256"))
+    pipeline.produce(8)
+    group = ["--group", f"{pipeline.group}-tail", "--membership", "coordinator", "--start", "earliest"]
+    said = pipeline.door("tail", after=[*group, "-n", "8", "--timeout", "60"])
+    assert said.code == 0 and len(said.document["records"]) == 8, said.err + said.out

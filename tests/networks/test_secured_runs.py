@@ -1,0 +1,138 @@
+"""Pipelines on a broker that is entered with encryption and a login: each record once, by every command, however long a login holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etl.commands.run import run
+from etl.settings.loader import load_settings
+from tests.networks.secured import PASSWORD, MakePipeline, Secured
+from tests.said import refused
+from tests.system.driving import Before, Pipeline
+
+WAYS = [
+    ("SSL", ""), *((protocol, mechanism) for protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+                   for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"))]
+SHORT_FORM = [("SASL_SSL", "PLAIN"), ("SASL_PLAINTEXT", "SCRAM-SHA-512")]
+
+
+def loads(pipeline: Pipeline) -> None:
+    """Two runs, and what proves them right."""
+    for _ in range(2):
+        pipeline.produce(40)
+        pipeline.ran()
+    assert pipeline.is_whole()
+    assert pipeline.door("verify").code == 0
+
+
+@pytest.mark.parametrize(("protocol", "mechanism"), SHORT_FORM)
+def test_a_pipeline_behind_a_login_loads_each_record_once(
+    secured: Secured, piped: MakePipeline, protocol: str, mechanism: str,
+) -> None:
+    pipeline = piped(secured.security(protocol, mechanism))
+    pipeline.produce(40)
+    assert pipeline.ran().err.count("WARN") == 0
+    assert pipeline.is_whole()
+
+
+@pytest.mark.networks
+@pytest.mark.parametrize(("protocol", "mechanism"), WAYS)
+def test_every_way_in_goes_for_run_verify_doctor_and_peek(
+    secured: Secured, piped: MakePipeline, protocol: str, mechanism: str,
+) -> None:
+    pipeline = piped(secured.security(protocol, mechanism))
+    loads(pipeline)
+    doctor = pipeline.door("doctor")
+    assert doctor.code == 0, doctor.out
+    peeked = pipeline.door("peek", after=[pipeline.topic, "0", "-n", "3"])
+    assert peeked.code == 0 and len(peeked.document["records"]) == 3, peeked.err + peeked.out
+
+
+@pytest.mark.networks
+def test_tasks_of_spark_enter_by_the_same_way(secured: Secured, piped: MakePipeline, spark: Any) -> None:
+    pipeline = piped(secured.security("SASL_SSL", "SCRAM-SHA-256"), table={"writer": "spark"}, limits={"without_spark_below_bytes": 0})
+    loads(pipeline)
+
+
+@pytest.mark.networks
+def test_brokers_by_address_offsets_in_kafka_and_a_membership_go_by_the_same_way(secured: Secured, piped: MakePipeline) -> None:
+    way = secured.security("SASL_SSL", "SCRAM-SHA-512")
+    by_address = {"listener": None, "bootstrap": f"localhost:{secured.ports['SASL_SSL']}"}
+    pipeline = piped(way, source=by_address, offsets={"storage": "kafka"}, ownership={
+        "mode": "join", "membership": "coordinator", "wait_for_driver_s": 0, "session_timeout_s": 10})
+    for _ in range(2):
+        pipeline.produce(40)
+        pipeline.ran()
+    assert pipeline.is_whole()
+
+
+@pytest.mark.networks
+def test_a_stored_plan_goes_on_when_the_way_in_is_another_one(secured: Secured, piped: MakePipeline) -> None:
+    pipeline = piped(secured.security("PLAINTEXT"))
+    pipeline.produce(40)
+    assert pipeline.killed_before("fetch") == -9
+    pipeline.settings["source"] = secured.security("SASL_SSL", "PLAIN")
+    pipeline.ran()
+    assert pipeline.is_whole()
+
+
+@pytest.mark.networks
+def test_a_listener_that_no_broker_has_is_told_with_those_that_there_are(secured: Secured, piped: MakePipeline) -> None:
+    pipeline = piped({**secured.security("SASL_SSL", "PLAIN"), "listener": "NOWHERE"})
+    refused(pipeline.run(), 2, "none of the 1 registered brokers has a listener of SASL_SSL by the name NOWHERE", "MUTUAL (SSL)")
+
+
+@pytest.mark.networks
+def test_a_wrong_password_is_told_by_run_and_by_doctor(
+    secured: Secured, piped: MakePipeline, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD", "another")
+    pipeline = piped(secured.security("SASL_SSL", "PLAIN"))
+    refused(pipeline.run(), 2, "refuses the login by PLAIN", "source.security.sasl.password")
+    told = pipeline.door("doctor", json_too=False)
+    assert told.code == 2 and "refuses the login by PLAIN" in told.out + told.err
+    assert not any("another" in text for text in (told.out, told.err, pipeline.run().out))
+
+
+@pytest.mark.networks
+@pytest.mark.parametrize("writer", ["spark", "arrow"])
+def test_an_executor_without_the_secret_ends_the_run_and_says_its_host_and_the_file(
+    secured: Secured, piped: MakePipeline, tmp_path: Path, writer: str, spark: Any,
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(PASSWORD)
+    way = secured.security("SASL_SSL", "PLAIN")
+    way["security"]["sasl"]["password"] = "${file:secret}"
+    without_spark = 0 if writer == "spark" else 1 << 30
+    pipeline = piped(way, table={"writer": writer}, limits={"without_spark_below_bytes": without_spark})
+    pipeline.produce(40)
+    with pytest.raises(Exception, match="that source.security.sasl.password refers to cannot be read") as failed:
+        run(load_settings(pipeline.conf), around=Before("append", secret.unlink))
+    assert getattr(failed.value, "exit_code", None) == 2 and failed.value.where["host"]  # type: ignore[attr-defined]
+    assert str(secret) in str(failed.value)
+    secret.write_text(PASSWORD)
+    pipeline.ran()
+    assert pipeline.is_whole()
+
+
+@pytest.mark.networks
+@pytest.mark.parametrize(("listener", "sasl"), [
+    ("SHORT", {}), ("SASL_PLAINTEXT", {"mechanism": "OAUTHBEARER", "token": "tests.networks.tokens:short_token"})])
+def test_logins_that_end_amid_a_long_task_cost_a_connect_and_nothing_else(
+    secured: Secured, piped: MakePipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: str, sasl: dict[str, Any],
+) -> None:
+    counted = tmp_path / "asked"
+    monkeypatch.setenv("TOKENS_ASKED", str(counted))
+    way = secured.security("SASL_PLAINTEXT", "PLAIN", listener=listener)
+    if sasl:
+        way["security"]["sasl"] = sasl
+    pipeline = piped(way, partitions=1, source={"fetch_max_bytes": 1024}, arrow_transform="tests.networks.slowly:slowly")
+    pipeline.produce(200, partitions=1)
+    ran = pipeline.ran()
+    assert ran.document["outcomes"] == [] and "WARN" not in ran.err
+    assert pipeline.is_whole()
+    assert float((tmp_path / "asked.took").read_text()) > 20
+    assert not sasl or len(counted.read_text()) >= 5

@@ -92,7 +92,7 @@ bench: setup ## runs beside Spark's Kafka source and others, memory, growth, sma
 bench-quick: setup ## the most telling part of that, in three minutes, into build/bench
 	@$(BIN)/python -m tests.bench --quick $(BENCH)
 
-bench-parts: setup ## decoding beside kafka-python's decoder; what repairing after a crash costs; class archive; sets of offsets; runs on Jafka beside its consumer; small runs beside a bare Spark; planning of up to 100,000 partitions; where a task's CPU goes; what Spark's JVM takes for rows
+bench-parts: setup ## decoding beside kafka-python's decoder; what repairing after a crash costs; class archive; sets of offsets; runs on Jafka beside its consumer; small runs beside a bare Spark; planning of up to 100,000 partitions; where a task's CPU goes; what Spark's JVM takes for rows; reading through TLS
 	@$(BIN)/python tests/bench/decode.py
 	@PYTHONPATH=. $(BIN)/python tests/bench/recovery.py
 	@PYTHONPATH=. $(BIN)/python tests/bench/spark_start.py
@@ -104,6 +104,7 @@ bench-parts: setup ## decoding beside kafka-python's decoder; what repairing aft
 	@PYTHONPATH=. $(BIN)/python tests/bench/joining.py
 	@PYTHONPATH=. $(BIN)/python tests/bench/task_profile.py
 	@PYTHONPATH=. $(BIN)/python tests/bench/through_jvm.py
+	@PYTHONPATH=. $(BIN)/python tests/bench/encrypted.py
 
 clean: ## remove what make and the tools made here; the cache folder stays
 	@rm -rf $(VENV) build *.egg-info .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .fuzz

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from etl.embedded.cluster import Cluster
-from tests.bench.whole.apart import planning, small
+from tests.bench.whole.apart import encrypted, planning, small
 from tests.bench.whole.document import PAGE, Document, render_again
 from tests.bench.whole.kinds import KINDS, ORDER, PEER, RUNS, SESSION
 from tests.bench.whole.parts import Asked, Tell, Warm, compared, grown, on_cores, remembered
@@ -28,7 +28,7 @@ from tests.bench.whole.workloads import QUICK, QUICK_RECORDS, WORKLOADS, Workloa
 
 ROOT = Path(__file__).parents[2]
 OF_TOPICS = ("compared", "records", "cores", "memory")
-PARTS = (*OF_TOPICS, "small", "planning")
+PARTS = (*OF_TOPICS, "small", "planning", "encrypted")
 QUICK_PARTS = ("compared", "memory", "small")
 QUICK_MEMORY = ("arrow",)
 _GROWTH = (1, 2, 4, 8)
@@ -58,6 +58,8 @@ def main(words: Sequence[str] | None = None) -> int:
         said.tried("small", lambda: small(asked.rounds or (1 if asked.quick else 3), said.tell, cold=0 if asked.quick else 1))
     if "planning" in parts:
         said.tried("planning", lambda: planning(asked.partitions, said.tell))
+    if "encrypted" in parts:
+        said.tried("encrypted", lambda: encrypted(asked.rounds or 3, said.tell))
     print(f"the tables are in {asked.to / PAGE}")
     return 1 if said.failed else 0
 

@@ -34,8 +34,7 @@ def left_behind(pipeline: Pipeline, secret: Path) -> Iterator[tuple[str, bytes]]
         client.close()
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
-@pytest.mark.parametrize("writer", ["spark", "arrow"])
+@pytest.mark.parametrize(("writer", "mechanism"), [("spark", "PLAIN"), ("arrow", "OAUTHBEARER")])
 def test_no_secret_is_in_what_a_run_leaves_that_fails_at_a_verb(
     secured: Secured, piped: MakePipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str, mechanism: str,
 ) -> None:

@@ -40,6 +40,14 @@ def test_a_row_has_the_medians_of_its_rounds_and_its_ratios_to_sparks_and_to_the
     assert "| confluent-kafka + deltalake, one process | 2.00 | 0.50 | 50 | 2.00 | 2.00 | 2.25 | 20.0 | 0.50 |  | 40 |" in page
 
 
+def test_reading_through_tls_has_its_share_of_what_pythons_own_ssl_moves() -> None:
+    def one(kind: str, is_encrypted: bool, mib_s: float) -> dict[str, Any]:
+        return {"part": "encrypted", "kind": kind, "is_encrypted": is_encrypted, "mib_s": mib_s, "mib": 1024.0, "cpu_s": 2.0}
+
+    page = page_of(one("bytes", False, 3000), one("bytes", True, 1000), one("fetches", False, 2000), one("fetches", True, 600))
+    assert "| bytes | 3,000 | 2.00 | 1,000 | 2.00 | 1.00 |" in page and "| fetches | 2,000 | 2.00 | 600 | 2.00 | 0.60 |" in page
+
+
 def test_growth_and_memory_and_small_runs_and_planning_have_tables_of_their_own() -> None:
     run = {"plan_s": 1.0, "commit_s": 0.5, "process_s": 3.0, "cpu_s": 2.0, "peak_mib": 100.4, "document_bytes": 12_345}
     page = page_of(

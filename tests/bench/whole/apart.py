@@ -1,14 +1,15 @@
-"""Parts with servers of their own: small cold runs, and planning at size."""
+"""Parts with servers of their own: small cold runs, planning at size, and reading through TLS."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from tests.bench import planning as planned, small_runs
+from tests.bench import encrypted as behind_tls, planning as planned, small_runs
 from tests.bench.whole.parts import Tell
 
 _OF_A_BROKER = 100
+_OF_TLS_MIB = 1024
 
 
 def small(rounds: int, tell: Tell, *, cold: int = 1) -> None:
@@ -23,3 +24,9 @@ def planning(sizes: Sequence[int], tell: Tell) -> None:
         for run in planned.measured(partitions, partitions // _OF_A_BROKER):
             figures = asdict(run)
             tell({"part": "planning", "kind": figures.pop("run"), **figures})
+
+
+def encrypted(rounds: int, tell: Tell) -> None:
+    """See `tests.bench.encrypted`."""
+    for one in behind_tls.measured(_OF_TLS_MIB, rounds):
+        tell({"part": "encrypted", "mib_s": one.mib_s, **asdict(one)})

@@ -44,6 +44,14 @@ log has a position yet; `next`: each has one and 100 new records. Planning is fr
 committing moves all offsets. Fetching and appending are left out (`tests/bench/planning.py`).
 
 """
+_ENCRYPTED = """
+## Through TLS
+
+One connection to a process of its own that has its answers ready, plain and through TLS 1.3 in turn: a socket and `recv_into` and nothing
+else (Python's own `ssl`), answers to fetches as a task takes them, and rows as Arrow batches (`tests/bench/encrypted.py`). CPU is of the
+process that reads.
+
+"""
 
 
 def _well(results: Sequence[Result]) -> list[Result]:
@@ -118,6 +126,22 @@ def _planning(results: Sequence[Result]) -> Iterator[str]:
         yield row(f"{partitions:,}", run, *figures, f"{own[0]['peak_mib']:.0f}", f"{own[0]['document_bytes']:,}")
 
 
+def _encrypted(results: Sequence[Result]) -> Iterator[str]:
+    results, speed = _well(results), itemgetter("mib_s")
+    yield _ENCRYPTED
+    yield head("", "plain: MiB/s", "CPU s per GiB", "TLS: MiB/s", "CPU s per GiB", "of Python's own ssl")
+    bare = _of(results, kind="bytes", is_encrypted=True)
+    for kind in dict.fromkeys(one["kind"] for one in results):
+        plain, tls = (_of(results, kind=kind, is_encrypted=is_encrypted) for is_encrypted in (False, True))
+        figures = [figure for own in (plain, tls) for figure in (f"{median(own, speed):,.0f}", f"{median(own, _cpu_of_gib):.2f}")]
+        yield row(kind, *figures, f"{median(tls, speed) / median(bare, speed):.2f}")
+
+
+def _cpu_of_gib(one: Result) -> float:
+    return float(one["cpu_s"]) / float(one["mib"]) * 1024
+
+
 SHOWN: Mapping[str, Callable[[Sequence[Result]], Iterator[str]]] = {
-    "records": _records, "cores": _cores, "memory": _memory, "small": _small, "planning": _planning}
+    "records": _records, "cores": _cores, "memory": _memory, "small": _small, "planning": _planning,
+    "encrypted": _encrypted}
 """By the part's name."""

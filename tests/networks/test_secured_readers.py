@@ -24,15 +24,17 @@ def test_the_data_source_alone_takes_references_and_its_plan_holds_no_secret(
     spark.dataSource.register(OffsetRanges)
     place = {"bootstrap": f"localhost:{secured.ports['SASL_SSL']}"} if found_by == "bootstrap" else {
         "zookeeper": secured.cluster.zookeeper_connect, "listener": "SASL_SSL"}
-    rows = spark.read.format("offset_ranges").options(**place).options(**{
-        "topics": pipeline.topic, "kafka.security.protocol": "SASL_SSL", "tls_ca_file": str(secured.authority.ca),
-        "kafka.sasl.mechanism": "SCRAM-SHA-512", "sasl_username": "etl", "sasl_password": f"${{file:{tmp_path}/secret}}"}).load()
+
+    def read(secret: Path) -> Any:
+        return spark.read.format("offset_ranges").options(**place).options(**{
+            "topics": pipeline.topic, "kafka.security.protocol": "SASL_SSL", "tls_ca_file": str(secured.authority.ca),
+            "kafka.sasl.mechanism": "SCRAM-SHA-512", "sasl_username": "etl", "sasl_password": f"${{file:{secret}}}"}).load()
+
+    rows = read(tmp_path / "secret")
     assert rows.count() == 40
-    plan = rows._jdf.queryExecution().toString()
-    assert PASSWORD not in plan
-    (tmp_path / "secret").unlink()
+    assert PASSWORD not in rows._jdf.queryExecution().toString()
     with pytest.raises(Exception, match="that sasl_password refers to cannot be read") as failed:
-        rows.count()
+        read(tmp_path / "nothing").count()
     assert PASSWORD not in str(failed.value)
 
 

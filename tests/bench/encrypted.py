@@ -199,7 +199,7 @@ def _timed(kind: str, tls: bool, move: Callable[[bool], float]) -> Measured:
 def main() -> None:
     """A table, and what the law is about: fetches through TLS beside Python's own `ssl`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--mib", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
     found = list(measured(asked.mib, asked.rounds))

@@ -9,7 +9,7 @@ from tests.bench import encrypted as behind_tls, planning as planned, small_runs
 from tests.bench.whole.parts import Tell
 
 _OF_A_BROKER = 100
-_OF_TLS_MIB = 1024
+_OF_TLS_MIB = 512
 
 
 def small(rounds: int, tell: Tell, *, cold: int = 1) -> None:

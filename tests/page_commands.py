@@ -94,6 +94,7 @@ NOT_HERE: dict[str, str] = {
         "`make test-airflow-slow` runs it, with other options",
     "airflow dags trigger -l": "a program of Airflow's, of which the sentence names an option",
     "spark-submit --py-files": "a program of Spark's, of which the sentence names an option",
+    "spark-submit --files": "the same",
 }
 """What no test runs, and why."""
 NOT_RUN_SECTIONS = {"docs/CLUSTER.md: YARN", "docs/CLUSTER.md: Kubernetes", "docs/AIRFLOW.md: Install"}

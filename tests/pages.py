@@ -125,7 +125,7 @@ def _without_blocks(text: str) -> str:
 def _blocks(page: Path) -> Iterator[tuple[str, str]]:
     """(Section, indented lines or a fence that are not Python)."""
     section, block = "", list[str]()
-    text = re.sub(r"^ *```python\n.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^ *```(python|yaml)\n.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     fenced = False
     for line in [*text.splitlines(), ""]:
         if line.lstrip().startswith("```"):

@@ -19,6 +19,9 @@ from etl.settings.way_in import security_of
 from etl.streams.fetches import FetchSizes
 from etl.streams.groups import Group
 
+SaidSecurity = Security | Mapping[str, Any] | None
+"""The value itself, or its keys as in a conf file."""
+
 
 @dataclass(frozen=True, slots=True)
 class Conf:
@@ -37,7 +40,7 @@ class Conf:
     fetch_limit_bytes: int = FETCH_LIMIT_BYTES
     max_wait_ms: int = 500
     timeout_s: float = TIMEOUT_S
-    security: Security | Mapping[str, Any] | None = None
+    security: SaidSecurity = None
 
     @property
     def storage(self) -> OffsetsStorage:

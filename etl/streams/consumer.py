@@ -10,16 +10,15 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from etl.edges.brokers.cluster import Cluster
 from etl.errors import EtlError, NotAssigned, SettingsError
 from etl.model.committed import OffsetsStorage
 from etl.model.logs import BrokerPartition, Dialect, Isolation
-from etl.model.security import Security
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MIB, TIMEOUT_S
 from etl.settings.policies import StartAt
-from etl.streams.conf import Conf
+from etl.streams.conf import Conf, SaidSecurity
 from etl.streams.fetches import Fetches
 from etl.streams.groups import Group, Listener, by_filter, by_names
 from etl.streams.in_use import InUse
@@ -52,8 +51,7 @@ class Consumer:
     fetch_limit_bytes     what these may grow to for one record batch larger than that
     max_wait_ms           how long a broker may hold an answer back while there is nothing
     timeout_s             of each question; and how long a partition may have no leader, or a silent one, before `poll` says so
-    security              encryption and login, with the keys of `source.security` in a conf: {"protocol": "SASL_SSL", "sasl": {...}};
-                          `listener` beside them, where `zookeeper` is given, is the name of the brokers' listener
+    security              encryption and login, a mapping with the keys of `source.security` in a conf, and `listener`
 
     Held in memory at most: one answer of each partition, and one of each broker that is under way. One thread at a time:
     a second one gets ConsumerInUse, from `close`, too. Once closed everything but `close` raises NotAssigned. As a member it has two
@@ -65,8 +63,7 @@ class Consumer:
         offsets_storage: OffsetsStorage | str | None = None, dialect: Dialect | str = Dialect.KAFKA, broker_version: str | None = None,
         start: StartAt | str | None = StartAt.LATEST, key_decoder: Decoder | None = None, value_decoder: Decoder | None = None,
         isolation: Isolation | str = Isolation.READ_COMMITTED, fetch_max_bytes: int = FETCH_MAX_BYTES, partition_max_bytes: int = MIB,
-        fetch_limit_bytes: int = FETCH_LIMIT_BYTES, max_wait_ms: int = 500, timeout_s: float = TIMEOUT_S,
-        security: Security | Mapping[str, Any] | None = None,
+        fetch_limit_bytes: int = FETCH_LIMIT_BYTES, max_wait_ms: int = 500, timeout_s: float = TIMEOUT_S, security: SaidSecurity = None,
     ) -> None:
         """Raises SettingsError, and what finding the brokers in ZooKeeper does. Brokers are asked with the first question."""
         conf = Conf(bootstrap, zookeeper, group, offsets_storage, dialect, broker_version, start, isolation, fetch_max_bytes,

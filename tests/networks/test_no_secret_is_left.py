@@ -48,6 +48,7 @@ def test_no_secret_is_in_what_a_run_leaves_that_fails_at_a_verb(
     way = secured.security("SASL_SSL", mechanism)
     way["security"]["sasl"] = reference
     spark = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{events}", "spark.master": "local[2]",
+             "spark.eventLog.compress": "false", "spark.eventLog.rolling.enabled": "false",
              "spark.log.level": "DEBUG" if writer == "spark" else "INFO"}
     pipeline = piped(way, table={"writer": writer}, limits={"without_spark_below_bytes": 0}, spark=spark)
     said = list[tuple[str, bytes]]()

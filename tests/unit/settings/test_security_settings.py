@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import traceback
 from pathlib import Path
 from typing import Any
@@ -152,3 +153,18 @@ def test_a_file_of_a_relative_path_is_also_found_where_a_cluster_puts_it(tmp_pat
 @pytest.mark.parametrize("text", ["", "secret", "${env:}", "${env:A}b", "${vault:A}", "$env:A", "${env:A}${env:B}"])
 def test_what_is_no_reference_by_itself_is_none(text: str) -> None:
     assert parse_reference(text) is None
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "SECURITY.md").read_text()
+CONFS = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("text", CONFS)
+def test_a_conf_of_the_page_can_be_copied(text: str) -> None:
+    source = yaml.safe_load(text)["source"]
+    way_in = parse_settings({**conf({}), "source": source}).source.way_in
+    assert way_in.protocol.is_encrypted and (way_in.login or way_in.tls.cert_file)
+
+
+def test_the_page_has_a_conf_of_each_world() -> None:
+    assert len(CONFS) == 6

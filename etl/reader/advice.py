@@ -26,7 +26,7 @@ def for_a_pipeline(error: EtlError) -> EtlError:
 
 def for_options(error: EtlError) -> EtlError:
     """The same error with the options of the data source that decide what becomes of it."""
-    if str(error.where.get("key", "")).startswith(("source.security", "source.listener")):
+    if _is_of_the_way_in(error):
         return in_options(error)
     if isinstance(error, LogTruncated):
         check = "whether an unclean leader was elected, or a broker lost its disk; a query that is planned anew goes by the log of now"
@@ -47,6 +47,8 @@ _SECTIONS = {"source.security.sasl": "sasl_*", "source.security.tls": "tls_*", "
 
 def in_options(error: EtlError) -> EtlError:
     """The same error, where it names keys of a conf's encryption and login: with the options that are the same."""
+    if not _is_of_the_way_in(error):
+        return error
     words = {f"source.security.{'.'.join(key)}": option for option, key in SECURITY.items()} | {"source.listener": "listener"}
 
     def said(text: str) -> str:
@@ -58,6 +60,10 @@ def in_options(error: EtlError) -> EtlError:
 
     place = {"option" if name == "key" else name: said(value) if isinstance(value, str) else value for name, value in error.where.items()}
     return type(error)(said(error.what), check=said(error.check), **place)
+
+
+def _is_of_the_way_in(error: EtlError) -> bool:
+    return str(error.where.get("key", "")).startswith(("source.security", "source.listener"))
 
 
 def _with(error: EtlError, advice: str) -> EtlError:

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from etl.errors import EtlError
 from etl.model.raw_table import raw_columns, spark_schema
-from etl.reader.advice import for_options
+from etl.reader.advice import for_options, in_options
 from etl.reader.alone import tasks_of
 from etl.reader.kept_worker import begin_task
 from etl.reader.options import columns_of_schema, parse_options
@@ -69,7 +70,10 @@ class RangesReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One Spark partition for each task."""
-        return [InputPartition(task) for task in tasks_of(self._reading)]
+        try:
+            return [InputPartition(task) for task in tasks_of(self._reading)]
+        except EtlError as error:
+            raise in_options(error) from None
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """Arrow batches of one task's ranges, none for a task that has none. Spark makes one empty partition where there is no task."""

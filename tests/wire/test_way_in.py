@@ -223,3 +223,20 @@ def test_a_port_that_hangs_up_on_encryption_twice_does_not_speak_it(
         port.refuses = 2
         with consumer_of(port, security) as consumer, pytest.raises(NotKafka, match="the port does not speak TLS"):
             consumer.topic_metadata(["clicks"])
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+def test_a_token_that_ends_on_its_way_is_asked_for_once_more(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, refused: int,
+) -> None:
+    monkeypatch.setenv("TOKEN", "a-token")
+    answers = iter([(WRONG, b"", "invalid_token a-token")] * refused + [(0, b"", None)] * 9)
+    with Guarded(broker, users=USERS, answers=lambda token: next(answers), mechanisms=("OAUTHBEARER",)) as port:
+        security = way("OAUTHBEARER", username=None, password=None, token="${env:TOKEN}")
+        with consumer_of(port, security) as consumer:
+            if refused == 1:
+                assert consumer.topic_metadata(["clicks"]).topics
+                return
+            with pytest.raises(PermissionRefused, match="invalid_token") as error:
+                consumer.topic_metadata(["clicks"])
+    assert error.value.where["key"] == "source.security.sasl.token" and "a-token" not in str(error.value)

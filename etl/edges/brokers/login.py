@@ -49,13 +49,22 @@ def log_in(connection: Connection, security: Security, host: str, client_id: str
         while not proof.is_done:
             said = asking.ask(spoken.token(proof.next()))
             if said.refusal is not None:
-                raise proof.refused(said.refusal)
+                raise _refused(security.login, proof.refused(said.refusal))
             proof.receive(said.token)
             if said.lifetime_s is not None:
                 connection.renew_at = time.monotonic() + _OF_LIFETIME * said.lifetime_s
     except ConnectionBroken as broken:
+        if broken.each_time is not None:
+            raise
         what = f"the broker hung up in the middle of the login: {broken}"
         raise BrokerUnreachable(what, broker=connection.address, check="the broker's log at this time") from None
+
+
+def _refused(login: Login, refusal: PermissionRefused) -> Exception:
+    """A token may end on its way to the broker, which does not say so: one more is asked for, on the next connection."""
+    if login.mechanism is not Mechanism.OAUTHBEARER:
+        return refusal
+    return ConnectionBroken(refusal.what, answered=False, each_time=refusal)
 
 
 def wanted_login(connection: Connection, client_id: str, deadline: float) -> EtlError | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from etl.errors import SettingsError
+from etl.settings.secrets import is_secret
 
 MEANINGS: Mapping[str, str] = {
     "version": "the number 1",
@@ -45,7 +46,15 @@ MEANINGS: Mapping[str, str] = {
     "source.expiry_warning_s": "seconds, up to ten years: what may expire within them is told and read first; 0 for none",
     "source.compacted_topics": "regular expressions for topics whose missing offsets are compaction's, as a list",
     "table": "keys of its own, `path` first of all",
-    "table.path": "a folder, seen from the conf file's, or an object store's URL",
+    "table.path": "a folder, seen from the conf file's, or a store's URL: s3://, abfss:// or hdfs://",
+    "table.store": "how the path's store is reached; without it each engine goes by its own chain",
+    "table.store.endpoint": "the URL of a store that is not its vendor's own; null for the vendor's",
+    "table.store.region": "of S3, as eu-central-1; null for what the environment says",
+    "table.store.allow_http": "true: the endpoint may be http://; false: it may not",
+    "table.store.access_key": "of S3, as ${env:NAME} or ${file:/path}; null for each engine's own chain",
+    "table.store.secret_key": "of S3, as ${env:NAME} or ${file:/path}; null for each engine's own chain",
+    "table.store.account": "Azure's storage account; null for the one that table.path names",
+    "table.store.account_key": "of Azure's account, as ${env:NAME} or ${file:/path}; null for each engine's own chain",
     "table.writer": "spark, arrow (tasks write the files themselves) or auto (arrow where it can)",
     "table.codec": "of the data files: uncompressed, snappy, lz4 or zstd; null for the writer's own",
     "table.target_file_bytes": "how many bytes a file has that tasks write or small ones become, 1048576 (1 MiB) or more",
@@ -139,9 +148,9 @@ def _sentence(one: Mapping[str, Any], near: str, reference: str | None) -> str:
 
 
 def _given(one: Mapping[str, Any]) -> str:
-    """What stands there, where that is a value and not a whole section."""
+    """What stands there, where that is a value and not a whole section, and can be no secret."""
     given = one["input"]
-    if one["type"] == "missing" or not isinstance(given, (str, int, float, bool, type(None))):
+    if one["type"] == "missing" or is_secret(_key(one)) or not isinstance(given, (str, int, float, bool, type(None))):
         return ""
     if isinstance(given, int) and given.bit_length() > 64:  # Python refuses to write out the largest ones
         given = "a number of many digits"

@@ -1,6 +1,7 @@
 """References in a conf file, `${env:NAME}` and `${file:/path}`: secrets come by them only.
 
-A relative file is seen from the conf file's folder.
+A relative file is seen from the conf file's folder. References of secret keys stay references: what they come to is decided where they are
+used.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from etl.errors import SettingsError
+from etl.model.security import parse_reference
+from etl.settings.secrets import SECRET_KEYS
 from etl.settings.yaml_file import SECRET_MAX_BYTES, read_text
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
@@ -27,14 +30,16 @@ def reference_at(document: Any, loc: Sequence[int | str]) -> str | None:
 
 
 def resolve(value: Any, path: str | None, key: str = "") -> Any:
-    """Replace `${env:NAME}` and `${file:/path}` in every text."""
+    """Replace `${env:NAME}` and `${file:/path}` in every text, but for those of `secrets`."""
     if isinstance(value, dict):
         return {k: resolve(v, path, f"{key}.{k}".lstrip(".")) for k, v in value.items()}
     if isinstance(value, list):
         return [resolve(v, path, f"{key}.{i}") for i, v in enumerate(value)]
-    if isinstance(value, str):
-        return _REFERENCE.sub(lambda found: _referenced(found[1], found[2], path, key), value)
-    return value
+    if not isinstance(value, str):
+        return value
+    if key in SECRET_KEYS:
+        return parse_reference(value, _folder(path)) or value
+    return _REFERENCE.sub(lambda found: _referenced(found[1], found[2], path, key), value)
 
 
 def _referenced(kind: str, name: str, path: str | None, key: str) -> str:
@@ -46,4 +51,8 @@ def _referenced(kind: str, name: str, path: str | None, key: str) -> str:
 
 
 def _beside(conf: str | None, name: str) -> str:
-    return os.path.join(os.path.dirname(os.path.abspath(conf)), name) if conf else name
+    return os.path.join(_folder(conf) or "", name)
+
+
+def _folder(conf: str | None) -> str | None:
+    return os.path.dirname(os.path.abspath(conf)) if conf else None

@@ -1,0 +1,61 @@
+"""Keys of a conf that take a secret: as a reference alone, which stays one until somebody uses it, in the process that does."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
+
+from etl.errors import SettingsError
+from etl.model.security import LocalFile, SecretRef, parse_reference
+from etl.settings.yaml_file import SECRET_MAX_BYTES, read_text
+
+REFERENCE_PATTERN = r"\$\{(env|file):[^}]+\}"
+SECRET_KEYS = frozenset({"table.store.access_key", "table.store.secret_key", "table.store.account_key"})
+"""No value of these is ever shown, nor replaced while the conf is read."""
+
+
+def is_secret(key: str) -> bool:
+    """Whether what stands at a key may be a secret, or hold one where keys of its own should stand."""
+    return any(secret == key or secret.startswith(f"{key}.") for secret in SECRET_KEYS)
+
+
+def _reference(value: Any) -> SecretRef:
+    found = value if isinstance(value, SecretRef) else parse_reference(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError("must be a reference and nothing else, ${env:NAME} or ${file:/path}: secrets never stand in a conf")
+    return found
+
+
+Secret = Annotated[
+    SecretRef, PlainValidator(_reference), PlainSerializer(str),
+    WithJsonSchema({"type": "string", "pattern": REFERENCE_PATTERN})]
+"""A key that takes a reference alone."""
+
+
+def resolve_secret(secret: SecretRef, key: str) -> str:
+    """The secret itself, for whoever sends it now. Raises SettingsError that names the key, the machine and what is missing there."""
+    try:
+        return os.environ[secret.name] if secret.kind == "env" else _content(secret.file)
+    except (KeyError, OSError, ValueError) as error:
+        what = "environment variable" if secret.kind == "env" else "file"
+        named = secret.name if secret.kind == "env" else str(secret.file)
+        why = "" if isinstance(error, (KeyError, FileNotFoundError)) else f": {_told(error)}"
+        check = f"that this {what} is there on every machine that connects: the driver's and each executor's"
+        raise SettingsError(
+            f"the {what} {named} that {key} refers to cannot be read{why}", key=key, host=os.uname().nodename, check=check) from None
+
+
+def _told(error: Exception) -> str:
+    """Without a byte of what was read."""
+    return "it is no text in UTF-8" if isinstance(error, UnicodeDecodeError) else str(getattr(error, "strerror", None) or error)
+
+
+def _content(file: LocalFile) -> str:
+    return read_text(place_of_file(file), SECRET_MAX_BYTES).strip()
+
+
+def place_of_file(file: LocalFile) -> str:
+    """Where that file is on this machine; the first of its places where it is at none of them."""
+    return next((place for place in file.places if os.path.exists(place)), file.places[0])

@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-brokers test-groups test-groups-long test-airflow test-airflow-slow airflow-demo gate gate-releases unit lint chaos fuzz soak bench bench-quick bench-parts clean
+.PHONY: help setup demo test test-brokers test-groups test-groups-long test-networks test-airflow test-airflow-slow airflow-demo gate gate-releases unit lint chaos fuzz soak bench bench-quick bench-parts clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ test-groups: setup ## runs and members of ours in groups of consumers that are n
 
 test-groups-long: setup ## a quarter of an hour of work in each group of Kafka's coordinator, and a static run every minute, which nobody notices; MINUTES=2 for less
 	@$(BIN)/python -m pytest -m long --numprocesses=$(WORKERS) --dist=loadgroup tests/groups
+
+test-networks: setup ## what a network of a company has: Spark on stores that speak S3, Azure and HDFS (npm brings Azurite, Go versitygw, Maven the rest: 900 MB, once)
+	@$(BIN)/python -m pytest -m networks --numprocesses=$(WORKERS) --dist=loadfile tests/networks
 
 test-airflow: setup ## the DAGs on Airflow 3.3 and 2.11, each in an environment of its own (700 MB each, made once); AIRFLOW="--airflow 3.3" for one
 	@$(BIN)/python -m tests.on_airflow $(AIRFLOW)

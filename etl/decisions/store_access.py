@@ -28,7 +28,7 @@ def told_delta_rs(path: str, store: StoreSettings) -> Told:
     if kind is StoreKind.AZURE and store.said:
         return _given({
             "AZURE_STORAGE_ACCOUNT_NAME": account_of(path), "AZURE_STORAGE_ACCOUNT_KEY": store.account_key,
-            "AZURE_STORAGE_ENDPOINT": store.endpoint, "AZURE_STORAGE_ALLOW_HTTP": _yes(store.allow_http)})
+            "AZURE_STORAGE_ENDPOINT": store.endpoint, "allow_http": _yes(store.allow_http)})
     return {}
 
 
@@ -45,8 +45,19 @@ def told_hadoop(path: str, store: StoreSettings) -> Told:
             f"{bucket}.aws.credentials.provider":
                 "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider" if store.access_key is not None else None})
     if kind is StoreKind.AZURE:
-        return _given({f"fs.azure.account.key.{_host(path)}": store.account_key})
+        return _given({f"fs.azure.account.key.{_host(path)}": store.account_key, **_azure_elsewhere(path, store)})
     return {}
+
+
+def _azure_elsewhere(path: str, store: StoreSettings) -> Mapping[str, str | None]:
+    """What is not Azure itself speaks its protocol of blobs, on a port of its own, and has no hierarchical namespace."""
+    if store.endpoint is None:
+        return {}
+    found, host = urlsplit(store.endpoint), _host(path)
+    return {
+        f"fs.azure.abfs.endpoint.{host}": f"{found.hostname}:{found.port or (443 if found.scheme == 'https' else 80)}",
+        f"fs.azure.always.use.https.{host}": "false" if found.scheme == "http" else None,
+        f"fs.azure.account.hns.enabled.{host}": "false", f"fs.azure.fns.account.service.type.{host}": "BLOB"}
 
 
 def _region(store: StoreSettings) -> str | None:

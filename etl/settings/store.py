@@ -33,6 +33,10 @@ _FITTING: Mapping[StoreKind, tuple[str, ...]] = {
     StoreKind.S3: ("endpoint", "region", "allow_http", "access_key", "secret_key"),
     StoreKind.AZURE: ("endpoint", "allow_http", "account", "account_key"),
 }
+KEY_OF: Mapping[str, str] = {
+    "AWS_ACCESS_KEY_ID": "table.store.access_key", "AWS_SECRET_ACCESS_KEY": "table.store.secret_key",
+    "AZURE_STORAGE_ACCOUNT_KEY": "table.store.account_key"}
+"""What delta-rs calls a secret -> the conf's key of it."""
 
 
 class StoreSettings(Section):

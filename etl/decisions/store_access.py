@@ -50,14 +50,17 @@ def told_hadoop(path: str, store: StoreSettings) -> Told:
 
 
 def _azure_elsewhere(path: str, store: StoreSettings) -> Mapping[str, str | None]:
-    """What is not Azure itself speaks its protocol of blobs, on a port of its own, and has no hierarchical namespace."""
+    """What is not Azure itself speaks its protocol of blobs, on a port of its own, and has no hierarchical namespace.
+
+    Most of that Hadoop asks of all accounts alike.
+    """
     if store.endpoint is None:
         return {}
     found, host = urlsplit(store.endpoint), _host(path)
     return {
         f"fs.azure.abfs.endpoint.{host}": f"{found.hostname}:{found.port or (443 if found.scheme == 'https' else 80)}",
-        f"fs.azure.always.use.https.{host}": "false" if found.scheme == "http" else None,
-        f"fs.azure.account.hns.enabled.{host}": "false", f"fs.azure.fns.account.service.type.{host}": "BLOB"}
+        "fs.azure.always.use.https": "false" if found.scheme == "http" else None,
+        "fs.azure.account.hns.enabled": "false", "fs.azure.fns.account.service.type": "BLOB"}
 
 
 def _region(store: StoreSettings) -> str | None:

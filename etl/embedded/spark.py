@@ -45,14 +45,16 @@ def jar_settings(master: str, java_options: str = "", *, besides: Sequence[Path]
     return {"spark.driver.extraClassPath": class_path, **({"spark.driver.extraJavaOptions": options} if options else {})}
 
 
-def spark_settings(master: str = "local[2]") -> dict[str, str]:
+def spark_settings(master: str = "local[2]", *, besides: Sequence[Path] = ()) -> dict[str, str]:
     """Plain Spark settings for a small session on this machine that reads and writes Delta and never asks the network.
+
+    `besides`: jars beside Delta's.
 
     Call `set_spark_environment` before the session starts. Raises as `jars.delta_jars` does.
     """
     return {
         "spark.master": master,
-        **jar_settings(master, SHORT_RUN),
+        **jar_settings(master, SHORT_RUN, besides=besides),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # Their defaults, 50 and 200, are for large clusters: here a small write would take 15 seconds.

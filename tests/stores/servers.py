@@ -15,12 +15,15 @@ import shutil
 import subprocess
 import sys
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from etl.embedded.cache import alone, cache_folder
+from etl.embedded.jars import Artifact, fetched
+from etl.embedded.java import find_java, java_environment
 from etl.embedded.server import HOST, Server, answers
+from etl.embedded.spark import SHORT_RUN
 
 BUCKET = "lake"
 KEY_VARIABLE, SECRET_VARIABLE = "ETL_TEST_STORE_KEY", "ETL_TEST_STORE_SECRET"
@@ -152,6 +155,50 @@ class Azurite(StoreServer):
         proof = base64.b64encode(hmac.new(base64.b64decode(self.key), signed.encode(), hashlib.sha256).digest()).decode()
         request(self.port, "PUT", f"/{self.account}/{BUCKET}?restype=container", {
             "x-ms-date": date, "x-ms-version": version, "Authorization": f"SharedKey {self.account}:{proof}"})
+
+
+class MiniDfs(StoreServer):
+    """HDFS: a name node and a data node in one JVM, by Hadoop's own cluster for tests."""
+
+    kind = "minidfs"
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        return {}
+
+    def url(self, name: str) -> str:
+        return f"hdfs://{HOST}:{self.reached_by}/{BUCKET}/{name}"
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def options(self) -> dict[str, str]:
+        return {}
+
+    def command(self) -> list[str]:
+        jars = fetched("hadoop-minicluster-3.5.0", [
+            Artifact("org.apache.hadoop", "hadoop-client-minicluster", "3.5.0"), Artifact("org.mockito", "mockito-core", "4.11.0")])
+        options = ["-Xmx400m", *SHORT_RUN.split(), "-cp", os.pathsep.join(map(str, jars))]
+        return [str(find_java()), *options, "org.apache.hadoop.test.MiniDFSClusterManager", "-format", "-nnport", str(self.port),
+                "-datanodes", "1", "-writeDetails", str(self._details), "-D", f"hdfs.minidfs.basedir={self.folder / 'data'}"]
+
+    def environment(self) -> dict[str, str]:
+        return java_environment()
+
+    def is_ready(self) -> bool:
+        return self._details.exists()
+
+    def make_bucket(self) -> None:
+        """Whoever writes makes folders."""
+
+    @property
+    def _details(self) -> Path:
+        return self.folder / "details.json"
+
+
+STORES: Mapping[str, Callable[[Path], StoreServer]] = {
+    "moto": Moto, "azurite": Azurite, "versitygw": VersityGateway, "minidfs": MiniDfs}
+"""By their names."""
 
 
 def request(port: int, method: str, path: str, headers: Mapping[str, str] | None = None) -> None:

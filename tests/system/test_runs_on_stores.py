@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,11 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.said import refused
 from tests.stores.pipeline import StoredPipeline
-from tests.stores.servers import SECRET_VARIABLE, Azurite, Moto, StoreServer
+from tests.stores.servers import SECRET_VARIABLE, STORES, StoreServer
 from tests.system.driving import WITHOUT_SPARK, broken_off_before
 from tests.system.watching import watched_run
 
 pytestmark = pytest.mark.without_spark
-STORES: dict[str, Callable[[Path], StoreServer]] = {"moto": Moto, "azurite": Azurite}
 
 
 @pytest.fixture(scope="module", params=[

@@ -167,7 +167,7 @@ def complete(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[
     chosen = {key: value for key, value in defaults.items() if key not in given} | dict(settings)
     if _DEFAULTS[_EXTENSIONS] not in given.get(_EXTENSIONS, _DEFAULTS[_EXTENSIONS]).split(","):
         chosen[_EXTENSIONS] = f"{given[_EXTENSIONS]},{_DEFAULTS[_EXTENSIONS]}"
-    if is_ours(settings) and str(jar_path()) not in given.get("spark.driver.extraClassPath", "").split(os.pathsep):
+    if is_ours(settings) and str(jar_path()) not in given.get(CLASS_PATH, "").split(os.pathsep):
         chosen["spark.jars"] = ",".join(filter(None, [given.get("spark.jars"), str(jar_path())]))
     return chosen
 

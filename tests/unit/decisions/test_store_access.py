@@ -39,3 +39,13 @@ def test_both_engines_are_told_the_key_of_azures_account() -> None:
     store = StoreSettings(account_key=KEY)
     assert told_delta_rs(AZURE, store) == {"AZURE_STORAGE_ACCOUNT_NAME": "acme", "AZURE_STORAGE_ACCOUNT_KEY": KEY}
     assert told_hadoop(AZURE, store) == {"fs.azure.account.key.acme.dfs.core.windows.net": KEY}
+
+
+def test_what_speaks_azures_protocol_elsewhere_is_told_to_both() -> None:
+    store = StoreSettings(endpoint="http://127.0.0.1:10000/acme", allow_http=True, account_key=KEY)
+    assert told_delta_rs(AZURE, store) == {
+        "AZURE_STORAGE_ACCOUNT_NAME": "acme", "AZURE_STORAGE_ACCOUNT_KEY": KEY, "allow_http": "true",
+        "AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:10000/acme"}
+    told = told_hadoop(AZURE, store)
+    assert told["fs.azure.abfs.endpoint.acme.dfs.core.windows.net"] == "127.0.0.1:10000"
+    assert told["fs.azure.always.use.https"] == told["fs.azure.account.hns.enabled"] == "false"

@@ -69,7 +69,7 @@ def place(server: tuple[StoreServer, FaultyWay], unused_group: str, monkeypatch:
     server[1].rules()
 
 
-@pytest.mark.parametrize("fault", ["lose", "slow"])
+@pytest.mark.parametrize("fault", ["lose", pytest.param("slow", marks=pytest.mark.networks)])
 def test_one_answer_that_is_lost_or_refused_for_now_changes_nothing(place: Place, fault: str) -> None:
     """At the first commit, at the next one, at the files of tasks, and at a look."""
     put = [Rule("PUT", "_delta_log/0", 1, fault)], [Rule("PUT", "part-", 1, fault), Rule("POST", "part-", 1, fault)]
@@ -82,6 +82,7 @@ def test_one_answer_that_is_lost_or_refused_for_now_changes_nothing(place: Place
     assert found is not None and found.version() == 2 and place.way.kept == [2]
 
 
+@pytest.mark.networks
 def test_a_store_that_throttles_without_end_is_worth_another_run_which_finishes_the_plan(place: Place) -> None:
     assert place.appended(1) is Result.APPLIED
     place.way.rules(Rule("PUT", "_delta_log/0", 10_000, "slow"))
@@ -92,6 +93,7 @@ def test_a_store_that_throttles_without_end_is_worth_another_run_which_finishes_
     assert place.appended(2) is Result.APPLIED and place.rows() == 2 * ROWS
 
 
+@pytest.mark.networks
 def test_a_commit_of_which_no_answer_ever_comes_is_found_in_the_table(place: Place) -> None:
     assert place.appended(1) is Result.APPLIED
     place.way.rules(Rule("PUT", "_delta_log/0", 10_000, "lose"))
@@ -100,7 +102,7 @@ def test_a_commit_of_which_no_answer_ever_comes_is_found_in_the_table(place: Pla
     assert place.appended(2) is Result.APPLIED and place.rows() == 2 * ROWS
 
 
-@pytest.mark.parametrize("fault", ["lose", "slow"])
+@pytest.mark.parametrize("fault", ["lose", pytest.param("slow", marks=pytest.mark.networks)])
 def test_losses_are_written_down_once(place: Place, fault: str) -> None:
     plan: Plan = plan_of(1, losses=(Loss(LOG, 3, 5, LossReason.EXPIRED),))
     place.way.rules(Rule("PUT", "_delta_log/0", 2, fault))

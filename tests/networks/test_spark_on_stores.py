@@ -36,7 +36,8 @@ def pipeline(
         monkeypatch.setenv(variable, secret)
     events = tmp_path / "events"
     events.mkdir()
-    spark = {"spark.master": "local[2]", "spark.eventLog.enabled": "true", "spark.eventLog.dir": str(events)}
+    spark = {"spark.master": "local[2]", "spark.eventLog.enabled": "true", "spark.eventLog.compress": "false",
+             "spark.eventLog.dir": str(events)}
     return StoredPipeline(cluster, tmp_path, topic(2), unused_group, {"spark": spark}, store=store)  # type: ignore[arg-type]
 
 

@@ -59,7 +59,8 @@ def _azure_elsewhere(path: str, store: StoreSettings) -> Mapping[str, str | None
     found, host = urlsplit(store.endpoint), _host(path)
     return {
         f"fs.azure.abfs.endpoint.{host}": f"{found.hostname}:{found.port or (443 if found.scheme == 'https' else 80)}",
-        "fs.azure.always.use.https": "false" if found.scheme == "http" else None,
+        **({"fs.azure.always.use.https": "false", "fs.azure.networking.library": "JDK_HTTP_URL_CONNECTION"}  # the other one wants TLS
+           if found.scheme == "http" else {}),
         "fs.azure.account.hns.enabled": "false", "fs.azure.fns.account.service.type": "BLOB"}
 
 

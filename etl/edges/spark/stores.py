@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from etl.decisions.spark_on_stores import LOG_STORE, OURS, keys_that_matter, refuse_unsafe
 from etl.decisions.store_access import told_hadoop
-from etl.edges.spark.log_store import jar_path
 from etl.errors import SettingsError
 from etl.model.security import SecretRef
 from etl.settings.secrets import resolve_secret
@@ -53,7 +52,7 @@ def _refuse_without_log_store(session: SparkSession, jvm: Any, path: str) -> Non
     try:
         jvm.java.lang.Class.forName(OURS, True, jvm.java.lang.Thread.currentThread().getContextClassLoader())
     except Exception as error:  # whatever py4j makes of ClassNotFoundException
-        check = f"spark-submit --jars {jar_path()}, with hadoop-aws"
+        check = "spark-submit --jars with etl/edges/spark/log_store/log_store.jar, of the package or out of its zip, and with hadoop-aws"
         raise SettingsError("the session lacks the class that keeps writers of the table's log apart", key=f"spark.{LOG_STORE}",
                             path=path, check=check) from error
 

@@ -33,6 +33,8 @@ class StoreServer(Server):
     """A server of a store."""
 
     kind: str
+    stop_within_s = 0.5
+    """Nobody looks at what it has afterwards, and Azurite does not end when it is asked to."""
 
     def __init__(self, folder: Path | str | None = None, port: int | None = None) -> None:
         super().__init__(self.kind, folder, port)

@@ -59,11 +59,11 @@ test-groups: setup ## runs and members of ours in groups of consumers that are n
 	@$(BIN)/python -m pytest -m groups --numprocesses=$(WORKERS) --dist=loadfile tests/brokers tests/system
 	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadgroup tests/groups
 
-test-networks: setup ## a secured broker entered in every way, and each way to fail there: TLS, SASL, logins that end amid a task, secrets looked for in all that is written
-	@$(BIN)/python -m pytest -m networks --numprocesses=$(WORKERS) --dist=loadfile tests/networks
-
 test-groups-long: setup ## a quarter of an hour of work in each group of Kafka's coordinator, and a static run every minute, which nobody notices; MINUTES=2 for less
 	@$(BIN)/python -m pytest -m long --numprocesses=$(WORKERS) --dist=loadgroup tests/groups
+
+test-networks: setup ## what a network of a company has: a secured broker entered in every way, and each way to fail there; Spark on stores that speak S3, Azure and HDFS (npm brings Azurite, Go versitygw, Maven the rest: 900 MB, once)
+	@$(BIN)/python -m pytest -m networks --numprocesses=$(WORKERS) --dist=loadfile tests/networks tests/wire tests/system/test_runs_on_stores.py
 
 test-airflow: setup ## the DAGs on Airflow 3.3 and 2.11, each in an environment of its own (700 MB each, made once); AIRFLOW="--airflow 3.3" for one
 	@$(BIN)/python -m tests.on_airflow $(AIRFLOW)

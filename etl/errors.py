@@ -107,7 +107,7 @@ class OtherRelease(SettingsError):
 
 
 class PermissionRefused(SettingsError):
-    """ZooKeeper or a broker knows us and says no."""
+    """ZooKeeper, a broker or the table's store knows us and says no."""
 
 
 class MessageTooLarge(SettingsError):

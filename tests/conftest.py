@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 from hypothesis import HealthCheck, settings
 
+from etl.decisions.spark_on_stores import is_ours, packages, settings_for
+from etl.edges.spark.log_store import jar_path
 from etl.edges.spark.session import build_session
 from etl.embedded.cluster import Cluster
+from etl.embedded.jars import store_jars
 from etl.embedded.spark import set_spark_environment, spark_settings
 from tests.units_of_work import unit_of
 
@@ -60,8 +63,8 @@ class TopicFactory(Protocol):
 
 
 @contextlib.contextmanager
-def small_session(warehouse: Path) -> Iterator[SparkSession]:
-    """A local session with two cores that reads and writes Delta, and whose tasks are tried twice."""
+def small_session(warehouse: Path, *, for_path: str | None = None) -> Iterator[SparkSession]:
+    """A local session with two cores that reads and writes Delta, and whose tasks are tried twice; `for_path`: of a table in a store."""
     set_spark_environment()
     small = {
         "spark.sql.warehouse.dir": str(warehouse), "spark.log.level": "ERROR", "spark.sql.shuffle.partitions": "1",
@@ -69,7 +72,9 @@ def small_session(warehouse: Path) -> Iterator[SparkSession]:
         # what pays on large data only
         "spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false",
     }
-    session = build_session("tests", {**spark_settings("local[2,2]"), **small})
+    wanted = settings_for(for_path, {}) if for_path else {}
+    jars = [*store_jars(packages(wanted)), *([jar_path()] if is_ours(wanted) else [])]
+    session = build_session("tests", {**spark_settings("local[2,2]", besides=jars), **small, **wanted})
     try:
         yield session
     finally:

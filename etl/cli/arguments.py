@@ -133,6 +133,7 @@ def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
     spark-submit passes standard error on as standard output, where `--json` prints its one document: there is no progress there.
     """
     from etl.console.progress import showing
+    from etl.decisions.spark_on_stores import is_ours, packages
     from etl.edges.spark.session import is_submitted
     from etl.run.context import RunContext
 
@@ -140,10 +141,13 @@ def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
         if is_submitted():
             return {}
         from etl.edges.spark.defaults_file import beside_file
+        from etl.edges.spark.log_store import jar_path
+        from etl.embedded.jars import store_jars
         from etl.embedded.spark import jar_settings, set_spark_environment
 
         set_spark_environment()
-        return beside_file(jar_settings(given.get("spark.master", "local[*]")))
+        jars = [*store_jars(packages(given)), *([jar_path()] if is_ours(given) else [])]
+        return beside_file(jar_settings(given.get("spark.master", "local[*]"), besides=jars))
 
     lines, is_quiet = json_lines(), quiet or as_json and is_submitted()
     context = RunContext(spark_defaults=spark_defaults, changes=said_changes())

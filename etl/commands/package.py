@@ -113,7 +113,8 @@ def write_zip(to: Path, kernels: Iterable[Path]) -> Path:
         raise SettingsError("this package comes from a zip itself", path=root.parent, check="that zip: it is what executors need")
     unfinished = to.with_name(f"{to.name}.tmp")
     with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as opened:
-        kept = [*root.rglob("*.py"), *root.rglob("*.json"), root / "py.typed"]  # messages that kafka-python has no schema of
+        # messages that kafka-python has no schema of, and the log that keeps writers on S3 apart
+        kept = [*root.rglob("*.py"), *root.rglob("*.json"), *root.rglob("*.jar"), root / "py.typed"]
         named = {str(path.relative_to(root.parent)): path for path in kept}
         named |= {f"etl/protocol/records/__pycache__/{path.name}": path for path in kernels}
         for name, path in sorted(named.items()):

@@ -27,6 +27,7 @@ from etl.run.loaded_rows import PutInto
 from etl.run.replay import next_replay
 from etl.run.wiring import open_world
 from etl.settings.places import check_place, lies_in, place_of
+from etl.settings.store import StoreSettings, TablePath, kind_of
 from etl.settings.sections import Settings
 
 
@@ -89,7 +90,8 @@ def _place(settings: Settings, path: str) -> str:
         if lies_in(place, other) or lies_in(other, place):
             what = f"this and the folder of {whose} lie one inside the other: VACUUM takes a table in another one for rubbish"
             raise SettingsError(what, key="--into", path=place, check=_FREE)
-    return place
+    # another store than the table's goes by each engine's own chain
+    return TablePath(place, settings.table.store if kind_of(place) is kind_of(settings.table.path) else StoreSettings())
 
 
 def refuse_foreign(path: str) -> None:

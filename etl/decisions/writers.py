@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from etl.decisions.tasks import bytes_of
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
-from etl.settings.places import folder_of
 from etl.settings.sections import Settings
 
 _OF_NEW_TABLES = "spark.databricks.delta.properties.defaults."
@@ -36,8 +35,6 @@ def why_not_arrow(settings: Settings, *, is_new: bool, made: Mapping[str, str] |
     """
     if settings.transform is not None:
         return "the transform takes a DataFrame"
-    if folder_of(settings.table.path) is None:
-        return "tasks write to a folder, and to no object store yet"
     by = settings.table.partition_by
     unlike = next((name for name in by if not (name in _AS_TEXT if made is None else _has_one_text(name, made))), None)
     if unlike is not None:

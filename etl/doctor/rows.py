@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etl.decisions.spark_on_stores import settings_for
 from etl.doctor.check import Findings, Line, Verdict, advice, ok
 from etl.doctor.machine import may_need_jars
 from etl.errors import ProcessLost
@@ -40,12 +41,15 @@ def transformed(name: str, findings: Findings) -> Iterator[Line]:
 
 def _session(findings: Findings) -> SparkSession:
     from etl.edges.spark.session import build_session, session_there
+    from etl.edges.spark.stores import enter_store
 
+    path = findings.settings.table.path
     there = session_there()
     if there is not None:
+        enter_store(there, path)
         return there
     log = Path(findings.closing.enter_context(tempfile.TemporaryDirectory()), "spark.log")
-    given = findings.settings.spark
+    given = {**settings_for(path, findings.settings.spark), **findings.settings.spark}
     try:
         session = build_session("etl doctor", {**findings.spark_defaults(given), **given}, log=log)
     except Exception as error:  # whatever a JVM that does not start is told as
@@ -53,4 +57,5 @@ def _session(findings: Findings) -> SparkSession:
         check = "the lines above on Java, jars and packages, and the keys under spark"
         raise ProcessLost(f"Spark does not start: {said}", check=check) from error
     findings.closing.callback(session.stop)
+    enter_store(session, path)
     return session

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from etl.decisions.maintenance import interval
+from etl.decisions.spark_on_stores import settings_for
 from etl.doctor.check import Findings, Line, advice, ok
 from etl.edges.delta.features import WRITTEN_BY_SPARK, features_of, not_by_delta_rs, refuse_expiring_ids
 from etl.edges.delta.losses import open_losses
@@ -40,6 +41,7 @@ def store(name: str, findings: Findings) -> Iterator[Line]:
     if folder is not None:
         yield _on_this_machine(name, folder, spark.get("spark.master", "local"))
         return
+    chosen = {**settings_for(path, spark), **chosen}
     scheme = path.partition("://")[0].lower()
     by = next((value for key, value in chosen.items() if key in (f"{_LOG_STORE}.{scheme}.impl", f"{_LOG_STORE}.class")), None)
     if by:
@@ -47,8 +49,7 @@ def store(name: str, findings: Findings) -> Iterator[Line]:
     elif scheme in _CREATES_IF_ABSENT:
         yield ok(name, f"{scheme} makes a log file only if it is absent")
     elif scheme in _S3:
-        to_do = (f"one driver and one kind of writer at a time; or {_LOG_STORE}.{scheme}.impl: io.delta.storage.S3DynamoDBLogStore for "
-                 "several Spark drivers")
+        to_do = f"leave {_LOG_STORE}.* out of spark: then a log is taken that keeps all apart; or one driver, of one kind, at a time"
         yield advice(name, f"{scheme}: Delta's default there keeps no two drivers apart", to_do)
     else:
         yield advice(name, f"{scheme}: not known whether it makes a log file only if it is absent", "one driver at a time until you know")

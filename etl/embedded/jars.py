@@ -57,6 +57,16 @@ def delta_jars() -> list[Path]:
     return fetched(f"delta-{DELTA_VERSION}", [Artifact("io.delta", _DELTA_ARTIFACT, DELTA_VERSION)], besides=_names_in_spark)
 
 
+def store_jars(packages: Iterable[str]) -> list[Path]:
+    """The jars of these packages, `ORGANISATION:NAME:VERSION`, that a store's client needs beside Spark's own. Raises as `fetched` does."""
+    found = []
+    for package in packages:
+        organisation, name, version = package.split(":")
+        artifact = Artifact(organisation, name, version)
+        found += fetched(f"{artifact.name}-{artifact.version}", [artifact], besides=_names_in_spark)
+    return list({jar.name: jar for jar in found}.values())
+
+
 def cached_delta_jars() -> list[Path]:
     """Those of them that are in the cache already, all or none; nothing is fetched."""
     return _complete(cache_folder() / "jars" / f"delta-{DELTA_VERSION}") or []

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import urllib.request
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -32,25 +33,28 @@ SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Options for a JVM that ends within a minute or two: its second compiler would cost more than it brings."""
 
 
-def jar_settings(master: str, java_options: str = "") -> dict[str, str]:
-    """Plain Spark settings that bring Delta's jars without asking the network, and let a local JVM start quickly.
+def jar_settings(master: str, java_options: str = "", *, besides: Sequence[Path] = ()) -> dict[str, str]:
+    """Plain Spark settings that bring Delta's jars, and those `besides`, without asking the network, and let a local JVM start quickly.
 
     Raises as `jars.delta_jars` does.
     """
     if not master.startswith("local"):
-        return {"spark.jars": ",".join(map(str, delta_jars()))}  # executors elsewhere are sent copies
-    options = f"{archive_options()} {java_options}".strip()
-    return {"spark.driver.extraClassPath": spark_class_path(), **({"spark.driver.extraJavaOptions": options} if options else {})}
+        return {"spark.jars": ",".join(map(str, [*delta_jars(), *besides]))}  # executors elsewhere are sent copies
+    options = f"{'' if besides else archive_options()} {java_options}".strip()  # an archive is of one class path
+    class_path = os.pathsep.join([spark_class_path(), *map(str, besides)])
+    return {"spark.driver.extraClassPath": class_path, **({"spark.driver.extraJavaOptions": options} if options else {})}
 
 
-def spark_settings(master: str = "local[2]") -> dict[str, str]:
+def spark_settings(master: str = "local[2]", *, besides: Sequence[Path] = ()) -> dict[str, str]:
     """Plain Spark settings for a small session on this machine that reads and writes Delta and never asks the network.
+
+    `besides`: jars beside Delta's.
 
     Call `set_spark_environment` before the session starts. Raises as `jars.delta_jars` does.
     """
     return {
         "spark.master": master,
-        **jar_settings(master, SHORT_RUN),
+        **jar_settings(master, SHORT_RUN, besides=besides),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # Their defaults, 50 and 200, are for large clusters: here a small write would take 15 seconds.

@@ -37,7 +37,7 @@ class FilesWanted:
     """Where files go and how they are written; the same for every task of a plan."""
 
     root: str
-    """The table's folder."""
+    """The table's folder, or its path in a store."""
     columns: tuple[str, ...]
     """Those of `raw_table`, and `event_date` where the table is partitioned by it, in the table's order."""
     partition_by: tuple[str, ...] = ()

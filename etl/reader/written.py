@@ -31,7 +31,8 @@ def write_task(
 
     receipts = dict[int, Receipt]()
     is_made, taken = reading.transform is not None, 0
-    files = DataFiles(wanted, task=task.number, attempt=attempt)
+    with _telling_obstacles(wanted):
+        files = DataFiles(wanted, task=task.number, attempt=attempt)
     rows = rows_of_task(
         task, reading if is_made else replace(reading, columns=needed_columns(wanted)), attempt=attempt, note=receipts.__setitem__,
         progress=progress, advise=for_a_pipeline)
@@ -54,9 +55,10 @@ def _telling_obstacles(wanted: FilesWanted) -> Iterator[None]:
     Raises TaskFailed.
     """
     from etl.edges.delta.failures import unreachable
+    from etl.edges.delta.store_failures import behind
 
     try:
         yield
     except (OSError, EtlError) as error:
         told = error if isinstance(error, EtlError) else unreachable(error, wanted.root, "written")
-        raise TaskFailed(f"{told}\n{mark(told)}") from error
+        raise TaskFailed(f"{told}\n{mark(told)}") from behind(error, wanted.root)

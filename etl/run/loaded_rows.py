@@ -101,8 +101,10 @@ class LoadedRows:
         """
         from etl.edges.delta.replace_where import rows_there
         from etl.edges.delta.spark_writer import replace_in
+        from etl.edges.spark.stores import enter_store
 
         spark, table = self.spark(), into.table
+        enter_store(spark, table.path)
         if not into.either_transform:
             check_shape(table.path, arrow_schema(physical=into.source.is_physical), table.partition_by)
         stood = rows_there(spark, table.path, spans_of(plan))

@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etl.decisions.spark_on_stores import settings_for
 from etl.report.phases import Phases, Verb
 from etl.run.context import SparkDefaults
 from etl.settings.sections import Settings
@@ -20,6 +21,7 @@ class RunSpark:
     def __init__(self, settings: Settings, defaults: SparkDefaults, phases: Phases, *, log: Path) -> None:
         self._settings, self._defaults, self._phases, self._log = settings, defaults, phases, log
         self._built: SparkSession | None = None
+        self._is_in_store = False
 
     def session(self, *, is_short: bool = False) -> SparkSession:
         """The session of this run; one that was there before is used and left alone. `is_short`: it has little to do, where it is built."""
@@ -27,13 +29,24 @@ class RunSpark:
 
         there = self._built or session_there()
         if there is not None:
+            self._enter_store(there)
             return there
-        wanted = self._settings.spark
+        given, path = self._settings.spark, self._settings.table.path
+        wanted = {**settings_for(path, given), **given}
         with self._phases.timed(Verb.START_SPARK):
             settings = {**self._defaults(wanted), **wanted}
-            settings = for_short_run(settings, wanted) if is_short else settings
+            settings = for_short_run(settings, given) if is_short else settings
             self._built = build_session(f"etl {self._settings.pipeline}", settings, log=self._log)
+            self._enter_store(self._built)
         return self._built
+
+    def _enter_store(self, session: SparkSession) -> None:
+        """Before a session's first use for the table in its store."""
+        from etl.edges.spark.stores import enter_store
+
+        if not self._is_in_store:
+            enter_store(session, self._settings.table.path)
+            self._is_in_store = True
 
     def stop(self) -> None:
         """Stop the session, if this run built one.
@@ -43,4 +56,4 @@ class RunSpark:
         if self._built is not None:
             with self._phases.timed(Verb.CLOSE), contextlib.suppress(Exception):  # whatever py4j says of it
                 self._built.stop()
-            self._built = None
+            self._built, self._is_in_store = None, False

@@ -70,8 +70,8 @@ def _put(section: Mapping[Any, Any], place: Sequence[str], value: Any) -> dict[A
     return {**section, first: _put(below if isinstance(below, dict) else {}, rest, value)}
 
 
-_UNTOLD = ("spark.", "zookeeper", "source.bootstrap", "source.security")
-"""Reports leave out Spark's settings, which may hold secrets, how brokers are entered, and where servers are."""
+_UNTOLD = ("spark.", "zookeeper", "source.bootstrap", "source.security", "table.store")
+"""Reports leave out Spark's settings, which may hold secrets, how brokers and stores are entered, and where servers are."""
 
 
 def told_changes(changes: Sequence[Change]) -> dict[str, str | None]:

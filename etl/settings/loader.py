@@ -18,6 +18,7 @@ from etl.settings.places import not_apart
 from etl.settings.policies import WriterName
 from etl.settings.references import reference_at, resolve
 from etl.settings.sections import Settings
+from etl.settings.store import refuse_unfit_store
 from etl.settings.yaml_file import read_document
 
 _NEEDED = ("version", "pipeline", "group", "zookeeper.connect", "source.topics.allow", "table.path")
@@ -71,6 +72,7 @@ def parse_settings(document: Any, *, path: str | None = None, defaults: Defaults
     except RecursionError as error:
         raise SettingsError("its values lie too deep in each other", path=path, check="its indentation") from error
     refuse_unfit(settings, path)
+    refuse_unfit_store(settings.table.path, settings.table.store, path)
     if settings.limits.without_spark_below_bytes and settings.table.writer is WriterName.SPARK:
         key = "limits.without_spark_below_bytes"
         raise SettingsError(f"{key} has no effect under table.writer: spark", key=key, path=path,
@@ -83,6 +85,6 @@ def _placed(settings: Settings, folder: str) -> Settings:
     table, report = settings.table, settings.report
     losses = table.losses_path and seen_from(folder, table.losses_path)
     return settings.model_copy(update={
-        "table": table.model_copy(update={"path": seen_from(folder, table.path), "losses_path": losses}),
+        "table": table.placed(seen_from(folder, table.path), losses),
         "report": report.model_copy(update={"path": seen_from(folder, report.path)}),
         "metrics_path": settings.metrics_path and seen_from(folder, settings.metrics_path)})

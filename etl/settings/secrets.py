@@ -13,7 +13,8 @@ from etl.settings.yaml_file import SECRET_MAX_BYTES, read_text
 
 REFERENCE_PATTERN = r"\$\{(env|file):[^}]+\}"
 SECRET_KEYS = frozenset({
-    "source.security.tls.key_password", "source.security.sasl.username", "source.security.sasl.password", "source.security.sasl.token"})
+    "source.security.tls.key_password", "source.security.sasl.username", "source.security.sasl.password", "source.security.sasl.token",
+    "table.store.access_key", "table.store.secret_key", "table.store.account_key"})
 """No value of these is ever shown, nor replaced while the conf is read."""
 FILE_KEYS = frozenset(f"source.security.tls.{name}" for name in ("ca_file", "cert_file", "key_file"))
 """Files that each process which connects opens for itself."""
@@ -66,7 +67,7 @@ def resolve_secret(secret: SecretRef, key: str) -> str:
         what = "environment variable" if secret.kind == "env" else "file"
         named = secret.name if secret.kind == "env" else str(secret.file)
         why = "" if isinstance(error, (KeyError, FileNotFoundError)) else f": {_told(error)}"
-        check = f"that this {what} is there on every machine that connects to brokers: the driver's and each executor's"
+        check = f"that this {what} is there on every machine that connects: the driver's and each executor's"
         raise SettingsError(
             f"the {what} {named} that {key} refers to cannot be read{why}", key=key, host=os.uname().nodename, check=check) from None
 

@@ -20,6 +20,7 @@ from etl.settings.ownership import OwnershipSettings, refuse_other_storage
 from etl.settings.policies import MetricsPer, OnLiveGroup, OnRowsRemoved, WriterName
 from etl.settings.section import INT64, NAME, Section, one_or_several
 from etl.settings.source import SourceSettings
+from etl.settings.store import StoreSettings, TablePath
 
 
 class ZooKeeperSettings(Section):
@@ -40,7 +41,9 @@ class ZooKeeperSettings(Section):
 class TableSettings(Section):
     """Where the rows go."""
 
+    store: StoreSettings = StoreSettings()
     path: str = Field(min_length=1)
+    """It carries `store` along (`TablePath`), and so does `losses_path`."""
     writer: WriterName = WriterName.SPARK
     """`auto`: by the tasks themselves where that can be (`decisions.writers`), else by Spark."""
     codec: Codec | None = None
@@ -67,12 +70,20 @@ class TableSettings(Section):
             raise ValueError(f"names {twice[0]} more than once")
         return value
 
-    _are_places = field_validator("path", "losses_path")(lambda path: check_place(path) if path else path)
+    @field_validator("path", "losses_path")
+    @classmethod
+    def _is_a_place(cls, path: str | None, info: ValidationInfo) -> str | None:
+        return TablePath(check_place(path), info.data.get("store", StoreSettings())) if path else path
+
+    def placed(self, path: str, losses_path: str | None) -> TableSettings:
+        """The same with other paths, which lie in the same store."""
+        return self.model_copy(update={
+            "path": TablePath(path, self.store), "losses_path": TablePath(losses_path, self.store) if losses_path else None})
 
     @property
     def losses_at(self) -> str:
         """Where that table is."""
-        return self.losses_path or f"{self.path.rstrip('/')}_losses"
+        return self.losses_path or TablePath(f"{self.path.rstrip('/')}_losses", self.store)
 
     @property
     def place(self) -> str:

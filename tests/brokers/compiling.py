@@ -25,9 +25,9 @@ _OF_GROUPS = {
     JAFKA: "JafkaAssignor", "0.8.2.2": "ScalaAssignors", "0.9.0.1": "ScalaAssignors", "0.10.2.2": "ScalaAssignors",
     "1.1.1": "ScalaAssignors", "3.9.1": "LeaderAssignors"}
 """What of `tests/groups/java` goes with which release."""
-_COMPILER = Artifact("org.eclipse.jdt", "ecj", "3.37.0")
-_MAIN = "org.eclipse.jdt.internal.compiler.batch.Main"
-_LANGUAGE = "-17"
+COMPILER = Artifact("org.eclipse.jdt", "ecj", "3.37.0")
+MAIN = "org.eclipse.jdt.internal.compiler.batch.Main"
+LANGUAGE = "-17"
 """The oldest Java of `etl.embedded.java.VERSIONS`."""
 _WITHIN_S = 120
 
@@ -50,7 +50,7 @@ def compiled(version: str, folder: Path = SOURCES) -> Path:
     names = programs(version) if folder == SOURCES else (_OF_GROUPS[version],)
     known = b"".join(path.read_bytes() for path in sorted({*SOURCES.iterdir(), *folder.iterdir()}))
     called = version if folder == SOURCES else f"{version}-{folder.parent.name}"
-    classes = cache_folder() / "tests" / f"{called}-{hashlib.sha256(known + _COMPILER.version.encode()).hexdigest()[:16]}"
+    classes = cache_folder() / "tests" / f"{called}-{hashlib.sha256(known + COMPILER.version.encode()).hexdigest()[:16]}"
     classes.parent.mkdir(parents=True, exist_ok=True)
     with alone(classes.with_name(f"{called}.lock")):
         if not classes.exists():
@@ -59,17 +59,18 @@ def compiled(version: str, folder: Path = SOURCES) -> Path:
 
 
 def _compile(version: str, sources: Sequence[Path], classes: Path) -> None:
-    compiler = fetched(f"{_COMPILER.name}-{_COMPILER.version}", [_COMPILER])
-    command = [str(find_java()), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", _path(compiler), _MAIN, _LANGUAGE, "-nowarn"]
+    compiler = fetched(f"{COMPILER.name}-{COMPILER.version}", [COMPILER])
+    command = [str(find_java()), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", path_of(compiler), MAIN, LANGUAGE, "-nowarn"]
     with tempfile.TemporaryDirectory(dir=classes.parent) as partial:
         made = Path(partial, "classes")
-        command += ["-cp", _path(release_jars(version)), "-sourcepath", str(SOURCES), "-d", str(made), *map(str, sources)]
+        command += ["-cp", path_of(release_jars(version)), "-sourcepath", str(SOURCES), "-d", str(made), *map(str, sources)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_WITHIN_S, check=False)
         assert done.returncode == 0, done.stderr
         made.rename(classes)
 
 
-def _path(jars: Sequence[Path]) -> str:
+def path_of(jars: Sequence[Path]) -> str:
+    """As Java takes it."""
     return os.pathsep.join(map(str, jars))
 
 

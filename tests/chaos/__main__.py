@@ -1,16 +1,19 @@
 """Play the crash matrix and write docs/CRASHES.md, or the page of another writer.
 
-`python -m tests.chaos [--rows 1,2,13] [--name TEXT ...] [--unplayed] [--writer arrow|processes] [--write-to FOLDER]`
+`python -m tests.chaos [--rows 1,2,13] [--name TEXT ...] [--unplayed] [--writer arrow|processes] [--write-to FOLDER]
+[--store moto|versitygw|azurite|minidfs]`
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from etl.embedded.cluster import Cluster
@@ -19,6 +22,7 @@ from tests.chaos.published import Published
 from tests.chaos.stage import Case, Stage, Told
 from tests.chaos.writes import WRITES
 from tests.conftest import small_session
+from tests.stores.servers import STORES, StoreServer
 from tests.system.driving import ROOT
 
 
@@ -26,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Play the chosen cases one after the other; 1 when one of them failed."""
     parser = _parser()
     asked = parser.parse_args(arguments)
-    published, failed = Published(asked.write_to, ALL, asked.writer), 0
+    published, failed = Published(asked.write_to, ALL, asked.writer, asked.store), 0
     published.write()  # cases may have come since, and it names what was not played
     chosen = [case for case in ALL if (not asked.rows or case.row in asked.rows) and any(name in case.name for name in asked.name or [""])]
     chosen = [case for case in chosen if not (asked.unplayed and published.is_whole(case))]
@@ -34,10 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("no case is called so, or all of them were played", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="etl-chaos-") as folder, Cluster(folder=Path(folder, "cluster")) as cluster, \
-            small_session(Path(folder, "warehouse")):
+            _stored(asked.store, Path(folder, "store")) as store, \
+            small_session(Path(folder, "warehouse"), for_path=store.url("x") if store else None):
         for number, case in enumerate(chosen, start=1):
             began = time.monotonic()
-            with Stage(cluster, Path(folder, f"case-{number}"), writer=asked.writer) as stage:
+            with Stage(cluster, Path(folder, f"case-{number}"), writer=asked.writer, store=store) as stage:
                 told, failure = _played(case, stage)
             failed += told is None
             published.played(case, told, failure)
@@ -46,6 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
                   f"({time.monotonic() - began:.0f} s)", flush=True)
     print(f"{len(chosen)} cases played, {failed} failed; the table is {published.page}")
     return 1 if failed else 0
+
+
+@contextlib.contextmanager
+def _stored(kind: str | None, folder: Path) -> Iterator[StoreServer | None]:
+    """The store that tables lie in, with its secrets in the environment; None: they lie in folders."""
+    if kind is None:
+        yield None
+        return
+    with STORES[kind](folder) as store:
+        os.environ.update(store.secrets)
+        yield store
 
 
 def _played(case: Case, stage: Stage) -> tuple[Told | None, str]:
@@ -71,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--writer", choices=list(WRITES), default="spark",
         help="who writes the rows: Spark; arrow: its tasks, into files of their own; processes: the same tasks without Spark")
+    parser.add_argument(
+        "--store", choices=list(STORES), help="where the tables lie: cases that look into a table's folder themselves fail there")
     parser.add_argument("--write-to", type=Path, default=ROOT / "docs", help="the folder of the page (default: docs)")
     return parser
 

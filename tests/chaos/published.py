@@ -53,10 +53,12 @@ _FIGURES = ("records", "rows", "missing", "double")
 class Published:
     """The results known so far; `played` adds one, `write` writes both files."""
 
-    def __init__(self, folder: Path, cases: Sequence[Case], writer: str = "spark", *, today: date | None = None) -> None:
+    def __init__(
+        self, folder: Path, cases: Sequence[Case], writer: str = "spark", store: str | None = None, *, today: date | None = None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._today = today or datetime.now(UTC).date()
-        self._writer, page = writer, WRITES[writer].page
+        self._writer, page = writer, WRITES[writer].page + (f"_ON_{store.upper()}" if store else "")
         self.page, self._kept = folder / f"{page}.md", folder / f"{page.lower()}.json"
         known = json.loads(self._kept.read_text()) if self._kept.exists() else {}
         self._results: dict[str, Any] = {case.name: known[case.name] for case in cases if case.name in known}

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -25,6 +26,8 @@ from kafka.errors import KafkaError
 from etl.embedded.cluster import Cluster
 from tests.chaos.writes import WRITES
 from tests.said import Said
+from tests.stores.pipeline import StoredPipeline
+from tests.stores.servers import StoreServer
 from tests.system.driving import Pipeline
 from tests.traffic.rows import Message, Row
 
@@ -85,7 +88,8 @@ class Stage:
     (`Pipeline.run` and its like) share the one Spark session that whoever made the stage has started.
     """
 
-    def __init__(self, cluster: Cluster, folder: Path, *, writer: str = "spark") -> None:
+    def __init__(self, cluster: Cluster, folder: Path, *, writer: str = "spark", store: StoreServer | None = None) -> None:
+        self.store = store
         self.cluster, self.writer, self.writes = cluster, writer, WRITES[writer]
         self.folder = folder
         self.at_end = ExitStack()
@@ -114,7 +118,8 @@ class Stage:
         on, name = cluster or self.cluster, f"crash-{next(_numbers)}"
         folder = self.folder / name
         folder.mkdir()
-        pipeline = Pipeline(on, folder, name, f"group-of-{name}", settings, everywhere=self.writes.settings)
+        made = Pipeline if self.store is None else partial(StoredPipeline, store=self.store)
+        pipeline = made(on, folder, name, f"group-of-{name}", settings, everywhere=self.writes.settings)
         pipeline.traffic.create_topic(on, name, partitions, replication_factor=replication_factor, config=config)
         return pipeline
 
@@ -218,32 +223,31 @@ _EACH_TIME_ANOTHER = re.compile(r": run \S+, pid \d+ on [^\s;]+|/\S+/crash-\d+/"
 
 def complete_files(pipeline: Pipeline) -> set[str]:
     """The table's Parquet files that are written to their end, in a commit or not."""
-    return {str(path.relative_to(pipeline.table)) for path in pipeline.table.rglob("*.parquet") if _is_complete(path)}
+    return {path for path in pipeline.table_files() if path.endswith(".parquet") and pipeline.table_file(path)[-4:] == b"PAR1"}
 
 
 def commits(pipeline: Pipeline) -> int:
     """How many commits the table's log holds."""
-    return sum(1 for _ in pipeline.table.glob("_delta_log/*[0-9].json"))
+    return len(_log(pipeline))
 
 
-def _is_complete(path: Path) -> bool:
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        file.seek(-4, 2)
-        return file.read() == b"PAR1" and file.tell() > 4
-    return False
+def _log(pipeline: Pipeline) -> list[str]:
+    return sorted(path for path in pipeline.table_files() if _COMMIT.fullmatch(path))
+
+
+_COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
 
 
 def held(pipeline: Pipeline) -> str:
     """What the table holds now, from its files and its log alone: the newest plan's number, its rows, its version."""
-    commits = sorted(pipeline.table.glob("_delta_log/*[0-9].json"))
-    files = sum(1 for _ in pipeline.table.rglob("*.parquet"))
+    commits, files = _log(pipeline), sum(path.endswith(".parquet") for path in pipeline.table_files())
     if not commits:
         return f"no commit, {files} files" if files else "nothing"
     plan, known = 0, set[str]()
     for commit in commits:
-        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        actions = [json.loads(line) for line in pipeline.table_file(commit).decode().splitlines()]
         plan = max([plan, *(action["txn"]["version"] for action in actions if "txn" in action)])
         known |= {action["add"]["path"] for action in actions if "add" in action}
     rows = sum(pipeline.in_table().values())
     besides = f", {files - len(known)} files besides" if files > len(known) else ""
-    return f"plan {plan}, {rows} rows, version {int(commits[-1].stem)}{besides}"
+    return f"plan {plan}, {rows} rows, version {len(commits) - 1}{besides}"

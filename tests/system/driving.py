@@ -120,6 +120,17 @@ class Pipeline:
         rows = DeltaTable(str(self.table)).to_pyarrow_table(columns=[*place, "value"])
         return Counter((*(row[column] for column in place), hash_of(row["value"])) for row in rows.to_pylist())
 
+    def table_files(self) -> list[str]:
+        """The paths of all files in the table's folder."""
+        return [str(path.relative_to(self.table)) for path in self.table.rglob("*") if path.is_file()]
+
+    def table_file(self, path: str) -> bytes:
+        """What one of them holds; nothing where it is gone."""
+        try:
+            return (self.table / path).read_bytes()
+        except FileNotFoundError:
+            return b""
+
     def is_whole(self) -> bool:
         """Every record of the topic is in the table once, and nothing else."""
         expected, found = self.in_topic(), self.in_table()

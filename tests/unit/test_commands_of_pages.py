@@ -16,8 +16,9 @@ from tests.page_commands import ELSEWHERE, IN_ORDER, NOT_HERE, NOT_RUN_SECTIONS,
 from tests.pages import PAGES, ROOT, Written, family, is_command, lines, meant_by, place, programs, sentences
 
 NO_COMMANDS = re.compile(
-    r"/consumers/|time\(\) - |offset_range_etl_|# |(FROM|USER|COPY|RUN) |brokers$|ZooKeeper├?|ZooKeeper |Delta$|└|Replay, |FirstRun, ")
-"""What stands in lines of its own and is not to be typed: znodes, Prometheus' expressions, comments, a Dockerfile, a picture."""
+    r"/consumers/|time\(\) - |offset_range_etl_|# |(FROM|USER|COPY|RUN) |brokers$|ZooKeeper├?|ZooKeeper |Delta$|└|Replay, |FirstRun, |"
+    r"table:$|(path|store): ")
+"""What stands in lines of its own and is not to be typed: znodes, Prometheus' expressions, comments, a Dockerfile, a conf, a picture."""
 OF_SEVERAL = ROOT / "tests" / "system" / "driving.py"
 
 

@@ -12,7 +12,6 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from etl.decisions.file_layout import names_of_write
@@ -21,10 +20,13 @@ from etl.edges.delta.failures import unreachable
 from etl.edges.delta.features import unfit_for_arrow
 from etl.edges.delta.log import parse_shape
 from etl.edges.delta.outcome import holds
-from etl.edges.delta.path import local_path, open_table, rust_path
+from etl.edges.delta.path import open_table, rust_path
 from etl.edges.delta.shape import shape_of, with_event_date_field
+from etl.edges.delta.store_failures import behind
+from etl.edges.delta.stores import options_of
+from etl.edges.delta.table_folder import table_folder
 from etl.edges.delta.taking import Takes
-from etl.errors import NotOurTable, SettingsError, TableUnreachable
+from etl.errors import NotOurTable, TableUnreachable
 from etl.model.data_files import DEFAULT_CODEC, FILE_BYTES, HELD_BYTES, ROW_GROUP_BYTES, Codec, DataFile, FilesWanted, Written
 from etl.model.plans import Plan
 from etl.model.raw_table import arrow_schema
@@ -99,7 +101,7 @@ class ArrowWriter:
         try:
             self._commit(plan, files, table, with_receipts(metadata, plan, in_order) if in_order else metadata, to)
         except OSError as error:  # delta-rs raises it for all that a file system or a store says
-            raise unreachable(error, to.path, "written") from error
+            raise unreachable(error, to.path, "written") from behind(error, to.path)
 
     def _refuse_unfit(self, table: DeltaTable, to: Destination) -> None:
         """Tasks wrote for a table that takes such files no more. Raises NotOurTable, or TableUnreachable where another run is enough."""
@@ -113,9 +115,6 @@ class ArrowWriter:
             raise TableUnreachable(what, path=to.path, check=check) from unfit
 
     def _wanted(self, table: DeltaTable | None, to: Destination) -> FilesWanted:
-        root = local_path(to.path)
-        if root is None:
-            raise SettingsError(NO_STORE, path=to.path, key="table.writer", check="table.writer: spark")
         columns = self._columns(to)
         if table is not None:
             why = unfit_for_arrow(table)
@@ -123,8 +122,8 @@ class ArrowWriter:
                 raise NotOurTable(f"the arrow writer cannot append to this table: {why}", path=to.path, check="table.writer: spark")
             _refuse_another_shape(table, columns, to)
         return FilesWanted(
-            str(root), tuple(columns.names), tuple(to.partition_by), self.physical, self.codec, self.file_bytes, self.row_group_bytes,
-            self.held_bytes, uuid.uuid4().hex, self.made)
+            rust_path(to.path), tuple(columns.names), tuple(to.partition_by), self.physical, self.codec, self.file_bytes,
+            self.row_group_bytes, self.held_bytes, uuid.uuid4().hex, self.made)
 
     def _columns(self, to: Destination) -> pyarrow.Schema:
         rows = arrow_schema(physical=self.physical) if self.made is None else self.made
@@ -149,13 +148,10 @@ class ArrowWriter:
             columns = self._columns(to)
             create_table_with_add_actions(
                 rust_path(to.path), Schema.from_arrow(columns), added, mode="error", partition_by=list(to.partition_by),
-                commit_properties=CommitProperties(**said, max_commit_retries=0))
+                storage_options=options_of(to.path), commit_properties=CommitProperties(**said, max_commit_retries=0))
         else:
             kept = table.metadata().partition_columns
             table.create_write_transaction(added, "append", table.schema(), partition_by=kept, commit_properties=CommitProperties(**said))
-
-
-NO_STORE = "tasks write files to a folder of this machine, or one that is mounted on all, and to no object store yet"
 
 
 def take_away(wanted: FilesWanted) -> None:
@@ -163,9 +159,11 @@ def take_away(wanted: FilesWanted) -> None:
 
     What the folder refuses now stays for VACUUM.
     """
-    for path in Path(wanted.root).rglob(names_of_write(wanted.write_id)):
-        with contextlib.suppress(OSError):
-            path.unlink()
+    with contextlib.suppress(OSError):
+        folder = table_folder(wanted.root)
+        for path in folder.named(names_of_write(wanted.write_id)):
+            with contextlib.suppress(OSError):
+                folder.remove(path)
 
 
 def refuse_other_ranges(plan: Plan, written: Sequence[Written]) -> None:
@@ -190,9 +188,7 @@ def refuse_other_rows(written: Sequence[Written]) -> None:
 
 def refuse_lost_files(root: str, files: Sequence[DataFile]) -> None:
     """Raises TableUnreachable unless each file is there, once, with the size that its task wrote."""
-    for file in files:
-        whole = Path(root, file.path)
-        size = whole.stat().st_size if whole.is_file() else None
+    for file, size in zip(files, table_folder(root).sizes([file.path for file in files]), strict=True):
         if size != file.size:
             found = "is not there" if size is None else f"has {size} bytes of {file.size}"
             check = (

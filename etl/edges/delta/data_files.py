@@ -11,7 +11,6 @@ import contextlib
 import time
 import uuid
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +23,7 @@ from etl.edges.delta.column_values import CountedValues, footer_keeps
 from etl.edges.delta.file_columns import FileColumns, with_nulls
 from etl.edges.delta.file_statistics import render_stats
 from etl.edges.delta.partition_values import Values, split_by_values
-from etl.errors import TableUnreachable
+from etl.edges.delta.table_folder import TableFolder, table_folder
 from etl.model.data_files import Codec, DataFile, FilesWanted
 
 
@@ -37,7 +36,7 @@ class DataFiles:
 
     def __init__(self, wanted: FilesWanted, *, task: int = 0, attempt: int = 0) -> None:
         self._wanted, self._task, self._attempt = wanted, task, attempt
-        self._columns = FileColumns(wanted)
+        self._columns, self._folder = FileColumns(wanted), table_folder(wanted.root)
         self._open: dict[Values, _OpenFile] = {}
         """The one that got rows last is last."""
         self._done: list[DataFile] = []
@@ -61,7 +60,7 @@ class DataFiles:
         """Take away what was written: nobody will name it. What the folder refuses now stays, like the files of a task that was killed."""
         for path in [*(file.abandon() for file in self._open.values()), *(file.path for file in self._done)]:
             with contextlib.suppress(OSError):
-                Path(self._wanted.root, path).unlink()
+                self._folder.remove(path)
         self._open, self._done, self._held_bytes = {}, [], 0
 
     def _add(self, values: Values, rows: pa.RecordBatch) -> None:
@@ -101,7 +100,7 @@ class DataFiles:
     def _new(self, values: Values) -> _OpenFile:
         named = dict(zip(self._wanted.partition_by, values, strict=True))
         path = name_of_file(named, self._task, self._attempt, f"{self._wanted.write_id}-{uuid.uuid4()}", self._wanted.codec)
-        return _OpenFile(self._wanted, self._columns, path, named)
+        return _OpenFile(self._wanted, self._folder, self._columns, path, named)
 
     def _finish(self, values: Values) -> None:
         file = self._open[values]
@@ -121,8 +120,10 @@ _TOGETHER = 64
 class _OpenFile:
     """One file on its way: rows that are held back, and from the first row group on a Parquet writer."""
 
-    def __init__(self, wanted: FilesWanted, columns: FileColumns, path: str, values: Mapping[str, str | None]) -> None:
-        self._wanted, self._path, self._values, self._schema = wanted, path, values, columns.kept
+    def __init__(
+        self, wanted: FilesWanted, folder: TableFolder, columns: FileColumns, path: str, values: Mapping[str, str | None],
+    ) -> None:
+        self._wanted, self._folder, self._path, self._values, self._schema = wanted, folder, path, values, columns.kept
         self.lacking = columns.lacking
         self._held: list[pa.RecordBatch] = []
         self.held_bytes = 0
@@ -189,13 +190,7 @@ class _OpenFile:
 
     def _begun(self, at_a_time: int) -> Any:
         if self._writer is None:
-            root = Path(self._wanted.root)
-            whole = root / self._path
-            if not root.is_dir():  # whoever begins to write makes it: made again it would be a folder of files that no log stands beside
-                check = "that it is the same folder on every executor's host, and who removed it; the next run appends the same plan again"
-                raise TableUnreachable("the table's folder is not there", path=self._wanted.root, check=check)
-            whole.parent.mkdir(parents=True, exist_ok=True)
-            self._file = pa.OSFile(str(whole), "wb")
+            self._file = self._folder.create(self._path)
             options = _options(self._schema, footer_keeps(self._counted.columns), self._wanted.codec)
             self._writer = parquet.ParquetWriter(self._file, self._schema, write_batch_size=at_a_time, **options)
         return self._writer

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from etl.edges.delta.path import rust_path
 from etl.edges.delta.shape import with_event_date_field
+from etl.edges.delta.stores import options_of
 from etl.edges.delta.taking import Takes
 from etl.model.plans import Plan
 
@@ -54,7 +55,7 @@ class EmptyCommit:
             columns = with_event_date_field(self.columns, to.partition_by)
             # no second try: over a table that somebody else made meanwhile, delta-rs would commit ours as its version 1
             DeltaTable.create(
-                rust_path(to.path), columns, partition_by=list(to.partition_by),
+                rust_path(to.path), columns, partition_by=list(to.partition_by), storage_options=options_of(to.path),
                 commit_properties=CommitProperties(**given, max_commit_retries=0))
         else:
             kept = table.metadata().partition_columns

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-from etl.errors import EtlError, FileLost, NotOurTable, PermissionRefused, SettingsError, TableUnreachable
+from etl.edges.delta.store_failures import is_of_store, of_store
+from etl.errors import EtlError, FileLost, NotOurTable, SettingsError, TableUnreachable
 from etl.protocol.error_line import unmark, whole_text
-from etl.settings.places import folder_of
+from etl.settings.places import is_url
 
-_REFUSED = ("403", "forbidden", "accessdenied", "access denied", "unauthorized", "credential")
 _OBSTACLES = (
     "permission denied", "accessdeniedexception", "access denied", "accesscontrolexception", "read-only file system",
     "no space left", "disk quota exceeded", "mkdirs failed", "parentnotdirectory", "not a directory", "input/output error",
@@ -56,7 +56,10 @@ def translate(failure: Exception, path: str) -> Exception:
     told = told or _outside_of_replay(text, path) or _refused_by_constraint(text, path) or _no_file_system(text, path)
     if told or any(said in text for said in _OF_PYTHON):  # a function may say of its own file what a table's folder says
         return told or failure
-    return _no_folders_name(text, path) or (unreachable(failure, path, "written") if is_obstacle(text) else failure)
+    named = _no_folders_name(text, path)
+    if named is None and is_url(path) and (isinstance(failure, (DeltaError, OSError)) or is_of_store(text)):
+        return of_store(failure, path, "written")
+    return named or (unreachable(failure, path, "written") if is_obstacle(text) else failure)
 
 
 def _removed(error: BaseException, path: str) -> TableUnreachable | None:
@@ -150,12 +153,10 @@ def log_lost(error: BaseException, path: str) -> FileLost | None:
 
 def unreachable(error: BaseException, path: str, what: str, *, at: Path | None = None) -> EtlError:
     """The failure for a table that cannot be `read` or `written`: credentials refused by an object store are no passing trouble."""
+    if is_url(path):
+        return of_store(error, path, what)
     text = _obstacle_in(error) or first_line(error)
-    if folder_of(path) is None and any(word in str(error).lower() for word in _REFUSED):
-        return PermissionRefused(f"the store refuses us: {text}", path=path, check="the credentials and their rights on this path")
-    check = "the store's address and region, the network, and the credentials"
-    if folder_of(path) is not None:
-        check = "permissions, free space, and that every part of the path above it is a folder"
+    check = "permissions, free space, and that every part of the path above it is a folder"
     return TableUnreachable(f"the table cannot be {what}: {text}", path=path, folder=at, check=check)
 
 

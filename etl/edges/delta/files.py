@@ -15,6 +15,8 @@ from urllib.parse import unquote
 from etl.edges.delta.failures import unreachable
 from etl.edges.delta.log import Added, open_log, parse_added, parse_removed, read_commit_file
 from etl.edges.delta.path import open_table, rust_path
+from etl.edges.delta.store_failures import behind
+from etl.edges.delta.stores import options_of
 from etl.errors import TableUnreachable
 from etl.model.raw_table import row_key
 
@@ -60,7 +62,7 @@ class TableFiles:
             raise Uncountable(f"the file {one.path} is gone") from error
         except (OSError, pyarrow.ArrowException) as error:
             if isinstance(error, OSError) and not _can_be_read(self.folder, one):
-                raise unreachable(error, self.path, "read") from error
+                raise unreachable(error, self.path, "read") from behind(error, self.path)
             raise Uncountable(f"the file {one.path} is damaged: {str(error).splitlines()[0]}") from error
 
 
@@ -123,7 +125,7 @@ def _table_at(path: str, delta_version: int) -> DeltaTable:
     from deltalake.exceptions import DeltaError
 
     try:
-        return DeltaTable(rust_path(path), version=delta_version)
+        return DeltaTable(rust_path(path), storage_options=options_of(path), version=delta_version)
     except (DeltaError, OSError):
         return _opened(path)
 
@@ -163,7 +165,11 @@ def _may_hold(file: Mapping[str, Any], offset: str, intervals: Sequence[tuple[in
 def _is_there(folder: fs.FileSystem, one: Added) -> bool:
     from pyarrow import fs
 
-    return bool(folder.get_file_info(unquote(one.path)).type == fs.FileType.File)
+    try:
+        return bool(folder.get_file_info(unquote(one.path)).type == fs.FileType.File)
+    except OSError as error:
+        path = getattr(folder, "path", "")
+        raise unreachable(error, path, "read") from behind(error, path)
 
 
 def _can_be_read(folder: fs.FileSystem, one: Added) -> bool:

@@ -24,6 +24,7 @@ from etl.edges.delta.failures import is_conflict, translate, unreadable
 from etl.edges.delta.features import features_of, not_by_delta_rs
 from etl.edges.delta.log import open_log
 from etl.edges.delta.path import open_table, rust_path, spark_path
+from etl.edges.delta.store_failures import behind
 from etl.errors import TableUnreachable
 from etl.protocol.error_line import whole_text
 
@@ -121,7 +122,7 @@ def _there(path: str) -> DeltaTable:
 
 def _last_checkpoint(path: str) -> int | None:
     """Of which version it is; None where there is none, or nobody knows."""
-    with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+    with _translated(path), contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):
         with open_log(rust_path(path)).open_input_stream("_delta_log/_last_checkpoint") as stream:
             return int(json.loads(bytes(stream.read()))["version"])
     return None
@@ -175,4 +176,4 @@ def _translated(path: str) -> Iterator[None]:
         if is_conflict(text):
             what = "somebody else changed the same files while they were put together"
             raise TableUnreachable(what, path=path, check="nothing was changed; again when nobody else writes there") from error
-        raise unreadable(text, path) or translate(error, path) from error
+        raise unreadable(text, path) or translate(error, path) from behind(error, path)

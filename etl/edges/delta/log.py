@@ -20,6 +20,9 @@ from typing import Any
 from pyarrow import fs
 
 from etl.decisions.foreign_commits import RESTORE
+from etl.edges.delta.failures import unreachable
+from etl.edges.delta.store_failures import behind
+from etl.edges.delta.stores import options_of
 from etl.errors import TableUnreachable
 from etl.model.claims import is_beside
 from etl.model.table import ForeignCommit
@@ -61,11 +64,20 @@ class Commit:
     """None: the commit has no `metaData` action."""
 
 
-def open_log(path: str) -> fs.FileSystem:
-    """The table's folder as a file system whose paths are relative to it; the folder must exist."""
+class TableFileSystem(fs.PyFileSystem):  # type: ignore[misc]
+    """The table's folder as a file system whose paths are relative to it."""
+
+    path: str
+    """The table's."""
+
+
+def open_log(path: str) -> TableFileSystem:
+    """The file system of a table's folder, which must exist."""
     from deltalake.fs import DeltaStorageHandler
 
-    return fs.PyFileSystem(DeltaStorageHandler(path))
+    files = TableFileSystem(DeltaStorageHandler(path, options_of(path)))
+    files.path = path
+    return files
 
 
 def walk_back(files: fs.FileSystem, newest: int) -> Iterator[Commit]:
@@ -81,12 +93,15 @@ def walk_back(files: fs.FileSystem, newest: int) -> Iterator[Commit]:
 
 
 def read_commit_file(files: fs.FileSystem, version: int) -> bytes | None:
-    """The bytes of one commit file, or None when it is not there (cleaned up, or not yet written)."""
+    """The bytes of one commit file, or None when it is not there (cleaned up, or not yet written). Raises TableUnreachable."""
     try:
         with files.open_input_stream(f"_delta_log/{version:020}.json") as stream:
             return bytes(stream.read())
     except FileNotFoundError:
         return None
+    except OSError as error:
+        path = getattr(files, "path", "")
+        raise unreachable(error, path, "read") from behind(error, path)
 
 
 def hash_of_commit(files: fs.FileSystem, version: int) -> str | None:

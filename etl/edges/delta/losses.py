@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 from etl.edges.delta.failures import not_supported, unreachable
 from etl.edges.delta.features import refuse_expiring_ids
 from etl.edges.delta.path import open_table, rust_path
+from etl.edges.delta.store_failures import behind
+from etl.edges.delta.stores import options_of
 from etl.errors import EtlError, FileLost, NotOurTable
 from etl.model.logs import BrokerPartition
 from etl.model.losses import Loss, LossReason
@@ -50,7 +52,7 @@ def record_losses(plan: Plan, *, app_id: str, path: str) -> None:
         except _refusals() as error:  # the table decides: the commit may have happened before it
             failure = error
     if not recorded(plan, app_id=app_id, path=path):
-        raise unreachable(failure or OSError("the commit left no trace"), path, "written") from failure
+        raise unreachable(failure or OSError("the commit left no trace"), path, "written") from behind(failure, path)
 
 
 def recorded(plan: Plan, *, app_id: str, path: str) -> bool:
@@ -70,7 +72,7 @@ def read_losses(path: str, *, uid: str) -> tuple[Loss, ...]:
     try:
         rows = _rows_of(table, columns, uid)
     except Exception as error:  # the query engine's failures have no class of their own
-        raise _unreadable(error, path) from error
+        raise _unreadable(error, path) from behind(error, path)
     found = {Loss(BrokerPartition(r["topic"], r["partition"], r["broker_id"]), r["from_offset"], r["until_offset"], LossReason(r["why"]),
                   r.get(_LOG_EPOCH) or 0) for r in rows}
     return tuple(sorted(found))
@@ -127,7 +129,8 @@ def _append(plan: Plan, app_id: str, path: str) -> None:
     if table is None:
         name = "offsets that were let go, and why"
         table = DeltaTable.create(  # of two that make it one wins: tried again, the other's would be a second beginning in its log
-            rust_path(path), schema(), mode="ignore", description=name, commit_properties=CommitProperties(max_commit_retries=0))
+            rust_path(path), schema(), mode="ignore", description=name, storage_options=options_of(path),
+            commit_properties=CommitProperties(max_commit_retries=0))
     if _holds(table, plan, app_id):
         return
     said = {"app": "offset-range-etl losses", "app_id": app_id, "uid": plan.uid, "number": plan.number, "plan_id": plan.id}

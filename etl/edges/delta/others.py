@@ -17,6 +17,7 @@ from pyarrow import fs
 from etl.edges.delta.failures import unreachable
 from etl.edges.delta.log import Commit, adds_rows, open_log, parse_commit, read_commit_file, walk_back
 from etl.edges.delta.path import open_table, rust_path
+from etl.edges.delta.store_failures import behind
 from etl.errors import LedgersDisagree, NeedsDecision
 from etl.model.claims import is_beside
 from etl.model.logs import BrokerPartition
@@ -49,7 +50,7 @@ def other_pipelines(path: str, app_id: str) -> tuple[OtherPipeline, ...]:
         there = _transactions(files, table.version()).items()
         wanted = {one: version for one, version in there if one.startswith(OURS) and not is_beside(one, app_id)}
     except OSError as error:
-        raise unreachable(error, path, "read") from error
+        raise unreachable(error, path, "read") from behind(error, path)
     found: dict[str, OtherPipeline] = {}
     for commit in walk_back(files, table.version()) if wanted else ():
         for one in commit.transactions.keys() & (wanted.keys() - found.keys()):

@@ -16,8 +16,15 @@ from pyarrow import fs
 
 from etl.edges.delta.failures import first_line, log_lost, no_store, not_supported, unreachable
 from etl.edges.delta.log import open_log
+from etl.edges.delta.store_failures import behind
+from etl.edges.delta.stores import options_of
+from etl.edges.delta.table_folder import table_folder
 from etl.errors import NotOurTable, SettingsError
 from etl.settings.places import folder_of
+from etl.settings.store import store_of
+
+_ANNOUNCED = "_delta_log/.announced"
+"""Its name is before those of all commits: who lists a log begins behind it."""
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -32,9 +39,14 @@ def local_path(path: str) -> Path | None:
 def spark_path(path: str) -> str:
     """The same place as Spark must be told: with a scheme, because a cluster's default file system may be another one.
 
-    Hadoop takes the text as it is: nothing is percent-encoded.
+    Hadoop takes the text as it is: nothing is percent-encoded. By `s3://` it knows no store unless it is told, by `s3a://` it does,
+    and by `abfss://` it speaks TLS whatever it is told.
     """
     local = local_path(path)
+    if path.startswith("s3://"):
+        return f"s3a://{path.removeprefix('s3://')}"
+    if path.startswith("abfss://") and (store_of(path).endpoint or "").startswith("http://"):
+        return f"abfs://{path.removeprefix('abfss://')}"
     return path if local is None else f"file://{local}"
 
 
@@ -55,7 +67,7 @@ def open_table(path: str) -> DeltaTable | None:
     if not _may_be_table(path):
         return None
     try:
-        return DeltaTable(rust_path(path))
+        return DeltaTable(rust_path(path), storage_options=options_of(path))
     except TableNotFoundError as error:
         nowhere = no_store(error, path)
         if nowhere:
@@ -67,7 +79,7 @@ def open_table(path: str) -> DeltaTable | None:
         raise NotOurTable(f"the table cannot be read: {first_line(error)}", path=path, check=check) from error
     except (DeltaError, OSError) as error:
         refusal = no_store(error, path) or not_supported(error, path) or log_lost(error, path)
-        raise refusal or unreachable(error, path, "read") from error
+        raise refusal or unreachable(error, path, "read") from behind(error, path)
 
 
 def check_writable(path: str) -> None:
@@ -84,26 +96,27 @@ def check_writable(path: str) -> None:
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(b"x")
     except NotADirectoryError as error:
-        raise _in_the_way(local_path(path) or folder, path) or unreachable(error, path, "written", at=folder) from error
+        raise _in_the_way(local_path(path) or folder, path) or unreachable(error, path, "written", at=folder) from behind(error, path)
     except OSError as error:
-        raise unreachable(error, path, "written", at=folder) from error
+        raise unreachable(error, path, "written", at=folder) from behind(error, path)
 
 
 def announce_first_write(path: str) -> None:
     """Leave the empty `_delta_log` that tells the files of a first write that never finished from somebody else's.
 
     Spark makes that folder only with the commit, after the data files; without it a crash in between would leave a folder of
-    Parquet files that looks like anybody's. In an object store there are no folders, and nothing is announced.
+    Parquet files that looks like anybody's. In a store, which may know no empty folders, an empty file announces it.
     """
     folder = local_path(path)
-    if folder is None:
-        return
     try:
+        if folder is None:
+            table_folder(path).create(_ANNOUNCED).close()
+            return
         (folder / "_delta_log").mkdir(parents=True, exist_ok=True)
     except (NotADirectoryError, FileExistsError) as error:
-        raise _in_the_way(folder, path) or unreachable(error, path, "written") from error
+        raise (_in_the_way(folder, path) if folder else None) or unreachable(error, path, "written") from behind(error, path)
     except OSError as error:
-        raise unreachable(error, path, "written") from error
+        raise unreachable(error, path, "written") from behind(error, path)
 
 
 def _may_be_table(path: str) -> bool:
@@ -118,9 +131,9 @@ def _may_be_table(path: str) -> bool:
     except FileNotFoundError:
         return False
     except NotADirectoryError as error:
-        raise _in_the_way(folder, path) or unreachable(error, path, "read") from error
+        raise _in_the_way(folder, path) or unreachable(error, path, "read") from behind(error, path)
     except OSError as error:
-        raise unreachable(error, path, "read") from error
+        raise unreachable(error, path, "read") from behind(error, path)
     if "_delta_log" in entries and not (folder / "_delta_log").is_dir():
         raise NotOurTable("its _delta_log is a file", path=path, check="table.path: it must name a Delta table, an empty folder or nothing")
     return bool(entries)
@@ -153,4 +166,4 @@ def _entries(path: str) -> list[fs.FileInfo]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise unreachable(error, path, "read") from error
+        raise unreachable(error, path, "read") from behind(error, path)

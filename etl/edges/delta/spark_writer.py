@@ -10,6 +10,7 @@ from etl.edges.delta.failures import translate
 from etl.edges.delta.path import announce_first_write, open_table, spark_path
 from etl.edges.delta.replace_where import condition_of, replaceable
 from etl.edges.delta.shape import EVENT_DATE, refuse_unknown
+from etl.edges.delta.store_failures import behind
 from etl.edges.delta.taking import Takes
 from etl.model.data_files import Codec
 from etl.model.plans import Plan, PlanKind
@@ -79,7 +80,7 @@ def replace_in(path: str, plan: Plan, rows: DataFrame, metadata: str, partition_
         else:
             writer.mode("overwrite").option("replaceWhere", condition_of(plan, replaceable(path))).save(spark_path(path))
     except Exception as error:  # whatever Spark and Java raise
-        raise translate(error, path) from error
+        raise translate(error, path) from behind(error, path)
 
 
 def with_event_date(frame: DataFrame, partition_by: Sequence[str]) -> DataFrame:

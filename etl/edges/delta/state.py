@@ -12,6 +12,7 @@ from etl.edges.delta.log import Commit, Shape, hash_of_commit, judge, open_log, 
 from etl.edges.delta.others import IsOurs, loads_of_others, none_of_ours
 from etl.edges.delta.path import open_table, rust_path
 from etl.edges.delta.shape import id_of, shape_of
+from etl.edges.delta.stores import options_of
 from etl.model.ledger import Acknowledgement
 from etl.model.plans import Plan
 from etl.model.table import CommitMetadata, ForeignCommit, Table
@@ -114,5 +115,5 @@ def _shape_at(version: int, path: str) -> Shape | None:
 
     with suppress(DeltaError, OSError):  # the log may no longer reach back to that version
         if version >= 0:
-            return shape_of(DeltaTable(rust_path(path), version=version))
+            return shape_of(DeltaTable(rust_path(path), storage_options=options_of(path), version=version))
     return None

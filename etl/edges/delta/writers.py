@@ -27,6 +27,7 @@ from etl.edges.delta.others import IsOurs, none_of_ours
 from etl.edges.delta.outcome import Outcome, Result, another_table, holds, read_back
 from etl.edges.delta.path import announce_first_write, open_table
 from etl.edges.delta.spark_writer import SparkWriter
+from etl.edges.delta.store_failures import behind
 from etl.edges.delta.taking import Takes
 from etl.errors import EtlError, NotOurTable, SettingsError
 from etl.model.data_files import DEFAULT_CODEC
@@ -182,4 +183,4 @@ def _decide(failure: Exception | None, plan: Plan, to: Destination) -> Outcome:
         raise another_table(plan, outcome.table.id, to.path) from failure
     if failure is None:
         return outcome
-    raise translate(failure, to.path) from failure
+    raise translate(failure, to.path) from behind(failure, to.path)

@@ -19,8 +19,10 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from etl.decisions.file_layout import level_of
+from etl.decisions.spark_on_stores import is_ours, packages
 from etl.edges.machine import cores
 from etl.edges.spark.defaults_file import CLASS_PATH, JAVA_OPTIONS, settings_of_file
+from etl.edges.spark.log_store import jar_path
 from etl.model.data_files import Codec
 
 if TYPE_CHECKING:
@@ -161,10 +163,12 @@ def complete(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[
         defaults |= _LOCAL_DEFAULTS
         defaults[_PYTHON] = os.environ.get("PYSPARK_PYTHON") or sys.executable
     if not any(key in given for key in WHERE_JARS_ARE):
-        defaults["spark.jars.packages"] = DELTA_PACKAGE
+        defaults["spark.jars.packages"] = ",".join([DELTA_PACKAGE, *packages(given)])
     chosen = {key: value for key, value in defaults.items() if key not in given} | dict(settings)
     if _DEFAULTS[_EXTENSIONS] not in given.get(_EXTENSIONS, _DEFAULTS[_EXTENSIONS]).split(","):
         chosen[_EXTENSIONS] = f"{given[_EXTENSIONS]},{_DEFAULTS[_EXTENSIONS]}"
+    if is_ours(settings) and str(jar_path()) not in given.get(CLASS_PATH, "").split(os.pathsep):
+        chosen["spark.jars"] = ",".join(filter(None, [given.get("spark.jars"), str(jar_path())]))
     return chosen
 
 

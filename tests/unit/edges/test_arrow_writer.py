@@ -7,7 +7,6 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,48 +29,11 @@ from etl.model.data_files import FilesWanted, Written
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange, Plan
 from etl.model.raw_table import arrow_schema
-from etl.model.receipts import Receipt
 from etl.protocol.zookeeper import commit_metadata
 from etl.protocol.zookeeper.commit_metadata import receipts_of
 from etl.protocol.zookeeper.plan_documents import parse_plan, with_id
 from tests.builders import plain_plan
-
-APP = "offset-range-etl/cluster/group/clicks"
-LOG, OTHER = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
-READ = (Receipt(10, 700, control_records=1, gaps=((3, 4),)), Receipt(5, 300))
-
-
-def plan_of(number: int = 1, **changes: Any) -> Plan:
-    """Plan N: two ranges."""
-    ranges = (OffsetRange(LOG, number * 10 - 10, number * 10), OffsetRange(OTHER, 0, 5))
-    return with_id(plain_plan(number, ranges=ranges, positions={r.log: r.until_offset for r in ranges}, **changes))
-
-
-class Tasks:
-    """One task for each range, each with a file of its own; `spoil` may change what came of them, `meanwhile` happens while they write."""
-
-    def __init__(
-        self, plan: Plan, *, spoil: Callable[[list[Written]], Sequence[Written]] = lambda found: found,
-        meanwhile: Callable[[], Any] = lambda: None, first_micros: int = 0,
-    ) -> None:
-        self._plan, self._spoil, self._meanwhile, self._first_micros = plan, spoil, meanwhile, first_micros
-        self.wanted: FilesWanted | None = None
-
-    def write(self, wanted: FilesWanted) -> Sequence[Written]:
-        """See `FilesOfTasks`."""
-        self.wanted = wanted
-        found = [Written((i,), self._files(wanted, i, r), {i: READ[i]}) for i, r in enumerate(self._plan.ranges)]
-        self._meanwhile()
-        return self._spoil(found)
-
-    def _files(self, wanted: FilesWanted, task: int, r: OffsetRange) -> Any:
-        files, many = DataFiles(wanted, task=task), r.size
-        values = {
-            "topic": [r.log.topic] * many, "partition": [r.log.partition] * many, "offset": list(range(r.from_offset, r.until_offset)),
-            "timestamp": list(range(self._first_micros, self._first_micros + many)), "log_epoch": [0] * many}
-        columns = [pa.array(values.get(field.name, [None] * many), field.type) for field in arrow_schema()]
-        files.take(pa.record_batch(columns, schema=arrow_schema()))
-        return files.end()
+from tests.fakes.file_tasks import APP, LOG, READ, Tasks, plan_of
 
 
 class Stale:

@@ -92,7 +92,7 @@ def test_both_engines_are_told_the_same_place(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     assert spark_path("warehouse/clicks") == f"file://{tmp_path}/warehouse/clicks"
     assert rust_path("warehouse/clicks") == rust_path(f"file://{tmp_path}/warehouse/clicks") == f"{tmp_path}/warehouse/clicks"
-    assert spark_path("s3://bucket/clicks") == rust_path("s3://bucket/clicks") == "s3://bucket/clicks"
+    assert (spark_path("s3://bucket/clicks"), rust_path("s3://bucket/clicks")) == ("s3a://bucket/clicks", "s3://bucket/clicks")
 
 
 def test_a_folder_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_tasks_write_the_files_where_the_conf_says_so_and_the_table_is_plain(tab
 
 
 UNFIT_CONFS: list[tuple[dict[str, Any], str]] = [
-    ({**conf(), "transform": "module:function"}, "transform"), (conf(path="s3://bucket/clicks"), "object store"),
+    ({**conf(), "transform": "module:function"}, "transform"),
     (conf(partition_by=["timestamp"]), "partitioned by timestamp"),
     ({**conf(), "spark": {"spark.databricks.delta.properties.defaults.appendOnly": "true"}}, "defaults.appendOnly"),
 ]

@@ -167,7 +167,7 @@ CONF: dict[str, Any] = {
 LEFT_OUT = {
     "defaults", "zookeeper", "report", "spark", "source.bootstrap", "source.wait_for_leader_s", "source.fetch_max_bytes",
     "source.fetch_limit_bytes", "source.max_record_bytes", "source.timeout_s", "source.broker_version", "source.listener",
-    "source.security", "table.writer", "table.codec", "table.target_file_bytes",
+    "source.security", "table.writer", "table.codec", "table.store", "table.target_file_bytes",
     "table.compact_at_small_files", "table.row_group_bytes", "table.held_bytes",
     "limits.without_spark_below_bytes", "table.losses_path", "metrics_path", "metrics_per", "lineage_namespace", "mirror_group"}
 """How a run reaches its world and what it may be told in secret; no decision asks for them."""

@@ -267,7 +267,7 @@ def numbers_of(section: type[BaseModel], at: str = "") -> Iterator[tuple[str, li
     """Every key that takes a number, with its bounds."""
     for name, field in section.model_fields.items():
         kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
-        if any(issubclass(kind, (int, float)) for kind in kinds):
+        if any(issubclass(kind, (int, float)) and kind is not bool for kind in kinds):
             yield at + name, field.metadata
         for kind in kinds:
             if issubclass(kind, BaseModel):

@@ -1,0 +1,75 @@
+"""What Spark needs beside Delta for a table in a store: a log that keeps writers apart, jars, and what must not be set.
+
+Pure functions of values. Delta's own log for S3 keeps the drivers of one JVM apart and no others, and replaces what delta-rs committed
+(adr/0035); ours makes each file of it by one put on a condition, as delta-rs does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from etl.errors import SettingsError
+from etl.settings.store import StoreKind, kind_of
+
+LOG_STORE = "spark.delta.logStore"
+OURS = "offset_range_etl.ConditionalLogStore"
+_OF_AZURE = "io.delta.storage.AzureLogStore"
+"""Delta's own choice there, said so that jars are found by it."""
+_REDACTED = "spark.redaction.regex"
+_AS_SPARK_HAS_IT_AND_KEYS_OF_AZURE = "(?i)secret|password|token|access[.]?key|account[.]key"
+_HADOOP = "3.5.0"
+_PACKAGES: Mapping[str, str] = {
+    f"{LOG_STORE}.s3a.impl": f"org.apache.hadoop:hadoop-aws:{_HADOOP}",
+    f"{LOG_STORE}.abfss.impl": f"org.apache.hadoop:hadoop-azure:{_HADOOP}"}
+"""By the setting that says that a session writes there: Hadoop's client for it, of the release that pyspark brings."""
+_CREATES_BLINDLY = "create"
+
+
+def settings_for(path: str, spark: Mapping[str, str]) -> dict[str, str]:
+    """Spark settings that a table at that path needs beside those of the conf, which win over them. Raises as `refuse_unsafe`."""
+    kind = kind_of(path)
+    if kind is StoreKind.S3:
+        refuse_unsafe(path, {key.removeprefix("spark.hadoop."): value for key, value in spark.items() if key.startswith("spark.hadoop.")})
+        return {} if _is_chosen(spark) else {f"{LOG_STORE}.{scheme}.impl": OURS for scheme in ("s3", "s3a")}
+    if kind is StoreKind.AZURE:
+        own = {f"{LOG_STORE}.{scheme}.impl": _OF_AZURE for scheme in ("abfs", "abfss")} if not _is_chosen(spark) else {}
+        return {**own, **({} if _REDACTED in spark else {_REDACTED: _AS_SPARK_HAS_IT_AND_KEYS_OF_AZURE})}
+    return {}
+
+
+def is_ours(settings: Mapping[str, str]) -> bool:
+    """Whether a session with these settings keeps Delta's log on S3 by our class."""
+    return settings.get(f"{LOG_STORE}.s3a.impl") == OURS
+
+
+def packages(settings: Mapping[str, str]) -> list[str]:
+    """Maven packages that such a session needs beside Delta's."""
+    return [package for key, package in _PACKAGES.items() if key in settings]
+
+
+def refuse_unsafe(path: str, hadoop: Mapping[str, str | None]) -> None:
+    """Raises SettingsError where Hadoop's settings make S3A create a file over one that is there, or put nothing on a condition."""
+    bucket = urlsplit(path).netloc
+    for key in (f"fs.s3a.bucket.{bucket}.performance.flags", "fs.s3a.performance.flags"):
+        flags = {flag.lower() for flag in re.split(r"[\s,]+", hadoop.get(key) or "") if flag}
+        if flags & {_CREATES_BLINDLY, "*"}:
+            check = "leave `create` out of it: the other flags do no harm"
+            raise SettingsError(f"{key} has the flag create: commits could replace one another", key=f"spark.hadoop.{key}", check=check)
+    for key, harm, what in (
+            ("fs.s3a.create.performance", "true", "makes files over those that are there: commits could replace one another"),
+            ("fs.s3a.create.conditional.enabled", "false", "keeps S3A from putting on a condition: commits could replace one another")):
+        if (hadoop.get(key) or "").lower() == harm:
+            raise SettingsError(f"{key} {what}", key=f"spark.hadoop.{key}", check="leave it out")
+
+
+def keys_that_matter(path: str) -> tuple[str, ...]:
+    """Those of Hadoop's that `refuse_unsafe` looks at."""
+    bucket = urlsplit(path).netloc
+    return (f"fs.s3a.bucket.{bucket}.performance.flags", "fs.s3a.performance.flags", "fs.s3a.create.performance",
+            "fs.s3a.create.conditional.enabled")
+
+
+def _is_chosen(spark: Mapping[str, str]) -> bool:
+    return any(key.startswith(LOG_STORE) for key in spark)

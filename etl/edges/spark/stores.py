@@ -1,0 +1,61 @@
+"""A session and the store that a table lies in: Hadoop is told of it once the session is there, so that no secret is on a command line.
+
+Secrets are in Hadoop's configuration from then on, which Spark hands to its tasks; in Spark's own settings, and so in its event log, they
+never are.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from etl.decisions.spark_on_stores import LOG_STORE, OURS, keys_that_matter, refuse_unsafe
+from etl.decisions.store_access import told_hadoop
+from etl.errors import SettingsError
+from etl.model.security import SecretRef
+from etl.settings.secrets import resolve_secret
+from etl.settings.store import StoreKind, kind_of, store_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+_KEYS = {"access.key": "table.store.access_key", "secret.key": "table.store.secret_key", "account.key": "table.store.account_key"}
+
+
+def enter_store(session: SparkSession, path: str) -> None:
+    """Tell the session's Hadoop how the store of a table is reached; nothing for a folder, or where the conf says nothing.
+
+    Raises SettingsError for a secret that is not to be found, for Hadoop's settings by which commits could replace one another, and where
+    the session lacks the class of our log.
+    """
+    kind = kind_of(path)
+    if kind is None:
+        return
+    jvm: Any = session._jvm  # no public way to it
+    hadoop: Any = session._jsc.hadoopConfiguration()
+    if kind is StoreKind.S3:
+        refuse_unsafe(path, {key: hadoop.get(key) for key in keys_that_matter(path)})
+        _refuse_without_log_store(session, jvm, path)
+    for key, value in told_hadoop(path, store_of(path)).items():
+        hadoop.set(key, resolve_secret(value, _key_of(key)) if isinstance(value, SecretRef) else value)
+
+
+def _refuse_without_log_store(session: SparkSession, jvm: Any, path: str) -> None:
+    conf = session.sparkContext.getConf()
+    chosen = conf.get(f"{LOG_STORE}.s3a.impl") or conf.get(f"{LOG_STORE}.class")
+    if chosen is None:
+        _log.warning("the session was made without %s.s3a.impl: one driver and one kind of writer at a time, or commits to %s may replace "
+                     "one another", LOG_STORE, path)
+    if chosen != OURS:
+        return
+    try:
+        jvm.java.lang.Class.forName(OURS, True, jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    except Exception as error:  # whatever py4j makes of ClassNotFoundException
+        check = "spark-submit --jars with etl/edges/spark/log_store/log_store.jar, of the package or out of its zip, and with hadoop-aws"
+        raise SettingsError("the session lacks the class that keeps writers of the table's log apart", key=f"spark.{LOG_STORE}",
+                            path=path, check=check) from error
+
+
+def _key_of(key: str) -> str:
+    return next(name for part, name in _KEYS.items() if part in key)

@@ -1,0 +1,50 @@
+"""What Spark gets beside Delta for a table in a store, and what must not be set there."""
+
+from __future__ import annotations
+
+import pytest
+
+from etl.decisions.spark_on_stores import OURS, is_ours, packages, settings_for
+from etl.errors import SettingsError
+
+S3, AZURE = "s3://lake/t", "abfss://lake@acme.dfs.core.windows.net/t"
+
+
+@pytest.mark.parametrize("path", ["/data/t", "file:///data/t", "hdfs://n:8020/t", "gs://lake/t"])
+def test_elsewhere_nothing_is_added(path: str) -> None:
+    assert settings_for(path, {}) == {} and packages({}) == []
+
+
+def test_on_s3_ours_keeps_delta_s_log_by_either_scheme_and_brings_hadoops_client() -> None:
+    for path in (S3, "s3a://lake/t"):
+        found = settings_for(path, {"spark.master": "local"})
+        assert found == {"spark.delta.logStore.s3.impl": OURS, "spark.delta.logStore.s3a.impl": OURS}
+        assert is_ours(found) and packages(found) == ["org.apache.hadoop:hadoop-aws:3.5.0"]
+
+
+def test_a_log_store_that_somebody_chose_stays() -> None:
+    chosen = {"spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"}
+    assert settings_for(S3, chosen) == {} and not is_ours(chosen) and packages(chosen)
+
+
+def test_azures_keys_are_redacted_where_spark_lists_hadoops_settings() -> None:
+    found = settings_for(AZURE, {})
+    assert packages(found) == ["org.apache.hadoop:hadoop-azure:3.5.0"] and "account[.]key" in found["spark.redaction.regex"]
+    assert "spark.redaction.regex" not in settings_for(AZURE, {"spark.redaction.regex": "mine"})
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("fs.s3a.performance.flags", "create"), ("fs.s3a.performance.flags", "mkdir, CREATE"), ("fs.s3a.performance.flags", "*"),
+    ("fs.s3a.bucket.lake.performance.flags", "create"), ("fs.s3a.create.performance", "true"),
+    ("fs.s3a.create.conditional.enabled", "false")])
+def test_settings_by_which_commits_could_replace_one_another_are_refused(key: str, value: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        settings_for(S3, {f"spark.hadoop.{key}": value})
+    assert caught.value.exit_code == 2 and key in str(caught.value)
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("fs.s3a.performance.flags", "mkdir, open"), ("fs.s3a.bucket.other.performance.flags", "create"),
+    ("fs.s3a.create.conditional.enabled", "true")])
+def test_others_do_no_harm(key: str, value: str) -> None:
+    assert settings_for(S3, {f"spark.hadoop.{key}": value})

@@ -1,0 +1,16 @@
+"""The class that keeps Delta's log on S3: what is shipped is what its source says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from etl.edges.spark.log_store import jar_path
+from tests.log_store_build import JAR, classes, shipped
+
+
+def test_the_jar_has_the_classes_of_the_source_beside_it() -> None:
+    assert shipped() == classes(), "python -m tests.log_store_build makes it anew"
+
+
+def test_the_jar_is_a_file_that_a_jvm_can_open() -> None:
+    assert jar_path() == JAR and Path(JAR).read_bytes().startswith(b"PK")

@@ -1,0 +1,77 @@
+"""What stores answer, as they were heard to, is an exit code and a key, and their words are repeated nowhere."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+
+from etl.edges.delta.failures import translate, unreachable
+from etl.edges.delta.store_failures import behind
+from etl.errors import PermissionRefused, SettingsError, TableUnreachable
+
+S3, AZURE = "s3://lake/t", "abfss://lake@acme.dfs.core.windows.net/t"
+_XML = '<?xml version="1.0"?>\n<Error><Code>{}</Code><Message>said</Message><StringToSign>AWS4-HMAC key-of-mine</StringToSign></Error>'
+_ASKED = (
+    "Kernel error -> Generic S3 error\n  \x1b[31m↳\x1b[0m Error performing GET http://h:1/lake?prefix=t in 2ms - "
+    "Server returned non-2xx status code\n  {}\n")
+REFUSED = [
+    _ASKED.format("404 Not Found") + _XML.format("XAdminUserNotFound"),
+    _ASKED.format("403 Forbidden") + _XML.format("SignatureDoesNotMatch"),
+    _ASKED.format("403 Forbidden") + _XML.format("InvalidAccessKeyId"),
+    _ASKED.format("403 Forbidden") + _XML.format("AuthorizationFailure"),
+    "Kernel error -> The operation lacked the necessary privileges to complete for path t/_delta_log/_last_checkpoint",
+    "The operation lacked valid authentication credentials\n - Server returned non-2xx status code 401 Unauthorized",
+    "Error performing PUT http://169.254.169.254/latest/api/token in 1ms - Server returned non-2xx status code\n 403 Forbidden",
+    "java.nio.file.AccessDeniedException: s3a://lake/t: getFileStatus: software.amazon.awssdk.services.s3.model.S3Exception: null "
+    "(Service: S3, Status Code: 403, Request ID: x)",
+    "org.apache.hadoop.security.AccessControlException: Permission denied: user=etl, access=WRITE",
+]
+WRONG = [
+    (_ASKED.format("404 Not Found") + _XML.format("NoSuchBucket"), "table.path"),
+    (_ASKED.format("404 Not Found") + _XML.format("ContainerNotFound"), "table.path"),
+    (_ASKED.format("400 Bad Request") + _XML.format("AuthorizationHeaderMalformed"), "table.store.region"),
+    ("HTTP error\n builder error\n URL scheme is not allowed", "table.store.endpoint"),
+    ("client error (Connect)\n received corrupt message of type InvalidContentType", "table.store.endpoint"),
+    ("Generic MicrosoftAzure error\n Invalid Access Key\n Invalid symbol 33, offset 6.", "table.store.account_key"),
+]
+PASSING = [
+    ("Error performing GET http://h:1 after 10 retries\n tcp connect error\n Connection refused (os error 111)", "Connection refused"),
+    ("dns error\n failed to lookup address information\n Name or service not known", "Name or service not known"),
+    (_ASKED.format("503 Slow Down") + _XML.format("SlowDown"), "503"), ("what nobody knows", "cannot be read"),
+]
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_whom_a_store_refuses_need_not_try_again(text: str) -> None:
+    told = unreachable(OSError(text), S3, "read")
+    assert isinstance(told, PermissionRefused) and told.exit_code == 2 and "key-of-mine" not in str(told)
+
+
+@pytest.mark.parametrize(("text", "key"), WRONG)
+def test_a_wrong_setting_is_told_by_its_key(text: str, key: str) -> None:
+    told = unreachable(OSError(text), AZURE, "written")
+    assert type(told) is SettingsError and told.where["key"] == key and "key-of-mine" not in str(told)
+
+
+@pytest.mark.parametrize(("text", "said"), PASSING)
+def test_what_may_pass_is_worth_another_run(text: str, said: str) -> None:
+    told = unreachable(OSError(text), S3, "read")
+    assert type(told) is TableUnreachable and told.exit_code == 7 and said in told.what and "key-of-mine" not in str(told)
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_a_writer_raises_in_a_store_is_told_the_same_way(text: str) -> None:
+    by_spark = Exception(f"An error occurred while calling o1.save.\n: org.apache.spark.SparkException: Job aborted.\nCaused by: {text}")
+    raised = by_spark if text.startswith(("java", "org")) else OSError(text)
+    assert isinstance(translate(raised, S3), PermissionRefused)
+
+
+def test_no_traceback_has_a_stores_words() -> None:
+    try:
+        try:
+            raise OSError(_XML.format("SignatureDoesNotMatch"))
+        except OSError as error:
+            raise unreachable(error, S3, "read") from behind(error, S3)
+    except PermissionRefused as told:
+        assert "key-of-mine" not in "".join(traceback.format_exception(told))

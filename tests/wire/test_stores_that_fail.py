@@ -1,0 +1,111 @@
+"""Commits to stores that throttle, or whose answers are lost: rows are there once, whatever was answered."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from deltalake import DeltaTable
+
+from etl.edges.delta.arrow_writer import ArrowWriter
+from etl.edges.delta.losses import read_losses, record_losses
+from etl.edges.delta.outcome import Result
+from etl.edges.delta.path import open_table
+from etl.edges.delta.writers import Destination, Load, append
+from etl.errors import TableUnreachable
+from etl.model.losses import Loss, LossReason
+from etl.model.plans import Plan
+from etl.model.security import parse_reference
+from etl.settings.store import StoreSettings, TablePath
+from tests.fakes.file_tasks import APP, LOG, Tasks, plan_of
+from tests.stores.faults import FaultyWay, Rule
+from tests.stores.servers import STORES, StoreServer
+
+ROWS = 15
+"""Of each plan."""
+
+
+class Place:
+    """A table in a store, by a way that may fail."""
+
+    def __init__(self, store: StoreServer, way: FaultyWay, name: str) -> None:
+        store.reached_by = way.port
+        said = {key: (parse_reference(value) or value) if isinstance(value, str) else value for key, value in store.settings().items()}
+        self.way, self._store = way, store
+        self.path = TablePath(store.url(name), StoreSettings.model_validate(said))
+
+    def appended(self, number: int) -> Result:
+        """Plan `number`, by files of tasks."""
+        table_id = str(self.table().metadata().id) if number > 1 else None
+        plan = plan_of(number, table_id=table_id)
+        return append(Load(ArrowWriter(), Tasks(plan)), plan, Destination(self.path, APP, known=0 if number > 1 else None)).result
+
+    def table(self) -> DeltaTable:
+        """As it is, by the way that never fails."""
+        return DeltaTable(self.path, storage_options=self._store.options())
+
+    def rows(self) -> int:
+        """All of them."""
+        return int(self.table().to_pyarrow_table(columns=["offset"]).num_rows)
+
+
+@pytest.fixture(scope="module", params=[
+    "moto", pytest.param("azurite", marks=[pytest.mark.networks, pytest.mark.skipif(shutil.which("npm") is None, reason="no npm here")]),
+    pytest.param("versitygw", marks=[pytest.mark.networks, pytest.mark.skipif(shutil.which("go") is None, reason="no Go here")])])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StoreServer, FaultyWay]]:
+    """Each of the stores, and the way to it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    with STORES[request.param](folder / "store") as store, FaultyWay(store.port, folder / "way") as way:
+        yield store, way
+
+
+@pytest.fixture
+def place(server: tuple[StoreServer, FaultyWay], unused_group: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A table that is not there yet."""
+    for variable, secret in server[0].secrets.items():
+        monkeypatch.setenv(variable, secret)
+    yield Place(*server, unused_group)
+    server[1].rules()
+
+
+@pytest.mark.parametrize("fault", ["lose", pytest.param("slow", marks=pytest.mark.networks)])
+def test_one_answer_that_is_lost_or_refused_for_now_changes_nothing(place: Place, fault: str) -> None:
+    """At the first commit, at the next one, at the files of tasks, and at a look."""
+    put = [Rule("PUT", "_delta_log/0", 1, fault)], [Rule("PUT", "part-", 1, fault), Rule("POST", "part-", 1, fault)]
+    for number, rules in enumerate((put[0], put[0], put[1]), start=1):
+        place.way.rules(*rules)
+        assert place.appended(number) is Result.APPLIED
+        assert sum(place.way.kept) >= 1 and place.rows() == number * ROWS
+    place.way.rules(Rule("GET", "_delta_log", 2, fault))
+    found = open_table(place.path)
+    assert found is not None and found.version() == 2 and place.way.kept == [2]
+
+
+@pytest.mark.networks
+def test_a_store_that_throttles_without_end_is_worth_another_run_which_finishes_the_plan(place: Place) -> None:
+    assert place.appended(1) is Result.APPLIED
+    place.way.rules(Rule("PUT", "_delta_log/0", 10_000, "slow"))
+    with pytest.raises(TableUnreachable, match="503") as caught:
+        place.appended(2)
+    assert caught.value.exit_code == 7 and caught.value.retriable and place.rows() == ROWS
+    place.way.rules()
+    assert place.appended(2) is Result.APPLIED and place.rows() == 2 * ROWS
+
+
+@pytest.mark.networks
+def test_a_commit_of_which_no_answer_ever_comes_is_found_in_the_table(place: Place) -> None:
+    assert place.appended(1) is Result.APPLIED
+    place.way.rules(Rule("PUT", "_delta_log/0", 10_000, "lose"))
+    assert place.appended(2) is Result.APPLIED and place.rows() == 2 * ROWS
+    place.way.rules()
+    assert place.appended(2) is Result.APPLIED and place.rows() == 2 * ROWS
+
+
+@pytest.mark.parametrize("fault", ["lose", pytest.param("slow", marks=pytest.mark.networks)])
+def test_losses_are_written_down_once(place: Place, fault: str) -> None:
+    plan: Plan = plan_of(1, losses=(Loss(LOG, 3, 5, LossReason.EXPIRED),))
+    place.way.rules(Rule("PUT", "_delta_log/0", 2, fault))
+    for _ in range(2):
+        record_losses(plan, app_id=APP, path=place.path)
+    assert place.way.kept == [2] and read_losses(place.path, uid=plan.uid) == plan.losses

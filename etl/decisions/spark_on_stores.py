@@ -14,6 +14,7 @@ from etl.errors import SettingsError
 from etl.settings.store import StoreKind, kind_of
 
 LOG_STORE = "spark.delta.logStore"
+_OF_ALL = f"{LOG_STORE}.class"
 OURS = "offset_range_etl.ConditionalLogStore"
 _OF_AZURE = "io.delta.storage.AzureLogStore"
 """Delta's own choice there, said so that jars are found by it."""
@@ -32,9 +33,10 @@ def settings_for(path: str, spark: Mapping[str, str]) -> dict[str, str]:
     kind = kind_of(path)
     if kind is StoreKind.S3:
         refuse_unsafe(path, {key.removeprefix("spark.hadoop."): value for key, value in spark.items() if key.startswith("spark.hadoop.")})
-        return {} if _is_chosen(spark) else {f"{LOG_STORE}.{scheme}.impl": OURS for scheme in ("s3", "s3a")}
+        return _log_of_s3(spark)
     if kind is StoreKind.AZURE:
-        own = {f"{LOG_STORE}.{scheme}.impl": _OF_AZURE for scheme in ("abfs", "abfss")} if not _is_chosen(spark) else {}
+        chosen = any(key in spark for key in (_OF_ALL, f"{LOG_STORE}.abfs.impl", f"{LOG_STORE}.abfss.impl"))
+        own = {} if chosen else {f"{LOG_STORE}.{scheme}.impl": _OF_AZURE for scheme in ("abfs", "abfss")}
         return {**own, **({} if _REDACTED in spark else {_REDACTED: _AS_SPARK_HAS_IT_AND_KEYS_OF_AZURE})}
     return {}
 
@@ -57,19 +59,23 @@ def refuse_unsafe(path: str, hadoop: Mapping[str, str | None]) -> None:
         if flags & {_CREATES_BLINDLY, "*"}:
             check = "leave `create` out of it: the other flags do no harm"
             raise SettingsError(f"{key} has the flag create: commits could replace one another", key=f"spark.hadoop.{key}", check=check)
-    for key, harm, what in (
-            ("fs.s3a.create.performance", "true", "makes files over those that are there: commits could replace one another"),
-            ("fs.s3a.create.conditional.enabled", "false", "keeps S3A from putting on a condition: commits could replace one another")):
-        if (hadoop.get(key) or "").lower() == harm:
-            raise SettingsError(f"{key} {what}", key=f"spark.hadoop.{key}", check="leave it out")
+    for name, harm, what in (
+            ("create.performance", "true", "makes files over those that are there: commits could replace one another"),
+            ("create.conditional.enabled", "false", "keeps S3A from putting on a condition: commits could replace one another")):
+        for key in (f"fs.s3a.bucket.{bucket}.{name}", f"fs.s3a.{name}"):
+            if (hadoop.get(key) or "").strip().lower() == harm:
+                raise SettingsError(f"{key} {what}", key=f"spark.hadoop.{key}", check="leave it out")
 
 
 def keys_that_matter(path: str) -> tuple[str, ...]:
     """Those of Hadoop's that `refuse_unsafe` looks at."""
-    bucket = urlsplit(path).netloc
-    return (f"fs.s3a.bucket.{bucket}.performance.flags", "fs.s3a.performance.flags", "fs.s3a.create.performance",
-            "fs.s3a.create.conditional.enabled")
+    names = ("performance.flags", "create.performance", "create.conditional.enabled")
+    return tuple(f"{of}.{name}" for of in (f"fs.s3a.bucket.{urlsplit(path).netloc}", "fs.s3a") for name in names)
 
 
-def _is_chosen(spark: Mapping[str, str]) -> bool:
-    return any(key.startswith(LOG_STORE) for key in spark)
+def _log_of_s3(spark: Mapping[str, str]) -> dict[str, str]:
+    """Ours, unless the conf chose one. What it chose for `s3` is for `s3a`, too: by that scheme Spark is told of either path."""
+    of_s3, of_s3a = f"{LOG_STORE}.s3.impl", f"{LOG_STORE}.s3a.impl"
+    if _OF_ALL in spark or of_s3a in spark:
+        return {}
+    return {of_s3a: spark[of_s3]} if of_s3 in spark else {of_s3: OURS, of_s3a: OURS}

@@ -180,7 +180,7 @@ def _decide(failure: Exception | None, plan: Plan, to: Destination) -> Outcome:
     if outcome.result is not Result.NOT_APPLIED:
         return outcome
     if plan.table_id is None and outcome.table and outcome.table.transaction_version is None:
-        raise another_table(plan, outcome.table.id, to.path) from failure
+        raise another_table(plan, outcome.table.id, to.path) from behind(failure, to.path)
     if failure is None:
         return outcome
     raise translate(failure, to.path) from behind(failure, to.path)

@@ -27,6 +27,21 @@ def test_a_log_store_that_somebody_chose_stays() -> None:
     assert settings_for(S3, chosen) == {} and not is_ours(chosen) and packages(chosen)
 
 
+def test_a_log_store_for_s3_is_the_one_that_spark_uses_which_is_told_s3a() -> None:
+    chosen = {"spark.delta.logStore.s3.impl": "io.delta.storage.S3DynamoDBLogStore"}
+    assert settings_for(S3, chosen) == {"spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"}
+
+
+@pytest.mark.parametrize("path", [S3, AZURE])
+def test_a_log_store_that_somebody_chose_for_another_scheme_chooses_none_here(path: str) -> None:
+    chosen = {"spark.delta.logStore.gs.impl": "io.delta.storage.GCSLogStore"}
+    assert settings_for(path, chosen) == settings_for(path, {})
+
+
+def test_a_log_store_that_somebody_chose_for_all_schemes_stays_alone() -> None:
+    assert settings_for(S3, {"spark.delta.logStore.class": "mine"}) == {}
+
+
 def test_azures_keys_are_redacted_where_spark_lists_hadoops_settings() -> None:
     found = settings_for(AZURE, {})
     assert packages(found) == ["org.apache.hadoop:hadoop-azure:3.5.0"] and "account[.]key" in found["spark.redaction.regex"]
@@ -36,6 +51,7 @@ def test_azures_keys_are_redacted_where_spark_lists_hadoops_settings() -> None:
 @pytest.mark.parametrize(("key", "value"), [
     ("fs.s3a.performance.flags", "create"), ("fs.s3a.performance.flags", "mkdir, CREATE"), ("fs.s3a.performance.flags", "*"),
     ("fs.s3a.bucket.lake.performance.flags", "create"), ("fs.s3a.create.performance", "true"),
+    ("fs.s3a.bucket.lake.create.performance", "true"), ("fs.s3a.bucket.lake.create.conditional.enabled", "FALSE "),
     ("fs.s3a.create.conditional.enabled", "false")])
 def test_settings_by_which_commits_could_replace_one_another_are_refused(key: str, value: str) -> None:
     with pytest.raises(SettingsError) as caught:

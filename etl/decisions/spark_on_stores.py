@@ -41,6 +41,13 @@ def settings_for(path: str, spark: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
+def without_ours(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:
+    """The settings, without our log where spark-submit was told of another: two ways to commit to one table do not keep one another out."""
+    if not is_ours(settings):
+        return dict(settings)
+    return {key: value for key, value in settings.items() if value != OURS} | _log_of_s3(submitted)
+
+
 def is_ours(settings: Mapping[str, str]) -> bool:
     """Whether a session with these settings keeps Delta's log on S3 by our class."""
     return settings.get(f"{LOG_STORE}.s3a.impl") == OURS

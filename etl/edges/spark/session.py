@@ -19,7 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from etl.decisions.file_layout import level_of
-from etl.decisions.spark_on_stores import is_ours, packages
+from etl.decisions.spark_on_stores import is_ours, packages, without_ours
 from etl.edges.machine import cores
 from etl.edges.spark.defaults_file import CLASS_PATH, JAVA_OPTIONS, settings_of_file
 from etl.edges.spark.log_store import jar_path
@@ -156,6 +156,7 @@ _LOCAL = re.compile(r"local(?:\[(\*|\d{1,6})(?:,\s*\d+)?\])?")
 
 def complete(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:
     """What to set: `settings`, and each of our defaults that neither they nor `submitted` mention."""
+    settings = without_ours(settings, submitted)
     given = {**submitted, **settings}
     master = given.get("spark.master", LOCAL_MASTER)
     defaults = {**_DEFAULTS, "spark.master": master}

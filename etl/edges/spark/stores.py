@@ -44,10 +44,9 @@ def enter_store(session: SparkSession, path: str) -> None:
 def _refuse_without_log_store(session: SparkSession, jvm: Any, path: str) -> None:
     conf = session.sparkContext.getConf()
     chosen = conf.get(f"{LOG_STORE}.s3a.impl") or conf.get(f"{LOG_STORE}.class")
-    if chosen is None:
-        _log.warning("the session was made without %s.s3a.impl: one driver and one kind of writer at a time, or commits to %s may replace "
-                     "one another", LOG_STORE, path)
     if chosen != OURS:
+        _log.warning("the session commits on S3 by %s: one driver and one kind of writer at a time, or commits to %s may "
+                     "replace one another", chosen or "Delta's default", path)
         return
     try:
         jvm.java.lang.Class.forName(OURS, True, jvm.java.lang.Thread.currentThread().getContextClassLoader())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etl.decisions.spark_on_stores import OURS, is_ours, packages, settings_for
+from etl.edges.spark.session import complete
 from etl.errors import SettingsError
 
 S3, AZURE = "s3://lake/t", "abfss://lake@acme.dfs.core.windows.net/t"
@@ -40,6 +41,15 @@ def test_a_log_store_that_somebody_chose_for_another_scheme_chooses_none_here(pa
 
 def test_a_log_store_that_somebody_chose_for_all_schemes_stays_alone() -> None:
     assert settings_for(S3, {"spark.delta.logStore.class": "mine"}) == {}
+
+
+@pytest.mark.parametrize(("submitted", "kept"), [
+    ({"spark.delta.logStore.class": "theirs"}, None), ({"spark.delta.logStore.s3a.impl": "theirs"}, "theirs"),
+    ({"spark.delta.logStore.s3.impl": "theirs"}, "theirs"), ({"spark.delta.logStore.gs.impl": "theirs"}, OURS), ({}, OURS)])
+def test_a_log_store_that_spark_submit_was_told_of_stays(submitted: dict[str, str], kept: str | None) -> None:
+    found = {**submitted, **complete({"spark.app.name": "etl", **settings_for(S3, {})}, submitted)}
+    assert found.get("spark.delta.logStore.s3a.impl") == kept and found["spark.app.name"] == "etl"
+    assert (OURS in found.values()) is ("log_store.jar" in found.get("spark.jars", "")) is (kept == OURS)
 
 
 def test_azures_keys_are_redacted_where_spark_lists_hadoops_settings() -> None:

@@ -63,7 +63,7 @@ def in_options(error: EtlError) -> EtlError:
 
 
 def _is_of_the_way_in(error: EtlError) -> bool:
-    return str(error.where.get("key", "")).startswith(("source.security", "source.listener"))
+    return any(key in f"{error.where.get('key', '')} {error.check}" for key in ("source.security", "source.listener"))
 
 
 def _with(error: EtlError, advice: str) -> EtlError:

@@ -62,7 +62,7 @@ TextOrSecret = Annotated[
 def resolve_secret(secret: SecretRef, key: str) -> str:
     """The secret itself, for whoever sends it now. Raises SettingsError that names the key, the machine and what is missing there."""
     try:
-        return os.environ[secret.name] if secret.kind == "env" else _content(secret.file)
+        return _variable(secret.name) if secret.kind == "env" else _content(secret.file)
     except (KeyError, OSError, ValueError) as error:
         what = "environment variable" if secret.kind == "env" else "file"
         named = secret.name if secret.kind == "env" else str(secret.file)
@@ -74,7 +74,12 @@ def resolve_secret(secret: SecretRef, key: str) -> str:
 
 def _told(error: Exception) -> str:
     """Without a byte of what was read."""
-    return "it is no text in UTF-8" if isinstance(error, UnicodeDecodeError) else str(getattr(error, "strerror", None) or error)
+    return "it is no text in UTF-8" if isinstance(error, UnicodeError) else str(getattr(error, "strerror", None) or error)
+
+
+def _variable(name: str) -> str:
+    os.environ[name].encode()  # what is no text is found here, and not where it would be told with what it is
+    return os.environ[name]
 
 
 def _content(file: LocalFile) -> str:

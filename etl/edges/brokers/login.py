@@ -136,7 +136,7 @@ class _Proof:
         login = self._login
         if login.mechanism.has_password:
             name, password = self._resolved("username", login.username), self._resolved("password", login.password)
-            self._secrets.append(password)
+            self._secrets += [password, *([name] if isinstance(login.username, SecretRef) else ())]
             if login.mechanism is not Mechanism.PLAIN:
                 name = name.replace("=", "=3D").replace(",", "=2C")  # RFC 5802, 5.1; the library leaves it to us
             return {"sasl_plain_username": name, "sasl_plain_password": password}
@@ -175,9 +175,10 @@ class _Proof:
             raise self._failed(error) from None
 
     def _refuse_few_iterations(self, token: bytes) -> None:
-        found = re.search(rb"(?:^|,)i=([0-9]{1,9})(?:,|$)", token)
-        if found and int(found[1]) < _LEAST_ITERATIONS:
-            what = f"whoever answers wants our password proven by {int(found[1])} rounds, and {_LEAST_ITERATIONS} are the least"
+        said = re.findall(rb"(?:^|,)i=([^,]*)", token)
+        if any(not re.fullmatch(rb"[0-9]{1,7}", each) or int(each) < _LEAST_ITERATIONS for each in said):
+            told = " and ".join(each.decode("ascii", "replace")[:20] for each in said)
+            what = f"whoever answers wants our password proven by {told} rounds, and {_LEAST_ITERATIONS} are the least"
             raise PermissionRefused(what, broker=self._address, check="that the address is the broker's, and how its users were made")
 
     def refused(self, text: str) -> PermissionRefused:

@@ -32,30 +32,26 @@ def wrap(connected: socket.socket, host: str, tls: Tls, address: str) -> ssl.SSL
     Raises TimeoutError; ConnectionBroken where the other side hangs up; SettingsError, PermissionRefused and NotKafka.
     """
     with _closing_on_failure(connected):
-        context, peer, timeout_s = _context(tls), connected.getpeername()[:2], connected.gettimeout()
+        context, timeout_s = _context(tls), connected.gettimeout()
         try:
+            peer = connected.getpeername()[:2]
             return context.wrap_socket(connected, server_hostname=host)
         except ssl.SSLCertVerificationError as error:
-            raise _untrusted(error, lambda: _names(context, peer, timeout_s), host, tls, address) from None
+            raise _untrusted(error, lambda: _names(context, peer, host, timeout_s), host, tls, address) from None
         except ssl.SSLError as error:
-            raise refused(error, address) or _no_common(error, address) from None
+            raise refused(error, address) or _no_handshake(error, address) from None
         except TimeoutError:
             raise
         except OSError as error:
             raise _no_tls(error.strerror or str(error), address) from None
 
 
-def refused(error: ssl.SSLError, address: str) -> EtlError | ConnectionBroken | None:
+def refused(error: ssl.SSLError, address: str) -> PermissionRefused | None:
     """What an error of TLS means, in a handshake or behind it; None: it says nothing of who may connect.
 
     From TLS 1.3 on a broker looks at our certificate behind the handshake: what it thinks of it comes with the first read.
     """
     reason = error.reason or ""
-    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-        return _no_tls("the other side hung up in the middle of the handshake", address)
-    if reason in _NO_TLS:
-        return NotKafka("the port does not speak TLS", broker=address,
-                        check=_PORT)
     if "ALERT" in reason and any(word in reason for word in _OF_CERTIFICATES):
         what = f"the broker does not take our certificate, or has to have one: {reason}"
         check = f"{_CERT}: a certificate of an authority that the broker trusts (ssl.truststore), not expired"
@@ -63,7 +59,12 @@ def refused(error: ssl.SSLError, address: str) -> EtlError | ConnectionBroken | 
     return None
 
 
-def _no_common(error: ssl.SSLError, address: str) -> SettingsError:
+def _no_handshake(error: ssl.SSLError, address: str) -> EtlError | ConnectionBroken:
+    """Of a handshake alone: behind it the port has spoken TLS, and the same errors are a connection that broke."""
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return _no_tls("the other side hung up in the middle of the handshake", address)
+    if (error.reason or "") in _NO_TLS:
+        return NotKafka("the port does not speak TLS", broker=address, check=_PORT)
     what = f"the broker and this machine agree on no way to encrypt: {error.reason or error}"
     check = "ssl.enabled.protocols and ssl.cipher.suites of the broker"
     return SettingsError(what, key="source.security.protocol", broker=address, check=check)
@@ -91,11 +92,14 @@ def _untrusted(
     return SettingsError(what, **place, broker=address, check=f"{_CA}: PEM, the certificate of the authority that signed the broker's")
 
 
-def _names(context: ssl.SSLContext, peer: tuple[str, int], timeout_s: float | None) -> list[str]:
-    """Those of the certificate, which is trusted but for its names. Asked for on a connection of its own, on which nothing is sent."""
+def _names(context: ssl.SSLContext, peer: tuple[str, int], host: str, timeout_s: float | None) -> list[str]:
+    """Those of the certificate, which is trusted but for its names. Asked for on a connection of its own, on which nothing is sent.
+
+    It names the same host, since one port may have a certificate for each name (SNI).
+    """
     context.check_hostname = False
     try:
-        with socket.create_connection(peer, timeout=timeout_s) as other, context.wrap_socket(other) as told:
+        with socket.create_connection(peer, timeout=timeout_s) as other, context.wrap_socket(other, server_hostname=host) as told:
             found: Any = told.getpeercert() or {}
     except OSError:
         return []

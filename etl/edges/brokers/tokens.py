@@ -49,7 +49,7 @@ class TokenSource:
         module, _, name = self._said.partition(":")
         if module == _MSK:
             return self._checked(self._called(lambda: _msk_token(name))[0])
-        return self._checked(self._called(self._function(module, name)))
+        return self._checked(self._called(self._called(lambda: self._function(module, name))))
 
     def _function(self, module: str, name: str) -> Callable[[], Any]:
         try:

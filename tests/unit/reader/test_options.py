@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import StructType
 
-from etl.errors import DataLoss, EtlError, NotYetReadable, PermissionRefused, RanOutBeforeUntil, SettingsError, TopicMissing
+from etl.errors import DataLoss, EtlError, NotKafka, NotYetReadable, PermissionRefused, RanOutBeforeUntil, SettingsError, TopicMissing
 from etl.model.logs import BrokerPartition, Extent, Isolation
 from etl.model.plans import OffsetRange
 from etl.model.security import OPEN, LocalFile, Login, Mechanism, SecretRef, Security, SecurityProtocol, Tls
@@ -281,3 +281,5 @@ def test_an_error_of_the_way_in_names_options_where_there_is_no_conf() -> None:
     told = for_options(error)
     assert (told.where, told.check) == ({"option": "sasl_password"}, "sasl_username, and security_protocol: both")
     assert for_a_pipeline(error) is error
+    unnamed = for_options(NotKafka("the port speaks TLS", broker="host:9093", check="source.security.protocol: set SSL"))
+    assert (unnamed.where, unnamed.check) == ({"broker": "host:9093"}, "security_protocol: set SSL")

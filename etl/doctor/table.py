@@ -21,7 +21,6 @@ from etl.run.transform import columns_of_tasks
 from etl.settings.policies import OnDataLoss, OnMoved, WriterName
 
 _CREATES_IF_ABSENT = {"hdfs", "abfs", "abfss", "wasb", "wasbs", "adl", "gs", "viewfs"}
-_S3 = {"s3", "s3a", "s3n"}
 _LOG_STORE = "spark.delta.logStore"
 _KEEPS_LOG = "delta.logRetentionDuration"
 _LONGEST_GAP = timedelta(days=7)
@@ -43,14 +42,12 @@ def store(name: str, findings: Findings) -> Iterator[Line]:
         return
     chosen = {**settings_for(path, spark), **chosen}
     scheme = path.partition("://")[0].lower()
-    by = next((value for key, value in chosen.items() if key in (f"{_LOG_STORE}.{scheme}.impl", f"{_LOG_STORE}.class")), None)
+    told = "s3a" if scheme == "s3" else scheme  # by which Spark is told of it
+    by = next((value for key, value in chosen.items() if key in (f"{_LOG_STORE}.{told}.impl", f"{_LOG_STORE}.class")), None)
     if by:
         yield ok(name, f"{scheme}, by {by}")
     elif scheme in _CREATES_IF_ABSENT:
         yield ok(name, f"{scheme} makes a log file only if it is absent")
-    elif scheme in _S3:
-        to_do = f"leave {_LOG_STORE}.* out of spark: then a log is taken that keeps all apart; or one driver, of one kind, at a time"
-        yield advice(name, f"{scheme}: Delta's default there keeps no two drivers apart", to_do)
     else:
         yield advice(name, f"{scheme}: not known whether it makes a log file only if it is absent", "one driver at a time until you know")
 

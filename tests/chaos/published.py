@@ -37,7 +37,8 @@ the replayed interval all are old, and inside all are old or all are new, whatev
 Rows 33 and 34 are runs that are members of their group in ZooKeeper (`ownership.mode: join`), many of them beside another consumer. What
 that one read must not be in the table: the check takes it from the topic's records. Row 33 makes hand-overs void, row 34 kills at each
 step, row 35 pauses logs, and rows 36 and 37 keep the group's offsets in Kafka and in both places, and look at them there, too. Row 38 is
-rows 33 and 34 for members of Kafka's own group, beside consumers of confluent-kafka, which have read what they have committed.
+rows 33 and 34 for members of Kafka's own group, beside consumers of confluent-kafka, which have read what they have committed. Row 39 is
+members of either whose offsets move behind the append (`hand_over: after_append`): a record may be in the table and the other one's, too.
 
 Played with {versions}.
 Played when: {days}.

@@ -12,10 +12,14 @@ handed over. A commit that is refused makes the plan void before its first fetch
 under its number. Whoever finds a plan that is neither first ends the membership that it was made with, so that no commit of it comes any
 more, and then looks whether one came: the word beside the offset is the plan's, until others commit.
 
+A plan says what others read between the table and its start. One that was not handed over said so for nobody: the one in its place goes on
+from the same position, says it again with what others read since, and starts behind all of it.
+
 Laws: no offset is in the table twice, nor in the table and in what others committed; whatever the group's offset has passed is in the
-table, or was read by others, or is in a plan that was handed over; a plan is fetched only once it was handed over; and from every state
-one quiet run, with nobody else in the group, ends with the log's end in the table or among the others' reads. It may ask a person instead
-only where nobody can tell whether a plan was handed over: the offset is beyond the plan's end, and others have committed since.
+table, or was read by others, or is in a plan that was handed over; a plan is fetched only once it was handed over; what is between the
+plans in the table is what others read, and the plans say so; and from every state one quiet run, with nobody else in the group, ends with
+the log's end in the table or among the others' reads. It may ask a person instead only where nobody can tell whether a plan was handed
+over: the offset is beyond the plan's end, and others have committed since.
 """
 
 from __future__ import annotations
@@ -46,6 +50,8 @@ class Plan(NamedTuple):
     id: int
     membership: int
     """With which its run owned the log, or others of its logs."""
+    position: int
+    """Where the one before it in the table left us. What lies between that and `start` others read, and the plan says so."""
     is_handed_over: bool = False
     is_void: bool = False
     """Its commit was refused."""
@@ -109,6 +115,12 @@ class Rules(NamedTuple):
     """A plan is stored, or takes another's place, only while its run has the pipeline's lock: the lock's node is of the same step."""
     always_anew: bool = True
     """A plan that was not handed over is never handed over later: a plan of the run that owns the log now takes its place."""
+    names_again: bool = True
+    """What a plan that was not handed over says that others read the one in its place says again: it goes on from the same position."""
+    starts_behind_named: bool = True
+    """It starts behind that, too. Else, where the offset is still as that one saw it, it takes it for one that a plan of ours forgot to
+    move, and starts at the position.
+    """
     evicts: bool = True
     """Before anybody looks whether a plan was handed over, the membership that it was made with is ended."""
     asks: bool = True
@@ -252,9 +264,11 @@ def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     """The offset of now, and what becomes of a plan that is not known to be handed over."""
     offset = s.group.offset if s.rules.read_after_claim else driver.offset
     plan, knows = s.plan, driver._replace(offset=offset)
-    start = offset if s.rules.starts_at_group else (s.applied[-1].until if s.applied else 0)
-    number = plan.number + 1 if plan and s.bit >= plan.number else plan.number if plan else 1
-    new = Plan(number, start, s.end, s.left.id, driver.membership)
+    replaced, position = plan if plan and s.bit < plan.number else None, _position(s, offset)
+    number = replaced.number if replaced else plan.number + 1 if plan else 1
+    forgets = replaced is not None and offset == replaced.start and not s.rules.starts_behind_named
+    start = offset if s.rules.starts_at_group and not forgets else position
+    new = Plan(number, start, s.end, s.left.id, driver.membership, position)
     counted = s._replace(left=s.left._replace(id=s.left.id + 1))
     if plan and s.bit < plan.number:
         if plan.is_handed_over:
@@ -271,7 +285,7 @@ def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         elif not driver.membership:
             yield f"{i} leaves {plan.number} to a run that owns the log", _ended(s, i)
             if s.group.owner is not None:  # it may own others: its plan leaves this one where it was
-                empty = Plan(number, 0, 0, s.left.id, 0)
+                empty = Plan(number, position, position, s.left.id, 0, position)
                 yield f"{i} puts one of other logs in the place of {plan.number}", _put(
                     counted, i, knows._replace(at=At.SUPERSEDE, plan=empty, old=plan))
         else:
@@ -283,6 +297,16 @@ def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         yield f"{i} plans {new.number}", _put(counted, i, knows._replace(at=At.STORE, plan=new))
     else:
         yield f"{i} has nothing to do", _ended(s, i)
+
+
+def _position(s: State, offset: int) -> int:
+    """How far the table is: behind the newest plan, or before one that another takes the place of. None: at the group's offset."""
+    plan = s.plan
+    if plan is None:
+        return offset
+    if s.bit >= plan.number:
+        return plan.until
+    return plan.position if s.rules.names_again else plan.start
 
 
 def _store(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
@@ -392,6 +416,10 @@ def broken_law(s: State) -> str | None:
     unmarked = set(range(s.plan.start, s.plan.until)) if s.plan and s.plan.is_open and s.group.offset >= s.plan.until else set()
     if lost := set(range(s.group.offset)) - s.others_read - set(ours) - promised - unmarked:
         return f"{sorted(lost)} are passed, and nobody has them"
+    said = {offset for plan in s.applied for offset in range(plan.position, plan.start)}
+    first, last = (s.applied[0].position, s.applied[-1].until) if s.applied else (0, 0)
+    if set(range(first, last)) - set(ours) != said or said - s.others_read:
+        return f"others read {sorted(s.others_read)}, and the table's plans say {sorted(said)}"
     if any(not plan.is_handed_over for plan in s.applied):
         return "a plan was fetched that was not handed over"
     return None
@@ -439,7 +467,8 @@ def explore(start: State = State()) -> tuple[int, str | None]:
         asks = any(driver.at is At.ASKS for driver in last.drivers)
         if asks:
             return None if is_untold(s) else "a quiet run asks what can be told"
-        return None if is_whole(last) and not broken_law(last) else f"quiet runs end with {last}"
+        bad = broken_law(last)
+        return None if is_whole(last) and not bad else f"quiet runs end with {bad or last}"
 
     return explored(start, steps, law)
 
@@ -447,6 +476,11 @@ def explore(start: State = State()) -> tuple[int, str | None]:
 SMALL = State(left=Left(runs=2, lost_memberships=1, others=1, lost_answers=0, end=2))
 UNANSWERED = State(left=Left(runs=2, crashes=0, losses=0, lost_memberships=1, others=1, end=2))
 """The same where a commit's answer is lost, and nobody dies."""
+_LOADED = Plan(1, 0, 1, 1, 1, 0, is_handed_over=True)
+READ_ON = State(
+    Group(offset=1, by=1, claims=1), _LOADED, bit=1, applied=(_LOADED,), end=2,
+    left=Left(runs=2, losses=0, lost_memberships=1, others=1, lost_answers=0, end=3, id=2))
+"""Behind a plan that is in the table: the next one may say what others read since, and another take its place."""
 STARTS = State(), State(is_one_step=True)
 """Offsets in Kafka, and in ZooKeeper."""
 

@@ -105,6 +105,17 @@ def test_a_member_of_kafkas_own_group_is_killed_and_refused_at_each_step_too() -
     assert {"void each time", "void, killed as it is marked, request", "asleep before its commit, static"} <= others
 
 
+def test_a_member_that_commits_behind_its_append_is_killed_and_overtaken_around_that_commit_in_both_places() -> None:
+    named = [name.removeprefix("behind the append") for name in names_of(39)]
+    assert named == [
+        *(f": {name}" for name in (
+            "killed settled", "killed stored", "killed before it writes", "killed appended", "killed moved",
+            "killed as it moves offsets, request", "killed as it moves offsets, answer", "taken", "asleep")),
+        *(f", in Kafka: {name}" for name in (
+            "killed settled", "killed stored", "killed before it writes", "killed appended", "killed moved", "killed as it commits",
+            "taken", "answer lost", "each answer lost", "asleep", "coordinator moved"))]
+
+
 def test_offsets_in_kafka_and_in_both_places_see_the_same() -> None:
     in_kafka, in_both = (names_of(row) for row in (36, 37))
     assert [name.replace("offsets in kafka: ", "offsets in dual: ") for name in in_kafka] == in_both[:len(in_kafka)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.model.handing_over import SMALL, STARTS, UNANSWERED, Rules, State, explore
+from tests.model.handing_over import READ_ON, SMALL, STARTS, UNANSWERED, Rules, State, explore
 
 
 @pytest.mark.parametrize("is_one_step", [False, True], ids=["offsets in Kafka", "offsets in ZooKeeper"])
@@ -18,6 +18,12 @@ def test_what_is_handed_over_is_loaded_once_and_nothing_that_others_read(is_one_
 
 def test_the_same_holds_where_the_answer_to_a_hand_over_is_lost() -> None:
     assert explore(UNANSWERED)[1] is None
+
+
+def test_what_others_read_before_a_plan_that_is_not_handed_over_is_read_by_nobody_again_and_said_by_the_one_in_its_place() -> None:
+    states, broken = explore(READ_ON)
+    assert broken is None, broken
+    assert states > 5_000
 
 
 @pytest.mark.long
@@ -39,3 +45,11 @@ def test_the_same_holds_with_more_of_everything(start: State) -> None:
 ], ids=str)
 def test_each_rule_keeps_a_law(without: dict[str, Any], law: str) -> None:
     assert law in (explore(SMALL._replace(rules=Rules()._replace(**without)))[1] or "")
+
+
+@pytest.mark.parametrize(("without", "law"), [
+    ({"starts_behind_named": False}, "are in the table, and others read them"),
+    ({"names_again": False}, "and the table's plans say []"),
+], ids=str)
+def test_each_rule_about_what_others_read_before_a_plan_keeps_a_law(without: dict[str, Any], law: str) -> None:
+    assert law in (explore(READ_ON._replace(rules=Rules()._replace(**without)))[1] or "")

@@ -63,7 +63,7 @@ def test_the_wheel_holds_the_package_and_nothing_of_the_repository_beside_it(whe
     with zipfile.ZipFile(wheel) as opened:
         names = set(opened.namelist())
         metadata = opened.read(f"offset_range_etl-{__version__}.dist-info/METADATA").decode()
-    modules = {str(path.relative_to(ROOT)) for ending in ("py", "json") for path in (ROOT / "etl").rglob(f"*.{ending}")}
+    modules = {str(path.relative_to(ROOT)) for ending in ("py", "json", "jar", "java") for path in (ROOT / "etl").rglob(f"*.{ending}")}
     assert {name for name in names if ".dist-info/" not in name} == modules | {"etl/py.typed"}
     assert any(name.endswith("dist-info/licenses/LICENSE") for name in names)
     assert "Requires-Dist: pyspark==4.2.0" in metadata and "Requires-Python: <3.14,>=3.11" in metadata

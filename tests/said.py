@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +32,12 @@ class Said:
 
 def said_by(*words: str) -> Said:
     """`etl` with these words."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(list(words))
+    out, err, disabled = io.StringIO(), io.StringIO(), logging.root.manager.disable
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(list(words))
+    finally:
+        logging.disable(disabled)  # Ctrl-C silences what a process logs to its end, and this one goes on
     return Said(code, out.getvalue(), err.getvalue())
 
 

@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 
 
 def test_a_jvm_that_hangs_up_on_the_accumulators_is_told_to_the_log_and_not_to_the_terminal(
-    spark: SparkSession, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str],
 ) -> None:
-    for name in ("etl", "etl.edges.spark.session"):  # what a test before this one did to the process's logging does not count
-        monkeypatch.setattr(logging.getLogger(name), "disabled", False)
-        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
-    monkeypatch.setattr(logging.root.manager, "disable", logging.NOTSET)
     server = spark.sparkContext._accumulatorServer
 
     def hang_up() -> None:

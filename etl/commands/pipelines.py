@@ -73,7 +73,8 @@ def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
             if before:
                 raise SettingsError(f"pipeline {chosen.pipeline} is retired already: {before.reason}", check="`etl pipelines list CONF`")
             refuse_unfinished(world.ledger)
-            refuse_retiring(chosen.pipeline, world.ledger.read_ledger())
+            refuse_retiring(chosen.pipeline, world.ledger.read_ledger(),
+                            lambda plan: world.offsets.committed(plan.offsets_to_hand_over, behind=plan))
             retirement = Retirement(reason, now_ms())
             world.ledger.retire(retirement)
             left = sorted(world.ledger.topics())

@@ -12,7 +12,7 @@ the group, and its plan is handed over as it is stored. The next run executes it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from etl.decisions.handing_over import as_if_alone, as_left_to_others, is_left_to_execute, is_member, of_member
@@ -96,25 +96,27 @@ def refuse_left_by(other: OtherPipeline, newest: Plan | None, committed: Mapping
     `committed`: the offsets of its group, where that is ours; by them a void plan turns out to be handed over all the same. Raises
     NeedsDecision.
     """
-    if newest is None or newest.handed_over is None or newest.number <= other.number:
-        return
-    if newest.is_void and found_out(newest, committed) is HandOverOutcome.NOT_TAKEN:
-        return
-    was = "was handed over" if newest.handed_over or newest.is_void else "may have been handed over"
-    what = f"plan {newest.number} of {name_of(other.app_id)} {was} and is not in the table: nobody else reads its ranges"
-    raise NeedsDecision(what, check="`etl run` with that pipeline's conf, which finds out and executes it; then say this again")
+    if newest and newest.number > other.number and _may_be_handed_over(newest, lambda _: committed):
+        raise _left_unread(newest, name_of(other.app_id), "is not in the table")
 
 
-def refuse_retiring(name: str, ledger: Ledger) -> None:
+def refuse_retiring(name: str, ledger: Ledger, committed: Callable[[Plan], Mapping[BrokerPartition, Committed]]) -> None:
     """Refuse to take a pipeline out of service whose newest plan was handed over, or may have been, and is not known to be in the table:
-    another pipeline of the group would begin behind it, and its ranges were nobody's. Raises NeedsDecision.
+    another pipeline of the group would begin behind it, and its ranges were nobody's. `committed`: see `refuse_left_by`; of the plan's
+    logs, asked for where that decides. Raises NeedsDecision.
     """
-    newest = ledger.newest
-    if newest is None or newest.handed_over is None or newest.is_void or ledger.applied:
-        return
-    was = "was handed over" if newest.handed_over else "may have been handed over"
-    what = f"plan {newest.number} of {name} {was}, and nobody wrote down that it is in the table: nobody else reads its ranges"
-    raise NeedsDecision(what, check="`etl run` with that pipeline's conf, which finds out and executes it; then say this again")
+    if ledger.newest and not ledger.applied and _may_be_handed_over(ledger.newest, committed):
+        raise _left_unread(ledger.newest, name, "nobody wrote down that it is in the table")
+
+
+def _may_be_handed_over(plan: Plan, committed: Callable[[Plan], Mapping[BrokerPartition, Committed]]) -> bool:
+    return plan.handed_over is not None and not (plan.is_void and found_out(plan, committed(plan)) is HandOverOutcome.NOT_TAKEN)
+
+
+def _left_unread(plan: Plan, name: str, is_known: str) -> NeedsDecision:
+    was = "was handed over" if plan.handed_over or plan.is_void else "may have been handed over"
+    what = f"plan {plan.number} of {name} {was} and {is_known}: nobody else reads its ranges"
+    return NeedsDecision(what, check="`etl run` with that pipeline's conf, which finds out and executes it; then say this again")
 
 
 def refuse_unrecorded(state: PipelineState, snapshot: Snapshot, settings: Settings) -> None:

@@ -12,7 +12,8 @@ from etl.commands.as_member import as_member
 from etl.commands.offsets_diff import sides_of
 from etl.commands.offsets_restore import from_commits
 from etl.decisions.among_members import (
-    refuse_beside_members, refuse_left_by, refuse_read_by_others, refuse_setting_theirs_back, taking_over, told_set_back,
+    refuse_beside_members, refuse_left_by, refuse_read_by_others, refuse_retiring, refuse_setting_theirs_back, taking_over,
+    told_set_back,
 )
 from etl.decisions.backfills.backfilling import Asked
 from etl.decisions.handing_over import as_left_to_others, refuse_in_the_place_of
@@ -24,6 +25,7 @@ from etl.decisions.succession import plan_taking_over
 from etl.decisions.taken import taken_from
 from etl.errors import DataLoss, NeedsDecision, OffsetMoved, Owned
 from etl.model.committed import Committed, OffsetsStorage
+from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.losses import Loss, LossReason, ReadByOthers
 from etl.model.membership import Membership, Share
@@ -408,6 +410,9 @@ def test_nor_one_whose_void_plan_has_its_word_beside_the_offsets_all_the_same() 
     with pytest.raises(NeedsDecision, match="was handed over and is not in the table: nobody else reads its ranges"):
         refuse_left_by(other, void, seen)
     refuse_left_by(other, void, {A: replace(seen[A], word="")})
+    with pytest.raises(NeedsDecision, match="was handed over and nobody wrote down that it is in the table"):
+        refuse_retiring("clicks", Ledger(newest=void), lambda _: seen)
+    refuse_retiring("clicks", Ledger(newest=void), lambda _: {A: replace(seen[A], word="")})
 
 
 @pytest.mark.parametrize(("is_void", "why"), [(True, "its hand-over was refused"), (False, "finds out whether it was handed over")])

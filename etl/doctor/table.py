@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from etl.decisions.maintenance import interval
-from etl.decisions.spark_on_stores import settings_for
+from etl.decisions.spark_on_stores import LOG_STORE, settings_for
 from etl.doctor.check import Findings, Line, advice, ok
 from etl.edges.delta.features import WRITTEN_BY_SPARK, features_of, not_by_delta_rs, refuse_expiring_ids
 from etl.edges.delta.losses import open_losses
@@ -21,7 +21,6 @@ from etl.run.transform import columns_of_tasks
 from etl.settings.policies import OnDataLoss, OnMoved, WriterName
 
 _CREATES_IF_ABSENT = {"hdfs", "abfs", "abfss", "wasb", "wasbs", "adl", "gs", "viewfs"}
-_LOG_STORE = "spark.delta.logStore"
 _KEEPS_LOG = "delta.logRetentionDuration"
 _LONGEST_GAP = timedelta(days=7)
 """The longest time between two runs that nobody should have to think about: a long weekend and a repair."""
@@ -31,7 +30,7 @@ _LITTLE_SPACE = 2**30
 def store(name: str, findings: Findings) -> Iterator[Line]:
     """Whether two writers of one version are kept apart: a log file must be made only where there is none."""
     path, spark = findings.settings.table.path, findings.settings.spark
-    chosen = {key: value for key, value in spark.items() if key.startswith(_LOG_STORE)}
+    chosen = {key: value for key, value in spark.items() if key.startswith(LOG_STORE)}
     for key, value in chosen.items():
         if value.endswith("LocalLogStore"):
             check = "leave the key out: Delta's default for a local path makes a log file only if it is absent"
@@ -43,7 +42,7 @@ def store(name: str, findings: Findings) -> Iterator[Line]:
     chosen = {**settings_for(path, spark), **chosen}
     scheme = path.partition("://")[0].lower()
     told = "s3a" if scheme == "s3" else scheme  # by which Spark is told of it
-    by = next((value for key, value in chosen.items() if key in (f"{_LOG_STORE}.{told}.impl", f"{_LOG_STORE}.class")), None)
+    by = next((value for key, value in chosen.items() if key in (f"{LOG_STORE}.{told}.impl", f"{LOG_STORE}.class")), None)
     if by:
         yield ok(name, f"{scheme}, by {by}")
     elif scheme in _CREATES_IF_ABSENT:

@@ -101,11 +101,7 @@ class KeptInZooKeeper:
         for log in logs:
             if share is not None:
                 changes.check(self._paths.owner(log), OUR_VERSION)
-            path, payload, seen = self._paths.offset(log), render_offset(offsets[log]), self._seen[log].version
-            if seen is None:
-                changes.create(path, payload)
-            else:
-                changes.write(path, payload, seen)
+            changes.put(self._paths.offset(log), render_offset(offsets[log]), self._seen[log].version)
         return changes
 
     def _read_back(self, logs: Collection[BrokerPartition], offsets: Mapping[BrokerPartition, int]) -> None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from etl.edges.brokers.broken import ConnectionBroken
 from etl.edges.brokers.connection import Connection, ImpossibleSize, hung_up, not_kafka, unanswered
 from etl.edges.brokers.login import log_in, wanted_login
+from etl.edges.brokers.sent import fresh
 from etl.errors import BrokerUnreachable, EtlError
 from etl.model.security import OPEN, Security
 from etl.protocol.generations.dialect import Dialect, Greeting, OlderBrokers
@@ -134,7 +135,7 @@ class Handshake:
         self, connection: Connection, greeting: Greeting, deadline: float, is_answer: Callable[[memoryview], bool],
     ) -> memoryview:
         try:
-            answer = connection.receive(deadline, lambda size: memoryview(bytearray(size)), max_bytes=_MAX_ANSWER_BYTES,
+            answer = connection.receive(deadline, fresh, max_bytes=_MAX_ANSWER_BYTES,
                                         least_bytes=greeting.least_answer_bytes)
         except ImpossibleSize as size:
             raise not_kafka(self._address, size.first) from None

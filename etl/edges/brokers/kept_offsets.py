@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from etl.decisions.in_parts import in_parts
 from etl.decisions.offsets_storage import is_anothers
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
@@ -114,16 +115,7 @@ class KeptOffsets:
 
     def in_commits(self, logs: Iterable[BrokerPartition], word: str) -> Iterator[Sequence[BrokerPartition]]:
         """As many at once as a coordinator takes."""
-        some, size = list[BrokerPartition](), 0
-        for log in logs:
-            cost = self.bytes_of(log, word)
-            if some and size + cost > _COMMIT_BYTES:
-                yield some
-                some, size = [], 0
-            some.append(log)
-            size += cost
-        if some:
-            yield some
+        return in_parts(logs, lambda log: self.bytes_of(log, word), _COMMIT_BYTES)
 
     def _word_of(self, metadata: str) -> str:
         """See `Committed.word`."""

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from etl.edges.brokers.broken import ConnectionBroken
 from etl.edges.brokers.connection import Connection, ImpossibleSize, not_kafka
+from etl.edges.brokers.sent import fresh
 from etl.edges.brokers.tokens import TokenSource
 from etl.errors import BrokerUnreachable, EtlError, PermissionRefused, SettingsError
 from etl.model.security import Login, Mechanism, SecretRef, Security
@@ -94,7 +95,7 @@ class _Asking:
         self._connection.send(request.frame(self._number), self._deadline)
         try:
             answer = self._connection.receive(
-                self._deadline, lambda size: memoryview(bytearray(size)), max_bytes=_MAX_ANSWER_BYTES)
+                self._deadline, fresh, max_bytes=_MAX_ANSWER_BYTES)
         except ImpossibleSize as size:
             raise not_kafka(self._connection.address, size.first) from None
         if int.from_bytes(answer[:4], "big") != self._number:

@@ -113,11 +113,7 @@ class ConsumerGroup:
     def _changes(self, plan: Plan, logs: Sequence[BrokerPartition]) -> Changes:
         changes = Changes(self._zookeeper)
         for log in logs:
-            seen, payload = plan.seen[log], render_offset(plan.positions[log])
-            if seen.version is None:
-                changes.create(self._group.offset(log), payload)
-            else:
-                changes.write(self._group.offset(log), payload, seen.version)
+            changes.put(self._group.offset(log), render_offset(plan.positions[log]), plan.seen[log].version)
         return changes
 
     def _judged(self, plan: Plan, logs: Sequence[BrokerPartition], outcome: Outcome) -> dict[BrokerPartition, Committed]:

@@ -61,6 +61,13 @@ class Changes:
         """Compare-and-set on the znode's version."""
         self.request.operations.append(SetData(self._chroot + path, payload, version))
 
+    def put(self, path: str, payload: bytes, version: int | None) -> None:
+        """One or the other: `version` None, where there was no such znode."""
+        if version is None:
+            self.create(path, payload)
+        else:
+            self.write(path, payload, version)
+
     def delete(self, path: str, version: int) -> None:
         """The same, to delete it."""
         self.request.operations.append(Delete(self._chroot + path, version))

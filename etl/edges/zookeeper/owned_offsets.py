@@ -35,7 +35,7 @@ class OwnedOffsets:
         would have left it taken for ours: others who read just as far by one write leave it so, too. Raises PermissionRefused.
         """
         ensure_each(self._zookeeper, {self._paths.offsets_of(log.topic) for log in logs})
-        refused, unsure = self._refused(plan, [list(some) for some in in_requests(logs, self._cost)])
+        refused, unsure = self._refused(plan, list(in_requests(logs, self._cost)))
         left, still_unsure = self._refused(plan, [[log] for log in refused])  # of a request nothing is done, because of one of them
         maybe = {*unsure, *still_unsure}.intersection(left)
         found = self._group.committed(maybe) if maybe else {}
@@ -50,12 +50,8 @@ class OwnedOffsets:
     def _changes(self, plan: Plan, logs: Sequence[BrokerPartition]) -> Changes:
         changes = Changes(self._zookeeper)
         for log in logs:
-            seen, payload = plan.seen[log], render_offset(plan.positions[log])
             changes.check(self._paths.owner(log), OUR_VERSION)
-            if seen.version is None:
-                changes.create(self._paths.offset(log), payload)
-            else:
-                changes.write(self._paths.offset(log), payload, seen.version)
+            changes.put(self._paths.offset(log), render_offset(plan.positions[log]), plan.seen[log].version)
         return changes
 
     def _cost(self, log: BrokerPartition) -> int:

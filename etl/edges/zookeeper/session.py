@@ -25,6 +25,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry, RetryFailedError
 
+from etl.decisions.in_parts import in_parts
 from etl.edges.zookeeper.multi_read import FEWEST, Znode, knows_multi_read, read_each, read_together
 from etl.errors import PermissionRefused, SessionLost, ZooKeeperUnreachable
 
@@ -45,17 +46,8 @@ _OVERTAKEN = (*_CHANGED, RolledBackError, RuntimeInconsistency)
 
 
 def in_requests(wanted: Iterable[T], cost: Callable[[T], int]) -> Iterator[list[T]]:
-    """Cut what is wanted into requests that fit, in its order; `cost` gives the bytes of one."""
-    some: list[T] = []
-    size = 0
-    for one in wanted:
-        if some and size + cost(one) > NODE_MAX_BYTES:
-            yield some
-            some, size = [], 0
-        some.append(one)
-        size += cost(one)
-    if some:
-        yield some
+    """What is wanted in requests that fit, in its order; `cost` gives the bytes of one."""
+    return in_parts(wanted, cost, NODE_MAX_BYTES)
 
 
 class ZooKeeper:

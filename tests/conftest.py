@@ -18,7 +18,7 @@ from etl.edges.spark.session import build_session
 from etl.embedded.cluster import Cluster
 from etl.embedded.jars import store_jars
 from etl.embedded.spark import set_spark_environment, spark_settings
-from tests.units_of_work import unit_of
+from tests.units_of_work import by_units, unit_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,13 +47,7 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """`--dist=loadfile`, but for the tests that share a release's servers: workers take units in the order of their first tests."""
-    if config.getoption("dist") != "loadfile":
-        return None
-    from xdist.scheduler import LoadFileScheduling
-
-    scheduling = LoadFileScheduling(config, log)
-    scheduling._split_scope = unit_of
-    return scheduling
+    return by_units(config, log, "loadfile", unit_of)
 
 
 class TopicFactory(Protocol):

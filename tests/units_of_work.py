@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from etl.embedded.releases import RELEASES
 
@@ -14,3 +18,14 @@ def unit_of(test: str) -> str:
     file, _, named = test.partition("::")
     release = _RELEASE.search(named.partition("[")[2]) if file.startswith("tests/brokers/") else None
     return f"tests/brokers on {release[1]}" if release else file
+
+
+def by_units(config: pytest.Config, log: Any, dist: str, unit: Callable[[str], str]) -> Any:
+    """xdist's scheduler under that `--dist`: what is of one unit comes to one worker; None: xdist's own, under another one."""
+    if config.getoption("dist") != dist:
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    scheduling = LoadScopeScheduling(config, log)
+    scheduling._split_scope = unit
+    return scheduling

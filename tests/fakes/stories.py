@@ -116,6 +116,17 @@ def crash_at_moment(number: int) -> At:
     return at
 
 
+def once(step: str, when: When, do: Callable[[], object]) -> At:
+    """Do this the first time that the change is reached."""
+    left = [do]
+
+    def at(reached: str, side: When) -> None:
+        if (reached, side) == (step, when) and left:
+            left.pop()()
+
+    return at
+
+
 def grow(outside: Outside, *more: int) -> None:
     for found, count in zip(list(outside.logs.values())[:3], more, strict=True):
         found.grow(count)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from xdist.scheduler import LoadScopeScheduling
 
 from tests.brokers.stage import JafkaStage, KafkaStage
 from tests.groups.kinds import BY_JAVA, BY_LIBRDKAFKA, OLD, Kind
 from tests.groups.shared import Shared, sharing
+from tests.units_of_work import by_units
 
 _KIND = re.compile(rf"[\[-]({'|'.join(re.escape(kind.name) for kind in (*OLD, *BY_JAVA, *BY_LIBRDKAFKA))})[ \]]")
 
@@ -28,11 +28,7 @@ def servers_of(nodeid: str) -> str:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Under `--dist=loadgroup` whatever is tried in one kind of group comes to one worker, which has its servers."""
-    if config.getvalue("dist") != "loadgroup":
-        return None
-    scheduler = LoadScopeScheduling(config, log)
-    scheduler._split_scope = servers_of
-    return scheduler
+    return by_units(config, log, "loadgroup", servers_of)
 
 
 @pytest.fixture(scope="module")

@@ -70,9 +70,8 @@ def one_of_ours_is_read_by_another(shared: Shared) -> None:
     assert wait_until(lambda: len(shared.read) + shared.count() > others, WITHIN_S), "more than there is in the logs that were never ours"
 
 
-@in_those_that_let_go
-def test_a_consumer_that_comes_amid_our_work_reads_the_same_and_the_run_ends_well_and_says_so(behind: Make) -> None:
-    shared = behind()
+def a_run_is_overtaken(shared: Shared) -> None:
+    """Amid its work another member reads what it reads; it ends well and says so."""
     shared.enter("a")
     with shared.held_at("fetched") as run:
         shared.has("a", HALF)
@@ -80,6 +79,12 @@ def test_a_consumer_that_comes_amid_our_work_reads_the_same_and_the_run_ends_wel
         run.goes_on("fetched")
         said = run.wait()
     assert said.code == 0 and "taken by another member" in said.outcomes, said.err + said.out
+
+
+@in_those_that_let_go
+def test_a_consumer_that_comes_amid_our_work_reads_the_same_and_the_run_ends_well_and_says_so(behind: Make) -> None:
+    shared = behind()
+    a_run_is_overtaken(shared)
     doctor = shared.pipeline.door("doctor")
     assert doctor.code == 0, doctor.out + doctor.err
     shared.send(8)
@@ -108,13 +113,7 @@ def test_where_the_group_waits_nobody_reads_what_we_read_and_the_commit_is_taken
 @in_one_that_waits
 def test_longer_than_the_rebalance_timeout_nobody_waits_and_the_run_ends_well_and_says_so(behind: Make) -> None:
     shared = behind(rebalance_timeout_s=5)
-    shared.enter("a")
-    with shared.held_at("fetched") as run:
-        shared.has("a", HALF)
-        one_of_ours_is_read_by_another(shared)
-        run.goes_on("fetched")
-        said = run.wait()
-    assert said.code == 0 and "taken by another member" in said.outcomes, said.err + said.out
+    a_run_is_overtaken(shared)
     assert shared.end_behind_append()
 
 

@@ -102,11 +102,15 @@ def test_an_end_behind_the_handshake_says_nothing_of_the_port() -> None:
 
 
 def test_a_connection_that_is_reset_before_the_handshake_broke(signed: tuple[Authority, Certificate]) -> None:
+    is_connected = threading.Event()
+
     def reset(connection: socket.socket) -> None:
+        is_connected.wait(5)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     with listening(reset) as port:
         connected = socket.create_connection(("127.0.0.1", port), timeout=5)
+        is_connected.set()
         waiting = select.poll()
         waiting.register(connected, 0)
         assert waiting.poll(5000)  # POLLERR, POLLHUP

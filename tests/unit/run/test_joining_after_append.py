@@ -25,7 +25,9 @@ from etl.settings.sections import Settings
 from tests.fakes import fake_ledger
 from tests.fakes.members import FakeMember, Others, member_with
 from tests.fakes.outside import Outside
-from tests.fakes.stories import LOGS, At, accept, crash_at, crash_at_moment, grow, new_report, outcomes, outside_of, set_to, settings_of
+from tests.fakes.stories import (
+    LOGS, At, accept, crash_at, crash_at_moment, grow, new_report, once, outcomes, outside_of, set_to, settings_of,
+)
 from tests.fakes.world import Crash, FakeWorld, When
 
 A, B, C = LOGS
@@ -55,16 +57,6 @@ def run(
     report, settings = new_report(), settings or member_of(outside.offsets_in)
     ingest(FakeWorld(outside, settings, at, member=member_with(*shares, made=made)), settings, report)
     return report
-
-
-def once(step: str, when: When, do: Callable[[], object]) -> At:
-    left = [do]
-
-    def at(reached: str, side: When) -> None:
-        if (reached, side) == (step, when) and left:
-            left.pop()()
-
-    return at
 
 
 def offset_of(outside: Outside, log: BrokerPartition) -> int:

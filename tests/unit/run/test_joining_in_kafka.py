@@ -29,7 +29,7 @@ from tests.fakes import fake_ledger
 from tests.fakes.members import FakeMember, Others, member_with
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
-    LOGS, At, accept, crash_at, crash_at_moment, grow, new_report, outcomes, outside_of, set_to, settings_of,
+    LOGS, At, accept, crash_at, crash_at_moment, grow, new_report, once, outcomes, outside_of, set_to, settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
 
@@ -59,16 +59,6 @@ def run(
     report = new_report()
     ingest(FakeWorld(outside, settings, at, member=member_with(*shares, made=made)), settings, report)
     return report
-
-
-def once(step: str, when: When, do: Callable[[], object]) -> At:
-    left = [do]
-
-    def at(reached: str, side: When) -> None:
-        if (reached, side) == (step, when) and left:
-            left.pop()()
-
-    return at
 
 
 def refuse_broken(outside: Outside, others: Others) -> None:

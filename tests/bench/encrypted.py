@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -77,19 +78,22 @@ def answer_for_ever(port_file: str, cert: str, key: str) -> None:
     part = Path(f"{port_file}.part")
     part.write_text(" ".join(str(one.getsockname()[1]) for one in listening))
     part.rename(port_file)
-    import threading
-
     for one, wrap in zip(listening, (lambda plain: plain, lambda plain: context.wrap_socket(plain, server_side=True)), strict=True):
         threading.Thread(target=_accept, args=(one, wrap, broker, batches), daemon=True).start()
     sys.stdin.read()
 
 
 def _accept(listening: socket.socket, wrap: Callable[[socket.socket], socket.socket], broker: FakeBroker, batches: Sequence[bytes]) -> None:
+    """Side by side: a task keeps its connection for the next one, who must not wait behind it."""
     while True:
         connection, _ = listening.accept()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with contextlib.suppress(EOFError, OSError), wrap(connection) as entered:
-            _serve(entered, broker, batches)
+        threading.Thread(target=_enter, args=(connection, wrap, broker, batches), daemon=True).start()
+
+
+def _enter(connection: socket.socket, wrap: Callable[[socket.socket], socket.socket], broker: FakeBroker, batches: Sequence[bytes]) -> None:
+    with contextlib.suppress(EOFError, OSError), wrap(connection) as entered:
+        _serve(entered, broker, batches)
 
 
 def _serve(connection: socket.socket, broker: FakeBroker, batches: Sequence[bytes]) -> None:

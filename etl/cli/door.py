@@ -53,6 +53,10 @@ def _exit_code(words: list[str], *, wants_json: bool) -> int:
     except Unshown as error:
         is_closed = isinstance(error.refused, BrokenPipeError)
         return _NOBODY_READS if is_closed else tell(unwritable(error.refused), wants_json=False)
+    except SystemExit as error:  # none of ours: what ends the process in the middle of a command must not look like one that is done
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"the process was ended in the middle of the command (sys.exit, with {error.code!r}, at {place.filename}:{place.lineno})"
+        return tell(EtlError(what, check="who calls sys.exit there; nothing is lost, the next run goes on from what is stored"), wants_json)
     except Exception as error:  # nobody above catches it: a bug of ours, with all that is needed to report it
         lines = json_lines()
         if lines:

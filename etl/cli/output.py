@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -110,10 +111,13 @@ class Unshown(Exception):
 
 
 class Output:
-    """Standard output. Its first failure is kept, no library that prints sees it, and what is printed after it is dropped."""
+    """Standard output. Its first failure is kept, no library that prints sees it, and what is printed after it is dropped.
+
+    It is the command's: what a function of the user's prints in a thread of its own goes to standard error, for programs read `--json`.
+    """
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self._stream, self._thread = stream, threading.current_thread()
         self.refused: OSError | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -121,6 +125,8 @@ class Output:
 
     def write(self, text: str) -> int:
         """As of any stream."""
+        if threading.current_thread() is not self._thread:
+            return sys.stderr.write(text)
         self._try(lambda: self._stream.write(text))
         return len(text)
 

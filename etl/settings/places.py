@@ -61,10 +61,24 @@ def check_place(path: str) -> str:
         raise ValueError("it begins with ~, which only a shell knows; write the folder out")
     if _ONE_SLASH.match(path) or (is_url(path) and not _URL.match(path)):
         raise ValueError("it is no URL: those are SCHEME://PLACE")
-    if "\\" in path and not is_url(path):
+    if is_url(path):
+        _check_url(path)
+    elif "\\" in path:
         raise ValueError("it holds a backslash, which delta-rs takes for a slash, and Spark does not")
     if path.startswith("memory:"):
         raise ValueError("it is a store that is gone with the process")
     if path.startswith("file:") and not re.match("file:/(?!/)|file:///", path):
         raise ValueError("it names no folder of this machine: file:///FOLDER does, or the folder alone")
     return path
+
+
+def _check_url(path: str) -> None:
+    """What the engines read otherwise of each other would be two places: rows would lie where nobody looks for them."""
+    scheme, _, rest = path.partition("://")
+    if scheme != scheme.lower():
+        raise ValueError(f"its scheme is in capitals, which one of the engines does not know; write {scheme.lower()}://")
+    odd = re.search(r"[%?#\\]", rest)
+    if odd:
+        raise ValueError(f"it holds {odd[0]}, by which delta-rs finds another place in a store than Spark")
+    if any(part in ("", ".", "..") for part in rest.rstrip("/").split("/")[1:]):
+        raise ValueError("it holds //, . or .. as a part, which a store may take for a name and an engine does not")

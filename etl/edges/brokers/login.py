@@ -46,7 +46,7 @@ def log_in(connection: Connection, security: Security, host: str, client_id: str
         answer = asking.ask(spoken.mechanism(security.login.mechanism.value))
         if not answer.is_taken:
             raise _not_taken(answer, security.login, connection.address)
-        proof = _Proof(security.login, host, connection.address)
+        proof = _Proof(security.login, host, connection.address, deadline)
         while not proof.is_done:
             said = asking.ask(spoken.token(proof.next()))
             if said.refusal is not None:
@@ -114,8 +114,8 @@ def _not_taken(answer: MechanismAnswer, login: Login, address: str) -> SettingsE
 class _Proof:
     """The mechanism's bytes, made and read. What it fails with is told without any of the secrets that it was given."""
 
-    def __init__(self, login: Login, host: str, address: str) -> None:
-        self._login, self._address = login, address
+    def __init__(self, login: Login, host: str, address: str, deadline: float) -> None:
+        self._login, self._address, self._deadline = login, address, deadline
         self._secrets: list[str] = []
         self._mechanism = self._made(host)
 
@@ -142,7 +142,7 @@ class _Proof:
                 name = name.replace("=", "=3D").replace(",", "=2C")  # RFC 5802, 5.1; the library leaves it to us
             return {"sasl_plain_username": name, "sasl_plain_password": password}
         if login.mechanism is Mechanism.OAUTHBEARER:
-            source = TokenSource(login.token, self._address)
+            source = TokenSource(login.token, self._address, self._deadline)
             self._secrets = source.given
             return {"sasl_oauth_token_provider": source.provider()}
         return {"sasl_kerberos_service_name": login.service}

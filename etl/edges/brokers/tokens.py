@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from etl.errors import BrokerUnreachable, EtlError, SettingsError
+from etl.edges.brokers.token_function import called_until
+from etl.errors import SettingsError
 from etl.model.security import SecretRef
 from etl.settings.secrets import resolve_secret
 
@@ -21,10 +20,10 @@ _MSK = "aws-msk"
 
 
 class TokenSource:
-    """One token, for one connection. `given` holds it once it was asked for."""
+    """One token, for one connection. `given` holds it once it was asked for. `deadline`: a `time.monotonic` moment."""
 
-    def __init__(self, said: str | SecretRef | None, address: str) -> None:
-        self._said, self._address = said or "", address
+    def __init__(self, said: str | SecretRef | None, address: str, deadline: float) -> None:
+        self._said, self._address, self._deadline = said or "", address, deadline
         self.given: list[str] = []
 
     def provider(self) -> Any:
@@ -63,14 +62,7 @@ class TokenSource:
         return found  # type: ignore[no-any-return]
 
     def _called(self, function: Callable[[], Any]) -> Any:
-        try:
-            return function()
-        except EtlError:
-            raise
-        except Exception as error:  # anything: it is the user's. Its text may hold what it was given.
-            frame = traceback.extract_tb(sys.exc_info()[2])[-1]
-            what = f"{self._said} raised {type(error).__name__} at {os.path.basename(frame.filename)}:{frame.lineno}, and gave no token"
-            raise BrokerUnreachable(what, key=KEY, broker=self._address, check="that function, and whom it asks") from None
+        return called_until(function, self._deadline, name=str(self._said), key=KEY, address=self._address)
 
     def _checked(self, found: Any) -> tuple[str, Mapping[str, str]]:
         token, extensions = found if isinstance(found, tuple) and len(found) == 2 else (found, {})

@@ -8,6 +8,7 @@ import io
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -141,3 +142,30 @@ def test_lines_are_json_again_behind_a_command_inside_another_one(capsys: pytest
             say("outer")
     said = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
     assert said == ["inner", "outer", "inner", "outer"]
+
+
+@pytest.mark.parametrize("code", [0, None, 3])
+def test_who_ends_the_process_in_the_middle_of_a_command_does_not_make_it_done(
+    code: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:
+    def ends(**_: object) -> None:
+        sys.exit(code)
+
+    monkeypatch.setattr(door, "app", ends)
+    assert main(["run"]) == 1
+    assert f"sys.exit, with {code!r}, at {__file__}" in capsys.readouterr().err
+
+
+def test_what_another_thread_prints_is_not_the_commands_document(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:
+    def printing(**_: object) -> None:
+        beside = threading.Thread(target=lambda: print("TOKEN IS x"))
+        beside.start()
+        beside.join()
+        show(True, {"a": 1}, lambda: None)
+
+    monkeypatch.setattr(door, "app", printing)
+    assert main(["run", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"a": 1} and "TOKEN IS x" in err

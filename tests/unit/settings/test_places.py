@@ -20,12 +20,17 @@ def test_an_object_stores_url_is_the_same_place_with_a_slash_at_its_end() -> Non
 @pytest.mark.parametrize("path", [
     " s3://bucket/clicks", "s3://bucket/clicks ", "/a\0b", "~/clicks", "s3:/bucket/clicks", "dbfs:/clicks", "file:clicks",
     "file://host/clicks", "://clicks", "a b://clicks", "memory:///clicks", "/a\\b/clicks", "/a\tb", "/a\nb",
+    "S3://bucket/clicks", "s3://bucket/a%20b", "s3://bucket/a?b", "s3://bucket/a#b", "s3://bucket/a\\b",
+    "abfss://c@a.dfs.core.windows.net/a%b", "s3://bucket//clicks", "s3://bucket/a/../b", "hdfs://host:9000/./a", "s3://bucket/a//b/",
 ])
 def test_what_would_be_taken_for_another_place_than_was_meant_is_refused(path: str) -> None:
     with pytest.raises(ValueError):
         check_place(path)
 
 
-@pytest.mark.parametrize("path", ["clicks", "/a b", "a:b/c", "s3://bucket/clicks", "file:///clicks", "file:/clicks", "x/s3:/y", "50%"])
+@pytest.mark.parametrize("path", [
+    "clicks", "/a b", "a:b/c", "s3://bucket/clicks", "file:///clicks", "file:/clicks", "x/s3:/y", "50%", "s3://bucket",
+    "s3://bucket/a b/c-d_e=f/", "s3://bucket/ü", "hdfs://host:9000/a", "abfss://c@a.dfs.core.windows.net/a",
+])
 def test_what_can_only_be_meant_in_one_way_is_taken(path: str) -> None:
     assert check_place(path) == path

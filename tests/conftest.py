@@ -64,7 +64,7 @@ def small_session(warehouse: Path, *, for_path: str | None = None) -> Iterator[S
         "spark.sql.warehouse.dir": str(warehouse), "spark.log.level": "ERROR", "spark.sql.shuffle.partitions": "1",
         "spark.databricks.delta.snapshotPartitions": "1", "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         # what pays on large data only
-        "spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark.sql.adaptive.enabled": "false",
     }
     wanted = settings_for(for_path, {}) if for_path else {}
     jars = [*store_jars(packages(wanted)), *([jar_path()] if is_ours(wanted) else [])]

@@ -40,9 +40,10 @@ test: ## lint beside every test that is not marked long: unit, wire, spark, brok
 gate: setup
 	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 
-# What tests on other releases need is fetched and compiled once, while those run that need none of it.
+# What tests on other releases and on stores need is fetched and compiled once, while those run that need none of it.
 gate-releases: setup
 	@$(BIN)/python -m tests.brokers.compiling
+	@$(BIN)/python -m tests.stores.servers
 
 unit: setup ## the tests that need neither Spark nor servers
 	@$(BIN)/python -m pytest tests/unit tests/wire

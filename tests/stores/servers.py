@@ -1,6 +1,7 @@
 """Servers of stores on this machine, each with a bucket or container that is there, and what a conf says of them.
 
 None is a cloud: moto looks at no credentials, versitygw does, Azurite has no hierarchical namespace.
+`python -m tests.stores.servers` fetches what the gate has of them.
 """
 
 from __future__ import annotations
@@ -233,3 +234,8 @@ def _installed(name: str, command: Any) -> Path:
             subprocess.run(command(), cwd=folder, env={**os.environ, "GOBIN": str(folder)}, check=True, stdout=subprocess.DEVNULL)
             (folder / "installed").touch()
     return folder
+
+
+if __name__ == "__main__":  # what `make test` needs of it, beside its first tests
+    if shutil.which("npm"):
+        azurite()

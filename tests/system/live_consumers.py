@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from confluent_kafka import Consumer
 from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.structs import OffsetAndMetadata
@@ -15,18 +16,24 @@ from tests.system.driving import Pipeline
 
 
 @contextlib.contextmanager
-def consuming(pipeline: Pipeline, group: str, *, partitions: int) -> Iterator[KafkaConsumer]:
-    """A member of `group` called `somebody` that has all `partitions` of the pipeline's topic, until the context ends.
+def consuming(pipeline: Pipeline, group: str, *, partitions: int) -> Iterator[None]:
+    """A member of `group` called `somebody` has all `partitions` of the pipeline's topic, until the context ends.
 
-    A poll that ends before the group let its member in begins anew, and the broker waits 3 s for more members of a new
-    group: a short poll may never get in on a slow machine. A member that joined before it knew the topic's partitions
-    gets none, and joins again when it looks at the topics next, which by default is five minutes later.
+    It is librdkafka's, which joins and stays behind what is asked of it: kafka-python's gets in while a poll waits for records, which
+    takes the poll's whole time where there are none.
     """
-    with contextlib.closing(KafkaConsumer(
-            pipeline.topic, bootstrap_servers=pipeline.cluster.bootstrap, group_id=group, client_id="somebody", enable_auto_commit=False,
-            session_timeout_ms=120_000, metadata_max_age_ms=2_000)) as consumer:
-        assert wait_until(lambda: consumer.poll(timeout_ms=10_000) is not None and len(consumer.assignment()) == partitions, 180)
-        yield consumer
+    consumer = Consumer({
+        "bootstrap.servers": pipeline.cluster.bootstrap, "group.id": group, "client.id": "somebody", "enable.auto.commit": False,
+        "session.timeout.ms": 120_000})
+
+    def has_all() -> bool:
+        consumer.poll(0.05)
+        return len(consumer.assignment()) == partitions
+
+    with contextlib.closing(consumer):
+        consumer.subscribe([pipeline.topic])
+        assert wait_until(has_all, 180)
+        yield
 
 
 def offsets_of(pipeline: Pipeline, group: str) -> dict[int, tuple[int, str]]:

@@ -11,6 +11,8 @@ from kafka import KafkaProducer
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
+from etl.commands import first_conf
+from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.cluster import Cluster
 from etl.report.metrics import PREFIX
 from etl.settings.schema import SCHEMA_FILE, conf_schema
@@ -92,7 +94,8 @@ def test_brokers_may_be_named_with_a_ledger_of_ones_own_elsewhere(
 
 
 def test_what_the_servers_do_not_know_is_refused_with_what_they_know_and_nothing_is_written(
-        cluster: Cluster, filled: str, tmp_path: Path) -> None:
+        cluster: Cluster, filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_conf, "ZooKeeper", lambda connect, **_: ZooKeeper(connect, connect_timeout_s=2))  # and not ten seconds
     servers, _, chroot = cluster.zookeeper_connect.partition("/")
     here = ("--zookeeper", cluster.zookeeper_connect)
     wrong: list[tuple[tuple[str, ...], int, str]] = [

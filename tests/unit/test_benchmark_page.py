@@ -44,7 +44,9 @@ def test_reading_through_tls_has_its_share_of_what_pythons_own_ssl_moves() -> No
     def one(kind: str, is_encrypted: bool, mib_s: float) -> dict[str, Any]:
         return {"part": "encrypted", "kind": kind, "is_encrypted": is_encrypted, "mib_s": mib_s, "mib": 1024.0, "cpu_s": 2.0}
 
-    page = page_of(one("bytes", False, 3000), one("bytes", True, 1000), one("fetches", False, 2000), one("fetches", True, 600))
+    results = [one("bytes", False, 3000), one("bytes", True, 1000), one("fetches", False, 2000), one("fetches", True, 600)]
+    assert "| bytes | 3,000 | 2.00 |  |  |  |" in page_of(*results[:1]), "the page is written behind each result"
+    page = page_of(*results)
     assert "| bytes | 3,000 | 2.00 | 1,000 | 2.00 | 1.00 |" in page and "| fetches | 2,000 | 2.00 | 600 | 2.00 | 0.60 |" in page
 
 

@@ -133,8 +133,9 @@ def _encrypted(results: Sequence[Result]) -> Iterator[str]:
     bare = _of(results, kind="bytes", is_encrypted=True)
     for kind in dict.fromkeys(one["kind"] for one in results):
         plain, tls = (_of(results, kind=kind, is_encrypted=is_encrypted) for is_encrypted in (False, True))
-        figures = [figure for own in (plain, tls) for figure in (f"{median(own, speed):,.0f}", f"{median(own, _cpu_of_gib):.2f}")]
-        yield row(kind, *figures, f"{median(tls, speed) / median(bare, speed):.2f}")
+        figures = [figure for own in (plain, tls)
+                   for figure in (f"{median(own, speed):,.0f}" if own else MISSING, seconds(own, _cpu_of_gib))]
+        yield row(kind, *figures, ratio(tls, bare, speed))
 
 
 def _cpu_of_gib(one: Result) -> float:

@@ -18,6 +18,7 @@ from etl.embedded.cluster import Cluster
 from tests.conftest import TopicFactory
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
+from tests.fakes.worker_here import WorkerHere
 from tests.system.driving import WITHOUT_SPARK, Pipeline
 
 # Without `site`, .pth files are not read, and through such a file an editable install puts this package on the path.
@@ -56,16 +57,22 @@ def zookeeper(connect: str) -> Iterator[ZooKeeper]:
         yield session
 
 
+@pytest.fixture(autouse=True)
+def without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the test is marked so. Its rows are then made in this process."""
+    is_marked = request.node.get_closest_marker("without_spark") is not None
+    if is_marked:
+        monkeypatch.setattr("etl.run.rows.cores", lambda: 1)
+        monkeypatch.setattr("etl.reader.worker_pool.Worker", WorkerHere)
+    return is_marked
+
+
 @pytest.fixture
 def make_pipeline(
-    cluster: Cluster, topic: TopicFactory, unused_group: str, tmp_path: Path, request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: Cluster, topic: TopicFactory, unused_group: str, tmp_path: Path, without_spark: bool,
 ) -> Callable[..., Pipeline]:
     """`make_pipeline(partitions=4, source={...})`: a pipeline on a new topic, with its own group and folder."""
-    alone = request.node.get_closest_marker("without_spark") is not None
-    everywhere = WITHOUT_SPARK if alone else {}
-    if alone:  # as on a machine of one core: a second process takes a second to load what it needs, and finds nothing to do
-        monkeypatch.setattr("etl.run.rows.cores", lambda: 1)
+    everywhere = WITHOUT_SPARK if without_spark else {}
 
     def make(*, partitions: int = 4, config: dict[str, str] | None = None, **settings: Any) -> Pipeline:
         return Pipeline(cluster, tmp_path, topic(partitions, config=config), unused_group, settings, everywhere=everywhere)

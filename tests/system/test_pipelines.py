@@ -18,6 +18,8 @@ from etl.settings.loader import load_settings
 from tests.said import refused
 from tests.system.driving import Before, Pipeline
 
+pytestmark = pytest.mark.without_spark
+
 
 def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_retired(pipeline: Pipeline, tmp_path: Path) -> None:
     pipeline.produce(80)

@@ -150,6 +150,7 @@ def test_a_row_that_never_came_is_named_and_nobody_else_is_blamed(pipeline: Pipe
     assert "1 missing (first: 7): 1 never came into the table" in proof.err
 
 
+@pytest.mark.without_spark
 def test_rows_that_somebody_deleted_are_told_from_one_that_never_came_until_an_operator_accepts_the_loss(pipeline: Pipeline) -> None:
     pipeline.produce(400)
     pipeline.ran()
@@ -230,6 +231,7 @@ def test_doubled_rows_stay_wrong_whatever_an_operator_accepted(pipeline: Pipelin
     assert (proof.code, sum(log["double_rows"] for log in proof.document["logs"]), proof.document["missing"]) == (5, 2, 0)
 
 
+@pytest.mark.without_spark
 def test_a_lost_table_and_an_old_copy_of_it_are_refused_by_every_door_in_the_words_of_a_run(pipeline: Pipeline) -> None:
     copy = pipeline.folder / "copy"
     for turn in range(2):
@@ -297,6 +299,7 @@ def test_rows_that_an_operator_copied_into_another_table_are_no_surprise_after_t
     assert pipeline.door("verify").code == 5
 
 
+@pytest.mark.without_spark
 def test_an_update_of_somebody_elses_is_reported_as_a_run_reports_it_until_it_is_acknowledged(pipeline: Pipeline) -> None:
     pipeline.produce(40)
     pipeline.ran()
@@ -309,6 +312,7 @@ def test_an_update_of_somebody_elses_is_reported_as_a_run_reports_it_until_it_is
     assert pipeline.door("verify").code == 0
 
 
+@pytest.mark.without_spark
 def test_a_table_with_somebodys_rows_made_after_plan_1_was_stored_takes_the_plan_once_it_is_acknowledged(pipeline: Pipeline) -> None:
     pipeline.produce(40)
     broken_off_before("fetch", pipeline)
@@ -336,6 +340,7 @@ def test_rows_of_a_stored_plan_that_a_copied_table_holds_are_not_loaded_again(pi
     assert pipeline.is_whole() and pipeline.door("verify").code == 0
 
 
+@pytest.mark.without_spark
 def test_a_row_of_somebody_that_names_no_record_is_told_and_so_is_a_file_that_is_lost(pipeline: Pipeline) -> None:
     pipeline.produce(400)
     pipeline.ran()
@@ -354,6 +359,7 @@ def test_a_row_of_somebody_that_names_no_record_is_told_and_so_is_a_file_that_is
     assert pipeline.door("plans", "acknowledge", after=(version, "--reason", "nobody has it")).code == pipeline.run().code == 0
 
 
+@pytest.mark.without_spark
 def test_a_table_with_another_plan_than_zookeeper_is_named(pipeline: Pipeline) -> None:
     pipeline.produce(40)
     pipeline.ran()

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyarrow import parquet
@@ -26,12 +26,13 @@ from etl.reader import worker_pool
 from etl.reader.arrow_transform import ArrowTransform
 from etl.reader.reading import Reading
 from etl.reader.task_rows import TaskFailed
-from etl.reader.worker import Order
+from etl.reader.worker import Failed, Order
 from etl.reader.worker_pool import FilesOfWorkers, Worker
-from etl.reader.tasks import tasks_of_ranges
+from etl.reader.tasks import Task, tasks_of_ranges
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, cut_to
+from tests.fakes.worker_here import WorkerHere
 
 PARTITIONS = 5
 
@@ -45,15 +46,28 @@ def broker() -> Iterator[FakeBroker]:
 
 
 @pytest.fixture
-def files(broker: FakeBroker) -> Iterator[FilesOfWorkers]:
-    """Five ranges in as many tasks, and two workers."""
+def asked(broker: FakeBroker) -> tuple[list[Task], Reading]:
+    """Five ranges in as many tasks."""
     leader = Leader(Broker(0, broker.host, broker.port), None)
     ranges = [OffsetRange(BrokerPartition("clicks", partition), 0, 10, leader) for partition in range(PARTITIONS)]
     reading = Reading(
         ((broker.host, broker.port),), Isolation.READ_COMMITTED, raw_columns(), 2**20, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0)
     tasks = tasks_of_ranges(
         ranges, [[i] for i in range(PARTITIONS)], topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={})
-    with contextlib.closing(FilesOfWorkers(tasks, reading, None, workers=2)) as found:
+    return tasks, reading
+
+
+@pytest.fixture
+def files(asked: tuple[list[Task], Reading]) -> Iterator[FilesOfWorkers]:
+    """Two workers for them."""
+    with contextlib.closing(FilesOfWorkers(*asked, None, workers=2)) as found:
+        yield found
+
+
+@pytest.fixture
+def of_one(asked: tuple[list[Task], Reading]) -> Iterator[FilesOfWorkers]:
+    """One."""
+    with contextlib.closing(FilesOfWorkers(*asked, None, workers=1)) as found:
         yield found
 
 
@@ -94,17 +108,39 @@ def test_what_a_task_raises_comes_back_as_itself_and_ends_the_others(files: File
 
 
 def test_an_answer_that_is_cut_off_is_asked_for_again_and_costs_no_record(
-    files: FilesOfWorkers, broker: FakeBroker, tmp_path: Path,
+    of_one: FilesOfWorkers, broker: FakeBroker, tmp_path: Path,
 ) -> None:
     broker.script[FETCH].append(cut_to(60))
-    assert [one.rows for one in files.write(FilesWanted(str(tmp_path), COLUMNS))] == [10] * PARTITIONS
+    assert [one.rows for one in of_one.write(FilesWanted(str(tmp_path), COLUMNS))] == [10] * PARTITIONS
     assert not broker.script[FETCH]
 
 
-def test_a_bug_in_a_task_comes_back_with_its_traceback(files: FilesOfWorkers) -> None:
+@pytest.mark.parametrize("kind", [Worker, WorkerHere])
+def test_a_worker_gives_back_rows_a_refusal_and_a_bug_with_its_traceback_also_where_tests_have_it_in_their_own_process(
+    asked: tuple[list[Task], Reading], broker: FakeBroker, tmp_path: Path, kind: type[Worker] | type[WorkerHere],
+) -> None:
+    tasks, reading = asked
+    spoiled = bytearray(encode(Batch(0, [Rec(delta, b"v") for delta in range(10)])))
+    spoiled[-1] ^= 1
+    broker.log("clicks", 3).batches[:] = [bytes(spoiled)]
+    wanted, no_value = FilesWanted(str(tmp_path), COLUMNS), cast(Any, "no value of the kind")
+    with contextlib.ExitStack() as ending:
+        worker = kind()
+        ending.callback(worker.end)
+        made = worker.answer(Order(tasks[0], 0, reading, wanted, None))
+        assert isinstance(made, Written) and (made.indices, made.rows, dict(made.receipts)[0].rows) == ((0,), 10, 10)
+        assert [parquet.read_table(tmp_path / file.path).num_rows for file in made.files] == [10]
+        refused = worker.answer(Order(tasks[3], 0, reading, wanted, None))
+        assert isinstance(refused, Failed) and refused.was_misread and isinstance(unmark(refused.text), CorruptData)
+        failed = worker.answer(Order(tasks[1], 0, reading, no_value, None))
+        assert isinstance(failed, Failed) and not failed.was_misread
+        assert "Traceback" in failed.text and "AttributeError" in failed.text
+
+
+def test_a_bug_in_a_task_ends_the_write_and_is_told(of_one: FilesOfWorkers) -> None:
     wanted: Any = "no value of the kind"
     with pytest.raises(TaskFailed, match="(?s)Traceback.*AttributeError"):
-        files.write(wanted)
+        of_one.write(wanted)
 
 
 def test_a_worker_ends_where_its_run_is_gone_whatever_it_is_at(broker: FakeBroker) -> None:
@@ -116,40 +152,41 @@ def test_a_worker_ends_where_its_run_is_gone_whatever_it_is_at(broker: FakeBroke
 
 
 def test_a_worker_imports_what_its_run_imports_wherever_it_is_started(
-    files: FilesOfWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    asked: tuple[list[Task], Reading], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "queue.py").write_text("raise SystemExit(3)")
     monkeypatch.chdir(tmp_path)
     worker = Worker()
-    order = Order(files._tasks[0], 0, files._reading, FilesWanted(str(tmp_path), COLUMNS), None)
+    tasks, reading = asked
+    order = Order(tasks[0], 0, reading, FilesWanted(str(tmp_path), COLUMNS), None)
     assert isinstance(worker.answer(order), Written)
     worker.end()
 
 
 def test_a_worker_that_ends_by_itself_is_not_tried_again_and_its_last_words_are_told(
-    files: FilesOfWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    asked: tuple[list[Task], Reading], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker_pool, "_PROGRAM", "import sys; sys.exit('no module of that name')")
-    again = FilesOfWorkers(files._tasks, files._reading, None, workers=2)
+    again = FilesOfWorkers(*asked, None, workers=2)
     with pytest.raises(ProcessLost, match="ended by itself: exit code 1; it said: no module of that name") as lost:
         again.write(FilesWanted(str(tmp_path), COLUMNS))
     assert "arrow_transform" not in lost.value.check
-    shaped = replace(files._reading, transform=ArrowTransform("shaping:decoded", arrow_schema(), arrow_schema()))
+    shaped = replace(asked[1], transform=ArrowTransform("shaping:decoded", arrow_schema(), arrow_schema()))
     with pytest.raises(ProcessLost) as lost:
-        FilesOfWorkers(files._tasks, shaped, None, workers=2).write(FilesWanted(str(tmp_path), COLUMNS))
+        FilesOfWorkers(asked[0], shaped, None, workers=2).write(FilesWanted(str(tmp_path), COLUMNS))
     assert "shaping:decoded (arrow_transform), which works in it" in lost.value.check
 
 
 def test_what_a_library_prints_as_a_worker_starts_is_no_answer(
-    files: FilesOfWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    asked: tuple[list[Task], Reading], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker_pool, "_PROGRAM", f"print('Tracing enabled', flush=True); {worker_pool._PROGRAM}")
-    again = FilesOfWorkers(files._tasks, files._reading, None, workers=2)
+    again = FilesOfWorkers(*asked, None, workers=1)
     assert sum(one.rows for one in again.write(FilesWanted(str(tmp_path), COLUMNS))) > 0
 
 
 def test_where_one_worker_cannot_be_started_the_others_end_and_that_is_told(
-    files: FilesOfWorkers, monkeypatch: pytest.MonkeyPatch,
+    asked: tuple[list[Task], Reading], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started, popen = list[Any](), subprocess.Popen
 
@@ -161,7 +198,7 @@ def test_where_one_worker_cannot_be_started_the_others_end_and_that_is_told(
 
     monkeypatch.setattr(subprocess, "Popen", once)
     with pytest.raises(ProcessLost, match="cannot be started: Resource temporarily unavailable"):
-        FilesOfWorkers(files._tasks, files._reading, None, workers=2)
+        FilesOfWorkers(*asked, None, workers=2)
     assert not is_alive(started[0].pid)
 
 
@@ -202,11 +239,11 @@ def test_files_that_are_closed_while_they_are_written_end_their_workers(files: F
 
 
 def test_a_worker_that_answers_with_something_else_is_ended_and_not_waited_for(
-    files: FilesOfWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    asked: tuple[list[Task], Reading], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker_pool, "_ENDING_S", 0.1)
     monkeypatch.setattr(worker_pool, "_PROGRAM", "import os, sys, time; os.write(int(sys.argv[-1]), b'a greeting\\n'); time.sleep(600)")
-    again = FilesOfWorkers(files._tasks, files._reading, None, workers=2)
+    again = FilesOfWorkers(*asked, None, workers=2)
     pids = processes(again)
     with pytest.raises(ProcessLost, match="a worker process gave an answer that is none, and was ended"):
         again.write(FilesWanted(str(tmp_path), COLUMNS))

@@ -1,0 +1,30 @@
+"""A worker of a run without Spark that is no process of its own: what it needs was loaded long ago, a second for each run otherwise.
+
+`tests/wire/test_worker_pool.py` says that both give back the same; with `tests/system/test_runs_without_spark.py` it has what processes do.
+"""
+
+from __future__ import annotations
+
+import pickle
+
+from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
+from etl.model.data_files import Written
+from etl.reader.worker import Failed, Order, done
+
+
+class WorkerHere:
+    """In the place of `etl.reader.worker_pool.Worker`. Orders and answers travel as pickled bytes, as they do between processes."""
+
+    ended_by, was_killed = "", False
+
+    def answer(self, order: Order) -> Written | Failed:
+        """What the order came to."""
+        found: Written | Failed = pickle.loads(pickle.dumps(done(pickle.loads(pickle.dumps(order)))))
+        return found
+
+    def start_again(self) -> None:
+        """It is never lost."""
+
+    def end(self) -> None:
+        """Hang up on the brokers, as a process that ends does."""
+        OF_THIS_PROCESS.close()

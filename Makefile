@@ -36,7 +36,7 @@ demo: setup ## real ZooKeeper, Kafka, Spark and Delta: records go in exactly onc
 test: ## lint beside every test that is not marked long: unit, wire, spark, brokers, system; WORKERS=1 for one at a time
 	@$(MAKE) --no-print-directory --jobs=3 lint gate gate-releases
 
-# Each worker has a cluster and a Spark of its own. Files come in the order of testpaths: none needs to fear the Spark of another one before it.
+# Each worker has a cluster and a Spark of its own. Files come in the order of testpaths, but for the longest (tests/units_of_work.py).
 gate: setup
 	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 

@@ -18,7 +18,7 @@ from etl.edges.spark.session import build_session
 from etl.embedded.cluster import Cluster
 from etl.embedded.jars import store_jars
 from etl.embedded.spark import set_spark_environment, spark_settings
-from tests.units_of_work import by_units, unit_of
+from tests.units_of_work import by_units, turn_of, unit_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +36,11 @@ _numbers = itertools.count(1)
 def pytest_collection() -> None:
     """See `pytest_collection_finish`."""
     gc.disable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """As `turn_of` says, and otherwise as they were collected."""
+    items.sort(key=lambda item: turn_of(item.nodeid))
 
 
 def pytest_collection_finish() -> None:

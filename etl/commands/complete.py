@@ -77,7 +77,7 @@ def complete(settings: Settings, *, until_ms: int, grace_s: float) -> Complete:
     """
     source = settings.source
     with open_discovery(settings) as discovery, discovery.open_cluster() as cluster:
-        topics = chosen_topics(discovery.describe(cluster, ()), source.topics).topics
+        topics = chosen_topics(discovery.describe(cluster, (), discovery.known_topics()), source.topics).topics
         refuse_missing_topics(settings, topics, lambda: names_of_topics(cluster))
         there = [partition for topic in topics.values() for partition in topic.partitions]
         paused = paused_logs([one.log for one in there], discovery.pauses())

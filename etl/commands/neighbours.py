@@ -35,7 +35,7 @@ def refuse_what_others_loaded(world: LiveWorld, state: PipelineState, table: Tab
     if ledger.retired:
         return
     plan = None if isinstance(state, FirstRun) else plan_of(state)
-    known = {log.topic for log in plan.positions} if plan and table.transaction_version else set[str]()
+    known = plan.topics if plan and table.transaction_version else frozenset[str]()
     others = other_pipelines(world.settings.table.path, world.app_id if plan else "")
     if any(_may_have_loaded(one, plan, known, world) for one in others):
         snapshot = world.observe()
@@ -61,7 +61,7 @@ def without_others(
     Those are topics that we never knew, and what lies beyond our own in topics that are another one's by now: since this pipeline was
     retired, since its conf leaves them out, or since another one has loaded them all the same, at which a run stops.
     """
-    ours = {audited.log.topic for audited in expected} | {log.topic for log in (ledger.newest.positions if ledger.newest else ())}
+    ours = {audited.log.topic for audited in expected} | (ledger.newest.topics if ledger.newest else frozenset())
     is_over = bool(ledger.retired) or any(one.by for one in table.foreign)
     gone = {f.audited.log.topic for f in found
             if f.unexpected and (is_over or not world.settings.source.topics.admits(f.audited.log.topic))} & ours

@@ -16,10 +16,10 @@ def refuse_topics_of_others(state: PipelineState, snapshot: Snapshot) -> None:
     """
     table, plan = snapshot.table, None if isinstance(state, FirstRun) else plan_of(state)
     is_known = bool(plan and table and table.transaction_version)
-    known = {log.topic for log in plan.positions} if plan and is_known else set()
+    known = plan.topics if plan and is_known else frozenset()
     unknown = {log.topic for log in (*snapshot.extents, *snapshot.leaderless)} - known
     for other in table.others if table else ():
-        taken = {log.topic for log in plan.positions} if plan and is_taken(other, plan) else set[str]()
+        taken = plan.topics if plan and is_taken(other, plan) else frozenset[str]()
         shared = (unknown & (topics_loaded_by(other, table) if table else frozenset())) - taken
         if shared:
             raise _loaded_by(other, min(shared), is_physical=any(log.is_physical for log in (*snapshot.extents, *snapshot.leaderless)))

@@ -79,7 +79,7 @@ def wanted_logs(wanted: Wanted, last: Plan, snapshot: Snapshot) -> list[BrokerPa
     """
     for one in wanted.named:
         if not any(one.covers(log) for log in last.positions):
-            knows = ", ".join(sorted({log.topic for log in last.positions})) or "none"
+            knows = ", ".join(sorted(last.topics)) or "none"
             what = f"this pipeline has loaded nothing of {one}"
             raise SettingsError(what, key="--topic" if one.log is None else "--partition", check=f"its topics and partitions: {knows}")
     logs = sorted(log for log in last.positions if wanted.covers(log))

@@ -1,4 +1,4 @@
-"""Brokers, their topics, and the consumer group as it is at this moment."""
+"""The brokers and their topics, as they are at this moment."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from etl.decisions.handing_over import is_member
-from etl.decisions.ownership import foreign_consumers, foreign_owners, members_as_owners, on_owned
 from etl.decisions.pausing import paused_logs
-from etl.decisions.refusals import refuse_missing_topics, refuse_retired, refuse_shared_topics, refuse_topic_that_reads_as_null
+from etl.decisions.refusals import refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.doctor.check import Findings, Line, advice, failed, ok
 from etl.edges.brokers.cluster import Cluster, chosen_topics
 from etl.edges.brokers.simple_consumer import SimpleConsumer
@@ -17,16 +15,12 @@ from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.pauses import read_pauses
 from etl.edges.zookeeper.registry import read_partition_states, read_replicas
-from etl.errors import BrokerUnreachable, EtlError, LedgersDisagree, Owned, SettingsError
-from etl.model.ledger import Ledger
-from etl.model.logs import Broker, BrokerPartition, KafkaGroup, uncounted
-from etl.model.membership import Membership
+from etl.errors import BrokerUnreachable, EtlError, LedgersDisagree
+from etl.model.logs import Broker, BrokerPartition, uncounted
 from etl.model.plans import Plan
-from etl.protocol.zookeeper import payloads
-from etl.protocol.zookeeper.paths import PipelinePaths
 from etl.run.discovery import Discovery, said_generation
-from etl.run.memberships import unspoken
-from etl.settings.policies import OnLiveGroup, OnNoLeader, OnOwned
+from etl.run.told_topics import with_kept_from_us
+from etl.settings.policies import OnNoLeader
 
 _CONNECT_WITHIN_S = 5.0
 _MOST_AT_A_TIME = 16
@@ -42,10 +36,13 @@ _PHYSICAL = (
 
 def cluster(name: str, findings: Findings) -> Iterator[Line]:
     """Whether any broker answers, and what the cluster is called."""
-    discovery = Discovery(findings.settings, findings.zookeeper)
+    discovery, source = Discovery(findings.settings, findings.zookeeper), findings.settings.source
+    newest = _newest(findings)
     with discovery.open_cluster(_known_logs(findings), connect_timeout_s=_CONNECT_WITHIN_S) as asked:
-        findings.metadata = asked.describe_once_told(None, wait_s=_TOLD_WITHIN_S)
-    called = discovery.name_of(findings.metadata, _newest(findings))
+        told = asked.describe_once_told(None, wait_s=_TOLD_WITHIN_S)
+        wanted = {*source.topics.literal_names, *filter(source.topics.admits, newest.topics if newest else ())}
+        findings.metadata = told if source.is_physical else with_kept_from_us(asked, told, wanted)
+    called = discovery.name_of(findings.metadata, newest)
     said = f"{called.name} by the conf, id {called.cluster_id}" if called.cluster_id else f"id {called.name}"
     yield ok(name, f"{said}; brokers: {len(findings.metadata.brokers)}, topics: {len(findings.metadata.topics)}")
 
@@ -60,10 +57,11 @@ def _newest(findings: Findings) -> Plan | None:
 def _known_logs(findings: Findings) -> set[BrokerPartition]:
     """Physical logs that the group has committed offsets of: of a broker that is away nobody else tells."""
     source = findings.settings.source
-    return _consumers(findings).logs_with_offsets(source.topics.admits) if source.is_physical else set()
+    return consumers_of(findings).logs_with_offsets(source.topics.admits) if source.is_physical else set()
 
 
-def _consumers(findings: Findings) -> ConsumerGroup:
+def consumers_of(findings: Findings) -> ConsumerGroup:
+    """The group's nodes in ZooKeeper."""
     return ConsumerGroup(findings.zookeeper, findings.settings.group, physical=findings.settings.source.is_physical)
 
 
@@ -109,7 +107,7 @@ def topics(name: str, findings: Findings) -> Iterator[Line]:
     refuse_topic_that_reads_as_null(settings, metadata.topics)
     missing = uncounted(metadata.leaderless, metadata.leaders)
     if missing:
-        what = f"their brokers are there and count fewer partitions now: {_some(list(map(str, sorted(missing))))}"
+        what = f"their brokers are there and count fewer partitions now: {some(list(map(str, sorted(missing))))}"
         yield advice(name, what, "whether these brokers lost directories of their logs; a run leaves the partitions for a later one")
     ledger = PlanLedger(findings.zookeeper, settings.group, settings.pipeline)
     leaderless = sorted(metadata.leaderless - missing - paused_logs(metadata.leaderless, read_pauses(ledger)).keys())
@@ -119,7 +117,7 @@ def topics(name: str, findings: Findings) -> Iterator[Line]:
         yield ok(name, _PHYSICAL)
     else:
         yield from _untold(name, findings)
-    yield ok(name, f"{_some(sorted(metadata.topics))}; partitions: {sum(len(t.partitions) for t in metadata.topics.values())}")
+    yield ok(name, f"{some(sorted(metadata.topics))}; partitions: {sum(len(t.partitions) for t in metadata.topics.values())}")
 
 
 def _untold(name: str, findings: Findings) -> Iterator[Line]:
@@ -133,7 +131,7 @@ def _untold(name: str, findings: Findings) -> Iterator[Line]:
     compacted = Discovery(findings.settings, findings.zookeeper).compacted(names.keys() - told.keys())
     untold = sorted(topic for topic in names if topic not in told and topic not in compacted and not source.says_compacted(topic))
     if untold:
-        what = f"the brokers do not tell how {len(untold)} topics are cleaned up: {_some(untold)}"
+        what = f"the brokers do not tell how {len(untold)} topics are cleaned up: {some(untold)}"
         check = "the ACL DescribeConfigs on them" if tells else (
             "nothing, where the brokers' log.cleanup.policy is delete, as it is by default: before 0.11 they tell nobody; those that are "
             "compacted are named in source.compacted_topics")
@@ -144,9 +142,9 @@ def _leaderless(name: str, leaderless: list[BrokerPartition], findings: Findings
     source = findings.settings.source
     if source.is_physical:
         brokers = ", ".join(map(str, sorted({log.broker_id for log in leaderless if log.broker_id is not None})))
-        what = f"{len(leaderless)} partitions are of brokers that are away ({brokers}): {_some(list(map(str, leaderless)))}"
+        what = f"{len(leaderless)} partitions are of brokers that are away ({brokers}): {some(list(map(str, leaderless)))}"
         return advice(name, what, "these brokers; a run leaves the partitions for a later one")
-    what = f"{len(leaderless)} partitions have no leader: {_some([f'{log}{held}' for log, held in _held(leaderless, findings).items()])}"
+    what = f"{len(leaderless)} partitions have no leader: {some([f'{log}{held}' for log, held in _held(leaderless, findings).items()])}"
     check = "the brokers that hold them"
     if source.on_no_leader is OnNoLeader.SKIP:
         return advice(name, what, f"{check}; a run leaves them out (source.on_no_leader: skip)")
@@ -171,74 +169,6 @@ def _ids(brokers: tuple[int, ...]) -> str:
     return " ".join(map(str, brokers)) or "none"
 
 
-def group(name: str, findings: Findings) -> Iterator[Line]:
-    """Who else is at work: a driver of this pipeline, other consumers of the group, pipelines that share a topic."""
-    settings, names = findings.settings, set(findings.metadata.topics)
-    paths = PipelinePaths(settings.group, settings.pipeline)
-    found = findings.zookeeper.read(paths.driver)
-    driver = payloads.parse_driver(found[0]) if found else None
-    if found:
-        yield ok(name, f"a run of this pipeline is at work: {driver or 'by a driver that does not say who it is'}")
-    else:
-        yield from _others(name, findings, names)
-    left = _consumers(findings).offsets_of_the_other_family(sorted(names))
-    if left:
-        what = f"{len(left)} of the group's offsets are of the other family of brokers, the first of {left[0]}: they are left alone"
-        yield advice(name, what, "nothing, where the group read these topics from such brokers before; else source.dialect")
-    yield from _other_pipelines(name, PlanLedger(findings.zookeeper, settings.group, settings.pipeline), names)
-
-
-def _other_pipelines(name: str, ledger: PlanLedger, names: set[str]) -> Iterator[Line]:
-    """What `refusals.refuse_what_cannot_run` would refuse."""
-    try:
-        refuse_retired(Ledger(retired=ledger.read_retirement()))
-        refuse_shared_topics(names, ledger.other_pipelines(), has_plans=bool(ledger.plan_numbers()))
-    except EtlError as refusal:
-        yield failed(name, refusal)
-
-
-def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
-    settings = findings.settings
-    members, (in_kafka, refusal) = _consumers(findings), _in_kafka(findings)
-    if in_kafka.unknown:
-        what = f"whether consumers of Kafka's own group {settings.group} are alive is not known: {in_kafka.unknown}"
-        yield advice(name, what, "that nobody consumes under this name; ACLs: Describe for the group, from Kafka 0.11 on")
-    logs = [p.log for topic in findings.metadata.topics.values() for p in topic.partitions]
-    others = foreign_consumers(members.live_consumers(), settings)
-    is_coordinated = settings.membership is Membership.COORDINATOR
-    with_us, elsewhere = (tuple(sorted(in_kafka.members)), others) if is_coordinated else (others, tuple(in_kafka.members))
-    if refusal:
-        yield failed(name, refusal)
-    if is_member(settings) and not elsewhere:
-        yield ok(name, f"{settings.group}: a run shares with {f'live consumers: {_some(with_us)}' if with_us else 'nobody: none is alive'}")
-        return
-    live = (*others, *sorted(in_kafka.members))
-    owners = foreign_owners({**members_as_owners(in_kafka, logs), **members.owners(names)}, settings)
-    check = "that they are stopped; a crashed one leaves after its session timeout"
-    if live:
-        what = f"{len(live)} live consumers are registered in the group: {_some(live)}"
-        allowed = settings.ownership.on_live_group is OnLiveGroup.UNOWNED
-        yield advice(name, what, "nothing: a run takes what none of them owns") if allowed else failed(name, Owned(what, check=check))
-    if owners:
-        log, owner = min(owners.items())
-        what = f"{len(owners)} partitions are owned, {log} by {owner}"
-        policy = on_owned(settings.ownership)
-        stops = policy is OnOwned.FAIL
-        word = f"nothing: a run {'waits for them' if policy is OnOwned.WAIT else 'leaves these to them'}"
-        yield failed(name, Owned(what, check=check)) if stops else advice(name, what, word)
-    if not live and not owners:
-        yield ok(name, f"{settings.group}: no live consumer, no owner, no driver")
-
-
-def _in_kafka(findings: Findings) -> tuple[KafkaGroup, SettingsError | None]:
-    """Who is in Kafka's own group, and why no run can be, where it is to."""
-    settings, brokers, refusal = findings.settings, findings.metadata.brokers.values(), None
-    with ask_brokers([(broker.host, broker.port) for broker in brokers], findings) as asked:
-        if settings.membership is Membership.COORDINATOR:
-            refusal = unspoken(settings, asked.first(lambda consumer: consumer.membership()))
-        return asked.members_of(settings.group, brokers), refusal
-
-
 def ask_brokers(addresses: list[tuple[str, int]], findings: Findings) -> Cluster:
     """A cluster of these addresses, as `doctor` asks it."""
     source = findings.settings.source
@@ -246,5 +176,6 @@ def ask_brokers(addresses: list[tuple[str, int]], findings: Findings) -> Cluster
                    security=source.way_in)
 
 
-def _some(names: tuple[str, ...] | list[str]) -> str:
+def some(names: tuple[str, ...] | list[str]) -> str:
+    """The first of many names, and how many more there are."""
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

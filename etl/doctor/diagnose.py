@@ -14,7 +14,7 @@ from typing import Any
 
 from etl.commands.preview import preview_of
 from etl.decisions.worst_error import worst_of
-from etl.doctor import backfills, brokers, ledger, machine, mirror, rows, table, zookeeper
+from etl.doctor import backfills, brokers, group, ledger, machine, mirror, rows, table, zookeeper
 from etl.doctor.check import Check, Fact, Findings, Line, Verdict
 from etl.errors import EtlError
 from etl.run.context import RunContext, SparkDefaults
@@ -35,7 +35,7 @@ CHECKS = (
     Check("cluster", brokers.cluster, needs=(Fact.ZOOKEEPER, Fact.CHROOT), gives=Fact.CLUSTER),
     Check("broker", brokers.each_broker, needs=(Fact.ZOOKEEPER, Fact.CLUSTER)),
     Check("topics", brokers.topics, needs=(Fact.ZOOKEEPER, Fact.CLUSTER), gives=Fact.TOPICS),
-    Check("group", brokers.group, needs=(Fact.ZOOKEEPER, Fact.TOPICS)),
+    Check("group", group.group, needs=(Fact.ZOOKEEPER, Fact.TOPICS)),
     Check("backfills", backfills.unfinished, needs=(Fact.ZOOKEEPER, Fact.CHROOT)),
     Check("mirror group", mirror.mirror_group),
     Check("store", table.store),

@@ -152,6 +152,11 @@ class Plan:
         return () if self.kind is PlanKind.REPLAY else self.ranges
 
     @property
+    def topics(self) -> frozenset[str]:
+        """All topics that the pipeline has read, up to this plan."""
+        return frozenset(log.topic for log in self.positions)
+
+    @property
     def is_physical(self) -> bool:
         """Whether its offsets are byte positions."""
         return any(log.is_physical for log in self.positions)

@@ -50,7 +50,7 @@ class OtherPipeline:
     @property
     def topics(self) -> frozenset[str] | None:
         """The topics that it loaded, or decided where to start in; None when nobody knows."""
-        return frozenset(log.topic for log in self.plan.positions) if self.plan else None
+        return self.plan.topics if self.plan else None
 
 
 @dataclass(frozen=True, slots=True)

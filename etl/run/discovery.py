@@ -27,7 +27,7 @@ from etl.model.plans import Plan
 from etl.protocol.generations.choice import of_broker_version
 from etl.protocol.messages import ClusterMetadata
 from etl.reader.registered import CONNECT_WITHIN_S, registered_brokers, registered_cluster
-from etl.run.told_topics import describe_all_told
+from etl.run.told_topics import describe_all_told, with_kept_from_us
 from etl.settings.address import split_address
 from etl.settings.sections import Settings
 from etl.settings.source import SourceSettings
@@ -67,12 +67,18 @@ class Discovery:
             self._zookeeper, physical=self._source.is_physical, timeout_s=timeout_s, generation=said, known=known,
             connect_timeout_s=connect_timeout_s, security=self._source.way_in)
 
-    def describe(self, cluster: Cluster, left: Collection[str]) -> ClusterMetadata:
-        """What the conf's topics are, and those `left` to read; other topics may be among them."""
+    def describe(self, cluster: Cluster, left: Collection[str], known: Collection[str] = ()) -> ClusterMetadata:
+        """What the conf's topics are, and those `left` to read; other topics may be among them. `known`: topics that this pipeline has
+        read, which are among them where the brokers only keep them from us."""
         if self._source.is_physical:
             return cluster.describe(self._asked_topics(left))
-        return describe_all_told(
+        told = describe_all_told(
             cluster, self._asked_topics(left), lambda told: self._registered_topics(told, left), wait_s=self._source.wait_for_leader_s)
+        return with_kept_from_us(cluster, told, [topic for topic in known if self._source.topics.admits(topic)])
+
+    def known_topics(self) -> frozenset[str]:
+        """Those that the conf's pipeline has read."""
+        return PlanLedger(self._zookeeper, self._settings.group, self._settings.pipeline).topics()
 
     def compacted(self, topics: Collection[str]) -> frozenset[str]:
         """Those of the topics that are compacted by what is set in ZooKeeper, where the brokers are registered there."""

@@ -132,9 +132,10 @@ class Observer:
         other_pipelines = {} if self._backfill else self._ledger.other_pipelines()
         left = topics_left_to_read(ledger)
         with self._discovery.open_cluster(self._known_logs(ledger)) as cluster:
-            described = self._discovery.describe(cluster, left)
+            read = ledger.newest.topics if ledger.newest else frozenset[str]()
+            described = self._discovery.describe(cluster, left, read)
             metadata = chosen_topics(described, source.topics)
-            gone, read = unknown_topics(described, left), {log.topic for log in ledger.newest.positions} if ledger.newest else ()
+            gone = unknown_topics(described, left)
             refuse_missing_topics(self._settings, metadata.topics, lambda: names_of_topics(cluster), gone=gone, read=read)
             refuse_topic_that_reads_as_null(self._settings, metadata.topics)
             called = self._discovery.name_of(metadata, ledger.newest)
@@ -212,7 +213,7 @@ class Observer:
         """The table with its other pipelines, where a topic is to be read that this one does not know; else nobody is asked."""
         app_id = app_id_of(cluster, self._settings.group, self._settings.pipeline)
         table = observe_table(self._settings, app_id, ledger)
-        known = {log.topic for log in ledger.newest.positions} if ledger.newest and table and table.transaction_version else set()
+        known = ledger.newest.topics if ledger.newest and table and table.transaction_version else frozenset[str]()
         unknown, is_awaited = set(topics) - known, bool(table and is_waiting_for_a_table(ledger, table))
         return with_others(table, self._settings.table.path, app_id, unknown, is_awaited=is_awaited) if table and unknown else table
 

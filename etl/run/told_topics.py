@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from etl.edges.brokers.cluster import Cluster, unknown_topics
 from etl.edges.brokers.offsets import pause
 from etl.errors import BrokerUnreachable
-from etl.protocol.messages import ClusterMetadata
+from etl.protocol.messages import ClusterMetadata, TopicMetadata
 from etl.protocol.refusal import Meaning
 
 
@@ -48,6 +49,17 @@ def _untold(cluster: Cluster, told: ClusterMetadata, registered: Collection[str]
     missing = sorted(unknown_topics(told, registered))
     if not missing:
         return []
-    by_name = cluster.describe(missing).topics
-    kept = {name for name, topic in by_name.items() if topic.refusal and topic.refusal.meaning is Meaning.NOT_ALLOWED}
+    kept = _kept_from_us(cluster, missing)
     return [name for name in missing if name not in kept]
+
+
+def with_kept_from_us(cluster: Cluster, told: ClusterMetadata, names: Collection[str]) -> ClusterMetadata:
+    """The answer, with those of the names that it lacks because we may not describe them: a list of all topics leaves such out, and
+    `chosen_topics` says what it is. For topics that were read before: their records would wait, and nobody would know."""
+    missing = sorted(frozenset(names) - told.topics.keys())
+    return replace(told, topics={**told.topics, **_kept_from_us(cluster, missing)}) if missing else told
+
+
+def _kept_from_us(cluster: Cluster, names: Collection[str]) -> dict[str, TopicMetadata]:
+    by_name = cluster.describe(names).topics
+    return {name: topic for name, topic in by_name.items() if topic.refusal and topic.refusal.meaning is Meaning.NOT_ALLOWED}

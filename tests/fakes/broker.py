@@ -137,6 +137,8 @@ class World:
         self.committed: dict[tuple[str, str, int], tuple[int, str]] = {}
         self.topic_ids: dict[str, UUID] = {}
         self.internal: set[str] = set()
+        self.kept_from_us: set[str] = set()
+        """Topics that our ACLs do not let us describe."""
         self.configs: dict[str, dict[str, str]] = {}
         """Of topics; one that is not here may not be described."""
         self.transactions: dict[int, tuple[str, int]] = {}
@@ -283,7 +285,7 @@ class FakeBroker:
             kind(api_key=key, min_version=low, max_version=high) for key, (low, high) in self.versions.items()])
 
     def _metadata(self, request: Any, version: int) -> Any:
-        known = sorted({topic for topic, _ in self.world.logs})
+        known = sorted({topic for topic, _ in self.world.logs} - self.world.kept_from_us)
         named = known if request.topics is None else [each.name for each in request.topics]
         brokers = [MetadataResponse.MetadataResponseBroker(node_id=number, host=host, port=port, rack=None)
                    for number, (host, port) in self.world.addresses.items()]
@@ -294,7 +296,8 @@ class FakeBroker:
         kind = MetadataResponse.MetadataResponseTopic
         logs = sorted((partition, log) for (topic, partition), log in self.world.logs.items() if topic == name)
         topic_id = self.world.topic_ids.get(name, UUID(int=0))
-        return kind(error_code=0 if known else 3, name=name, topic_id=topic_id, is_internal=name in self.world.internal, partitions=[
+        code = 29 if name in self.world.kept_from_us else 0 if known else 3
+        return kind(error_code=code, name=name, topic_id=topic_id, is_internal=name in self.world.internal, partitions=[
             kind.MetadataResponsePartition(
                 error_code=0 if log.leader_id in self.world.addresses else 5, partition_index=partition, leader_id=log.leader_id,
                 leader_epoch=log.leader_epoch, replica_nodes=[log.leader_id], isr_nodes=[log.leader_id], offline_replicas=[])

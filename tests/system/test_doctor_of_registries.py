@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.doctor import brokers, zookeeper as zookeeper_lines
+from etl.doctor import brokers, group, zookeeper as zookeeper_lines
 from etl.doctor.check import Findings, Line, Verdict
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
@@ -53,13 +53,13 @@ def test_of_a_cluster_of_jafka_every_line_up_to_the_group_is_told(of_jafka: Find
     away, _, there = said(brokers.topics("topics", of_jafka))
     assert away == (Verdict.ADVICE, "1 partitions are of brokers that are away (2): clicks 2-0")
     assert there == (Verdict.OK, "clicks; partitions: 2")
-    assert said(brokers.group("group", of_jafka)) == [(Verdict.OK, "group: no live consumer, no owner, no driver")]
+    assert said(group.group("group", of_jafka)) == [(Verdict.OK, "group: no live consumer, no owner, no driver")]
 
 
 def test_offsets_that_the_group_left_on_kafka_are_told_and_are_nobodys_failure(of_jafka: Findings, zookeeper: ZooKeeper) -> None:
     zookeeper.create("/consumers/group/offsets/clicks/0", b"5")
     assert said(brokers.cluster("cluster", of_jafka)) == [(Verdict.OK, "id old; brokers: 1, topics: 1")]
-    nobody, left = said(brokers.group("group", of_jafka))
+    nobody, left = said(group.group("group", of_jafka))
     assert (nobody[0], left[0]) == (Verdict.OK, Verdict.ADVICE)
     assert left[1].startswith("1 of the group's offsets are of the other family of brokers, the first of clicks 0")
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.edges.brokers.cluster import Cluster
-from etl.errors import BrokerUnreachable
-from etl.run.told_topics import describe_all_told
+from etl.edges.brokers.cluster import Cluster, chosen_topics
+from etl.errors import BrokerUnreachable, PermissionRefused
+from etl.run.told_topics import describe_all_told, with_kept_from_us
+from etl.settings.source import TopicFilter
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import METADATA, FakeBroker
 
@@ -50,3 +51,20 @@ def test_what_is_registered_nowhere_is_believed_to_be_missing_at_once(broker: Fa
     told = describe_all_told(cluster, ["early", "misspelt"], lambda told: ["early"], wait_s=float("inf"))
     assert {log.topic for log in told.leaders} == {"early"}
     assert [each for each, _ in broker.requests].count(METADATA) == 1
+
+
+def test_a_topic_that_was_read_and_is_kept_from_us_now_is_refused_and_does_not_wait_unseen(broker: FakeBroker, cluster: Cluster) -> None:
+    broker.append("late", 0, encode(Batch(0, [Rec(0)])))
+    broker.world.kept_from_us.add("late")
+    every = TopicFilter(allow=("[a-z]+",))
+    told = cluster.describe(None)
+    assert chosen_topics(told, every).topics.keys() == {"early"}
+    with pytest.raises(PermissionRefused, match=r"do not let us read the topic \(topic late.*Describe and Read; where it was deleted"):
+        chosen_topics(with_kept_from_us(cluster, told, ["early", "late", "deleted"]), every)
+
+
+def test_a_topic_that_was_read_and_is_gone_is_not_asked_back(broker: FakeBroker, cluster: Cluster) -> None:
+    told = cluster.describe(None)
+    assert with_kept_from_us(cluster, told, ["early", "deleted"]) == told
+    asked = len(broker.requests)
+    assert with_kept_from_us(cluster, told, ["early"]) == told and len(broker.requests) == asked

@@ -37,6 +37,8 @@ def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetad
     if refused:
         more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
         what, check = f"the brokers do not let us read the topic{more}", "the topics' ACLs: Describe and Read"
+        if refused[0] not in names.literal_names:  # brokers say the same of one that is not there, or they would tell who asks that it is
+            check += "; where it was deleted with them, since this pipeline has read it: source.topics.deny with it"
         raise PermissionRefused(what, topic=refused[0], check=check)
     return replace(metadata, topics=chosen)
 

@@ -156,9 +156,9 @@ def _load(commit: Commit, app_id: str, taken: Mapping[str, int], is_ours: IsOurs
             yield ForeignCommit(commit.version, commit.operation, why, TookOver(one, commit.transactions[one]))
 
 
-def _loaded_topics(plan: Plan, is_our_place: bool) -> set[str]:
+def _loaded_topics(plan: Plan, is_our_place: bool) -> frozenset[str]:
     """The topics that a plan loads: those of its ranges, for a position may be old; but a plan that takes our place loads all of them."""
-    return {log.topic for log in plan.positions} if is_our_place else {r.log.topic for r in plan.ranges}
+    return plan.topics if is_our_place else frozenset(r.log.topic for r in plan.ranges)
 
 
 def plan_of(user_metadata: str | None, delta_version: int) -> Plan | None:

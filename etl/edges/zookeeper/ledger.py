@@ -80,7 +80,7 @@ class PlanLedger:
         """The topics that the newest plan knows: no other pipeline of the group may read them."""
         newest = max(self.plan_numbers(), default=0)
         plan = self.read_plan(newest) if newest else None
-        return _topics_of(plan) if plan else frozenset()
+        return plan.topics if plan else frozenset()
 
     def pipelines_version(self) -> int | None:
         """Changes when a pipeline takes a topic. Read before `other_pipelines`, it lets `store_plan` find out that one did since."""
@@ -174,7 +174,7 @@ class PlanLedger:
         """Two pipelines that take topics at the same moment, or two who claim offsets, write the same znode: one of them is refused."""
         for one in also:
             one.add_to(request)
-        if beside is not None and _topics_of(plan) - self.topics():
+        if beside is not None and plan.topics - self.topics():
             request.set_data(self._pipelines, b"", version=beside)
 
     def _transact_plan(self, request: TransactionRequest, plan: Plan) -> None:
@@ -244,7 +244,3 @@ class PlanLedger:
         found = self.zookeeper.read(path)
         said = ledger_documents.parse_acknowledgement(found[0], path=path) if found and found[0] else None
         return said.of_backfill(name) if said and name else said
-
-
-def _topics_of(plan: Plan) -> frozenset[str]:
-    return frozenset(log.topic for log in plan.positions)

@@ -27,7 +27,7 @@ from etl.settings.loader import load_settings
 from etl.settings.sections import Settings
 from tests.pages import ROOT
 from tests.said import Said, said_by
-from tests.system.driving import Before, BrokenOff
+from tests.system.driving import WITHOUT_SPARK, Before, BrokenOff
 
 CONF = Path("conf/clicks.yaml")
 """What the pages say CONF for, seen from the folder where commands are typed."""
@@ -95,14 +95,14 @@ class PageWorld:
         return load_settings(CONF)
 
     def begin(self, name: str, *, table: str | None = None, **sections: Mapping[str, Any]) -> None:
-        """The project's own conf, for a pipeline of a group, table and folder of reports of its own."""
+        """The project's own conf, for a pipeline of a group, table and folder of reports of its own; its small plans need no Spark."""
         document = yaml.safe_load((ROOT / "conf" / "clicks.yaml").read_text())
         self.before, self.group = self.group, f"{self.groups}-{name}"
         document["group"] = self.group
         document["zookeeper"]["connect"] = self.cluster.zookeeper_connect
         document["table"]["path"] = f"../warehouse/{table or name}"
         document["report"]["path"] = f"../reports/{name}"
-        for section, keys in sections.items():
+        for section, keys in (*WITHOUT_SPARK.items(), *sections.items()):
             document[section] = {**document[section], **keys}
         CONF.parent.mkdir(exist_ok=True)
         CONF.write_text(yaml.safe_dump(document))

@@ -16,6 +16,8 @@ from tests.page_commands import TYPED, Section
 from tests.pages import ROOT, meant_by, programs
 from tests.system.page_world import CONF, LARGE, PageWorld, fill
 
+pytestmark = pytest.mark.without_spark
+
 
 @dataclass(frozen=True)
 class Way:

@@ -13,7 +13,7 @@ from etl.settings.defaults import defaults_of, over
 from etl.settings.folder import confs_in
 from etl.settings.places import folder_of
 from etl.settings.references import resolve
-from etl.settings.yaml_file import CONF_MAX_BYTES, NOT_YAML, document_of, read_text
+from etl.settings.yaml_file import CONF_MAX_BYTES, NOT_YAML, document_of, read_text, said_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,8 @@ def pipeline_of(conf: str | Path) -> Pipeline:
     try:
         document = document_of(read_text(path, CONF_MAX_BYTES))
     except (OSError, ValueError, *NOT_YAML) as error:
-        raise SettingsError(f"the conf file cannot be read: {error}", path=path, check="the path, which the DAG file names") from error
+        check = "the path, which the DAG file names"
+        raise SettingsError(f"the conf file cannot be read: {said_of(error)}", path=path, check=check) from error
     names_table = path  # a folder is seen from the file that names it
     if defaults := defaults_of(document, str(path)):
         if _find(document, "table.path") is None and _find(defaults.written, "table.path"):

@@ -30,6 +30,7 @@ class Meaning(Enum):
     NO_COMMON_STRATEGY = "the members of the group have no strategy in common"
     UNSTABLE = "a transaction is open that stores this offset"
     NO_SEARCH = "the log cannot be searched by time"
+    NO_LISTENER = "whoever leads it is there, and has no listener of the name by which we came"
     UNSAID = "something went wrong, and the broker does not say what"
     OTHER = "nothing that is treated on its own"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from etl.errors import SettingsError
 from etl.settings.mistakes import MEANINGS
-from etl.settings.yaml_file import NOT_YAML, document_of
+from etl.settings.yaml_file import NOT_YAML, document_of, said_of
 
 _SPARK = "spark"
 
@@ -44,7 +44,7 @@ def parse_change(word: str) -> Change:
     try:
         return Change(key, document_of(text), text)
     except NOT_YAML as error:
-        what = f"--set {key}: the value cannot be read as YAML: {' '.join(str(error).split())}"
+        what = f"--set {key}: the value cannot be read as YAML: {said_of(error)}"
         raise SettingsError(what, key=key, check="the value: it is written as in a conf file, in quotes for the shell") from error
 
 

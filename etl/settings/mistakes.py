@@ -169,6 +169,8 @@ def _given(one: Mapping[str, Any]) -> str:
         return ""
     if isinstance(given, int) and given.bit_length() > 64:  # Python refuses to write out the largest ones
         given = "a number of many digits"
+    if isinstance(given, str):  # who writes a password into an address is told of the address
+        given = re.sub(r"//[^/\s]*@", "//***@", given)
     return f" (it is {given!r})"
 
 

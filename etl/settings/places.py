@@ -47,8 +47,13 @@ def not_apart(table: str, losses: str, reports: str, metrics: str | None = None)
 
 def lies_in(path: str, other: str) -> bool:
     """Whether a path is that other place, or in its folder."""
-    place, outer = place_of(path), place_of(other)
+    place, outer = _one_scheme(place_of(path)), _one_scheme(place_of(other))
     return place == outer or place.startswith(outer.rstrip("/") + "/")
+
+
+def _one_scheme(place: str) -> str:
+    """Stores that two schemes name."""
+    return re.sub("^(s3a|s3n)://", "s3://", re.sub("^abfs://", "abfss://", place))
 
 
 def check_place(path: str) -> str:

@@ -48,7 +48,7 @@ def read_document(path: str | Path, called: str) -> Any:
     try:
         return document_of(text)
     except NOT_YAML as error:
-        what = f"{called} cannot be read as YAML: {' '.join(str(error).split())}"
+        what = f"{called} cannot be read as YAML: {said_of(error)}"
         raise SettingsError(what, path=path, check="its syntax at that line") from error
 
 
@@ -59,6 +59,14 @@ def document_of(text: str) -> Any:
         return loader.get_single_data()
     finally:
         loader.dispose()
+
+
+def said_of(error: Exception) -> str:
+    """What one of NOT_YAML says, and where: without the line itself, for a password may stand in it."""
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return " ".join(str(error).split())
+    words, mark = ", ".join(filter(None, (error.context, error.problem))), error.problem_mark or error.context_mark
+    return f"{words}: line {mark.line + 1}, column {mark.column + 1}" if mark else words
 
 
 class _Loader(yaml.SafeLoader):

@@ -137,6 +137,8 @@ class World:
         self.committed: dict[tuple[str, str, int], tuple[int, str]] = {}
         self.topic_ids: dict[str, UUID] = {}
         self.internal: set[str] = set()
+        self.refused_leaders: dict[tuple[str, int], int] = {}
+        """Logs of which Metadata names no leader, and the code that is told of each."""
         self.kept_from_us: set[str] = set()
         """Topics that our ACLs do not let us describe."""
         self.configs: dict[str, dict[str, str]] = {}
@@ -299,7 +301,8 @@ class FakeBroker:
         code = 29 if name in self.world.kept_from_us else 0 if known else 3
         return kind(error_code=code, name=name, topic_id=topic_id, is_internal=name in self.world.internal, partitions=[
             kind.MetadataResponsePartition(
-                error_code=0 if log.leader_id in self.world.addresses else 5, partition_index=partition, leader_id=log.leader_id,
+                error_code=self.world.refused_leaders.get((name, partition), 0 if log.leader_id in self.world.addresses else 5),
+                partition_index=partition, leader_id=-1 if (name, partition) in self.world.refused_leaders else log.leader_id,
                 leader_epoch=log.leader_epoch, replica_nodes=[log.leader_id], isr_nodes=[log.leader_id], offline_replicas=[])
             for partition, log in logs])
 

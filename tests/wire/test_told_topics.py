@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from etl.edges.brokers.cluster import Cluster, chosen_topics
-from etl.errors import BrokerUnreachable, PermissionRefused
+from etl.errors import BrokerUnreachable, PermissionRefused, SettingsError
 from etl.run.told_topics import describe_all_told, with_kept_from_us
 from etl.settings.source import TopicFilter
 from tests.fakes.batches import Batch, Rec, encode
@@ -68,3 +68,12 @@ def test_a_topic_that_was_read_and_is_gone_is_not_asked_back(broker: FakeBroker,
     assert with_kept_from_us(cluster, told, ["early", "deleted"]) == told
     asked = len(broker.requests)
     assert with_kept_from_us(cluster, told, ["early"]) == told and len(broker.requests) == asked
+
+
+def test_a_leader_without_our_listener_is_no_partition_without_a_leader(broker: FakeBroker, cluster: Cluster) -> None:
+    broker.world.refused_leaders["early", 0] = 72
+    with pytest.raises(SettingsError, match="is there, and has no listener") as error:
+        chosen_topics(cluster.describe(None), TopicFilter(allow=("early",)))
+    assert error.value.where["key"] == "source.listener" and (error.value.where["topic"], error.value.where["partition"]) == ("early", 0)
+    broker.world.refused_leaders["early", 0] = 5
+    assert chosen_topics(cluster.describe(None), TopicFilter(allow=("early",))).leaderless

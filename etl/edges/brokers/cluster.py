@@ -30,7 +30,10 @@ Told = TypeVar("Told")
 
 
 def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetadata:
-    """What of the cluster the conf chooses; internal topics only where they are named letter by letter. Raises PermissionRefused."""
+    """What of the cluster the conf chooses; internal topics only where they are named letter by letter.
+
+    Raises PermissionRefused, and SettingsError where a leader has no listener for us: no waiting gives it one.
+    """
     there = {name: told for name, told in metadata.topics.items() if not _is_unknown(told) and names.admits(name)}
     chosen = {name: told for name, told in there.items() if not told.is_internal or name in names.literal_names}
     refused = sorted(name for name, told in chosen.items() if told.refusal and told.refusal.meaning is Meaning.NOT_ALLOWED)
@@ -40,6 +43,11 @@ def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetad
         if refused[0] not in names.literal_names:  # brokers say the same of one that is not there, or they would tell who asks that it is
             check += "; where it was deleted with them, since this pipeline has read it: source.topics.deny with it"
         raise PermissionRefused(what, topic=refused[0], check=check)
+    for partition in (each for told in chosen.values() for each in told.partitions):
+        if partition.leader is None and partition.refusal and partition.refusal.meaning is Meaning.NO_LISTENER:
+            what = "the broker that leads the partition is there, and has no listener of the name by which the other brokers are entered"
+            check = "listeners of all brokers: each needs this one, by the same name; or source.listener, one that all of them have"
+            raise SettingsError(what, key="source.listener", check=check, **partition.log.place)
     return replace(metadata, topics=chosen)
 
 

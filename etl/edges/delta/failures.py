@@ -20,7 +20,8 @@ _COLOURS = re.compile(r"\x1b\[\d*m(↳ ?)?")
 _CONFLICT = re.compile(r"DELTA_(METADATA_CHANGED|PROTOCOL_CHANGED|CONCURRENT_\w+)|io\.delta\.exceptions\.(Concurrent|Metadata|Protocol)\w+")
 _NO_STORE = re.compile("Unknown scheme|Could not parse .* as a URL|Unable to recognise URL")
 """What delta-rs says of a URL by which it finds no store."""
-_LOG_LOST = re.compile("Expected contiguous commit files|No table metadata or protocol found|didn't find any checkpoints")
+_NO_CHECKPOINT = "didn't find any checkpoints"
+_LOG_LOST = re.compile(f"Expected contiguous commit files|No table metadata or protocol found|{_NO_CHECKPOINT}")
 """What delta-rs says where clean-up by hand left holes."""
 _NO_FILE_SYSTEM = re.compile(r'No FileSystem for scheme "?[\w+.-]+"?|ClassNotFoundException: Class [\w.]*FileSystem not found')
 """What Hadoop says of a URL by which it finds no store."""
@@ -145,6 +146,12 @@ def log_lost(error: BaseException, path: str) -> FileLost | None:
     found = _LOG_LOST.search(str(error))
     if found is None:
         return None
+    if found[0] == _NO_CHECKPOINT:
+        what = "_delta_log/_last_checkpoint names a checkpoint that is not there"
+        check = (
+            "that the commits (*.json) of _delta_log are all there, from 0 or from another checkpoint on; then remove _last_checkpoint: it "
+            "is a hint, which every reader does without. Where they are not, put them back from a copy")
+        return FileLost(what, path=path, check=check)
     check = (
         "who removed files of its _delta_log; put them back from a copy; where there is none, the rows are in its Parquet files alone: "
         "move the folder away, and the next run says how to go on without it")

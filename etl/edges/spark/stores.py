@@ -6,7 +6,9 @@ never are.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from etl.decisions.spark_on_stores import LOG_STORE, OURS, keys_that_matter, refuse_unsafe
@@ -38,7 +40,25 @@ def enter_store(session: SparkSession, path: str) -> None:
         refuse_unsafe(path, {key: hadoop.get(key) for key in keys_that_matter(path)})
         _refuse_without_log_store(session, jvm, path)
     for key, value in told_hadoop(path, store_of(path)).items():
-        hadoop.set(key, resolve_secret(value, _key_of(key)) if isinstance(value, SecretRef) else value)
+        if isinstance(value, SecretRef):
+            with _untold():
+                hadoop.set(key, resolve_secret(value, _key_of(key)))
+        else:
+            hadoop.set(key, value)
+
+
+@contextlib.contextmanager
+def _untold() -> Iterator[None]:
+    """Each call into the JVM is a line of py4j's log at DEBUG, with what it is called with."""
+    quiet = logging.getLogger("py4j.clientserver"), logging.getLogger("py4j.java_gateway")
+    before = [logger.disabled for logger in quiet]
+    try:
+        for logger in quiet:
+            logger.disabled = True
+        yield
+    finally:
+        for logger, was in zip(quiet, before, strict=True):
+            logger.disabled = was
 
 
 def _refuse_without_log_store(session: SparkSession, jvm: Any, path: str) -> None:

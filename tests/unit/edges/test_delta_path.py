@@ -18,7 +18,7 @@ from deltalake.schema import PrimitiveType
 from etl.edges.delta.failures import is_conflict, is_obstacle, translate, unreachable
 from etl.edges.delta.path import announce_first_write, check_writable, open_table, rust_path, spark_path
 from etl.edges.delta.state import read_table
-from etl.errors import NotOurTable, PermissionRefused, SettingsError, TableUnreachable
+from etl.errors import FileLost, NotOurTable, PermissionRefused, SettingsError, TableUnreachable
 from etl.model.raw_table import arrow_schema
 
 NOBODY = 65534
@@ -216,3 +216,15 @@ def test_a_table_with_a_feature_that_delta_rs_does_not_know_is_not_ours_and_no_p
     with pytest.raises(NotOurTable, match="does not support the table") as caught:
         open_table(str(tmp_path))
     assert caught.value.exit_code == 2
+
+
+def test_a_stale_hint_at_a_checkpoint_is_told_as_what_it_is_and_no_table_is_given_up_for_it(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), pyarrow.table({"a": [1]}))
+    hint = tmp_path / "_delta_log" / "_last_checkpoint"
+    hint.write_text('{"version":7,"size":3}')
+    with pytest.raises(FileLost, match="names a checkpoint that is not there") as error:
+        open_table(str(tmp_path))
+    assert "remove _last_checkpoint" in str(error.value.check) and "move the folder" not in str(error.value.check)
+    hint.unlink()
+    table = open_table(str(tmp_path))
+    assert table is not None and table.version() == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.settings.places import check_place, place_of
+from etl.settings.places import check_place, lies_in, place_of
 
 
 @pytest.mark.parametrize("path", ["/warehouse/clicks/", "/warehouse//clicks", "/warehouse/old/../clicks", "file:///warehouse/clicks"])
@@ -15,6 +15,12 @@ def test_a_folder_is_the_same_place_however_it_is_written(path: str) -> None:
 def test_an_object_stores_url_is_the_same_place_with_a_slash_at_its_end() -> None:
     assert place_of("s3://bucket/clicks/") == place_of("s3://bucket/clicks")
     assert place_of("s3://bucket/clicks") != place_of("s3://bucket/clicks2")
+
+
+@pytest.mark.parametrize(("path", "other"), [
+    ("s3a://b/clicks", "s3://b/clicks"), ("s3://b/clicks/_delta_log", "s3a://b/clicks"), ("abfs://c@a/x", "abfss://c@a/x/")])
+def test_a_place_in_a_store_lies_in_another_one_whichever_scheme_names_them(path: str, other: str) -> None:
+    assert lies_in(path, other) and not lies_in(path, other.replace("c", "d"))
 
 
 @pytest.mark.parametrize("path", [

@@ -16,6 +16,8 @@ from etl.model.security import OPEN, LocalFile, Login, Mechanism, SecretRef, Sec
 from etl.settings.changes import parse_change, told_changes
 from etl.settings.loader import load_settings, parse_settings
 from etl.settings.secrets import place_of_file, resolve_secret
+from etl.settings.yaml_file import read_document
+from tests.builders import plain_settings
 
 SECRET = "hunter2-of-all"
 SCRAM = {"mechanism": "SCRAM-SHA-512", "username": "etl", "password": "${file:secrets/kafka}"}
@@ -168,3 +170,25 @@ def test_a_conf_of_the_page_can_be_copied(text: str) -> None:
 
 def test_the_page_has_a_conf_of_each_world() -> None:
     assert len(CONFS) == 6
+
+
+@pytest.mark.parametrize("line", ["password: hunter9: foo", "password: @hunter9", "password: 'hunter9", "password: [hunter9"])
+def test_a_password_that_is_no_yaml_is_not_told_back(line: str, tmp_path: Path) -> None:
+    conf = tmp_path / "conf.yaml"
+    conf.write_text(f"version: 1\n{line}\n")
+    with pytest.raises(SettingsError, match=r"cannot be read as YAML: .*line \d") as error:
+        read_document(conf, "the conf file")
+    assert "hunter9" not in str(error.value)
+
+
+@pytest.mark.parametrize("value", ["@hunter9", "'hunter9", "[hunter9"])
+def test_nor_is_one_that_a_change_gives(value: str) -> None:
+    with pytest.raises(SettingsError, match="cannot be read as YAML") as error:
+        parse_change(f"source.security.sasl.password={value}")
+    assert "hunter9" not in str(error.value)
+
+
+def test_an_address_is_told_back_without_the_password_in_it() -> None:
+    with pytest.raises(SettingsError, match=r"it is 'https://\*\*\*@minio'") as error:
+        plain_settings(table={"path": "s3://b/t", "store": {"endpoint": "https://user:hunter9@minio"}})
+    assert "hunter9" not in str(error.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -83,7 +84,14 @@ def test_what_is_measured_again_takes_the_place_of_what_was_there_and_the_rest_s
     kept = json.loads((tmp_path / KEPT).read_text())
     assert [(one["kind"], one["seconds"]) for one in kept["results"]] == [("dataframe", 2.0), ("arrow", 3.0), ("arrow", 5.0)]
     assert kept["commands"] == ["python -m tests.bench --quick", "python -m tests.bench --kinds arrow"]
+    assert len(kept["measured_at"].split(", then ")) == len(str(kept["machine"]["load_at_start"]).split(", then ")) == 2
     assert (tmp_path / PAGE).read_text() == rendered(kept)
+
+
+def test_tasks_read_through_tls_at_least_half_as_fast_as_pythons_own_ssl_moves_bytes() -> None:
+    results = [one for one in json.loads((DOCS / KEPT).read_text())["results"] if one["part"] == "encrypted" and one["is_encrypted"]]
+    speeds = {kind: median([one["mib_s"] for one in results if one["kind"] == kind]) for kind in ("bytes", "fetches", "rows")}
+    assert min(speeds["fetches"], speeds["rows"]) >= speeds["bytes"] / 2, "what is measured is a law: measure it anew, or find what it is"
 
 
 def test_the_page_in_docs_is_what_its_results_render() -> None:

@@ -29,10 +29,12 @@ class Document:
         folder.mkdir(parents=True, exist_ok=True)
         self._page, self._kept = folder / PAGE, folder / KEPT
         known = json.loads(self._kept.read_text()) if goes_on and self._kept.exists() else {"commands": [], "results": []}
+        here = machine()
+        load = _then(known.get("machine", {}).get("load_at_start"), here["load_at_start"])
         self._content: dict[str, Any] = {
             "commands": [*known["commands"], _command(words)],
-            "measured_at": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "codec": codec,
-            "machine": machine(), "versions": versions(), "results": known["results"]}
+            "measured_at": _then(known.get("measured_at"), time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())), "codec": codec,
+            "machine": {**here, "load_at_start": load}, "versions": versions(), "results": known["results"]}
         self._replaced = set[tuple[Any, ...]]()
 
     def tell(self, result: Mapping[str, Any]) -> None:
@@ -56,6 +58,11 @@ def _command(words: Sequence[str]) -> str:
     left = iter(words)
     kept = [word for word in left if not (word == "--to" and next(left)) and not word.startswith("--to=")]
     return shlex.join(["python", "-m", "tests.bench", *kept])
+
+
+def _then(before: Any, now: Any) -> Any:
+    """What was so for the commands before, and for this one."""
+    return now if before is None else f"{before}, then {now}"
 
 
 def _about(result: Mapping[str, Any]) -> tuple[Any, ...]:

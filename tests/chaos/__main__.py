@@ -1,4 +1,4 @@
-"""Play the crash matrix and write docs/CRASHES.md, or the page of another writer.
+"""Play the crash matrix and write docs/CRASHES.md, the page of another writer, or docs/CRASHES_ON_STORES.md.
 
 `python -m tests.chaos [--rows 1,2,13] [--name TEXT ...] [--unplayed] [--writer arrow|processes] [--write-to FOLDER]
 [--store moto|versitygw|azurite|minidfs]`
@@ -18,10 +18,13 @@ from pathlib import Path
 
 from etl.embedded.cluster import Cluster
 from tests.chaos.collected import ALL
+from tests.chaos.on_stores import cases_on
 from tests.chaos.published import Published
+from tests.chaos.published_on_stores import PublishedOnStores
 from tests.chaos.stage import Case, Stage, Told
 from tests.chaos.writes import WRITES
 from tests.conftest import small_session
+from tests.stores.faults import FaultyWay
 from tests.stores.servers import STORES, StoreServer
 from tests.system.driving import ROOT
 
@@ -30,19 +33,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Play the chosen cases one after the other; 1 when one of them failed."""
     parser = _parser()
     asked = parser.parse_args(arguments)
-    published, failed = Published(asked.write_to, ALL, asked.writer, asked.store), 0
+    published, cases = _published(asked.write_to, asked.writer, asked.store)
     published.write()  # cases may have come since, and it names what was not played
-    chosen = [case for case in ALL if (not asked.rows or case.row in asked.rows) and any(name in case.name for name in asked.name or [""])]
+    chosen = [case for case in cases if not asked.rows or case.row in asked.rows]
+    chosen = [case for case in chosen if any(name in case.name for name in asked.name or [""])]
     chosen = [case for case in chosen if not (asked.unplayed and published.is_whole(case))]
     if not chosen:
         print("no case is called so, or all of them were played", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="etl-chaos-") as folder, Cluster(folder=Path(folder, "cluster")) as cluster, \
-            _stored(asked.store, Path(folder, "store")) as store, \
+            _stored(asked.store, Path(folder, "store")) as (store, way), \
             small_session(Path(folder, "warehouse"), for_path=store.url("x") if store else None):
+        failed = 0
         for number, case in enumerate(chosen, start=1):
             began = time.monotonic()
-            with Stage(cluster, Path(folder, f"case-{number}"), writer=asked.writer, store=store) as stage:
+            with Stage(cluster, Path(folder, f"case-{number}"), writer=asked.writer, store=store, way=way) as stage:
                 told, failure = _played(case, stage)
             failed += told is None
             published.played(case, told, failure)
@@ -54,14 +59,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextlib.contextmanager
-def _stored(kind: str | None, folder: Path) -> Iterator[StoreServer | None]:
-    """The store that tables lie in, with its secrets in the environment; None: they lie in folders."""
+def _stored(kind: str | None, folder: Path) -> Iterator[tuple[StoreServer | None, FaultyWay | None]]:
+    """The store that tables lie in, with its secrets in the environment, and the way to it; None: they lie in folders."""
     if kind is None:
-        yield None
+        yield None, None
         return
-    with STORES[kind](folder) as store:
+    with STORES[kind](folder / "server") as store:
         os.environ.update(store.secrets)
-        yield store
+        if not store.speaks_http:
+            yield store, None
+            return
+        with FaultyWay(store.port, folder / "way") as way:
+            store.reached_by = way.port
+            yield store, way
+
+
+def _published(folder: Path, writer: str, store: str | None) -> tuple[Published | PublishedOnStores, Sequence[Case]]:
+    """The page, and the cases that it is of."""
+    if store is None:
+        return Published(folder, ALL, writer), ALL
+    cases = cases_on(store)
+    return PublishedOnStores(folder, cases, store, writer), cases
 
 
 def _played(case: Case, stage: Stage) -> tuple[Told | None, str]:
@@ -88,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         "--writer", choices=list(WRITES), default="spark",
         help="who writes the rows: Spark; arrow: its tasks, into files of their own; processes: the same tasks without Spark")
     parser.add_argument(
-        "--store", choices=list(STORES), help="where the tables lie: cases that look into a table's folder themselves fail there")
+        "--store", choices=list(STORES), help="where the tables lie: rows 1 to 10 and 40 are played there")
     parser.add_argument("--write-to", type=Path, default=ROOT / "docs", help="the folder of the page (default: docs)")
     return parser
 

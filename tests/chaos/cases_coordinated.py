@@ -155,7 +155,10 @@ def coordinator_moved(stage: Stage, *, verb: str = "hand_over", settings: Mappin
 
 @contextlib.contextmanager
 def beside(stage: Stage, pipeline: Pipeline, loaded: bool) -> Iterator[list[OtherMember]]:
-    """A consumer that has read all there was when our run comes, while a producer writes; `loaded`: our table has a plan by then."""
+    """A consumer that has read when our run comes, while a producer writes; `loaded`: our table has a plan by then.
+
+    It reads nothing while it owns all: whatever a run of ours gets as its share, there is something to read in it.
+    """
     pipeline.produce(_RECORDS)
     if loaded:
         pipeline.ran()
@@ -163,7 +166,8 @@ def beside(stage: Stage, pipeline: Pipeline, loaded: bool) -> Iterator[list[Othe
         other.owns(4)
         with stage.writing(pipeline) as writer:
             other.has_read(1)
-            writer.wait_for(20)
+            other.rests_while_it_owns(4)
+            writer.wait_for(40)
             yield [other]
 
 

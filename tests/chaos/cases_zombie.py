@@ -129,12 +129,13 @@ def short_session(pipeline: Pipeline) -> Iterator[None]:
         pipeline.settings.pop("zookeeper", None)
 
 
-def overtaken(zombie: Driver, pipeline: Pipeline) -> tuple[str, Said, Said]:
-    """A second driver does the work, then the first goes on: what the table held in between, and what both said."""
+def overtaken(zombie: Driver, pipeline: Pipeline, behind: Callable[[], None] = lambda: None) -> tuple[str, Said, Said]:
+    """A second driver does the work, then `behind`, then the first goes on: what the table held in between, and what both said."""
     wait_for_no_driver(pipeline)
     after = held(pipeline)
     pipeline.settings.pop("zookeeper", None)
     second = pipeline.ran()
+    behind()
     zombie.wake_all()
     return after, second, zombie.wait()
 

@@ -48,20 +48,16 @@ Played when: {days}.
 | # | what was done | what the table held after it | what the next run did | records | rows | missing | double |
 | ---: | --- | --- | --- | ---: | ---: | ---: | ---: |
 """
-_FIGURES = ("records", "rows", "missing", "double")
+FIGURES = ("records", "rows", "missing", "double")
 
 
-class Published:
-    """The results known so far; `played` adds one, `write` writes both files."""
+class Results:
+    """What came of cases, by their names, in one file: `played` adds one."""
 
-    def __init__(
-        self, folder: Path, cases: Sequence[Case], writer: str = "spark", store: str | None = None, *, today: date | None = None,
-    ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._today = today or datetime.now(UTC).date()
-        self._writer, page = writer, WRITES[writer].page + (f"_ON_{store.upper()}" if store else "")
-        self.page, self._kept = folder / f"{page}.md", folder / f"{page.lower()}.json"
-        known = json.loads(self._kept.read_text()) if self._kept.exists() else {}
+    def __init__(self, kept: Path, cases: Sequence[Case], *, today: date | None = None) -> None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        self._today, self._kept = today or datetime.now(UTC).date(), kept
+        known = json.loads(kept.read_text()) if kept.exists() else {}
         self._results: dict[str, Any] = {case.name: known[case.name] for case in cases if case.name in known}
         self._cases = cases
 
@@ -74,16 +70,29 @@ class Published:
         went = {**asdict(told), "checked": asdict(told.checked)} if told else {"failed": failure.splitlines()[0] if failure else "?"}
         self._results[case.name] = {"row": case.row, "what": case.what, "on": self._today.isoformat(), **went}
 
+    def keep(self) -> None:
+        """The file, in the order of the matrix."""
+        self._kept.write_text(json.dumps({c.name: self._results[c.name] for c in self._cases if c.name in self._results}, indent=1) + "\n")
+
+
+class Published(Results):
+    """The results known so far; `write` writes both files."""
+
+    def __init__(self, folder: Path, cases: Sequence[Case], writer: str = "spark", *, today: date | None = None) -> None:
+        self._writer, page = writer, WRITES[writer].page
+        super().__init__(folder / f"{page.lower()}.json", cases, today=today)
+        self.page = folder / f"{page}.md"
+
     def write(self) -> None:
         """Both files, in the order of the matrix."""
         shown = [self._results[case.name] for case in self._cases if case.name in self._results]
-        self._kept.write_text(json.dumps({c.name: self._results[c.name] for c in self._cases if c.name in self._results}, indent=1) + "\n")
-        sums = {figure: sum(one["checked"][figure] for one in shown if "checked" in one) for figure in _FIGURES}
+        self.keep()
+        sums = {figure: sum(one["checked"][figure] for one in shown if "checked" in one) for figure in FIGURES}
         failed, unplayed = sum("failed" in one for one in shown), [case for case in self._cases if case.name not in self._results]
         left = (f"; {failed} CASES FAILED" if failed else "") + (f"; {len(unplayed)} more were not played" if unplayed else "")
         option = "" if self._writer == "spark" else f" --writer {self._writer}"
         head = _HEAD.format(
-            option=option, said=WRITES[self._writer].said, versions=_versions(), cases=len(shown), left=left, days=_days(shown),
+            option=option, said=WRITES[self._writer].said, versions=versions(), cases=len(shown), left=left, days=days(shown),
             unplayed=_not_played(unplayed, self._cases), **sums)
         self.page.write_text(head + "".join(map(_line, shown)))
 
@@ -91,15 +100,15 @@ class Published:
 def _line(one: Mapping[str, Any]) -> str:
     if "failed" in one:
         return _row(one["row"], one["what"], f"FAILED: {one['failed']}", *[""] * 5)
-    return _row(one["row"], one["what"], one["after"], one["next_run"], *(f"{one['checked'][figure]:,}" for figure in _FIGURES))
+    return _row(one["row"], one["what"], one["after"], one["next_run"], *(f"{one['checked'][figure]:,}" for figure in FIGURES))
 
 
-def _days(shown: Sequence[Mapping[str, Any]]) -> str:
+def days(shown: Sequence[Mapping[str, Any]]) -> str:
     """How many cases were played on which day (UTC)."""
     known = Counter(one["on"] for one in shown if "on" in one)
-    days = [f"{day} {count}" for day, count in sorted(known.items())]
+    on = [f"{day} {count}" for day, count in sorted(known.items())]
     unknown = len(shown) - known.total()
-    return ", ".join([*([f"before days were written down {unknown}"] if unknown else []), *days]) or "never"
+    return ", ".join([*([f"before days were written down {unknown}"] if unknown else []), *on]) or "never"
 
 
 def _not_played(unplayed: Sequence[Case], cases: Sequence[Case]) -> str:
@@ -113,7 +122,8 @@ def _row(*cells: Any) -> str:
     return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
 
 
-def _versions() -> str:
+def versions() -> str:
+    """What it is played with."""
     zookeeper = next(jar.stem.removeprefix("zookeeper-") for jar in spark_jars("zookeeper-") if jar.stem[10:11].isdigit())
     spark, delta, rust = map(importlib.metadata.version, ("pyspark", "delta-spark", "deltalake"))
     return f"ZooKeeper {zookeeper}, Kafka {DEFAULT_VERSION}, Spark {spark}, Delta {delta}, and delta-rs {rust}"

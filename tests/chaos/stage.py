@@ -26,6 +26,7 @@ from kafka.errors import KafkaError
 from etl.embedded.cluster import Cluster
 from tests.chaos.writes import WRITES
 from tests.said import Said
+from tests.stores.faults import FaultyWay
 from tests.stores.pipeline import StoredPipeline
 from tests.stores.servers import StoreServer
 from tests.system.driving import Pipeline
@@ -88,8 +89,10 @@ class Stage:
     (`Pipeline.run` and its like) share the one Spark session that whoever made the stage has started.
     """
 
-    def __init__(self, cluster: Cluster, folder: Path, *, writer: str = "spark", store: StoreServer | None = None) -> None:
-        self.store = store
+    def __init__(
+        self, cluster: Cluster, folder: Path, *, writer: str = "spark", store: StoreServer | None = None, way: FaultyWay | None = None,
+    ) -> None:
+        self.store, self.way = store, way
         self.cluster, self.writer, self.writes = cluster, writer, WRITES[writer]
         self.folder = folder
         self.at_end = ExitStack()

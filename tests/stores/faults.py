@@ -1,7 +1,9 @@
-"""What stands between a client and a store, in a process of its own, and fails as it is told: 503, SlowDown, or an answer that is lost.
+"""What stands between a client and a store, in a process of its own, and fails as it is told: 503, SlowDown, an answer that is lost, a
+request that comes late, or half of it.
 
-`python -m tests.stores.faults PORT STORE_PORT RULES`: RULES is a file with a JSON list of rules, read anew for each request; a file beside
-it counts how often each was kept. In a process of its own, because delta-rs may hold Python's lock while it waits for an answer.
+`python -m tests.stores.faults PORT STORE_PORT RULES`: RULES is a file with a JSON list of rules, read anew for each request; files beside
+it count how often each was kept, and let go what is held. In a process of its own, because delta-rs may hold Python's lock while it waits
+for an answer.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import json
 import os
 import sys
 import threading
+import time
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -29,7 +32,9 @@ class Rule:
     part: str
     times: int
     fault: str
-    """`slow`: 503 SlowDown, and the store is not asked; `lose`: the store does it, and the connection ends without an answer."""
+    """`slow`: 503 SlowDown, and the store is not asked; `lose`: the store does it, and the connection ends without an answer;
+    `late`: it is held, and then goes on to the store; `late_answer`: its answer is; `half`: the store gets half of its body, then nothing
+    until it is let go, and the connection ends."""
 
 
 class FaultyWay(Server):
@@ -50,17 +55,40 @@ class FaultyWay(Server):
         return answers(self.port)
 
     def rules(self, *rules: Rule) -> None:
-        """These instead of those before."""
-        (self.folder / "kept.json").unlink(missing_ok=True)
+        """These instead of those before; what these held is given up."""
+        for name in ("kept.json", "let-go", "ended.json"):
+            (self.folder / name).unlink(missing_ok=True)
         written = self.folder / "rules.new"
         written.write_text(json.dumps([asdict(rule) for rule in rules]))
         written.rename(self.folder / "rules.json")
 
+    def let_go(self) -> None:
+        """What is held goes on."""
+        (self.folder / "let-go").touch()
+
     @property
     def kept(self) -> list[int]:
         """How often each of the rules was."""
-        path = self.folder / "kept.json"
-        return cast("list[int]", json.loads(path.read_text())) if path.exists() else []
+        return _numbers(self.folder / "kept.json")
+
+    @property
+    def answered(self) -> int:
+        """How many of those that were held, and let go, have the store's answer."""
+        return sum(_numbers(self.folder / "ended.json"))
+
+    @staticmethod
+    def commit(fault: str, times: int = 1) -> Rule:
+        """The puts that make a commit."""
+        return Rule("PUT", "_delta_log/0", times, fault)
+
+    @staticmethod
+    def file(fault: str, times: int = 1) -> Rule:
+        """Those of a file with rows."""
+        return Rule("PUT", "part-", times, fault)
+
+
+def _numbers(path: Path) -> list[int]:
+    return cast("list[int]", json.loads(path.read_text())) if path.exists() else []
 
 
 class _Way(BaseHTTPRequestHandler):
@@ -75,6 +103,8 @@ class _Way(BaseHTTPRequestHandler):
         if fault == "slow":
             self._answer(503, "Slow Down", [("Content-Type", "application/xml")], _SLOW_DOWN)
             return
+        if fault == "late" and not self._is_let_go():
+            return
         store = http.client.HTTPConnection(HOST, self.store_port, timeout=60)
         store.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in self.headers.items():
@@ -82,10 +112,21 @@ class _Way(BaseHTTPRequestHandler):
                 store.putheader(name, value)
         if "Content-Length" not in self.headers:
             store.putheader("Content-Length", str(len(body)))
+        if fault == "half":
+            store.endheaders(body[:len(body) // 2])
+            self._is_let_go()
+            store.close()
+            self.close_connection = True
+            return
         store.endheaders(body or None)
         found = store.getresponse()
         content = found.read()
         store.close()
+        if fault == "late_answer" and not self._is_let_go():
+            return
+        if fault in ("late", "late_answer"):
+            with self.lock:
+                self.rules.with_name("ended.json").write_text("[1]")
         if fault == "lose":
             self.close_connection = True
             return
@@ -94,6 +135,16 @@ class _Way(BaseHTTPRequestHandler):
             if name.lower() not in ("transfer-encoding", "connection", "content-length")], content, found.getheader("Content-Length"))
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = do_PATCH = _pass_on
+
+    def _is_let_go(self) -> bool:
+        """Wait for it; whether it is not given up."""
+        rules = self.rules.read_text()
+        while not self.rules.with_name("let-go").exists():
+            if self.rules.read_text() != rules:
+                self.close_connection = True
+                return False
+            time.sleep(0.01)
+        return True
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
@@ -121,7 +172,9 @@ class _Way(BaseHTTPRequestHandler):
             for number, rule in enumerate(rules):
                 if rule["method"] == self.command and rule["part"] in self.path and kept[number] < rule["times"]:
                     kept[number] += 1
-                    path.write_text(json.dumps(kept))
+                    written = path.with_suffix(".new")
+                    written.write_text(json.dumps(kept))
+                    written.rename(path)
                     return str(rule["fault"])
         return None
 

@@ -34,6 +34,7 @@ class StoreServer(Server):
     """A server of a store."""
 
     kind: str
+    speaks_http = True
     stop_within_s = 0.5
     """Nobody looks at what it has afterwards, and Azurite does not end when it is asked to."""
 
@@ -164,6 +165,7 @@ class MiniDfs(StoreServer):
     """HDFS: a name node and a data node in one JVM, by Hadoop's own cluster for tests."""
 
     kind = "minidfs"
+    speaks_http = False
 
     @property
     def secrets(self) -> Mapping[str, str]:

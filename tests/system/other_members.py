@@ -33,6 +33,7 @@ class OtherMember:
         self._topic, self._ends = pipeline.topic, threading.Event()
         self.read: Counter[Row] = Counter()
         self.owned = frozenset[int]()
+        self._alone, self._rested = 0, threading.Event()
         self._uncommitted: dict[int, list[Row]] = {}
         self._consumer = Consumer({
             "bootstrap.servers": pipeline.cluster.bootstrap, "group.id": pipeline.group, "enable.auto.commit": False,
@@ -57,10 +58,16 @@ class OtherMember:
         """Wait until it has read so many records."""
         assert wait_until(lambda: self.read.total() >= count, WITHIN_S), self.read.total()
 
+    def rests_while_it_owns(self, count: int) -> None:
+        """Wait until it reads nothing: from now on it does not while it owns so many partitions, so that what comes is left to others."""
+        self._alone = count
+        assert self._rested.wait(WITHIN_S), f"it reads on, and owns {self.owned}"
+
     def _run(self) -> None:
         consumer = self._consumer
         consumer.subscribe([self._topic], on_revoke=self._revoked, on_lost=self._lost)
         while not self._ends.is_set():
+            self._rest(consumer.assignment())
             message = consumer.poll(0.05)
             self.owned = frozenset(each.partition for each in consumer.assignment())
             if message is None or message.error():
@@ -72,6 +79,15 @@ class OtherMember:
                 consumer.commit(message=message, asynchronous=False)
                 self._count(partition, offset + 1)
         consumer.close()
+
+    def _rest(self, owned: list[TopicPartition]) -> None:
+        """Or go on, once another one owns a part."""
+        if owned and len(owned) == self._alone:
+            self._consumer.pause(owned)
+            self._rested.set()
+        elif self._rested.is_set():
+            self._consumer.resume(owned)
+            self._rested.clear()
 
     def _count(self, partition: int, until: int) -> None:
         there = self._uncommitted.get(partition, [])

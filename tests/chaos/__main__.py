@@ -24,7 +24,7 @@ from tests.chaos.published_on_stores import PublishedOnStores
 from tests.chaos.stage import Case, Stage, Told
 from tests.chaos.writes import WRITES
 from tests.conftest import small_session
-from tests.stores.faults import FaultyWay
+from tests.stores.way import FaultyWay
 from tests.stores.servers import STORES, StoreServer
 from tests.system.driving import ROOT
 
@@ -66,10 +66,7 @@ def _stored(kind: str | None, folder: Path) -> Iterator[tuple[StoreServer | None
         return
     with STORES[kind](folder / "server") as store:
         os.environ.update(store.secrets)
-        if not store.speaks_http:
-            yield store, None
-            return
-        with FaultyWay(store.port, folder / "way") as way:
+        with store.way(store.port, folder / "way") as way:
             store.reached_by = way.port
             yield store, way
 

@@ -1,6 +1,6 @@
 """What is played where the table lies in a store: rows 1 to 10, the two drivers fewer times, and row 40, which stores alone have.
 
-Row 40 stands between a run and its store (`tests.stores.faults`): a put comes late, in part, or is not answered, and whoever sent it is
+Row 40 stands between a run and its store (`tests.stores.way`): a put comes late, in part, or is not answered, and whoever sent it is
 killed or paused meanwhile. Whatever a run was told, each record is in the table once.
 """
 
@@ -15,7 +15,8 @@ from tests.chaos.cases_zookeeper import run_disturbed
 from tests.chaos.collected import ALL
 from tests.chaos.driver import Driver
 from tests.chaos.stage import Case, Stage, Told, commits, held, said_in_short
-from tests.stores.faults import FaultyWay, Rule
+from tests.stores.servers import STORES
+from tests.stores.way import FaultyWay, Rule
 from tests.system.driving import Pipeline
 
 _SOON_S = 60.0
@@ -133,7 +134,7 @@ def _two(name: str, what: str, play: Callable[..., Told], **given: object) -> tu
 _KILLED, _ASLEEP = "SIGKILL as the commit is put: ", "paused past its session as the commit is put, a second driver does the work: "
 _ANSWERS = (("lost", "lose", "is lost"), ("throttled", "slow", "is 503 SlowDown"))
 
-AT_THE_STORE: tuple[Case, ...] = (
+_BETWEEN: tuple[Case, ...] = (
     *_two("store: killed, the put never arrives", f"{_KILLED}it never arrives", killed_at, fault="late"),
     *_two("store: killed, half of the put arrives", f"{_KILLED}half of its bytes arrive", killed_at, fault="half"),
     *_two("store: killed before the answer", f"{_KILLED}the store does it, and the answer never comes", killed_at, fault="late_answer"),
@@ -144,19 +145,19 @@ AT_THE_STORE: tuple[Case, ...] = (
     *_two("store: asleep before its answer", f"{_ASLEEP}the store had done it, the first gets its answer and goes on", asleep_at,
           fault="late_answer"),
     Case(40, "store: killed, half of a file arrives", "SIGKILL when half of a file's bytes have arrived", half_of_a_file),
-    *(case for name, fault, said in _ANSWERS for case in (
-        *_two(f"store: commit {name}", f"the first answer to the commit's put {said}", disturbed,
-              rule=lambda way, fault=fault: way.commit(fault)),
-        Case(40, f"store: commit {name} each time", f"each answer to the commit's put {said}",
-             partial(disturbed, rule=lambda way, fault=fault: way.commit(fault, _WITHOUT_END), codes=(0, 7))),
-        Case(40, f"store: file {name}", f"the first answer to a file's put {said}",
-             partial(disturbed, rule=lambda way, fault=fault: way.file(fault))))),
 )
 
-_EVERYWHERE: tuple[Case, ...] = (
-    *(case for case in ALL if case.row <= 9), *two_drivers(started=2, stored=2, appended=2))
+
+def _disturbed(name: str, fault: str, said: str) -> tuple[Case, ...]:
+    return (
+        *_two(f"store: commit {name}", f"the first answer to the commit's put {said}", disturbed, rule=lambda way: way.commit(fault)),
+        Case(40, f"store: commit {name} each time", f"each answer to the commit's put {said}",
+             partial(disturbed, rule=lambda way: way.commit(fault, _WITHOUT_END), codes=(0, 7))),
+        Case(40, f"store: file {name}", f"the first answer to a file's put {said}",
+             partial(disturbed, rule=lambda way: way.file(fault))))
 
 
 def cases_on(store: str) -> tuple[Case, ...]:
-    """Those of a kind of store: what stands between speaks HTTP."""
-    return (*_EVERYWHERE, *AT_THE_STORE) if store != "minidfs" else _EVERYWHERE
+    """Those of a kind of store: not each can throttle."""
+    answers = (case for name, fault, said in _ANSWERS if fault in STORES[store].way.faults for case in _disturbed(name, fault, said))
+    return (*(case for case in ALL if case.row <= 9), *two_drivers(started=2, stored=2, appended=2), *_BETWEEN, *answers)

@@ -38,9 +38,9 @@ after it and what the next run did is in the files of `docs/crashes_on_stores`.
 | 40 | the commit's put is held, halved, late or not answered while the run is killed or paused; answers are lost, or 503 SlowDown |
 
 The check uses neither `etl` nor its ledger: kafka-python reads the topic, delta-rs reads the table, and every (partition, offset, hash of
-the value) must be in both, once. "Missing" counts records without a row, "double" rows beyond the first of one offset. The stores are moto (S3,
-believes every key), versitygw (S3, looks at keys), Azurite (`azurite`) and MiniDFSCluster (`minidfs`), all on one machine; the writers are
-those of the other pages: `spark`, `arrow` (Spark's tasks write files) and `processes` (without Spark).
+the value) must be in both, once. "Missing" counts records without a row, "double" rows beyond the first of one offset. The stores are moto
+(S3, believes every key), versitygw (S3, looks at keys), Azurite (`azurite`) and MiniDFSCluster (`minidfs`), all on one machine; the writers
+are those of the other pages: `spark`, `arrow` (Spark's tasks write files) and `processes` (without Spark).
 
 Played with {versions}.
 Played when: {days}.

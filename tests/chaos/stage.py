@@ -26,7 +26,7 @@ from kafka.errors import KafkaError
 from etl.embedded.cluster import Cluster
 from tests.chaos.writes import WRITES
 from tests.said import Said
-from tests.stores.faults import FaultyWay
+from tests.stores.way import FaultyWay
 from tests.stores.pipeline import StoredPipeline
 from tests.stores.servers import StoreServer
 from tests.system.driving import Pipeline

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,6 +25,7 @@ from etl.embedded.jars import Artifact, fetched
 from etl.embedded.java import find_java, java_environment
 from etl.embedded.server import HOST, Server, answers
 from etl.embedded.spark import SHORT_RUN
+from tests.stores.way import FaultyWay, RpcWay
 
 BUCKET = "lake"
 KEY_VARIABLE, SECRET_VARIABLE = "ETL_TEST_STORE_KEY", "ETL_TEST_STORE_SECRET"
@@ -34,7 +35,8 @@ class StoreServer(Server):
     """A server of a store."""
 
     kind: str
-    speaks_http = True
+    way: type[FaultyWay] = FaultyWay
+    """What may stand before it."""
     stop_within_s = 0.5
     """Nobody looks at what it has afterwards, and Azurite does not end when it is asked to."""
 
@@ -165,7 +167,7 @@ class MiniDfs(StoreServer):
     """HDFS: a name node and a data node in one JVM, by Hadoop's own cluster for tests."""
 
     kind = "minidfs"
-    speaks_http = False
+    way = RpcWay
 
     @property
     def secrets(self) -> Mapping[str, str]:
@@ -201,7 +203,7 @@ class MiniDfs(StoreServer):
         return self.folder / "details.json"
 
 
-STORES: Mapping[str, Callable[[Path], StoreServer]] = {
+STORES: Mapping[str, type[StoreServer]] = {
     "moto": Moto, "azurite": Azurite, "versitygw": VersityGateway, "minidfs": MiniDfs}
 """By their names."""
 

@@ -19,7 +19,7 @@ from etl.model.plans import Plan
 from etl.model.security import parse_reference
 from etl.settings.store import StoreSettings, TablePath
 from tests.fakes.file_tasks import APP, LOG, Tasks, plan_of
-from tests.stores.faults import FaultyWay, Rule
+from tests.stores.way import FaultyWay, Rule
 from tests.stores.servers import STORES, StoreServer
 
 ROWS = 15

@@ -1,0 +1,147 @@
+"""The way to a store, which fails as it is told: a process between a client and the store's server, and the rules that it keeps.
+
+In a process of its own, because delta-rs may hold Python's lock while it waits for an answer. The rules are a file with a JSON list, read
+anew for each request; files beside it count how often each was kept, and let go what is held.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from etl.embedded.server import Server, answers
+
+_KEPT, _LET_GO, _ANSWERED = "kept.json", "let-go", "answered.json"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The first `times` requests with this method and this part in their path."""
+
+    method: str
+    part: str
+    times: int
+    fault: str
+    """`slow`: 503 SlowDown, and the store is not asked; `lose`: the store does it, and the connection ends without an answer;
+    `late`: it is held, and then goes on to the store; `late_answer`: its answer is; `half`: the store gets half of its body, then nothing
+    until it is let go, and the connection ends."""
+
+
+class FaultyWay(Server):
+    """The way to a store that speaks HTTP. `rules` are kept from then on; none are at first."""
+
+    program = "tests.stores.faults"
+    faults = frozenset({"slow", "lose", "late", "late_answer", "half"})
+    """Those that it knows."""
+
+    def __init__(self, store_port: int, folder: Path) -> None:
+        super().__init__("way", folder)
+        self._store_port = store_port
+
+    def command(self) -> list[str]:
+        self.rules()
+        return [sys.executable, "-m", self.program, str(self.port), str(self._store_port), str(self.folder / "rules.json")]
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+
+    def is_ready(self) -> bool:
+        return answers(self.port)
+
+    def rules(self, *rules: Rule) -> None:
+        """These instead of those before; what these held is given up."""
+        for name in (_KEPT, _LET_GO, _ANSWERED):
+            (self.folder / name).unlink(missing_ok=True)
+        _write(self.folder / "rules.json", [asdict(rule) for rule in rules])
+
+    def let_go(self) -> None:
+        """What is held goes on."""
+        (self.folder / _LET_GO).touch()
+
+    @property
+    def kept(self) -> list[int]:
+        """How often each of the rules was."""
+        return _numbers(self.folder / _KEPT)
+
+    @property
+    def answered(self) -> int:
+        """How many of those that were held, and let go, have the store's answer."""
+        return sum(_numbers(self.folder / _ANSWERED))
+
+    @staticmethod
+    def commit(fault: str, times: int = 1) -> Rule:
+        """The puts that make a commit."""
+        return Rule("PUT", "_delta_log/0", times, fault)
+
+    @staticmethod
+    def file(fault: str, times: int = 1) -> Rule:
+        """Those of a file with rows."""
+        return Rule("PUT", "part-", times, fault)
+
+
+class RpcWay(FaultyWay):
+    """The way to a name node of HDFS: rules go by the name of a call, and by what stands in it."""
+
+    program = "tests.stores.rpc_faults"
+    faults = frozenset({"lose", "late", "late_answer", "half"})
+
+    @staticmethod
+    def commit(fault: str, times: int = 1) -> Rule:
+        """A file of the log gets its name when it is whole."""
+        return Rule("rename2", "_delta_log/0", times, fault)
+
+    @staticmethod
+    def file(fault: str, times: int = 1) -> Rule:
+        """A file with rows is whole."""
+        return Rule("complete", "part-", times, fault)
+
+
+class Kept:
+    """The rules as the process on the way keeps them."""
+
+    def __init__(self, rules: Path) -> None:
+        self._rules, self._lock = rules, threading.Lock()
+
+    def fault(self, is_meant: Any) -> str | None:
+        """What befalls a request for which `is_meant(method, part)`; it is counted."""
+        with self._lock:
+            rules, path = json.loads(self._rules.read_text()), self._rules.with_name(_KEPT)
+            kept = _numbers(path) or [0] * len(rules)
+            for number, rule in enumerate(rules):
+                if kept[number] < rule["times"] and is_meant(rule["method"], rule["part"]):
+                    kept[number] += 1
+                    _write(path, kept)
+                    return str(rule["fault"])
+        return None
+
+    def is_let_go(self) -> bool:
+        """Wait until it is; False: it is given up."""
+        rules = self._rules.read_text()
+        while not self._rules.with_name(_LET_GO).exists():
+            if self._rules.read_text() != rules:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def answered(self) -> None:
+        """One more that was held has its answer."""
+        with self._lock:
+            path = self._rules.with_name(_ANSWERED)
+            _write(path, [sum(_numbers(path)) + 1])
+
+
+def _numbers(path: Path) -> list[int]:
+    return cast("list[int]", json.loads(path.read_text())) if path.exists() else []
+
+
+def _write(path: Path, document: Any) -> None:
+    """Whole or not at all."""
+    written = path.with_suffix(".new")
+    written.write_text(json.dumps(document))
+    written.rename(path)

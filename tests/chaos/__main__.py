@@ -75,8 +75,7 @@ def _published(folder: Path, writer: str, store: str | None) -> tuple[Published 
     """The page, and the cases that it is of."""
     if store is None:
         return Published(folder, ALL, writer), ALL
-    cases = cases_on(store)
-    return PublishedOnStores(folder, cases, store, writer), cases
+    return PublishedOnStores(folder, cases_on, store, writer), cases_on(store)
 
 
 def _played(case: Case, stage: Stage) -> tuple[Told | None, str]:

@@ -96,8 +96,7 @@ def disturbed(stage: Stage, *, rule: Callable[[FaultyWay], Rule], codes: tuple[i
     pipeline, way, _ = _ready(stage, loaded)
     with stage.writing(pipeline):
         way.rules(rule(way))
-        with Driver(pipeline) as driver:
-            said = driver.wait()
+        said = pipeline.run()
         assert sum(way.kept) and said.code in codes, f"{said_in_short(said)}\n{said.err}"
         way.rules()
         after, next_run = held(pipeline), pipeline.ran()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,11 @@ Played when: {days}.
 
 
 class PublishedOnStores(Results):
-    """The results of one store and writer; the page is written of all there are."""
+    """The results of one store and writer; the page is written of all there are. `cases_on`: the cases of a kind of store."""
 
-    def __init__(self, folder: Path, cases: Sequence[Case], store: str, writer: str) -> None:
-        super().__init__(_kept(folder, store, writer), cases)
+    def __init__(self, folder: Path, cases_on: Callable[[str], Sequence[Case]], store: str, writer: str) -> None:
+        super().__init__(_kept(folder, store, writer), cases_on(store))
+        self._there = {kind: Counter(case.row for case in cases_on(kind)) for kind in STORES}
         self._folder, self.page = folder, folder / "CRASHES_ON_STORES.md"
 
     def write(self) -> None:
@@ -68,10 +69,9 @@ class PublishedOnStores(Results):
         failed = sum("failed" in one for one in shown)
         head = _HEAD.format(
             versions=versions(), days=days(shown), cases=len(shown), left=f"; {failed} CASES FAILED" if failed else "", **_sums(shown))
-        there = Counter(case.row for case in self._cases)
         self.page.write_text(head + "".join(
-            _line(store, writer, row, [one for one in results.values() if one["row"] == row], there[row])
-            for (store, writer), results in known.items() for row in sorted({one["row"] for one in results.values()})))
+            _line(store, writer, row, [one for one in results.values() if one["row"] == row], there)
+            for (store, writer), results in known.items() for row, there in sorted(self._there[store].items())))
 
 
 def _kept(folder: Path, store: str, writer: str) -> Path:

@@ -12,8 +12,11 @@ import pytest
 
 from tests.chaos import cases_kill, cases_zombie
 from tests.chaos.collected import ALL
+from tests.chaos.on_stores import cases_on
 from tests.chaos.published import Published
+from tests.chaos.published_on_stores import PublishedOnStores
 from tests.chaos.stage import Case, Checked, Stage, Told, checked
+from tests.stores.servers import STORES
 from tests.traffic.rows import Row
 
 
@@ -161,6 +164,30 @@ def test_the_table_says_when_its_cases_were_played(tmp_path: Path) -> None:
     page = (tmp_path / "CRASHES.md").read_text()
     assert "Played when: before days were written down 1, 2026-11-22 1, 2026-11-23 1.\n" in page
     assert "Not played" not in page
+
+
+def test_the_page_of_stores_has_a_line_for_each_store_writer_and_row_and_each_pair_is_continued_alone(tmp_path: Path) -> None:
+    cases, told = [Case(row, f"case {row}", "", _never_played) for row in (1, 40)], Told("", "", Checked(5, 5, 0, 0, 0))
+    for store, writer in (("moto", "spark"), ("azurite", "arrow")):
+        table = PublishedOnStores(tmp_path, lambda _: cases, store, writer)
+        table.played(cases[0], told)
+        table.played(cases[1], None, "AssertionError: it was missed") if store == "moto" else None
+        table.write()
+    page = table.page.read_text()
+    assert "3 cases, 10 records, 10 rows: 0 missing, 0 double; 1 CASES FAILED.**" in page
+    assert [line for line in page.splitlines() if line.startswith(("| moto", "| azurite"))] == [
+        "| moto | spark | 1 | 1 | 5 | 5 | 0 | 0 |  |", "| moto | spark | 40 | 1 | 0 | 0 | 0 | 0 | 1 FAILED |",
+        "| azurite | arrow | 1 | 1 | 5 | 5 | 0 | 0 |  |", "| azurite | arrow | 40 | 0 | 0 | 0 | 0 | 0 | 1 not played |"]
+    again = PublishedOnStores(tmp_path, lambda _: cases, "moto", "spark")
+    assert [again.is_whole(case) for case in cases] == [True, False]
+    assert not PublishedOnStores(tmp_path, lambda _: cases, "moto", "arrow").is_whole(cases[0])
+
+
+@pytest.mark.parametrize("store", list(STORES))
+def test_on_stores_the_first_ten_rows_are_played_and_what_stands_between_a_run_and_its_store(store: str) -> None:
+    rows, names = {case.row for case in cases_on(store)}, [case.name for case in cases_on(store)]
+    assert rows == {*range(1, 11), 40} and sorted(set(names)) == sorted(names)
+    assert ("store: commit throttled" in names) == (store != "minidfs")
 
 
 def _never_played(stage: Stage) -> Told:

@@ -11,7 +11,7 @@ from typing import Any
 from etl.embedded.server import HOST
 from tests.stores.way import Kept
 
-_SLOW_DOWN = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+_CODES = {"slow": "SlowDown", "away": "ServiceUnavailable"}
 
 
 class _Way(BaseHTTPRequestHandler):
@@ -22,8 +22,9 @@ class _Way(BaseHTTPRequestHandler):
     def _pass_on(self) -> None:
         body = self._body()
         fault = self.kept.fault(lambda method, part: method == self.command and part in self.path)
-        if fault == "slow":
-            self._answer(503, "Slow Down", [("Content-Type", "application/xml")], _SLOW_DOWN)
+        if fault in _CODES:
+            said = f"<?xml version='1.0'?><Error><Code>{_CODES[fault]}</Code><Message>Ask again later.</Message></Error>"
+            self._answer(503, "Service Unavailable", [("Content-Type", "application/xml")], said.encode())
             return
         if fault == "late" and not self.kept.is_let_go():
             self.close_connection = True

@@ -28,16 +28,16 @@ class Rule:
     part: str
     times: int
     fault: str
-    """`slow`: 503 SlowDown, and the store is not asked; `lose`: the store does it, and the connection ends without an answer;
-    `late`: it is held, and then goes on to the store; `late_answer`: its answer is; `half`: the store gets half of its body, then nothing
-    until it is let go, and the connection ends."""
+    """`slow`: 503 SlowDown, and the store is not asked; `away`: the same with ServiceUnavailable; `lose`: the store does it, and the
+    connection ends without an answer; `late`: it is held, and then goes on to the store; `late_answer`: its answer is; `half`: the store
+    gets half of its body, then nothing until it is let go, and the connection ends."""
 
 
 class FaultyWay(Server):
     """The way to a store that speaks HTTP. `rules` are kept from then on; none are at first."""
 
     program = "tests.stores.faults"
-    faults = frozenset({"slow", "lose", "late", "late_answer", "half"})
+    faults = frozenset({"slow", "away", "lose", "late", "late_answer", "half"})
     """Those that it knows."""
 
     def __init__(self, store_port: int, folder: Path) -> None:

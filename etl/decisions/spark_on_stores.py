@@ -26,6 +26,8 @@ _PACKAGES: Mapping[str, str] = {
     f"{LOG_STORE}.abfss.impl": f"org.apache.hadoop:hadoop-azure:{_HADOOP}"}
 """By the setting that says that a session writes there: Hadoop's client for it, of the release that pyspark brings."""
 _CREATES_BLINDLY = "create"
+_THROTTLED_TRIES = 8
+"""Each wait is twice the one before, from a tenth of a second: S3A's own twenty are over after a day, these within three minutes."""
 
 
 def settings_for(path: str, spark: Mapping[str, str]) -> dict[str, str]:
@@ -78,6 +80,11 @@ def keys_that_matter(path: str) -> tuple[str, ...]:
     """Those of Hadoop's that `refuse_unsafe` looks at."""
     names = ("performance.flags", "create.performance", "create.conditional.enabled")
     return tuple(f"{of}.{name}" for of in (f"fs.s3a.bucket.{urlsplit(path).netloc}", "fs.s3a") for name in names)
+
+
+def unless_told(path: str) -> dict[str, str]:
+    """What Hadoop's client is told of where nobody, neither conf nor Hadoop's files, said another thing than its own default."""
+    return {"fs.s3a.retry.throttle.limit": str(_THROTTLED_TRIES)} if kind_of(path) is StoreKind.S3 else {}
 
 
 def _log_of_s3(spark: Mapping[str, str]) -> dict[str, str]:

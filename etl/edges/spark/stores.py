@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from etl.decisions.spark_on_stores import LOG_STORE, OURS, keys_that_matter, refuse_unsafe
+from etl.decisions.spark_on_stores import LOG_STORE, OURS, keys_that_matter, refuse_unsafe, unless_told
 from etl.decisions.store_access import told_hadoop
 from etl.errors import SettingsError
 from etl.model.security import SecretRef
@@ -21,6 +21,8 @@ from etl.settings.store import StoreKind, kind_of, store_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_DEFAULTS = "core-default.xml"
+"""Hadoop's own, in its jar."""
 _log = logging.getLogger(__name__)
 _KEYS = {"access.key": "table.store.access_key", "secret.key": "table.store.secret_key", "account.key": "table.store.account_key"}
 
@@ -39,6 +41,9 @@ def enter_store(session: SparkSession, path: str) -> None:
     if kind is StoreKind.S3:
         refuse_unsafe(path, {key: hadoop.get(key) for key in keys_that_matter(path)})
         _refuse_without_log_store(session, jvm, path)
+    for key, value in unless_told(path).items():
+        if list(hadoop.getPropertySources(key) or [])[-1:] == [_DEFAULTS]:
+            hadoop.set(key, value)
     for key, value in told_hadoop(path, store_of(path)).items():
         if isinstance(value, SecretRef):
             with _untold():

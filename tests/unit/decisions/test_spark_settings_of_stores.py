@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.decisions.spark_on_stores import OURS, is_ours, packages, settings_for
+from etl.decisions.spark_on_stores import OURS, is_ours, packages, settings_for, unless_told
 from etl.edges.spark.session import complete
 from etl.errors import SettingsError
 
@@ -50,6 +50,13 @@ def test_a_log_store_that_spark_submit_was_told_of_stays(submitted: dict[str, st
     found = {**submitted, **complete({"spark.app.name": "etl", **settings_for(S3, {})}, submitted)}
     assert found.get("spark.delta.logStore.s3a.impl") == kept and found["spark.app.name"] == "etl"
     assert (OURS in found.values()) is ("log_store.jar" in found.get("spark.jars", "")) is (kept == OURS)
+
+
+def test_a_store_that_throttles_is_asked_for_minutes_and_not_for_a_day() -> None:
+    """S3A waits a tenth of a second, then twice as long each time."""
+    [(key, tries)] = unless_told(S3).items()
+    assert key == "fs.s3a.retry.throttle.limit" and 20 < 0.1 * 2 ** int(tries) < 60
+    assert unless_told(AZURE) == unless_told("/data/t") == {}
 
 
 def test_azures_keys_are_redacted_where_spark_lists_hadoops_settings() -> None:

@@ -46,11 +46,11 @@ class _Way(BaseHTTPRequestHandler):
         found = store.getresponse()
         content = found.read()
         store.close()
-        if fault == "late":
-            self.kept.answered()
         if fault == "lose" or fault == "late_answer" and not self.kept.is_let_go():
             self.close_connection = True
             return
+        if fault is not None:
+            self.kept.answered()
         self._answer(found.status, found.reason, [
             (name, value) for name, value in found.getheaders()
             if name.lower() not in ("transfer-encoding", "connection", "content-length")], content, found.getheader("Content-Length"))

@@ -49,10 +49,10 @@ class _Link:
         with self._ending():
             while True:
                 frame, fault = _frame(self._store), self._fault
-                if fault == "late":
-                    self._kept.answered()
                 if fault == "lose" or fault == "late_answer" and not self._kept.is_let_go():
                     return
+                if fault is not None:
+                    self._kept.answered()
                 self._fault = None
                 self._client.sendall(frame)
 

@@ -41,9 +41,9 @@ def enter_store(session: SparkSession, path: str) -> None:
     if kind is StoreKind.S3:
         refuse_unsafe(path, {key: hadoop.get(key) for key in keys_that_matter(path)})
         _refuse_without_log_store(session, jvm, path)
-    for key, value in unless_told(path).items():
+    for key, ours in unless_told(path).items():
         if list(hadoop.getPropertySources(key) or [])[-1:] == [_DEFAULTS]:
-            hadoop.set(key, value)
+            hadoop.set(key, ours)
     for key, value in told_hadoop(path, store_of(path)).items():
         if isinstance(value, SecretRef):
             with _untold():

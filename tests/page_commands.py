@@ -80,6 +80,7 @@ ELSEWHERE: dict[str, Runs] = {
         "PYTHONPATH=. python tests/bench/through_jvm.py",
         "python -m tests.bench", "python -m tests.bench.killed_backfill", "python -m tests.chaos",
         "python -m tests.chaos --writer arrow", "python -m tests.chaos --writer processes", "pytest -m long",
+        "python -m tests.chaos --store moto",
         'pytest -m "not long" --numprocesses=3 --dist=loadfile tests/brokers'), _TOOLS),
 }
 """Those that another test runs, by what it types, or that need what is not on every machine."""

@@ -19,9 +19,10 @@ _FOLDER = "crashes_on_stores"
 _HEAD = """\
 # What breaking it on stores showed
 
-Made by `python -m tests.chaos --store STORE --writer WRITER`, not by hand. Rows 1 to 10 of the [crash matrix](CRASHES.md) where the table
-lies in a store, the two drivers of row 10 fewer times, and row 40, which stores alone have. What was done in each case, what the table held
-after it and what the next run did is in the files of `docs/crashes_on_stores`.
+Made by `python -m tests.chaos --store moto`, by the same for the other stores and each `--writer`, and not by hand. Rows 1 to 10 of the
+[crash matrix](CRASHES.md) where the table lies in a store, the two drivers of row 10 fewer times, and row 40, which
+stores alone have. What was done in each case, what the table held after it and what the next run did is in the files of
+`docs/crashes_on_stores`.
 
 | row | what is done |
 | ---: | --- |

@@ -59,7 +59,7 @@ def run(pipeline: StoredPipeline) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess((), child.returncode, out, err)
 
 
-@pytest.mark.parametrize("writer", list(_WRITERS))
+@pytest.mark.parametrize("writer", ["spark", "without Spark"])
 @pytest.mark.parametrize("fault", ["slow", "away", "lose"])
 def test_a_run_goes_on_behind_answers_that_are_refused_for_now_or_lost(
     pipeline: StoredPipeline, way: tuple[Moto, FaultyWay], writer: str, fault: str,

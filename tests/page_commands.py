@@ -58,6 +58,9 @@ ELSEWHERE: dict[str, Runs] = {
     "PYSPARK_PYTHON=/opt/venv/bin/python " + _SUBMIT.format(master="MASTER", job="dist/etl_job.py run CONF"): _ON_CLUSTER,
     "PYSPARK_PYTHON=/opt/venv/bin/python " + _SUBMIT.format(master="spark://HOST:7077", job="jobs/ingest.py CONF"): _ON_CLUSTER,
     "pip install 'offset-range-etl[package]'": _PACKED,
+    "etl table resolve CONF": Runs(
+        "tests/system/test_named_tables.py",
+        "test_a_table_that_is_dropped_and_made_again_elsewhere_stops_runs_until_somebody_accepts_it", "table resolve"),
     "etl plans accept-log CONF TOPIC:PARTITION --reason ...": _CUT, "etl plans accept-log CONF LOG... --reason ...": _CUT,
     "etl plans accept-log CONF TOPIC --reason ...": Runs(
         _JAFKA, "test_a_topic_is_made_again_on_one_broker_while_the_other_is_away_and_each_log_is_decided_for_itself", "plans accept-log"),

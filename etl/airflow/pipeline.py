@@ -25,7 +25,7 @@ class Pipeline:
     name: str
     group: str
     table: str
-    """As a URI: `file:///...`, or the object store's."""
+    """As a URI: `file:///...`, or the object store's; `delta-table:///catalog.schema.table` where a catalog names it."""
     is_physical: bool
     """Offsets are byte positions, and messages have no times: Jafka, Kafka 0.7."""
 
@@ -46,12 +46,18 @@ def pipeline_of(conf: str | Path) -> Pipeline:
         if _find(document, "table.path") is None and _find(defaults.written, "table.path"):
             names_table = Path(defaults.path)
         document = over(defaults.written, document)
-    table = _text(document, "table.path", names_table)
-    folder = folder_of(table)
     return Pipeline(
-        str(path), _text(document, "pipeline", path), _text(document, "group", path),
-        table if folder is None else Path(os.path.normpath(names_table.parent / folder)).as_uri(),
+        str(path), _text(document, "pipeline", path), _text(document, "group", path), _table_of(document, names_table),
         is_physical=_find(document, "source.dialect") == Dialect.JAFKA.value)
+
+
+def _table_of(document: Any, path: Path) -> str:
+    """The table's URI; `path` is the file that names it."""
+    if _find(document, "table.name") is not None:
+        return f"delta-table:///{_text(document, 'table.name', path)}"
+    table = _text(document, "table.path", path)
+    folder = folder_of(table)
+    return table if folder is None else Path(os.path.normpath(path.parent / folder)).as_uri()
 
 
 def conf_files(folder: str | Path) -> list[Path]:

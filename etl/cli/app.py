@@ -9,7 +9,7 @@ import typer
 
 from etl import __version__
 from etl.cli.arguments import (
-    AsJson, Commands, Conf, ConfOrFolder, FromTime, Quiet, RunKey, UntilTime, request_of, run_context, settings_of,
+    AsJson, Commands, Conf, ConfOrFolder, FromTime, Quiet, RunKey, UntilTime, request_of, run_context, settings_of, table_settings_of,
 )
 from etl.cli.backfill import backfill
 from etl.cli.compact import compact
@@ -25,6 +25,7 @@ from etl.cli.pipelines import pipelines
 from etl.cli.plans import plans
 from etl.cli.replay import replay
 from etl.cli.report import report
+from etl.cli.table import table
 from etl.cli.tail import tail
 from etl.errors import DataLost, VerifyFailed
 from etl.model.logs import Dialect
@@ -35,6 +36,7 @@ app.add_typer(offsets, name="offsets")
 app.add_typer(plans, name="plans")
 app.add_typer(pipelines, name="pipelines")
 app.add_typer(backfill, name="backfill")
+app.add_typer(table, name="table")
 
 
 def _print_version(wanted: bool) -> None:
@@ -86,7 +88,7 @@ def lag(conf: Conf, as_json: AsJson = False) -> None:
     from etl.commands import lag as looking
     from etl.console.offsets import show_lag
 
-    found = looking.lag(settings_of(conf))
+    found = looking.lag(table_settings_of(conf))
     show(as_json, found.as_json(), lambda: show_lag(found))
     if found.refusal:
         raise found.refusal
@@ -111,7 +113,7 @@ def plan(
     from etl.commands import preview as previewing
     from etl.console.text import show_preview
 
-    settings = settings_of(conf)
+    settings = table_settings_of(conf)
     preview = previewing.preview(settings, request_of(settings, until_time, from_time, run_key))
     show(as_json, preview.as_json(), lambda: show_preview(preview))
 
@@ -154,7 +156,7 @@ def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
     from etl.commands import verify as proving
     from etl.console.text import show_proof
 
-    proof = proving.verify(settings_of(conf), run_context(quiet=quiet, as_json=as_json))
+    proof = proving.verify(table_settings_of(conf), run_context(quiet=quiet, as_json=as_json))
     show(as_json, proof.as_json(), lambda: show_proof(proof))
     if not proof.is_right:
         raise VerifyFailed(proof.first_finding, check=proof.check)

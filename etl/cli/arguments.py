@@ -127,6 +127,16 @@ def settings_of(conf: Path) -> Settings:
     return settings
 
 
+def table_settings_of(conf: Path) -> Settings:
+    """The same with the place of a table that a catalog names, as the ledger has it; else Spark is asked. For what looks at the table."""
+    settings = settings_of(conf)
+    if settings.table.is_placed:
+        return settings
+    from etl.commands.named_table import with_table
+
+    return with_table(settings, run_context(quiet=True))
+
+
 def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
     """This machine's Java and Delta jars, unless spark-submit brought its own; and progress on standard error, unless `quiet`.
 

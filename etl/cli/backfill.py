@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from etl.cli.arguments import AsJson, Commands, Conf, From, Partitions, Quiet, Reason, Until, Yes, run_context, settings_of
+from etl.cli.arguments import AsJson, Commands, Conf, From, Partitions, Quiet, Reason, Until, Yes, run_context, table_settings_of
 from etl.cli.output import ask, confirm, is_attended, show
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def backfill_begin(
     """Load an interval that the pipeline never loaded; killed anywhere, the same command goes on. The pipeline's position does not move."""
     from etl.commands.backfill import parse_asked, run_backfill
 
-    settings, context = settings_of(conf), run_context(quiet=quiet, as_json=as_json)
+    settings, context = table_settings_of(conf), run_context(quiet=quiet, as_json=as_json)
     asked = parse_asked(from_, until, topic, tuple(partition or ()), only_retained=only_retained, only_missing=missing)
     is_asked = not yes and is_attended(as_json=as_json)
     if (dry_run or is_asked) and not _agreed(settings, name, asked, context, dry_run=dry_run, as_json=as_json):
@@ -67,7 +67,7 @@ def backfill_resume(conf: Conf, name: BackfillName, as_json: AsJson = False, qui
     """Go on with a backfill where it ended; one that is whole already stays as it is."""
     from etl.commands.backfill import run_backfill
 
-    settings = settings_of(conf)
+    settings = table_settings_of(conf)
     _tell(run_backfill(settings, name, None, run_context(quiet=quiet, as_json=as_json), conf=str(conf)), as_json=as_json)
 
 
@@ -77,7 +77,7 @@ def backfill_list(conf: Conf, as_json: AsJson = False) -> None:
     from etl.commands.backfills import list_backfills
     from etl.console.backfills import show_backfills
 
-    rows = list_backfills(settings_of(conf))
+    rows = list_backfills(table_settings_of(conf))
     show(as_json, rows, lambda: show_backfills(rows))
 
 
@@ -87,7 +87,7 @@ def backfill_show(conf: Conf, name: BackfillName, as_json: AsJson = False) -> No
     from etl.commands.backfills import show_backfill
     from etl.console.backfills import show_backfill_whole
 
-    document = show_backfill(settings_of(conf), name)
+    document = show_backfill(table_settings_of(conf), name)
     show(as_json, document, lambda: show_backfill_whole(document))
 
 
@@ -101,7 +101,7 @@ def backfill_abandon(
     from etl.commands.backfills import show_backfill
     from etl.console.text import show_sentence
 
-    settings = settings_of(conf)
+    settings = table_settings_of(conf)
     found = show_backfill(settings, name)
     confirm([f"backfill {name} ({found['asked']}): {found['loaded']:,} offsets of {found['offsets']:,} are loaded and stay, "
              f"{found['left']:,} are given back" + _once_more(found)], yes=yes, as_json=as_json)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from etl.cli.arguments import AsJson, Conf, Quiet, run_context, settings_of
+from etl.cli.arguments import AsJson, Conf, Quiet, run_context, table_settings_of
 from etl.cli.output import show
 
 
@@ -20,5 +20,5 @@ def compact(
     from etl.commands import compact as putting_together
     from etl.console.several import show_sentences
 
-    done = putting_together.compact(settings_of(conf), run_context(quiet=quiet, as_json=as_json), dry_run=dry_run)
+    done = putting_together.compact(table_settings_of(conf), run_context(quiet=quiet, as_json=as_json), dry_run=dry_run)
     show(as_json, done.as_json(), lambda: show_sentences(done.says), is_done=not dry_run)

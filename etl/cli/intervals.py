@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from etl.cli.arguments import AsJson, Conf, settings_of
+from etl.cli.arguments import AsJson, Conf, settings_of, table_settings_of
 from etl.cli.output import show
 
 UntilTime = Annotated[str, typer.Option(
@@ -45,7 +45,7 @@ def intervals(
     from etl.console.text import show_intervals
     from etl.decisions.times.time_intervals import interval_between, length
 
-    found = looking.intervals(settings_of(conf), interval_between(from_time, until_time), length(every))
+    found = looking.intervals(table_settings_of(conf), interval_between(from_time, until_time), length(every))
     show(as_json, found.as_json(), lambda: show_intervals(found))
     if found.refusal:
         raise found.refusal

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from etl.cli.arguments import AsJson, Conf, Quiet, Yes, run_context, settings_of
+from etl.cli.arguments import AsJson, Conf, Quiet, Yes, run_context, table_settings_of
 from etl.cli.output import confirm, show
 
 
@@ -25,7 +25,7 @@ def maintain(
     from etl.commands import maintain as keeping_house
     from etl.console.several import show_sentences
 
-    settings, context = settings_of(conf), run_context(quiet=quiet, as_json=as_json)
+    settings, context = table_settings_of(conf), run_context(quiet=quiet, as_json=as_json)
     keep = None if keep_days is None else timedelta(days=keep_days)
     if dry_run or not yes:
         foreseen = keeping_house.foresee(settings, context, keep=keep)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from etl.cli.arguments import AsJson, Commands, Conf, Reason, Yes, run_context, settings_of
+from etl.cli.arguments import AsJson, Commands, Conf, Reason, Yes, run_context, settings_of, table_settings_of
 from etl.cli.output import confirm, show
 from etl.errors import SettingsError
 
@@ -26,7 +26,7 @@ def offsets_show(conf: Conf, as_json: AsJson = False) -> None:
     from etl.commands.offsets import offsets
     from etl.console.offsets import show_offsets
 
-    found = offsets(settings_of(conf))
+    found = offsets(table_settings_of(conf))
     show(as_json, found.rows, lambda: show_offsets(found.rows))
     if found.refusal:
         raise found.refusal
@@ -42,7 +42,7 @@ def offsets_diff(
     from etl.commands.offsets_diff import offsets_diff
     from etl.console.offsets import show_offsets_diff
 
-    found = offsets_diff(settings_of(conf), shows_all=shows_all)
+    found = offsets_diff(table_settings_of(conf), shows_all=shows_all)
     show(as_json, found.document, lambda: show_offsets_diff(found.document))
     if found.refusal:
         raise found.refusal
@@ -63,7 +63,7 @@ def offsets_set(
     from etl.console.text import show_ruling
     from etl.decisions.identity.accepting import parse_named
 
-    settings, wanted = settings_of(conf), setting.Wanted(parse_named(log), parse_position(to, "--to"))
+    settings, wanted = table_settings_of(conf), setting.Wanted(parse_named(log), parse_position(to, "--to"))
     foreseen = setting.look(settings, wanted)
     if foreseen.moves:
         confirm(foreseen.says, yes=yes, as_json=as_json)
@@ -86,7 +86,7 @@ def offsets_restore(
 
     if not from_table:
         raise SettingsError("nothing but the table tells where a pipeline was", key="--from-table", check="the same with --from-table")
-    settings, context = settings_of(conf), run_context()
+    settings, context = table_settings_of(conf), run_context()
     foreseen = restoring.look(settings, context)
     if foreseen.lost is not Lost.NOTHING:
         confirm(foreseen.says, yes=yes, as_json=as_json)

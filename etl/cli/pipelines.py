@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from etl.cli.arguments import AsJson, Commands, Conf, Name, Reason, settings_of
+from etl.cli.arguments import AsJson, Commands, Conf, Name, Reason, settings_of, table_settings_of
 from etl.cli.output import show
 
 pipelines = Commands(rich_markup_mode=None, help="Look at the pipelines of a group, and take one out of service.")
@@ -22,7 +22,7 @@ def pipelines_list(
     from etl.commands.pipelines import list_pipelines
     from etl.console.text import show_pipelines
 
-    rows = list_pipelines(settings_of(conf), shows_all=shows_all)
+    rows = list_pipelines(table_settings_of(conf), shows_all=shows_all)
     show(as_json, rows, lambda: show_pipelines(rows))
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from etl.cli.arguments import AsJson, Commands, Conf, Reason, run_context, settings_of
+from etl.cli.arguments import AsJson, Commands, Conf, Reason, run_context, settings_of, table_settings_of
 from etl.cli.output import show
 
 plans = Commands(rich_markup_mode=None, help="Look at the numbered plans of a pipeline, and decide where a run cannot.")
@@ -51,7 +51,7 @@ def plans_supersede(
     from etl.commands import operator
     from etl.console.text import show_ruling
 
-    ruling = operator.supersede(settings_of(conf), number, reason, tuple(skip or ()), is_handed_over=handed_over)
+    ruling = operator.supersede(table_settings_of(conf), number, reason, tuple(skip or ()), is_handed_over=handed_over)
     show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
 
 
@@ -66,7 +66,7 @@ def plans_take_over(
     from etl.commands import take_over
     from etl.console.text import show_ruling
 
-    ruling = take_over.take_over(settings_of(conf), place, reason, run_context())
+    ruling = take_over.take_over(table_settings_of(conf), place, reason, run_context())
     show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
 
 
@@ -81,7 +81,7 @@ def plans_acknowledge(
     from etl.commands import operator
     from etl.console.text import show_ruling
 
-    ruling = operator.acknowledge(settings_of(conf), version, reason)
+    ruling = operator.acknowledge(table_settings_of(conf), version, reason)
     show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
 
 
@@ -101,5 +101,5 @@ def plans_accept_log(
     from etl.commands import operator
     from etl.console.text import show_ruling
 
-    ruling = operator.accept_log(settings_of(conf), tuple(logs), reason, at=at, is_same_log=same_log)
+    ruling = operator.accept_log(table_settings_of(conf), tuple(logs), reason, at=at, is_same_log=same_log)
     show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from etl.cli.arguments import AsJson, Conf, From, Partitions, Quiet, Until, run_context, settings_of
+from etl.cli.arguments import AsJson, Conf, From, Partitions, Quiet, Until, run_context, table_settings_of
 from etl.cli.output import ask, is_attended, show
 from etl.errors import SettingsError
 
@@ -35,7 +35,7 @@ def replay(
     """Read offsets again that are in the table, and replace exactly their rows, in one commit; the pipeline's position does not move."""
     from etl.commands.replay import parse_wanted
 
-    settings, context = settings_of(conf), run_context(quiet=quiet, as_json=as_json)
+    settings, context = table_settings_of(conf), run_context(quiet=quiet, as_json=as_json)
     wanted = parse_wanted(topic, tuple(partition or ()), from_, until, only_retained=only_retained)
     if dry_run and into is not None:
         what = "--into takes no row out of the pipeline's table: there is nothing to show before"

@@ -63,7 +63,7 @@ def replay_into(settings: Settings, wanted: Wanted, path: str, run_context: RunC
     """
     path = _place(settings, path)
     refuse_foreign(path)
-    into = settings.model_copy(update={"table": settings.table.model_copy(update={"path": path})})
+    into = settings.model_copy(update={"table": settings.table.model_copy(update={"written_path": path, "name": None})})
     watch, run_id = Stopwatch(), new_run_id()
     opened = open_world(settings, run_context, name=f"{run_id}-into", phases=watch)
     with run_context.progress(watch.doing), opened as world, translating_spark_errors():

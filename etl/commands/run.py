@@ -11,6 +11,7 @@ from etl.commands.lag import ask_oldest
 from etl.edges.brokers.request_meter import OF_THIS_PROCESS
 from etl.edges.report_file import kept_in, this_process
 from etl.edges.spark.failures import translating_spark_errors
+from etl.edges.zookeeper.named_table import write_named_table
 from etl.errors import EtlError, SessionLost, Unreachable
 from etl.model.bounds import Request
 from etl.model.statistics import since
@@ -22,7 +23,7 @@ from etl.run.context import ALONE, RunContext, now_ms
 from etl.run.ingest import ingest
 from etl.run.live_world import LiveWorld
 from etl.run.mirror import mirror
-from etl.run.wiring import open_world
+from etl.run.wiring import open_world, place_table
 from etl.run.world import World
 from etl.settings.bounds import starting_by
 from etl.settings.sections import Settings
@@ -45,24 +46,32 @@ def run(
     """
     settings = starting_by(settings, request)
     return reported(
-        settings, run_context, lambda world, report: ingest(around(world), settings, report), conf=conf, strict=strict, request=request)
+        settings, run_context, lambda world, report: ingest(around(world), world.settings, report), conf=conf, strict=strict,
+        request=request, is_made=True)
 
 
 def reported(
     settings: Settings, run_context: RunContext, story: Callable[[LiveWorld, Report], object], *, conf: str | None = None,
-    strict: bool = False, request: Request | None = None,
+    strict: bool = False, request: Request | None = None, is_made: bool = False,
 ) -> Report:
-    """A story of the one driver of the pipeline, and its report; told anew with a new session where that was lost. See `run`."""
+    """A story of the one driver of the pipeline, and its report; told anew with a new session where that was lost. See `run`.
+
+    Where a catalog names the table the world's settings know its place, which is kept. `is_made`: a name that is not taken is made a table.
+    """
     run_id = new_run_id()
     report = Report(
-        run_id, settings.pipeline, settings.group, settings.table.path, now_ms(), this_process(conf, run_context.changes),
+        run_id, settings.pipeline, settings.group, settings.table.called, now_ms(), this_process(conf, run_context.changes),
         strict=strict, settings=settings, request=request)
     kept = kept_in(settings.report.path, report, keep=settings.report.keep)
     with run_context.of_run(report), kept, _counted(report), run_context.progress(report.watch.doing):
+        settings, asked = place_table(settings, run_context, report.watch, name=run_id, is_made=is_made)
+        report.table_path, report.settings = settings.table.path, settings
         for left in reversed(range(SESSIONS_MAX)):
             try:
                 opened = open_world(settings, run_context, name=run_id, phases=report.watch, request=request)
                 with opened as world, world.driving(run_id), translating_spark_errors(), _measured(world, settings, report):
+                    if asked is not None:
+                        write_named_table(world.ledger, asked)
                     story(world, report)
                     mirror(settings, world.zookeeper, report)
                     compact_when_due(settings, world, report)

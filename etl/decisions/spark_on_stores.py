@@ -43,6 +43,14 @@ def settings_for(path: str, spark: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
+def settings_for_any(spark: Mapping[str, str]) -> dict[str, str]:
+    """The same where nobody knows yet in which store the table is: how Spark keeps its log there does no harm elsewhere.
+
+    Jars of Hadoop's clients are left to whoever gave the session its catalog.
+    """
+    return _log_of_s3(spark)
+
+
 def without_ours(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:
     """The settings, without our log where spark-submit was told of another: two ways to commit to one table do not keep one another out."""
     if not is_ours(settings):

@@ -66,6 +66,7 @@ class Fact(str, Enum):
     CHROOT = "the chroot"
     CLUSTER = "the cluster"
     TOPICS = "the topics"
+    PLACE = "the table's place"
     TABLE = "the table"
     RETENTION = "the table's retention"
     COLUMNS = "the table's columns"
@@ -108,7 +109,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to look at: what it needs to know, and what is established when none of its lines failed."""
+    """One thing to look at: what it needs to know, and what is established when each of its lines was checked and none failed."""
 
     name: str
     look: Callable[[str, Findings], Iterable[Line]]
@@ -125,7 +126,7 @@ class Check:
             said = tuple(self.look(self.name, findings))
         except EtlError as error:
             said = (failed(self.name, error),)
-        if self.gives and not any(line.error for line in said):
+        if self.gives and not any(line.verdict in (Verdict.FAILED, Verdict.NOT_CHECKED) for line in said):
             findings.established.add(self.gives)
         return said
 

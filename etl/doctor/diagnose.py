@@ -14,7 +14,7 @@ from typing import Any
 
 from etl.commands.preview import preview_of
 from etl.decisions.worst_error import worst_of
-from etl.doctor import backfills, brokers, group, ledger, machine, mirror, rows, table, zookeeper
+from etl.doctor import backfills, brokers, group, ledger, machine, mirror, named_table, rows, table, zookeeper
 from etl.doctor.check import Check, Fact, Findings, Line, Verdict
 from etl.errors import EtlError
 from etl.run.context import RunContext, SparkDefaults
@@ -38,15 +38,16 @@ CHECKS = (
     Check("group", group.group, needs=(Fact.ZOOKEEPER, Fact.TOPICS)),
     Check("backfills", backfills.unfinished, needs=(Fact.ZOOKEEPER, Fact.CHROOT)),
     Check("mirror group", mirror.mirror_group),
-    Check("store", table.store),
-    Check("table", table.look, gives=Fact.TABLE),
+    Check("table name", named_table.place, gives=Fact.PLACE),
+    Check("store", table.store, needs=(Fact.PLACE,)),
+    Check("table", table.look, needs=(Fact.PLACE,), gives=Fact.TABLE),
     Check("table features", table.features, needs=(Fact.TABLE,)),
     Check("table writer", table.writer, needs=(Fact.TABLE,)),
     Check("table retention", table.retention, needs=(Fact.TABLE,), gives=Fact.RETENTION),
     Check("table columns", table.columns, needs=(Fact.TABLE,), gives=Fact.COLUMNS),
     Check("transformed rows", rows.transformed, needs=(Fact.JAVA, Fact.TRANSFORM, Fact.TABLE)),
     Check("table folder", table.folder, needs=(Fact.TABLE,)),
-    Check("losses table", table.losses_folder),
+    Check("losses table", table.losses_folder, needs=(Fact.PLACE,)),
     Check("ledger and table", partial(ledger.state, foresee=preview_of),
           needs=(Fact.ZOOKEEPER, Fact.TOPICS, Fact.TABLE, Fact.RETENTION, Fact.COLUMNS)),
 )

@@ -28,7 +28,7 @@ def transformed(name: str, findings: Findings) -> Iterator[Line]:
         yield Line(name, Verdict.NOT_CHECKED, "Delta's jars are not on this machine yet, see above: the first run looks at it")
         return
     if settings.transform:
-        try_on_no_rows(_session(findings), settings)
+        try_on_no_rows(session_of(findings), settings)
     fitting_arrow_transform(settings)
     wrong = unprovable(settings)
     if wrong:
@@ -39,17 +39,19 @@ def transformed(name: str, findings: Findings) -> Iterator[Line]:
     yield ok(name, "they fit the table" if findings.table else "they can make a new table")
 
 
-def _session(findings: Findings) -> SparkSession:
+def session_of(findings: Findings) -> SparkSession:
+    """The session that is there, or one that ends with the doctor's look; told of the table's store, where that is known."""
     from etl.edges.spark.session import build_session, session_there
     from etl.edges.spark.stores import enter_store
 
-    path = findings.settings.table.path
+    table = findings.settings.table
     there = session_there()
     if there is not None:
-        enter_store(there, path)
+        if table.is_placed:
+            enter_store(there, table.path)
         return there
     log = Path(findings.closing.enter_context(tempfile.TemporaryDirectory()), "spark.log")
-    given = {**settings_for(path, findings.settings.spark), **findings.settings.spark}
+    given = {**(settings_for(table.path, findings.settings.spark) if table.is_placed else {}), **findings.settings.spark}
     try:
         session = build_session("etl doctor", {**findings.spark_defaults(given), **given}, log=log)
     except Exception as error:  # whatever a JVM that does not start is told as
@@ -57,5 +59,6 @@ def _session(findings: Findings) -> SparkSession:
         check = "the lines above on Java, jars and packages, and the keys under spark"
         raise ProcessLost(f"Spark does not start: {said}", check=check) from error
     findings.closing.callback(session.stop)
-    enter_store(session, path)
+    if table.is_placed:
+        enter_store(session, table.path)
     return session

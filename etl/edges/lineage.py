@@ -29,7 +29,7 @@ def tell_lineage(report: Report, settings: Settings, namespace: str) -> None:
     client.emit(RunEvent(
         eventTime=str(at(moment)), eventType=RunState[said.event_type], run=Run(said.run_id, facets=failed),
         job=Job(said.namespace, said.job), inputs=[InputDataset(*topic) for topic in said.inputs],
-        outputs=[OutputDataset(*said.output, facets=version, outputFacets=rows)],
+        outputs=[OutputDataset(*said.output, facets=version, outputFacets=rows)] if said.output else [],
         producer=f"urn:offset-range-etl:{__version__}"))
     client.close(timeout=_SENT_WITHIN_S)
 

@@ -26,7 +26,8 @@ class RunLineage:
     job: str
     inputs: tuple[tuple[str, str], ...]
     """Namespace and name of each topic that a plan of the run reads; at its start none is known."""
-    output: tuple[str, str]
+    output: tuple[str, str] | None
+    """None: a catalog names the table, and the run has not asked it yet."""
     records: int | None
     """Rows of the run's plans; None at its start."""
     version: int | None
@@ -40,7 +41,8 @@ def lineage_of(report: Report, settings: Settings, namespace: str) -> RunLineage
     topics = sorted({r.log.topic for one in report.plans for r in one.plan.ranges})
     return RunLineage(
         _event_type(report) if has_ended else "START", str(uuid.uuid5(uuid.NAMESPACE_URL, f"offset-range-etl:{report.run_id}")),
-        namespace, f"{report.group}.{report.pipeline}", tuple((_brokers(settings), topic) for topic in topics), _place(settings.table.path),
+        namespace, f"{report.group}.{report.pipeline}", tuple((_brokers(settings), topic) for topic in topics),
+        _place(settings.table.path) if settings.table.is_placed else None,
         report.records if has_ended else None, report.result.delta_version if report.result else None,
         report.error.what if report.error else None)
 

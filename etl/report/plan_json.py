@@ -23,7 +23,7 @@ _DECIDING: dict[str, Any] = {
     "transform": True, "arrow_transform": True,
     "source": {"dialect", "topics", "start", "start_new_topics", "on_data_loss", "on_moved", "on_no_leader", "isolation",
                "expiry_warning_s", "compacted_topics"},
-    "table": {"path", "partition_by", "on_rows_removed"},
+    "table": {"partition_by", "on_rows_removed"},
 }
 _AS_IN_LEDGER = "the newest plan of the ledger"
 

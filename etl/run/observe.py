@@ -13,6 +13,7 @@ from etl.decisions.identity.log_identity import epochs_to_ask
 from etl.decisions.identity.tails import end_places, known_places
 from etl.decisions.other_pipelines import app_id_of
 from etl.decisions.ownership import members_as_owners
+from etl.decisions.named_tables import gone
 from etl.decisions.pausing import paused_unread
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.refusals import refuse_another_dialect, refuse_missing_topics, refuse_topic_that_reads_as_null
@@ -234,10 +235,15 @@ def _is_read(log: BrokerPartition, claimed: Claimed | None, ledger: Ledger) -> b
 
 
 def observe_table(settings: Settings, app_id: str, ledger: Ledger) -> Table | None:
-    """The table as it is, and what others did to it since what the ledger knows. Raises NotOurTable where our rows do not fit it."""
+    """The table as it is, and what others did to it since what the ledger knows. Raises NotOurTable where our rows do not fit it, and
+    NeedsDecision where a catalog names it and it is gone.
+    """
     table = settings.table
     if not settings.either_transform:
         check_shape(table.path, arrow_schema(physical=settings.source.is_physical), table.partition_by)
-    return state.read_table(
+    found = state.read_table(
         table.path, app_id, known=ledger.known_version, is_ours=settings.source.topics.admits, plan=ledger.newest,
         acknowledgement=ledger.acknowledged)
+    if found is None and table.name:
+        raise gone(table.name, table.path)
+    return found

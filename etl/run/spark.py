@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etl.decisions.spark_on_stores import settings_for
+from etl.decisions.spark_on_stores import settings_for, settings_for_any
 from etl.report.phases import Phases, Verb
 from etl.run.context import SparkDefaults
 from etl.settings.sections import Settings
@@ -25,14 +25,15 @@ class RunSpark:
 
     def session(self, *, is_short: bool = False) -> SparkSession:
         """The session of this run; one that was there before is used and left alone. `is_short`: it has little to do, where it is built."""
-        from etl.edges.spark.session import build_session, for_short_run, session_there
+        from etl.edges.spark.session import build_session, for_short_run, is_submitted, session_there
 
         there = self._built or session_there()
         if there is not None:
             self._enter_store(there)
             return there
-        given, path = self._settings.spark, self._settings.table.path
-        wanted = {**settings_for(path, given), **given}
+        given, table = self._settings.spark, self._settings.table
+        told_later = settings_for_any(given) if is_submitted() else {}  # else the next session has a JVM of its own
+        wanted = {**(settings_for(table.path, given) if table.is_placed else told_later), **given}
         with self._phases.timed(Verb.START_SPARK):
             settings = {**self._defaults(wanted), **wanted}
             settings = for_short_run(settings, given) if is_short else settings
@@ -41,19 +42,28 @@ class RunSpark:
         return self._built
 
     def _enter_store(self, session: SparkSession) -> None:
-        """Before a session's first use for the table in its store."""
+        """Before a session's first use for the table in its store, which is the one that its catalog still has, where it is named."""
         from etl.edges.spark.stores import enter_store
+        from etl.run.named_table import refuse_elsewhere
 
-        if not self._is_in_store:
+        if not self._is_in_store and self._settings.table.is_placed:
             enter_store(session, self._settings.table.path)
+            refuse_elsewhere(session, self._settings)
             self._is_in_store = True
 
-    def stop(self) -> None:
-        """Stop the session, if this run built one.
+    def stop(self, *, with_jvm: bool = False) -> None:
+        """Stop the session, if this run built one; `with_jvm`: and its JVM, unless spark-submit started that, where all stays.
 
         Its JVM may be gone already: who stops a run with SIGTERM, Airflow among them, often stops all processes of its group.
         """
         if self._built is not None:
+            from etl.edges.spark.jvm import end_jvm
+            from etl.edges.spark.session import is_submitted
+
+            if with_jvm and is_submitted():  # a cluster may end the application with its context
+                return
             with self._phases.timed(Verb.CLOSE), contextlib.suppress(Exception):  # whatever py4j says of it
                 self._built.stop()
             self._built, self._is_in_store = None, False
+            if with_jvm:
+                end_jvm()

@@ -6,12 +6,14 @@ import contextlib
 from collections.abc import Iterator
 
 from etl.edges.brokers.cluster import Cluster
+from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.model.bounds import Request
-from etl.report.phases import Phases
+from etl.report.phases import Phases, Stopwatch
 from etl.run.context import RunContext
 from etl.run.discovery import Discovery
 from etl.run.live_world import LiveWorld
+from etl.run.named_table import Placed, placed
 from etl.settings.sections import Settings
 
 
@@ -48,6 +50,18 @@ def open_discovery(settings: Settings) -> Iterator[Discovery]:
     """What tells of the conf's topics and of who leads them: brokers, and ZooKeeper."""
     with _zookeeper(settings) as zookeeper:
         yield Discovery(settings, zookeeper)
+
+
+def place_table(settings: Settings, run_context: RunContext, phases: Phases | None = None, *, name: str, is_made: bool = False) -> Placed:
+    """The settings with the place of a named table, as the ledger has it or Spark tells it; as they are where they name a path.
+
+    `name` and `is_made`: see `run.named_table.placed`, which raises for it.
+    """
+    if settings.table.is_placed:
+        return Placed(settings)
+    with _zookeeper(settings) as zookeeper:
+        ledger = PlanLedger(zookeeper, settings.group, settings.pipeline)
+        return placed(settings, ledger, run_context, phases or Stopwatch(), name=name, is_made=is_made)
 
 
 def _zookeeper(settings: Settings) -> ZooKeeper:

@@ -14,11 +14,11 @@ from etl.settings.changes import Change, changed
 from etl.settings.defaults import Defaults, defaults_of, over, seen_from
 from etl.settings.mistakes import conf_mistake
 from etl.settings.physical import refuse_unfit
-from etl.settings.places import not_apart
 from etl.settings.policies import WriterName
 from etl.settings.references import reference_at, resolve
 from etl.settings.sections import Settings
 from etl.settings.store import refuse_unfit_store
+from etl.settings.table_place import refuse_not_apart
 from etl.settings.yaml_file import read_document
 
 _NEEDED = ("version", "pipeline", "group", "zookeeper.connect", "source.topics.allow", "table.path")
@@ -33,10 +33,8 @@ def load_settings(path: str | Path, changes: Sequence[Change] = ()) -> Settings:
     defaults = _defaults_of(document, path)
     try:
         settings = _placed(parse_settings(document, path=str(path), defaults=defaults), str(Path(path).absolute().parent))
-        wrong = not_apart(settings.table.path, settings.table.losses_at, settings.report.path, settings.metrics_file)
-        if wrong is not None:
-            check = "a folder of its own for each table, and others for reports and metrics"
-            raise SettingsError(wrong[1], key=wrong[0], path=path, check=check)
+        if settings.table.is_placed:
+            refuse_not_apart(settings, path)
     except SettingsError as error:
         raise _from_where(error, defaults, changes) from error.__cause__
     return settings
@@ -72,7 +70,8 @@ def parse_settings(document: Any, *, path: str | None = None, defaults: Defaults
     except RecursionError as error:
         raise SettingsError("its values lie too deep in each other", path=path, check="its indentation") from error
     refuse_unfit(settings, path)
-    refuse_unfit_store(settings.table.path, settings.table.store, path)
+    if settings.table.is_placed:
+        refuse_unfit_store(settings.table.path, settings.table.store, path)
     if settings.limits.without_spark_below_bytes and settings.table.writer is WriterName.SPARK:
         key = "limits.without_spark_below_bytes"
         raise SettingsError(f"{key} has no effect under table.writer: spark", key=key, path=path,
@@ -85,6 +84,6 @@ def _placed(settings: Settings, folder: str) -> Settings:
     table, report = settings.table, settings.report
     losses = table.losses_path and seen_from(folder, table.losses_path)
     return settings.model_copy(update={
-        "table": table.placed(seen_from(folder, table.path), losses),
+        "table": table.placed(seen_from(folder, table.path) if table.is_placed else None, losses),
         "report": report.model_copy(update={"path": seen_from(folder, report.path)}),
         "metrics_path": settings.metrics_path and seen_from(folder, settings.metrics_path)})

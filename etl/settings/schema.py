@@ -29,6 +29,8 @@ _OWN_FORMS: Mapping[str, list[dict[str, Any]]] = {
     "spark": [{"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}],
 }
 """Keys whose values our own validators read: pydantic cannot say what these take."""
+_EITHER: Mapping[str, tuple[str, ...]] = {"table": ("path", "name")}
+"""Sections that need one of several keys."""
 
 
 def conf_schema(*, for_defaults: bool = False) -> dict[str, Any]:
@@ -80,6 +82,7 @@ def _needed(node: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]
     """The keys that must be there, section by section."""
     sections = {name: known[_name(key)] for name, key in node["properties"].items() if "$ref" in key}
     below = {name: _needed(section, known) for name, section in sections.items() if section.get("required")}
+    below |= {name: {"anyOf": [{"required": [key]} for key in keys]} for name, keys in _EITHER.items() if name in sections}
     return {"required": node["required"], **({"properties": below} if below else {})}
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
@@ -24,6 +25,13 @@ class Section(BaseModel):
         if isinstance(value, bool):
             raise ValueError("is true or false, which this key never is; YAML takes yes, no, on and off for it: put the value in quotes")
         return value
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As pydantic's. Raises KeyError for what is no field, of which pydantic would make nothing, without a word."""
+        unknown = (update or {}).keys() - type(self).model_fields.keys()
+        if unknown:
+            raise KeyError(f"{type(self).__name__} has no field {sorted(unknown)[0]}")
+        return super().model_copy(update=update, deep=deep)
 
 
 def one_or_several(value: Any) -> Any:

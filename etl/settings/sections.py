@@ -6,21 +6,20 @@ dictionary of strings. What the keys mean is told below each of them; `conf/clic
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from etl.model.committed import OffsetsStorage
-from etl.model.data_files import FILE_BYTES, HELD_BYTES, ROW_GROUP_BYTES, Codec
 from etl.model.membership import Membership
 from etl.settings import fetch_sizes
 from etl.settings.address import split_connect
-from etl.settings.places import check_place, is_url, place_of
+from etl.settings.places import check_place, is_url
 from etl.settings.ownership import OwnershipSettings, refuse_other_storage
-from etl.settings.policies import MetricsPer, OnLiveGroup, OnRowsRemoved, WriterName
-from etl.settings.section import INT64, NAME, Section, one_or_several
+from etl.settings.policies import MetricsPer, OnLiveGroup
+from etl.settings.section import INT64, NAME, Section
 from etl.settings.source import SourceSettings
-from etl.settings.store import StoreSettings, TablePath
+from etl.settings.table import TableSettings
 
 
 class ZooKeeperSettings(Section):
@@ -36,59 +35,6 @@ class ZooKeeperSettings(Section):
     def _hosts_and_chroot(cls, value: str) -> str:
         split_connect(value)
         return value
-
-
-class TableSettings(Section):
-    """Where the rows go."""
-
-    store: StoreSettings = StoreSettings()
-    path: str = Field(min_length=1)
-    """It carries `store` along (`TablePath`), and so does `losses_path`."""
-    writer: WriterName = WriterName.SPARK
-    """`auto`: by the tasks themselves where that can be (`decisions.writers`), else by Spark."""
-    codec: Codec | None = None
-    """None: zstd for files that tasks write, and what the session says for Spark's."""
-    target_file_bytes: int = Field(default=FILE_BYTES, ge=2**20, le=INT64)
-    """Of files that tasks write: one ends behind the row group that takes it there. And of those that small ones are put together in."""
-    row_group_bytes: int = Field(default=ROW_GROUP_BYTES, ge=2**16, le=2**30)
-    """Of such files: rows in memory that become one."""
-    held_bytes: int = Field(default=HELD_BYTES, ge=2**16, le=2**32)
-    """Rows of such files that a task has in memory, of all its files."""
-    compact_at_small_files: int = Field(default=0, ge=0, le=INT64)
-    """A run that leaves so many behind puts them together; 0: none does."""
-    partition_by: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
-    """Columns of the table; `event_date` is built in: the UTC date of the record's timestamp."""
-    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL
-    losses_path: str | None = Field(default=None, min_length=1)
-    """The Delta table of what was let go under `on_data_loss: skip` or `on_moved: follow`; `<path>_losses` unless given."""
-
-    @field_validator("partition_by")
-    @classmethod
-    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        twice = [name for name in value if sum(name.lower() == other.lower() for other in value) > 1]
-        if twice:
-            raise ValueError(f"names {twice[0]} more than once")
-        return value
-
-    @field_validator("path", "losses_path")
-    @classmethod
-    def _is_a_place(cls, path: str | None, info: ValidationInfo) -> str | None:
-        return TablePath(check_place(path), info.data.get("store", StoreSettings())) if path else path
-
-    def placed(self, path: str, losses_path: str | None) -> TableSettings:
-        """The same with other paths, which lie in the same store."""
-        return self.model_copy(update={
-            "path": TablePath(path, self.store), "losses_path": TablePath(losses_path, self.store) if losses_path else None})
-
-    @property
-    def losses_at(self) -> str:
-        """Where that table is."""
-        return self.losses_path or TablePath(f"{self.path.rstrip('/')}_losses", self.store)
-
-    @property
-    def place(self) -> str:
-        """Where the table is, the same however `path` is written."""
-        return place_of(self.path)
 
 
 class Limits(Section):

@@ -23,6 +23,7 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.model.claims import Claim
 from etl.model.ledger import Pause, Retirement
 from etl.model.logs import Dialect
+from etl.model.named_table import NamedTable
 from etl.model.security import Security, SecurityProtocol
 from etl.protocol import error_line
 from etl.protocol.generations.jafka import errors as jafka_errors
@@ -37,6 +38,7 @@ from etl.protocol.stretches import parse_log, parse_stretch, parse_stretches
 from etl.protocol.zookeeper import commit_metadata, ledger_documents, plan_documents
 from etl.protocol.zookeeper.claim_documents import parse_claim, render_claim
 from etl.protocol.zookeeper.consumers import FilteredTopics, parse_registration, render_registration
+from etl.protocol.zookeeper.named_table_documents import parse_named_table, render_named_table
 from etl.protocol.zookeeper.pause_documents import parse_pauses, render_pauses
 from etl.protocol.zookeeper.payloads import (
     DriverNode, OwnerNode, parse_driver, parse_offset, parse_owner, parse_partition_key, parse_uid, render_driver, render_owner,
@@ -60,6 +62,7 @@ MIB = 1 << 20
 LOG = seeds.LOG
 _PAUSES = (Pause("clicks", None, "all of it", "kim@host", 5), Pause(LOG.topic, LOG, "broken", "kim@host", 6))
 _CLAIM = Claim("old", {LOG: ((0, 10), (20, 30))}, {LOG: 1}, "from 0 until 30", 5)
+_NAMED_TABLE = NamedTable("main.lake.clicks", "/wh/clicks", "3f-1", 7)
 
 
 @dataclass(frozen=True)
@@ -363,6 +366,9 @@ TARGETS: tuple[Target, ...] = (
     Target("claim-document", _deflated(parse_claim), (zlib.decompress(render_claim(_CLAIM)),), _DOCUMENT, is_json=True),
     Target("pauses-znode", _znode(parse_pauses), (render_pauses(_PAUSES),), _DOCUMENT),
     Target("pauses-document", _deflated(parse_pauses), (zlib.decompress(render_pauses(_PAUSES)),), _DOCUMENT, is_json=True),
+    Target("named-table-znode", _znode(parse_named_table), (render_named_table(_NAMED_TABLE),), _DOCUMENT),
+    Target("named-table-document", _deflated(parse_named_table), (zlib.decompress(render_named_table(_NAMED_TABLE)),), _DOCUMENT,
+           is_json=True),
     Target("stamp", _stamp, seeds.commits_of_ours(), _DOCUMENT, is_json=True),
     Target("ledger-znode", _ledger, (ledger_documents.render_coverage(seeds.COVERAGE),), _DOCUMENT, is_json=True, bad=(_INDEX,)),
     Target("commit-file", lambda c: parse_commit(5, c), seeds.COMMITS, (errors.TableUnreachable,), is_json=True),

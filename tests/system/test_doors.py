@@ -35,7 +35,7 @@ def test_help_lists_every_door_and_imports_nothing_heavy() -> None:
     listed = {line.split()[0] for line in screen[screen.index("Commands:") + 1:] if line.strip()}
     assert listed == {
         "demo", "backfill", "compact", "complete", "intervals", "doctor", "init", "lag", "maintain", "package", "peek", "plan", "replay",
-        "report", "run", "schema", "tail", "verify", "offsets", "plans", "pipelines"}
+        "report", "run", "schema", "tail", "verify", "offsets", "plans", "pipelines", "table"}
 
 
 def test_the_module_is_the_command_and_says_its_version() -> None:

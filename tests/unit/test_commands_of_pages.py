@@ -17,7 +17,7 @@ from tests.pages import PAGES, ROOT, Written, family, is_command, lines, meant_b
 
 NO_COMMANDS = re.compile(
     r"/consumers/|time\(\) - |offset_range_etl_|# |(FROM|USER|COPY|RUN) |brokers$|ZooKeeper├?|ZooKeeper |Delta$|└|Replay, |FirstRun, |"
-    r"table:$|(path|store): ")
+    r"(table|spark):$|(path|store|name|spark\.[\w.]+): ")
 """What stands in lines of its own and is not to be typed: znodes, Prometheus' expressions, comments, a Dockerfile, a conf, a picture."""
 OF_SEVERAL = ROOT / "tests" / "system" / "driving.py"
 
@@ -57,7 +57,7 @@ def test_what_is_named_by_its_first_words_alone_is_typed_as_a_whole_somewhere() 
         assert set(name.split()) <= literals(file)
 
 
-GROUPS = {"", "offsets", "plans", "pipelines", "backfill"}
+GROUPS = {"", "offsets", "plans", "pipelines", "backfill", "table"}
 """Names of several commands."""
 
 

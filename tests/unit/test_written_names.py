@@ -141,8 +141,8 @@ def test_a_module_or_symbol_that_a_page_names_is_there(page: Path) -> None:
 
 
 def keys_of(section: type[BaseModel], above: str = "") -> Iterator[str]:
-    for name, field in section.model_fields.items():
-        inner = field.annotation
+    for key, field in section.model_fields.items():
+        name, inner = field.alias or key, field.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             yield from keys_of(inner, f"{above}{name}.")
         else:

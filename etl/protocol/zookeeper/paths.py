@@ -19,6 +19,7 @@
     /consumers/<group>/etl/<pipeline>/acknowledged what others did to the table and an operator accepted, the last time
     /consumers/<group>/etl/<pipeline>/retired      why this pipeline loads no more
     /consumers/<group>/etl/<pipeline>/paused       logs that operators paused, with reason and time
+    /consumers/<group>/etl/<pipeline>/named_table  where the table was that a catalog names, when Spark was asked
     /consumers/<group>/etl/<pipeline>/fence        nothing; written by whoever claims offsets: the pipeline, or a backfill beside it
     /consumers/<group>/etl/<pipeline>@<name>       a backfill: all of the above but the fence, and
     /consumers/<group>/etl/<pipeline>@<name>/claim which offsets it claims
@@ -139,6 +140,11 @@ class PipelinePaths:
     def paused(self) -> str:
         """Logs that get no range until they are resumed."""
         return f"{self.root}/paused"
+
+    @property
+    def named_table(self) -> str:
+        """Where the table is that a catalog names."""
+        return f"{self.root}/named_table"
 
     @property
     def fence(self) -> str:

@@ -159,7 +159,7 @@ def by_transform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def made(function: str, *partition_by: str) -> Settings:
-        table = SETTINGS.table.model_copy(update={"path": str(tmp_path / "table"), "partition_by": partition_by})
+        table = SETTINGS.table.model_copy(update={"written_path": str(tmp_path / "table"), "partition_by": partition_by})
         return SETTINGS.model_copy(update={"transform": function.replace("shaping", name), "table": table})
 
     return made

@@ -38,6 +38,8 @@ def test_the_start_knows_no_topic_yet_and_an_object_store_is_named_by_its_bucket
     assert {place for place, _ in lineage_of(loaded(), settings, "shop").inputs} == {"kafka://b1:9092"}
     said = lineage_of(Report("r1", "clicks", "g", "t", 0), settings, "shop")
     assert (said.event_type, said.inputs, said.records, said.output) == ("START", (), None, ("s3://lake", "raw/clicks"))
+    named = plain_settings(source=source, table={"path": None, "name": "lake.clicks"})
+    assert lineage_of(Report("r1", "clicks", "g", "t", 0), named, "shop").output is None, "the run has not asked for its place yet"
 
 
 @pytest.mark.parametrize(("error", "event_type"), [(CorruptData("bad bytes"), "FAIL"), (Stopped("stopped"), "ABORT")])

@@ -169,7 +169,8 @@ LEFT_OUT = {
     "source.fetch_limit_bytes", "source.max_record_bytes", "source.timeout_s", "source.broker_version", "source.listener",
     "source.security", "table.writer", "table.codec", "table.store", "table.target_file_bytes",
     "table.compact_at_small_files", "table.row_group_bytes", "table.held_bytes",
-    "limits.without_spark_below_bytes", "table.losses_path", "metrics_path", "metrics_per", "lineage_namespace", "mirror_group"}
+    "limits.without_spark_below_bytes", "table.name", "table.losses_path",
+    "metrics_path", "metrics_per", "lineage_namespace", "mirror_group"}
 """How a run reaches its world and what it may be told in secret; no decision asks for them."""
 
 
@@ -184,7 +185,7 @@ def test_settings_that_decide_come_back_and_no_secret_is_told(transform: dict[st
     document = through_json(write_settings(conf))
     assert write_settings(read_settings(document)) == document
     assert "secret" not in json.dumps(document)
-    assert keys_of(document) == keys_of(conf.model_dump(warnings=False)) - LEFT_OUT
+    assert keys_of(document) == keys_of(conf.model_dump(warnings=False, by_alias=True)) - LEFT_OUT
 
 
 def test_settings_of_a_backfill_come_back_under_its_name() -> None:
@@ -198,8 +199,13 @@ def test_a_start_by_time_is_the_same_moment_when_it_comes_back() -> None:
     assert read_settings(through_json(write_settings(conf))).source.start == conf.source.start
 
 
+def _keys_in(section: Any, name: str) -> list[str]:
+    fields = getattr(section, "model_fields", None)
+    return [field.alias or key for key, field in fields.items()] if fields else [name]
+
+
 def test_every_key_of_a_conf_is_either_kept_or_left_out_on_purpose() -> None:
     known = {f"{name}.{key}" if name in ("source", "table") else name
              for name, field in Settings.model_fields.items()
-             for key in (getattr(field.annotation, "model_fields", None) or {name: None})}
+             for key in _keys_in(field.annotation, name)}
     assert known - LEFT_OUT == keys_of(write_settings(parse_settings(CONF)))

@@ -56,6 +56,12 @@ def test_a_table_is_known_by_its_uri(tmp_path: Path, table: str, uri: str) -> No
     assert pipeline_of(conf_of(tmp_path, table)).table == uri
 
 
+def test_a_table_that_a_catalog_names_is_known_by_that_name_for_a_dag_asks_no_catalog(tmp_path: Path) -> None:
+    path = conf_of(tmp_path)
+    path.write_text(path.read_text().replace('path: "../warehouse/clicks"', "name: main.lake.clicks"))
+    assert pipeline_of(path).table == "delta-table:///main.lake.clicks"
+
+
 @pytest.mark.parametrize("table", ["tables/clicks", "${env:ETL_TEST_FOLDER}/clicks", "${env:ETL_TEST_FOLDER}"])
 def test_a_table_that_a_file_of_defaults_names_is_seen_from_its_folder_as_by_the_run(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str) -> None:

@@ -250,7 +250,8 @@ def test_a_version_of_brokers_is_text_of_a_version(value: Any, why: str) -> None
 
 def test_every_key_has_a_meaning_and_every_meaning_a_key() -> None:
     def keys_of(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
-        for name, field in section.model_fields.items():
+        for key, field in section.model_fields.items():
+            name = field.alias or key
             yield prefix + name
             if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
                 yield from keys_of(field.annotation, f"{prefix}{name}.")

@@ -1,0 +1,109 @@
+"""What Spark's catalogs say of a table by its name, asked of the session's own objects: no file of the table is looked at.
+
+Spark's settings say which catalogs there are (spark.sql.catalog.NAME); the session's own, spark_catalog, is a Hive metastore where
+spark.sql.catalogImplementation is hive.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from etl.errors import EtlError, SettingsError, TableUnreachable
+from etl.model.named_table import CatalogEntry
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_KEY = "table.name"
+_NOT_THERE = frozenset(("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND"))
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
+_JAVA_CLASS = re.compile(r"\b(?:[a-z_]\w*\.)+([A-Z]\w*(?:Exception|Error))\b")
+
+
+def look_up(session: SparkSession, name: str) -> CatalogEntry | None:
+    """What the catalog says of CATALOG.SCHEMA.TABLE or SCHEMA.TABLE; None where it knows no such table.
+
+    Raises SettingsError for a catalog that Spark does not know, TableUnreachable where one cannot be asked.
+    """
+    *above, schema, table = name.split(".")
+    jvm: Any = session._jvm  # no public way to it
+    try:
+        manager: Any = session._jsparkSession.sessionState().catalogManager()
+        catalog = manager.catalog(above[0]) if above else manager.currentCatalog()
+        namespace = session.sparkContext._gateway.new_array(jvm.java.lang.String, 1)  # type: ignore[union-attr]
+        namespace[0] = schema
+        found = catalog.loadTable(jvm.org.apache.spark.sql.connector.catalog.Identifier.of(namespace, table))
+        return _entry(jvm, str(catalog.name()), found)
+    except Exception as error:  # whatever py4j and pyspark make of it
+        if condition_of(error) in _NOT_THERE:
+            return None
+        raise _refusal(error, name) from error
+
+
+def make_table(rows: DataFrame, name: str, partition_by: tuple[str, ...]) -> None:
+    """Have the catalog make a Delta table with these columns, at the place that it chooses; one that is there by now is left alone.
+
+    `rows` has none. Raises SettingsError where it does not.
+    """
+    try:
+        quoted = ".".join(f"`{part}`" for part in name.split("."))
+        writing = rows.writeTo(quoted).using("delta")
+        (writing.partitionedBy(*(rows[column] for column in partition_by)) if partition_by else writing).create()
+    except Exception as error:  # whatever pyspark makes of it
+        condition = condition_of(error)
+        if condition == "TABLE_OR_VIEW_ALREADY_EXISTS":
+            return
+        what = f"there is no table {name}, and the catalog does not make it: {_named(error)}"
+        check = "rights in the catalog, or `CREATE TABLE` by whoever has them"
+        if condition == "SCHEMA_NOT_FOUND":
+            what = f"there is no table {name}, and the catalog has no schema to make it in"
+            check = f"the name, and spark.sql.catalogImplementation: hive for a Hive metastore; `CREATE SCHEMA {name.rpartition('.')[0]}`"
+        raise SettingsError(what, key=_KEY, check=check) from error
+
+
+def condition_of(error: BaseException) -> str | None:
+    """Spark's name of an error: TABLE_OR_VIEW_NOT_FOUND; None where it has none."""
+    found = _CONDITION.search(str(error))
+    return found[1] if found else None
+
+
+def _entry(jvm: Any, catalog: str, table: Any) -> CatalogEntry:
+    """Of Delta's own class only what the catalog has: its other properties are read from the table's log, wherever that lies."""
+    kind = str(table.getClass().getSimpleName())
+    if kind == "DeltaTableV2":
+        entry = table.catalogTable()
+        known = entry.get() if entry.isDefined() else None
+        java = jvm.scala.jdk.javaapi.CollectionConverters
+        maps = (known.storage().properties(), known.properties()) if known else ()
+        of_catalog = frozenset(key for one in maps for key in _keys(java.asJava(one)))
+        return CatalogEntry(catalog, str(known.tableType().name()) if known else "", "delta", str(table.path().toString()), of_catalog)
+    told = table.properties()
+    place, keys = told.get("location"), frozenset(_keys(told))
+    if kind == "V1Table":
+        known = table.v1Table()
+        provider = str(known.provider().get()) if known.provider().isDefined() else ""
+        return CatalogEntry(catalog, str(known.tableType().name()), provider.lower(), place, keys)
+    is_view = "view" in kind.lower()
+    by_class = "" if is_view else "delta" if "delta" in kind.lower() else kind
+    return CatalogEntry(catalog, "VIEW" if is_view else "", str(told.get("provider") or by_class).lower(), place, keys)
+
+
+def _keys(properties: Any) -> list[str]:
+    """Of a map of Java's the keys alone: what is asked of the JVM stands in py4j's log at DEBUG, and values may be secrets."""
+    return [str(key) for key in properties.keySet()]
+
+
+def _refusal(error: BaseException, name: str) -> EtlError:
+    if condition_of(error) == "CATALOG_NOT_FOUND":
+        catalog = name.partition(".")[0]
+        check = f"table.name, and spark.sql.catalog.{catalog} under spark: the class of the catalog, and its settings beside it"
+        return SettingsError(f"Spark knows no catalog {catalog}", key=_KEY, check=check)
+    check = "that the catalog's server answers, its settings under spark, and Spark's log beside the run's report"
+    return TableUnreachable(f"the catalog cannot be asked for {name}: {_named(error)}", key=_KEY, check=check)
+
+
+def _named(error: BaseException) -> str:
+    """Which failure it is. What a catalog's server says of itself is left out: it may quote how it was entered."""
+    java = _JAVA_CLASS.findall(str(error))
+    return condition_of(error) or (java[-1] if java else type(error).__name__)

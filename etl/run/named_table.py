@@ -1,0 +1,126 @@
+"""Where a table is that a catalog names: as it is kept in the ledger, else as Spark tells it now.
+
+A run keeps what it was told, so Spark is asked once and idle runs start no JVM. Whoever has a session anyway asks again before its first
+use (`refuse_elsewhere`); whether what lies there is the pipeline's table its id tells, as for any path (`decisions.reconcile`).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from etl.decisions.named_tables import KEY, gone, managed_by_catalog, place_in, refuse_another_place, refuse_temporary
+from etl.edges.delta.path import open_table
+from etl.edges.spark.failures import translating_spark_errors
+from etl.edges.zookeeper.ledger import PlanLedger
+from etl.edges.zookeeper.named_table import read_named_table
+from etl.errors import EtlError, NotOurTable
+from etl.model.named_table import CatalogEntry, NamedTable
+from etl.model.raw_table import spark_schema
+from etl.report.phases import Phases
+from etl.run.context import RunContext, now_ms
+from etl.run.formats import format_rows
+from etl.run.spark import RunSpark
+from etl.run.transform import columns_of_tasks, fitting_arrow_transform
+from etl.settings.sections import Settings
+from etl.settings.table_place import placed_by_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Placed(NamedTuple):
+    """Settings by which the table can be opened."""
+
+    settings: Settings
+    asked: NamedTable | None = None
+    """What Spark told just now, which is not kept yet; None where nobody was asked."""
+
+
+def placed(
+    settings: Settings, ledger: PlanLedger, run_context: RunContext, phases: Phases, *, name: str, is_made: bool = False,
+) -> Placed:
+    """The settings with the place of a named table. Where nothing is kept of the name Spark is asked; raises as `ask` does."""
+    kept = read_named_table(ledger)
+    if kept is not None and kept.name == settings.table.name:
+        return Placed(placed_by_name(settings, kept.path))
+    found = ask(settings, run_context, phases, name=name, is_made=is_made)
+    return Placed(placed_by_name(settings, found.path), found)
+
+
+def ask(settings: Settings, run_context: RunContext, phases: Phases, *, name: str, is_made: bool = False) -> NamedTable:
+    """What Spark tells of the conf's `table.name` now, with the id of the table that is there; a session of our own ends with its JVM.
+
+    The next one may need other jars, by the store that the table turns out to be in. `is_made`: a name that is not taken is made a table.
+    Raises SettingsError for a catalog that Spark does not know, NotOurTable for what cannot be loaded into by its path and, unless
+    `is_made`, for a name that is not taken, NeedsDecision where nothing is at its place, TableUnreachable.
+    """
+    called = settings.table.called
+    refuse_temporary(called)
+    log = Path(settings.report.path, f"{settings.name_in_files}-{name}.spark.log")
+    spark = RunSpark(settings, run_context.spark_defaults, phases, log=log)
+    try:
+        with translating_spark_errors():
+            entry = entry_of(spark.session(is_short=True), settings, is_made=is_made)
+    finally:
+        spark.stop(with_jvm=True)
+    return of_entry(settings, entry)
+
+
+def entry_of(session: SparkSession, settings: Settings, *, is_made: bool = False) -> CatalogEntry:
+    """The catalog's word; see `ask`."""
+    from etl.edges.spark.catalog import look_up, make_table
+
+    called = settings.table.called
+    entry = look_up(session, called)
+    if entry is None and is_made:
+        make_table(_no_rows(session, settings), called, settings.table.partition_by)
+        entry = look_up(session, called)
+    if entry is None:
+        check = "the name, and the catalogs under spark; a table that is not there yet the first `etl run CONF` makes"
+        raise NotOurTable(f"the catalog has no table {called}", key=KEY, check=check)
+    return entry
+
+
+def of_entry(settings: Settings, entry: CatalogEntry) -> NamedTable:
+    """Where it is, and which table is there."""
+    called = settings.table.called
+    at = placed_by_name(settings, place_in(called, entry)).table.path
+    try:
+        table = open_table(at)
+    except NotOurTable as error:
+        if "catalog-managed" in error.what:  # so delta-rs calls it, which reads none by their path
+            raise managed_by_catalog(called) from error
+        raise
+    except EtlError as error:
+        error.where.setdefault("table", called)
+        raise
+    if table is None:
+        raise gone(called, at)
+    return NamedTable(called, str(at), str(table.metadata().id), now_ms())
+
+
+def refuse_elsewhere(session: SparkSession, settings: Settings) -> None:
+    """Raises NeedsDecision where the catalog has the table elsewhere by now than these settings, as `place_in` does, and as `look_up`."""
+    from etl.edges.spark.catalog import look_up
+
+    if settings.table.name is None or not settings.table.is_placed:
+        return
+    entry = look_up(session, settings.table.name)
+    refuse_another_place(settings.table.name, settings.table.path, place_in(settings.table.name, entry) if entry else None)
+
+
+def _no_rows(session: SparkSession, settings: Settings) -> DataFrame:
+    """No rows, in the columns that a run's will have; looked at as those of any new table."""
+    from etl.edges.delta.spark_writer import with_event_date
+
+    with tempfile.TemporaryDirectory() as nothing:
+        new = settings.model_copy(update={"table": settings.table.placed(str(Path(nothing, "new")), None)})
+        columns: object = spark_schema(physical=settings.source.is_physical)
+        if fitting_arrow_transform(new):
+            from pyspark.sql.pandas.types import from_arrow_schema
+
+            columns = from_arrow_schema(columns_of_tasks(new), prefer_timestamp_ntz=True)
+        rows = format_rows(session.createDataFrame([], columns), new)  # type: ignore[call-overload]
+        return with_event_date(rows, settings.table.partition_by)

@@ -1,0 +1,143 @@
+"""Tables that a Hive metastore names (Derby, in each JVM's own process): every command has a process of its own, as people run them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from etl.embedded.cluster import Cluster
+from tests.conftest import TopicFactory
+from tests.system.driving import WITHOUT_SPARK, Pipeline
+from tests.system.watching import watched_run
+
+pytestmark = [pytest.mark.networks]
+_WITHIN_S = 400
+NAMED = {"path": None, "name": "lake.table", "writer": "auto"}
+
+
+@pytest.fixture
+def pipeline(cluster: Cluster, topic: TopicFactory, unused_group: str, tmp_path: Path) -> Pipeline:
+    """One whose table is called so in a schema `lake`, in a metastore of its own; the schema's folder is the pipeline's."""
+    made = Pipeline(cluster, tmp_path, topic(2), unused_group)
+    made.settings |= {**WITHOUT_SPARK, "table": dict(NAMED), "spark": {
+        "spark.master": "local[1]", "spark.sql.catalogImplementation": "hive", "spark.sql.warehouse.dir": str(made.folder / "warehouse"),
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={made.folder}/metastore;create=true",
+        "spark.hadoop.hive.metastore.schema.verification": "false", "spark.hadoop.datanucleus.schema.autoCreateAll": "true"}}
+    said(made, f"CREATE SCHEMA lake LOCATION '{made.folder}'")
+    return made
+
+
+def said(pipeline: Pipeline, *statements: str) -> None:
+    finished(pipeline, "tests.networks.statements", str(pipeline.conf), *statements, code=0)
+
+
+def command(pipeline: Pipeline, *words: str, code: int = 0) -> str:
+    """What `etl` with these words says on standard error and output."""
+    return finished(pipeline, "etl", *words, str(pipeline.conf), code=code)
+
+
+def finished(pipeline: Pipeline, *words: str, code: int) -> str:
+    child: subprocess.Popen[str] = pipeline.start(*words)
+    out, err = child.communicate(timeout=_WITHIN_S)
+    assert child.returncode == code, (words, out, err)
+    assert code == 0 or "Traceback" not in err, err
+    return err + out
+
+
+def as_if_catalog_managed(log: Path) -> None:
+    """The table's first commit, with the table feature by which only its catalog commits."""
+    commit = log / f"{0:020d}.json"
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    features = {"readerFeatures": ["catalogManaged"], "writerFeatures": ["catalogManaged", "inCommitTimestamp"]}
+    protocol: dict[str, Any] = {"minReaderVersion": 3, "minWriterVersion": 7, **features}
+    kept = [action for action in actions if "protocol" not in action]
+    for action in kept:
+        if "metaData" in action:
+            action["metaData"]["configuration"] = {"delta.enableInCommitTimestamps": "true"}
+        if "commitInfo" in action:
+            action["commitInfo"]["inCommitTimestamp"] = action["commitInfo"]["timestamp"]
+    for file in log.iterdir():
+        if file.is_file():
+            file.unlink()
+    commit.write_text("\n".join(map(json.dumps, [*kept, {"protocol": protocol}])))
+
+
+def test_runs_by_a_name_of_a_hive_metastore_load_rows_once_and_idle_ones_start_no_jvm(pipeline: Pipeline) -> None:
+    pipeline.produce(200, partitions=2)
+    command(pipeline, "run")
+    pipeline.produce(200, partitions=2)
+    for outcome in ("ingested", "nothing new"):
+        cost, outcomes = watched_run(pipeline)
+        assert cost["code"] == 0 and outcomes == [outcome]
+        assert not {"pyspark", "py4j", "delta"} & set(cost["loaded"])
+    assert pipeline.is_whole()
+    assert "lake.table is at" in command(pipeline, "doctor")
+    command(pipeline, "verify")
+    pipeline.settings["table"] |= {"writer": "spark"}
+    pipeline.settings["limits"] = {}
+    pipeline.produce(200, partitions=2)
+    command(pipeline, "run")
+    assert pipeline.is_whole()
+
+
+@pytest.mark.parametrize("verb", ["store", "append", "record"])
+def test_a_run_by_a_name_that_is_killed_is_finished_by_the_next_one(pipeline: Pipeline, verb: str) -> None:
+    pipeline.produce(100, partitions=2)
+    if verb == "append":  # by Spark: one JVM asks the catalog, the next one writes
+        pipeline.settings |= {"table": {**NAMED, "writer": "spark"}, "limits": {}}
+    assert pipeline.killed_before(verb) == -signal.SIGKILL
+    command(pipeline, "run")
+    assert pipeline.is_whole()
+
+
+def test_a_table_that_is_moved_stops_the_next_run_with_spark_and_is_gone_on_with_once_somebody_says_so(pipeline: Pipeline) -> None:
+    pipeline.produce(100, partitions=2)
+    command(pipeline, "run")
+    said(pipeline, "ALTER TABLE lake.table RENAME TO lake.renamed")  # with its folder
+    assert "no Delta table is at the place" in command(pipeline, "run", code=5)
+    assert "the catalog has no table lake.table" in command(pipeline, "table", "resolve", code=2)
+    pipeline.settings["table"] |= {"name": "lake.renamed"}
+    pipeline.produce(100, partitions=2)
+    command(pipeline, "run")
+    assert DeltaTable(str(pipeline.folder / "renamed")).to_pyarrow_table().num_rows == 200
+
+
+def test_a_pipeline_that_went_by_a_path_goes_on_by_a_name_of_it_and_stops_where_the_name_leads_elsewhere(pipeline: Pipeline) -> None:
+    pipeline.settings["table"] = {"writer": "auto"}
+    for table in ({"writer": "auto"}, NAMED):
+        pipeline.settings["table"] = dict(table)
+        pipeline.produce(100, partitions=2)
+        command(pipeline, "run")
+        if table is not NAMED:
+            said(pipeline, f"CREATE TABLE lake.table USING delta LOCATION '{pipeline.table}'")
+    assert pipeline.is_whole()
+    said(pipeline, "DROP TABLE lake.table", f"CREATE TABLE lake.table (a int) USING delta LOCATION '{pipeline.folder}/elsewhere'")
+    for words in (("verify",), ("doctor",)):
+        told = command(pipeline, *words, code=5)
+        assert "elsewhere by now" in told and "etl table resolve CONF" in told
+
+
+def test_what_no_run_may_commit_to_by_its_path_is_refused_by_its_name(pipeline: Pipeline) -> None:
+    place = pipeline.folder
+    said(pipeline, "CREATE TABLE lake.rows (a int) USING parquet", "CREATE TABLE lake.text (a int) STORED AS TEXTFILE",
+         "CREATE VIEW lake.seen AS SELECT 1 AS a", f"CREATE TABLE lake.managed (a int) USING delta LOCATION '{place}/managed'",
+         f"CREATE TABLE lake.gone (a int) USING delta LOCATION '{place}/gone'")
+    as_if_catalog_managed(place / "managed" / "_delta_log")
+    for file in (place / "gone" / "_delta_log").rglob("*"):
+        if file.is_file():
+            file.unlink()
+    for name, code, words in (
+            ("lake.rows", 2, "no Delta table, but one of parquet"), ("lake.text", 2, "no Delta table, but one of hive"),
+            ("lake.seen", 2, "lake.seen is a view"), ("lake.managed", 2, "managed by its catalog"),
+            ("lake.gone", 5, "no Delta table is at"),
+            ("nowhere.table", 2, "no schema to make it in"),
+            ("unknown.lake.table", 2, "Spark knows no catalog unknown"), ("global_temp.seen", 2, "temporary view")):
+        pipeline.settings["table"] |= {"name": name}
+        told = command(pipeline, "run", code=code)
+        assert words in told and "table.name" in told, told

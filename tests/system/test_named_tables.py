@@ -1,0 +1,67 @@
+"""Tables that a catalog names: Spark's own session catalog here, in the JVM that tests share; a Hive metastore in tests/networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.said import refused
+from tests.system.driving import WITHOUT_SPARK, Pipeline, broken_off_before
+
+
+@pytest.fixture
+def named(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Iterator[Pipeline]:
+    """A pipeline whose table is called `table` in a schema of its own, whose folder is the pipeline's; small plans need no Spark."""
+    pipeline = make_pipeline(partitions=1, limits=WITHOUT_SPARK["limits"])
+    schema = f"lake_{pipeline.topic.replace('-', '_')}"
+    spark.sql(f"CREATE SCHEMA {schema} LOCATION '{pipeline.folder}'")
+    pipeline.settings["table"] = {"path": None, "name": f"{schema}.table", "writer": "auto"}
+    pipeline.produce(40, partitions=1)
+    yield pipeline
+    spark.sql(f"DROP SCHEMA {schema} CASCADE")
+
+
+def name_of(pipeline: Pipeline) -> str:
+    return str(pipeline.settings["table"]["name"])
+
+
+def test_the_first_run_makes_a_name_that_is_not_taken_a_table_and_a_pipeline_by_its_path_finds_the_rows_of_the_one_by_its_name(
+    named: Pipeline, spark: SparkSession,
+) -> None:
+    refused(named.door("plan"), 2, "the catalog has no table", "table.name", "etl run CONF")
+    assert not spark.catalog.tableExists(name_of(named))
+    named.ran()
+    assert named.is_whole() and spark.table(name_of(named)).count() == 40
+    by_path = named.under("by-path")
+    refused(by_path.door("run"), 5, "loaded", str(named.table))
+
+
+@pytest.mark.long
+def test_a_plan_whose_table_is_dropped_before_it_is_executed_makes_none_by_its_path(named: Pipeline, spark: SparkSession) -> None:
+    looked = named.door("doctor")
+    assert looked.code == 0 and "the first run makes it" in looked.out
+    named.ran()
+    named.produce(40, partitions=1)
+    broken_off_before("append", named)
+    spark.sql(f"DROP TABLE {name_of(named)}")
+    refused(named.door("run"), 5, "no Delta table is at the place", "etl table resolve CONF")
+    refused(named.door("table", "resolve"), 2, "the catalog has no table")
+    assert not named.table.exists()
+
+
+@pytest.mark.long
+def test_a_table_that_is_dropped_and_made_again_elsewhere_stops_runs_until_somebody_accepts_it(
+    named: Pipeline, spark: SparkSession,
+) -> None:
+    named.ran()
+    name = name_of(named)
+    spark.sql(f"CREATE TABLE {name}_again USING delta LOCATION '{named.folder}/again' AS SELECT * FROM {name} LIMIT 0")
+    spark.sql(f"DROP TABLE {name}")
+    refused(named.door("run"), 5, "no Delta table is at the place", "etl table resolve CONF")
+    spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{named.folder}/again'")
+    resolved = named.door("table", "resolve")
+    assert resolved.code == 0, resolved.err
+    assert f"{named.folder}/again" in resolved.document["says"] and "the next run stops" in resolved.document["says"]
+    refused(named.door("run"), 5, "plan 1")

@@ -1,0 +1,38 @@
+"""What `etl table resolve` says, and what a run says of itself that never learned where its table is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from etl.commands.named_table import told
+from etl.errors import NotOurTable
+from etl.model.ledger import Ledger
+from etl.model.named_table import NamedTable
+from etl.report.metrics import metrics_of
+from tests.builders import plain_plan, plain_settings
+from tests.reports import new_report
+
+FOUND = NamedTable("lake.clicks", "/wh/clicks", "id-1", 1_700_000_000_000)
+
+
+@pytest.mark.parametrize(("before", "made_for", "words", "is_silent_of"), [
+    (None, None, "the table lake.clicks is at /wh/clicks", "until now"),
+    (FOUND, "id-1", "the table lake.clicks is at /wh/clicks", "the next run stops"),
+    (replace(FOUND, path="/wh/old"), "id-1", "until now runs went by lake.clicks at /wh/old", "the next run stops"),
+    (replace(FOUND, name="lake.visits"), "id-2", "It is another table (id-1) than plan 1 was made for (id-2): the next run stops", "  ")])
+def test_what_the_next_run_makes_of_a_name_is_told(before: NamedTable | None, made_for: str | None, words: str, is_silent_of: str) -> None:
+    ledger = Ledger("uid", plain_plan(1, table_id=made_for)) if made_for else Ledger(None)
+    says = told(before, FOUND, ledger)
+    assert words in says and is_silent_of not in says
+
+
+def test_a_run_that_never_learned_where_its_table_is_has_a_report_and_metrics_all_the_same() -> None:
+    settings = plain_settings(table={"path": None, "name": "lake.clicks"})
+    report = new_report()
+    report.table_path, report.settings = settings.table.called, settings
+    report.failed(NotOurTable("lake.clicks is a view", key="table.name", check="the table that it selects from"))
+    report.finished(report.started_at_ms + 1)
+    assert report.as_json()["table"] == "lake.clicks" and report.as_json()["exit_code"] == 2
+    assert metrics_of(report, now_ms=report.started_at_ms + 1, per=settings.metrics_per, last_success_s=None)

@@ -1,0 +1,32 @@
+"""Where a named table was, as the ledger keeps it."""
+
+from __future__ import annotations
+
+import json
+import zlib
+
+import pytest
+
+from etl.errors import LedgersDisagree, NeedsDecision
+from etl.model.named_table import NamedTable
+from etl.protocol.zookeeper.named_table_documents import parse_named_table, render_named_table
+
+FOUND = NamedTable("main.lake.clicks", "s3a://bucket/wh/clicks", "3f-1", 1_700_000_000_000)
+
+
+@pytest.mark.parametrize("found", [FOUND, NamedTable("lake.clicks", "/wh/cl icks", None, 0)])
+def test_what_is_kept_comes_back(found: NamedTable) -> None:
+    assert parse_named_table(render_named_table(found), path="p") == found
+
+
+@pytest.mark.parametrize(("change", "kind"), [
+    ({"path": ""}, LedgersDisagree), ({"name": 3}, LedgersDisagree), ({"table_id": 3}, LedgersDisagree),
+    ({"at_ms": "now"}, LedgersDisagree), ({"format": 99}, NeedsDecision), ({"since": "then"}, None)])
+def test_what_is_no_such_document_is_refused_and_a_key_more_is_not(change: dict[str, object], kind: type[Exception] | None) -> None:
+    document = {**json.loads(zlib.decompress(render_named_table(FOUND))), **change}
+    payload = zlib.compress(json.dumps(document).encode())
+    if kind is None:
+        assert parse_named_table(payload, path="p") == FOUND
+        return
+    with pytest.raises(kind):
+        parse_named_table(payload, path="p")

@@ -52,6 +52,9 @@ def of_store(error: BaseException, path: str, what: str) -> EtlError:
         return PermissionRefused("no credentials for the store were found", path=str(path), check=_LOGIN)
     if any(one in text for one in _REFUSED) or code in ("401", "403") or "lacked the necessary privileges" in text:
         return PermissionRefused(f"the store refuses us{_told(code)}", path=str(path), check=_LOGIN)
+    if "SafeModeException" in text:
+        what = f"the table cannot be {what}: HDFS is in safe mode, in which nobody writes"
+        return TableUnreachable(what, path=str(path), check="hdfs dfsadmin -safemode get; a name node leaves it once it knows its blocks")
     obstacle = next((one for one in _OBSTACLES if one.lower() in text.lower()), None)
     check = "the store's address and region, the network, and the credentials"
     return TableUnreachable(f"the table cannot be {what}{_told(obstacle or code)}", path=str(path), check=check)

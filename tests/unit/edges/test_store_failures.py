@@ -39,6 +39,8 @@ PASSING = [
     ("Error performing GET http://h:1 after 10 retries\n tcp connect error\n Connection refused (os error 111)", "Connection refused"),
     ("dns error\n failed to lookup address information\n Name or service not known", "Name or service not known"),
     (_ASKED.format("503 Slow Down") + _XML.format("SlowDown"), "503"), ("what nobody knows", "cannot be read"),
+    ("Generic HdfsObjectStore error: RPC error: "
+     "org.apache.hadoop.hdfs.server.namenode.SafeModeException Cannot create file. Name node is in safe mode.", "safe mode"),
 ]
 
 

@@ -74,7 +74,8 @@ class Discovery:
             return cluster.describe(self._asked_topics(left))
         told = describe_all_told(
             cluster, self._asked_topics(left), lambda told: self._registered_topics(told, left), wait_s=self._source.wait_for_leader_s)
-        return with_kept_from_us(cluster, told, [topic for topic in known if self._source.topics.admits(topic)])
+        untold = {topic for topic in known if self._source.topics.admits(topic)} - told.topics.keys()
+        return with_kept_from_us(cluster, told, untold - {one.topic for one in self.pauses() if one.log is None}) if untold else told
 
     def known_topics(self) -> frozenset[str]:
         """Those that the conf's pipeline has read."""

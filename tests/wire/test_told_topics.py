@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from etl.edges.brokers.cluster import Cluster, chosen_topics
+from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import BrokerUnreachable, PermissionRefused, SettingsError
+from etl.model.ledger import Pause
+from etl.run.discovery import Discovery
 from etl.run.told_topics import describe_all_told, with_kept_from_us
 from etl.settings.source import TopicFilter
+from tests.builders import plain_settings
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import METADATA, FakeBroker
 
@@ -77,3 +83,15 @@ def test_a_leader_without_our_listener_is_no_partition_without_a_leader(broker: 
     assert error.value.where["key"] == "source.listener" and (error.value.where["topic"], error.value.where["partition"]) == ("early", 0)
     broker.world.refused_leaders["early", 0] = 5
     assert chosen_topics(cluster.describe(None), TopicFilter(allow=("early",))).leaderless
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_topic_that_is_kept_from_us_while_it_is_paused_keeps_no_run_from_the_others(
+    broker: FakeBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_paused: bool,
+) -> None:
+    broker.world.kept_from_us.add("late")
+    settings = plain_settings(source={"bootstrap": [f"{broker.host}:{broker.port}"], "topics": {"allow": ["[a-z]+"]}})
+    discovery = Discovery(settings, cast(ZooKeeper, SimpleNamespace(read=lambda path: None)))
+    monkeypatch.setattr(discovery, "pauses", lambda: (Pause("late", None, "", "us@here", 0),) if is_paused else ())
+    told = discovery.describe(cluster, (), {"early", "late"})
+    assert told.topics.keys() == ({"early"} if is_paused else {"early", "late"})

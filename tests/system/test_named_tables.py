@@ -39,6 +39,14 @@ def test_the_first_run_makes_a_name_that_is_not_taken_a_table_and_a_pipeline_by_
 
 
 @pytest.mark.long
+def test_a_catalog_whose_class_spark_does_not_find_is_a_mistake_of_the_conf(named: Pipeline, spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.catalog.odd", "no.such.Catalog")
+    for catalog in ("odd", "unknown"):
+        named.settings["table"] |= {"name": f"{catalog}.lake.table"}
+        refused(named.door("run"), 2, f"Spark knows no catalog {catalog}", "table.name", f"spark.sql.catalog.{catalog}")
+
+
+@pytest.mark.long
 def test_a_plan_whose_table_is_dropped_before_it_is_executed_makes_none_by_its_path(named: Pipeline, spark: SparkSession) -> None:
     looked = named.door("doctor")
     assert looked.code == 0 and "the first run makes it" in looked.out

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _KEY = "table.name"
 _NOT_THERE = frozenset(("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND"))
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
+_NO_PLUGIN = re.compile(r"(?i)catalog plugin class|plugin class for catalog|does not implement CatalogPlugin")
 _JAVA_CLASS = re.compile(r"\b(?:[a-z_]\w*\.)+([A-Z]\w*(?:Exception|Error))\b")
 
 
@@ -95,10 +96,10 @@ def _keys(properties: Any) -> list[str]:
 
 
 def _refusal(error: BaseException, name: str) -> EtlError:
-    if condition_of(error) == "CATALOG_NOT_FOUND":
+    if condition_of(error) == "CATALOG_NOT_FOUND" or _NO_PLUGIN.search(str(error)):
         catalog = name.partition(".")[0]
         check = f"table.name, and spark.sql.catalog.{catalog} under spark: the class of the catalog, and its settings beside it"
-        return SettingsError(f"Spark knows no catalog {catalog}", key=_KEY, check=check)
+        return SettingsError(f"Spark knows no catalog {catalog}, or not its class", key=_KEY, check=check)
     check = "that the catalog's server answers, its settings under spark, and Spark's log beside the run's report"
     return TableUnreachable(f"the catalog cannot be asked for {name}: {_named(error)}", key=_KEY, check=check)
 

@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from etl.doctor.check import Findings, Line, advice, failed, ok
 from etl.edges.zookeeper.probe import ServerAnswer, ask_server, children_shown, may_read, may_write, nearest, refused_below, takes_request
+from etl.edges.zookeeper.refusals import told
 from etl.edges.zookeeper.session import NODE_MAX_BYTES, ZooKeeper
-from etl.errors import PermissionRefused, SettingsError, ZooKeeperUnreachable
+from etl.errors import EtlError, PermissionRefused, SettingsError
 from etl.protocol.zookeeper import paths
 from etl.run.discovery import Discovery
 from etl.settings.address import split_address
@@ -29,26 +30,27 @@ def servers(name: str, findings: Findings) -> Iterator[Line]:
     asked = findings.settings.zookeeper
     hosts = [split_address(address.strip()) for address in asked.connect.partition("/")[0].split(",")]
 
-    def ask(address: tuple[str, int]) -> ServerAnswer | ZooKeeperUnreachable:
+    def ask(address: tuple[str, int]) -> ServerAnswer | EtlError:
         try:
-            return ask_server(*address, session_timeout_s=asked.session_timeout_s, timeout_s=asked.connect_timeout_s)
-        except ZooKeeperUnreachable as silent:
-            return silent
+            return ask_server(
+                *address, session_timeout_s=asked.session_timeout_s, timeout_s=asked.connect_timeout_s, access=asked.access)
+        except EtlError as shut:
+            return shut
 
     with ThreadPoolExecutor(len(hosts)) as pool:
         answers = list(pool.map(ask, hosts))
-    silent = [answer for answer in answers if isinstance(answer, ZooKeeperUnreachable)]
-    if len(silent) == len(answers):
-        raise silent[0]
+    shut = [answer for answer in answers if isinstance(answer, EtlError)]
+    if len(shut) == len(answers):
+        raise shut[0]
     timeouts = {"session_timeout_s": asked.session_timeout_s, "connect_timeout_s": asked.connect_timeout_s}
-    findings.zookeeper = findings.closing.enter_context(ZooKeeper(asked.connect, **timeouts))
+    findings.zookeeper = findings.closing.enter_context(ZooKeeper(asked.connect, **timeouts, access=asked.access))
     for answer in answers:
         yield _server(name, answer, asked.session_timeout_s)
 
 
-def _server(name: str, answer: ServerAnswer | ZooKeeperUnreachable, asked_s: float) -> Line:
-    if isinstance(answer, ZooKeeperUnreachable):
-        return advice(name, str(failed(name, answer).found), f"{answer.check}; the other servers answer")
+def _server(name: str, answer: ServerAnswer | EtlError, asked_s: float) -> Line:
+    if isinstance(answer, EtlError):
+        return advice(name, str(failed(name, answer).found), f"{answer.check}; other servers let us in")
     version = f"ZooKeeper {answer.version}, {answer.mode}" if answer.version else "version not known (it does not answer srvr)"
     found = f"{answer.address}: {version}, session timeout {answer.granted_s:g} s"
     if answer.granted_s == asked_s:
@@ -86,11 +88,11 @@ def chroot(name: str, findings: Findings) -> Iterator[Line]:
 
 def permissions(name: str, findings: Findings) -> Iterator[Line]:
     """What we may do to each znode that a run reads, writes, creates or deletes, or where these would be made."""
-    with ZooKeeper(findings.zookeeper.hosts, connect_timeout_s=findings.settings.zookeeper.connect_timeout_s) as whole:
+    with findings.zookeeper.at_root() as whole:
         tried = {(there := nearest(whole, path), wants if there == path else _CHILDREN) for path, wants in _wanted(findings, whole)}
         refused = [denied for path, wants in sorted(tried) if (denied := _denied(whole, path, wants))]
     if refused:
-        check = "getAcl of these znodes; setAcl must let this host's clients do it (they log in as nobody)"
+        check = f"getAcl of these znodes; setAcl must let us do it: we are {told(findings.settings.zookeeper.access)}"
         raise PermissionRefused(f"ZooKeeper does not let us {'; '.join(refused)}", connect=findings.zookeeper.hosts, check=check)
     places = sorted({path for path, _ in tried})
     shown = ", ".join(places[:_PLACES_SHOWN]) + (", ..." if len(places) > _PLACES_SHOWN else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from etl.embedded.java import find_java
@@ -29,14 +29,15 @@ _PROPERTIES = {
 class ZooKeeper(Server):
     """A standalone ZooKeeper: `with ZooKeeper() as zookeeper: zookeeper.connect`.
 
-    Sessions may be as short as one second, so that tests see one end soon. `properties` go into its zoo.cfg.
+    Sessions may be as short as one second, so that tests see one end soon. `properties` go into its zoo.cfg, `options` to its JVM.
     """
 
     def __init__(
-        self, folder: Path | str | None = None, *, port: int | None = None, properties: Mapping[str, str] | None = None
+        self, folder: Path | str | None = None, *, port: int | None = None, properties: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
     ) -> None:
         super().__init__("zookeeper", folder, port)
-        self._properties = {**_PROPERTIES, **(properties or {})}
+        self._properties, self._options = {**_PROPERTIES, **(properties or {})}, options
 
     @property
     def connect(self) -> str:
@@ -52,7 +53,7 @@ class ZooKeeper(Server):
         java = [str(find_java()), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         # What was written survives the end of the process, which is all that is asked of it here: no fsync.
         options = ["-Dzookeeper.forceSync=no", "-Dorg.apache.logging.log4j.level=INFO"]
-        return [*java, *options, "-cp", classes, _MAIN, str(settings)]
+        return [*java, *options, *self._options, "-cp", classes, _MAIN, str(settings)]
 
     def is_ready(self) -> bool:
         """Whether it serves requests: before that it answers `srvr` with another line."""

@@ -66,4 +66,4 @@ def place_table(settings: Settings, run_context: RunContext, phases: Phases | No
 
 def _zookeeper(settings: Settings) -> ZooKeeper:
     return ZooKeeper(settings.zookeeper.connect, session_timeout_s=settings.zookeeper.session_timeout_s,
-                     connect_timeout_s=settings.zookeeper.connect_timeout_s)
+                     connect_timeout_s=settings.zookeeper.connect_timeout_s, access=settings.zookeeper.access)

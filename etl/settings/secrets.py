@@ -14,9 +14,11 @@ from etl.settings.yaml_file import SECRET_MAX_BYTES, read_text
 REFERENCE_PATTERN = r"\$\{(env|file):[^}]+\}"
 SECRET_KEYS = frozenset({
     "source.security.tls.key_password", "source.security.sasl.username", "source.security.sasl.password", "source.security.sasl.token",
+    "zookeeper.tls.key_password", "zookeeper.auth.username", "zookeeper.auth.password",
     "table.store.access_key", "table.store.secret_key", "table.store.account_key"})
 """No value of these is ever shown, nor replaced while the conf is read."""
-FILE_KEYS = frozenset(f"source.security.tls.{name}" for name in ("ca_file", "cert_file", "key_file"))
+FILE_KEYS = frozenset(
+    f"{section}.{name}" for section in ("source.security.tls", "zookeeper.tls") for name in ("ca_file", "cert_file", "key_file"))
 """Files that each process which connects opens for itself."""
 
 

@@ -13,28 +13,13 @@ from pydantic import Field, ValidationInfo, field_validator
 from etl.model.committed import OffsetsStorage
 from etl.model.membership import Membership
 from etl.settings import fetch_sizes
-from etl.settings.address import split_connect
 from etl.settings.places import check_place, is_url
 from etl.settings.ownership import OwnershipSettings, refuse_other_storage
 from etl.settings.policies import MetricsPer, OnLiveGroup
 from etl.settings.section import INT64, NAME, Section
 from etl.settings.source import SourceSettings
 from etl.settings.table import TableSettings
-
-
-class ZooKeeperSettings(Section):
-    """Where the ledger and, for clusters that have one, the brokers' registry are."""
-
-    connect: str
-    """`host:port,host:port/chroot`, as Kafka's own `zookeeper.connect`."""
-    session_timeout_s: float = Field(default=10, ge=1, le=3600)
-    connect_timeout_s: float = Field(default=10, gt=0, le=3600)
-
-    @field_validator("connect")
-    @classmethod
-    def _hosts_and_chroot(cls, value: str) -> str:
-        split_connect(value)
-        return value
+from etl.settings.zookeeper import ZooKeeperSettings
 
 
 class Limits(Section):

@@ -31,6 +31,11 @@ class TlsSettings(Section):
                 raise ValueError(f"{name} is of a client's certificate, and no cert_file is given")
         return self
 
+    @property
+    def value(self) -> Tls:
+        """What travels to whoever connects."""
+        return Tls(self.ca_file, self.cert_file, self.key_file, self.key_password)
+
 
 class SaslSettings(Section):
     """How we say who we are."""
@@ -103,7 +108,6 @@ class SecuritySettings(Section):
 
     def value(self, listener: str | None = None) -> Security:
         """What travels to whoever connects."""
-        tls = Tls(self.tls.ca_file, self.tls.cert_file, self.tls.key_file, self.tls.key_password)
         sasl = self.sasl
         login = sasl.mechanism and Login(sasl.mechanism, sasl.username, sasl.password, sasl.token, sasl.service or "kafka")
-        return Security(self.protocol, listener, tls, login or None)
+        return Security(self.protocol, listener, self.tls.value, login or None)

@@ -178,7 +178,7 @@ def end_session(connect: str, world: LiveWorld) -> None:
     session: Session = world.zookeeper
     with session_at(connect, client_id=session.client.client_id):
         pass  # closing this one ends the session for both
-    assert wait_until(session._session_ended.is_set, _NOTICED_WITHIN_S), "the driver does not hear of its session's end"
+    assert wait_until(lambda: session.life.is_over, _NOTICED_WITHIN_S), "the driver does not hear of its session's end"
 
 
 def is_multi(operation: int, frame: bytes) -> bool:

@@ -83,7 +83,7 @@ class Sessions:
         try:
             yield session
         finally:
-            if session._session_ended.is_set():
+            if session.life.is_over:
                 session.close()
             else:
                 self._idle.append(session)
@@ -237,7 +237,7 @@ class Story:
             self._forget()
             self.drive(self._fate() if depth < 2 and self.random.random() < 0.4 else None, depth + 1)
         if self.random.random() < 0.5:
-            session._watch_session(KazooState.LOST)
+            session.life.hear(KazooState.LOST)
 
     def finish(self) -> None:
         """Undisturbed runs until there is nothing new; then everything must be there: after the first one, where no cap leaves anything."""

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.edges.brokers import tls
-from etl.edges.brokers.broken import ConnectionBroken
+from etl.edges import tls
+from etl.edges.broken import ConnectionBroken
 from etl.edges.brokers.connection import Connection
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, PermissionRefused, SettingsError

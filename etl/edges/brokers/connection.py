@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from etl.edges.brokers import tls
-from etl.edges.brokers.broken import ConnectionBroken
+from etl.edges import tls
+from etl.edges.broken import ConnectionBroken
 from etl.edges.brokers.request_meter import OF_THIS_PROCESS
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, MessageTooLarge, NotKafka
 from etl.model.security import OPEN, Security

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from etl.edges.brokers.broken import ConnectionBroken
+from etl.edges.broken import ConnectionBroken
 from etl.edges.brokers.connection import Connection, Dropping, ImpossibleSize, absurd
 from etl.edges.brokers.handshake import Handshake
 from etl.edges.brokers.idle_connections import Idle, IdleConnections, Maker

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from etl.edges.brokers.broken import ConnectionBroken
+from etl.edges.broken import ConnectionBroken
 from etl.edges.brokers.connection import ImpossibleSize, outsized
 from etl.edges.brokers.exchange import Exchange
 from etl.edges.brokers.sent import Sent

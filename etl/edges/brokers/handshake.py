@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
-from etl.edges.brokers.broken import ConnectionBroken
+from etl.edges.broken import ConnectionBroken
 from etl.edges.brokers.connection import Connection, ImpossibleSize, hung_up, not_kafka, unanswered
 from etl.edges.brokers.login import log_in, wanted_login
 from etl.edges.brokers.sent import fresh

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from etl.edges.brokers.broken import ConnectionBroken
+from etl.edges.broken import ConnectionBroken
 from etl.edges.brokers.connection import Connection, ImpossibleSize, not_kafka
 from etl.edges.brokers.sent import fresh
 from etl.edges.brokers.tokens import TokenSource

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from kazoo.client import TransactionRequest
 from kazoo.protocol.serialization import CheckVersion, Create, SetData
-from kazoo.security import OPEN_ACL_UNSAFE
 
 from etl.edges.zookeeper.session import NODE_MAX_BYTES, ZooKeeper
 from etl.errors import LedgersDisagree
@@ -49,7 +48,7 @@ class Write:
         """As a part of a transaction; without kazoo's look at each path, which of thousands takes longer than all else."""
         path = request.client.chroot + self.path
         if self.version is None:
-            request.operations.append(Create(path, self.payload, request.client.default_acl or OPEN_ACL_UNSAFE, 0))
+            request.operations.append(Create(path, self.payload, request.client.acl_of(self.path), 0))
         else:
             request.operations.append(SetData(path, self.payload, self.version))
 

@@ -57,7 +57,7 @@ class DriverLock:
         path = self._paths.session(session)
         self._zookeeper.require_session()
         with contextlib.suppress(NodeExistsError):  # of a hand-over before
-            self._zookeeper.guarded(lambda: client.create(path, b"", ephemeral=True))
+            self._zookeeper.guarded(lambda: client.create(path, b"", ephemeral=True), path)
         try:
             found = self._zookeeper.read_znodes([self._paths.driver])[0]
             if found is None or found.owner_session != session:
@@ -78,7 +78,8 @@ class DriverLock:
         try:
             self._zookeeper.ensure(self._paths.root)
             # tried again when the answer was lost: our own node is then found, and known by its payload
-            self._zookeeper.guarded(lambda: self._zookeeper.client.retry(self._zookeeper.client.create, path, payload, ephemeral=True))
+            self._zookeeper.guarded(
+                lambda: self._zookeeper.client.retry(self._zookeeper.client.create, path, payload, ephemeral=True), path)
         except NoNodeError:
             return self._try_driving(us)  # a driver that was refused took what it had made away, between our two steps
         except NodeExistsError:
@@ -88,7 +89,7 @@ class DriverLock:
                 return True  # the answer to our create was lost, not the create
             if found and other and is_dead(other):
                 with contextlib.suppress(NoNodeError, BadVersionError):
-                    self._zookeeper.guarded(lambda: self._zookeeper.client.delete(path, version=found[1]))
+                    self._zookeeper.guarded(lambda: self._zookeeper.client.delete(path, version=found[1]), path)
                 return self._try_driving(us)
             return False
         return True

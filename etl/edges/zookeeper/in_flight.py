@@ -12,7 +12,6 @@ from typing import Any
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData
-from kazoo.security import OPEN_ACL_UNSAFE
 
 from etl.edges.zookeeper.session import NO_ANSWER, ZooKeeper
 
@@ -50,12 +49,12 @@ class Changes:
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self._zookeeper = zookeeper
         self._chroot = zookeeper.chroot
-        self._acl = zookeeper.client.default_acl or OPEN_ACL_UNSAFE
+        self._acl_of = zookeeper.client.acl_of
         self.request = zookeeper.client.transaction()
 
     def create(self, path: str, payload: bytes, *, ephemeral: bool = False) -> None:
         """Put-if-absent."""
-        self.request.operations.append(Create(self._chroot + path, payload, self._acl, int(ephemeral)))
+        self.request.operations.append(Create(self._chroot + path, payload, self._acl_of(path), int(ephemeral)))
 
     def write(self, path: str, payload: bytes, version: int) -> None:
         """Compare-and-set on the znode's version."""

@@ -49,7 +49,7 @@ class GroupMembers:
         self._zookeeper.ensure(self._ids)
         path, client = self.path(member), self._zookeeper.client
         try:
-            self._zookeeper.guarded(lambda: client.retry(client.create, path, payload, ephemeral=True))
+            self._zookeeper.guarded(lambda: client.retry(client.create, path, payload, ephemeral=True), path)
             return True
         except NodeExistsError:
             found = self._zookeeper.read_znodes([path])[0]
@@ -107,8 +107,9 @@ class GroupMembers:
         return self._zookeeper.transact(changes.request, path)
 
     def _delete(self, member: str) -> None:
+        path, client = self.path(member), self._zookeeper.client
         with contextlib.suppress(NoNodeError):
-            self._zookeeper.guarded(lambda: self._zookeeper.client.retry(self._zookeeper.client.delete, self.path(member)))
+            self._zookeeper.guarded(lambda: client.retry(client.delete, path), path)
 
     @property
     def _session(self) -> int | None:

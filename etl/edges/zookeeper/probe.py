@@ -12,27 +12,18 @@ from __future__ import annotations
 
 import re
 import secrets
-import socket
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from kazoo.exceptions import BadVersionError, NoAuthError, NoNodeError, NotEmptyError
-from kazoo.protocol.serialization import Connect
 
+from etl.edges.zookeeper import by_hand
 from etl.edges.zookeeper.session import NO_ANSWER, ZooKeeper
 from etl.errors import PermissionRefused, ZooKeeperUnreachable
+from etl.model.zookeeper_access import OPEN, Access
 
 _NO_VERSION = 2**31 - 2
 """A version that no znode reaches."""
-_CLOSE_SESSION = struct.pack(">iii", 8, 1, -11)
-_HANDSHAKE_SIZES = (36, 37)
-"""Without and with the flag for read-only servers."""
-_MOST_BYTES = 1 << 16
-
-
-class _NoHandshake(Exception):
-    """The server is no ZooKeeper, or does not take sessions now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +39,25 @@ class ServerAnswer:
     """The session timeout that it granted."""
 
 
-def ask_server(host: str, port: int, *, session_timeout_s: float, timeout_s: float) -> ServerAnswer:
-    """Shake hands with one server, ask what it is, and hang up. Raises ZooKeeperUnreachable."""
+def ask_server(host: str, port: int, *, session_timeout_s: float, timeout_s: float, access: Access = OPEN) -> ServerAnswer:
+    """Shake hands with one server, ask what it is, log in there where we do, and hang up.
+
+    Raises ZooKeeperUnreachable, and SettingsError and PermissionRefused of the way in.
+    """
     address = f"{host}:{port}"
     try:
-        said = _srvr(host, port, timeout_s)
-        granted_ms = _granted_ms(host, port, round(session_timeout_s * 1000), timeout_s)
-    except (OSError, _NoHandshake) as error:
+        said = by_hand.srvr(host, port, access, timeout_s)
+        granted_ms = by_hand.granted_ms(host, port, access, asked_ms=round(session_timeout_s * 1000), timeout_s=timeout_s)
+    except (OSError, by_hand.NoHandshake) as error:
+        wrong = by_hand.why_shut(host, port, access, timeout_s)
+        if wrong is not None:
+            raise wrong from None
         reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         check = "that ZooKeeper runs there and zookeeper.connect names it"
         raise ZooKeeperUnreachable(f"ZooKeeper does not answer: {reason}", server=address, check=check) from error
+    if access.auth is not None:
+        with ZooKeeper(f"[{host}]:{port}" if ":" in host else address, connect_timeout_s=timeout_s, access=access):
+            pass
     version = re.search(r"^Zookeeper version: ([\w.]+)", said, re.MULTILINE | re.IGNORECASE)
     mode = re.search(r"^Mode: (\w+)", said, re.MULTILINE)
     return ServerAnswer(address, version[1] if version else None, mode[1] if mode else None, granted_ms / 1000)
@@ -65,7 +65,7 @@ def ask_server(host: str, port: int, *, session_timeout_s: float, timeout_s: flo
 
 def takes_request(zookeeper: ZooKeeper, size: int) -> bool:
     """Whether a request of `size` bytes passes: a question about a znode with so long a name, in a session of its own."""
-    with ZooKeeper(zookeeper.hosts) as probe:
+    with zookeeper.at_root() as probe:
         try:
             probe.client.exists("/" + "x" * size)
         except NO_ANSWER:
@@ -126,28 +126,3 @@ def _is_allowed(zookeeper: ZooKeeper, call: Callable[[], object]) -> bool:
     except (BadVersionError, NoNodeError, NotEmptyError):
         pass
     return True
-
-
-def _srvr(host: str, port: int, timeout_s: float) -> str:
-    with socket.create_connection((host, port), timeout_s) as connection:
-        connection.sendall(b"srvr")
-        with connection.makefile("rb") as answer:
-            return answer.read(_MOST_BYTES).decode("utf-8", "replace")
-
-
-def _granted_ms(host: str, port: int, asked_ms: int, timeout_s: float) -> int:
-    """The timeout in the answer to a handshake; the session is closed at once."""
-    frame = Connect(0, 0, asked_ms, 0, b"\0" * 16, False).serialize()
-    with socket.create_connection((host, port), timeout_s) as connection:
-        connection.sendall(struct.pack(">i", len(frame)) + frame)
-        with connection.makefile("rb") as answer:
-            said = answer.read(4)
-            size = int.from_bytes(said, "big")
-            if said and size not in _HANDSHAKE_SIZES:
-                raise _NoHandshake(f"its answer starts with {said!r}, which is not ZooKeeper's")
-            answered = answer.read(size)
-            granted = Connect.deserialize(answered, 0)[0] if size and len(answered) == size else None
-        if granted is None or granted.time_out <= 0:
-            raise _NoHandshake("it hangs up (a server without a quorum does)")
-        connection.sendall(_CLOSE_SESSION)
-        return int(granted.time_out)

@@ -12,22 +12,28 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from kazoo.client import KazooClient, KazooState, TransactionRequest
+from kazoo.client import TransactionRequest
 from kazoo.exceptions import (
-    AuthFailedError, BadVersionError, ConnectionClosedError, ConnectionLoss, KazooException, NoAuthError, NodeExistsError,
+    AuthFailedError, BadVersionError, ConnectionClosedError, ConnectionLoss, InvalidACLError, KazooException, NoAuthError, NodeExistsError,
     NoNodeError, NotEmptyError, OperationTimeoutError, RolledBackError, RuntimeInconsistency, SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry, RetryFailedError
 
 from etl.decisions.in_parts import in_parts
+from etl.edges.zookeeper.by_hand import why_shut
+from etl.edges.zookeeper.client import Client
+from etl.edges.zookeeper.encrypting import Encrypting
 from etl.edges.zookeeper.multi_read import FEWEST, Znode, knows_multi_read, read_each, read_together
-from etl.errors import PermissionRefused, SessionLost, ZooKeeperUnreachable
+from etl.edges.zookeeper.refusals import REFUSED, refusal_of
+from etl.edges.zookeeper.session_life import SessionLife
+from etl.errors import EtlError, PermissionRefused, ZooKeeperUnreachable
+from etl.model.zookeeper_access import OPEN, Access
+from etl.settings.address import split_connect
 
 T = TypeVar("T")
 
@@ -37,6 +43,9 @@ OPERATION_BYTES = 120
 """What one operation of a `multi` costs besides its path and payload, roughly and on the safe side."""
 NO_ANSWER = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, OperationTimeoutError, RetryFailedError, KazooTimeoutError)
 """What kazoo raises when a call got no answer: a write among them may have happened."""
+
+_LOOKED_AT_S = 2.0
+"""For so long each server is asked once more by hand, where kazoo was not let in and cannot tell why."""
 
 logging.getLogger("kazoo").addHandler(logging.NullHandler())
 
@@ -56,21 +65,20 @@ class ZooKeeper:
     Every method raises ZooKeeperUnreachable or PermissionRefused where the server is the reason.
     """
 
-    def __init__(self, connect: str, *, session_timeout_s: float = 10, connect_timeout_s: float = 10) -> None:
+    def __init__(self, connect: str, *, session_timeout_s: float = 10, connect_timeout_s: float = 10, access: Access = OPEN) -> None:
         self.hosts, slash, chroot = connect.partition("/")
         self.chroot = (slash + chroot).rstrip("/")
-        self._connect_timeout_s = connect_timeout_s
+        self._connect_timeout_s, self._access = connect_timeout_s, access
+        # of connections, too: without its deadline a call that is made while kazoo reconnects waits for ever
         patience = KazooRetry(max_tries=-1, delay=0.1, max_delay=1, deadline=session_timeout_s + connect_timeout_s)
-        # connection_retry: without its deadline a call that is made while kazoo reconnects waits for ever
-        self.client = KazooClient(
-            hosts=self.hosts + self.chroot, timeout=session_timeout_s, command_retry=patience, connection_retry=patience.copy())
-        self._session_ended = threading.Event()
-        self._settled = threading.Event()
-        """Not set while the connection is broken and nobody knows what became of the session."""
-        self._settled.set()
-        self._reads_many: bool | None = None
-        """Whether the server knows multiRead; None: nobody asked it yet."""
-        self.client.add_listener(self._watch_session)
+        self.client = Client(self.hosts + self.chroot, access, session_timeout_s=session_timeout_s, patience=patience)
+        self.life = SessionLife(self.client, self.hosts)
+        self._reads_many: tuple[int, bool] | None = None
+        """Whether the server behind which connection knows multiRead; None: nobody asked one yet."""
+
+    def at_root(self) -> ZooKeeper:
+        """Another session with the same servers, which sees what is above the chroot."""
+        return ZooKeeper(self.hosts, connect_timeout_s=self._connect_timeout_s, access=self._access)
 
     @property
     def connect(self) -> str:
@@ -81,13 +89,9 @@ class ZooKeeper:
         try:
             with warnings.catch_warnings(action="ignore", category=UserWarning):  # a chroot that is not there is our own error, or made
                 self.client.start(timeout=self._connect_timeout_s)
-        except NO_ANSWER as error:
+        except (*NO_ANSWER, *REFUSED) as error:
             self.close()
-            check = "that ZooKeeper runs there and zookeeper.connect names it"
-            raise ZooKeeperUnreachable("ZooKeeper does not answer", connect=self.hosts, check=check) from error
-        except AuthFailedError as error:
-            self.close()
-            raise PermissionRefused("ZooKeeper refuses our credentials", connect=self.hosts, check="its authentication") from error
+            raise self._not_entered(error) from error
         except BaseException:
             self.close()
             raise
@@ -114,33 +118,31 @@ class ZooKeeper:
         """The same, with the session that owns each."""
 
         def ask() -> list[Znode | None]:
-            if len(paths) >= FEWEST and self._reads_many is None:
-                self._reads_many = knows_multi_read(self.client)
-            read = read_together if len(paths) >= FEWEST and self._reads_many else read_each
+            read = read_together if len(paths) >= FEWEST and self._knows_multi_read() else read_each
             return list(read(self.client, paths))
 
-        return self.guarded(lambda: self.client.retry(ask))
+        return self.guarded(lambda: self.client.retry(ask), paths[0] if len(paths) == 1 else None)
 
     def children(self, path: str) -> list[str] | None:
         """Names of the children, or None when the znode is not there."""
         try:
-            return list(self.guarded(lambda: self.client.retry(self.client.get_children, path)))
+            return list(self.guarded(lambda: self.client.retry(self.client.get_children, path), path))
         except NoNodeError:
             return None
 
     def sync(self, path: str) -> None:
         """Let the server we talk to catch up with its leader before the decisive reads."""
         with contextlib.suppress(NoNodeError):
-            self.guarded(lambda: self.client.retry(self.client.sync, path))
+            self.guarded(lambda: self.client.retry(self.client.sync, path), path)
 
     def ensure(self, path: str) -> None:
         """Make the znode and its parents, without payload, where they are missing (the chroot too)."""
         try:
-            self.guarded(lambda: self.client.retry(self.client.ensure_path, path))
+            self.guarded(lambda: self.client.retry(self.client.ensure_path, path), path)
         except NoNodeError:  # kazoo makes the last part of a chroot, and not those above it
-            with ZooKeeper(self.hosts, connect_timeout_s=self._connect_timeout_s) as root:
+            with self.at_root() as root:
                 root.ensure(self.chroot)
-            self.guarded(lambda: self.client.retry(self.client.ensure_path, path))
+            self.guarded(lambda: self.client.retry(self.client.ensure_path, path), path)
 
     def create(self, path: str, payload: bytes) -> bool:
         """Put-if-absent with parents; False when there is one already, be it other or the same."""
@@ -153,14 +155,14 @@ class ZooKeeper:
             found = self.read(path)
             if not found or found[0] != payload:
                 raise ZooKeeperUnreachable("a write got no answer", znode=path, check="ZooKeeper's log; then run again") from error
-        except NoAuthError as error:
-            raise self._refused(error) from error
+        except REFUSED as error:
+            raise self._refused(error, path) from error
         return True
 
     def replace(self, path: str, payload: bytes, *, version: int) -> bool:
         """Compare-and-set on the znode's version; False when it is not that version any more, or gone."""
         try:
-            self.guarded(lambda: self.client.set(path, payload, version=version))
+            self.guarded(lambda: self.client.set(path, payload, version=version), path)
         except (BadVersionError, NoNodeError):
             return False
         return True
@@ -173,8 +175,8 @@ class ZooKeeper:
         """The same; where it was refused, the first znode that somebody else changed, else None."""
         results = self.guarded(request.commit)
         failures = [result for result in results if isinstance(result, Exception)]
-        for refused in (failure for failure in failures if isinstance(failure, NoAuthError)):
-            raise PermissionRefused("ZooKeeper does not let us change the ledger", znode=path, check="the znodes' ACLs") from refused
+        for refused in (failure for failure in failures if isinstance(failure, NoAuthError | InvalidACLError)):
+            raise self._refused(refused, path) from refused
         if failures and not all(isinstance(failure, _OVERTAKEN) for failure in failures):
             raise ZooKeeperUnreachable(f"a change was refused: {failures!r}", znode=path, check="ZooKeeper's log")
         changed = (part.path for part, result in zip(request.operations, results, strict=True) if isinstance(result, _CHANGED))
@@ -196,7 +198,7 @@ class ZooKeeper:
     def delete_unused(self, path: str) -> bool:
         """Delete a znode that holds nothing, was never written and has no children; False when it is another, or not there."""
         try:
-            self.guarded(lambda: self.client.delete(path, version=0))
+            self.guarded(lambda: self.client.delete(path, version=0), path)
         except (NoNodeError, NotEmptyError, BadVersionError):
             return False
         return True
@@ -204,39 +206,48 @@ class ZooKeeper:
     def delete_tree(self, path: str) -> None:
         """Delete the znode and all below it; quiet when it is not there."""
         with contextlib.suppress(NoNodeError):
-            self.guarded(lambda: self.client.delete(path, recursive=True))
+            self.guarded(lambda: self.client.delete(path, recursive=True), path)
 
-    def guarded(self, call: Callable[[], T]) -> T:
-        """Translate what kazoo raises for the server's sake; what is an answer (no node, node exists) passes."""
+    def guarded(self, call: Callable[[], T], path: str | None = None) -> T:
+        """Translate what kazoo raises for the server's sake; what is an answer (no node, node exists) passes. `path`: what it is about."""
         try:
             return call()
         except NO_ANSWER as error:
+            if self.client.login_refused:
+                raise self._refused(error) from error
             self.refuse_lost_session()
             what = "ZooKeeper stopped answering"
             raise ZooKeeperUnreachable(what, connect=self.hosts, check="ZooKeeper's log and the network; then run again") from error
-        except NoAuthError as error:
-            raise self._refused(error) from error
+        except REFUSED as error:
+            raise self._refused(error, path) from error
 
     def require_session(self) -> None:
         """Refuse to go on after the session ended: nothing that was read before is used to commit. Raises SessionLost."""
-        if self._session_ended.is_set():
-            check = "zookeeper.session_timeout_s against pauses of this host; run again, it goes on from what is stored"
-            raise SessionLost("our ZooKeeper session ended during the run", connect=self.hosts, check=check)
+        self.life.require()
 
     def refuse_lost_session(self) -> None:
         """Refuse a lost session. A connection may break just before the server says that the session is gone, so wait for that."""
-        self._settled.wait(self._connect_timeout_s)
-        self.require_session()
+        self.life.require_soon(self._connect_timeout_s)
 
-    def _watch_session(self, state: str) -> None:
-        if state == KazooState.LOST:
-            self._session_ended.set()
-        if state == KazooState.SUSPENDED:
-            self._reads_many = None  # the next server may be an older one
-            self._settled.clear()
-        else:
-            self._settled.set()
+    def _knows_multi_read(self) -> bool:
+        connection = self.life.connections
+        if self._reads_many is None or self._reads_many[0] != connection:  # the next server may be an older one
+            self._reads_many = connection, knows_multi_read(self.client)
+        return self._reads_many[1]
 
-    def _refused(self, error: Exception) -> PermissionRefused:
-        return PermissionRefused(
-            f"ZooKeeper does not let us: {str(error) or type(error).__name__}", connect=self.connect, check="the znodes' ACLs")
+    def _not_entered(self, error: Exception) -> EtlError:
+        handshake = self.client.handler.refusal if isinstance(self.client.handler, Encrypting) else None
+        if handshake is not None:
+            return handshake
+        if self.client.login_refused or isinstance(error, REFUSED):
+            return self._refused(error)
+        within_s = min(self._connect_timeout_s, _LOOKED_AT_S)
+        wrong = (why_shut(host, port, self._access, within_s) for host, port in split_connect(self.hosts)[0])
+        check = "that ZooKeeper runs there and zookeeper.connect names it"
+        return next(filter(None, wrong), None) or ZooKeeperUnreachable("ZooKeeper does not answer", connect=self.hosts, check=check)
+
+    def _refused(self, error: Exception, path: str | None = None) -> EtlError:
+        refused = self.client.login_refused
+        if isinstance(refused, EtlError):
+            return refused
+        return refusal_of(AuthFailedError() if refused else error, self.connect, self._access, path)

@@ -42,6 +42,12 @@ CONSUMERS = "/consumers"
 TOPIC_CONFIGS = "/config/topics"
 
 
+def is_of_a_pipeline(path: str) -> bool:
+    """Whether the znode is a pipeline's own, or below one; not so what it shares with the group's consumers and other pipelines."""
+    _, _, below = path.removeprefix(f"{CONSUMERS}/").partition("/")
+    return path.startswith(f"{CONSUMERS}/") and below.startswith("etl/")
+
+
 def partition_state(log: BrokerPartition) -> str:
     """What Kafka's controller says of one log."""
     return f"{BROKER_TOPICS}/{log.topic}/partitions/{log.partition}/state"

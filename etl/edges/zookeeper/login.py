@@ -1,0 +1,26 @@
+"""Who we say we are: what a login's references come to now."""
+
+from __future__ import annotations
+
+from etl.errors import SettingsError
+from etl.model.security import SecretRef
+from etl.model.zookeeper_access import Access
+from etl.settings.secrets import resolve_secret
+
+
+def no_such_login() -> SettingsError:
+    """Of a server that answers SASL with nothing."""
+    check = "of every server: authProvider.sasl, and the section Server of its java.security.auth.login.config; or another scheme"
+    return SettingsError("the server has no login by SASL (DIGEST-MD5)", key="zookeeper.auth.scheme", check=check)
+
+
+def said_of(access: Access, name: str) -> str:
+    """`username` or `password`; nothing where there is no such login. Raises SettingsError that names the key and the machine."""
+    said: str | SecretRef | None = getattr(access.auth, name, None)
+    if said is None:
+        return ""
+    key = f"zookeeper.auth.{name}"
+    found = resolve_secret(said, key) if isinstance(said, SecretRef) else said
+    if not found:
+        raise SettingsError(f"{said} is empty, which no login can say", key=key, check="what it refers to")
+    return found

@@ -1,0 +1,40 @@
+"""What it is called where ZooKeeper does not let us."""
+
+from __future__ import annotations
+
+from kazoo.exceptions import AuthFailedError, InvalidACLError, NoAuthError, SessionClosedRequireSaslError
+
+from etl.errors import PermissionRefused
+from etl.model.zookeeper_access import Access, Scheme
+
+REFUSED = (NoAuthError, AuthFailedError, SessionClosedRequireSaslError, InvalidACLError)
+"""What kazoo raises then."""
+_AUTH = "zookeeper.auth"
+
+
+def refusal_of(error: Exception, connect: str, access: Access, znode: str | None = None) -> PermissionRefused:
+    """What one of these means to who runs us. A wrong password under scheme digest is never one: it opens nothing (NoAuthError)."""
+    where = {"connect": connect} if znode is None else {"znode": znode, "connect": connect}
+    if isinstance(error, AuthFailedError) and access.auth is not None:
+        check = f"{_AUTH}: scheme, username and password, and that every server knows them"
+        return PermissionRefused(f"ZooKeeper refuses our login, {told(access)}", key=_AUTH, **where, check=check)
+    if isinstance(error, AuthFailedError | SessionClosedRequireSaslError):
+        wanted = "by SASL" if isinstance(error, SessionClosedRequireSaslError) else "of another scheme than ours"
+        check = f"{_AUTH}, with scheme sasl; now we are {told(access)}"
+        return PermissionRefused(f"ZooKeeper wants a login {wanted}", key=_AUTH, **where, check=check)
+    if isinstance(error, InvalidACLError):
+        what = f"ZooKeeper does not know us, {told(access)}, and by zookeeper.acl creator nobody but us may write"
+        return PermissionRefused(what, key=_AUTH, **where, check=f"{_AUTH}: its scheme must be one that every server has")
+    what = f"ZooKeeper does not let us: {str(error) or type(error).__name__}"
+    return PermissionRefused(what, **where, check=f"the ACL of the znode (getAcl), and who we are: {told(access)}")
+
+
+def told(access: Access) -> str:
+    """As whom we come, as ACLs have it, and without a secret."""
+    auth = access.auth
+    if auth is None:
+        return "nobody (zookeeper.auth is not set)"
+    if auth.scheme is Scheme.X509:
+        return f"x509, by the certificate of zookeeper.tls.cert_file ({access.tls and access.tls.cert_file})"
+    password = ", whose wrong password no server refuses" if auth.scheme is Scheme.DIGEST else ""
+    return f"{auth.scheme.value} user {auth.username}{password}"

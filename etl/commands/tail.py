@@ -69,11 +69,12 @@ def conf_of(settings: Settings, wanted: Wanted) -> Conf:
     in_zookeeper = membership is Membership.ZOOKEEPER
     group = Group(wanted.group, membership, wanted.strategy, wanted.protocol, join_timeout_s=settings.ownership.join_timeout_s,
                   rebalance_timeout_s=settings.ownership.rebalance_timeout_s)
+    zookeeper = settings.zookeeper if in_zookeeper or source.bootstrap is None else None
     return Conf(
-        source.bootstrap, settings.zookeeper.connect if in_zookeeper or source.bootstrap is None else None, group,
+        source.bootstrap, zookeeper.connect if zookeeper else None, group,
         OffsetsStorage.ZOOKEEPER if in_zookeeper else OffsetsStorage.KAFKA, source.dialect, source.broker_version, wanted.start,
         source.isolation, source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes, timeout_s=source.timeout_s,
-        security=source.way_in)
+        security=source.way_in, zookeeper_access=zookeeper.access if zookeeper else None)
 
 
 def _topics(settings: Settings) -> tuple[str, ...]:

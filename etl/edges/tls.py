@@ -56,7 +56,7 @@ BROKER = Peer(
     "source.security.protocol, and the port: brokers have one for each of their listeners", "ssl.truststore", "ssl.keystore",
     "ssl.enabled.protocols and ssl.cipher.suites", NotKafka)
 ZOOKEEPER = Peer(
-    "the server", "server", "zookeeper.tls", "zookeeper.tls",
+    "the server", "server", "zookeeper.tls", "zookeeper.tls.enabled",
     "the port of zookeeper.connect: secureClientPort is the one for TLS; or leave zookeeper.tls out", "ssl.trustStore", "ssl.keyStore",
     "ssl.enabledProtocols and ssl.ciphersuites", SettingsError)
 

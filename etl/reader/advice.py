@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from etl.decisions.identity.made_again import accept_command
 from etl.errors import DataLoss, EtlError, LogTruncated, MessageTooLarge, RanOutBeforeUntil, RecordTooLarge, TopicMadeAgain
-from etl.reader.option_names import SECURITY
+from etl.reader.option_names import SECURITY, ZOOKEEPER_SECURITY
 
 
 def for_a_pipeline(error: EtlError) -> EtlError:
@@ -42,14 +42,20 @@ def for_options(error: EtlError) -> EtlError:
     return error
 
 
-_SECTIONS = {"source.security.sasl": "sasl_*", "source.security.tls": "tls_*", "source.security": "security_protocol"}
+_SECTIONS = {"source.security.sasl": "sasl_*", "source.security.tls": "tls_*", "source.security": "security_protocol",
+             "zookeeper.auth": "zookeeper_auth_*", "zookeeper.connect": "zookeeper"}
+
+
+_KEYS = ("source.security", "source.listener", "zookeeper.tls", "zookeeper.auth", "zookeeper.connect")
 
 
 def in_options(error: EtlError) -> EtlError:
     """The same error, where it names keys of a conf's encryption and login: with the options that are the same."""
     if not _is_of_the_way_in(error):
         return error
-    words = {f"source.security.{'.'.join(key)}": option for option, key in SECURITY.items()} | {"source.listener": "listener"}
+    words = {
+        **{f"source.security.{'.'.join(key)}": option for option, key in SECURITY.items()}, "source.listener": "listener",
+        **{f"zookeeper.{'.'.join(key)}": option for option, key in ZOOKEEPER_SECURITY.items()}}
 
     def said(text: str) -> str:
         for key in sorted(words, key=len, reverse=True):
@@ -63,7 +69,7 @@ def in_options(error: EtlError) -> EtlError:
 
 
 def _is_of_the_way_in(error: EtlError) -> bool:
-    return any(key in f"{error.where.get('key', '')} {error.check}" for key in ("source.security", "source.listener"))
+    return any(key in f"{error.where.get('key', '')} {error.check}" for key in _KEYS)
 
 
 def _with(error: EtlError, advice: str) -> EtlError:

@@ -93,7 +93,7 @@ def _open_cluster(reading: Reading, named: Sequence[BrokerPartition]) -> Iterato
         with Cluster(reading.bootstrap, timeout_s=reading.timeout_s, generation=reading.generation, security=reading.security) as cluster:
             yield cluster
         return
-    with ZooKeeper(reading.zookeeper) as zookeeper, registered_cluster(
+    with ZooKeeper(reading.zookeeper, access=reading.access) as zookeeper, registered_cluster(
             zookeeper, physical=reading.physical, timeout_s=reading.timeout_s, generation=reading.generation, known=named,
             security=reading.security) as cluster:
         yield cluster

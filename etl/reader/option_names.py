@@ -21,6 +21,11 @@ SECURITY: Mapping[str, tuple[str, ...]] = {
     **{f"tls_{name}": ("tls", name) for name in ("ca_file", "cert_file", "key_file", "key_password")},
     **{f"sasl_{name}": ("sasl", name) for name in ("mechanism", "username", "password", "token", "service")}}
 """Options of encryption and login, and which key of `source.security` each is."""
+ZOOKEEPER_SECURITY: Mapping[str, tuple[str, ...]] = {
+    "zookeeper_tls": ("tls", "enabled"),
+    **{f"zookeeper_tls_{name}": ("tls", name) for name in ("ca_file", "cert_file", "key_file", "key_password")},
+    **{f"zookeeper_auth_{name}": ("auth", name) for name in ("scheme", "username", "password")}}
+"""The same of ZooKeeper, of keys of `zookeeper`; `zookeeper_tls` is true or false."""
 
 PHYSICAL_REFUSED = {
     "bootstrap": "such a broker tells neither its id nor its topics; give zookeeper, where the brokers are registered",
@@ -42,7 +47,7 @@ SAME_AS = {
 """Spark's name -> ours, where both mean the same."""
 OURS = (
     "dialect", "bootstrap", "zookeeper", "broker_version", "topics", "ranges", "isolation", "compacted_topics", "columns", *SIZES,
-    "timeout_s", *SECURITY,
+    "timeout_s", *SECURITY, *ZOOKEEPER_SECURITY,
 )
 OF_SPARK = (
     *SAME_AS, "subscribePattern", "assign", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",

@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etl.errors import SettingsError
 from etl.model.logs import Dialect, Isolation
 from etl.model.raw_table import raw_columns, types_of
-from etl.model.security import OPEN, Security
-from etl.reader.advice import in_options
 from etl.reader.option_logs import parse_logs, parse_number, parse_offsets, parse_ranges, parse_times
-from etl.reader.option_names import PHYSICAL_REFUSED, SECURITY, SIZES, SPELLED, under_our_names
+from etl.reader.option_names import PHYSICAL_REFUSED, SIZES, SPELLED, under_our_names
+from etl.reader.option_ways_in import security_said, zookeeper_access_said
 from etl.reader.reading import Bounds, Chosen, FirstAt, LogEnd, Reading
 from etl.settings import fetch_sizes
 from etl.settings.address import split_address, split_connect
@@ -58,28 +57,7 @@ def parse_options(given: Mapping[str, str]) -> Reading:
         compacted=frozenset(names_in(options.get("compacted_topics", ""))),
         fails_on_data_loss=_one_of(options, "failondataloss", ("true", "false")) == "true",
         least_tasks=_positive(options, "minpartitions", 1, "Spark partitions"), most_offsets=most,
-        generation=_generation(options), security=_security(options), transform=None)
-
-
-def _security(options: Mapping[str, str]) -> Security:
-    """Encryption and login, by the keys of a conf. Raises SettingsError that names the option."""
-    said: dict[str, Any] = {}
-    for name, (*section, key) in SECURITY.items():
-        if name in options:
-            (said.setdefault(section[0], {}) if section else said)[key] = options[name]
-    if not said:
-        return OPEN
-    if "listener" in said and "zookeeper" not in options:
-        raise SettingsError("listener chooses among the addresses that brokers register in ZooKeeper", option="listener",
-                            check="leave the option out, or give zookeeper in the place of bootstrap")
-    if "protocol" in said:
-        said["protocol"] = said["protocol"].strip().upper()
-    from etl.settings.way_in import security_of  # few need it, and Spark starts a process for each question
-
-    try:
-        return security_of(said)
-    except SettingsError as error:
-        raise in_options(error) from None
+        generation=_generation(options), security=security_said(options), access=zookeeper_access_said(options), transform=None)
 
 
 def _generation(options: Mapping[str, str]) -> str | None:

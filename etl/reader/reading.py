@@ -12,6 +12,7 @@ from etl.errors import SettingsError, TopicMissing
 from etl.model.logs import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
 from etl.model.security import OPEN, Security
+from etl.model.zookeeper_access import OPEN as OPEN_ZOOKEEPER, Access
 
 if TYPE_CHECKING:
     from etl.reader.arrow_transform import ArrowTransform
@@ -121,6 +122,8 @@ class Reading:
     """How brokers are to be spoken to (`Broker.generation`); None: as they tell, or are found out."""
     security: Security = OPEN
     """How the brokers' listeners are entered."""
+    access: Access = OPEN_ZOOKEEPER
+    """How ZooKeeper is entered."""
     transform: ArrowTransform | None = None
     """What tasks make of their rows before anybody takes them; it is given all columns."""
 

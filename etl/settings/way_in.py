@@ -1,4 +1,4 @@
-"""The keys of `source.security` where there is no conf file: of a program's consumer, and of the data source alone."""
+"""The keys of encryption and login where there is no conf file: of a program's consumer, and of the data source alone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from etl.errors import SettingsError
 from etl.model.security import OPEN, Security
+from etl.model.zookeeper_access import OPEN as OPEN_ZOOKEEPER, Access
 from etl.settings.mistakes import conf_mistake
 from etl.settings.security import SecuritySettings
-
-_SECTION = ("source", "security")
+from etl.settings.zookeeper import WayInSettings
 
 
 def security_of(said: Security | Mapping[str, Any] | None) -> Security:
@@ -29,5 +29,19 @@ def security_of(said: Security | Mapping[str, Any] | None) -> Security:
     try:
         return SecuritySettings.model_validate(keys).value(listener)
     except ValidationError as error:
-        found = [{**one, "loc": (*_SECTION, *one["loc"])} for one in error.errors(include_url=False, include_context=False)]
-        raise conf_mistake(found, None, lambda place: None) from None
+        raise _mistake(error, "source", "security") from None
+
+
+def access_of(said: Access | Mapping[str, Any] | None) -> Access:
+    """The same of `zookeeper`: its keys `tls` and `auth`."""
+    if said is None or isinstance(said, Access):
+        return said or OPEN_ZOOKEEPER
+    try:
+        return WayInSettings.model_validate(dict(said)).entered()
+    except ValidationError as error:
+        raise _mistake(error, "zookeeper") from None
+
+
+def _mistake(error: ValidationError, *section: str) -> SettingsError:
+    found = [{**one, "loc": (*section, *one["loc"])} for one in error.errors(include_url=False, include_context=False)]
+    return conf_mistake(found, None, lambda place: None)

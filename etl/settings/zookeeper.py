@@ -11,10 +11,34 @@ from etl.settings.section import Section
 from etl.settings.security import TlsSettings
 
 
+class ZooKeeperTlsSettings(TlsSettings):
+    """Whether connections are encrypted, whom we trust, and who we are."""
+
+    enabled: bool | None = None
+    """None: where another key is given."""
+
+    @property
+    def given(self) -> str | None:
+        """The first of the other keys that is."""
+        return next((name for name in TlsSettings.model_fields if getattr(self, name) is not None), None)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.given is not None if self.enabled is None else self.enabled
+
+    @model_validator(mode="after")
+    def _is_of_what_is_on(self) -> ZooKeeperTlsSettings:
+        if self.given is not None and not self.is_on:
+            raise ValueError(f"{self.given} is of encrypted connections, and enabled is false")
+        return self
+
+
 class AuthSettings(Section):
     """Who we are, as ZooKeeper is told."""
 
-    scheme: Scheme
+    scheme: Scheme | None = None
+    """None: there is no login."""
     username: TextOrSecret | None = None
     password: Secret | None = None
 
@@ -22,6 +46,10 @@ class AuthSettings(Section):
     def _fits_the_scheme(self) -> AuthSettings:
         for name in ("username", "password"):
             given = getattr(self, name) is not None
+            if self.scheme is None:
+                if given:
+                    raise ValueError(f"scheme is missing, and {name} is of a login")
+                continue
             if given and self.scheme is Scheme.X509:
                 raise ValueError(f"{name} has no meaning with scheme x509: who we are is what zookeeper.tls.cert_file says")
             if not given and self.scheme is not Scheme.X509:
@@ -31,16 +59,31 @@ class AuthSettings(Section):
         return self
 
 
-class ZooKeeperSettings(Section):
+class WayInSettings(Section):
+    """How a server lets us in."""
+
+    tls: ZooKeeperTlsSettings = ZooKeeperTlsSettings()
+    auth: AuthSettings = AuthSettings()
+
+    @model_validator(mode="after")
+    def _is_somebody(self) -> WayInSettings:
+        if self.auth.scheme is Scheme.X509 and self.tls.cert_file is None:
+            raise ValueError("auth.scheme x509 says who we are by a certificate, and tls.cert_file names none")
+        return self
+
+    def entered(self, acl: Acl = Acl.OPEN) -> Access:
+        """How every session begins."""
+        auth = None if self.auth.scheme is None else Auth(self.auth.scheme, self.auth.username, self.auth.password)
+        return Access(self.tls.value if self.tls.is_on else None, auth, acl)
+
+
+class ZooKeeperSettings(WayInSettings):
     """Where the ledger and, for clusters that have one, the brokers' registry are."""
 
     connect: str
     """`host:port,host:port/chroot`, as Kafka's own `zookeeper.connect`."""
     session_timeout_s: float = Field(default=10, ge=1, le=3600)
     connect_timeout_s: float = Field(default=10, gt=0, le=3600)
-    tls: TlsSettings | None = None
-    """Given, be it empty: each connection is encrypted."""
-    auth: AuthSettings | None = None
     acl: Acl = Acl.OPEN
 
     @field_validator("connect")
@@ -50,16 +93,12 @@ class ZooKeeperSettings(Section):
         return value
 
     @model_validator(mode="after")
-    def _is_somebody(self) -> ZooKeeperSettings:
-        has_certificate = self.tls is not None and self.tls.cert_file is not None
-        if self.auth is not None and self.auth.scheme is Scheme.X509 and not has_certificate:
-            raise ValueError("auth.scheme x509 says who we are by a certificate, and tls.cert_file names none")
-        if self.acl is Acl.CREATOR and self.auth is None:
-            raise ValueError("acl creator lets nobody but us change what the pipeline keeps, and auth does not say who we are")
+    def _guards_as_somebody(self) -> ZooKeeperSettings:
+        if self.acl is Acl.CREATOR and self.auth.scheme is None:
+            raise ValueError("acl creator lets nobody but us change what the pipeline keeps, and auth.scheme does not say who we are")
         return self
 
     @property
     def access(self) -> Access:
         """How every session begins."""
-        auth = None if self.auth is None else Auth(self.auth.scheme, self.auth.username, self.auth.password)
-        return Access(None if self.tls is None else self.tls.value, auth, self.acl)
+        return self.entered(self.acl)

@@ -11,16 +11,19 @@ from etl.model.committed import OffsetsStorage
 from etl.model.logs import Dialect, Isolation
 from etl.model.membership import Membership
 from etl.model.security import Security
+from etl.model.zookeeper_access import Access
 from etl.protocol.generations.choice import of_broker_version
 from etl.settings.address import split_address
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MIB, TIMEOUT_S
 from etl.settings.policies import StartAt
-from etl.settings.way_in import security_of
+from etl.settings.way_in import access_of, security_of
 from etl.streams.fetches import FetchSizes
 from etl.streams.groups import Group
 
 SaidSecurity = Security | Mapping[str, Any] | None
 """The value itself, or its keys as in a conf file."""
+SaidAccess = Access | Mapping[str, Any] | None
+"""The same of ZooKeeper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class Conf:
     max_wait_ms: int = 500
     timeout_s: float = TIMEOUT_S
     security: SaidSecurity = None
+    zookeeper_access: SaidAccess = None
 
     @property
     def storage(self) -> OffsetsStorage:
@@ -51,6 +55,11 @@ class Conf:
     def way_in(self) -> Security:
         """How the brokers' listeners are entered. Raises SettingsError."""
         return security_of(self.security)
+
+    @property
+    def access(self) -> Access:
+        """How sessions with ZooKeeper begin. Raises SettingsError."""
+        return access_of(self.zookeeper_access)
 
     @property
     def generation(self) -> str | None:
@@ -86,6 +95,9 @@ class Conf:
         """The group, with all that it leaves open said. Raises SettingsError for what cannot be opened."""
         if self.bootstrap is None and self.zookeeper is None:
             raise SettingsError("nothing says which brokers to ask", key="bootstrap", check="bootstrap, or zookeeper")
+        if self.zookeeper is None and self.zookeeper_access is not None:
+            what = "zookeeper_access says how a ZooKeeper is entered, and none is given"
+            raise SettingsError(what, key="zookeeper_access", check="zookeeper; or leave zookeeper_access out")
         if self.is_physical and (self.zookeeper is None or self.bootstrap is not None):
             what = "brokers of Jafka and Kafka 0.7 are found in ZooKeeper alone"
             raise SettingsError(what, key="zookeeper", check="zookeeper given, bootstrap not")

@@ -18,7 +18,7 @@ from etl.model.committed import OffsetsStorage
 from etl.model.logs import BrokerPartition, Dialect, Isolation
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MIB, TIMEOUT_S
 from etl.settings.policies import StartAt
-from etl.streams.conf import Conf, SaidSecurity
+from etl.streams.conf import Conf, SaidAccess, SaidSecurity
 from etl.streams.fetches import Fetches
 from etl.streams.groups import Group, Listener, by_filter, by_names
 from etl.streams.in_use import InUse
@@ -42,8 +42,7 @@ class Consumer:
     group                 whose offsets `committed` and `commit` are about, where partitions begin, and whose member it is once it
                           subscribes: a name, or a `Group`; None: nobody's
     offsets_storage       where they are; None: in ZooKeeper where that is given, else with the group's coordinator
-    dialect               `jafka` for Jafka and Kafka 0.7
-    broker_version        the brokers' release, where they do not tell it (Kafka before 0.10); None: they are asked
+    dialect, broker_version   `jafka` for Jafka and Kafka 0.7; the brokers' release, where they do not tell it (Kafka before 0.10)
     start                 where a partition begins that has no committed offset; None: that is an error
     key_decoder, value_decoder   called with the bytes of each that is not null
     isolation             `read_committed`: records of open and aborted transactions are not given
@@ -51,7 +50,7 @@ class Consumer:
     fetch_limit_bytes     what these may grow to for one record batch larger than that
     max_wait_ms           how long a broker may hold an answer back while there is nothing
     timeout_s             of each question; and how long a partition may have no leader, or a silent one, before `poll` says so
-    security              encryption and login, a mapping with the keys of `source.security` in a conf, and `listener`
+    security, zookeeper_access   encryption and login: keys of `source.security` in a conf, and `listener`; `tls` and `auth` of `zookeeper`
 
     Held in memory at most: one answer of each partition, and one of each broker that is under way. One thread at a time:
     a second one gets ConsumerInUse, from `close`, too. Once closed everything but `close` raises NotAssigned. As a member it has two
@@ -63,11 +62,12 @@ class Consumer:
         offsets_storage: OffsetsStorage | str | None = None, dialect: Dialect | str = Dialect.KAFKA, broker_version: str | None = None,
         start: StartAt | str | None = StartAt.LATEST, key_decoder: Decoder | None = None, value_decoder: Decoder | None = None,
         isolation: Isolation | str = Isolation.READ_COMMITTED, fetch_max_bytes: int = FETCH_MAX_BYTES, partition_max_bytes: int = MIB,
-        fetch_limit_bytes: int = FETCH_LIMIT_BYTES, max_wait_ms: int = 500, timeout_s: float = TIMEOUT_S, security: SaidSecurity = None,
+        fetch_limit_bytes: int = FETCH_LIMIT_BYTES, max_wait_ms: int = 500, timeout_s: float = TIMEOUT_S,
+        security: SaidSecurity = None, zookeeper_access: SaidAccess = None,
     ) -> None:
         """Raises SettingsError, and what finding the brokers in ZooKeeper does. Brokers are asked with the first question."""
         conf = Conf(bootstrap, zookeeper, group, offsets_storage, dialect, broker_version, start, isolation, fetch_max_bytes,
-                    partition_max_bytes, fetch_limit_bytes, max_wait_ms, timeout_s, security)
+                    partition_max_bytes, fetch_limit_bytes, max_wait_ms, timeout_s, security, zookeeper_access)
         with ExitStack() as until:
             self._begin(open_cluster(conf, until), conf, until, key_decoder, value_decoder)
 

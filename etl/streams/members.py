@@ -22,6 +22,7 @@ from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import BrokerUnreachable, SessionLost
 from etl.model.logs import BrokerPartition, Dialect
 from etl.model.membership import GroupProtocol, Membership, Share
+from etl.model.zookeeper_access import Access
 from etl.streams.groups import Group, Subscription
 
 _PIPELINE = "~streams"
@@ -73,8 +74,8 @@ class GroupMember(Protocol):
 class MemberInZooKeeper:
     """Beside consumers of Jafka and Kafka 0.8, in a session of its own."""
 
-    def __init__(self, connect: str, group: Group, dialect: Dialect, wanted: Subscription, told: Told) -> None:
-        self._session = ZooKeeper(connect, session_timeout_s=group.session_timeout_s or 10.0)
+    def __init__(self, connect: str, access: Access, group: Group, dialect: Dialect, wanted: Subscription, told: Told) -> None:
+        self._session = ZooKeeper(connect, session_timeout_s=group.session_timeout_s or 10.0, access=access)
         timing = Timing(group.join_timeout_s, others_backoff_s=OTHERS_BACKOFF_S[dialect])
         options = MemberOptions(
             dialect, wanted.names(()), Strategy(group.strategy), wanted.threads_each, group.member_id, timing, wanted.threads,

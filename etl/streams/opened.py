@@ -37,7 +37,7 @@ def open_cluster(conf: Conf, until: ExitStack) -> Opened:
     """The cluster, and the group where there is one; both end with `until`. Raises SettingsError, and what ZooKeeper and its
     registrations do."""
     group = conf.checked()
-    zookeeper = until.enter_context(ZooKeeper(conf.zookeeper)) if conf.zookeeper else None
+    zookeeper = until.enter_context(ZooKeeper(conf.zookeeper, access=conf.access)) if conf.zookeeper else None
     if conf.bootstrap is not None:
         cluster = Cluster(conf.addresses, timeout_s=conf.timeout_s, generation=conf.generation, security=conf.way_in)
     elif zookeeper is not None:
@@ -53,7 +53,7 @@ def open_cluster(conf: Conf, until: ExitStack) -> Opened:
 
     def open_member(wanted: Subscription, told: Told) -> GroupMember:
         if group.membership is Membership.ZOOKEEPER:
-            return MemberInZooKeeper(conf.zookeeper or "", group, Dialect(conf.dialect), wanted, told)
+            return MemberInZooKeeper(conf.zookeeper or "", conf.access, group, Dialect(conf.dialect), wanted, told)
         return MemberWithCoordinator(cluster, group, wanted, told, timeout_s=conf.timeout_s, generation=conf.generation)
 
     return Opened(cluster, kept, group, open_member)

@@ -21,6 +21,10 @@ _HANDSHAKE_SIZES = (36, 37)
 _MOST_BYTES = 1 << 16
 
 
+LOOKED_AT_S = 2.0
+"""For so long servers are asked once more by hand, where kazoo was not let in and cannot tell why."""
+
+
 class NoHandshake(Exception):
     """The server is no ZooKeeper, or does not take sessions now."""
 
@@ -60,10 +64,12 @@ def why_shut(host: str, port: int, access: Access, timeout_s: float) -> EtlError
         granted_ms(host, port, access, asked_ms=0, timeout_s=timeout_s)
     except EtlError as error:
         return error
+    except TimeoutError:
+        return None
     except (OSError, NoHandshake):
         if access.tls is None and _speaks_tls(host, port, timeout_s):
-            check = "zookeeper.tls: {} where the system's authorities are trusted, else with ca_file; or the port of zookeeper.connect"
-            return SettingsError("the port speaks TLS", key="zookeeper.tls", server=f"{host}:{port}", check=check)
+            check = "zookeeper.tls.enabled: true where the system's authorities are trusted, else zookeeper.tls.ca_file; or the port"
+            return SettingsError("the port speaks TLS", key="zookeeper.tls.enabled", server=f"{host}:{port}", check=check)
     return None
 
 

@@ -22,6 +22,7 @@ from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, AUTH_IDS, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, Permissions
 
+from etl.edges.zookeeper.by_hand import LOOKED_AT_S, why_shut
 from etl.edges.zookeeper.encrypting import Encrypting
 from etl.edges.zookeeper.login import no_such_login, said_of
 from etl.errors import EtlError
@@ -56,10 +57,11 @@ class Client(KazooClient):  # type: ignore[misc]
         super().__init__(
             hosts=hosts, timeout=session_timeout_s, command_retry=patience, connection_retry=patience.copy(), logger=logger,
             handler=Encrypting(access.tls, len(hosts.split(","))) if access.tls is not None else None)
-        if access.auth is not None and access.auth.scheme is Scheme.SASL:
-            self._connection = _LoggingIn(self, self._conn_retry.copy(), logger=logger, sasl_options=self._sasl())
+        self._connection = _Connection(access, self, self._conn_retry.copy(), logger=logger, sasl_options=self._sasl())
 
-    def _sasl(self) -> dict[str, Any]:
+    def _sasl(self) -> dict[str, Any] | None:
+        if self._access.auth is None or self._access.auth.scheme is not Scheme.SASL:
+            return None
         from puresasl import QOP  # who logs in nowhere does not need it
 
         return {"mechanism": "DIGEST-MD5", "callback": lambda name: said_of(self._access, name), "qops": [QOP.AUTH]}
@@ -92,7 +94,10 @@ class Client(KazooClient):  # type: ignore[misc]
 
     def create_async(self, path: str, value: bytes = b"", acl: Acls | None = None, *args: Any, **how: Any) -> Any:
         """As kazoo's. Parents that are made on the way come here, each with the ACL of the znode below it: each gets its own."""
-        return super().create_async(path, value, self.acl_of(path), *args, **how)
+        return super().create_async(path, value, self._made_with(path, acl), *args, **how)
+
+    def _made_with(self, path: str, acl: Acls | None) -> Acls:
+        return acl if acl is not None and acl is not CREATOR_WRITES else self.acl_of(path)
 
     def transaction(self) -> TransactionRequest:
         """As kazoo's."""
@@ -101,14 +106,33 @@ class Client(KazooClient):  # type: ignore[misc]
 
 class _Transaction(TransactionRequest):  # type: ignore[misc]
     def create(self, path: str, value: bytes = b"", acl: Acls | None = None, *args: Any, **how: Any) -> None:
-        super().create(path, value, self.client.acl_of(path), *args, **how)
+        super().create(path, value, acl or self.client.acl_of(path), *args, **how)
 
 
-class _LoggingIn(ConnectionHandler):  # type: ignore[misc]
-    """Looks the secrets up each time that it connects, and tells a server that goes away from one that refuses us."""
+class _Connection(ConnectionHandler):  # type: ignore[misc]
+    """Tells a server that goes away from one that refuses us, and ends where each refuses us and none ever let us in."""
 
-    _broke = False
-    _said = 0
+    def __init__(self, access: Access, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self._access = access
+        self._shut: dict[tuple[str, int], EtlError | None] = {}
+        """Servers that hung up, and what was wrong where they told it."""
+        self._was_in = self._broke = False
+        self._said = 0
+
+    def _connect(self, host: str, hostip: str, port: int) -> Any:
+        try:
+            connected = super()._connect(host, hostip, port)
+        except ConnectionDropped as dropped:
+            is_late = isinstance(dropped.__context__, TimeoutError)
+            if not self._was_in and not is_late and (host, port) not in self._shut:
+                self._shut[host, port] = wrong = why_shut(host, port, self._access, LOOKED_AT_S)
+                if wrong is not None and len(self._shut) == len(self.client.hosts) and all(self._shut.values()):
+                    self.client.login_refused = wrong
+                    raise AuthFailedError(str(wrong)) from dropped
+            raise
+        self._was_in = True
+        return connected
 
     def _submit(self, request: Any, timeout: float, xid: int | None = None) -> None:
         if isinstance(request, SASL):

@@ -41,7 +41,8 @@ class Encrypting(SequentialThreadingHandler):  # type: ignore[misc]
         if isinstance(hostname, str):  # for a server's own commands kazoo names its port (client.py, `command`)
             self._hosts[address] = hostname
         host = self._hosts.get(address, address[0])
-        connected = socket.create_connection(address, timeout)
+        within_s = None if timeout is None else timeout / self._servers  # one that says nothing leaves time for the others
+        connected = socket.create_connection(address, within_s)
         try:
             wrapped = self._wrapped(connected, host, address)
         except EtlError as refusal:

@@ -33,7 +33,7 @@ def told(access: Access) -> str:
     """As whom we come, as ACLs have it, and without a secret."""
     auth = access.auth
     if auth is None:
-        return "nobody (zookeeper.auth is not set)"
+        return "nobody (zookeeper.auth.scheme is not set)"
     if auth.scheme is Scheme.X509:
         return f"x509, by the certificate of zookeeper.tls.cert_file ({access.tls and access.tls.cert_file})"
     password = ", whose wrong password no server refuses" if auth.scheme is Scheme.DIGEST else ""

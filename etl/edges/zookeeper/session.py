@@ -25,7 +25,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry, RetryFailedError
 
 from etl.decisions.in_parts import in_parts
-from etl.edges.zookeeper.by_hand import why_shut
+from etl.edges.zookeeper.by_hand import LOOKED_AT_S, why_shut
 from etl.edges.zookeeper.client import Client
 from etl.edges.zookeeper.encrypting import Encrypting
 from etl.edges.zookeeper.multi_read import FEWEST, Znode, knows_multi_read, read_each, read_together
@@ -43,9 +43,6 @@ OPERATION_BYTES = 120
 """What one operation of a `multi` costs besides its path and payload, roughly and on the safe side."""
 NO_ANSWER = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, OperationTimeoutError, RetryFailedError, KazooTimeoutError)
 """What kazoo raises when a call got no answer: a write among them may have happened."""
-
-_LOOKED_AT_S = 2.0
-"""For so long each server is asked once more by hand, where kazoo was not let in and cannot tell why."""
 
 logging.getLogger("kazoo").addHandler(logging.NullHandler())
 
@@ -236,18 +233,16 @@ class ZooKeeper:
         return self._reads_many[1]
 
     def _not_entered(self, error: Exception) -> EtlError:
-        handshake = self.client.handler.refusal if isinstance(self.client.handler, Encrypting) else None
-        if handshake is not None:
-            return handshake
+        if isinstance(self.client.handler, Encrypting) and self.client.handler.refusal is not None:
+            return self.client.handler.refusal
         if self.client.login_refused or isinstance(error, REFUSED):
             return self._refused(error)
-        within_s = min(self._connect_timeout_s, _LOOKED_AT_S)
-        wrong = (why_shut(host, port, self._access, within_s) for host, port in split_connect(self.hosts)[0])
+        servers = split_connect(self.hosts)[0]
+        within_s = min(self._connect_timeout_s, LOOKED_AT_S) / len(servers)
+        wrong = (why_shut(host, port, self._access, within_s) for host, port in servers)
         check = "that ZooKeeper runs there and zookeeper.connect names it"
         return next(filter(None, wrong), None) or ZooKeeperUnreachable("ZooKeeper does not answer", connect=self.hosts, check=check)
 
     def _refused(self, error: Exception, path: str | None = None) -> EtlError:
-        refused = self.client.login_refused
-        if isinstance(refused, EtlError):
-            return refused
-        return refusal_of(AuthFailedError() if refused else error, self.connect, self._access, path)
+        why = self.client.login_refused
+        return why if isinstance(why, EtlError) else refusal_of(AuthFailedError() if why else error, self.connect, self._access, path)

@@ -29,6 +29,10 @@ class NoHandshake(Exception):
     """The server is no ZooKeeper, or does not take sessions now."""
 
 
+class HungUp(NoHandshake):
+    """It closed the connection without a word."""
+
+
 def srvr(host: str, port: int, access: Access, timeout_s: float) -> str:
     """What it says of itself; nothing where it does not answer that (4lw.commands.whitelist). Raises as `granted_ms`."""
     with _connected(host, port, access, timeout_s) as connection, _telling(f"{host}:{port}"):
@@ -52,6 +56,8 @@ def granted_ms(host: str, port: int, access: Access, *, asked_ms: int, timeout_s
                 raise NoHandshake(f"its answer starts with {said!r}, which is not ZooKeeper's")
             answered = answer.read(size)
             granted = Connect.deserialize(answered, 0)[0] if size and len(answered) == size else None
+        if not said:
+            raise HungUp("it hangs up (a server without a quorum does)")
         if granted is None or granted.time_out <= 0:
             raise NoHandshake("it hangs up (a server without a quorum does)")
         connection.sendall(_CLOSE_SESSION)
@@ -64,10 +70,15 @@ def why_shut(host: str, port: int, access: Access, timeout_s: float) -> EtlError
         granted_ms(host, port, access, asked_ms=0, timeout_s=timeout_s)
     except EtlError as error:
         return error
-    except TimeoutError:
-        return None
-    except (OSError, NoHandshake):
-        if access.tls is None and _speaks_tls(host, port, timeout_s):
+    except (OSError, NoHandshake) as error:
+        return of_encryption(error, host, port, access, timeout_s)
+    return None
+
+
+def of_encryption(error: OSError | NoHandshake, host: str, port: int, access: Access, timeout_s: float) -> EtlError | None:
+    """What it is where a server hangs up on whoever does not encrypt; None: it does so for another reason."""
+    if access.tls is None and isinstance(error, HungUp | ConnectionResetError | BrokenPipeError):
+        if _speaks_tls(host, port, min(timeout_s, LOOKED_AT_S)):
             check = "zookeeper.tls.enabled: true where the system's authorities are trusted, else zookeeper.tls.ca_file; or the port"
             return SettingsError("the port speaks TLS", key="zookeeper.tls.enabled", server=f"{host}:{port}", check=check)
     return None

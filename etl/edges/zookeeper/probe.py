@@ -49,7 +49,7 @@ def ask_server(host: str, port: int, *, session_timeout_s: float, timeout_s: flo
         said = by_hand.srvr(host, port, access, timeout_s)
         granted_ms = by_hand.granted_ms(host, port, access, asked_ms=round(session_timeout_s * 1000), timeout_s=timeout_s)
     except (OSError, by_hand.NoHandshake) as error:
-        wrong = by_hand.why_shut(host, port, access, timeout_s)
+        wrong = by_hand.of_encryption(error, host, port, access, timeout_s)
         if wrong is not None:
             raise wrong from None
         reason = error.strerror or str(error) if isinstance(error, OSError) else str(error)

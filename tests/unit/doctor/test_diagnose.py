@@ -263,7 +263,8 @@ def test_a_zookeeper_that_keeps_its_version_to_itself_is_reached_all_the_same() 
     (b"", "hangs up"), (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP"), (_GRANTED[:20], "hangs up"), (b"\xff\xff\xff\xff", "not ZooKeeper's"),
 ])
 def test_a_port_that_is_not_zookeepers_or_takes_no_session_is_named(answer: bytes, words: str) -> None:
-    with answering(answer, answer) as port, pytest.raises(ZooKeeperUnreachable, match=words) as caught:
+    looked_at = [] if answer else [b""]  # whether it speaks TLS
+    with answering(answer, answer, *looked_at) as port, pytest.raises(ZooKeeperUnreachable, match=words) as caught:
         ask_server("127.0.0.1", port, session_timeout_s=10, timeout_s=5)
     assert caught.value.where == {"server": f"127.0.0.1:{port}"}
 

@@ -13,6 +13,7 @@ import yaml
 
 from etl.errors import SettingsError
 from etl.model.security import OPEN, LocalFile, Login, Mechanism, SecretRef, Security, SecurityProtocol, Tls, parse_reference
+from etl.model.zookeeper_access import Acl
 from etl.settings.changes import parse_change, told_changes
 from etl.settings.loader import load_settings, parse_settings
 from etl.settings.secrets import place_of_file, resolve_secret
@@ -158,18 +159,22 @@ def test_what_is_no_reference_by_itself_is_none(text: str) -> None:
 
 
 PAGE = (Path(__file__).parents[3] / "docs" / "SECURITY.md").read_text()
-CONFS = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+CONFS = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)]
 
 
-@pytest.mark.parametrize("text", CONFS)
-def test_a_conf_of_the_page_can_be_copied(text: str) -> None:
-    source = yaml.safe_load(text)["source"]
-    way_in = parse_settings({**conf({}), "source": source}).source.way_in
-    assert way_in.protocol.is_encrypted and (way_in.login or way_in.tls.cert_file)
+@pytest.mark.parametrize("copied", CONFS)
+def test_a_conf_of_the_page_can_be_copied(copied: dict[str, Any]) -> None:
+    settings = parse_settings({**conf({}), **copied})
+    if "source" in copied:
+        way_in = settings.source.way_in
+        assert way_in.protocol.is_encrypted and (way_in.login or way_in.tls.cert_file)
+    else:
+        access = settings.zookeeper.access
+        assert access.tls and access.auth and access.acl is Acl.CREATOR
 
 
 def test_the_page_has_a_conf_of_each_world() -> None:
-    assert len(CONFS) == 6
+    assert len(CONFS) == 7
 
 
 @pytest.mark.parametrize("line", ["password: hunter9: foo", "password: @hunter9", "password: 'hunter9", "password: [hunter9"])

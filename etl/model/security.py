@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
@@ -79,6 +80,14 @@ class SecurityProtocol(str, Enum):
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
+_NAMES_A_SOURCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*|aws-msk:[a-z]{2}(-[a-z0-9]+)+", re.ASCII)
+
+
+def names_token_source(text: str) -> bool:
+    """Whether it is `module:function` or `aws-msk:REGION`, and no token."""
+    return _NAMES_A_SOURCE.fullmatch(text) is not None
+
+
 class Mechanism(str, Enum):
     """How a login proves who we are."""
 
@@ -94,7 +103,12 @@ class Mechanism(str, Enum):
         return self in (Mechanism.PLAIN, Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512)
 
 
-@dataclass(frozen=True, slots=True)
+def _shown(value: Any) -> Any:
+    """What stands where a reference to a secret belongs: whoever makes these values by hand may have put the secret there."""
+    return value if value is None or isinstance(value, SecretRef) else "***"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Tls:
     """Whom we trust, and who we are."""
 
@@ -106,8 +120,12 @@ class Tls:
     """Its key; None: it is in the same file."""
     key_password: SecretRef | None = None
 
+    def __repr__(self) -> str:
+        return (f"Tls(ca_file={self.ca_file!r}, cert_file={self.cert_file!r}, key_file={self.key_file!r}, "
+                f"key_password={_shown(self.key_password)!r})")
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Login:
     """How we say who we are (SASL)."""
 
@@ -118,6 +136,11 @@ class Login:
     """Where tokens come from: a function `module:function`, `aws-msk:REGION`, or a reference to one that others keep fresh."""
     service: str = "kafka"
     """Kerberos' name of the brokers' service."""
+
+    def __repr__(self) -> str:
+        token = self.token if isinstance(self.token, str) and names_token_source(self.token) else _shown(self.token)
+        return (f"Login(mechanism={self.mechanism!r}, username={self.username!r}, password={_shown(self.password)!r}, "
+                f"token={token!r}, service={self.service!r})")
 
 
 @dataclass(frozen=True, slots=True)

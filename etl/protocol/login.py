@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from etl.protocol.generations.dialect import Request
+    from etl.protocol.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,12 @@ class TokenAnswer:
     """What comes of a token."""
 
     token: bytes = b""
-    refusal: str | None = None
-    """Why the login failed, in the broker's words; None: it goes on, or is done."""
+    refusal: Refusal | None = None
+    """Why the login came to nothing; None: it goes on, or is done."""
+    is_wrong: bool = False
+    """Whether the refusal is of who we say we are; any other one says nothing of that."""
+    said: str = ""
+    """The broker's own words of a refusal, which may quote what it was sent; empty: it has none."""
     lifetime_s: float | None = None
     """How long the login holds (KIP-368); None: without end."""
 

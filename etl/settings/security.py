@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from pydantic import Field, field_validator, model_validator
 
-from etl.model.security import Login, Mechanism, SecretRef, Security, SecurityProtocol, Tls
+from etl.model.security import Login, Mechanism, SecretRef, Security, SecurityProtocol, Tls, names_token_source
 from etl.settings.secrets import FileOfEach, Secret, TextOrSecret
 from etl.settings.section import Section
-
-_TOKEN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*|aws-msk:[a-z]{2}(-[a-z0-9]+)+", re.ASCII)
 
 
 class TlsSettings(Section):
@@ -52,7 +49,7 @@ class SaslSettings(Section):
     @field_validator("token")
     @classmethod
     def _names_a_source(cls, value: str | SecretRef | None) -> str | SecretRef | None:
-        if isinstance(value, str) and not _TOKEN.fullmatch(value):
+        if isinstance(value, str) and not names_token_source(value):
             raise ValueError("must name where tokens come from, module:function, aws-msk:REGION or a reference such as ${file:/path}: "
                              "no token stands in a conf")
         return value

@@ -12,7 +12,7 @@ import pytest
 
 from etl.edges.brokers.idle_connections import IdleConnections
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerUnreachable, NotKafka, PermissionRefused, SettingsError
+from etl.errors import BrokerUnreachable, EtlError, NotKafka, PermissionRefused, SettingsError
 from etl.model.logs import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
 from etl.model.security import Security
@@ -190,6 +190,36 @@ def test_a_refusal_of_which_the_broker_says_nothing_is_told_by_its_name(broker: 
     with Guarded(broker, users=USERS, answers=lambda token: (WRONG, b"", None)) as port, consumer_of(port, way()) as consumer:
         with pytest.raises(PermissionRefused, match="SASL_AUTHENTICATION_FAILED"):
             consumer.topic_metadata(["clicks"])
+
+
+@pytest.mark.parametrize(("code", "exit_code", "said", "asked"), [
+    (-1, 6, "UNKNOWN_SERVER_ERROR (code -1): a *** is away", 2), (7, 6, "REQUEST_TIMED_OUT", 2), (34, 2, "ILLEGAL_SASL_STATE", 1),
+    (35, 2, "UNSUPPORTED_VERSION", 1), (4711, 1, "unknown error code 4711", 1)])
+@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
+def test_only_the_code_of_a_wrong_login_is_taken_for_one(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, mechanism: str, code: int, exit_code: int, said: str, asked: int,
+) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD", "quorum")
+    tokens = list[bytes]()
+
+    def fails(token: bytes) -> tuple[int, bytes, str | None]:
+        tokens.append(token)
+        return code, b"", "a quorum is away"
+
+    with Guarded(broker, users=USERS, answers=fails, mechanisms=(mechanism,)) as port:
+        security = way() if mechanism == "PLAIN" else way(mechanism, username=None, password=None, token="${env:KAFKA_PASSWORD}")
+        with consumer_of(port, security) as consumer, pytest.raises(EtlError) as failed:
+            consumer.topic_metadata(["clicks"])
+    error = failed.value
+    assert error.exit_code == exit_code and type(error) is not PermissionRefused, repr(error)
+    assert said in str(error) and "quorum" not in str(error) and error.where["key"] == "source.security.sasl.mechanism"
+    assert len(tokens) == asked
+
+
+def test_a_broker_that_fails_once_in_the_middle_of_a_login_costs_a_connect(broker: FakeBroker) -> None:
+    answers = iter([(-1, b"", None), (0, b"", None)])
+    with Guarded(broker, users=USERS, answers=lambda token: next(answers)) as port, consumer_of(port, way()) as consumer:
+        assert consumer.topic_metadata(["clicks"]).topics
 
 
 def test_a_listener_that_wants_a_login_is_told_from_a_broker_that_goes_away(broker: FakeBroker) -> None:

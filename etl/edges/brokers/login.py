@@ -19,7 +19,8 @@ from etl.errors import BrokerUnreachable, EtlError, PermissionRefused, SettingsE
 from etl.model.security import Login, Mechanism, SecretRef, Security
 from etl.protocol.generations.choice import login_asked_first
 from etl.protocol.generations.dialect import Request
-from etl.protocol.login import MechanismAnswer
+from etl.protocol.login import MechanismAnswer, TokenAnswer
+from etl.protocol.refusal import Refusal
 from etl.settings.secrets import resolve_secret
 
 Answer = TypeVar("Answer")
@@ -50,7 +51,7 @@ def log_in(connection: Connection, security: Security, host: str, client_id: str
         while not proof.is_done:
             said = asking.ask(spoken.token(proof.next()))
             if said.refusal is not None:
-                raise _refused(security.login, proof.refused(said.refusal))
+                raise _refused(security.login, proof, said, said.refusal)
             proof.receive(said.token)
             if said.lifetime_s is not None:
                 connection.renew_at = time.monotonic() + _OF_LIFETIME * said.lifetime_s
@@ -61,11 +62,13 @@ def log_in(connection: Connection, security: Security, host: str, client_id: str
         raise BrokerUnreachable(what, broker=connection.address, check="the broker's log at this time") from None
 
 
-def _refused(login: Login, refusal: PermissionRefused) -> Exception:
-    """A token may end on its way to the broker, which does not say so: one more is asked for, on the next connection."""
-    if login.mechanism is not Mechanism.OAUTHBEARER:
-        return refusal
-    return ConnectionBroken(refusal.what, answered=False, each_time=refusal)
+def _refused(login: Login, proof: _Proof, answer: TokenAnswer, refusal: Refusal) -> Exception:
+    """A token may end on its way to the broker, which does not say so: one more is asked for, on the next connection. So is a broker that
+    failed on its own."""
+    error = proof.refused(answer.said or refusal.name) if answer.is_wrong else proof.failed_at(refusal, answer.said)
+    if refusal.is_retriable or answer.is_wrong and login.mechanism is Mechanism.OAUTHBEARER:
+        return ConnectionBroken(error.what, answered=False, each_time=error)
+    return error
 
 
 def wanted_login(connection: Connection, client_id: str, deadline: float) -> EtlError | None:
@@ -151,7 +154,8 @@ class _Proof:
         key = f"source.security.sasl.{name}"
         found = resolve_secret(said, key) if isinstance(said, SecretRef) else said or ""
         if not found or "\0" in found:
-            raise SettingsError(f"{said} is {'a text with a NUL' if found else 'empty'}, which no login can say", key=key,
+            what = said if isinstance(said, SecretRef) else f"the {name}"
+            raise SettingsError(f"{what} is {'a text with a NUL' if found else 'empty'}, which no login can say", key=key,
                                 check="what it refers to")
         return found
 
@@ -189,6 +193,11 @@ class _Proof:
         what = f"the broker refuses the login by {self._login.mechanism.value}: {self._masked(text)}"
         check = "username and password" if self._login.mechanism.has_password else key
         return PermissionRefused(what, key=key, broker=self._address, check=f"{check}, and that the broker knows them")
+
+    def failed_at(self, refusal: Refusal, text: str) -> EtlError:
+        """A code that says nothing of who we are: of a broker that cannot look now, or of a port that speaks logins otherwise."""
+        error = refusal.error(f"log us in by {self._login.mechanism.value}", key=_MECHANISM, broker=self._address)
+        return refusal.kind(": ".join(filter(None, (error.what, self._masked(text)))), check=error.check, **error.where)
 
     def _failed(self, error: Exception) -> PermissionRefused:
         """What the library says of an answer that proves nothing: a broker that does not know our password cannot sign with it."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from etl.edges.brokers.token_function import called_until
 from etl.errors import SettingsError
-from etl.model.security import SecretRef
+from etl.model.security import SecretRef, names_token_source
 from etl.settings.secrets import resolve_secret
 
 KEY = "source.security.sasl.token"
@@ -45,6 +45,8 @@ class TokenSource:
     def _asked(self) -> tuple[str, Mapping[str, str]]:
         if isinstance(self._said, SecretRef):
             return self._checked(resolve_secret(self._said, KEY))
+        if not names_token_source(self._said):
+            raise self._wrong("what stands there names no source of tokens", f"{KEY}: module:function, aws-msk:REGION or a reference")
         module, _, name = self._said.partition(":")
         if module == _MSK:
             return self._checked(self._called(lambda: _msk_token(name))[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from etl.edges.brokers.login import _Proof
 from etl.errors import SettingsError
 from etl.model.security import OPEN, LocalFile, Login, Mechanism, SecretRef, Security, SecurityProtocol, Tls, parse_reference
 from etl.model.zookeeper_access import Acl
@@ -120,6 +122,25 @@ def test_a_secret_is_a_reference_in_every_form_of_a_conf(tmp_path: Path, monkeyp
     assert pickle.loads(pickle.dumps(way_in)) == way_in and hash(way_in) == hash(pickle.loads(pickle.dumps(way_in)))
 
 
+def test_a_login_that_a_program_made_of_plain_secrets_shows_none() -> None:
+    made: Any = Security(
+        SecurityProtocol.SASL_SSL, None, Tls(key_password=SECRET),  # type: ignore[arg-type]
+        Login(Mechanism.PLAIN, "etl", SECRET, SECRET))  # type: ignore[arg-type]
+    assert SECRET not in f"{made} {made!r} {made.login!r} {made.tls!r} {[made]}" and "etl" in repr(made)
+    shown = repr(Login(Mechanism.OAUTHBEARER, token="package.tokens:token")), repr(Login(Mechanism.OAUTHBEARER, token="aws-msk:eu-west-1"))
+    assert "package.tokens:token" in shown[0] and "aws-msk:eu-west-1" in shown[1]
+
+
+@pytest.mark.parametrize("login", [
+    Login(Mechanism.PLAIN, "etl", f"{SECRET}\0"), Login(Mechanism.OAUTHBEARER, token=SECRET),  # type: ignore[arg-type]
+    Login(Mechanism.OAUTHBEARER, token=f"{SECRET}:no"), Login(Mechanism.PLAIN, f"{SECRET}\0", SecretRef("env", "PATH"))])
+def test_what_is_wrong_with_a_plain_secret_is_told_without_it(login: Login) -> None:
+    with pytest.raises(SettingsError) as refused:
+        _Proof(login, "localhost", "localhost:9092", time.monotonic() + 5)
+    assert SECRET not in f"{refused.value} {refused.value.as_json()}"
+    assert refused.value.where["key"].startswith("source.security.sasl.")
+
+
 def test_what_is_set_for_one_run_is_not_in_its_report() -> None:
     change = parse_change(f"source.security.sasl.password={SECRET}")
     assert told_changes([change]) == {"source.security.sasl.password": None}
@@ -173,8 +194,8 @@ def test_a_conf_of_the_page_can_be_copied(copied: dict[str, Any]) -> None:
         assert access.tls and access.auth and access.acl is Acl.CREATOR
 
 
-def test_the_page_has_a_conf_of_each_world() -> None:
-    assert len(CONFS) == 7
+def test_the_page_has_a_conf_of_each_kind() -> None:
+    assert len(CONFS) == 3
 
 
 @pytest.mark.parametrize("line", ["password: hunter9: foo", "password: @hunter9", "password: 'hunter9", "password: [hunter9"])

@@ -18,6 +18,7 @@ from etl.protocol.login import LoginDialect, MechanismAnswer, TokenAnswer
 
 Answer = TypeVar("Answer")
 _ILLEGAL_STATE = 34
+_AUTHENTICATION_FAILED = 58
 _HANDSHAKE = 1
 
 
@@ -57,9 +58,10 @@ def parse_mechanisms(response: Any) -> MechanismAnswer:
 
 
 def parse_token(response: Any) -> TokenAnswer:
-    """An answer to SaslAuthenticate. A broker that has no words for a refusal names its code."""
-    if refusal := refusal_of(response.error_code):
-        return TokenAnswer(refusal=response.error_message or refusal.name)
+    """An answer to SaslAuthenticate. One code alone is of a wrong login: the others are faults of a broker, or of what stands before it."""
+    code = response.error_code
+    if refusal := refusal_of(code):
+        return TokenAnswer(refusal=refusal, is_wrong=code == _AUTHENTICATION_FAILED, said=response.error_message or "")
     lifetime_ms = getattr(response, "session_lifetime_ms", 0) or 0
     return TokenAnswer(bytes(response.auth_bytes), lifetime_s=lifetime_ms / 1000 if lifetime_ms > 0 else None)
 

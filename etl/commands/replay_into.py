@@ -15,6 +15,7 @@ from etl.commands.run import new_run_id
 from etl.decisions.other_pipelines import name_of
 from etl.decisions.replaced import spans_of
 from etl.decisions.replaying import Wanted
+from etl.decisions.spark_on_stores import settings_for
 from etl.edges.delta.others import other_pipelines
 from etl.edges.delta.path import open_table
 from etl.edges.spark.failures import translating_spark_errors
@@ -65,7 +66,8 @@ def replay_into(settings: Settings, wanted: Wanted, path: str, run_context: RunC
     refuse_foreign(path)
     into = settings.model_copy(update={"table": settings.table.model_copy(update={"written_path": path, "name": None})})
     watch, run_id = Stopwatch(), new_run_id()
-    opened = open_world(settings, run_context, name=f"{run_id}-into", phases=watch)
+    both = settings.model_copy(update={"spark": {**settings_for(path, settings.spark), **settings.spark}})  # one session writes there
+    opened = open_world(both, run_context, name=f"{run_id}-into", phases=watch)
     with run_context.progress(watch.doing), opened as world, translating_spark_errors():
         step, _ = step_behind_left(world.observe(wanted.offsets_of), settings)
         plan = with_id(next_replay(world, step, settings, wanted, None))

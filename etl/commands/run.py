@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import logging
 import secrets
 from collections.abc import Callable, Iterator
 
@@ -27,7 +28,9 @@ from etl.run.wiring import open_world, place_table
 from etl.run.world import World
 from etl.settings.bounds import starting_by
 from etl.settings.sections import Settings
+from etl.settings.store import untried
 
+_log = logging.getLogger(__name__)
 SESSIONS_MAX = 3
 """How often one run begins anew after its ZooKeeper session ended under it."""
 
@@ -66,6 +69,8 @@ def reported(
     with run_context.of_run(report), kept, _counted(report), run_context.progress(report.watch.doing):
         settings, asked = place_table(settings, run_context, report.watch, name=run_id, is_made=is_made)
         report.table_path, report.settings = settings.table.path, settings
+        if untold := untried(settings.table.path):
+            _log.warning("table.path: %s; etl verify says whether each row is there once", untold)
         for left in reversed(range(SESSIONS_MAX)):
             try:
                 opened = open_world(settings, run_context, name=run_id, phases=report.watch, request=request)

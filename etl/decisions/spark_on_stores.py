@@ -7,7 +7,7 @@ Pure functions of values. Delta's own log for S3 keeps the drivers of one JVM ap
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from etl.errors import SettingsError
@@ -18,8 +18,9 @@ _OF_ALL = f"{LOG_STORE}.class"
 OURS = "offset_range_etl.ConditionalLogStore"
 _OF_AZURE = "io.delta.storage.AzureLogStore"
 """Delta's own choice there, said so that jars are found by it."""
-_REDACTED = "spark.redaction.regex"
-_AS_SPARK_HAS_IT_AND_KEYS_OF_AZURE = "(?i)secret|password|token|access[.]?key|account[.]key"
+REDACTED = "spark.redaction.regex"
+_AS_SPARK_HAS_IT = "(?i)secret|password|token|access[.]?key"
+_KEYS_OF_STORES = "access[.]key|secret[.]key|account[.]key"
 _HADOOP = "3.5.0"
 _PACKAGES: Mapping[str, str] = {
     f"{LOG_STORE}.s3a.impl": f"org.apache.hadoop:hadoop-aws:{_HADOOP}",
@@ -39,7 +40,7 @@ def settings_for(path: str, spark: Mapping[str, str]) -> dict[str, str]:
     if kind is StoreKind.AZURE:
         chosen = any(key in spark for key in (_OF_ALL, f"{LOG_STORE}.abfs.impl", f"{LOG_STORE}.abfss.impl"))
         own = {} if chosen else {f"{LOG_STORE}.{scheme}.impl": _OF_AZURE for scheme in ("abfs", "abfss")}
-        return {**own, **({} if _REDACTED in spark else {_REDACTED: _AS_SPARK_HAS_IT_AND_KEYS_OF_AZURE})}
+        return {**own, **({} if REDACTED in spark else {REDACTED: f"{_AS_SPARK_HAS_IT}|{_KEYS_OF_STORES}"})}
     return {}
 
 
@@ -82,6 +83,19 @@ def refuse_unsafe(path: str, hadoop: Mapping[str, str | None]) -> None:
         for key in (f"fs.s3a.bucket.{bucket}.{name}", f"fs.s3a.{name}"):
             if (hadoop.get(key) or "").strip().lower() == harm:
                 raise SettingsError(f"{key} {what}", key=f"spark.hadoop.{key}", check="leave it out")
+
+
+def redacting(keys: Sequence[str], pattern: str | None) -> str | None:
+    """By which expression Spark leaves these settings of Hadoop's out of its event log and its pages; None: by the one that it has.
+
+    `pattern`: what the session has, in Java's words; None: Spark's own. One that Python cannot read is taken not to know them.
+    """
+    shown = _AS_SPARK_HAS_IT if pattern is None else pattern
+    try:
+        knows = all(re.search(shown, key) for key in keys)
+    except re.error:
+        knows = not keys
+    return None if knows else f"{shown}|{_KEYS_OF_STORES}"
 
 
 def keys_that_matter(path: str) -> tuple[str, ...]:

@@ -19,8 +19,10 @@ from etl.errors import EtlError, NotOurTable, SettingsError
 from etl.model.raw_table import arrow_schema
 from etl.run.transform import columns_of_tasks
 from etl.settings.policies import OnDataLoss, OnMoved, WriterName
+from etl.settings.store import untried
 
-_CREATES_IF_ABSENT = {"hdfs", "abfs", "abfss", "wasb", "wasbs", "adl", "gs", "viewfs"}
+_CREATES_IF_ABSENT = {"wasb", "wasbs", "adl", "gs", "viewfs"}
+"""By what Delta says of them; nobody tried it here."""
 _KEEPS_LOG = "delta.logRetentionDuration"
 _LONGEST_GAP = timedelta(days=7)
 """The longest time between two runs that nobody should have to think about: a long weekend and a repair."""
@@ -43,12 +45,15 @@ def store(name: str, findings: Findings) -> Iterator[Line]:
     scheme = path.partition("://")[0].lower()
     told = "s3a" if scheme == "s3" else scheme  # by which Spark is told of it
     by = next((value for key, value in chosen.items() if key in (f"{LOG_STORE}.{told}.impl", f"{LOG_STORE}.class")), None)
-    if by:
+    if untold := untried(path):
+        keeps = scheme in _CREATES_IF_ABSENT or by is not None
+        how = f"by {by}" if by else "" if keeps else "it is not known whether it makes a log file only if it is absent"
+        found, to_do = "; ".join(filter(None, (untold, how))), "etl verify behind the first runs (docs/STORES.md)"
+        yield advice(name, found, to_do if keeps else f"one driver at a time until you know; {to_do}")
+    elif by:
         yield ok(name, f"{scheme}, by {by}")
-    elif scheme in _CREATES_IF_ABSENT:
-        yield ok(name, f"{scheme} makes a log file only if it is absent")
     else:
-        yield advice(name, f"{scheme}: not known whether it makes a log file only if it is absent", "one driver at a time until you know")
+        yield ok(name, f"{scheme} makes a log file only if it is absent")
 
 
 def _on_this_machine(name: str, folder: Path, master: str) -> Line:

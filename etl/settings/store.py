@@ -103,6 +103,14 @@ def kind_of(path: str) -> StoreKind | None:
     return _KINDS.get(path.partition("://")[0].lower(), StoreKind.OTHER) if is_url(path) else None
 
 
+def untried(path: str) -> str | None:
+    """What to say of a store that is taken, and on which nothing of ours was ever run; None for any other path."""
+    if kind_of(path) is not StoreKind.OTHER:
+        return None
+    scheme = path.partition("://")[0].lower()
+    return f"{scheme}:// is taken, and no run of this project was ever tried there"
+
+
 def refuse_unfit_store(path: str, store: StoreSettings, conf: str | None) -> None:
     """Raises SettingsError for keys that the path's store does not take, for half of a pair, and for an endpoint that nobody allowed."""
     kind = kind_of(path)

@@ -11,7 +11,9 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from etl.decisions.spark_on_stores import LOG_STORE, OURS, keys_that_matter, refuse_unsafe, unless_told
+from etl.decisions.spark_on_stores import (
+    LOG_STORE, OURS, REDACTED, keys_that_matter, redacting, refuse_unsafe, unless_told,
+)
 from etl.decisions.store_access import told_hadoop
 from etl.errors import SettingsError
 from etl.model.security import SecretRef
@@ -44,7 +46,9 @@ def enter_store(session: SparkSession, path: str) -> None:
     for key, ours in unless_told(path).items():
         if list(hadoop.getPropertySources(key) or [])[-1:] == [_DEFAULTS]:
             hadoop.set(key, ours)
-    for key, value in told_hadoop(path, store_of(path)).items():
+    told = told_hadoop(path, store_of(path))
+    _redact(session, [key for key, value in told.items() if isinstance(value, SecretRef)])
+    for key, value in told.items():
         if isinstance(value, SecretRef):
             with _untold():
                 hadoop.set(key, resolve_secret(value, _key_of(key)))
@@ -64,6 +68,18 @@ def _untold() -> Iterator[None]:
     finally:
         for logger, was in zip(quiet, before, strict=True):
             logger.disabled = was
+
+
+def _redact(session: SparkSession, keys: list[str]) -> None:
+    """Before Hadoop is told a secret: whenever files or jars are added later, Spark lists Hadoop's settings in its event log and pages.
+
+    What is left out there is looked up in the context's own settings each time: a session that was there before leaves it out, too.
+    """
+    jsc: Any = session._jsc  # no public way to it
+    conf = jsc.sc().conf()
+    widened = redacting(keys, conf.get(REDACTED) if conf.contains(REDACTED) else None)
+    if widened is not None:
+        conf.set(REDACTED, widened)
 
 
 def _refuse_without_log_store(session: SparkSession, jvm: Any, path: str) -> None:

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from etl.commands import run as running
+from etl.errors import SettingsError
+from tests.builders import plain_settings
 from tests.said import refused, said_by
 
 LEAST: dict[str, Any] = {
@@ -49,3 +52,16 @@ def test_what_is_no_conf_file_is_named(tmp_path: Path, content: bytes | None) ->
 @pytest.mark.parametrize("reason", ["", " "])
 def test_a_reason_that_says_nothing_is_none(words: tuple[str, ...], reason: str) -> None:
     refused(said_by(*words, "--reason", reason, "--json"), 2, "the reason is empty")
+
+
+@pytest.mark.parametrize(("path", "says"), [("gs://lake/t", True), ("s3://lake/t", False)])
+def test_a_run_to_a_store_on_which_nothing_was_ever_tried_says_so(
+    path: str, says: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:
+    def nobody(*_: object, **__: object) -> None:
+        raise SettingsError("there is no world in this test")
+
+    monkeypatch.setattr(running, "open_world", nobody)
+    with pytest.raises(SettingsError, match="no world"):
+        running.run(plain_settings(table={"path": path}, report={"path": str(tmp_path)}))
+    assert ("table.path: gs:// is taken, and no run of this project was ever tried there" in caplog.text) is says

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from etl.decisions.spark_on_stores import OURS, is_ours, packages, settings_for, unless_told
+from etl.decisions.spark_on_stores import OURS, is_ours, packages, redacting, settings_for, unless_told
+from etl.decisions.store_access import told_hadoop
 from etl.edges.spark.session import complete
 from etl.errors import SettingsError
+from etl.model.security import SecretRef
+from etl.settings.store import StoreSettings
 
 S3, AZURE = "s3://lake/t", "abfss://lake@acme.dfs.core.windows.net/t"
+STORES_OF = {
+    S3: StoreSettings(access_key=SecretRef("env", "KEY"), secret_key=SecretRef("env", "SECRET")),
+    AZURE: StoreSettings(account_key=SecretRef("env", "KEY"))}
 
 
 @pytest.mark.parametrize("path", ["/data/t", "file:///data/t", "hdfs://n:8020/t", "gs://lake/t"])
@@ -81,3 +89,25 @@ def test_settings_by_which_commits_could_replace_one_another_are_refused(key: st
     ("fs.s3a.create.conditional.enabled", "true")])
 def test_others_do_no_harm(key: str, value: str) -> None:
     assert settings_for(S3, {f"spark.hadoop.{key}": value})
+
+
+SPARKS_OWN = "(?i)secret|password|token|access[.]?key"
+
+
+@pytest.mark.parametrize("path", [S3, AZURE])
+@pytest.mark.parametrize("pattern", [None, "", SPARKS_OWN, "(?i)mine|yours", "account[.]key", "(?-i)SECRET"])
+def test_whatever_a_session_leaves_out_of_its_event_log_the_keys_of_a_store_are_left_out_too(path: str, pattern: str | None) -> None:
+    keys = sorted(key for key, value in told_hadoop(path, STORES_OF[path]).items() if isinstance(value, SecretRef))
+    widened = redacting(keys, pattern)
+    shown = SPARKS_OWN if pattern is None else pattern
+    if widened is None:
+        assert keys and all(re.search(shown, key) for key in keys)
+        return
+    assert widened.startswith(shown)
+    if "(?-i)" not in shown:  # as Java has it, and Python does not
+        assert all(re.search(widened, key) for key in (*keys, *(["mine", "yours"] if "mine" in shown else [])))
+        assert redacting(keys, widened) is None
+
+
+def test_who_tells_hadoop_no_secret_changes_nothing() -> None:
+    assert redacting([], "mine") is None

@@ -316,6 +316,7 @@ def test_where_the_pipeline_stands_is_told_in_words(state: PipelineState, verdic
     ("s3://b/t", {"spark.hadoop.fs.s3a.performance.flags": "create"}, Verdict.FAILED, "could replace one another"),
     ("s3a://b/t", {"spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"}, Verdict.OK, "S3DynamoDBLogStore"),
     ("ftp://b/t", {}, Verdict.ADVICE, "not known"),
+    ("gs://b/t", {}, Verdict.ADVICE, "gs:// is taken, and no run of this project was ever tried there"),
     ("s3a://b/t", {"spark.delta.logStore.class": "org.apache.spark.sql.delta.storage.LocalLogStore"}, Verdict.FAILED, "loses commits"),
 ])
 def test_a_store_is_judged_by_its_scheme_and_its_log_store(path: str, spark: dict[str, str], verdict: Verdict, words: str) -> None:

@@ -14,7 +14,7 @@ from etl.report.plan_json import write_settings
 from etl.settings.loader import load_settings, parse_settings
 from etl.settings.sections import Settings
 from etl.settings.secrets import resolve_secret
-from etl.settings.store import TablePath, account_of, store_of
+from etl.settings.store import TablePath, account_of, store_of, untried
 
 AZURE = "abfss://lake@acme.dfs.core.windows.net/clicks"
 KEYS = {"access_key": "${env:KEY}", "secret_key": "${file:/run/secrets/s3}"}
@@ -56,6 +56,16 @@ def test_keys_that_the_store_does_not_take_are_refused_by_name(path: str, store:
     with pytest.raises(SettingsError) as caught:
         conf(path, **store)
     assert caught.value.where["key"] == f"table.store.{key}" and caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("path", ["gs://lake/t", "wasbs://lake@acme/t"])
+def test_a_store_on_which_nothing_was_ever_tried_is_taken_with_a_word(path: str) -> None:
+    assert "no run of this project was ever tried there" in (untried(conf(path).table.path) or "")
+
+
+@pytest.mark.parametrize("path", ["/data/t", "file:///data/t", "s3a://lake/t", AZURE, "hdfs://n:8020/t"])
+def test_of_others_there_is_nothing_to_say(path: str) -> None:
+    assert untried(path) is None
 
 
 def test_a_path_of_azure_names_its_account() -> None:

@@ -13,6 +13,10 @@ from etl.cli.output import print_json, show
 Out = Annotated[Path | None, typer.Option(
     metavar="FILE", help="The file to write; conf/NAME.yaml by default. No file is written over.", show_default=False)]
 
+Keys = Annotated[list[str] | None, typer.Option(
+    "--set", metavar="KEY=VALUE", show_default=False,
+    help="A key of source, zookeeper or table to ask by, and to write: source.security.protocol=SSL. May be said several times.")]
+
 
 def init(
     table: Annotated[str, typer.Option(metavar="PATH", help="Where the rows go: a folder, or an object store's URL.", show_default=False)],
@@ -30,14 +34,17 @@ def init(
     cluster: Annotated[str | None, typer.Option(
         metavar="NAME", help="A name for a cluster whose brokers tell no id.", show_default=False)] = None,
     out: Out = None,
+    keys: Keys = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask the brokers and write a first conf, each key with why it is so."""
     from etl.commands.conf_choices import Asked
     from etl.commands.first_conf import first_conf
     from etl.console.several import show_first_conf
+    from etl.settings.changes import parse_change
 
-    written = first_conf(Asked(zookeeper, bootstrap, tuple(topic or ()), table, out, pipeline, group, cluster))
+    said = tuple(map(parse_change, keys or ()))
+    written = first_conf(Asked(zookeeper, bootstrap, tuple(topic or ()), table, out, pipeline, group, cluster, said))
     show(as_json, written.as_json(), lambda: show_first_conf(written), is_done=True)
 
 

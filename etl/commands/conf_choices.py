@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from etl.commands.conf_text import Chosen
 from etl.errors import SettingsError
 from etl.model.logs import Dialect
+from etl.model.security import parse_reference
 from etl.report.words import counted
+from etl.settings.changes import Change
 from etl.settings.places import folder_of
+from etl.settings.secrets import FILE_KEYS, is_secret
 
 TOPICS_NAMED = 50
 """Of many topics the first so many are named."""
+_TAKEN = ("source.", "zookeeper.", "table.")
+_CHOSEN = frozenset({
+    "zookeeper.connect", "source.dialect", "source.bootstrap", "source.topics.allow", "source.start", "source.on_data_loss", "table.path"})
+_BEST = ("SASL_SSL", "SSL", "SASL_PLAINTEXT")
+"""Of ways in, the one that is proposed first."""
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -31,6 +41,16 @@ class Asked:
     pipeline: str | None = None
     group: str | None = None
     cluster: str | None = None
+    keys: tuple[Change, ...] = ()
+    """Of the conf, to ask by and to write as they are."""
+
+    def __post_init__(self) -> None:
+        for one in self.keys:
+            if one.key in _CHOSEN or not one.key.startswith(_TAKEN):
+                is_chosen = one.key in _CHOSEN
+                what = "it is found out, or has an option" if is_chosen else "only keys of source, zookeeper and table are asked by"
+                check = "`etl init --help`; others are written into the conf afterwards"
+                raise SettingsError(f"--set {one.key}: {what}", key=one.key, check=check)
 
     @property
     def name(self) -> str:
@@ -64,6 +84,13 @@ class Seen:
 
 def choose(asked: Asked, seen: Seen) -> tuple[Chosen, ...]:
     """The keys of the conf, in its order, each with why. Raises SettingsError for a name that the brokers make pointless."""
+    chosen = _found(asked, seen)
+    said = [Chosen(one.key, _as_conf_sees(one, asked), "as it was said") for one in sorted(asked.keys, key=lambda one: one.key)]
+    sections = list(dict.fromkeys(one.key.partition(".")[0] for one in chosen))
+    return tuple(one for section in sections for one in (*chosen, *said) if one.key.partition(".")[0] == section)
+
+
+def _found(asked: Asked, seen: Seen) -> tuple[Chosen, ...]:
     is_jafka = seen.dialect is Dialect.JAFKA
     unit = "byte" if is_jafka else "offset"
     topics = ", ".join(f"{name} ({counted(partitions, 'partition')})" for name, partitions in list(seen.topics.items())[:TOPICS_NAMED])
@@ -106,4 +133,34 @@ def _cluster(asked: Asked, seen: Seen) -> list[Chosen]:
 
 def _seen_from_conf(asked: Asked) -> str:
     folder = folder_of(asked.table)
-    return asked.table if folder is None or os.path.isabs(folder) else os.path.relpath(folder, asked.path.parent)
+    return asked.table if folder is None or os.path.isabs(folder) else _from_conf(folder, asked)
+
+
+def proposed(listeners: Sequence[tuple[str, str]]) -> str:
+    """What to say of `source.security` where brokers have these listeners (name, protocol) and none was entered; of none known, of a login
+    behind TLS."""
+    best = next((one for protocol in _BEST for one in listeners if one[1] == protocol), ("", _BEST[0]))
+    words = [f"source.security.protocol={best[1]}"]
+    if sum(protocol == best[1] for _, protocol in set(listeners)) > 1:
+        words.append(f"source.listener={best[0]}")
+    if best[1].startswith("SASL"):
+        words += ["source.security.sasl.mechanism=MECHANISM", "source.security.sasl.username=NAME",
+                  "'source.security.sasl.password=${file:/PATH}'"]
+    if best[1].endswith("SSL"):
+        words.append("source.security.tls.ca_file=PEM")
+    without = " (without ca_file the system's authorities are trusted)" if best[1].endswith("SSL") else ""
+    return f"{' '.join(f'--set {word}' for word in words)}{without}"
+
+
+def _as_conf_sees(change: Change, asked: Asked) -> Any:
+    """A file that is named from where the command runs, as the conf names it from its own folder; also one that a reference names."""
+    if not isinstance(change.value, str):
+        return change.value
+    reference = parse_reference(change.value) if is_secret(change.key) else None
+    if reference is not None and reference.kind == "file":
+        return f"${{file:{_from_conf(reference.name, asked)}}}"
+    return _from_conf(change.value, asked) if change.key in FILE_KEYS else change.value
+
+
+def _from_conf(path: str, asked: Asked) -> str:
+    return path if os.path.isabs(path) else os.path.relpath(path, asked.path.parent)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etl.commands.conf_choices import TOPICS_NAMED, Asked, Seen, choose
+from etl.commands.conf_choices import TOPICS_NAMED, Asked, Seen, choose, proposed
 from etl.commands.conf_text import Chosen, conf_text
 from etl.decisions.refusals import refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.edges.brokers.cluster import Cluster, chosen_topics
@@ -22,11 +22,13 @@ from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.registry import read_cluster_id, read_registrations
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.errors import SettingsError, WrongChroot
+from etl.errors import NotKafka, SettingsError, WrongChroot
 from etl.model.logs import Dialect
 from etl.protocol.messages import ClusterMetadata
 from etl.protocol.zookeeper.paths import BROKER_IDS
+from etl.protocol.zookeeper.registrations import parse_endpoints
 from etl.run.discovery import Discovery
+from etl.settings.changes import changed
 from etl.settings.loader import load_settings, parse_settings
 from etl.settings.places import folder_of
 from etl.settings.schema import SCHEMA_FILE, conf_schema
@@ -87,12 +89,12 @@ def look(asked: Asked) -> Seen:
         check = "--zookeeper host:port/chroot; for a cluster without ZooKeeper (KRaft) one of your own, beside --bootstrap"
         raise SettingsError(what, check=check)
     settings = _settings(asked, Dialect.KAFKA)
-    table = open_table(os.path.abspath(folder) if (folder := folder_of(asked.table)) is not None else asked.table)
+    table = open_table(os.path.abspath(folder) if (folder := folder_of(asked.table)) is not None else settings.table.path)
     with ZooKeeper(asked.zookeeper, connect_timeout_s=settings.zookeeper.connect_timeout_s) as zookeeper:
         if asked.bootstrap is None:
             settings = _settings(asked, _dialect_in(zookeeper))
         group = ConsumerGroup(zookeeper, settings.group, physical=settings.source.is_physical)
-        with Discovery(settings, zookeeper).open_cluster() as cluster:
+        with _told_what_to_say(asked, zookeeper), Discovery(settings, zookeeper).open_cluster() as cluster:
             told = cluster.describe_once_told(None, wait_s=_TOLD_WITHIN_S)
             ours = _ours(settings, told, bool(asked.topics))
             newest = PlanLedger(zookeeper, settings.group, settings.pipeline).read_ledger().newest
@@ -104,13 +106,28 @@ def look(asked: Asked) -> Seen:
                 table.version() if table else None)
 
 
+@contextlib.contextmanager
+def _told_what_to_say(asked: Asked, zookeeper: ZooKeeper) -> Iterator[None]:
+    """Where the way in is not said, or is another one: with the words by which it is said. No secret is among them."""
+    try:
+        yield
+    except SettingsError as error:
+        is_way_in = isinstance(error, NotKafka) or str(error.where.get("key")).startswith(("source.security", "source.listener"))
+        if not is_way_in or any(one.key == "source.security.protocol" for one in asked.keys):
+            raise
+        there = [] if asked.bootstrap else [
+            listener for payload in read_registrations(zookeeper, Dialect.KAFKA).values() for listener in parse_endpoints(payload)]
+        check = f"{error.check}. Of etl init: {proposed(there)}"
+        raise type(error)(error.what, check=check, **error.where) from error
+
+
 def _settings(asked: Asked, dialect: Dialect) -> Settings:
     """As a conf would say it, to ask by."""
-    return parse_settings({
+    return parse_settings(changed({
         "version": 1, "pipeline": asked.name, "group": asked.group or f"etl-{asked.name}", "cluster": asked.cluster or asked.name,
         "zookeeper": {"connect": asked.zookeeper}, "table": {"path": asked.table},
         "source": {"dialect": dialect.value, "topics": {"allow": list(asked.topics) or [".*"]},
-                   **({"bootstrap": asked.bootstrap} if asked.bootstrap else {})}})
+                   **({"bootstrap": asked.bootstrap} if asked.bootstrap else {})}}, asked.keys))
 
 
 def _dialect_in(zookeeper: ZooKeeper) -> Dialect:

@@ -44,8 +44,8 @@ from etl.protocol.zookeeper.payloads import (
     DriverNode, OwnerNode, parse_driver, parse_offset, parse_owner, parse_partition_key, parse_uid, render_driver, render_owner,
 )
 from etl.protocol.zookeeper.registrations import (
-    dialect_of, parse_broker, parse_cluster_id, parse_count, parse_listeners, parse_partition_state, parse_physical_broker, parse_replicas,
-    parse_topic_config,
+    dialect_of, parse_broker, parse_cluster_id, parse_count, parse_endpoints, parse_listeners, parse_partition_state, parse_physical_broker,
+    parse_replicas, parse_topic_config,
 )
 from etl.reader.option_logs import parse_ranges
 from etl.reader.options import parse_options
@@ -333,7 +333,8 @@ TARGETS: tuple[Target, ...] = (
     Target("broker", lambda c: parse_broker("7", c), seeds.many(
         {"host": "b", "port": 9092, "endpoints": []},
         {"host": None, "port": -1, "endpoints": ["SSL://x:1", "PLAINTEXT://[::1]:9092"]}), is_json=True),
-    Target("listeners", lambda c: (parse_listeners(c), parse_broker("7", c, Security(SecurityProtocol.SASL_SSL, "INSIDE"))), seeds.many(
+    Target("listeners", lambda c: (
+        parse_listeners(c), parse_endpoints(c), parse_broker("7", c, Security(SecurityProtocol.SASL_SSL, "INSIDE"))), seeds.many(
         {"endpoints": ["INSIDE://b:9094", "SSL://x:1"], "listener_security_protocol_map": {"INSIDE": "SASL_SSL"}}), is_json=True),
     Target("physical-broker", _physical_broker, (b"vm-1:vm:9092", b"vm-1:fe80##1:9092:true", b"\xac\xed\0\5t\0\x0cvm-1:vm:9092")),
     Target("partition-count", parse_count, (b"12",)),

@@ -10,6 +10,7 @@ import pytest
 from etl import OffsetRanges
 from etl.streams import Consumer
 from tests.networks.secured import PASSWORD, MakePipeline, Secured
+from tests.said import refused, said_by
 
 pytestmark = pytest.mark.networks
 
@@ -60,3 +61,27 @@ def test_tail_shows_what_its_group_is_given(secured: Secured, piped: MakePipelin
     group = ["--group", f"{pipeline.group}-tail", "--membership", "coordinator", "--start", "earliest"]
     said = pipeline.door("tail", after=[*group, "-n", "8", "--timeout", "60"])
     assert said.code == 0 and len(said.document["records"]) == 8, said.err + said.out
+
+
+def test_a_first_conf_says_what_to_set_and_with_that_the_doctor_has_nothing_against_it_and_a_run_loads(
+    secured: Secured, piped: MakePipeline, tmp_path: Path,
+) -> None:
+    pipeline = piped(secured.security("SSL"))
+    pipeline.produce(8)
+    (tmp_path / "secret").write_text(PASSWORD)
+    conf = tmp_path / "conf" / "clicks.yaml"
+    words = ["init", "--zookeeper", secured.cluster.zookeeper_connect, "--topic", pipeline.topic, "--table", str(tmp_path / "table"),
+             "--out", str(conf), "--json"]
+    bootstrap = ["--bootstrap", f"localhost:{secured.ports['SASL_SSL']}"]
+    refused(said_by(*words, *bootstrap), 2, "the port speaks TLS", "--set source.security.protocol=SASL_SSL")
+    bootstrap = ["--bootstrap", f"localhost:{secured.ports['SASL_PLAINTEXT']}"]
+    refused(said_by(*words, *bootstrap), 2, "wants a login, by", "'source.security.sasl.password=${file:/PATH}'")
+    refused(said_by(*words, "--set", "source.listener=SASL_SSL"), 2, "no", "--set source.security.protocol=SASL_SSL")
+    said = [word for key in (
+        "protocol=SASL_SSL", "sasl.mechanism=SCRAM-SHA-512", "sasl.username=etl", f"sasl.password=${{file:{tmp_path}/secret}}",
+        f"tls.ca_file={secured.authority.ca}") for word in ("--set", f"source.security.{key}")]
+    assert said_by(*words, *said, "--set", "source.listener=SASL_SSL").code == 0
+    assert PASSWORD not in conf.read_text()
+    for command in ("doctor", "run"):
+        told = said_by(command, str(conf), "--json", "--set", "table.writer=arrow")
+        assert told.code == 0, told.err + told.out

@@ -62,9 +62,13 @@ def parse_broker(broker_id: str, payload: bytes, security: Security = OPEN) -> B
 
 def parse_listeners(payload: bytes) -> tuple[str, ...]:
     """The listeners that a broker of Kafka registered, for a person: `INSIDE (SASL_SSL)`; nothing for what is no such registration."""
+    return tuple(name if name == speaks else f"{name} ({speaks})" for name, speaks in parse_endpoints(payload))
+
+
+def parse_endpoints(payload: bytes) -> tuple[tuple[str, str], ...]:
+    """The same as values: the name of each listener, and the protocol that it speaks."""
     try:
-        told = _endpoints(json.loads(payload))
-        return tuple(name if name == speaks else f"{name} ({speaks})" for name, speaks, _ in told)
+        return tuple((name, speaks) for name, speaks, _ in _endpoints(json.loads(payload)))
     except (ValueError, AttributeError, TypeError, RecursionError):
         return ()
 

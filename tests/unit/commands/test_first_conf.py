@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from etl.commands.conf_choices import Asked, Seen, choose
+from etl.commands.conf_choices import Asked, Seen, choose, proposed
 from etl.commands.conf_text import conf_text
 from etl.commands.first_conf import first_conf
 from etl.errors import SettingsError
 from etl.model.logs import Dialect
+from etl.settings.changes import parse_change
 from etl.settings.loader import load_settings
 from tests.said import refused, said_by
 
@@ -99,3 +100,44 @@ def test_what_cannot_be_known_or_is_wrong_is_refused_before_anybody_is_asked(wor
     said = said_by("init", *words, "--table", str(tmp_path / "table"), "--out", str(tmp_path / "clicks.yaml"), "--json")
     refused(said, 2, says)
     assert list(tmp_path.iterdir()) == []
+
+
+KEYS = tuple(map(parse_change, (
+    "source.security.sasl.password=${file:secrets/kafka}", "source.security.protocol=SASL_SSL", "source.security.tls.ca_file=ca.pem",
+    "source.security.sasl.mechanism=PLAIN", "source.security.sasl.username=etl", "source.listener=INSIDE",
+    "zookeeper.session_timeout_s=20", "table.writer=arrow")))
+
+
+def test_keys_that_were_said_are_written_into_their_sections_with_files_as_the_conf_sees_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = load_settings(written(tmp_path, replace(ASKED, keys=KEYS)))
+    way_in = settings.source.way_in
+    assert way_in.login and way_in.login.password and (way_in.protocol.value, way_in.listener) == ("SASL_SSL", "INSIDE")
+    assert Path(str(way_in.tls.ca_file)).resolve() == tmp_path / "ca.pem"
+    assert Path(str(way_in.login.password.file)).resolve() == tmp_path / "secrets" / "kafka"
+    assert (settings.zookeeper.session_timeout_s, settings.table.writer.value) == (20, "arrow")
+
+
+@pytest.mark.parametrize(("word", "says"), [
+    ("source.start=latest", "it is found out, or has an option"),
+    ("limits.max_records_per_run=1", "only keys of source, zookeeper and table"),
+    ("source.security.sasl.password=hunter2", "must be a reference and nothing else"), ("source.nothing=1", "a conf has no such key")])
+def test_a_key_that_init_does_not_take_is_refused_before_anybody_is_asked(word: str, says: str, tmp_path: Path) -> None:
+    words = ("--zookeeper", "127.0.0.1:1", "--topic", "clicks", "--table", str(tmp_path / "table"), "--out", str(tmp_path / "clicks.yaml"))
+    said = said_by("init", *words, "--set", word, "--json")
+    refused(said, 2, says)
+    assert "hunter2" not in said.err + said.out and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("listeners", "says", "not_said"), [
+    ((("INSIDE", "SASL_SSL"), ("OUTSIDE", "SASL_SSL"), ("SSL", "SSL")), "protocol=SASL_SSL --set source.listener=INSIDE --set", "=SSL "),
+    ((("SSL", "SSL"), ("X", "SASL_PLAINTEXT")), "--set source.security.protocol=SSL --set source.security.tls.ca_file=PEM", "mechanism"),
+    ((("X", "SASL_PLAINTEXT"),), "protocol=SASL_PLAINTEXT --set source.security.sasl.mechanism=MECHANISM", "ca_file"),
+    ((), "protocol=SASL_SSL --set source.security.sasl.mechanism=MECHANISM", "listener")])
+def test_what_to_say_of_the_way_in_goes_by_what_brokers_registered(
+    listeners: tuple[tuple[str, str], ...], says: str, not_said: str,
+) -> None:
+    found = proposed(listeners)
+    assert says in found and not_said not in found

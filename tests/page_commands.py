@@ -89,7 +89,8 @@ ELSEWHERE: dict[str, Runs] = {
 """Those that another test runs, by what it types, or that need what is not on every machine."""
 NOT_HERE: dict[str, str] = {
     "python -m tests.brokers.golden RELEASE": "it writes what other tests go by anew; done by hand where a release is added",
-    "pip install 'offset-range-etl[openlineage]'": "the same as with [package], which is run",
+    **dict.fromkeys((f"pip install 'offset-range-etl[{extra}]'" for extra in ("openlineage", "aws-msk", "gssapi")),
+                    "the same as with [package], which is run"),
     "systemctl enable --now etl@clicks.timer": "no systemd runs here",
     "systemd-analyze verify": "the same; it looked at the units once",
     "docker stop --time 120": "no container engine runs here",

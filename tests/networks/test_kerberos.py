@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from etl.embedded.cluster import Cluster
 from etl.embedded.server import free_port
 from etl.errors import PermissionRefused
 from etl.settings.way_in import security_of
+from tests.said import refused
+from tests.system.driving import ROOT, WITHOUT_SPARK, Pipeline
 
 _PATH = f"{os.environ['PATH']}:/usr/sbin"
 pytestmark = [pytest.mark.networks, pytest.mark.skipif(shutil.which("krb5kdc", path=_PATH) is None, reason="apt install krb5-kdc")]
@@ -67,8 +70,8 @@ def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def port(kdc: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Of a broker's listener that takes tickets."""
+def kerberized(kdc: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, int]]:
+    """A broker, and the port of its listener that takes tickets."""
     module = "com.sun.security.auth.module.Krb5LoginModule"
     entered, plain = free_port(), free_port()
     keytab = f'{module} required useKeyTab=true storeKey=true keyTab="{kdc}/kafka.keytab" principal="kafka/localhost@TEST";'
@@ -82,21 +85,80 @@ def port(kdc: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         folder=tmp_path_factory.mktemp("cluster"), properties=with_listener, java_options=[f"-Djava.security.krb5.conf={kdc}/krb5.conf"])
     cluster.brokers[0].port = plain
     with cluster:
-        yield entered
+        yield cluster, entered
+
+
+@pytest.fixture
+def port(kerberized: tuple[Cluster, int]) -> int:
+    """Of that listener."""
+    return kerberized[1]
+
+
+@pytest.fixture
+def pipeline(kerberized: tuple[Cluster, int], tmp_path: Path) -> Pipeline:
+    """On a new topic, by that listener."""
+    name = f"topic-{uuid.uuid4().hex[:8]}"
+    kerberized[0].create_topic(name, 2)
+    source = {"listener": "KERBEROS", "security": _WAY}
+    return Pipeline(kerberized[0], tmp_path, name, f"group-{name}", {"source": source}, everywhere=WITHOUT_SPARK)
+
+
+def ours(kdc: Path, empty: Path, variable: str | None) -> dict[str, str]:
+    """The environment of whoever has a ticket, or a keytab, or neither."""
+    ticket = f"{kdc}/ticket" if variable == "KRB5CCNAME" else str(empty / "none")
+    keytab = f"{kdc}/etl.keytab" if variable == "KRB5_CLIENT_KTNAME" else str(empty / "no.keytab")
+    return {"KRB5_CONFIG": f"{kdc}/krb5.conf", "KRB5CCNAME": ticket, "KRB5_CLIENT_KTNAME": keytab}
 
 
 @pytest.mark.parametrize("variable", ["KRB5CCNAME", "KRB5_CLIENT_KTNAME"])
 def test_a_ticket_or_a_keytab_logs_in(kdc: Path, port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str) -> None:
-    monkeypatch.setenv("KRB5_CONFIG", f"{kdc}/krb5.conf")
-    monkeypatch.setenv("KRB5CCNAME", str(tmp_path / "none"))
-    monkeypatch.setenv(variable, f"{kdc}/{'ticket' if variable == 'KRB5CCNAME' else 'etl.keytab'}")
+    for name, value in ours(kdc, tmp_path, variable).items():
+        monkeypatch.setenv(name, value)
     with SimpleConsumer("localhost", port, security=security_of(_WAY), timeout_s=20) as consumer:
         assert consumer.topic_metadata(()).brokers[0].port == port
 
 
 def test_who_has_no_ticket_is_told(kdc: Path, port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("KRB5_CONFIG", f"{kdc}/krb5.conf")
-    monkeypatch.setenv("KRB5CCNAME", str(tmp_path / "none"))
+    for name, value in ours(kdc, tmp_path, None).items():
+        monkeypatch.setenv(name, value)
     with SimpleConsumer("localhost", port, security=security_of(_WAY), timeout_s=20) as consumer:
         with pytest.raises(PermissionRefused, match="the login by GSSAPI came to nothing"):
             consumer.topic_metadata(())
+
+
+@pytest.mark.parametrize("variable", ["KRB5CCNAME", "KRB5_CLIENT_KTNAME"])
+def test_runs_load_each_record_once_and_verify_doctor_and_peek_enter_alike(
+    kdc: Path, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str,
+) -> None:
+    for name, value in ours(kdc, tmp_path, variable).items():
+        monkeypatch.setenv(name, value)
+    for _ in range(2):
+        pipeline.produce(40, partitions=2)
+        assert "WARN" not in pipeline.ran().err
+    assert pipeline.is_whole()
+    for words in (("verify",), ("doctor",), ("lag",)):
+        assert pipeline.door(*words).code == 0
+    peeked = pipeline.door("peek", after=[pipeline.topic, "0", "-n", "3"])
+    assert peeked.code == 0 and len(peeked.document["records"]) == 3, peeked.err
+
+
+def test_tasks_of_spark_get_tickets_of_the_keytab_that_their_environment_names(kdc: Path, pipeline: Pipeline, tmp_path: Path) -> None:
+    pipeline.settings |= {"table": {"writer": "spark"}, "limits": {"without_spark_below_bytes": 0}, "spark": {"spark.master": "local[2]"}}
+    pipeline.produce(40, partitions=2)
+    found_by = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))  # the library may lie beside the environment
+    child = pipeline.start(
+        "etl", "run", str(pipeline.conf), PYTHONPATH=found_by, **ours(kdc, tmp_path, "KRB5_CLIENT_KTNAME"))
+    _, err = child.communicate(timeout=240)
+    assert child.returncode == 0, err
+    assert pipeline.is_whole()
+
+
+def test_a_run_without_a_ticket_ends_with_2_and_so_does_doctor(
+    kdc: Path, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:
+    for name, value in ours(kdc, tmp_path, None).items():
+        monkeypatch.setenv(name, value)
+    pipeline.produce(4, partitions=2)
+    refused(pipeline.run(), 2, "the login by GSSAPI came to nothing", "key source.security.sasl.mechanism")
+    looked = pipeline.door("doctor")
+    assert looked.code == 2 and "the login by GSSAPI came to nothing" in looked.out

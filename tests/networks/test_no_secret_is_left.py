@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 
 from tests.networks.secured import PASSWORD, MakePipeline, Secured
+from tests.pages import COMMAND
 from tests.system.driving import Pipeline
 
 pytestmark = pytest.mark.networks
@@ -71,3 +73,65 @@ def failed_at(pipeline: Pipeline, verb: str) -> bytes:
     out, err = child.communicate(timeout=240)
     assert child.returncode != 0, out
     return (out + err).encode()
+
+
+_ONE = ("--reason", "seen")
+COMMANDS: Mapping[str, Sequence[str]] = {
+    "doctor": (), "lag": (), "plan": (), "verify": (), "peek": ("TOPIC", "0", "-n", "2"), "offsets show": (), "offsets diff": (),
+    "tail": ("--group", "another", "--membership", "coordinator", "--start", "earliest", "-n", "1", "--timeout", "30"),
+    "complete": ("--until-time", "2026-01-01T00:00:00Z"),
+    "intervals": ("--from-time", "2026-01-01T00:00:00Z", "--until-time", "2026-01-01T03:00:00Z"),
+    "offsets pause": ("TOPIC:1", *_ONE), "offsets resume": ("TOPIC:1", *_ONE),
+    "offsets set": ("TOPIC:0", "--to", "latest", "--yes", *_ONE), "run": (), "offsets restore": ("--from-table", "--yes", *_ONE),
+    "backfill begin": ("--name", "b", "--topic", "TOPIC", "-p", "0", "--from", "0", "--until", "40", "--missing", "--yes"),
+    "backfill resume": ("--name", "b"), "backfill list": (), "backfill show": ("--name", "b"),
+    "backfill abandon": ("--name", "b", "--yes", *_ONE),
+    "replay": ("--topic", "TOPIC", "-p", "0", "--from", "0", "--until", "2", "--yes"),
+    "plans list": (), "plans show": ("1",), "plans supersede": ("9", *_ONE), "plans take-over": ("--from", "nobody", *_ONE),
+    "plans acknowledge": ("0", *_ONE), "plans accept-log": ("TOPIC", *_ONE), "compact": ("--dry-run",), "maintain": ("--dry-run",),
+    "report": (), "table resolve": (), "pipelines list": (), "pipelines resume": ("clicks", *_ONE), "pipelines retire": ("clicks", *_ONE)}
+"""What is said behind CONF to each command that takes one; the last ones leave no pipeline to go on with."""
+_ASK_NO_BROKER = {  # as things stand here: the backfill is whole, and each row of the table is counted
+    "verify", "offsets pause", "offsets resume", "backfill resume", "backfill list", "backfill show", "backfill abandon", "plans list",
+    "plans show", "plans acknowledge", "compact", "maintain", "report", "table resolve", "pipelines list", "pipelines resume",
+    "pipelines retire"}
+
+
+def test_the_commands_of_this_test_are_all_that_take_a_conf() -> None:
+    assert set(COMMANDS) == {name for name, command in leaves(COMMAND) if any(one.name == "conf" for one in command.params)}
+
+
+def leaves(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Each command with its whole name."""
+    if not hasattr(command, "commands"):
+        yield name, command
+        return
+    for word, below in command.commands.items():
+        yield from leaves(below, f"{name} {word}".strip())
+
+
+def test_no_secret_is_in_what_any_command_says_or_leaves_with_a_right_login_and_with_a_wrong_one(
+    secured: Secured, piped: MakePipeline, tmp_path: Path, spark: Any,
+) -> None:
+    secret, wrong = tmp_path / "secret", "another-hunter3-secret"
+    way = secured.security("SASL_SSL", "SCRAM-SHA-256")
+    way["security"]["sasl"]["password"] = "${file:secret}"
+    pipeline = piped(way)
+    secret.write_text(PASSWORD)
+    pipeline.produce(40)
+    pipeline.ran()
+    said, refused = dict[str, bytes](), set[str]()
+    for name, words in COMMANDS.items():
+        for password in (wrong, PASSWORD):
+            secret.write_text(password)
+            pipeline.produce(4)
+            got = pipeline.door(*name.split(), after=[word.replace("TOPIC", pipeline.topic) for word in words])
+            said[f"{name} by {password}"] = (got.out + got.err).encode()
+            assert got.code != 1 and "Traceback" not in got.err, (name, got.err)
+            if password == wrong and "refuses the login" in got.err:
+                assert got.code == 2 and "source.security.sasl.password" in got.err, got.err
+                refused.add(name)
+            assert password == wrong or "refuses the login" not in got.err, got.err
+    assert set(COMMANDS) - refused == _ASK_NO_BROKER
+    found = [*left_behind(pipeline, secret), *said.items()]
+    assert {name for name, content in found if any(one.encode() in content for one in (PASSWORD, wrong))} == set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -122,20 +123,28 @@ def test_an_executor_without_the_secret_ends_the_run_and_says_its_host_and_the_f
 
 
 @pytest.mark.networks
+@pytest.mark.parametrize("writer", ["processes", "arrow", "spark"])
 @pytest.mark.parametrize(("listener", "sasl"), [
     ("SHORT", {}), ("SASL_PLAINTEXT", {"mechanism": "OAUTHBEARER", "token": "tests.networks.tokens:short_token"})])
 def test_logins_that_end_amid_a_long_task_cost_a_connect_and_nothing_else(
-    secured: Secured, piped: MakePipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: str, sasl: dict[str, Any],
+    secured: Secured, piped: MakePipeline, tmp_path: Path, listener: str, sasl: dict[str, Any], writer: str,
 ) -> None:
+    """The broker ends a login of SHORT after 4 s (KIP-368), and one by such a token after 5 s; the one task takes more than 20."""
     counted = tmp_path / "asked"
-    monkeypatch.setenv("TOKENS_ASKED", str(counted))
     way = secured.security("SASL_PLAINTEXT", "PLAIN", listener=listener)
     if sasl:
         way["security"]["sasl"] = sasl
-    pipeline = piped(way, partitions=1, source={"fetch_max_bytes": 1024}, arrow_transform="tests.networks.slowly:slowly")
+    by_spark = {"table": {"writer": writer}, "limits": {"without_spark_below_bytes": 0}, "spark": {"spark.master": "local[1]"}}
+    pipeline = piped(way, partitions=1, source={"fetch_max_bytes": 1024}, arrow_transform="tests.networks.slowly:slowly",
+                     **({} if writer == "processes" else by_spark))
     pipeline.produce(200, partitions=1)
-    ran = pipeline.ran()
-    assert ran.outcomes == ["ingested"] and "WARN" not in ran.err
+    child = pipeline.start("etl", "run", str(pipeline.conf), "--json", TOKENS_ASKED=str(counted))
+    out, err = child.communicate(timeout=300)
+    assert child.returncode == 0 and "WARN" not in err.upper(), err
+    ran = json.loads(out)
+    assert [one["outcome"] for one in ran["outcomes"]] == ["ingested"]
+    assert writer in ran["plan"]["writer"] or writer == "processes" and "without Spark" in ran["plan"]["writer"]
     assert pipeline.is_whole()
+    assert pipeline.door("verify").code == 0
     assert float((tmp_path / "asked.took").read_text()) > 20
     assert not sasl or len(counted.read_text()) >= 5

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerUnreachable, EtlError, NotKafka, PermissionRefused, SettingsError
+from etl.errors import EtlError, PermissionRefused
 from etl.settings.way_in import security_of
 from tests.networks.certificates import KEY_PASSWORD
 from tests.networks.secured import ODD_USER, PASSWORD, REAUTH_MS, Secured
+from tests.networks.ways_that_fail import FAILING, Way, changed
 
 pytestmark = pytest.mark.networks
-Way = dict[str, Any]
 
 
 def entered(secured: Secured, way: Way, listener: str | None = None, host: str = "localhost") -> SimpleConsumer:
@@ -32,12 +29,6 @@ def entered(secured: Secured, way: Way, listener: str | None = None, host: str =
         consumer.close()
         raise
     return consumer
-
-
-def changed(way: Way, **keys: Any) -> Way:
-    found = copy.deepcopy(way)
-    found["security"]["sasl"] |= keys
-    return found
 
 
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
@@ -63,130 +54,19 @@ def test_a_name_that_scram_must_escape_logs_in(secured: Secured) -> None:
     entered(secured, changed(secured.security("SASL_SSL", "SCRAM-SHA-256"), username=ODD_USER)).close()
 
 
-def refused_as(secured: Secured, way: Way, listener: str | None = None, host: str = "localhost") -> EtlError:
-    with pytest.raises(EtlError) as refused:
-        entered(secured, way, listener, host)
+@pytest.mark.parametrize("case", sorted(FAILING))
+def test_a_way_in_that_does_not_lead_in_says_which_end_has_what(secured: Secured, case: str) -> None:
+    failing = FAILING[case]
+    way, address = failing.entered(secured)
+    host, _, port = address.rpartition(":")
+    with SimpleConsumer(host, int(port), security=security_of(way["security"]), timeout_s=20) as consumer:
+        with pytest.raises(EtlError) as refused:
+            consumer.topic_metadata(())
     error = refused.value
     assert PASSWORD not in f"{error} {error.as_json()} {error!r}"
-    return error
-
-
-Case = tuple[type[EtlError], str, str | None]
-_LOGINS: dict[str, tuple[Callable[[Secured], Way], str | None, Case]] = {
-    "a wrong name": (
-        lambda s: changed(s.security("SASL_SSL", "PLAIN"), username="nobody"), None,
-        (PermissionRefused, "refuses the login by PLAIN: Authentication failed", "source.security.sasl.password")),
-    "a wrong name of SCRAM": (
-        lambda s: changed(s.security("SASL_SSL", "SCRAM-SHA-512"), username="nobody"), None,
-        (PermissionRefused, "refuses the login by SCRAM-SHA-512", "source.security.sasl.password")),
-    "a wrong password": (
-        lambda s: changed(s.security("SASL_SSL", "SCRAM-SHA-256"), password="${env:HOME}"), None,
-        (PermissionRefused, "refuses the login by SCRAM-SHA-256", "source.security.sasl.password")),
-    "a wrong token": (
-        lambda s: changed(s.security("SASL_SSL", "OAUTHBEARER"), token="${env:HOME}"), None,
-        (PermissionRefused, 'refuses the login by OAUTHBEARER: .*"status":"invalid_token"', "source.security.sasl.token")),
-    "a mechanism that the listener does not have": (
-        lambda s: s.security("SASL_PLAINTEXT", "SCRAM-SHA-256"), "PLAIN_ONLY",
-        (SettingsError, "takes no login by SCRAM-SHA-256; it has PLAIN", "source.security.sasl.mechanism")),
-    "a login that nobody wants, encrypted": (
-        lambda s: s.security("SASL_SSL", "PLAIN"), "SSL", (SettingsError, "wants no login", "source.security.protocol")),
-    "a login that nobody wants": (
-        lambda s: s.security("SASL_PLAINTEXT", "PLAIN"), "PLAINTEXT", (SettingsError, "wants no login", "source.security.protocol")),
-    "no login": (
-        lambda s: s.security("PLAINTEXT"), "SASL_PLAINTEXT",
-        (PermissionRefused, "wants a login, by .*SCRAM-SHA-512.*, and we have none", "source.security.protocol")),
-    "no login, encrypted": (
-        lambda s: s.security("SSL"), "SASL_SSL", (PermissionRefused, "wants a login, by .*PLAIN", "source.security.protocol")),
-    "no encryption": (lambda s: s.security("PLAINTEXT"), "SSL", (NotKafka, "the port speaks TLS", None)),
-    "no encryption of a login": (
-        lambda s: s.security("SASL_PLAINTEXT", "PLAIN"), "SASL_SSL", (NotKafka, "the port speaks TLS.*SASL_SSL", None)),
-    "encryption that the port does not speak": (
-        lambda s: s.security("SSL"), "PLAINTEXT", (NotKafka, "the port does not speak TLS", None)),
-    "encryption of a login that the port does not speak": (
-        lambda s: s.security("SASL_SSL", "PLAIN"), "SASL_PLAINTEXT", (NotKafka, "the port does not speak TLS", None)),
-    "a function that fails": (
-        lambda s: changed(s.security("SASL_SSL", "OAUTHBEARER"), token="tests.networks.tokens:failing"), None,
-        (BrokerUnreachable, r"raised ConnectionError at tokens.py:\d+, and gave no token", "source.security.sasl.token")),
-    "a function that gives nothing": (
-        lambda s: changed(s.security("SASL_SSL", "OAUTHBEARER"), token="tests.networks.tokens:empty"), None,
-        (SettingsError, "tests.networks.tokens:empty gave no token", "source.security.sasl.token")),
-    "no function": (
-        lambda s: changed(s.security("SASL_SSL", "OAUTHBEARER"), token="tests.networks.tokens:NOT_CALLABLE"), None,
-        (SettingsError, "is no function", "source.security.sasl.token")),
-    "no module": (
-        lambda s: changed(s.security("SASL_SSL", "OAUTHBEARER"), token="no_such.module:token"), None,
-        (SettingsError, "there is no module no_such", "source.security.sasl.token")),
-    "no secret": (
-        lambda s: changed(s.security("SASL_SSL", "PLAIN"), password="${file:/no/such/secret}"), None,
-        (SettingsError, "the file /no/such/secret that source.security.sasl.password refers to cannot be read",
-         "source.security.sasl.password")),
-}
-
-
-@pytest.mark.parametrize("case", sorted(_LOGINS))
-def test_a_login_that_does_not_come_about_says_which_end_has_what(secured: Secured, case: str) -> None:
-    way, listener, (kind, said, key) = _LOGINS[case]
-    error = refused_as(secured, way(secured), listener)
-    assert type(error) is kind and re.search(said, str(error)), str(error)
-    assert error.where.get("key") == key
-    assert error.exit_code == (6 if kind is BrokerUnreachable else 2)
-
-
-_CERTIFICATES: dict[str, tuple[Callable[[Secured], Way], str, str, str | None, dict[str, Callable[[Secured], str]]]] = {
-    "an authority that did not sign it": (
-        lambda s: s.security("SSL", ca_file=str(s.stranger.ca)), "SSL", "nobody whom we trust has signed the broker's certificate",
-        "source.security.tls.ca_file", {"file": lambda s: str(s.stranger.ca), "host": lambda s: "localhost"}),
-    "the system's authorities": (
-        lambda s: {"listener": "SSL", "security": {"protocol": "SSL"}}, "SSL", "nobody whom we trust has signed the broker's certificate",
-        "source.security.tls.ca_file", {"file": lambda s: "the system's authorities"}),
-    "another host's": (
-        lambda s: s.security("SSL"), "OTHER_NAME", "is of another host: broker.elsewhere, other.elsewhere", None,
-        {"host": lambda s: "localhost"}),
-    "an expired one": (
-        lambda s: s.security("SSL"), "EXPIRED", "has expired", "source.security.tls.ca_file", {"host": lambda s: "localhost"}),
-    "no file of authorities": (
-        lambda s: s.security("SSL", ca_file="/no/ca.pem"), "SSL", "the file cannot be read: No such file",
-        "source.security.tls.ca_file", {"file": lambda s: "/no/ca.pem"}),
-    "a file of something else": (
-        lambda s: s.security("SSL", ca_file=str(s.client.key)), "SSL", "nothing of the kind in PEM", "source.security.tls.ca_file", {}),
-    "no file of our own": (
-        lambda s: s.security("SSL", cert_file="/no/cert.pem"), "MUTUAL", "the file cannot be read: No such file",
-        "source.security.tls.cert_file", {"file": lambda s: "/no/cert.pem"}),
-    "no key": (
-        lambda s: s.security("SSL", cert_file=str(s.client.cert), key_file="/no/key.pem"), "MUTUAL", "the file cannot be read",
-        "source.security.tls.key_file", {"file": lambda s: "/no/key.pem"}),
-    "another key": (
-        lambda s: s.security("SSL", cert_file=str(s.client.cert), key_file=str(s.unknown.key)), "MUTUAL",
-        "the key is not the certificate's", "source.security.tls.key_file", {"file": lambda s: str(s.unknown.key)}),
-    "a key whose password nobody gives": (
-        lambda s: s.security("SSL", cert_file=str(s.client.cert), key_file=str(s.authority.locked(s.client))), "MUTUAL",
-        "the password does not open the key", "source.security.tls.key_password", {}),
-    "a key of another password": (
-        lambda s: s.security("SSL", cert_file=str(s.client.cert), key_file=str(s.authority.locked(s.client)),
-                             key_password="${env:KAFKA_PASSWORD}"), "MUTUAL",
-        "the password does not open the key", "source.security.tls.key_password", {}),
-}
-
-
-@pytest.mark.parametrize("case", sorted(_CERTIFICATES))
-def test_a_certificate_that_proves_nothing_is_told_with_its_file_and_its_host(secured: Secured, case: str) -> None:
-    way, listener, said, key, where = _CERTIFICATES[case]
-    error = refused_as(secured, way(secured), listener)
-    assert type(error) is SettingsError and said in str(error), str(error)
-    assert error.where.get("key") == key
-    assert {name: error.where.get(name) for name in where} == {name: of(secured) for name, of in where.items()}
-
-
-@pytest.mark.parametrize("given", [None, "unknown"])
-def test_a_broker_that_does_not_take_our_certificate_refuses_us(secured: Secured, given: str | None) -> None:
-    own = {} if given is None else {"cert_file": str(secured.unknown.both)}
-    error = refused_as(secured, secured.security("SSL", **own), "MUTUAL")
-    assert type(error) is PermissionRefused and error.where["key"] == "source.security.tls.cert_file", str(error)
-
-
-def test_a_certificate_of_an_address_that_it_does_not_name_is_refused(secured: Secured) -> None:
-    error = refused_as(secured, secured.security("SSL"), "OTHER_NAME", "127.0.0.1")
-    assert type(error) is SettingsError and "is of another host" in str(error)
+    assert type(error) is failing.kind and re.search(failing.said, str(error)), str(error)
+    assert (error.where.get("key"), error.exit_code) == (failing.key, failing.exit_code)
+    assert {name: error.where.get(name) for name in failing.where} == {name: of(secured) for name, of in failing.where.items()}
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN"])

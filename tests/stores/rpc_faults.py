@@ -18,6 +18,7 @@ from tests.fakes.frames import exactly
 from tests.stores.way import Kept
 
 _HEADER_BYTES = 7
+_SOON_S = 60.0
 
 
 class _Link:
@@ -27,7 +28,8 @@ class _Link:
         self._client, self._kept = client, kept
         self._store = socket.create_connection((HOST, store_port))
         self._fault: str | None = None
-        """What befalls the next answers."""
+        """What befalls the next answer."""
+        self._is_answered = threading.Event()
 
     def calls(self) -> None:
         """Pass on what the client asks, until one of them ends it."""
@@ -36,14 +38,17 @@ class _Link:
             threading.Thread(target=self._answers, daemon=True).start()
             while True:
                 frame = _frame(self._client)
-                self._fault = self._kept.fault(lambda method, part: method.encode() in frame and part.encode() in frame) or self._fault
-                if self._fault == "half":
+                fault = self._kept.fault(lambda method, part: method.encode() in frame and part.encode() in frame)
+                if fault == "half":
                     self._store.sendall(frame[:len(frame) // 2])
                     self._kept.is_let_go()
                     return
-                if self._fault == "late" and not self._kept.is_let_go():
+                if fault == "late" and not self._kept.is_let_go():
                     return
+                self._fault = fault or self._fault
                 self._store.sendall(frame)
+                if fault == "late":
+                    self._is_answered.wait(_SOON_S)  # its client may be gone, and the name node answers nobody who hangs up
 
     def _answers(self) -> None:
         with self._ending():
@@ -53,6 +58,7 @@ class _Link:
                     return
                 if fault is not None:
                     self._kept.answered()
+                    self._is_answered.set()
                 self._fault = None
                 self._client.sendall(frame)
 

@@ -152,6 +152,13 @@ def proposed(listeners: Sequence[tuple[str, str]]) -> str:
     return f"{' '.join(f'--set {word}' for word in words)}{without}"
 
 
+def proposed_for_zookeeper(key: str) -> str:
+    """What to say of `zookeeper.tls` or `zookeeper.auth`, whichever the key is of."""
+    words = ("zookeeper.tls.enabled=true", "zookeeper.tls.ca_file=PEM") if key.startswith("zookeeper.tls") else (
+        "zookeeper.auth.scheme=sasl", "zookeeper.auth.username=NAME", "'zookeeper.auth.password=${file:/PATH}'")
+    return " ".join(f"--set {word}" for word in words)
+
+
 def _as_conf_sees(change: Change, asked: Asked) -> Any:
     """A file that is named from where the command runs, as the conf names it from its own folder; also one that a reference names."""
     if not isinstance(change.value, str):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etl.commands.conf_choices import TOPICS_NAMED, Asked, Seen, choose, proposed
+from etl.commands.conf_choices import TOPICS_NAMED, Asked, Seen, choose, proposed, proposed_for_zookeeper
 from etl.commands.conf_text import Chosen, conf_text
 from etl.decisions.refusals import refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.edges.brokers.cluster import Cluster, chosen_topics
@@ -22,7 +22,7 @@ from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.registry import read_cluster_id, read_registrations
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.errors import NotKafka, SettingsError, WrongChroot
+from etl.errors import EtlError, NotKafka, SettingsError, WrongChroot
 from etl.model.logs import Dialect
 from etl.protocol.messages import ClusterMetadata
 from etl.protocol.zookeeper.paths import BROKER_IDS
@@ -90,7 +90,7 @@ def look(asked: Asked) -> Seen:
         raise SettingsError(what, check=check)
     settings = _settings(asked, Dialect.KAFKA)
     table = open_table(os.path.abspath(folder) if (folder := folder_of(asked.table)) is not None else settings.table.path)
-    with ZooKeeper(asked.zookeeper, connect_timeout_s=settings.zookeeper.connect_timeout_s) as zookeeper:
+    with _entered(asked, settings) as zookeeper:
         if asked.bootstrap is None:
             settings = _settings(asked, _dialect_in(zookeeper))
         group = ConsumerGroup(zookeeper, settings.group, physical=settings.source.is_physical)
@@ -104,6 +104,22 @@ def look(asked: Asked) -> Seen:
                 {name: len(topic.partitions) for name, topic in sorted(ours.topics.items())}, _offsets(cluster, settings, ours),
                 len(told.brokers), len(group.logs_with_offsets(settings.source.topics.admits)), newest.number if newest else None,
                 table.version() if table else None)
+
+
+@contextlib.contextmanager
+def _entered(asked: Asked, settings: Settings) -> Iterator[ZooKeeper]:
+    """The session. Where the way in is not said, the error has the words by which it is said."""
+    timeout_s, access = settings.zookeeper.connect_timeout_s, settings.zookeeper.access
+    with contextlib.ExitStack() as session:
+        try:
+            zookeeper = session.enter_context(ZooKeeper(asked.zookeeper, connect_timeout_s=timeout_s, access=access))
+        except EtlError as error:
+            key = str(error.where.get("key"))
+            if not key.startswith("zookeeper.") or any(one.key.startswith("zookeeper.") for one in asked.keys):
+                raise
+            check = f"{error.check}. Of etl init: {proposed_for_zookeeper(key)}"
+            raise type(error)(error.what, check=check, **error.where) from error
+        yield zookeeper
 
 
 @contextlib.contextmanager
@@ -146,7 +162,7 @@ def _dialect_in(zookeeper: ZooKeeper) -> Dialect:
 def _elsewhere(zookeeper: ZooKeeper) -> str:
     """Where else in this ZooKeeper brokers are registered, as what to write instead; the root and what is right below it are looked at."""
     servers = zookeeper.connect.partition("/")[0]
-    with contextlib.suppress(SettingsError), ZooKeeper(servers) as whole:
+    with contextlib.suppress(SettingsError), zookeeper.at_root() as whole:
         places = ["", *(f"/{name}" for name in sorted(whole.children("/") or ())[:_PLACES_LOOKED_AT])]
         found = [place or "/" for place in places if whole.children(f"{place}{BROKER_IDS}") is not None]
         if found:

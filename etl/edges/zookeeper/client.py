@@ -17,7 +17,7 @@ from typing import Any
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import AuthFailedError, ConnectionDropped, NoAuthError, SessionClosedRequireSaslError
 from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.serialization import SASL, Auth as AuthRequest
+from kazoo.protocol.serialization import SASL, Auth as AuthRequest, Connect
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, AUTH_IDS, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, Permissions
@@ -40,7 +40,7 @@ _SAYS_A_SECRET = "session_passwd"
 
 def _says_no_secret(record: logging.LogRecord) -> bool:
     said = record.args if isinstance(record.args, tuple) else ()
-    return _SAYS_A_SECRET not in str(record.msg) and not any(isinstance(one, AuthRequest | SASL) for one in said)
+    return _SAYS_A_SECRET not in str(record.msg) and not any(isinstance(one, AuthRequest | SASL | Connect) for one in said)
 
 
 class Client(KazooClient):  # type: ignore[misc]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from kazoo.protocol.serialization import SASL, Auth as AuthRequest
+from kazoo.protocol.serialization import SASL, Auth as AuthRequest, Connect
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from etl.edges.zookeeper.client import CREATOR_WRITES
@@ -92,6 +92,7 @@ def test_neither_settings_nor_a_session_that_has_not_begun_hold_the_secret(monke
 @pytest.mark.parametrize("said", [
     ("Sending request(xid=%s): %s", 1, SASL(SECRET.encode())),
     ("Sending request(xid=%s): %s", -4, AuthRequest(0, "digest", f"etl:{SECRET}")),
+    ("Read response %s", Connect(0, 0, 10, 7, SECRET.encode(), None)),
     ("    Using session_id: %r session_passwd: %s", 1, SECRET)])
 def test_what_kazoo_says_of_a_login_or_of_a_sessions_password_reaches_no_log(
     said: tuple[Any, ...], caplog: pytest.LogCaptureFixture,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.networks.secured import PASSWORD, MakePipeline, Secured
+from tests.networks.secured_zookeeper import USERS, variable_of
 from tests.system.driving import WITHOUT_SPARK, Pipeline
 
 
@@ -22,8 +23,10 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 @pytest.fixture(autouse=True)
 def password(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the confs of these tests find it."""
+    """Where the confs of these tests find it, and those of ZooKeeper's users."""
     monkeypatch.setenv("KAFKA_PASSWORD", PASSWORD)
+    for user, theirs in USERS.items():
+        monkeypatch.setenv(variable_of(user), theirs)
 
 
 @pytest.fixture

@@ -12,11 +12,13 @@ from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, Us
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import free_port
 from tests.networks.certificates import Authority
+from tests.networks.secured_zookeeper import SecuredZooKeeper, broker_options, variable_of
 from tests.networks.tokens import USER, unsecured_token
 from tests.system.driving import Pipeline
 
 MakePipeline = Callable[..., Pipeline]
 PASSWORD = "hunter2-of-all"
+CHROOT = "/kafka"
 ODD_USER = "e=t,l"
 LISTENERS = {
     "SSL": "SSL", "MUTUAL": "SSL", "OTHER_NAME": "SSL", "EXPIRED": "SSL", "SASL_PLAINTEXT": "SASL_PLAINTEXT", "SASL_SSL": "SASL_SSL",
@@ -40,8 +42,12 @@ class Secured:
                         "EXPIRED": self.authority.signed("expired", *names, days=-1)}
         self.ports = {name: free_port() for name in LISTENERS}
         self.plain_port = free_port()
-        self.cluster = Cluster(folder=folder / "cluster", properties=self._properties())
+        self.cluster = Cluster(
+            chroot=CHROOT, folder=folder / "cluster", properties=self._properties(), java_options=broker_options(folder / "login"))
         self.cluster.brokers[0].port = self.plain_port
+        replaced = self.cluster.zookeeper
+        self.zookeeper = SecuredZooKeeper(replaced.folder, self.broker, self.authority.ca, port=replaced.port)
+        self.cluster.zookeeper = self.zookeeper
 
     def _properties(self) -> dict[str, str]:
         ports = {"PLAINTEXT": self.plain_port, **self.ports}
@@ -50,7 +56,7 @@ class Secured:
             "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
             "advertised.listeners": ",".join(f"{name}://localhost:{port}" for name, port in ports.items()),
             "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
-            "inter.broker.listener.name": "PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT", "zookeeper.set.acl": "true",
             "ssl.keystore.type": "PEM", "ssl.keystore.location": str(self.broker.both),
             "ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.authority.ca),
             "listener.name.mutual.ssl.client.auth": "required",
@@ -86,6 +92,20 @@ class Secured:
             sasl = {"mechanism": mechanism, "username": USER, "password": "${env:KAFKA_PASSWORD}"}
         trusted = {"ca_file": str(self.authority.ca), **tls} if protocol.endswith("SSL") else {}
         return {"listener": listener or protocol, "security": {"protocol": protocol, "tls": trusted, "sasl": sasl}}
+
+    def zookeeper_by(
+        self, scheme: str | None, *, encrypted: bool = False, user: str = "etl", acl: str = "open", **tls: Any,
+    ) -> dict[str, Any]:
+        """Keys of `zookeeper` for a way in that works, through the same ZooKeeper; passwords are in variables that the test sets."""
+        place = self.zookeeper.encrypted if encrypted else self.zookeeper.connect
+        keys: dict[str, Any] = {"connect": place + CHROOT, "acl": acl}
+        if encrypted:
+            own = {"cert_file": str(self.client.cert), "key_file": str(self.client.key)} if scheme == "x509" else {}
+            keys["tls"] = {"ca_file": str(self.authority.ca), **own, **tls}
+        if scheme:
+            who = {} if scheme == "x509" else {"username": user, "password": f"${{env:{variable_of(user)}}}"}
+            keys["auth"] = {"scheme": scheme, **who}
+        return keys
 
     def token(self) -> str:
         """One that the broker takes, for an hour."""

@@ -3,44 +3,42 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.exceptions import NoAuthError
 
 from etl.commands.run import run
 from etl.settings.loader import load_settings
-from tests.networks.secured import PASSWORD, MakePipeline, Secured
+from tests.networks.loading import loads, peeks
+from tests.networks.secured import CHROOT, PASSWORD, MakePipeline, Secured
 from tests.said import refused
-from tests.system.driving import Before, Pipeline
+from tests.system.driving import Before
 
 WAYS = [
     ("SSL", ""), *((protocol, mechanism) for protocol in ("SASL_PLAINTEXT", "SASL_SSL")
                    for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"))]
 
 
-def loads(pipeline: Pipeline) -> None:
-    """Two runs, and what proves them right."""
-    for _ in range(2):
-        pipeline.produce(40)
-        pipeline.ran()
-    assert pipeline.is_whole()
-    assert pipeline.door("verify").code == 0
-
-
-def peeks(pipeline: Pipeline) -> None:
-    """Three records, for a person."""
-    said = pipeline.door("peek", after=[pipeline.topic, "0", "-n", "3"])
-    assert said.code == 0 and len(said.document["records"]) == 3, said.err + said.out
-
-
 def test_a_pipeline_behind_encryption_and_a_login_loads_each_record_once(secured: Secured, piped: MakePipeline) -> None:
-    pipeline = piped(secured.security("SASL_SSL", "PLAIN"), partitions=1)
+    """At its brokers and at its ZooKeeper, where nobody else changes what it keeps."""
+    zookeeper = secured.zookeeper_by("sasl", encrypted=True, acl="creator")
+    pipeline = piped(secured.security("SASL_SSL", "PLAIN"), partitions=1, zookeeper=zookeeper)
     pipeline.produce(20, partitions=1)
     assert "WARN" not in pipeline.ran().err
     assert pipeline.is_whole()
     pipeline.settings["source"] = secured.security("SASL_PLAINTEXT", "SCRAM-SHA-512")
     peeks(pipeline)
+    with secured.zookeeper.entered("another", chroot=CHROOT) as stranger:
+        plan, offset = f"/consumers/{pipeline.group}/etl/clicks/plans/1", f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/0"
+        changes: list[Callable[[], object]] = [
+            lambda: stranger.set(plan, b""), lambda: stranger.create(f"{plan}/x"), lambda: stranger.delete(plan)]
+        for change in changes:
+            with pytest.raises(NoAuthError):
+                change()
+        assert stranger.get(plan) and stranger.set(offset, stranger.get(offset)[0])
 
 
 @pytest.mark.networks

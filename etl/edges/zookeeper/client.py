@@ -151,8 +151,8 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
             why = error.__cause__
             if isinstance(why, EtlError):
                 self.client.login_refused = why
-            if isinstance(why, ConnectionDropped) and not self._broke:
-                self._broke = True  # one that is being stopped does this once, and one that refuses us each time
+            if isinstance(why, ConnectionDropped) and (self._was_in or not self._broke):
+                self._broke = True  # one that is being stopped does this, and before ZooKeeper 3.6 one that refuses us: it never let us in
                 raise why from None
             raise
         self._broke = False

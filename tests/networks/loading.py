@@ -1,0 +1,20 @@
+"""What every way in must let a pipeline do."""
+
+from __future__ import annotations
+
+from tests.system.driving import Pipeline
+
+
+def loads(pipeline: Pipeline) -> None:
+    """Two runs, and what proves them right."""
+    for _ in range(2):
+        pipeline.produce(40)
+        pipeline.ran()
+    assert pipeline.is_whole()
+    assert pipeline.door("verify").code == 0
+
+
+def peeks(pipeline: Pipeline) -> None:
+    """Three records, for a person."""
+    said = pipeline.door("peek", after=[pipeline.topic, "0", "-n", "3"])
+    assert said.code == 0 and len(said.document["records"]) == 3, said.err + said.out

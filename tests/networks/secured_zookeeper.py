@@ -1,0 +1,76 @@
+"""A real ZooKeeper that is entered in every way: in the clear and by TLS, by SASL, digest, or a certificate; and one that lets few in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl_credential
+
+from etl.embedded.server import HOST, free_port
+from etl.embedded.zookeeper import ZooKeeper
+from tests.networks.certificates import Certificate
+
+USERS = {"etl": "hunter2-of-znodes", "another": "another-of-znodes", "kafka": "of-the-broker", "super": "of-the-superuser"}
+"""Whom SASL knows, and their passwords; the last one may do all by scheme digest."""
+_MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule"
+_PROVIDERS = "org.apache.zookeeper.server.auth."
+STRICT = {"ssl.clientAuth": "need", "sessionRequireClientSASLAuth": "true"}
+"""Properties of a server that wants a certificate on its encrypted port, and a login by SASL on both."""
+
+
+class SecuredZooKeeper(ZooKeeper):
+    """`port` is in the clear and `tls_port` encrypted. Who is not logged in is let in as well; clients' certificates are taken, and not
+    required."""
+
+    def __init__(
+        self, folder: Path, own: Certificate, ca: Path, *, port: int | None = None, properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self.tls_port = free_port()
+        known = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
+        jaas = logged_in(folder, f"Server {{ {_MODULE} required {known}; }};")
+        superuser = f"-Dzookeeper.DigestAuthenticationProvider.superDigest={make_digest_acl_credential('super', USERS['super'])}"
+        stores = {"keyStore": own.both, "trustStore": ca}
+        super().__init__(folder, port=port, options=[jaas, superuser], properties={
+            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "secureClientPort": str(self.tls_port), "secureClientPortAddress": HOST, "ssl.clientAuth": "want",
+            **{f"ssl.{store}.location": str(file) for store, file in stores.items()}, **{f"ssl.{store}.type": "PEM" for store in stores},
+            "authProvider.sasl": f"{_PROVIDERS}SASLAuthenticationProvider", "authProvider.x509": f"{_PROVIDERS}X509AuthenticationProvider",
+            **(properties or {})})
+
+    @property
+    def encrypted(self) -> str:
+        """`localhost:port`, as `connect` is of the other one; the certificate names that host."""
+        return f"localhost:{self.tls_port}"
+
+    @contextlib.contextmanager
+    def entered(self, user: str | None = None, *, chroot: str = "") -> Iterator[KazooClient]:
+        """A session of kazoo's, of that user of SASL's, or of nobody."""
+        login = {"sasl_options": {"mechanism": "DIGEST-MD5", "username": user, "password": USERS[user]}} if user else {}
+        client = KazooClient(hosts=self.connect + chroot, **login)
+        client.start()
+        try:
+            yield client
+        finally:
+            client.stop()
+            client.close()
+
+
+def broker_options(folder: Path) -> list[str]:
+    """What has a broker log in as `kafka`."""
+    return [logged_in(folder, f'Client {{ {_MODULE} required username="kafka" password="{USERS["kafka"]}"; }};')]
+
+
+def logged_in(folder: Path, jaas: str) -> str:
+    """The option for a JVM that finds its logins there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "jaas.conf"
+    file.write_text(jaas)
+    return f"-Djava.security.auth.login.config={file}"
+
+
+def variable_of(user: str) -> str:
+    """Where the confs of these tests find a user's password."""
+    return f"ZOOKEEPER_PASSWORD_OF_{user.upper()}"

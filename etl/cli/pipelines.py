@@ -1,4 +1,4 @@
-"""`etl pipelines`: look at the pipelines of a group, and take one out of service."""
+"""`etl pipelines`: look at the pipelines of a group, take one out of service, and say who may change what one keeps."""
 
 from __future__ import annotations
 
@@ -43,4 +43,14 @@ def pipelines_resume(conf: Conf, reason: Reason, name: Name = None, as_json: AsJ
     from etl.console.text import show_ruling
 
     ruling = resume(settings_of(conf), name, reason)
+    show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
+
+
+@pipelines.command("set-acl")
+def pipelines_set_acl(conf: Conf, as_json: AsJson = False) -> None:
+    """Give what the pipeline keeps in ZooKeeper the ACL that zookeeper.acl asks for: a conf counts for new znodes alone."""
+    from etl.commands.set_acl import set_acl
+    from etl.console.text import show_ruling
+
+    ruling = set_acl(settings_of(conf))
     show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)

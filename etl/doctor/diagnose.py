@@ -14,7 +14,7 @@ from typing import Any
 
 from etl.commands.preview import preview_of
 from etl.decisions.worst_error import worst_of
-from etl.doctor import backfills, brokers, group, ledger, machine, mirror, named_table, rows, table, zookeeper
+from etl.doctor import acls, backfills, brokers, group, ledger, machine, mirror, named_table, rows, table, zookeeper
 from etl.doctor.check import Check, Fact, Findings, Line, Verdict
 from etl.errors import EtlError
 from etl.run.context import RunContext, SparkDefaults
@@ -32,6 +32,7 @@ CHECKS = (
     Check("request limit", zookeeper.request_limit, needs=(Fact.ZOOKEEPER,)),
     Check("chroot", zookeeper.chroot, needs=(Fact.ZOOKEEPER,), gives=Fact.CHROOT),
     Check("znode permissions", zookeeper.permissions, needs=(Fact.ZOOKEEPER, Fact.CHROOT)),
+    Check("znode ACLs", acls.acls, needs=(Fact.ZOOKEEPER, Fact.CHROOT)),
     Check("cluster", brokers.cluster, needs=(Fact.ZOOKEEPER, Fact.CHROOT), gives=Fact.CLUSTER),
     Check("broker", brokers.each_broker, needs=(Fact.ZOOKEEPER, Fact.CLUSTER)),
     Check("topics", brokers.topics, needs=(Fact.ZOOKEEPER, Fact.CLUSTER), gives=Fact.TOPICS),

@@ -47,3 +47,6 @@ class Access:
 
 OPEN = Access()
 """Neither encryption nor login, and nothing guarded."""
+
+EVERYBODY = "everybody"
+"""Who may change an open znode, where others are told as `scheme:id`."""

@@ -6,6 +6,7 @@ from kazoo.exceptions import AuthFailedError, InvalidACLError, NoAuthError, Sess
 
 from etl.errors import PermissionRefused
 from etl.model.zookeeper_access import Access, Scheme
+from etl.protocol.zookeeper.paths import is_of_a_pipeline
 
 REFUSED = (NoAuthError, AuthFailedError, SessionClosedRequireSaslError, InvalidACLError)
 """What kazoo raises then."""
@@ -25,8 +26,10 @@ def refusal_of(error: Exception, connect: str, access: Access, znode: str | None
     if isinstance(error, InvalidACLError):
         what = f"ZooKeeper does not know us, {told(access)}, and by zookeeper.acl creator nobody but us may write"
         return PermissionRefused(what, key=_AUTH, **where, check=f"{_AUTH}: its scheme must be one that every server has")
-    what = f"ZooKeeper does not let us: {str(error) or type(error).__name__}"
-    return PermissionRefused(what, **where, check=f"the ACL of the znode (getAcl), and who we are: {told(access)}")
+    check = f"who we are: {told(access)}; and the znode's ACL (getAcl)"
+    if znode is not None and is_of_a_pipeline(znode):
+        check += ", which whoever it names changes by `etl pipelines set-acl CONF`"
+    return PermissionRefused("ZooKeeper does not let us: a znode's ACL is for others", **where, check=check)
 
 
 def told(access: Access) -> str:

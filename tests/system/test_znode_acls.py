@@ -1,0 +1,57 @@
+"""ACLs of znodes on a real ZooKeeper, by logins that any server takes (scheme digest): what is made with which, found, and set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etl.edges.zookeeper.acls import kept_by, set_as_asked, writers_of
+from etl.edges.zookeeper.ledger import PlanLedger
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.errors import PermissionRefused
+from etl.model.security import SecretRef
+from etl.model.zookeeper_access import EVERYBODY, Access, Acl, Auth, Scheme
+from tests.builders import plain_plan
+
+OPEN = {frozenset({EVERYBODY})}
+
+
+@pytest.fixture
+def etl(tmp_path: Path) -> Access:
+    """Somebody who has a password."""
+    (tmp_path / "secret").write_text("of-znodes")
+    return Access(auth=Auth(Scheme.DIGEST, "etl", SecretRef("file", str(tmp_path / "secret"))), acl=Acl.CREATOR)
+
+
+def test_what_a_pipeline_keeps_is_its_creators_and_what_its_group_shares_is_everybodys(
+    connect: str, zookeeper: ZooKeeper, etl: Access,
+) -> None:
+    with ZooKeeper(connect, access=etl) as ours:
+        PlanLedger(ours, "g", "p").store_plan(plain_plan(1))
+        PlanLedger(ours, "g", "p@of-may").store_plan(plain_plan(1))
+        ours.ensure("/consumers/g/offsets/clicks")
+    PlanLedger(zookeeper, "g", "pq").store_plan(plain_plan(1))
+    kept = kept_by(zookeeper, "g", "p")
+    assert {path.split("/")[4] for path in kept} == {"p", "p@of-may"} and len(kept) == 6
+    [writers] = set(writers_of(zookeeper, kept).values())
+    assert {who.partition(":")[0] for who in writers} == {"digest"}
+    shared = ["/consumers", "/consumers/g", "/consumers/g/etl", "/consumers/g/offsets", "/consumers/g/offsets/clicks"]
+    assert set(writers_of(zookeeper, [*shared, *kept_by(zookeeper, "g", "pq")]).values()) == OPEN
+    assert kept_by(zookeeper, "g", "none") == [] and writers_of(zookeeper, ["/none"]) == {}
+    with pytest.raises(PermissionRefused, match="nobody.*`etl pipelines set-acl CONF`"):
+        PlanLedger(zookeeper, "g", "p").store_plan(plain_plan(2))
+
+
+def test_acls_are_set_by_whom_they_name_alone(connect: str, zookeeper: ZooKeeper, etl: Access) -> None:
+    PlanLedger(zookeeper, "g", "p").store_plan(plain_plan(1))
+    kept = kept_by(zookeeper, "g", "p")
+    with ZooKeeper(connect, access=etl) as ours:
+        assert set_as_asked(ours, [*kept, "/consumers/g/etl/p/gone"]) == len(kept)
+    assert set(writers_of(zookeeper, kept).values()).isdisjoint(OPEN)
+    with pytest.raises(PermissionRefused, match="for others") as refused:
+        set_as_asked(zookeeper, kept)
+    assert refused.value.where["znode"] == kept[0]
+    with ZooKeeper(connect, access=Access(auth=etl.auth)) as ours:
+        assert set_as_asked(ours, kept) == len(kept)
+    assert set(writers_of(zookeeper, kept).values()) == OPEN

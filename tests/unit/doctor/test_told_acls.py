@@ -1,0 +1,31 @@
+"""What doctor says of who may change a pipeline's znodes."""
+
+from __future__ import annotations
+
+from etl.doctor.acls import told
+from etl.doctor.check import Verdict
+from etl.model.zookeeper_access import EVERYBODY, Acl
+
+OPEN, OURS, OTHERS = frozenset({EVERYBODY}), frozenset({"sasl:etl"}), frozenset({"digest:etl:hash-of-a-password"})
+
+
+def test_what_everybody_may_change_under_acl_creator_is_told_with_the_command() -> None:
+    line = told("znode ACLs", Acl.CREATOR, {"/a": OPEN, "/b": OURS, "/c": OPEN})
+    assert line.verdict is Verdict.ADVICE and "2 of 3 znodes (/a, /c) can be changed by everybody" in line.found
+    assert "`etl pipelines set-acl CONF`" in line.to_do
+
+
+def test_what_is_guarded_under_acl_open_is_told_with_whom_and_no_hash_of_a_password() -> None:
+    line = told("znode ACLs", Acl.OPEN, {"/a": OPEN, "/b": OTHERS})
+    assert line.verdict is Verdict.ADVICE and "1 of 2 znodes (/b) can be changed by digest:etl alone" in line.found
+
+
+def test_znodes_of_two_logins_are_told() -> None:
+    line = told("znode ACLs", Acl.CREATOR, {"/a": OURS, "/b": OTHERS})
+    assert line.verdict is Verdict.ADVICE and "some by digest:etl or sasl:etl" in line.found
+
+
+def test_what_is_as_the_conf_asks_for_is_well() -> None:
+    for asked, writers in ((Acl.OPEN, OPEN), (Acl.CREATOR, OURS), (Acl.CREATOR, OURS | {"x509:CN=client"})):
+        assert told("znode ACLs", asked, {"/a": writers, "/b": writers}).verdict is Verdict.OK
+    assert told("znode ACLs", Acl.CREATOR, {}).verdict is Verdict.OK, "all are hidden: the line of permissions tells that"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import traceback
 
@@ -16,6 +17,7 @@ def broken() -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.DEBUG)
     try:
         run(load_settings(sys.argv[1]), around=Before(sys.argv[2], broken))
     except Exception as error:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
 
+from tests.networks.certificates import KEY_PASSWORD
 from tests.networks.secured import PASSWORD, MakePipeline, Secured
+from tests.networks.secured_zookeeper import USERS, variable_of
 from tests.pages import COMMAND
 from tests.system.driving import Pipeline
 
@@ -17,10 +19,10 @@ pytestmark = pytest.mark.networks
 VERBS = ("observe", "store", "claiming", "fetch", "append", "record", "commit", "tidy")
 
 
-def left_behind(pipeline: Pipeline, secret: Path) -> Iterator[tuple[str, bytes]]:
-    """Every file of the pipeline's folder but the secret's own, and every znode of its group."""
+def left_behind(pipeline: Pipeline, secrets: Collection[Path]) -> Iterator[tuple[str, bytes]]:
+    """Every file of the pipeline's folder but the secrets' own, and every znode of its group."""
     for path in pipeline.folder.rglob("*"):
-        if path.is_file() and path != secret:
+        if path.is_file() and path not in secrets:
             yield str(path), path.read_bytes()
     client = KazooClient(hosts=pipeline.cluster.zookeeper_connect)
     client.start()
@@ -36,12 +38,15 @@ def left_behind(pipeline: Pipeline, secret: Path) -> Iterator[tuple[str, bytes]]
         client.close()
 
 
-@pytest.mark.parametrize(("writer", "mechanism"), [("spark", "PLAIN"), ("arrow", "OAUTHBEARER")])
+@pytest.mark.parametrize(("writer", "mechanism", "scheme"), [("spark", "PLAIN", "sasl"), ("arrow", "OAUTHBEARER", "digest")])
 def test_no_secret_is_in_what_a_run_leaves_that_fails_at_a_verb(
     secured: Secured, piped: MakePipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str, mechanism: str,
+    scheme: str,
 ) -> None:
-    monkeypatch.delenv("KAFKA_PASSWORD")
-    secret, events = tmp_path / "secret", tmp_path / "events"
+    """It says all that it can say: kazoo, too, at DEBUG."""
+    for variable in ("KAFKA_PASSWORD", *map(variable_of, USERS)):
+        monkeypatch.delenv(variable)
+    secret, of_zookeeper, of_key, events = (tmp_path / name for name in ("secret", "zookeeper", "key", "events"))
     events.mkdir()
     token = secured.token()
     secret.write_text(PASSWORD if mechanism == "PLAIN" else token)
@@ -52,7 +57,13 @@ def test_no_secret_is_in_what_a_run_leaves_that_fails_at_a_verb(
     spark = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{events}", "spark.master": "local[2]",
              "spark.eventLog.compress": "false", "spark.eventLog.rolling.enabled": "false",
              "spark.log.level": "DEBUG" if writer == "spark" else "INFO"}
-    pipeline = piped(way, table={"writer": writer}, limits={"without_spark_below_bytes": 0}, spark=spark)
+    of_zookeeper.write_text(USERS["etl"])
+    of_key.write_text(KEY_PASSWORD)
+    locked = {"cert_file": str(secured.client.cert), "key_file": str(secured.authority.locked(secured.client)),
+              "key_password": "${file:key}"}
+    zookeeper = secured.zookeeper_by(scheme, encrypted=True, acl="creator", **locked)
+    zookeeper["auth"]["password"] = "${file:zookeeper}"
+    pipeline = piped(way, zookeeper=zookeeper, table={"writer": writer}, limits={"without_spark_below_bytes": 0}, spark=spark)
     said = list[tuple[str, bytes]]()
     for verb in VERBS:
         pipeline.produce(8)
@@ -60,10 +71,13 @@ def test_no_secret_is_in_what_a_run_leaves_that_fails_at_a_verb(
     pipeline.produce(8)
     way["security"]["sasl"] = {**reference, **({"username": "nobody"} if mechanism == "PLAIN" else {"token": "${file:events}"})}
     said.append(("a refused login", failed_at(pipeline, "nothing")))
-    found = [*left_behind(pipeline, secret), *said]
-    secrets = [PASSWORD.encode(), token.encode()]
+    pipeline.settings["zookeeper"] = {**zookeeper, "auth": {**zookeeper["auth"], "username": "kafka"}}
+    said.append(("a login that ZooKeeper refuses, or its znodes", failed_at(pipeline, "nothing")))
+    found = [*left_behind(pipeline, (secret, of_zookeeper, of_key)), *said]
+    secrets = [secret.encode() for secret in (PASSWORD, token, USERS["etl"], KEY_PASSWORD)]
     assert {name for name, content in found if any(one in content for one in secrets)} == set()
     assert any("events" in name and b"SparkListenerTaskEnd" in content for name, content in found)
+    assert all(b"DEBUG:kazoo.client" in content for _, content in said[:len(VERBS)]), "it was asked to say all"
     assert sum(b"Traceback" in content for _, content in said) >= len(VERBS) - 1
 
 
@@ -89,12 +103,13 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "replay": ("--topic", "TOPIC", "-p", "0", "--from", "0", "--until", "2", "--yes"),
     "plans list": (), "plans show": ("1",), "plans supersede": ("9", *_ONE), "plans take-over": ("--from", "nobody", *_ONE),
     "plans acknowledge": ("0", *_ONE), "plans accept-log": ("TOPIC", *_ONE), "compact": ("--dry-run",), "maintain": ("--dry-run",),
-    "report": (), "table resolve": (), "pipelines list": (), "pipelines resume": ("clicks", *_ONE), "pipelines retire": ("clicks", *_ONE)}
+    "report": (), "table resolve": (), "pipelines list": (), "pipelines set-acl": (), "pipelines resume": ("clicks", *_ONE),
+    "pipelines retire": ("clicks", *_ONE)}
 """What is said behind CONF to each command that takes one; the last ones leave no pipeline to go on with."""
 _ASK_NO_BROKER = {  # as things stand here: the backfill is whole, and each row of the table is counted
     "verify", "offsets pause", "offsets resume", "backfill resume", "backfill list", "backfill show", "backfill abandon", "plans list",
-    "plans show", "plans acknowledge", "compact", "maintain", "report", "table resolve", "pipelines list", "pipelines resume",
-    "pipelines retire"}
+    "plans show", "plans acknowledge", "compact", "maintain", "report", "table resolve", "pipelines list", "pipelines set-acl",
+    "pipelines resume", "pipelines retire"}
 
 
 def test_the_commands_of_this_test_are_all_that_take_a_conf() -> None:
@@ -133,5 +148,5 @@ def test_no_secret_is_in_what_any_command_says_or_leaves_with_a_right_login_and_
                 refused.add(name)
             assert password == wrong or "refuses the login" not in got.err, got.err
     assert set(COMMANDS) - refused == _ASK_NO_BROKER
-    found = [*left_behind(pipeline, secret), *said.items()]
+    found = [*left_behind(pipeline, (secret,)), *said.items()]
     assert {name for name, content in found if any(one.encode() in content for one in (PASSWORD, wrong))} == set()

@@ -1,0 +1,232 @@
+"""Every way to fail at a real ZooKeeper's door: which error, exit code, key and file; and that none waits for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from etl.edges.zookeeper.session import ZooKeeper
+from etl.errors import EtlError, PermissionRefused, SettingsError, ZooKeeperUnreachable
+from etl.settings.zookeeper import ZooKeeperSettings
+from tests.networks.certificates import KEY_PASSWORD
+from tests.networks.secured_zookeeper import USERS
+from tests.networks.zookeepers import Servers, login
+from tests.said import refused, said_by
+
+pytestmark = pytest.mark.networks
+Way = dict[str, Any]
+WRONG = "opens-nothing-at-all"
+_LONG_S = 120
+"""No refusal waits so long: whoever is refused is told at once, or after seconds where the server only hangs up."""
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """All of them."""
+    with contextlib.ExitStack() as running:
+        yield Servers(tmp_path_factory.mktemp("servers"), running)
+
+
+@pytest.fixture(autouse=True)
+def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where confs find them, and one that opens nothing."""
+    monkeypatch.setenv("KEY_PASSWORD", KEY_PASSWORD)
+    monkeypatch.setenv("WRONG", WRONG)
+
+
+def entered(way: Way, *, connect_timeout_s: float = 5.0) -> None:
+    """A session by that way, in which something was asked."""
+    settings = ZooKeeperSettings(**way, connect_timeout_s=connect_timeout_s, session_timeout_s=6)
+    session = ZooKeeper(settings.connect, session_timeout_s=6, connect_timeout_s=connect_timeout_s, access=settings.access)
+    with session as zookeeper:
+        zookeeper.ensure("/consumers/group/etl/clicks/plans")
+
+
+_GOOD: dict[str, Callable[[Servers], Way]] = {
+    "encryption alone": lambda s: {"connect": s.plain.encrypted, "tls": s.trusted()},
+    "by its address": lambda s: {"connect": s.plain.encrypted.replace("localhost", "127.0.0.1"), "tls": s.trusted()},
+    "a login that nobody asked for": lambda s: {"connect": s.plain.connect, "auth": login()},
+    "a login that is required": lambda s: {"connect": s.strict.connect, "auth": login()},
+    "a login and a certificate that are required": lambda s: {
+        "connect": s.strict.encrypted, "auth": login(), "tls": s.trusted(cert_file=s.client.cert, key_file=s.client.key)},
+    "certificate and key in one file": lambda s: {
+        "connect": s.strict.encrypted, "auth": login(), "tls": s.trusted(cert_file=s.client.both)},
+    "a key under a password": lambda s: {
+        "connect": s.strict.encrypted, "auth": login(),
+        "tls": s.trusted(cert_file=s.client.cert, key_file=s.locked, key_password="${env:KEY_PASSWORD}")},
+    "the second server, where nobody listens at the first": lambda s: {
+        "connect": f"localhost:1,{s.plain.encrypted}", "tls": s.trusted(), "auth": login()},
+    "the second server, where the first one's certificate has expired": lambda s: {
+        "connect": f"{s.expired.encrypted},{s.plain.encrypted}", "tls": s.trusted(), "auth": login()},
+}
+
+
+@pytest.mark.parametrize("case", _GOOD)
+def test_there_is_a_way_in_by(servers: Servers, case: str) -> None:
+    entered(_GOOD[case](servers))
+
+
+def test_a_silent_server_keeps_nobody_from_the_next_one_with_encryption_or_without(servers: Servers) -> None:
+    for way in ({"connect": f"{servers.silent},{servers.plain.connect}"},
+                {"connect": f"{servers.silent},{servers.plain.encrypted}", "tls": servers.trusted()}):
+        for _ in range(4):  # kazoo asks them in an order of its own
+            entered(way)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a refusal says: its kind, a pattern of its text, its key, and the file it names."""
+
+    kind: type[EtlError]
+    text: str
+    key: str | None
+    file: Callable[[Servers], object] | None = None
+
+
+_REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
+    "a wrong password": (
+        lambda s: {"connect": s.plain.connect, "auth": login(variable="WRONG")},
+        Told(PermissionRefused, "refuses our login, sasl user etl", "zookeeper.auth")),
+    "a wrong password, encrypted": (
+        lambda s: {"connect": s.plain.encrypted, "auth": login(variable="WRONG"), "tls": s.trusted()},
+        Told(PermissionRefused, "refuses our login, sasl user etl", "zookeeper.auth")),
+    "a wrong password where a login is required": (
+        lambda s: {"connect": s.strict.connect, "auth": login(variable="WRONG")},
+        Told(PermissionRefused, "refuses our login, sasl user etl", "zookeeper.auth")),
+    "a name that nobody knows": (
+        lambda s: {"connect": s.plain.connect, "auth": login("nobody", variable="WRONG")},
+        Told(PermissionRefused, "refuses our login, sasl user nobody", "zookeeper.auth")),
+    "no login": (
+        lambda s: {"connect": s.strict.connect}, Told(PermissionRefused, "wants a login by SASL", "zookeeper.auth")),
+    "a login of another scheme": (
+        lambda s: {"connect": s.strict.connect, "auth": login(scheme="digest")},
+        Told(PermissionRefused, "wants a login by SASL", "zookeeper.auth")),
+    "a certificate for a login": (
+        lambda s: {"connect": s.strict.encrypted, "auth": {"scheme": "x509"}, "tls": s.trusted(cert_file=s.client.both)},
+        Told(PermissionRefused, "wants a login by SASL", "zookeeper.auth")),
+    "no password": (
+        lambda s: {"connect": s.plain.connect, "auth": login(variable="NOWHERE")},
+        Told(SettingsError, "NOWHERE that zookeeper.auth.password refers to cannot be read", "zookeeper.auth.password")),
+    "no certificate of our own": (
+        lambda s: {"connect": s.strict.encrypted, "auth": login(), "tls": s.trusted()},
+        Told(PermissionRefused, "does not take our certificate, or has to have one", "zookeeper.tls.cert_file")),
+    "a certificate that the server does not trust": (
+        lambda s: {"connect": s.strict.encrypted, "auth": login(), "tls": s.trusted(cert_file=s.unknown.both)},
+        Told(PermissionRefused, "does not take our certificate", "zookeeper.tls.cert_file")),
+    "one that it does not ask for, and does not trust": (
+        lambda s: {"connect": s.plain.encrypted, "tls": s.trusted(cert_file=s.unknown.both)},
+        Told(PermissionRefused, "does not take our certificate", "zookeeper.tls.cert_file")),
+    "an authority that did not sign it": (
+        lambda s: {"connect": s.plain.encrypted, "tls": {"ca_file": str(s.stranger.ca)}},
+        Told(SettingsError, "nobody whom we trust has signed the server's certificate", "zookeeper.tls.ca_file",
+             lambda s: s.stranger.ca)),
+    "the system's authorities": (
+        lambda s: {"connect": s.plain.encrypted, "tls": {"enabled": True}},
+        Told(SettingsError, "nobody whom we trust has signed", "zookeeper.tls.ca_file", lambda s: "the system's authorities")),
+    "another host's": (
+        lambda s: {"connect": s.elsewhere.encrypted, "tls": s.trusted()},
+        Told(SettingsError, "the server's certificate is of another host: zookeeper.elsewhere", None)),
+    "an expired one": (
+        lambda s: {"connect": s.expired.encrypted, "tls": s.trusted()},
+        Told(SettingsError, "has expired", "zookeeper.tls.ca_file", lambda s: s.authority.ca)),
+    "no file of authorities": (
+        lambda s: {"connect": s.plain.encrypted, "tls": {"ca_file": "/no/ca.pem"}},
+        Told(SettingsError, "the file cannot be read: No such file", "zookeeper.tls.ca_file", lambda s: "/no/ca.pem")),
+    "no file of our own": (
+        lambda s: {"connect": s.plain.encrypted, "tls": s.trusted(cert_file="/no/cert.pem")},
+        Told(SettingsError, "the file cannot be read: No such file", "zookeeper.tls.cert_file", lambda s: "/no/cert.pem")),
+    "no key": (
+        lambda s: {"connect": s.plain.encrypted, "tls": s.trusted(cert_file=s.client.cert, key_file="/no/key.pem")},
+        Told(SettingsError, "the file cannot be read: No such file", "zookeeper.tls.key_file", lambda s: "/no/key.pem")),
+    "another key": (
+        lambda s: {"connect": s.plain.encrypted, "tls": s.trusted(cert_file=s.client.cert, key_file=s.unknown.key)},
+        Told(SettingsError, "the key is not the certificate's", "zookeeper.tls.key_file", lambda s: s.unknown.key)),
+    "a key whose password nobody gives": (
+        lambda s: {"connect": s.plain.encrypted, "tls": s.trusted(cert_file=s.client.cert, key_file=s.locked)},
+        Told(SettingsError, "the password does not open the key", "zookeeper.tls.key_password", lambda s: s.locked)),
+    "a key of another password": (
+        lambda s: {"connect": s.plain.encrypted,
+                   "tls": s.trusted(cert_file=s.client.cert, key_file=s.locked, key_password="${env:WRONG}")},
+        Told(SettingsError, "the password does not open the key", "zookeeper.tls.key_password", lambda s: s.locked)),
+    "encryption that the port does not speak": (
+        lambda s: {"connect": s.plain.connect, "tls": s.trusted()},
+        Told(SettingsError, "the port does not speak TLS", "zookeeper.tls.enabled")),
+    "no encryption": (lambda s: {"connect": s.plain.encrypted}, Told(SettingsError, "the port speaks TLS", "zookeeper.tls.enabled")),
+    "no encryption of a login": (
+        lambda s: {"connect": s.plain.encrypted, "auth": login()}, Told(SettingsError, "the port speaks TLS", "zookeeper.tls.enabled")),
+    "one server's certificate expired, the other one's of elsewhere": (
+        lambda s: {"connect": f"{s.expired.encrypted},{s.elsewhere.encrypted}", "tls": s.trusted()},
+        Told(SettingsError, "has expired|is of another host", "any")),
+    "nobody": (lambda s: {"connect": "localhost:1", "tls": s.trusted()}, Told(ZooKeeperUnreachable, "ZooKeeper does not answer", None)),
+    "nobody who says a word": (lambda s: {"connect": s.silent}, Told(ZooKeeperUnreachable, "ZooKeeper does not answer", None)),
+    "nobody who says a word, encrypted": (
+        lambda s: {"connect": s.silent, "tls": s.trusted()}, Told(ZooKeeperUnreachable, "ZooKeeper does not answer", None)),
+}
+
+
+@pytest.mark.parametrize("case", _REFUSED)
+def test_there_is_none_with(
+    servers: Servers, case: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A session is refused with the key and the file, and nothing else is written on our screen or tells a secret."""
+    way, told = _REFUSED[case]
+    caplog.set_level("DEBUG")
+    begun = time.monotonic()
+    with pytest.raises(EtlError) as failed:
+        entered(way(servers))
+    error = failed.value
+    assert time.monotonic() < begun + _LONG_S
+    assert type(error) is told.kind and re.search(told.text, str(error)), str(error)
+    assert error.exit_code == (6 if told.kind is ZooKeeperUnreachable else 2)
+    assert told.key == "any" or error.where.get("key") == told.key, error.where
+    assert error.check
+    if told.file is not None:
+        assert str(error.where.get("file")) == str(told.file(servers))
+    said = f"{error} {error!r} {error.as_json()} {caplog.text}"
+    assert not [secret for secret in (*USERS.values(), WRONG, KEY_PASSWORD) if secret in said], said
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("case", ["a wrong password where a login is required", "no login", "an expired one", "no encryption"])
+def test_each_command_says_it_in_the_same_way(servers: Servers, case: str, tmp_path: Path) -> None:
+    way, told = _REFUSED[case]
+    conf = tmp_path / "conf.yaml"
+    conf.write_text(yaml.safe_dump({
+        "version": 1, "pipeline": "clicks", "group": "group", "zookeeper": {**way(servers), "connect_timeout_s": 3},
+        "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": str(tmp_path / "table")}}))
+    for words in (("run",), ("plan",), ("lag",), ("verify",), ("offsets", "show"), ("plans", "list"), ("pipelines", "list")):
+        refused(said_by(*words, str(conf), "--json"), 2, *([told.key] if told.key else []))
+    doctor = said_by("doctor", str(conf))
+    assert doctor.code == 2 and re.search(told.text, doctor.out + doctor.err), doctor.out + doctor.err
+    assert WRONG not in doctor.out + doctor.err
+
+
+def test_files_of_a_conf_are_sought_beside_it(servers: Servers, tmp_path: Path) -> None:
+    (tmp_path / "authority.pem").write_text(servers.authority.ca.read_text())
+    conf = tmp_path / "conf.yaml"
+    conf.write_text(yaml.safe_dump({
+        "version": 1, "pipeline": "clicks", "group": "group",
+        "zookeeper": {"connect": servers.plain.encrypted, "tls": {"ca_file": "authority.pem"}},
+        "source": {"topics": {"allow": ["clicks"]}, "bootstrap": "localhost:1"}, "table": {"path": str(tmp_path / "table")}}))
+    said = said_by("plans", "list", str(conf), "--json")
+    assert (said.code, said.document) == (0, []), said.err
+
+
+@pytest.mark.parametrize("case", ["a login that is required", "a login and a certificate that are required"])
+def test_doctors_probes_enter_and_log_in_as_a_run_does(servers: Servers, case: str, tmp_path: Path) -> None:
+    conf = tmp_path / "conf.yaml"
+    conf.write_text(yaml.safe_dump({
+        "version": 1, "pipeline": "clicks", "group": "probed", "zookeeper": {**_GOOD[case](servers), "acl": "creator"},
+        "source": {"topics": {"allow": ["clicks"]}, "bootstrap": "localhost:1"}, "table": {"path": str(tmp_path / "table")}}))
+    lines = {line["name"]: line for line in said_by("doctor", str(conf), "--json").document["lines"]}
+    for name in ("ZooKeeper", "request limit", "znode permissions"):
+        assert lines[name]["verdict"] == "ok", lines[name]
+    assert "ZooKeeper 3.9" in lines["ZooKeeper"]["found"]

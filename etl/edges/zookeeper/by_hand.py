@@ -76,8 +76,9 @@ def why_shut(host: str, port: int, access: Access, timeout_s: float) -> EtlError
 
 
 def of_encryption(error: OSError | NoHandshake, host: str, port: int, access: Access, timeout_s: float) -> EtlError | None:
-    """What it is where a server hangs up on whoever does not encrypt; None: it does so for another reason."""
-    if access.tls is None and isinstance(error, HungUp | ConnectionResetError | BrokenPipeError):
+    """What it is where a server hangs up on whoever does not encrypt, or waits for more of what it takes for a handshake; None: it does so
+    for another reason."""
+    if access.tls is None and isinstance(error, HungUp | ConnectionResetError | BrokenPipeError | TimeoutError):
         if _speaks_tls(host, port, min(timeout_s, LOOKED_AT_S)):
             check = "zookeeper.tls.enabled: true where the system's authorities are trusted, else zookeeper.tls.ca_file; or the port"
             return SettingsError("the port speaks TLS", key="zookeeper.tls.enabled", server=f"{host}:{port}", check=check)

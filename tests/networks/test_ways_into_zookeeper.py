@@ -230,3 +230,14 @@ def test_doctors_probes_enter_and_log_in_as_a_run_does(servers: Servers, case: s
     for name in ("ZooKeeper", "request limit", "znode permissions"):
         assert lines[name]["verdict"] == "ok", lines[name]
     assert "ZooKeeper 3.9" in lines["ZooKeeper"]["found"]
+
+
+def test_a_first_conf_enters_by_the_keys_that_are_said_and_says_which_where_none_are(servers: Servers, tmp_path: Path) -> None:
+    words = ["init", "--bootstrap", "127.0.0.1:1", "--topic", "clicks", "--table", str(tmp_path / "table"), "--json",
+             "--out", str(tmp_path / "c.yaml")]
+    strict, encrypted = ("--zookeeper", servers.strict.connect), ("--zookeeper", servers.plain.encrypted)
+    refused(said_by(*words, *strict), 2, "wants a login by SASL", "Of etl init: --set zookeeper.auth.scheme=sasl")
+    refused(said_by(*words, *encrypted), 2, "the port speaks TLS", "Of etl init: --set zookeeper.tls.enabled=true")
+    keys = [word for name, value in login().items() for word in ("--set", f"zookeeper.auth.{name}={value}")]
+    refused(said_by(*words, *strict, *keys), 6, "no connection")
+    refused(said_by(*words, *encrypted, "--set", f"zookeeper.tls.ca_file={servers.authority.ca}"), 6, "no connection")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from etl.streams import Consumer
 from tests.system.driving import Pipeline
 
 
@@ -18,3 +19,16 @@ def peeks(pipeline: Pipeline) -> None:
     """Three records, for a person."""
     said = pipeline.door("peek", after=[pipeline.topic, "0", "-n", "3"])
     assert said.code == 0 and len(said.document["records"]) == 3, said.err + said.out
+
+
+def consume(consumer: Consumer, topic: str, records: int, *, partitions: int = 4) -> None:
+    """Subscribed, it reads that many, and commits all of them."""
+    consumer.subscribe([topic])
+    found = 0
+    for _ in range(200):
+        found += sum(map(len, consumer.poll(1).values()))
+        if found == records:
+            break
+    assert found == records
+    consumer.commit()
+    assert sum(consumer.committed([(topic, partition) for partition in range(partitions)]).values()) == records

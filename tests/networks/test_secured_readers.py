@@ -9,6 +9,7 @@ import pytest
 
 from etl import OffsetRanges
 from etl.streams import Consumer
+from tests.networks.loading import consume
 from tests.networks.secured import PASSWORD, MakePipeline, Secured
 from tests.said import refused, said_by
 
@@ -44,15 +45,7 @@ def test_a_consumer_in_a_group_reads_and_commits(secured: Secured, piped: MakePi
     pipeline = piped(way)
     pipeline.produce(40)
     with Consumer(f"localhost:{secured.ports['SASL_SSL']}", group=pipeline.group, start="earliest", security=way["security"]) as consumer:
-        consumer.subscribe([pipeline.topic])
-        found = 0
-        for _ in range(200):
-            found += sum(map(len, consumer.poll(1).values()))
-            if found == 40:
-                break
-        assert found == 40
-        consumer.commit()
-        assert sum(consumer.committed([(pipeline.topic, partition) for partition in range(4)]).values()) == 40
+        consume(consumer, pipeline.topic, 40)
 
 
 def test_tail_shows_what_its_group_is_given(secured: Secured, piped: MakePipeline) -> None:

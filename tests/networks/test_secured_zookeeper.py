@@ -9,7 +9,7 @@ import pytest
 
 from etl import OffsetRanges
 from etl.streams import Consumer, Group
-from tests.networks.loading import loads, peeks
+from tests.networks.loading import consume, loads, peeks
 from tests.networks.secured import CHROOT, MakePipeline, Secured
 from tests.networks.secured_zookeeper import USERS
 from tests.networks.znodes import EVERYBODY, guarded_for, rights
@@ -63,15 +63,7 @@ def test_a_consumer_of_a_zookeeper_group_reads_and_commits(secured: Secured, pip
         access: dict[str, Any] = {key: way[key] for key in ("tls", "auth") if key in way}
         group = Group(f"{pipeline.group}-{scheme}-{encrypted}", membership="zookeeper")
         with Consumer(zookeeper=way["connect"], group=group, start="earliest", zookeeper_access=access) as consumer:
-            consumer.subscribe([pipeline.topic])
-            found = 0
-            for _ in range(200):
-                found += sum(map(len, consumer.poll(1).values()))
-                if found == 40:
-                    break
-            assert found == 40
-            consumer.commit()
-            assert sum(consumer.committed([(pipeline.topic, partition) for partition in range(4)]).values()) == 40
+            consume(consumer, pipeline.topic, 40)
 
 
 def test_the_data_source_alone_enters_zookeeper_by_references(

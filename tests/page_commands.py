@@ -61,6 +61,10 @@ ELSEWHERE: dict[str, Runs] = {
     "etl table resolve CONF": Runs(
         "tests/system/test_named_tables.py",
         "test_a_table_that_is_dropped_and_made_again_elsewhere_stops_runs_until_somebody_accepts_it", "table resolve"),
+    "etl table resolve CONF --make": Runs(
+        "tests/system/test_named_tables.py",
+        "test_a_table_that_is_gone_for_good_is_made_by_its_catalog_as_the_message_says_and_gone_on_with_once_it_is_accepted",
+        "table resolve --make"),
     "etl plans accept-log CONF TOPIC:PARTITION --reason ...": _CUT, "etl plans accept-log CONF LOG... --reason ...": _CUT,
     "etl plans accept-log CONF TOPIC --reason ...": Runs(
         _JAFKA, "test_a_topic_is_made_again_on_one_broker_while_the_other_is_away_and_each_log_is_decided_for_itself", "plans accept-log"),

@@ -6,8 +6,10 @@ Pure functions of values. A run commits by the table's path: what only its catal
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 
-from etl.errors import NeedsDecision, NotOurTable
+from etl.decisions.table_columns import quoted
+from etl.errors import NeedsDecision, NotOurTable, SettingsError
 from etl.model.named_table import CatalogEntry
 from etl.settings.places import place_of
 
@@ -15,6 +17,13 @@ KEY = "table.name"
 _DELTA = "delta"
 _MANAGED_BY_CATALOG = ("delta.feature.catalogManaged", "delta.feature.catalogOwned-preview")
 """The table feature, in force and as it was called before (Delta protocol, "Catalog-managed tables")."""
+_IN_THE_WAY = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
+_PLACE = re.compile(r"associated location \('([^']*)'\)")
+_HAD_BACK = (
+    "have it back, by which nothing is lost: its folder from a copy, or what the catalog keeps of dropped tables (UNDROP), then "
+    "`etl table resolve CONF`; only where it is gone for good `etl table resolve CONF --make` has the catalog make an empty one (after "
+    "DROP TABLE, where the catalog still has the name), and says what the next run makes of it")
+"""No run makes a table again that was there: rows were in it."""
 _LENT = re.compile(r"(?:option\.)?fs\.[\w.-]+")
 """What a catalog gives a session to reach a table's files by: settings of Hadoop's file systems, as Unity Catalog does."""
 
@@ -63,13 +72,66 @@ def refuse_another_place(name: str, kept: str, now: str | None) -> None:
     check = (
         "whether it was moved, renamed, or dropped and made again; where that was meant: table.name, and `etl table resolve CONF`, by "
         "which the next run goes on where the table is the same, and stops where it is another one")
+    check += f"; else {_HAD_BACK}" if now is None else ""
     raise NeedsDecision(f"{what}, and the pipeline loads into {kept}", key=KEY, path=kept, check=check)
 
 
 def gone(name: str, path: str) -> NeedsDecision:
     """The failure for a named table whose files are gone. By a path a run would make a new one, of which the catalog knew nothing."""
-    check = "who dropped or moved it, and that what it lies on is mounted; where it is another table by now: `etl table resolve CONF`"
+    check = (
+        "who dropped or moved it, and that what it lies on is mounted; where the catalog has it elsewhere by now: "
+        f"`etl table resolve CONF`; else {_HAD_BACK}")
     return NeedsDecision(f"no Delta table is at the place that the catalog had for {name}", key=KEY, path=path, check=check)
+
+
+def not_there(name: str) -> NotOurTable:
+    """The failure for a name that its catalog does not know, where nobody may make a table of it."""
+    check = (
+        "the name, and the catalogs under spark; a table that no run has met yet the first `etl run CONF` makes, one that was dropped "
+        f"none: {_HAD_BACK}")
+    return NotOurTable(f"the catalog has no table {name}", key=KEY, check=check)
+
+
+def not_made(name: str, condition: str | None, called: str, text: str, creating: str) -> SettingsError:
+    """The failure for a table that its catalog did not make, by Spark's `condition` and `text`; `called`: the error's name for people.
+
+    `creating`: the statement that makes it.
+    """
+    what = f"there is no table {name}, and the catalog does not make it: {called}"
+    check = f"rights in the catalog, or by whoever has them: {creating}"
+    if condition == "SCHEMA_NOT_FOUND":
+        what = f"there is no table {name}, and the catalog has no schema to make it in"
+        check = f"the name, and spark.sql.catalogImplementation: hive for a Hive metastore; `CREATE SCHEMA {name.rpartition('.')[0]}`"
+    elif condition == "INVALID_SCHEMA_OR_RELATION_NAME":
+        what = f"there is no table {name}, and the catalog takes no such name"
+        check = "table.name: a Hive metastore takes letters, digits and _ in a name, no hyphen"
+    elif condition == _IN_THE_WAY:
+        found = _PLACE.search(text)
+        place = as_written(found[1]) if found else "..."
+        what = f"there is no table {name}, and something lies at the place that the catalog gives it"
+        what += f", {place}" if found else ""
+        check = (
+            "what that is: an empty Delta table is left by a run that was killed while the catalog made it, any other by a DROP TABLE "
+            f"that leaves the files. Where it is the one that is meant: CREATE TABLE {name} USING delta LOCATION '{place}'; else another "
+            "name, or that folder moved elsewhere")
+    return SettingsError(what, key=KEY, check=check)
+
+
+def statement(name: str, columns: Iterable[tuple[str, str]], partition_by: Sequence[str]) -> str:
+    """The statement that makes a Delta table of these columns, (name, Spark's type)."""
+    shown = ", ".join(f"{quoted(column)} {kind}" for column, kind in columns)
+    made = f"CREATE TABLE {name} ({shown}) USING delta"
+    return f"{made} PARTITIONED BY ({', '.join(map(quoted, partition_by))})" if partition_by else made
+
+
+def by_its_name(check: str, name: str | None) -> str:
+    """What to check of a table, where a catalog has it as `name`: not its path, which the conf does not say. None: it is not named."""
+    if name is None:
+        return check
+    meant = (
+        f"table.name ({name}; nothing is lost where the catalog led to the right one before: set it back there, by ALTER TABLE ... SET "
+        "LOCATION or RENAME TO, and `etl table resolve CONF`)")
+    return check.replace("table.path", meant, 1)
 
 
 def _refused(name: str, what: str, check: str) -> NotOurTable:

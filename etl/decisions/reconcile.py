@@ -42,6 +42,7 @@ from etl.decisions.acceptance import is_accepted, is_recorded, is_waiting_for_a_
 from etl.decisions.foreign_commits import refuse_what_others_did
 from etl.decisions.handing_over import moves_behind_append, owned_logs, standing_of_member
 from etl.decisions.moved_offsets import Ends, ends_of, two_stories, up_to_date, up_to_date_once_rebuilt
+from etl.decisions.named_tables import by_its_name
 from etl.decisions.offsets_storage import refuse_another_storage, seen_in
 from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL, names_in_command, refuse_topics_of_others
 from etl.decisions.refusals import refuse_another_dialect
@@ -60,8 +61,7 @@ from etl.settings.sections import Settings
 def where_we_stand(snapshot: Snapshot, settings: Settings) -> PipelineState:
     """`reconcile` with what a run has observed and what its conf says. Raises as it does, naming the table's place."""
     with naming_table(settings):
-        state = reconciled(snapshot, settings)
-        refuse_topics_of_others(state, snapshot)
+        refuse_topics_of_others(state := reconciled(snapshot, settings), snapshot)
         return state
 
 
@@ -75,11 +75,12 @@ def reconciled(snapshot: Snapshot, settings: Settings) -> PipelineState:
 
 @contextmanager
 def naming_table(settings: Settings) -> Iterator[None]:
-    """Both sides are right where the conf points at another table than before, so a disagreement is told with the path."""
+    """Both sides are right where the conf points at another table than before, so a disagreement is told with its place and name."""
     try:
         yield
     except LedgersDisagree as error:
         error.where.setdefault("path", settings.table.path)
+        error.check = by_its_name(error.check, settings.table.name)
         raise
 
 
@@ -112,8 +113,7 @@ def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
 
     What others did to the table is not looked at either. Raises LedgersDisagree.
     """
-    in_table = (table.transaction_version or 0) if table else 0
-    plan = ledger.newest
+    plan, in_table = ledger.newest, (table.transaction_version or 0) if table else 0
     refuse_another_era(ledger, table)
     number = plan.number if plan else 0
     if table and (in_table > number or (plan and in_table == number and _is_another_plan(plan, table))):
@@ -123,7 +123,7 @@ def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
     if is_accepted(ledger, plan, table, place):
         return _go_on(ledger, plan, table, in_table)
     if table and is_waiting_for_a_table(ledger, table) and table.is_of_others_alone:
-        return Supersede(plan, "another pipeline has made the table since, and the plan was made when there was none")
+        return Supersede(plan, "the table was made since, without a row of ours, and the plan when there was none")
     _refuse_another_table(ledger, plan, table, in_table)
     if in_table == number:
         return UpToDate(plan, plan.positions)

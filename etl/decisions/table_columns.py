@@ -20,6 +20,8 @@ Columns = Mapping[str, str]
 _NULLABILITY = ("nullable", "containsNull", "valueContainsNull")
 _FORBIDDEN = " ,;{}()\n\t="
 """In a name of a column, and of a struct's field, as long as the table has no column mapping (Delta: `SchemaUtils.checkFieldNames`)."""
+_IN_SQL = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+"""Delta's names of types, where Spark's statements have others."""
 _NO_TYPE_OF_DELTA = re.compile(r"interval\b.*|time(\(\d+\))?")
 
 
@@ -41,7 +43,11 @@ def refuse_other_columns(path: str, wanted: Columns, found: Columns) -> None:
 
     A column that they lack is fine when it may be null.
     """
-    where = {"path": path, "check": "that table.path is the right table, and that partitioning, transform and dialect did not change"}
+    check = "that table.path is the right table, and that partitioning, transform and dialect did not change"
+    lacking = ", ".join(f"{quoted(name)} {_in_sql(json.loads(kind)['type'])}" for name, kind in wanted.items() if name not in found)
+    if lacking:
+        check += f"; a table that is meant to have them gets them by ALTER TABLE ... ADD COLUMNS ({lacking})"
+    where = {"path": path, "check": check}
     for name, kind in wanted.items():
         if name not in found:
             raise NotOurTable(f"the table has no column {name} (expected: {_said(kind)})", **where)
@@ -133,6 +139,22 @@ def _impossible_types(kind: Any) -> Iterator[str]:
             yield f"{kind['type']} of nothing but null"
         elif part in kind:
             yield from _impossible_types(kind[part])
+
+
+def quoted(name: str) -> str:
+    """A column's name as SQL has it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _in_sql(kind: Any) -> str:
+    """A column's type as a statement has it."""
+    if isinstance(kind, str):
+        return _IN_SQL.get(kind, kind).upper()
+    if kind["type"] == "array":
+        return f"ARRAY<{_in_sql(kind['elementType'])}>"
+    if kind["type"] == "map":
+        return f"MAP<{_in_sql(kind['keyType'])}, {_in_sql(kind['valueType'])}>"
+    return "STRUCT<" + ", ".join(f"{quoted(one['name'])}: {_in_sql(one['type'])}" for one in kind["fields"]) + ">"
 
 
 def _said(column: str) -> str:

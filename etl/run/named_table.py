@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from etl.decisions.named_tables import KEY, gone, managed_by_catalog, place_in, refuse_another_place, refuse_temporary
+from etl.decisions.named_tables import gone, managed_by_catalog, not_there, place_in, refuse_another_place, refuse_temporary
 from etl.edges.delta.path import open_table
 from etl.edges.spark.failures import translating_spark_errors
 from etl.edges.zookeeper.ledger import PlanLedger
@@ -78,8 +78,7 @@ def entry_of(session: SparkSession, settings: Settings, *, is_made: bool = False
         make_table(_no_rows(session, settings), called, settings.table.partition_by)
         entry = look_up(session, called)
     if entry is None:
-        check = "the name, and the catalogs under spark; a table that is not there yet the first `etl run CONF` makes"
-        raise NotOurTable(f"the catalog has no table {called}", key=KEY, check=check)
+        raise not_there(called)
     return entry
 
 

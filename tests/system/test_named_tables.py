@@ -55,8 +55,43 @@ def test_a_plan_whose_table_is_dropped_before_it_is_executed_makes_none_by_its_p
     broken_off_before("append", named)
     spark.sql(f"DROP TABLE {name_of(named)}")
     refused(named.door("run"), 5, "no Delta table is at the place", "etl table resolve CONF")
-    refused(named.door("table", "resolve"), 2, "the catalog has no table")
+    refused(named.door("table", "resolve"), 2, "the catalog has no table", "etl table resolve CONF --make")
     assert not named.table.exists()
+
+
+@pytest.mark.long
+def test_a_table_that_is_gone_for_good_is_made_by_its_catalog_as_the_message_says_and_gone_on_with_once_it_is_accepted(
+    named: Pipeline, spark: SparkSession,
+) -> None:
+    named.ran()
+    named.produce(40, partitions=1)
+    broken_off_before("append", named)
+    spark.sql(f"DROP TABLE {name_of(named)}")
+    assert "the next run stops" in named.door("table", "resolve", after=["--make"]).document["says"]
+    refused(named.door("run"), 5, "plan 2", "etl table resolve CONF", "etl plans acknowledge CONF 0")
+    accepted = named.door("plans", "acknowledge", after=["0", "--reason", "it is gone"])
+    assert accepted.code == 0, accepted.err
+    named.ran()
+    assert spark.table(name_of(named)).count() == 40, "the first 40 went with the table"
+    assert "stops" not in named.door("table", "resolve", after=["--make"]).document["says"]
+    assert spark.table(name_of(named)).count() == 40
+
+
+@pytest.mark.long
+def test_a_table_that_lies_where_the_catalog_would_make_it_or_has_no_columns_is_told_with_the_statement_that_mends_it(
+    named: Pipeline, spark: SparkSession,
+) -> None:
+    spark.sql(f"CREATE TABLE delta.`{named.table}` USING delta")
+    said = named.door("run")
+    refused(said, 2, str(named.table), mending := f"CREATE TABLE {name_of(named)} USING delta LOCATION '{named.table}'")
+    spark.sql(mending)
+    refused(named.door("run"), 2, "the Delta table has no columns", "ADD COLUMNS")
+    spark.sql(f"ALTER TABLE {name_of(named)} ADD COLUMNS (topic STRING)")
+    said = named.door("run")
+    refused(said, 2, "the table has no column key")
+    spark.sql(f"ALTER TABLE {name_of(named)} {said.document['check'].partition('ALTER TABLE ... ')[2]}")
+    named.ran()
+    assert named.is_whole()
 
 
 @pytest.mark.long

@@ -23,6 +23,8 @@ _NO_STORE = re.compile("Unknown scheme|Could not parse .* as a URL|Unable to rec
 _NO_CHECKPOINT = "didn't find any checkpoints"
 _LOG_LOST = re.compile(f"Expected contiguous commit files|No table metadata or protocol found|{_NO_CHECKPOINT}")
 """What delta-rs says where clean-up by hand left holes."""
+_NO_COLUMNS = "Cannot scan Delta table with empty schema"
+"""What delta-rs says of a table that was made without columns (`CREATE TABLE ... USING delta` alone)."""
 _NO_FILE_SYSTEM = re.compile(r'No FileSystem for scheme "?[\w+.-]+"?|ClassNotFoundException: Class [\w.]*FileSystem not found')
 """What Hadoop says of a URL by which it finds no store."""
 _UNSUPPORTED = re.compile(r"(?i)unsupported|not supported|max catalog version is required")
@@ -61,6 +63,16 @@ def translate(failure: Exception, path: str) -> Exception:
     if named is None and is_url(path) and (isinstance(failure, (DeltaError, OSError)) or is_of_store(text)):
         return of_store(failure, path, "written")
     return named or (unreachable(failure, path, "written") if is_obstacle(text) else failure)
+
+
+def without_columns(error: BaseException, path: str) -> NotOurTable | None:
+    """The failure for a table that was made without columns, by what delta-rs says; None for anything else."""
+    if _NO_COLUMNS not in str(error):
+        return None
+    check = (
+        "who made it; ALTER TABLE ... ADD COLUMNS with one of the rows' columns, and the next run names the others with their types. "
+        "A partitioned one is made anew: drop it, where its history (DESCRIBE HISTORY) never held a row")
+    return NotOurTable("the Delta table has no columns", path=path, check=check)
 
 
 def _removed(error: BaseException, path: str) -> TableUnreachable | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyarrow import fs
 
-from etl.edges.delta.failures import first_line, log_lost, no_store, not_supported, unreachable
+from etl.edges.delta.failures import first_line, log_lost, no_store, not_supported, unreachable, without_columns
 from etl.edges.delta.log import open_log
 from etl.edges.delta.store_failures import behind
 from etl.edges.delta.stores import options_of
@@ -78,7 +78,7 @@ def open_table(path: str) -> DeltaTable | None:
         check = "the table's features (DESCRIBE DETAIL); delta-rs must be able to read them"
         raise NotOurTable(f"the table cannot be read: {first_line(error)}", path=path, check=check) from error
     except (DeltaError, OSError) as error:
-        refusal = no_store(error, path) or not_supported(error, path) or log_lost(error, path)
+        refusal = no_store(error, path) or not_supported(error, path) or without_columns(error, path) or log_lost(error, path)
         raise refusal or unreachable(error, path, "read") from behind(error, path)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from etl.decisions.named_tables import not_made, statement
 from etl.errors import EtlError, SettingsError, TableUnreachable
 from etl.model.named_table import CatalogEntry
 
@@ -55,12 +56,8 @@ def make_table(rows: DataFrame, name: str, partition_by: tuple[str, ...]) -> Non
         condition = condition_of(error)
         if condition == "TABLE_OR_VIEW_ALREADY_EXISTS":
             return
-        what = f"there is no table {name}, and the catalog does not make it: {_named(error)}"
-        check = "rights in the catalog, or `CREATE TABLE` by whoever has them"
-        if condition == "SCHEMA_NOT_FOUND":
-            what = f"there is no table {name}, and the catalog has no schema to make it in"
-            check = f"the name, and spark.sql.catalogImplementation: hive for a Hive metastore; `CREATE SCHEMA {name.rpartition('.')[0]}`"
-        raise SettingsError(what, key=_KEY, check=check) from error
+        creating = statement(name, ((field.name, field.dataType.simpleString()) for field in rows.schema.fields), partition_by)
+        raise not_made(name, condition, _named(error), str(error), creating) from error
 
 
 def condition_of(error: BaseException) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.decisions.named_tables import as_written, place_in, refuse_another_place
+from etl.decisions.named_tables import as_written, by_its_name, gone, not_made, not_there, place_in, refuse_another_place, statement
 from etl.errors import NeedsDecision, NotOurTable
 from etl.model.named_table import CatalogEntry
 
@@ -46,3 +46,39 @@ def test_a_name_that_leads_elsewhere_by_now_or_nowhere_is_for_a_person_to_decide
         with pytest.raises(NeedsDecision, match="etl table resolve CONF") as refused:
             refuse_another_place(NAME, "/wh/clicks", now)
         assert said in refused.value.what and "/wh/clicks" in refused.value.what
+
+
+def test_a_table_that_is_gone_is_had_back_first_and_made_anew_by_the_command_that_both_messages_name() -> None:
+    for refusal, code in ((gone(NAME, "/wh/clicks"), 5), (not_there(NAME), 2)):
+        assert refusal.exit_code == code
+        assert refusal.check.index("nothing is lost") < refusal.check.index("etl table resolve CONF --make")
+
+
+COLUMNS = (("key", "binary"), ("a`b", "int"), ("event_date", "date"))
+
+
+@pytest.mark.parametrize(("condition", "text", "said"), [
+    ("SCHEMA_NOT_FOUND", "", ("no schema to make it in", "CREATE SCHEMA lake")),
+    ("INVALID_SCHEMA_OR_RELATION_NAME", "", ("takes no such name", "letters, digits and _")),
+    ("DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION",
+     "Cannot create table ('`lake`.`clicks`'). The associated location ('file:/wh/lake.db/clicks') is not empty and also not a Delta",
+     ("/wh/lake.db/clicks", "CREATE TABLE lake.clicks USING delta LOCATION '/wh/lake.db/clicks'")),
+    ("DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION", "said otherwise", ("at the place that the catalog gives it", "LOCATION")),
+    ("INSUFFICIENT_PERMISSIONS", "", (
+        "INSUFFICIENT_PERMISSIONS", "CREATE TABLE lake.clicks (`key` binary, `a``b` int, `event_date` date) USING delta")),
+])
+def test_a_table_that_its_catalog_does_not_make_is_told_with_what_makes_it(condition: str, text: str, said: tuple[str, ...]) -> None:
+    refusal = not_made(NAME, condition, condition, text, statement(NAME, COLUMNS, ()))
+    assert refusal.exit_code == 2 and refusal.where["key"] == "table.name"
+    assert all(words in f"{refusal.what}; {refusal.check}" for words in said), refusal
+
+
+def test_the_statement_that_makes_a_table_names_its_partitions() -> None:
+    assert statement(NAME, COLUMNS, ("event_date",)).endswith("USING delta PARTITIONED BY (`event_date`)")
+
+
+def test_what_to_check_of_a_named_table_speaks_of_its_name_and_names_the_way_that_loses_nothing_before_any_other() -> None:
+    check = by_its_name("that table.path is the table; accept it: etl plans acknowledge CONF 1", NAME)
+    assert "table.path" not in check and "table.name" in check
+    assert check.index("etl table resolve CONF") < check.index("etl plans acknowledge")
+    assert by_its_name("the group", NAME) == "the group" and by_its_name("table.path", None) == "table.path"

@@ -54,6 +54,15 @@ def test_a_column_that_may_be_null_is_refused_where_the_table_says_never() -> No
         refuse_other_columns("/t", columns(source="string"), columns(nullable=False, source="string"))
 
 
+def test_all_columns_that_a_table_lacks_are_named_with_the_statement_that_adds_them() -> None:
+    nested: dict[str, Any] = {"many": array(True), "by": mapping(True), "of": struct_of(field("a", "timestamp_ntz"))}
+    wanted = columns(True, **{"key": "binary", "n": "long", **nested, "d": "decimal(9,2)"})
+    with pytest.raises(NotOurTable, match="no column key") as refused:
+        refuse_other_columns("/t", wanted, columns(n="long"))
+    assert ("ADD COLUMNS (`key` BINARY, `many` ARRAY<INT>, `by` MAP<STRING, ARRAY<INT>>, `of` STRUCT<`a`: TIMESTAMP_NTZ>, `d` DECIMAL(9,2))"
+            in refused.value.check)
+
+
 def test_bytes_are_no_partition_and_what_to_do_instead_is_told() -> None:
     with pytest.raises(SettingsError, match="bytes come back as others") as caught:
         refuse_partitions(columns(key="binary", value="binary"), ["key"])

@@ -73,6 +73,20 @@ def test_a_table_whose_log_is_damaged_is_out_of_reach(tmp_path: Path) -> None:
         open_table(str(tmp_path / "t"))
 
 
+def test_a_table_that_was_made_without_columns_is_a_mistake_that_no_retry_mends(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    DeltaTable.create(str(table), arrow_schema())
+    commit = table / "_delta_log" / f"{0:020}.json"
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    for action in actions:
+        if "metaData" in action:
+            action["metaData"]["schemaString"] = json.dumps({"type": "struct", "fields": []})
+    commit.write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(NotOurTable, match="has no columns") as refused:
+        open_table(str(table))
+    assert not refused.value.retriable and "ADD COLUMNS" in refused.value.check
+
+
 @pytest.mark.parametrize("name", ["two words", "100%", "hash#1", "käse", "what?", "a+b", "a=b"])
 def test_a_table_may_have_any_name(tmp_path: Path, name: str) -> None:
     path = str(tmp_path / name)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from etl.doctor.check import Findings, Line, advice, ok
 from etl.edges.zookeeper.acls import kept_by, writers_of
+from etl.edges.zookeeper.login import id_of
 from etl.model.zookeeper_access import EVERYBODY, Acl
 
 _SHOWN = 3
@@ -17,11 +18,11 @@ def acls(name: str, findings: Findings) -> Iterator[Line]:
     settings, zookeeper = findings.settings, findings.zookeeper
     paths = kept_by(zookeeper, settings.group, settings.pipeline)
     if paths:
-        yield told(name, settings.zookeeper.acl, writers_of(zookeeper, paths))
+        yield told(name, settings.zookeeper.acl, writers_of(zookeeper, paths), id_of(settings.zookeeper.access))
 
 
-def told(name: str, asked: Acl, writers: Mapping[str, frozenset[str]]) -> Line:
-    """What is said of these znodes and those who may change them. No I/O."""
+def told(name: str, asked: Acl, writers: Mapping[str, frozenset[str]], ours: str | None) -> Line:
+    """What is said of these znodes and those who may change them; `ours`: as whom ACLs know us, where that is known. No I/O."""
     opened = [path for path, who in writers.items() if EVERYBODY in who]
     guarded = [path for path, who in writers.items() if EVERYBODY not in who]
     owners = sorted({frozenset(writers[path]) for path in guarded}, key=sorted)
@@ -35,6 +36,10 @@ def told(name: str, asked: Acl, writers: Mapping[str, frozenset[str]]) -> Line:
     if asked is Acl.CREATOR and len(owners) > 1:
         to_do = f"{_COMMAND} by a login that may change all of them, with zookeeper.acl: open; then the same as zookeeper.auth is to be"
         return advice(name, f"not all {len(writers):,} znodes can be changed by the same login: some by {whom}", to_do)
+    if asked is Acl.CREATOR and owners and ours is not None and ours not in owners[0]:
+        us = f"{_shown(ours)} with another password" if _shown(ours) in whom.split(", ") else f"not by us, {_shown(ours)}"
+        to_do = f"zookeeper.auth; or zookeeper.acl: open and {_COMMAND} by whom they name, then acl: creator and the same by us"
+        return advice(name, f"{len(writers):,} znodes can be changed by {whom} alone, {us}", to_do)
     return ok(name, f"{len(writers):,} znodes, changed by {whom or EVERYBODY}, read by everybody")
 
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from etl.commands.set_acl import set_acl
 from etl.edges.zookeeper.acls import kept_by, set_as_asked, writers_of
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.errors import PermissionRefused
+from etl.errors import Owned, PermissionRefused
 from etl.model.security import SecretRef
 from etl.model.zookeeper_access import EVERYBODY, Access, Acl, Auth, Scheme
-from tests.builders import plain_plan
+from tests.builders import plain_plan, plain_settings
 
 OPEN = {frozenset({EVERYBODY})}
 
@@ -55,3 +56,13 @@ def test_acls_are_set_by_whom_they_name_alone(connect: str, zookeeper: ZooKeeper
     with ZooKeeper(connect, access=Access(auth=etl.auth)) as ours:
         assert set_as_asked(ours, kept) == len(kept)
     assert set(writers_of(zookeeper, kept).values()) == OPEN
+
+
+def test_no_acl_is_set_while_a_backfill_is_at_work(connect: str, zookeeper: ZooKeeper) -> None:
+    for pipeline in ("p", "p@of-may"):
+        PlanLedger(zookeeper, "g", pipeline).store_plan(plain_plan(1))
+    zookeeper.create("/consumers/g/etl/p@of-may/driver", b"")
+    settings = plain_settings(group="g", pipeline="p", zookeeper={"connect": connect}, source={"bootstrap": ["127.0.0.1:1"]})
+    with pytest.raises(Owned, match="a backfill of the pipeline is at work"):
+        set_acl(settings)
+    assert zookeeper.read("/consumers/g/etl/p/driver") is None

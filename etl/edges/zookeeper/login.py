@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from kazoo.security import make_digest_acl_credential
+
 from etl.errors import SettingsError
 from etl.model.security import SecretRef
-from etl.model.zookeeper_access import Access
+from etl.model.zookeeper_access import Access, Scheme
 from etl.settings.secrets import resolve_secret
 
 
@@ -24,3 +26,12 @@ def said_of(access: Access, name: str) -> str:
     if not found:
         raise SettingsError(f"{said} is empty, which no login can say", key=key, check="what it refers to")
     return found
+
+
+def id_of(access: Access) -> str | None:
+    """As whom ACLs know us, `scheme:id`; None where only the server knows (a certificate's subject), and for nobody."""
+    if access.auth is None or access.auth.scheme is Scheme.X509:
+        return None
+    if access.auth.scheme is Scheme.SASL:
+        return f"sasl:{said_of(access, 'username')}"
+    return f"digest:{make_digest_acl_credential(said_of(access, 'username'), said_of(access, 'password'))}"

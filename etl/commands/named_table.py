@@ -21,7 +21,6 @@ from etl.run.named_table import ask
 from etl.run.wiring import open_world, place_table
 from etl.settings.places import place_of
 from etl.settings.sections import Settings
-from etl.settings.table_place import placed_by_name
 
 
 def with_table(settings: Settings, run_context: RunContext = ALONE) -> Settings:
@@ -38,8 +37,8 @@ def resolve(settings: Settings, run_context: RunContext = ALONE, *, is_made: boo
     if settings.table.name is None:
         raise SettingsError("the conf names the table by its path, so there is no name to resolve", key=KEY, check="`etl doctor CONF`")
     run_id = new_run_id()
-    found = ask(settings, run_context, Stopwatch(), name=f"{run_id}-name", is_made=is_made)
-    with open_world(placed_by_name(settings, found.path), run_context, name=run_id) as world, world.driving(run_id):
+    with open_world(settings, run_context, name=run_id) as world, world.driving(run_id):
+        found = ask(settings, run_context, Stopwatch(), name=f"{run_id}-name", is_made=is_made)
         before, ledger = read_named_table(world.ledger), world.ledger.read_ledger()
         write_named_table(world.ledger, found)
     says = told(before, found, ledger, _in_table(settings, found, ledger))

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from etl.decisions.table_columns import quoted
-from etl.errors import NeedsDecision, NotOurTable, SettingsError
-from etl.model.named_table import CatalogEntry
+from etl.errors import NeedsDecision, NotOurTable, Owned, SettingsError
+from etl.model.named_table import CatalogEntry, NamedTable
 from etl.settings.places import place_of
 
 KEY = "table.name"
@@ -74,6 +74,13 @@ def refuse_another_place(name: str, kept: str, now: str | None) -> None:
         "which the next run goes on where the table is the same, and stops where it is another one")
     check += f"; else {_HAD_BACK}" if now is None else ""
     raise NeedsDecision(f"{what}, and the pipeline loads into {kept}", key=KEY, path=kept, check=check)
+
+
+def refuse_resolved_anew(name: str, path: str, kept: NamedTable | None) -> None:
+    """Raises Owned where what is `kept` by now, which nobody but us may change any more, is another place of that name than `path`."""
+    if kept is not None and kept.name == name and place_of(kept.path) != place_of(path):
+        what = f"the table {name} was resolved anew, to {kept.path}, while this command waited; nothing was done"
+        raise Owned(what, key=KEY, path=path, check="nothing; the next run goes by that place")
 
 
 def gone(name: str, path: str) -> NeedsDecision:

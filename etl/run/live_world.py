@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etl.decisions.byte_positions.doubted_offsets import Named, none_named
+from etl.decisions.named_tables import refuse_resolved_anew
 from etl.decisions.other_pipelines import app_id_of
 from etl.decisions.short_runs import is_short
 from etl.edges.delta import losses
@@ -24,6 +25,7 @@ from etl.edges.delta.writers import Destination, Load, append
 from etl.edges.zookeeper import coverage, run_keys
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.ledger import PlanLedger
+from etl.edges.zookeeper.named_table import read_named_table
 from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.process import new_uid
 from etl.edges.zookeeper.session import ZooKeeper
@@ -85,13 +87,17 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
             self._reading.close()
         self._spark.stop()
 
-    def driving(self, run_id: str) -> contextlib.AbstractContextManager[None]:
-        """Be the only driver of the pipeline. Raises Owned."""
+    @contextlib.contextmanager
+    def driving(self, run_id: str) -> Iterator[None]:
+        """Be the only driver of the pipeline. Raises Owned, also where the table's name was resolved anew since it was placed."""
         if self.settings.source.bootstrap is None:
             self._discovery.registered()  # before anything is written: a wrong chroot must stay empty
         else:
             self.zookeeper.ensure("/")
-        return self._lock.driving(run_id, wait_s=self.settings.ownership.wait_for_driver_s)
+        with self._lock.driving(run_id, wait_s=self.settings.ownership.wait_for_driver_s):
+            if self.settings.table.name is not None and self.settings.table.is_placed:
+                refuse_resolved_anew(self.settings.table.name, self.settings.table.path, read_named_table(self.ledger))
+            yield
 
     def observe(self, named: Named = none_named) -> Snapshot:
         """See `world.World`; `named` are offsets that an operator names."""

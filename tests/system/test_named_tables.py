@@ -27,6 +27,7 @@ def name_of(pipeline: Pipeline) -> str:
     return str(pipeline.settings["table"]["name"])
 
 
+@pytest.mark.long
 def test_the_first_run_makes_a_name_that_is_not_taken_a_table_and_a_pipeline_by_its_path_finds_the_rows_of_the_one_by_its_name(
     named: Pipeline, spark: SparkSession,
 ) -> None:

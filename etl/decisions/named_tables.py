@@ -5,8 +5,11 @@ Pure functions of values. A run commits by the table's path: what only its catal
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeGuard
 
 from etl.decisions.table_columns import quoted
 from etl.errors import NeedsDecision, NotOurTable, Owned, SettingsError
@@ -24,6 +27,13 @@ _HAD_BACK = (
     "`etl table resolve CONF`; only where it is gone for good `etl table resolve CONF --make` has the catalog make an empty one (after "
     "DROP TABLE, where the catalog still has the name), and says what the next run makes of it")
 """No run makes a table again that was there: rows were in it."""
+_OF_CATALOG = re.compile(
+    r"spark\.sql\.(?:catalogImplementation|defaultCatalog|catalog\..+)$|spark\.(?:hadoop\.)?(?:hive\.metastore\.uris|"
+    r"javax\.jdo\.option\.ConnectionURL)$")
+_SECRET = re.compile(r"(?i)token|password|secret|credential|oauth|key$")
+_OF_PERSON = re.compile(r"(?i)(?:password|user)\w*=[^;&]*|(?<=//)[^/@]*@")
+"""Who enters a database, in its URL."""
+_OF_DELTA = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _LENT = re.compile(r"(?:option\.)?fs\.[\w.-]+")
 """What a catalog gives a session to reach a table's files by: settings of Hadoop's file systems, as Unity Catalog does."""
 
@@ -76,9 +86,31 @@ def refuse_another_place(name: str, kept: str, now: str | None) -> None:
     raise NeedsDecision(f"{what}, and the pipeline loads into {kept}", key=KEY, path=kept, check=check)
 
 
-def refuse_resolved_anew(name: str, path: str, kept: NamedTable | None) -> None:
+def catalog_of(spark: Mapping[str, str]) -> str:
+    """Which catalog a name means by a conf's Spark settings: a digest of those that say so, without what may be a secret."""
+    told = {key: _OF_PERSON.sub("", value) for key, value in spark.items() if _OF_CATALOG.match(key) and not _SECRET.search(key)}
+    return hashlib.sha256(json.dumps(sorted(told.items())).encode()).hexdigest()[:16]
+
+
+def goes_by(kept: NamedTable | None, name: str, catalog: str) -> TypeGuard[NamedTable]:
+    """Whether what is kept is the word on this name, of the catalog that the conf means."""
+    return kept is not None and kept.name == name and kept.catalog in (None, catalog)
+
+
+def refuse_forgetful(name: str, catalog: str, implementation: str, plugin: str) -> None:
+    """Raises SettingsError for the catalog of a session that is ours alone: nobody would find a table by a name in its memory.
+
+    `implementation` and `plugin` are the session's spark.sql.catalogImplementation and spark.sql.catalog.spark_catalog.
+    """
+    if catalog == "spark_catalog" and implementation == "in-memory" and plugin in ("", _OF_DELTA):
+        what = f"there is no table {name}: Spark's own catalog is in memory here, and knows no table of another session"
+        check = "spark.sql.catalogImplementation: hive and spark.hadoop.hive.metastore.uris under spark, or the catalog in table.name"
+        raise SettingsError(what, key=KEY, check=check)
+
+
+def refuse_resolved_anew(name: str, path: str, catalog: str, kept: NamedTable | None) -> None:
     """Raises Owned where what is `kept` by now, which nobody but us may change any more, is another place of that name than `path`."""
-    if kept is not None and kept.name == name and place_of(kept.path) != place_of(path):
+    if goes_by(kept, name, catalog) and place_of(kept.path) != place_of(path):
         what = f"the table {name} was resolved anew, to {kept.path}, while this command waited; nothing was done"
         raise Owned(what, key=KEY, path=path, check="nothing; the next run goes by that place")
 
@@ -94,8 +126,8 @@ def gone(name: str, path: str) -> NeedsDecision:
 def not_there(name: str) -> NotOurTable:
     """The failure for a name that its catalog does not know, where nobody may make a table of it."""
     check = (
-        "the name, and the catalogs under spark; a table that no run has met yet the first `etl run CONF` makes, one that was dropped "
-        f"none: {_HAD_BACK}")
+        "the name, and the catalogs under spark; the first table of a pipeline the first `etl run CONF` makes, of one that had a table no "
+        f"run does: {_HAD_BACK}")
     return NotOurTable(f"the catalog has no table {name}", key=KEY, check=check)
 
 

@@ -16,6 +16,8 @@ class NamedTable:
     table_id: str | None
     """Of the Delta table that was there."""
     at_ms: int
+    catalog: str | None = None
+    """Which catalog that was, as `catalog_of` tells it of the conf; None from before this was kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etl.decisions.byte_positions.doubted_offsets import Named, none_named
-from etl.decisions.named_tables import refuse_resolved_anew
+from etl.decisions.named_tables import catalog_of, refuse_resolved_anew
 from etl.decisions.other_pipelines import app_id_of
 from etl.decisions.short_runs import is_short
 from etl.edges.delta import losses
@@ -96,7 +96,8 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
             self.zookeeper.ensure("/")
         with self._lock.driving(run_id, wait_s=self.settings.ownership.wait_for_driver_s):
             if self.settings.table.name is not None and self.settings.table.is_placed:
-                refuse_resolved_anew(self.settings.table.name, self.settings.table.path, read_named_table(self.ledger))
+                table, catalog = self.settings.table, catalog_of(self.settings.spark)
+                refuse_resolved_anew(table.called, table.path, catalog, read_named_table(self.ledger))
             yield
 
     def observe(self, named: Named = none_named) -> Snapshot:

@@ -10,7 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from etl.decisions.named_tables import gone, managed_by_catalog, not_there, place_in, refuse_another_place, refuse_temporary
+from etl.decisions.named_tables import (
+    catalog_of, goes_by, gone, managed_by_catalog, not_there, place_in, refuse_another_place, refuse_forgetful, refuse_temporary,
+)
 from etl.edges.delta.path import open_table
 from etl.edges.spark.failures import translating_spark_errors
 from etl.edges.zookeeper.ledger import PlanLedger
@@ -41,11 +43,14 @@ class Placed(NamedTuple):
 def placed(
     settings: Settings, ledger: PlanLedger, run_context: RunContext, phases: Phases, *, name: str, is_made: bool = False,
 ) -> Placed:
-    """The settings with the place of a named table. Where nothing is kept of the name Spark is asked; raises as `ask` does."""
+    """The settings with the place of a named table. Where nothing is kept of the name, in that catalog, Spark is asked.
+
+    A pipeline that had a table by another name, or in another catalog, gets none made. Raises as `ask` does.
+    """
     kept = read_named_table(ledger)
-    if kept is not None and kept.name == settings.table.name:
+    if goes_by(kept, settings.table.called, catalog_of(settings.spark)):
         return Placed(placed_by_name(settings, kept.path))
-    found = ask(settings, run_context, phases, name=name, is_made=is_made)
+    found = ask(settings, run_context, phases, name=name, is_made=is_made and kept is None)
     return Placed(placed_by_name(settings, found.path), found)
 
 
@@ -62,18 +67,21 @@ def ask(settings: Settings, run_context: RunContext, phases: Phases, *, name: st
     spark = RunSpark(settings, run_context.spark_defaults, phases, log=log)
     try:
         with translating_spark_errors():
-            entry = entry_of(spark.session(is_short=True), settings, is_made=is_made)
+            session = spark.session(is_short=True)
+            entry = entry_of(session, settings, is_made=is_made, is_ours=spark.is_ours)
     finally:
         spark.stop(with_jvm=True)
     return of_entry(settings, entry)
 
 
-def entry_of(session: SparkSession, settings: Settings, *, is_made: bool = False) -> CatalogEntry:
-    """The catalog's word; see `ask`."""
-    from etl.edges.spark.catalog import look_up, make_table
+def entry_of(session: SparkSession, settings: Settings, *, is_made: bool = False, is_ours: bool = False) -> CatalogEntry:
+    """The catalog's word; see `ask`. `is_ours`: nobody but us can have made a table in the memory of that session."""
+    from etl.edges.spark.catalog import kind_of_catalog, look_up, make_table
 
     called = settings.table.called
     entry = look_up(session, called)
+    if entry is None and is_ours:
+        refuse_forgetful(called, *kind_of_catalog(session, called))
     if entry is None and is_made:
         make_table(_no_rows(session, settings), called, settings.table.partition_by)
         entry = look_up(session, called)
@@ -97,7 +105,7 @@ def of_entry(settings: Settings, entry: CatalogEntry) -> NamedTable:
         raise
     if table is None:
         raise gone(called, at)
-    return NamedTable(called, str(at), str(table.metadata().id), now_ms())
+    return NamedTable(called, str(at), str(table.metadata().id), now_ms(), catalog_of(settings.spark))
 
 
 def refuse_elsewhere(session: SparkSession, settings: Settings) -> None:

@@ -41,6 +41,11 @@ class RunSpark:
             self._enter_store(self._built)
         return self._built
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this run built the session that it has."""
+        return self._built is not None
+
     def _enter_store(self, session: SparkSession) -> None:
         """Before a session's first use for the table in its store, which is the one that its catalog still has, where it is named."""
         from etl.edges.spark.stores import enter_store

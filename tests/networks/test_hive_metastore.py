@@ -123,6 +123,21 @@ def test_a_pipeline_that_went_by_a_path_goes_on_by_a_name_of_it_and_stops_where_
         assert "elsewhere by now" in told and "etl table resolve CONF" in told
 
 
+def test_a_catalog_in_the_sessions_memory_is_given_no_table_and_another_metastore_under_the_same_name_is_asked_anew(
+    pipeline: Pipeline,
+) -> None:
+    spark = dict(pipeline.settings["spark"])
+    pipeline.settings["spark"] = {key: value for key, value in spark.items() if "catalogImplementation" not in key}
+    pipeline.settings["table"] |= {"name": "default.table"}
+    pipeline.produce(100, partitions=2)
+    assert "in memory here" in command(pipeline, "run", code=2)
+    pipeline.settings |= {"spark": spark, "table": dict(NAMED)}
+    command(pipeline, "run")
+    url = f"jdbc:derby:;databaseName={pipeline.folder}/another;create=true"
+    pipeline.settings["spark"] = {**spark, "spark.hadoop.javax.jdo.option.ConnectionURL": url}
+    assert "the catalog has no table lake.table" in command(pipeline, "run", code=2)
+
+
 def test_what_no_run_may_commit_to_by_its_path_is_refused_by_its_name(pipeline: Pipeline) -> None:
     place = pipeline.folder
     said(pipeline, "CREATE TABLE lake.rows (a int) USING parquet", "CREATE TABLE lake.text (a int) STORED AS TEXTFILE",

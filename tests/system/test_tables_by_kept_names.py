@@ -58,3 +58,18 @@ def test_a_command_that_waited_for_the_driver_does_not_go_by_a_place_that_was_re
         pytest.fail("it drives the pipeline by a place that is not its table's any more")
     named.ran()
     assert DeltaTable(str(named.folder / "elsewhere")).version() == 1 and DeltaTable(str(named.table)).version() == 0
+
+
+def test_commands_that_need_no_spark_go_by_the_kept_place_and_start_none(named: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etl.run.spark.RunSpark.session", None)
+    named.settings["source"] = {"start": "latest"}
+    named.ran()
+    named.produce(40, partitions=1)
+    named.ran()
+    backfill = ("--name", "before", "--topic", named.topic, "--from", "0", "--until", "40", "--yes")
+    for words, after in (
+            (("plan",), ()), (("lag",), ()), (("offsets", "show"), ()), (("plans", "list"), ()), (("compact",), ()),
+            (("backfill", "begin"), backfill), (("pipelines", "list"), ()), (("pipelines", "retire"), ("--reason", "seen"))):
+        said = named.door(*words, after=after)
+        assert said.code == 0, (words, said.err)
+    assert named.is_whole()

@@ -43,6 +43,15 @@ def look_up(session: SparkSession, name: str) -> CatalogEntry | None:
         raise _refusal(error, name) from error
 
 
+def kind_of_catalog(session: SparkSession, name: str) -> tuple[str, str, str]:
+    """Which catalog a name is looked for in, and the session's settings of which kind its own is: see `refuse_forgetful`."""
+    *above, _, _ = name.split(".")
+    catalog = above[0] if above else session.catalog.currentCatalog()
+    settings = (session.conf.get(key, default) for key, default in (
+        ("spark.sql.catalogImplementation", "in-memory"), ("spark.sql.catalog.spark_catalog", "")))
+    return catalog, *(value or "" for value in settings)  # type: ignore[return-value]
+
+
 def make_table(rows: DataFrame, name: str, partition_by: tuple[str, ...]) -> None:
     """Have the catalog make a Delta table with these columns, at the place that it chooses; one that is there by now is left alone.
 

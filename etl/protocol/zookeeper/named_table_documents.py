@@ -11,7 +11,8 @@ from etl.protocol.zookeeper.documents import FORMAT, canonical, parsed
 
 def render_named_table(found: NamedTable) -> bytes:
     """The znode of a named table."""
-    document = {"format": FORMAT, "name": found.name, "path": found.path, "table_id": found.table_id, "at_ms": found.at_ms}
+    told = {"name": found.name, "path": found.path, "table_id": found.table_id, "at_ms": found.at_ms, "catalog": found.catalog}
+    document = {"format": FORMAT, **told}
     return zlib.compress(canonical(document), 6)
 
 
@@ -26,4 +27,7 @@ def _named_table(found: dict[str, Any]) -> NamedTable:
         raise ValueError(f"{name!r} at {place!r} is no place of a table")
     if not (table_id is None or isinstance(table_id, str)):
         raise ValueError(f"{table_id!r} is no id of a table")
-    return NamedTable(name, place, table_id, at_ms)
+    catalog = found.get("catalog")
+    if not (catalog is None or isinstance(catalog, str)):
+        raise ValueError(f"{catalog!r} names no catalog")
+    return NamedTable(name, place, table_id, at_ms, catalog)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from etl.decisions.named_tables import as_written, by_its_name, gone, not_made, not_there, place_in, refuse_another_place, statement
-from etl.errors import NeedsDecision, NotOurTable
-from etl.model.named_table import CatalogEntry
+from etl.decisions.named_tables import (
+    as_written, by_its_name, catalog_of, goes_by, gone, not_made, not_there, place_in, refuse_another_place, refuse_forgetful, statement,
+)
+from etl.errors import NeedsDecision, NotOurTable, SettingsError
+from etl.model.named_table import CatalogEntry, NamedTable
 
 NAME = "lake.clicks"
 
@@ -82,3 +86,36 @@ def test_what_to_check_of_a_named_table_speaks_of_its_name_and_names_the_way_tha
     assert "table.path" not in check and "table.name" in check
     assert check.index("etl table resolve CONF") < check.index("etl plans acknowledge")
     assert by_its_name("the group", NAME) == "the group" and by_its_name("table.path", None) == "table.path"
+
+
+HIVE = {"spark.sql.catalogImplementation": "hive", "spark.hadoop.hive.metastore.uris": "thrift://a:9083", "spark.executor.memory": "1g"}
+
+
+@pytest.mark.parametrize(("change", "is_another"), [
+    ({"spark.hadoop.hive.metastore.uris": "thrift://b:9083"}, True), ({"spark.sql.defaultCatalog": "lake"}, True),
+    ({"spark.sql.catalog.lake": "a.Catalog"}, True), ({"spark.sql.catalogImplementation": "in-memory"}, True),
+    ({"spark.sql.catalog.lake.token": "first"}, False), ({"spark.executor.memory": "2g"}, False)])
+def test_a_kept_word_is_gone_by_as_long_as_the_name_means_the_same_catalog(change: dict[str, str], is_another: bool) -> None:
+    kept = NamedTable(NAME, "/wh/clicks", "id-1", 0, catalog_of(HIVE))
+    assert goes_by(kept, NAME, catalog_of({**HIVE, **change})) is not is_another
+    assert not goes_by(kept, "lake.visits", catalog_of(HIVE)) and not goes_by(None, NAME, catalog_of(HIVE))
+    assert goes_by(replace(kept, catalog=None), NAME, "of a version that did not keep it")
+
+
+def test_a_password_in_the_url_of_a_metastores_database_tells_nothing_of_which_it_is() -> None:
+    urls = ["jdbc:mysql://u:one@db/hive?user=u&password=one", "jdbc:mysql://u:two@db/hive?user=u&password=two", "jdbc:mysql://db/other"]
+    one, two, other = (catalog_of({"spark.hadoop.javax.jdo.option.ConnectionURL": url}) for url in urls)
+    assert one == two != other
+
+
+@pytest.mark.parametrize(("catalog", "implementation", "plugin", "is_refused"), [
+    ("spark_catalog", "in-memory", "", True), ("spark_catalog", "in-memory", "org.apache.spark.sql.delta.catalog.DeltaCatalog", True),
+    ("spark_catalog", "hive", "", False), ("spark_catalog", "in-memory", "io.unitycatalog.spark.UCSingleCatalog", False),
+    ("lake", "in-memory", "", False)])
+def test_a_catalog_that_ends_with_its_session_is_given_no_table(catalog: str, implementation: str, plugin: str, is_refused: bool) -> None:
+    if not is_refused:
+        refuse_forgetful(NAME, catalog, implementation, plugin)
+        return
+    with pytest.raises(SettingsError, match="in memory") as refused:
+        refuse_forgetful(NAME, catalog, implementation, plugin)
+    assert "spark.sql.catalogImplementation: hive" in refused.value.check

@@ -11,7 +11,7 @@ from etl.errors import LedgersDisagree, NeedsDecision
 from etl.model.named_table import NamedTable
 from etl.protocol.zookeeper.named_table_documents import parse_named_table, render_named_table
 
-FOUND = NamedTable("main.lake.clicks", "s3a://bucket/wh/clicks", "3f-1", 1_700_000_000_000)
+FOUND = NamedTable("main.lake.clicks", "s3a://bucket/wh/clicks", "3f-1", 1_700_000_000_000, "0a1b")
 
 
 @pytest.mark.parametrize("found", [FOUND, NamedTable("lake.clicks", "/wh/cl icks", None, 0)])
@@ -21,7 +21,7 @@ def test_what_is_kept_comes_back(found: NamedTable) -> None:
 
 @pytest.mark.parametrize(("change", "kind"), [
     ({"path": ""}, LedgersDisagree), ({"name": 3}, LedgersDisagree), ({"table_id": 3}, LedgersDisagree),
-    ({"at_ms": "now"}, LedgersDisagree), ({"format": 99}, NeedsDecision), ({"since": "then"}, None)])
+    ({"at_ms": "now"}, LedgersDisagree), ({"catalog": 3}, LedgersDisagree), ({"format": 99}, NeedsDecision), ({"since": "then"}, None)])
 def test_what_is_no_such_document_is_refused_and_a_key_more_is_not(change: dict[str, object], kind: type[Exception] | None) -> None:
     document = {**json.loads(zlib.decompress(render_named_table(FOUND))), **change}
     payload = zlib.compress(json.dumps(document).encode())

@@ -42,6 +42,11 @@ def command(pipeline: Pipeline, *words: str, code: int = 0) -> str:
     return finished(pipeline, "etl", *words, str(pipeline.conf), code=code)
 
 
+def command_with(pipeline: Pipeline, words: tuple[str, ...], *options: str) -> str:
+    """The same with options behind the conf."""
+    return finished(pipeline, "etl", *words, str(pipeline.conf), *options, code=0)
+
+
 def finished(pipeline: Pipeline, *words: str, code: int) -> str:
     child: subprocess.Popen[str] = pipeline.start(*words)
     out, err = child.communicate(timeout=_WITHIN_S)
@@ -121,6 +126,18 @@ def test_a_pipeline_that_went_by_a_path_goes_on_by_a_name_of_it_and_stops_where_
     for words in (("verify",), ("doctor",)):
         told = command(pipeline, *words, code=5)
         assert "elsewhere by now" in told and "etl table resolve CONF" in told
+
+
+def test_commands_that_need_spark_go_by_the_name_and_leave_each_row_once(pipeline: Pipeline) -> None:
+    pipeline.produce(100, partitions=2)
+    command(pipeline, "run")
+    rows = "--topic", pipeline.topic, "--from", "0", "--until", "20"
+    command_with(pipeline, ("replay",), *rows, "--yes", "--reason", "seen")
+    command_with(pipeline, ("replay",), *rows, "--into", f"{pipeline.folder}/apart")
+    command_with(pipeline, ("maintain",), "--yes")
+    assert pipeline.is_whole()
+    assert DeltaTable(f"{pipeline.folder}/apart").to_pyarrow_table().num_rows == 40
+    command(pipeline, "verify")
 
 
 def test_a_catalog_in_the_sessions_memory_is_given_no_table_and_another_metastore_under_the_same_name_is_asked_anew(

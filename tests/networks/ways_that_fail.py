@@ -76,9 +76,9 @@ _LOGINS: dict[str, tuple[Callable[[Secured], Way], str | None, Case]] = {
     "no encryption of a login": (
         lambda s: s.security("SASL_PLAINTEXT", "PLAIN"), "SASL_SSL", (NotKafka, "the port speaks TLS.*SASL_SSL", None)),
     "encryption that the port does not speak": (
-        lambda s: s.security("SSL"), "PLAINTEXT", (NotKafka, "the port does not speak TLS", None)),
+        lambda s: s.security("SSL"), "PLAINTEXT", (NotKafka, "the port does not speak TLS", "source.security.protocol")),
     "encryption of a login that the port does not speak": (
-        lambda s: s.security("SASL_SSL", "PLAIN"), "SASL_PLAINTEXT", (NotKafka, "the port does not speak TLS", None)),
+        lambda s: s.security("SASL_SSL", "PLAIN"), "SASL_PLAINTEXT", (NotKafka, "the port does not speak TLS", "source.security.protocol")),
     "a function that fails": (
         lambda s: changed(s.security("SASL_SSL", "OAUTHBEARER"), token="tests.networks.tokens:failing"), None,
         (BrokerUnreachable, r"raised ConnectionError at tokens.py:\d+, and gave no token", "source.security.sasl.token")),

@@ -135,7 +135,8 @@ def test_a_zookeeper_that_does_not_answer_is_named_and_what_needs_it_is_not_chec
     said = failing(pipeline, "ZooKeeper", 6, f"127.0.0.1:{nobody}", "zookeeper.connect")
     skipped = {line["name"] for line in said.document["lines"] if line["verdict"] == "not checked"}
     assert skipped == {
-        "request limit", "chroot", "znode permissions", "cluster", "broker", "topics", "group", "backfills", "ledger and table"}
+        "request limit", "chroot", "znode permissions", "znode ACLs", "cluster", "broker", "topics", "group", "backfills",
+        "ledger and table"}
     assert said.document["not_checked"] == len(skipped)
 
 

@@ -184,7 +184,7 @@ def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_th
     supersede(settings, 1, "put right", ())
     assert min(r.from_offset for r in preview(settings).ranges if r.log == log) == third
     conf = tmp_path / "conf.yaml"
-    conf.write_text(yaml.safe_dump({"version": 1, **settings.model_dump(mode="json", exclude_unset=True)}))
+    conf.write_text(yaml.safe_dump({"version": 1, **settings.model_dump(mode="json", exclude_unset=True, by_alias=True)}))
     left_out = said_by("plans", "supersede", str(conf), "1", "--skip", f"{topic}:1-0:{third}-{fourth}", "--reason", "damaged")
     assert left_out.code == 0, left_out.err
     assert min(r.from_offset for r in preview(settings).ranges if r.log == log) == fourth

@@ -76,7 +76,7 @@ def test_without_the_option_standard_error_is_text_as_ever_and_loggers_are_left_
 
 
 def test_a_bug_is_one_line_with_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "settings_of", lambda conf: 1 / 0)
+    monkeypatch.setattr(commands, "table_settings_of", lambda conf: 1 / 0)
     said = said_by("lag", "x.yaml", "--log-format", "json")
     bug, told = objects(said.err)
     assert said.code == 1 and "ZeroDivisionError" in bug["traceback"] and told["message"] == "a bug: ZeroDivisionError: division by zero"
@@ -86,7 +86,7 @@ def test_ctrl_c_is_told_though_libraries_are_silenced(monkeypatch: pytest.Monkey
     def stopped(conf: Path) -> None:
         door._stop(2, None)
 
-    monkeypatch.setattr(commands, "settings_of", stopped)
+    monkeypatch.setattr(commands, "table_settings_of", stopped)
     said = said_by("lag", "x.yaml", "--log-format", "json")
     assert not logging.root.manager.disable, "the tests behind this one hear what is logged"
     assert said.code == 130 and objects(said.err)[-1]["error"] == "Stopped"

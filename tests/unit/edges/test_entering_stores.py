@@ -23,7 +23,9 @@ def test_a_secret_is_in_no_line_of_py4js_log(monkeypatch: pytest.MonkeyPatch, ca
         told[key] = value
 
     hadoop: Any = SimpleNamespace(set=set_in_jvm, get=lambda key: None)
-    session = cast(SparkSession, SimpleNamespace(_jvm=None, _jsc=SimpleNamespace(hadoopConfiguration=lambda: hadoop)))
+    own: Any = SimpleNamespace(contains=lambda key: False, set=lambda key, value: None)
+    context = SimpleNamespace(hadoopConfiguration=lambda: hadoop, sc=lambda: SimpleNamespace(conf=lambda: own))
+    session = cast(SparkSession, SimpleNamespace(_jvm=None, _jsc=context))
     store = {"endpoint": "http://127.0.0.1:1/acme", "allow_http": True, "account_key": "${env:STORE_KEY}"}
     settings = plain_settings(table={"path": "abfss://lake@acme.dfs.core.windows.net/t", "store": store})
     assert isinstance(settings.table.path, TablePath)

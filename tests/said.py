@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,13 +33,19 @@ class Said:
 
 def said_by(*words: str) -> Said:
     """`etl` with these words."""
-    out, err, disabled = io.StringIO(), io.StringIO(), logging.root.manager.disable
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main(list(words))
-    finally:
-        logging.disable(disabled)  # Ctrl-C silences what a process logs to its end, and this one goes on
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = entered(words)
     return Said(code, out.getvalue(), err.getvalue())
+
+
+def entered(words: Sequence[str]) -> int:
+    """The exit code of the command. Ctrl-C silences what a process logs to its end, and this one goes on."""
+    disabled = logging.root.manager.disable
+    try:
+        return main(list(words))
+    finally:
+        logging.disable(disabled)
 
 
 def refused(said: Said, code: int, *words: str) -> None:

@@ -19,14 +19,13 @@ from deltalake import DeltaTable
 from kafka import KafkaProducer
 from kazoo.client import KazooClient
 
-from etl.cli import main
 from etl.commands.backfill import parse_asked, run_backfill
 from etl.commands.run import run
 from etl.embedded.cluster import Cluster
 from etl.settings.loader import load_settings
 from etl.settings.sections import Settings
 from tests.pages import ROOT
-from tests.said import Said, said_by
+from tests.said import Said, entered, said_by
 from tests.system.driving import WITHOUT_SPARK, Before, BrokenOff
 
 CONF = Path("conf/clicks.yaml")
@@ -173,14 +172,14 @@ class PageWorld:
         out, err = Terminal(), io.StringIO()
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             patch.setattr(sys, "stdin", Terminal(f"{answer}\n"))
-            code = main(words)
+            code = entered(words)
         return Said(code, out.getvalue(), err.getvalue())
 
     def type_and_interrupt(self, text: str) -> None:
         """While records come, Ctrl-C at the first that is shown: exit 130."""
         out, err, words = UntilShown(), io.StringIO(), self.filled(text)
         with self._records_come(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main(words)
+            code = entered(words)
         assert (code, "/article/" in out.getvalue()) == (130, True), err.getvalue()
 
     @contextlib.contextmanager

@@ -1,11 +1,11 @@
-"""What the sections of a conf file have in common: frozen, no unknown key, no `true` or `false`, and how large a number may be."""
+"""What the sections of a conf file have in common: frozen, no unknown key, `true` or `false` where declared, how large a number may be."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 DAY_S, TEN_YEARS_S, INT64 = 86_400, 10 * 366 * 86_400, 2**63 - 1
 """Clocks and requests take no number of any size; offsets and sizes are int64 (Kafka protocol, "Primitive Types")."""
@@ -20,9 +20,13 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_boolean(cls, value: Any) -> Any:
-        """No key is true or false, but YAML reads `yes`, `no`, `on` and `off` as such, and pydantic true as 1."""
-        if isinstance(value, bool):
+    def _boolean_where_declared(cls, value: Any, info: ValidationInfo) -> Any:
+        """Few keys are true or false, but YAML reads `yes`, `no`, `on` and `off` as such, and pydantic true as 1 and 1 as true."""
+        declared = cls.model_fields[str(info.field_name)].annotation
+        if declared in (bool, bool | None):
+            if not isinstance(value, bool) and (value is not None or declared is bool):
+                raise ValueError("must be true or false" if declared is bool else "must be true, false or null")
+        elif isinstance(value, bool):
             raise ValueError("is true or false, which this key never is; YAML takes yes, no, on and off for it: put the value in quotes")
         return value
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Self
+from typing import Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from etl.errors import SettingsError
 from etl.settings.places import is_url
@@ -52,24 +52,6 @@ class StoreSettings(Section):
     account: str | None = Field(default=None, pattern=r"^[A-Za-z0-9]+$")
     """Azure's storage account; None: the one that the path names."""
     account_key: Secret | None = None
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_boolean(cls, value: Any) -> Any:
-        """Here one key is true or false, see below."""
-        return value
-
-    @field_validator("endpoint", "region", "account", mode="before")
-    @classmethod
-    def _is_text(cls, value: Any) -> Any:
-        return super()._no_boolean(value)
-
-    @field_validator("allow_http", mode="before")
-    @classmethod
-    def _true_or_false(cls, value: Any) -> Any:
-        if not isinstance(value, bool):
-            raise ValueError("must be true or false")
-        return value
 
     @property
     def said(self) -> tuple[str, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field, field_validator, model_validator
 
 from etl.model.zookeeper_access import Access, Acl, Auth, Scheme
@@ -18,19 +16,6 @@ class ZooKeeperTlsSettings(TlsSettings):
 
     enabled: bool | None = None
     """None: where another key is given."""
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_boolean(cls, value: Any) -> Any:
-        """Here one key is true or false; the others take a text and nothing else."""
-        return value
-
-    @field_validator("enabled", mode="before")
-    @classmethod
-    def _true_or_false(cls, value: Any) -> Any:
-        if value is not None and not isinstance(value, bool):
-            raise ValueError("must be true, false or null")
-        return value
 
     @property
     def given(self) -> str | None:

@@ -53,6 +53,7 @@ def test_connections_are_encrypted_where_it_is_said_or_follows(tls: dict[str, An
 
 @pytest.mark.parametrize(("keys", "said"), [
     ({"tls": {"enabled": False, "ca_file": "ca.pem"}}, "ca_file is of encrypted connections, and enabled is false"),
+    ({"tls": {"enabled": 1}}, "must be true, false or null"), ({"tls": {"ca_file": True}}, "which this key never is"),
     ({"tls": {"key_file": "k.pem"}}, "key_file is of a client's certificate"),
     ({"auth": {"username": "etl"}}, "scheme is missing, and username is of a login"),
     ({"auth": {"scheme": "sasl", "username": "etl"}}, "password is missing, which scheme sasl takes"),

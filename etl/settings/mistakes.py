@@ -136,6 +136,8 @@ _SAID = {
     "string_too_short": "must not be empty", "too_short": "must not be empty",
 }
 """By pydantic's name of a mistake; its own words speak of Python and of patterns."""
+_PASSWORD = re.compile(r"(?i)(?<=http:|ttps:)//[^/\s]*@|//[^/\s]*:[^/\s]*@")
+"""Who comes in by an address: whoever stands before the @ of one of HTTP, and a name with a password in any."""
 
 
 def conf_mistake(
@@ -182,7 +184,7 @@ def _given(one: Mapping[str, Any]) -> str:
     if isinstance(given, int) and given.bit_length() > 64:  # Python refuses to write out the largest ones
         given = "a number of many digits"
     if isinstance(given, str):  # who writes a password into an address is told of the address
-        given = re.sub(r"//[^/\s]*@", "//***@", given)
+        given = _PASSWORD.sub("//***@", given)
     return f" (it is {given!r})"
 
 

@@ -11,7 +11,7 @@ from etl.errors import SettingsError
 from etl.model.logs import Dialect
 from etl.settings.defaults import defaults_of, over
 from etl.settings.folder import confs_in
-from etl.settings.places import folder_of
+from etl.settings.places import folder_of, one_scheme, place_of
 from etl.settings.references import resolve
 from etl.settings.yaml_file import CONF_MAX_BYTES, NOT_YAML, document_of, read_text, said_of
 
@@ -25,7 +25,8 @@ class Pipeline:
     name: str
     group: str
     table: str
-    """As a URI: `file:///...`, or the object store's; `delta-table:///catalog.schema.table` where a catalog names it."""
+    """As a URI, one for each table however the conf writes it: `file:///...`, or the object store's; `delta-table:///catalog.schema.table`
+    where a catalog names it."""
     is_physical: bool
     """Offsets are byte positions, and messages have no times: Jafka, Kafka 0.7."""
 
@@ -57,7 +58,7 @@ def _table_of(document: Any, path: Path) -> str:
         return f"delta-table:///{_text(document, 'table.name', path)}"
     table = _text(document, "table.path", path)
     folder = folder_of(table)
-    return table if folder is None else Path(os.path.normpath(path.parent / folder)).as_uri()
+    return one_scheme(place_of(table)) if folder is None else Path(os.path.normpath(path.parent / folder)).as_uri()
 
 
 def conf_files(folder: str | Path) -> list[Path]:

@@ -47,12 +47,12 @@ def not_apart(table: str, losses: str, reports: str, metrics: str | None = None)
 
 def lies_in(path: str, other: str) -> bool:
     """Whether a path is that other place, or in its folder."""
-    place, outer = _one_scheme(place_of(path)), _one_scheme(place_of(other))
+    place, outer = one_scheme(place_of(path)), one_scheme(place_of(other))
     return place == outer or place.startswith(outer.rstrip("/") + "/")
 
 
-def _one_scheme(place: str) -> str:
-    """Stores that two schemes name."""
+def one_scheme(place: str) -> str:
+    """The same for stores that several schemes name."""
     return re.sub("^(s3a|s3n)://", "s3://", re.sub("^abfs://", "abfss://", place))
 
 

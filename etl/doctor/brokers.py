@@ -13,13 +13,11 @@ from etl.edges.brokers.cluster import Cluster, chosen_topics
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.pauses import read_pauses
 from etl.edges.zookeeper.registry import read_partition_states, read_replicas
 from etl.errors import BrokerUnreachable, EtlError, LedgersDisagree
 from etl.model.logs import Broker, BrokerPartition, uncounted
 from etl.model.plans import Plan
 from etl.run.discovery import Discovery, said_generation
-from etl.run.told_topics import with_kept_from_us
 from etl.settings.policies import OnNoLeader
 
 _CONNECT_WITHIN_S = 5.0
@@ -40,8 +38,7 @@ def cluster(name: str, findings: Findings) -> Iterator[Line]:
     newest = _newest(findings)
     with discovery.open_cluster(_known_logs(findings), connect_timeout_s=_CONNECT_WITHIN_S) as asked:
         told = asked.describe_once_told(None, wait_s=_TOLD_WITHIN_S)
-        wanted = {*source.topics.literal_names, *filter(source.topics.admits, newest.topics if newest else ())}
-        findings.metadata = told if source.is_physical else with_kept_from_us(asked, told, wanted)
+        findings.metadata = discovery.with_known(asked, told, {*source.topics.literal_names, *(newest.topics if newest else ())})
     called = discovery.name_of(findings.metadata, newest)
     said = f"{called.name} by the conf, id {called.cluster_id}" if called.cluster_id else f"id {called.name}"
     yield ok(name, f"{said}; brokers: {len(findings.metadata.brokers)}, topics: {len(findings.metadata.topics)}")
@@ -109,8 +106,8 @@ def topics(name: str, findings: Findings) -> Iterator[Line]:
     if missing:
         what = f"their brokers are there and count fewer partitions now: {some(list(map(str, sorted(missing))))}"
         yield advice(name, what, "whether these brokers lost directories of their logs; a run leaves the partitions for a later one")
-    ledger = PlanLedger(findings.zookeeper, settings.group, settings.pipeline)
-    leaderless = sorted(metadata.leaderless - missing - paused_logs(metadata.leaderless, read_pauses(ledger)).keys())
+    pauses = Discovery(settings, findings.zookeeper).pauses()
+    leaderless = sorted(metadata.leaderless - missing - paused_logs(metadata.leaderless, pauses).keys())
     if leaderless:
         yield _leaderless(name, leaderless, findings)
     if settings.source.is_physical:

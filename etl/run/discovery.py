@@ -74,8 +74,18 @@ class Discovery:
             return cluster.describe(self._asked_topics(left))
         told = describe_all_told(
             cluster, self._asked_topics(left), lambda told: self._registered_topics(told, left), wait_s=self._source.wait_for_leader_s)
+        return self.with_known(cluster, told, known)
+
+    def with_known(self, cluster: Cluster, told: ClusterMetadata, known: Collection[str]) -> ClusterMetadata:
+        """The answer, with those of the conf's among these topics that it lacks because the brokers keep them from us.
+
+        One that is paused whole keeps no run from the others; one that the conf names must be there, paused or not.
+        """
         untold = {topic for topic in known if self._source.topics.admits(topic)} - told.topics.keys()
-        return with_kept_from_us(cluster, told, untold - {one.topic for one in self.pauses() if one.log is None}) if untold else told
+        if not untold or self._source.is_physical:
+            return told
+        left_alone = {one.topic for one in self.pauses() if one.log is None} - {*self._source.topics.literal_names}
+        return with_kept_from_us(cluster, told, untold - left_alone)
 
     def known_topics(self) -> frozenset[str]:
         """Those that the conf's pipeline has read."""

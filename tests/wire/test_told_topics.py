@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -9,16 +10,21 @@ from typing import cast
 
 import pytest
 
+from etl.doctor import brokers
+from etl.doctor.check import Findings
 from etl.edges.brokers.cluster import Cluster, chosen_topics
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import BrokerUnreachable, PermissionRefused, SettingsError
 from etl.model.ledger import Pause
+from etl.model.logs import BrokerPartition
 from etl.run.discovery import Discovery
 from etl.run.told_topics import describe_all_told, with_kept_from_us
 from etl.settings.source import TopicFilter
-from tests.builders import plain_settings
+from tests.builders import plain_plan, plain_settings
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import METADATA, FakeBroker
+
+LOGS = (BrokerPartition("early", 0), BrokerPartition("late", 0))
 
 
 @pytest.fixture
@@ -95,3 +101,21 @@ def test_a_topic_that_is_kept_from_us_while_it_is_paused_keeps_no_run_from_the_o
     monkeypatch.setattr(discovery, "pauses", lambda: (Pause("late", None, "", "us@here", 0),) if is_paused else ())
     told = discovery.describe(cluster, (), {"early", "late"})
     assert told.topics.keys() == ({"early"} if is_paused else {"early", "late"})
+
+
+@pytest.mark.parametrize(("allow", "paused", "met"), [
+    (["[a-z]+"], "late", {"early"}), (["[a-z]+"], "other", {"early", "late"}), (["early", "late"], "late", {"early", "late"})])
+def test_doctor_meets_a_topic_that_is_kept_from_us_where_a_run_would(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, allow: list[str], paused: str, met: set[str],
+) -> None:
+    broker.world.kept_from_us.add("late")
+    settings = plain_settings(source={"bootstrap": [f"{broker.host}:{broker.port}"], "topics": {"allow": allow}}, cluster="of-the-test")
+    zookeeper = cast(ZooKeeper, SimpleNamespace(read=lambda path: None))
+    monkeypatch.setattr(Discovery, "pauses", lambda self: (Pause(paused, None, "", "us@here", 0),))
+    monkeypatch.setattr(brokers, "_newest", lambda findings: plain_plan(cluster="of-the-test", positions=dict.fromkeys(LOGS, 1)))
+    with contextlib.ExitStack() as closing:
+        findings = Findings(settings, closing, _zookeeper=zookeeper)
+        list(brokers.cluster("cluster", findings))
+        with Discovery(settings, zookeeper).open_cluster() as cluster:
+            described = Discovery(settings, zookeeper).describe(cluster, (), {"early", "late"})
+        assert findings.metadata.topics.keys() == described.topics.keys() == met

@@ -51,8 +51,8 @@ def test_what_parses_dag_files_needs_no_secret_of_a_conf(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("table", "uri"), [
-    ("s3://bucket/clicks", "s3://bucket/clicks"), ("s3a://bucket/clicks", "s3://bucket/clicks"), ("s3://bucket/clicks/", "s3://bucket/clicks"),
-    ("abfs://rows@acme.dfs.core.windows.net/t", "abfss://rows@acme.dfs.core.windows.net/t"),
+    ("s3://bucket/clicks", "s3://bucket/clicks"), ("s3a://bucket/clicks", "s3://bucket/clicks"),
+    ("s3://bucket/clicks/", "s3://bucket/clicks"), ("abfs://rows@acme.dfs.core.windows.net/t", "abfss://rows@acme.dfs.core.windows.net/t"),
     ("file:///data/clicks", "file:///data/clicks"), ("/data/a b", "file:///data/a%20b")])
 def test_a_table_is_known_by_one_uri_however_its_path_is_written(tmp_path: Path, table: str, uri: str) -> None:
     assert pipeline_of(conf_of(tmp_path, table)).table == uri

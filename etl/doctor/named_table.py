@@ -4,40 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from etl.decisions.named_tables import place_in, refuse_another_place, refuse_temporary
+from etl.decisions.named_tables import catalog_of, goes_by, refuse_temporary
 from etl.doctor.check import Fact, Findings, Line, Verdict, ok
-from etl.doctor.rows import session_of
-from etl.edges.spark.catalog import look_up
+from etl.doctor.rows import spark_of
 from etl.edges.spark.failures import translating_spark_errors
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.named_table import read_named_table
+from etl.errors import NotOurTable
 from etl.model.named_table import NamedTable
-from etl.run.named_table import of_entry
+from etl.run.named_table import entry_of, of_entry, refuse_elsewhere
 from etl.settings.table_place import placed_by_name
 
 
 def place(name: str, findings: Findings) -> Iterator[Line]:
     """Nothing is said of a table that the conf names by its path."""
-    called = findings.settings.table.name
-    if called is not None:
-        kept = _kept(findings)
-        refuse_temporary(called)
-        with translating_spark_errors():
-            entry = look_up(session_of(findings), called)
-        if kept is not None:
-            refuse_another_place(called, kept.path, place_in(called, entry) if entry else None)
-        if entry is None:
-            yield Line(name, Verdict.NOT_CHECKED, f"the catalog has no {called} yet, the first run makes it")
+    settings = findings.settings
+    called = settings.table.name
+    if called is None:
+        return
+    refuse_temporary(called)
+    kept = _kept(findings)
+    is_known = goes_by(kept, called, catalog_of(settings.spark))
+    spark = spark_of(findings)
+    with translating_spark_errors():
+        if kept is not None and is_known:
+            refuse_elsewhere(spark.session(), placed_by_name(settings, kept.path))
+        try:
+            entry = entry_of(spark.session(), settings, is_ours=spark.is_ours)
+        except NotOurTable as not_there:
+            if kept is not None:
+                raise
+            yield Line(name, Verdict.NOT_CHECKED, f"{not_there.what} yet, the first run makes it")
             return
-        found = of_entry(findings.settings, entry)
-        findings.settings = placed_by_name(findings.settings, found.path)
-        yield ok(name, f"{called} is at {found.path}, " + ("by which runs go" if kept else "which the first run keeps"))
+    found = of_entry(settings, entry)
+    findings.settings = placed_by_name(settings, found.path)
+    yield ok(name, f"{called} is at {found.path}, " + ("by which runs go" if is_known else "which the next run keeps"))
 
 
 def _kept(findings: Findings) -> NamedTable | None:
-    """What runs go by of this name; None where it is not known, or nobody can tell."""
+    """What the ledger keeps of a name, this one or another; None where there is none, or nobody can tell."""
     settings = findings.settings
     if Fact.ZOOKEEPER not in findings.established or Fact.CHROOT not in findings.established:
         return None
-    kept = read_named_table(PlanLedger(findings.zookeeper, settings.group, settings.pipeline))
-    return kept if kept is not None and kept.name == settings.table.name else None
+    return read_named_table(PlanLedger(findings.zookeeper, settings.group, settings.pipeline))

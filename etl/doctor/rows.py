@@ -5,18 +5,16 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from etl.decisions.spark_on_stores import settings_for
 from etl.doctor.check import Findings, Line, Verdict, advice, ok
 from etl.doctor.machine import may_need_jars
-from etl.errors import ProcessLost
+from etl.edges.spark.session import session_there
+from etl.errors import EtlError, ProcessLost
 from etl.model.raw_table import names_of_key
+from etl.report.phases import Stopwatch
 from etl.run.formats import try_on_no_rows
+from etl.run.spark import RunSpark
 from etl.run.transform import fitting_arrow_transform, unprovable
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def transformed(name: str, findings: Findings) -> Iterator[Line]:
@@ -28,7 +26,7 @@ def transformed(name: str, findings: Findings) -> Iterator[Line]:
         yield Line(name, Verdict.NOT_CHECKED, "Delta's jars are not on this machine yet, see above: the first run looks at it")
         return
     if settings.transform:
-        try_on_no_rows(session_of(findings), settings)
+        try_on_no_rows(spark_of(findings).session(), settings)
     fitting_arrow_transform(settings)
     wrong = unprovable(settings)
     if wrong:
@@ -39,26 +37,17 @@ def transformed(name: str, findings: Findings) -> Iterator[Line]:
     yield ok(name, "they fit the table" if findings.table else "they can make a new table")
 
 
-def session_of(findings: Findings) -> SparkSession:
-    """The session that is there, or one that ends with the doctor's look; told of the table's store, where that is known."""
-    from etl.edges.spark.session import build_session, session_there
-    from etl.edges.spark.stores import enter_store
-
-    table = findings.settings.table
-    there = session_there()
-    if there is not None:
-        if table.is_placed:
-            enter_store(there, table.path)
-        return there
+def spark_of(findings: Findings) -> RunSpark:
+    """Spark as a run would have it: with the session that is there, or one that ends with the doctor's look."""
     log = Path(findings.closing.enter_context(tempfile.TemporaryDirectory()), "spark.log")
-    given = {**(settings_for(table.path, findings.settings.spark) if table.is_placed else {}), **findings.settings.spark}
+    spark = RunSpark(findings.settings, findings.spark_defaults, Stopwatch(), log=log, app="etl doctor")
+    findings.closing.callback(spark.stop)
     try:
-        session = build_session("etl doctor", {**findings.spark_defaults(given), **given}, log=log)
+        spark.session()
     except Exception as error:  # whatever a JVM that does not start is told as
+        if isinstance(error, EtlError) or session_there() is not None:
+            raise
         said = str(error).strip().split("\n", 1)[0]
         check = "the lines above on Java, jars and packages, and the keys under spark"
         raise ProcessLost(f"Spark does not start: {said}", check=check) from error
-    findings.closing.callback(session.stop)
-    if table.is_placed:
-        enter_store(session, table.path)
-    return session
+    return spark

@@ -1,4 +1,4 @@
-"""The Spark session of a run: built when it is first needed, and stopped by whoever built it."""
+"""The Spark session of a run, or of doctor's look: built when it is first needed, and stopped by whoever built it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 class RunSpark:
     """One session for the whole run."""
 
-    def __init__(self, settings: Settings, defaults: SparkDefaults, phases: Phases, *, log: Path) -> None:
+    def __init__(self, settings: Settings, defaults: SparkDefaults, phases: Phases, *, log: Path, app: str | None = None) -> None:
         self._settings, self._defaults, self._phases, self._log = settings, defaults, phases, log
+        self._app = app or f"etl {settings.pipeline}"
         self._built: SparkSession | None = None
         self._is_in_store = False
 
@@ -37,7 +38,7 @@ class RunSpark:
         with self._phases.timed(Verb.START_SPARK):
             settings = {**self._defaults(wanted), **wanted}
             settings = for_short_run(settings, given) if is_short else settings
-            self._built = build_session(f"etl {self._settings.pipeline}", settings, log=self._log)
+            self._built = build_session(self._app, settings, log=self._log)
             self._enter_store(self._built)
         return self._built
 

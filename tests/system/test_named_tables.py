@@ -49,8 +49,6 @@ def test_a_catalog_whose_class_spark_does_not_find_is_a_mistake_of_the_conf(name
 
 @pytest.mark.long
 def test_a_plan_whose_table_is_dropped_before_it_is_executed_makes_none_by_its_path(named: Pipeline, spark: SparkSession) -> None:
-    looked = named.door("doctor")
-    assert looked.code == 0 and "the first run makes it" in looked.out
     named.ran()
     named.produce(40, partitions=1)
     broken_off_before("append", named)
@@ -58,6 +56,17 @@ def test_a_plan_whose_table_is_dropped_before_it_is_executed_makes_none_by_its_p
     refused(named.door("run"), 5, "no Delta table is at the place", "etl table resolve CONF")
     refused(named.door("table", "resolve"), 2, "the catalog has no table", "etl table resolve CONF --make")
     assert not named.table.exists()
+
+
+@pytest.mark.long
+def test_doctor_says_of_a_name_that_is_not_taken_what_a_run_makes_of_it(named: Pipeline) -> None:
+    looked = named.door("doctor")
+    assert looked.code == 0 and f"the catalog has no table {name_of(named)} yet, the first run makes it" in looked.out
+    named.ran()
+    named.settings["table"] |= {"name": f"{name_of(named)}_of_another_name"}
+    refused(told := named.door("run"), 2, "the catalog has no table", "no run does")
+    looked = named.door("doctor")
+    assert looked.code == 2 and told.document["what"] in looked.out and told.document["check"] in looked.out
 
 
 @pytest.mark.long

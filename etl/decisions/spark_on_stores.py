@@ -20,6 +20,7 @@ _OF_AZURE = "io.delta.storage.AzureLogStore"
 """Delta's own choice there, said so that jars are found by it."""
 REDACTED = "spark.redaction.regex"
 _AS_SPARK_HAS_IT = "(?i)secret|password|token|access[.]?key"
+_KEY_OF_AZURE = "fs.azure.account.key"
 _KEYS_OF_STORES = "access[.]key|secret[.]key|account[.]key"
 _HADOOP = "3.5.0"
 _PACKAGES: Mapping[str, str] = {
@@ -40,7 +41,8 @@ def settings_for(path: str, spark: Mapping[str, str]) -> dict[str, str]:
     if kind is StoreKind.AZURE:
         chosen = any(key in spark for key in (_OF_ALL, f"{LOG_STORE}.abfs.impl", f"{LOG_STORE}.abfss.impl"))
         own = {} if chosen else {f"{LOG_STORE}.{scheme}.impl": _OF_AZURE for scheme in ("abfs", "abfss")}
-        return {**own, **({} if REDACTED in spark else {REDACTED: f"{_AS_SPARK_HAS_IT}|{_KEYS_OF_STORES}"})}
+        widened = None if REDACTED in spark else redacting((_KEY_OF_AZURE,), None)
+        return {**own, **({REDACTED: widened} if widened else {})}
     return {}
 
 

@@ -39,6 +39,8 @@ class FaultyWay(Server):
     program = "tests.stores.faults"
     faults = frozenset({"slow", "away", "lose", "late", "late_answer", "half"})
     """Those that it knows."""
+    commits_by, writes_by = "PUT", "PUT"
+    """By which requests a file of the table's log, and one with rows, is there."""
 
     def __init__(self, store_port: int, folder: Path) -> None:
         super().__init__("way", folder)
@@ -74,15 +76,15 @@ class FaultyWay(Server):
         """How many of those that were held, and let go, have the store's answer."""
         return sum(_numbers(self.folder / _ANSWERED))
 
-    @staticmethod
-    def commit(fault: str, times: int = 1) -> Rule:
-        """The puts that make a commit."""
-        return Rule("PUT", "_delta_log/0", times, fault)
+    @classmethod
+    def commit(cls, fault: str, times: int = 1) -> Rule:
+        """What makes a commit."""
+        return Rule(cls.commits_by, "_delta_log/0", times, fault)
 
-    @staticmethod
-    def file(fault: str, times: int = 1) -> Rule:
-        """Those of a file with rows."""
-        return Rule("PUT", "part-", times, fault)
+    @classmethod
+    def file(cls, fault: str, times: int = 1) -> Rule:
+        """What makes a file with rows."""
+        return Rule(cls.writes_by, "part-", times, fault)
 
 
 class RpcWay(FaultyWay):
@@ -90,16 +92,8 @@ class RpcWay(FaultyWay):
 
     program = "tests.stores.rpc_faults"
     faults = frozenset({"lose", "late", "late_answer", "half"})
-
-    @staticmethod
-    def commit(fault: str, times: int = 1) -> Rule:
-        """A file of the log gets its name when it is whole."""
-        return Rule("rename2", "_delta_log/0", times, fault)
-
-    @staticmethod
-    def file(fault: str, times: int = 1) -> Rule:
-        """A file with rows is whole."""
-        return Rule("complete", "part-", times, fault)
+    commits_by, writes_by = "rename2", "complete"
+    """A file of the log gets its name when it is whole; a file with rows is whole."""
 
 
 class Kept:

@@ -9,7 +9,8 @@ import typer
 from etl.cli.arguments import AsJson, Commands, Conf, Name, Reason, settings_of, table_settings_of
 from etl.cli.output import show
 
-pipelines = Commands(rich_markup_mode=None, help="Look at the pipelines of a group, and take one out of service.")
+pipelines = Commands(
+    rich_markup_mode=None, help="Look at the pipelines of a group, take one out of service, and set who may change what one keeps.")
 
 
 @pipelines.command("list")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import typer
 
+import etl.cli
 from etl.cli import main
 from etl.cli.app import app
 
@@ -29,6 +30,12 @@ OF_A_CONF = sorted(name for name, one in COMMANDS.items() if any(param.name == "
 def test_every_command_that_takes_a_conf_takes_changes_of_it() -> None:
     assert {"run", "plans show", "offsets diff", "pipelines list", "peek"} <= set(OF_A_CONF)
     assert [name for name in OF_A_CONF if not any("--set" in param.opts for param in COMMANDS[name].params)] == []
+
+
+def test_the_packages_list_of_commands_has_each_of_them() -> None:
+    listed = str(etl.cli.__doc__).split("`")[1].removeprefix("etl ").split("|")
+    families = [part.partition(" ")[::2] for part in map(str.strip, listed)]
+    assert sorted(COMMANDS) == sorted(f"{first} {one.strip()}".strip() for first, others in families for one in others.split(","))
 
 
 @pytest.mark.parametrize("said", ["--set=nothing=1", "--set=limits.max_records_per_run=no", "--set=group"])

@@ -6,20 +6,16 @@ is done to the ledger alone; one case restarts a ZooKeeper in which both live.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest import mock
-
-from kazoo.client import KazooClient
 
 from etl.commands import run
 from etl.edges.zookeeper.session import ZooKeeper as Session
@@ -31,6 +27,7 @@ from tests.chaos.stage import Case, Stage, Told, held, said_in_short
 from tests.chaos.zookeeper_proxy import CREATE, CREATE2, MULTI, Chosen, Lost, ZooKeeperProxy
 from tests.said import Said
 from tests.system.driving import Before, Pipeline
+from tests.system.sessions import lose_session, session_at
 
 _VERBS = ("observe", "store", "fetch", "append", "record", "commit", "tidy")
 """The calls in which a run's six verbs reach the outside."""
@@ -57,9 +54,7 @@ class Apart:
 
     def offsets(self) -> dict[int, int]:
         """The committed offsets, as an old consumer would read them."""
-        with session_at(f"{self.server.connect}/etl") as client:
-            path = f"/consumers/{self.pipeline.group}/offsets/{self.pipeline.topic}"
-            return {int(key): int(client.get(f"{path}/{key}")[0]) for key in client.get_children(path)} if client.exists(path) else {}
+        return self.pipeline.committed_at(f"{self.server.connect}/etl")
 
     def copy(self) -> Path:
         """The data folder as it is, taken while the server is down."""
@@ -176,8 +171,7 @@ def lost(stage: Stage, *, what: Lost, chosen: Chosen, first: bool = False, then:
 def end_session(connect: str, world: LiveWorld) -> None:
     """Whoever knows a session's id and password can end it; its owner has heard of it when this returns."""
     session: Session = world.zookeeper
-    with session_at(connect, client_id=session.client.client_id):
-        pass  # closing this one ends the session for both
+    lose_session(session, connect)
     assert wait_until(lambda: session.life.is_over, _NOTICED_WITHIN_S), "the driver does not hear of its session's end"
 
 
@@ -256,18 +250,6 @@ def finish_apart(stage: Stage, case: Apart, after: str, next_run: Said | str) ->
         ends[partition] = max(ends.get(partition, 0), offset + 1)
     assert case.offsets() == ends, f"offsets {case.offsets()}, the table's rows end at {ends}"
     return told
-
-
-@contextlib.contextmanager
-def session_at(connect: str, client_id: Any = None) -> Iterator[KazooClient]:
-    """A session of somebody else's, or the one of that id."""
-    client = KazooClient(hosts=connect, client_id=client_id)
-    client.start()
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
 
 
 CASES: tuple[Case, ...] = (

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from kazoo.client import KazooClient
-
 from etl.embedded.server import wait_until
 from tests.brokers.foreign import Seen
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
@@ -25,6 +23,7 @@ from tests.groups.kinds import SESSION_S, Kind
 from tests.groups.others import Others
 from tests.groups.run_at_points import lines_of
 from tests.said import Said
+from tests.system.sessions import session_at
 
 WITHIN_S = 60
 JOINED: Mapping[str, Any] = {
@@ -184,10 +183,8 @@ def place(seen: Seen) -> Place:
 def end_session(connect: str, session: str) -> None:
     """End another client's session, as its server does when it hears nothing of it for so long."""
     number, password = session.split()
-    client = KazooClient(hosts=connect, client_id=(int(number), bytes.fromhex(password)))
-    client.start()
-    client.stop()
-    client.close()
+    with session_at(connect, client_id=(int(number), bytes.fromhex(password))):
+        pass
 
 
 def sharing(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from kazoo.client import KazooClient
@@ -12,6 +12,7 @@ from kazoo.security import make_digest_acl_credential
 from etl.embedded.server import HOST, free_port
 from etl.embedded.zookeeper import ZooKeeper
 from tests.networks.certificates import Certificate
+from tests.system.sessions import session_at
 
 USERS = {"etl": "hunter2-of-znodes", "another": "another-of-znodes", "kafka": "of-the-broker", "super": "of-the-superuser"}
 """Whom SASL knows, and their passwords; the last one may do all by scheme digest."""
@@ -45,17 +46,10 @@ class SecuredZooKeeper(ZooKeeper):
         """`localhost:port`, as `connect` is of the other one; the certificate names that host."""
         return f"localhost:{self.tls_port}"
 
-    @contextlib.contextmanager
-    def entered(self, user: str | None = None, *, chroot: str = "") -> Iterator[KazooClient]:
+    def entered(self, user: str | None = None, *, chroot: str = "") -> contextlib.AbstractContextManager[KazooClient]:
         """A session of kazoo's, of that user of SASL's, or of nobody."""
         login = {"sasl_options": {"mechanism": "DIGEST-MD5", "username": user, "password": USERS[user]}} if user else {}
-        client = KazooClient(hosts=self.connect + chroot, **login)
-        client.start()
-        try:
-            yield client
-        finally:
-            client.stop()
-            client.close()
+        return session_at(self.connect + chroot, **login)
 
 
 def broker_options(folder: Path) -> list[str]:

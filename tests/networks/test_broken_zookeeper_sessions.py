@@ -7,7 +7,6 @@ import socket
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 
 from etl.commands.run import run
 from etl.edges.zookeeper.session import ZooKeeper
@@ -17,6 +16,7 @@ from etl.settings.zookeeper import ZooKeeperSettings
 from tests.chaos.zookeeper_proxy import Lost, ZooKeeperProxy
 from tests.networks.secured import CHROOT, MakePipeline, Secured
 from tests.system.driving import Before
+from tests.system.sessions import lose_session
 
 pytestmark = pytest.mark.networks
 WAYS = {"nobody": (None, False), "sasl by TLS": ("sasl", True), "digest": ("digest", False), "x509": ("x509", True)}
@@ -39,10 +39,7 @@ def test_a_session_that_ends_before_a_verb_costs_a_new_beginning_and_no_record(
 
     def end_it() -> None:
         session = around.world.zookeeper
-        twin = KazooClient(hosts=secured.zookeeper.connect, client_id=session.client.client_id)
-        twin.start()
-        twin.stop()
-        twin.close()
+        lose_session(session, secured.zookeeper.connect)
         assert wait_until(lambda: session.life.is_over, 30)
 
     around = Before(verb, end_it)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 
 from tests.networks.certificates import KEY_PASSWORD
 from tests.networks.secured import PASSWORD, MakePipeline, Secured
@@ -24,18 +23,13 @@ def left_behind(pipeline: Pipeline, secrets: Collection[Path]) -> Iterator[tuple
     for path in pipeline.folder.rglob("*"):
         if path.is_file() and path not in secrets:
             yield str(path), path.read_bytes()
-    client = KazooClient(hosts=pipeline.cluster.zookeeper_connect)
-    client.start()
-    try:
+    with pipeline.zookeeper() as client:
         waiting = [f"/consumers/{pipeline.group}"]
         while waiting:
             znode = waiting.pop()
             if client.exists(znode):
                 yield znode, client.get(znode)[0]
                 waiting += [f"{znode}/{name}" for name in client.get_children(znode)]
-    finally:
-        client.stop()
-        client.close()
 
 
 @pytest.mark.parametrize(("writer", "mechanism", "scheme"), [("spark", "PLAIN", "sasl"), ("arrow", "OAUTHBEARER", "digest")])

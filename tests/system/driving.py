@@ -27,6 +27,7 @@ from etl.model.bounds import Request
 from etl.run.world import World
 from etl.settings.loader import load_settings
 from tests.said import Said, said_by
+from tests.system.sessions import session_at
 from tests.traffic.choice import Traffic, traffic_of
 from tests.traffic.rows import Row, hash_of
 
@@ -139,19 +140,17 @@ class Pipeline:
 
     def committed(self) -> dict[int, int]:
         """The offsets as an old consumer would read them."""
-        with self.zookeeper() as client:
+        return self.committed_at(self.cluster.zookeeper_connect)
+
+    def committed_at(self, connect: str) -> dict[int, int]:
+        """The same in that ZooKeeper."""
+        with session_at(connect) as client:
             path = f"/consumers/{self.group}/offsets/{self.topic}"
             return {int(key): int(client.get(f"{path}/{key}")[0]) for key in client.get_children(path)} if client.exists(path) else {}
 
-    @contextlib.contextmanager
-    def zookeeper(self) -> Any:
-        client = KazooClient(hosts=self.cluster.zookeeper_connect)
-        client.start()
-        try:
-            yield client
-        finally:
-            client.stop()
-            client.close()
+    def zookeeper(self) -> contextlib.AbstractContextManager[KazooClient]:
+        """A session of somebody else's."""
+        return session_at(self.cluster.zookeeper_connect)
 
 
 def clean_log(table: Path) -> None:

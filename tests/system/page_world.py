@@ -17,7 +17,6 @@ import pytest
 import yaml
 from deltalake import DeltaTable
 from kafka import KafkaProducer
-from kazoo.client import KazooClient
 
 from etl.commands.backfill import parse_asked, run_backfill
 from etl.commands.run import run
@@ -27,6 +26,7 @@ from etl.settings.sections import Settings
 from tests.pages import ROOT
 from tests.said import Said, entered, said_by
 from tests.system.driving import WITHOUT_SPARK, Before, BrokenOff
+from tests.system.sessions import session_at
 
 CONF = Path("conf/clicks.yaml")
 """What the pages say CONF for, seen from the folder where commands are typed."""
@@ -137,13 +137,8 @@ class PageWorld:
 
     def without_zookeeper(self) -> None:
         """ZooKeeper has forgotten the group."""
-        client = KazooClient(hosts=self.cluster.zookeeper_connect)
-        client.start()
-        try:
+        with session_at(self.cluster.zookeeper_connect) as client:
             client.delete(f"/consumers/{self.group}", recursive=True)
-        finally:
-            client.stop()
-            client.close()
 
     def newest_plan(self) -> str:
         return str(max(row["number"] for row in said_by("plans", "list", str(CONF), "--json").document))

@@ -1,15 +1,29 @@
-"""ZooKeeper sessions that end."""
+"""Sessions of ZooKeeper's beside our own: somebody else's, and one that ends ours."""
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
 
 from kazoo.client import KazooClient
 
 from etl.edges.zookeeper.session import ZooKeeper
 
 
-def lose_session(zookeeper: ZooKeeper) -> None:
-    """As its timeout would."""
-    twin = KazooClient(hosts=zookeeper.hosts, client_id=zookeeper.client.client_id)
-    twin.start()
-    twin.stop()
-    twin.close()
+@contextlib.contextmanager
+def session_at(connect: str, **options: Any) -> Iterator[KazooClient]:
+    """A session of kazoo's alone, which ends with the block; by `client_id` it is the one of that id and password."""
+    client = KazooClient(hosts=connect, **options)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def lose_session(zookeeper: ZooKeeper, connect: str | None = None) -> None:
+    """As its timeout would: whoever knows a session's id and password ends it. `connect`: another way to the server than its own."""
+    with session_at(connect or zookeeper.hosts, client_id=zookeeper.client.client_id):
+        pass

@@ -11,12 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient, KazooState
+from kazoo.client import KazooState
 
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, SessionLost
 from etl.protocol.zookeeper import payloads
+from tests.system.sessions import lose_session
 
 DRIVER = "/consumers/g/etl/clicks/driver"
 
@@ -221,10 +222,7 @@ def test_a_driver_that_lost_its_session_knows_it_and_leaves_the_next_ones_lock_a
         first.client.add_listener(lambda state: ended.set() if state == KazooState.LOST else None)
         with lock_of(first).driving("run-1", wait_s=0):
             first.require_session()
-            twin = KazooClient(hosts=first.hosts, client_id=first.client.client_id)
-            twin.start()
-            twin.stop()  # ends the session of both, as its timeout would
-            twin.close()
+            lose_session(first)
             assert ended.wait(30)
             with pytest.raises(SessionLost) as caught:
                 first.require_session()

@@ -23,6 +23,7 @@ from etl.model.committed import Committed
 from etl.model.logs import Broker, BrokerPartition
 from etl.model.plans import Plan
 from tests.builders import plain_plan
+from tests.system.sessions import lose_session
 
 A, B, C = (BrokerPartition("clicks", p) for p in range(3))
 OTHER = BrokerPartition("other", 7)
@@ -257,10 +258,7 @@ def expire(zookeeper: ZooKeeper) -> None:
     """End the session from outside, as the server does after its timeout: another client with the same id closes it."""
     ended = threading.Event()
     zookeeper.client.add_listener(lambda state: ended.set() if state == KazooState.LOST else None)
-    twin = KazooClient(hosts=zookeeper.hosts, client_id=zookeeper.client.client_id)
-    twin.start()
-    twin.stop()
-    twin.close()
+    lose_session(zookeeper)
     assert ended.wait(30)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient, KazooState
+from kazoo.client import KazooState
 from kazoo.exceptions import ConnectionLoss
 from kazoo.security import make_acl
 
@@ -30,6 +30,7 @@ from etl.settings.loader import load_settings
 from etl.settings.sections import Settings
 from tests.fakes.claim_contract import FOREIGN, GROUP, PIPELINE, ClaimContract
 from tests.system.driving import ROOT, Before, Pipeline, broken_off_before
+from tests.system.sessions import lose_session
 
 LOGS = [BrokerPartition("clicks", p) for p in range(4)]
 OLD = BrokerPartition("clicks", 0, 3)
@@ -278,10 +279,7 @@ def test_who_lost_the_session_claims_nothing_more_and_deletes_nothing_of_the_nex
     with ZooKeeper(connect) as first, ZooKeeper(connect) as second, contextlib.ExitStack() as claims:
         first.client.add_listener(lambda state: ended.set() if state == KazooState.LOST else None)
         with owners_of(first).claiming(LOGS, "run-1"):
-            twin = KazooClient(hosts=first.hosts, client_id=first.client.client_id)
-            twin.start()
-            twin.stop()  # ends the session of both, as its timeout would
-            twin.close()
+            lose_session(first)
             assert ended.wait(30)
             assert wait_until(lambda: owners_in(zookeeper) == {}, 60)
             claims.enter_context(owners_of(second).claiming(LOGS, "run-2"))

@@ -13,6 +13,7 @@ from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import CorruptData, SettingsError, WrongChroot, ZooKeeperUnreachable
 from etl.model.logs import Broker, BrokerPartition
 from etl.protocol.zookeeper.registrations import PartitionState
+from tests.system.sessions import session_at
 
 KAFKA = b'{"jmx_port":-1,"timestamp":"1700000000000","host":"kafka-1","version":1,"port":9092}'
 
@@ -20,11 +21,8 @@ KAFKA = b'{"jmx_port":-1,"timestamp":"1700000000000","host":"kafka-1","version":
 @pytest.fixture
 def client(connect: str, zookeeper: ZooKeeper) -> Iterator[KazooClient]:
     """Somebody else: the brokers."""
-    kazoo = KazooClient(hosts=connect)
-    kazoo.start()
-    yield kazoo
-    kazoo.stop()
-    kazoo.close()
+    with session_at(connect) as kazoo:
+        yield kazoo
 
 
 @pytest.fixture

@@ -74,6 +74,16 @@ def resolve_secret(secret: SecretRef, key: str) -> str:
             f"the {what} {named} that {key} refers to cannot be read{why}", key=key, host=os.uname().nodename, check=check) from None
 
 
+def login_text(said: str | SecretRef | None, key: str) -> str:
+    """A text of a login, which stands in the conf or is referred to. Raises as `resolve_secret`, and for one that no login can say."""
+    found = resolve_secret(said, key) if isinstance(said, SecretRef) else said or ""
+    if not found or "\0" in found:
+        what = said if isinstance(said, SecretRef) else f"the {key.rpartition('.')[2]}"
+        wrong = f"{what} is {'a text with a NUL' if found else 'empty'}, which no login can say"
+        raise SettingsError(wrong, key=key, check="what it refers to")
+    return found
+
+
 def _told(error: Exception) -> str:
     """Without a byte of what was read."""
     return "it is no text in UTF-8" if isinstance(error, UnicodeError) else str(getattr(error, "strerror", None) or error)

@@ -21,7 +21,7 @@ from etl.protocol.generations.choice import login_asked_first
 from etl.protocol.generations.dialect import Request
 from etl.protocol.login import MechanismAnswer, TokenAnswer
 from etl.protocol.refusal import Refusal
-from etl.settings.secrets import resolve_secret
+from etl.settings.secrets import login_text
 
 Answer = TypeVar("Answer")
 _MAX_ANSWER_BYTES = 1 << 20
@@ -139,7 +139,7 @@ class _Proof:
     def _given(self) -> Mapping[str, Any]:
         login = self._login
         if login.mechanism.has_password:
-            name, password = self._resolved("username", login.username), self._resolved("password", login.password)
+            name, password = (login_text(getattr(login, of), f"source.security.sasl.{of}") for of in ("username", "password"))
             self._secrets += [password, *([name] if isinstance(login.username, SecretRef) else ())]
             if login.mechanism is not Mechanism.PLAIN:
                 name = name.replace("=", "=3D").replace(",", "=2C")  # RFC 5802, 5.1; the library leaves it to us
@@ -149,15 +149,6 @@ class _Proof:
             self._secrets = source.given
             return {"sasl_oauth_token_provider": source.provider()}
         return {"sasl_kerberos_service_name": login.service}
-
-    def _resolved(self, name: str, said: str | SecretRef | None) -> str:
-        key = f"source.security.sasl.{name}"
-        found = resolve_secret(said, key) if isinstance(said, SecretRef) else said or ""
-        if not found or "\0" in found:
-            what = said if isinstance(said, SecretRef) else f"the {name}"
-            raise SettingsError(f"{what} is {'a text with a NUL' if found else 'empty'}, which no login can say", key=key,
-                                check="what it refers to")
-        return found
 
     @property
     def is_done(self) -> bool:

@@ -7,7 +7,7 @@ from kazoo.security import make_digest_acl_credential
 from etl.errors import SettingsError
 from etl.model.security import SecretRef
 from etl.model.zookeeper_access import Access, Scheme
-from etl.settings.secrets import resolve_secret
+from etl.settings.secrets import login_text
 
 
 def no_such_login() -> SettingsError:
@@ -19,13 +19,7 @@ def no_such_login() -> SettingsError:
 def said_of(access: Access, name: str) -> str:
     """`username` or `password`; nothing where there is no such login. Raises SettingsError that names the key and the machine."""
     said: str | SecretRef | None = getattr(access.auth, name, None)
-    if said is None:
-        return ""
-    key = f"zookeeper.auth.{name}"
-    found = resolve_secret(said, key) if isinstance(said, SecretRef) else said
-    if not found:
-        raise SettingsError(f"{said} is empty, which no login can say", key=key, check="what it refers to")
-    return found
+    return "" if said is None else login_text(said, f"zookeeper.auth.{name}")
 
 
 def id_of(access: Access) -> str | None:

@@ -13,12 +13,13 @@ import pytest
 import yaml
 
 from etl.edges.brokers.login import _Proof
+from etl.edges.zookeeper.login import said_of
 from etl.errors import SettingsError
 from etl.model.security import OPEN, LocalFile, Login, Mechanism, SecretRef, Security, SecurityProtocol, Tls, parse_reference
-from etl.model.zookeeper_access import Acl
+from etl.model.zookeeper_access import Access, Acl, Auth, Scheme
 from etl.settings.changes import parse_change, told_changes
 from etl.settings.loader import load_settings, parse_settings
-from etl.settings.secrets import place_of_file, resolve_secret
+from etl.settings.secrets import login_text, place_of_file, resolve_secret
 from etl.settings.yaml_file import read_document
 from tests.builders import plain_settings
 
@@ -172,6 +173,22 @@ def test_a_file_of_a_relative_path_is_also_found_where_a_cluster_puts_it(tmp_pat
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "kafka").write_text("the conf's own")
     assert place_of_file(relative) == f"{tmp_path}/secrets/kafka"
+
+
+@pytest.mark.parametrize(("said", "content", "wrong"), [
+    (SecretRef("file", "secret"), "", "${file:secret} is empty"), (SecretRef("file", "secret"), "a\0b", "a text with a NUL"),
+    ("", "", "the username is empty"), ("a\0b", "", "the username is a text with a NUL")])
+def test_what_no_login_can_say_is_refused_by_its_key_before_anybody_is_told_it(
+    said: str | SecretRef, content: str, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret").write_text(content)
+    with pytest.raises(SettingsError, match="no login can say") as of_broker:
+        login_text(said, "source.security.sasl.username")
+    with pytest.raises(SettingsError, match="no login can say") as of_zookeeper:
+        said_of(Access(None, Auth(Scheme.SASL, said)), "username")
+    for error, key in ((of_broker.value, "source.security.sasl.username"), (of_zookeeper.value, "zookeeper.auth.username")):
+        assert wrong in error.what and error.where["key"] == key and "a\0b" not in str(error)
 
 
 @pytest.mark.parametrize("text", ["", "secret", "${env:}", "${env:A}b", "${vault:A}", "$env:A", "${env:A}${env:B}"])

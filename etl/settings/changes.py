@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from etl.settings.mistakes import MEANINGS
 from etl.settings.yaml_file import NOT_YAML, document_of, said_of
 
 _SPARK = "spark"
+_UNSIGNED = re.compile(r"[^\w.-]")
+"""What ends a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,8 @@ def parse_change(word: str) -> Change:
     """`KEY=VALUE`, the value as YAML. Raises SettingsError for a key that a conf does not have, and for what is no YAML."""
     key, equals, text = word.partition("=")
     key = key.strip()
-    if not equals or not key:
-        raise SettingsError(f"--set {word}: it is not KEY=VALUE", check="--set limits.max_records_per_run=1000")
+    if not equals or not key:  # who wrote another sign may have a password behind it
+        raise SettingsError(f"--set {_UNSIGNED.split(key)[0]}: it is not KEY=VALUE", check="--set limits.max_records_per_run=1000")
     if key.startswith(f"{_SPARK}.{_SPARK}."):  # as it stands in the file, section and name
         key = key.removeprefix(f"{_SPARK}.")
     if key not in MEANINGS and not key.startswith(f"{_SPARK}."):

@@ -15,14 +15,12 @@ from etl.edges.broken import ConnectionBroken
 from etl.errors import EtlError, SettingsError
 from etl.model.zookeeper_access import Access
 
+LOOKED_AT_S = 2.0
+"""For so long servers are asked once more by hand, where kazoo was not let in and cannot tell why."""
 _CLOSE_SESSION = struct.pack(">iii", 8, 1, -11)
 _HANDSHAKE_SIZES = (36, 37)
 """Without and with the flag for read-only servers."""
 _MOST_BYTES = 1 << 16
-
-
-LOOKED_AT_S = 2.0
-"""For so long servers are asked once more by hand, where kazoo was not let in and cannot tell why."""
 
 
 class NoHandshake(Exception):

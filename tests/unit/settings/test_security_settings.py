@@ -231,6 +231,13 @@ def test_nor_is_one_that_a_change_gives(value: str) -> None:
     assert "hunter9" not in str(error.value)
 
 
+@pytest.mark.parametrize("word", ["source.security.sasl.password:hunter9", "source.security.sasl.password hunter9", "=hunter9"])
+def test_nor_is_one_behind_a_key_without_the_sign_between_them(word: str) -> None:
+    with pytest.raises(SettingsError, match="it is not KEY=VALUE") as error:
+        parse_change(word)
+    assert "hunter9" not in str(error.value) and word.partition("hunter9")[0].strip(" :=") in error.value.what
+
+
 def test_an_address_is_told_back_without_the_password_in_it() -> None:
     with pytest.raises(SettingsError, match=r"it is 'https://\*\*\*@minio'") as error:
         plain_settings(table={"path": "s3://b/t", "store": {"endpoint": "https://user:hunter9@minio"}})

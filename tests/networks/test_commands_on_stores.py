@@ -1,0 +1,81 @@
+"""What writes a table in a store besides runs: losses, backfills and replays. Each is there once, and `verify` knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
+
+from tests.conftest import TopicFactory
+from tests.stores.pipeline import StoredPipeline
+from tests.stores.servers import STORES, StoreServer
+from tests.system.driving import WITHOUT_SPARK
+
+pytestmark = [pytest.mark.networks]
+_WITHIN_S = 400
+
+
+@pytest.fixture(scope="module", params=list(STORES))
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    """Each of them."""
+    with STORES[request.param](tmp_path_factory.mktemp(request.param)) as running:
+        yield running
+
+
+@pytest.fixture
+def pipeline(
+    store: StoreServer, cluster: object, topic: TopicFactory, unused_group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> StoredPipeline:
+    """One whose rows come without Spark, on a topic that has 100 records in each of two partitions."""
+    for variable, secret in store.secrets.items():
+        monkeypatch.setenv(variable, secret)
+    made = StoredPipeline(
+        cluster, tmp_path, topic(2), unused_group, {"spark": {"spark.master": "local[2]"}},  # type: ignore[arg-type]
+        everywhere=WITHOUT_SPARK, store=store)
+    made.produce(200, partitions=2)
+    return made
+
+
+def command(pipeline: StoredPipeline, *words: str, code: int = 0) -> None:
+    """A command on the conf in a process of its own, which must end so."""
+    child = pipeline.start("etl", words[0], str(pipeline.conf), *words[1:])
+    out, err = child.communicate(timeout=_WITHIN_S)
+    assert child.returncode == code, (words, out, err)
+
+
+def losses(pipeline: StoredPipeline) -> list[tuple[Any, ...]]:
+    """The rows of the losses table, as delta-rs reads it."""
+    rows = pipeline.opened(f"{pipeline.url}_losses").to_pyarrow_table().to_pylist()
+    return [tuple(row[name] for name in ("topic", "partition", "from_offset", "until_offset", "why", "plan_number")) for row in rows]
+
+
+def test_what_a_killed_run_let_go_is_in_the_losses_table_of_the_store_once_and_verify_counts_it(pipeline: StoredPipeline) -> None:
+    pipeline.settings["source"] = {"on_data_loss": "skip"}
+    command(pipeline, "run")
+    pipeline.produce(200, partitions=2)
+    with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
+        admin.delete_records({TopicPartition(pipeline.topic, 1): 150})
+    assert pipeline.killed_before("record") != 0
+    command(pipeline, "run", "--strict", code=3)
+    assert losses(pipeline) == [(pipeline.topic, 1, 100, 150, "expired", 2)]
+    command(pipeline, "run")
+    assert len(losses(pipeline)) == 1
+    command(pipeline, "verify")
+    assert sum(pipeline.in_table().values()) == 350
+
+
+def test_a_backfill_and_a_replay_write_a_store_and_each_row_is_there_once(pipeline: StoredPipeline) -> None:
+    pipeline.settings["source"] = {"start": "latest"}
+    command(pipeline, "run")
+    pipeline.produce(100, partitions=2)
+    command(pipeline, "run")
+    assert sum(pipeline.in_table().values()) == 100
+    command(pipeline, "backfill", "--name", "old", "--from", "0", "--until", "100")
+    assert pipeline.is_whole()
+    command(pipeline, "replay", "--topic", pipeline.topic, "--from", "100", "--until", "130", "--yes")
+    assert pipeline.is_whole()
+    command(pipeline, "verify")

@@ -51,6 +51,17 @@ def test_a_worker_that_lacks_the_package_is_told_with_the_command_that_makes_wha
     assert "`etl package` makes" in caught.value.check and caught.value.exit_code == 2
 
 
+def test_what_fails_because_of_a_stop_that_is_on_its_way_out_is_the_stop() -> None:
+    """As in `RDD.collect`: py4j shuts the connection of an interrupted call, and `SCCallSiteSync.__exit__` makes the next one."""
+    from py4j.protocol import Py4JNetworkError
+
+    with pytest.raises(KeyboardInterrupt), translating_spark_errors():
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise Py4JNetworkError("Answer from Java side is empty")
+
+
 def test_a_worker_that_is_killed_whenever_it_is_tried_is_named_and_no_bug(spark: SparkSession) -> None:
     from pyspark.sql.functions import udf
 

@@ -37,13 +37,16 @@ _IN_A_TASK = ("[TASK_WRITE_FAILED]", "Job aborted due to stage failure")
 def translating_spark_errors() -> Iterator[None]:
     """Inside, the loss of a JVM, an executor or a worker is told as such and not as a bug, and so is what workers lack.
 
-    Raises ProcessLost, SettingsError.
+    Raises ProcessLost, SettingsError, and KeyboardInterrupt for what fails only because one is on its way out: py4j has shut its
+    connection then, and pyspark's own calls behind it may find the next one shut, too (one in twelve did).
     """
     try:
         yield
     except EtlError:
         raise
     except Exception as error:
+        if _behind_a_stop(error):
+            raise KeyboardInterrupt from error
         lacks = lacking(str(error))
         if lacks:
             raise lacks from error
@@ -54,6 +57,13 @@ def translating_spark_errors() -> Iterator[None]:
             "memory on the machines that run driver and executors (what killed it?), and Spark's log beside the run's report; "
             "in a notebook, begin a new process")
         raise ProcessLost(f"Spark lost a process of its own: {found[0] if found else type(error).__name__}", check=check) from error
+
+
+def _behind_a_stop(error: BaseException) -> bool:
+    met: BaseException | None = error
+    while met is not None and not isinstance(met, KeyboardInterrupt):
+        met = met.__context__
+    return met is not None
 
 
 def _is_of_the_jvms_line(error: Exception) -> bool:

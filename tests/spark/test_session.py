@@ -55,11 +55,13 @@ def test_what_fails_because_of_a_stop_that_is_on_its_way_out_is_the_stop() -> No
     """As in `RDD.collect`: py4j shuts the connection of an interrupted call, and `SCCallSiteSync.__exit__` makes the next one."""
     from py4j.protocol import Py4JNetworkError
 
-    with pytest.raises(KeyboardInterrupt), translating_spark_errors():
-        try:
-            raise KeyboardInterrupt
-        finally:
-            raise Py4JNetworkError("Answer from Java side is empty")
+    lost = Py4JNetworkError("Answer from Java side is empty")
+    for failed in (lost, ProcessLost("the catalog does not answer")):
+        with pytest.raises(KeyboardInterrupt), translating_spark_errors():
+            try:
+                raise KeyboardInterrupt
+            finally:
+                raise failed
 
 
 def test_a_worker_that_is_killed_whenever_it_is_tried_is_named_and_no_bug(spark: SparkSession) -> None:

@@ -42,11 +42,11 @@ def translating_spark_errors() -> Iterator[None]:
     """
     try:
         yield
-    except EtlError:
-        raise
     except Exception as error:
         if _behind_a_stop(error):
             raise KeyboardInterrupt from error
+        if isinstance(error, EtlError):
+            raise
         lacks = lacking(str(error))
         if lacks:
             raise lacks from error

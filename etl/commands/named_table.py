@@ -38,7 +38,7 @@ def resolve(settings: Settings, run_context: RunContext = ALONE, *, is_made: boo
         raise SettingsError("the conf names the table by its path, so there is no name to resolve", key=KEY, check="`etl doctor CONF`")
     run_id = new_run_id()
     with open_world(settings, run_context, name=run_id) as world, world.driving(run_id):
-        found = ask(settings, run_context, Stopwatch(), name=f"{run_id}-name", is_made=is_made)
+        found = ask(settings, run_context, Stopwatch(), name=f"{run_id}-name", making=(lambda at: None) if is_made else None)
         before, ledger = read_named_table(world.ledger), world.ledger.read_ledger()
         write_named_table(world.ledger, found)
     says = told(before, found, ledger, _in_table(settings, found, ledger))

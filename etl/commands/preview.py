@@ -5,16 +5,20 @@ Nothing starts Spark here. So of the transform it says what is known without it,
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.decisions.expiry import Expiring, expiring
 from etl.decisions.lag import lag_in_all, reached
+from etl.decisions.named_tables import not_there
 from etl.decisions.next_step import Action, NextStep, steps_ahead
 from etl.decisions.plan_tasks import tasks_of_plan
 from etl.decisions.tasks import bytes_of
+from etl.edges.delta.path import open_table
 from etl.edges.delta.taking import Takes
+from etl.errors import NotOurTable, Owned
 from etl.model.bounds import Request
 from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import Snapshot
@@ -95,6 +99,30 @@ def preview(settings: Settings, request: Request | None = None) -> Preview:
     settings = starting_by(settings, request)
     with open_world(settings, ALONE, request=request) as world:
         return with_transform_checked(preview_of(world.observe(), settings), settings)
+
+
+def refuse_before_making(settings: Settings, request: Request | None = None) -> None:
+    """Raise what the run would end with that has the catalog make this table, as far as it can be told before: then it makes none.
+
+    What lies at the place already the catalog itself refuses. Owners of what it reads are told by the run, which may wait for them.
+    Raises NotOurTable for a pipeline that has plans: their table was another one.
+    """
+    if _is_taken(settings.table.path):
+        return
+    by_path = settings.model_copy(update={"table": settings.table.model_copy(update={"name": None})})  # a named one would be gone
+    with open_world(by_path, ALONE, request=request) as world, contextlib.suppress(Owned):
+        snapshot = world.observe()
+        if snapshot.ledger.newest is not None:
+            raise not_there(settings.table.called)
+        for plan in preview_of(snapshot, by_path).plans:
+            world.refuse_unwritable(plan)
+
+
+def _is_taken(path: str) -> bool:
+    try:
+        return open_table(path) is not None
+    except NotOurTable:
+        return True
 
 
 def with_transform_checked(found: Preview, settings: Settings) -> Preview:

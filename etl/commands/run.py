@@ -7,8 +7,10 @@ import datetime
 import logging
 import secrets
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from etl.commands.lag import ask_oldest
+from etl.commands.preview import refuse_before_making
 from etl.edges.brokers.request_meter import OF_THIS_PROCESS
 from etl.edges.report_file import kept_in, this_process
 from etl.edges.spark.failures import translating_spark_errors
@@ -24,6 +26,7 @@ from etl.run.context import ALONE, RunContext, now_ms
 from etl.run.ingest import ingest
 from etl.run.live_world import LiveWorld
 from etl.run.mirror import mirror
+from etl.run.named_table import Making
 from etl.run.wiring import open_world, place_table
 from etl.run.world import World
 from etl.settings.bounds import starting_by
@@ -50,16 +53,16 @@ def run(
     settings = starting_by(settings, request)
     return reported(
         settings, run_context, lambda world, report: ingest(around(world), world.settings, report), conf=conf, strict=strict,
-        request=request, is_made=True)
+        request=request, making=partial(refuse_before_making, request=request))
 
 
 def reported(
     settings: Settings, run_context: RunContext, story: Callable[[LiveWorld, Report], object], *, conf: str | None = None,
-    strict: bool = False, request: Request | None = None, is_made: bool = False,
+    strict: bool = False, request: Request | None = None, making: Making | None = None,
 ) -> Report:
     """A story of the one driver of the pipeline, and its report; told anew with a new session where that was lost. See `run`.
 
-    Where a catalog names the table the world's settings know its place, which is kept. `is_made`: a name that is not taken is made a table.
+    Where a catalog names the table the world's settings know its place, which is kept. `making`: a name that is not taken is made a table.
     """
     run_id = new_run_id()
     report = Report(
@@ -67,7 +70,7 @@ def reported(
         strict=strict, settings=settings, request=request)
     kept = kept_in(settings.report.path, report, keep=settings.report.keep)
     with run_context.of_run(report), kept, _counted(report), run_context.progress(report.watch.doing):
-        settings, asked = place_table(settings, run_context, report.watch, name=run_id, is_made=is_made)
+        settings, asked = place_table(settings, run_context, report.watch, name=run_id, making=making)
         report.table_path, report.settings = settings.table.path, settings
         if untold := untried(settings.table.path):
             _log.warning("table.path: %s; etl verify says whether each row is there once", untold)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from etl.errors import SettingsError
-from etl.settings.store import StoreKind, kind_of
+from etl.settings.store import StoreKind, StoreSettings, TablePath, kind_of, refuse_unfit_store
 
 LOG_STORE = "spark.delta.logStore"
 _OF_ALL = f"{LOG_STORE}.class"
@@ -22,12 +22,14 @@ REDACTED = "spark.redaction.regex"
 _AS_SPARK_HAS_IT = "(?i)secret|password|token|access[.]?key"
 _KEY_OF_AZURE = "fs.azure.account.key"
 _KEYS_OF_STORES = "access[.]key|secret[.]key|account[.]key"
+_WAREHOUSE = "spark.sql.warehouse.dir"
 _HADOOP = "3.5.0"
 _PACKAGES: Mapping[str, str] = {
     f"{LOG_STORE}.s3a.impl": f"org.apache.hadoop:hadoop-aws:{_HADOOP}",
     f"{LOG_STORE}.abfss.impl": f"org.apache.hadoop:hadoop-azure:{_HADOOP}"}
 """By the setting that says that a session writes there: Hadoop's client for it, of the release that pyspark brings."""
 _CREATES_BLINDLY = "create"
+_CLASS_OF_S3, _OF_S3A = "fs.s3.impl", "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _THROTTLED_TRIES = 8
 """Each wait is twice the one before, from a tenth of a second: S3A's own twenty are over after a day, these within three minutes."""
 
@@ -52,6 +54,18 @@ def settings_for_any(spark: Mapping[str, str]) -> dict[str, str]:
     Jars of Hadoop's clients are left to whoever gave the session its catalog.
     """
     return _log_of_s3(spark)
+
+
+def place_of_catalog(spark: Mapping[str, str], store: StoreSettings) -> str | None:
+    """Where a session's catalog keeps tables of which nothing else is said, where that is a store; with the keys of `store` that fit it."""
+    place = spark.get(_WAREHOUSE, "")
+    if kind_of(place) is None:
+        return None
+    try:
+        refuse_unfit_store(place, store, None)
+    except SettingsError:  # they are another store's, in which the table's schema is
+        return TablePath(place, StoreSettings())
+    return TablePath(place, store)
 
 
 def without_ours(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[str, str]:
@@ -107,8 +121,13 @@ def keys_that_matter(path: str) -> tuple[str, ...]:
 
 
 def unless_told(path: str) -> dict[str, str]:
-    """What Hadoop's client is told of where nobody, neither conf nor Hadoop's files, said another thing than its own default."""
-    return {"fs.s3a.retry.throttle.limit": str(_THROTTLED_TRIES)} if kind_of(path) is StoreKind.S3 else {}
+    """What Hadoop's client is told of where nobody, neither conf nor Hadoop's files, said another thing than its own default.
+
+    A catalog may name places by `s3://`, by which Hadoop itself knows no store.
+    """
+    if kind_of(path) is not StoreKind.S3:
+        return {}
+    return {"fs.s3a.retry.throttle.limit": str(_THROTTLED_TRIES), **({_CLASS_OF_S3: _OF_S3A} if path.startswith("s3://") else {})}
 
 
 def _log_of_s3(spark: Mapping[str, str]) -> dict[str, str]:

@@ -23,16 +23,16 @@ def place(name: str, findings: Findings) -> Iterator[Line]:
     if called is None:
         return
     refuse_temporary(called)
-    kept = _kept(findings)
+    kept, has_plans = _kept(findings)
     is_known = goes_by(kept, called, catalog_of(settings.spark))
     spark = spark_of(findings)
     with translating_spark_errors():
         if kept is not None and is_known:
             refuse_elsewhere(spark.session(), placed_by_name(settings, kept.path))
         try:
-            entry = entry_of(spark.session(), settings, is_ours=spark.is_ours)
+            entry = entry_of(spark, settings)
         except NotOurTable as not_there:
-            if kept is not None:
+            if kept is not None or has_plans:
                 raise
             yield Line(name, Verdict.NOT_CHECKED, f"{not_there.what} yet, the first run makes it")
             return
@@ -41,9 +41,10 @@ def place(name: str, findings: Findings) -> Iterator[Line]:
     yield ok(name, f"{called} is at {found.path}, " + ("by which runs go" if is_known else "which the next run keeps"))
 
 
-def _kept(findings: Findings) -> NamedTable | None:
-    """What the ledger keeps of a name, this one or another; None where there is none, or nobody can tell."""
+def _kept(findings: Findings) -> tuple[NamedTable | None, bool]:
+    """What the ledger keeps of a name, this one or another, and whether it has a plan; None where there is none, or nobody can tell."""
     settings = findings.settings
     if Fact.ZOOKEEPER not in findings.established or Fact.CHROOT not in findings.established:
-        return None
-    return read_named_table(PlanLedger(findings.zookeeper, settings.group, settings.pipeline))
+        return None, False
+    ledger = PlanLedger(findings.zookeeper, settings.group, settings.pipeline)
+    return read_named_table(ledger), bool(ledger.plan_numbers())

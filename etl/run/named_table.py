@@ -7,11 +7,13 @@ use (`refuse_elsewhere`); whether what lies there is the pipeline's table its id
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from etl.decisions.named_tables import (
-    catalog_of, goes_by, gone, managed_by_catalog, not_there, place_in, refuse_another_place, refuse_forgetful, refuse_temporary,
+    as_written, catalog_of, goes_by, gone, managed_by_catalog, not_there, place_in, refuse_another_place, refuse_forgetful,
+    refuse_temporary,
 )
 from etl.edges.delta.path import open_table
 from etl.edges.spark.failures import translating_spark_errors
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+Making = Callable[[Settings], object]
+"""Told of the place that the catalog would give a table, before it makes it: raises what keeps a run from loading into that."""
+
+
 class Placed(NamedTuple):
     """Settings by which the table can be opened."""
 
@@ -41,7 +47,7 @@ class Placed(NamedTuple):
 
 
 def placed(
-    settings: Settings, ledger: PlanLedger, run_context: RunContext, phases: Phases, *, name: str, is_made: bool = False,
+    settings: Settings, ledger: PlanLedger, run_context: RunContext, phases: Phases, *, name: str, making: Making | None = None,
 ) -> Placed:
     """The settings with the place of a named table. Where nothing is kept of the name, in that catalog, Spark is asked.
 
@@ -50,16 +56,16 @@ def placed(
     kept = read_named_table(ledger)
     if goes_by(kept, settings.table.called, catalog_of(settings.spark)):
         return Placed(placed_by_name(settings, kept.path))
-    found = ask(settings, run_context, phases, name=name, is_made=is_made and kept is None)
+    found = ask(settings, run_context, phases, name=name, making=making if kept is None else None)
     return Placed(placed_by_name(settings, found.path), found)
 
 
-def ask(settings: Settings, run_context: RunContext, phases: Phases, *, name: str, is_made: bool = False) -> NamedTable:
+def ask(settings: Settings, run_context: RunContext, phases: Phases, *, name: str, making: Making | None = None) -> NamedTable:
     """What Spark tells of the conf's `table.name` now, with the id of the table that is there; a session of our own ends with its JVM.
 
-    The next one may need other jars, by the store that the table turns out to be in. `is_made`: a name that is not taken is made a table.
-    Raises SettingsError for a catalog that Spark does not know, NotOurTable for what cannot be loaded into by its path and, unless
-    `is_made`, for a name that is not taken, NeedsDecision where nothing is at its place, TableUnreachable.
+    The next one may need other jars, by the store that the table turns out to be in. `making`: a name that is not taken is made a table.
+    Raises SettingsError for a catalog that Spark does not know, NotOurTable for what cannot be loaded into by its path and, without
+    `making`, for a name that is not taken, NeedsDecision where nothing is at its place, TableUnreachable.
     """
     called = settings.table.called
     refuse_temporary(called)
@@ -67,27 +73,39 @@ def ask(settings: Settings, run_context: RunContext, phases: Phases, *, name: st
     spark = RunSpark(settings, run_context.spark_defaults, phases, log=log)
     try:
         with translating_spark_errors():
-            session = spark.session(is_short=True)
-            entry = entry_of(session, settings, is_made=is_made, is_ours=spark.is_ours)
+            entry = entry_of(spark, settings, making)
     finally:
         spark.stop(with_jvm=True)
     return of_entry(settings, entry)
 
 
-def entry_of(session: SparkSession, settings: Settings, *, is_made: bool = False, is_ours: bool = False) -> CatalogEntry:
-    """The catalog's word; see `ask`. `is_ours`: nobody but us can have made a table in the memory of that session."""
-    from etl.edges.spark.catalog import kind_of_catalog, look_up, make_table
+def entry_of(spark: RunSpark, settings: Settings, making: Making | None = None) -> CatalogEntry:
+    """The catalog's word; see `ask`."""
+    from etl.edges.spark.catalog import kind_of_catalog, look_up
 
-    called = settings.table.called
+    called, session = settings.table.called, spark.session(is_short=True)
     entry = look_up(session, called)
-    if entry is None and is_ours:
+    if entry is None and spark.is_ours:  # nobody but us can have made a table in the memory of that session
         refuse_forgetful(called, *kind_of_catalog(session, called))
-    if entry is None and is_made:
-        make_table(_no_rows(session, settings), called, settings.table.partition_by)
-        entry = look_up(session, called)
+    if entry is None and making is not None:
+        entry = _made(spark, settings, making)
     if entry is None:
         raise not_there(called)
     return entry
+
+
+def _made(spark: RunSpark, settings: Settings, making: Making) -> CatalogEntry | None:
+    """The catalog's word on a table that it makes now. What keeps a run from using that is told before, so that none stays behind."""
+    from etl.edges.spark.catalog import look_up, make_table, place_to_be
+
+    called, session = settings.table.called, spark.session()
+    place = place_to_be(session, called)
+    if place is not None:
+        at = placed_by_name(settings, as_written(place))
+        making(at)
+        session = spark.session_at(at.table.path)
+    make_table(_no_rows(session, settings), called, settings.table.partition_by)
+    return look_up(session, called)
 
 
 def of_entry(settings: Settings, entry: CatalogEntry) -> NamedTable:

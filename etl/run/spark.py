@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etl.decisions.spark_on_stores import settings_for, settings_for_any
+from etl.decisions.spark_on_stores import place_of_catalog, settings_for, settings_for_any
 from etl.report.phases import Phases, Verb
 from etl.run.context import SparkDefaults
 from etl.settings.sections import Settings
@@ -23,6 +24,10 @@ class RunSpark:
         self._app = app or f"etl {settings.pipeline}"
         self._built: SparkSession | None = None
         self._is_in_store = False
+        table = settings.table
+        self._place = table.path if table.is_placed else place_of_catalog(settings.spark, table.store)
+        """In which store the session is to write; None: in none that is known yet."""
+        self._given_for_place: Mapping[str, str] = {}
 
     def session(self, *, is_short: bool = False) -> SparkSession:
         """The session of this run; one that was there before is used and left alone. `is_short`: it has little to do, where it is built."""
@@ -32,9 +37,10 @@ class RunSpark:
         if there is not None:
             self._enter_store(there)
             return there
-        given, table = self._settings.spark, self._settings.table
-        told_later = settings_for_any(given) if is_submitted() else {}  # else the next session has a JVM of its own
-        wanted = {**(settings_for(table.path, given) if table.is_placed else told_later), **given}
+        given = self._settings.spark
+        self._given_for_place = settings_for(self._place, given) if self._place is not None else {}
+        told_later = {} if self._settings.table.is_placed or not is_submitted() else settings_for_any(given)  # else a JVM of its own comes
+        wanted = {**told_later, **self._given_for_place, **given}
         with self._phases.timed(Verb.START_SPARK):
             settings = {**self._defaults(wanted), **wanted}
             settings = for_short_run(settings, given) if is_short else settings
@@ -42,18 +48,28 @@ class RunSpark:
             self._enter_store(self._built)
         return self._built
 
+    def session_at(self, path: str) -> SparkSession:
+        """The session, and that it can make a table there: one of our own begins anew where its JVM lacks what that store needs."""
+        from etl.edges.spark.session import is_submitted
+
+        needed = settings_for(path, self._settings.spark)
+        if self._built is not None and not is_submitted() and not needed.items() <= self._given_for_place.items():
+            self.stop(with_jvm=True)
+        self._place, self._is_in_store = path, False
+        return self.session(is_short=True)
+
     @property
     def is_ours(self) -> bool:
         """Whether this run built the session that it has."""
         return self._built is not None
 
     def _enter_store(self, session: SparkSession) -> None:
-        """Before a session's first use for the table in its store, which is the one that its catalog still has, where it is named."""
+        """Before a session's first use for the store, and for the table, which is the one that its catalog still has, where it is named."""
         from etl.edges.spark.stores import enter_store
         from etl.run.named_table import refuse_elsewhere
 
-        if not self._is_in_store and self._settings.table.is_placed:
-            enter_store(session, self._settings.table.path)
+        if not self._is_in_store and self._place is not None:
+            enter_store(session, self._place)
             refuse_elsewhere(session, self._settings)
             self._is_in_store = True
 

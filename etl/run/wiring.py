@@ -13,7 +13,7 @@ from etl.report.phases import Phases, Stopwatch
 from etl.run.context import RunContext
 from etl.run.discovery import Discovery
 from etl.run.live_world import LiveWorld
-from etl.run.named_table import Placed, placed
+from etl.run.named_table import Making, Placed, placed
 from etl.settings.sections import Settings
 
 
@@ -52,16 +52,18 @@ def open_discovery(settings: Settings) -> Iterator[Discovery]:
         yield Discovery(settings, zookeeper)
 
 
-def place_table(settings: Settings, run_context: RunContext, phases: Phases | None = None, *, name: str, is_made: bool = False) -> Placed:
+def place_table(
+    settings: Settings, run_context: RunContext, phases: Phases | None = None, *, name: str, making: Making | None = None,
+) -> Placed:
     """The settings with the place of a named table, as the ledger has it or Spark tells it; as they are where they name a path.
 
-    `name` and `is_made`: see `run.named_table.placed`, which raises for it.
+    `name` and `making`: see `run.named_table.placed`, which raises for it.
     """
     if settings.table.is_placed:
         return Placed(settings)
     with _zookeeper(settings) as zookeeper:
         ledger = PlanLedger(zookeeper, settings.group, settings.pipeline)
-        return placed(settings, ledger, run_context, phases or Stopwatch(), name=name, is_made=is_made)
+        return placed(settings, ledger, run_context, phases or Stopwatch(), name=name, making=making)
 
 
 def _zookeeper(settings: Settings) -> ZooKeeper:

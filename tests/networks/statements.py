@@ -1,20 +1,29 @@
-"""SQL by a Spark of its own, as somebody else than a pipeline says it: `python -m tests.networks.statements CONF STATEMENT...`."""
+"""SQL by a Spark of its own, as somebody else than a pipeline says it: `python -m tests.networks.statements CONF AT STATEMENT...`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+from etl.decisions.spark_on_stores import packages, settings_for
+from etl.edges.spark.log_store import jar_path
 from etl.edges.spark.session import build_session
+from etl.edges.spark.stores import enter_store
+from etl.embedded.jars import store_jars
 from etl.embedded.spark import jar_settings, set_spark_environment
 from etl.settings.loader import load_settings
+from etl.settings.store import TablePath
 
 
-def main(conf: str, *statements: str) -> None:
-    """Each in turn, by a session with the Spark settings of the conf."""
-    given = load_settings(conf).spark
+def main(conf: str, at: str, *statements: str) -> None:
+    """Each in turn, by a session with the Spark settings of the conf, and with what the store of `at` needs; empty: of none."""
+    settings = load_settings(conf)
+    given = {**settings_for(at, settings.spark), **settings.spark}
     set_spark_environment()
-    session = build_session("statements", {**jar_settings(given["spark.master"]), **given}, log=Path(conf).with_name("statements.log"))
+    jars = [*store_jars(packages(given)), jar_path()] if at else []
+    session = build_session("statements", {**jar_settings(given["spark.master"], besides=jars), **given},
+                            log=Path(conf).with_name("statements.log"))
+    enter_store(session, TablePath(at, settings.table.store))
     for statement in statements:
         session.sql(statement).collect()
     session.stop()

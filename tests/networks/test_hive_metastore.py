@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,46 +12,20 @@ from deltalake import DeltaTable
 
 from etl.embedded.cluster import Cluster
 from tests.conftest import TopicFactory
+from tests.networks.metastore import NAMED, command, command_with, metastore_in, said
 from tests.system.driving import WITHOUT_SPARK, Pipeline
 from tests.system.watching import watched_run
 
 pytestmark = [pytest.mark.networks]
-_WITHIN_S = 400
-NAMED = {"path": None, "name": "lake.table", "writer": "auto"}
 
 
 @pytest.fixture
 def pipeline(cluster: Cluster, topic: TopicFactory, unused_group: str, tmp_path: Path) -> Pipeline:
     """One whose table is called so in a schema `lake`, in a metastore of its own; the schema's folder is the pipeline's."""
     made = Pipeline(cluster, tmp_path, topic(2), unused_group)
-    made.settings |= {**WITHOUT_SPARK, "table": dict(NAMED), "spark": {
-        "spark.master": "local[1]", "spark.sql.catalogImplementation": "hive", "spark.sql.warehouse.dir": str(made.folder / "warehouse"),
-        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={made.folder}/metastore;create=true",
-        "spark.hadoop.hive.metastore.schema.verification": "false", "spark.hadoop.datanucleus.schema.autoCreateAll": "true"}}
+    made.settings |= {**WITHOUT_SPARK, "table": dict(NAMED), "spark": metastore_in(made.folder)}
     said(made, f"CREATE SCHEMA lake LOCATION '{made.folder}'")
     return made
-
-
-def said(pipeline: Pipeline, *statements: str) -> None:
-    finished(pipeline, "tests.networks.statements", str(pipeline.conf), *statements, code=0)
-
-
-def command(pipeline: Pipeline, *words: str, code: int = 0) -> str:
-    """What `etl` with these words says on standard error and output."""
-    return finished(pipeline, "etl", *words, str(pipeline.conf), code=code)
-
-
-def command_with(pipeline: Pipeline, words: tuple[str, ...], *options: str) -> str:
-    """The same with options behind the conf."""
-    return finished(pipeline, "etl", *words, str(pipeline.conf), *options, code=0)
-
-
-def finished(pipeline: Pipeline, *words: str, code: int) -> str:
-    child: subprocess.Popen[str] = pipeline.start(*words)
-    out, err = child.communicate(timeout=_WITHIN_S)
-    assert child.returncode == code, (words, out, err)
-    assert code == 0 or "Traceback" not in err, err
-    return err + out
 
 
 def as_if_catalog_managed(log: Path) -> None:

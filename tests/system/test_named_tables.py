@@ -118,3 +118,32 @@ def test_a_table_that_is_dropped_and_made_again_elsewhere_stops_runs_until_someb
     assert resolved.code == 0, resolved.err
     assert f"{named.folder}/again" in resolved.document["says"] and "the next run stops" in resolved.document["says"]
     refused(named.door("run"), 5, "plan 1")
+
+
+@pytest.mark.long
+def test_what_can_be_told_of_a_run_before_its_table_is_made_leaves_none_behind(named: Pipeline, spark: SparkSession) -> None:
+    meant = dict(named.settings["table"])
+    for section, changed, code, said in (
+            ("table", {"losses_path": f"{named.table}/losses"}, 2, "table.losses_path"),
+            ("table", {"writer": "arrow", "partition_by": ["timestamp"]}, 2, "table.writer"),
+            ("table", {"store": {"region": "eu-central-1"}}, 2, "table.store.region"),
+            ("source", {"topics": {"allow": ["not-there"]}}, 2, "not-there")):
+        named.settings |= {section: {**(meant if section == "table" else {}), **changed}}
+        refused(named.door("run"), code, said)
+        assert not spark.catalog.tableExists(name_of(named)) and not (named.table / "_delta_log").exists(), changed
+        named.settings = {"limits": named.settings["limits"], "table": dict(meant)}
+    named.ran()
+    assert named.is_whole()
+
+
+@pytest.mark.long
+def test_a_pipeline_that_has_plans_is_given_no_new_table_by_a_name_that_is_not_taken(named: Pipeline, spark: SparkSession) -> None:
+    by_name = dict(named.settings["table"])
+    named.settings["table"] = {"path": f"{named.folder}/before", "writer": "auto"}
+    named.ran()
+    named.settings["table"] = by_name
+    refused(told := named.door("run"), 2, "the catalog has no table", "etl table resolve CONF --make")
+    assert told.document["check"] in named.door("doctor").out
+    assert not spark.catalog.tableExists(name_of(named))
+    spark.sql(f"CREATE TABLE {name_of(named)} USING delta LOCATION '{named.folder}/before'")
+    assert named.ran().outcomes == ["nothing new"]

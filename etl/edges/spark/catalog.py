@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _KEY = "table.name"
+_OF_SESSION = "spark_catalog"
 _NOT_THERE = frozenset(("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND"))
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
 _NO_PLUGIN = re.compile(r"(?i)catalog plugin class|plugin class for catalog|does not implement CatalogPlugin")
@@ -41,6 +42,29 @@ def look_up(session: SparkSession, name: str) -> CatalogEntry | None:
         if condition_of(error) in _NOT_THERE:
             return None
         raise _refusal(error, name) from error
+
+
+def place_to_be(session: SparkSession, name: str) -> str | None:
+    """Where the catalog would make a table of this name, as Hadoop writes it; None where it does not tell, or has no such schema.
+
+    Raises as `look_up`.
+    """
+    *above, schema, table = name.split(".")
+    jvm: Any = session._jvm  # no public way to it
+    try:
+        manager: Any = session._jsparkSession.sessionState().catalogManager()
+        catalog = manager.catalog(above[0]) if above else manager.currentCatalog()
+        if str(catalog.name()) == _OF_SESSION:  # which may write a name in small letters
+            found = jvm.org.apache.spark.sql.catalyst.TableIdentifier(table, jvm.scala.Option.apply(schema))
+            return str(session._jsparkSession.sessionState().catalog().defaultTablePath(found).toString())
+        namespace = session.sparkContext._gateway.new_array(jvm.java.lang.String, 1)  # type: ignore[union-attr]
+        namespace[0] = schema
+        place = catalog.loadNamespaceMetadata(namespace).get("location")
+    except Exception as error:  # whatever py4j and pyspark make of it
+        if condition_of(error) in _NOT_THERE:
+            return None
+        raise _refusal(error, name) from error
+    return f"{str(place).rstrip('/')}/{table}" if place else None
 
 
 def kind_of_catalog(session: SparkSession, name: str) -> tuple[str, str, str]:

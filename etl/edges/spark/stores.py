@@ -44,7 +44,7 @@ def enter_store(session: SparkSession, path: str) -> None:
         refuse_unsafe(path, {key: hadoop.get(key) for key in keys_that_matter(path)})
         _refuse_without_log_store(session, jvm, path)
     for key, ours in unless_told(path).items():
-        if list(hadoop.getPropertySources(key) or [])[-1:] == [_DEFAULTS]:
+        if list(hadoop.getPropertySources(key) or [_DEFAULTS])[-1:] == [_DEFAULTS]:
             hadoop.set(key, ours)
     told = told_hadoop(path, store_of(path))
     _redact(session, [key for key, value in told.items() if isinstance(value, SecretRef)])

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from etl.decisions.spark_on_stores import OURS, is_ours, packages, redacting, settings_for, unless_told
+from etl.decisions.spark_on_stores import OURS, is_ours, packages, place_of_catalog, redacting, settings_for, unless_told
 from etl.decisions.store_access import told_hadoop
 from etl.edges.spark.session import complete
 from etl.errors import SettingsError
 from etl.model.security import SecretRef
-from etl.settings.store import StoreSettings
+from etl.settings.store import StoreSettings, store_of
 
 S3, AZURE = "s3://lake/t", "abfss://lake@acme.dfs.core.windows.net/t"
 STORES_OF = {
@@ -62,7 +62,7 @@ def test_a_log_store_that_spark_submit_was_told_of_stays(submitted: dict[str, st
 
 def test_a_store_that_throttles_is_asked_for_minutes_and_not_for_a_day() -> None:
     """S3A waits a tenth of a second, then twice as long each time."""
-    [(key, tries)] = unless_told(S3).items()
+    [(key, tries)] = unless_told("s3a://lake/t").items()
     assert key == "fs.s3a.retry.throttle.limit" and 20 < 0.1 * 2 ** int(tries) < 60
     assert unless_told(AZURE) == unless_told("/data/t") == {}
 
@@ -111,3 +111,19 @@ def test_whatever_a_session_leaves_out_of_its_event_log_the_keys_of_a_store_are_
 
 def test_who_tells_hadoop_no_secret_changes_nothing() -> None:
     assert redacting([], "mine") is None
+
+
+@pytest.mark.parametrize(("warehouse", "store", "place", "has_keys"), [
+    ("s3a://lake/warehouse", STORES_OF[S3], "s3a://lake/warehouse", True), (AZURE, STORES_OF[AZURE], AZURE, True),
+    ("hdfs://n:8020/warehouse", STORES_OF[S3], "hdfs://n:8020/warehouse", False), (AZURE, STORES_OF[S3], AZURE, False),
+    ("/data/warehouse", STORES_OF[S3], None, False), (None, STORES_OF[S3], None, False)])
+def test_a_session_that_asks_a_catalog_reaches_the_store_of_its_warehouse_with_the_keys_that_fit_it(
+    warehouse: str | None, store: StoreSettings, place: str | None, has_keys: bool,
+) -> None:
+    found = place_of_catalog({"spark.sql.warehouse.dir": warehouse} if warehouse else {}, store)
+    assert found == place and (found is not None and store_of(found) == store) is has_keys
+
+
+def test_hadoop_is_told_of_the_scheme_s3_where_a_place_has_it() -> None:
+    by_scheme = {path: unless_told(path).get("fs.s3.impl") for path in (S3, "s3a://lake/t", AZURE, "/data/t")}
+    assert by_scheme == {S3: "org.apache.hadoop.fs.s3a.S3AFileSystem", "s3a://lake/t": None, AZURE: None, "/data/t": None}

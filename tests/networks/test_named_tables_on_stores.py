@@ -1,0 +1,59 @@
+"""Tables that a Hive metastore names and that lie in a store: the session that asks the catalog has to reach it to make one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from etl.embedded.cluster import Cluster
+from tests.conftest import TopicFactory
+from tests.networks.metastore import NAMED, command, metastore_in, said
+from tests.stores.pipeline import StoredPipeline
+from tests.stores.servers import Moto, StoreServer
+from tests.system.driving import WITHOUT_SPARK
+
+pytestmark = [pytest.mark.networks]
+
+
+@dataclass
+class NamedInStore(StoredPipeline):
+    """Its table is called `table`, in a schema whose folder is its group's."""
+
+    @property
+    def url(self) -> str:
+        return self.store.url(f"{self.group}/table")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    """S3."""
+    with Moto(tmp_path_factory.mktemp("moto")) as running:
+        yield running
+
+
+@pytest.fixture
+def pipeline(
+    store: StoreServer, cluster: Cluster, topic: TopicFactory, unused_group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> NamedInStore:
+    """One of two partitions; the metastore is a folder of this machine."""
+    for variable, secret in store.secrets.items():
+        monkeypatch.setenv(variable, secret)
+    made = NamedInStore(cluster, tmp_path, topic(2), unused_group, everywhere=WITHOUT_SPARK, store=store)
+    made.settings |= {"table": dict(NAMED), "spark": metastore_in(made.folder)}
+    made.produce(100, partitions=2)
+    return made
+
+
+@pytest.mark.parametrize("scheme", ["s3a", "s3"])
+def test_a_first_run_has_the_catalog_make_a_table_in_the_store_that_its_schema_is_in(pipeline: NamedInStore, scheme: str) -> None:
+    at = f"{scheme}://lake/{pipeline.group}"
+    said(pipeline, f"CREATE SCHEMA lake LOCATION '{at}'", at=at)
+    command(pipeline, "run")
+    pipeline.produce(100, partitions=2)
+    command(pipeline, "run")
+    assert pipeline.is_whole()
+    told = [file for file in pipeline.folder.rglob("*") if file.is_file()]
+    assert not [file for file in told for secret in pipeline.store.secrets.values() if secret.encode() in file.read_bytes()]

@@ -128,6 +128,16 @@ def test_a_catalog_in_the_sessions_memory_is_given_no_table_and_another_metastor
     assert "the catalog has no table lake.table" in command(pipeline, "run", code=2)
 
 
+def test_a_catalog_that_cannot_be_asked_is_told_with_its_cause_and_the_key_that_names_it(pipeline: Pipeline) -> None:
+    spark = dict(pipeline.settings["spark"])
+    for key, value, code, told in (
+            ("spark.hadoop.hive.metastore.uris", "thrift://127.0.0.1:1", 7, "connection refused, thrift://127.0.0.1:1"),
+            ("spark.hadoop.javax.jdo.option.ConnectionURL", "jdbc:mysql://127.0.0.1:1/hive?password=hunter2", 2, "no JDBC driver")):
+        pipeline.settings["spark"] = {**spark, key: value}
+        said_of_it = command(pipeline, "run", code=code)
+        assert told in said_of_it and key in said_of_it and "hunter2" not in said_of_it, said_of_it
+
+
 def test_what_no_run_may_commit_to_by_its_path_is_refused_by_its_name(pipeline: Pipeline) -> None:
     place = pipeline.folder
     said(pipeline, "CREATE TABLE lake.rows (a int) USING parquet", "CREATE TABLE lake.text (a int) STORED AS TEXTFILE",

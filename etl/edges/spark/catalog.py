@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from etl.decisions.catalog_failures import cannot_be, innermost, known_cause
 from etl.decisions.named_tables import not_made, statement
-from etl.errors import EtlError, SettingsError, TableUnreachable
+from etl.errors import EtlError, SettingsError
 from etl.model.named_table import CatalogEntry
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ _OF_SESSION = "spark_catalog"
 _NOT_THERE = frozenset(("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND"))
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
 _NO_PLUGIN = re.compile(r"(?i)catalog plugin class|plugin class for catalog|does not implement CatalogPlugin")
-_JAVA_CLASS = re.compile(r"\b(?:[a-z_]\w*\.)+([A-Z]\w*(?:Exception|Error))\b")
+_CAUSES_MAX = 20
 
 
 def look_up(session: SparkSession, name: str) -> CatalogEntry | None:
@@ -41,7 +42,7 @@ def look_up(session: SparkSession, name: str) -> CatalogEntry | None:
     except Exception as error:  # whatever py4j and pyspark make of it
         if condition_of(error) in _NOT_THERE:
             return None
-        raise _refusal(error, name) from error
+        raise _refusal(error, name, session) from error
 
 
 def place_to_be(session: SparkSession, name: str) -> str | None:
@@ -63,7 +64,7 @@ def place_to_be(session: SparkSession, name: str) -> str | None:
     except Exception as error:  # whatever py4j and pyspark make of it
         if condition_of(error) in _NOT_THERE:
             return None
-        raise _refusal(error, name) from error
+        raise _refusal(error, name, session) from error
     return f"{str(place).rstrip('/')}/{table}" if place else None
 
 
@@ -79,7 +80,7 @@ def kind_of_catalog(session: SparkSession, name: str) -> tuple[str, str, str]:
 def make_table(rows: DataFrame, name: str, partition_by: tuple[str, ...]) -> None:
     """Have the catalog make a Delta table with these columns, at the place that it chooses; one that is there by now is left alone.
 
-    `rows` has none. Raises SettingsError where it does not.
+    `rows` has none. Raises SettingsError where it does not, TableUnreachable where another try may do.
     """
     try:
         quoted = ".".join(f"`{part}`" for part in name.split("."))
@@ -90,7 +91,10 @@ def make_table(rows: DataFrame, name: str, partition_by: tuple[str, ...]) -> Non
         if condition == "TABLE_OR_VIEW_ALREADY_EXISTS":
             return
         creating = statement(name, ((field.name, field.dataType.simpleString()) for field in rows.schema.fields), partition_by)
-        raise not_made(name, condition, _named(error), str(error), creating) from error
+        causes = _causes(error)
+        if condition is None and known_cause(causes):
+            raise cannot_be("make", name, causes, _settings(rows.sparkSession), instead=creating) from error
+        raise not_made(name, condition, condition or innermost(causes), str(error), creating) from error
 
 
 def condition_of(error: BaseException) -> str | None:
@@ -125,16 +129,26 @@ def _keys(properties: Any) -> list[str]:
     return [str(key) for key in properties.keySet()]
 
 
-def _refusal(error: BaseException, name: str) -> EtlError:
+def _refusal(error: BaseException, name: str, session: SparkSession) -> EtlError:
     if condition_of(error) == "CATALOG_NOT_FOUND" or _NO_PLUGIN.search(str(error)):
         catalog = name.partition(".")[0]
         check = f"table.name, and spark.sql.catalog.{catalog} under spark: the class of the catalog, and its settings beside it"
         return SettingsError(f"Spark knows no catalog {catalog}, or not its class", key=_KEY, check=check)
-    check = "that the catalog's server answers, its settings under spark, and Spark's log beside the run's report"
-    return TableUnreachable(f"the catalog cannot be asked for {name}: {_named(error)}", key=_KEY, check=check)
+    return cannot_be("be asked for", name, _causes(error), _settings(session))
 
 
-def _named(error: BaseException) -> str:
-    """Which failure it is. What a catalog's server says of itself is left out: it may quote how it was entered."""
-    java = _JAVA_CLASS.findall(str(error))
-    return condition_of(error) or (java[-1] if java else type(error).__name__)
+def _causes(error: BaseException) -> list[str]:
+    """Java's exceptions behind it, the outermost first, each as its class and what it says."""
+    java: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)  # pyspark's errors, and py4j's
+    found: list[str] = []
+    while java is not None and len(found) < _CAUSES_MAX:
+        found.append(str(java.toString()))
+        java = java.getCause()
+    return found or [f"{type(error).__name__}: {error}"]
+
+
+def _settings(session: SparkSession) -> dict[str, str]:
+    """Those of the session, and where Hadoop's files have a metastore."""
+    hadoop: Any = session._jsc.hadoopConfiguration()  # no public way to it
+    uris = hadoop.get("hive.metastore.uris")
+    return {**({"hive.metastore.uris": str(uris)} if uris else {}), **dict(session.sparkContext.getConf().getAll())}

@@ -147,3 +147,20 @@ def test_a_pipeline_that_has_plans_is_given_no_new_table_by_a_name_that_is_not_t
     assert not spark.catalog.tableExists(name_of(named))
     spark.sql(f"CREATE TABLE {name_of(named)} USING delta LOCATION '{named.folder}/before'")
     assert named.ran().outcomes == ["nothing new"]
+
+
+@pytest.mark.long
+def test_a_pipeline_that_asks_the_catalog_for_the_first_time_takes_the_place_of_another_one_in_the_table_that_it_names(
+    named: Pipeline,
+) -> None:
+    named.ran()
+    heir = named.under("heir")
+    heir.settings = dict(named.settings)
+    heir.produce(40, partitions=1)
+    refused(heir.door("run"), 5, "has loaded this topic into this table", f"take-over CONF --from {named.group}/clicks")
+    taken = heir.door("plans", "take-over", after=("--from", f"{named.group}/clicks", "--reason", "renamed"))
+    assert taken.code == 0, taken.err
+    heir.ran()
+    named.produced = heir.produced
+    assert named.is_whole() and heir.door("verify").code == 0
+    assert named.door("run").code == 5

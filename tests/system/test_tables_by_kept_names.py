@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from kafka import TopicPartition
+from kafka.admin import KafkaAdminClient
 
 from etl.commands.named_table import with_table
 from etl.edges.delta.shape import id_of
 from etl.edges.zookeeper.ledger import PlanLedger
-from etl.edges.zookeeper.named_table import write_named_table
+from etl.edges.zookeeper.named_table import read_named_table, write_named_table
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned
 from etl.model.named_table import NamedTable
@@ -31,6 +33,14 @@ def keep(pipeline: Pipeline, place: Path) -> None:
     table = DeltaTable.create(str(place), arrow_schema())
     with ZooKeeper(pipeline.cluster.zookeeper_connect) as zookeeper:
         write_named_table(PlanLedger(zookeeper, pipeline.group, "clicks"), NamedTable(NAME, str(place), id_of(table), 0))
+
+
+def keep_as(pipeline: Pipeline, other: Pipeline) -> None:
+    """The catalog's word as another pipeline keeps it."""
+    with ZooKeeper(pipeline.cluster.zookeeper_connect) as zookeeper:
+        kept = read_named_table(PlanLedger(zookeeper, other.group, "clicks"))
+        assert kept is not None
+        write_named_table(PlanLedger(zookeeper, pipeline.group, "clicks"), kept)
 
 
 @pytest.fixture
@@ -73,3 +83,43 @@ def test_commands_that_need_no_spark_go_by_the_kept_place_and_start_none(named: 
         said = named.door(*words, after=after)
         assert said.code == 0, (words, said.err)
     assert named.is_whole()
+
+
+@pytest.mark.parametrize("given", [None, "let_go"])
+def test_what_a_run_lets_go_is_in_the_losses_table_beside_the_kept_place_or_where_the_conf_says(named: Pipeline, given: str | None) -> None:
+    losses = named.folder / (given or f"{named.table.name}_losses")
+    named.settings["source"] = {"on_data_loss": "skip"}
+    named.settings["table"] |= {"losses_path": str(losses)} if given else {}
+    named.ran()
+    named.produce(40, partitions=1)
+    with KafkaAdminClient(bootstrap_servers=named.cluster.bootstrap) as admin:
+        admin.delete_records({TopicPartition(named.topic, 0): 50})
+    assert named.ran().outcomes == ["records lost", "ingested"]
+    [lost] = DeltaTable(str(losses)).to_pyarrow_table(columns=["from_offset", "until_offset"]).to_pylist()
+    assert tuple(lost.values()) == (40, 50) and sum(named.in_table().values()) == 70
+
+
+def test_a_pipeline_that_is_in_service_again_goes_on_by_the_kept_place(named: Pipeline) -> None:
+    named.ran()
+    assert named.door("pipelines", "retire", after=("--reason", "rests")).code == 0
+    named.produce(40, partitions=1)
+    refused(named.door("run"), 5, "was retired: rests", "pipelines resume CONF")
+    resumed = named.door("pipelines", "resume", after=("--reason", "back"))
+    assert resumed.code == 0, resumed.err
+    named.ran()
+    assert named.is_whole()
+
+
+def test_a_pipeline_that_has_the_kept_name_takes_the_place_of_another_one_in_that_table(named: Pipeline) -> None:
+    named.ran()
+    heir = named.under("heir")
+    heir.settings = {**named.settings}
+    keep_as(heir, named)
+    heir.produce(40, partitions=1)
+    refused(heir.door("run"), 5, "has loaded this topic into this table", f"take-over CONF --from {named.group}/clicks")
+    taken = heir.door("plans", "take-over", after=("--from", f"{named.group}/clicks", "--reason", "renamed"))
+    assert taken.code == 0, taken.err
+    heir.ran()
+    named.produced = heir.produced
+    assert named.is_whole()
+    refused(named.door("run"), 5, "was retired")

@@ -6,8 +6,9 @@ use (`refuse_elsewhere`); whether what lies there is the pipeline's table its id
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -100,7 +101,10 @@ def _made(spark: RunSpark, settings: Settings, making: Making) -> CatalogEntry |
 
     called, session = settings.table.called, spark.session()
     place = place_to_be(session, called)
-    if place is not None:
+    if place is None:
+        with _placed_nowhere(settings) as new:
+            making(new)
+    else:
         at = placed_by_name(settings, as_written(place))
         making(at)
         session = spark.session_at(at.table.path)
@@ -136,12 +140,18 @@ def refuse_elsewhere(session: SparkSession, settings: Settings) -> None:
     refuse_another_place(settings.table.name, settings.table.path, place_in(settings.table.name, entry) if entry else None)
 
 
+@contextlib.contextmanager
+def _placed_nowhere(settings: Settings) -> Iterator[Settings]:
+    """As if the table were at a place where nothing is yet."""
+    with tempfile.TemporaryDirectory() as nothing:
+        yield settings.model_copy(update={"table": settings.table.placed(str(Path(nothing, "new")), None)})
+
+
 def _no_rows(session: SparkSession, settings: Settings) -> DataFrame:
     """No rows, in the columns that a run's will have; looked at as those of any new table."""
     from etl.edges.delta.spark_writer import with_event_date
 
-    with tempfile.TemporaryDirectory() as nothing:
-        new = settings.model_copy(update={"table": settings.table.placed(str(Path(nothing, "new")), None)})
+    with _placed_nowhere(settings) as new:
         columns: object = spark_schema(physical=settings.source.is_physical)
         if fitting_arrow_transform(new):
             from pyspark.sql.pandas.types import from_arrow_schema

@@ -12,7 +12,7 @@ from etl.embedded.cluster import Cluster
 from tests.conftest import TopicFactory
 from tests.networks.metastore import NAMED, command, metastore_in, said
 from tests.stores.pipeline import StoredPipeline
-from tests.stores.servers import Moto, StoreServer
+from tests.stores.servers import SECRET_VARIABLE, Moto, StoreServer
 from tests.system.driving import WITHOUT_SPARK
 
 pytestmark = [pytest.mark.networks]
@@ -57,3 +57,18 @@ def test_a_first_run_has_the_catalog_make_a_table_in_the_store_that_its_schema_i
     assert pipeline.is_whole()
     told = [file for file in pipeline.folder.rglob("*") if file.is_file()]
     assert not [file for file in told for secret in pipeline.store.secrets.values() if secret.encode() in file.read_bytes()]
+
+
+def test_a_warehouse_in_a_store_is_reached_by_the_session_that_asks_and_keys_that_are_missing_make_no_table(
+    pipeline: NamedInStore, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = f"s3a://lake/{pipeline.group}"
+    pipeline.settings["spark"]["spark.sql.warehouse.dir"] = at
+    pipeline.settings["table"] |= {"name": "default.table"}
+    said(pipeline, "SHOW TABLES", at=at)
+    with monkeypatch.context() as lacking:
+        lacking.delenv(SECRET_VARIABLE)
+        assert SECRET_VARIABLE in command(pipeline, "run", code=2)
+    assert "the first run makes it" in command(pipeline, "doctor")
+    command(pipeline, "run")
+    assert pipeline.is_whole()

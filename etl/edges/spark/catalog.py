@@ -46,10 +46,7 @@ def look_up(session: SparkSession, name: str) -> CatalogEntry | None:
 
 
 def place_to_be(session: SparkSession, name: str) -> str | None:
-    """Where the catalog would make a table of this name, as Hadoop writes it; None where it does not tell, or has no such schema.
-
-    Raises as `look_up`.
-    """
+    """Where the catalog would make a table of this name, as Hadoop writes it; None where it does not tell, or has no such schema."""
     *above, schema, table = name.split(".")
     jvm: Any = session._jvm  # no public way to it
     try:
@@ -61,10 +58,8 @@ def place_to_be(session: SparkSession, name: str) -> str | None:
         namespace = session.sparkContext._gateway.new_array(jvm.java.lang.String, 1)  # type: ignore[union-attr]
         namespace[0] = schema
         place = catalog.loadNamespaceMetadata(namespace).get("location")
-    except Exception as error:  # whatever py4j and pyspark make of it
-        if condition_of(error) in _NOT_THERE:
-            return None
-        raise _refusal(error, name, session) from error
+    except Exception:  # whatever py4j and pyspark make of it, also of a catalog without schemas: who has it make the table is told
+        return None
     return f"{str(place).rstrip('/')}/{table}" if place else None
 
 

@@ -28,7 +28,7 @@ FIRST_LINE_S, MOST_BETWEEN_LINES_S = 10.0, 60.0
 _LOOK_S = 0.25
 _WORDS = {
     None: "at work", Verb.CONNECT: "connecting", Verb.OBSERVE: "looking at brokers, ledger and table", Verb.RECONCILE: "reconciling",
-    Verb.PLAN: "planning", Verb.START_SPARK: "starting Spark", Verb.FIRST_JOB: "Spark begins its first job",
+    Verb.PLAN: "planning", Verb.START_SPARK: "starting Spark", Verb.FIRST_JOB: "waiting for the first task",
     Verb.FETCH: "fetching and writing", Verb.APPEND: "committing to the table", Verb.COMMIT: "moving the offsets",
     Verb.COMPACT: "putting small files together", Verb.CLOSE: "stopping Spark",
 }

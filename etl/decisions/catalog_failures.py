@@ -82,9 +82,14 @@ def cannot_be(doing: str, name: str, causes: Sequence[str], spark: Mapping[str, 
     return kind(what, key=key, check=f"{cause.check}; or by whoever can: {instead}" if instead and cause.stays else cause.check)
 
 
+def meant_by(name: str, spark: Mapping[str, str]) -> str:
+    """The catalog of a name; of one with a schema alone the session's own, "" where that is Spark's."""
+    return name.split(".")[0] if name.count(".") > 1 else spark.get("spark.sql.defaultCatalog", "")
+
+
 def _named_by(name: str, spark: Mapping[str, str]) -> tuple[str, str | None]:
     """The key that says where the catalog of a name is, and where that is; of a database's URL, which may hold a password, nothing."""
-    catalog = name.split(".")[0] if name.count(".") > 1 else spark.get("spark.sql.defaultCatalog", "")
+    catalog = meant_by(name, spark)
     keys = (f"spark.sql.catalog.{catalog}.uri", f"spark.sql.catalog.{catalog}") if catalog not in ("", "spark_catalog") else ()
     key = next((key for key in (*keys, *_URIS, _DATABASE) if key in spark), None)
     if key is None:

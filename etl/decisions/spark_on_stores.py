@@ -30,6 +30,8 @@ _PACKAGES: Mapping[str, str] = {
 """By the setting that says that a session writes there: Hadoop's client for it, of the release that pyspark brings."""
 _CREATES_BLINDLY = "create"
 _CLASS_OF_S3, _OF_S3A = "fs.s3.impl", "org.apache.hadoop.fs.s3a.S3AFileSystem"
+_STATISTICS_OF_AZURE = "fs.azure.metrics.collection.enabled"
+"""Hadoop's client sends the account figures of itself when its JVM ends, and asks a store that is away thirty times before it does."""
 _THROTTLED_TRIES = 8
 """Each wait is twice the one before, from a tenth of a second: S3A's own twenty are over after a day, these within three minutes."""
 
@@ -125,6 +127,8 @@ def unless_told(path: str) -> dict[str, str]:
 
     A catalog may name places by `s3://`, by which Hadoop itself knows no store.
     """
+    if kind_of(path) is StoreKind.AZURE:
+        return {_STATISTICS_OF_AZURE: "false"}
     if kind_of(path) is not StoreKind.S3:
         return {}
     return {"fs.s3a.retry.throttle.limit": str(_THROTTLED_TRIES), **({_CLASS_OF_S3: _OF_S3A} if path.startswith("s3://") else {})}

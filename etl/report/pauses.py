@@ -42,7 +42,7 @@ class Resting:
         where = named_keys(self.logs or tuple(one.log for one in self.pauses if one.log))
         said = f"{f'{first.topic} {where}'.strip()}: paused since {at(first.since_ms)} by {first.by}: {first.reason}"
         if not self.logs:
-            return f"{said}; there is no such log now"
+            return f"{said}; brokers tell of no such log: it is gone, or their ACLs keep it from us"
         if self.unread is None:
             return f"{said}; how much waits there is not known"
         if not self.unread:

@@ -9,6 +9,8 @@ import os
 import re
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_CONTAINER_FIRST = ("abfs", "abfss", "wasb", "wasbs")
+"""Azure's: CONTAINER@ACCOUNT."""
 _ONE_SLASH = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:/(?!/)")
 
 
@@ -82,6 +84,9 @@ def _check_url(path: str) -> None:
     scheme, _, rest = path.partition("://")
     if scheme != scheme.lower():
         raise ValueError(f"its scheme is in capitals, which one of the engines does not know; write {scheme.lower()}://")
+    before, at, _ = rest.partition("/")[0].rpartition("@")
+    if at and (":" in before or scheme not in _CONTAINER_FIRST):
+        raise ValueError("it names somebody before the @: keys and passwords are `table.store`'s, and stand in no path")
     odd = re.search(r"[%?#\\]", rest)
     if odd:
         raise ValueError(f"it holds {odd[0]}, by which delta-rs finds another place in a store than Spark")

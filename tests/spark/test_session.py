@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from etl.edges.spark.failures import translating_spark_errors
+from etl.edges.spark.starting import own_ctrl_c
 from etl.errors import SettingsError, ProcessLost
 
 if TYPE_CHECKING:
@@ -62,6 +64,22 @@ def test_what_fails_because_of_a_stop_that_is_on_its_way_out_is_the_stop() -> No
                 raise KeyboardInterrupt
             finally:
                 raise failed
+
+
+def test_a_second_ctrl_c_while_spark_starts_ends_what_was_started() -> None:
+    """As in `launch_gateway`, which is left with the JVM in its hands."""
+    held = list[subprocess.Popen[bytes]]()
+
+    def launch() -> None:
+        started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        held.append(started)
+        signal.raise_signal(signal.SIGINT)
+        assert started.poll() is None, "the first one waits"
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt), own_ctrl_c():
+        launch()
+    assert held[0].wait(60) == -signal.SIGKILL
 
 
 def test_a_worker_that_is_killed_whenever_it_is_tried_is_named_and_no_bug(spark: SparkSession) -> None:

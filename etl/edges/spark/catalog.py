@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from etl.decisions.catalog_failures import cannot_be, innermost, known_cause
+from etl.decisions.catalog_failures import cannot_be, innermost, known_cause, meant_by
 from etl.decisions.named_tables import not_made, statement
 from etl.errors import EtlError, SettingsError
 from etl.model.named_table import CatalogEntry
@@ -126,7 +126,7 @@ def _keys(properties: Any) -> list[str]:
 
 def _refusal(error: BaseException, name: str, session: SparkSession) -> EtlError:
     if condition_of(error) == "CATALOG_NOT_FOUND" or _NO_PLUGIN.search(str(error)):
-        catalog = name.partition(".")[0]
+        catalog = meant_by(name, _settings(session))
         check = f"table.name, and spark.sql.catalog.{catalog} under spark: the class of the catalog, and its settings beside it"
         return SettingsError(f"Spark knows no catalog {catalog}, or not its class", key=_KEY, check=check)
     return cannot_be("be asked for", name, _causes(error), _settings(session))

@@ -6,16 +6,12 @@ exists already is taken as it is.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
-import signal
 import sys
-import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from etl.decisions.file_layout import level_of
@@ -23,6 +19,7 @@ from etl.decisions.spark_on_stores import is_ours, packages, without_ours
 from etl.edges.machine import cores
 from etl.edges.spark.defaults_file import CLASS_PATH, JAVA_OPTIONS, settings_of_file
 from etl.edges.spark.log_store import jar_path
+from etl.edges.spark.starting import own_ctrl_c, what_is_started_writes_to
 from etl.model.data_files import Codec
 
 if TYPE_CHECKING:
@@ -81,7 +78,7 @@ def build_session(app_name: str, settings: Mapping[str, str], *, log: Path | Non
         os.environ["PYSPARK_PYTHON"] = chosen[_PYTHON]  # pyspark reads the setting only when spark-submit started it
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    with _own_ctrl_c(), _what_is_started_writes_to(log):
+    with own_ctrl_c(), what_is_started_writes_to(log):
         session = builder.getOrCreate()
     _log_what_the_accumulators_meet(session)
     return session
@@ -186,56 +183,3 @@ def _submitted() -> dict[str, str]:
 
     SparkContext._ensure_initialized()  # no public way to reach the JVM before there is a session
     return dict(SparkConf().getAll())
-
-
-@contextlib.contextmanager
-def _own_ctrl_c() -> Iterator[None]:
-    """A first Ctrl-C or SIGTERM waits until the session is there; a second one does not.
-
-    pyspark leaves a JVM behind for ever whose start was broken off: it removes the folder through which the JVM would tell its
-    port, and the JVM fails before it begins to watch whether its parent lives. And pyspark's own handler for Ctrl-C talks to the
-    JVM in the middle of another call: the handlers that were there come back.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    ours = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
-
-    def wait(kind: int, _frame: FrameType | None) -> None:
-        came.append(kind)
-        if len(came) > 1:
-            raise KeyboardInterrupt
-
-    for kind in ours:
-        signal.signal(kind, wait)
-    try:
-        yield
-    finally:
-        for kind, handler in ours.items():
-            signal.signal(kind, handler)
-        if came:
-            signal.raise_signal(came[0])
-
-
-@contextlib.contextmanager
-def _what_is_started_writes_to(log: Path | None) -> Iterator[None]:
-    """A JVM that is started inside writes its log, and its workers theirs, to this file instead of the terminal.
-
-    A JVM keeps the standard output and error that its parent had when it was started, so these two are exchanged for that moment.
-    """
-    if log is None:
-        yield
-        return
-    log.parent.mkdir(parents=True, exist_ok=True)
-    sys.stdout.flush()
-    kept = [os.dup(1), os.dup(2)]
-    try:
-        with log.open("ab") as file:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        for number, before in enumerate(kept, start=1):
-            os.dup2(before, number)
-            os.close(before)

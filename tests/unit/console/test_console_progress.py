@@ -77,7 +77,7 @@ def test_a_line_says_how_far_how_fast_and_how_long_still() -> None:
 
 
 @pytest.mark.parametrize(("verb", "words"), [
-    (Verb.FIRST_JOB, "Spark begins its first job"), (Verb.APPEND, "committing to the table: 50%, 490 records, 45 MB")])
+    (Verb.FIRST_JOB, "waiting for the first task"), (Verb.APPEND, "committing to the table: 50%, 490 records, 45 MB")])
 def test_before_and_after_the_fetch_no_pace_is_told(verb: Verb, words: str) -> None:
     run = Run()
     run.doing = Doing(verb, HALF)

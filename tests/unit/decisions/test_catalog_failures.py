@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.decisions.catalog_failures import cannot_be, innermost, known_cause
+from etl.decisions.catalog_failures import cannot_be, innermost, known_cause, meant_by
 
 URIS = "spark.hadoop.hive.metastore.uris"
 OF_HIVE = (
@@ -75,3 +75,9 @@ def test_a_table_that_is_not_made_is_told_with_the_statement_that_makes_it_where
 ) -> None:
     refusal = cannot_be("make", "lake.clicks", causes, {}, instead="CREATE TABLE lake.clicks")
     assert refusal.exit_code == code and ("CREATE TABLE lake.clicks" in refusal.check) is (code == 2)
+
+
+def test_a_name_with_a_schema_alone_is_looked_for_in_the_catalog_of_the_session() -> None:
+    of_session = {"spark.sql.defaultCatalog": "lakes"}
+    assert [meant_by(name, of_session) for name in ("lake.clicks", "unity.lake.clicks")] == ["lakes", "unity"]
+    assert meant_by("lake.clicks", {}) == ""

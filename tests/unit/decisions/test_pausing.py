@@ -127,8 +127,8 @@ SINCE = "paused since 1970-01-01T00:00:00.005+00:00 by kim@h: "
     (f"clicks 0, 1: {SINCE}r; 19 offsets wait, and the oldest may expire from now on",
      {"pauses": (of(A), of(B)), "oldest": OldestRecord(5), "retention": Retention(ms=3_601_000)}),
     (f"clicks 0: {SINCE}r; nothing waits there", {"pauses": (of(A),), "at": 9}),
-    (f"clicks 2: {SINCE}r; there is no such log now", {"pauses": (of(C),)}),
-    (f"orders: {SINCE}all; there is no such log now", {"pauses": (whole("orders"),)}),
+    (f"clicks 2: {SINCE}r; brokers tell of no such log: it is gone, or their ACLs keep it from us", {"pauses": (of(C),)}),
+    (f"orders: {SINCE}all; brokers tell of no such log: it is gone, or their ACLs keep it from us", {"pauses": (whole("orders"),)}),
 ])
 def test_what_is_paused_is_told_with_what_waits_and_how_long_it_stays(says: str, given: dict[str, object]) -> None:
     assert told(**given) == [says]  # type: ignore[arg-type]

@@ -64,7 +64,11 @@ def test_a_store_that_throttles_is_asked_for_minutes_and_not_for_a_day() -> None
     """S3A waits a tenth of a second, then twice as long each time."""
     [(key, tries)] = unless_told("s3a://lake/t").items()
     assert key == "fs.s3a.retry.throttle.limit" and 20 < 0.1 * 2 ** int(tries) < 60
-    assert unless_told(AZURE) == unless_told("/data/t") == {}
+    assert unless_told("/data/t") == {}
+
+
+def test_a_jvm_whose_azure_is_away_ends_without_asking_it_to_take_figures() -> None:
+    assert unless_told(AZURE) == {"fs.azure.metrics.collection.enabled": "false"}
 
 
 def test_azures_keys_are_redacted_where_spark_lists_hadoops_settings() -> None:

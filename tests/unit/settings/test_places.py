@@ -27,7 +27,8 @@ def test_a_place_in_a_store_lies_in_another_one_whichever_scheme_names_them(path
     " s3://bucket/clicks", "s3://bucket/clicks ", "/a\0b", "~/clicks", "s3:/bucket/clicks", "dbfs:/clicks", "file:clicks",
     "file://host/clicks", "://clicks", "a b://clicks", "memory:///clicks", "/a\\b/clicks", "/a\tb", "/a\nb",
     "S3://bucket/clicks", "s3://bucket/a%20b", "s3://bucket/a?b", "s3://bucket/a#b", "s3://bucket/a\\b",
-    "abfss://c@a.dfs.core.windows.net/a%b", "s3://bucket//clicks", "s3://bucket/a/../b", "hdfs://host:9000/./a", "s3://bucket/a//b/",
+    "abfss://c@a.dfs.core.windows.net/a%b", "s3://bucket//clicks", "s3://key:word@bucket/a",
+    "s3a://key@bucket/a", "abfss://c:word@a.dfs.core.windows.net/a", "s3://bucket/a/../b", "hdfs://host:9000/./a", "s3://bucket/a//b/",
 ])
 def test_what_would_be_taken_for_another_place_than_was_meant_is_refused(path: str) -> None:
     with pytest.raises(ValueError):
@@ -36,7 +37,7 @@ def test_what_would_be_taken_for_another_place_than_was_meant_is_refused(path: s
 
 @pytest.mark.parametrize("path", [
     "clicks", "/a b", "a:b/c", "s3://bucket/clicks", "file:///clicks", "file:/clicks", "x/s3:/y", "50%", "s3://bucket",
-    "s3://bucket/a b/c-d_e=f/", "s3://bucket/ü", "hdfs://host:9000/a", "abfss://c@a.dfs.core.windows.net/a",
+    "s3://bucket/a b/c-d_e=f/", "s3://bucket/ü", "s3://bucket/a@b", "hdfs://host:9000/a", "abfss://c@a.dfs.core.windows.net/a",
 ])
 def test_what_can_only_be_meant_in_one_way_is_taken(path: str) -> None:
     assert check_place(path) == path

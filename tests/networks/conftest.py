@@ -1,4 +1,4 @@
-"""One secured broker for all tests of this folder."""
+"""One secured broker for all tests of this folder, and a server of each store."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from tests.networks.secured import PASSWORD, MakePipeline, Secured
 from tests.networks.secured_zookeeper import USERS, variable_of
+from tests.stores.servers import STORES, StoreServer
 from tests.system.driving import WITHOUT_SPARK, Pipeline
 
 
@@ -27,6 +28,13 @@ def password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", PASSWORD)
     for user, theirs in USERS.items():
         monkeypatch.setenv(variable_of(user), theirs)
+
+
+@pytest.fixture(scope="module", params=list(STORES))
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    """Each of them."""
+    with STORES[request.param](tmp_path_factory.mktemp(request.param)) as running:
+        yield running
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,11 @@ from kafka.admin import KafkaAdminClient
 
 from tests.conftest import TopicFactory
 from tests.stores.pipeline import StoredPipeline
-from tests.stores.servers import STORES, StoreServer
+from tests.stores.servers import StoreServer
 from tests.system.driving import WITHOUT_SPARK
 
 pytestmark = [pytest.mark.networks]
 _WITHIN_S = 400
-
-
-@pytest.fixture(scope="module", params=list(STORES))
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    """Each of them."""
-    with STORES[request.param](tmp_path_factory.mktemp(request.param)) as running:
-        yield running
 
 
 @pytest.fixture

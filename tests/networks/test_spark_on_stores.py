@@ -6,7 +6,6 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,6 @@ from tests.system.driving import ROOT
 
 pytestmark = [pytest.mark.networks]
 _WITHIN_S = 400
-
-
-@pytest.fixture(scope="module", params=list(STORES))
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    """Each of them."""
-    with STORES[request.param](tmp_path_factory.mktemp(request.param)) as running:
-        yield running
 
 
 @pytest.fixture

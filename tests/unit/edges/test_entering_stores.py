@@ -22,7 +22,7 @@ def test_a_secret_is_in_no_line_of_py4js_log(monkeypatch: pytest.MonkeyPatch, ca
         logging.getLogger("py4j.clientserver").debug("Command to send: %s %s", key, value)  # as py4j does with any call
         told[key] = value
 
-    hadoop: Any = SimpleNamespace(set=set_in_jvm, get=lambda key: None)
+    hadoop: Any = SimpleNamespace(set=set_in_jvm, get=lambda key: None, getPropertySources=lambda key: None)
     own: Any = SimpleNamespace(contains=lambda key: False, set=lambda key, value: None)
     context = SimpleNamespace(hadoopConfiguration=lambda: hadoop, sc=lambda: SimpleNamespace(conf=lambda: own))
     session = cast(SparkSession, SimpleNamespace(_jvm=None, _jsc=context))

@@ -136,8 +136,8 @@ _SAID = {
     "string_too_short": "must not be empty", "too_short": "must not be empty",
 }
 """By pydantic's name of a mistake; its own words speak of Python and of patterns."""
-_PASSWORD = re.compile(r"(?i)(?<=http:|ttps:)//[^/\s]*@|//[^/\s]*:[^/\s]*@")
-"""Who comes in by an address: whoever stands before the @ of one of HTTP, and a name with a password in any."""
+_PASSWORD = re.compile(r"(?i)(?<=\w:)(?<!abfs:|bfss:|wasb:|asbs:)//[^/\s]*@|//[^/\s]*:[^/\s]*@")
+"""Who comes in by a URL: whoever stands before its @, but for Azure's container; and a name with a password in any address."""
 
 
 def conf_mistake(

@@ -246,7 +246,8 @@ def test_an_address_is_told_back_without_the_password_in_it() -> None:
 
 @pytest.mark.parametrize(("key", "given", "told"), [
     ("pipeline", "HTTPS://token-hunter9@minio", "HTTPS://***@minio"), ("pipeline", "kafka://etl:hunter9@b", "kafka://***@b"),
-    ("pipeline", "//logs@b", "//logs@b"), ("table.path", "abfss://rows@acme.dfs.core.windows.net/t ", "abfss://rows@acme"),
+    ("table.path", "s3://hunter9@b/t", "s3://***@b/t"), ("pipeline", "//logs@b", "//logs@b"),
+    ("table.path", "abfss://rows@acme.dfs.core.windows.net/t ", "abfss://rows@acme"),
 ])
 def test_what_stands_before_an_at_is_hidden_where_it_may_be_a_password_and_a_container_is_told(key: str, given: str, told: str) -> None:
     section, _, name = key.rpartition(".")

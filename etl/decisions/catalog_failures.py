@@ -65,8 +65,7 @@ def known_cause(causes: Sequence[str]) -> Cause | None:
 
 def innermost(causes: Sequence[str]) -> str:
     """The class of the innermost one that is more than a wrapping."""
-    named = (found[1] for one in reversed(causes) if (found := _CLASS.match(one)))
-    classes = [*named]
+    classes = [found[1] for one in reversed(causes) if (found := _CLASS.match(one))]
     return next((name for name in classes if name not in _WRAPPING), classes[0] if classes else "nobody says why")
 
 

@@ -30,13 +30,9 @@ def look_up(session: SparkSession, name: str) -> CatalogEntry | None:
 
     Raises SettingsError for a catalog that Spark does not know, TableUnreachable where one cannot be asked.
     """
-    *above, schema, table = name.split(".")
     jvm: Any = session._jvm  # no public way to it
     try:
-        manager: Any = session._jsparkSession.sessionState().catalogManager()
-        catalog = manager.catalog(above[0]) if above else manager.currentCatalog()
-        namespace = session.sparkContext._gateway.new_array(jvm.java.lang.String, 1)  # type: ignore[union-attr]
-        namespace[0] = schema
+        catalog, namespace, table = _in_catalog(session, name)
         found = catalog.loadTable(jvm.org.apache.spark.sql.connector.catalog.Identifier.of(namespace, table))
         return _entry(jvm, str(catalog.name()), found)
     except Exception as error:  # whatever py4j and pyspark make of it
@@ -47,20 +43,26 @@ def look_up(session: SparkSession, name: str) -> CatalogEntry | None:
 
 def place_to_be(session: SparkSession, name: str) -> str | None:
     """Where the catalog would make a table of this name, as Hadoop writes it; None where it does not tell, or has no such schema."""
-    *above, schema, table = name.split(".")
     jvm: Any = session._jvm  # no public way to it
     try:
-        manager: Any = session._jsparkSession.sessionState().catalogManager()
-        catalog = manager.catalog(above[0]) if above else manager.currentCatalog()
+        catalog, namespace, table = _in_catalog(session, name)
         if str(catalog.name()) == _OF_SESSION:  # which may write a name in small letters
-            found = jvm.org.apache.spark.sql.catalyst.TableIdentifier(table, jvm.scala.Option.apply(schema))
+            found = jvm.org.apache.spark.sql.catalyst.TableIdentifier(table, jvm.scala.Option.apply(namespace[0]))
             return str(session._jsparkSession.sessionState().catalog().defaultTablePath(found).toString())
-        namespace = session.sparkContext._gateway.new_array(jvm.java.lang.String, 1)  # type: ignore[union-attr]
-        namespace[0] = schema
         place = catalog.loadNamespaceMetadata(namespace).get("location")
     except Exception:  # whatever py4j and pyspark make of it, also of a catalog without schemas: who has it make the table is told
         return None
     return f"{str(place).rstrip('/')}/{table}" if place else None
+
+
+def _in_catalog(session: SparkSession, name: str) -> tuple[Any, Any, str]:
+    """The catalog of a name, its schema as Java's array of names, and the table's own name. Raises what py4j and pyspark make of it."""
+    *above, schema, table = name.split(".")
+    jvm: Any = session._jvm  # no public way to it
+    manager: Any = session._jsparkSession.sessionState().catalogManager()
+    namespace = session.sparkContext._gateway.new_array(jvm.java.lang.String, 1)  # type: ignore[union-attr]
+    namespace[0] = schema
+    return manager.catalog(above[0]) if above else manager.currentCatalog(), namespace, table
 
 
 def kind_of_catalog(session: SparkSession, name: str) -> tuple[str, str, str]:

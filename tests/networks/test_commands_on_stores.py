@@ -10,12 +10,12 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from tests.conftest import TopicFactory
+from tests.networks.commands import command, command_with
 from tests.stores.pipeline import StoredPipeline
 from tests.stores.servers import StoreServer
 from tests.system.driving import WITHOUT_SPARK
 
 pytestmark = [pytest.mark.networks]
-_WITHIN_S = 400
 
 
 @pytest.fixture
@@ -23,20 +23,12 @@ def pipeline(
     store: StoreServer, cluster: object, topic: TopicFactory, unused_group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> StoredPipeline:
     """One whose rows come without Spark, on a topic that has 100 records in each of two partitions."""
-    for variable, secret in store.secrets.items():
-        monkeypatch.setenv(variable, secret)
+    store.give_secrets(monkeypatch)
     made = StoredPipeline(
         cluster, tmp_path, topic(2), unused_group, {"spark": {"spark.master": "local[2]"}},  # type: ignore[arg-type]
         everywhere=WITHOUT_SPARK, store=store)
     made.produce(200, partitions=2)
     return made
-
-
-def command(pipeline: StoredPipeline, *words: str, code: int = 0) -> None:
-    """A command on the conf in a process of its own, which must end so."""
-    child = pipeline.start("etl", words[0], str(pipeline.conf), *words[1:])
-    out, err = child.communicate(timeout=_WITHIN_S)
-    assert child.returncode == code, (words, out, err)
 
 
 def losses(pipeline: StoredPipeline) -> list[tuple[Any, ...]]:
@@ -52,7 +44,7 @@ def test_what_a_killed_run_let_go_is_in_the_losses_table_of_the_store_once_and_v
     with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
         admin.delete_records({TopicPartition(pipeline.topic, 1): 150})
     assert pipeline.killed_before("record") != 0
-    command(pipeline, "run", "--strict", code=3)
+    command_with(pipeline, ("run",), "--strict", code=3)
     assert losses(pipeline) == [(pipeline.topic, 1, 100, 150, "expired", 2)]
     command(pipeline, "run")
     assert len(losses(pipeline)) == 1
@@ -66,8 +58,8 @@ def test_a_backfill_and_a_replay_write_a_store_and_each_row_is_there_once(pipeli
     pipeline.produce(100, partitions=2)
     command(pipeline, "run")
     assert sum(pipeline.in_table().values()) == 100
-    command(pipeline, "backfill", "--name", "old", "--from", "0", "--until", "100")
+    command_with(pipeline, ("backfill",), "--name", "old", "--from", "0", "--until", "100")
     assert pipeline.is_whole()
-    command(pipeline, "replay", "--topic", pipeline.topic, "--from", "100", "--until", "130", "--yes")
+    command_with(pipeline, ("replay",), "--topic", pipeline.topic, "--from", "100", "--until", "130", "--yes")
     assert pipeline.is_whole()
     command(pipeline, "verify")

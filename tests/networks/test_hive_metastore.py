@@ -12,7 +12,8 @@ from deltalake import DeltaTable
 
 from etl.embedded.cluster import Cluster
 from tests.conftest import TopicFactory
-from tests.networks.metastore import NAMED, command, command_with, metastore_in, said
+from tests.networks.commands import command, command_with
+from tests.networks.metastore import NAMED, metastore_in, said
 from tests.system.driving import WITHOUT_SPARK, Pipeline
 from tests.system.watching import watched_run
 

@@ -10,7 +10,8 @@ import pytest
 
 from etl.embedded.cluster import Cluster
 from tests.conftest import TopicFactory
-from tests.networks.metastore import NAMED, command, metastore_in, said
+from tests.networks.commands import command
+from tests.networks.metastore import NAMED, metastore_in, said
 from tests.stores.pipeline import StoredPipeline
 from tests.stores.servers import SECRET_VARIABLE, Moto, StoreServer
 from tests.system.driving import WITHOUT_SPARK
@@ -39,8 +40,7 @@ def pipeline(
     store: StoreServer, cluster: Cluster, topic: TopicFactory, unused_group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> NamedInStore:
     """One of two partitions; the metastore is a folder of this machine."""
-    for variable, secret in store.secrets.items():
-        monkeypatch.setenv(variable, secret)
+    store.give_secrets(monkeypatch)
     made = NamedInStore(cluster, tmp_path, topic(2), unused_group, everywhere=WITHOUT_SPARK, store=store)
     made.settings |= {"table": dict(NAMED), "spark": metastore_in(made.folder)}
     made.produce(100, partitions=2)

@@ -39,8 +39,7 @@ def pipeline(
     way: tuple[Moto, FaultyWay], cluster: object, topic: TopicFactory, unused_group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[StoredPipeline]:
     """A pipeline whose table holds a plan, and that has more to read."""
-    for variable, secret in way[0].secrets.items():
-        monkeypatch.setenv(variable, secret)
+    way[0].give_secrets(monkeypatch)
     made = StoredPipeline(cluster, tmp_path, topic(2), unused_group, dict(WITHOUT_SPARK), store=way[0])  # type: ignore[arg-type]
     made.produce(100, partitions=2)
     made.ran()

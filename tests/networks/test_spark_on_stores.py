@@ -24,8 +24,7 @@ def pipeline(
     store: StoreServer, cluster: object, topic: TopicFactory, unused_group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> StoredPipeline:
     """A pipeline of two partitions with its table there, written by Spark."""
-    for variable, secret in store.secrets.items():
-        monkeypatch.setenv(variable, secret)
+    store.give_secrets(monkeypatch)
     events = tmp_path / "events"
     events.mkdir()
     spark = {"spark.master": "local[2]", "spark.eventLog.enabled": "true", "spark.eventLog.compress": "false",

@@ -18,7 +18,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from etl.embedded.cache import alone, cache_folder
 from etl.embedded.jars import Artifact, fetched
@@ -26,6 +26,9 @@ from etl.embedded.java import find_java, java_environment
 from etl.embedded.server import HOST, Server, answers
 from etl.embedded.spark import SHORT_RUN
 from tests.stores.way import FaultyWay, RpcWay
+
+if TYPE_CHECKING:
+    import pytest
 
 BUCKET = "lake"
 KEY_VARIABLE, SECRET_VARIABLE = "ETL_TEST_STORE_KEY", "ETL_TEST_STORE_SECRET"
@@ -49,6 +52,11 @@ class StoreServer(Server):
     @abstractmethod
     def secrets(self) -> Mapping[str, str]:
         """Variable of the environment -> secret."""
+
+    def give_secrets(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """They are in the environment, where confs refer to them."""
+        for variable, secret in self.secrets.items():
+            monkeypatch.setenv(variable, secret)
 
     @abstractmethod
     def url(self, name: str) -> str:

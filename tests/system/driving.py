@@ -26,7 +26,7 @@ from etl.embedded.spark import SHORT_RUN
 from etl.model.bounds import Request
 from etl.run.world import World
 from etl.settings.loader import load_settings
-from tests.said import Said, said_by
+from tests.said import Said, refused, said_by
 from tests.system.sessions import session_at
 from tests.traffic.choice import Traffic, traffic_of
 from tests.traffic.rows import Row, hash_of
@@ -231,3 +231,13 @@ def backfill_broken_off_before(verb: str, pipeline: Pipeline, name: str, from_: 
     """The same of a backfill, when it would begin `verb` of that plan."""
     with pytest.raises(BrokenOff):
         run_backfill(load_settings(pipeline.conf), name, parse_asked(from_, until, None, ()), around=BeforeOneOf(verb, break_off, plan))
+
+
+def take_over(heir: Pipeline, before: Pipeline) -> None:
+    """What is new comes by the heir, which is refused until it has taken the place of the one before it."""
+    heir.produce(40, partitions=1)
+    refused(heir.door("run"), 5, "has loaded this topic into this table", f"take-over CONF --from {before.group}/clicks")
+    taken = heir.door("plans", "take-over", after=("--from", f"{before.group}/clicks", "--reason", "renamed"))
+    assert taken.code == 0, taken.err
+    heir.ran()
+    before.produced = heir.produced

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.said import refused
-from tests.system.driving import WITHOUT_SPARK, Pipeline, broken_off_before
+from tests.system.driving import WITHOUT_SPARK, Pipeline, broken_off_before, take_over
 
 
 @pytest.fixture
@@ -157,11 +157,6 @@ def test_a_pipeline_that_asks_the_catalog_for_the_first_time_takes_the_place_of_
     named.ran()
     heir = named.under("heir")
     heir.settings = dict(named.settings)
-    heir.produce(40, partitions=1)
-    refused(heir.door("run"), 5, "has loaded this topic into this table", f"take-over CONF --from {named.group}/clicks")
-    taken = heir.door("plans", "take-over", after=("--from", f"{named.group}/clicks", "--reason", "renamed"))
-    assert taken.code == 0, taken.err
-    heir.ran()
-    named.produced = heir.produced
+    take_over(heir, named)
     assert named.is_whole() and heir.door("verify").code == 0
     assert named.door("run").code == 5

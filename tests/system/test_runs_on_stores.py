@@ -42,8 +42,7 @@ def pipeline(
     store: StoreServer, cluster: object, topic: TopicFactory, unused_group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> StoredPipeline:
     """A pipeline of two partitions with its table there."""
-    for variable, secret in store.secrets.items():
-        monkeypatch.setenv(variable, secret)
+    store.give_secrets(monkeypatch)
     return StoredPipeline(cluster, tmp_path, topic(2), unused_group, everywhere=WITHOUT_SPARK, store=store)  # type: ignore[arg-type]
 
 

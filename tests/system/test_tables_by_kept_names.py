@@ -22,7 +22,7 @@ from etl.run.context import ALONE
 from etl.run.wiring import open_world
 from etl.settings.loader import load_settings
 from tests.said import refused
-from tests.system.driving import Pipeline
+from tests.system.driving import Pipeline, take_over
 
 pytestmark = pytest.mark.without_spark
 NAME = "lake.table"
@@ -115,11 +115,6 @@ def test_a_pipeline_that_has_the_kept_name_takes_the_place_of_another_one_in_tha
     heir = named.under("heir")
     heir.settings = {**named.settings}
     keep_as(heir, named)
-    heir.produce(40, partitions=1)
-    refused(heir.door("run"), 5, "has loaded this topic into this table", f"take-over CONF --from {named.group}/clicks")
-    taken = heir.door("plans", "take-over", after=("--from", f"{named.group}/clicks", "--reason", "renamed"))
-    assert taken.code == 0, taken.err
-    heir.ran()
-    named.produced = heir.produced
+    take_over(heir, named)
     assert named.is_whole()
     refused(named.door("run"), 5, "was retired")

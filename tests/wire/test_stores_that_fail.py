@@ -63,8 +63,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture
 def place(server: tuple[StoreServer, FaultyWay], unused_group: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A table that is not there yet."""
-    for variable, secret in server[0].secrets.items():
-        monkeypatch.setenv(variable, secret)
+    server[0].give_secrets(monkeypatch)
     yield Place(*server, unused_group)
     server[1].rules()
 

@@ -29,17 +29,21 @@ HOST = "127.0.0.1"
 # Below the ports that Linux and macOS give to outgoing connections, so that nobody takes the port of a server that is
 # down for a restart.
 _PORTS = range(20_000, 30_000)
+_asked_for: deque[int] = deque(maxlen=1_000)
 _LOOK_EVERY_S = 0.03
 _TAIL_LINES = 15
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 on which nobody listens."""
+    """A port of 127.0.0.1 on which nobody listens, and none of the last thousand that were asked for here: they may be listened on soon."""
     for port in random.sample(_PORTS, 100):
+        if port in _asked_for:
+            continue
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, port))
+                _asked_for.append(port)
                 return port
             except OSError:
                 continue

@@ -174,16 +174,6 @@ def section(title: str) -> str:
     return DESIGN.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-def test_the_map_has_each_module_in_the_row_of_its_folder_and_each_decision_in_its_own() -> None:
-    floors = dict(re.findall(r"^\| `(etl/[^`]*?)/?` \| (.*) \|$", section("The floors"), re.MULTILINE))
-    modules = [path for path in MODULES if not path.stem.startswith("__")]
-    decisions = [place(path) for path in modules if "decisions" in path.parts]
-    others = {place(path): f"`{path.stem}`" in floors.get(place(path.parent), "") for path in modules if place(path) not in floors}
-    table = section("One place for each decision")
-    assert decisions and others and sorted(path for path in decisions if f"`{path}`" not in table) == []
-    assert sorted(path for path, is_there in others.items() if not is_there and path not in decisions) == []
-
-
 def test_the_map_names_no_module_in_a_row_that_is_not_there() -> None:
     floors = re.findall(r"^\| `(etl/[^`]*?/)` \| (.*) \|$", section("The floors"), re.MULTILINE)
     named = {(folder, name) for folder, owns in floors for name in re.findall(r"`([a-z_0-9]+)`", owns)}

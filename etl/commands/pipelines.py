@@ -24,6 +24,7 @@ from etl.model.ledger import Ledger, Retirement
 from etl.protocol.zookeeper.payloads import DriverNode
 from etl.report.pauses import described_pause
 from etl.report.words import at
+from etl.run.closing import close_stored_plan
 from etl.run.context import ALONE, now_ms
 from etl.run.live_world import LiveWorld
 from etl.run.wiring import open_world
@@ -62,8 +63,10 @@ def list_pipelines(settings: Settings, *, shows_all: bool = False) -> list[dict[
 def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
     """Take a pipeline of the group out of service.
 
+    A plan that is stored and not in the table is closed there first, so that a driver that slept cannot append it.
+
     Raises SettingsError where it made no plan or is retired, Owned while it runs, NeedsDecision while a backfill beside it may still
-    load, or a plan that was handed over is still to be executed.
+    load, or a plan that was handed over is still to be executed, TableUnreachable where a plan is to be closed in the table.
     """
     chosen = _named(settings, name)
     with open_world(chosen, ALONE) as world:
@@ -75,11 +78,16 @@ def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
             refuse_unfinished(world.ledger)
             refuse_retiring(chosen.pipeline, world.ledger.read_ledger(),
                             lambda plan: world.offsets.committed(plan.offsets_to_hand_over, behind=plan))
+            left = sorted(world.ledger.topics())
+            closed = close_stored_plan(world, f"pipeline retired: {reason}")
             retirement = Retirement(reason, now_ms())
             world.ledger.retire(retirement)
-            left = sorted(world.ledger.topics())
     says = f"pipeline {chosen.pipeline} loads no more, and other pipelines of the group may read {', '.join(left)}: {reason}"
-    return Ruling(says, {"says": says, "pipeline": chosen.pipeline, "retired_at": at(retirement.at_ms), "reason": reason, "topics": left})
+    if closed:
+        says += f". Its stored plan {closed.number} was closed in the table, so no driver can append it any more"
+    return Ruling(says, {
+        "says": says, "pipeline": chosen.pipeline, "retired_at": at(retirement.at_ms), "reason": reason, "topics": left,
+        "closed_plan": closed.number if closed else None})
 
 
 def resume(settings: Settings, name: str | None, reason: str) -> Ruling:

@@ -1,8 +1,8 @@
 """`etl plans take-over`: this pipeline takes the place of another one in its table, and nothing is loaded twice.
 
-Owns the order: while nobody drives the other pipeline, its positions are read from the table, what it loaded goes into our coverage, it
-is retired, and the plan that begins at its positions is stored. Each step may be done again; the next run executes the plan. What it
-holds is `succession`'s.
+Owns the order: while nobody drives the other pipeline, the number of a plan that it has stored is closed (`etl.run.closing`), its
+positions are read from the table, what it loaded goes into our coverage, it is retired, and the plan that begins at its positions is
+stored. Each step may be done again; the next run executes the plan. What it holds is `succession`'s.
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.pauses import read_pauses, read_pauses_at, write_pauses
 from etl.errors import NeedsDecision, SettingsError
 from etl.model.claims import ClaimState
+from etl.model.committed import Committed
 from etl.model.ledger import Coverage, Retirement
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
-from etl.model.snapshot import FirstRun, PipelineState, Snapshot, UpToDate
+from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Snapshot, UpToDate
 from etl.model.table import OtherPipeline, Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
+from etl.run.closing import close_next_number, close_stored_plan
 from etl.run.context import ALONE, RunContext, now_ms
 from etl.run.live_world import LiveWorld
 from etl.run.repair import finish_repair
@@ -55,8 +57,8 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
 
     The plan that says so is stored, the next run commits it; the other pipeline is retired, where its ledger is in our ZooKeeper and it
     has no topic that this conf does not name. Who names this very pipeline goes on behind the rows that the table holds, where no log says
-    any more what it loaded, or where another ledger of the same name wrote it. One that was to take our place, and never did, is not taken
-    over: what it has stored is withdrawn, and this one is in service again.
+    any more what it loaded, or where another ledger of the same name wrote it. Of one that was to take our place and has stored no plan
+    that says so, nothing is taken over: this one is in service again.
 
     Raises SettingsError for a pipeline that the table does not know, NeedsDecision for one of another cluster.
     """
@@ -64,22 +66,28 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
     with open_world(settings, run_context, name=run_id) as world, world.driving(run_id), as_member(world, settings) as share:
         snapshot = replace(world.observe(), share=share)
         refuse_beside_members(snapshot, settings)
-        withdrawn = _withdrawn(world, place, snapshot, run_id)
-        if withdrawn:
-            return withdrawn
+        resumed = _resumed(world, place, snapshot, run_id)
+        if resumed:
+            return resumed
         other = the_one(place, pipelines_of(world, snapshot.table))
         with naming_table(settings), _resting(world, other.app_id, run_id) as theirs:
             if theirs:
                 refuse_unfinished(theirs)
                 if snapshot.table:
                     refuse_without_backfills(theirs, other.app_id, snapshot.table, settings.table.path)
+            if theirs:
+                refuse_left_by(other, theirs.read_ledger().newest, _committed_in_our_group(other, snapshot, settings))
+            if not is_us(other.app_id, settings):
+                _close(world, theirs, other, run_id)
             other = the_one(other.app_id, pipelines_of(world, snapshot.table))  # as it is now that it rests
             left = _left_to(other, settings)
             is_itself = is_us(other.app_id, settings)
             state = state_of_itself(snapshot, settings) if is_itself else _state_without(other.app_id, snapshot, settings)
-            repair = repair_of(state, snapshot) if isinstance(state, UpToDate) else None
+            # our own number may have been closed by the pipeline that took our place, where our ledger was not in its ZooKeeper
+            repair = repair_of(state, snapshot) if isinstance(state, (UpToDate, RebuildFromTable)) else None
             finish_repair(world, repair, Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()))
             snapshot = repaired(snapshot, repair)
+            state = state.state if isinstance(state, RebuildFromTable) else state
             is_apart = is_of_another_era(snapshot.ledger, snapshot.table)
             seen = _as_left_to_others(theirs, other, snapshot, settings)
             taken = taken_from(other, {} if other.plan else _rows_until(world), seen, settings)
@@ -100,20 +108,43 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
     return _ruling(plan, other, len(taken.positions), left, given_up, is_retired=bool(theirs) and not left)
 
 
+def _committed_in_our_group(other: OtherPipeline, snapshot: Snapshot, settings: Settings) -> Mapping[BrokerPartition, Committed]:
+    return snapshot.committed if other.app_id.split("/")[-2] == settings.group else {}
+
+
+def _close(world: LiveWorld, theirs: PlanLedger | None, other: OtherPipeline, run_id: str) -> None:
+    """Take away the number of a plan that the other pipeline has stored, or may have: its driver may sleep, and wake up behind us."""
+    reason = f"taken over by {world.settings.group}/{world.settings.pipeline}"
+    if theirs is None:
+        close_next_number(world, other, reason)
+        return
+    with _world_of(theirs, world, run_id) as their_world:
+        close_stored_plan(their_world, reason)
+
+
+@contextmanager
+def _world_of(theirs: PlanLedger, world: LiveWorld, run_id: str) -> Iterator[LiveWorld]:
+    settings = world.settings.model_copy(update={"group": theirs.paths.group, "pipeline": theirs.pipeline})
+    their_world = LiveWorld(settings, world.zookeeper, ALONE, run_id)
+    try:
+        yield their_world
+    finally:
+        their_world.close()
+
+
 def _as_left_to_others(theirs: PlanLedger | None, other: OtherPipeline, snapshot: Snapshot, settings: Settings) -> Snapshot:
     """Among members of one group the offsets beyond the other's positions are what further members read. Raises NeedsDecision."""
-    is_of_our_group = other.app_id.split("/")[-2] == settings.group
-    refuse_left_by(other, theirs.read_ledger().newest if theirs else None, snapshot.committed if is_of_our_group else {})
-    if theirs is None or not is_of_our_group:
+    if theirs is None or other.app_id.split("/")[-2] != settings.group:
         return snapshot
     refuse_setting_theirs_back(other.plan, snapshot.committed, settings)
     return as_left_to_others(snapshot, other.plan, settings)
 
 
-def _withdrawn(world: LiveWorld, place: str, snapshot: Snapshot, run_id: str) -> Ruling | None:
-    """Goes on with a pipeline that was to be taken over by `place` and never was; None where that is not the case.
+def _resumed(world: LiveWorld, place: str, snapshot: Snapshot, run_id: str) -> Ruling | None:
+    """Go on with a pipeline whose place another one was to take, and never did: `place` has stored no plan and committed none.
 
-    What that one stored is taken away first: from then on it is again a pipeline whose topics another one has loaded.
+    Where it has stored that plan, its driver may sleep before the commit: the plan is committed here, and None is returned. Then its
+    place is taken like that of any other pipeline.
     """
     group, _, pipeline = f"{world.settings.group}/{place.strip('/')}".rpartition("/")
     ledger = PlanLedger(world.zookeeper, group.rpartition("/")[2], pipeline)
@@ -124,21 +155,14 @@ def _withdrawn(world: LiveWorld, place: str, snapshot: Snapshot, run_id: str) ->
         there = next((one for one in pipelines_of(world, snapshot.table) if one.app_id.endswith(f"/{name}")), None)
         if there and (there.plan is None or world.app_id in there.plan.taken or (there.topics or set()) & world.ledger.topics()):
             return None
-        found = ledger.read_ledger()
-        stored = found.newest if found.newest and found.newest.number > (there.number if there else 0) else None
-        if stored and world.app_id in stored.taken:
-            _withdraw(ledger, stored, found.newest_version or 0, name)
+        stored = ledger.read_ledger().newest
+        if stored and stored.number > (there.number if there else 0) and world.app_id in stored.taken:
+            with _world_of(ledger, world, run_id) as their_world:
+                close_stored_plan(their_world, f"taken over by {world.settings.group}/{world.settings.pipeline}")
+            return None
         world.ledger.resume(beside=world.ledger.pipelines_version() or 0)
     says = f"{name} never went on in the place of this pipeline, and will not: this one is in service again, at its own positions"
     return Ruling(says, {"says": says, "plan": None, "took_over": None, "retired": False})
-
-
-def _withdraw(ledger: PlanLedger, stored: Plan, version: int, name: str) -> None:
-    """Take away the plan that it stored. One in the place of another plan stays: that other one is not known any more."""
-    if stored.supersedes:
-        what = f"{name} has stored that it takes the place of this pipeline, in the place of another plan of its own"
-        raise SettingsError(what, key="--from", check=f"`etl run` with the conf of {name}, which executes that; then say this again")
-    ledger.withdraw_plan(stored.number, version)
 
 
 def _refuse_what_neither_loaded(

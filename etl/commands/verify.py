@@ -67,6 +67,9 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
         scan = (EntryScan if settings.source.is_physical else Scan)(spark, settings.table.path, table.version)
         found, others_rows = without_others(world, ledger, table, expected, tuple(scan.findings(expected)))
         doubles = tuple((f.audited, place, rows) for f in found for place, rows in scan.doubles(f))
+        lives = ledger.newest.log_epochs if ledger.newest else {}
+        spans = {f.audited: span for f in found
+                 if lives.get(f.audited.log, 0) == f.audited.log_epoch and (span := scan.doubled_span(f))}
         logs = tuple(_explained(world, told, table, loaded, found, expected, losses))
         if others_rows:
             notes += (f"{others_rows:,} rows are of topics that other pipelines load into this table: they are not judged",)
@@ -74,7 +77,7 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
         if given_up:
             notes += (f"{given_up:,} rows are of plans that were given up: each is there once, and whether more of them came is not asked",)
         of_no_log = tuple(scan.first_of_no_log()) if scan.rows_of_no_log else ()
-    return Proof(logs, doubles, table.version, notes, settings.either_transform, by_others, scan.rows_of_no_log, of_no_log)
+    return Proof(logs, doubles, table.version, notes, settings.either_transform, by_others, scan.rows_of_no_log, of_no_log, spans)
 
 
 def _compared(ledger: Ledger, table: Table | None, place: str) -> PipelineState:

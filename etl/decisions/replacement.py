@@ -162,3 +162,33 @@ def _refuse_leaderless_skips(skipped: Iterable[Loss], snapshot: Snapshot) -> Non
         if skip.log in snapshot.leaderless:
             what = f"the partition {skip.log.unled}, so none of its offsets can be skipped now"
             raise BrokerUnreachable(what, **skip.log.place, check=skip.log.held_by)
+
+
+def needs_closing(stored: Plan) -> bool:
+    """Whether a driver may still append under this plan's number: the plan reads, takes another pipeline's place, or superseded one."""
+    return bool(stored.ranges) or stored.kind is PlanKind.TAKE_OVER or stored.supersedes is not None
+
+
+def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
+    """The plan that takes the number of a stored one and reads nothing, without its id: every position stays where that one began.
+
+    A plan that takes another pipeline's place is executed as it is: it reads nothing itself, and the other one is retired because of it.
+    """
+    if stored.kind is PlanKind.TAKE_OVER:
+        return stored
+    key_ends = dict(stored.key_ends)
+    if stored.run_key is not None:
+        key_ends = {**{r.log: stored.positions[r.log] for r in stored.ranges}, **key_ends}
+    again = let_go_among(stored)
+    return replace(
+        stored, kind=PlanKind.SET, created_at_ms=now_ms, ranges=(), positions=starts_of(stored), supersedes=stored.id, reason=reason, id="",
+        losses=tuple(loss for loss in stored.losses if loss not in again), key_ends=key_ends, stood={}, share=None, handed_over=None,
+        is_void=False, closes=True)
+
+
+def next_closing_plan(last: Plan, reason: str, *, table_id: str, table_version: int, number: int, now_ms: int) -> Plan:
+    """The same with the number behind the table's newest one, `number`, where it is unknown what is stored. `last` is its plan."""
+    return replace(
+        closing_plan_of(replace(last, kind=PlanKind.SET, ranges=(), took_over=None, losses=(), vanished=()), reason, now_ms=now_ms),
+        number=number + 1, previous=last.id, supersedes=None, record_epochs={}, seen={log: last.left(log) for log in last.positions},
+        table_id=table_id, table_version=table_version, table_transaction_version=number)

@@ -194,7 +194,7 @@ def plan_set(stands: Standing, moves: Collection[Move], snapshot: Snapshot, sett
         record_epochs={log: lineage for log, lineage in sharp.items() if log not in (moved if is_next else set_now)},
         vanished=() if is_next else old.vanished, took_over=None if is_next else old.took_over,
         tails=kept_tails(old, positions, snapshot) if moves else old.tails, cluster_id=snapshot.cluster_id, offsets_in=snapshot.offsets_in,
-        share=None, handed_over=None, read_by_others=told_by_command(stands.state))
+        share=None, handed_over=None, closes=False, read_by_others=told_by_command(stands.state))
 
 
 def _asked_of(stands: Standing) -> dict[str, Any]:

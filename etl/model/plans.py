@@ -135,7 +135,8 @@ class Plan:
     offsets_in: OffsetsStorage = OffsetsStorage.ZOOKEEPER
     """Where it saw the group's offsets, and moves them."""
     closes: bool = False
-    """Of a backfill: it was given up with this plan, whatever an older copy of its claim says."""
+    """It reads nothing and takes a number away from a driver that may still execute a plan with it: of a pipeline that was retired or taken
+    over, or of a backfill that was given up with this plan, whatever an older copy of its claim says."""
     share: Share | None = None
     """What the run that made it owned, of the logs of `positions`; None: it was no member of its group."""
     handed_over: bool | None = None

@@ -49,7 +49,12 @@ class OtherPipeline:
 
     @property
     def topics(self) -> frozenset[str] | None:
-        """The topics that it loaded, or decided where to start in; None when nobody knows."""
+        """The topics that it loaded, or decided where to start in; None when nobody knows.
+
+        None of them, where it was closed before its first plan was in the table.
+        """
+        if self.plan and self.plan.closes and self.plan.previous is None and not self.plan.heir_of:
+            return frozenset()
         return self.plan.topics if self.plan else None
 
 

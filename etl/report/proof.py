@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from etl.audit.findings import AuditedLog
@@ -32,6 +33,8 @@ class Proof:
     """Rows that name no record of any log."""
     of_no_log_first: tuple[Mapping[str, Any], ...] = ()
     """What should name the record of the first of them."""
+    double_spans: Mapping[AuditedLog, tuple[int, int]] = field(default_factory=dict)
+    """From the first doubled offset to one past the last, of logs whose records can still be read under these offsets."""
 
     @property
     def found_rows(self) -> int:
@@ -94,8 +97,22 @@ class Proof:
             return self._refusal.check
         if self._is_transforms(wrong):
             physical = any(log.findings.audited.log.is_physical for log in self.logs)
-            return f"the transform: a proof needs one row for each record, with its {names_of_key(physical=physical)}"
+            transform = f"the transform: a proof needs one row for each record, with its {names_of_key(physical=physical)}"
+            again = self._removes_doubles(wrong) if wrong else ""
+            return f"{transform}. Where it makes one row of a record, these offsets were loaded twice: {again}" if again else transform
         return self._check_of(wrong) if wrong else _WHO_WROTE
+
+    def _removes_doubles(self, wrong: LogProof) -> str:
+        """The command that leaves one row of each doubled offset; empty where none is doubled, or the records are gone."""
+        audited = wrong.findings.audited
+        if audited not in self.double_spans:
+            return ""
+        (start, until), topic = self.double_spans[audited], shlex.quote(audited.log.topic)
+        replay = (f"`etl replay CONF --topic {topic} --partition {audited.log.key} --from {start} --until {until}` reads them again and "
+                  "replaces all rows of these offsets by one for each record")
+        if not self.by_others:
+            return replay
+        return f"{self._refusal.check}. When a run goes on, {replay}"
 
     def _check_of(self, wrong: LogProof) -> str:
         if wrong.missing.by:
@@ -105,7 +122,7 @@ class Proof:
                 "the transform: one that drops rows (limit, where, dropDuplicates) leaves a table that nobody can prove. Whether the topic "
                 "still has records at these offsets; if they are to be missing, accept the table as it is: etl plans acknowledge CONF "
                 f"{self.delta_version} --reason ...")
-        return _WHO_WROTE
+        return self._removes_doubles(wrong) or _WHO_WROTE
 
     @property
     def _first_wrong(self) -> LogProof | None:

@@ -2,13 +2,16 @@
 
 Every interleaving of runs and of `etl.commands.take_over`, with crashes at each step and with sessions that are lost without their owner's
 knowing: its append may come at any later moment. All ledgers are in one ZooKeeper. `SCENARIOS` are a pipeline that is renamed, one that is
-renamed twice, two that are merged into one (each with topics of its own), a take-over that is taken back, two that take one place, and two
-that begin one topic together.
+renamed twice, two that are merged into one (each with topics of its own), a take-over that is taken back, two that take one place, one that
+is retired before it loaded anything, and two that begin one topic together.
+
+A take-over and a retirement close the number of a plan that is stored and not in the table: a plan that reads nothing is stored in its
+place and committed to the table, so a driver that slept finds its number taken.
 
     python -m tests.model.taking_over
 
-Laws: while no session is lost, no offset is in the table twice, and whoever an operator let take over may go on. Whatever happens no
-offset is left out. Where one is there twice, every pipeline refuses whenever it looks.
+Laws: no offset is in the table twice, also where sessions are lost, unless two pipelines begin a topic together; then every pipeline
+refuses whenever it looks. No offset is left out. While no session is lost, a pipeline that an operator let take over may go on.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ END = 2
 class At(IntEnum):
     """What somebody does next."""
 
-    IDLE, LOOK, STORE, APPEND, RECORD, READ, WITHDRAW, RETIRE, RESUME = range(9)
+    IDLE, LOOK, STORE, APPEND, RECORD, READ, CLOSE, RETIRE, RESUME = range(9)
 
 
 Known = tuple[tuple[str, int], ...]
@@ -82,6 +85,7 @@ class Ruling(NamedTuple):
     """An operator lets `who` take the place of `of`."""
 
     who: str
+    """Empty: `of` is retired, and no pipeline takes its place."""
     of: str
 
 
@@ -103,7 +107,9 @@ class Scenario(NamedTuple):
     runs: Mapping[str, int]
     rulings: tuple[Ruling, ...] = ()
     is_taken_back: bool = False
-    """Then an operator's word may be said of rows that are there twice by then."""
+    """Then the place may be taken of a pipeline that has committed nothing."""
+    begins_behind: str = ""
+    """A pipeline of the same group, which may not begin before the rulings are done."""
     has_rivals: bool = False
     """Then whoever takes the place first may go on, or neither."""
     at_once: bool = False
@@ -134,6 +140,7 @@ SCENARIOS = {
         {"g": "a", "gn": "a"}, ("g",), {"g": 2, "gn": 2}, (Ruling("gn", "g"), Ruling("g", "gn")), is_taken_back=True),
     "two heirs": Scenario(
         {"g": "a", "x": "a", "y": "a"}, ("g",), {"g": 1, "x": 1, "y": 1}, (Ruling("x", "g"), Ruling("y", "g")), has_rivals=True),
+    "retired": Scenario({"g": "a", "x": "a"}, (), {"g": 2, "x": 2}, (Ruling("", "g"),), begins_behind="x"),
     "at once": Scenario({"x": "a", "y": "a"}, (), {"x": 2, "y": 2}, at_once=True),
 }
 
@@ -188,9 +195,9 @@ def refuses(scenario: Scenario, s: State, name: str, plan: Plan | None, *, but: 
 
 
 def in_force(scenario: Scenario, s: State, name: str) -> Plan | None:
-    """The newest plan of the ledger; that of the table where it is ahead, and a run adopts it."""
-    newest = _of(scenario, s, name).newest
-    return newest_of(s, name) if bit(s, name) > (newest.number if newest else 0) else newest
+    """The newest plan of the ledger; that of the table where it is ahead or another one, and a run adopts it."""
+    newest, in_table = _of(scenario, s, name).newest, bit(s, name)
+    return newest_of(s, name) if in_table and in_table >= (newest.number if newest else 0) else newest
 
 
 def known_by(s: State, name: str, mine: Pipeline, plan: Plan) -> int:
@@ -219,6 +226,19 @@ def take_over_plan(scenario: Scenario, s: State, ruling: Ruling) -> Plan:
             heirs[one] = max(number, heirs.get(one, 0))
     number = 1 if last is None else last.number if is_instead else last.number + 1
     return Plan(number, _known(ours), _known(ours), len(s.table), ruling.of, _known(heirs))
+
+
+def closing_plan(s: State, name: str, stored: Plan | None) -> Plan | None:
+    """The plan that takes the number of a stored plan, so that a driver that slept cannot append under it. None: there is no such plan.
+
+    It reads nothing and keeps every position; of a pipeline that has loaded nothing, no other pipeline takes them for loaded. A stored plan
+    that reads nothing itself is executed as it is.
+    """
+    if stored is None or stored.number <= bit(s, name):
+        return None
+    if not stored.topics():
+        return stored
+    return stored._replace(positions=stored.starts if bit(s, name) else ())
 
 
 def newest_of(s: State, name: str) -> Plan:
@@ -270,7 +290,8 @@ def run(scenario: Scenario, s: State, name: str, found: Pipeline) -> Iterator[tu
     def goes(at: At, plan: Plan | None, to: State = s, **changes: object) -> State:
         return _put(scenario, to, name, at=at, plan=plan, **changes)
 
-    if found.at is At.IDLE and not found.lock and found.runs:
+    may_begin = name != scenario.begins_behind or s.ruled == len(scenario.rulings)
+    if found.at is At.IDLE and not found.lock and found.runs and may_begin:
         yield f"{name} begins", goes(At.LOOK, None, lock=name, runs=found.runs - 1)
     elif found.at is At.LOOK:
         yield from _look(scenario, s, name, found)
@@ -314,19 +335,25 @@ def rule(scenario: Scenario, s: State, found: Operator) -> Iterator[tuple[str, S
     """The operator: the rulings one after the other, each begun again where it did not come to its end."""
     if found.at is At.IDLE:
         left = scenario.rulings[s.ruled:]
-        if left and not any(_of(scenario, s, name).lock for name in left[0]):
-            locked = _put(scenario, _put(scenario, s, left[0].who, lock=OPERATOR), left[0].of, lock=OPERATOR)
-            yield f"the operator: {left[0].who} for {left[0].of}", locked._replace(operator=Operator(At.READ, left[0]))
-    elif found.ruling and any(_of(scenario, s, name).lock != OPERATOR for name in found.ruling):
+        if left and not any(_of(scenario, s, name).lock for name in left[0] if name):
+            locked = s
+            for name in left[0]:
+                locked = _put(scenario, locked, name, lock=OPERATOR) if name else locked
+            yield f"the operator: {left[0].who or 'nobody'} for {left[0].of}", locked._replace(operator=Operator(At.READ, left[0]))
+    elif found.ruling and any(_of(scenario, s, name).lock != OPERATOR for name in found.ruling if name):
         yield "the operator's session is lost", _give_up(scenario, s)
     elif found.at is At.READ and found.ruling:
         yield from _read(scenario, s, found.ruling)
-    elif found.at is At.WITHDRAW and found.ruling:
-        withdrawn = _put(scenario, s, found.ruling.of, newest=None)
-        yield "the stored take-over is withdrawn", withdrawn._replace(operator=found._replace(at=At.RESUME))
+    elif found.at is At.CLOSE and found.ruling:
+        of = found.ruling.of
+        stored = _of(scenario, s, of).newest
+        closed = s._replace(table=(*s.table, Commit(of, stored))) if stored and bit(s, of) < stored.number else s
+        yield f"the stored number of {of} is closed in the table", closed._replace(operator=found._replace(at=At.READ))
     elif found.at is At.RETIRE and found.ruling:
         retired = _put(scenario, s, found.ruling.of, retired=True)
-        yield f"{found.ruling.of} is retired", retired._replace(operator=found._replace(at=At.RESUME))
+        is_last = not found.ruling.who
+        after = _done(scenario, retired) if is_last else retired._replace(operator=found._replace(at=At.RESUME))
+        yield f"{found.ruling.of} is retired", after
     elif found.at is At.RESUME and found.ruling:
         resumed = _put(scenario, s, found.ruling.who, retired=False)
         done = found.plan is None
@@ -338,10 +365,18 @@ def rule(scenario: Scenario, s: State, found: Operator) -> Iterator[tuple[str, S
 
 def _read(scenario: Scenario, s: State, ruling: Ruling) -> Iterator[tuple[str, State]]:
     theirs = _of(scenario, s, ruling.of)
-    if not bit(s, ruling.of):  # then there is nothing to take; but what it stored and did not execute may be our place
-        is_our_place = theirs.newest and ruling.who in dict(theirs.newest.heir_of)
-        at = At.WITHDRAW if is_our_place else At.RESUME
-        yield "the operator reads", s._replace(operator=Operator(at, ruling)) if scenario.is_taken_back else _give_up(scenario, s)
+    closing = CLOSING(s, ruling.of, theirs.newest)
+    if not ruling.who:
+        at, newest = (At.CLOSE, closing) if closing else (At.RETIRE, theirs.newest)
+        yield "the operator reads", _put(scenario, s, ruling.of, newest=newest)._replace(operator=Operator(at, ruling))
+        return
+    if not bit(s, ruling.of) and not closing:  # it never went on in our place
+        yield "the operator reads", s._replace(operator=Operator(At.RESUME, ruling)) if scenario.is_taken_back else _give_up(scenario, s)
+    elif closing and (bit(s, ruling.of) or ruling.who in dict(closing.heir_of)):
+        stored = _put(scenario, s, ruling.of, newest=closing)
+        yield f"the plan that closes {ruling.of} is stored", stored._replace(operator=Operator(At.CLOSE, ruling))
+    elif not bit(s, ruling.of):
+        yield "the operator is refused", _give_up(scenario, s)
     elif refuses(scenario, s, ruling.who, in_force(scenario, s, ruling.who), but=ruling.of) and bit(s, ruling.who):
         yield "the operator is refused", _give_up(scenario, s)
     else:
@@ -359,7 +394,7 @@ def _done(scenario: Scenario, s: State) -> State:
     return _give_up(scenario, s)._replace(ruled=s.ruled + 1)
 
 
-RUN, RULE = run, rule
+RUN, RULE, CLOSING = run, rule, closing_plan
 
 
 # -- laws ----------------------------------------------------------------------------------------------------------------
@@ -383,18 +418,12 @@ def broken(scenario: Scenario, s: State) -> str | None:
     heir = scenario.rulings[-1].who if scenario.rulings and not scenario.has_rivals else ""
     if heir and s.lost and s.ruled == len(scenario.rulings) and refuses(scenario, s, heir, in_force(scenario, s, heir)):
         return f"{heir} may not go on"
-    if not is_doubled or _is_accepted(scenario, s):
+    if not is_doubled:
         return None
-    if s.lost and not scenario.at_once:
-        return "rows are doubled and no session was lost"
+    if not scenario.at_once:
+        return "rows are doubled"
     on = [name for name in scenario.topics if not refuses(scenario, s, name, in_force(scenario, s, name))]
     return f"rows are doubled and {on[0]} goes on" if on else None
-
-
-def _is_accepted(scenario: Scenario, s: State) -> bool:
-    """Whether an operator let a pipeline go on after rows came twice."""
-    said = scenario.is_taken_back and s.ruled == len(scenario.rulings)
-    return said and bool(dict((plan.heir_of if (plan := in_force(scenario, s, scenario.rulings[-1].who)) else ())))
 
 
 def explore(scenario: Scenario) -> tuple[int, str | None]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from etl.commands import run
+from etl.errors import LedgersDisagree, NeedsDecision, Owned
 from etl.report.run_state import Outcome
 from etl.settings.loader import load_settings
 from tests.said import refused
@@ -55,8 +60,8 @@ def test_a_take_over_that_was_never_executed_is_taken_back_and_one_that_was_is_t
     assert take_over(renamed, f"{pipeline.group}/clicks").code == 0
     refused(pipeline.run(), 5, "was retired", f"take-over CONF --from {renamed.group}/clicks")
     back = take_over(pipeline, f"{renamed.group}/clicks")
-    assert back.code == 0 and "in service again" in back.out, back.err
-    refused(renamed.run(), 5, "has loaded this topic into this table")
+    assert back.code == 0 and "plan 3 takes the place of" in back.out, back.err
+    refused(renamed.run(), 5, "was retired", f"take-over CONF --from {pipeline.group}/clicks")
     pipeline.produce(20)
     pipeline.ran()
     assert pipeline.is_whole()
@@ -113,6 +118,129 @@ def test_where_an_older_copy_of_the_table_was_put_back_an_heir_goes_on_from_the_
         while renamed.ran().outcomes != ["nothing new"]:
             pass
     assert pipeline.is_whole()
+
+
+def end_session_of_the_driver(pipeline: Pipeline) -> None:
+    """As ZooKeeper does with a driver that sleeps past its session: its lock and its owner nodes are gone, and the driver does not know."""
+    with pipeline.zookeeper() as client:
+        client.delete(f"/consumers/{pipeline.group}/etl/clicks/driver", recursive=True)
+        owners = f"/consumers/{pipeline.group}/owners"
+        if client.exists(owners):
+            client.delete(owners, recursive=True)
+
+
+@pytest.mark.parametrize("verb", ["claiming", "append"])
+def test_a_driver_that_slept_while_its_pipeline_was_taken_over_appends_nothing(
+    pipeline: Pipeline, renamed: Pipeline, verb: str,
+) -> None:
+    def taken_over_meanwhile() -> None:
+        end_session_of_the_driver(pipeline)
+        assert take_over(renamed, f"{pipeline.group}/clicks").code == 0
+        renamed.ran()
+
+    pipeline.produce(40)
+    with pytest.raises((NeedsDecision, LedgersDisagree, Owned)):
+        run.run(load_settings(pipeline.conf), around=Before(verb, taken_over_meanwhile))
+    assert pipeline.is_whole()
+    assert renamed.ran().outcomes == ["nothing new"]
+    assert renamed.door("verify").code == 0
+    assert pipeline.door("verify").code == 0
+
+
+def test_verify_names_the_replay_that_removes_exactly_the_second_copies_of_rows_that_were_loaded_twice(
+    pipeline: Pipeline, renamed: Pipeline, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def taken_over_meanwhile() -> None:
+        end_session_of_the_driver(pipeline)
+        assert take_over(renamed, f"{pipeline.group}/clicks").code == 0
+        renamed.ran()
+
+    pipeline.produce(40)
+    with monkeypatch.context() as patched:
+        patched.setattr("etl.commands.take_over.close_stored_plan", lambda *_: None)
+        with pytest.raises(LedgersDisagree):
+            run.run(load_settings(pipeline.conf), around=Before("append", taken_over_meanwhile))
+    doubled = pipeline.in_table()
+    assert sum(doubled.values()) == 160
+
+    assert take_over(renamed, f"{pipeline.group}/clicks").code == 0
+    renamed.ran()
+    replays = 0
+    while (proof := renamed.door("verify")).code:
+        assert replays < 4, proof.err
+        [named] = re.findall(r"`etl replay CONF ([^`]+)`", proof.err)
+        assert renamed.door("replay", after=(*shlex.split(named), "--yes")).code == 0
+        replays += 1
+    assert replays == 2, "one for each partition that has records"
+    assert pipeline.is_whole()
+
+
+def test_a_driver_that_slept_while_its_pipeline_was_retired_appends_nothing(pipeline: Pipeline) -> None:
+    other = beside(pipeline)
+    other.produce(8)
+    other.ran()
+    heir = replace(pipeline, folder=pipeline.folder / "heir", settings={"pipeline": "heir", "table": {"path": str(pipeline.table)}})
+    heir.folder.mkdir()
+    pipeline.produce(40)
+
+    def retired_meanwhile() -> None:
+        end_session_of_the_driver(pipeline)
+        assert pipeline.door("pipelines", "retire", after=("--reason", "moved")).code == 0
+        heir.ran()
+
+    with pytest.raises((NeedsDecision, LedgersDisagree, Owned)):
+        run.run(load_settings(pipeline.conf), around=Before("append", retired_meanwhile))
+    assert sum(pipeline.in_table().values()) == 48
+    heir.produced = pipeline.produced
+    assert heir.ran().outcomes == ["nothing new"]
+    assert heir.door("verify").code == 0
+
+
+def test_a_stored_plan_is_closed_by_spark_in_a_table_that_delta_rs_cannot_commit_to(pipeline: Pipeline, spark: SparkSession) -> None:
+    pipeline.produce(40)
+    pipeline.ran()
+    spark.sql(f"ALTER TABLE delta.`{pipeline.table}` SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')")
+    pipeline.produce(40)
+    broken_off_before("append", pipeline)
+    retired = pipeline.door("pipelines", "retire", after=("--reason", "moved"))
+    assert (retired.code, retired.document["closed_plan"]) == (0, 2), retired.err
+    assert sum(pipeline.in_table().values()) == 40
+    assert pipeline.door("pipelines", "resume", after=("--reason", "back")).code == 0
+    pipeline.ran()
+    assert pipeline.is_whole()
+
+
+def test_a_retired_pipeline_whose_stored_plan_was_closed_reads_the_same_offsets_when_it_is_resumed(pipeline: Pipeline) -> None:
+    pipeline.produce(40)
+    pipeline.ran()
+    pipeline.produce(40)
+    broken_off_before("append", pipeline)
+    retired = pipeline.door("pipelines", "retire", after=("--reason", "moved"))
+    assert (retired.code, retired.document["closed_plan"]) == (0, 2), retired.err
+    assert pipeline.door("pipelines", "resume", after=("--reason", "back")).code == 0
+    assert pipeline.ran().outcomes == ["ingested"]
+    assert pipeline.is_whole()
+    assert pipeline.door("verify").code == 0
+
+
+def test_a_taken_over_pipeline_whose_ledger_is_elsewhere_cannot_append_the_plan_that_it_stored_there(
+    pipeline: Pipeline, renamed: Pipeline,
+) -> None:
+    def taken_over_from_another_zookeeper() -> None:
+        with pipeline.zookeeper() as client:
+            end_session_of_the_driver(pipeline)
+            copy_tree(client, f"/consumers/{pipeline.group}", "/away")
+            client.delete(f"/consumers/{pipeline.group}", recursive=True)
+            assert take_over(renamed, f"{pipeline.group}/clicks").code == 0
+            renamed.ran()
+            client.delete(f"/consumers/{pipeline.group}", recursive=True)
+            copy_tree(client, "/away", f"/consumers/{pipeline.group}")
+
+    pipeline.produce(40)
+    with pytest.raises((NeedsDecision, LedgersDisagree, Owned)):
+        run.run(load_settings(pipeline.conf), around=Before("append", taken_over_from_another_zookeeper))
+    assert pipeline.is_whole()
+    assert renamed.door("verify").code == 0
 
 
 def copy_tree(client: Any, source: str, target: str) -> None:

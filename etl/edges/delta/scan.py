@@ -51,6 +51,18 @@ class Scan:
             ((offset,), rows) for bucket in found.double_places[:1]
             for offset, rows in doubled_offsets(self.spark, self.path, found.audited, bucket, delta_version=self.delta_version)]
 
+    def doubled_span(self, found: LogFindings) -> tuple[int, int] | None:
+        """From the first doubled offset of a log to one past the last. None: no offset is doubled."""
+        from pyspark.sql import functions as f
+
+        if not found.double_rows:
+            return None
+        with rows_are_read(self.spark, self.path):
+            rows = _of_log(read_keys(self.spark, self.path, self.delta_version, physical=False), found.audited)
+            doubled = rows.groupBy("offset").agg(f.count(f.lit(1)).alias("rows")).where("rows > 1")
+            [span] = doubled.agg(f.min("offset").alias("first"), f.max("offset").alias("last")).collect()
+        return None if span["first"] is None else (span["first"], span["last"] + 1)
+
     def buckets(self) -> Iterator[tuple[AuditedLog, Bucket]]:
         """The offsets that the table holds, one bitmap for each 32,768 of a log, ordered by log and bucket.
 
@@ -78,11 +90,17 @@ def doubled_offsets(
 
     start = bucket * BUCKET_OFFSETS
     with rows_are_read(spark, path):
-        rows = read_keys(spark, path, delta_version, physical=False).where(
-            (f.col("topic") == audited.log.topic) & (f.col("partition") == audited.log.partition)
-            & (f.col("log_epoch") == audited.log_epoch) & (f.col("offset") >= start) & (f.col("offset") < start + BUCKET_OFFSETS))
+        of_log = _of_log(read_keys(spark, path, delta_version, physical=False), audited)
+        rows = of_log.where((f.col("offset") >= start) & (f.col("offset") < start + BUCKET_OFFSETS))
         counted = rows.groupBy("offset").agg(f.count(f.lit(1)).alias("rows")).where("rows > 1").orderBy("offset").limit(_DOUBLES_SHOWN)
         return [(row["offset"], row["rows"]) for row in counted.collect()]
+
+
+def _of_log(rows: DataFrame, audited: AuditedLog) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    return rows.where(
+        (f.col("topic") == audited.log.topic) & (f.col("partition") == audited.log.partition) & (f.col("log_epoch") == audited.log_epoch))
 
 
 def rows_until(spark: SparkSession, path: str) -> dict[BrokerPartition, tuple[int, int]]:

@@ -86,6 +86,10 @@ class EntryScan:
             first = counted.orderBy("message_index").limit(_DOUBLES_SHOWN).collect()
             return [((found.double_places[0], row["message_index"]), row["rows"]) for row in first]
 
+    def doubled_span(self, found: LogFindings) -> tuple[int, int] | None:
+        """None: where the last doubled entry ends its rows do not say, and a replay needs that."""
+        return None
+
     def first_of_no_log(self) -> list[dict[str, Any]]:
         """What should name the record of some rows of no log."""
         return first_of_no_log(self.spark, self.path, self.delta_version, physical=True)

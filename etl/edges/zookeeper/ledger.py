@@ -156,13 +156,6 @@ class PlanLedger:
         request.set_data(self.paths.plan(plan.number), head, version=version)
         self._transact_plan(request, plan)
 
-    def withdraw_plan(self, number: int, version: int) -> None:
-        """Take away a stored plan that nobody executed, if its znode still has that version. Raises Owned when it has not."""
-        request, path = self.zookeeper.client.transaction(), self.paths.plan(number)
-        request.delete(path, version=version)
-        if not self.zookeeper.transact(request, path):
-            raise Owned(f"somebody else changed plan {number} at this moment", znode=path, check="nothing; look again")
-
     def _add_uid(self, request: TransactionRequest, uid: str) -> None:
         found = self.zookeeper.read(self.paths.root)
         if found and not found[0]:

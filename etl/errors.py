@@ -39,6 +39,7 @@
     │   ├── NotYetReadable               a broker does not give the records yet, or they may still come
     │   └── ProcessLost                  Spark's JVM, an executor or a worker died
     ├── TableUnreachable            7    retriable: the table cannot be read or written
+    │   └── NoExclusiveCreate            its store or mount lets a writer replace another one's commit
     └── Stopped                   130    retriable: Ctrl-C or SIGTERM, cleanly
 """
 
@@ -233,6 +234,10 @@ class ProcessLost(Unreachable):
 class TableUnreachable(EtlError):
     """The table cannot be read or written."""
     exit_code, retriable = 7, True
+
+
+class NoExclusiveCreate(TableUnreachable):
+    """The table's store or mount creates a file over another one of its name: two writers could replace each other's commit."""
 
 
 class Stopped(EtlError):

@@ -1,4 +1,4 @@
-"""What each of the two engines is told of the store that a table lies in. Pure functions of values.
+"""What each of the two engines is told of the store that a table lies in, and when it is probed. Pure functions of values.
 
 Secrets stay references here, which the edges replace at the moment of use (adr/0035). Nothing given is nothing told: then each engine
 finds endpoint and credentials by its own chain.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from etl.model.plans import Plan
 from etl.model.security import SecretRef
 from etl.settings.store import StoreKind, StoreSettings, account_of, kind_of
 
@@ -16,6 +17,16 @@ Told = Mapping[str, str | SecretRef]
 """A key of an engine -> its value, or where that is found."""
 _REGION_OF_ENDPOINTS = "us-east-1"
 """A signature names a region; a store of its own endpoint, which has none, takes this one."""
+
+_DAY_MS = 86_400_000
+
+
+def is_probe_due(stored: Plan | None, now_ms: int) -> bool:
+    """Whether no stored plan shows that the table's store was probed on this day (UTC).
+
+    A plan is stored only behind a successful probe of its day, and a run reads the newest plan anyway: nothing else remembers a probe.
+    """
+    return stored is None or stored.created_at_ms // _DAY_MS != now_ms // _DAY_MS
 
 
 def told_delta_rs(path: str, store: StoreSettings) -> Told:

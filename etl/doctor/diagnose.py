@@ -2,7 +2,7 @@
 
 Every line is ok, advice, failed with the exit code of a run that would stop there, or not checked because of a line
 above it. What each check looks at is in the module of that part of the world. Nothing is changed: permissions are found out
-by requests that ZooKeeper refuses for another reason, and by a file without a name in the table's folder.
+by requests that ZooKeeper refuses for another reason, by a file without a name in the table's folder, and by a probe there that is removed.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from pathlib import Path
 from etl.decisions.maintenance import interval
 from etl.decisions.spark_on_stores import LOG_STORE, settings_for
 from etl.doctor.check import Findings, Line, advice, ok
+from etl.edges.delta.exclusive_create import require_exclusive_create
 from etl.edges.delta.features import WRITTEN_BY_SPARK, features_of, not_by_delta_rs, refuse_expiring_ids
 from etl.edges.delta.losses import open_losses
 from etl.edges.delta.path import check_writable, local_path, open_table
@@ -139,13 +140,14 @@ def columns(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def folder(name: str, findings: Findings) -> Iterator[Line]:
-    """Whether files can be made there, or where it will be made, and how much room is left."""
+    """Whether files can be created there, or where it will be, each once, and how much room is left."""
     path = findings.settings.table.path
     there = local_path(path)
-    if there is None:
-        yield ok(name, "an object store: whether it can be written shows the first run")
-        return
     check_writable(path)
+    require_exclusive_create(path)
+    if there is None:
+        yield ok(name, "the store can be written, and refuses to create a file over another one")
+        return
     while not there.exists():
         there = there.parent
     free = shutil.disk_usage(there).free
@@ -160,6 +162,7 @@ def losses_folder(name: str, findings: Findings) -> Iterator[Line]:
     try:
         table = open_losses(path)
         check_writable(path)
+        require_exclusive_create(path)
     except EtlError as error:
         if source.on_data_loss is OnDataLoss.SKIP or source.on_moved is OnMoved.FOLLOW:
             raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from etl.decisions.maintenance import is_compaction_due, small_files
+from etl.edges.delta.exclusive_create import require_exclusive_create
 from etl.edges.delta.housekeeping import Compacted, compact, data_files, may_have_deletion_vectors
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import EtlError
@@ -54,11 +55,13 @@ def waiting(settings: Settings) -> tuple[int, int]:
 
 
 def compaction_of(world: HasSpark, settings: Settings) -> Compacted:
-    """Put them together, if there are any. Raises TableUnreachable where somebody changed the same files meanwhile.
+    """Put them together, if there are any. Raises TableUnreachable where somebody changed the same files meanwhile, and
+    NoExclusiveCreate where the table's store or mount does not keep two writers apart.
 
     Of a table that may have deletion vectors Spark is asked anyway: it writes files anew of which a part is deleted, however large.
     """
     table = settings.table
+    require_exclusive_create(table.path)  # no plan says whether that was tried today
     if not waiting(settings)[0] and not may_have_deletion_vectors(table.path):
         return Compacted()
     return compact(world.spark(), table.path, table.target_file_bytes)

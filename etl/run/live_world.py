@@ -17,7 +17,9 @@ from etl.decisions.byte_positions.doubted_offsets import Named, none_named
 from etl.decisions.named_tables import catalog_of, refuse_resolved_anew
 from etl.decisions.other_pipelines import app_id_of
 from etl.decisions.short_runs import is_short
+from etl.decisions.store_access import is_probe_due
 from etl.edges.delta import losses
+from etl.edges.delta.exclusive_create import require_exclusive_create
 from etl.edges.delta.outcome import Outcome, Result, read_back
 from etl.edges.delta.path import check_writable
 from etl.edges.delta.taking import Takes
@@ -78,6 +80,7 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
         self._cluster_name, self._seen_ledger = "", Ledger()
         self._pipelines_version: int | None = None
         self._reading: Following | None = None
+        self._probed: set[str] = set()
         spark_log = Path(settings.report.path, f"{settings.name_in_files}-{name}.spark.log")
         self._spark = RunSpark(settings, run_context.spark_defaults, self._phases, log=spark_log)
 
@@ -149,7 +152,11 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
         return self._owners.claiming({r.log for r in plan.ranges}, self.run_id)
 
     def fetch(self, plan: Plan, snapshot: Snapshot) -> Load:
-        """See `world.World`. Spark is not started for a plan whose writer takes no rows."""
+        """See `world.World`. Spark is not started for a plan whose writer takes no rows.
+
+        Raises NoExclusiveCreate for a plan of another day, where the store or the mount does not keep two writers apart any more.
+        """
+        self._require_exclusive_create(plan, shown_by=plan)
         writer = writer_of(plan, self.settings).writer
         if writer.takes is Takes.NOTHING:
             return Load(writer)
@@ -226,9 +233,21 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
         render_commit_metadata(plan, self.app_id, self.run_id)
         check_rows(plan, self.settings)
         check_writable(self.settings.table.path)
+        self._require_exclusive_create(plan, shown_by=self._seen_ledger.newest)
         if plan.losses:
             losses.recorded(plan, app_id=self.app_id, path=self.settings.table.losses_at)  # what lies there must be a losses table
             check_writable(self.settings.table.losses_at)
+
+    def _require_exclusive_create(self, plan: Plan, *, shown_by: Plan | None) -> None:
+        """Probe each table that the plan writes to, unless that stored plan shows that it was probed today."""
+        is_due, table = is_probe_due(shown_by, now_ms()), self.settings.table
+        places = [table.path] if is_due else []
+        if plan.losses and (is_due or not (shown_by and shown_by.losses)):
+            places.append(table.losses_at)
+        for place in places:
+            if place not in self._probed:
+                require_exclusive_create(place)
+                self._probed.add(place)
 
     @contextlib.contextmanager
     def _read_meanwhile(self, reading: Following) -> Iterator[None]:

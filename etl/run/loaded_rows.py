@@ -99,10 +99,12 @@ class LoadedRows:
 
         Raises NotOurTable where rows do not fit it, and whatever reading and an append raise.
         """
+        from etl.edges.delta.exclusive_create import require_exclusive_create
         from etl.edges.delta.replace_where import rows_there
         from etl.edges.delta.spark_writer import replace_in
         from etl.edges.spark.stores import enter_store
 
+        require_exclusive_create(into.table.path)
         spark, table = self.spark(), into.table
         enter_store(spark, table.path)
         if not into.either_transform:

@@ -1,4 +1,7 @@
-"""`python -m tests.stores.faults PORT STORE_PORT RULES`: the way to a store that speaks HTTP. See `tests.stores.way`."""
+"""`python -m tests.stores.faults PORT STORE_PORT RULES [HEADER]`: the way to a store that speaks HTTP, without that header of requests.
+
+See `tests.stores.way`.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,24 @@ from typing import Any
 from etl.embedded.server import HOST
 from tests.stores.way import Kept
 
-_CODES = {"slow": "SlowDown", "away": "ServiceUnavailable"}
+_ANSWERS = {
+    "slow": (503, "Service Unavailable", "SlowDown"), "away": (503, "Service Unavailable", "ServiceUnavailable"),
+    "denied": (403, "Forbidden", "AccessDenied"), "unknown": (501, "Not Implemented", "NotImplemented")}
 
 
 class _Way(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     store_port: int
     kept: Kept
+    left_out: tuple[str, ...] = ("transfer-encoding", "connection", "expect")
 
     def _pass_on(self) -> None:
         body = self._body()
         fault = self.kept.fault(lambda method, part: method == self.command and part in self.path)
-        if fault in _CODES:
-            said = f"<?xml version='1.0'?><Error><Code>{_CODES[fault]}</Code><Message>Ask again later.</Message></Error>"
-            self._answer(503, "Service Unavailable", [("Content-Type", "application/xml")], said.encode())
+        if fault in _ANSWERS:
+            status, reason, code = _ANSWERS[fault]
+            said = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>Ask again later.</Message></Error>"
+            self._answer(status, reason, [("Content-Type", "application/xml")], said.encode())
             return
         if fault == "late" and not self.kept.is_let_go():
             self.close_connection = True
@@ -32,7 +39,7 @@ class _Way(BaseHTTPRequestHandler):
         store = http.client.HTTPConnection(HOST, self.store_port, timeout=60)
         store.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in self.headers.items():
-            if name.lower() not in ("transfer-encoding", "connection", "expect"):
+            if name.lower() not in self.left_out:
                 store.putheader(name, value)
         if "Content-Length" not in self.headers:
             store.putheader("Content-Length", str(len(body)))
@@ -80,9 +87,10 @@ class _Way(BaseHTTPRequestHandler):
         """Nothing."""
 
 
-def main(port: str, store_port: str, rules: str) -> None:
+def main(port: str, store_port: str, rules: str, *headers: str) -> None:
     """Serve until the process is ended."""
     _Way.store_port, _Way.kept = int(store_port), Kept(Path(rules))
+    _Way.left_out = (*_Way.left_out, *(header.lower() for header in headers))
     ThreadingHTTPServer((HOST, int(port)), _Way).serve_forever()
 
 

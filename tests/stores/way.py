@@ -28,27 +28,32 @@ class Rule:
     part: str
     times: int
     fault: str
-    """`slow`: 503 SlowDown, and the store is not asked; `away`: the same with ServiceUnavailable; `lose`: the store does it, and the
-    connection ends without an answer; `late`: it is held, and then goes on to the store; `late_answer`: its answer is; `half`: the store
+    """`slow`: 503 SlowDown, and the store is not asked; `away`, `denied`, `unknown`: the same with
+    other codes; `lose`: the store does it, and the connection ends without an answer;
+    `late`: it is held, and then goes on to the store; `late_answer`: its answer is; `half`: the store
     gets half of its body, then nothing until it is let go, and the connection ends."""
 
 
 class FaultyWay(Server):
-    """The way to a store that speaks HTTP. `rules` are kept from then on; none are at first."""
+    """The way to a store that speaks HTTP. `rules` are kept from then on; none are at first.
+
+    `without`: a header that no request has behind it. Without If-None-Match it is the way to a store that ignores the condition.
+    """
 
     program = "tests.stores.faults"
-    faults = frozenset({"slow", "away", "lose", "late", "late_answer", "half"})
+    faults = frozenset({"slow", "away", "denied", "unknown", "lose", "late", "late_answer", "half"})
     """Those that it knows."""
     commits_by, writes_by = "PUT", "PUT"
     """By which requests a file of the table's log, and one with rows, is there."""
 
-    def __init__(self, store_port: int, folder: Path) -> None:
+    def __init__(self, store_port: int, folder: Path, *, without: str | None = None) -> None:
         super().__init__("way", folder)
         self._store_port = store_port
+        self._without = [without] if without else []
 
     def command(self) -> list[str]:
         self.rules()
-        return [sys.executable, "-m", self.program, str(self.port), str(self._store_port), str(self.folder / "rules.json")]
+        return [sys.executable, "-m", self.program, str(self.port), str(self._store_port), str(self.folder / "rules.json"), *self._without]
 
     def environment(self) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

@@ -50,7 +50,7 @@ def all_well(pipeline: Pipeline) -> Said:
 
 
 def tree(pipeline: Pipeline) -> dict[str, Any]:
-    """Every znode with its payload and all that ZooKeeper knows of it, and every file with its time of change."""
+    """Every znode with its payload and all that ZooKeeper knows of it, and every folder, and every file with its time of change."""
     found: dict[str, Any] = {}
     with pipeline.zookeeper() as client:
         client.chroot = ""
@@ -64,7 +64,7 @@ def tree(pipeline: Pipeline) -> dict[str, Any]:
         found["/"] = sorted(client.get_children("/"))
         found["/kafka"] = client.exists("/kafka"), sorted(client.get_children("/kafka"))
     for file in sorted(pipeline.folder.rglob("*")):
-        found[str(file)] = file.stat().st_mtime_ns
+        found[str(file)] = file.stat().st_mtime_ns if file.is_file() else None  # a probe begins and ends in a folder
     return found
 
 

@@ -8,13 +8,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
+from etl.run import live_world
+from etl.run.context import now_ms
 from tests.conftest import TopicFactory
-from tests.said import refused
+from tests.said import Said, refused
 from tests.stores.pipeline import StoredPipeline
 from tests.stores.servers import SECRET_VARIABLE, STORES, StoreServer
+from tests.stores.way import FaultyWay
 from tests.system.driving import WITHOUT_SPARK, broken_off_before
 from tests.system.watching import watched_run
 
@@ -98,3 +103,66 @@ def test_what_is_wrong_with_the_store_has_its_exit_code_and_its_key(pipeline: St
     pipeline.settings = {}
     monkeypatch.delenv(SECRET_VARIABLE)
     refused(pipeline.run(), 2, SECRET_VARIABLE, "table.store.")
+
+
+@pytest.fixture
+def careless(pipeline: StoredPipeline, tmp_path: Path) -> Iterator[FaultyWay]:
+    """A way to the store on which If-None-Match is dropped."""
+    with FaultyWay(pipeline.store.port, tmp_path / "way", without="If-None-Match") as way:
+        yield way
+    through(None, pipeline)
+
+
+def through(way: FaultyWay | None, pipeline: StoredPipeline) -> StoredPipeline:
+    """The same pipeline, its conf with the endpoint of that way, or with the store's own."""
+    pipeline.store.reached_by = pipeline.store.port if way is None else way.port
+    return pipeline
+
+
+def refused_by_name(said: Said, way: FaultyWay) -> None:
+    refused(said, 7, "the store ignores If-None-Match", "two writers could replace each other's commit", str(way.port), "docs/STORES.md")
+
+
+def line_of_doctor(pipeline: StoredPipeline) -> tuple[int, dict[str, Any]]:
+    """The doctor's exit code, and its line of the table's folder."""
+    said = pipeline.door("doctor")
+    [line] = [line for line in said.document["lines"] if line["name"] == "table folder"]
+    return said.code, line
+
+
+@each("moto")
+def test_a_table_is_not_begun_on_a_store_that_ignores_if_none_match(pipeline: StoredPipeline, careless: FaultyWay) -> None:
+    if not pipeline.store.settings():
+        pytest.skip("HDFS has no such header")
+    pipeline.produce(50, partitions=2)
+    through(careless, pipeline)
+    refused_by_name(pipeline.run(), careless)
+    assert pipeline.table_files() == []
+    code, line = line_of_doctor(pipeline)
+    assert (code, line["error"], line["verdict"]) == (7, "NoExclusiveCreate", "failed")
+
+    through(None, pipeline).ran()
+    assert pipeline.is_whole(), "nothing was lost"
+    assert line_of_doctor(pipeline) == (0, {**line, "verdict": "ok", "error": None, "exit_code": 0, "to_do": "", "found": ANY})
+    assert not [file for file in pipeline.table_files() if ".etl_probe_" in file]
+
+
+@each("moto")
+@pytest.mark.parametrize("is_left", [False, True], ids=["a new plan", "a plan that was left"])
+def test_the_first_run_of_a_day_finds_that_the_store_ignores_if_none_match_by_now(
+    pipeline: StoredPipeline, careless: FaultyWay, monkeypatch: pytest.MonkeyPatch, is_left: bool,
+) -> None:
+    if not pipeline.store.settings():
+        pytest.skip("HDFS has no such header")
+    pipeline.produce(50, partitions=2)
+    if is_left:
+        broken_off_before("append", pipeline)
+    else:
+        pipeline.ran()
+        pipeline.produce(50, partitions=2)
+    before = pipeline.table_files()
+    monkeypatch.setattr(live_world, "now_ms", lambda: now_ms() + 86_400_000)
+    refused_by_name(through(careless, pipeline).run(), careless)
+    assert pipeline.table_files() == before
+    through(None, pipeline).ran()
+    assert pipeline.is_whole()

@@ -21,7 +21,7 @@ EXIT_CODES = {
     "ExpiredOffsets": 5, "MissingOffsets": 5, "CorruptData": 5, "OffsetInsideMessage": 5, "RecordTooLarge": 5, "RanOutBeforeUntil": 5,
     "FileLost": 5, "VerifyFailed": 5, "Unreachable": 6, "ZooKeeperUnreachable": 6, "SessionLost": 6, "MembershipLost": 6,
     "CommitUnknown": 6, "BrokerUnreachable": 6, "BrokerError": 6, "NotYetReadable": 6, "ProcessLost": 6, "TableUnreachable": 7,
-    "Stopped": 130,
+    "NoExclusiveCreate": 7, "Stopped": 130,
 }
 RETRIABLE_CODES = {4, 6, 7, 130}
 

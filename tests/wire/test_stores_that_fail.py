@@ -1,19 +1,27 @@
-"""Commits to stores that throttle, or whose answers are lost: rows are there once, whatever was answered."""
+"""Commits to stores that throttle, or whose answers are lost: rows are there once, whatever was answered.
+
+And stores that ignore If-None-Match, on which a commit replaces another one: the probe finds them.
+"""
 
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from deltalake import DeltaTable
+from pyarrow import fs
 
 from etl.edges.delta.arrow_writer import ArrowWriter
+from etl.edges.delta.exclusive_create import require_exclusive_create
+from etl.edges.delta.log import open_log
 from etl.edges.delta.losses import read_losses, record_losses
 from etl.edges.delta.outcome import Result
 from etl.edges.delta.path import open_table
 from etl.edges.delta.writers import Destination, Load, append
-from etl.errors import TableUnreachable
+from etl.errors import NoExclusiveCreate, PermissionRefused, TableUnreachable
 from etl.model.losses import Loss, LossReason
 from etl.model.plans import Plan
 from etl.model.security import parse_reference
@@ -35,15 +43,20 @@ class Place:
         self.way, self._store = way, store
         self.path = TablePath(store.url(name), StoreSettings.model_validate(said))
 
-    def appended(self, number: int) -> Result:
+    def appended(self, number: int, app_id: str = APP) -> Result:
         """Plan `number`, by files of tasks."""
         table_id = str(self.table().metadata().id) if number > 1 else None
         plan = plan_of(number, table_id=table_id)
-        return append(Load(ArrowWriter(), Tasks(plan)), plan, Destination(self.path, APP, known=0 if number > 1 else None)).result
+        return append(Load(ArrowWriter(), Tasks(plan)), plan, Destination(self.path, app_id, known=0 if number > 1 else None)).result
 
     def table(self) -> DeltaTable:
         """As it is, by the way that never fails."""
         return DeltaTable(self.path, storage_options=self._store.options())
+
+    def files(self) -> list[str]:
+        """All that lies in the table's folder."""
+        found = open_log(self.path).get_file_info(fs.FileSelector("", recursive=True, allow_not_found=True))
+        return [one.path for one in found]
 
     def rows(self) -> int:
         """All of them."""
@@ -66,6 +79,66 @@ def place(server: tuple[StoreServer, FaultyWay], unused_group: str, monkeypatch:
     server[0].give_secrets(monkeypatch)
     yield Place(*server, unused_group)
     server[1].rules()
+
+
+@pytest.fixture(scope="module")
+def careless_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StoreServer, FaultyWay]]:
+    """A store behind a way that drops If-None-Match. The others look at signatures, which cover the header."""
+    folder = tmp_path_factory.mktemp("careless")
+    with STORES["moto"](folder / "store") as store, FaultyWay(store.port, folder / "way", without="If-None-Match") as way:
+        yield store, way
+
+
+@pytest.fixture
+def careless(careless_server: tuple[StoreServer, FaultyWay], unused_group: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A table that is not there yet, in a store that ignores If-None-Match."""
+    careless_server[0].give_secrets(monkeypatch)
+    yield Place(*careless_server, unused_group)
+    careless_server[1].rules()
+
+
+def test_on_a_store_that_ignores_if_none_match_two_pipelines_replace_each_others_commits(careless: Place) -> None:
+    """The fault itself, below the probe: both are told that they committed, and the rows of one are gone."""
+    assert careless.appended(1) is Result.APPLIED
+    careless.way.rules(Rule("PUT", "_delta_log/0", 1, "late"))
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(careless.appended, 2)
+        while not careless.way.kept:
+            time.sleep(0.01)
+        assert careless.appended(2, "offset-range-etl/cluster/group/other") is Result.APPLIED
+        careless.way.let_go()
+        assert late.result() is Result.APPLIED
+    assert careless.rows() == 2 * ROWS, "of 3 plans that were told to be applied"
+
+
+def test_a_store_that_ignores_if_none_match_is_refused_by_name(careless: Place) -> None:
+    with pytest.raises(NoExclusiveCreate, match="ignores If-None-Match: two writers could replace each other's commit") as caught:
+        require_exclusive_create(careless.path)
+    assert (caught.value.exit_code, caught.value.where["path"]) == (7, careless.path)
+    assert str(careless.way.port) in caught.value.where["store"]
+    assert careless.files() == []
+
+
+def test_a_store_that_keeps_if_none_match_passes_and_nothing_of_the_probe_is_left(place: Place) -> None:
+    require_exclusive_create(place.path)
+    assert place.files() == [] and open_table(place.path) is None
+    assert place.appended(1) is Result.APPLIED
+    before = place.files()
+    require_exclusive_create(place.path)
+    assert place.files() == before
+
+
+def test_a_probe_that_may_not_write_says_so(place: Place) -> None:
+    place.way.rules(Rule("PUT", "_delta_log/0", 10, "denied"))
+    with pytest.raises(PermissionRefused, match="the store refuses us"):
+        require_exclusive_create(place.path)
+
+
+def test_a_lost_answer_to_the_probe_is_no_fault_of_the_store(place: Place) -> None:
+    """The client asks again, and its own file refuses it."""
+    place.way.rules(Rule("PUT", "_delta_log/0", 2, "lose"))
+    require_exclusive_create(place.path)
+    assert place.way.kept == [2]
 
 
 @pytest.mark.parametrize("fault", ["lose", pytest.param("slow", marks=pytest.mark.networks)])

@@ -25,6 +25,8 @@ from etl.settings.store import store_of
 
 _ANNOUNCED = "_delta_log/.announced"
 """Its name is before those of all commits: who lists a log begins behind it."""
+PROBE_PREFIX = ".etl_probe_"
+"""Of what `exclusive_create` creates in a table's folder. Spark and VACUUM pass over names that begin with a dot."""
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -149,7 +151,7 @@ def _in_the_way(folder: Path, path: str) -> NotOurTable | None:
 
 
 def _refuse_other_files(path: str) -> None:
-    found = [info.base_name for info in _entries(path)]
+    found = [info.base_name for info in _entries(path) if not info.base_name.startswith(PROBE_PREFIX)]
     if found and "_delta_log" not in found:
         shown = ", ".join(sorted(found)[:3]) + (", ..." if len(found) > 3 else "")
         what = f"the folder is no Delta table: it has no _delta_log, but holds {shown}"

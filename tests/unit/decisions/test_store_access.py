@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 
-from etl.decisions.store_access import told_delta_rs, told_hadoop
+from etl.decisions.store_access import is_probe_due, told_delta_rs, told_hadoop
 from etl.model.security import SecretRef
 from etl.settings.store import StoreSettings
+from tests.builders import plain_plan
 
 KEY, SECRET = SecretRef("env", "K"), SecretRef("file", "/run/s")
 AZURE = "abfss://lake@acme.dfs.core.windows.net/clicks"
@@ -49,3 +52,18 @@ def test_what_speaks_azures_protocol_elsewhere_is_told_to_both() -> None:
     told = told_hadoop(AZURE, store)
     assert told["fs.azure.abfs.endpoint.acme.dfs.core.windows.net"] == "127.0.0.1:10000"
     assert told["fs.azure.always.use.https"] == told["fs.azure.account.hns.enabled"] == "false"
+
+
+@pytest.mark.parametrize(("stored_at", "now", "is_due"), [
+    ("2026-01-01T00:00:00", "2026-01-01T23:59:59", False),
+    ("2026-01-01T23:59:59", "2026-01-02T00:00:00", True),
+    ("2026-01-01T12:00:00", "2026-01-02T12:00:00", True),
+    ("2026-01-02T00:00:01", "2026-01-01T23:59:59", True),
+    (None, "2026-01-01T12:00:00", True)])
+def test_a_store_is_probed_unless_a_plan_of_the_same_day_is_stored(stored_at: str | None, now: str, is_due: bool) -> None:
+    stored = None if stored_at is None else plain_plan(created_at_ms=_ms(stored_at))
+    assert is_probe_due(stored, _ms(now)) is is_due
+
+
+def _ms(moment: str) -> int:
+    return int(datetime.fromisoformat(f"{moment}+00:00").timestamp() * 1000)

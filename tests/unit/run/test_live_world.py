@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,14 +14,16 @@ from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange
+from etl.model.losses import Loss, LossReason
+from etl.model.plans import OffsetRange, Plan
 from etl.model.receipts import Receipt
 from etl.model.table import CommitMetadata, Table
 from etl.protocol.zookeeper import commit_metadata
 from etl.reader.following import Following
+from etl.run import live_world
 from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld
-from tests.builders import plain_plan, plain_settings
+from tests.builders import plain_plan, plain_settings, plain_snapshot
 
 READ, COUNTED = Receipt(9, 100), Receipt(8, None, missing_offsets=2)
 LOG = BrokerPartition("clicks", 0)
@@ -51,6 +54,42 @@ def test_a_plan_that_no_commit_can_carry_is_refused_before_anything_is_stored(
     monkeypatch.setattr(commit_metadata, "METADATA_FULL_BYTES", 10)
     with pytest.raises(SettingsError, match="commit metadata"):
         store(world)
+
+
+DAY_MS = 86_400_000
+YESTERDAY, TODAY = replace(PLAN, created_at_ms=DAY_MS + 1), replace(PLAN, created_at_ms=2 * DAY_MS + 1)
+LOST = (Loss(LOG, 3, 5, LossReason.EXPIRED),)
+LOSING = replace(TODAY, losses=LOST)
+
+
+@pytest.fixture
+def probed(world: LiveWorld, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The last part of each path that was probed."""
+    found: list[str] = []
+    monkeypatch.setattr(live_world, "now_ms", lambda: 2 * DAY_MS + 2)
+    monkeypatch.setattr(live_world, "require_exclusive_create", lambda path: found.append(path.rpartition("/")[2]))
+    return found
+
+
+@pytest.mark.parametrize(("newest", "plan", "places"), [
+    (None, TODAY, ["clicks"]), (YESTERDAY, TODAY, ["clicks"]), (TODAY, TODAY, []),
+    (None, LOSING, ["clicks", "clicks_losses"]), (TODAY, LOSING, ["clicks_losses"]), (LOSING, LOSING, []),
+    (replace(YESTERDAY, losses=LOST), LOSING, ["clicks", "clicks_losses"])])
+def test_each_table_is_probed_once_a_day_before_a_plan_is_stored(
+    world: LiveWorld, probed: list[str], newest: Plan | None, plan: Plan, places: list[str],
+) -> None:
+    world._seen_ledger = Ledger("u", newest)
+    for _ in range(2):
+        world.refuse_unwritable(plan)
+    assert probed == places
+
+
+@pytest.mark.parametrize(("plan", "places"), [(YESTERDAY, ["clicks"]), (TODAY, [])])
+def test_a_plan_that_was_left_is_probed_for_where_it_is_of_another_day(
+    world: LiveWorld, probed: list[str], plan: Plan, places: list[str],
+) -> None:
+    world.fetch(replace(plan, ranges=()), plain_snapshot({}))
+    assert probed == places
 
 
 def outcome_by(run_id: str | None, plan_id: str = PLAN.id) -> outcome.Outcome:

@@ -1,8 +1,9 @@
-"""The text of a conf file and the YAML document in it, bounded by size and by depth, and without aliases.
+"""The text of a conf file and the YAML document in it, bounded by size and by depth, without aliases, and with each key once.
 
 PyYAML alone bounds nothing: a kilobyte of aliases of aliases unfolds to billions of values once somebody walks over them, its merge
-keys do so while it reads, and brackets in brackets take it quadratic time. No key of ours needs an alias. What the keys mean is
-in `sections`.
+keys do so while it reads, and brackets in brackets take it quadratic time. No key of ours needs an alias. And of a key that stands
+twice in a mapping it takes the last value without a word: a second `limits:` drops all that the first one says. What the keys mean is in
+`sections`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ SECRET_MAX_BYTES = 64 * 2**10
 
 NOT_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError, OverflowError)
 """What PyYAML raises: for tags such as `!!int ''` and numbers such as 59:59:...:59.0 plain ones."""
+
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 def read_text(path: str | Path, most: int) -> str:
@@ -56,9 +59,40 @@ def document_of(text: str) -> Any:
     """The one YAML document of `text`. Raises one of NOT_YAML."""
     loader = _Loader(text)
     try:
-        return loader.get_single_data()
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _refuse_repeated_keys(loader, node)
+        return loader.construct_document(node)
     finally:
         loader.dispose()
+
+
+def _refuse_repeated_keys(loader: _Loader, document: yaml.Node) -> None:
+    """Raises MarkedYAMLError for the first key that stands twice in one mapping.
+
+    What `<<` merges has mappings of its own, whose keys may stand beside it.
+    """
+    waiting = [document]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, yaml.MappingNode):
+            _refuse_repeated_key(loader, node)
+            waiting += [value for _, value in reversed(node.value)]
+        elif isinstance(node, yaml.SequenceNode):
+            waiting += reversed(node.value)
+
+
+def _refuse_repeated_key(loader: _Loader, mapping: yaml.MappingNode) -> None:
+    first_lines: dict[Any, int] = {}
+    for key, _ in mapping.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue  # PyYAML refuses it
+        name = key.value if key.tag == _MERGE else loader.construct_object(key)
+        if name in first_lines:
+            what = f"the key {str(name)[:100]} stands twice, first in line {first_lines[name]}; write it once, with all that it holds"
+            raise yaml.MarkedYAMLError(problem=what, problem_mark=key.start_mark)
+        first_lines[name] = key.start_mark.line + 1
 
 
 def said_of(error: Exception) -> str:

@@ -81,3 +81,8 @@ def test_a_report_tells_changes_and_none_that_may_be_a_secret() -> None:
     assert told_changes([parse_change(word) for word in said]) == {
         "limits.max_records_per_run": "1000", "group": "${env:GROUP}", "spark.hadoop.fs.s3a.secret.key": None, "spark": None,
         "zookeeper.connect": None, "source.bootstrap": None}
+
+
+def test_a_key_that_stands_twice_in_the_value_of_a_change_is_refused() -> None:
+    with pytest.raises(SettingsError, match="--set source.topics: .*the key allow stands twice, first in line 1"):
+        parse_change("source.topics={allow: [clicks], allow: [views]}")

@@ -94,3 +94,14 @@ def test_a_mistake_is_told_with_both_files_and_no_secret_of_the_defaults_with_it
         load_settings(conf)
     assert caught.value.where["path"] == str(conf) and caught.value.where["defaults"].endswith("shared/defaults.yaml")
     assert "grop" in caught.value.what and "${file:word} refers to something" in caught.value.what and "s3cret" not in str(caught.value)
+
+
+def test_a_key_that_stands_twice_in_the_defaults_is_refused_with_both_lines(tmp_path: Path) -> None:
+    conf = written(tmp_path)
+    shared = tmp_path / "shared" / "defaults.yaml"
+    lines = len(shared.read_text().splitlines())
+    shared.write_text(f"{shared.read_text()}limits: {{max_records_per_run: 10}}\nlimits: {{without_spark_below_bytes: 0}}\n")
+    says = f"the key limits stands twice, first in line {lines + 1};.*: line {lines + 2}, column 1"
+    with pytest.raises(SettingsError, match=says) as caught:
+        load_settings(conf)
+    assert str(caught.value.where["path"]).endswith("shared/defaults.yaml")

@@ -478,6 +478,37 @@ def test_an_alias_is_refused_with_its_line_and_what_to_write_instead(tmp_path: P
     assert f"line {number}, column {line.index('*') + 1}" in str(caught.value)
 
 
+@pytest.mark.parametrize(("key", "first", "second"), [
+    ("limits", "limits: {max_records_per_run: 10}", "limits: {without_spark_below_bytes: 0}"),
+    ("version", "version: 1", "'version': 1"),
+    ("deny", "report: {deny: 1, x: 2,", "  deny: 3}"),
+    ("max_records_per_run", "limits:\n  max_records_per_run: 10", "  max_records_per_run: 11"),
+    ("spark.driver.memory", "spark:\n  spark.driver.memory: 2g", "  spark.driver.memory: 4g"),
+    ("a", "report:\n  - a: 1", "    a: 2")])
+def test_a_key_that_stands_twice_in_a_conf_is_refused_with_both_lines(tmp_path: Path, key: str, first: str, second: str) -> None:
+    path = tmp_path / "clicks.yaml"
+    path.write_text(f"# a comment\n{first}\n{second}\n")
+    lines = path.read_text().count("\n")
+    with pytest.raises(SettingsError, match=f"the key {key} stands twice, first in line {lines - 1};.*: line {lines}, column") as caught:
+        load_settings(path)
+    assert (caught.value.exit_code, caught.value.where["path"]) == (2, path)
+
+
+def test_a_second_section_of_one_name_does_not_take_the_place_of_the_first_one(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.yaml"
+    path.write_text(f"{LEAST}\nlimits: {{max_records_per_run: 10}}\nlimits: {{without_spark_below_bytes: 0}}\n")
+    with pytest.raises(SettingsError, match="the key limits stands twice"):
+        load_settings(path)
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    ("a: 1\n<<: {a: 2, b: 3}", {"a": 1, "b": 3}),
+    ("a: {b: 1}\nc: {b: 1}", {"a": {"b": 1}, "c": {"b": 1}}),
+    ("- a: 1\n- a: 2", [{"a": 1}, {"a": 2}]), ("", None)])
+def test_a_key_may_stand_in_several_mappings_and_over_one_that_is_merged(text: str, found: object) -> None:
+    assert document_of(text) == found
+
+
 def test_a_text_that_begins_with_a_star_is_taken_in_quotes() -> None:
     assert document_of("a: '*'") == {"a": "*"}
 

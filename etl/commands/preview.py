@@ -16,6 +16,7 @@ from etl.decisions.named_tables import not_there
 from etl.decisions.next_step import Action, NextStep, steps_ahead
 from etl.decisions.plan_tasks import tasks_of_plan
 from etl.decisions.tasks import bytes_of
+from etl.decisions.time_zone import told_time_zones
 from etl.edges.delta.path import open_table
 from etl.edges.delta.taking import Takes
 from etl.errors import NotOurTable, Owned
@@ -153,6 +154,7 @@ def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
     soon = expiring([r for plan in plans for r in plan.ranges], snapshot, within_s=settings.source.expiry_warning_s, now_ms=now)
     first = steps[0]
     by_id = "".join(f"; {told}" for plan in plans[-1:] if (told := told_cluster_id(plan, snapshot.ledger.newest)))
+    by_id += "".join(f"; {told}" for plan in plans[:1] for told in told_time_zones(plan, snapshot))
     lag = lag_in_all(snapshot, reached(first.state, snapshot), settings) if first.state else 0
     return Preview(
         f"the next run {'; then it '.join(map(_said, steps))}{by_id}", plans, snapshot, tasks, lag,

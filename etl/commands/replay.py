@@ -21,7 +21,7 @@ from etl.report.pauses import told_loaded_all_the_same
 from etl.report.phases import Stopwatch
 from etl.report.run_report import Report
 from etl.run.context import ALONE, RunContext, now_ms
-from etl.run.replay import is_left, next_replay, replay
+from etl.run.replay import is_left, next_replay, replay, zones_of_replaced
 from etl.run.wiring import open_world
 from etl.run.world import World
 from etl.settings.bounds import parse_bound as parse_relative
@@ -42,6 +42,8 @@ class ReplayPreview:
     """A plan that is stored and not in the table, which is executed first."""
     paused: tuple[str, ...] = ()
     """Of those of its logs that are paused that they are, and are loaded."""
+    other_zones: tuple[str, ...] = ()
+    """Where rows that go were made under another time zone."""
 
     @property
     def says(self) -> str:
@@ -63,7 +65,7 @@ class ReplayPreview:
     def notes(self) -> tuple[str, ...]:
         """What else a person should know who agrees."""
         return (*(f"the topic {topic} is compacted: of keys that were written again since, the older rows go and none come"
-                  for topic in self.compacted), *self.paused)
+                  for topic in self.compacted), *self.paused, *self.other_zones)
 
     def as_json(self) -> dict[str, Any]:
         """The document of a dry run."""
@@ -116,7 +118,8 @@ def preview_of(world: World, snapshot: Snapshot, settings: Settings, wanted: Wan
     says, told = settings.source.says_compacted, snapshot.retention
     compacted = tuple(topic for topic in topics if cleanup_of(told.get(topic), said_to_be_compacted=says(topic)).is_compacted)
     paused = told_loaded_all_the_same({r.log for r in plan.ranges}, snapshot.pauses)
-    return ReplayPreview(plan, settings.table.path, compacted, left, paused)
+    zones = zones_of_replaced(world, plan, step.snapshot)
+    return ReplayPreview(plan, settings.table.path, compacted, left, paused, zones)
 
 
 def step_behind_left(snapshot: Snapshot, settings: Settings) -> tuple[NextStep, Plan | None]:

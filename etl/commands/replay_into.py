@@ -25,7 +25,7 @@ from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.phases import Stopwatch
 from etl.run.context import ALONE, RunContext
 from etl.run.loaded_rows import PutInto
-from etl.run.replay import next_replay
+from etl.run.replay import next_replay, zones_of_replaced
 from etl.run.wiring import open_world
 from etl.settings.places import check_place, lies_in, place_of
 from etl.settings.store import StoreSettings, TablePath, kind_of
@@ -44,12 +44,15 @@ class Copied:
     plan: Plan
     """What was read; it is stored nowhere."""
     counts: PutInto
+    notes: tuple[str, ...] = ()
+    """What else a person should know of the rows."""
 
     @property
     def says(self) -> str:
         """In one sentence."""
         took = f"; they took the place of {self.counts.stood:,}" if self.counts.stood else ""
-        return f"{self.counts.there:,} rows are in {self.table}, each once{took}"
+        noted = "".join(f"; {note}" for note in self.notes)
+        return f"{self.counts.there:,} rows are in {self.table}, each once{took}{noted}"
 
     def as_json(self) -> dict[str, Any]:
         """The document of the command."""
@@ -71,13 +74,14 @@ def replay_into(settings: Settings, wanted: Wanted, path: str, run_context: RunC
     with run_context.progress(watch.doing), opened as world, translating_spark_errors():
         step, _ = step_behind_left(world.observe(wanted.offsets_of), settings)
         plan = with_id(next_replay(world, step, settings, wanted, None))
+        notes = zones_of_replaced(world, plan, step.snapshot)
         said = {"app": _MADE_BY, "pipeline": settings.pipeline, "group": settings.group, "run_id": run_id,
                 "offsets": _offsets(plan)}
         counts = world.put_into(plan, step.snapshot, into, json.dumps(said))
     if settings.either_transform is None and counts.read not in (None, counts.there):
         what = f"{counts.read:,} records were read, and the table has {counts.there:,} rows of their offsets"
         raise VerifyFailed(what, path=path, check="who else writes to this table; then say it again")
-    return Copied(path, plan, counts)
+    return Copied(path, plan, counts, notes)
 
 
 def _place(settings: Settings, path: str) -> str:

@@ -108,7 +108,7 @@ def plan_from(
         log_starts={log: snapshot.extents[log].log_start_offset for log in readings},
         leader_epochs=_leader_epochs(last, known, readings, snapshot),
         record_epochs=_record_epochs(last, known, readings, snapshot, number), log_epochs=log_epochs, cluster_id=snapshot.cluster_id,
-        offsets_in=snapshot.offsets_in,
+        offsets_in=snapshot.offsets_in, time_zone=snapshot.time_zone,
         run_key=asking.run_key, bounds=asking.bounds,
         key_ends=left_of_key(asking, {log: r.end_offset for log, r in readings.items()}, stops, positions),
     )

@@ -76,7 +76,8 @@ def handed_over_instead(state: Supersede, snapshot: Snapshot, settings: Settings
     return replace(
         old, ranges=ranges, kind=_kind_of(old, ranges), created_at_ms=now_ms, shape=shape_of_rows(settings), supersedes=old.id,
         reason=state.reason, losses=(*old.losses, *by_hand, *expired), table_id=table.id if table else None,
-        table_transaction_version=(table.transaction_version or 0) if table else 0, table_version=table.version if table else None, id="")
+        table_transaction_version=(table.transaction_version or 0) if table else 0, table_version=table.version if table else None,
+        time_zone=snapshot.time_zone, id="")
 
 
 def _expired(plan: Plan, snapshot: Snapshot, settings: Settings) -> Iterable[Loss]:

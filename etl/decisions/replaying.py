@@ -207,7 +207,7 @@ def plan_replay(
         table_id=table.id, table_transaction_version=table.transaction_version or 0, table_version=table.version, previous=last.id,
         supersedes=None, reason=reason, run_key=None, bounds=NO_BOUNDS, key_ends={}, id="", losses=(), vanished=(), took_over=None,
         record_epochs=record_epochs(last, snapshot.ledger.applied), offsets_in=snapshot.offsets_in,
-        share=None, handed_over=None, read_by_others=())
+        share=None, handed_over=None, read_by_others=(), time_zone=snapshot.time_zone)
 
 
 def plan_that_gives_up(plan: Plan, why: str, *, now_ms: int) -> Plan:

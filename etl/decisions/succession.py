@@ -95,7 +95,13 @@ def plan_taking_over(
             record_epochs(last, snapshot.ledger.applied) if last else {}, record_epochs(other.plan, None) if other.plan else {},
             further_on),
         log_epochs=_joined(lives, taken.log_epochs, further_on), cluster_id=snapshot.cluster_id, offsets_in=snapshot.offsets_in,
+        time_zone=_time_zone_of(other.plan or last),
     )
+
+
+def _time_zone_of(plan: Plan | None) -> str | None:
+    """The zone of the newest rows: this plan has none."""
+    return plan.time_zone if plan else None
 
 
 def _refuse_committed_above(positions: Mapping[BrokerPartition, int], committed: Mapping[BrokerPartition, int | None]) -> None:

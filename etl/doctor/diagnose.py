@@ -25,6 +25,7 @@ CHECKS = (
     Check("Delta's jars", machine.jars),
     Check("Python packages", machine.packages),
     Check("workers' Python", machine.workers_python),
+    Check("time zone", machine.time_zone),
     Check("transform", machine.transform, gives=Fact.TRANSFORM),
     Check("report folder", machine.report_folder),
     Check("metrics folder", machine.metrics_folder),

@@ -11,13 +11,15 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from zoneinfo import available_timezones
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from etl.decisions.time_zone import TIME_ZONE, offset_minutes
 from etl.doctor.check import Findings, Line, advice, failed, ok
 from etl.edges.report_file import installed_version
-from etl.edges.spark.session import WHERE_JARS_ARE, is_submitted
+from etl.edges.spark.session import WHERE_JARS_ARE, is_submitted, time_zone as session_time_zone
 from etl.embedded.jars import DELTA_VERSION, cached_delta_jars
 from etl.embedded.java import find_java, java_version
 from etl.errors import SettingsError
@@ -132,6 +134,17 @@ def transform(name: str, findings: Findings) -> Iterator[Line]:
         return
     load_function(chosen, "transform" if settings.transform else "arrow_transform")
     yield ok(name, f"{chosen} can be imported")
+
+
+def time_zone(name: str, findings: Findings) -> Iterator[Line]:
+    """The zone in which Spark computes dates and hours; the local one of this machine never counts."""
+    zone = session_time_zone(findings.settings.spark)
+    known = available_timezones()
+    if offset_minutes(zone.name) is not None or not known or zone.name in known:
+        yield ok(name, f"{zone.name}, {zone.source.value}")
+        return
+    to_do = f"{TIME_ZONE}: a region, e.g. Europe/Berlin, or an offset, e.g. +01:00; a run stops where Spark does not know it"
+    yield advice(name, f"{zone.name!r} is no time zone that this Python knows ({zone.source.value})", to_do)
 
 
 def report_folder(name: str, findings: Findings) -> Iterator[Line]:

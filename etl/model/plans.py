@@ -146,6 +146,8 @@ class Plan:
     """Of one whose offsets move by a commit of their own, behind its being stored: that commit was refused, and another takes its place."""
     read_by_others: tuple[ReadByOthers, ...] = ()
     """What other members read between the last plan's positions and this one's."""
+    time_zone: str | None = None
+    """The session time zone of Spark where the plan was made; None: unknown, it is from before this was kept. No part of its id."""
 
     @property
     def advancing(self) -> tuple[OffsetRange, ...]:

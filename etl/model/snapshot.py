@@ -82,6 +82,10 @@ class Snapshot:
     """The oldest unread record of each paused log that has one, where messages have times."""
     share: Share | None = None
     """What the run owns as a member of its group; None: it is none."""
+    time_zone: str | None = None
+    """The session time zone that Spark has in this run."""
+    live_time_zone: str | None = None
+    """Of a backfill: that of the newest plan of its live pipeline."""
 
     @property
     def extents_left_alone(self) -> Mapping[BrokerPartition, Extent]:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any
 
+from etl.decisions.time_zone import local_zone
 from etl.edges.progress_port import ProgressAddress
 from etl.errors import ProcessLost
 from etl.model.data_files import FilesWanted, Written
@@ -58,16 +59,20 @@ class ReceiptsOfWorkers:
 
 
 class FilesOfWorkers:
-    """The rows of a plan, not read yet. `workers`: how many processes there are at most; they start here, and load what they need."""
+    """The rows of a plan, not read yet. `workers`: how many processes there are at most; they start here, and load what they need.
 
-    def __init__(self, tasks: Sequence[Task], reading: Reading, progress: ProgressAddress | None, *, workers: int) -> None:
+    `time_zone`: the local one of those processes, which a function of the user's may ask.
+    """
+
+    def __init__(self, tasks: Sequence[Task], reading: Reading, progress: ProgressAddress | None, *, workers: int,
+                 time_zone: str | None = None) -> None:
         self._tasks, self._reading, self._progress = tasks, reading, progress
         self.receipts = ReceiptsOfWorkers()
         self._workers: list[Worker] = []
         with contextlib.ExitStack() as started:
             started.callback(self.close)
             for _ in range(min(max(1, workers), len(tasks))):
-                self._workers.append(Worker())
+                self._workers.append(Worker(time_zone))
             started.pop_all()
 
     def close(self) -> None:
@@ -125,8 +130,9 @@ class FilesOfWorkers:
 class Worker:
     """One process, and what it says where nobody reads it."""
 
-    def __init__(self) -> None:
+    def __init__(self, time_zone: str | None = None) -> None:
         self._is_over = False
+        self._environment = {**os.environ, "TZ": local_zone(time_zone)} if time_zone else None
         self.ended_by, self.was_killed = "", False
         """How the last process ended that was lost, and the end of what it said; whether somebody ended it."""
         self._start()
@@ -139,7 +145,8 @@ class Worker:
         try:
             # of a group of its own: Ctrl-C in a terminal is the run's, which ends it
             self._process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=self._said, stderr=self._said, process_group=0, pass_fds=[answers])
+                words, stdin=subprocess.PIPE, stdout=self._said, stderr=self._said, process_group=0, pass_fds=[answers],
+                env=self._environment)
         except OSError as error:
             self._answers.close()
             self._said.close()

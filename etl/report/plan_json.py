@@ -86,7 +86,7 @@ def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
         "left_of_run_key": [{**log.place, "until": until} for log, until in sorted(plan.key_ends.items())],
         "cluster": plan.cluster, "cluster_id": plan.cluster_id, "table_id": plan.table_id,
         "took_over": plan.took_over.app_id if plan.took_over else None, "previous": plan.previous, "supersedes": plan.supersedes,
-        "reason": plan.reason, "shape": plan.shape, "run_id": applied.run_id if applied else None,
+        "reason": plan.reason, "shape": plan.shape, "time_zone": plan.time_zone, "run_id": applied.run_id if applied else None,
         "delta_version": applied.delta_version if applied else None, "uncounted": applied.uncounted if applied else None,
         "ranges": [
             {**r.log.place, "from": r.from_offset, "until": r.until_offset,

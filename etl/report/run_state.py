@@ -36,6 +36,7 @@ class Outcome(str, Enum):
     BEYOND_BOUND = "beyond the bound"
     REPLAYED = "replayed"
     NOW_WITH_ID = "now with a cluster id"
+    OTHER_TIME_ZONE = "another time zone"
     REPAIRED = "repaired"
     FOLLOWED = "followed"
     NOT_FOLLOWED = "not followed"
@@ -73,7 +74,7 @@ class Outcome(str, Enum):
 
 _LOUD = frozenset((
     Outcome.OPEN_TRANSACTION, Outcome.RECORDS_LOST, Outcome.APPLIED_BY_ANOTHER, Outcome.ROWS_REMOVED, Outcome.NOT_KEPT, Outcome.NO_PAGE,
-    Outcome.NO_METRICS, Outcome.NO_LINEAGE, Outcome.NOT_COMPACTED, Outcome.FAILED))
+    Outcome.NO_METRICS, Outcome.NO_LINEAGE, Outcome.NOT_COMPACTED, Outcome.OTHER_TIME_ZONE, Outcome.FAILED))
 
 
 def log_outcome(outcome: Outcome, sentence: str) -> None:

@@ -17,6 +17,7 @@ from etl.decisions.next_step import Action, NextStep, next_step
 from etl.decisions.ownership import owners_to_wait_for
 from etl.decisions.read_twice import read_twice
 from etl.decisions.reconcile import naming_table
+from etl.decisions.time_zone import in_time_zone, told_time_zones
 from etl.errors import DataLoss, ExpiredOffsets, MissingOffsets, Owned, TableAppeared
 from etl.model.membership import Void
 from etl.model.plans import Plan, PlanKind
@@ -187,6 +188,9 @@ def _store(world: World, step: NextStep, report: Report) -> Plan | Void | None:
         whole = told_executed_whole(plan, step.snapshot.pauses)
         report.add(Outcome.REPLAYED, f"plan {plan.number} was stored and not in the table: it is executed again, word for word{whole}")
     report.called(plan, step.snapshot.ledger.newest)
+    for sentence in told_time_zones(plan, step.snapshot):
+        report.add(Outcome.OTHER_TIME_ZONE, sentence)
+    plan = in_time_zone(plan, step.snapshot)
     report.planned(plan, goes_on=step.is_cut)
     for one in step.expires_soon:
         report.add(Outcome.EXPIRES_SOON, str(one))

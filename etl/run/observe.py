@@ -26,7 +26,7 @@ from etl.edges.brokers.tails import read_tails
 from etl.edges.delta import state
 from etl.edges.delta.others import with_others
 from etl.edges.delta.shape import check_shape
-from etl.edges.spark.session import parallelism_of
+from etl.edges.spark.session import parallelism_of, time_zone
 from etl.edges.zookeeper.claims import ClaimsBeside
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.pauses import read_pauses
@@ -97,7 +97,7 @@ class Observer:
         return seen
 
     def _look_at_ledgers(self) -> Seen:
-        claims, claimed, ledger, lives = self._look_at_claims()
+        claims, claimed, ledger, live = self._look_at_claims()
         admits, newest = self._settings.source.topics.admits, ledger.newest
         called = ClusterName(newest.cluster, newest.cluster_id) if newest else self._discovery.name_of(ClusterMetadata(None, {}, {}), None)
         logs = set() if self._backfill else self._group.logs_with_offsets(admits)
@@ -112,22 +112,28 @@ class Observer:
             owners=self._group.owners({log.topic for log in read}) if is_live else {},
             live_consumers=self._group.live_consumers() if is_live else (), ledger=ledger, table=table,
             other_pipelines=self._ledger.other_pipelines() if is_live else {}, claims=claims,
-            backfill=claimed.claim if claimed else None, live_epochs=lives, pauses=self._pauses()), None, claimed)
+            backfill=claimed.claim if claimed else None, live_epochs=lives_of(live), live_time_zone=_zone_of(live),
+            time_zone=self._time_zone(), pauses=self._pauses()), None, claimed)
 
-    def _look_at_claims(self) -> tuple[Claims, Claimed | None, Ledger, dict[BrokerPartition, int]]:
-        """Claims, and then the ledger, for what is stored is stored at the claims that were seen; of a backfill the lives of logs, too."""
+    def _look_at_claims(self) -> tuple[Claims, Claimed | None, Ledger, Plan | None]:
+        """Claims, and then the ledger, for what is stored is stored at the claims that were seen; of a backfill the newest plan of its
+        live pipeline, too."""
         claims = self._claims.read() if self._backfill is None else NO_CLAIMS
         claimed = None if self._backfill is None else self._claims.read_one(self._backfill)
         ledger = self._ledger.read_ledger()
         if claimed is None:
-            return claims, None, ledger, {}
+            return claims, None, ledger, None
         live = self._ledger.beside(self._live).read_ledger()
-        return claims, claimed, replace(ledger, acknowledged=accepted_beside(live, self._backfill or "")), lives_of(live.newest)
+        return claims, claimed, replace(ledger, acknowledged=accepted_beside(live, self._backfill or "")), live.newest
+
+    def _time_zone(self) -> str:
+        """The session time zone of Spark in this run."""
+        return time_zone(self._settings.spark).name
 
     def _look(self, named: Named) -> Seen:
         """Extents last: logs only grow, so no offset of a sound pipeline can lie above an end that is asked for after it."""
         source = self._settings.source
-        claims, claimed, ledger, lives = self._look_at_claims()
+        claims, claimed, ledger, live = self._look_at_claims()
         refuse_another_dialect(ledger.newest, self._settings)  # else these brokers would be asked for logs that they do not have
         pipelines_version = self._ledger.pipelines_version()  # before the others
         other_pipelines = {} if self._backfill else self._ledger.other_pipelines()
@@ -177,8 +183,8 @@ class Observer:
             ledger=ledger, table=table, other_pipelines=other_pipelines, retention=retention, retained_from=retained_from,
             open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends, tails=tails,
             gone_topics=gone, parallelism=parallelism_of(self._settings.spark), looked_at=looked_at, asked=asked,
-            claims=claims, backfill=claimed.claim if claimed else None, live_epochs=lives, offsets_in=self._offsets.storage,
-            pauses=pauses, oldest_of_paused=oldest,
+            claims=claims, backfill=claimed.claim if claimed else None, live_epochs=lives_of(live), live_time_zone=_zone_of(live),
+            time_zone=self._time_zone(), offsets_in=self._offsets.storage, pauses=pauses, oldest_of_paused=oldest,
         ), pipelines_version, claimed)
 
     def _pauses(self) -> tuple[Pause, ...]:
@@ -224,6 +230,10 @@ class Observer:
             return set()
         planned = {*ledger.newest.positions, *ledger.newest.pending_starts} if ledger.newest else set()
         return planned | self._group.logs_with_offsets(self._settings.source.topics.admits)
+
+
+def _zone_of(plan: Plan | None) -> str | None:
+    return plan.time_zone if plan else None
 
 
 def _is_read(log: BrokerPartition, claimed: Claimed | None, ledger: Ledger) -> bool:

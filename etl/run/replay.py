@@ -14,10 +14,11 @@ from etl.decisions.next_step import NextStep, repaired
 from etl.decisions.pausing import with_paused
 from etl.decisions.replaced import spans_of
 from etl.decisions.replaying import Wanted, intervals_of, moments_of, plan_replay, wanted_logs
+from etl.decisions.time_zone import told_replaced_zones
 from etl.errors import NeedsDecision, Owned, SettingsError
 from etl.model.ledger import Coverage, Ledger
 from etl.model.plans import Plan, PlanKind
-from etl.model.snapshot import FirstRun, RebuildFromTable, Replay, Supersede, UpToDate
+from etl.model.snapshot import FirstRun, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.pauses import told_loaded_all_the_same
 from etl.report.phases import Verb
@@ -52,6 +53,8 @@ def replay(world: World, settings: Settings, report: Report, wanted: Wanted, rea
             report.planned(plan)
             for sentence in told_loaded_all_the_same({r.log for r in plan.ranges}, step.snapshot.pauses):
                 report.add(Outcome.PAUSED, sentence)
+            for sentence in zones_of_replaced(world, plan, step.snapshot):
+                report.add(Outcome.OTHER_TIME_ZONE, sentence)
         done = execute(world, plan, step.snapshot, settings, report)
         if done is None:
             continue
@@ -60,6 +63,12 @@ def replay(world: World, settings: Settings, report: Report, wanted: Wanted, rea
         return done
     what = f"another driver of this pipeline worked at the same moments, {TURNS_MAX} times"
     raise Owned(what, check="who else runs this conf; what is in the table stays, say it again")
+
+
+def zones_of_replaced(world: World, plan: Plan, snapshot: Snapshot) -> tuple[str, ...]:
+    """Sentences on the rows that a replay replaces and that were made under another time zone."""
+    loaded = [one for one, _ in world.stored_plans() if one.id != plan.id]
+    return tuple(told_replaced_zones(plan, loaded, snapshot))
 
 
 def is_left(step: NextStep) -> bool:

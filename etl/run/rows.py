@@ -106,7 +106,7 @@ def write_files_without_spark(
     packed = tasks_of_plan(plan, snapshot, settings, parallelism=workers, now_ms=now_ms)
     tasks, asked = _to_read(packed, plan, snapshot, settings, bootstrap)
     reading = Following(plan.id, packed.ranges, packed.tasks, host=_HERE, bind=_HERE)
-    files = FilesOfWorkers(tasks, asked, reading.port.address, workers=workers)
+    files = FilesOfWorkers(tasks, asked, reading.port.address, workers=workers, time_zone=snapshot.time_zone)
     reading.receipts, reading.ends = files.receipts, files.close
     return files, reading
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ class RunSpark:
         self._settings, self._defaults, self._phases, self._log = settings, defaults, phases, log
         self._app = app or f"etl {settings.pipeline}"
         self._built: SparkSession | None = None
+        self._restore_zone: Callable[[], None] | None = None
         self._is_in_store = False
         table = settings.table
         self._place = table.path if table.is_placed else place_of_catalog(settings.spark, table.store)
@@ -35,6 +36,7 @@ class RunSpark:
 
         there = self._built or session_there()
         if there is not None:
+            self._enter_time_zone(there)
             self._enter_store(there)
             return there
         given = self._settings.spark
@@ -63,6 +65,13 @@ class RunSpark:
         """Whether this run built the session that it has."""
         return self._built is not None
 
+    def _enter_time_zone(self, session: SparkSession) -> None:
+        """A session that this run built has the zone already."""
+        from etl.edges.spark.session import use_time_zone
+
+        if self._built is None and self._restore_zone is None:
+            self._restore_zone = use_time_zone(session, self._settings.spark)
+
     def _enter_store(self, session: SparkSession) -> None:
         """Before a session's first use for the store, and for the table, which is the one that its catalog still has, where it is named."""
         from etl.edges.spark.stores import enter_store
@@ -77,7 +86,12 @@ class RunSpark:
         """Stop the session, if this run built one; `with_jvm`: and its JVM, unless spark-submit started that, where all stays.
 
         Its JVM may be gone already: who stops a run with SIGTERM, Airflow among them, often stops all processes of its group.
+        A session that was there before gets its own time zone back.
         """
+        if self._restore_zone is not None:
+            with contextlib.suppress(Exception):  # whatever py4j says of a JVM that is gone
+                self._restore_zone()
+            self._restore_zone = None
         if self._built is not None:
             from etl.edges.spark.jvm import end_jvm
             from etl.edges.spark.session import is_submitted

@@ -17,6 +17,9 @@ class WorkerHere:
 
     ended_by, was_killed = "", False
 
+    def __init__(self, time_zone: str | None = None) -> None:
+        """It has the zone of this process."""
+
     def answer(self, order: Order) -> Written | Failed:
         """What the order came to."""
         found: Written | Failed = pickle.loads(pickle.dumps(done(pickle.loads(pickle.dumps(order)))))

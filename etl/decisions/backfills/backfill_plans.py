@@ -119,7 +119,7 @@ def _part_of(
         positions={**positions, **ends, **stops}, seen=dict.fromkeys(last.positions, NOTHING_COMMITTED), moves_offsets=False,
         table_id=table.id if table else None, table_transaction_version=(table.transaction_version or 0) if table else 0,
         table_version=table.version if table else None, previous=last.id, supersedes=None, reason=None, run_key=None, bounds=NO_BOUNDS,
-        key_ends={}, id="", losses=tuple(losses), vanished=(), took_over=None, stood={},
+        time_zone=snapshot.time_zone, key_ends={}, id="", losses=tuple(losses), vanished=(), took_over=None, stood={},
         log_starts={log: extent.log_start_offset for log, extent in snapshot.extents.items() if log in positions},
         topic_ids={**last.topic_ids, **{name: one for name, one in snapshot.topic_ids.items() if name in last.topic_ids}})
 

@@ -75,6 +75,7 @@ def _reset(
         vanished=gone,
         tails=_tails(old, accepted, snapshot), log_topic_ids=ids, cluster_id=snapshot.cluster_id,
         offsets_in=snapshot.offsets_in, read_by_others=told_by_command(state),
+        time_zone=old.time_zone,
     )
 
 

@@ -1,25 +1,28 @@
 """One Spark session that can write Delta, from plain settings.
 
 Owns our defaults. What spark-submit or its files say wins over them, what the caller says wins over both, and a session that
-exists already is taken as it is.
+exists already is taken as it is, but for its time zone where a run computes in it (`use_time_zone`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etl.decisions.file_layout import level_of
 from etl.decisions.spark_on_stores import is_ours, packages, without_ours
+from etl.decisions.time_zone import TIME_ZONE, TIME_ZONE_OF_WORKERS, TimeZone, ZoneSource, local_zone, time_zone_of
 from etl.edges.machine import cores
 from etl.edges.spark.defaults_file import CLASS_PATH, JAVA_OPTIONS, settings_of_file
 from etl.edges.spark.log_store import jar_path
 from etl.edges.spark.starting import own_ctrl_c, what_is_started_writes_to
+from etl.errors import SettingsError
 from etl.model.data_files import Codec
 
 if TYPE_CHECKING:
@@ -73,15 +76,69 @@ def build_session(app_name: str, settings: Mapping[str, str], *, log: Path | Non
     if there is not None:
         return there
     builder = SparkSession.builder.appName(app_name)
-    chosen = complete(settings, _submitted())
+    chosen = {**complete(settings, _submitted()), **_zones(settings)}
     if _PYTHON in chosen:
         os.environ["PYSPARK_PYTHON"] = chosen[_PYTHON]  # pyspark reads the setting only when spark-submit started it
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    with own_ctrl_c(), what_is_started_writes_to(log):
+    with own_ctrl_c(), what_is_started_writes_to(log), _translating_zone_errors(time_zone(settings)):
         session = builder.getOrCreate()
     _log_what_the_accumulators_meet(session)
     return session
+
+
+def time_zone(settings: Mapping[str, str]) -> TimeZone:
+    """Return the session time zone that a run by these settings has. Starts nothing."""
+    there = session_there() if "pyspark" in sys.modules else None
+    if there is not None:
+        return time_zone_of(settings, dict(there.conf.getAll))
+    return time_zone_of(settings, _configured())
+
+
+def use_time_zone(session: SparkSession, settings: Mapping[str, str]) -> Callable[[], None]:
+    """Give a session that was there before the zone of the run; return what gives it back its own.
+
+    A zone that the session was given explicitly stays, unless the conf names one. Raises SettingsError.
+    """
+    before = dict(session.conf.getAll).get(TIME_ZONE)
+    wanted = time_zone(settings)
+    if before == wanted.name:
+        return lambda: None
+    with _translating_zone_errors(wanted):
+        session.conf.set(TIME_ZONE, wanted.name)
+
+    def restore() -> None:
+        if before is None:
+            session.conf.unset(TIME_ZONE)
+        else:
+            session.conf.set(TIME_ZONE, before)
+
+    return restore
+
+
+def _zones(settings: Mapping[str, str]) -> dict[str, str]:
+    """The zone of a new session, and that of the Python workers, which a function of a transform may ask."""
+    zone, configured = time_zone(settings).name, _configured()
+    workers = settings.get(TIME_ZONE_OF_WORKERS) or configured.get(TIME_ZONE_OF_WORKERS) or local_zone(zone)
+    return {TIME_ZONE: zone, TIME_ZONE_OF_WORKERS: workers}
+
+
+def _configured() -> dict[str, str]:
+    """What Spark is told elsewhere: by spark-submit, which has read its files, else by `spark-defaults.conf`."""
+    return _submitted() if is_submitted() else settings_of_file()
+
+
+@contextlib.contextmanager
+def _translating_zone_errors(zone: TimeZone) -> Iterator[None]:
+    """Raises SettingsError for a name that Spark does not know."""
+    try:
+        yield
+    except Exception as error:
+        if zone.source is ZoneSource.DEFAULT or TIME_ZONE not in str(error):
+            raise
+        what = f"Spark does not know the time zone {zone.name!r} ({zone.source.value})"
+        check = "the name of a region, e.g. Europe/Berlin, or an offset, e.g. +01:00; without one it is UTC"
+        raise SettingsError(what, key=TIME_ZONE, check=check) from error
 
 
 def for_short_run(settings: Mapping[str, str], given: Collection[str]) -> dict[str, str]:

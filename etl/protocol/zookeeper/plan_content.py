@@ -79,6 +79,7 @@ def _since_format_3(
         "share": _share_content(plan.share, index) if plan.share else None, "handed_over": plan.handed_over,
         "void": plan.is_void or None,
         "read_by_others": [[index[one.log], one.from_offset, one.until_offset, one.log_epoch] for one in plan.read_by_others] or None,
+        "time_zone": plan.time_zone,
     }
     return {
         "epochs": {
@@ -150,6 +151,7 @@ def plan_of(document: dict[str, Any]) -> Plan:
         share=_share(document["share"], logs) if document.get("share") else None, handed_over=document.get("handed_over"),
         is_void=bool(document.get("void")),
         read_by_others=tuple(ReadByOthers(logs[i], *stretch) for i, *stretch in document.get("read_by_others", ())),
+        time_zone=document.get("time_zone"),
     )
 
 

@@ -1,7 +1,8 @@
 """Plans as bytes: what a znode or a commit of the table holds of one, and the id that its content has.
 
 The id is the hash of the canonical content without the leaders, because a leader is only today's address; and a plan that is handed over,
-or void, is the one that was to be.
+or void, is the one that was to be. The time zone decides no range, so it is no part of the id: a driver from before it was kept still reads
+the document.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from etl.protocol.zookeeper.plan_content import content_of, plan_of
 RANGES_MAX = 500_000
 """A plan with more ranges than this is refused: its record could outgrow `WRITTEN_MAX_BYTES` without naming one gap."""
 FEWER_TOPICS = "that the expressions match what you mean; source.topics.deny leaves topics out"
-_NOT_HASHED = ("leaders", "generations", "void")
+_NOT_HASHED = ("leaders", "generations", "void", "time_zone")
 _LEADERS_OF_RANGES = ("leader", "epoch")
 """What of a plan's content is no part of its hash."""
 

@@ -144,3 +144,16 @@ def test_how_many_tasks_work_at_once_is_known_without_a_session(
 
 def test_the_cores_are_some() -> None:
     assert cores() >= 1
+
+
+def test_a_session_has_the_zone_of_the_conf_then_that_of_sparks_own_file_then_utc_and_so_have_its_workers(
+    own_file: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "session_there", lambda: None)
+    key, workers = "spark.sql.session.timeZone", "spark.executorEnv.TZ"
+    assert session._zones({}) == {key: "UTC", workers: "UTC"}
+    own_file.write_text(f"{key} Asia/Tokyo\n")
+    assert session._zones({}) == {key: "Asia/Tokyo", workers: "Asia/Tokyo"}
+    assert session.time_zone({key: "Europe/Berlin"}).name == "Europe/Berlin"
+    own_file.write_text(f"{key} +09:00\n{workers} America/New_York\n")
+    assert session._zones({}) == {key: "+09:00", workers: "America/New_York"}

@@ -150,6 +150,17 @@ def test_of_which_generation_a_leader_is_comes_back_and_is_no_part_of_the_id() -
     assert plan.id == plan_id(replace(plan, ranges=tuple(replace(r, leader=None) for r in ranges)))
 
 
+def test_the_time_zone_of_a_plan_comes_back_is_no_part_of_its_id_and_a_document_without_one_is_read() -> None:
+    without = plan_of(3)
+    plan = replace(without, time_zone="Asia/Tokyo")
+    assert with_id(plan).id == without.id
+    assert parse_plan(render_plan(plan), path="") == plan
+    document = json.loads(zlib.decompress(render_plan(plan)))
+    assert document.pop("time_zone") == "Asia/Tokyo"
+    assert zlib.compress(canonical(document), 6) == render_plan(without)
+    assert parse_plan(zlib.compress(canonical(document)), path="") == without
+
+
 def test_the_id_does_not_depend_on_who_leads() -> None:
     plan = plan_of(3)
     moved = replace(plan, ranges=tuple(replace(r, leader=None) for r in plan.ranges))

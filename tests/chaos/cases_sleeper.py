@@ -1,4 +1,4 @@
-"""Row 41: a driver sleeps past its session with a stored plan, its pipeline is taken over or retired, and it wakes up behind that."""
+"""Row 42: a driver sleeps past its session with a stored plan, its pipeline is taken over or retired, and it wakes up behind that."""
 
 from __future__ import annotations
 
@@ -122,23 +122,23 @@ _OVER = "the driver is paused past its session, another pipeline takes its place
 _RETIRED = "the driver is paused before the append past its session, its pipeline is retired, another one of the group loads the topic: "
 
 CASES: tuple[Case, ...] = (
-    Case(41, "sleeper taken over before it claims", _OVER + "after the plan is stored", partial(taken_over, verb="claiming")),
-    Case(41, "sleeper taken over before the fetch", _OVER + "before the fetch", partial(taken_over, verb="fetch", loaded=False)),
-    Case(41, "sleeper taken over before the append", _OVER + "before the append", partial(taken_over, verb="append")),
-    Case(41, "sleeper taken over with half its files", _OVER + "with half of its files written", taken_over_while_writing),
-    Case(41, "sleeper taken over, take-over killed behind the closing plan",
+    Case(42, "sleeper taken over before it claims", _OVER + "after the plan is stored", partial(taken_over, verb="claiming")),
+    Case(42, "sleeper taken over before the fetch", _OVER + "before the fetch", partial(taken_over, verb="fetch", loaded=False)),
+    Case(42, "sleeper taken over before the append", _OVER + "before the append", partial(taken_over, verb="append")),
+    Case(42, "sleeper taken over with half its files", _OVER + "with half of its files written", taken_over_while_writing),
+    Case(42, "sleeper taken over, take-over killed behind the closing plan",
          _OVER + "the take-over is killed when the closing plan is stored",
          partial(taken_over, verb="append", dies_at=CLOSING_STORED)),
-    Case(41, "sleeper taken over, take-over killed behind the closing commit",
+    Case(42, "sleeper taken over, take-over killed behind the closing commit",
          _OVER + "the take-over is killed when the closing plan is committed",
          partial(taken_over, verb="append", dies_at=CLOSING_COMMITTED)),
-    Case(41, "sleeper taken over, take-over killed before the retirement",
+    Case(42, "sleeper taken over, take-over killed before the retirement",
          _OVER + "the take-over is killed before the old pipeline is retired",
          partial(taken_over, verb="append", dies_at=RETIREMENT)),
-    Case(41, "sleeper taken over, take-over killed before its plan", _OVER + "the take-over is killed before its plan is stored",
+    Case(42, "sleeper taken over, take-over killed before its plan", _OVER + "the take-over is killed before its plan is stored",
          partial(taken_over, verb="append", dies_at=TAKE_OVER_STORED)),
-    Case(41, "sleeper retired", _RETIRED + "in its place", partial(retired, first_plan=False)),
-    Case(41, "sleeper retired with its first plan", _RETIRED + "the first one has loaded nothing", partial(retired, first_plan=True)),
-    Case(41, "sleeper retired, retirement killed", _RETIRED + "the retirement is killed when the closing plan is committed",
+    Case(42, "sleeper retired", _RETIRED + "in its place", partial(retired, first_plan=False)),
+    Case(42, "sleeper retired with its first plan", _RETIRED + "the first one has loaded nothing", partial(retired, first_plan=True)),
+    Case(42, "sleeper retired, retirement killed", _RETIRED + "the retirement is killed when the closing plan is committed",
          partial(retired, first_plan=False, dies_at=CLOSING_COMMITTED)),
 )

@@ -15,7 +15,7 @@ from etl.decisions.replaced import spans_of
 from etl.decisions.shape import may_be_transformed
 from etl.errors import LedgersDisagree, Owned
 from etl.model.ledger import Coverage, Ledger
-from etl.model.losses import Loss
+from etl.model.losses import Loss, LossReason
 from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.raw_table import names_of_key
 from etl.model.receipts import Applied, Receipt
@@ -131,7 +131,12 @@ def expected_rows(
 
 
 def still_lost(loss: Loss, expected: Expected) -> list[Loss]:
-    """What of a loss was not loaded after all: an operator may have set the position back before it."""
+    """What of a loss was not loaded after all: an operator may have set the position back before it.
+
+    Of a truncated log other records were loaded at these offsets: the loss stays.
+    """
+    if loss.why is LossReason.TRUNCATED:
+        return [loss]
     loaded = [*((one.from_offset, one.until_offset) for one in expected.coverage),
               *((r.from_offset, r.until_offset) for r, _ in expected.ranges)]
     return [replace(loss, from_offset=start, until_offset=until)

@@ -5,6 +5,7 @@ A decision is written into the ledger with its reason, under the driver's lock; 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,15 +39,17 @@ from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay
 from etl.model.table import Table
 from etl.protocol.stretches import FORM_OF_PARTITION, parse_stretch
 from etl.protocol.zookeeper.plan_documents import with_id
-from etl.report.plan_json import describe_plan
+from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.proof import described
 from etl.report.run_report import Report
-from etl.report.sentences import told_vanished
+from etl.report.sentences import told_given_up, told_goes_on, told_left, told_vanished
 from etl.run.context import ALONE, now_ms
 from etl.run.live_world import LiveWorld
 from etl.run.repair import finish_repair
 from etl.run.wiring import open_world
 from etl.settings.sections import Settings
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +151,14 @@ def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ..
             return _settled(world, newest, snapshot, reason, skips, is_handed_over=is_handed_over)
         old = put_right(newest, world.ledger.read_plan(number - 1), snapshot)
         instead = plan_superseding(Supersede(old, reason, skipped), snapshot, settings, now_ms=now_ms())
+        lost = _tell_lost(instead, newest)
         world.supersede(instead, snapshot.ledger)
     says = f"plan {number} ({newest.id}) was superseded by {instead.id}, which the next run executes: {reason}"
-    return Ruling(says, {"says": says, "plan": describe_plan(instead, None), "superseded": _ranges(newest)})
+    not_read = told_left(newest, instead)
+    document = {
+        "says": says, "plan": describe_plan(instead, None), "superseded": _ranges(newest),
+        "lost": describe_losses(lost), "not_read": not_read}
+    return Ruling("\n".join([says, *told_given_up(lost), *not_read]), document)
 
 
 def _settled(
@@ -215,12 +223,23 @@ def accept_log(settings: Settings, names: tuple[str, ...], reason: str, *, at: i
         refuse_of_others(_moved_logs(plan, state), snapshot)
         refuse_unsure_lives(state, _moved_logs(plan, state))
         plan = with_id(of_command(plan, snapshot, settings))
-        refuse_left_to_load(plan, state.last if isinstance(state, UpToDate) else state.plan, left_beside(world.ledger))
+        old = state.last if isinstance(state, UpToDate) else state.plan
+        refuse_left_to_load(plan, old, left_beside(world.ledger))
+        lost = _tell_lost(plan, old) if isinstance(state, Replay) else ()
         store_decided(world, plan, state, snapshot.ledger)
-    says = told_stored(plan, reason)
-    says += [f"{log} goes on from {plan.positions[log]}" for log in sorted(_moved_logs(plan, state))]
-    says += told_of(state.last if isinstance(state, UpToDate) else state.plan, plan, snapshot)
-    return Ruling("\n".join([*says, *told_vanished(plan.vanished)]), {"says": says, "plan": describe_plan(plan, None)})
+    says = [*told_stored(plan, reason), *told_given_up(lost)]
+    says += [told_goes_on(plan, old, log, is_stored=isinstance(state, Replay)) for log in sorted(_moved_logs(plan, state))]
+    says += told_of(old, plan, snapshot)
+    document = {"says": says, "plan": describe_plan(plan, None), "lost": describe_losses(lost)}
+    return Ruling("\n".join([*says, *told_vanished(plan.vanished)]), document)
+
+
+def _tell_lost(plan: Plan, old: Plan) -> tuple[Loss, ...]:
+    """What is lost by this plan that takes the place of `old`, said before it is stored."""
+    lost = tuple(loss for loss in plan.losses if loss not in old.losses)
+    for sentence in told_given_up(lost):
+        _log.warning("%s", sentence)
+    return lost
 
 
 def _moved_logs(plan: Plan, state: UpToDate | Replay) -> list[BrokerPartition]:

@@ -25,7 +25,7 @@ from etl.decisions.pausing import leave_paused, standing
 from etl.decisions.plan import plan_next
 from etl.decisions.refusals import refuse_what_cannot_run
 from etl.decisions.replacement import plan_instead
-from etl.decisions.replay import replay_or_supersede
+from etl.decisions.replay import refuse_to_give_up, replay_or_supersede
 from etl.decisions.run_keys import asking_of, done_before, is_found_out, key_without_plan, left_under_key
 from etl.errors import EtlError
 from etl.model.bounds import KeptKey
@@ -196,6 +196,8 @@ def _planned(step: NextStep, state: Settled, settings: Settings, *, now_ms: int,
     if isinstance(state, Replay):
         refuse_owned_ranges(state.plan, snapshot)
         state = replay_or_supersede(state, snapshot, settings)
+    elif isinstance(state, Supersede):
+        refuse_to_give_up(state.plan, snapshot)
     if isinstance(state, Replay):
         action, plan = Action.REPLAY, state.plan
     elif isinstance(state, Supersede):

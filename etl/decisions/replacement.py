@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TypeVar
 
 from etl.decisions.backfills.backfill_plans import backfill_plan_instead
 from etl.decisions.byte_positions.misplaced_offsets import refuse_named
 from etl.decisions.handing_over import before, is_never_handed_over, moves_behind_append, of_member, read_by_others, stand_as_member
-from etl.decisions.identity.made_again import gone_for_good
+from etl.decisions.identity.log_identity import cut_logs
+from etl.decisions.identity.made_again import gone_for_good, is_what_was_read, topics_made_again, waiting_logs
 from etl.decisions.moved_offsets import ends_of
 from etl.decisions.open_hand_overs import refuse_untold
 from etl.decisions.plan import plan_from, reading_of
@@ -17,7 +19,8 @@ from etl.decisions.run_keys import asking_again
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_of
 from etl.errors import BrokerUnreachable, SettingsError
-from etl.model.losses import Loss, LossReason
+from etl.model.logs import BrokerPartition
+from etl.model.losses import LOST_WITH_LOG, Loss, LossReason
 from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.snapshot import Snapshot, Supersede
 from etl.settings.sections import Settings
@@ -25,11 +28,20 @@ from etl.settings.sections import Settings
 Span = TypeVar("Span", OffsetRange, Loss)
 
 
+@dataclass(frozen=True, slots=True)
+class GoneFrom:
+    """From which offset on a log no longer holds what a stored plan reads of it."""
+
+    offset: int
+    why: LossReason
+
+
 def plan_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
     """The plan that takes the number of one that cannot be finished, without its id: from where that one started, to the ends of now.
 
     What the old plan let go stays let go, and what it saw of the offsets stays the expected side of compare-and-set. In a log that cannot
-    be read now the position stays, and what the old plan let go behind it is for the plan to say that reads it. Raises as `plan_next`,
+    be read now the position stays, and what the old plan let go behind it is for the plan to say that reads it. Offsets that the old plan
+    reads and that are gone with their log (`offsets_gone`) are losses of the new plan. Raises as `plan_next`,
     and SettingsError when `skipped` names offsets that it does not read, and what `refuse_untold` does.
     """
     refuse_untold(state.plan, snapshot, settings)
@@ -41,7 +53,9 @@ def plan_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, no
         return handed_over_instead(state, snapshot, settings, now_ms=now_ms)
     old, among = state.plan, let_go_among(state.plan)
     earlier = [loss for loss in among if loss.log in snapshot.extents]
-    kept = [loss for loss in old.losses if loss in earlier or loss not in among]
+    gone = offsets_gone(old, snapshot)
+    deleted = {log for log in gone if log not in snapshot.extents}
+    kept = [loss for loss in old.losses if loss in earlier or loss not in among or loss.log in deleted]
     skipped = [replace(skip, log_epoch=old.log_epochs.get(skip.log, 0)) for skip in state.skipped]
     skips = (*earlier, *skipped)
     _refuse_leaderless_skips(skipped, snapshot)
@@ -49,11 +63,62 @@ def plan_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, no
         refuse_named(skip.log, skip.until_offset, snapshot, key="--skip")
     plan = plan_from(
         starts_of(old), old, snapshot, settings, number=old.number, uid=old.uid, now_ms=now_ms, beyond=skips, asking=asking_again(old))
-    ranges = tuple(leave_out(_without(plan.ranges, earlier), skipped))
+    ranges = without_losses(plan.ranges, earlier)
+    not_read = [r for r in old.ranges if r.log in deleted]
+    left = leave_out((*ranges, *not_read), skipped)
+    losses = (*kept, *without_losses(plan.losses, earlier), *skipped)
+    lost = without_losses(_planned_and_gone(old, gone), losses)
     return replace(
-        plan, ranges=ranges, seen={**plan.seen, **old.seen}, previous=old.previous, supersedes=old.id, reason=state.reason,
-        losses=(*kept, *_without(plan.losses, earlier), *skipped), vanished=old.vanished,
-        took_over=old.took_over)
+        plan, ranges=tuple(r for r in left if r.log not in deleted), seen={**plan.seen, **old.seen}, previous=old.previous,
+        supersedes=old.id, reason=state.reason, losses=(*losses, *lost), vanished=old.vanished, took_over=old.took_over)
+
+
+def offsets_gone(
+    plan: Plan, snapshot: Snapshot, *, decided: Mapping[BrokerPartition, LossReason] = MappingProxyType({}),
+    same: Collection[BrokerPartition] = (),
+) -> dict[BrokerPartition, GoneFrom]:
+    """The logs that no longer hold what a stored plan reads of them: deleted, recreated, or truncated inside or below its ranges.
+
+    `decided`: logs of which an operator says so. `same`: logs that an operator accepts as what they were. Where it is not known how much
+    a physical log lost, all of its range is.
+    """
+    again = topics_made_again(plan, snapshot)
+    others = {log for log in waiting_logs(plan, snapshot) if is_what_was_read(log, plan, snapshot) is False}
+    cuts = {cut.log: cut.left_until for cut in cut_logs(plan, snapshot, plan.positions)}
+    found = dict[BrokerPartition, GoneFrom]()
+    for r in sorted(plan.advancing, key=lambda r: (r.log, r.from_offset)):
+        log, start = r.log, r.from_offset
+        if log in found or log in same:
+            continue
+        if log in decided:
+            found[log] = GoneFrom(start, decided[log])
+        elif log.topic in snapshot.gone_topics:
+            found[log] = GoneFrom(start, LossReason.DELETED)
+        elif log.topic in again or log in others:
+            found[log] = GoneFrom(start, LossReason.RECREATED)
+        elif log in cuts:
+            found[log] = GoneFrom(start if log.is_physical else max(start, cuts[log]), LossReason.TRUNCATED)
+    return found
+
+
+def lost_with_logs(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> list[Loss]:
+    """What of a stored plan is lost with its logs, and what it had let go there: no later plan reads either, so none says it."""
+    among = [loss for loss in let_go_among(plan) if loss.log in gone and loss.until_offset > gone[loss.log].offset]
+    earlier = [replace(loss, from_offset=max(loss.from_offset, gone[loss.log].offset)) for loss in among]
+    return [*earlier, *without_losses(_planned_and_gone(plan, gone), earlier)]
+
+
+def _planned_and_gone(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> list[Loss]:
+    """One loss for each stretch of the plan's ranges in which the log has nothing any more, however many tasks read it."""
+    found: list[Loss] = []
+    for r in sorted(plan.advancing, key=lambda r: (r.log, r.from_offset)):
+        if r.log not in gone or r.until_offset <= gone[r.log].offset:
+            continue
+        start = max(r.from_offset, gone[r.log].offset)
+        if found and (found[-1].log, found[-1].until_offset) == (r.log, start):
+            start = found.pop().from_offset
+        found.append(Loss(r.log, start, r.until_offset, gone[r.log].why, plan.log_epochs.get(r.log, 0)))
+    return found
 
 
 def handed_over_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
@@ -65,11 +130,11 @@ def handed_over_instead(state: Supersede, snapshot: Snapshot, settings: Settings
     """
     old, table = state.plan, snapshot.table
     lives, ended = old.log_epochs, gone_for_good(old, snapshot)
-    gone = [Loss(r.log, r.from_offset, r.until_offset, LossReason.SKIPPED, lives.get(r.log, 0)) for r in old.ranges if r.log.topic in ended]
+    gone = _planned_and_gone(old, {log: at for log, at in offsets_gone(old, snapshot).items() if log.topic in ended})
     skipped = [replace(skip, log_epoch=lives.get(skip.log, 0)) for skip in state.skipped]
     for skip in skipped:
         refuse_named(skip.log, skip.until_offset, snapshot, key="--skip")
-    by_hand = [*skipped, *_without(gone, skipped)]
+    by_hand = [*skipped, *without_losses(gone, skipped)]
     left = tuple(leave_out(old.ranges, by_hand))
     expired = list(_expired(replace(old, ranges=left), snapshot, settings))
     ranges = tuple(replace(r, leader=snapshot.leaders.get(r.log, r.leader)) for r in leave_out(left, expired))
@@ -105,9 +170,12 @@ def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: i
 
 
 def let_go_among(plan: Plan) -> tuple[Loss, ...]:
-    """What this plan let go and another one in its place would read again, since it lies behind a range's start: skipped, or missing."""
+    """What this plan let go and another one in its place would read again, since it lies behind a range's start: skipped, or missing.
+
+    What is gone with its log nobody reads again.
+    """
     starts = starts_of(plan)
-    current = (loss for loss in plan.losses if loss.log_epoch == plan.log_epochs.get(loss.log, 0))
+    current = (loss for loss in plan.losses if loss.log_epoch == plan.log_epochs.get(loss.log, 0) and loss.why not in LOST_WITH_LOG)
     return tuple(loss for loss in current if loss.until_offset > starts[loss.log])
 
 
@@ -130,7 +198,7 @@ def leave_out(ranges: Iterable[OffsetRange], skipped: Sequence[Loss]) -> Iterabl
     """The ranges without the skipped offsets. Raises SettingsError for offsets that no range holds."""
     left = list(ranges)
     for skip in skipped:
-        cut = _without(left, [skip])
+        cut = without_losses(left, [skip])
         if sum(r.size for r in left) - sum(r.size for r in cut) != skip.until_offset - skip.from_offset:
             what = f"offsets {skip.from_offset} to {skip.until_offset} are not all in the plan's ranges"
             check = "the ranges in `etl plans show CONF N`"
@@ -139,7 +207,7 @@ def leave_out(ranges: Iterable[OffsetRange], skipped: Sequence[Loss]) -> Iterabl
     return left
 
 
-def _without(found: Iterable[Span], skipped: Iterable[Loss]) -> list[Span]:
+def without_losses(found: Iterable[Span], skipped: Iterable[Loss]) -> list[Span]:
     """Ranges or losses without what was skipped of them."""
     left = list(found)
     for skip in skipped:

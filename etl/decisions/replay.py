@@ -16,6 +16,7 @@ from etl.decisions.start import starts_of
 from etl.errors import BrokerUnreachable, NeedsDecision
 from etl.model.ledger import Ledger
 from etl.model.logs import uncounted
+from etl.model.losses import LossReason
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Replay, Snapshot, Supersede
 from etl.settings.policies import OnNoLeader
@@ -90,8 +91,23 @@ def why_given_up(plan: Plan, snapshot: Snapshot) -> str | None:
 
 
 def topics_left_to_read(ledger: Ledger) -> set[str]:
-    """Topics of a plan that is stored and not known to be executed."""
-    return {r.log.topic for r in ledger.newest.ranges} if ledger.newest and ledger.applied is None else set()
+    """Topics of a plan that is stored and not known to be executed; those that it gives up as deleted keep no run from executing it."""
+    plan = ledger.newest
+    if plan is None or ledger.applied is not None:
+        return set()
+    deleted = {loss.log.topic for loss in plan.losses if loss.why is LossReason.DELETED}
+    return deleted | {r.log.topic for r in plan.ranges}
+
+
+def refuse_to_give_up(plan: Plan, snapshot: Snapshot) -> None:
+    """Refuse to replace a stored plan that reads what its logs no longer hold: that is for an operator to say.
+
+    Raises NeedsDecision for a topic that was deleted or made again, LogTruncated.
+    """
+    if plan.kind in (PlanKind.REPLAY, PlanKind.BACKFILL) or plan.is_executed_as_it_is or plan.handed_over is False:
+        return
+    _refuse_gone_topics(plan, snapshot)
+    refuse_other_logs(plan, _of_ranges(plan, snapshot))
 
 
 def _refuse_gone_topics(plan: Plan, snapshot: Snapshot) -> None:
@@ -99,9 +115,12 @@ def _refuse_gone_topics(plan: Plan, snapshot: Snapshot) -> None:
     if gone:
         others = f" (and {len(gone) - 1:,} more topics)" if gone[1:] else ""
         what = f"plan {plan.number} is stored and not in the table, and the brokers do not know this topic of it any more{others}"
+        ranges = [r for r in plan.ranges if r.log.topic in gone]
+        count = f"{sum(r.size for r in ranges):,} {ranges[0].log.unit}s"
+        first = f"the first of them {ranges[0].log} from {ranges[0].from_offset} to {ranges[0].until_offset}"
         check = (
-            "whether it was deleted: then what the table lacks of it is gone, and the plan without it is: "
-            f"etl plans supersede CONF {plan.number} --reason ...")
+            f"whether it was deleted: then {count} of plan {plan.number}, {first}, are lost. The plan without them, which records them as "
+            f"lost, is: etl plans supersede CONF {plan.number} --reason ...")
         raise NeedsDecision(what, topic=gone[0], check=check)
 
 

@@ -21,14 +21,14 @@ from etl.decisions.handing_over import refuse_in_the_place_of, told_by_command
 from etl.decisions.identity.log_identity import record_epochs, refuse_other_logs
 from etl.decisions.identity.tails import kept_tails
 from etl.decisions.ownership import owned_by
-from etl.decisions.replacement import let_go_among
+from etl.decisions.replacement import let_go_among, lost_with_logs, offsets_gone, without_losses
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_of
 from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError
 from etl.model.bounds import NO_BOUNDS
 from etl.model.committed import NOTHING_COMMITTED
 from etl.model.logs import BrokerPartition
-from etl.model.losses import Loss, LossReason
+from etl.model.losses import LOST_WITH_LOG, Loss, LossReason
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, UpToDate
 from etl.protocol.stretches import render_log, render_stretches
@@ -188,7 +188,7 @@ def plan_set(stands: Standing, moves: Collection[Move], snapshot: Snapshot, sett
         table_id=table.id if table else None, table_transaction_version=(table.transaction_version or 0) if table else 0,
         table_version=table.version if table else None, previous=old.id if is_next else old.previous,
         supersedes=None if is_next else old.id, reason=reason, id="", **_asked_of(stands),
-        losses=tuple(_losses(stands, moves)),
+        losses=tuple(_losses(stands, moves, snapshot)),
         log_starts={**old.log_starts, **{log: extent.log_start_offset for log, extent in snapshot.extents.items() if log in positions}},
         leader_epochs={**{log: epoch for log, epoch in old.leader_epochs.items() if log not in set_now}, **epochs},
         record_epochs={log: lineage for log, lineage in sharp.items() if log not in (moved if is_next else set_now)},
@@ -211,9 +211,13 @@ def _stays(old: Plan) -> Mapping[BrokerPartition, int]:
     return old.positions if old.kind is PlanKind.SET else starts_of(old)
 
 
-def _losses(stands: Standing, moves: Collection[Move]) -> Iterable[Loss]:
-    """What is passed over; beside it what the next plan would say of offsets that were moved, or what the replaced plan let go."""
+def _losses(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> Iterable[Loss]:
+    """What is passed over; beside it what the next plan would say of offsets that were moved, or what the replaced plan let go, and what it
+    reads that no log holds any more.
+    """
     old, set_now = stands.old, {move.log for move in moves}
+    skipped = [Loss(move.log, move.from_offset, move.to_offset, LossReason.SKIPPED, old.log_epochs.get(move.log, 0))
+               for move in sorted(moves) if move.skipped]
     if isinstance(stands.state, UpToDate):
         for log, offset in sorted(stands.state.followed.items()):
             if log not in set_now:
@@ -221,14 +225,13 @@ def _losses(stands: Standing, moves: Collection[Move]) -> Iterable[Loss]:
     else:
         again = let_go_among(old)
         yield from (loss for loss in old.losses if loss not in again and not (loss.log in set_now and _is_of_the_set(loss, old)))
-    for move in sorted(moves):
-        if move.skipped:
-            yield Loss(move.log, move.from_offset, move.to_offset, LossReason.SKIPPED, old.log_epochs.get(move.log, 0))
+        yield from without_losses(lost_with_logs(old, offsets_gone(old, snapshot)), skipped)
+    yield from skipped
 
 
 def _is_of_the_set(loss: Loss, old: Plan) -> bool:
     """Whether a stored plan that sets positions let this go by that: another one takes its place, and says anew what it passes over."""
-    return old.kind is PlanKind.SET and loss.log_epoch == old.log_epochs.get(loss.log, 0)
+    return old.kind is PlanKind.SET and loss.why not in LOST_WITH_LOG and loss.log_epoch == old.log_epochs.get(loss.log, 0)
 
 
 def told_moves(moves: Iterable[Move]) -> list[str]:

@@ -22,6 +22,16 @@ class LossReason(str, Enum):
     """No record batch of the log had them, and nothing explains it (`source.on_data_loss: skip`)."""
     SKIPPED = "skipped by hand"
     """An operator superseded the plan that held them, or set the position behind them."""
+    DELETED = "topic deleted"
+    """A stored plan was to read them, and their topic was deleted before it did."""
+    RECREATED = "topic recreated"
+    """The same, and there is another topic of that name, with offsets of its own."""
+    TRUNCATED = "log truncated"
+    """A stored plan was to read them, and the log lost them: others may have their offsets."""
+
+
+LOST_WITH_LOG = frozenset((LossReason.DELETED, LossReason.RECREATED, LossReason.TRUNCATED))
+"""No plan reads such offsets again, whatever the log of that name holds by now."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -5,11 +5,13 @@ What is written to be read back names no broker's address and none of ZooKeeper'
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from etl.model.bounds import Request
 from etl.model.claims import live_and_name
+from etl.model.losses import Loss
 from etl.model.plans import Plan
 from etl.model.receipts import Applied, Receipt
 from etl.model.snapshot import Snapshot
@@ -102,9 +104,7 @@ def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
         "pending_starts": [
             {**log.place, "first_record_at": at(moment)}
             for log, moment in sorted(plan.pending_starts.items())],
-        "losses": [
-            {**loss.log.place, "from": loss.from_offset, "until": loss.until_offset,
-             "why": loss.why.value, "log_epoch": loss.log_epoch} for loss in plan.losses],
+        "losses": describe_losses(plan.losses),
         "log_epochs": [{**log.place, "log_epoch": n} for log, n in sorted(plan.log_epochs.items())],
         "undecided": [{**log.place, "topic_id": topic_id} for log, topic_id in sorted(plan.log_topic_ids.items())],
         "vanished": [
@@ -112,6 +112,13 @@ def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
             for v in plan.vanished],
         **(_describe_share(plan) if plan.share else {}),
     }
+
+
+def describe_losses(losses: Iterable[Loss]) -> list[dict[str, Any]]:
+    """The losses of a plan, or of a command, for programs."""
+    return [
+        {**loss.log.place, "from": loss.from_offset, "until": loss.until_offset, "why": loss.why.value, "log_epoch": loss.log_epoch}
+        for loss in losses]
 
 
 def _describe_share(plan: Plan) -> dict[str, Any]:

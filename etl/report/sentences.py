@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from etl.decisions.read_twice import ReadTwice
+from etl.decisions.start import starts_of
 from etl.model.logs import BrokerPartition, OpenTransaction, uncounted
 from etl.model.losses import Loss, LossReason, ReadByOthers, Vanished
 from etl.model.plans import Plan, PlanKind
@@ -22,15 +23,20 @@ _LET_GO = {
     LossReason.MOVED: "were passed over by somebody who moved the committed offset",
     LossReason.MISSING: "were missing from the log, with nothing that explains it",
     LossReason.SKIPPED: "were skipped by an operator's decision",
+    LossReason.DELETED: "were planned, and the topic was deleted before they were loaded",
+    LossReason.RECREATED: "were planned, and the topic was deleted and recreated before they were loaded",
+    LossReason.TRUNCATED: "were planned, and the log was truncated before they were loaded",
 }
 _WHO = {
     LossReason.EXPIRED: "source.on_data_loss", LossReason.MISSING: "source.on_data_loss", LossReason.MOVED: "source.on_moved",
-    LossReason.SKIPPED: "an operator",
+    LossReason.SKIPPED: "an operator", LossReason.DELETED: "an operator", LossReason.RECREATED: "an operator",
+    LossReason.TRUNCATED: "an operator",
 }
 _LOOK_AT = {
     LossReason.EXPIRED: "the topic's retention", LossReason.MISSING: "what the broker's disk lost",
     LossReason.MOVED: "who moved the committed offset",
-    LossReason.SKIPPED: "the reason in `etl plans show CONF`",
+    LossReason.SKIPPED: "the reason in `etl plans show CONF`", LossReason.DELETED: "who deleted the topic",
+    LossReason.RECREATED: "who deleted and recreated the topic", LossReason.TRUNCATED: "why the log was truncated",
 }
 
 
@@ -95,6 +101,34 @@ def told_let_go(losses: Iterable[Loss]) -> Iterator[str]:
     """The same of a plan that is not executed yet."""
     for loss in losses:
         yield f"the next run lets go {loss.log}: {_stretch(loss)}, {loss.why.value}"
+
+
+def told_given_up(losses: Iterable[Loss]) -> list[str]:
+    """What an operator's command gives up: one sentence for each stretch."""
+    return [f"lost: {loss.log}: {_stretch(loss)}, {loss.why.value}" for loss in losses]
+
+
+def told_left(old: Plan, plan: Plan) -> list[str]:
+    """Which partitions of a stored plan the one in its place does not read, and does not give up either: one sentence for each."""
+    starts, lost = starts_of(old), {loss.log for loss in plan.losses}
+    ends = {r.log: old.positions[r.log] for r in old.advancing}
+    left = [log for log in sorted(ends) if log not in lost and plan.positions.get(log) == starts[log]]
+    return [
+        f"not read by this plan: {log}: offsets {starts[log]} to {ends[log]} of plan {old.number}; its position stays at {starts[log]}"
+        for log in left]
+
+
+def told_goes_on(plan: Plan, old: Plan, log: BrokerPartition, *, is_stored: bool) -> str:
+    """Where a log goes on that was truncated or recreated, and what of the log before nobody can count.
+
+    `is_stored`: `old` was not executed.
+    """
+    loaded = starts_of(old)[log] if is_stored else old.positions[log]
+    reached = f"loaded up to {loaded}"
+    if is_stored and old.positions[log] > loaded:
+        reached += f" and planned up to {old.positions[log]}"
+    return (f"{log} goes on from {plan.positions[log]}; the log before was {reached}: records behind that which it held are lost, and "
+            "nobody can count them")
 
 
 def _stretch(loss: Loss) -> str:

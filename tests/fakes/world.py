@@ -23,6 +23,7 @@ from etl.decisions.offsets_storage import refuse_another_storage
 from etl.decisions.open_hand_overs import HandOverOutcome, found_out
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.replaced import Span
+from etl.decisions.replay import topics_left_to_read
 from etl.decisions.run_keys import bounds_to_find
 from etl.decisions.start import moments_to_ask, starts_of
 from etl.errors import Owned
@@ -143,6 +144,7 @@ class FakeWorld:
                         if log in logs and (end := logs[log].end_of_epoch(epoch))},
             tails={log: tuple(logs[log].tail(*asked[log]) for asked in places if log in asked) for log in logs if log.is_physical},
             asked=self._asked(ledger, logs) if self._request else None,
+            gone_topics=frozenset(topics_left_to_read(ledger) - {log.topic for log in out.logs}),
         )
 
     def _asked(self, ledger: Ledger, logs: Mapping[BrokerPartition, FakeLog]) -> Asked:

@@ -26,6 +26,9 @@ from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_state import Outcome
 from etl.settings.loader import load_settings
 from tests.builders import plain_plan
+from tests.chaos.lives import Lives, second_life
+from tests.chaos.sources import delete_topic, make_topic, recreate_topic
+from tests.said import Said, refused
 from tests.system.driving import Before, Pipeline, broken_off_before
 
 pytestmark = pytest.mark.without_spark
@@ -91,6 +94,17 @@ def test_a_table_of_before_logs_had_lives_gets_their_column_when_it_is_first_nee
     record_losses(later, app_id=APP, path=path)
     assert recorded(later, app_id=APP, path=path)
     assert read_losses(path, uid="uid-1") == tuple(sorted((*LOSING.losses, *later.losses)))
+
+
+def test_a_losses_table_that_was_made_when_there_were_fewer_reasons_takes_new_ones(path: str) -> None:
+    before = losses.schema()
+    at = before.get_field_index("why")
+    DeltaTable.create(path, before.set(at, before.field(at).with_metadata({"comment": "expired; offset moved"})))
+    for number, life in ((4, 0), (5, 1)):
+        later = plan_of(number, Loss(LOG, 1, 2, LossReason.DELETED, life))
+        record_losses(later, app_id=APP, path=path)
+        assert recorded(later, app_id=APP, path=path)
+    assert {loss.why for loss in read_losses(path, uid="uid-1")} == {LossReason.DELETED}
 
 
 def test_a_driver_that_wakes_up_after_others_went_on_writes_nothing_twice(path: str) -> None:
@@ -264,3 +278,102 @@ def test_a_losses_path_that_holds_another_table_stops_the_run_before_a_plan_is_s
     assert (said.code, said.document["error"]) == (2, "NotOurTable")
     losing.settings["table"].pop("losses_path")
     assert losing.ran().outcomes == ["records lost", "ingested"]
+
+
+# -- a stored plan whose topic is gone -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stored(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pipeline:
+    """Offsets 0 to 99 of each partition are loaded, and a stored plan reads 100 to 199; the conf admits another topic as well."""
+    pipeline = make_pipeline()
+    pipeline.cluster.create_topic(f"{pipeline.topic}-kept", 1)
+    pipeline.settings["source"] = {"topics": {"allow": [f"{pipeline.topic}(-kept)?"]}}
+    pipeline.produce(400)
+    pipeline.ran()
+    pipeline.produce(400)
+    broken_off_before("fetch", pipeline)
+    return pipeline
+
+
+def superseded(pipeline: Pipeline, *words: str) -> Said:
+    return pipeline.door("plans", "supersede", after=("2", "--reason", "it is gone", *words))
+
+
+def planned(pipeline: Pipeline, why: str) -> Rows:
+    """What the stored plan was to read, as rows of the losses table."""
+    return [(pipeline.topic, partition, 100, 200, why, 2) for partition in range(4)]
+
+
+def refuse_untold(said: Said, pipeline: Pipeline, why: str) -> None:
+    """The command names each stretch that it gives up, for people and for programs."""
+    assert said.code == 0, said.err + said.out
+    assert said.document["lost"] == [
+        {"topic": pipeline.topic, "partition": partition, "from": 100, "until": 200, "why": why, "log_epoch": 0} for partition in range(4)]
+
+
+def refuse_unproven(pipeline: Pipeline, why: str) -> None:
+    """`etl verify` finds the table right, and says which offsets are lost."""
+    proof = pipeline.door("verify")
+    assert proof.code == 0, proof.err + proof.out
+    found = [(log["partition"], log["log_epoch"], log["without_row"]["losses"]) for log in proof.document["logs"]]
+    assert [one for one in found if one[2]] == [(partition, 0, [[100, 200, why]]) for partition in range(4)]
+
+
+def test_a_stored_plan_of_a_deleted_topic_that_is_superseded_is_a_loss_and_strict_ends_with_3(
+    stored: Pipeline, caplog: pytest.LogCaptureFixture,
+) -> None:
+    loaded = stored.in_table()
+    delete_topic(stored)
+    refused(stored.run(), 5, "do not know this topic of it any more", "400 offsets of plan 2", "plans supersede CONF 2")
+    refuse_untold(superseded(stored), stored, "topic deleted")
+    assert "100 offsets (100 to 200), topic deleted" in caplog.text, "said before the plan is stored"
+    said = stored.door("run", "--strict")
+    assert (said.code, said.outcomes.count("records lost")) == (3, 4), said.out
+    assert (written(stored), stored.in_table()) == (planned(stored, "topic deleted"), loaded)
+    refuse_unproven(stored, "topic deleted")
+    assert stored.door("run", "--strict").outcomes == ["nothing new"]
+    make_topic(stored)
+    stored.produce(40)
+    refused(stored.run(), 5, "made again")
+    accepted = stored.accept_log(stored.topic)
+    assert (accepted.code, accepted.document["lost"]) == (0, []), accepted.err
+    assert "loaded up to 100" in " ".join(accepted.document["says"])
+    stored.ran()
+    assert written(stored) == planned(stored, "topic deleted"), "each loss is told once"
+    assert Lives(stored).in_table() == loaded + second_life(stored.in_topic(), dict.fromkeys(range(4), 0))
+
+
+def test_a_stored_plan_of_a_recreated_topic_that_is_accepted_is_a_loss_and_strict_ends_with_3(stored: Pipeline) -> None:
+    loaded = stored.in_table()
+    recreate_topic(stored)
+    stored.produce(40)
+    refused(superseded(stored), 5, "made again", "plans accept-log")
+    accepted = stored.accept_log(stored.topic)
+    refuse_untold(accepted, stored, "topic recreated")
+    assert "loaded up to 100 and planned up to 200" in " ".join(accepted.document["says"])
+    said = stored.door("run", "--strict")
+    assert (said.code, said.outcomes.count("records lost")) == (3, 4), said.out
+    assert written(stored) == planned(stored, "topic recreated")
+    assert Lives(stored).in_table() == loaded + second_life(stored.in_topic(), dict.fromkeys(range(4), 0))
+    refuse_unproven(stored, "topic recreated")
+
+
+def test_a_deleted_topic_is_accepted_once_it_is_recreated_and_what_was_planned_of_it_is_lost(stored: Pipeline) -> None:
+    delete_topic(stored)
+    refused(stored.accept_log(stored.topic), 2, "the topic is not there", "plans supersede CONF 2")
+    make_topic(stored)
+    refuse_untold(stored.accept_log(stored.topic), stored, "topic recreated")
+    assert stored.door("run", "--strict").code == 3
+    assert written(stored) == planned(stored, "topic recreated")
+    refuse_unproven(stored, "topic recreated")
+
+
+def test_what_was_planned_of_a_deleted_topic_is_recorded_also_where_the_conf_names_that_topic_alone(stored: Pipeline) -> None:
+    """The run that records it ends with what is wrong with the conf: the topic that it names is not there."""
+    delete_topic(stored)
+    refuse_untold(superseded(stored), stored, "topic deleted")
+    stored.settings["source"] = {"topics": {"allow": [stored.topic]}}
+    refused(stored.door("run", "--strict"), 2, "the topic is not there", "take it out of the list")
+    assert written(stored) == planned(stored, "topic deleted")
+    assert stored.door("verify").code == 0

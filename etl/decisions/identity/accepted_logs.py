@@ -91,12 +91,26 @@ def _refuse_what_is_sound(
     for one in names:
         if one.topic in again or any(one.covers(log) for log in unsound):
             continue
+        _refuse_not_there(one, snapshot)
         unread = sorted(log for log in snapshot.leaderless if one.covers(log))
         if unread:
             raise BrokerUnreachable("the partition has no leader", **unread[0].place, check="its brokers")
         what = f"nothing is wrong with {one}: it was neither cut nor made again"
         check = "`etl plan CONF`, which names what is; a topic of Kafka 0.8 or later that was made again is named as a whole"
         raise SettingsError(what, key="LOG", check=check)
+
+
+def _refuse_not_there(one: Named, snapshot: Snapshot) -> None:
+    """Refuse a topic that was deleted and not made again: there is no log to go on with. Raises SettingsError."""
+    there = (*snapshot.extents, *snapshot.leaderless, *snapshot.owners, *snapshot.paused)
+    if any(log.topic == one.topic for log in there):
+        return
+    newest = snapshot.ledger.newest
+    check = "its spelling and source.topics; a topic that was deleted is accepted once it is made again"
+    if newest and one.topic in snapshot.gone_topics:
+        check = (f"whether it was deleted; what plan {newest.number} reads of it is given up by: "
+                 f"etl plans supersede CONF {newest.number} --reason ...")
+    raise SettingsError("the topic is not there, or the conf does not name it", key="LOG", topic=one.topic, check=check)
 
 
 def _refuse_other_topics(again: Mapping[str, str], cuts: Mapping[BrokerPartition, Cut]) -> None:

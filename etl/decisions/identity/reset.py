@@ -16,9 +16,9 @@ from etl.decisions.handing_over import refuse_in_the_place_of, told_by_command
 from etl.decisions.identity.accepted_logs import Accepted, accepted_logs
 from etl.decisions.identity.accepting import Accepting
 from etl.decisions.identity.log_identity import Cut, cut_logs, record_epochs
-from etl.decisions.identity.made_again import kept_creations, kept_ids
+from etl.decisions.identity.made_again import is_creation_id, kept_creations, kept_ids, topics_made_again
 from etl.decisions.identity.tails import kept_tails
-from etl.decisions.replacement import let_go_among
+from etl.decisions.replacement import let_go_among, lost_with_logs, offsets_gone
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_anew, starts_of
 from etl.model.committed import NOTHING_COMMITTED
@@ -64,7 +64,7 @@ def _reset(
         table_id=table.id if table else None, table_transaction_version=(table.transaction_version or 0) if table else 0,
         topic_ids=topic_ids, creation_ids=kept_creations(topic_ids, creations),
         previous=old.id if is_next else old.previous, supersedes=None if is_next else old.id,
-        reason=wanted.reason, losses=tuple(_losses(state, moved)),
+        reason=wanted.reason, losses=(*_losses(state, moved), *_lost_of(state, accepted, snapshot, wanted)),
         pending_starts={
             log: starts_anew(log, settings, now_ms) if log.topic in accepted.again and not wanted.is_same_log else kept
             for log, kept in old.pending_starts.items()},
@@ -129,6 +129,21 @@ def _losses(state: UpToDate | Replay, moved: Mapping[BrokerPartition, int]) -> I
     for log, offset in sorted(state.followed.items()):
         if log not in moved:
             yield Loss(log, state.last.positions[log], offset, LossReason.MOVED, state.last.log_epochs.get(log, 0))
+
+
+def _lost_of(state: UpToDate | Replay, accepted: Accepted, snapshot: Snapshot, wanted: Accepting) -> list[Loss]:
+    """What a stored plan reads whose place is taken, and that no log holds any more: also of logs that the operator does not name.
+
+    Under `--same-log` a topic of which only the znode's creation changed counts as what it was, whether or not it is named yet.
+    """
+    if isinstance(state, UpToDate):
+        return []
+    plan = state.plan
+    decided = {log: LossReason.RECREATED if log in accepted.anew else LossReason.TRUNCATED for log in accepted.moved}
+    again = topics_made_again(plan, snapshot) if wanted.is_same_log else {}
+    copied = {topic for topic, now in again.items() if is_creation_id(now)}
+    same = {*accepted.same, *(log for log in plan.positions if log.topic in copied)}
+    return lost_with_logs(plan, offsets_gone(plan, snapshot, decided=decided, same=same))
 
 
 def _left_of(

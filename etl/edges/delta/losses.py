@@ -135,7 +135,7 @@ def _append(plan: Plan, app_id: str, path: str) -> None:
         return
     said = {"app": "offset-range-etl losses", "app_id": app_id, "uid": plan.uid, "number": plan.number, "plan_id": plan.id}
     transaction = Transaction(_transaction_id(plan, app_id), plan.number, last_updated=now_ms)
-    rows, is_needed = _rows(plan, app_id, now_ms), any(loss.log_epoch for loss in plan.losses)
+    rows, is_needed = _without_comments(_rows(plan, app_id, now_ms), table), any(loss.log_epoch for loss in plan.losses)
     if not _kept_epoch(table) and not is_needed:
         rows = rows.drop_columns([_LOG_EPOCH])
     write_deltalake(
@@ -151,6 +151,14 @@ def _rows(plan: Plan, app_id: str, now_ms: int) -> pyarrow.Table:
          "from_offset": loss.from_offset, "until_offset": loss.until_offset, "why": loss.why.value,
          "plan_number": plan.number, "plan_id": plan.id, "recorded_at": now_ms * 1000, _LOG_EPOCH: loss.log_epoch}
         for loss in plan.losses], schema=schema())
+
+
+def _without_comments(rows: pyarrow.Table, table: DeltaTable) -> pyarrow.Table:
+    """The rows with no comment on columns that the table has: delta-rs merges no two comments, and an older version made others."""
+    import pyarrow
+
+    there = {field.name for field in table.schema().fields}
+    return rows.cast(pyarrow.schema([field.remove_metadata() if field.name in there else field for field in rows.schema]))
 
 
 def open_losses(path: str) -> DeltaTable | None:

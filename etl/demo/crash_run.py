@@ -1,29 +1,31 @@
-"""`python -m etl.demo.crash_run CONF VERB [SIGNAL [replay WORD...]]`: an `etl run`, or `etl replay` or `etl backfill`, that sends itself a
-signal at the moment it would begin VERB.
+"""`python -m etl.demo.crash_run CONF VERB [SIGNAL [COMMAND WORD...]]`: an `etl run`, or `etl replay`, `etl backfill` or a command of
+`etl plans` ("plans supersede"), that sends itself a signal at the moment it would begin VERB.
 
 For the demo and for tests: the real command with real edges, ended by SIGKILL as a power cut would end it, or by another signal
 of `signal.Signals` (INT, TERM, STOP) after which it goes on as that signal lets it. VERB is a method of `world.World` (observe,
 store, claiming, fetch, append, record, commit, tidy, ...), or `half_record`: when the plan's losses are written down and its record is
-not; or `half_commit`: when half of the offsets are moved.
+not; or `half_commit`: when half of the offsets are moved; or `superseded`: when another plan has taken the place of a stored one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import runpy
 import signal
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from etl.model.committed import Committed
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
 from etl.model.receipts import Applied
+from etl.run.wiring import open_world
 from etl.run.world import World
 
-HALF_RECORD, HALF_COMMIT = "half_record", "half_commit"
+HALF_RECORD, HALF_COMMIT, SUPERSEDED = "half_record", "half_commit", "superseded"
 
 
 class Dying:
@@ -44,6 +46,8 @@ class Dying:
             return self._half_commit
         if name == "record" and self._verb == HALF_RECORD:
             return self._half_record
+        if name == "supersede" and self._verb == SUPERSEDED:
+            return self._superseded
         return getattr(self._world, name)
 
     def end(self) -> None:
@@ -60,6 +64,11 @@ class Dying:
         self._end_once()
         self._world.record(plan, applied)
 
+    def _superseded(self, *arguments: Any) -> None:
+        """As a command would be met that has stored its plan and said nothing yet."""
+        self._world.supersede(*arguments)
+        self._end_once()
+
     def _half_commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
         """As a commit of several requests would be met between two of them."""
         wanted = sorted(plan.offsets_to_move if logs is None else logs)
@@ -71,7 +80,7 @@ class Dying:
 
 def main(conf: str, verb: str, kind: str = "KILL", door: str = "run", *words: str) -> None:
     """Run the pipeline of `conf` and die; exits with the command's exit code where the signal leaves one."""
-    from etl.commands import backfill, replay, run
+    from etl.commands import backfill, operator, replay, run
 
     around: list[Dying] = []
 
@@ -80,11 +89,17 @@ def main(conf: str, verb: str, kind: str = "KILL", door: str = "run", *words: st
             around.append(Dying(world, verb, signal.Signals[f"SIG{kind}"]))
         return around[0](world)
 
+    @contextlib.contextmanager
+    def opened(*arguments: Any, **named: Any) -> Iterator[Any]:
+        with open_world(*arguments, **named) as world:
+            yield dying(world)
+
     # the command as it is, errors and exit codes included, with one thing exchanged
     setattr(run, "run", functools.partial(run.run, around=dying))
     setattr(replay, "replay_rows", functools.partial(replay.replay_rows, around=dying))
     setattr(backfill, "run_backfill", functools.partial(backfill.run_backfill, around=dying))
-    sys.argv = ["etl", door, conf, *words, "--json"]
+    setattr(operator, "open_world", opened)
+    sys.argv = ["etl", *door.split(), conf, *words, "--json"]
     runpy.run_module("etl", run_name="__main__")
 
 

@@ -15,7 +15,7 @@ from etl.embedded.kafka import Kafka
 from tests.chaos.cases_brokers import leader_of, wait_for_all
 from tests.chaos.driver import Driver
 from tests.chaos.lives import accepted, finish, second_life
-from tests.chaos.sources import admin_of, stopped
+from tests.chaos.sources import admin_of, let_go, stopped
 from tests.chaos.stage import Case, Stage, Told, held
 from tests.system.driving import Pipeline, broken_off_before
 from tests.traffic.rows import Row
@@ -82,8 +82,10 @@ def elected_between_plan_and_fetch(stage: Stage) -> Told:
     unclean(pipeline, first, second, 480)
     said = stopped(pipeline.run(), 5, "cut at offset 60, and records up to 120", "plans accept-log")
     accepted(pipeline, pipeline.topic)
-    stopped(pipeline.run(), 0, "went on with another log", "ingested")
-    return finish(pipeline, after=after, next_run=said, expected=rows + (pipeline.in_topic() - rows))
+    stopped(pipeline.run(), 0, "went on with another log", "records lost", "ingested")
+    told = finish(pipeline, after=after, next_run=said, expected=rows + (pipeline.in_topic() - rows))
+    assert let_go(pipeline) == [(partition, 60, 120, "log truncated") for partition in _ALL], let_go(pipeline)
+    return told
 
 
 def tail_lost(stage: Stage) -> Told:

@@ -17,7 +17,7 @@ from tests.chaos.kept import kept
 from tests.chaos.lives import accepted, finish, second_life
 from tests.chaos.proxy import ProxiedCluster, gated
 from tests.chaos.sources import (
-    admin_of, between, configure, delete_records, delete_topic, let_go, log_starts, make_topic, recreate_topic, stopped,
+    Gone, admin_of, between, configure, delete_records, delete_topic, let_go, log_starts, make_topic, recreate_topic, stopped,
 )
 from tests.chaos.stage import Case, Stage, Told, held, said_in_short
 from tests.said import Said
@@ -43,6 +43,11 @@ def killed_before_the_fetch(pipeline: Pipeline) -> None:
     """A run whose plan is stored, and nothing of it fetched."""
     with Driver(pipeline, sends=(signal.SIGKILL, "fetch")) as driver:
         assert driver.wait().code == -signal.SIGKILL
+
+
+def planned_and_lost(why: str) -> list[Gone]:
+    """What the stored plan was to read of a topic that is gone, as rows of the losses table."""
+    return [(partition, 60, 120, why) for partition in range(4)]
 
 
 def expired_before_fetch(stage: Stage, *, loaded: bool, on_data_loss: str, in_process: bool = False) -> Told:
@@ -179,7 +184,9 @@ def recreated(stage: Stage, *, records: int, stored: bool = False, cluster: Clus
     said = stopped(pipeline.run(), 5, "made again")
     stopped(pipeline.run(), 5, "made again")
     assert held(pipeline) == after
-    return _accepted(pipeline, rows, after, said)
+    told = _accepted(pipeline, rows, after, said)
+    assert let_go(pipeline) == (planned_and_lost("topic recreated") if stored else []), let_go(pipeline)
+    return told
 
 
 def recreated_without_ids(stage: Stage) -> Told:
@@ -220,7 +227,9 @@ def deleted(stage: Stage, *, stored: bool) -> Told:
     assert pipeline.in_table() == rows
     make_topic(pipeline)
     stopped(pipeline.run(), 5, "made again")
-    return _accepted(pipeline, rows, after, said)
+    told = _accepted(pipeline, rows, after, said)
+    assert let_go(pipeline) == (planned_and_lost("topic recreated") if stored else []), let_go(pipeline)
+    return told
 
 
 def partitions_added(stage: Stage, *, loaded: bool) -> Told:

@@ -26,16 +26,18 @@ from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import where_we_stand
 from etl.decisions.refusals import refuse_what_cannot_run
 from etl.decisions.set_positions import (
-    Move, Standing, moves_to, plan_set, position_now, refuse_loaded, standing, stretches_to_ask, told_moves,
+    Move, Standing, lost_of_stored, moves_to, plan_set, position_now, refuse_loaded, standing, stretches_to_ask, told_moves,
 )
 from etl.errors import NeedsDecision, Owned, SettingsError
 from etl.model.logs import BrokerPartition
+from etl.model.losses import Loss
 from etl.model.plans import OffsetRange
 from etl.model.snapshot import Replay, Snapshot, Supersede
 from etl.protocol.stretches import FORM_OF_PARTITION, render_log
 from etl.protocol.zookeeper.plan_documents import with_id
-from etl.report.plan_json import describe_plan
+from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.run_report import Report
+from etl.report.sentences import told_given_up
 from etl.run.context import ALONE, now_ms
 from etl.run.discovery import Discovery
 from etl.run.live_world import LiveWorld
@@ -74,11 +76,13 @@ class Foreseen:
     """What setting the positions would come to."""
 
     moves: tuple[Move, ...]
+    lost: tuple[Loss, ...] = ()
+    """What is given up besides: a stored plan reads it whose place is taken, and no log holds it any more."""
 
     @property
     def says(self) -> list[str]:
         """A sentence for each log."""
-        return told_moves(self.moves) or ["every position is there already: there is nothing to set"]
+        return [*told_moves(self.moves), *told_given_up(self.lost)] or ["every position is there already: there is nothing to set"]
 
     def as_json(self) -> list[dict[str, Any]]:
         """The moves in the document of `etl offsets set`."""
@@ -94,7 +98,7 @@ def look(settings: Settings, wanted: Wanted) -> Foreseen:
         snapshot = repaired(snapshot, repair_of(stands.state, snapshot))
         moves = moves_to(_targets(world, wanted, stands, snapshot), stands, snapshot)
         _refuse_loaded(world, moves, stands, snapshot)
-        return Foreseen(moves)
+        return Foreseen(moves, _lost(stands, moves, snapshot))
 
 
 def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
@@ -104,7 +108,7 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
     offset that a log does not have, NeedsDecision where rows would come twice, and what stops a run.
     """
     if not foreseen.moves:
-        return Ruling(foreseen.says[0], {"says": foreseen.says, "moves": [], "plan": None})
+        return Ruling(foreseen.says[0], {"says": foreseen.says, "moves": [], "lost": [], "plan": None})
     to, run_id = {move.log: move.to_offset for move in foreseen.moves}, new_run_id()
     with open_world(settings, ALONE) as world, world.driving(run_id), as_member(world, settings) as share:
         snapshot = _seen(world, replace(world.observe(lambda log: [to[log]] if log in to else ()), share=share))
@@ -113,7 +117,7 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
         finish_repair(world, repair, Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()))
         snapshot = repaired(snapshot, repair)
         moves = moves_to(to, stands, snapshot)
-        if moves != foreseen.moves:
+        if (moves, _lost(stands, moves, snapshot)) != (foreseen.moves, foreseen.lost):
             raise Owned("a run went on since the positions were looked at", check="nothing; say it again, and look at what it says")
         _refuse_loaded(world, moves, stands, snapshot)
         refuse_beside_members(snapshot, settings)
@@ -123,7 +127,12 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
         store_decided(world, plan, stands.state, snapshot.ledger)
     says = told_stored(plan, reason)
     says += foreseen.says
-    return Ruling("\n".join(says), {"says": says, "moves": foreseen.as_json(), "plan": describe_plan(plan, None)})
+    document = {"says": says, "moves": foreseen.as_json(), "lost": describe_losses(foreseen.lost), "plan": describe_plan(plan, None)}
+    return Ruling("\n".join(says), document)
+
+
+def _lost(stands: Standing, moves: tuple[Move, ...], snapshot: Snapshot) -> tuple[Loss, ...]:
+    return tuple(lost_of_stored(stands, moves, snapshot)) if moves else ()
 
 
 def _seen(world: LiveWorld, snapshot: Snapshot) -> Snapshot:

@@ -216,8 +216,6 @@ def _losses(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> It
     reads that no log holds any more.
     """
     old, set_now = stands.old, {move.log for move in moves}
-    skipped = [Loss(move.log, move.from_offset, move.to_offset, LossReason.SKIPPED, old.log_epochs.get(move.log, 0))
-               for move in sorted(moves) if move.skipped]
     if isinstance(stands.state, UpToDate):
         for log, offset in sorted(stands.state.followed.items()):
             if log not in set_now:
@@ -225,8 +223,20 @@ def _losses(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> It
     else:
         again = let_go_among(old)
         yield from (loss for loss in old.losses if loss not in again and not (loss.log in set_now and _is_of_the_set(loss, old)))
-        yield from without_losses(lost_with_logs(old, offsets_gone(old, snapshot)), skipped)
-    yield from skipped
+        yield from lost_of_stored(stands, moves, snapshot)
+    yield from _skipped(moves, old)
+
+
+def lost_of_stored(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> list[Loss]:
+    """What a stored plan reads whose place is taken, that no log holds any more, and that no move skips."""
+    if isinstance(stands.state, UpToDate):
+        return []
+    return without_losses(lost_with_logs(stands.old, offsets_gone(stands.old, snapshot)), _skipped(moves, stands.old))
+
+
+def _skipped(moves: Collection[Move], old: Plan) -> list[Loss]:
+    return [Loss(move.log, move.from_offset, move.to_offset, LossReason.SKIPPED, old.log_epochs.get(move.log, 0))
+            for move in sorted(moves) if move.skipped]
 
 
 def _is_of_the_set(loss: Loss, old: Plan) -> bool:

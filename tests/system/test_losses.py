@@ -377,3 +377,15 @@ def test_what_was_planned_of_a_deleted_topic_is_recorded_also_where_the_conf_nam
     refused(stored.door("run", "--strict"), 2, "the topic is not there", "take it out of the list")
     assert written(stored) == planned(stored, "topic deleted")
     assert stored.door("verify").code == 0
+
+
+def test_a_position_that_is_set_in_the_place_of_that_plan_says_first_what_is_lost_besides(stored: Pipeline) -> None:
+    kept = f"{stored.topic}-kept"
+    stored.traffic.load(stored.cluster, kept, 0, 40, 1)
+    delete_topic(stored)
+    words = kept, "--to", "latest", "--reason", "why not"
+    refused(stored.door("offsets", "set", after=words), 2, "0 to 40", "100 offsets (100 to 200), topic deleted")
+    refuse_untold(stored.door("offsets", "set", after=(*words, "--yes")), stored, "topic deleted")
+    assert stored.door("run", "--strict").code == 3
+    assert written(stored) == [*planned(stored, "topic deleted"), (kept, 0, 0, 40, "skipped by hand", 2)]
+    assert stored.door("verify").code == 0

@@ -81,7 +81,7 @@ def restore(settings: Settings, foreseen: Restorable, reason: str, run_context: 
     with _opened(settings, run_context, run_id) as world, world.driving(run_id), as_member(world, settings) as share:
         snapshot = _seen(world, replace(world.observe(), share=share))
         refuse_beside_members(snapshot, settings)
-        refuse_of_others(foreseen.moves, snapshot)
+        refuse_of_others(foreseen.moves, snapshot, settings)
         if _restorable(world, snapshot, foreseen) != foreseen:
             raise Owned("something went on since it was looked at", check="nothing; say it again, and look at what it says")
         if foreseen.lost is Lost.PLANS:

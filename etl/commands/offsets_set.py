@@ -121,7 +121,7 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
             raise Owned("a run went on since the positions were looked at", check="nothing; say it again, and look at what it says")
         _refuse_loaded(world, moves, stands, snapshot)
         refuse_beside_members(snapshot, settings)
-        refuse_of_others(to, snapshot)
+        refuse_of_others(to, snapshot, settings)
         plan = plan_set(stands, moves, snapshot, settings, reason=reason, now_ms=now_ms())
         plan = with_id(of_command(plan, snapshot, settings))
         store_decided(world, plan, stands.state, snapshot.ledger)

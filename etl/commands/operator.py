@@ -220,7 +220,7 @@ def accept_log(settings: Settings, names: tuple[str, ...], reason: str, *, at: i
         finish_repair(world, repair, Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()))
         snapshot = repaired(snapshot, repair)
         plan = plan_reset(state, snapshot, settings, wanted, now_ms=now_ms())
-        refuse_of_others(_moved_logs(plan, state), snapshot)
+        refuse_of_others(_moved_logs(plan, state), snapshot, settings)
         refuse_unsure_lives(state, _moved_logs(plan, state))
         plan = with_id(of_command(plan, snapshot, settings))
         old = state.last if isinstance(state, UpToDate) else state.plan

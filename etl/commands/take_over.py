@@ -96,7 +96,7 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
                 _refuse_what_neither_loaded(world, taken, state, snapshot, coverage)
             plan = plan_taking_over(
                 taken, state, seen, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=now_ms(), reason=reason)
-            refuse_of_others(plan.positions, snapshot)
+            refuse_of_others(plan.positions, snapshot, settings)
             plan = with_id(taking_over(plan, snapshot, settings))
             _take_in_pauses(world.ledger, theirs, {log.topic for log in taken.positions})
             _hand_over(world, None if left else theirs, snapshot, reason)

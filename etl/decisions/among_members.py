@@ -19,7 +19,7 @@ from etl.decisions.handing_over import as_if_alone, as_left_to_others, is_left_t
 from etl.decisions.moved_offsets import ends_of, is_read_on_by_others, of_another_log
 from etl.decisions.open_hand_overs import HandOverOutcome, found_out
 from etl.decisions.other_pipelines import name_of
-from etl.decisions.ownership import foreign_consumers, owned_by
+from etl.decisions.ownership import foreign_consumers, owned_by, owner_not_known
 from etl.errors import NeedsDecision, Owned
 from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
 from etl.model.ledger import Ledger
@@ -32,7 +32,6 @@ from etl.model.table import OtherPipeline
 from etl.protocol.stretches import render_log
 from etl.settings.sections import Settings
 
-_ANOTHER = "another member of the group"
 _NAMED = 3
 
 
@@ -58,7 +57,7 @@ def refuse_beside_members(snapshot: Snapshot, settings: Settings) -> None:
         raise Owned(what, check=check)
 
 
-def refuse_of_others(logs: Collection[BrokerPartition], snapshot: Snapshot) -> None:
+def refuse_of_others(logs: Collection[BrokerPartition], snapshot: Snapshot, settings: Settings) -> None:
     """Refuse to move offsets of logs that the group gives to others; what exists no more nobody owns. Raises Owned."""
     if snapshot.share is None:
         return
@@ -66,7 +65,8 @@ def refuse_of_others(logs: Collection[BrokerPartition], snapshot: Snapshot) -> N
     theirs = there.intersection(logs) - snapshot.share.logs
     if theirs:
         first = "its offset is to move, and whoever has it reads on from where it is: "
-        raise owned_by({log: snapshot.owners.get(log, _ANOTHER) for log in theirs}, first=first)
+        unknown = owner_not_known(snapshot, settings)
+        raise owned_by({log: snapshot.owners.get(log, unknown) for log in theirs}, first=first)
 
 
 def of_command(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:

@@ -28,6 +28,7 @@ from etl.model.logs import BrokerPartition, KafkaGroup
 from etl.model.membership import Membership
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
+from etl.protocol.group_messages import is_of_instance
 from etl.protocol.zookeeper.consumers import consumer_id, consumer_of, thread_id
 from etl.protocol.zookeeper.payloads import parse_owner
 from etl.settings.policies import OnLiveGroup, OnOwned
@@ -35,6 +36,9 @@ from etl.settings.ownership import OwnershipSettings
 from etl.settings.sections import Settings
 
 _NAMED = 3
+UNASSIGNED = "no known member of the group"
+"""Instead of an owner: the group divided its partitions before this one was there, or divides them now."""
+_ANOTHER = "another member of the group"
 
 
 def foreign_owners(owners: Mapping[BrokerPartition, str], settings: Settings) -> dict[BrokerPartition, str]:
@@ -95,7 +99,19 @@ def _of_others(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, 
     plan = snapshot.ledger.newest if is_left_to_execute(snapshot.ledger, settings) else None
     ours = {*(snapshot.share.logs if snapshot.share else ()), *(r.log for r in (plan.ranges if plan else ()))}
     others = (log for log in (*snapshot.extents, *snapshot.leaderless) if log not in ours)
-    return {log: snapshot.owners.get(log, "another member of the group") for log in others}
+    unknown = owner_not_known(snapshot, settings)
+    return {log: snapshot.owners.get(log, unknown) for log in others}
+
+
+def owner_not_known(snapshot: Snapshot, settings: Settings) -> str:
+    """Who owns a partition that is not of our share and of which no owner is known.
+
+    Members of ZooKeeper's groups divide by what they see, and own a partition a moment before its znode says so. The assignments of
+    Kafka's own members are known.
+    """
+    in_zookeeper = [one for one in snapshot.live_consumers if one not in snapshot.live_in_kafka]
+    is_shared = settings.membership is Membership.ZOOKEEPER and foreign_consumers(in_zookeeper, settings)
+    return _ANOTHER if is_shared else UNASSIGNED
 
 
 def _without(snapshot: Snapshot, left: Mapping[BrokerPartition, str]) -> Snapshot:
@@ -131,11 +147,18 @@ def _is_ours(owner: str, settings: Settings) -> bool:
     found, name = parse_owner(settings.group, owner), settings.ownership.member_id
     if found is not None:
         return found.pipeline == settings.pipeline
-    return is_member(settings) and name is not None and consumer_of(owner) == consumer_id(settings.group, name)
+    if not is_member(settings) or name is None:
+        return False
+    if settings.membership is Membership.COORDINATOR:  # a static member stays in its group between runs
+        return is_of_instance(owner.partition(" at ")[0], name)
+    return consumer_of(owner) == consumer_id(settings.group, name)
 
 
 def owned_by(owners: Mapping[BrokerPartition, str], *, waited: str = "", first: str = "") -> Owned:
     """The error that names the first of these logs and its owner. `waited` ends the sentence, `first` begins what to check."""
     log, owner = min(owners.items())
+    if owner == UNASSIGNED:
+        what = f"the partition is assigned to {owner}{waited}"
+        return Owned(what, **log.place, check=f"{first}say it again once the group has divided its partitions anew")
     more = f" (and {len(owners) - 1:,} more partitions have owners)" if len(owners) > 1 else ""
     return Owned(f"the partition is owned by {owner}{more}{waited}", **log.place, check=f"{first}that this consumer is stopped")

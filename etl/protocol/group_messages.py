@@ -6,6 +6,7 @@ protocol (KIP-848, 4.0 on: one heartbeat for everything; the coordinator divides
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -62,7 +63,10 @@ class Joined:
     strategy: str
     is_leader: bool
     members: tuple[ToldMember, ...]
-    """All of them, where we are to divide the logs; else nothing."""
+    """All of them, of the leader; else nothing. Brokers before 3.2 do not list them to a static leader that comes back."""
+    skips_assignment: bool = False
+    """The leader is a static member that came back: the assignment stays as it is, and a SyncGroup with another one is ignored
+    (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,14 @@ class SpokenMembership:
     """Those of the consumer protocol."""
     release: str = ""
     """The newest that the broker may be of, where it keeps groups."""
+
+
+_UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+
+def is_of_instance(member_id: str, instance_id: str) -> bool:
+    """True if a member id of a classic group is one of this static member: brokers make INSTANCE_ID-UUID at each return."""
+    return re.fullmatch(f"{re.escape(instance_id)}-{_UUID}", member_id) is not None
 
 
 LEAVES = -1

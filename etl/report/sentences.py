@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from etl.decisions.ownership import UNASSIGNED
 from etl.decisions.read_twice import ReadTwice
 from etl.decisions.start import starts_of
 from etl.model.logs import BrokerPartition, OpenTransaction, uncounted
@@ -174,7 +175,13 @@ def told_of_byte_positions(recounted: Sequence[int]) -> str:
 
 def told_by_owner(left: Mapping[BrokerPartition, str]) -> Iterator[str]:
     """Which logs are left to whom: one sentence for each owner and topic."""
-    return told_together({log: f"left to {owner}" for log, owner in left.items()})
+    return told_together({log: _why_left(owner) for log, owner in left.items()})
+
+
+def _why_left(owner: str) -> str:
+    if owner == UNASSIGNED:
+        return f"assigned to {owner}; a run reads it once the group has divided its partitions anew"
+    return f"left to {owner}"
 
 
 def told_leaderless(logs: Collection[BrokerPartition], led: Collection[BrokerPartition]) -> Iterator[str]:

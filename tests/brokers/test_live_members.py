@@ -1,16 +1,25 @@
-"""A run looks at its group from outside on a broker that has groups of both protocols: whoever is alive in it is seen."""
+"""A run looks at its group from outside on a broker that has groups of both protocols: whoever is alive in it is seen.
+
+And the contract of members on releases that tell a static leader of its return in other ways, or not at all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
+from etl.edges.brokers.member_state import MemberTerms
+from etl.embedded.cluster import Cluster
+from etl.embedded.server import HOST
 from etl.model.membership import GroupProtocol
 from tests.brokers.groups import Group, with_consumer_protocol
 from tests.brokers.stage import KafkaStage
 from tests.brokers.writing import ForeignPipeline, sent
+from tests.fakes import member_contract
 from tests.said import refused
+from tests.traffic.modern import grow_topic
 
 
 @pytest.mark.groups
@@ -28,3 +37,28 @@ def test_a_run_stops_for_a_live_member_of_either_protocol_and_goes_on_once_it_ha
         refused(pipeline.run(), 4, f"live consumers are registered in the group: {share.member_id} at ")
         assert not pipeline.table.exists()
     assert "ingested" in pipeline.ran().outcomes
+
+
+@pytest.fixture(scope="module", params=[
+    ("2.8.2", GroupProtocol.CLASSIC), ("4.1.0", GroupProtocol.CLASSIC), ("4.1.0", GroupProtocol.CONSUMER)], ids=str)
+def release(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, GroupProtocol]]:
+    """A broker and a protocol that its groups speak. Before 3.2 it does not tell a static leader that it came back."""
+    version, protocol = request.param
+    with Cluster(version=version) as cluster:
+        if protocol is GroupProtocol.CONSUMER:
+            with_consumer_protocol(cluster)
+        yield cluster, protocol
+
+
+@pytest.mark.groups
+class TestMembersOfOtherReleases(member_contract.MemberContract):
+    """The contract."""
+
+    @pytest.fixture
+    def stage(self, release: tuple[Cluster, GroupProtocol]) -> member_contract.Stage:
+        cluster, protocol = release
+        group = member_contract.new_group()
+        cluster.create_topic(group, member_contract.PARTITIONS)
+        terms = MemberTerms(group, (group,), session_timeout_s=6, rebalance_timeout_s=20, join_timeout_s=60)
+        address = (HOST, cluster.brokers[0].port)
+        return member_contract.Stage([address], group, terms, protocol, grow=partial(grow_topic, cluster))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from kafka.protocol.admin import DescribeGroupsRequest, DescribeGroupsResponse
 from kafka.protocol.consumer import (
     HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse, SyncGroupRequest,
     SyncGroupResponse,
@@ -23,12 +24,14 @@ from kafka.protocol.consumer import (
 
 from etl.protocol.generations.kafka.group_membership.consumer import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from etl.protocol.group_messages import LEAVES
-from tests.fakes.broker import FakeBroker
+from tests.fakes.broker import GROUPS, FakeBroker
 
 JOIN, HEARTBEAT, LEAVE, SYNC, CONSUMER = 11, 12, 13, 14, 68
 WITH_GROUPS = {JOIN: (0, 9), HEARTBEAT: (0, 4), LEAVE: (0, 5), SYNC: (0, 5), CONSUMER: (0, 1)}
 _NONE, _ILLEGAL_GENERATION, _UNKNOWN, _REBALANCE, _ID_REQUIRED, _FENCED, _STALE = 0, 22, 25, 27, 79, 82, 113
 _BEHIND_JOINING_TWICE = 4
+_SKIPS_ASSIGNMENT = 9
+"""The first version of JoinGroup that tells a static leader which comes back that it leads (KIP-814)."""
 _EVERY_MS = 100
 """Between heartbeats of the consumer protocol, as the coordinator wants them."""
 
@@ -66,11 +69,12 @@ class ClassicGroup:
                 member.has_joined = False
 
     def begin_generation(self) -> None:
-        """All that joined are in it, and nobody else."""
-        self.members = {name: member for name, member in self.members.items() if member.has_joined}
+        """All that joined are in it, and static members that are away."""
+        self.members = {name: member for name, member in self.members.items() if member.has_joined or member.instance_id}
         self.is_rebalancing, self.is_synced, self.generation = False, False, self.generation + 1
         if self.members:
-            self.leader = self.leader if self.leader in self.members else next(iter(self.members))
+            joined = [name for name, member in self.members.items() if member.has_joined]
+            self.leader = self.leader if self.leader in joined or not joined else joined[0]
             common = set.intersection(*(set(member.protocols) for member in self.members.values()))
             self.strategy = next(name for name in self.members[self.leader].protocols if name in common)
 
@@ -144,20 +148,22 @@ class FakeCoordinator(FakeBroker):
         with self._changed:
             group, member_id = self.group, request.member_id
             instance_id = getattr(request, "group_instance_id", None)
+            told = {each.name: bytes(each.metadata) for each in request.protocols}
             code = code or self._admitted(member_id)
             same = next((each for each in group.members.values() if instance_id and each.instance_id == instance_id), None)
             if not code and not member_id:
                 self._ids += 1
-                member_id = f"{instance_id or 'member'}-{self._ids}"
+                member_id = f"member-{self._ids}" if instance_id is None else f"{instance_id}-{UUID(int=self._ids)}"
                 if version >= _BEHIND_JOINING_TWICE and instance_id is None:
                     group.pending.add(member_id)
                     code = _ID_REQUIRED
                 elif same is not None:
-                    return self._returned(same, member_id)
+                    return self._returned(same, member_id, told, version)
             if code:
                 return self._join_answer(code, member_id)
             wait_s = getattr(request, "rebalance_timeout_ms", request.session_timeout_ms) / 1000
-            told = {each.name: bytes(each.metadata) for each in request.protocols}
+            if self._is_known_follower(member_id, told):
+                return self._join_answer(_NONE, member_id)
             group.pending.discard(member_id)
             member = group.members.setdefault(member_id, Member(member_id, instance_id, wait_s, told))
             group.rebalance()
@@ -170,16 +176,28 @@ class FakeCoordinator(FakeBroker):
             return _FENCED
         return _NONE if not member_id or member_id in self.group.members or member_id in self.group.pending else _UNKNOWN
 
-    def _returned(self, before: Member, member_id: str) -> Any:
-        """A static member that comes back: the generation stays, and nobody notices."""
+    def _is_known_follower(self, member_id: str, told: dict[str, bytes]) -> bool:
+        """Whether a join changes nothing: a stable group goes on, unless its leader asks for a rebalance."""
         group = self.group
-        group.fenced.add(before.member_id)
-        group.members = {(member_id if name == before.member_id else name): member for name, member in group.members.items()}
-        was_leader = group.leader == before.member_id
-        before.member_id = member_id
-        if was_leader:
+        is_stable = group.is_synced and not group.is_rebalancing
+        known = group.members.get(member_id)
+        return is_stable and known is not None and group.leader != member_id and known.protocols == told
+
+    def _returned(self, before: Member, member_id: str, told: dict[str, bytes], version: int) -> Any:
+        """A static member that comes back: the generation stays, and nobody notices. Its new subscription is stored."""
+        group = self.group
+        old_id, leader = before.member_id, group.leader
+        group.fenced.add(old_id)
+        group.members = {(member_id if name == old_id else name): member for name, member in group.members.items()}
+        before.member_id, before.protocols = member_id, told
+        is_leader = leader == old_id
+        if is_leader:
             group.leader = member_id
-        return self._join_answer(_NONE, member_id, skips=True)
+        skips = is_leader and version >= _SKIPS_ASSIGNMENT
+        answer = self._join_answer(_NONE, member_id, skips=skips)
+        if is_leader and not skips:
+            answer.leader, answer.members = leader, []
+        return answer
 
     def _wait_for_all(self, member: Member) -> None:
         group, generation = self.group, self.group.generation
@@ -194,12 +212,24 @@ class FakeCoordinator(FakeBroker):
 
     def _join_answer(self, code: int, member_id: str, *, skips: bool = False) -> Any:
         group, kind = self.group, JoinGroupResponse.JoinGroupResponseMember
-        told = group.members.values() if not code and group.leader == member_id and not skips else ()
+        told = group.members.values() if not code and group.leader == member_id else ()
         return JoinGroupResponse(
             throttle_time_ms=0, error_code=code, generation_id=-1 if code else group.generation, protocol_type="consumer",
             protocol_name="" if code else group.strategy, leader="" if code else group.leader, skip_assignment=skips, member_id=member_id,
             members=[kind(member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.protocols[group.strategy])
                      for each in told])
+
+    def _describe(self, request: Any, version: int, code: int) -> Any:
+        with self._changed:
+            group, kind = self.group, DescribeGroupsResponse.DescribedGroup
+            if not group.members:
+                return self._groups(request, version)
+            is_stable = group.is_synced and not group.is_rebalancing
+            return DescribeGroupsResponse(throttle_time_ms=0, groups=[kind(
+                error_code=code, group_id=request.groups[0], group_state="Stable" if is_stable else "PreparingRebalance",
+                protocol_type="consumer", protocol_data=group.strategy, members=[kind.DescribedGroupMember(
+                    member_id=each.member_id, group_instance_id=each.instance_id, client_id="c", client_host="/127.0.0.1",
+                    member_metadata=b"", member_assignment=each.assignment) for each in group.members.values()])])
 
     def _sync(self, request: Any, version: int, code: int) -> Any:
         with self._changed:
@@ -301,6 +331,7 @@ _GROUP_ANSWERS: dict[int, tuple[Any, Callable[[FakeCoordinator, Any, int, int], 
     HEARTBEAT: (HeartbeatRequest, FakeCoordinator._heartbeat),
     LEAVE: (LeaveGroupRequest, FakeCoordinator._leave),
     CONSUMER: (ConsumerGroupHeartbeatRequest, FakeCoordinator._consumer),
+    GROUPS: (DescribeGroupsRequest, FakeCoordinator._describe),
 }
 
 

@@ -6,8 +6,10 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import pytest
 
 from etl.edges.brokers.coordinator import CoordinatedMember
 from etl.edges.brokers.member_state import MemberTerms
@@ -16,6 +18,8 @@ from etl.model.membership import GroupProtocol, Share
 
 PARTITIONS = 4
 _WITHIN_S = 60
+SESSION_S = 20
+"""Of a static member that goes away and comes back: longer than the time between, however slow the machine is."""
 _numbers = itertools.count(1)
 
 
@@ -27,6 +31,8 @@ class Stage:
     topic: str
     terms: MemberTerms
     protocol: GroupProtocol = GroupProtocol.CLASSIC
+    grow: Callable[[str, int], None] = field(default=lambda topic, partitions: None)
+    """Make the topic have that many partitions; create it where it does not exist."""
 
     @property
     def logs(self) -> frozenset[BrokerPartition]:
@@ -43,6 +49,10 @@ class Stage:
             yield member, member.join()
         finally:
             member.leave()
+
+
+def logs_of(topic: str, partitions: int) -> frozenset[BrokerPartition]:
+    return frozenset(BrokerPartition(topic, number) for number in range(partitions))
 
 
 def new_group() -> str:
@@ -95,3 +105,58 @@ class MemberContract:
                 assert (back.logs, back.instance_id) == (before.logs, "static")
                 assert other.rejoin().logs == theirs.logs
                 assert stage.protocol is GroupProtocol.CONSUMER or other.rejoin().generation == theirs.generation
+
+    @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+    def test_a_static_member_alone_in_its_group_comes_back_to_partitions_that_were_added(
+        self, stage: Stage, strategy: str,
+    ) -> None:
+        terms: dict[str, Any] = {"instance_id": "static", "strategies": (strategy,), "session_timeout_s": SESSION_S}
+        with stage.joined(**terms) as (_, before):
+            assert before.logs == stage.logs
+        stage.grow(stage.topic, PARTITIONS + 2)
+        with stage.joined(**terms) as (_, back):
+            assert back.logs == logs_of(stage.topic, PARTITIONS + 2)
+        with stage.joined(**terms) as (_, again):
+            assert again.logs == back.logs
+            assert again.generation == back.generation, "nothing changed, so there is no rebalance"
+
+    @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+    def test_a_static_leader_that_comes_back_beside_others_divides_the_partitions_that_were_added(
+        self, stage: Stage, strategy: str,
+    ) -> None:
+        terms: dict[str, Any] = {"strategies": (strategy,), "session_timeout_s": SESSION_S}
+        with stage.joined(instance_id="static", **terms) as (leader, _), stage.joined(**terms) as (other, _):
+            half = eventually(leader, lambda share: len(share.logs) == PARTITIONS // 2)
+            theirs = eventually(other, lambda share: share.logs == stage.logs - half.logs)
+            leader.leave()
+            with stage.joined(instance_id="static", **terms) as (same, back):
+                assert back.logs == half.logs
+                assert other.rejoin().generation == theirs.generation or stage.protocol is GroupProtocol.CONSUMER
+                same.leave()
+            stage.grow(stage.topic, PARTITIONS + 2)
+            with stage.joined(instance_id="static", **terms) as (again, _):
+                ours = eventually(again, lambda share: len(share.logs) == PARTITIONS // 2 + 1)
+                everything = logs_of(stage.topic, PARTITIONS + 2)
+                eventually(other, lambda share: share.logs == everything - ours.logs)
+
+    def test_a_static_leader_that_comes_back_divides_again_what_is_added_while_it_is_there(self, stage: Stage) -> None:
+        with stage.joined(instance_id="static", session_timeout_s=SESSION_S):
+            pass
+        terms: dict[str, Any] = {"instance_id": "static", "session_timeout_s": SESSION_S, "topics_max_age_s": 0.05}
+        with stage.joined(**terms) as (member, back):
+            assert back.logs == stage.logs
+            stage.grow(stage.topic, PARTITIONS + 2)
+            eventually(member, lambda share: share.logs == logs_of(stage.topic, PARTITIONS + 2))
+
+    @pytest.mark.parametrize("is_leader", [True, False], ids=["leader", "follower"])
+    def test_a_static_member_that_comes_back_with_other_topics_gets_these_and_no_others(
+        self, stage: Stage, is_leader: bool,
+    ) -> None:
+        more = f"{stage.topic}-more"
+        stage.grow(more, 2)
+        with contextlib.ExitStack() as members:
+            if not is_leader:
+                members.enter_context(stage.joined(session_timeout_s=SESSION_S))
+            for topics in ((stage.topic,), (stage.topic, more), (more,)):
+                with stage.joined(instance_id="static", session_timeout_s=SESSION_S, topics=topics) as (member, _):
+                    eventually(member, lambda share: {log.topic for log in share.logs} == set(topics))

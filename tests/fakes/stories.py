@@ -190,7 +190,7 @@ def _accept(world: FakeWorld, snapshot: Snapshot, settings: Settings, wanted: Ac
     plan = plan_reset(state, snapshot, settings, wanted, now_ms=world.now_ms())
     old = state.last if isinstance(state, UpToDate) else state.plan
     anew = [log for log, epoch in plan.log_epochs.items() if epoch != old.log_epochs.get(log, 0)]
-    refuse_of_others(anew, snapshot)
+    refuse_of_others(anew, snapshot, settings)
     refuse_unsure_lives(state, anew)
     plan = with_id(of_command(plan, snapshot, settings))
     claims = {one.claim.name: one.claim for one in snapshot.claims.backfills if one.claim.state is not ClaimState.GIVEN_UP}
@@ -234,7 +234,7 @@ def _set_to(
     refuse_loaded(moves, {}, {log: sum(of == log and start <= at < until for of, at in there) for log, (start, until) in asked.items()})
     if not moves:
         return None
-    refuse_of_others(named, snapshot)
+    refuse_of_others(named, snapshot, settings)
     plan = with_id(of_command(plan_set(stands, moves, snapshot, settings, reason="seen", now_ms=world.now_ms()), snapshot, settings))
     refuse_void(world.supersede(plan, snapshot.ledger) if isinstance(stands.state, Replay) else world.store(plan))
     return plan

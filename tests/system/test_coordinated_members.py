@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from etl.edges.brokers.member_state import MemberTerms
@@ -9,6 +11,7 @@ from etl.embedded.cluster import Cluster
 from etl.embedded.server import HOST
 from tests.conftest import TopicFactory
 from tests.fakes.member_contract import PARTITIONS, MemberContract, Stage, new_group
+from tests.traffic.modern import grow_topic
 
 
 class TestMembers(MemberContract):
@@ -17,5 +20,9 @@ class TestMembers(MemberContract):
     @pytest.fixture
     def stage(self, cluster: Cluster, topic: TopicFactory) -> Stage:
         name = topic(PARTITIONS)
-        return Stage([(HOST, cluster.brokers[0].port)], name, MemberTerms(
-            new_group(), (name,), session_timeout_s=6, rebalance_timeout_s=20, join_timeout_s=60))
+        return stage_on(cluster, name)
+
+
+def stage_on(cluster: Cluster, topic: str) -> Stage:
+    terms = MemberTerms(new_group(), (topic,), session_timeout_s=6, rebalance_timeout_s=20, join_timeout_s=60)
+    return Stage([(HOST, cluster.brokers[0].port)], topic, terms, grow=partial(grow_topic, cluster))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.said import refused
 from tests.system.driving import BrokenOff, Pipeline, break_off, broken_off_before
 from tests.system.live_consumers import committed_by_another, offsets_of
 from tests.system.other_members import MEMBER, OtherMember, another_member, at_first
+from tests.traffic.modern import grow_topic
 
 pytestmark = pytest.mark.without_spark
 
@@ -68,6 +70,47 @@ def test_beside_a_consumer_that_is_not_ours_each_record_is_read_by_one_of_us_and
     assert union == member.in_topic() and max(union.values()) == 1
     verified = member.door("verify")
     assert verified.code == 0 and "read by other members of the group" in verified.out
+
+
+def static(member: Pipeline, strategy: str = "range", session_timeout_s: int = 25) -> None:
+    """Make the pipeline's runs a static member."""
+    keys = {"member_id": "driver", "session_timeout_s": session_timeout_s, "strategy": strategy}
+    member.settings = {"ownership": {**MEMBER["ownership"], **keys}}
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_static_run_that_comes_back_loads_partitions_that_were_added_between_the_runs(
+    make_pipeline: Callable[..., Pipeline], strategy: str,
+) -> None:
+    pipeline = make_pipeline(partitions=1)
+    pipeline.everywhere = MEMBER
+    static(pipeline, strategy)
+    pipeline.produce(20, partitions=1)
+    assert pipeline.ran().outcomes == ["ingested"]
+    grow_topic(pipeline.cluster, pipeline.topic, 3)
+    pipeline.produce(60, partitions=3)
+    said = pipeline.ran()
+    assert (said.outcomes, "left to" in said.err + said.out) == (["ingested"], False)
+    assert pipeline.is_whole() and pipeline.door("verify").code == 0
+
+
+def test_a_static_run_that_comes_back_loads_a_topic_that_was_made_between_the_runs(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
+    pipeline = make_pipeline(partitions=1)
+    pipeline.everywhere = MEMBER
+    static(pipeline)
+    pipeline.settings["source"] = {"topics": {"allow": [f"{pipeline.topic}.*"]}}
+    pipeline.produce(20, partitions=1)
+    assert pipeline.ran().outcomes == ["ingested"]
+    pipeline.cluster.create_topic(f"{pipeline.topic}-more", 1)
+    later = replace(pipeline, topic=f"{pipeline.topic}-more", produced=0)
+    later.produce(10, partitions=1)
+    assert pipeline.ran().outcomes == ["ingested"]
+    pipeline.settings["source"] = {"topics": {"allow": [f"{pipeline.topic}-more"]}}
+    later.produce(10, partitions=1)
+    assert pipeline.ran().outcomes == ["ingested"], "a conf with fewer topics, within the session"
+    assert pipeline.in_table().total() == 40
 
 
 def test_a_run_that_dies_before_its_commit_is_told_by_the_offsets(member: Pipeline) -> None:

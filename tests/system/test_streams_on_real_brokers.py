@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 import confluent_kafka
@@ -17,9 +18,11 @@ from etl.embedded.cluster import Cluster
 from etl.embedded.server import wait_until
 from etl.errors import OffsetMoved
 from etl.model.logs import BrokerPartition
+from etl.settings.address import split_address
 from etl.streams import Consumer, Group
 from tests.conftest import TopicFactory
 from tests.fakes.group_readers import GroupReader
+from tests.traffic.modern import grow_topic
 
 
 def values(consumer: Consumer, count: int) -> list[int]:
@@ -58,6 +61,30 @@ def test_every_record_comes_once_and_a_group_of_kafka_goes_on_where_another_clie
     with Consumer(cluster.bootstrap, group=unused_group, start=None, value_decoder=int) as again:
         again.assign((filled, partition) for partition in range(3))
         assert values(again, 10) == list(range(271, 300, 3))
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_static_consumer_that_comes_back_reads_what_was_added_to_its_subscription_meanwhile(
+    cluster: Cluster, filled: str, unused_group: str, strategy: str,
+) -> None:
+    group = Group(unused_group, member_id="reader", strategy=strategy, auto_commit_s=0)
+
+    def read(count: int) -> Counter[str]:
+        with Consumer(cluster.bootstrap, group=group, start="earliest") as consumer:
+            consumer.subscribe(pattern=f"{filled}.*")
+            assert len(values(consumer, count)) == count
+            return Counter(log.topic for log in consumer.assigned)
+
+    assert read(300) == {filled: 3}
+    grow_topic(cluster, filled, 5)
+    with SimpleConsumer(*split_address(cluster.bootstrap)) as broker:
+        for partition in range(5):
+            broker.produce(filled, partition, [(None, b"1")])
+    assert read(5) == {filled: 5}
+    grow_topic(cluster, f"{filled}-more", 1)
+    with SimpleConsumer(*split_address(cluster.bootstrap)) as broker:
+        broker.produce(f"{filled}-more", 0, [(None, b"1")])
+    assert read(1) == {filled: 5, f"{filled}-more": 1}
 
 
 @pytest.fixture

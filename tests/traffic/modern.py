@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import KafkaAdminClient
 
 from etl.edges.brokers.cluster import Cluster as Brokers
 from etl.edges.brokers.simple_consumer import SimpleConsumer
@@ -21,6 +22,18 @@ from etl.model.logs import Broker
 from etl.settings.address import split_address
 from tests.fakes.oracle import codecs
 from tests.traffic.rows import Message, Row, hash_of
+
+
+def grow_topic(cluster: Cluster, topic: str, partitions: int) -> None:
+    """Give a topic that many partitions, create it where it does not exist, and wait until each has a leader."""
+    addresses = [split_address(address) for address in cluster.bootstrap.split(",")]
+    with Brokers(addresses) as asked:
+        if not asked.describe([topic]).leaders:
+            cluster.create_topic(topic, partitions)
+        else:
+            with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
+                admin.create_partitions({topic: partitions})
+        assert wait_until(lambda: len(asked.describe([topic]).leaders) == partitions, 30)
 
 
 class ModernTraffic:

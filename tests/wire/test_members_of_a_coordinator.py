@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -15,7 +16,7 @@ from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, Me
 from etl.model.logs import BrokerPartition
 from etl.model.membership import GroupProtocol, RebalanceStatistics
 from etl.run.members import Member
-from tests.fakes.broker import FIND_COORDINATOR, World, altered, hang_up, never
+from tests.fakes.broker import FIND_COORDINATOR, GROUPS, World, altered, hang_up, never
 from tests.fakes.coordinator import CONSUMER, HEARTBEAT, JOIN, LEAVE, SYNC, FakeCoordinator, coordinator_of_clicks
 from tests.fakes.member_contract import PARTITIONS, MemberContract, Stage, eventually
 
@@ -32,7 +33,18 @@ def broker() -> Iterator[FakeCoordinator]:
 
 @pytest.fixture
 def stage(broker: FakeCoordinator) -> Stage:
-    return Stage([(broker.host, broker.port)], "clicks", TERMS)
+    return stage_on(broker)
+
+
+def stage_on(broker: FakeCoordinator, protocol: GroupProtocol = CLASSIC) -> Stage:
+    return Stage([(broker.host, broker.port)], "clicks", TERMS, protocol, grow=partial(grow, broker))
+
+
+def grow(broker: FakeCoordinator, topic: str, partitions: int) -> None:
+    for number in range(partitions):
+        if (topic, number) not in broker.world.logs:
+            broker.log(topic, number)
+    broker.world.topic_ids.setdefault(topic, UUID(int=len(broker.world.topic_ids) + 1))
 
 
 class TestClassicMembers(MemberContract):
@@ -44,7 +56,7 @@ class TestConsumerMembers(MemberContract):
 
     @pytest.fixture
     def stage(self, broker: FakeCoordinator) -> Stage:
-        return Stage([(broker.host, broker.port)], "clicks", TERMS, CONSUMERS)
+        return stage_on(broker, CONSUMERS)
 
 
 def of(stage: Stage, protocol: GroupProtocol) -> Stage:
@@ -225,6 +237,44 @@ def test_a_leader_that_sees_more_partitions_divides_them_and_one_that_sees_no_ot
         assert member.rejoin().generation == generation == share.generation
         broker.log("clicks", PARTITIONS)
         assert len(eventually(member, lambda found: len(found.logs) == PARTITIONS + 1).logs) == PARTITIONS + 1
+
+
+@pytest.mark.parametrize("version", [5, 8, 9])
+def test_a_static_leader_that_comes_back_asks_for_a_rebalance_only_where_partitions_have_no_member(
+    broker: FakeCoordinator, stage: Stage, version: int,
+) -> None:
+    broker.versions[JOIN] = (0, version)
+    with stage.joined(instance_id="static") as (_, before):
+        pass
+    with stage.joined(instance_id="static") as (_, back):
+        assert (back.logs, back.generation) == (stage.logs, before.generation)
+    assert len(broker.asked[JOIN]) == 2 and not broker.asked[SYNC][-1].assignments
+    stage.grow("clicks", PARTITIONS + 1)
+    with stage.joined(instance_id="static") as (_, again):
+        assert (len(again.logs), len(broker.asked[JOIN])) == (PARTITIONS + 1, 4)
+
+
+def test_a_static_follower_that_comes_back_leaves_partitions_that_were_added_to_the_groups_leader(
+    broker: FakeCoordinator, stage: Stage,
+) -> None:
+    with stage.joined() as (leader, _):
+        with stage.joined(instance_id="static") as (_, _):
+            half = eventually(leader, lambda share: len(share.logs) == PARTITIONS // 2)
+        stage.grow("clicks", PARTITIONS + 2)
+        with stage.joined(instance_id="static") as (_, back):
+            assert (back.logs, leader.rejoin().generation) == (stage.logs - half.logs, half.generation)
+
+
+def test_where_the_coordinator_does_not_describe_its_group_a_static_leader_that_comes_back_has_it_divided_anew(
+    broker: FakeCoordinator, stage: Stage,
+) -> None:
+    with stage.joined(instance_id="static") as (leader, _), stage.joined() as (other, _):
+        half = eventually(leader, lambda share: len(share.logs) == PARTITIONS // 2)
+        leader.leave()
+        broker.refusals[GROUPS].append(30)
+        with stage.joined(instance_id="static") as (_, back):
+            assert len(back.logs) == len(other.rejoin().logs) == PARTITIONS // 2
+            assert back.generation != half.generation
 
 
 def test_a_log_that_is_held_stays_ours_until_it_is_released_and_is_nobody_elses_before(broker: FakeCoordinator, stage: Stage) -> None:

@@ -48,6 +48,12 @@ def assign_as_leader(strategy: str, members: Collection[GroupMember], partitions
     return {member: frozenset(logs) for member, logs in chosen(ordered, partitions).items()}
 
 
+def find_unassigned(partitions: Mapping[str, int], assigned: Collection[BrokerPartition]) -> frozenset[BrokerPartition]:
+    """Return the partitions that exist and that no member has. `partitions`: how many each topic has, where it exists."""
+    there = (BrokerPartition(topic, number) for topic, count in partitions.items() for number in range(count))
+    return frozenset(there).difference(assigned)
+
+
 _Lists = dict[str, list[BrokerPartition]]
 
 

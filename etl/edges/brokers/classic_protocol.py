@@ -3,6 +3,17 @@
 `step` is one question or one wait; `coordinator` calls it in a thread of its own until the member leaves. What an answer means is
 `coordinated`'s. The leader divides the logs by partition counts of that moment, looks at them from time to time, and joins again when they
 changed: nobody else would.
+
+A static member that comes back within its session causes no rebalance, and gets the assignment that the group had. Topics
+and partitions that were added while it was away are in no assignment, and a leader that was away did not see them come. So
+it compares the assignment with what exists:
+
+    leader      some partition of the group's topics is assigned to nobody    joins again: a leader's join is a rebalance
+    any member  it is assigned topics that it no longer subscribes to         a leader joins again; a follower leaves, and
+    follower    a topic of its own exists and is assigned to nobody           joins as a new member: that is a rebalance
+
+Java's leader only watches from its return on (KIP-814), and misses what came before. Partitions that are added to a topic
+which the group has assigned are the leader's to find.
 """
 
 from __future__ import annotations
@@ -11,7 +22,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from etl.decisions.membership.coordinated import KEEPS_LOGS, Next, answered
-from etl.decisions.membership.leader_assignment import GroupMember, assign_as_leader
+from etl.decisions.membership.leader_assignment import GroupMember, assign_as_leader, find_unassigned
 from etl.edges.brokers.coordinator_connection import CoordinatorConnection
 from etl.edges.brokers.member_state import MemberState, MemberTerms
 from etl.errors import CorruptData
@@ -37,6 +48,8 @@ class ClassicProtocol:
         """Of which that is."""
         self._divided: tuple[frozenset[str], _Counts, float] | None = None
         """The group's topics, by what we divided them as the leader, and when that is looked at again."""
+        self._may_come_back = terms.instance_id is not None
+        """Whether the group may know us from before: until it has told us what we are assigned for the first time."""
         self._refused_joins = 0
         self._is_due = False
         """Whether the group waits for us to join again, and the share is held."""
@@ -84,13 +97,8 @@ class ClassicProtocol:
     def _sync(self, joined: Joined, identity: MemberIdentity, lets_go: bool) -> None:
         assigned: Mapping[str, Iterable[BrokerPartition]] = {}
         self._divided = None
-        if joined.is_leader:
-            topics = frozenset(name for each in joined.members for name in each.subscription.topics)
-            counts = self._counts(topics)
-            self._divided = topics, counts, time.monotonic() + self._terms.topics_max_age_s
-            assigned = assign_as_leader(joined.strategy, [
-                GroupMember(each.member_id, frozenset(told.topics), each.instance_id, told.owned, told.generation)
-                for each in joined.members for told in (each.subscription,)], counts)
+        if joined.is_leader and not joined.skips_assignment:
+            assigned = self._assign(joined)
         asked_at = time.monotonic()
         synced = self._connection.ask(
             lambda dialect: dialect.sync_group(identity, joined.strategy, assigned),
@@ -98,6 +106,11 @@ class ClassicProtocol:
         if synced.refusal is not None:
             self._act(synced.refusal, "tell what we are assigned")
             return
+        if joined.skips_assignment or self._may_come_back and not joined.is_leader:
+            if self._is_outdated(joined, synced.logs):
+                self._join_anew(joined, identity, synced.logs)
+                return
+        self._may_come_back = False
         if strange := sorted(log for log in synced.logs if log.topic not in self._terms.topics):
             raise CorruptData("the group's leader assigned us a log of a topic that we did not ask for", **strange[0].place,
                               group=self._terms.group, check="which client leads the group")
@@ -111,6 +124,58 @@ class ClassicProtocol:
         # An empty share where logs move one by one may only be the first half: it is believed with the next heartbeat.
         if synced.logs or lets_go:
             self._state.settle(self._share, asked_at)
+
+    def _assign(self, joined: Joined) -> Mapping[str, Iterable[BrokerPartition]]:
+        """As the leader, and watch these topics from now on."""
+        topics = frozenset(name for each in joined.members for name in each.subscription.topics)
+        counts = self._watch(topics)
+        return assign_as_leader(joined.strategy, [
+            GroupMember(each.member_id, frozenset(told.topics), each.instance_id, told.owned, told.generation)
+            for each in joined.members for told in (each.subscription,)], counts)
+
+    def _watch(self, topics: frozenset[str]) -> _Counts:
+        """Count the partitions of these topics, and compare with that from time to time."""
+        counts = self._counts(topics)
+        self._divided = topics, counts, time.monotonic() + self._terms.topics_max_age_s
+        return counts
+
+    def _is_outdated(self, joined: Joined, ours: frozenset[BrokerPartition]) -> bool:
+        """True if what a static member came back to does not fit what exists and what it subscribes to. See the module."""
+        own = frozenset(self._terms.topics)
+        our_topics = frozenset(log.topic for log in ours)
+        if not our_topics <= own:
+            return True
+        if our_topics == own and not joined.is_leader:
+            return False
+        assigned = self._assigned_in_group(joined, ours)
+        if joined.is_leader:
+            subscribed = frozenset(topic for each in joined.members for topic in each.subscription.topics)
+            counts = self._watch(own | (subscribed or frozenset(log.topic for log in assigned or ())))
+            return assigned is not None and bool(find_unassigned(counts, assigned))
+        return assigned is not None and not self._counts(own).keys() <= {log.topic for log in assigned}
+
+    def _assigned_in_group(self, joined: Joined, ours: frozenset[BrokerPartition]) -> frozenset[BrokerPartition] | None:
+        """What all members have together. None while the group divides its logs anew: then everything is divided again."""
+        if len(joined.members) == 1:
+            return ours
+        found = self._connection.ask(lambda dialect: dialect.members_of(self._terms.group))
+        if found.refusal is not None:
+            return frozenset()  # unknown: one rebalance too many costs less than a partition that nobody reads
+        known = [logs for logs in found.members.values() if logs is not None]
+        return frozenset[BrokerPartition]().union(*known) if known else None
+
+    def _join_anew(self, joined: Joined, identity: MemberIdentity, ours: frozenset[BrokerPartition]) -> None:
+        """With the next step, so that the group divides its logs anew. The coordinator ignores the join of a follower whose
+        subscription it knows already, so that one leaves first."""
+        if joined.is_leader:
+            self._owned = frozenset(log for log in ours if log.topic in self._terms.topics)
+            self._generation = joined.generation
+            return
+        refusal = self._connection.ask(lambda dialect: dialect.leave_group(identity))
+        if refusal is not None:
+            self._act(refusal, "let a static member join anew")
+            return
+        self.member_id, self._may_come_back = None, False
 
     def _beat(self, identity: MemberIdentity) -> None:
         asked_at = self._state.note_send()
@@ -128,9 +193,7 @@ class ClassicProtocol:
         if self._divided is None or time.monotonic() < self._divided[2]:
             return False
         topics, before, _ = self._divided
-        counts = self._counts(topics)
-        self._divided = topics, counts, time.monotonic() + self._terms.topics_max_age_s
-        return counts != before
+        return self._watch(topics) != before
 
     def _counts(self, topics: Iterable[str]) -> dict[str, int]:
         """Partitions of each topic that is there."""

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from etl.commands.preview import Preview
-from etl.decisions.ownership import leave_to_owners, owners_to_wait_for, refuse_owned_ranges
+from etl.decisions.among_members import refuse_of_others
+from etl.decisions.ownership import (
+    UNASSIGNED, foreign_consumers, leave_to_owners, owners_to_wait_for, refuse_owned_ranges,
+)
 from etl.errors import Owned, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.membership import Membership, Share
@@ -147,6 +150,39 @@ def test_a_member_leaves_what_is_not_of_its_share_and_asks_no_live_consumer_but_
         leave_to_owners(in_kafka, settings_of(mode="join"))
     assert caught.value.exit_code == 4
     assert leave_to_owners(in_kafka, settings_of(mode="join", on_live_group="unowned")).owners == left.owners
+
+
+def joining(membership: Membership, **ownership: Any) -> Settings:
+    storage = "kafka" if membership is Membership.COORDINATOR else "zookeeper"
+    keys = {"mode": "join", "membership": membership.value, **ownership}
+    return plain_settings(ownership=keys, offsets={"storage": storage})
+
+
+STATIC = "driver-6f1a0c52-0d3b-4a51-9f0e-0123456789ab at 10.0.0.7"
+
+
+@pytest.mark.parametrize(("membership", "live"), [
+    (Membership.ZOOKEEPER, ()), (Membership.COORDINATOR, ()), (Membership.COORDINATOR, ("m-2 at 10.0.0.8",))])
+def test_a_partition_that_no_member_is_known_to_have_is_not_said_to_be_left_to_one(
+    membership: Membership, live: tuple[str, ...],
+) -> None:
+    settings = joining(membership)
+    share = Share("m-1", membership, "range", 3, frozenset({A}))
+    found = replace(snapshot_of({B: "m-2 at 10.0.0.8"}, *live), live_in_kafka=live, share=share)
+    left = leave_to_owners(found, settings)
+    assert (left.owners, set(left.extents)) == ({B: "m-2 at 10.0.0.8", C: UNASSIGNED}, {A})
+    assert list(told_by_owner(left.owners)) == [
+        "clicks 1: left to m-2 at 10.0.0.8",
+        "clicks 2: assigned to no known member of the group; a run reads it once the group has divided its partitions anew"]
+    with pytest.raises(Owned, match="the partition is assigned to no known member of the group"):
+        refuse_of_others([C], left, settings)
+
+
+@pytest.mark.parametrize(("consumer", "is_ours"), [(STATIC, True), ("driver-1 at 10.0.0.7", False), (f"x{STATIC}", False)])
+def test_the_static_member_of_this_pipeline_is_no_other_consumer_between_its_runs(consumer: str, is_ours: bool) -> None:
+    named, unnamed = joining(Membership.COORDINATOR, member_id="driver"), joining(Membership.COORDINATOR)
+    assert foreign_consumers([consumer], named) == (() if is_ours else (consumer,))
+    assert foreign_consumers([consumer], unnamed) == (consumer,)
 
 
 def test_a_stored_plan_that_reads_what_was_left_is_refused() -> None:

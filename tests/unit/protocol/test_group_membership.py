@@ -100,9 +100,22 @@ def test_the_leader_alone_is_told_of_all_members_and_not_where_the_group_is_divi
         assert [(each.member_id, each.instance_id, each.subscription.topics) for each in joined.members] == [
             ("m-1", None, ("a", "b")), ("m-2", "static" if version >= 5 else None, ("a",))]
     answer[9].skip_assignment = True
-    assert (classic.parse_join(answer[9]).is_leader, classic.parse_join(answer[9]).members) == (False, ())
+    back = classic.parse_join(answer[9])
+    assert (back.is_leader, back.skips_assignment, len(back.members)) == (True, True, 2), "KIP-814"
     answer[0].leader = "m-2"
     assert classic.parse_join(answer[0]).is_leader is False
+
+
+@pytest.mark.parametrize(("leader", "is_back"), [
+    ("driver-6f1a0c52-0d3b-4a51-9f0e-0123456789ab", True), ("driver-1-6f1a0c52-0d3b-4a51-9f0e-0123456789ab", False),
+    ("driver", False), ("m-2", False)])
+def test_before_kip_814_a_static_leader_that_came_back_is_known_by_its_former_id(leader: str, is_back: bool) -> None:
+    [seed] = [seed for seed in seeds.responses(Api.JOIN_GROUP) if seed[0] == 8]
+    response = small_messages.decode(Api.JOIN_GROUP, 8, memoryview(seed[1:]))
+    response.leader, response.members = leader, []
+    for instance_id, expected in (("driver", is_back), (None, False)):
+        joined = classic.parse_join(response, instance_id)
+        assert (joined.is_leader, joined.skips_assignment, joined.members) == (expected, expected, ())
 
 
 @pytest.mark.parametrize("told", [

@@ -169,7 +169,7 @@ def test_a_log_that_is_accepted_as_another_one_moves_its_offset_with_the_plan_an
     run(outside, [A, B])
     outside.topic_ids = {"clicks": "another"}
     outside.logs = {log: replace(outside.logs[log].made_again(), end=end) for log, end in ((A, 4), (B, 2))}
-    with pytest.raises(Owned, match="owned by another member of the group"):
+    with pytest.raises(Owned, match="assigned to no known member of the group"):
         accept(outside, "clicks", settings=SETTINGS, share=[B])
     plan = accept(outside, "clicks", settings=SETTINGS, share=[A, B])
     assert plan.handed_over and [outside.offsets[log][0] for log in (A, B)] == [0, 0]

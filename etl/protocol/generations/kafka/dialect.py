@@ -273,7 +273,7 @@ class KafkaDialect(Dialect):
     def join_group(self, wanted: JoinRequest) -> Request[Joined]:
         least = 0 if wanted.instance_id is None else classic.FIRST_STATIC_JOIN
         return self._request(Api.JOIN_GROUP, classic.join_fields(wanted), partial(
-            classic.parse_join, broker=self._address, group=wanted.group), least=least)
+            classic.parse_join, instance_id=wanted.instance_id, broker=self._address, group=wanted.group), least=least)
 
     def sync_group(
         self, identity: MemberIdentity, strategy: str, assigned: Mapping[str, Iterable[BrokerPartition]],

@@ -15,7 +15,9 @@ from etl.protocol.generations.kafka.errors import refusal_of
 from etl.protocol.generations.kafka.group_membership.subscriptions import (
     parse_assignment, parse_subscription, render_assignment, render_subscription,
 )
-from etl.protocol.group_messages import Joined, JoinRequest, MemberIdentity, Synced, ToldMember
+from etl.protocol.group_messages import (
+    Joined, JoinRequest, MemberIdentity, Synced, ToldMember, is_of_instance,
+)
 from etl.protocol.refusal import Refusal
 
 CONSUMERS = "consumer"
@@ -34,16 +36,26 @@ def join_fields(wanted: JoinRequest) -> dict[str, Any]:
         "reason": _REASON}
 
 
-def parse_join(response: Any, **place: Any) -> Joined:
-    """Raises CorruptData for what a member told that is no subscription."""
+def parse_join(response: Any, instance_id: str | None = None, **place: Any) -> Joined:
+    """Parse an answer to the join of a static member (`instance_id`) or a dynamic one.
+
+    A static leader that comes back gets a new member id. From version 9 on the broker says that it leads (KIP-814);
+    an older broker names its former member id as the leader's. Raises CorruptData for what a member told that is no
+    subscription.
+    """
     refusal, member_id = refusal_of(response.error_code), response.member_id or None
     if refusal is not None:
         return Joined(refusal, member_id, -1, "", False, ())
-    is_leader = response.leader == response.member_id and not getattr(response, "skip_assignment", False)
+    skips = getattr(response, "skip_assignment", False) or _is_former_id(response.leader, response.member_id, instance_id)
+    is_leader = response.leader == response.member_id or skips
     members = tuple(
         ToldMember(each.member_id, getattr(each, "group_instance_id", None) or None, parse_subscription(bytes(each.metadata), **place))
         for each in response.members) if is_leader else ()
-    return Joined(None, member_id, response.generation_id, response.protocol_name or "", is_leader, members)
+    return Joined(None, member_id, response.generation_id, response.protocol_name or "", is_leader, members, skips)
+
+
+def _is_former_id(leader: str, member_id: str, instance_id: str | None) -> bool:
+    return instance_id is not None and leader != member_id and is_of_instance(leader, instance_id)
 
 
 def sync_fields(identity: MemberIdentity, strategy: str, assigned: Mapping[str, Iterable[BrokerPartition]]) -> dict[str, Any]:

@@ -22,6 +22,26 @@ LATEST = -1
 EARLIEST = -2
 """Instead of a time: the log start offset."""
 _LOGS_NAMED = 5
+_END_OF_TIME = 2**63
+
+
+def reject_wrong_times(times: Mapping[BrokerPartition, int], *, least: int = 0) -> None:
+    """Reject times that ListOffsets would take for words: below 0, or with `least` below LATEST and EARLIEST.
+
+    -3 is the record with the largest timestamp (KIP-734), -4 and -5 are of tiered storage. Raises ValueError.
+    """
+    for log, when in times.items():
+        if not least <= when < _END_OF_TIME:
+            what = f"The target time for partition {log.topic}-{log.key} is {when}."
+            kinds = "LATEST, EARLIEST or milliseconds since 1970" if least else "milliseconds since 1970, and cannot be negative"
+            raise ValueError(f"{what} A target time is {kinds}.")
+
+
+def reject_negative(**numbers: int | None) -> None:
+    """Reject negative numbers, which brokers take for "none", "any" or "no limit". Raises ValueError with the name."""
+    for name, number in numbers.items():
+        if number is not None and number < 0:
+            raise ValueError(f"{name} is {number}, and cannot be negative")
 
 
 class EntryLayout(Enum):

@@ -91,8 +91,19 @@ class Conf:
         except ValueError as error:
             raise SettingsError(str(error), key="bootstrap", check="host:port, several with commas between them") from None
 
+    def _refuse_sizes(self) -> None:
+        """On the wire a negative number has a meaning of its own, and of 0 bytes nothing ever comes."""
+        for key in ("fetch_max_bytes", "partition_max_bytes", "fetch_limit_bytes"):
+            if not getattr(self, key) > 0:
+                raise SettingsError(f"{getattr(self, key)} is no number of bytes", key=key, check="1 or more")
+        if not self.max_wait_ms >= 0:
+            raise SettingsError(f"{self.max_wait_ms} is no number of milliseconds", key="max_wait_ms", check="0 or more")
+        if not self.timeout_s > 0:
+            raise SettingsError(f"{self.timeout_s:g} is no number of seconds", key="timeout_s", check="more than 0")
+
     def checked(self) -> Group | None:
         """The group, with all that it leaves open said. Raises SettingsError for what cannot be opened."""
+        self._refuse_sizes()
         if self.bootstrap is None and self.zookeeper is None:
             raise SettingsError("nothing says which brokers to ask", key="bootstrap", check="bootstrap, or zookeeper")
         if self.zookeeper is None and self.zookeeper_access is not None:

@@ -213,7 +213,7 @@ class Consumer:
 
     def offsets_for_times(self, times_ms: Mapping[Log, int]) -> dict[BrokerPartition, int | None]:
         """The first offset of each whose record is at its time or later (milliseconds since 1970); None where none is. They need not be
-        assigned. SettingsError where a log cannot be searched (Jafka, Kafka before 0.10.1)."""
+        assigned. ValueError for a negative time, SettingsError where a log cannot be searched (Jafka, Kafka before 0.10.1)."""
         with self._alone():
             wanted = {BrokerPartition(*log): when for log, when in times_ms.items()}
             return self._cluster.first_at(wanted, isolation=self._isolation) if wanted else {}

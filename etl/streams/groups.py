@@ -14,6 +14,11 @@ from etl.protocol.zookeeper.java_classes import NotTranslated
 from etl.protocol.zookeeper.topic_filters import FilterKind, TopicFilter, cleaned
 
 
+_SECONDS = (
+    "session_timeout_s", "join_timeout_s", "rebalance_timeout_s", "max_poll_interval_s", "topics_max_age_s", "auto_commit_s",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """A group, and as what a consumer is its member. A name alone stands for the group with all that is the default here."""
@@ -47,6 +52,10 @@ class Group:
             membership = Membership(self.membership or (Membership.ZOOKEEPER if has_zookeeper else Membership.COORDINATOR))
         except ValueError:
             raise _refused("membership", f"{self.membership!r} is nobody who could say what a member owns", _names(Membership)) from None
+        for key in _SECONDS:
+            value = getattr(self, key)
+            if value is not None and not value >= 0:  # by the consumer protocol -1 means "as it was said before"
+                raise _refused(key, f"{value:g} is no number of seconds", "0 or more")
         in_zookeeper = membership is Membership.ZOOKEEPER
         if in_zookeeper and not has_zookeeper:
             raise _refused("membership", "nothing says in which ZooKeeper the group's members are", "zookeeper")

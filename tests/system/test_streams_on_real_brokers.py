@@ -63,6 +63,14 @@ def test_every_record_comes_once_and_a_group_of_kafka_goes_on_where_another_clie
         assert values(again, 10) == list(range(271, 300, 3))
 
 
+def test_a_time_is_searched_from_1970_on_and_no_negative_one_comes_to_a_broker(cluster: Cluster, filled: str) -> None:
+    with Consumer(cluster.bootstrap) as consumer:
+        assert consumer.offsets_for_times({(filled, 0): 0}) == {BrokerPartition(filled, 0): 0}
+        for when in (-1, -2, -3):
+            with pytest.raises(ValueError, match="The target time"):
+                consumer.offsets_for_times({(filled, 0): when})
+
+
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_static_consumer_that_comes_back_reads_what_was_added_to_its_subscription_meanwhile(
     cluster: Cluster, filled: str, unused_group: str, strategy: str,

@@ -6,7 +6,7 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import count
 
@@ -16,7 +16,7 @@ from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, MessageTooLarge, NotKafka, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.protocol.generations.kafka.dialect import HANDSHAKE_CORRELATION_ID
-from etl.protocol.messages import FetchTarget
+from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
     API_VERSIONS,
@@ -174,6 +174,36 @@ def test_the_call_after_a_failure_starts_anew(broker: FakeBroker, consumer: Simp
     with pytest.raises(CorruptData):
         hello(consumer)
     assert hello(consumer) == BATCH
+
+
+# Negative numbers, which are words on the wire
+
+@pytest.mark.parametrize("ask", [
+    lambda one: one.list_offsets({LOG: -3}),
+    lambda one: one.list_offsets({LOG: EARLIEST, BrokerPartition("demo", 1): -4}),
+    lambda one: one.offsets_before("demo", 0, -3),
+    lambda one: one.segment_before(LOG, -1),
+    lambda one: one.fetch("demo", 0, -1),
+    lambda one: one.fetch("demo", 0, 0, max_bytes=-1),
+    lambda one: one.fetch("demo", 0, 0, max_wait_ms=-1),
+    lambda one: one.multifetch([FetchTarget(LOG, 0, 100)], min_bytes=-1),
+    lambda one: one.multifetch([FetchTarget(LOG, 0, 100, -1)]),
+    lambda one: one.commit_offsets("g", {LOG: -1}),
+    lambda one: one.commit_offsets("g", {LOG: -1}, in_zookeeper=True),
+    lambda one: one.commit_offsets("g", {LOG: 0}, generation=-1),
+    lambda one: one.commit_each("g", {LOG: 0}, leader_epochs={LOG: -1}),
+    lambda one: one.fetch_offsets("g", [LOG], generation=-1),
+])
+def test_a_negative_number_that_brokers_would_take_for_a_word_is_rejected_and_nothing_is_sent(
+    broker: FakeBroker, consumer: SimpleConsumer, ask: Callable[[SimpleConsumer], object],
+) -> None:
+    with pytest.raises(ValueError, match="-[134]"):
+        ask(consumer)
+    assert broker.requests == []
+
+
+def test_the_two_ends_of_a_log_may_be_asked_for_by_their_words(consumer: SimpleConsumer) -> None:
+    assert [consumer.list_offsets({LOG: when})[LOG].offset for when in (EARLIEST, LATEST)] == [0, 2]
 
 
 # Broken connections

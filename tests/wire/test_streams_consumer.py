@@ -24,7 +24,7 @@ from etl.streams.conf import Conf
 from etl.streams.fetches import FetchSizes
 from etl.streams.opened import Opened
 from tests.fakes.batches import Batch, Rec, encode
-from tests.fakes.broker import FETCH, FakeBroker, World, altered, never
+from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, World, altered, never
 from tests.fakes.jafka import JafkaBroker, entry, wrapped
 from tests.fakes.old_broker import OldBroker
 
@@ -192,6 +192,14 @@ def test_it_begins_at_either_end_and_goes_on_where_it_is_sought(kafka: FakeBroke
         assert consumer.partitions_of("clicks") == (P0, P1) and consumer.partitions_of("nothing") == ()
 
 
+@pytest.mark.parametrize("when", [-1, -2, -3, -4, 2**63])
+def test_a_time_that_brokers_would_take_for_a_word_is_rejected_before_anybody_is_asked(kafka: FakeBroker, when: int) -> None:
+    with opened(kafka) as consumer:
+        with pytest.raises(ValueError, match=f"The target time for partition clicks-1 is {when}"):
+            consumer.offsets_for_times({P0: 0, P1: when})
+    assert LIST_OFFSETS not in {key for key, _ in kafka.requests}
+
+
 def test_an_answer_that_a_seek_overtook_is_dropped(kafka: FakeBroker) -> None:
     with opened(kafka) as consumer:
         assert consumer.poll(0) == {}
@@ -295,6 +303,10 @@ def test_a_second_thread_is_refused_while_the_first_one_polls(kafka: FakeBroker)
     {"zookeeper": "a:1", "dialect": "jafka", "group": Group("g", membership="coordinator")},
     {"bootstrap": "a:1", "group": Group("g", strategy="roundrobin-1.0")}, {"bootstrap": "a:1", "group": Group("g", protocol="newer")},
     {"zookeeper": "a:1", "group": Group("g", protocol="consumer")},
+    *({"bootstrap": "a:1", name: -1} for name in (
+        "fetch_max_bytes", "partition_max_bytes", "fetch_limit_bytes", "max_wait_ms", "timeout_s")),
+    *({"bootstrap": "a:1", "group": Group("g", **{name: -1})} for name in (
+        "session_timeout_s", "join_timeout_s", "rebalance_timeout_s", "max_poll_interval_s", "topics_max_age_s", "auto_commit_s")),
 ])
 def test_what_cannot_be_opened_is_refused_before_anybody_is_asked(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):

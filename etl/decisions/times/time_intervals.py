@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from etl.errors import SettingsError
 
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
 INTERVALS_MAX = 10_000
 """More of them than anybody looks at: a period was meant in hours and written in seconds. Each is a question to every leader."""
 
@@ -60,11 +61,14 @@ def moment(told: object, name: str) -> datetime:
     try:
         # also of a datetime: Airflow's are pendulum's, which lose their zone when a time in UTC is reckoned with
         found = datetime.fromisoformat(told.isoformat() if isinstance(told, datetime) else str(told).strip())
-        if found.tzinfo is not None:
-            return found.astimezone(UTC)
+        in_utc = found.astimezone(UTC) if found.tzinfo is not None else None
     except (ValueError, OverflowError) as error:  # OverflowError: the first or last day of the calendar, in UTC
         raise SettingsError(f"{name} is no time: {told}", check=form) from error
-    raise SettingsError(f"{name} has no UTC offset: {told}", check=f"{form}; without its end nobody knows the zone")
+    if in_utc is None:
+        raise SettingsError(f"{name} has no UTC offset: {told}", check=f"{form}; without its end nobody knows the zone")
+    if in_utc < _1970:
+        raise SettingsError(f"{name} lies before 1970, where no record's timestamp lies: {told}", check=form)
+    return in_utc
 
 
 def divided(whole: TimeInterval, every: timedelta) -> Iterator[TimeInterval]:
@@ -88,7 +92,7 @@ def looked_back_at(end: datetime, *, behind: timedelta, back: timedelta, every: 
     Each begins at a multiple of its length since 1970. What is younger no run may have been for yet.
     """
     last = end - behind
-    last -= (last - datetime(1970, 1, 1, tzinfo=UTC)) % every
+    last -= (last - _1970) % every
     return TimeInterval(last - back, last)
 
 
@@ -105,7 +109,7 @@ def length(text: str) -> timedelta:
 
 def milliseconds(when: datetime) -> int:
     """Since 1970; what lies between two milliseconds belongs to the later one, for no record of the earlier one is at it or after it."""
-    micros = (when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    micros = (when - _1970) // timedelta(microseconds=1)
     return -(-micros // 1000)
 
 

@@ -22,6 +22,7 @@ from etl.edges.brokers.broker_questions import BrokerQuestions
 from etl.edges.brokers.exchange import Answer
 from etl.errors import BrokerError, BrokerUnreachable, CommitUnknown, EtlError, MembershipLost, Owned
 from etl.model.logs import Broker, BrokerPartition
+from etl.protocol.messages import reject_negative
 from etl.protocol.refusal import Meaning, Refusal
 from etl.protocol.stored_offsets import CommittedOffset, CommittedOffsets, GroupMember, OffsetsCommit, OffsetsQuestion
 
@@ -70,9 +71,18 @@ class GroupOffsets(BrokerQuestions):
     ) -> dict[BrokerPartition, Refusal | None]:
         """As `commit_offsets`; what one log alone is refused with is told of that log, None for those that are stored.
 
+        Raises ValueError for a negative offset, generation or leader epoch: stored, -1 is read as "no offset", and as a
+        generation it is that of a commit from outside.
+
         `is_sent_once`: a connection that broke is CommitUnknown for a member, too, whose commit would else be sent again. So is what a
         coordinator refuses after one that moved: the batch of the first commit may be in the log that it has read.
         """
+        reject_negative(generation=generation)
+        for log, offset in offsets.items():
+            if offset < 0:
+                reject_negative(**{f"the offset of {log.topic}-{log.key}": offset})
+        for epoch in (leader_epochs or {}).values():
+            reject_negative(leader_epoch=epoch)
         member = None if generation is None else GroupMember(member_id, generation, instance_id)
         wanted = OffsetsCommit(group, offsets, metadata, member, leader_epochs or {}, topic_ids or {})
         answers = list[dict[BrokerPartition, Refusal | None]]()
@@ -104,8 +114,10 @@ class GroupOffsets(BrokerQuestions):
         """Next offsets as stored, and the word beside each: by the group's coordinator, or in ZooKeeper, read there by this broker.
 
         `require_stable`: one that an open transaction is about to replace is waited for, by brokers from 2.5 on. A coordinator that moved
-        or still loads is asked for again; both until `timeout_s` has passed. Raises for the first log refused, and MembershipLost.
+        or still loads is asked for again; both until `timeout_s` has passed. Raises for the first log refused, and MembershipLost;
+        ValueError for a negative generation.
         """
+        reject_negative(generation=generation)
         member = None if generation is None else GroupMember(member_id, generation)
         question = OffsetsQuestion(group, tuple(logs), member, require_stable, topic_ids or {})
 

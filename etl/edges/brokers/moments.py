@@ -15,7 +15,7 @@ from etl.edges.brokers.offsets import LEADER_WITHIN_S, Listed, LogOffsets
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, EtlError, OtherRelease, SettingsError
 from etl.model.logs import BrokerPartition, Isolation, Leader
-from etl.protocol.messages import LATEST
+from etl.protocol.messages import LATEST, reject_wrong_times
 
 _UNCOMMITTED = Isolation.READ_UNCOMMITTED
 
@@ -32,8 +32,9 @@ class LogMoments(LogOffsets):
 
         SettingsError where a log cannot be searched: by brokers before 0.10.1, in a message format without timestamps, or where "none" is
         not borne out by the log. Unless it `may_be_earlier`: then it is the start of the last segment that was written by then, or
-        of the log.
+        of the log. ValueError for a negative moment.
         """
+        reject_wrong_times(moments)
         try:
             found = self.listed(moments, _UNCOMMITTED, wait_for_leader_s, None)
         except SettingsError as error:
@@ -52,8 +53,10 @@ class LogMoments(LogOffsets):
                  isolation: Isolation = Isolation.READ_COMMITTED) -> dict[BrokerPartition, int | None]:
         """The first offset of each log whose record is at its time or later; None where none is.
 
-        SettingsError where a log cannot be searched, as `offsets_at`; BrokerUnreachable where one has no leader.
+        SettingsError where a log cannot be searched, as `offsets_at`; BrokerUnreachable where one has no leader; ValueError
+        for a negative time.
         """
+        reject_wrong_times(times_ms)
         found = self.listed(times_ms, isolation, LEADER_WITHIN_S, None)
         late = {log: times_ms[log] for log, offset in found.offsets.items() if offset is None}
         if isolation is not _UNCOMMITTED and late:  # a record behind an open transaction is there, and none of those that can be read

@@ -13,7 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from etl.edges.brokers.group_offsets import GroupOffsets
 from etl.errors import BrokerUnreachable, CorruptData, OtherRelease, SettingsError
 from etl.model.logs import BrokerPartition, Isolation
-from etl.protocol.messages import EARLIEST, LATEST, Fetch, FetchAnswer, FetchedPartition, FetchTarget, ListedOffset, in_serving_order
+from etl.protocol.messages import (
+    EARLIEST, LATEST, Fetch, FetchAnswer, FetchedPartition, FetchTarget, ListedOffset, in_serving_order, reject_negative, reject_wrong_times,
+)
 from etl.protocol.refusal import Refusal
 from etl.settings.fetch_sizes import FETCH_MAX_BYTES
 
@@ -74,8 +76,12 @@ class SimpleConsumer(GroupOffsets):
 
         max_bytes bounds the whole answer, each `FetchTarget.max_bytes` its part. The first log with records gets its
         first record batch whole even if that is larger (KIP-74).
-        Raises ValueError when a log is named twice or another fetch is under way.
+        Raises ValueError for a negative number, and when a log is named twice or another fetch is under way.
         """
+        reject_negative(max_bytes=max_bytes, max_wait_ms=max_wait_ms, min_bytes=min_bytes)
+        for target in wanted:
+            if target.offset < 0 or target.max_bytes < 0 or target.leader_epoch is not None and target.leader_epoch < 0:
+                reject_negative(offset=target.offset, max_bytes=target.max_bytes, leader_epoch=target.leader_epoch)
         with self._alone():
             self._fetching.begin(Fetch(in_serving_order(wanted), isolation, max_bytes, max_wait_ms, min_bytes))
 
@@ -103,7 +109,9 @@ class SimpleConsumer(GroupOffsets):
         """One request for many logs: LATEST, EARLIEST, or the first record at or after milliseconds since 1970.
 
         Under read_committed LATEST is the last stable offset (KIP-98). Each answer carries its own error code.
+        Raises ValueError for any other negative time.
         """
+        reject_wrong_times(times, least=EARLIEST)
         listed = self._ask(lambda dialect: dialect.list_offsets(times, isolation, epochs or {}))
         if set(listed) != set(times):
             raise CorruptData("the answer to ListOffsets names other partitions than were asked for", broker=self.address)
@@ -125,8 +133,10 @@ class SimpleConsumer(GroupOffsets):
 
         What a time finds depends on the broker. Kafka before 0.10.1 names where the segments begin that were written by then; later ones
         one offset, that of the first record at or after it, none where no record is that late. Jafka cannot be asked for a time.
+        Raises ValueError for any other negative time.
         """
         log = BrokerPartition(topic, partition)
+        reject_wrong_times({log: time}, least=EARLIEST)
         found = self._ask(lambda dialect: dialect.offsets_before(log, time, max_offsets)) if max_offsets > 0 else ()
         if isinstance(found, Refusal):
             raise found.error("list offsets", topic=topic, partition=partition, broker=self.address)
@@ -136,7 +146,9 @@ class SimpleConsumer(GroupOffsets):
         """Where the newest segment begins that was written by then, by the broker's clock: no record before it is later.
 
         The log start where no segment is that old, or where the broker does not tell when segments were written (Kafka from 4.0 on).
+        Raises ValueError for a negative time.
         """
+        reject_wrong_times({log: time_ms})
         try:
             found = self._ask(lambda dialect: dialect.segments_before(log, time_ms))
         except OtherRelease:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from etl.commands.conf_text import Chosen
-from etl.errors import SettingsError
+from etl.errors import NeedsDecision, SettingsError
 from etl.model.logs import Dialect
 from etl.model.security import parse_reference
 from etl.report.words import counted
@@ -80,6 +80,8 @@ class Seen:
     """Partitions of which the group has an offset."""
     newest_plan: int | None
     table_version: int | None
+    rows_before: NeedsDecision | None = None
+    """Why the first run would load nothing: the table holds rows of these topics."""
 
 
 def choose(asked: Asked, seen: Seen) -> tuple[Chosen, ...]:
@@ -113,9 +115,15 @@ def _found(asked: Asked, seen: Seen) -> tuple[Chosen, ...]:
         Chosen("source.on_data_loss", "fail", "offsets that expire before they are read stop the run; skip: go on behind them, loudly"),
         Chosen("table.path", _seen_from_conf(asked), "seen from this file; " + (
             "no table is there yet, the first run makes it" if seen.table_version is None
-            else f"a Delta table is there, at version {seen.table_version}: rows are appended to it")),
+            else f"a Delta table is there, at version {seen.table_version}: {_appended(seen)}")),
         Chosen("report.path", os.path.relpath("reports", asked.path.parent), "each run leaves a report there"),
     )
+
+
+def _appended(seen: Seen) -> str:
+    if seen.rows_before is None:
+        return "rows are appended to it"
+    return f"the first run stops, for {seen.rows_before.what}. Check {seen.rows_before.check}"
 
 
 def _bootstrap(asked: Asked) -> list[Chosen]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from etl.commands.conf_choices import TOPICS_NAMED, Asked, Seen, choose, propose
 from etl.commands.conf_text import Chosen, conf_text
 from etl.decisions.refusals import refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.edges.brokers.cluster import Cluster, chosen_topics
+from etl.decisions.rows_before import refusal_of
+from etl.edges.delta.held_rows import rows_of_nobody
 from etl.edges.delta.path import open_table
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.registry import read_cluster_id, read_registrations
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.errors import EtlError, NotKafka, SettingsError, WrongChroot
+from etl.errors import EtlError, NeedsDecision, NotKafka, SettingsError, WrongChroot
 from etl.model.logs import Dialect
 from etl.protocol.messages import ClusterMetadata
 from etl.protocol.zookeeper.paths import BROKER_IDS
@@ -103,7 +105,17 @@ def look(asked: Asked) -> Seen:
                 settings.source.dialect, told.cluster_id or in_zookeeper,
                 {name: len(topic.partitions) for name, topic in sorted(ours.topics.items())}, _offsets(cluster, settings, ours),
                 len(told.brokers), len(group.logs_with_offsets(settings.source.topics.admits)), newest.number if newest else None,
-                table.version() if table else None)
+                table.version() if table else None,
+                _rows_before(settings, ours.topics) if table and newest is None else None)
+
+
+def _rows_before(settings: Settings, topics: Collection[str]) -> NeedsDecision | None:
+    """Why the first run would stop at rows of these topics that the table holds; None if it holds none."""
+    folder = folder_of(settings.table.path)
+    path = settings.table.path if folder is None else os.path.abspath(folder)
+    held = rows_of_nobody(path, topics, physical=settings.source.is_physical)
+    table = open_table(path) if held else None
+    return refusal_of(held, table.version()) if held and table else None
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
 """`etl offsets restore`: positions and ledger from the table, where ZooKeeper lost them or somebody moved them.
 
 Owns the order: look, so that a person sees what it comes to; then once more while nobody else drives the pipeline. What is lost is
-`restoring`'s to say; where only rows are left, the plan is the one by which a pipeline takes over from itself (`succession`).
+`restoring`'s to say; where only rows are left, the plan is the one by which a pipeline takes over from itself (`succession`). If there was
+no plan yet and somebody else wrote the rows, it is plan 1.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL
 from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.refusals import refuse_another_dialect, refuse_retired
-from etl.decisions.restoring import Lost, apart, repair_from, told_apart, told_rows, what_is_lost
+from etl.decisions.restoring import Lost, apart, repair_from, told_apart, told_rows, until_of_held, what_is_lost
 from etl.decisions.set_positions import Standing, plan_set
 from etl.decisions.succession import plan_taking_over, state_of_itself
 from etl.decisions.taken import taken_from
@@ -32,7 +33,7 @@ from etl.edges.delta.others import other_pipelines
 from etl.edges.zookeeper.coverage import take_in
 from etl.errors import NeedsDecision, Owned
 from etl.model.logs import BrokerPartition
-from etl.model.plans import Plan
+from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Replay, Snapshot, Supersede, UpToDate
 from etl.model.table import OtherPipeline
 from etl.protocol.zookeeper.plan_documents import with_id
@@ -135,6 +136,12 @@ def _rows_tell(world: LiveWorld, snapshot: Snapshot) -> Restorable:
         what = f"nobody knows where this pipeline ended: {ROWS_DO_NOT_TELL}"
         check = f"a copy of ZooKeeper that is no older than the table's log, put back; else {BEGIN_ANEW}"
         raise NeedsDecision(what, path=settings.table.path, check=check)
+    table, ledger = snapshot.table, snapshot.ledger
+    if ledger.newest is None and table and table.held:
+        until = until_of_held(table)
+        return Restorable(
+            Lost.PLANS, tuple(told_rows(until, snapshot, 0)), frozenset(until), {log: at for log, (_, at) in until.items()},
+            {log: life for log, (life, _) in until.items()})
     rows = rows_until(world.spark(), settings.table.path)
     until = {log: found for log, found in rows.items() if settings.source.topics.admits(log.topic)}
     if not until:
@@ -169,7 +176,10 @@ def _behind_rows(world: LiveWorld, snapshot: Snapshot, foreseen: Restorable, rea
     number = (snapshot.table.transaction_version or 0) if snapshot.table else 0
     taken, state = taken_from(OtherPipeline(world.app_id, number), until, snapshot, settings), state_of_itself(snapshot, settings)
     plan: dict[str, Any] = {"uid": ledger.uid or world.new_uid(), "now_ms": now_ms(), "reason": reason, "sets_back": True}
-    made = with_id(of_command(plan_taking_over(taken, state, snapshot, settings, **plan), snapshot, settings))
+    found = plan_taking_over(taken, state, snapshot, settings, **plan)
+    if ledger.newest is None and snapshot.table and snapshot.table.held:  # no pipeline was there before
+        found = replace(found, kind=PlanKind.SET, took_over=None)
+    made = with_id(of_command(found, snapshot, settings))
     known = state.plan.positions.keys() if isinstance(state, (Replay, Supersede)) else set()
     take_in(world.ledger, None, taken.positions, table_id=made.table_id or "", known=known, lives=taken.log_epochs)
     store_decided(world, made, state, ledger)

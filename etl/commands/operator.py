@@ -29,9 +29,12 @@ from etl.decisions.open_hand_overs import (
 )
 from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import naming_table, refuse_another_era, where_we_stand
+from etl.decisions.rows_before import told_accepted, topics_accepted
+from etl.edges.delta.log import hash_of_commit, open_log
+from etl.edges.delta.path import rust_path
 from etl.edges.zookeeper.hand_over_marks import write_mark
 from etl.errors import NeedsDecision, SettingsError
-from etl.model.ledger import Ledger
+from etl.model.ledger import Acknowledgement, Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.losses import Loss, LossReason
 from etl.model.plans import Plan
@@ -82,12 +85,16 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
     each backfill beside the pipeline of its newest plan. Raises
     SettingsError when the table is at another version by now (look again first), or when the pipeline has no plan yet, LedgersDisagree
     for a table that another ledger of the same name wrote: to accept it would not help.
+
+    Rows of topics that are planned for the first time, and that somebody else wrote, then count as rows of another log.
     """
     with open_world(settings, ALONE) as world, world.driving(new_run_id()):
         ledger = world.ledger.read_ledger()
         if ledger.newest is None:
-            raise SettingsError("this pipeline has made no plan yet: there is nothing to acknowledge", check="`etl plan CONF`")
-        table = world.read_table(ledger)
+            return _acknowledge_rows(world, version, reason)
+        table, topics = world.read_table(ledger), tuple[str, ...]()
+        if ledger.newest.rows_before:
+            topics = topics_accepted(world.observe())
         with naming_table(settings):
             refuse_another_era(ledger, table)
         _refuse_another_version(version, table)
@@ -98,7 +105,7 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
         world.note_removals(done)
         record_found(world, ledger.newest, table, said)
         beside = accepted_beside(world, table, reason=reason, at_ms=at_ms)
-        acknowledgement = replace(said.acknowledgement, beside=beside.said)
+        acknowledgement = replace(said.acknowledgement, beside=beside.said, rows_of=topics)
         world.ledger.acknowledge(acknowledgement)
     what = "that there is no table" if table is None else f"the table {table.id} at version {table.version}"
     says = f"acknowledged {what}, after plan {acknowledgement.number}: {reason}"
@@ -106,10 +113,30 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
     if found:
         rows = sum(receipt.rows or 0 for receipt in found)
         says += f"; {rows:,} rows of that plan are in it, " + ("so it counts as done" if rows else "so another one takes its place")
-    says += beside.sentence
+    says += beside.sentence + told_accepted(topics)
     return Ruling(says, {
         "says": says, "table_id": acknowledgement.table_id, "delta_version": acknowledgement.delta_version,
         "after_plan": acknowledgement.number, "reason": reason, "accepted": [described(found) for found in done]})
+
+
+def _acknowledge_rows(world: LiveWorld, version: str, reason: str) -> Ruling:
+    """The same before plan 1: rows of the conf's topics that somebody else wrote are of another log. Raises SettingsError."""
+    snapshot = world.observe()
+    where_we_stand(snapshot, world.settings)
+    table, topics = snapshot.table, topics_accepted(snapshot)
+    if table is None or not topics:
+        what = "this pipeline has made no plan yet, and the table holds no rows of its topics: there is nothing to acknowledge"
+        raise SettingsError(what, check="`etl plan CONF`")
+    _refuse_another_version(version, table)
+    place = world.settings.table
+    commit = hash_of_commit(open_log(rust_path(place.path)), table.version)
+    acknowledgement = Acknowledgement(
+        table.id, table.version, 0, reason, now_ms(), transaction_version=0, was_recorded=False, commit=commit, place=place.place,
+        rows_of=topics)
+    world.ledger.acknowledge(acknowledgement)
+    says = f"acknowledged the table {table.id} at version {table.version}, before plan 1: {reason}{told_accepted(topics)}"
+    return Ruling(says, {
+        "says": says, "table_id": table.id, "delta_version": table.version, "after_plan": 0, "reason": reason, "accepted": []})
 
 
 def _given_up(ledger: Ledger, plan: Plan, table: Table | None, *, lacks_plan: bool) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from etl.audit.explain import Doubt, LogProof, Origin, blame, doubt_of, gaps_of, origin_of
 from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, LogFindings
+from etl.audit.rows_before import more_than_before, rows_before_of
 from etl.commands.expected_rows import BothLedgers, Loaded, audited_as, loaded_plans, read_both_ledgers
 from etl.commands.neighbours import refuse_lost_ledger, refuse_what_others_loaded, stops_a_run, without_others
 from etl.commands.rows_beside import expected_of_all
@@ -40,7 +41,7 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
 
     Raises LedgersDisagree where a run would, and for a table that is ahead of the ledger.
     """
-    from etl.edges.delta.scan import Scan
+    from etl.edges.delta.scan import Scan, rows_in_intervals
     from etl.edges.delta.scan_entries import EntryScan
 
     watch = Stopwatch()
@@ -64,7 +65,9 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
         of_all = expected_of_all(world, told, table, of_ours, led)
         loaded, expected, losses, notes = of_all.loaded, of_all.rows, of_all.losses, of_all.notes
         spark = world.spark()
-        scan = (EntryScan if settings.source.is_physical else Scan)(spark, settings.table.path, table.version)
+        is_physical = settings.source.is_physical
+        before = rows_before_of(ledger.newest, table, expected)
+        scan = (EntryScan if is_physical else Scan)(spark, settings.table.path, table.version, before=before)
         found, others_rows = without_others(world, ledger, table, expected, tuple(scan.findings(expected)))
         doubles = tuple((f.audited, place, rows) for f in found for place, rows in scan.doubles(f))
         lives = ledger.newest.log_epochs if ledger.newest else {}
@@ -77,7 +80,13 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
         if given_up:
             notes += (f"{given_up:,} rows are of plans that were given up: each is there once, and whether more of them came is not asked",)
         of_no_log = tuple(scan.first_of_no_log()) if scan.rows_of_no_log else ()
-    return Proof(logs, doubles, table.version, notes, settings.either_transform, by_others, scan.rows_of_no_log, of_no_log, spans)
+        counted = rows_in_intervals(spark, settings.table.path, table.version, before, physical=is_physical)
+        since = more_than_before(ledger.newest, counted)
+        if counted:
+            notes += (f"{sum(counted.values()):,} rows are from before plan 1: they are counted, and not judged",)
+    return Proof(
+        logs, doubles, table.version, notes, settings.either_transform, by_others, scan.rows_of_no_log, of_no_log,
+        sum(counted.values()), since, double_spans=spans)
 
 
 def _compared(ledger: Ledger, table: Table | None, place: str) -> PipelineState:

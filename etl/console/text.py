@@ -126,7 +126,7 @@ def show_proof(proof: Proof) -> None:
         screen.print(f"[bold red]rows are missing[/]: {sentence}", markup=True)
     if proof.is_right:
         left = f"{proof.missing:,} were removed since, as allowed" if proof.missing else "none missing"
-        screen.print(f"[bold green]verified[/]: {proof.found_rows:,} records, each once, {left}", markup=True)
+        screen.print(f"[bold green]verified[/]: {proof.found_rows - proof.rows_before:,} records, each once, {left}", markup=True)
 
 
 def show_plans(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -17,6 +17,7 @@ from etl.decisions.handing_over import read_by_others
 from etl.decisions.identity.log_identity import record_epochs, refuse_other_logs
 from etl.decisions.identity.made_again import kept_creations, kept_ids
 from etl.decisions.identity.tails import kept_tails
+from etl.decisions.rows_before import lives_begun, rows_before
 from etl.decisions.run_keys import NOTHING_ASKED, Asking, asking_of, left_of_key, refuse_start_by_offsets, refuse_unread_before
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import pending_starts, start_of
@@ -70,7 +71,8 @@ def plan_from(
 ) -> Plan:
     """A plan that reads known logs from their positions, new ones from where policy says, all of them to their ends or what is asked for.
 
-    No cap ends a log before offsets of `beyond` do: they are this plan's to leave out, and no later plan knows of them.
+    No cap ends a log before offsets of `beyond` do: they are this plan's to leave out, and no later plan knows of them. Raises
+    NeedsDecision for a new log whose rows the table holds already.
     """
     if last:
         refuse_other_logs(last, snapshot, {log: min(position, known.get(log, position)) for log, position in last.positions.items()})
@@ -92,7 +94,9 @@ def plan_from(
     ranges = cut_ranges(wholes, sizes, settings.limits.target_task_bytes, snapshot.parallelism, known_ends)
     positions = {**known, **stops}
     there = (*snapshot.extents, *snapshot.leaderless, *snapshot.owners, *snapshot.paused)
-    table, log_epochs = snapshot.table, dict(last.log_epochs) if last else {}
+    table, before = snapshot.table, rows_before(last, snapshot)
+    begun = {log: reading.position for log, reading in readings.items() if log not in known}
+    log_epochs = {**(last.log_epochs if last else {}), **lives_begun(before, begun, snapshot)}
     topic_ids = {**(last.topic_ids if last else {}), **snapshot.topic_ids}
     return Plan(
         number=number, uid=uid, kind=PlanKind.INGEST if ranges else PlanKind.START, created_at_ms=now_ms,
@@ -108,7 +112,7 @@ def plan_from(
         log_starts={log: snapshot.extents[log].log_start_offset for log in readings},
         leader_epochs=_leader_epochs(last, known, readings, snapshot),
         record_epochs=_record_epochs(last, known, readings, snapshot, number), log_epochs=log_epochs, cluster_id=snapshot.cluster_id,
-        offsets_in=snapshot.offsets_in, time_zone=snapshot.time_zone,
+        offsets_in=snapshot.offsets_in, time_zone=snapshot.time_zone, rows_before=before,
         run_key=asking.run_key, bounds=asking.bounds,
         key_ends=left_of_key(asking, {log: r.end_offset for log, r in readings.items()}, stops, positions),
     )

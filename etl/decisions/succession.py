@@ -15,6 +15,7 @@ from etl.decisions.identity.log_identity import record_epochs
 from etl.decisions.identity.made_again import kept_creations, kept_ids
 from etl.decisions.other_pipelines import app_id_of
 from etl.decisions.reconcile import compare, is_of_another_era
+from etl.decisions.rows_before import inherited_rows
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import pending_starts, starts_of
 from etl.decisions.taken import Taken
@@ -96,6 +97,7 @@ def plan_taking_over(
             further_on),
         log_epochs=_joined(lives, taken.log_epochs, further_on), cluster_id=snapshot.cluster_id, offsets_in=snapshot.offsets_in,
         time_zone=_time_zone_of(other.plan or last),
+        rows_before=inherited_rows(last, other.plan, snapshot),
     )
 
 

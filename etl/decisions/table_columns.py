@@ -44,9 +44,9 @@ def refuse_other_columns(path: str, wanted: Columns, found: Columns) -> None:
     A column that they lack is fine when it may be null.
     """
     check = "that table.path is the right table, and that partitioning, transform and dialect did not change"
-    lacking = ", ".join(f"{quoted(name)} {_in_sql(json.loads(kind)['type'])}" for name, kind in wanted.items() if name not in found)
-    if lacking:
-        check += f"; a table that is meant to have them gets them by ALTER TABLE ... ADD COLUMNS ({lacking})"
+    to_add = columns_to_add(wanted, found)
+    if to_add:
+        check += f"; a table that is meant to have them gets them by {to_add}"
     where = {"path": path, "check": check}
     for name, kind in wanted.items():
         if name not in found:
@@ -56,6 +56,12 @@ def refuse_other_columns(path: str, wanted: Columns, found: Columns) -> None:
     for name, kind in found.items():
         if name not in wanted and not json.loads(kind)["nullable"]:
             raise NotOurTable(f"the table's column {name} is {_said(kind)}, and our rows do not have it", **where)
+
+
+def columns_to_add(wanted: Columns, found: Columns) -> str:
+    """The statement that gives a table the columns that it lacks; empty if it has all of them."""
+    lacking = ", ".join(f"{quoted(name)} {_in_sql(json.loads(kind)['type'])}" for name, kind in wanted.items() if name not in found)
+    return f"ALTER TABLE ... ADD COLUMNS ({lacking})" if lacking else ""
 
 
 def refuse_partitions(columns: Columns, partition_by: Sequence[str], *, path: str | None = None) -> None:

@@ -9,15 +9,17 @@ from pathlib import Path
 
 from etl.decisions.maintenance import interval
 from etl.decisions.spark_on_stores import LOG_STORE, settings_for
-from etl.doctor.check import Findings, Line, advice, ok
+from etl.doctor.check import Fact, Findings, Line, advice, ok
 from etl.edges.delta.exclusive_create import require_exclusive_create
 from etl.edges.delta.features import WRITTEN_BY_SPARK, features_of, not_by_delta_rs, refuse_expiring_ids
 from etl.edges.delta.losses import open_losses
 from etl.edges.delta.path import check_writable, local_path, open_table
 from etl.edges.delta.shape import check_shape
 from etl.edges.delta.writers import refusal_of_arrow
+from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import EtlError, NotOurTable, SettingsError
 from etl.model.raw_table import arrow_schema
+from etl.run.observe import refuse_rows_of_nobody
 from etl.run.transform import columns_of_tasks
 from etl.settings.policies import OnDataLoss, OnMoved, WriterName
 from etl.settings.store import untried
@@ -134,9 +136,22 @@ def columns(name: str, findings: Findings) -> Iterator[Line]:
         yield ok(name, "made by the transform, see below")
         return
     physical = settings.source.is_physical
-    check_shape(settings.table.path, arrow_schema(physical=physical), settings.table.partition_by)
+    try:
+        check_shape(settings.table.path, arrow_schema(physical=physical), settings.table.partition_by)
+    except NotOurTable:
+        if _has_no_plan(findings):
+            refuse_rows_of_nobody(settings, findings.metadata.topics)
+        raise
     further = "broker_id, message_index and log_epoch" if physical else "log_epoch"
     yield ok(name, "ours" if findings.table else f"those of Spark's Kafka source and {further}")
+
+
+def _has_no_plan(findings: Findings) -> bool:
+    """Whether the pipeline is known to have made no plan yet, and which topics it reads."""
+    if not {Fact.ZOOKEEPER, Fact.TOPICS} <= findings.established:
+        return False
+    settings = findings.settings
+    return PlanLedger(findings.zookeeper, settings.group, settings.pipeline).read_ledger().newest is None
 
 
 def folder(name: str, findings: Findings) -> Iterator[Line]:

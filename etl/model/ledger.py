@@ -88,6 +88,9 @@ class Acknowledgement:
     beside: Mapping[str, Acknowledgement] = field(default_factory=dict)
     """The same decision for each backfill that has loaded into that very table, by name: what it says is of the backfill's newest plan."""
 
+    rows_of: tuple[str, ...] = ()
+    """Topics whose rows in that table, written by somebody else, are of another cluster or another life of the topic."""
+
     def of_backfill(self, name: str) -> Acknowledgement:
         """As a backfill takes it: what others did to the table is accepted for all; of one that was begun since it says no more."""
         return self.beside.get(name) or replace(self, number=-1, beside={})

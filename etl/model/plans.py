@@ -64,6 +64,29 @@ class TookOver:
     """The other's newest plan in the table when it was taken over."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class HeldRows:
+    """Rows of one partition, and one life of it, that the table holds and that no plan loaded: written by somebody else."""
+
+    log: BrokerPartition
+    log_epoch: int
+    from_offset: int
+    until_offset: int
+    """One past the last offset."""
+    rows: int
+    is_accepted: bool = False
+    """An operator said that they are of another cluster, or of another life of the topic: offsets are loaded again, in the next life."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsBefore:
+    """Rows that were in the table before the pipeline planned their topics for the first time."""
+
+    table_id: str
+    held: tuple[HeldRows, ...] = ()
+    """In order; empty: the table had rows, and none of topics that were planned since."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Everything one Delta commit will hold, decided before the first fetch and stored before it.
@@ -148,6 +171,8 @@ class Plan:
     """What other members read between the last plan's positions and this one's."""
     time_zone: str | None = None
     """The session time zone of Spark where the plan was made; None: unknown, it is from before this was kept. No part of its id."""
+    rows_before: RowsBefore | None = None
+    """None: the table had no rows before plan 1, or the plan is from before this was kept."""
 
     @property
     def advancing(self) -> tuple[OffsetRange, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 from etl.model.bounds import Request
 from etl.model.claims import live_and_name
 from etl.model.losses import Loss
-from etl.model.plans import Plan
+from etl.model.plans import Plan, RowsBefore
 from etl.model.receipts import Applied, Receipt
 from etl.model.snapshot import Snapshot
 from etl.report.asked import describe_asked
@@ -110,6 +110,7 @@ def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
         "vanished": [
             {**v.log.place, "from": v.from_offset, "until": v.until_offset, "log_epoch": v.log_epoch}
             for v in plan.vanished],
+        **(_describe_rows_before(plan.rows_before) if plan.rows_before else {}),
         **(_describe_share(plan) if plan.share else {}),
     }
 
@@ -119,6 +120,12 @@ def describe_losses(losses: Iterable[Loss]) -> list[dict[str, Any]]:
     return [
         {**loss.log.place, "from": loss.from_offset, "until": loss.until_offset, "why": loss.why.value, "log_epoch": loss.log_epoch}
         for loss in losses]
+
+
+def _describe_rows_before(before: RowsBefore) -> dict[str, Any]:
+    return {"rows_before": [
+        {**one.log.place, "log_epoch": one.log_epoch, "from": one.from_offset, "until": one.until_offset, "rows": one.rows,
+         "of_another_log": one.is_accepted} for one in before.held]}
 
 
 def _describe_share(plan: Plan) -> dict[str, Any]:

@@ -33,13 +33,17 @@ class Proof:
     """Rows that name no record of any log."""
     of_no_log_first: tuple[Mapping[str, Any], ...] = ()
     """What should name the record of the first of them."""
+    rows_before: int = 0
+    """Rows from before plan 1, which are not judged."""
+    more_than_before: tuple[tuple[AuditedLog, int], ...] = ()
+    """Logs that have more of them than plan 1 found, and how many more."""
     double_spans: Mapping[AuditedLog, tuple[int, int]] = field(default_factory=dict)
     """From the first doubled offset to one past the last, of logs whose records can still be read under these offsets."""
 
     @property
     def found_rows(self) -> int:
         """Rows in the table."""
-        return sum(log.findings.found_rows for log in self.logs) + self.of_no_log
+        return sum(log.findings.found_rows for log in self.logs) + self.of_no_log + self.rows_before
 
     @property
     def missing(self) -> int:
@@ -61,12 +65,14 @@ class Proof:
     @property
     def is_right(self) -> bool:
         """Every record of every applied plan is there once, but for rows that others were allowed to remove, and nothing else."""
-        return all(log.is_right for log in self.logs) and not (self.by_others or self.of_no_log)
+        return all(log.is_right for log in self.logs) and not (self.by_others or self.of_no_log or self.more_than_before)
 
     @property
     def first_finding(self) -> str:
         """One sentence on the first log that is wrong; where all are right, on rows of no log, or on what somebody else did."""
         wrong = self._first_wrong
+        if wrong is None and self.more_than_before:
+            return self._written_since
         if wrong is None:
             return self._strangers if self.of_no_log else self._refusal.what
         f, log = wrong.findings, wrong.findings.audited.log
@@ -93,6 +99,8 @@ class Proof:
     def check(self) -> str:
         """What to look at or do about the first log that is wrong."""
         wrong = self._first_wrong
+        if wrong is None and self.more_than_before:
+            return _WHO_WROTE
         if wrong is None and not self.of_no_log:
             return self._refusal.check
         if self._is_transforms(wrong):
@@ -133,6 +141,12 @@ class Proof:
         return refusal_of(self.by_others, self.delta_version)
 
     @property
+    def _written_since(self) -> str:
+        audited, more = self.more_than_before[0]
+        place = ", ".join(f"{name} {value}" for name, value in audited.log.place.items())
+        return f"{place}: {more:,} rows of offsets from before plan 1 were written since"
+
+    @property
     def _strangers(self) -> str:
         shown = "; ".join(
             ", ".join(f"{name} {'NULL' if value is None else value}" for name, value in one.items()) for one in self.of_no_log_first)
@@ -156,6 +170,8 @@ class Proof:
             "delta_version": self.delta_version, "notes": [*self.notes, *self.allowed],
             "by_others": [described(found) for found in self.by_others],
             "rows_of_no_log": self.of_no_log, "rows_of_no_log_first": [list(one.values()) for one in self.of_no_log_first],
+            "rows_before_plan_1": self.rows_before,
+            "written_since": [{**a.log.place, "log_epoch": a.log_epoch, "rows": more} for a, more in self.more_than_before],
             "logs": [self._log_as_json(log) for log in sorted(self.logs, key=lambda log: log.findings.audited)],
         }
 

@@ -18,19 +18,23 @@ from etl.decisions.pausing import paused_unread
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.refusals import refuse_another_dialect, refuse_missing_topics, refuse_topic_that_reads_as_null
 from etl.decisions.replay import topics_left_to_read
+from etl.decisions.rows_before import refusal_of, topics_to_ask
 from etl.decisions.start import moments_to_ask, starts_of
 from etl.edges.brokers.cluster import Cluster, chosen_topics, names_of_topics, unknown_topics
 from etl.edges.brokers.offsets import Extents
 from etl.edges.brokers.oldest_records import read_oldest
 from etl.edges.brokers.tails import read_tails
 from etl.edges.delta import state
+from etl.edges.delta.held_rows import rows_of_nobody
 from etl.edges.delta.others import with_others
-from etl.edges.delta.shape import check_shape
+from etl.edges.delta.path import open_table
+from etl.edges.delta.shape import check_shape, columns_to_add
 from etl.edges.spark.session import parallelism_of, time_zone
 from etl.edges.zookeeper.claims import ClaimsBeside
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.pauses import read_pauses
 from etl.edges.zookeeper.session import ZooKeeper
+from etl.errors import NotOurTable
 from etl.model.bounds import Request
 from etl.model.claims import NO_CLAIMS, Claimed, Claims, live_and_name
 from etl.model.ledger import Ledger, Pause
@@ -218,11 +222,21 @@ class Observer:
 
     def _table(self, cluster: str, ledger: Ledger, topics: Collection[str]) -> Table | None:
         """The table with its other pipelines, where a topic is to be read that this one does not know; else nobody is asked."""
-        app_id = app_id_of(cluster, self._settings.group, self._settings.pipeline)
-        table = observe_table(self._settings, app_id, ledger)
+        app_id, path = app_id_of(cluster, self._settings.group, self._settings.pipeline), self._settings.table.path
+        try:
+            table = observe_table(self._settings, app_id, ledger)
+        except NotOurTable:
+            if ledger.newest is None:
+                refuse_rows_of_nobody(self._settings, topics)
+            raise
         known = ledger.newest.topics if ledger.newest and table and table.transaction_version else frozenset[str]()
         unknown, is_awaited = set(topics) - known, bool(table and is_waiting_for_a_table(ledger, table))
-        return with_others(table, self._settings.table.path, app_id, unknown, is_awaited=is_awaited) if table and unknown else table
+        table = with_others(table, path, app_id, unknown, is_awaited=is_awaited) if table and unknown else table
+        in_force = plan_in_force(ledger, table)
+        asked = topics_to_ask(topics, in_force, table.id, has_commits=table.transaction_version is not None) if table else frozenset()
+        if table is None or not asked:
+            return table
+        return replace(table, held=rows_of_nobody(path, asked, physical=self._settings.source.is_physical, app_id=app_id))
 
     def _known_logs(self, ledger: Ledger) -> set[BrokerPartition]:
         """Physical logs that there were, by the newest plan and by the group's offsets: of a broker that is away nobody else tells."""
@@ -242,6 +256,19 @@ def _is_read(log: BrokerPartition, claimed: Claimed | None, ledger: Ledger) -> b
         return True
     newest = ledger.newest
     return log in claimed.claim.left_from(starts_of(newest) if newest else {})
+
+
+def refuse_rows_of_nobody(settings: Settings, topics: Collection[str]) -> None:
+    """Reject a table that lacks columns and holds rows of these topics, which no pipeline of ours loaded. Raises NeedsDecision.
+
+    Columns that are added to it would let the rows be loaded a second time.
+    """
+    path, is_physical = settings.table.path, settings.source.is_physical
+    to_add = columns_to_add(path, arrow_schema(physical=is_physical)) if not settings.either_transform else ""
+    held = rows_of_nobody(path, topics, physical=is_physical) if to_add else None
+    table = open_table(path) if held else None
+    if held and table:
+        raise refusal_of(held, table.version(), to_add=to_add)
 
 
 def observe_table(settings: Settings, app_id: str, ledger: Ledger) -> Table | None:

@@ -9,7 +9,7 @@ from etl.model.committed import Committed, OffsetsStorage
 from etl.model.logs import Broker, BrokerPartition, Dialect, Leader, Tail
 from etl.model.losses import Loss, LossReason, ReadByOthers, Vanished
 from etl.model.membership import Membership, Share
-from etl.model.plans import OffsetRange, Plan, PlanKind
+from etl.model.plans import HeldRows, OffsetRange, Plan, PlanKind, RowsBefore
 from etl.model.receipts import Applied, Receipt
 from etl.protocol.zookeeper.plan_documents import with_id
 
@@ -74,4 +74,6 @@ def plans(draw: st.DrawFn) -> Plan:
             Share, st.text(max_size=5), st.sampled_from(Membership), st.text(max_size=5), EPOCHS, st.just(frozenset(logs[1:])), NAMES)),
         handed_over=draw(st.none() | st.booleans()),
         read_by_others=tuple(ReadByOthers(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[:2]),
+        rows_before=draw(st.none() | st.builds(RowsBefore, st.text(max_size=5), st.just(tuple(
+            HeldRows(log, life, gone[0], gone[1], draw(st.integers(0)), draw(st.booleans())) for log in logs[1:3] for life in (0, 2))))),
     ))

@@ -12,6 +12,7 @@ from deltalake import write_deltalake
 
 from etl.audit.entries import Stretch
 from etl.audit.findings import AuditedLog, Expected, LogFindings
+from etl.edges.delta.scan import rows_in_intervals
 from etl.edges.delta.scan_entries import EntryScan
 from etl.errors import SettingsError
 from etl.model.ledger import Interval
@@ -128,3 +129,12 @@ def test_rows_in_any_other_order_are_as_right(spark: SparkSession, path: str) ->
     found, scan = find(spark, path)
     assert all(one.is_right for one in found.values()) and scan.rows_of_no_log == 0
     assert found[AuditedLog(ONE)].found_rows == len(MESSAGES)
+
+
+def test_rows_from_before_plan_one_are_left_out_and_counted_by_log_and_life(spark: SparkSession, path: str) -> None:
+    write_deltalake(path, rows_of([*of(ONE, [(10, 0), (10, 0), (20, 0)]), *of(TWO, [(0, 0), (50, 0), (500, 0)])]))
+    before = {AuditedLog(ONE): [(0, 15), (18, 30)], AuditedLog(TWO): [(400, 600)]}
+    found = list(EntryScan(spark, path, before=before).findings({AuditedLog(TWO): EXPECTED[AuditedLog(TWO)]}))
+    assert [one.audited for one in found] == [AuditedLog(TWO)] and found[0].is_right
+    assert rows_in_intervals(spark, path, None, before, physical=True) == {AuditedLog(ONE): 3, AuditedLog(TWO): 1}
+    assert rows_in_intervals(spark, path, None, {}, physical=True) == {}

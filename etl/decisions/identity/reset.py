@@ -74,8 +74,7 @@ def _reset(
         took_over=None if is_next else old.took_over, heir_of=old.heir_of, table_version=table.version if table else None,
         vanished=gone,
         tails=_tails(old, accepted, snapshot), log_topic_ids=ids, cluster_id=snapshot.cluster_id,
-        offsets_in=snapshot.offsets_in, read_by_others=told_by_command(state),
-        time_zone=old.time_zone,
+        offsets_in=snapshot.offsets_in, read_by_others=told_by_command(state), time_zone=old.time_zone, rows_before=old.rows_before,
     )
 
 

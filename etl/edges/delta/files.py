@@ -29,6 +29,8 @@ LOG_EPOCH = "log_epoch"
 """A table may lack it, or rows may have NULL there: they are of the log's first life, 0."""
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _ROWS_AT_ONCE = 2**17
+_INTEGERS = ("byte", "short", "integer", "long")
+_STATISTICS = ("min", "max", "null_count")
 
 
 class Uncountable(Exception):
@@ -107,8 +109,7 @@ def files_of_today(path: str, offsets: Sequence[tuple[int, int]], *, physical: b
     """
     table = _opened(path)
     names = _names(table, physical=physical)
-    added = [
-        Added(f["path"], _by_physical_name(f["partition"], names)) for f in _actions_of(table) if _may_hold(f, names["offset"], offsets)]
+    added = [added_of(f, names) for f in actions_of(table) if _may_hold(f, names["offset"], offsets)]
     return TableFiles(path, open_log(rust_path(path)), added, names)
 
 
@@ -140,13 +141,33 @@ def _names(table: DeltaTable, *, physical: bool) -> dict[str, str]:
     return {name: there[name] for name in key if name in there}
 
 
-def _actions_of(table: DeltaTable) -> Iterator[dict[str, Any]]:
+def key_columns(table: DeltaTable, *, physical: bool) -> dict[str, str] | None:
+    """Column that names a record -> its name in files; None if the table lacks one of them, or has one of another type."""
+    from deltalake.schema import PrimitiveType
+
+    try:
+        names = _names(table, physical=physical)
+    except Uncountable:
+        return None
+    types = {field.name: field.type.type if isinstance(field.type, PrimitiveType) else "" for field in table.schema().fields}
+    is_fit = all(types[name] in (("string",) if name == "topic" else _INTEGERS) for name in names)
+    return names if is_fit else None
+
+
+def actions_of(table: DeltaTable) -> Iterator[dict[str, Any]]:
+    """The files of the table with their partition values and statistics, as far as the log has any."""
     import pyarrow
 
     found = pyarrow.table(table.get_add_actions())
-    wanted = [name for name in ("path", "partition", "min", "max") if name in found.column_names]
+    wanted = [name for name in ("path", "partition", *_STATISTICS, "num_records") if name in found.column_names]
+    empty = dict[str, Any](partition={}, **{name: {} for name in _STATISTICS})
     for batch in found.select(wanted).to_batches():
-        yield from ({"partition": {}, "min": {}, "max": {}, **{k: v for k, v in f.items() if v}} for f in batch.to_pylist())
+        yield from ({**empty, **{k: v for k, v in f.items() if v}} for f in batch.to_pylist())
+
+
+def added_of(action: Mapping[str, Any], names: Mapping[str, str]) -> Added:
+    """The file of one of `actions_of`; `names`: as `key_columns` returns them."""
+    return Added(action["path"], _by_physical_name(action["partition"], names))
 
 
 def _by_physical_name(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str | None]:

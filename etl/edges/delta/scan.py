@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from etl.audit.audit import BUCKET_OFFSETS, Bucket, audit
@@ -25,6 +26,8 @@ from etl.protocol.error_line import whole_text
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+Intervals = Mapping[AuditedLog, Sequence[tuple[int, int]]]
+"""Offsets [from, until) of each log."""
 _FROM_STATISTICS = "spark.databricks.delta.optimizeMetadataQuery.enabled"
 _LOG_COLUMNS = ("topic", "log_epoch", "partition")
 _DOUBLES_SHOWN = 5
@@ -40,6 +43,8 @@ class Scan:
     delta_version: int | None = None
     rows_of_no_log: int = 0
     """Rows without topic, partition or offset, or with numbers that no log has; known when `buckets` has come to its end."""
+    before: Intervals = field(default_factory=dict)
+    """Offsets [from, until) whose rows are from before plan 1: they are left out."""
 
     def findings(self, expected: Mapping[AuditedLog, Expected]) -> Iterator[LogFindings]:
         """What is there, compared with what should be. Raises as `audit`, too."""
@@ -49,7 +54,11 @@ class Scan:
         """What names the first doubled rows of a log, here their offset alone, each with its number of rows."""
         return [
             ((offset,), rows) for bucket in found.double_places[:1]
-            for offset, rows in doubled_offsets(self.spark, self.path, found.audited, bucket, delta_version=self.delta_version)]
+            for offset, rows in doubled_offsets(
+                self.spark, self.path, found.audited, bucket, delta_version=self.delta_version, before=self.before)]
+
+    def _keys(self) -> DataFrame:
+        return without_intervals(read_keys(self.spark, self.path, self.delta_version, physical=False), self.before)
 
     def doubled_span(self, found: LogFindings) -> tuple[int, int] | None:
         """From the first doubled offset of a log to one past the last. None: no offset is doubled."""
@@ -58,7 +67,7 @@ class Scan:
         if not found.double_rows:
             return None
         with rows_are_read(self.spark, self.path):
-            rows = _of_log(read_keys(self.spark, self.path, self.delta_version, physical=False), found.audited)
+            rows = _of_log(self._keys(), found.audited)
             doubled = rows.groupBy("offset").agg(f.count(f.lit(1)).alias("rows")).where("rows > 1")
             [span] = doubled.agg(f.min("offset").alias("first"), f.max("offset").alias("last")).collect()
         return None if span["first"] is None else (span["first"], span["last"] + 1)
@@ -69,7 +78,7 @@ class Scan:
         Spark aggregates; one partition of its answer at a time comes to the driver.
         """
         with rows_are_read(self.spark, self.path):
-            for row in _buckets(read_keys(self.spark, self.path, self.delta_version, physical=False)).toLocalIterator():
+            for row in _buckets(self._keys()).toLocalIterator():
                 if row["bucket"] is None:
                     self.rows_of_no_log = row["rows"]
                     continue
@@ -83,14 +92,15 @@ class Scan:
 
 
 def doubled_offsets(
-    spark: SparkSession, path: str, audited: AuditedLog, bucket: int, *, delta_version: int | None = None
+    spark: SparkSession, path: str, audited: AuditedLog, bucket: int, *, delta_version: int | None = None,
+    before: Intervals = MappingProxyType({}),
 ) -> list[tuple[int, int]]:
     """The first offsets of one bucket that have more than one row, each with its number of rows."""
     from pyspark.sql import functions as f
 
     start = bucket * BUCKET_OFFSETS
     with rows_are_read(spark, path):
-        of_log = _of_log(read_keys(spark, path, delta_version, physical=False), audited)
+        of_log = _of_log(without_intervals(read_keys(spark, path, delta_version, physical=False), before), audited)
         rows = of_log.where((f.col("offset") >= start) & (f.col("offset") < start + BUCKET_OFFSETS))
         counted = rows.groupBy("offset").agg(f.count(f.lit(1)).alias("rows")).where("rows > 1").orderBy("offset").limit(_DOUBLES_SHOWN)
         return [(row["offset"], row["rows"]) for row in counted.collect()]
@@ -112,6 +122,42 @@ def rows_until(spark: SparkSession, path: str) -> dict[BrokerPartition, tuple[in
         last = rows.groupBy("topic", "partition").agg(f.max(f.struct("log_epoch", "offset")).alias("last"))
         return {BrokerPartition(row["topic"], row["partition"]): (row["last"]["log_epoch"], row["last"]["offset"] + 1)
                 for row in last.collect()}
+
+
+def rows_in_intervals(
+    spark: SparkSession, path: str, delta_version: int | None, intervals: Intervals, *, physical: bool,
+) -> dict[AuditedLog, int]:
+    """How many rows the table has in these intervals of each log."""
+    if not intervals:
+        return {}
+    names = [name for name in row_key(physical=physical) if name not in ("offset", "message_index")]
+    with rows_are_read(spark, path):
+        keys = read_keys(spark, path, delta_version, physical=physical)
+        counted = _joined(keys, intervals, "left_semi").groupBy(*names).count().collect()
+    return {
+        AuditedLog(BrokerPartition(row["topic"], row["partition"], row["broker_id"] if physical else None), row["log_epoch"]): row["count"]
+        for row in counted}
+
+
+def without_intervals(keys: DataFrame, intervals: Intervals) -> DataFrame:
+    """The rows that are in none of these intervals."""
+    return _joined(keys, intervals, "left_anti") if intervals else keys
+
+
+def _joined(keys: DataFrame, intervals: Intervals, how: str) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    physical = any(audited.log.is_physical for audited in intervals)
+    names = [name for name in row_key(physical=physical) if name not in ("offset", "message_index")]
+    rows = [
+        (*({**audited.log.place, "log_epoch": audited.log_epoch}[name] for name in names), start, until)
+        for audited, parts in intervals.items() for start, until in parts]
+    kinds = {"topic": "string"}
+    schema = ", ".join(f"{name} {kinds.get(name, 'bigint')}" for name in (*names, "from_offset", "until_offset"))
+    of_logs = f.broadcast(keys.sparkSession.createDataFrame(rows, schema).alias("one"))
+    is_same = functools.reduce(operator.and_, (f.col(f"key.{name}") == f.col(f"one.{name}") for name in names))
+    is_inside = (f.col("key.offset") >= f.col("one.from_offset")) & (f.col("key.offset") < f.col("one.until_offset"))
+    return keys.alias("key").join(of_logs, is_same & is_inside, how)
 
 
 def first_of_no_log(spark: SparkSession, path: str, delta_version: int | None, *, physical: bool) -> list[dict[str, Any]]:

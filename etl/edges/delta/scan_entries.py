@@ -8,7 +8,7 @@ many rows as the ledger has intervals, however many entries there are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ import numpy
 
 from etl.audit.entries import Stretch, audit_entries, edges_of
 from etl.audit.findings import AuditedLog, Expected, LogFindings
-from etl.edges.delta.scan import first_of_no_log, read_keys, rows_are_read
+from etl.edges.delta.scan import Intervals, first_of_no_log, read_keys, rows_are_read, without_intervals
 from etl.edges.delta.scan_runs import LOG, Log, ordered_stretches
 from etl.model.logs import BrokerPartition
 
@@ -41,6 +41,8 @@ class EntryScan:
     delta_version: int | None = None
     rows_of_no_log: int = 0
     """Rows that lack something of their key, or with numbers that no log has; known when `findings` has come to its end."""
+    before: Intervals = field(default_factory=dict)
+    """Offsets [from, until) whose rows are from before plan 1: they are left out."""
 
     def findings(self, expected: Mapping[AuditedLog, Expected]) -> Iterator[LogFindings]:
         """What is there, compared with what should be. Raises as `audit_entries`, too."""
@@ -50,7 +52,8 @@ class EntryScan:
     def stretches(self, edges: Mapping[AuditedLog, Sequence[int]]) -> Iterator[tuple[AuditedLog, Stretch]]:
         """The rows that the table holds, added up between the edges of each log, those of a log together and ordered by edge."""
         with rows_are_read(self.spark, self.path):
-            keys, to_count = _keys(self.spark, self.path, self.delta_version), list[AuditedLog]()
+            keys = without_intervals(_keys(self.spark, self.path, self.delta_version), self.before)
+            to_count = list[AuditedLog]()
             found = ordered_stretches(keys, {_log_of(audited): some for audited, some in edges.items()})
             for audited, rows in groupby(found.toLocalIterator(), key=_audited):
                 several = list(rows)
@@ -79,7 +82,7 @@ class EntryScan:
             return []
         wanted = {**found.audited.log.place, "log_epoch": found.audited.log_epoch, "offset": found.double_places[0]}
         with rows_are_read(self.spark, self.path):
-            rows = read_keys(self.spark, self.path, self.delta_version, physical=True)
+            rows = without_intervals(read_keys(self.spark, self.path, self.delta_version, physical=True), self.before)
             for name, value in wanted.items():
                 rows = rows.where(f.col(name) == value)
             counted = rows.groupBy("message_index").agg(f.count(f.lit(1)).alias("rows")).where("rows > 1")

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from etl.decisions import table_columns
 from etl.decisions.table_columns import refuse_impossible_columns, refuse_other_columns, refuse_partitions
 from etl.edges.delta.log import Shape, parse_shape
 from etl.edges.delta.path import open_table
@@ -58,6 +59,17 @@ def check_columns(
         return
     refuse_other_columns(path, wanted.columns, found.columns)
     _refuse_another_partitioning(found, wanted.partition_by, path)
+
+
+def columns_to_add(path: str, expected: pyarrow.Schema) -> str:
+    """The statement that gives the table the columns that it lacks; empty if there is none, or it has all of them."""
+    from deltalake import Schema
+
+    table = open_table(path)
+    if table is None:
+        return ""
+    wanted = parse_shape("", Schema.from_arrow(expected).to_json(), ())
+    return table_columns.columns_to_add(wanted.columns, shape_of(table).columns)
 
 
 def check_partitioning(path: str, partition_by: Sequence[str]) -> None:

@@ -46,7 +46,7 @@ class PlanLedger:
         uid = payloads.parse_uid(found[0], path=self.paths.root) if found else None
         numbers = self.plan_numbers()
         if not numbers:
-            return Ledger(uid)
+            return Ledger(uid, acknowledged=self.read_acknowledgement())
         newest = numbers[-1]
         stored = self.documents.read(self.paths.plan(newest))
         plan = plan_documents.parse_plan(stored[0], path=self.paths.plan(newest)) if stored else None

@@ -134,7 +134,8 @@ def _acknowledgement(acknowledgement: Acknowledgement) -> dict[str, Any]:
         "transaction_version": acknowledgement.transaction_version, "was_recorded": acknowledgement.was_recorded,
         "commit": acknowledgement.commit, "place": acknowledgement.place}
     beside = {name: _acknowledgement(one) for name, one in acknowledgement.beside.items()}
-    return {**said, "beside": beside} if beside else said
+    of_few = {"beside": beside, "rows_of": list(acknowledgement.rows_of)}
+    return {**said, **{name: value for name, value in of_few.items() if value}}
 
 
 def parse_acknowledgement(payload: bytes, *, path: str) -> Acknowledgement:
@@ -146,7 +147,8 @@ def _parse_acknowledgement(found: dict[str, Any]) -> Acknowledgement:
     return Acknowledgement(
         found["table_id"], found["delta_version"], int(found["number"]), str(found["reason"]), int(found["at_ms"]),
         bool(found.get("lacks_plan")), found.get("plan_id"), found.get("transaction_version"), found.get("was_recorded"),
-        found.get("commit"), found.get("place"), {str(name): _parse_acknowledgement(one) for name, one in found.get("beside", {}).items()})
+        found.get("commit"), found.get("place"), {str(name): _parse_acknowledgement(one) for name, one in found.get("beside", {}).items()},
+        tuple(map(str, found.get("rows_of", ()))))
 
 
 def render_retirement(retirement: Retirement) -> bytes:

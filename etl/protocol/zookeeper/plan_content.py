@@ -14,7 +14,7 @@ from etl.model.committed import Committed, OffsetsStorage
 from etl.model.logs import Broker, BrokerPartition, Dialect, Leader, Tail, in_order
 from etl.model.losses import Loss, LossReason, ReadByOthers, Vanished
 from etl.model.membership import Membership, Share
-from etl.model.plans import OffsetRange, Plan, PlanKind, TookOver
+from etl.model.plans import HeldRows, OffsetRange, Plan, PlanKind, RowsBefore, TookOver
 from etl.protocol.zookeeper.asked import parse_bounds, render_bounds
 from etl.protocol.zookeeper.documents import FORMAT, flat, pairs, parse_logs, render_logs, sorted_items
 
@@ -80,6 +80,7 @@ def _since_format_3(
         "void": plan.is_void or None,
         "read_by_others": [[index[one.log], one.from_offset, one.until_offset, one.log_epoch] for one in plan.read_by_others] or None,
         "time_zone": plan.time_zone,
+        "rows_before": _rows_before_content(plan.rows_before) if plan.rows_before else None,
     }
     return {
         "epochs": {
@@ -152,7 +153,24 @@ def plan_of(document: dict[str, Any]) -> Plan:
         is_void=bool(document.get("void")),
         read_by_others=tuple(ReadByOthers(logs[i], *stretch) for i, *stretch in document.get("read_by_others", ())),
         time_zone=document.get("time_zone"),
+        rows_before=_rows_before(document["rows_before"]) if document.get("rows_before") else None,
     )
+
+
+def _rows_before_content(before: RowsBefore) -> dict[str, Any]:
+    """Their partitions need not be among those of the plan."""
+    logs = in_order({one.log for one in before.held})
+    index = {log: i for i, log in enumerate(logs)}
+    rows = [
+        [index[one.log], one.log_epoch, one.from_offset, one.until_offset - one.from_offset, one.rows, int(one.is_accepted)]
+        for one in before.held]
+    return {"table_id": before.table_id, "logs": render_logs(logs), "rows": rows}
+
+
+def _rows_before(found: Mapping[str, Any]) -> RowsBefore:
+    logs = parse_logs(found["logs"])
+    return RowsBefore(found["table_id"], tuple(
+        HeldRows(logs[i], life, start, start + size, rows, bool(accepted)) for i, life, start, size, rows, accepted in found["rows"]))
 
 
 def _share_content(share: Share, index: Mapping[BrokerPartition, int]) -> dict[str, Any]:

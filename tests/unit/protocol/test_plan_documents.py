@@ -19,7 +19,7 @@ from etl.model.committed import Committed, OffsetsStorage
 from etl.model.ledger import Coverage, Interval
 from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
 from etl.model.losses import Loss, LossReason, Vanished
-from etl.model.plans import OffsetRange, Plan, PlanKind
+from etl.model.plans import HeldRows, OffsetRange, Plan, PlanKind, RowsBefore
 from etl.model.receipts import Applied, Receipt
 from etl.model.table import CommitMetadata
 from etl.protocol.zookeeper.commit_metadata import METADATA_FULL_BYTES, parse_commit_metadata, render_commit_metadata
@@ -141,6 +141,12 @@ def test_a_plan_of_format_two_is_still_read() -> None:
     assert parse_plan(payload_of(document), path="/p") == replace(old, id=document["id"])
 
 
+def test_a_plan_that_says_nothing_of_rows_from_before_it_has_the_id_that_it_had_before_plans_could_say_so() -> None:
+    plan = plan_of(2)
+    assert plan.rows_before is None and "rows_before" not in content_of(plan)
+    assert parse_plan(render_plan(plan), path="/p").rows_before is None
+
+
 def test_of_which_generation_a_leader_is_comes_back_and_is_no_part_of_the_id() -> None:
     log, old = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
     ranges = (OffsetRange(log, 0, 5, Leader(Broker(0, "h", 9092))), OffsetRange(old, 0, 5, Leader(Broker(1, "h", 9093, "kafka-0.8"))))
@@ -177,7 +183,7 @@ def test_the_id_does_not_depend_on_who_leads() -> None:
     {"seen": {LOG: Committed()}}, {"offsets_in": OffsetsStorage.KAFKA}, {"dialect": Dialect.JAFKA},
     {"leader_epochs": {LOG: 3}}, {"record_epochs": {LOG: ((3, 5),)}},
     {"log_epochs": {LOG: 1}}, {"vanished": (Vanished(LOG, 1, 2),)}, {"losses": (Loss(LOG, 1, 2, LossReason.EXPIRED, 1),)},
-    {"pending_starts": {LOG: 5}},
+    {"pending_starts": {LOG: 5}}, {"rows_before": RowsBefore("t")}, {"rows_before": RowsBefore("t", (HeldRows(LOG, 0, 1, 2, 1),))},
 ])
 def test_the_id_depends_on_everything_else(changes: dict[str, Any]) -> None:
     assert plan_of(1, **changes).id != plan_of(1).id

@@ -1,0 +1,230 @@
+"""A table that holds rows of the topic from before plan 1, by real Spark, brokers and ZooKeeper: nothing is loaded a second time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyarrow import compute, parquet
+from pyspark.sql import SparkSession
+
+from etl.model.raw_table import COLUMNS
+from tests.conftest import TopicFactory
+from tests.said import Said, refused, said_by
+from tests.system.driving import Pipeline, clean_log
+
+OF_KAFKA_SOURCE = COLUMNS[:7]
+BY_SPARK, BY_ARROW = {"writer": "spark"}, {"writer": "arrow"}
+
+
+def written_by_a_query(pipeline: Pipeline, spark: SparkSession, columns: Sequence[str] = COLUMNS, **table: Any) -> Pipeline:
+    """A new pipeline on a table that a streaming query wrote: 400 rows of the topic, which has 600 records."""
+    pipeline.produce(400)
+    pipeline.ran()
+    rows = spark.read.format("delta").load(str(pipeline.table)).select(*columns)
+    return _on_copy(pipeline, rows.write.option("txnAppId", "query").option("txnVersion", 3), table)
+
+
+def _on_copy(pipeline: Pipeline, rows: Any, table: dict[str, Any]) -> Pipeline:
+    heir = pipeline.under("new")
+    rows.format("delta").save(str(heir.table))
+    heir.settings = {"table": {"path": str(heir.table), **table}}
+    heir.produce(200)
+    return heir
+
+
+def rows_by_offset(pipeline: Pipeline) -> Counter[tuple[int, int]]:
+    """How many rows each record has."""
+    rows = DeltaTable(str(pipeline.table)).to_pyarrow_table(columns=["partition", "offset"]).to_pylist()
+    return Counter((row["partition"], row["offset"]) for row in rows)
+
+
+def restored(pipeline: Pipeline) -> Said:
+    return pipeline.door("offsets", "restore", after=("--from-table", "--yes", "--reason", "a query wrote them"))
+
+
+def accepted(pipeline: Pipeline) -> Said:
+    version = str(DeltaTable(str(pipeline.table)).version())
+    return pipeline.door("plans", "acknowledge", after=(version, "--reason", "of another cluster"))
+
+
+def is_proven(pipeline: Pipeline, *, before: int, loaded: int) -> None:
+    proof = pipeline.door("verify")
+    assert proof.code == 0, proof.err + proof.out
+    found = proof.document
+    assert (found["rows_before_plan_1"], found["expected_rows"], found["found_rows"]) == (before, loaded, before + loaded)
+    assert any(f"{before} rows are from before plan 1" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize("table", [BY_SPARK, BY_ARROW], ids=["spark", "arrow"])
+def test_a_table_of_a_streaming_query_is_refused_by_each_command_until_the_run_begins_behind_its_rows(
+    pipeline: Pipeline, spark: SparkSession, table: dict[str, Any],
+) -> None:
+    heir = written_by_a_query(pipeline, spark, **table)
+    for words in ("run",), ("plan",), ("doctor",):
+        said = heir.door(*words)
+        assert said.code == 5, said.err + said.out
+        assert f"the table holds 100 rows of {heir.topic}:0" in said.err, said.err
+        assert "from offset 0 to 99, and rows of 3 more partitions" in said.err, said.err
+        for way in "table.path", "etl offsets restore CONF --from-table --reason", "etl plans acknowledge CONF 0 --reason":
+            assert way in said.err, said.err
+    assert sum(rows_by_offset(heir).values()) == 400
+    assert restored(heir).code == 0
+    heir.ran()
+    heir.ran()
+    assert heir.is_whole()
+    is_proven(heir, before=400, loaded=200)
+    heir.produce(40)
+    heir.ran()
+    assert heir.is_whole()
+    is_proven(heir, before=400, loaded=240)
+
+
+@pytest.mark.parametrize("table", [BY_SPARK, BY_ARROW], ids=["spark", "arrow"])
+def test_rows_that_are_said_to_be_of_another_log_stay_and_every_record_is_loaded_in_the_next_life(
+    pipeline: Pipeline, spark: SparkSession, table: dict[str, Any],
+) -> None:
+    heir = written_by_a_query(pipeline, spark, **table)
+    refused(heir.run(), 5)
+    said = accepted(heir)
+    assert said.code == 0 and heir.topic in said.document["says"], said.err
+    heir.ran()
+    assert Counter(rows_by_offset(heir).values()) == {2: 400, 1: 200}
+    lives = DeltaTable(str(heir.table)).to_pyarrow_table(columns=["log_epoch"]).column("log_epoch").to_pylist()
+    assert Counter(lives) == {0: 400, 1: 600}
+    is_proven(heir, before=400, loaded=600)
+    heir.produce(40)
+    heir.ran()
+    is_proven(heir, before=400, loaded=640)
+
+
+def test_a_word_counts_for_the_version_that_was_seen_and_not_for_rows_that_came_later(pipeline: Pipeline, spark: SparkSession) -> None:
+    heir = written_by_a_query(pipeline, spark)
+    assert accepted(heir).code == 0
+    more = spark.read.format("delta").load(str(heir.table)).limit(1)
+    more.write.format("delta").mode("append").save(str(heir.table))
+    refused(heir.run(), 5, "a second time")
+
+
+def test_rows_that_somebody_writes_after_plan_one_among_those_from_before_it_are_found_by_verify(
+    pipeline: Pipeline, spark: SparkSession,
+) -> None:
+    heir = written_by_a_query(pipeline, spark)
+    assert restored(heir).code == 0
+    heir.ran()
+    heir.ran()
+    again = spark.read.format("delta").load(str(heir.table)).where("offset < 100")
+    again.limit(7).write.format("delta").mode("append").save(str(heir.table))
+    proof = heir.door("verify")
+    assert proof.code == 5 and "7 rows of offsets from before plan 1 were written since" in proof.err, proof.err
+
+
+def test_a_table_without_our_columns_says_what_it_holds_and_is_no_way_to_a_second_load(pipeline: Pipeline, spark: SparkSession) -> None:
+    heir = written_by_a_query(pipeline, spark, OF_KAFKA_SOURCE)
+    for words in ("run",), ("plan",), ("doctor",):
+        said = heir.door(*words)
+        assert said.code == 5, said.err + said.out
+        assert f"the table holds 100 rows of {heir.topic}:0" in said.err, said.err
+    spark.sql(f"ALTER TABLE delta.`{heir.table}` ADD COLUMNS (headers array<struct<key:string,value:binary>>, log_epoch int)")
+    refused(heir.run(), 5, "a second time")
+    assert restored(heir).code == 0
+    heir.ran()
+    heir.ran()
+    assert heir.is_whole()
+    is_proven(heir, before=400, loaded=200)
+
+
+def test_our_own_table_whose_transactions_an_old_client_dropped_is_gone_on_with_behind_its_rows(pipeline: Pipeline) -> None:
+    pipeline.produce(400)
+    pipeline.ran()
+    without_transactions(pipeline.table)
+    with pipeline.zookeeper() as client:
+        client.delete(f"/consumers/{pipeline.group}", recursive=True)
+    pipeline.produce(200)
+    refused(pipeline.run(), 5, "that no plan of this pipeline loaded", "offsets restore CONF --from-table")
+    assert restored(pipeline).code == 0
+    pipeline.ran()
+    pipeline.ran()
+    assert pipeline.is_whole()
+    is_proven(pipeline, before=400, loaded=200)
+
+
+def without_transactions(table: Path) -> None:
+    """As deltalake 0.17.4 wrote a checkpoint: no `txn` is in it; and older commits are cleaned up."""
+    clean_log(table)
+    [checkpoint] = table.glob("_delta_log/*.checkpoint.parquet")
+    found = parquet.read_table(checkpoint)
+    assert found.column("txn").null_count < found.num_rows
+    parquet.write_table(found.filter(compute.is_null(found.column("txn"))).drop_columns(["txn"]), checkpoint)
+
+
+def test_a_copy_of_our_table_is_no_table_of_ours_and_its_rows_are_not_loaded_again(pipeline: Pipeline, spark: SparkSession) -> None:
+    pipeline.produce(400)
+    pipeline.ran()
+    copy = pipeline.table.with_name("copy")
+    spark.sql(f"CREATE TABLE delta.`{copy}` USING delta AS SELECT * FROM delta.`{pipeline.table}`")
+    heir = replace(pipeline.under("new"), settings={"table": {"path": str(copy)}})
+    refused(heir.run(), 5, "a second time")
+    assert DeltaTable(str(copy)).to_pyarrow_table(columns=["offset"]).num_rows == 400
+
+
+def test_where_the_group_has_committed_offsets_behind_the_rows_the_run_begins_there_without_a_word(
+    pipeline: Pipeline, spark: SparkSession,
+) -> None:
+    heir = written_by_a_query(pipeline, spark)
+    with heir.zookeeper() as client:
+        for partition in range(4):
+            client.create(f"/consumers/{heir.group}/offsets/{heir.topic}/{partition}", b"100", makepath=True)
+    heir.ran()
+    assert heir.is_whole()
+    is_proven(heir, before=400, loaded=200)
+    refused(heir.door("backfill", after=("--name", "old", "--from", "0", "--until", "50")), 5, "the table holds", "rows of these offsets")
+
+
+def test_a_topic_that_is_added_to_the_conf_later_is_not_loaded_over_rows_from_before_plan_one(
+    pipeline: Pipeline, spark: SparkSession, topic: TopicFactory,
+) -> None:
+    heir = written_by_a_query(pipeline, spark)
+    of_it = pipeline.topic
+    first = replace(heir, topic=topic(4), produced=0)
+    first.produce(40)
+    first.ran()
+    both = {**heir.settings, "source": {"topics": {"allow": [first.topic, of_it]}, "timeout_s": 20}}
+    refused(replace(first, settings=both).run(), 5, f"the table holds 100 rows of {of_it}:0")
+
+
+def test_a_first_conf_says_that_the_table_holds_rows_of_the_topic_already(pipeline: Pipeline, spark: SparkSession, tmp_path: Path) -> None:
+    heir = written_by_a_query(pipeline, spark)
+    said = said_by(
+        "init", "--zookeeper", heir.cluster.zookeeper_connect, "--topic", heir.topic, "--table", str(heir.table),
+        "--out", str(tmp_path / "first" / "conf.yaml"), "--json")
+    assert said.code == 0, said.err
+    why = {one["key"]: one["why"] for one in said.document["chosen"]}["table.path"]
+    assert "the first run stops, for the table holds 100 rows" in why and "etl offsets restore CONF --from-table" in why
+
+
+def test_rows_that_were_deleted_by_a_deletion_vector_are_in_nobodys_way(pipeline: Pipeline, spark: SparkSession) -> None:
+    heir = written_by_a_query(pipeline, spark)
+    table = f"delta.`{heir.table}`"
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)")
+    spark.sql(f"DELETE FROM {table} WHERE offset < 60")
+    refused(heir.run(), 5, f"the table holds 40 rows of {heir.topic}:0", "from offset 60 to 99")
+    spark.sql(f"DELETE FROM {table} WHERE offset < 100")
+    heir.ran()
+    assert spark.sql(f"SELECT DISTINCT partition, offset FROM {table}").count() == spark.table(table).count() == 600
+    assert heir.door("verify").code == 0
+
+
+def test_rows_in_files_that_columns_have_other_names_in_are_found(pipeline: Pipeline, spark: SparkSession) -> None:
+    heir = written_by_a_query(pipeline, spark)
+    spark.sql(f"""ALTER TABLE delta.`{heir.table}` SET TBLPROPERTIES (
+        'delta.columnMapping.mode' = 'name', 'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5')""")
+    spark.sql(f"ALTER TABLE delta.`{heir.table}` RENAME COLUMN topic TO was_topic")
+    spark.sql(f"ALTER TABLE delta.`{heir.table}` RENAME COLUMN was_topic TO topic")
+    spark.sql(f"OPTIMIZE delta.`{heir.table}`")
+    refused(heir.run(), 5, f"the table holds 100 rows of {heir.topic}:0")

@@ -76,7 +76,7 @@ class Table:
     """Of the topics that we do not know, asked where it is not known what another pipeline loaded: those that the table has rows of."""
     is_of_others_alone: bool = False
     """No row of it can be ours: all that its commits ever added is other pipelines'. Asked only where the newest plan waits for a table."""
-    held: tuple[HeldRows, ...] | None = None
-    """Rows of topics that no pipeline has loaded; None: not asked. It is asked only if a topic is planned for the first time."""
     said_commit: str | None = None
     """The hash of the commit file of the version of the last acknowledgement, as it is now; None when the log does not hold it."""
+    held: tuple[HeldRows, ...] | None = None
+    """Rows of topics that no pipeline has loaded; None: not asked. It is asked only if a topic is planned for the first time."""

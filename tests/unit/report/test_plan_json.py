@@ -14,7 +14,7 @@ from etl.model.claims import Claim, Claimed, Claims, ClaimState
 from etl.model.committed import Committed, OffsetsStorage
 from etl.model.ledger import Acknowledgement, Ledger, Retirement
 from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Leader, OpenTransaction, Retention, Tail
-from etl.model.plans import Plan, TookOver
+from etl.model.plans import HeldRows, Plan, TookOver
 from etl.model.receipts import Applied
 from etl.model.snapshot import Snapshot
 from etl.model.table import CommitMetadata, ForeignCommit, OtherPipeline, Table
@@ -127,6 +127,12 @@ def test_the_tables_plan_is_said_once_where_the_ledger_has_it(plan: Plan) -> Non
     document = through_json(write_snapshot(snapshot))
     assert document["table"]["metadata"]["document"] == "the newest plan of the ledger"
     assert plan_in_table(read_snapshot(document)) == kept_of(plan)
+
+
+def test_rows_that_a_table_holds_of_partitions_that_nobody_planned_come_back() -> None:
+    held = HeldRows(BrokerPartition("clicks", 3), 1, 5, 9, 4), HeldRows(BrokerPartition("views", 0), 0, 0, 1, 1)
+    snapshot = plain_snapshot({}, table=Table("t", 3, None, held=held))
+    assert read_snapshot(through_json(write_snapshot(snapshot))) == snapshot
 
 
 def test_a_look_names_each_field_once_and_not_once_for_each_log() -> None:

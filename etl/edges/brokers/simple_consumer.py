@@ -14,7 +14,8 @@ from etl.edges.brokers.group_offsets import GroupOffsets
 from etl.errors import BrokerUnreachable, CorruptData, OtherRelease, SettingsError
 from etl.model.logs import BrokerPartition, Isolation
 from etl.protocol.messages import (
-    EARLIEST, LATEST, Fetch, FetchAnswer, FetchedPartition, FetchTarget, ListedOffset, in_serving_order, reject_negative, reject_wrong_times,
+    EARLIEST, LATEST, Fetch, FetchAnswer, FetchedPartition, FetchTarget, ListedOffset, in_serving_order, reject_negative,
+    reject_wrong_times,
 )
 from etl.protocol.refusal import Refusal
 from etl.settings.fetch_sizes import FETCH_MAX_BYTES

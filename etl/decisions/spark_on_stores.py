@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from etl.errors import SettingsError
+from etl.protocol.zookeeper.java_classes import NotTranslated
+from etl.protocol.zookeeper.java_patterns import java_pattern
 from etl.settings.store import StoreKind, StoreSettings, TablePath, kind_of, refuse_unfit_store
 
 LOG_STORE = "spark.delta.logStore"
@@ -106,14 +108,15 @@ def refuse_unsafe(path: str, hadoop: Mapping[str, str | None]) -> None:
 def redacting(keys: Sequence[str], pattern: str | None) -> str | None:
     """By which expression Spark leaves these settings of Hadoop's out of its event log and its pages; None: by the one that it has.
 
-    `pattern`: what the session has, in Java's words; None: Spark's own. One that Python cannot read is taken not to know them.
+    `pattern`: what the session has, in Java's words; None: Spark's own. One that is not translated is taken not to know them.
     """
     shown = _AS_SPARK_HAS_IT if pattern is None else pattern
     try:
-        knows = all(re.search(shown, key) for key in keys)
-    except re.error:
+        found = java_pattern(shown)
+        knows = all(found.search(key) for key in keys)
+    except NotTranslated:
         knows = not keys
-    return None if knows else f"{shown}|{_KEYS_OF_STORES}"
+    return None if knows else f"{_KEYS_OF_STORES}|{shown}"
 
 
 def keys_that_matter(path: str) -> tuple[str, ...]:

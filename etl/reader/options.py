@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from etl.errors import SettingsError
 from etl.model.logs import Dialect, Isolation
 from etl.model.raw_table import raw_columns, types_of
+from etl.protocol.zookeeper.java_classes import NotTranslated
+from etl.protocol.zookeeper.java_patterns import java_pattern
 from etl.reader.option_logs import parse_logs, parse_number, parse_offsets, parse_ranges, parse_times
 from etl.reader.option_names import PHYSICAL_REFUSED, SIZES, SPELLED, under_our_names
 from etl.reader.option_ways_in import security_said, zookeeper_access_said
@@ -98,13 +100,16 @@ def _chosen(options: Mapping[str, str], physical: bool) -> Chosen:
 
 
 def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise SettingsError(f"{text!r} is no regular expression: {error}", option="subscribePattern", check="its syntax") from error
-    if not text.strip():
+    """Raises SettingsError for a pattern that is none of Java's, or that this source does not translate."""
+    pattern = text.strip()
+    if not pattern:
         raise SettingsError("an empty expression is found in the name of every topic", option="subscribePattern", check="write .* for all")
-    return text.strip()
+    try:
+        java_pattern(pattern)
+    except NotTranslated as error:
+        what = f"the regular expression {pattern!r} is not supported: {error}"
+        raise SettingsError(what, option="subscribePattern", check="a simpler expression, or topics by name (topics)") from error
+    return pattern
 
 
 def _bounds(options: Mapping[str, str], side: str, default: LogEnd, physical: bool) -> Bounds:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,6 +12,7 @@ from etl.model.logs import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
 from etl.model.security import OPEN, Security
 from etl.model.zookeeper_access import OPEN as OPEN_ZOOKEEPER, Access
+from etl.protocol.zookeeper.java_patterns import java_pattern
 
 if TYPE_CHECKING:
     from etl.reader.arrow_transform import ArrowTransform
@@ -77,7 +77,8 @@ class Chosen:
         known = sorted(there)
         names = {log.topic for log in known}
         if self.pattern is not None:
-            found = [log for log in known if re.search(self.pattern, log.topic)]
+            pattern = java_pattern(self.pattern)
+            found = [log for log in known if pattern.search(log.topic)]
             if not found:
                 check = "the expression, and that this is the right cluster"
                 raise TopicMissing("no topic matches subscribePattern", pattern=self.pattern, check=check)

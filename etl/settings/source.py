@@ -69,12 +69,19 @@ def _start(value: Any) -> Any:
     return StartAt(value)
 
 
+_NESTED_CLASS = re.compile(r"\[\^?\]?[^\]]*?(?:\[|&&)")
+"""In an expression without its escapes. Python takes both for characters of the class."""
+
+
 def _expressions(value: tuple[str, ...]) -> tuple[str, ...]:
     for expression in value:
         try:
             re.compile(expression)
         except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"{expression!r} is no regular expression: {error}") from error
+        if _NESTED_CLASS.search(re.sub(r"\\.", "_", expression)):
+            what = f"{expression!r} has a [ or && inside a class, which means one thing in Java and another in Python"
+            raise ValueError(f"{what}; write a character that is meant as \\[ or \\&")
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 NAMES = ("a", "b", "ab", "abc", "aab", "abab", "ABC", "aB", "orders", "Orders", "orders-2", "orders_10", "t1", "t10", "t22", "a.b",
@@ -15,23 +16,30 @@ _ATOMS = (
     "(?m)", "(?d)", "(?x)", "(?u)", r"\1", r"\k<n>", r"\h", r"\R", r"\v", r"\e", r"\y", r"\E", "}", "]", "{", "é", "#", '"',
     r"\p{IsLatin}", r"\p{javaLowerCase}", "\\")
 _QUANTIFIERS = ("", "", "", "", "*", "+", "?", "*?", "+?", "??", "{2}", "{0}", "{1}?", "++", "*+", "{2}{2}", "{1|3}", "{}", "**")
+_BOUNDED = ("{1,}", "{2,}", "{1,2}", "{0,2}", "{0,}", "{2,3}?", "{0,0}", "{3,2}", "{,2}", "{1,2}+", "{1,2}{2}")
 _GROUPS = ("(", "(", "(?:", "(?<n>", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?-i:", "(?im-s:", "(?P<n>")
 
 
 def pattern_of(seed: int) -> str:
-    return _alternatives(Random(seed), 3)
+    """As a filter in ZooKeeper may have it: no quantifier with a comma."""
+    return _alternatives(Random(seed), 3, _QUANTIFIERS)
 
 
-def _alternatives(random: Random, depth: int) -> str:
-    return "|".join(_sequence(random, depth) for _ in range(random.choice((1, 1, 1, 2, 3))))
+def option_of(seed: int) -> str:
+    """As an option of Spark's may have it; repeated groups inside repeated groups take Python too long."""
+    return _alternatives(Random(seed), 1, (*_QUANTIFIERS, *_BOUNDED))
 
 
-def _sequence(random: Random, depth: int) -> str:
-    return "".join(_piece(random, depth) for _ in range(random.choice((0, 1, 1, 2, 2, 3))))
+def _alternatives(random: Random, depth: int, quantifiers: Sequence[str]) -> str:
+    return "|".join(_sequence(random, depth, quantifiers) for _ in range(random.choice((1, 1, 1, 2, 3))))
 
 
-def _piece(random: Random, depth: int) -> str:
+def _sequence(random: Random, depth: int, quantifiers: Sequence[str]) -> str:
+    return "".join(_piece(random, depth, quantifiers) for _ in range(random.choice((0, 1, 1, 2, 2, 3))))
+
+
+def _piece(random: Random, depth: int, quantifiers: Sequence[str]) -> str:
     if depth and random.random() < 0.3:
         closing = ")" if random.random() < 0.98 else ""
-        return random.choice(_GROUPS) + _alternatives(random, depth - 1) + closing + random.choice(_QUANTIFIERS)
-    return random.choice(_ATOMS[:20] if random.random() < 0.5 else _ATOMS) + random.choice(_QUANTIFIERS)
+        return random.choice(_GROUPS) + _alternatives(random, depth - 1, quantifiers) + closing + random.choice(quantifiers)
+    return random.choice(_ATOMS[:20] if random.random() < 0.5 else _ATOMS) + random.choice(quantifiers)

@@ -8,7 +8,7 @@ from etl.protocol.zookeeper.topic_filters import cleaned
 from tests.brokers.foreign import Process
 from tests.groups.filters import PER_REQUEST, in_java, in_python
 from tests.groups.oracles import GROUPS, SOURCES
-from tests.groups.random_patterns import pattern_of
+from tests.groups.random_patterns import option_of, pattern_of
 
 
 def test_a_pattern_matches_the_names_that_it_matches_in_java_or_is_refused(tmp_path: Path) -> None:
@@ -17,6 +17,15 @@ def test_a_pattern_matches_the_names_that_it_matches_in_java_or_is_refused(tmp_p
             patterns = [pattern_of(seed) for seed in range(first, first + PER_REQUEST)]
             for pattern, theirs in zip(patterns, in_java(java, patterns), strict=True):
                 assert in_python(pattern) in (theirs, None), pattern
+
+
+def test_an_option_pattern_is_found_in_the_names_in_which_java_finds_it_or_is_refused(tmp_path: Path) -> None:
+    with Process("LeaderAssignors", "3.9.1", tmp_path, sources=SOURCES) as java:
+        for first in range(0, GROUPS, PER_REQUEST):
+            patterns = [option_of(seed) for seed in range(first, first + PER_REQUEST)]
+            for question in ("matches", "finds"):
+                for pattern, theirs in zip(patterns, in_java(java, patterns, question), strict=True):
+                    assert in_python(pattern, question) in (theirs, None), (question, pattern)
 
 
 def test_a_filter_is_cleaned_as_a_consumer_does(tmp_path: Path) -> None:

@@ -233,6 +233,25 @@ def test_logs_that_change_after_a_query_is_planned_are_told_or_read_as_the_optio
             list(reader.read(planned))
 
 
+def _produce(cluster: Cluster, topic: str, count: int, *, partition: int = 0) -> None:
+    from kafka import KafkaProducer
+
+    with contextlib.closing(KafkaProducer(bootstrap_servers=cluster.bootstrap)) as producer:
+        for _ in range(count):
+            producer.send(topic, b"v", partition=partition)
+
+
+def test_a_pattern_of_javas_is_read_as_java_reads_it_or_refused_by_name(spark: SparkSession, cluster: Cluster, topic: Any) -> None:
+    spark.dataSource.register(OffsetRanges)
+    name = topic(config={"retention.ms": "-1"})
+    _produce(cluster, name, 2)
+    reader = spark.read.format(NAME).option("bootstrap", cluster.bootstrap)
+    assert reader.option("subscribePattern", rf"^\Q{name}\E\z").load().count() == 2
+    assert reader.option("subscribePattern", rf"^\p{{Lower}}{{3,9}}-{name.rpartition('-')[2]}$").load().count() == 2
+    with pytest.raises(Exception, match=r"subscribePattern.*a class inside a class|a class inside a class.*subscribePattern"):
+        reader.option("subscribePattern", "clicks|or[c-e&&[^c]]ers").load().count()
+
+
 def _led(cluster: Cluster, topic: str, *bounds: tuple[int, int, int]) -> list[OffsetRange]:
     host, _, port = cluster.bootstrap.partition(":")
     leader = Leader(Broker(0, host, int(port)))

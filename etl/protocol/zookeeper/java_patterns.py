@@ -1,14 +1,14 @@
-"""What a regular expression of Java's says of a topic's name, as one of Python's: other members' filters are in it.
+"""What a regular expression of Java's says of a topic's name, as one of Python's: filters of other members and of Spark's users are in it.
 
-Only names that Kafka lets a topic have are asked about (`LEGAL`), and only whether all of a name matches. So a class of characters is the
-set of those of its characters that a name may have, a letter under `(?i)` is a class of two, and no group need be remembered. Nothing is
-left to what the two languages write alike:
+Only names that Kafka lets a topic have are asked about (`LEGAL`), and only whether all of a name matches, or some of it. So a class of
+characters is the set of those of its characters that a name may have, a letter under `(?i)` is a class of two, and no group need be
+remembered. Nothing is left to what the two languages write alike:
 
-    the same                literals, `.`, `|`, groups of any kind, `* + ?` and `{n}`, greedy and reluctant, `^ $ \\A \\z \\Z \\b \\B`,
-                            lookahead; lookbehind of one length
+    the same                literals, `.`, `|`, groups of any kind, `* + ?` and `{n}`, `{n,}`, `{n,m}`, greedy and reluctant,
+                            `^ $ \\A \\z \\Z \\b \\B`, lookahead; lookbehind of one length
     by its set of names     `[...]` with ranges and `^`, `\\d \\w \\s` and their opposites, `\\p{...}` of POSIX and of general categories,
                             `\\Q...\\E`, `\\x41`, `\\x{41}`, `\\u0041`, `\\056`, `\\cX`, the flags i, d, m and s, also in mid-pattern
-    refused by name         `{0}`, `{n,}`, `{n,m}` (a filter has no comma: it was made a `|`), back references, possessive quantifiers and
+    refused by name         `{0}`, back references, possessive quantifiers and
                             `(?>...)` (releases of Python 3.11 differ in them), classes inside classes and `&&` (releases of Java differ),
                             the flags x, u and U, `\\G \\R \\X \\N \\h \\v`, other classes of `\\p`, a quantifier behind a quantifier, an
                             anchor or a lookaround
@@ -33,12 +33,15 @@ _NAME = re.compile(r"<([a-zA-Z][a-zA-Z0-9]*)>")
 _FLAGS = re.compile(r"([idmsuxU]*)(-[idmsuxU]*)?([:)])")
 _NUMBERED = re.compile(r"0([0-3]?[0-7]{1,2})|x([0-9a-fA-F]{2})|x{([0-9a-fA-F]{1,8})}|u([0-9a-fA-F]{4})")
 _PROPERTY = re.compile(r"{([a-zA-Z]+)}|([A-Z])")
-_COUNT = re.compile(r"{([0-9]+)}")
+_COUNT = re.compile(r"{([0-9]+)(?:(,)([0-9]*))?}")
 
 
 @lru_cache(maxsize=256)
 def java_pattern(text: str) -> re.Pattern[str]:
-    """The pattern that matches all of a legal name where Java's `name.matches(text)` is true. Raises NotTranslated."""
+    """The pattern that matches all of a legal name where Java's `matches()` is true, and is found in it where its `find()` is.
+
+    Raises NotTranslated.
+    """
     parser = _Parser(tokens_of(text))
     translated = parser.alternatives()
     if not parser.is_done:
@@ -144,7 +147,7 @@ class _Parser:
         """With the quantifier that follows, if one does."""
         count = _COUNT.match(self._plain, self._at)
         if count:
-            if len(count[1]) > _MOST_DIGITS or not int(count[1]):
+            if not _is_count(count):
                 raise NotTranslated(f"the quantifier {count[0][:20]}")
             self._at = count.end()
             piece += count[0]
@@ -242,3 +245,13 @@ class _Parser:
             raise NotTranslated("the end of the pattern behind a \\ or inside a class")
         self._at += 1
         return self._tokens[self._at - 1]
+
+
+def _is_count(count: re.Match[str]) -> bool:
+    """Whether `{n}`, `{n,}` or `{n,m}` can be repeated by: not `{0}`, nor more than Java counts, nor from more to less."""
+    least, has_comma, most = count[1], count[2], count[3]
+    if len(least) > _MOST_DIGITS or len(most or "") > _MOST_DIGITS:
+        return False
+    if has_comma and not most:
+        return True
+    return int(most or least) >= max(1, int(least))

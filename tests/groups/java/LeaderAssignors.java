@@ -7,6 +7,9 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.function.Predicate;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.apache.kafka.clients.consumer.ConsumerPartitionAssignor;
 import org.apache.kafka.clients.consumer.ConsumerPartitionAssignor.Assignment;
 import org.apache.kafka.clients.consumer.ConsumerPartitionAssignor.GroupSubscription;
@@ -21,7 +24,7 @@ import org.apache.kafka.common.TopicPartition;
 /** What the leader of a group assigns when it is Kafka's consumer in Java; and what Java's regular expressions match. */
 public class LeaderAssignors extends Lines {
     public static void main(String[] arguments) throws Exception {
-        serve(Map.of("assign", LeaderAssignors::assign, "matches", LeaderAssignors::matches));
+        serve(Map.of("assign", LeaderAssignors::assign, "matches", LeaderAssignors::matches, "finds", LeaderAssignors::finds));
     }
 
     /** assign STRATEGY TOPICS [MEMBER INSTANCE TOPICS]...: topics are "t=3,u=1" first, "t,u" for a member; "-" is none. "MEMBER TOPIC P". */
@@ -54,12 +57,21 @@ public class LeaderAssignors extends Lines {
 
     /** matches NAMES PATTERN...: for each pattern a line of 0 and 1, one for each name (with commas between), or "refused". */
     static void matches(String[] words, PrintStream out) throws Exception {
+        answer(words, out, Matcher::matches);
+    }
+
+    /** finds NAMES PATTERN...: the same, where the pattern is found anywhere in the name. */
+    static void finds(String[] words, PrintStream out) throws Exception {
+        answer(words, out, Matcher::find);
+    }
+
+    static void answer(String[] words, PrintStream out, Predicate<Matcher> question) throws Exception {
         String[] names = words[1].split(",");
         for (int i = 2; i < words.length; i++) {
             StringBuilder line = new StringBuilder();
             try {
-                String pattern = new String(bytes(words[i]), "UTF-8");
-                for (String name : names) line.append(name.matches(pattern) ? '1' : '0');
+                Pattern pattern = Pattern.compile(new String(bytes(words[i]), "UTF-8"));
+                for (String name : names) line.append(question.test(pattern.matcher(name)) ? '1' : '0');
             } catch (java.util.regex.PatternSyntaxException refused) {
                 line = new StringBuilder("refused");
             }

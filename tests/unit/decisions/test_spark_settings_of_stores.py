@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from etl.decisions.spark_on_stores import OURS, is_ours, packages, place_of_catalog, redacting, settings_for, unless_told
@@ -11,6 +9,7 @@ from etl.decisions.store_access import told_hadoop
 from etl.edges.spark.session import complete
 from etl.errors import SettingsError
 from etl.model.security import SecretRef
+from etl.protocol.zookeeper.java_patterns import java_pattern
 from etl.settings.store import StoreSettings, store_of
 
 S3, AZURE = "s3://lake/t", "abfss://lake@acme.dfs.core.windows.net/t"
@@ -99,17 +98,18 @@ SPARKS_OWN = "(?i)secret|password|token|access[.]?key"
 
 
 @pytest.mark.parametrize("path", [S3, AZURE])
-@pytest.mark.parametrize("pattern", [None, "", SPARKS_OWN, "(?i)mine|yours", "account[.]key", "(?-i)SECRET"])
+@pytest.mark.parametrize("pattern", [
+    None, "", SPARKS_OWN, "(?i)mine|yours", "account[.]key", "(?-i)SECRET", "key&&[^y]", r"\Qmine", "a[b-z&&[^c]]c|k[e&&[f]]y"])
 def test_whatever_a_session_leaves_out_of_its_event_log_the_keys_of_a_store_are_left_out_too(path: str, pattern: str | None) -> None:
     keys = sorted(key for key, value in told_hadoop(path, STORES_OF[path]).items() if isinstance(value, SecretRef))
     widened = redacting(keys, pattern)
     shown = SPARKS_OWN if pattern is None else pattern
     if widened is None:
-        assert keys and all(re.search(shown, key) for key in keys)
+        assert keys and all(java_pattern(shown).search(key) for key in keys)
         return
-    assert widened.startswith(shown)
-    if "(?-i)" not in shown:  # as Java has it, and Python does not
-        assert all(re.search(widened, key) for key in (*keys, *(["mine", "yours"] if "mine" in shown else [])))
+    ours = widened.removesuffix(f"|{shown}")
+    assert ours != widened and all(java_pattern(ours).search(key) for key in keys)
+    if "&&[" not in shown:  # which is not translated
         assert redacting(keys, widened) is None
 
 

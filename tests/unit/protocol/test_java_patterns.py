@@ -27,6 +27,7 @@ def test_random_patterns_match_what_they_match_in_java_or_are_refused() -> None:
     (r"\p{Upper}{3}|[a-c&]{2}", {"ABC", "ab"}),
     (r"(?<num>t\d)\w?", {"t1", "t10", "t22"}),
     (r".*(?<!b)c|\b_\b", {"c", "_", "a.b.c"}),
+    (r"t\d{1,2}|(ab){2,}|-{0,1}|z{1,3}?", {"t1", "t10", "t22", "abab", "-", "zz"}),
 ])
 def test_what_filters_use_is_translated(pattern: str, matched: set[str]) -> None:
     assert {name for name in NAMES if java_pattern(pattern).fullmatch(name)} == matched

@@ -73,6 +73,9 @@ def test_what_is_named_twice_in_an_option_is_refused_for_nobody_knows_which_is_m
     ({"bootstrap": "h:1", "topics": "t", "failOnDataLoss": "perhaps"}, "'perhaps' is no value of failOnDataLoss"),
     ({"bootstrap": "h:1", "subscribePattern": "("}, "regular expression"),
     ({"bootstrap": "h:1", "subscribePattern": "  "}, "every topic"),
+    ({"bootstrap": "h:1", "subscribePattern": "or[c-e&&[^c]]ers"}, "a class inside a class, or &&.*option subscribePattern"),
+    ({"bootstrap": "h:1", "subscribePattern": "a(b)\\1"}, "option subscribePattern"),
+    ({"bootstrap": "h:1", "subscribePattern": "a{,2}"}, "option subscribePattern"),
     ({"bootstrap": "h:1", "subscribe": " , "}, "no topic is named"),
     ({"bootstrap": "h:1", "topics": "t", "kafka.sasl.mechanism": "PLAIN"}, r"username is missing.*option sasl_\*"),
     ({"bootstrap": "h:1", "assign": "[1]"}, "clicks"),
@@ -197,7 +200,7 @@ def test_a_bound_that_the_log_does_not_have_is_told_with_its_place(options: dict
 
 @pytest.mark.parametrize("chosen, logs", [
     (Chosen(topics=("clicks",)), CLICKS),
-    (Chosen(pattern="cli.*"), CLICKS),
+    (Chosen(pattern="cli.*"), CLICKS), (Chosen(pattern=r"^\Qclicks\E\z"), CLICKS), (Chosen(pattern=r"^\p{Lower}{6,}$"), CLICKS),
     (Chosen(logs=(CLICKS[1],)), [CLICKS[1]]),
 ])
 def test_topics_are_chosen_by_name_by_pattern_or_partition_by_partition(chosen: Chosen, logs: list[BrokerPartition]) -> None:

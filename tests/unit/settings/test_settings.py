@@ -531,6 +531,15 @@ def test_topics_that_an_operator_says_are_compacted_match_whole(topic: str, said
     assert parse(WHOLE).source.says_compacted(topic) is said
 
 
+@pytest.mark.parametrize("key", ["topics: {allow: ['%s']}", "topics: {allow: [clicks], deny: ['%s']}",
+                                 "topics: {allow: [clicks]}, compacted_topics: ['%s']"])
+@pytest.mark.parametrize("expression", ["or[c-e&&[^c]]ers", "[a[[b]]", "clicks|[a-z&&b]"])
+def test_an_expression_that_java_and_python_read_in_two_ways_is_refused(key: str, expression: str) -> None:
+    text = LEAST.replace('topics: {allow: ["clicks"]}', key % expression)
+    with pytest.raises(SettingsError, match="one thing in Java and another in Python"):
+        parse(text)
+
+
 def test_expressions_in_plain_letters_name_topics_that_must_exist() -> None:
     assert parse(WHOLE).source.topics.literal_names == ("clicks",)
 

@@ -29,16 +29,16 @@ def for_options(error: EtlError) -> EtlError:
     if _is_of_the_way_in(error):
         return in_options(error)
     if isinstance(error, LogTruncated):
-        check = "whether an unclean leader was elected, or a broker lost its disk; a query that is planned anew goes by the log of now"
+        check = "whether an unclean leader was elected, or a broker lost its disk; a DataFrame that is made anew goes by the log of now"
         return type(error)(error.what, check=check, **error.where)
-    if isinstance(error, DataLoss | RanOutBeforeUntil):
+    if isinstance(error, DataLoss | RanOutBeforeUntil) and "failOnDataLoss" not in error.check:
         return _with(error, "failOnDataLoss: false reads what the log holds")
     if isinstance(error, MessageTooLarge):
         return _with(error, "raise the option fetch_limit_bytes")
     if isinstance(error, RecordTooLarge):
         return _with(error, "startingOffsets and endingOffsets, or ranges, choose what is read")
     if isinstance(error, TopicMadeAgain):
-        return _with(error, "a query that is planned anew reads the new one")
+        return _with(error, "a DataFrame that is made anew reads the new one")
     return error
 
 

@@ -7,11 +7,13 @@ end is a mistake wherever both were said.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from etl.errors import DataLoss, EtlError, NotYetReadable, RanOutBeforeUntil, SettingsError, TopicMissing
 from etl.model.logs import BrokerPartition, Extent
 from etl.model.plans import OffsetRange
 from etl.reader.reading import Bound, FirstAt, LogEnd, Reading
+from etl.reader.tasks import QueryTask
 
 
 def ranges_of(
@@ -56,6 +58,26 @@ def inside(whole: OffsetRange, extent: Extent, *, fails: bool) -> OffsetRange:
     if whole.until_offset <= extent.end_offset + extent.held_back:
         raise NotYetReadable(what, **place, check="who left a transaction open there; once it ends, the rest can be read")
     raise RanOutBeforeUntil(what, **place, check="the offsets; failOnDataLoss: false reads what is there")
+
+
+def pieces_of(task: QueryTask, wholes: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
+    """The part of each whole range that the task reads. All tasks together read each offset of the wholes once."""
+    mine: dict[BrokerPartition, list[OffsetRange]] = {}
+    for piece in task.ranges:
+        mine.setdefault(piece.log, []).append(piece)
+    for whole in wholes:
+        planned = task.planned.get(whole.log)
+        if planned is None:  # a log that was added later
+            yield whole
+            continue
+        for piece in mine.get(whole.log, ()):
+            start, end = whole.from_offset, whole.until_offset
+            if piece.from_offset > planned.from_offset:
+                start = max(start, piece.from_offset)
+            if piece.until_offset < planned.until_offset:
+                end = min(end, piece.until_offset)
+            if start < end:
+                yield replace(whole, from_offset=start, until_offset=end)
 
 
 def _refuse_reversed(log: BrokerPartition, reading: Reading, start: tuple[Bound, int], end: tuple[Bound, int]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,15 @@ class Bounds:
             check = "name every partition that is read: -2 is its first offset, -1 its end"
             raise SettingsError("a partition is not named", option=self.option, **log.place, check=check)
         return self.by_log[log]
+
+    @property
+    def are_offsets(self) -> bool:
+        """Whether each of them is an offset: it stays what it is, whatever happens to the log."""
+        return self.everywhere is None and all(isinstance(bound, int) for bound in self.by_log.values())
+
+    def only(self, logs: Collection[BrokerPartition]) -> Bounds:
+        """The same bounds, of none but these logs."""
+        return replace(self, by_log={log: bound for log, bound in self.by_log.items() if log in logs})
 
     def times(self, logs: Iterable[BrokerPartition]) -> dict[BrokerPartition, int]:
         """Milliseconds since 1970 of those logs whose bound is a time."""
@@ -127,6 +136,15 @@ class Reading:
     """How ZooKeeper is entered."""
     transform: ArrowTransform | None = None
     """What tasks make of their rows before anybody takes them; it is given all columns."""
+
+    @property
+    def has_moving_bounds(self) -> bool:
+        """Whether the options come to other offsets when the logs change: `earliest`, `latest` and times do."""
+        return self.ranges is None and not (self.starting.are_offsets and self.ending.are_offsets)
+
+    def only(self, logs: Collection[BrokerPartition]) -> Reading:
+        """The same reading, of none but these logs."""
+        return replace(self, starting=self.starting.only(logs), ending=self.ending.only(logs))
 
 
 def refuse_missing_partitions(named: Iterable[BrokerPartition], there: Iterable[BrokerPartition]) -> None:

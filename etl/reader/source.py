@@ -7,9 +7,12 @@ It works without the rest of this package's machinery:
     spark.dataSource.register(OffsetRanges)
     clicks = spark.read.format("offset_ranges").option("bootstrap", "127.0.0.1:9092").option("topics", "clicks").load()
 
-reads everything that is readable now; the logs' ends are fixed when a query is planned. The options are those of `options`: our own,
-and those of Spark's Kafka source, so that `format("kafka")` becomes `format("offset_ranges")` and nothing else changes. They are listed
-in docs/READER.md.
+reads everything that is readable when a query runs. The options are those of `options`: our own, and those of Spark's Kafka source, so
+that `format("kafka")` becomes `format("offset_ranges")` and nothing else changes. They are listed in docs/READER.md.
+
+Spark 4.2 calls `reader` and `partitions` once for a DataFrame, and keeps both for all its queries, and for views of it
+(`PythonDataSourceV2.getOrCreateReadInfo`). So `partitions` says how many tasks there are and what each stands for, and `read` looks up
+the bounds of the logs where they are not given as offsets.
 
 What options mean belongs to `options`, how ranges are packed to `decisions.tasks`, reading them to `task_rows` and `fetch`. A run, which
 has planned its tasks, reads them by `spark_rows`.
@@ -26,11 +29,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from etl.errors import EtlError
 from etl.model.raw_table import raw_columns, spark_schema
 from etl.reader.advice import for_options, in_options
-from etl.reader.alone import tasks_of
+from etl.reader.alone import bound_now, tasks_of
 from etl.reader.kept_worker import begin_task
 from etl.reader.options import columns_of_schema, parse_options
-from etl.reader.task_rows import TaskFailed, attempt_number, rows_of_task
-from etl.reader.tasks import NAME
+from etl.reader.task_rows import TaskFailed, attempt_number, failed, rows_of_task
+from etl.reader.tasks import NAME, QueryTask
 
 __all__ = ["OffsetRanges", "RangesReader", "TaskFailed"]
 
@@ -79,6 +82,11 @@ class RangesReader(DataSourceReader):
         """Arrow batches of one task's ranges, none for a task that has none. Spark makes one empty partition where there is no task."""
         begin_task()
         task = partition.value
+        if isinstance(task, QueryTask):
+            try:
+                task = bound_now(task, self._reading)
+            except EtlError as error:
+                raise failed(for_options(error)) from error
         if task is None or not task.ranges:
             return
         rows = rows_of_task(

@@ -31,6 +31,11 @@ class TaskFailed(RuntimeError):
     """Carries an EtlError through Spark's traceback; `error_line.unmark` finds it there again."""
 
 
+def failed(error: EtlError) -> TaskFailed:
+    """What a task raises in the place of the error."""
+    return TaskFailed(f"{error}\n{mark(error)}")
+
+
 def attempt_number() -> int:
     """Which attempt of its task this process is at, from 0; 0 where there is no task."""
     from pyspark import TaskContext
@@ -76,8 +81,7 @@ def rows_of_task(
             generation=reading.generation, security=reading.security,
         ))
     except EtlError as error:
-        told = advise(error)
-        raise TaskFailed(f"{told}\n{mark(told)}") from error
+        raise failed(advise(error)) from error
     finally:
         teller.close()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from etl.model.logs import BrokerPartition, Cleanup, Tail
+from etl.model.logs import Broker, BrokerPartition, Cleanup, Tail
 from etl.model.plans import OffsetRange
 
 T = TypeVar("T")
@@ -34,6 +34,23 @@ class Task:
     def number(self) -> int:
         """Names it among the tasks of its plan: its first range, which no other one reads."""
         return self.indices[0]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTask(Task):
+    """A task of a DataFrame whose bounds move.
+
+    Spark plans the tasks of a DataFrame once, and each query executes them again. `ranges` are cut from the logs as
+    they were when the tasks were planned. The first range of a log stands for all offsets below its end, the last for
+    all offsets from its start on: each query binds them to the log's bounds of that time (`ranges.pieces_of`).
+    """
+
+    planned: Mapping[BrokerPartition, OffsetRange] = field(default_factory=dict)
+    """The whole range of each log when the tasks were planned. An empty one is in `ranges`, too."""
+    brokers: tuple[Broker, ...] = ()
+    """All brokers of the cluster when the tasks were planned."""
+    others_than: frozenset[BrokerPartition] | None = None
+    """The task also reads every chosen log that is not one of these: it was added later. None: another task does, or none."""
 
 
 def of_topics(told: Mapping[str, T], topics: Iterable[str]) -> dict[str, T]:

@@ -75,13 +75,13 @@ _NESTED_CLASS = re.compile(r"\[\^?\]?[^\]]*?(?:\[|&&)")
 
 def _expressions(value: tuple[str, ...]) -> tuple[str, ...]:
     for expression in value:
+        if _NESTED_CLASS.search(re.sub(r"\\.", "_", expression)):
+            what = f"{expression!r} has a [ or && inside a class, which means one thing in Java and another in Python"
+            raise ValueError(f"{what}; write a character that is meant as \\[ or \\&")
         try:
             re.compile(expression)
         except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"{expression!r} is no regular expression: {error}") from error
-        if _NESTED_CLASS.search(re.sub(r"\\.", "_", expression)):
-            what = f"{expression!r} has a [ or && inside a class, which means one thing in Java and another in Python"
-            raise ValueError(f"{what}; write a character that is meant as \\[ or \\&")
     return value
 
 

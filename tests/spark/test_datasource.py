@@ -35,7 +35,7 @@ from tests.fakes.broker import FakeBroker
 from tests.spark.appending import append_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from etl.embedded.cluster import Cluster
 
@@ -209,7 +209,7 @@ def test_logs_that_change_after_a_query_is_planned_are_told_or_read_as_the_optio
                 producer.send(name, b"v", partition=0)
 
     fill()
-    options = {"bootstrap": cluster.bootstrap, "topics": name}
+    options = {"bootstrap": cluster.bootstrap, "topics": name, "startingOffsets": json.dumps({name: {"0": 0}})}
     strict, lenient = (RangesReader({**options, "failOnDataLoss": fails}) for fails in ("true", "false"))
     [planned] = strict.partitions()
     with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
@@ -239,6 +239,123 @@ def _produce(cluster: Cluster, topic: str, count: int, *, partition: int = 0) ->
     with contextlib.closing(KafkaProducer(bootstrap_servers=cluster.bootstrap)) as producer:
         for _ in range(count):
             producer.send(topic, b"v", partition=partition)
+
+
+def _delete_below(cluster: Cluster, topic: str, offset: int) -> None:
+    from kafka import TopicPartition
+    from kafka.admin import KafkaAdminClient
+
+    with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 0): offset})
+
+
+def _add_partitions(cluster: Cluster, topic: str, count: int) -> None:
+    from kafka.admin import KafkaAdminClient, NewPartitions
+
+    with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_partitions({topic: NewPartitions(count)})
+    assert wait_until(lambda: len(_partitions_of(cluster, topic)) == count, 30)
+
+
+def _partitions_of(cluster: Cluster, topic: str) -> set[int]:
+    from kafka import KafkaConsumer
+
+    with contextlib.closing(KafkaConsumer(bootstrap_servers=cluster.bootstrap)) as consumer:
+        return consumer.partitions_for_topic(topic) or set()
+
+
+def _offsets_of(frame: DataFrame) -> list[int]:
+    return sorted(row.offset for row in frame.select("offset").collect())
+
+
+def test_each_query_of_a_dataframe_and_of_its_views_reads_up_to_the_end_of_the_log_at_that_time(
+    spark: SparkSession, cluster: Cluster, topic: Any,
+) -> None:
+    spark.dataSource.register(OffsetRanges)
+    name = topic(config={"retention.ms": "-1"})
+    _produce(cluster, name, 10)
+    frame = spark.read.format(NAME).option("bootstrap", cluster.bootstrap).option("topics", name).load()
+    frame.createOrReplaceTempView("temporary_view")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW sql_view USING {NAME} OPTIONS (bootstrap '{cluster.bootstrap}', topics '{name}')")
+
+    def counts() -> list[int]:
+        return [frame.count(), spark.table("temporary_view").count(), spark.sql("SELECT * FROM sql_view").count()]
+
+    assert counts() == [10, 10, 10]
+    _produce(cluster, name, 10)
+    assert counts() == [20, 20, 20]
+    _delete_below(cluster, name, 15)
+    assert counts() == [5, 5, 5]
+    assert _offsets_of(frame) == list(range(15, 20))
+    assert frame.where("offset > 17").count() == 2
+
+
+def test_queries_of_a_dataframe_of_many_spark_partitions_read_each_offset_once(spark: SparkSession, cluster: Cluster, topic: Any) -> None:
+    spark.dataSource.register(OffsetRanges)
+    name = topic(config={"retention.ms": "-1"})
+    _produce(cluster, name, 10)
+    reader = spark.read.format(NAME).option("bootstrap", cluster.bootstrap).option("topics", name)
+    frame = reader.option("maxRecordsPerPartition", 3).load()
+    assert frame.rdd.getNumPartitions() == 4
+    _produce(cluster, name, 10)
+    assert _offsets_of(frame) == list(range(20))
+    _delete_below(cluster, name, 7)
+    assert _offsets_of(frame) == list(range(7, 20))
+
+
+def test_ends_and_starts_that_are_given_as_offsets_stay_as_they_are(spark: SparkSession, cluster: Cluster, topic: Any) -> None:
+    spark.dataSource.register(OffsetRanges)
+    name = topic(config={"retention.ms": "-1"})
+    _produce(cluster, name, 10)
+    reader = spark.read.format(NAME).option("bootstrap", cluster.bootstrap).option("topics", name)
+    ended = reader.option("endingOffsets", json.dumps({name: {"0": 8}})).load()
+    both = reader.option("startingOffsets", json.dumps({name: {"0": 2}})).load()
+    assert (ended.count(), both.count()) == (8, 6)
+    _produce(cluster, name, 10)
+    assert (ended.count(), both.count()) == (8, 6)
+    _delete_below(cluster, name, 5)
+    assert _offsets_of(ended) == [5, 6, 7]
+    with pytest.raises(Exception, match="starts at 5|deleted by retention"):
+        both.count()
+
+
+def test_bounds_that_are_times_are_looked_up_for_each_query(spark: SparkSession, cluster: Cluster, topic: Any) -> None:
+    from kafka import KafkaProducer
+
+    spark.dataSource.register(OffsetRanges)
+    name, began = topic(config={"retention.ms": "-1"}), 1_700_000_000_000
+
+    def produce(*times: int) -> None:
+        with contextlib.closing(KafkaProducer(bootstrap_servers=cluster.bootstrap)) as producer:
+            for time in times:
+                producer.send(name, b"v", partition=0, timestamp_ms=began + time)
+
+    produce(0, 1, 2)
+    reader = spark.read.format(NAME).option("bootstrap", cluster.bootstrap).option("topics", name)
+    late = reader.option("startingOffsetsByTimestampStrategy", "latest").option("startingTimestamp", began + 5)
+    since, between = late.load(), late.option("endingTimestamp", began + 7).load()
+    assert (since.count(), between.count()) == (0, 0)
+    produce(4, 5, 6, 7, 8)
+    assert (_offsets_of(since), _offsets_of(between)) == ([4, 5, 6, 7], [4, 5])
+
+
+def test_partitions_and_topics_that_come_after_the_first_query_are_read_by_the_next(
+    spark: SparkSession, cluster: Cluster, topic: Any,
+) -> None:
+    spark.dataSource.register(OffsetRanges)
+    first, second = topic(config={"retention.ms": "-1"}), f"made-later-{topic()}"
+    named = spark.read.format(NAME).option("bootstrap", cluster.bootstrap).option("topics", first).load()
+    matching = spark.read.format(NAME).option("bootstrap", cluster.bootstrap).option(
+        "subscribePattern", f"^({first}|{second})$").load()
+    assert (named.count(), matching.count()) == (0, 0)
+    _produce(cluster, first, 3)
+    assert (named.count(), matching.count()) == (3, 3)
+    _add_partitions(cluster, first, 3)
+    _produce(cluster, first, 4, partition=2)
+    cluster.create_topic(second, 1)
+    _produce(cluster, second, 5)
+    assert (named.count(), matching.count()) == (7, 12)
+    assert sorted({(row.topic, row.partition) for row in matching.collect()}) == sorted([(first, 0), (first, 2), (second, 0)])
 
 
 def test_a_pattern_of_javas_is_read_as_java_reads_it_or_refused_by_name(spark: SparkSession, cluster: Cluster, topic: Any) -> None:

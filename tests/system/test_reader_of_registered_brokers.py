@@ -13,6 +13,7 @@ from etl.errors import BrokerUnreachable, SettingsError, TopicMissing, WrongChro
 from etl.model.logs import BrokerPartition
 from etl.reader.source import OffsetRanges, RangesReader, TaskFailed
 from etl.reader.tasks import Task
+from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.fakes.jafka import JafkaBroker, entry
 
@@ -61,6 +62,30 @@ def test_tasks_are_cut_where_segments_begin(connect: str, brokers: list[JafkaBro
         (0, cut), (cut, brokers[0].logs["clicks", 0].flushed)]
 
 
+def test_a_planned_query_reads_what_its_brokers_hold_by_now_and_asks_no_zookeeper(
+        connect: str, zookeeper: ZooKeeper, brokers: list[JafkaBroker]) -> None:
+    reader = reader_of(connect, target_task_bytes="100")
+    planned = reader.partitions()
+    for number in (1, 2):
+        zookeeper.client.delete(f"/brokers/ids/{number}")
+    brokers[1].append("clicks", 0, entry(b"later"))
+    values = [row["value"] for partition in planned for arrow_batch in reader.read(partition) for row in arrow_batch.to_pylist()]
+    assert len(values) == len(set(values)) + 2 == 3 * 51 + 1  # "last" is in all three logs
+    assert b"later" in values
+
+
+def test_brokers_of_kafka_that_were_found_once_are_asked_by_each_query(connect: str, zookeeper: ZooKeeper) -> None:
+    with FakeBroker() as broker:
+        zookeeper.create("/brokers/ids/1", json.dumps({"version": 1, "host": broker.host, "port": broker.port}).encode())
+        broker.log("clicks", 0)
+        reader = reader_of(connect, dialect="kafka")
+        planned = reader.partitions()
+        zookeeper.client.delete("/brokers/ids/1")
+        broker.append("clicks", 0, encode(Batch(0, [Rec(0), Rec(1)])))
+        rows = [row for partition in planned for arrow_batch in reader.read(partition) for row in arrow_batch.to_pylist()]
+    assert [row["offset"] for row in rows] == [0, 1]
+
+
 def test_a_range_of_one_broker_is_read_alone(connect: str, brokers: list[JafkaBroker]) -> None:
     until = 2 * len(entry(b"2-0 0"))
     text = json.dumps([{"topic": "clicks", "broker": 2, "partition": 0, "from": 0, "until": until}])
@@ -97,6 +122,7 @@ def test_brokers_of_kafka_are_found_where_they_are_registered(connect: str, zook
     with FakeBroker() as broker:
         zookeeper.create("/brokers/ids/1", json.dumps({"version": 1, "host": broker.host, "port": broker.port}).encode())
         broker.log("clicks", 0)
-        assert tasks_of(connect, dialect="kafka") == []
+        [task] = tasks_of(connect, dialect="kafka")
+        assert [each.size for each in task.ranges] == [0]
         with pytest.raises(SettingsError, match="is of Kafka 0.8 or later"):
             tasks_of(connect)

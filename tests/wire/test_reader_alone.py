@@ -10,13 +10,16 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.sql.datasource import InputPartition
 
 from etl.decisions import tasks
 from etl.errors import DataLoss, EtlError, MissingOffsets, NeedsDecision, RecordTooLarge, SettingsError
 from etl.model.logs import BrokerPartition
+from etl.model.plans import OffsetRange
 from etl.protocol.error_line import unmark
+from etl.reader.ranges import pieces_of
 from etl.reader.source import OffsetRanges, RangesReader, TaskFailed
-from etl.reader.tasks import Task
+from etl.reader.tasks import QueryTask, Task
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.fakes.old_broker import OldBroker
@@ -152,13 +155,14 @@ def test_a_topic_that_was_made_again_and_is_shorter_is_told_as_that(broker: Fake
 
 def test_what_retention_takes_while_it_is_read_is_an_error_or_passed_over_as_the_option_says(broker: FakeBroker) -> None:
     fill(broker, 0, batches=9)
-    reader = reader_of(broker)
+    starts = '{"clicks": {"0": 0}}'
+    reader = reader_of(broker, startingOffsets=starts)
     [planned] = reader.partitions()
     broker.log("clicks", 0).log_start = 40
     error = failure_of(reader.read(planned))
     assert isinstance(error, DataLoss) and "failOnDataLoss" in error.check
     assert [word for word in PIPELINE_WORDS if word in str(error)] == []
-    lenient = reader_of(broker, failOnDataLoss="false")
+    lenient = reader_of(broker, startingOffsets=starts, failOnDataLoss="false")
     assert [row["offset"] for arrow_batch in lenient.read(planned) for row in arrow_batch.to_pylist()] == list(range(40, 90))
 
 
@@ -201,6 +205,84 @@ def test_tasks_know_the_ids_of_their_topics_and_the_epochs_of_their_leaders(brok
     broker.world.topic_ids["clicks"] = UUID(int=1)
     [task] = tasks_of(broker)
     assert (task.topic_ids, task.leader_epochs) == ({"clicks": str(UUID(int=1))}, {BrokerPartition("clicks", 0): 4})
+
+
+# Queries of a DataFrame whose tasks are planned
+
+def rows_of(reader: RangesReader, planned: list[InputPartition]) -> list[tuple[str, int, int]]:
+    found = [row for task in planned for arrow_batch in reader.read(task) for row in arrow_batch.to_pylist()]
+    return sorted((row["topic"], row["partition"], row["offset"]) for row in found)
+
+
+def clicks(partition: int, start: int, until: int) -> list[tuple[str, int, int]]:
+    return [("clicks", partition, offset) for offset in range(start, until)]
+
+
+def test_planned_tasks_read_the_log_as_it_is_when_a_query_executes_them(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=3)
+    fill(broker, 1, batches=0)
+    reader = reader_of(broker, maxRecordsPerPartition="8")
+    planned = reader.partitions()
+    assert len(planned) == 4 and rows_of(reader, planned) == clicks(0, 0, 30)
+    fill(broker, 0, batches=2)
+    fill(broker, 1, batches=1)
+    fill(broker, 2, batches=2)
+    broker.log("clicks", 0).log_start = 20
+    assert rows_of(reader, planned) == [*clicks(0, 20, 50), *clicks(1, 0, 10), *clicks(2, 0, 20)]
+
+
+def test_an_assigned_partition_is_read_and_none_that_was_added_later(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    reader = reader_of(broker, assign='{"clicks": [0]}')
+    planned = reader.partitions()
+    fill(broker, 0, batches=1)
+    fill(broker, 1, batches=1)
+    assert rows_of(reader, planned) == clicks(0, 0, 20)
+
+
+def test_a_partition_that_was_added_later_needs_a_bound_where_each_has_its_own(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=1)
+    reader = reader_of(broker, startingOffsets='{"clicks": {"0": -2}}')
+    planned = reader.partitions()
+    fill(broker, 1, batches=1)
+    assert "a partition is not named" in failure_of(reader.read(planned[0])).what
+
+
+def test_a_new_leader_that_lost_nothing_is_no_truncation(broker: FakeBroker) -> None:
+    fill(broker, 0, batches=3)
+    reader = reader_of(broker)
+    planned = reader.partitions()
+    for epoch in (1, 2):
+        broker.log("clicks", 0).elect(epoch)
+        fill(broker, 0, batches=1)
+    assert rows_of(reader, planned) == clicks(0, 0, 50)
+
+
+def test_a_topic_that_was_deleted_since_is_an_error_or_left_out_where_a_pattern_chose_it(broker: FakeBroker) -> None:
+    for topic in ("logs-1", "logs-2"):
+        broker.append(topic, 0, encode(Batch(0, [Rec(0)])))
+    readers = [reader_of(broker, subscribePattern="logs-", failOnDataLoss=fails) for fails in ("true", "false")]
+    planned = [reader.partitions() for reader in readers]
+    for name in [name for name in broker.world.logs if name[0] == "logs-1"]:
+        del broker.world.logs[name]
+    with pytest.raises(TaskFailed, match="topic logs-1"):
+        rows_of(readers[0], planned[0])
+    assert rows_of(readers[1], planned[1]) == [("logs-2", 0, 0)]
+
+
+@settings(max_examples=200)
+@given(
+    cuts=st.lists(st.integers(0, 50), min_size=2, max_size=6, unique=True).map(sorted), start=st.integers(0, 60),
+    size=st.integers(0, 60))
+def test_planned_tasks_together_read_each_offset_of_the_present_log_once(cuts: list[int], start: int, size: int) -> None:
+    log = BrokerPartition("clicks", 0)
+    whole = OffsetRange(log, cuts[0], cuts[-1])
+    pieces = [OffsetRange(log, first, until) for first, until in zip(cuts, cuts[1:])]
+    now = OffsetRange(log, start, start + size)
+    read = [offset for number, piece in enumerate(pieces)
+            for each in pieces_of(QueryTask((number,), (piece,), planned={log: whole}), [now])
+            for offset in range(each.from_offset, each.until_offset)]
+    assert sorted(read) == list(range(start, start + size))
 
 
 @pytest.mark.parametrize("release", ["0.8", "0.9"])

@@ -40,6 +40,7 @@ step, row 35 pauses logs, and rows 36 and 37 keep the group's offsets in Kafka a
 rows 33 and 34 for members of Kafka's own group, beside consumers of confluent-kafka, which have read what they have committed. Row 39 is
 members of either whose offsets move behind the append (`hand_over: after_append`): a record may be in the table and the other one's, too.
 Row 41 gives up what a stored plan was to read of a topic that is deleted or recreated: the losses table must hold just that, once.
+Row 42 lets a driver sleep past its session with a stored plan while its pipeline is taken over or retired and another one loads the same.
 
 Played with {versions}.
 Played when: {days}.

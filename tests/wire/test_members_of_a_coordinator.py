@@ -277,6 +277,18 @@ def test_where_the_coordinator_does_not_describe_its_group_a_static_leader_that_
             assert back.generation != half.generation
 
 
+def test_where_the_coordinator_does_not_describe_its_group_a_static_follower_that_comes_back_stays_in_it(
+    broker: FakeCoordinator, stage: Stage,
+) -> None:
+    with stage.joined() as (leader, _), stage.joined(instance_id="static") as (static, _):
+        half = eventually(leader, lambda share: len(share.logs) == PARTITIONS // 2)
+        static.leave()
+        broker.refusals[GROUPS].append(69)
+        stage.grow("more", 1)
+        with stage.joined(instance_id="static", topics=("clicks", "more")) as (_, back):
+            assert (back.generation, leader.rejoin().generation) == (half.generation, half.generation)
+
+
 def test_a_log_that_is_held_stays_ours_until_it_is_released_and_is_nobody_elses_before(broker: FakeCoordinator, stage: Stage) -> None:
     consumers = of(stage, CONSUMERS)
     with consumers.joined() as (holder, share), consumers.joined(join_timeout_s=20) as (late, first):

@@ -155,12 +155,13 @@ class ClassicProtocol:
         return assigned is not None and not self._counts(own).keys() <= {log.topic for log in assigned}
 
     def _assigned_in_group(self, joined: Joined, ours: frozenset[BrokerPartition]) -> frozenset[BrokerPartition] | None:
-        """What all members have together. None while the group divides its logs anew: then everything is divided again."""
+        """What all members have together. None while the group divides its logs anew: then everything is divided again; and
+        for a follower where that is not known, which leaves it to the leader."""
         if len(joined.members) == 1:
             return ours
         found = self._connection.ask(lambda dialect: dialect.members_of(self._terms.group))
-        if found.refusal is not None:
-            return frozenset()  # unknown: one rebalance too many costs less than a partition that nobody reads
+        if found.refusal is not None:  # of a leader one rebalance too many costs less than a partition that nobody reads
+            return frozenset() if joined.is_leader else None
         known = [logs for logs in found.members.values() if logs is not None]
         return frozenset[BrokerPartition]().union(*known) if known else None
 

@@ -63,7 +63,7 @@ def _on_this_machine(name: str, folder: Path, master: str) -> Line:
     if not master.startswith("local"):
         to_do = "that the folder is the same one, mounted, on the driver and on every executor's host"
         return advice(name, f"{folder} is a folder of this machine, and Spark's master is {master}", to_do)
-    return ok(name, "a folder of this machine, where a log file is made only if it is absent")
+    return ok(name, "a folder of this machine; whether it creates a log file only if it is absent says the table's folder, below")
 
 
 def look(name: str, findings: Findings) -> Iterator[Line]:

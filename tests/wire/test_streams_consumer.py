@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -305,8 +305,9 @@ def test_a_second_thread_is_refused_while_the_first_one_polls(kafka: FakeBroker)
     {"zookeeper": "a:1", "group": Group("g", protocol="consumer")},
     *({"bootstrap": "a:1", name: -1} for name in (
         "fetch_max_bytes", "partition_max_bytes", "fetch_limit_bytes", "max_wait_ms", "timeout_s")),
-    *({"bootstrap": "a:1", "group": Group("g", **cast(Any, {name: -1}))} for name in (
-        "session_timeout_s", "join_timeout_s", "rebalance_timeout_s", "max_poll_interval_s", "topics_max_age_s", "auto_commit_s")),
+    *({"bootstrap": "a:1", "group": wrong} for wrong in (
+        Group("g", session_timeout_s=-1), Group("g", join_timeout_s=-1), Group("g", rebalance_timeout_s=-1),
+        Group("g", max_poll_interval_s=-1), Group("g", topics_max_age_s=-1), Group("g", auto_commit_s=-1))),
 ])
 def test_what_cannot_be_opened_is_refused_before_anybody_is_asked(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):

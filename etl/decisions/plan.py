@@ -20,7 +20,7 @@ from etl.decisions.identity.tails import kept_tails
 from etl.decisions.rows_before import lives_begun, rows_before
 from etl.decisions.run_keys import NOTHING_ASKED, Asking, asking_of, left_of_key, refuse_start_by_offsets, refuse_unread_before
 from etl.decisions.shape import shape_of_rows
-from etl.decisions.start import pending_starts, start_of
+from etl.decisions.start import pending_offsets, pending_starts, start_of
 from etl.decisions.tasks import cut_ranges
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, EtlError, NotYetReadable
 from etl.model.committed import NOTHING_COMMITTED
@@ -98,6 +98,7 @@ def plan_from(
     begun = {log: reading.position for log, reading in readings.items() if log not in known}
     log_epochs = {**(last.log_epochs if last else {}), **lives_begun(before, begun, snapshot)}
     topic_ids = {**(last.topic_ids if last else {}), **snapshot.topic_ids}
+    pending = pending_starts(there, positions, last, settings, now_ms=now_ms)
     return Plan(
         number=number, uid=uid, kind=PlanKind.INGEST if ranges else PlanKind.START, created_at_ms=now_ms,
         dialect=settings.source.dialect, cluster=snapshot.cluster, shape=shape_of_rows(settings), ranges=ranges, positions=positions,
@@ -108,7 +109,7 @@ def plan_from(
         log_topic_ids=kept_ids(last, snapshot.extents, positions, topic_ids),
         tails=kept_tails(last, positions, snapshot),
         losses=tuple(replace(loss, log_epoch=log_epochs.get(loss.log, 0)) for r in readings.values() for loss in r.lost),
-        pending_starts=pending_starts(there, positions, last, settings, now_ms=now_ms),
+        pending_starts=pending, pending_offsets=pending_offsets(pending, last, snapshot, settings),
         log_starts={log: snapshot.extents[log].log_start_offset for log in readings},
         leader_epochs=_leader_epochs(last, known, readings, snapshot),
         record_epochs=_record_epochs(last, known, readings, snapshot, number), log_epochs=log_epochs, cluster_id=snapshot.cluster_id,

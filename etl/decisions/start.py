@@ -12,8 +12,10 @@ The latest record is the readable end: what lies behind an open transaction beco
 the records themselves: a log whose start by time lies behind an open transaction waits for the transaction's end.
 
 A start is decided once, by the run that first hears of the log, also where nobody leads it then or somebody else owns it. The plan keeps
-the decision (`pending_starts`) until the log can be read: "latest" is then not an offset but a moment. "The first record" is kept, too:
-else a topic of which the first run could read no partition would be taken for one that is there for the first time.
+the decision (`pending_starts`) until the log can be read. "Latest" is then the readable end of that time where it was known, as it is of a
+log that is paused or owned by somebody else (`pending_offsets`): a producer may give later records earlier timestamps. Where nobody led the
+log it is a moment. "The first record" is kept, too: else a topic of which the first run could read no partition would be taken for one
+that is there for the first time.
 
 In a physical log (0.7 family) no moment can be looked up: messages have no times. One that starts at the latest record and cannot be read
 when that is decided starts at its first record, so that nothing is passed over; and so does a broker that was away at the first run, for
@@ -43,6 +45,8 @@ def start_of(log: BrokerPartition, snapshot: Snapshot, last: Plan | None, settin
     committed = snapshot.committed.get(log, NOTHING_COMMITTED).offset
     if committed is not None:
         return committed
+    if last is not None and log in last.pending_offsets:
+        return min(max(extent.log_start_offset, last.pending_offsets[log]), extent.end_offset)
     if isinstance(rule, StartAt):
         return extent.log_start_offset if rule is StartAt.EARLIEST else extent.end_offset
     found = snapshot.starts.get(log)
@@ -65,7 +69,7 @@ def moments_to_ask(
     logs: Iterable[BrokerPartition], last: Plan | None, settings: Settings, committed: Mapping[BrokerPartition, Committed],
 ) -> dict[BrokerPartition, int]:
     """Of these logs, those that start at a moment: milliseconds since the epoch. One that starts at a committed offset is not asked for."""
-    known: Collection[BrokerPartition] = last.positions if last else ()
+    known: Collection[BrokerPartition] = {*last.positions, *last.pending_offsets} if last else ()
     starts_there = {log for log, told in committed.items() if told.offset is not None}
     rules = {log: _rule(log, last, settings) for log in logs if log not in known and log not in starts_there}
     return {log: rule for log, rule in rules.items() if not isinstance(rule, StartAt)}
@@ -78,6 +82,18 @@ def pending_starts(
     kept = {log: moment for log, moment in (last.pending_starts if last else {}).items() if log not in positions}
     unread = (log for log in there if log not in positions)
     return {**kept, **{log: _kept(log, _rule(log, last, settings), now_ms) for log in unread}}
+
+
+def pending_offsets(
+    starts: Mapping[BrokerPartition, int | None], last: Plan | None, snapshot: Snapshot, settings: Settings,
+) -> dict[BrokerPartition, int]:
+    """What the next plan keeps of those `starts` that are at the latest record: the readable end of logs that are led, but not read now."""
+    kept = {log: offset for log, offset in (last.pending_offsets if last else {}).items() if log in starts}
+    decided = last.pending_starts if last else {}
+    for log, extent in snapshot.extents_left_alone.items():
+        if log in starts and log not in decided and not log.is_physical and _rule(log, last, settings) is StartAt.LATEST:
+            kept[log] = extent.end_offset
+    return kept
 
 
 def starts_anew(log: BrokerPartition, settings: Settings, now_ms: int) -> int | None:

@@ -90,6 +90,7 @@ def plan_taking_over(
         table_version=table.version if table else None,
         losses=last.losses if last and is_instead else (), vanished=last.vanished if last and is_instead else (),
         pending_starts=_pending_starts(other.plan, last, positions, snapshot, settings, now_ms),
+        pending_offsets=_pending_offsets(other.plan, last, positions, settings),
         log_starts=_joined(last.log_starts if last else {}, other.plan.log_starts if other.plan else {}, further_on),
         leader_epochs=_joined(last.leader_epochs if last else {}, other.plan.leader_epochs if other.plan else {}, further_on),
         record_epochs=_joined(
@@ -189,6 +190,19 @@ def _pending_starts(
     known = {log.topic for log in (*positions, *kept)}
     there = (log for log in (*snapshot.extents, *snapshot.leaderless) if log.topic not in known)
     return {**kept, **pending_starts(there, positions, None, settings, now_ms=now_ms)}
+
+
+def _pending_offsets(
+    theirs: Plan | None, last: Plan | None, positions: Mapping[BrokerPartition, int], settings: Settings,
+) -> dict[BrokerPartition, int]:
+    """Of what both have decided and not read: where the readable end is kept. Ours counts where both have decided."""
+    found: dict[BrokerPartition, int] = {}
+    for plan in (theirs, last):
+        for log in plan.pending_starts if plan else ():
+            found.pop(log, None)
+            if plan and log in plan.pending_offsets and log not in positions and settings.source.topics.admits(log.topic):
+                found[log] = plan.pending_offsets[log]
+    return found
 
 
 def _where(

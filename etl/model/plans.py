@@ -135,6 +135,9 @@ class Plan:
     """Which life of a log the rows are of; 0 where not named, one more each time an operator accepted that its offsets start anew."""
     pending_starts: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
     """Logs that could not be read when their start was decided: the moment, in milliseconds, of the first record to read; None: of any."""
+    pending_offsets: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """Of those: logs that start at the latest record, and whose readable end was known when that was decided. They start there,
+    whatever the timestamps of later records are."""
     vanished: tuple[Vanished, ...] = ()
     """Of a reset: offsets whose rows stay in the table and whose records are gone."""
     took_over: TookOver | None = None

@@ -11,6 +11,7 @@ from typing import Any
 
 from etl.model.bounds import Request
 from etl.model.claims import live_and_name
+from etl.model.logs import BrokerPartition
 from etl.model.losses import Loss
 from etl.model.plans import Plan, RowsBefore
 from etl.model.receipts import Applied, Receipt
@@ -102,7 +103,7 @@ def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
             for log, position in sorted(plan.positions.items())
         ],
         "pending_starts": [
-            {**log.place, "first_record_at": at(moment)}
+            {**log.place, "first_record_at": at(moment), **_pending_offset(plan, log)}
             for log, moment in sorted(plan.pending_starts.items())],
         "losses": describe_losses(plan.losses),
         "log_epochs": [{**log.place, "log_epoch": n} for log, n in sorted(plan.log_epochs.items())],
@@ -113,6 +114,10 @@ def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
         **(_describe_rows_before(plan.rows_before) if plan.rows_before else {}),
         **(_describe_share(plan) if plan.share else {}),
     }
+
+
+def _pending_offset(plan: Plan, log: BrokerPartition) -> dict[str, Any]:
+    return {"first_offset": plan.pending_offsets[log]} if log in plan.pending_offsets else {}
 
 
 def describe_losses(losses: Iterable[Loss]) -> list[dict[str, Any]]:

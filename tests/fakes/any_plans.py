@@ -51,6 +51,7 @@ def plans(draw: st.DrawFn) -> Plan:
         ranges.append(OffsetRange(log, draw(st.integers(0, until)), until, draw(LEADERS)))
     gone, storage = sorted((draw(OFFSETS), draw(OFFSETS))), draw(st.sampled_from(OffsetsStorage))
     committed = COMMITTED if storage is OffsetsStorage.ZOOKEEPER else KEPT
+    pending = draw(st.dictionaries(LOGS.filter(lambda log: log.broker_id is None), st.none() | st.integers(0), max_size=2))
     return with_id(Plan(
         number=draw(st.integers(1)), uid=draw(st.text(max_size=8)), kind=draw(st.sampled_from(PlanKind)),
         created_at_ms=draw(st.integers(0)), dialect=draw(st.sampled_from(Dialect)), cluster=draw(st.text(max_size=8)),
@@ -62,7 +63,7 @@ def plans(draw: st.DrawFn) -> Plan:
         table_transaction_version=draw(st.integers(0, 9)), log_starts={log: draw(OFFSETS) for log in logs[1:]},
         leader_epochs={log: draw(st.integers(0, 9)) for log in logs[:2]}, record_epochs={log: draw(LINEAGES) for log in logs[1:]},
         log_epochs={log: draw(st.integers(1, 3)) for log in logs[:1]},
-        pending_starts=draw(st.dictionaries(LOGS.filter(lambda log: log.broker_id is None), st.none() | st.integers(0), max_size=2)),
+        pending_starts=pending, pending_offsets={log: draw(OFFSETS) for log in list(pending)[:1]},
         vanished=tuple(Vanished(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[1:2]),
         tails={log: Tail(draw(OFFSETS), draw(st.integers(1, 1024)), draw(st.text("0123456789abcdef", max_size=4))) for log in logs[:2]},
         creation_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)),

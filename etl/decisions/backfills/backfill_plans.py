@@ -45,7 +45,7 @@ def first_backfill_plan(claim: Claim, live: Plan, snapshot: Snapshot, settings: 
         log_topic_ids={log: one for log, one in live.log_topic_ids.items() if log in starts},
         log_epochs=dict(claim.log_epochs), leader_epochs={log: one for log, one in live.leader_epochs.items() if log in starts},
         tails={log: one for log, one in live.tails.items() if log in starts}, record_epochs={}, heir_of=(), pending_starts={},
-        ranges=(), log_starts={}, share=None, handed_over=None, read_by_others=())
+        pending_offsets={}, ranges=(), log_starts={}, share=None, handed_over=None, read_by_others=())
     own = replace(snapshot.table, transaction_version=None) if snapshot.table else None
     plan = _part_of(claim, seed, starts, replace(snapshot, table=own), settings, now_ms=now_ms)
     return replace(plan, previous=None)

@@ -68,6 +68,8 @@ def _reset(
         pending_starts={
             log: starts_anew(log, settings, now_ms) if log.topic in accepted.again and not wanted.is_same_log else kept
             for log, kept in old.pending_starts.items()},
+        pending_offsets={
+            log: offset for log, offset in old.pending_offsets.items() if log.topic not in accepted.again or wanted.is_same_log},
         log_starts={log: extent.log_start_offset for log, extent in snapshot.extents.items() if log in positions},
         leader_epochs={**_without(old.leader_epochs, moved), **epochs}, record_epochs=_left_of(sharp, moved, accepted.exact),
         log_epochs={**old.log_epochs, **{log: old.log_epochs.get(log, 0) + 1 for log in moved}},

@@ -59,11 +59,11 @@ def _since_format_3(
     plan: Plan, logs: Sequence[BrokerPartition], index: Mapping[BrokerPartition, int], brokers: Sequence[Broker],
 ) -> dict[str, Any]:
     """What earlier formats do not say. What few plans have is left out where it is not there: it is in nobody's hash then."""
-    away, ends = sorted_items(plan.pending_starts), sorted_items(plan.key_ends)
+    away, ends = plan.pending_starts, sorted_items(plan.key_ends)
     open_ends = [log for log, until in ends if until is None]
     generations = {r.leader.broker: r.leader.broker.generation for r in plan.ranges if r.leader and r.leader.broker.generation}
     of_few = {
-        "pending_starts": {"logs": render_logs(log for log, _ in away), "at_ms": [moment for _, moment in away]} if away else None,
+        "pending_starts": _pending_content(plan) if away else None,
         "took_over": [plan.took_over.app_id, plan.took_over.number] if plan.took_over else None,
         "heir_of": [[one.app_id, one.number] for one in plan.heir_of] or None,
         "table_version": plan.table_version, "cluster_id": plan.cluster_id, "creation_ids": dict(plan.creation_ids) or None,
@@ -136,7 +136,8 @@ def plan_of(document: dict[str, Any]) -> Plan:
         log_starts={log: p - back for log, p, back in zip(logs, positions, kept, strict=True) if back is not None},
         leader_epochs=_known_of(logs, epochs.get("leader")), record_epochs=_lineages(logs, epochs.get("record") or []),
         log_epochs={log: epoch for log, epoch in _known_of(logs, epochs.get("log")).items() if epoch},
-        pending_starts=_pending(document.get("pending_starts")),
+        pending_starts=_pending(document.get("pending_starts"), "at_ms"),
+        pending_offsets=_pending_offsets(document.get("pending_starts")),
         vanished=tuple(Vanished(logs[i], start, stop, epoch) for i, start, stop, epoch in document.get("vanished", ())),
         took_over=TookOver(*document["took_over"]) if document.get("took_over") else None,
         heir_of=tuple(TookOver(*one) for one in document.get("heir_of", ())), table_version=document.get("table_version"),
@@ -193,8 +194,22 @@ def _loss(log: BrokerPartition, start: int, stop: int, why: str = LossReason.EXP
     return Loss(log, start, stop, LossReason(why), log_epoch)
 
 
-def _pending(found: Mapping[str, Any] | None) -> dict[BrokerPartition, int | None]:
-    return dict(zip(parse_logs(found["logs"]), found["at_ms"], strict=True)) if found else {}
+def _pending_content(plan: Plan) -> dict[str, Any]:
+    away = sorted_items(plan.pending_starts)
+    content: dict[str, Any] = {"logs": render_logs(log for log, _ in away), "at_ms": [moment for _, moment in away]}
+    if plan.pending_offsets:
+        content["offsets"] = [plan.pending_offsets.get(log) for log, _ in away]
+    return content
+
+
+def _pending(found: Mapping[str, Any] | None, column: str) -> dict[BrokerPartition, int | None]:
+    return dict(zip(parse_logs(found["logs"]), found[column], strict=True)) if found else {}
+
+
+def _pending_offsets(found: Mapping[str, Any] | None) -> dict[BrokerPartition, int]:
+    if not found or "offsets" not in found:
+        return {}
+    return {log: offset for log, offset in _pending(found, "offsets").items() if offset is not None}
 
 
 def _known_of(logs: list[BrokerPartition], column: list[int | None] | None) -> dict[BrokerPartition, int]:

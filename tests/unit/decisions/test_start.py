@@ -10,7 +10,7 @@ import pytest
 from etl.decisions.start import moments_to_ask
 from etl.errors import BrokerUnreachable
 from etl.model.committed import NOTHING_COMMITTED, Committed
-from etl.model.logs import BrokerPartition
+from etl.model.logs import BrokerPartition, Extent
 from etl.model.plans import Plan
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.report.plan_json import describe_plan
@@ -273,6 +273,24 @@ def test_a_moment_is_kept_in_the_plans_document_and_shown() -> None:
     assert parse_plan(render_plan(plan), path="p").pending_starts == {A: NOW_MS}
     assert describe_plan(plan, None)["pending_starts"] == [
         {"topic": "clicks", "partition": 0, "first_record_at": "2023-11-14T22:13:20.000+00:00"}]
+
+
+def test_a_partition_that_is_led_and_not_read_starts_at_the_end_that_its_log_had_whatever_timestamps_come_later() -> None:
+    left = replace(snapshot_of({B: (0, 5)}), owners={A: "somebody"}, extents_of_owned={A: Extent(0, 7)})
+    first = with_id(planned(left, settings=SKIP))
+    assert (first.pending_starts, first.pending_offsets) == ({A: NOW_MS}, {A: 7})
+    assert parse_plan(render_plan(first), path="p").pending_offsets == {A: 7}
+    assert describe_plan(first, None)["pending_starts"][0]["first_offset"] == 7
+    assert moments_to_ask([A], first, SKIP, {}) == {}
+
+    state = onward({B: 5}, pending_starts=first.pending_starts, pending_offsets=first.pending_offsets)
+    still_left = planned(replace(left, extents_of_owned={A: Extent(0, 9)}, extents=snapshot_of({B: (0, 6)}).extents), state, SKIP)
+    assert still_left.pending_offsets == {A: 7}, "decided once"
+    read = planned(snapshot_of({A: (0, 9), B: (0, 5)}), state, SKIP)
+    assert [(r.log, r.from_offset, r.until_offset) for r in read.ranges] == [(A, 7, 9)]
+    assert (read.pending_starts, read.pending_offsets) == ({}, {})
+    truncated = planned(snapshot_of({A: (0, 4), B: (0, 6)}), state, SKIP)
+    assert truncated.positions[A] == 4
 
 
 def test_only_logs_that_start_at_a_moment_are_asked_for_it() -> None:

@@ -100,3 +100,18 @@ def test_a_log_of_the_ledger_is_paused_and_resumed_while_no_broker_answers(zooke
     settings = plain_settings(zookeeper={"connect": connect}, source={"bootstrap": "127.0.0.1:1"})
     assert pause(settings, ["clicks:1"], "again").document["changed"] is False
     assert resume(settings, ["clicks:1"], "mended").document["paused"] == [] and read_pauses(ledger) == ()
+
+
+@pytest.mark.without_spark
+def test_a_partition_that_is_paused_at_the_first_run_under_latest_loads_what_comes_later_whatever_its_timestamps(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
+    pipeline = make_pipeline(config={"retention.ms": "-1"}, source={"start": "latest"})
+    say(pipeline, "pause", f"{pipeline.topic}:1")
+    pipeline.produce(80)
+    pipeline.ran()
+    pipeline.produce(80)  # with timestamps from before the first run
+    assert say(pipeline, "resume", f"{pipeline.topic}:1").code == 0
+    assert pipeline.ran().outcomes[-1] == "ingested"
+    offsets = sorted((partition, offset) for partition, offset, _ in pipeline.in_table())
+    assert offsets == [(partition, offset) for partition in range(4) for offset in range(20, 40)]

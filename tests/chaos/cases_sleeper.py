@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from collections.abc import Iterator
 from functools import partial
 
 from etl.cli import main
@@ -26,6 +28,16 @@ def _heir_of(old: Pipeline) -> Pipeline:
     heir = old.under("renamed")
     heir.settings = {**old.settings, **heir.settings}
     return heir
+
+
+@contextlib.contextmanager
+def _sleeping(pipeline: Pipeline, verb: str) -> Iterator[Driver]:
+    """A driver that has stopped before `verb` and whose session is gone."""
+    with short_session(pipeline), Driver(pipeline, sends=(signal.SIGSTOP, verb)) as zombie:
+        zombie.wait_until_paused()
+        wait_for_no_driver(pipeline)
+        pipeline.settings.pop("zookeeper", None)
+        yield zombie
 
 
 def _take_over(heir: Pipeline, old: Pipeline) -> list[str]:
@@ -62,10 +74,7 @@ def taken_over(stage: Stage, *, verb: str, loaded: bool = True, dies_at: str = "
         old.produce(400)
         old.ran()
     old.produce(400)
-    with short_session(old), Driver(old, sends=(signal.SIGSTOP, verb)) as zombie:
-        zombie.wait_until_paused()
-        wait_for_no_driver(old)
-        old.settings.pop("zookeeper", None)
+    with _sleeping(old, verb) as zombie:
         return _finished(old, _heir_of(old), zombie, dies_at)
 
 
@@ -91,10 +100,7 @@ def retired(stage: Stage, *, first_plan: bool, dies_at: str = "") -> Told:
         stranger.traffic.create_topic(stage.cluster, stranger.topic, 4, replication_factor=1, config=None)
         stranger.ran()
     prepare(old, loaded=not first_plan)
-    with short_session(old), Driver(old, sends=(signal.SIGSTOP, "append")) as zombie:
-        zombie.wait_until_paused()
-        wait_for_no_driver(old)
-        old.settings.pop("zookeeper", None)
+    with _sleeping(old, "append") as zombie:
         after = held(old)
         words = ["pipelines", "retire", str(old.conf), "--reason", "moved"]
         if dies_at:

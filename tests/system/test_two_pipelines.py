@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -129,18 +130,20 @@ def end_session_of_the_driver(pipeline: Pipeline) -> None:
             client.delete(owners, recursive=True)
 
 
+def lose_the_place(pipeline: Pipeline, heir: Pipeline) -> None:
+    """What happens while the driver of `pipeline` sleeps: its session ends, and `heir` takes its place and loads the same offsets."""
+    end_session_of_the_driver(pipeline)
+    assert take_over(heir, f"{pipeline.group}/clicks").code == 0
+    heir.ran()
+
+
 @pytest.mark.parametrize("verb", ["claiming", "append"])
 def test_a_driver_that_slept_while_its_pipeline_was_taken_over_appends_nothing(
     pipeline: Pipeline, renamed: Pipeline, verb: str,
 ) -> None:
-    def taken_over_meanwhile() -> None:
-        end_session_of_the_driver(pipeline)
-        assert take_over(renamed, f"{pipeline.group}/clicks").code == 0
-        renamed.ran()
-
     pipeline.produce(40)
     with pytest.raises((NeedsDecision, LedgersDisagree, Owned)):
-        run.run(load_settings(pipeline.conf), around=Before(verb, taken_over_meanwhile))
+        run.run(load_settings(pipeline.conf), around=Before(verb, partial(lose_the_place, pipeline, renamed)))
     assert pipeline.is_whole()
     assert renamed.ran().outcomes == ["nothing new"]
     assert renamed.door("verify").code == 0
@@ -150,16 +153,11 @@ def test_a_driver_that_slept_while_its_pipeline_was_taken_over_appends_nothing(
 def test_verify_names_the_replay_that_removes_exactly_the_second_copies_of_rows_that_were_loaded_twice(
     pipeline: Pipeline, renamed: Pipeline, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def taken_over_meanwhile() -> None:
-        end_session_of_the_driver(pipeline)
-        assert take_over(renamed, f"{pipeline.group}/clicks").code == 0
-        renamed.ran()
-
     pipeline.produce(40)
     with monkeypatch.context() as patched:
         patched.setattr("etl.commands.take_over.close_stored_plan", lambda *_: None)
         with pytest.raises(LedgersDisagree):
-            run.run(load_settings(pipeline.conf), around=Before("append", taken_over_meanwhile))
+            run.run(load_settings(pipeline.conf), around=Before("append", partial(lose_the_place, pipeline, renamed)))
     doubled = pipeline.in_table()
     assert sum(doubled.values()) == 160
 

@@ -21,11 +21,12 @@ from etl.decisions.among_members import (
 )
 from etl.decisions.handing_over import as_left_to_others
 from etl.decisions.next_step import Repair, repaired
-from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL
+from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL, plan_of
 from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.refusals import refuse_another_dialect, refuse_retired
-from etl.decisions.restoring import Lost, apart, repair_from, told_apart, told_rows, until_of_held, what_is_lost
+from etl.decisions.restoring import Lost, apart, is_forgotten, repair_from, told_apart, told_rows, what_is_lost
+from etl.decisions.rows_before import rows_not_begun
 from etl.decisions.set_positions import Standing, plan_set
 from etl.decisions.succession import plan_taking_over, state_of_itself
 from etl.decisions.taken import taken_from
@@ -136,14 +137,18 @@ def _rows_tell(world: LiveWorld, snapshot: Snapshot) -> Restorable:
         what = f"nobody knows where this pipeline ended: {ROWS_DO_NOT_TELL}"
         check = f"a copy of ZooKeeper that is no older than the table's log, put back; else {BEGIN_ANEW}"
         raise NeedsDecision(what, path=settings.table.path, check=check)
-    table, ledger = snapshot.table, snapshot.ledger
-    if ledger.newest is None and table and table.held:
-        until = until_of_held(table)
+    ledger = snapshot.ledger
+    until = {} if is_forgotten(ledger, snapshot.table) else rows_not_begun(ledger.newest, snapshot)
+    if until:
         return Restorable(
             Lost.PLANS, tuple(told_rows(until, snapshot, 0)), frozenset(until), {log: at for log, (_, at) in until.items()},
             {log: life for log, (life, _) in until.items()})
     rows = rows_until(world.spark(), settings.table.path)
-    until = {log: found for log, found in rows.items() if settings.source.topics.admits(log.topic)}
+    known = ledger.newest.positions if ledger.newest else {}
+    there = {log.topic for log in (*snapshot.extents, *snapshot.extents_left_alone, *snapshot.leaderless)}
+    # rows of a topic that is not there tell nothing of one that is made later under its name
+    until = {log: found for log, found in rows.items()
+             if log in known or (settings.source.topics.admits(log.topic) and log.topic in there)}
     if not until:
         what = "the table holds no row of the conf's topics, and its log no longer says what was loaded"
         raise NeedsDecision(what, path=settings.table.path, check="table.path and source.topics; a newer copy of ZooKeeper")
@@ -175,12 +180,15 @@ def _behind_rows(world: LiveWorld, snapshot: Snapshot, foreseen: Restorable, rea
     until = {log: (foreseen.lives.get(log, 0), at) for log, at in foreseen.positions.items()}
     number = (snapshot.table.transaction_version or 0) if snapshot.table else 0
     taken, state = taken_from(OtherPipeline(world.app_id, number), until, snapshot, settings), state_of_itself(snapshot, settings)
+    is_begun_anew = not is_forgotten(ledger, snapshot.table)
+    if is_begun_anew and ledger.newest:
+        state = UpToDate(ledger.newest, ledger.newest.positions)
     plan: dict[str, Any] = {"uid": ledger.uid or world.new_uid(), "now_ms": now_ms(), "reason": reason, "sets_back": True}
     found = plan_taking_over(taken, state, snapshot, settings, **plan)
-    if ledger.newest is None and snapshot.table and snapshot.table.held:  # no pipeline was there before
+    if is_begun_anew:  # no plan was lost
         found = replace(found, kind=PlanKind.SET, took_over=None)
     made = with_id(of_command(found, snapshot, settings))
-    known = state.plan.positions.keys() if isinstance(state, (Replay, Supersede)) else set()
+    known = plan_of(state).positions.keys() if isinstance(state, (Replay, Supersede, UpToDate)) else set()
     take_in(world.ledger, None, taken.positions, table_id=made.table_id or "", known=known, lives=taken.log_epochs)
     store_decided(world, made, state, ledger)
     return made

@@ -5,8 +5,8 @@
     the table holds a plan that the ledger does not    the ledger, from the table's commits, as a run does it; and all offsets
     have, and its commit says which
     the same, and no commit says any more which        a plan that goes on behind the rows: one past the last of each log, in its last life
-    neither knows a plan, and the table holds rows     the same, as plan 1: somebody else wrote them, or what told of them is gone
-    of the conf's topics that no pipeline loaded
+    they agree, or neither knows a plan, and the       the same for these logs: somebody else wrote the rows, or what told of them is
+    table holds rows of logs that were not begun       gone
     they agree, and offsets are not where they should  the offsets, by a plan that moves them back to the positions
     a plan is stored and not in the table              nothing: the next run executes it
     they agree in everything                           nothing
@@ -29,6 +29,7 @@ from etl.decisions.offsets_storage import off_position, place_moved
 from etl.decisions.open_hand_overs import refuse_untold, with_hand_over_found_out
 from etl.decisions.other_pipelines import refuse_topics_of_others
 from etl.decisions.reconcile import compare, naming_table, refuse_another_era
+from etl.decisions.rows_before import rows_not_begun
 from etl.errors import NeedsDecision, SettingsError
 from etl.model.committed import NOTHING_COMMITTED
 from etl.model.ledger import Ledger
@@ -63,7 +64,7 @@ def what_is_lost(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | N
         if is_forgotten(ledger, table):
             return Lost.PLANS, None
         found = compare(ledger, table, settings.table.place)
-    if isinstance(found, FirstRun) and table and table.held:
+    if isinstance(found, FirstRun) and rows_not_begun(None, snapshot):
         with naming_table(settings):
             refuse_topics_of_others(found, snapshot)
         return Lost.PLANS, None
@@ -73,6 +74,8 @@ def what_is_lost(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | N
         raise SettingsError(what, path=settings.table.path, check=check)
     if isinstance(found, RebuildFromTable):
         return Lost.LEDGER, found.plan
+    if isinstance(found, UpToDate) and not apart(found.last, snapshot) and rows_not_begun(found.last, snapshot):
+        return Lost.PLANS, None
     if isinstance(found, UpToDate):
         return (Lost.OFFSETS if apart(found.last, snapshot) else Lost.NOTHING), found.last
     return Lost.NOTHING, _left(found, snapshot, settings)
@@ -115,11 +118,6 @@ def told_apart(offsets: Mapping[BrokerPartition, tuple[int | None, int]]) -> lis
     """Which offsets move: a sentence for each log."""
     return [f"{render_log(log)}: the committed offset goes from {'none' if there is None else there} to {to}"
             for log, (there, to) in offsets.items()]
-
-
-def until_of_held(table: Table) -> dict[BrokerPartition, tuple[int, int]]:
-    """The last life of each log whose rows no pipeline loaded, and one past the last offset of that life."""
-    return {one.log: (one.log_epoch, one.until_offset) for one in table.held or ()}
 
 
 def told_rows(

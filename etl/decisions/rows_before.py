@@ -39,10 +39,10 @@ def rows_before(last: Plan | None, snapshot: Snapshot) -> RowsBefore | None:
     """What the next plan keeps: what the last one does, and what the table holds of topics that are new."""
     table = snapshot.table
     kept = last.rows_before if last else None
-    if table is None or table.held is None:
+    if table is None or (table.held is None and (kept is None or kept.table_id != table.id)):
         return kept
     known = kept.held if kept and kept.table_id == table.id else ()
-    found = {(one.log, one.log_epoch): one for one in (*known, *table.held)}
+    found = {(one.log, one.log_epoch): one for one in (*known, *(table.held or ()))}
     word = snapshot.ledger.acknowledged
     topics = word.rows_of if word and accepted_version(word, table) == table.version else ()
     held = (replace(one, is_accepted=one.is_accepted or one.log.topic in topics) for one in found.values())
@@ -52,6 +52,9 @@ def rows_before(last: Plan | None, snapshot: Snapshot) -> RowsBefore | None:
 def inherited_rows(last: Plan | None, theirs: Plan | None, snapshot: Snapshot) -> RowsBefore | None:
     """What a plan keeps that takes another pipeline's place: what the last one does, and what the other's does of this table."""
     ours = rows_before(last, snapshot)
+    if theirs is None and ours is None and snapshot.table:
+        # the table's log no longer says what was loaded, so topics that are named later are looked for, too
+        return RowsBefore(snapshot.table.id, ())
     other = theirs.rows_before if theirs else None
     if other is None or snapshot.table is None or other.table_id != snapshot.table.id:
         return ours
@@ -78,6 +81,16 @@ def lives_begun(before: RowsBefore | None, begins: Mapping[BrokerPartition, int]
     if again:
         raise refusal_of(again, table.version, {one.log: begins[one.log] for one in again})
     return {log: life for log, life in lives.items() if life}
+
+
+def rows_not_begun(last: Plan | None, snapshot: Snapshot) -> dict[BrokerPartition, tuple[int, int]]:
+    """Partitions that the pipeline has not begun, and that the table holds rows of: the last life, and one past its last offset."""
+    table, before = snapshot.table, rows_before(last, snapshot)
+    if table is None or before is None or before.table_id != table.id:
+        return {}
+    begun = last.positions if last else {}
+    return {one.log: (one.log_epoch, one.until_offset) for one in before.held
+            if one.log not in begun and one.log in snapshot.extents and not one.is_accepted}
 
 
 def refusal_of(

@@ -37,8 +37,10 @@ def taken_from(
     """
     found = other.plan.positions if other.plan else {log: until for log, (_, until) in rows_until.items()}
     epochs = other.plan.log_epochs if other.plan else {log: epoch for log, (epoch, _) in rows_until.items() if epoch}
-    positions = {log: offset for log, offset in found.items() if settings.source.topics.admits(log.topic)}
-    if not positions:
+    # where rows alone are left, our own position in a log that the conf does not name may be an old one, too
+    known = snapshot.ledger.newest.positions if other.plan is None and snapshot.ledger.newest else {}
+    positions = {log: offset for log, offset in found.items() if settings.source.topics.admits(log.topic) or log in known}
+    if not any(settings.source.topics.admits(log.topic) for log in positions):
         what = f"{name_of(other.app_id)} has loaded no topic that this conf names"
         raise SettingsError(what, key="--from", check="source.topics, and the pipelines that `etl plan CONF` names")
     if other.plan and other.plan.dialect is not settings.source.dialect:

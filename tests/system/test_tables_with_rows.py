@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from pyarrow import compute, parquet
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions
 
 from etl.model.raw_table import COLUMNS
 from tests.conftest import TopicFactory
 from tests.said import Said, refused, said_by
 from tests.system.driving import Pipeline, clean_log
+from tests.traffic.modern import grow_topic
 
 OF_KAFKA_SOURCE = COLUMNS[:7]
 BY_SPARK, BY_ARROW = {"writer": "spark"}, {"writer": "arrow"}
@@ -196,6 +197,65 @@ def test_a_topic_that_is_added_to_the_conf_later_is_not_loaded_over_rows_from_be
     first.ran()
     both = {**heir.settings, "source": {"topics": {"allow": [first.topic, of_it]}, "timeout_s": 20}}
     refused(replace(first, settings=both).run(), 5, f"the table holds 100 rows of {of_it}:0")
+
+
+def test_rows_of_a_topic_that_is_added_later_are_gone_on_behind_or_said_to_be_other_records(
+    pipeline: Pipeline, spark: SparkSession, topic: TopicFactory,
+) -> None:
+    heir = written_by_a_query(pipeline, spark)
+    first = replace(heir, topic=topic(4), produced=0)
+    first.produce(40)
+    first.ran()
+    both = replace(first, settings={**heir.settings, "source": {"topics": {"allow": [first.topic, heir.topic]}, "timeout_s": 20}})
+    refused(both.run(), 5, f"the table holds 100 rows of {heir.topic}:0", "offsets restore CONF --from-table")
+    assert restored(both).code == 0
+    assert both.ran().outcomes[-1] == "ingested"
+    assert set(rows_by_offset(both).values()) == {1, 2}, "partitions of two topics have the same numbers"
+    rows = DeltaTable(str(heir.table)).to_pyarrow_table(columns=["topic", "partition", "offset"]).to_pylist()
+    assert len(rows) == 640 == len({tuple(row.values()) for row in rows})
+    assert both.door("verify").code == 0
+
+
+def test_a_topic_that_the_conf_left_out_of_a_restore_by_rows_is_not_loaded_over_its_rows_when_it_is_named_again(
+    pipeline: Pipeline, topic: TopicFactory,
+) -> None:
+    other = replace(pipeline, topic=topic(4), produced=0)
+    for one in pipeline, other:
+        one.produce(40)
+    both = replace(pipeline, settings={"source": {"topics": {"allow": [pipeline.topic, other.topic]}, "timeout_s": 20}})
+    both.ran()
+    clean_log(pipeline.table)
+    with pipeline.zookeeper() as client:
+        client.delete(f"/consumers/{pipeline.group}", recursive=True)
+    one = replace(pipeline, settings={})
+    assert restored(one).code == 0
+    one.ran()
+    refused(both.run(), 5, f"the table holds 20 rows of {other.topic}:0")
+    assert restored(both).code == 0
+    other.produce(20)
+    assert both.ran().outcomes[-1] == "ingested"
+    rows = DeltaTable(str(pipeline.table)).to_pyarrow_table(columns=["topic", "partition", "offset"]).to_pylist()
+    assert len(rows) == 100 == len({tuple(row.values()) for row in rows})
+    assert both.door("verify").code == 0
+
+
+def test_partitions_that_the_topic_gets_later_begin_behind_rows_that_the_table_had_or_in_the_next_life(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+) -> None:
+    small = make_pipeline(partitions=1)
+    small.produce(40, partitions=1)
+    small.ran()
+    heir = small.under("new")
+    heir.settings = {"table": {"path": str(heir.table)}}
+    rows = spark.read.format("delta").load(str(small.table)).where("offset < 10")
+    rows.withColumn("partition", functions.lit(1)).write.format("delta").save(str(heir.table))
+    heir.ran()
+    grow_topic(small.cluster, small.topic, 2)
+    refused(heir.run(), 5, f"the table holds 10 rows of {small.topic}:1")
+    assert accepted(heir).code == 0
+    heir.produce(20, partitions=2)
+    assert heir.ran().outcomes[-1] == "ingested"
+    assert heir.door("verify").code == 0
 
 
 def test_a_first_conf_says_that_the_table_holds_rows_of_the_topic_already(pipeline: Pipeline, spark: SparkSession, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ rows 33 and 34 for members of Kafka's own group, beside consumers of confluent-k
 members of either whose offsets move behind the append (`hand_over: after_append`): a record may be in the table and the other one's, too.
 Row 41 gives up what a stored plan was to read of a topic that is deleted or recreated: the losses table must hold just that, once.
 Row 42 lets a driver sleep past its session with a stored plan while its pipeline is taken over or retired and another one loads the same.
+Row 43 begins in a table that holds rows of the topic already, behind them or in the next life: of the latter the check takes the new rows.
 
 Played with {versions}.
 Played when: {days}.

@@ -33,7 +33,7 @@ def pipelines_retire(conf: Conf, reason: Reason, name: Name = None, as_json: AsJ
     from etl.commands.pipelines import retire
     from etl.console.text import show_ruling
 
-    ruling = retire(settings_of(conf), name, reason)
+    ruling = retire(table_settings_of(conf), name, reason)
     show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
 
 

@@ -48,8 +48,9 @@ gate-releases: setup
 unit: setup ## the tests that need neither Spark nor servers
 	@$(BIN)/python -m pytest tests/unit tests/wire
 
-lint: setup ## flake8, mypy, import-linter
-	@$(BIN)/python -m flake8
+lint: setup ## ruff format, ruff check, mypy, import-linter
+	@$(BIN)/ruff format --quiet --check
+	@$(BIN)/ruff check --quiet
 	@$(BIN)/python -m mypy
 	@$(BIN)/lint-imports --no-logo
 
@@ -110,5 +111,5 @@ bench-parts: setup ## decoding beside kafka-python's decoder; what repairing aft
 	@PYTHONPATH=. $(BIN)/python tests/bench/encrypted.py
 
 clean: ## remove what make and the tools made here; the cache folder stays
-	@rm -rf $(VENV) build *.egg-info .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .fuzz
+	@rm -rf $(VENV) build *.egg-info .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .fuzz
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,6 @@
-"""Backfill by hand: an Airflow DAG for each conf file, which loads an interval that the pipeline never loaded."""
+"""Backfill by hand: an Airflow DAG for each conf file, which loads an interval that the pipeline
+never loaded.
+"""
 
 import os
 from pathlib import Path

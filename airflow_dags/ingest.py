@@ -1,4 +1,6 @@
-"""Scheduled ingest: an Airflow DAG for each conf file, which loads what came in each interval, once that is complete."""
+"""Scheduled ingest: an Airflow DAG for each conf file, which loads what came in each interval, once
+that is complete.
+"""
 
 import os
 from pathlib import Path
@@ -19,5 +21,7 @@ def schedule(conf: Path) -> str:
     return SCHEDULES.get(conf.stem, "0 * * * *")
 
 
-for dag in dag_of_each("ingest", FOLDER, lambda conf: ingest_dag(conf, schedule(conf), toolkit=TOOLKIT), schedule):
+for dag in dag_of_each(
+    "ingest", FOLDER, lambda conf: ingest_dag(conf, schedule(conf), toolkit=TOOLKIT), schedule
+):
     globals()[dag.dag_id] = dag

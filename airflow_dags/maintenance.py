@@ -1,4 +1,6 @@
-"""Maintenance: an Airflow DAG for each conf file, which proves every night that each record is in the table once, and keeps its house."""
+"""Maintenance: an Airflow DAG for each conf file, which proves every night that each record is in
+the table once, and keeps its house.
+"""
 
 import os
 from pathlib import Path
@@ -13,5 +15,10 @@ TOOLKIT = toolkit_from_environment(jobs=ROOT / "jobs")
 SCHEDULE = "30 2 * * *"
 """Cron, in UTC."""
 
-for dag in dag_of_each("maintain", FOLDER, lambda conf: maintenance_dag(conf, SCHEDULE, toolkit=TOOLKIT), lambda conf: SCHEDULE):
+for dag in dag_of_each(
+    "maintain",
+    FOLDER,
+    lambda conf: maintenance_dag(conf, SCHEDULE, toolkit=TOOLKIT),
+    lambda conf: SCHEDULE,
+):
     globals()[dag.dag_id] = dag

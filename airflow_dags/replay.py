@@ -1,4 +1,6 @@
-"""Replay by hand: an Airflow DAG for each conf file, which reads a range of a topic again and replaces its rows."""
+"""Replay by hand: an Airflow DAG for each conf file, which reads a range of a topic again and
+replaces its rows.
+"""
 
 import os
 from pathlib import Path

@@ -6,8 +6,9 @@ What users import, all of it:
     from etl import SimpleConsumer  # one blocking connection to one broker
     from etl import Cluster         # real ZooKeeper and Kafka on this machine, for your own tests
 
-Each is loaded when it is first asked for, so `import etl` loads nothing else. Where a class lives below may change, these names do not.
-To read the code, start at `etl.run.ingest` for the story of a run, at `etl.model.plans` for its nouns, at `etl.cli` for the commands.
+Each is loaded when it is first asked for, so `import etl` loads nothing else. Where a class lives
+below may change, these names do not. To read the code, start at `etl.run.ingest` for the story of a
+run, at `etl.model.plans` for its nouns, at `etl.cli` for the commands.
 """
 
 from importlib import import_module

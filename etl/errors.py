@@ -1,46 +1,48 @@
-"""Every way a run can fail: what was wrong, where, what to check, the exit code (README), whether a retry may help.
+"""Every way a run can fail: what was wrong, where, what to check, the exit code (README), whether a
+retry may help.
 
-    EtlError                        1    a bug of ours, when nothing better fits
-    ├── ConsumerInUse                    a second thread asks on a connection while the first one waits for its answer
-    ├── NotAssigned                      a consumer is told to do something with a partition that it does not have
-    ├── SettingsError               2    a key or argument, or what it points at, is not what it says
-    │   ├── TopicMissing
-    │   ├── WrongChroot
-    │   ├── NotKafka                     the port answers, but not in Kafka's protocol
-    │   ├── OtherRelease                 a broker is not of the release that it was said to be of
-    │   ├── PermissionRefused
-    │   ├── MessageTooLarge              one record batch is larger than the fetch size may grow
-    │   └── NotOurTable
-    ├── DataLost                    3    policy allowed a loss, and --strict asked to hear of it
-    ├── Owned                       4    retriable: another driver or consumer is at work
-    ├── NeedsDecision               5    a person must decide
-    │   ├── LedgersDisagree
-    │   │   └── TableAppeared            where there was none when the plan was made: the run looks again
-    │   ├── OffsetMoved
-    │   ├── BadOffset                    a committed offset that is no number, or lies outside the log
-    │   ├── LogTruncated                 records below a position are no longer the log's
-    │   ├── TopicMadeAgain               a topic that was planned is another one of the same name by now
-    │   ├── DataLoss                     wanted offsets are not in the log any more
-    │   │   ├── ExpiredOffsets           retention deleted them before they were read
-    │   │   └── MissingOffsets           they lie inside it, and no record batch has them
-    │   ├── CorruptData                  what the broker sent is not the protocol
-    │   │   └── OffsetInsideMessage      no message begins at a byte position where one should
-    │   ├── RecordTooLarge               a record, or what a record batch unpacks to, is more than Spark's memory takes
-    │   ├── RanOutBeforeUntil
-    │   ├── FileLost                     the table's log names a file that is gone
-    │   └── VerifyFailed
-    ├── Unreachable                 6    retriable: ZooKeeper, a broker or Spark
-    │   ├── ZooKeeperUnreachable
-    │   ├── SessionLost
-    │   ├── MembershipLost               the group took us for gone before a plan was handed over
-    │   ├── CommitUnknown                it may have happened: read again before assuming either way
-    │   ├── BrokerUnreachable
-    │   │   └── BrokerError              the broker answered with an error code that may pass
-    │   ├── NotYetReadable               a broker does not give the records yet, or they may still come
-    │   └── ProcessLost                  Spark's JVM, an executor or a worker died
-    ├── TableUnreachable            7    retriable: the table cannot be read or written
-    │   └── NoExclusiveCreate            its store or mount lets a writer replace another one's commit
-    └── Stopped                   130    retriable: Ctrl-C or SIGTERM, cleanly
+EtlError                        1    a bug of ours, when nothing better fits
+├── ConsumerInUse                    a second thread asks on a connection while the first one waits
+for its answer ├── NotAssigned                      a consumer is told to do something with a
+partition that it does not have
+├── SettingsError               2    a key or argument, or what it points at, is not what it says
+│   ├── TopicMissing
+│   ├── WrongChroot
+│   ├── NotKafka                     the port answers, but not in Kafka's protocol
+│   ├── OtherRelease                 a broker is not of the release that it was said to be of
+│   ├── PermissionRefused
+│   ├── MessageTooLarge              one record batch is larger than the fetch size may grow
+│   └── NotOurTable
+├── DataLost                    3    policy allowed a loss, and --strict asked to hear of it
+├── Owned                       4    retriable: another driver or consumer is at work
+├── NeedsDecision               5    a person must decide
+│   ├── LedgersDisagree
+│   │   └── TableAppeared            where there was none when the plan was made: the run looks again
+│   ├── OffsetMoved
+│   ├── BadOffset                    a committed offset that is no number, or lies outside the log
+│   ├── LogTruncated                 records below a position are no longer the log's
+│   ├── TopicMadeAgain               a topic that was planned is another one of the same name by now
+│   ├── DataLoss                     wanted offsets are not in the log any more
+│   │   ├── ExpiredOffsets           retention deleted them before they were read
+│   │   └── MissingOffsets           they lie inside it, and no record batch has them
+│   ├── CorruptData                  what the broker sent is not the protocol
+│   │   └── OffsetInsideMessage      no message begins at a byte position where one should
+│   ├── RecordTooLarge               a record, or what a record batch unpacks to, is more than Spark's memory takes
+│   ├── RanOutBeforeUntil
+│   ├── FileLost                     the table's log names a file that is gone
+│   └── VerifyFailed
+├── Unreachable                 6    retriable: ZooKeeper, a broker or Spark
+│   ├── ZooKeeperUnreachable
+│   ├── SessionLost
+│   ├── MembershipLost               the group took us for gone before a plan was handed over
+│   ├── CommitUnknown                it may have happened: read again before assuming either way
+│   ├── BrokerUnreachable
+│   │   └── BrokerError              the broker answered with an error code that may pass
+│   ├── NotYetReadable               a broker does not give the records yet, or they may still come
+│   └── ProcessLost                  Spark's JVM, an executor or a worker died
+├── TableUnreachable            7    retriable: the table cannot be read or written
+│   └── NoExclusiveCreate            its store or mount lets a writer replace another one's commit
+└── Stopped                   130    retriable: Ctrl-C or SIGTERM, cleanly
 """
 
 from __future__ import annotations
@@ -49,10 +51,12 @@ from typing import Any, ClassVar
 
 
 class EtlError(Exception):
-    """What was wrong, where, and what to check. Raise the narrowest kind; `cli` turns it into an exit code and two lines of text.
+    """What was wrong, where, and what to check. Raise the narrowest kind; `cli` turns it into an
+    exit code and two lines of text.
 
-    `what` is one sentence. `check` tells the reader what to look at or do. Any further keyword is a place
-    (topic=, partition=, offset=, broker=, path=, key=, ...), kept in `where` in the order given; None is left out.
+    `what` is one sentence. `check` tells the reader what to look at or do. Any further keyword is a
+    place (topic=, partition=, offset=, broker=, path=, key=, ...), kept in `where` in the order
+    given; None is left out.
     """
 
     exit_code: ClassVar[int] = 1
@@ -60,7 +64,9 @@ class EtlError(Exception):
 
     def __init__(self, what: str, *, check: str = "", **where: Any) -> None:
         self.what, self.check = what, check
-        self.where: dict[str, Any] = {name: value for name, value in where.items() if value is not None}
+        self.where: dict[str, Any] = {
+            name: value for name, value in where.items() if value is not None
+        }
         super().__init__(what)
 
     def __str__(self) -> str:
@@ -73,9 +79,18 @@ class EtlError(Exception):
 
     def as_json(self) -> dict[str, Any]:
         """The document that `--json` prints for a failure."""
-        where = {name: value if isinstance(value, (str, int, float)) else str(value) for name, value in self.where.items()}
-        return {"error": type(self).__name__, "what": self.what, "where": where, "check": self.check,
-                "exit_code": self.exit_code, "retriable": self.retriable}
+        where = {
+            name: value if isinstance(value, (str, int, float)) else str(value)
+            for name, value in self.where.items()
+        }
+        return {
+            "error": type(self).__name__,
+            "what": self.what,
+            "where": where,
+            "check": self.check,
+            "exit_code": self.exit_code,
+            "retriable": self.retriable,
+        }
 
 
 class ConsumerInUse(EtlError):
@@ -88,6 +103,7 @@ class NotAssigned(EtlError):
 
 class SettingsError(EtlError):
     """A key or argument, or something it points at, is not what it says."""
+
     exit_code = 2
 
 
@@ -104,7 +120,9 @@ class NotKafka(SettingsError):
 
 
 class OtherRelease(SettingsError):
-    """A broker does not understand what brokers of the release do that it was said to be of: `source.broker_version`."""
+    """A broker does not understand what brokers of the release do that it was said to be of:
+    `source.broker_version`.
+    """
 
 
 class PermissionRefused(SettingsError):
@@ -121,16 +139,19 @@ class NotOurTable(SettingsError):
 
 class DataLost(EtlError):
     """Records were lost, policy allowed it, and `--strict` asked to hear of it."""
+
     exit_code = 3
 
 
 class Owned(EtlError):
     """Another driver or a live consumer is at work on what we were asked to read."""
+
     exit_code, retriable = 4, True
 
 
 class NeedsDecision(EtlError):
     """The facts contradict each other and only a person knows which side is right."""
+
     exit_code = 5
 
 
@@ -151,11 +172,15 @@ class BadOffset(NeedsDecision):
 
 
 class LogTruncated(NeedsDecision):
-    """Records that were read, or planned, are gone from the log's tail: an unclean leader was elected, or a broker lost its disk."""
+    """Records that were read, or planned, are gone from the log's tail: an unclean leader was
+    elected, or a broker lost its disk.
+    """
 
 
 class TopicMadeAgain(NeedsDecision):
-    """A topic was deleted and made again between the plan and the end of reading: other records at the same offsets."""
+    """A topic was deleted and made again between the plan and the end of reading: other records at
+    the same offsets.
+    """
 
 
 class DataLoss(NeedsDecision):
@@ -167,15 +192,21 @@ class ExpiredOffsets(DataLoss):
 
 
 class MissingOffsets(DataLoss):
-    """Offsets inside the log that no record batch has, and nothing explains it; `where["missing"]` names all of them, as `--skip` does."""
+    """Offsets inside the log that no record batch has, and nothing explains it; `where["missing"]`
+    names all of them, as `--skip` does.
+    """
 
 
 class CorruptData(NeedsDecision):
-    """What the broker sent is not the protocol: a bad CRC, an absurd length, a batch that cannot be."""
+    """What the broker sent is not the protocol: a bad CRC, an absurd length, a batch that cannot
+    be.
+    """
 
 
 class OffsetInsideMessage(CorruptData):
-    """Offsets of the log are byte positions, and no message begins or ends at this one: it lies inside one, or the log is damaged."""
+    """Offsets of the log are byte positions, and no message begins or ends at this one: it lies
+    inside one, or the log is damaged.
+    """
 
 
 class RecordTooLarge(NeedsDecision):
@@ -196,6 +227,7 @@ class VerifyFailed(NeedsDecision):
 
 class Unreachable(EtlError):
     """A server or a worker cannot be reached, or stopped answering."""
+
     exit_code, retriable = 6, True
 
 
@@ -208,11 +240,15 @@ class SessionLost(Unreachable):
 
 
 class MembershipLost(Unreachable):
-    """We are no member of the group any more, and no plan was handed over yet: nothing was moved, nothing was fetched."""
+    """We are no member of the group any more, and no plan was handed over yet: nothing was moved,
+    nothing was fetched.
+    """
 
 
 class CommitUnknown(Unreachable):
-    """A write to ZooKeeper, or a commit to a group's coordinator, got no answer: it may have happened."""
+    """A write to ZooKeeper, or a commit to a group's coordinator, got no answer: it may have
+    happened.
+    """
 
 
 class BrokerUnreachable(Unreachable):
@@ -224,30 +260,40 @@ class BrokerError(BrokerUnreachable):
 
 
 class NotYetReadable(Unreachable):
-    """Not yet: an open transaction or slow remote storage holds the records back, or those of a time may still come."""
+    """Not yet: an open transaction or slow remote storage holds the records back, or those of a
+    time may still come.
+    """
 
 
 class ProcessLost(Unreachable):
-    """A process of the run was lost for good: Spark's JVM, an executor, a worker, or the run itself."""
+    """A process of the run was lost for good: Spark's JVM, an executor, a worker, or the run
+    itself.
+    """
 
 
 class TableUnreachable(EtlError):
     """The table cannot be read or written."""
+
     exit_code, retriable = 7, True
 
 
 class NoExclusiveCreate(TableUnreachable):
-    """The table's store or mount creates a file over another one of its name: two writers could replace each other's commit."""
+    """The table's store or mount creates a file over another one of its name: two writers could
+    replace each other's commit.
+    """
 
 
 class Stopped(EtlError):
     """Ctrl-C or SIGTERM; everything was left as a crash would leave it, and nothing is lost."""
+
     exit_code, retriable = 130, True
 
 
 def rebuild(name: str, what: str, check: str, where: dict[str, Any]) -> EtlError:
     """The error of that kind again; an EtlError where this version knows no such kind."""
-    return {kind.__name__: kind for kind in family(EtlError)}.get(name, EtlError)(what, check=check, **where)
+    return {kind.__name__: kind for kind in family(EtlError)}.get(name, EtlError)(
+        what, check=check, **where
+    )
 
 
 def family(kind: type[EtlError]) -> list[type[EtlError]]:

@@ -1,4 +1,6 @@
-"""spark-submit jobs/backfill.py CONF --name ...: the command `etl backfill`, inside the session that spark-submit made."""
+"""spark-submit jobs/backfill.py CONF --name ...: the command `etl backfill`, inside the session
+that spark-submit made.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""spark-submit jobs/ingest.py CONF: the command `etl run`, inside the session that spark-submit made."""
+"""spark-submit jobs/ingest.py CONF: the command `etl run`, inside the session that spark-submit
+made.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""spark-submit jobs/maintain.py CONF --yes: the command `etl maintain`, inside the session that spark-submit made."""
+"""spark-submit jobs/maintain.py CONF --yes: the command `etl maintain`, inside the session that
+spark-submit made.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""spark-submit jobs/replay.py CONF --topic ... --yes: the command `etl replay`, inside the session that spark-submit made."""
+"""spark-submit jobs/replay.py CONF --topic ... --yes: the command `etl replay`, inside the session
+that spark-submit made.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""spark-submit jobs/verify.py CONF: the command `etl verify`, inside the session that spark-submit made."""
+"""spark-submit jobs/verify.py CONF: the command `etl verify`, inside the session that spark-submit
+made.
+"""
 
 import sys
 

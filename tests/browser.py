@@ -1,4 +1,6 @@
-"""Chromium without a window, asked over a pipe in its DevTools protocol: how a page looks there, and what the browser says of it."""
+"""Chromium without a window, asked over a pipe in its DevTools protocol: how a page looks there,
+and what the browser says of it.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+CHROMIUM = next(
+    (
+        found
+        for name in ("chromium", "chromium-browser", "google-chrome")
+        if (found := shutil.which(name))
+    ),
+    None,
+)
 _FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-extensions", "--no-first-run", "--remote-debugging-pipe", "--hide-scrollbars")
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-extensions",
+    "--no-first-run",
+    "--remote-debugging-pipe",
+    "--hide-scrollbars",
+)
 
 
 class Browser:
@@ -29,7 +45,12 @@ class Browser:
     def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
         """The answer to one question. Raises RuntimeError where the browser refuses it, or is gone."""
         number = next(self._numbers)
-        message = {"id": number, "method": method, "params": params, **({"sessionId": session} if session else {})}
+        message = {
+            "id": number,
+            "method": method,
+            "params": params,
+            **({"sessionId": session} if session else {}),
+        }
         self._send.write(json.dumps(message).encode() + b"\0")
         self._send.flush()
         while (told := self._next()).get("id") != number:
@@ -53,8 +74,19 @@ class Browser:
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable", session)
-        self.call("Emulation.setDeviceMetricsOverride", session, width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
-        self.call("Emulation.setEmulatedMedia", session, features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            session,
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        self.call(
+            "Emulation.setEmulatedMedia",
+            session,
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
         self.call("Page.navigate", session, url=page.as_uri())
         while not any(told.get("method") == "Page.loadEventFired" for told in self.events):
             self.events.append(self._next())
@@ -69,7 +101,9 @@ class Shown:
 
     def value(self, expression: str) -> Any:
         """What an expression of JavaScript is in the page, beside its policy."""
-        answer = self._browser.call("Runtime.evaluate", self._session, expression=expression, returnByValue=True)
+        answer = self._browser.call(
+            "Runtime.evaluate", self._session, expression=expression, returnByValue=True
+        )
         return answer["result"].get("value")
 
     @property
@@ -81,15 +115,28 @@ class Shown:
     @property
     def asked_for(self) -> list[str]:
         """The addresses that it asked for."""
-        return [told["params"]["request"]["url"] for told in self._browser.events if told.get("method") == "Network.requestWillBeSent"]
+        return [
+            told["params"]["request"]["url"]
+            for told in self._browser.events
+            if told.get("method") == "Network.requestWillBeSent"
+        ]
 
     def picture(self, most_height: int | None = None) -> bytes:
         """All of the page as PNG, or so much from its top."""
         clip: dict[str, Any] = {}
         if most_height is not None:
-            width, height = self.value("innerWidth"), min(most_height, int(self.value("document.documentElement.scrollHeight")))
+            width, height = (
+                self.value("innerWidth"),
+                min(most_height, int(self.value("document.documentElement.scrollHeight"))),
+            )
             clip = {"clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}}
-        answer = self._browser.call("Page.captureScreenshot", self._session, format="png", captureBeyondViewport=True, **clip)
+        answer = self._browser.call(
+            "Page.captureScreenshot",
+            self._session,
+            format="png",
+            captureBeyondViewport=True,
+            **clip,
+        )
         return base64.b64decode(answer["data"])
 
     def close(self) -> None:
@@ -111,8 +158,13 @@ def chromium(profile: Path) -> Iterator[Browser]:
         os.dup2(sink, 4)
 
     process = subprocess.Popen(
-        [CHROMIUM, *_FLAGS, f"--user-data-dir={profile}", "about:blank"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, close_fds=False, preexec_fn=hand_over)
+        [CHROMIUM, *_FLAGS, f"--user-data-dir={profile}", "about:blank"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        close_fds=False,
+        preexec_fn=hand_over,
+    )
     os.close(theirs_in)
     os.close(theirs_out)
     with os.fdopen(ours_out, "wb") as send, os.fdopen(ours_in, "rb") as receive:

@@ -17,34 +17,66 @@ from etl.settings.sections import Settings
 
 
 def plain_plan(number: int = 1, **changes: Any) -> Plan:
-    """A plan without ranges, and without an id (`with_id` gives it one). It saw nothing committed for the logs of its positions."""
+    """A plan without ranges, and without an id (`with_id` gives it one). It saw nothing committed
+    for the logs of its positions.
+    """
     plan = Plan(
-        number=number, uid="u", kind=PlanKind.INGEST, created_at_ms=1, dialect=Dialect.KAFKA, cluster="c", shape="s", ranges=(),
-        positions={}, seen={log: NOTHING_COMMITTED for log in changes.get("positions", ())})
+        number=number,
+        uid="u",
+        kind=PlanKind.INGEST,
+        created_at_ms=1,
+        dialect=Dialect.KAFKA,
+        cluster="c",
+        shape="s",
+        ranges=(),
+        positions={},
+        seen={log: NOTHING_COMMITTED for log in changes.get("positions", ())},
+    )
     return replace(plan, **changes)
 
 
 def plain_snapshot(extents: Mapping[BrokerPartition, tuple[int, int]], **changes: Any) -> Snapshot:
     """These logs, and nothing else anywhere."""
     found = Snapshot(
-        cluster="c", extents={log: Extent(*extent) for log, extent in extents.items()}, leaders={}, leaderless=frozenset(),
-        topic_ids={}, bytes_per_offset={}, committed={}, starts={}, owners={}, live_consumers=(), ledger=Ledger(), table=None)
+        cluster="c",
+        extents={log: Extent(*extent) for log, extent in extents.items()},
+        leaders={},
+        leaderless=frozenset(),
+        topic_ids={},
+        bytes_per_offset={},
+        committed={},
+        starts={},
+        owners={},
+        live_consumers=(),
+        ledger=Ledger(),
+        table=None,
+    )
     return replace(found, **changes)
 
 
 def plain_settings(**sections: Any) -> Settings:
-    """The least conf that there can be, with `sections` over it: a section's keys are added to it, anything else takes its place."""
+    """The least conf that there can be, with `sections` over it: a section's keys are added to it,
+    anything else takes its place.
+    """
     document: dict[str, Any] = {
-        "version": 1, "pipeline": "clicks", "group": "group", "zookeeper": {"connect": "127.0.0.1:2181"},
-        "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": "clicks"},
+        "version": 1,
+        "pipeline": "clicks",
+        "group": "group",
+        "zookeeper": {"connect": "127.0.0.1:2181"},
+        "source": {"topics": {"allow": ["clicks"]}},
+        "table": {"path": "clicks"},
     }
     for name, value in sections.items():
-        document[name] = {**document.get(name, {}), **value} if isinstance(value, Mapping) else value
+        document[name] = (
+            {**document.get(name, {}), **value} if isinstance(value, Mapping) else value
+        )
     return parse_settings(document)
 
 
 def conf_beside(folder: Path, port: int) -> Path:
-    """A conf that names a broker of this machine, and a ZooKeeper that is not there: for commands that ask none."""
+    """A conf that names a broker of this machine, and a ZooKeeper that is not there: for commands
+    that ask none.
+    """
     path = folder / "clicks.yaml"
     path.write_text(f"""
 version: 1

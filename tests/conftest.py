@@ -1,4 +1,6 @@
-"""Fixtures that several kinds of tests share: one Spark session and one cluster for the whole run, started when first asked for."""
+"""Fixtures that several kinds of tests share: one Spark session and one cluster for the whole run,
+started when first asked for.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,18 @@ from tests.units_of_work import by_units, turn_of, unit_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The gate tries the same examples each time, enough to find what a change broke; `make fuzz` looks for others, and longer.
-# How quickly examples come says only how busy the machine is.
-settings.register_profile("gate", max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("random", max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The gate tries the same examples each time, enough to find what a change broke; `make fuzz` looks
+# for others, and longer. How quickly examples come says only how busy the machine is.
+settings.register_profile(
+    "gate",
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "random", max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("gate")
 
 _numbers = itertools.count(1)
@@ -44,14 +54,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was collected, a million objects, stays to the end: Python need not look through it again and again."""
+    """What was collected, a million objects, stays to the end: Python need not look through it
+    again and again.
+    """
     gc.freeze()
     gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """`--dist=loadfile`, but for the tests that share a release's servers: workers take units in the order of their first tests."""
+    """`--dist=loadfile`, but for the tests that share a release's servers: workers take units in
+    the order of their first tests.
+    """
     return by_units(config, log, "loadfile", unit_of)
 
 
@@ -63,17 +77,26 @@ class TopicFactory(Protocol):
 
 @contextlib.contextmanager
 def small_session(warehouse: Path, *, for_path: str | None = None) -> Iterator[SparkSession]:
-    """A local session with two cores that reads and writes Delta, and whose tasks are tried twice; `for_path`: of a table in a store."""
+    """A local session with two cores that reads and writes Delta, and whose tasks are tried twice;
+    `for_path`: of a table in a store.
+    """
     set_spark_environment()
     small = {
-        "spark.sql.warehouse.dir": str(warehouse), "spark.log.level": "ERROR", "spark.sql.shuffle.partitions": "1",
-        "spark.databricks.delta.snapshotPartitions": "1", "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+        "spark.sql.warehouse.dir": str(warehouse),
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         # what pays on large data only
-        "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
     }
     wanted = settings_for(for_path, {}) if for_path else {}
     jars = [*store_jars(packages(wanted)), *([jar_path()] if is_ours(wanted) else [])]
-    session = build_session("tests", {**spark_settings("local[2,2]", besides=jars), **small, **wanted})
+    session = build_session(
+        "tests", {**spark_settings("local[2,2]", besides=jars), **small, **wanted}
+    )
     try:
         yield session
     finally:
@@ -89,7 +112,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One embedded ZooKeeper and one Kafka broker. Tests share it, so each uses its own topics and groups."""
+    """One embedded ZooKeeper and one Kafka broker. Tests share it, so each uses its own topics and
+    groups.
+    """
     with Cluster(folder=tmp_path_factory.mktemp("cluster")) as running:
         yield running
 

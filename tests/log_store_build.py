@@ -1,6 +1,8 @@
-"""Builds the jar of `etl/edges/spark/log_store` from the source beside it: `python -m tests.log_store_build` writes it.
+"""Builds the jar of `etl/edges/spark/log_store` from the source beside it: `python -m
+tests.log_store_build` writes it.
 
-The compiler is the pinned one of the tests, so that the same source is the same classes on every machine.
+The compiler is the pinned one of the tests, so that the same source is the same classes on every
+machine.
 """
 
 from __future__ import annotations
@@ -25,13 +27,33 @@ _NEVER = (1980, 1, 1, 0, 0, 0)
 def classes() -> Mapping[str, bytes]:
     """Name in the jar -> bytes, of the source as it is."""
     compiler = fetched(f"{COMPILER.name}-{COMPILER.version}", [COMPILER])
-    libraries = [*spark_jars("hadoop-client-api"), *(jar for jar in delta_jars() if jar.name.startswith("delta-storage"))]
+    libraries = [
+        *spark_jars("hadoop-client-api"),
+        *(jar for jar in delta_jars() if jar.name.startswith("delta-storage")),
+    ]
     with tempfile.TemporaryDirectory() as folder:
-        command = [str(find_java()), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", path_of(compiler), MAIN, LANGUAGE, "-nowarn",
-                   "-g:none", "-cp", path_of(libraries), "-d", folder, str(SOURCE)]
+        command = [
+            str(find_java()),
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            path_of(compiler),
+            MAIN,
+            LANGUAGE,
+            "-nowarn",
+            "-g:none",
+            "-cp",
+            path_of(libraries),
+            "-d",
+            folder,
+            str(SOURCE),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
-        return {str(one.relative_to(folder)): one.read_bytes() for one in sorted(Path(folder).rglob("*.class"))}
+        return {
+            str(one.relative_to(folder)): one.read_bytes()
+            for one in sorted(Path(folder).rglob("*.class"))
+        }
 
 
 def shipped() -> Mapping[str, bytes]:

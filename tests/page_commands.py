@@ -1,4 +1,6 @@
-"""Which test runs each command that the pages name: ours are typed section by section, others elsewhere, and few by nobody here."""
+"""Which test runs each command that the pages name: ours are typed section by section, others
+elsewhere, and few by nobody here.
+"""
 
 from __future__ import annotations
 
@@ -29,91 +31,176 @@ class Section:
         return self.name
 
 
-_GUIDES, _WHEEL, _CLUSTER = "tests/system/test_guides.py", "tests/system/test_wheel.py", "tests/system/test_clusters_page.py"
-_ON_CLUSTER = Runs(_CLUSTER, "test_the_page_is_typed_from_the_zip_to_a_table_that_a_cluster_wrote", "CLUSTER.md")
+_GUIDES, _WHEEL, _CLUSTER = (
+    "tests/system/test_guides.py",
+    "tests/system/test_wheel.py",
+    "tests/system/test_clusters_page.py",
+)
+_ON_CLUSTER = Runs(
+    _CLUSTER, "test_the_page_is_typed_from_the_zip_to_a_table_that_a_cluster_wrote", "CLUSTER.md"
+)
 IN_ORDER: dict[str, Runs] = {
-    "docs/TUTORIAL.md": Runs(_GUIDES, "test_the_tutorial_leads_from_nothing_to_a_table_that_is_proven_whole", "TUTORIAL.md"),
+    "docs/TUTORIAL.md": Runs(
+        _GUIDES,
+        "test_the_tutorial_leads_from_nothing_to_a_table_that_is_proven_whole",
+        "TUTORIAL.md",
+    ),
     "docs/HOWTO.md: Move from Spark's Kafka source": Runs(
-        _GUIDES, "test_a_pipeline_goes_on_exactly_where_a_job_with_sparks_kafka_source_ended", "HOWTO.md"),
-    "docs/INSTALL.md: A wheel": Runs(_WHEEL, "test_a_new_environment_with_nothing_but_the_wheel_goes_the_whole_way", "INSTALL.md"),
+        _GUIDES,
+        "test_a_pipeline_goes_on_exactly_where_a_job_with_sparks_kafka_source_ended",
+        "HOWTO.md",
+    ),
+    "docs/INSTALL.md: A wheel": Runs(
+        _WHEEL, "test_a_new_environment_with_nothing_but_the_wheel_goes_the_whole_way", "INSTALL.md"
+    ),
 }
 """Tests that type all lines of a page, or of a section, in their order."""
 
-_DEMO = Runs("tests/brokers/test_demos.py", "test_the_demo_ends_with_every_record_in_its_table_once", "demo --dialect")
-_SUBMIT = (
-    "spark-submit --master {master} --py-files dist/offset-range-etl-0.1.0.zip --packages io.delta:delta-spark_4.2_2.13:4.4.0 {job}")
-_CUT = Runs("tests/system/test_cut_logs.py", "test_a_cut_log_is_told_by_every_door_accepted_and_gone_on_with", "plans accept-log")
+_DEMO = Runs(
+    "tests/brokers/test_demos.py",
+    "test_the_demo_ends_with_every_record_in_its_table_once",
+    "demo --dialect",
+)
+_SUBMIT = "spark-submit --master {master} --py-files dist/offset-range-etl-0.1.0.zip --packages io.delta:delta-spark_4.2_2.13:4.4.0 {job}"
+_CUT = Runs(
+    "tests/system/test_cut_logs.py",
+    "test_a_cut_log_is_told_by_every_door_accepted_and_gone_on_with",
+    "plans accept-log",
+)
 _JAFKA = "tests/system/test_jafka_made_again.py"
 _PACKED = Runs(
-    _WHEEL, "test_that_environment_is_packed_and_reads_on_workers_that_have_nothing_by_the_very_command_that_is_printed",
-    "package --environment")
+    _WHEEL,
+    "test_that_environment_is_packed_and_reads_on_workers_that_have_nothing_by_the_very_command_that_is_printed",
+    "package --environment",
+)
 _CHECKED = Runs(
-    "tests/on_airflow/test_checked_names.py", "test_the_lines_of_the_page_make_what_is_missing_and_find_that_it_is_there", "AIRFLOW.md")
-_TOOLS = Runs("tests/system/test_written_tools.py", "test_a_tool_that_a_page_names_begins_with_the_words_that_are_there")
+    "tests/on_airflow/test_checked_names.py",
+    "test_the_lines_of_the_page_make_what_is_missing_and_find_that_it_is_there",
+    "AIRFLOW.md",
+)
+_TOOLS = Runs(
+    "tests/system/test_written_tools.py",
+    "test_a_tool_that_a_page_names_begins_with_the_words_that_are_there",
+)
 ELSEWHERE: dict[str, Runs] = {
-    "etl demo": _DEMO, ".venv/bin/etl demo --dialect jafka": _DEMO,
-    "etl plan CONF | head -1": Runs("tests/unit/cli/test_output.py", "test_the_real_command_leaves_no_trace_of_a_reader_that_is_gone"),
-    "etl package": _ON_CLUSTER, "etl package --environment": _PACKED,
+    "etl demo": _DEMO,
+    ".venv/bin/etl demo --dialect jafka": _DEMO,
+    "etl plan CONF | head -1": Runs(
+        "tests/unit/cli/test_output.py",
+        "test_the_real_command_leaves_no_trace_of_a_reader_that_is_gone",
+    ),
+    "etl package": _ON_CLUSTER,
+    "etl package --environment": _PACKED,
     _SUBMIT.format(master="MASTER", job="dist/etl_job.py run CONF"): _ON_CLUSTER,
-    "PYSPARK_PYTHON=/opt/venv/bin/python " + _SUBMIT.format(master="MASTER", job="dist/etl_job.py run CONF"): _ON_CLUSTER,
-    "PYSPARK_PYTHON=/opt/venv/bin/python " + _SUBMIT.format(master="spark://HOST:7077", job="jobs/ingest.py CONF"): _ON_CLUSTER,
+    "PYSPARK_PYTHON=/opt/venv/bin/python "
+    + _SUBMIT.format(master="MASTER", job="dist/etl_job.py run CONF"): _ON_CLUSTER,
+    "PYSPARK_PYTHON=/opt/venv/bin/python "
+    + _SUBMIT.format(master="spark://HOST:7077", job="jobs/ingest.py CONF"): _ON_CLUSTER,
     "pip install 'offset-range-etl[package]'": _PACKED,
     "etl table resolve CONF": Runs(
         "tests/system/test_named_tables.py",
-        "test_a_table_that_is_dropped_and_made_again_elsewhere_stops_runs_until_somebody_accepts_it", "table resolve"),
+        "test_a_table_that_is_dropped_and_made_again_elsewhere_stops_runs_until_somebody_accepts_it",
+        "table resolve",
+    ),
     "etl table resolve CONF --make": Runs(
         "tests/system/test_named_tables.py",
         "test_a_table_that_is_gone_for_good_is_made_by_its_catalog_as_the_message_says_and_gone_on_with_once_it_is_accepted",
-        "table resolve --make"),
-    "etl plans accept-log CONF TOPIC:PARTITION --reason ...": _CUT, "etl plans accept-log CONF LOG... --reason ...": _CUT,
+        "table resolve --make",
+    ),
+    "etl plans accept-log CONF TOPIC:PARTITION --reason ...": _CUT,
+    "etl plans accept-log CONF LOG... --reason ...": _CUT,
     "etl plans accept-log CONF TOPIC --reason ...": Runs(
-        _JAFKA, "test_a_topic_is_made_again_on_one_broker_while_the_other_is_away_and_each_log_is_decided_for_itself", "plans accept-log"),
+        _JAFKA,
+        "test_a_topic_is_made_again_on_one_broker_while_the_other_is_away_and_each_log_is_decided_for_itself",
+        "plans accept-log",
+    ),
     "etl plans accept-log CONF TOPIC:BROKER-PARTITION --at OFFSET --reason ...": Runs(
-        _JAFKA, "test_a_topic_is_made_again_on_one_broker_while_the_other_keeps_it_and_its_longer_log_is_told", "plans accept-log --at"),
+        _JAFKA,
+        "test_a_topic_is_made_again_on_one_broker_while_the_other_keeps_it_and_its_longer_log_is_told",
+        "plans accept-log --at",
+    ),
     "etl plans supersede CONF N --skip TOPIC:BROKER-PARTITION:FROM-UNTIL --reason ...": Runs(
         "tests/system/test_jafka_discovery.py",
-        "test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_that_has_one_is_put_right", "plans supersede --skip"),
+        "test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_that_has_one_is_put_right",
+        "plans supersede --skip",
+    ),
     "airflow connections add spark_default --conn-type spark --conn-host 'local[*]'": _CHECKED,
     "python -m etl.airflow check /path/to/dags": _CHECKED,
-    **{f"python -m tests.model.{name}": Runs(f"tests/unit/test_model_{name}.py", "")  # in smaller worlds: these take minutes
-       for name in ("run_keys", "backfilling", "backfilling_lives", "backfilling_copies")},
+    **{
+        f"python -m tests.model.{name}": Runs(
+            f"tests/unit/test_model_{name}.py", ""
+        )  # in smaller worlds: these take minutes
+        for name in ("run_keys", "backfilling", "backfilling_lives", "backfilling_copies")
+    },
     "pytest tests/unit/incidents": Runs("tests/unit/incidents/test_incidents.py", ""),
     "/opt/venv/bin/python -m etl.embedded": IN_ORDER["docs/INSTALL.md: A wheel"],
-    **dict.fromkeys((
-        "python -m tests.picture", "python tests/bench/first_decode.py", "PYTHONPATH=. python tests/bench/spark_start.py",
-        "PYTHONPATH=. python tests/bench/small_runs.py", "PYTHONPATH=. python tests/bench/joining.py",
-        "PYTHONPATH=. python tests/bench/cold_profile.py",
-        "PYTHONPATH=. python tests/bench/task_profile.py --workload 100B-none --records 1000000 --rounds 5",
-        "PYTHONPATH=. python tests/bench/through_jvm.py",
-        "python -m tests.bench", "python -m tests.bench.killed_backfill", "python -m tests.chaos",
-        "python -m tests.chaos --writer arrow", "python -m tests.chaos --writer processes", "pytest -m long",
-        "python -m tests.chaos --store moto",
-        'pytest -m "not long" --numprocesses=3 --dist=loadfile tests/brokers'), _TOOLS),
+    **dict.fromkeys(
+        (
+            "python -m tests.picture",
+            "python tests/bench/first_decode.py",
+            "PYTHONPATH=. python tests/bench/spark_start.py",
+            "PYTHONPATH=. python tests/bench/small_runs.py",
+            "PYTHONPATH=. python tests/bench/joining.py",
+            "PYTHONPATH=. python tests/bench/cold_profile.py",
+            "PYTHONPATH=. python tests/bench/task_profile.py --workload 100B-none --records 1000000 --rounds 5",
+            "PYTHONPATH=. python tests/bench/through_jvm.py",
+            "python -m tests.bench",
+            "python -m tests.bench.killed_backfill",
+            "python -m tests.chaos",
+            "python -m tests.chaos --writer arrow",
+            "python -m tests.chaos --writer processes",
+            "pytest -m long",
+            "python -m tests.chaos --store moto",
+            'pytest -m "not long" --numprocesses=3 --dist=loadfile tests/brokers',
+        ),
+        _TOOLS,
+    ),
 }
 """Those that another test runs, by what it types, or that need what is not on every machine."""
 NOT_HERE: dict[str, str] = {
     "python -m tests.brokers.golden RELEASE": "it writes what other tests go by anew; done by hand where a release is added",
-    **dict.fromkeys((f"pip install 'offset-range-etl[{extra}]'" for extra in ("openlineage", "aws-msk", "gssapi")),
-                    "the same as with [package], which is run"),
+    **dict.fromkeys(
+        (
+            f"pip install 'offset-range-etl[{extra}]'"
+            for extra in ("openlineage", "aws-msk", "gssapi")
+        ),
+        "the same as with [package], which is run",
+    ),
     "systemctl enable --now etl@clicks.timer": "no systemd runs here",
     "systemd-analyze verify": "the same; it looked at the units once",
     "docker stop --time 120": "no container engine runs here",
     "kafka-consumer-groups.sh --delete": "a program of Kafka's, of which the sentence names an option",
-    "airflow backfill create --dag-id ingest_clicks --from-date ... --to-date ... --max-active-runs 1":
-        "`make test-airflow-slow` runs it, with other options",
+    "airflow backfill create --dag-id ingest_clicks --from-date ... --to-date ... --max-active-runs 1": "`make test-airflow-slow` runs it, with other options",
     "airflow dags trigger -l": "a program of Airflow's, of which the sentence names an option",
     "spark-submit --py-files": "a program of Spark's, of which the sentence names an option",
     "spark-submit --files": "the same",
 }
 """What no test runs, and why."""
-NOT_RUN_SECTIONS = {"docs/CLUSTER.md: YARN", "docs/CLUSTER.md: Kubernetes", "docs/AIRFLOW.md: Install"}
+NOT_RUN_SECTIONS = {
+    "docs/CLUSTER.md: YARN",
+    "docs/CLUSTER.md: Kubernetes",
+    "docs/AIRFLOW.md: Install",
+}
 """They say so themselves; of the last one it is what the other tables do not have."""
-_READER = Runs("tests/system/test_typed_pages.py", "test_the_programs_of_the_reader_read_what_is_in_the_topic", "READER.md README.md")
+_READER = Runs(
+    "tests/system/test_typed_pages.py",
+    "test_the_programs_of_the_reader_read_what_is_in_the_topic",
+    "READER.md README.md",
+)
 PROGRAMS = {
-    "README.md": _READER, "docs/READER.md": _READER,
-    "docs/STREAMS.md": Runs("tests/system/test_typed_pages.py", "test_the_programs_of_the_streams_read_what_is_in_the_topic", "STREAMS.md"),
-    "docs/HOWTO.md": IN_ORDER["docs/HOWTO.md: Move from Spark's Kafka source"], "docs/AIRFLOW.md": _CHECKED,
-    "docs/RUNNING.md": Runs("tests/unit/reader/test_arrow_transform.py", "test_the_function_on_the_page_makes_the_column_that_it_says"),
+    "README.md": _READER,
+    "docs/READER.md": _READER,
+    "docs/STREAMS.md": Runs(
+        "tests/system/test_typed_pages.py",
+        "test_the_programs_of_the_streams_read_what_is_in_the_topic",
+        "STREAMS.md",
+    ),
+    "docs/HOWTO.md": IN_ORDER["docs/HOWTO.md: Move from Spark's Kafka source"],
+    "docs/AIRFLOW.md": _CHECKED,
+    "docs/RUNNING.md": Runs(
+        "tests/unit/reader/test_arrow_transform.py",
+        "test_the_function_on_the_page_makes_the_column_that_it_says",
+    ),
 }
 """Of which page which test runs the programs in Python."""
 
@@ -135,16 +222,25 @@ def group_of(one: Written, *, in_line: bool) -> str | None:
 
 
 def typed() -> Iterator[Section]:
-    """The sections of all pages with what is to be typed there: each line, and what sentences name if it was not typed before."""
+    """The sections of all pages with what is to be typed there: each line, and what sentences name
+    if it was not typed before.
+    """
     done = set[str]()
     for page in PAGES:
         found = dict[str, list[str]]()
-        written = [*((one, True) for one in lines(page)), *((one, False) for one in sentences(page))]
+        written = [
+            *((one, True) for one in lines(page)),
+            *((one, False) for one in sentences(page)),
+        ]
         for one, in_line in written:
-            if group_of(one, in_line=in_line) == "typed" and (in_line or meant_by(one.text) not in done):
+            if group_of(one, in_line=in_line) == "typed" and (
+                in_line or meant_by(one.text) not in done
+            ):
                 found.setdefault(one.section, []).append(one.text)
                 done.add(meant_by(one.text))
-        yield from (Section(f"{place(page)}: {section}", tuple(texts)) for section, texts in found.items())
+        yield from (
+            Section(f"{place(page)}: {section}", tuple(texts)) for section, texts in found.items()
+        )
 
 
 TYPED = list(typed())

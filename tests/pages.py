@@ -1,4 +1,6 @@
-"""The commands on the project's pages, each as it stands there: lines of their own, and those between backticks in a sentence."""
+"""The commands on the project's pages, each as it stands there: lines of their own, and those
+between backticks in a sentence.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,15 @@ import typer
 from etl.cli.app import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "airflow_dags" / "README.md"]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "airflow_dags" / "README.md",
+]
 _PROGRAMS = (
     r"(?:etl(?= )|make(?= )|python[\d.]*(?= )|pip(?= )|pytest(?= )|airflow(?= )|mkdir(?= )|systemctl(?= )|systemd-analyze(?= )|docker(?= )"
-    r"|docker-image-tool\.sh(?= )|spark-submit(?= )|kafka-consumer-groups\.sh(?= )|[A-Z_]+=\S+ |/opt/\S+/bin/\w+(?= )|\.venv/bin/\w+(?= ))")
+    r"|docker-image-tool\.sh(?= )|spark-submit(?= )|kafka-consumer-groups\.sh(?= )|[A-Z_]+=\S+ |/opt/\S+/bin/\w+(?= )|\.venv/bin/\w+(?= ))"
+)
 COMMAND: Any = typer.main.get_command(app)
 
 
@@ -50,7 +57,9 @@ def programs(page: Path) -> list[str]:
 
 
 def sentences(page: Path) -> Iterator[Written]:
-    """What a sentence names between backticks and begins with a program; also a mere name, such as `etl plans accept-log`."""
+    """What a sentence names between backticks and begins with a program; also a mere name, such as
+    `etl plans accept-log`.
+    """
     section = ""
     for part in re.split(r"^(#+ .*)$", _without_blocks(page.read_text()), flags=re.MULTILINE):
         section = part.lstrip("# ") if part.startswith("#") else section
@@ -64,7 +73,9 @@ def is_command(text: str) -> bool:
 
 
 def is_whole(text: str) -> bool:
-    """Whether it can be typed once its words in capital letters are filled in; `etl offsets set ...` and `etl verify` are names."""
+    """Whether it can be typed once its words in capital letters are filled in; `etl offsets set
+    ...` and `etl verify` are names.
+    """
     words = shlex.split(text)
     if words[0] != "etl":
         return "..." not in words
@@ -73,7 +84,12 @@ def is_whole(text: str) -> bool:
     found, words = _found(words[1:])
     if found is None:
         return False
-    options = {flag: one for one in found.params if one.param_type_name == "option" for flag in (*one.opts, *one.secondary_opts)}
+    options = {
+        flag: one
+        for one in found.params
+        if one.param_type_name == "option"
+        for flag in (*one.opts, *one.secondary_opts)
+    }
     given, said = 0, set[str]()
     while words:
         word = words.pop(0)
@@ -83,15 +99,25 @@ def is_whole(text: str) -> bool:
         else:
             given += 1
     arguments = [one for one in found.params if one.param_type_name == "argument" and one.required]
-    return given >= len(arguments) and all(one.name in said for one in options.values() if one.required)
+    return given >= len(arguments) and all(
+        one.name in said for one in options.values() if one.required
+    )
 
 
 def meant_by(text: str) -> str:
-    """The same for two commands that ask for the same of the same world: reasons, and what the conf and its folder are called, aside."""
-    if text.startswith("python -m tests.bench "):  # the page of its results says with which options they came
+    """The same for two commands that ask for the same of the same world: reasons, and what the conf
+    and its folder are called, aside.
+    """
+    if text.startswith(
+        "python -m tests.bench "
+    ):  # the page of its results says with which options they came
         return "python -m tests.bench"
     text = re.sub(r"--reason (\"[^\"]*\"|\.\.\.)", "--reason ...", text)
-    return re.sub(r"\bconf/clicks\.yaml\b", "CONF", text).replace("etl run conf", "etl run FOLDER").replace("CONF [NAME]", "CONF NAME")
+    return (
+        re.sub(r"\bconf/clicks\.yaml\b", "CONF", text)
+        .replace("etl run conf", "etl run FOLDER")
+        .replace("CONF [NAME]", "CONF NAME")
+    )
 
 
 def family(text: str) -> str:
@@ -125,7 +151,9 @@ def _without_blocks(text: str) -> str:
 def _blocks(page: Path) -> Iterator[tuple[str, str]]:
     """(Section, indented lines or a fence that are not Python)."""
     section, block = "", list[str]()
-    text = re.sub(r"^ *```(python|yaml)\n.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(
+        r"^ *```(python|yaml)\n.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL
+    )
     fenced = False
     for line in [*text.splitlines(), ""]:
         if line.lstrip().startswith("```"):

@@ -1,4 +1,5 @@
-"""The picture of a run's page in README: the demo is played, and the page of its largest run is shown to Chromium.
+"""The picture of a run's page in README: the demo is played, and the page of its largest run is
+shown to Chromium.
 
     python -m tests.picture [--records 200000] [--page PAGE] [--to docs/images/report.png]
 
@@ -46,7 +47,10 @@ def main() -> int:
             run_demo(records=arguments.records, folder=Path(folder, "demo"), quiet=True)
         picture = picture_of(arguments.page or largest_run(Path(folder, "demo", "reports")))
     if len(picture) > MOST_BYTES:
-        print(f"{len(picture):,} bytes are too many for a page that is read everywhere", file=sys.stderr)
+        print(
+            f"{len(picture):,} bytes are too many for a page that is read everywhere",
+            file=sys.stderr,
+        )
         return 1
     arguments.to.parent.mkdir(parents=True, exist_ok=True)
     arguments.to.write_bytes(picture)

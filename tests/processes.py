@@ -1,4 +1,6 @@
-"""The processes of this machine, as Linux tells of them in /proc: for tests of what is left behind, and for those who kill."""
+"""The processes of this machine, as Linux tells of them in /proc: for tests of what is left behind,
+and for those who kill.
+"""
 
 from __future__ import annotations
 

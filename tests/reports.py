@@ -1,4 +1,6 @@
-"""Reports of runs to look at: of one that went well, of one that failed, of one over thousands of partitions, of one that was killed."""
+"""Reports of runs to look at: of one that went well, of one that failed, of one over thousands of
+partitions, of one that was killed.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,35 @@ from tests.builders import plain_plan, plain_settings, plain_snapshot
 
 BEGAN_MS = 1_700_000_000_000
 LEADER = Leader(Broker(0, "h", 9092), 4)
-SECONDS = {Verb.CONNECT: 0.2, Verb.OBSERVE: 0.4, Verb.START_SPARK: 6.1, Verb.FETCH: 14.25, Verb.APPEND: 1.5, Verb.COMMIT: 0.004}
+SECONDS = {
+    Verb.CONNECT: 0.2,
+    Verb.OBSERVE: 0.4,
+    Verb.START_SPARK: 6.1,
+    Verb.FETCH: 14.25,
+    Verb.APPEND: 1.5,
+    Verb.COMMIT: 0.004,
+}
 
 
 def new_report(pipeline: str = "clicks", **process: Any) -> Report:
     """A run that has just begun."""
-    told = Process("host-1", 7, "/conf/clicks.yaml", {"python": "3.11.2", "pyspark": None}) if not process else Process(**process)
-    return Report("20231114T221320-0a1b2c", pipeline, "etl-clicks", "/warehouse/clicks", BEGAN_MS, told)
+    told = (
+        Process("host-1", 7, "/conf/clicks.yaml", {"python": "3.11.2", "pyspark": None})
+        if not process
+        else Process(**process)
+    )
+    return Report(
+        "20231114T221320-0a1b2c", pipeline, "etl-clicks", "/warehouse/clicks", BEGAN_MS, told
+    )
 
 
 def loaded(
-    partitions: int = 4, *, topics: int = 1, left: Mapping[int, int] | None = None, lost: bool = False, report: Report | None = None,
+    partitions: int = 4,
+    *,
+    topics: int = 1,
+    left: Mapping[int, int] | None = None,
+    lost: bool = False,
+    report: Report | None = None,
     **seen: Any,
 ) -> Report:
     """A run that read 100 offsets of each partition, 3 of them markers of transactions.
@@ -41,11 +61,20 @@ def loaded(
     """
     report, left = report or new_report(), left or {}
     logs = [BrokerPartition(f"clicks{n % topics or ''}", n // topics) for n in range(partitions)]
-    snapshot = plain_snapshot({log: (0, 100 + left.get(n, 0)) for n, log in enumerate(logs)}, ledger=Ledger("u", None), **seen)
+    snapshot = plain_snapshot(
+        {log: (0, 100 + left.get(n, 0)) for n, log in enumerate(logs)},
+        ledger=Ledger("u", None),
+        **seen,
+    )
     ranges = tuple(OffsetRange(log, 0, 100, LEADER) for log in logs)
     losses = (Loss(logs[0], 0, 40, LossReason.EXPIRED),) if lost else ()
     plan = with_id(plain_plan(ranges=ranges, positions=dict.fromkeys(logs, 100), losses=losses))
-    receipts = tuple(Receipt(rows=97, fetched_bytes=9_000, control_records=3, missing_offsets=3, gaps=((97, 100),)) for _ in ranges)
+    receipts = tuple(
+        Receipt(
+            rows=97, fetched_bytes=9_000, control_records=3, missing_offsets=3, gaps=((97, 100),)
+        )
+        for _ in ranges
+    )
     for verb, seconds in SECONDS.items():
         report.watch.reckon(verb, seconds)
     report.saw(snapshot)
@@ -74,7 +103,16 @@ def document_of(report: Report) -> dict[str, Any]:
 def past(number: int, **changes: Any) -> PastRun:
     """A run that went before."""
     told: dict[str, Any] = {
-        "run_id": f"20231113T{number:02}0000-0a1b2c", "started_at": f"2023-11-13T{number:02}:00:00.000+00:00", "state": "done",
-        "exit_code": 0, "seconds": 20.0 + number, "records": 1000 * number, "bytes": 100_000, "records_per_second": 50 * number,
-        "lag_before": 1000 * number, "lag_after": 0, "outcomes": ("ingested",)}
+        "run_id": f"20231113T{number:02}0000-0a1b2c",
+        "started_at": f"2023-11-13T{number:02}:00:00.000+00:00",
+        "state": "done",
+        "exit_code": 0,
+        "seconds": 20.0 + number,
+        "records": 1000 * number,
+        "bytes": 100_000,
+        "records_per_second": 50 * number,
+        "lag_before": 1000 * number,
+        "lag_after": 0,
+        "outcomes": ("ingested",),
+    }
     return PastRun(**{**told, **changes})

@@ -40,7 +40,9 @@ def said_by(*words: str) -> Said:
 
 
 def entered(words: Sequence[str]) -> int:
-    """The exit code of the command. Ctrl-C silences what a process logs to its end, and this one goes on."""
+    """The exit code of the command. Ctrl-C silences what a process logs to its end, and this one
+    goes on.
+    """
     disabled = logging.root.manager.disable
     try:
         return main(list(words))
@@ -49,7 +51,9 @@ def entered(words: Sequence[str]) -> int:
 
 
 def refused(said: Said, code: int, *words: str) -> None:
-    """The exit code, a message that says all of `words` and what to check, one document, and no traceback."""
+    """The exit code, a message that says all of `words` and what to check, one document, and no
+    traceback.
+    """
     assert said.code == code, said.err + said.out
     assert "Traceback" not in said.err, said.err
     assert "check: " in said.err, said.err

@@ -1,4 +1,5 @@
-"""Which tests stay on one worker of the gate: those of a file; of `tests/brokers`, those on one release, whose servers start once.
+"""Which tests stay on one worker of the gate: those of a file; of `tests/brokers`, those on one
+release, whose servers start once.
 
 And which come first.
 """
@@ -13,28 +14,53 @@ import pytest
 
 from etl.embedded.releases import RELEASES
 
-LONGEST = (*(f"tests/system/test_{name}.py" for name in (
-    "typed_pages", "backfills", "replays", "set_offsets", "arrow_runs", "standalone_cluster", "maintenance", "crashes", "stopped_runs",
-    "two_pipelines")), "tests/networks/test_secured_runs.py")
-"""What takes a worker half a minute or a minute: begun as one of the last, it would have the machine for itself at the end."""
+LONGEST = (
+    *(
+        f"tests/system/test_{name}.py"
+        for name in (
+            "typed_pages",
+            "backfills",
+            "replays",
+            "set_offsets",
+            "arrow_runs",
+            "standalone_cluster",
+            "maintenance",
+            "crashes",
+            "stopped_runs",
+            "two_pipelines",
+        )
+    ),
+    "tests/networks/test_secured_runs.py",
+)
+"""What takes a worker half a minute or a minute: begun as one of the last, it would have the
+machine for itself at the end.
+"""
 _RELEASE = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, RELEASES))})(?![\w.])")
 
 
 def unit_of(test: str) -> str:
-    """What the test of this id stays together with: a file, or a release of the brokers, which stands among its parameters."""
+    """What the test of this id stays together with: a file, or a release of the brokers, which
+    stands among its parameters.
+    """
     file, _, named = test.partition("::")
-    release = _RELEASE.search(named.partition("[")[2]) if file.startswith("tests/brokers/") else None
+    release = (
+        _RELEASE.search(named.partition("[")[2]) if file.startswith("tests/brokers/") else None
+    )
     return f"tests/brokers on {release[1]}" if release else file
 
 
 def turn_of(test: str) -> int:
-    """A low number comes first: tests without servers, none of which needs to fear the Spark of another one; then the longest."""
+    """A low number comes first: tests without servers, none of which needs to fear the Spark of
+    another one; then the longest.
+    """
     file = test.partition("::")[0]
     return 0 if file.startswith(("tests/unit/", "tests/wire/")) else 1 if file in LONGEST else 2
 
 
 def by_units(config: pytest.Config, log: Any, dist: str, unit: Callable[[str], str]) -> Any:
-    """xdist's scheduler under that `--dist`: what is of one unit comes to one worker; None: xdist's own, under another one."""
+    """xdist's scheduler under that `--dist`: what is of one unit comes to one worker; None: xdist's
+    own, under another one.
+    """
     if config.getoption("dist") != dist:
         return None
     from xdist.scheduler import LoadScopeScheduling

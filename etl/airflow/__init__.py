@@ -1,4 +1,5 @@
-"""Airflow DAGs for pipelines: when each one runs and in what order. How is the toolkit's own: each task starts one of its commands.
+"""Airflow DAGs for pipelines: when each one runs and in what order. How is the toolkit's own: each
+task starts one of its commands.
 
 | module | what is there |
 | --- | --- |
@@ -14,5 +15,6 @@
 | `check` | `python -m etl.airflow check`: pools and connections that DAGs name and nobody made |
 | `sdk` | the names of Airflow 2.11 and 3, in one place |
 
-Nothing heavy is imported by a DAG file: no pyspark, numba, pyarrow, kafka, kazoo. Nothing else of the package imports this folder.
+Nothing heavy is imported by a DAG file: no pyspark, numba, pyarrow, kafka, kazoo. Nothing else of
+the package imports this folder.
 """

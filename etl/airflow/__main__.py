@@ -1,4 +1,6 @@
-"""`python -m etl.airflow check FOLDER`: whether DAG files load, and whether the pools and connections that they name are there."""
+"""`python -m etl.airflow check FOLDER`: whether DAG files load, and whether the pools and
+connections that they name are there.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,23 @@ def main(arguments: Sequence[str]) -> int:
         print("usage: python -m etl.airflow check FOLDER", file=sys.stderr)
         return 2
     found = DagBag(arguments[1])
-    wrong = [f"{path} does not load: {why.strip().splitlines()[-1]}" for path, why in found.import_errors.items()]
+    wrong = [
+        f"{path} does not load: {why.strip().splitlines()[-1]}"
+        for path, why in found.import_errors.items()
+    ]
     named = named_by(found.dags)
-    connections = [name for name in {one.name for one in named if one.kind == "connection"} if _is_connection(name)]
+    connections = [
+        name
+        for name in {one.name for one in named if one.kind == "connection"}
+        if _is_connection(name)
+    ]
     wrong += [str(one) for one in missing(named, _pools(), connections)]
     for line in wrong:
         print(line)
     if not wrong:
-        print(f"{len(found.dags)} DAGs load, and the pools and connections that they name are there")
+        print(
+            f"{len(found.dags)} DAGs load, and the pools and connections that they name are there"
+        )
     return 2 if wrong else 0
 
 
@@ -40,7 +51,9 @@ def _pools() -> list[str]:
 
 
 def _is_connection(name: str) -> bool:
-    """By the server's own look-up: a task's asks the API server, and where there is no task it sees the environment alone."""
+    """By the server's own look-up: a task's asks the API server, and where there is no task it sees
+    the environment alone.
+    """
     from airflow.models.connection import Connection
 
     try:

@@ -1,4 +1,6 @@
-"""What Airflow keeps of a command's document: little, for it goes into its database and its pages. Pure."""
+"""What Airflow keeps of a command's document: little, for it goes into its database and its pages.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,28 @@ TEXT_KEPT = 2000
 
 
 def brief_of(document: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The document's plain values, its outcomes, and the newest plan's number with its first ranges; nothing where there is no document."""
+    """The document's plain values, its outcomes, and the newest plan's number with its first
+    ranges; nothing where there is no document.
+    """
     told = document or {}
-    brief: dict[str, Any] = {name: _short(value) for name, value in told.items() if isinstance(value, (str, int, float, bool))}
+    brief: dict[str, Any] = {
+        name: _short(value)
+        for name, value in told.items()
+        if isinstance(value, (str, int, float, bool))
+    }
     if isinstance(told.get("outcomes"), list):
-        brief["outcomes"] = [_short(one.get("says")) if isinstance(one, dict) else _short(one) for one in told["outcomes"]]
+        brief["outcomes"] = [
+            _short(one.get("says")) if isinstance(one, dict) else _short(one)
+            for one in told["outcomes"]
+        ]
     plan = told.get("plan")
     if isinstance(plan, dict):
         ranges = plan.get("ranges") or []
-        brief["plan"] = {"number": plan.get("number"), "ranges_in_all": len(ranges), "ranges": ranges[:RANGES_KEPT]}
+        brief["plan"] = {
+            "number": plan.get("number"),
+            "ranges_in_all": len(ranges),
+            "ranges": ranges[:RANGES_KEPT],
+        }
     return brief
 
 

@@ -1,6 +1,8 @@
-"""What DAGs name and nobody made: Airflow lets a task whose pool is not there wait for ever, and without the connection Spark goes to yarn.
+"""What DAGs name and nobody made: Airflow lets a task whose pool is not there wait for ever, and
+without the connection Spark goes to yarn.
 
-Run where Airflow's database can be reached, after DAGs were changed: `python -m etl.airflow check FOLDER`.
+Run where Airflow's database can be reached, after DAGs were changed: `python -m etl.airflow check
+FOLDER`.
 """
 
 from __future__ import annotations
@@ -35,9 +37,20 @@ def named_by(dags: Mapping[str, Any]) -> list[Named]:
     tasks = [(dag_id, task) for dag_id, dag in dags.items() for task in dag.tasks]
     pools = [Named("pool", task.pool, dag_id, task.task_id) for dag_id, task in tasks]
     asked = [(dag_id, task, getattr(task, "_conn_id", None)) for dag_id, task in tasks]
-    return sorted({*pools, *(Named("connection", name, dag_id, task.task_id) for dag_id, task, name in asked if name)})
+    return sorted(
+        {
+            *pools,
+            *(
+                Named("connection", name, dag_id, task.task_id)
+                for dag_id, task, name in asked
+                if name
+            ),
+        }
+    )
 
 
-def missing(named: Iterable[Named], pools: Collection[str], connections: Collection[str]) -> list[Named]:
+def missing(
+    named: Iterable[Named], pools: Collection[str], connections: Collection[str]
+) -> list[Named]:
     """Those that are neither among the pools nor the connections."""
     return [one for one in named if one.name not in (pools if one.kind == "pool" else connections)]

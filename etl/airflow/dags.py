@@ -1,7 +1,9 @@
-"""A DAG of each kind for one pipeline, from its conf file, whose name it has. A DAG file calls these and says when.
+"""A DAG of each kind for one pipeline, from its conf file, whose name it has. A DAG file calls
+these and says when.
 
-What they have in common: one run of a pipeline at a time (`max_active_runs` does not bind Airflow's backfills, `max_active_tis_per_dag`
-does), retries with growing pauses, and no catching up of old intervals: a run goes on from the ledger, so the next one makes them good.
+What they have in common: one run of a pipeline at a time (`max_active_runs` does not bind Airflow's
+backfills, `max_active_tis_per_dag` does), retries with growing pauses, and no catching up of old
+intervals: a run goes on from the ledger, so the next one makes them good.
 """
 
 from __future__ import annotations
@@ -28,23 +30,42 @@ _A_TIME = {"type": ["null", "string"], "format": "date-time"}
 
 
 def ingest_dag(
-    conf: str | Path, schedule: str, *, toolkit: Toolkit | None = None, pool: str | None = None, start_date: datetime = START,
-    grace: timedelta | None = timedelta(minutes=10), poke_interval_s: float = 60, retries: int = 3,
-    retry_delay: timedelta = timedelta(minutes=2), deferrable: bool = True, **dag: Any,
+    conf: str | Path,
+    schedule: str,
+    *,
+    toolkit: Toolkit | None = None,
+    pool: str | None = None,
+    start_date: datetime = START,
+    grace: timedelta | None = timedelta(minutes=10),
+    poke_interval_s: float = 60,
+    retries: int = 3,
+    retry_delay: timedelta = timedelta(minutes=2),
+    deferrable: bool = True,
+    **dag: Any,
 ) -> DAG:
-    """`ingest_CONF`: at the end of each interval of a cron expression in UTC, loads what the logs hold up to that end.
+    """`ingest_CONF`: at the end of each interval of a cron expression in UTC, loads what the logs
+    hold up to that end.
 
-    grace    how late records come at most, see `LogCompleteSensor`; None: a run does not wait
-    pool     a pool of Airflow, of one slot, for pipelines that must not run beside each other; it must be there (`etl.airflow.check`)
-    dag      anything else that a DAG takes
+    grace    how late records come at most, see `LogCompleteSensor`; None: a run does not wait pool
+    a pool of Airflow, of one slot, for pipelines that must not run beside each other; it must be
+    there (`etl.airflow.check`) dag      anything else that a DAG takes
 
     By hand it is started with both params, from_time and until_time.
     """
     pipeline, toolkit = pipeline_of(conf), toolkit or toolkit_from_environment()
-    made = _dag("ingest", pipeline, retries, retry_delay, {
-        "schedule": CronDataIntervalTimetable(schedule, timezone="UTC"), "start_date": start_date,
-        "description": f"loads new records of {pipeline.group}/{pipeline.name}, exactly once",
-        "params": {"from_time": Param(None, **_A_TIME), "until_time": Param(None, **_A_TIME)}, **dag})
+    made = _dag(
+        "ingest",
+        pipeline,
+        retries,
+        retry_delay,
+        {
+            "schedule": CronDataIntervalTimetable(schedule, timezone="UTC"),
+            "start_date": start_date,
+            "description": f"loads new records of {pipeline.group}/{pipeline.name}, exactly once",
+            "params": {"from_time": Param(None, **_A_TIME), "until_time": Param(None, **_A_TIME)},
+            **dag,
+        },
+    )
 
     def arguments(context: Mapping[str, Any]) -> list[str]:
         return run_arguments(pipeline.conf, interval_of(context), is_physical=pipeline.is_physical)
@@ -53,59 +74,136 @@ def ingest_dag(
         load = _job("load", "ingest", pipeline, toolkit, arguments, pool=pool)
         if grace is not None:
             waiting = LogCompleteSensor(
-                task_id="wait_until_complete", toolkit=toolkit, pipeline=pipeline, grace=grace, deferrable=deferrable,
-                poke_interval=poke_interval_s, mode="poke" if deferrable else "reschedule", timeout=timedelta(days=1).total_seconds())
+                task_id="wait_until_complete",
+                toolkit=toolkit,
+                pipeline=pipeline,
+                grace=grace,
+                deferrable=deferrable,
+                poke_interval=poke_interval_s,
+                mode="poke" if deferrable else "reschedule",
+                timeout=timedelta(days=1).total_seconds(),
+            )
             waiting >> load
     return made
 
 
-def replay_dag(conf: str | Path, *, toolkit: Toolkit | None = None, pool: str | None = None, **dag: Any) -> DAG:
-    """`replay_CONF`, started by hand: reads a range of a topic again and replaces its rows. from and until: offsets, or times."""
+def replay_dag(
+    conf: str | Path, *, toolkit: Toolkit | None = None, pool: str | None = None, **dag: Any
+) -> DAG:
+    """`replay_CONF`, started by hand: reads a range of a topic again and replaces its rows. from
+    and until: offsets, or times.
+    """
     pipeline, toolkit = pipeline_of(conf), toolkit or toolkit_from_environment()
-    made = _by_hand("replay", pipeline, {
-        "topic": Param(type="string", minLength=1), "partition": Param(None, type=["null", "integer", "string"]),
-        "from": Param(type=["string", "integer"]), "until": Param(type=["string", "integer"])}, dag)
+    made = _by_hand(
+        "replay",
+        pipeline,
+        {
+            "topic": Param(type="string", minLength=1),
+            "partition": Param(None, type=["null", "integer", "string"]),
+            "from": Param(type=["string", "integer"]),
+            "until": Param(type=["string", "integer"]),
+        },
+        dag,
+    )
     with made:
-        _job("replay", "replay", pipeline, toolkit, lambda context: [
-            pipeline.conf, *range_arguments(context["params"]), "--yes", "--json"], pool=pool)
+        _job(
+            "replay",
+            "replay",
+            pipeline,
+            toolkit,
+            lambda context: [pipeline.conf, *range_arguments(context["params"]), "--yes", "--json"],
+            pool=pool,
+        )
     return made
 
 
-def backfill_dag(conf: str | Path, *, toolkit: Toolkit | None = None, pool: str | None = None, **dag: Any) -> DAG:
-    """`backfill_CONF`, started by hand: loads an interval that the pipeline never loaded, beside its runs.
+def backfill_dag(
+    conf: str | Path, *, toolkit: Toolkit | None = None, pool: str | None = None, **dag: Any
+) -> DAG:
+    """`backfill_CONF`, started by hand: loads an interval that the pipeline never loaded, beside
+    its runs.
 
-    from and until are offsets, or times. A retry goes on where the try before it ended; with `missing` only what nobody has loaded or will
-    load is loaded.
+    from and until are offsets, or times. A retry goes on where the try before it ended; with
+    `missing` only what nobody has loaded or will load is loaded.
     """
     pipeline, toolkit = pipeline_of(conf), toolkit or toolkit_from_environment()
-    made = _by_hand("backfill", pipeline, {
-        "name": Param(type="string", pattern="^[A-Za-z0-9._-]+$"), "from": Param(type=["string", "integer"]),
-        "until": Param(type=["string", "integer"]), "topic": Param(None, type=["null", "string"]),
-        "partition": Param(None, type=["null", "integer", "string"]), "missing": Param(False, type="boolean")}, dag)
+    made = _by_hand(
+        "backfill",
+        pipeline,
+        {
+            "name": Param(type="string", pattern="^[A-Za-z0-9._-]+$"),
+            "from": Param(type=["string", "integer"]),
+            "until": Param(type=["string", "integer"]),
+            "topic": Param(None, type=["null", "string"]),
+            "partition": Param(None, type=["null", "integer", "string"]),
+            "missing": Param(False, type="boolean"),
+        },
+        dag,
+    )
     with made:
-        _job("backfill", "backfill", pipeline, toolkit, lambda context: backfill_arguments(pipeline.conf, context["params"]), pool=pool)
+        _job(
+            "backfill",
+            "backfill",
+            pipeline,
+            toolkit,
+            lambda context: backfill_arguments(pipeline.conf, context["params"]),
+            pool=pool,
+        )
     return made
 
 
 def maintenance_dag(
-    conf: str | Path, schedule: str, *, toolkit: Toolkit | None = None, start_date: datetime = START,
-    back: timedelta = timedelta(days=7), every: str = "1h", behind: timedelta = BEHIND, **dag: Any,
+    conf: str | Path,
+    schedule: str,
+    *,
+    toolkit: Toolkit | None = None,
+    start_date: datetime = START,
+    back: timedelta = timedelta(days=7),
+    every: str = "1h",
+    behind: timedelta = BEHIND,
+    **dag: Any,
 ) -> DAG:
-    """`maintain_CONF`: proves that each record of every plan is in the table once, then keeps its house (`etl maintain`).
+    """`maintain_CONF`: proves that each record of every plan is in the table once, then keeps its
+    house (`etl maintain`).
 
-    It also proves that no interval of the time `back` lacks any, but for those that ended less than `behind` ago: let that be longer than
-    the pipeline's runs are apart. A table that lacks something is left as it is: what tells why may lie in files that would go.
+    It also proves that no interval of the time `back` lacks any, but for those that ended less than
+    `behind` ago: let that be longer than the pipeline's runs are apart. A table that lacks
+    something is left as it is: what tells why may lie in files that would go.
     """
     pipeline, toolkit = pipeline_of(conf), toolkit or toolkit_from_environment()
-    made = _dag("maintain", pipeline, 2, timedelta(minutes=5), {
-        "schedule": CronDataIntervalTimetable(schedule, timezone="UTC"), "start_date": start_date,
-        "description": f"verifies and maintains the table of {pipeline.group}/{pipeline.name}", **dag})
+    made = _dag(
+        "maintain",
+        pipeline,
+        2,
+        timedelta(minutes=5),
+        {
+            "schedule": CronDataIntervalTimetable(schedule, timezone="UTC"),
+            "start_date": start_date,
+            "description": f"verifies and maintains the table of {pipeline.group}/{pipeline.name}",
+            **dag,
+        },
+    )
     with made:
-        proved = _job("verify", "verify", pipeline, toolkit, lambda _: [pipeline.conf, "--json"], outlets=[])
-        proved >> _job("maintain", "maintain", pipeline, toolkit, lambda _: [pipeline.conf, "--yes", "--json"], outlets=[])
+        proved = _job(
+            "verify", "verify", pipeline, toolkit, lambda _: [pipeline.conf, "--json"], outlets=[]
+        )
+        proved >> _job(
+            "maintain",
+            "maintain",
+            pipeline,
+            toolkit,
+            lambda _: [pipeline.conf, "--yes", "--json"],
+            outlets=[],
+        )
         if not pipeline.is_physical:
             MissingIntervalsOperator(
-                task_id="missing_intervals", toolkit=toolkit, pipeline=pipeline, back=back, every=every, behind=behind)
+                task_id="missing_intervals",
+                toolkit=toolkit,
+                pipeline=pipeline,
+                back=back,
+                every=every,
+                behind=behind,
+            )
     return made
 
 
@@ -114,27 +212,70 @@ def dag_id_of(kind: str, conf: Path) -> str:
     return f"{kind}_{re.sub(r'[^A-Za-z0-9_.-]', '_', conf.stem)}"
 
 
-def _dag(kind: str, pipeline: Pipeline, retries: int, retry_delay: timedelta, arguments: Mapping[str, Any]) -> DAG:
+def _dag(
+    kind: str,
+    pipeline: Pipeline,
+    retries: int,
+    retry_delay: timedelta,
+    arguments: Mapping[str, Any],
+) -> DAG:
     defaults = {
-        "retries": retries, "retry_delay": retry_delay, "retry_exponential_backoff": True, "max_retry_delay": timedelta(hours=1),
-        "execution_timeout": timedelta(hours=12), "on_failure_callback": on_failure(tell_from_environment()),
-        **arguments.get("default_args", {})}
-    return DAG(**{
-        "dag_id": dag_id_of(kind, Path(pipeline.conf)), "catchup": False, "max_active_runs": 1, "tags": ["offset-range-etl", pipeline.name],
-        "doc_md": f"Pipeline `{pipeline.group}/{pipeline.name}`, conf `{pipeline.conf}`, table `{pipeline.table}`.",
-        **arguments, "default_args": defaults})
+        "retries": retries,
+        "retry_delay": retry_delay,
+        "retry_exponential_backoff": True,
+        "max_retry_delay": timedelta(hours=1),
+        "execution_timeout": timedelta(hours=12),
+        "on_failure_callback": on_failure(tell_from_environment()),
+        **arguments.get("default_args", {}),
+    }
+    return DAG(
+        **{
+            "dag_id": dag_id_of(kind, Path(pipeline.conf)),
+            "catchup": False,
+            "max_active_runs": 1,
+            "tags": ["offset-range-etl", pipeline.name],
+            "doc_md": f"Pipeline `{pipeline.group}/{pipeline.name}`, conf `{pipeline.conf}`, table `{pipeline.table}`.",
+            **arguments,
+            "default_args": defaults,
+        }
+    )
 
 
-def _by_hand(kind: str, pipeline: Pipeline, params: Mapping[str, Param], dag: Mapping[str, Any]) -> DAG:
-    return _dag(kind, pipeline, 3, timedelta(minutes=2), {
-        "schedule": None, "start_date": START, "description": f"{kind} of {pipeline.group}/{pipeline.name}, by hand", "params": params,
-        **dag})
+def _by_hand(
+    kind: str, pipeline: Pipeline, params: Mapping[str, Param], dag: Mapping[str, Any]
+) -> DAG:
+    return _dag(
+        kind,
+        pipeline,
+        3,
+        timedelta(minutes=2),
+        {
+            "schedule": None,
+            "start_date": START,
+            "description": f"{kind} of {pipeline.group}/{pipeline.name}, by hand",
+            "params": params,
+            **dag,
+        },
+    )
 
 
 def _job(
-    task_id: str, job: str, pipeline: Pipeline, toolkit: Toolkit, arguments: Callable[[Mapping[str, Any]], list[str]], *,
-    pool: str | None = None, outlets: list[Any] | None = None,
+    task_id: str,
+    job: str,
+    pipeline: Pipeline,
+    toolkit: Toolkit,
+    arguments: Callable[[Mapping[str, Any]], list[str]],
+    *,
+    pool: str | None = None,
+    outlets: list[Any] | None = None,
 ) -> EtlSubmitOperator:
     return EtlSubmitOperator(
-        task_id=task_id, job=job, pipeline=pipeline, toolkit=toolkit, arguments=arguments, max_active_tis_per_dag=1,
-        outlets=[table_asset(pipeline)] if outlets is None else outlets, **({"pool": pool} if pool else {}))
+        task_id=task_id,
+        job=job,
+        pipeline=pipeline,
+        toolkit=toolkit,
+        arguments=arguments,
+        max_active_tis_per_dag=1,
+        outlets=[table_asset(pipeline)] if outlets is None else outlets,
+        **({"pool": pool} if pool else {}),
+    )

@@ -1,4 +1,6 @@
-"""A DAG for each conf file of a folder: one that cannot be read takes no other pipeline's DAG away, and somebody is called for it."""
+"""A DAG for each conf file of a folder: one that cannot be read takes no other pipeline's DAG away,
+and somebody is called for it.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,19 @@ class UnreadableConfOperator(BaseOperator):
 
     def execute(self, context: Mapping[str, Any]) -> None:
         """See the class."""
-        raise AirflowFailException(f"{self._why}. Nothing of this pipeline runs until the file can be read; nothing is lost by it")
+        raise AirflowFailException(
+            f"{self._why}. Nothing of this pipeline runs until the file can be read; nothing is lost by it"
+        )
 
 
 def dag_of_each(
-    kind: str, folder: str | Path, make: Callable[[Path], DAG], schedule: Callable[[Path], str | None] = lambda conf: None,
+    kind: str,
+    folder: str | Path,
+    make: Callable[[Path], DAG],
+    schedule: Callable[[Path], str | None] = lambda conf: None,
 ) -> Iterator[DAG]:
-    """The DAG that `make` builds of each conf file; of one that cannot be read a DAG of the same id whose only task fails and says why.
+    """The DAG that `make` builds of each conf file; of one that cannot be read a DAG of the same id
+    whose only task fails and says why.
 
     kind       what the DAGs' ids begin with
     schedule   when that one fails: a cron expression in UTC; None: when it is started by hand
@@ -46,14 +54,25 @@ def dag_of_each(
         try:
             yield make(conf)
         except Exception as error:  # whatever it is, the other files' DAGs stay
-            yield _that_fails(dag_id, schedule(conf), f"{conf}: {error}" if not isinstance(error, SettingsError) else str(error))
+            yield _that_fails(
+                dag_id,
+                schedule(conf),
+                f"{conf}: {error}" if not isinstance(error, SettingsError) else str(error),
+            )
 
 
 def _that_fails(dag_id: str, schedule: str | None, why: str) -> DAG:
     made = DAG(
-        dag_id=dag_id, schedule=None if schedule is None else CronDataIntervalTimetable(schedule, timezone="UTC"), start_date=START,
-        catchup=False, max_active_runs=1, tags=["offset-range-etl"], description="its conf file cannot be read", doc_md=why,
-        default_args={"on_failure_callback": on_failure(tell_from_environment())})
+        dag_id=dag_id,
+        schedule=None if schedule is None else CronDataIntervalTimetable(schedule, timezone="UTC"),
+        start_date=START,
+        catchup=False,
+        max_active_runs=1,
+        tags=["offset-range-etl"],
+        description="its conf file cannot be read",
+        doc_md=why,
+        default_args={"on_failure_callback": on_failure(tell_from_environment())},
+    )
     with made:
         UnreadableConfOperator(task_id="read_conf", why=why)
     return made

@@ -1,4 +1,6 @@
-"""What is said when a task has failed for good: one value with everything that a person on call asks first."""
+"""What is said when a task has failed for good: one value with everything that a person on call
+asks first.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,22 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 
 def failure_of(context: Mapping[str, Any]) -> dict[str, Any]:
-    """What failed, for which interval, why, in which try, and where its log is. What the context does not have is left out."""
+    """What failed, for which interval, why, in which try, and where its log is. What the context
+    does not have is left out.
+    """
     from etl.airflow.interval import interval_of
 
     task = context.get("task_instance") or context.get("ti")
-    named = {name: getattr(task, attribute, None) for name, attribute in (
-        ("dag", "dag_id"), ("task", "task_id"), ("run", "run_id"), ("try", "try_number"), ("log", "log_url"))}
+    named = {
+        name: getattr(task, attribute, None)
+        for name, attribute in (
+            ("dag", "dag_id"),
+            ("task", "task_id"),
+            ("run", "run_id"),
+            ("try", "try_number"),
+            ("log", "log_url"),
+        )
+    }
     try:
         interval = interval_of(context).as_json()
     except AirflowFailException:
@@ -34,7 +46,10 @@ def failure_of(context: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def on_failure(tell: Tell | None = None) -> Callable[[Mapping[str, Any]], None]:
-    """For Airflow's `on_failure_callback`: hands the failure to `tell`; by default it is a line of JSON in the task's log, as an error."""
+    """For Airflow's `on_failure_callback`: hands the failure to `tell`; by default it is a line of
+    JSON in the task's log, as an error.
+    """
+
     def callback(context: Mapping[str, Any]) -> None:
         (tell or _log)(failure_of(context))
 
@@ -42,7 +57,9 @@ def on_failure(tell: Tell | None = None) -> Callable[[Mapping[str, Any]], None]:
 
 
 def tell_from_environment(variables: Mapping[str, str] = os.environ) -> Tell | None:
-    """Who is told: the function that ETL_ON_FAILURE names as `package.module:function`; None where it is not set. Raises SettingsError."""
+    """Who is told: the function that ETL_ON_FAILURE names as `package.module:function`; None where
+    it is not set. Raises SettingsError.
+    """
     named = variables.get("ETL_ON_FAILURE")
     if not named:
         return None

@@ -1,4 +1,6 @@
-"""The interval that an Airflow run is for: from its context to values, and a refusal that Airflow shows and does not try again."""
+"""The interval that an Airflow run is for: from its context to values, and a refusal that Airflow
+shows and does not try again.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ def interval_of(context: Mapping[str, Any]) -> TimeInterval:
     params = context.get("params") or {}
     try:
         return interval_of_run(
-            params.get("from_time"), params.get("until_time"), (context.get("data_interval_start"), context.get("data_interval_end")),
-            context.get("logical_date"))
+            params.get("from_time"),
+            params.get("until_time"),
+            (context.get("data_interval_start"), context.get("data_interval_end")),
+            context.get("logical_date"),
+        )
     except SettingsError as error:
         raise AirflowFailException(str(error)) from error

@@ -1,6 +1,8 @@
-"""The sensor that waits until the logs are complete up to the end of a run's interval. While it waits it holds no worker.
+"""The sensor that waits until the logs are complete up to the end of a run's interval. While it
+waits it holds no worker.
 
-Each look is one `etl complete` in the toolkit's environment, so the triggerer needs that, too, and no client of Kafka of its own.
+Each look is one `etl complete` in the toolkit's environment, so the triggerer needs that, too, and
+no client of Kafka of its own.
 """
 
 from __future__ import annotations
@@ -28,20 +30,33 @@ def words_of(pipeline: Pipeline, until: str, grace_s: float) -> list[str]:
 
 
 class LogCompleteSensor(BaseSensorOperator):
-    """Done when every partition has a record at the end of the interval or later, or that is `grace` ago.
+    """Done when every partition has a record at the end of the interval or later, or that is
+    `grace` ago.
 
-    toolkit, pipeline   where the command is, and whose logs
-    grace               a partition without a record that late counts as complete so long after the end
-    deferrable          False: a worker waits, in the modes that every sensor has
+    toolkit, pipeline   where the command is, and whose logs grace               a partition without
+    a record that late counts as complete so long after the end deferrable          False: a worker
+    waits, in the modes that every sensor has
 
-    `poke_interval` and `timeout` are those of every sensor. A run without an interval, and a conf that no look can use, fail at once.
+    `poke_interval` and `timeout` are those of every sensor. A run without an interval, and a conf
+    that no look can use, fail at once.
     """
 
     def __init__(
-        self, *, toolkit: Toolkit, pipeline: Pipeline, grace: timedelta = timedelta(minutes=10), deferrable: bool = True, **kwargs: Any,
+        self,
+        *,
+        toolkit: Toolkit,
+        pipeline: Pipeline,
+        grace: timedelta = timedelta(minutes=10),
+        deferrable: bool = True,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._toolkit, self._pipeline, self._grace_s, self._is_deferrable = toolkit, pipeline, grace.total_seconds(), deferrable
+        self._toolkit, self._pipeline, self._grace_s, self._is_deferrable = (
+            toolkit,
+            pipeline,
+            grace.total_seconds(),
+            deferrable,
+        )
 
     def execute(self, context: Mapping[str, Any]) -> Any:
         """See the class."""
@@ -50,8 +65,14 @@ class LogCompleteSensor(BaseSensorOperator):
         if self.poke(context):
             return None
         trigger = LogCompleteTrigger(
-            self._toolkit.python, dict(self._toolkit.variables), self._words(context), float(self.poke_interval))
-        return self.defer(trigger=trigger, method_name="resume", timeout=timedelta(seconds=self.timeout))
+            self._toolkit.python,
+            dict(self._toolkit.variables),
+            self._words(context),
+            float(self.poke_interval),
+        )
+        return self.defer(
+            trigger=trigger, method_name="resume", timeout=timedelta(seconds=self.timeout)
+        )
 
     def poke(self, context: Mapping[str, Any]) -> bool:
         """One look."""
@@ -73,24 +94,41 @@ class LogCompleteSensor(BaseSensorOperator):
 
 
 def is_complete(code: int | None, document: Mapping[str, Any] | None) -> bool:
-    """What one look came to; False: look again. Raises AirflowFailException where looking again would not help."""
+    """What one look came to; False: look again. Raises AirflowFailException where looking again
+    would not help.
+    """
     verdict = verdict_of(code, None)
     if verdict is Verdict.FAIL:
-        raise AirflowFailException(f"{told_of(document)}. A retry would not help (exit code {code})")
+        raise AirflowFailException(
+            f"{told_of(document)}. A retry would not help (exit code {code})"
+        )
     return verdict is Verdict.DONE
 
 
 class LogCompleteTrigger(BaseTrigger):
-    """Looks every so many seconds, in the triggerer. A look that fails in passing is no end of it: the sensor's timeout is."""
+    """Looks every so many seconds, in the triggerer. A look that fails in passing is no end of it:
+    the sensor's timeout is.
+    """
 
-    def __init__(self, python: str, variables: dict[str, str], words: list[str], every_s: float) -> None:
+    def __init__(
+        self, python: str, variables: dict[str, str], words: list[str], every_s: float
+    ) -> None:
         super().__init__()
-        self._python, self._variables, self._words, self._every_s = python, variables, words, every_s
+        self._python, self._variables, self._words, self._every_s = (
+            python,
+            variables,
+            words,
+            every_s,
+        )
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """As of any trigger: plain values, kept in Airflow's database."""
         return f"{__name__}.{type(self).__name__}", {
-            "python": self._python, "variables": self._variables, "words": self._words, "every_s": self._every_s}
+            "python": self._python,
+            "variables": self._variables,
+            "words": self._words,
+            "every_s": self._every_s,
+        }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """One event, at the end."""
@@ -105,8 +143,12 @@ class LogCompleteTrigger(BaseTrigger):
         toolkit = Toolkit(python=self._python, variables=self._variables)
         try:
             looking = await asyncio.create_subprocess_exec(
-                *toolkit.command(*self._words), env={**os.environ, **self._variables}, stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
+                *toolkit.command(*self._words),
+                env={**os.environ, **self._variables},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
         except OSError:
             return {"refused": f"{not_there(toolkit)} The triggerer needs it, too"}
         try:
@@ -117,7 +159,13 @@ class LogCompleteTrigger(BaseTrigger):
         document = parsed(said.decode())
         try:
             if looking.returncode and document is None:
-                await asyncio.to_thread(refuse_without_package, toolkit, complained.decode(errors="replace"))
-            return {"says": (document or {}).get("says", "complete")} if is_complete(looking.returncode, document) else None
+                await asyncio.to_thread(
+                    refuse_without_package, toolkit, complained.decode(errors="replace")
+                )
+            return (
+                {"says": (document or {}).get("says", "complete")}
+                if is_complete(looking.returncode, document)
+                else None
+            )
         except (AirflowFailException, SettingsError) as error:
             return {"refused": str(error)}

@@ -1,4 +1,6 @@
-"""What a command came to, as Airflow hears it: done, try again, or fail at once; always with the command's own sentences."""
+"""What a command came to, as Airflow hears it: done, try again, or fail at once; always with the
+command's own sentences.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from etl.decisions.times.scheduled_runs import Verdict, verdict_of
 
 
 def refuse_what_is_not_done(exit_code: int | None, document: Mapping[str, Any] | None) -> None:
-    """Raises AirflowException where a retry may help and AirflowFailException where it would not; see `verdict_of`."""
+    """Raises AirflowException where a retry may help and AirflowFailException where it would not;
+    see `verdict_of`.
+    """
     verdict = verdict_of(exit_code, document)
     if verdict is Verdict.DONE:
         return

@@ -1,7 +1,15 @@
 """Airflow's own names, the same for 2.11 and 3: who writes DAGs imports them from here."""
 
 from airflow.providers.common.compat.sdk import (
-    DAG, AirflowException, AirflowFailException, AirflowNotFoundException, Asset, BaseHook, BaseOperator, BaseSensorOperator, Param,
+    DAG,
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    Asset,
+    BaseHook,
+    BaseOperator,
+    BaseSensorOperator,
+    Param,
 )
 
 try:
@@ -10,6 +18,14 @@ except ImportError:  # Airflow 2.11
     from airflow.timetables.interval import CronDataIntervalTimetable
 
 __all__ = [
-    "DAG", "AirflowException", "AirflowFailException", "AirflowNotFoundException", "Asset", "BaseHook", "BaseOperator",
-    "BaseSensorOperator", "CronDataIntervalTimetable", "Param",
+    "DAG",
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "Asset",
+    "BaseHook",
+    "BaseOperator",
+    "BaseSensorOperator",
+    "CronDataIntervalTimetable",
+    "Param",
 ]

@@ -1,7 +1,8 @@
 """The operator that starts a job of the toolkit by spark-submit, and tells Airflow what came of it.
 
-A try may run while the driver of the one before is still at work, or after it has committed: Airflow guards against neither. The job does:
-the same run key is one plan, and one commit. So every try submits the same arguments, and asks nothing of earlier ones.
+A try may run while the driver of the one before is still at work, or after it has committed:
+Airflow guards against neither. The job does: the same run key is one plan, and one commit. So every
+try submits the same arguments, and asks nothing of earlier ones.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ from etl.airflow.brief import brief_of
 from etl.airflow.interval import interval_of
 from etl.airflow.outcome import refuse_what_is_not_done
 from etl.airflow.pipeline import Pipeline
-from etl.airflow.sdk import AirflowException, AirflowFailException, AirflowNotFoundException, BaseHook
+from etl.airflow.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    BaseHook,
+)
 from etl.airflow.toolkit import Toolkit, not_there, parsed, refuse_without_package
 from etl.decisions.times.scheduled_runs import DOCUMENT_FILE
 from etl.errors import SettingsError
@@ -34,20 +40,44 @@ class EtlSubmitOperator(SparkSubmitOperator):
     job         the name of the job's file: ingest, replay, backfill, verify, maintain
     arguments   of an Airflow context, those of the job
 
-    The task returns what the job said, in brief, and says the same of its outlets. It is tried again where that may help (`outcome`).
-    Raises AirflowFailException where it does not, with the job's own sentences.
+    The task returns what the job said, in brief, and says the same of its outlets. It is tried
+    again where that may help (`outcome`). Raises AirflowFailException where it does not, with the
+    job's own sentences.
     """
 
     def __init__(
-        self, *, toolkit: Toolkit, pipeline: Pipeline, job: str, arguments: Callable[[Mapping[str, Any]], Sequence[str]], **kwargs: Any,
+        self,
+        *,
+        toolkit: Toolkit,
+        pipeline: Pipeline,
+        job: str,
+        arguments: Callable[[Mapping[str, Any]], Sequence[str]],
+        **kwargs: Any,
     ) -> None:
         submit = dict(toolkit.submit)
-        conf = {"spark.log.level": "WARN", **submit.pop("conf", {}), **(kwargs.pop("conf", None) or {})}
-        super().__init__(**{
-            "application": toolkit.job(job), "conn_id": toolkit.connection, "spark_binary": toolkit.spark_submit, "conf": conf,
-            "name": f"{job} {pipeline.group}/{pipeline.name}", **submit, **kwargs,
-            "env_vars": {**toolkit.environment, **(kwargs.get("env_vars") or {})}})
-        self._toolkit, self._pipeline, self._job, self._arguments = toolkit, pipeline, job, arguments
+        conf = {
+            "spark.log.level": "WARN",
+            **submit.pop("conf", {}),
+            **(kwargs.pop("conf", None) or {}),
+        }
+        super().__init__(
+            **{
+                "application": toolkit.job(job),
+                "conn_id": toolkit.connection,
+                "spark_binary": toolkit.spark_submit,
+                "conf": conf,
+                "name": f"{job} {pipeline.group}/{pipeline.name}",
+                **submit,
+                **kwargs,
+                "env_vars": {**toolkit.environment, **(kwargs.get("env_vars") or {})},
+            }
+        )
+        self._toolkit, self._pipeline, self._job, self._arguments = (
+            toolkit,
+            pipeline,
+            job,
+            arguments,
+        )
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """See the class."""
@@ -66,7 +96,8 @@ class EtlSubmitOperator(SparkSubmitOperator):
             raise AirflowFailException(
                 "spark-submit ended with exit code 0, and the job left no report, so nobody knows what became of it: it may still be at "
                 "work, or have failed. Check: that it runs in the deploy mode client, also by spark-defaults.conf, and that ETL_JOBS has "
-                "the jobs of this version; where it is at work, the same run again waits for it, and loads nothing twice")
+                "the jobs of this version; where it is at work, the same run again waits for it, and loads nothing twice"
+            )
         whose = f"{self._pipeline.group}/{self._pipeline.name}"
         interval = interval_of(context).as_json() if self._job == "ingest" else {}
         report = {"job": self._job, "pipeline": whose, **interval, **brief_of(document)}
@@ -81,16 +112,23 @@ class EtlSubmitOperator(SparkSubmitOperator):
         except AirflowNotFoundException as error:
             raise AirflowFailException(
                 f"the Airflow connection {connection} is not there. Check: ETL_SPARK_CONNECTION, or make it: "
-                f"airflow connections add {connection} --conn-type spark --conn-host 'local[*]'") from error
-        if "cluster" in (self._deploy_mode, extra.get("deploy-mode"), (self.conf or {}).get("spark.submit.deployMode")):
+                f"airflow connections add {connection} --conn-type spark --conn-host 'local[*]'"
+            ) from error
+        if "cluster" in (
+            self._deploy_mode,
+            extra.get("deploy-mode"),
+            (self.conf or {}).get("spark.submit.deployMode"),
+        ):
             raise AirflowFailException(
                 f"the Airflow connection {connection}, or the task, asks for the deploy mode cluster: the job's report and exit code do "
-                "not come back from there. Check: its extra, deploy-mode must be client; and spark.submit.deployMode in ETL_SPARK_SUBMIT")
+                "not come back from there. Check: its extra, deploy-mode must be client; and spark.submit.deployMode in ETL_SPARK_SUBMIT"
+            )
         if not Path(self._toolkit.spark_submit).exists():
             raise AirflowFailException(str(not_there(self._toolkit)))
         if not Path(self.application).exists():
             raise AirflowFailException(
-                f"the job is not on this worker: {self.application}. Check: ETL_JOBS, which names the folder of the job files")
+                f"the job is not on this worker: {self.application}. Check: ETL_JOBS, which names the folder of the job files"
+            )
 
     def _refuse_without_package(self) -> None:
         try:
@@ -114,7 +152,9 @@ class EtlSubmitOperator(SparkSubmitOperator):
 
 @contextlib.contextmanager
 def _environment_with(variables: Mapping[str, str]) -> Iterator[None]:
-    """Inside, this process has them, and so has what it starts: for a master of Kubernetes Airflow's hook hands them on to pods alone."""
+    """Inside, this process has them, and so has what it starts: for a master of Kubernetes
+    Airflow's hook hands them on to pods alone.
+    """
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

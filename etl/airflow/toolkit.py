@@ -1,7 +1,8 @@
-"""Where the toolkit is installed, seen from an Airflow worker: an environment of its own, for Airflow's has another pyspark.
+"""Where the toolkit is installed, seen from an Airflow worker: an environment of its own, for
+Airflow's has another pyspark.
 
-The Spark provider of Airflow brings pyspark-client, which lies in the same folder as pyspark. So the two have environments of their own
-on the workers, and a task names the other one's interpreter.
+The Spark provider of Airflow brings pyspark-client, which lies in the same folder as pyspark. So
+the two have environments of their own on the workers, and a task names the other one's interpreter.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Toolkit:
     connection: str = "spark_default"
     """The id of Airflow's Spark connection: which master, which deploy mode."""
     submit: Mapping[str, Any] = field(default_factory=lambda: {"packages": DELTA})
-    """What spark-submit is told besides, by the names that Airflow's SparkSubmitOperator has: conf, packages, jars, py_files, ..."""
+    """What spark-submit is told besides, by the names that Airflow's SparkSubmitOperator has: conf,
+    packages, jars, py_files, ...
+    """
     variables: Mapping[str, str] = field(default_factory=dict)
     """Added to the environment of whatever is started there."""
 
@@ -57,19 +60,31 @@ class Toolkit:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What spark-submit and the job's Python are told; a path alone does not lead spark-submit to its own Spark."""
+        """What spark-submit and the job's Python are told; a path alone does not lead spark-submit
+        to its own Spark.
+        """
         return {"PYSPARK_PYTHON": self.python, **self.variables}
 
 
-def toolkit_from_environment(variables: Mapping[str, str] = os.environ, *, jobs: str | Path = "jobs") -> Toolkit:
-    """As the variables ETL_PYTHON, ETL_JOBS, ETL_SPARK_CONNECTION and ETL_SPARK_SUBMIT say; a default holds for each that is not set.
+def toolkit_from_environment(
+    variables: Mapping[str, str] = os.environ, *, jobs: str | Path = "jobs"
+) -> Toolkit:
+    """As the variables ETL_PYTHON, ETL_JOBS, ETL_SPARK_CONNECTION and ETL_SPARK_SUBMIT say; a
+    default holds for each that is not set.
 
     `jobs`: the folder of the job files where ETL_JOBS does not say.
 
     Raises SettingsError where ETL_SPARK_SUBMIT is no JSON object.
     """
-    told: dict[str, Any] = {"jobs": str(jobs)} | {name: variables[key] for name, key in (
-        ("python", "ETL_PYTHON"), ("jobs", "ETL_JOBS"), ("connection", "ETL_SPARK_CONNECTION")) if variables.get(key)}
+    told: dict[str, Any] = {"jobs": str(jobs)} | {
+        name: variables[key]
+        for name, key in (
+            ("python", "ETL_PYTHON"),
+            ("jobs", "ETL_JOBS"),
+            ("connection", "ETL_SPARK_CONNECTION"),
+        )
+        if variables.get(key)
+    }
     submit = variables.get("ETL_SPARK_SUBMIT")
     return Toolkit(**told) if not submit else Toolkit(**told, submit=_object(submit))
 
@@ -80,19 +95,31 @@ def _object(text: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise SettingsError("ETL_SPARK_SUBMIT is no JSON object", check=f'its form, which is {{"packages": "{DELTA}"}}')
+        raise SettingsError(
+            "ETL_SPARK_SUBMIT is no JSON object",
+            check=f'its form, which is {{"packages": "{DELTA}"}}',
+        )
     return found
 
 
-def ask(toolkit: Toolkit, words: Sequence[str], *, within_s: float = _ASKED_WITHIN_S) -> tuple[int, dict[str, Any] | None]:
-    """Start a command that needs no Spark and wait for it: its exit code, and its document; None where it printed none.
+def ask(
+    toolkit: Toolkit, words: Sequence[str], *, within_s: float = _ASKED_WITHIN_S
+) -> tuple[int, dict[str, Any] | None]:
+    """Start a command that needs no Spark and wait for it: its exit code, and its document; None
+    where it printed none.
 
-    Raises SettingsError where the interpreter is not there or has no such package, subprocess.TimeoutExpired after `within_s`.
+    Raises SettingsError where the interpreter is not there or has no such package,
+    subprocess.TimeoutExpired after `within_s`.
     """
     try:
         done = subprocess.run(
-            toolkit.command(*words), env={**os.environ, **toolkit.variables}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=within_s)
+            toolkit.command(*words),
+            env={**os.environ, **toolkit.variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=within_s,
+        )
     except OSError as error:
         raise not_there(toolkit) from error
     document = parsed(done.stdout)
@@ -102,24 +129,36 @@ def ask(toolkit: Toolkit, words: Sequence[str], *, within_s: float = _ASKED_WITH
 
 
 def refuse_without_package(toolkit: Toolkit, said: str = "") -> None:
-    """Where a command failed without a document: what it said goes to the log. Raises SettingsError where it cannot even be imported."""
+    """Where a command failed without a document: what it said goes to the log. Raises SettingsError
+    where it cannot even be imported.
+    """
     if said:
         logger.error("%s", said[-_SAID:])
     looking = [toolkit.python, "-c", "import etl.cli.door"]
     looked = subprocess.run(
-        looking, env={**os.environ, **toolkit.variables}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ASKED_WITHIN_S)
+        looking,
+        env={**os.environ, **toolkit.variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_ASKED_WITHIN_S,
+    )
     why = (looked.stderr.strip().splitlines() or [""])[-1]
     if looked.returncode and why.startswith(("ImportError", "ModuleNotFoundError")):
         raise SettingsError(
-            f"the toolkit's environment on this worker lacks the package, or a part of it: {why}", path=toolkit.python,
-            check=f"`{toolkit.python} -m pip install offset-range-etl`, or ETL_PYTHON, which names the interpreter that has it")
+            f"the toolkit's environment on this worker lacks the package, or a part of it: {why}",
+            path=toolkit.python,
+            check=f"`{toolkit.python} -m pip install offset-range-etl`, or ETL_PYTHON, which names the interpreter that has it",
+        )
 
 
 def not_there(toolkit: Toolkit) -> SettingsError:
     """Of an environment that this machine does not have."""
     return SettingsError(
-        "the toolkit's own environment is not on this worker", path=toolkit.python,
-        check="ETL_PYTHON, which names the interpreter of an environment that has offset-range-etl and pyspark, on each worker")
+        "the toolkit's own environment is not on this worker",
+        path=toolkit.python,
+        check="ETL_PYTHON, which names the interpreter of an environment that has offset-range-etl and pyspark, on each worker",
+    )
 
 
 def parsed(text: str) -> dict[str, Any] | None:

@@ -1,11 +1,14 @@
-"""Whether a table holds what the ledger says it holds: every offset once, none missing, none that nobody applied.
+"""Whether a table holds what the ledger says it holds: every offset once, none missing, none that
+nobody applied.
 
-Owns the comparison. What the table holds comes as bitmaps of offsets (`edges.delta.scan` makes Spark read the rows), what it should
-hold as the receipts of applied plans and, where plans were pruned, as loaded intervals with row counts. Nothing here does I/O; one
-log is in memory at a time, and of it one bucket of 32,768 offsets. Spark's bitmaps are compared as they come: making Roaring bitmaps
-of them takes many times as long (tests/bench/offset_sets.py).
+Owns the comparison. What the table holds comes as bitmaps of offsets (`edges.delta.scan` makes
+Spark read the rows), what it should hold as the receipts of applied plans and, where plans were
+pruned, as loaded intervals with row counts. Nothing here does I/O; one log is in memory at a time,
+and of it one bucket of 32,768 offsets. Spark's bitmaps are compared as they come: making Roaring
+bitmaps of them takes many times as long (tests/bench/offset_sets.py).
 
-A row is unique by its offset (Kafka 0.8 and later). On the 0.7 family several rows may share one: those logs are audited in `entries`.
+A row is unique by its offset (Kafka 0.8 and later). On the 0.7 family several rows may share one:
+those logs are audited in `entries`.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ class Bucket:
     number: int
     rows: int
     bitmap: bytes | None
-    """Bit i (least significant first) stands for the bucket's offset i; None: every offset is there and `rows` is their number."""
+    """Bit i (least significant first) stands for the bucket's offset i; None: every offset is there
+    and `rows` is their number.
+    """
 
 
 @dataclass(slots=True)
@@ -44,7 +49,9 @@ class _Named:
 
     def add_interval(self, from_offset: int, until_offset: int) -> None:
         self.count += until_offset - from_offset
-        self.first.extend(range(from_offset, min(until_offset, from_offset + SHOWN - len(self.first))))
+        self.first.extend(
+            range(from_offset, min(until_offset, from_offset + SHOWN - len(self.first)))
+        )
 
     def add_flags(self, flags: NDArray[numpy.bool_], at: int) -> int:
         """How many there are in `flags`, which begin at offset `at`."""
@@ -55,10 +62,14 @@ class _Named:
         return count
 
 
-def audit(expected: Mapping[AuditedLog, Expected], found: Iterable[tuple[AuditedLog, Bucket]]) -> Iterator[LogFindings]:
-    """Compare log by log. `found` holds each log's buckets together and in ascending order; the logs may come in any order.
+def audit(
+    expected: Mapping[AuditedLog, Expected], found: Iterable[tuple[AuditedLog, Bucket]]
+) -> Iterator[LogFindings]:
+    """Compare log by log. `found` holds each log's buckets together and in ascending order; the
+    logs may come in any order.
 
-    Logs that are expected and not found come last. Raises LedgersDisagree when the ledger contradicts itself.
+    Logs that are expected and not found come last. Raises LedgersDisagree when the ledger
+    contradicts itself.
     """
     unseen = dict(expected)
     for audited, pairs in groupby(found, key=lambda pair: pair[0]):
@@ -68,7 +79,9 @@ def audit(expected: Mapping[AuditedLog, Expected], found: Iterable[tuple[Audited
 
 
 def audit_log(audited: AuditedLog, expected: Expected, buckets: Iterable[Bucket]) -> LogFindings:
-    """Compare one log. `buckets` are in ascending order; where one is absent its offsets have no row."""
+    """Compare one log. `buckets` are in ascending order; where one is absent its offsets have no
+    row.
+    """
     pieces = pieces_of(audited.log, expected.coverage, expected.ranges)
     missing, unexpected = _Named(), _Named()
     found_rows, double_rows, double_places = 0, 0, []
@@ -92,9 +105,20 @@ def audit_log(audited: AuditedLog, expected: Expected, buckets: Iterable[Bucket]
     short = short_of(pieces)
     unexpected.count += sum(max(0, u.found_rows - u.expected_rows) for u in unequal)
     return LogFindings(
-        audited, sum(rows_of(piece) for piece in pieces), found_rows, sum(s.missing for s in short), tuple(missing.first), double_rows,
-        tuple(double_places), unexpected.count, tuple(unexpected.first), unequal, short, given_up_rows,
-        unproven_of(audited.log, expected, pieces))
+        audited,
+        sum(rows_of(piece) for piece in pieces),
+        found_rows,
+        sum(s.missing for s in short),
+        tuple(missing.first),
+        double_rows,
+        tuple(double_places),
+        unexpected.count,
+        tuple(unexpected.first),
+        unequal,
+        short,
+        given_up_rows,
+        unproven_of(audited.log, expected, pieces),
+    )
 
 
 def _flags(bucket: Bucket) -> NDArray[numpy.bool_]:
@@ -111,7 +135,9 @@ def _skip(pieces: Sequence[Piece], first: int, start: int) -> int:
     return first
 
 
-def _miss(pieces: Sequence[Piece], first: int, start: int, end: int | None, missing: _Named) -> None:
+def _miss(
+    pieces: Sequence[Piece], first: int, start: int, end: int | None, missing: _Named
+) -> None:
     """Note what is expected between `start` and `end`, where the table holds nothing."""
     for index in range(first, len(pieces)):
         piece = pieces[index]
@@ -124,8 +150,12 @@ def _miss(pieces: Sequence[Piece], first: int, start: int, end: int | None, miss
             piece.missing += absent_until - absent_from
 
 
-def _compare(pieces: Sequence[Piece], first: int, flags: NDArray[numpy.bool_], start: int, missing: _Named) -> NDArray[numpy.bool_]:
-    """Note what a bucket lacks, count what it holds of counted pieces, and return what it holds beyond all pieces."""
+def _compare(
+    pieces: Sequence[Piece], first: int, flags: NDArray[numpy.bool_], start: int, missing: _Named
+) -> NDArray[numpy.bool_]:
+    """Note what a bucket lacks, count what it holds of counted pieces, and return what it holds
+    beyond all pieces.
+    """
     beyond = flags.copy()
     for index in range(first, len(pieces)):
         piece = pieces[index]
@@ -145,5 +175,5 @@ def _take_out(intervals: Iterable[Interval], beyond: NDArray[numpy.bool_], start
     before = int(numpy.count_nonzero(beyond))
     for interval in intervals:
         if interval.from_offset < start + BUCKET_OFFSETS and interval.until_offset > start:
-            beyond[max(0, interval.from_offset - start):interval.until_offset - start] = False
+            beyond[max(0, interval.from_offset - start) : interval.until_offset - start] = False
     return before - int(numpy.count_nonzero(beyond))

@@ -1,8 +1,9 @@
-"""Why an offset has no row: what the receipts say of it, what a plan let go, and who took a row that was there.
+"""Why an offset has no row: what the receipts say of it, what a plan let go, and who took a row
+that was there.
 
-Owns the words for it and the judgement whether a table that lacks rows is right all the same. What is missing comes from `audit`, what
-commits of others did from the table's log (`edges.delta.log`), what a plan's own commit held from its files (`edges.delta.recount`).
-Nothing here does I/O.
+Owns the words for it and the judgement whether a table that lacks rows is right all the same. What
+is missing comes from `audit`, what commits of others did from the table's log (`edges.delta.log`),
+what a plan's own commit held from its files (`edges.delta.recount`). Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ class Gaps:
     aborted_records: int = 0
     compacted: int = 0
     unexplained: int = 0
-    """Nobody knows any more: the receipt was counted again from the table's files, after a crash or where a transform did not read all.
-    In a physical log nobody ever knows which offsets should have a row, and none counts."""
+    """Nobody knows any more: the receipt was counted again from the table's files, after a crash or
+    where a transform did not read all. In a physical log nobody ever knows which offsets should
+    have a row, and none counts."""
     losses: tuple[Loss, ...] = ()
     read_by_others: tuple[tuple[int, int], ...] = ()
     """Offsets [from, until) that other members of the group read."""
     unnamed: tuple[tuple[int, int], ...] = ()
-    """Of a log that others read, too: offsets [from, until) between two that were loaded, of which nobody says what became of them."""
+    """Of a log that others read, too: offsets [from, until) between two that were loaded, of which
+    nobody says what became of them.
+    """
 
     @property
     def let_go(self) -> int:
@@ -41,16 +45,26 @@ class Gaps:
     @property
     def says(self) -> str:
         """A few words for a person; empty where every offset has its row."""
-        counts = ((self.control_records, "control"), (self.aborted_records, "aborted"), (self.compacted, "compacted"),
-                  (self.unexplained, "not known why"))
+        counts = (
+            (self.control_records, "control"),
+            (self.aborted_records, "aborted"),
+            (self.compacted, "compacted"),
+            (self.unexplained, "not known why"),
+        )
         of_bytes = "bytes " if any(loss.log.is_physical for loss in self.losses) else ""
-        lost = [f"{loss.until_offset - loss.from_offset:,} {of_bytes}lost ({loss.from_offset} to {loss.until_offset}, {loss.why.value})"
-                for loss in self.losses[:1]]
+        lost = [
+            f"{loss.until_offset - loss.from_offset:,} {of_bytes}lost ({loss.from_offset} to {loss.until_offset}, {loss.why.value})"
+            for loss in self.losses[:1]
+        ]
         if self.losses[1:]:
-            lost = [f"{self.let_go:,} {of_bytes}lost ({len(self.losses)} stretches from {self.losses[0].from_offset})"]
+            lost = [
+                f"{self.let_go:,} {of_bytes}lost ({len(self.losses)} stretches from {self.losses[0].from_offset})"
+            ]
         read = sum(until - start for start, until in self.read_by_others)
         by_others = [f"{read:,} {of_bytes}read by other members of the group"] if read else []
-        return ", ".join([*(f"{count:,} {why}" for count, why in counts if count), *lost, *by_others])
+        return ", ".join(
+            [*(f"{count:,} {why}" for count, why in counts if count), *lost, *by_others]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +76,13 @@ class Origin:
     """The commit that should hold them; None: of a plan that was pruned."""
     planned_rows: int = 0
     committed_rows: int | None = None
-    """Rows of the interval in that commit's own files; None: the files are gone, or nobody knows which they were."""
+    """Rows of the interval in that commit's own files; None: the files are gone, or nobody knows
+    which they were.
+    """
     is_elsewhere: bool = False
-    """The commit is one of a table that was there before this one, and an operator accepted this one."""
+    """The commit is one of a table that was there before this one, and an operator accepted this
+    one.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +105,25 @@ class Missing:
     @property
     def says(self) -> str:
         """A few words for a person."""
-        who = " and ".join(f"{found.operation} at version {found.delta_version}" for found in self.by[:3])
+        who = " and ".join(
+            f"{found.operation} at version {found.delta_version}" for found in self.by[:3]
+        )
         who += f" and {len(self.by) - 3} more" if len(self.by) > 3 else ""
         words = (
             (self.never_came, "never came into the table"),
-            (self.removed, f"removed later by somebody else's {who}" if who else "removed later, by a commit that the log no longer holds"),
+            (
+                self.removed,
+                f"removed later by somebody else's {who}"
+                if who
+                else "removed later, by a commit that the log no longer holds",
+            ),
             (self.elsewhere, "in the table that was there before this one"),
-            (self.unknown, "of which nobody knows any more whether they came" + (f"; since then somebody else did {who}" if who else "")))
+            (
+                self.unknown,
+                "of which nobody knows any more whether they came"
+                + (f"; since then somebody else did {who}" if who else ""),
+            ),
+        )
         return ", ".join(f"{count:,} {what}" for count, what in words if count)
 
 
@@ -117,12 +147,21 @@ class Doubt:
         if not self.offsets:
             return ""
         plans = f"plan{'s' if self.plans[1:] else ''} {', '.join(map(str, self.plans))}"
-        what = f"the messages of {self.offsets:,} bytes" if self.is_physical else f"{self.offsets:,} offsets without a row"
-        whether = "how many messages the log held there" if self.is_physical else "whether the log held a record there"
+        what = (
+            f"the messages of {self.offsets:,} bytes"
+            if self.is_physical
+            else f"{self.offsets:,} offsets without a row"
+        )
+        whether = (
+            "how many messages the log held there"
+            if self.is_physical
+            else "whether the log held a record there"
+        )
         return (
             f"{what} cannot be proven (first between {self.first[0]} and {self.first[1]}; {plans}): "
             "what the reader counted did not arrive (a crash took it, or the transform does not read its rows to the end, as limit() "
-            f"does), and from the table nobody can tell {whether}")
+            f"does), and from the table nobody can tell {whether}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,59 +175,101 @@ class LogProof:
 
     @property
     def is_right(self) -> bool:
-        """Every row that came and that nobody was allowed to remove is there once, and nothing else."""
+        """Every row that came and that nobody was allowed to remove is there once, and nothing
+        else.
+        """
         f, m = self.findings, self.missing
-        is_clean = not (f.double_rows or f.unexpected or f.entries_with_holes or m.never_came or self.gaps.unnamed)
+        is_clean = not (
+            f.double_rows
+            or f.unexpected
+            or f.entries_with_holes
+            or m.never_came
+            or self.gaps.unnamed
+        )
         return is_clean and (m.allowed or not f.missing) and self.doubt.allowed
 
 
 def gaps_of(expected: Expected, losses: Collection[Loss], *, is_physical: bool = False) -> Gaps:
-    """Add up what receipts and coverage say. A range that a crash left both in a plan and in the coverage counts once."""
+    """Add up what receipts and coverage say. A range that a crash left both in a plan and in the
+    coverage counts once.
+    """
     loaded = list(expected.coverage)
     for r, receipt in expected.ranges:
-        if not any(i.from_offset <= r.from_offset and r.until_offset <= i.until_offset for i in expected.coverage):
+        if not any(
+            i.from_offset <= r.from_offset and r.until_offset <= i.until_offset
+            for i in expected.coverage
+        ):
             loaded.append(interval_of(r, receipt))
     return Gaps(
-        sum(i.control_records for i in loaded), sum(i.aborted_records for i in loaded), sum(i.compacted for i in loaded),
-        0 if is_physical else sum(i.unexplained for i in loaded), tuple(sorted(losses)), expected.read_by_others,
-        _unnamed(expected, losses))
+        sum(i.control_records for i in loaded),
+        sum(i.aborted_records for i in loaded),
+        sum(i.compacted for i in loaded),
+        0 if is_physical else sum(i.unexplained for i in loaded),
+        tuple(sorted(losses)),
+        expected.read_by_others,
+        _unnamed(expected, losses),
+    )
 
 
 def _unnamed(expected: Expected, losses: Collection[Loss]) -> tuple[tuple[int, int], ...]:
-    """Where one of a group's members was the only one to read nobody asks: there a start may be moved without a word."""
+    """Where one of a group's members was the only one to read nobody asks: there a start may be
+    moved without a word.
+    """
     if not expected.read_by_others:
         return ()
-    loaded = [*((one.from_offset, one.until_offset) for one in (*expected.coverage, *expected.given_up)),
-              *((r.from_offset, r.until_offset) for r, _ in expected.ranges)]
-    named = [*loaded, *expected.read_by_others, *((loss.from_offset, loss.until_offset) for loss in losses)]
+    loaded = [
+        *((one.from_offset, one.until_offset) for one in (*expected.coverage, *expected.given_up)),
+        *((r.from_offset, r.until_offset) for r, _ in expected.ranges),
+    ]
+    named = [
+        *loaded,
+        *expected.read_by_others,
+        *((loss.from_offset, loss.until_offset) for loss in losses),
+    ]
     return tuple(without((min(named)[0], max(until for _, until in named)), named))
 
 
 def doubt_of(
-    unproven: Sequence[IncompleteInterval], plans: Mapping[tuple[int, int], int], *, pruned: int, accepted: int, is_physical: bool = False,
+    unproven: Sequence[IncompleteInterval],
+    plans: Mapping[tuple[int, int], int],
+    *,
+    pruned: int,
+    accepted: int,
+    is_physical: bool = False,
 ) -> Doubt:
     """What cannot be proven of one log.
 
-    `plans` are the numbers of the kept plans by interval, `pruned` is the newest doubtful one of the others, and up to plan
-    `accepted` an operator accepted the table as it is.
+    `plans` are the numbers of the kept plans by interval, `pruned` is the newest doubtful one of
+    the others, and up to plan `accepted` an operator accepted the table as it is.
     """
     if not unproven:
         return Doubt()
     numbers = sorted({plans.get((s.from_offset, s.until_offset), pruned) for s in unproven})
     first = min((s.from_offset, s.until_offset) for s in unproven)
-    return Doubt(sum(s.missing for s in unproven), tuple(numbers), first, numbers[-1] <= accepted, is_physical)
+    return Doubt(
+        sum(s.missing for s in unproven),
+        tuple(numbers),
+        first,
+        numbers[-1] <= accepted,
+        is_physical,
+    )
 
 
-def origin_of(short: IncompleteInterval, delta_version: int, planned: Receipt, committed: Receipt | None) -> Origin:
+def origin_of(
+    short: IncompleteInterval, delta_version: int, planned: Receipt, committed: Receipt | None
+) -> Origin:
     """The origin of a range of a plan whose commit is known."""
     return Origin(short, delta_version, planned.rows or 0, committed.rows if committed else None)
 
 
-def blame(origins: Iterable[Origin], removals: Iterable[ForeignCommit], allowed: frozenset[int]) -> Missing:
-    """What became of the missing rows. `removals` are the known commits of others that removed rows, `allowed` the versions of
-    those that policy or an operator let pass.
+def blame(
+    origins: Iterable[Origin], removals: Iterable[ForeignCommit], allowed: frozenset[int]
+) -> Missing:
+    """What became of the missing rows. `removals` are the known commits of others that removed
+    rows, `allowed` the versions of those that policy or an operator let pass.
 
-    Missing rows of which nobody knows whether they came are right only where such a commit could have taken them.
+    Missing rows of which nobody knows whether they came are right only where such a commit could
+    have taken them.
     """
     elsewhere, here = 0, list[Origin]()
     for origin in origins:
@@ -196,13 +277,23 @@ def blame(origins: Iterable[Origin], removals: Iterable[ForeignCommit], allowed:
             elsewhere += origin.short.missing
         else:
             here.append(origin)
-    known = [(origin, _absent(origin, origin.committed_rows)) for origin in here if origin.committed_rows is not None]
+    known = [
+        (origin, _absent(origin, origin.committed_rows))
+        for origin in here
+        if origin.committed_rows is not None
+    ]
     never_came = sum(absent for _, absent in known)
     removed = sum(origin.short.missing for origin, _ in known) - never_came
     unknown = sum(origin.short.missing for origin in here if origin.committed_rows is None)
-    by = tuple(found for found in removals if any(_is_after(found, origin) for origin in here)) if removed or unknown else ()
+    by = (
+        tuple(found for found in removals if any(_is_after(found, origin) for origin in here))
+        if removed or unknown
+        else ()
+    )
     is_allowed = bool(by) and all(found.delta_version in allowed for found in by)
-    return Missing(never_came, removed, unknown, elsewhere, by, is_allowed or not (removed or unknown))
+    return Missing(
+        never_came, removed, unknown, elsewhere, by, is_allowed or not (removed or unknown)
+    )
 
 
 def _absent(origin: Origin, committed_rows: int) -> int:

@@ -1,4 +1,5 @@
-"""What the ledger expects of one log, as pieces in which each offset has a row, or so many of them have; what of it is not there.
+"""What the ledger expects of one log, as pieces in which each offset has a row, or so many of them
+have; what of it is not there.
 
 No table is asked here.
 """
@@ -20,7 +21,9 @@ from etl.model.receipts import Receipt
 
 @dataclass(slots=True)
 class Piece:
-    """Offsets [from, until) of which either all have a row (`rows` None), or `rows` do, and nobody knows which; or it is `open`."""
+    """Offsets [from, until) of which either all have a row (`rows` None), or `rows` do, and nobody
+    knows which; or it is `open`.
+    """
 
     from_offset: int
     until_offset: int
@@ -33,24 +36,38 @@ class Piece:
     missing: int = 0
 
 
-def pieces_of(log: BrokerPartition, coverage: Sequence[Interval], ranges: Iterable[tuple[OffsetRange, Receipt]]) -> list[Piece]:
-    """The expected offsets, ascending. A range that a crash left both in a plan and in the coverage counts once.
+def pieces_of(
+    log: BrokerPartition,
+    coverage: Sequence[Interval],
+    ranges: Iterable[tuple[OffsetRange, Receipt]],
+) -> list[Piece]:
+    """The expected offsets, ascending. A range that a crash left both in a plan and in the coverage
+    counts once.
 
     Raises LedgersDisagree where two of them hold the same offsets.
     """
     covered = [(i.from_offset, i.until_offset) for i in coverage]
     pieces = [
-        Piece(i.from_offset, i.until_offset, i.rows if log.is_physical else _unless_all(i.rows, i.until_offset - i.from_offset),
-              (i.from_offset, i.until_offset), is_open=i.rows is None)
-        for i in coverage]
+        Piece(
+            i.from_offset,
+            i.until_offset,
+            i.rows if log.is_physical else _unless_all(i.rows, i.until_offset - i.from_offset),
+            (i.from_offset, i.until_offset),
+            is_open=i.rows is None,
+        )
+        for i in coverage
+    ]
     for applied, receipt in ranges:
         if not is_covered(applied, covered):
             pieces.extend(_pieces_of_range(applied, receipt))
-    pieces = sorted((p for p in pieces if p.from_offset < p.until_offset), key=lambda piece: piece.from_offset)
+    pieces = sorted(
+        (p for p in pieces if p.from_offset < p.until_offset), key=lambda piece: piece.from_offset
+    )
     for before, after in zip(pieces, pieces[1:], strict=False):
         if after.from_offset < before.until_offset:
             raise LedgersDisagree(
-                "two applied plans hold the same offsets", **log.place,
+                "two applied plans hold the same offsets",
+                **log.place,
                 offset=after.from_offset,
                 check="the plans of this pipeline in ZooKeeper, and whether the table has rows of these offsets twice",
             )
@@ -60,19 +77,28 @@ def pieces_of(log: BrokerPartition, coverage: Sequence[Interval], ranges: Iterab
 def together(one: Expected, other: Expected) -> Expected:
     """What two pipelines put into one log's rows."""
     return Expected(
-        (*one.applied, *other.applied), (*one.coverage, *other.coverage), (*one.given_up, *other.given_up),
-        (*one.elsewhere, *other.elsewhere), (*one.read_by_others, *other.read_by_others))
+        (*one.applied, *other.applied),
+        (*one.coverage, *other.coverage),
+        (*one.given_up, *other.given_up),
+        (*one.elsewhere, *other.elsewhere),
+        (*one.read_by_others, *other.read_by_others),
+    )
 
 
 def as_loaded_again(expected: Expected, audited: AuditedLog) -> Expected:
-    """The same without what went elsewhere and was loaded again. The rest of such a range is missed as before, unless nobody knows which of
-    its offsets have a row: then a row of it may be there, and nobody misses it.
+    """The same without what went elsewhere and was loaded again. The rest of such a range is missed
+    as before, unless nobody knows which of its offsets have a row: then a row of it may be there,
+    and nobody misses it.
     """
-    again = [*((one.from_offset, one.until_offset) for one in expected.coverage),
-             *((r.from_offset, r.until_offset) for r, _ in expected.applied)]
+    again = [
+        *((one.from_offset, one.until_offset) for one in expected.coverage),
+        *((r.from_offset, r.until_offset) for r, _ in expected.applied),
+    ]
     kept, left = list[tuple[OffsetRange, Receipt]](), list(expected.given_up)
     for r, receipt in expected.elsewhere:
-        if without((r.from_offset, r.until_offset), again) == [(r.from_offset, r.until_offset)] or is_exact(r, receipt):
+        if without((r.from_offset, r.until_offset), again) == [
+            (r.from_offset, r.until_offset)
+        ] or is_exact(r, receipt):
             parts = outside_of(r, receipt, again)
             kept += parts
             again += [(part.from_offset, part.until_offset) for part, _ in parts]
@@ -82,7 +108,9 @@ def as_loaded_again(expected: Expected, audited: AuditedLog) -> Expected:
 
 
 def _pieces_of_range(applied: OffsetRange, receipt: Receipt) -> list[Piece]:
-    """The pieces of a range: without its gaps where the receipt names all of them. A physical log's is one: only its rows are counted."""
+    """The pieces of a range: without its gaps where the receipt names all of them. A physical log's
+    is one: only its rows are counted.
+    """
     interval = applied.from_offset, applied.until_offset
     if receipt.rows is None:
         return [Piece(*interval, None, interval, is_open=True)]
@@ -98,7 +126,9 @@ def _pieces_of_range(applied: OffsetRange, receipt: Receipt) -> list[Piece]:
 
 def is_covered(applied: OffsetRange, covered: Iterable[tuple[int, int]]) -> bool:
     """Whether one of these intervals holds the whole range."""
-    return any(start <= applied.from_offset and applied.until_offset <= end for start, end in covered)
+    return any(
+        start <= applied.from_offset and applied.until_offset <= end for start, end in covered
+    )
 
 
 def _unless_all(rows: int | None, size: int) -> int | None:
@@ -115,7 +145,9 @@ def rows_of(piece: Piece) -> int:
 def unequal_of(pieces: Iterable[Piece]) -> tuple[Unequal, ...]:
     """Those of which only the number of rows is known, and it is another one."""
     return tuple(
-        Unequal(p.from_offset, p.until_offset, p.rows, p.found) for p in pieces if p.rows is not None and p.rows != p.found
+        Unequal(p.from_offset, p.until_offset, p.rows, p.found)
+        for p in pieces
+        if p.rows is not None and p.rows != p.found
     )
 
 
@@ -129,14 +161,27 @@ def short_of(pieces: Iterable[Piece]) -> tuple[IncompleteInterval, ...]:
     return tuple(IncompleteInterval(*interval, missing) for interval, missing in found.items())
 
 
-def unproven_of(log: BrokerPartition, expected: Expected, pieces: Iterable[Piece]) -> tuple[IncompleteInterval, ...]:
-    """Intervals that were never counted and are not whole, and those that were counted behind a transform and lacked offsets.
+def unproven_of(
+    log: BrokerPartition, expected: Expected, pieces: Iterable[Piece]
+) -> tuple[IncompleteInterval, ...]:
+    """Intervals that were never counted and are not whole, and those that were counted behind a
+    transform and lacked offsets.
 
     Of a physical log nobody knows what lacks, so all bytes of such intervals count.
     """
-    opened = {p.interval: p.until_offset - p.from_offset - (0 if log.is_physical else p.found) for p in pieces if p.is_open}
+    opened = {
+        p.interval: p.until_offset - p.from_offset - (0 if log.is_physical else p.found)
+        for p in pieces
+        if p.is_open
+    }
     covered = [(i.from_offset, i.until_offset) for i in expected.coverage]
     counted = {(i.from_offset, i.until_offset): i.unproven for i in expected.coverage} | {
         (r.from_offset, r.until_offset): interval_of(r, receipt).unproven
-        for r, receipt in expected.ranges if not is_covered(r, covered)}
-    return tuple(IncompleteInterval(*interval, lacking) for interval, lacking in sorted({**counted, **opened}.items()) if lacking)
+        for r, receipt in expected.ranges
+        if not is_covered(r, covered)
+    }
+    return tuple(
+        IncompleteInterval(*interval, lacking)
+        for interval, lacking in sorted({**counted, **opened}.items())
+        if lacking
+    )

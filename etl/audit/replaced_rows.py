@@ -1,4 +1,6 @@
-"""What the ledger expects of one log once a replay's rows took the place of those of earlier plans. No table is asked here."""
+"""What the ledger expects of one log once a replay's rows took the place of those of earlier plans.
+No table is asked here.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ _Pair = tuple[OffsetRange, Receipt]
 def replaced_expected(known: Expected, span: Span, came: Sequence[_Pair]) -> Expected:
     """Expected rows after the replay of `span`, which read `came` in ranges that lie side by side.
 
-    Ranges of which each offset is known are cut around it. Where the span cuts through an interval of which the number of rows alone is
-    known, that one and all that came are one interval of which the number is known.
+    Ranges of which each offset is known are cut around it. Where the span cuts through an interval
+    of which the number of rows alone is known, that one and all that came are one interval of which
+    the number is known.
     """
     applied, counted, inside = list[_Pair](), list(known.coverage), list[int | None]()
     for r, receipt in known.applied:
@@ -32,8 +35,12 @@ def replaced_expected(known: Expected, span: Span, came: Sequence[_Pair]) -> Exp
             inside.append((receipt.rows or 0) - sum(part.rows or 0 for _, part in parts))
         else:
             counted.append(interval_of(r, receipt, span.log_epoch))
-    left = taken_out(counted, span, known_inside=None if None in inside else sum(rows or 0 for rows in inside))
+    left = taken_out(
+        counted, span, known_inside=None if None in inside else sum(rows or 0 for rows in inside)
+    )
     if not left.crossing:
         return replace(known, applied=(*applied, *came), coverage=left.outside)
     of_now = merge(interval_of(r, receipt, span.log_epoch) for r, receipt in came)
-    return replace(known, applied=tuple(applied), coverage=(*left.outside, left.counted_with(of_now, span)))
+    return replace(
+        known, applied=tuple(applied), coverage=(*left.outside, left.counted_with(of_now, span))
+    )

@@ -1,6 +1,8 @@
-"""What rows alone tell of a range: which of its offsets, or of a physical log which messages, are there.
+"""What rows alone tell of a range: which of its offsets, or of a physical log which messages, are
+there.
 
-For a plan whose record a crash prevented: its receipts are counted again from the files of its commit. No I/O.
+For a plan whose record a crash prevented: its receipts are counted again from the files of its
+commit. No I/O.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ _OFFSETS_A_RUN = 16
 
 
 class SeenMessages:
-    """Which messages of one range of a physical log gave a row, by their entry's byte position and their index in it, in whatever order.
+    """Which messages of one range of a physical log gave a row, by their entry's byte position and
+    their index in it, in whatever order.
 
-    A Roaring bitmap too: a message is its index and, in the lower bits, its entry's distance from the range's start.
+    A Roaring bitmap too: a message is its index and, in the lower bits, its entry's distance from
+    the range's start.
     """
 
     def __init__(self, offset_range: OffsetRange) -> None:
@@ -30,13 +34,16 @@ class SeenMessages:
         self._bits = offset_range.size.bit_length()
 
     def add(self, offsets: Offsets, indices: Offsets) -> None:
-        """Note these messages; all entries lie in the range. An index that no message can have names none."""
+        """Note these messages; all entries lie in the range. An index that no message can have
+        names none.
+        """
         possible = (indices >= 0) & (indices < 1 << (63 - self._bits))
         messages = (indices[possible] << self._bits) | (offsets[possible] - self._range.from_offset)
         self._seen.update(array.array("Q", messages.tobytes()))
 
     def receipt(self, gaps_max: int) -> Receipt:
-        """The receipt of the range, as far as rows can tell: how many messages there are. Which are not there byte positions do not tell.
+        """The receipt of the range, as far as rows can tell: how many messages there are. Which are
+        not there byte positions do not tell.
 
         A message that came twice is one: that a row is double is the audit's finding.
         """
@@ -47,7 +54,8 @@ class SeenMessages:
 class SeenOffsets:
     """Which offsets of one range gave a row, whatever order they come in.
 
-    Kept as a Roaring bitmap: next to nothing for a log without gaps, at most two bytes a row where rows do not lie far apart.
+    Kept as a Roaring bitmap: next to nothing for a log without gaps, at most two bytes a row where
+    rows do not lie far apart.
     """
 
     def __init__(self, offset_range: OffsetRange) -> None:
@@ -61,18 +69,26 @@ class SeenOffsets:
         if len(breaks) * _OFFSETS_A_RUN > len(offsets):
             self._seen.update(array.array("Q", offsets.tobytes()))
             return
-        starts, lasts = offsets[numpy.append(0, breaks + 1)], offsets[numpy.append(breaks, len(offsets) - 1)]
+        starts, lasts = (
+            offsets[numpy.append(0, breaks + 1)],
+            offsets[numpy.append(breaks, len(offsets) - 1)],
+        )
         for start, last in zip(starts.tolist(), lasts.tolist(), strict=True):
             self._seen.add_range(start, last + 1)
 
     def receipt(self, gaps_max: int) -> Receipt:
-        """The receipt of the range, as far as rows can tell: why an offset gave none nobody knows, all count as missing.
+        """The receipt of the range, as far as rows can tell: why an offset gave none nobody knows,
+        all count as missing.
 
         An offset that came twice is one: that a row is double is the audit's finding.
         """
         rows, gaps = len(self._seen), self._gaps(gaps_max + 1)
         return Receipt(
-            rows=rows, missing_offsets=self._range.size - rows, gaps=tuple(gaps[:gaps_max]), gaps_complete=len(gaps) <= gaps_max)
+            rows=rows,
+            missing_offsets=self._range.size - rows,
+            gaps=tuple(gaps[:gaps_max]),
+            gaps_complete=len(gaps) <= gaps_max,
+        )
 
     def _gaps(self, most: int) -> list[tuple[int, int]]:
         """The first intervals [from, until) without a row."""
@@ -86,7 +102,9 @@ class SeenOffsets:
         return found
 
     def _run_end(self, start: int) -> int:
-        """The first offset from `start` on that gave no row, or the range's end: by steps that double, then halve."""
+        """The first offset from `start` on that gave no row, or the range's end: by steps that
+        double, then halve.
+        """
         end, step, until = start, 1, self._range.until_offset
         while end < until and self._seen.contains_range(end, min(end + step, until)):
             end, step = min(end + step, until), step * 2

@@ -2,8 +2,9 @@
 report | run | schema | tail | verify | backfill begin, resume, list, show, abandon | offsets show, diff, set, restore, pause, resume |
 pipelines list, retire, resume, set-acl | plans list, show, supersede, acknowledge, take-over, accept-log | table resolve`.
 
-Each command loads the settings, calls one function of `commands`, and shows the value that comes back: with `--json` as one
-document on standard output, else for a person (`console`). Everything heavy is imported inside the command that needs it. Exit codes:
+Each command loads the settings, calls one function of `commands`, and shows the value that comes
+back: with `--json` as one document on standard output, else for a person (`console`). Everything
+heavy is imported inside the command that needs it. Exit codes:
 
     0 done, nothing to do, or already applied        4 owned by another driver or consumer (retry)
     1 a bug                                          5 a person must decide

@@ -1,4 +1,6 @@
-"""The commands of a pipeline's every day, and the families of the others. Everything heavy is imported inside the command that needs it."""
+"""The commands of a pipeline's every day, and the families of the others. Everything heavy is
+imported inside the command that needs it.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,26 @@ import typer
 
 from etl import __version__
 from etl.cli.arguments import (
-    AsJson, Commands, Conf, ConfOrFolder, FromTime, Quiet, RunKey, UntilTime, request_of, run_context, settings_of, table_settings_of,
+    AsJson,
+    Commands,
+    Conf,
+    ConfOrFolder,
+    FromTime,
+    Quiet,
+    RunKey,
+    UntilTime,
+    request_of,
+    run_context,
+    settings_of,
+    table_settings_of,
 )
 from etl.cli.backfill import backfill
 from etl.cli.compact import compact
 from etl.cli.init import init, schema
 from etl.cli.intervals import complete, intervals
 from etl.cli.log_format import CommandGroup
-from etl.cli.offsets import offsets
 from etl.cli.maintain import maintain
+from etl.cli.offsets import offsets
 from etl.cli.output import print_json, show
 from etl.cli.package import package
 from etl.cli.peek import peek
@@ -30,8 +43,15 @@ from etl.cli.tail import tail
 from etl.errors import DataLost, VerifyFailed
 from etl.model.logs import Dialect
 
-app = Commands(name="etl", cls=CommandGroup, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
-               help="Exactly-once batches from Kafka into Delta Lake.", context_settings={"help_option_names": ["-h", "--help"]})
+app = Commands(
+    name="etl",
+    cls=CommandGroup,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Exactly-once batches from Kafka into Delta Lake.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 app.add_typer(offsets, name="offsets")
 app.add_typer(plans, name="plans")
 app.add_typer(pipelines, name="pipelines")
@@ -47,7 +67,12 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def common(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say which version this is.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Say which version this is."
+        ),
+    ] = False,
 ) -> None:
     """Exactly-once batches from Kafka into Delta Lake."""
 
@@ -55,11 +80,22 @@ def common(
 @app.command()
 def demo(
     as_json: AsJson = False,
-    records: Annotated[int, typer.Option(min=8, help="How many click events to produce at first.")] = 1_000_000,
-    folder: Annotated[Path | None, typer.Option(help="Where the table, its conf and logs go; a new temporary folder by default.")] = None,
-    dialect: Annotated[Dialect, typer.Option(help="Whose brokers: kafka, one of 3.9.1; jafka, two of 3.0.6.")] = Dialect.KAFKA,
+    records: Annotated[
+        int, typer.Option(min=8, help="How many click events to produce at first.")
+    ] = 1_000_000,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the table, its conf and logs go; a new temporary folder by default."
+        ),
+    ] = None,
+    dialect: Annotated[
+        Dialect, typer.Option(help="Whose brokers: kafka, one of 3.9.1; jafka, two of 3.0.6.")
+    ] = Dialect.KAFKA,
 ) -> None:
-    """Real ZooKeeper, Kafka or Jafka, Spark and Delta on this machine: load a million records, kill a run, prove nothing is lost."""
+    """Real ZooKeeper, Kafka or Jafka, Spark and Delta on this machine: load a million records, kill
+    a run, prove nothing is lost.
+    """
     from etl.demo.story import run_demo
 
     told = run_demo(records=records, folder=folder, quiet=as_json, dialect=dialect)
@@ -84,7 +120,9 @@ app.command()(init)
 
 @app.command()
 def lag(conf: Conf, as_json: AsJson = False) -> None:
-    """How far the table is behind: records, bytes, time, and how long until retention takes what is not read; nothing is changed."""
+    """How far the table is behind: records, bytes, time, and how long until retention takes what is
+    not read; nothing is changed.
+    """
     from etl.commands import lag as looking
     from etl.console.offsets import show_lag
 
@@ -107,7 +145,11 @@ app.command()(tail)
 
 @app.command()
 def plan(
-    conf: Conf, as_json: AsJson = False, until_time: UntilTime = None, from_time: FromTime = None, run_key: RunKey = None,
+    conf: Conf,
+    as_json: AsJson = False,
+    until_time: UntilTime = None,
+    from_time: FromTime = None,
+    run_key: RunKey = None,
 ) -> None:
     """Say what the next run would do, with numbers; nothing is stored or moved."""
     from etl.commands import preview as previewing
@@ -126,7 +168,9 @@ def run(
     context: typer.Context,
     conf: ConfOrFolder,
     as_json: AsJson = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 when policy let records go.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 3 when policy let records go.")
+    ] = False,
     quiet: Quiet = False,
     until_time: UntilTime = None,
     from_time: FromTime = None,
@@ -143,16 +187,26 @@ def run(
 
     settings = settings_of(conf)
     request = request_of(settings, until_time, from_time, run_key)
-    report = run(settings, run_context(quiet=quiet, as_json=as_json), conf=str(conf), strict=strict, request=request)
+    report = run(
+        settings,
+        run_context(quiet=quiet, as_json=as_json),
+        conf=str(conf),
+        strict=strict,
+        request=request,
+    )
     show(as_json, report.as_json(), lambda: show_report(report), is_done=True)
     if strict and report.lost_records:
         who, look_at = told_who_let_go(report.why_lost)
-        raise DataLost(f"records were lost, and {who} let them go", check=f"the gaps named above; {look_at}")
+        raise DataLost(
+            f"records were lost, and {who} let them go", check=f"the gaps named above; {look_at}"
+        )
 
 
 @app.command()
 def verify(conf: Conf, as_json: AsJson = False, quiet: Quiet = False) -> None:
-    """Prove from the table's rows and the ledger that every record of every applied plan is there once."""
+    """Prove from the table's rows and the ledger that every record of every applied plan is there
+    once.
+    """
     from etl.commands import verify as proving
     from etl.console.text import show_proof
 

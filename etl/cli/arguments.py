@@ -1,4 +1,6 @@
-"""What several commands take on the command line, and what it stands for: settings, and what is true of this machine."""
+"""What several commands take on the command line, and what it stands for: settings, and what is
+true of this machine.
+"""
 
 from __future__ import annotations
 
@@ -25,47 +27,123 @@ if TYPE_CHECKING:
 
 def _given(reason: str) -> str:
     if not reason.strip():
-        raise SettingsError("the reason is empty", check="--reason: why it is done, for whoever reads it later")
+        raise SettingsError(
+            "the reason is empty", check="--reason: why it is done, for whoever reads it later"
+        )
     return reason
 
 
-Conf = Annotated[Path, typer.Argument(metavar="CONF", help="The pipeline's file, e.g. conf/clicks.yaml.", show_default=False)]
-ConfOrFolder = Annotated[Path, typer.Argument(
-    metavar="CONF", help="The pipeline's file, e.g. conf/clicks.yaml; or a folder of such files: each is run.", show_default=False)]
-Name = Annotated[str | None, typer.Argument(
-    metavar="NAME", help="Another pipeline of the same group; the conf's own by default.", show_default=False)]
-Reason = Annotated[str, typer.Option(callback=_given, help="Why, for whoever reads it later.", show_default=False)]
+Conf = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONF", help="The pipeline's file, e.g. conf/clicks.yaml.", show_default=False
+    ),
+]
+ConfOrFolder = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONF",
+        help="The pipeline's file, e.g. conf/clicks.yaml; or a folder of such files: each is run.",
+        show_default=False,
+    ),
+]
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="NAME",
+        help="Another pipeline of the same group; the conf's own by default.",
+        show_default=False,
+    ),
+]
+Reason = Annotated[
+    str, typer.Option(callback=_given, help="Why, for whoever reads it later.", show_default=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking; needed where there is no terminal.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Say nothing on standard error while it goes on.")]
-From = Annotated[str, typer.Option(
-    "--from", metavar="OFFSET|TIME", help="The first offset, or the first record at a time.", show_default=False)]
-Until = Annotated[str, typer.Option(
-    "--until", metavar="OFFSET|TIME", help="Up to this offset or time, without it.", show_default=False)]
-Partitions = Annotated[list[str] | None, typer.Option(
-    "--partition", "-p", metavar="PARTITION", help="One partition of it, 3 or (Jafka) 0-3; may be given again. Default: all.")]
+Yes = Annotated[
+    bool, typer.Option("--yes", help="Do it without asking; needed where there is no terminal.")
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="Say nothing on standard error while it goes on.")
+]
+From = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="OFFSET|TIME",
+        help="The first offset, or the first record at a time.",
+        show_default=False,
+    ),
+]
+Until = Annotated[
+    str,
+    typer.Option(
+        "--until",
+        metavar="OFFSET|TIME",
+        help="Up to this offset or time, without it.",
+        show_default=False,
+    ),
+]
+Partitions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--partition",
+        "-p",
+        metavar="PARTITION",
+        help="One partition of it, 3 or (Jafka) 0-3; may be given again. Default: all.",
+    ),
+]
 
-UntilTime = Annotated[str | None, typer.Option(
-    metavar="TIME", show_default=False, help="Read up to the first record at or after this time: 2026-01-31T00:00:00Z, milliseconds since "
-    "the epoch, -1h, or -10000 offsets before the end.")]
-FromTime = Annotated[str | None, typer.Option(
-    metavar="TIME", show_default=False, help="Where the first run of all begins; later: refuse to run where anything before it is not "
-    "loaded yet. As --until-time, or since-last-success.")]
-RunKey = Annotated[str | None, typer.Option(
-    metavar="KEY", help="Names what is asked for: run again under it, nothing is loaded again.", show_default=False)]
+UntilTime = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        show_default=False,
+        help="Read up to the first record at or after this time: 2026-01-31T00:00:00Z, milliseconds since "
+        "the epoch, -1h, or -10000 offsets before the end.",
+    ),
+]
+FromTime = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        show_default=False,
+        help="Where the first run of all begins; later: refuse to run where anything before it is not "
+        "loaded yet. As --until-time, or since-last-success.",
+    ),
+]
+RunKey = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY",
+        help="Names what is asked for: run again under it, nothing is loaded again.",
+        show_default=False,
+    ),
+]
 
 
-def request_of(settings: Settings, until_time: str | None, from_time: str | None, run_key: str | None) -> Request | None:
-    """What a run is asked for beside its conf. Raises SettingsError, and NotYetReadable for an interval that is not over."""
+def request_of(
+    settings: Settings, until_time: str | None, from_time: str | None, run_key: str | None
+) -> Request | None:
+    """What a run is asked for beside its conf. Raises SettingsError, and NotYetReadable for an
+    interval that is not over.
+    """
     from etl.run.context import now_ms
     from etl.settings import bounds
 
-    return bounds.request_of(settings, run_key=run_key, from_time=from_time, until_time=until_time, now_ms=now_ms())
+    return bounds.request_of(
+        settings, run_key=run_key, from_time=from_time, until_time=until_time, now_ms=now_ms()
+    )
 
 
-Changes = Annotated[list[str] | None, typer.Option(
-    "--set", metavar="KEY=VALUE", show_default=False,
-    help="A key of the conf for this time, its value as in YAML: limits.max_records_per_run=1000. May be said several times.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        show_default=False,
+        help="A key of the conf for this time, its value as in YAML: limits.max_records_per_run=1000. May be said several times.",
+    ),
+]
 _changes: ContextVar[tuple[Change, ...]] = ContextVar("changes", default=())
 
 
@@ -77,7 +155,11 @@ class Commands(typer.Typer):
         register = super().command(*words, **given)
 
         def taken(function: Any) -> Any:
-            register(_taking_changes(function) if "conf" in inspect.signature(function).parameters else function)
+            register(
+                _taking_changes(function)
+                if "conf" in inspect.signature(function).parameters
+                else function
+            )
             return function
 
         return taken
@@ -90,7 +172,9 @@ def _taking_changes(function: Callable[..., None]) -> Callable[..., None]:
             function(**given)
 
     takes = inspect.signature(function, eval_str=True)
-    said = inspect.Parameter("changes", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Changes)
+    said = inspect.Parameter(
+        "changes", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Changes
+    )
     command.__signature__ = takes.replace(parameters=[*takes.parameters.values(), said])  # type: ignore[attr-defined]
     command.__annotations__ = {**function.__annotations__, "changes": Changes}
     return command
@@ -98,7 +182,9 @@ def _taking_changes(function: Callable[..., None]) -> Callable[..., None]:
 
 @contextlib.contextmanager
 def _changing(words: Sequence[str]) -> Iterator[None]:
-    """Inside, every conf that is read is read with these changes. Raises SettingsError for what is none."""
+    """Inside, every conf that is read is read with these changes. Raises SettingsError for what is
+    none.
+    """
     before = _changes.set(_parsed(words) if words else ())
     try:
         yield
@@ -128,7 +214,9 @@ def settings_of(conf: Path) -> Settings:
 
 
 def table_settings_of(conf: Path) -> Settings:
-    """The same with the place of a table that a catalog names, as the ledger has it; else Spark is asked. For what looks at the table."""
+    """The same with the place of a table that a catalog names, as the ledger has it; else Spark is
+    asked. For what looks at the table.
+    """
     settings = settings_of(conf)
     if settings.table.is_placed:
         return settings
@@ -138,9 +226,11 @@ def table_settings_of(conf: Path) -> Settings:
 
 
 def run_context(*, quiet: bool = False, as_json: bool = False) -> RunContext:
-    """This machine's Java and Delta jars, unless spark-submit brought its own; and progress on standard error, unless `quiet`.
+    """This machine's Java and Delta jars, unless spark-submit brought its own; and progress on
+    standard error, unless `quiet`.
 
-    spark-submit passes standard error on as standard output, where `--json` prints its one document: there is no progress there.
+    spark-submit passes standard error on as standard output, where `--json` prints its one
+    document: there is no progress there.
     """
     from etl.console.progress import showing
     from etl.decisions.spark_on_stores import is_ours, packages

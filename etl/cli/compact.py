@@ -12,7 +12,9 @@ from etl.cli.output import show
 
 def compact(
     conf: Conf,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; nothing is changed.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be done; nothing is changed.")
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -20,5 +22,7 @@ def compact(
     from etl.commands import compact as putting_together
     from etl.console.several import show_sentences
 
-    done = putting_together.compact(table_settings_of(conf), run_context(quiet=quiet, as_json=as_json), dry_run=dry_run)
+    done = putting_together.compact(
+        table_settings_of(conf), run_context(quiet=quiet, as_json=as_json), dry_run=dry_run
+    )
     show(as_json, done.as_json(), lambda: show_sentences(done.says), is_done=not dry_run)

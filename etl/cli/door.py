@@ -24,7 +24,9 @@ _NOBODY_READS = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; errors are told in two lines, or as JSON where that was asked for."""
+    """Run a command and return its exit code; errors are told in two lines, or as JSON where that
+    was asked for.
+    """
     output: Any = Output(sys.stdout)
     with contextlib.redirect_stdout(output):
         return _door(arguments)
@@ -49,24 +51,43 @@ def _exit_code(words: list[str], *, wants_json: bool) -> int:
     except typer.TyperException as error:
         return tell(SettingsError(str(error), check="etl --help"), wants_json)
     except (KeyboardInterrupt, typer.Abort, EOFError):
-        return tell(Stopped("stopped; nothing is lost, the next run goes on from what is stored"), wants_json)
+        return tell(
+            Stopped("stopped; nothing is lost, the next run goes on from what is stored"),
+            wants_json,
+        )
     except Unshown as error:
         is_closed = isinstance(error.refused, BrokenPipeError)
         return _NOBODY_READS if is_closed else tell(unwritable(error.refused), wants_json=False)
     except SystemExit as error:  # none of ours: what ends the process in the middle of a command must not look like one that is done
         place = traceback.extract_tb(error.__traceback__)[-1]
         what = f"the process was ended in the middle of the command (sys.exit, with {error.code!r}, at {place.filename}:{place.lineno})"
-        return tell(EtlError(what, check="who calls sys.exit there; nothing is lost, the next run goes on from what is stored"), wants_json)
-    except Exception as error:  # nobody above catches it: a bug of ours, with all that is needed to report it
+        return tell(
+            EtlError(
+                what,
+                check="who calls sys.exit there; nothing is lost, the next run goes on from what is stored",
+            ),
+            wants_json,
+        )
+    except (
+        Exception
+    ) as error:  # nobody above catches it: a bug of ours, with all that is needed to report it
         lines = json_lines()
         if lines:
             lines.say("error", "a bug", traceback=traceback.format_exc())
         else:
             traceback.print_exc()
-        return tell(EtlError(f"a bug: {type(error).__name__}: {error}", check="please report it with the lines above"), wants_json)
+        return tell(
+            EtlError(
+                f"a bug: {type(error).__name__}: {error}",
+                check="please report it with the lines above",
+            ),
+            wants_json,
+        )
 
 
 def _stop(_signal: int, _frame: FrameType | None) -> None:
-    """SIGTERM ends a run as Ctrl-C does. What libraries log from now on of calls that were interrupted is no news."""
+    """SIGTERM ends a run as Ctrl-C does. What libraries log from now on of calls that were
+    interrupted is no news.
+    """
     logging.disable(logging.CRITICAL)
     raise KeyboardInterrupt

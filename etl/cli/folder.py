@@ -1,7 +1,8 @@
 """`etl run FOLDER`: each conf is run by this very command, in a process of its own.
 
-So each has the JVM that its own settings ask for, and what ends one process ends no other run. Under spark-submit there is one session,
-which belongs to whoever submitted: there they are run in this process.
+So each has the JVM that its own settings ask for, and what ends one process ends no other run.
+Under spark-submit there is one session, which belongs to whoever submitted: there they are run in
+this process.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from etl.errors import DataLost, EtlError, ProcessLost, rebuild
 
 _STOPPED = 130
 Started = Callable[[Sequence[str]], tuple[int, str]]
-"""Runs the command with these words to its end: its exit code, and what it printed on standard output."""
+"""Runs the command with these words to its end: its exit code, and what it printed on standard
+output.
+"""
 
 
 def run_folder(context: typer.Context, folder: Path, *, as_json: bool) -> None:
@@ -40,12 +43,16 @@ def run_folder(context: typer.Context, folder: Path, *, as_json: bool) -> None:
     def start(conf: Path) -> ConfRun:
         if not as_json:
             screen.print(f"{conf}:", style="bold")
-        code, printed = started(["run", "--json", *(str(conf) if word is None else word for word in words)])
+        code, printed = started(
+            ["run", "--json", *(str(conf) if word is None else word for word in words)]
+        )
         if code == _STOPPED:
             raise KeyboardInterrupt
         return ended(conf, code, printed)
 
-    found: FolderRun = run_each(folder, start, lambda run: None if as_json else show_one_run(run), said_changes())
+    found: FolderRun = run_each(
+        folder, start, lambda run: None if as_json else show_one_run(run), said_changes()
+    )
     show(as_json, found.as_json(), lambda: show_folder_run(found), is_done=True)
     if found.worst:
         raise found.worst
@@ -53,10 +60,23 @@ def run_folder(context: typer.Context, folder: Path, *, as_json: bool) -> None:
 
 def words_for(context: typer.Context, folder: Path) -> list[str | None]:
     """What was said behind `run`, with None where the folder stands, and without `--json`."""
-    takes = {name for one in context.command.params if not getattr(one, "is_flag", True) for name in one.opts}
+    takes = {
+        name
+        for one in context.command.params
+        if not getattr(one, "is_flag", True)
+        for name in one.opts
+    }
     said: list[str] = list(context.obj)[1:]
-    places = [number for number, word in enumerate(said) if Path(word) == folder and (number == 0 or said[number - 1] not in takes)]
-    return [None if number == places[0] else word for number, word in enumerate(said) if word != "--json"]
+    places = [
+        number
+        for number, word in enumerate(said)
+        if Path(word) == folder and (number == 0 or said[number - 1] not in takes)
+    ]
+    return [
+        None if number == places[0] else word
+        for number, word in enumerate(said)
+        if word != "--json"
+    ]
 
 
 def ended(conf: Path, code: int, printed: str) -> ConfRun:
@@ -70,17 +90,39 @@ def ended(conf: Path, code: int, printed: str) -> ConfRun:
         error = rebuild(document["error"], document["what"], document["check"], document["where"])
         return ConfRun(str(conf), error=error)
     if code == DataLost.exit_code:
-        return ConfRun(str(conf), document, DataLost("records were lost, and policy let them go", check="the gaps that the run named"))
+        return ConfRun(
+            str(conf),
+            document,
+            DataLost(
+                "records were lost, and policy let them go", check="the gaps that the run named"
+            ),
+        )
     if code < 0:
-        what, check = f"the run's process was ended by signal {-code}", "what killed it: memory on this machine, perhaps"
+        what, check = (
+            f"the run's process was ended by signal {-code}",
+            "what killed it: memory on this machine, perhaps",
+        )
         return ConfRun(str(conf), error=ProcessLost(what, check=check, path=conf))
-    return ConfRun(str(conf), document, EtlError(f"the run ended with {code} and said nothing", check="please report it", path=conf))
+    return ConfRun(
+        str(conf),
+        document,
+        EtlError(
+            f"the run ended with {code} and said nothing", check="please report it", path=conf
+        ),
+    )
 
 
 def _in_a_process_of_its_own(words: Sequence[str]) -> tuple[int, str]:
     """Standard error is this one's. A stop is handed on, once, and waited for."""
-    as_here = [] if sys.path[:1] in ([""], [os.getcwd()]) else ["-P"]  # a transform is found, or not, as by this process
-    child = subprocess.Popen([sys.executable, *as_here, "-m", "etl", *words], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    as_here = (
+        [] if sys.path[:1] in ([""], [os.getcwd()]) else ["-P"]
+    )  # a transform is found, or not, as by this process
+    child = subprocess.Popen(
+        [sys.executable, *as_here, "-m", "etl", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
         printed, _ = child.communicate()
     except BaseException:

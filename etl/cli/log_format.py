@@ -1,4 +1,6 @@
-"""`--log-format`, which every command takes: standard error as text for a person, or as one JSON object a line for a machine."""
+"""`--log-format`, which every command takes: standard error as text for a person, or as one JSON
+object a line for a machine.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,15 @@ class CommandGroup(TyperGroup):
 
 
 def _option() -> Any:
-    """As typer makes it. No command gets its value: the door has looked for it before any command began."""
+    """As typer makes it. No command gets its value: the door has looked for it before any command
+    began.
+    """
     made = typer.Typer(add_completion=False)
 
     @made.command()
-    def takes(log_format: Annotated[LogFormat, typer.Option(_FLAG, help=_HELP)] = LogFormat.TEXT) -> None:
+    def takes(
+        log_format: Annotated[LogFormat, typer.Option(_FLAG, help=_HELP)] = LogFormat.TEXT,
+    ) -> None:
         """Nothing but that."""
 
     option: Any = typer.main.get_command(made).params[0]

@@ -13,15 +13,24 @@ from etl.cli.output import confirm, show
 
 def maintain(
     conf: Conf,
-    keep_days: Annotated[int | None, typer.Option(
-        min=1, help="How long files stay that no version of the table needs; a week, or what the table's property says, by default.",
-        show_default=False)] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; nothing is changed.")] = False,
+    keep_days: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="How long files stay that no version of the table needs; a week, or what the table's property says, by default.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be done; nothing is changed.")
+    ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make large files of small ones, remove those that no version needs, write a checkpoint, fold old plans; no row is moved."""
+    """Make large files of small ones, remove those that no version needs, write a checkpoint, fold
+    old plans; no row is moved.
+    """
     from etl.commands import maintain as keeping_house
     from etl.console.several import show_sentences
 

@@ -1,4 +1,6 @@
-"""`etl offsets`: look at offsets and positions, set them, restore them from the table, and leave logs alone for a while."""
+"""`etl offsets`: look at offsets and positions, set them, restore them from the table, and leave
+logs alone for a while.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from etl.cli.arguments import AsJson, Commands, Conf, Reason, Yes, run_context, settings_of, table_settings_of
+from etl.cli.arguments import (
+    AsJson,
+    Commands,
+    Conf,
+    Reason,
+    Yes,
+    run_context,
+    settings_of,
+    table_settings_of,
+)
 from etl.cli.output import confirm, show
 from etl.errors import SettingsError
 
@@ -35,10 +46,14 @@ def offsets_show(conf: Conf, as_json: AsJson = False) -> None:
 @offsets.command("diff")
 def offsets_diff(
     conf: Conf,
-    shows_all: Annotated[bool, typer.Option("--all", help="Also the partitions of which all three tell the same.")] = False,
+    shows_all: Annotated[
+        bool, typer.Option("--all", help="Also the partitions of which all three tell the same.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """ZooKeeper's offsets, the newest plan and the table side by side: where they differ, and what the next run does about it."""
+    """ZooKeeper's offsets, the newest plan and the table side by side: where they differ, and what
+    the next run does about it.
+    """
     from etl.commands.offsets_diff import offsets_diff
     from etl.console.offsets import show_offsets_diff
 
@@ -51,19 +66,35 @@ def offsets_diff(
 @offsets.command("set")
 def offsets_set(
     conf: Conf,
-    log: Annotated[str, typer.Argument(metavar="TOPIC[:PARTITION]", help="A topic, or one partition of it.", show_default=False)],
-    to: Annotated[str, typer.Option(
-        metavar="WHERE", help=f"{WHERE}; -1h: before now; -10000: offsets before the end of each partition.", show_default=False)],
+    log: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOPIC[:PARTITION]", help="A topic, or one partition of it.", show_default=False
+        ),
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="WHERE",
+            help=f"{WHERE}; -1h: before now; -10000: offsets before the end of each partition.",
+            show_default=False,
+        ),
+    ],
     reason: Reason,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set positions: forwards past what is then told lost, or back over what was never loaded. The next run executes it."""
+    """Set positions: forwards past what is then told lost, or back over what was never loaded. The
+    next run executes it.
+    """
     from etl.commands import offsets_set as setting
     from etl.console.text import show_ruling
     from etl.decisions.identity.accepting import parse_named
 
-    settings, wanted = table_settings_of(conf), setting.Wanted(parse_named(log), parse_position(to, "--to"))
+    settings, wanted = (
+        table_settings_of(conf),
+        setting.Wanted(parse_named(log), parse_position(to, "--to")),
+    )
     foreseen = setting.look(settings, wanted)
     if foreseen.moves:
         confirm(foreseen.says, yes=yes, as_json=as_json)
@@ -74,18 +105,29 @@ def offsets_set(
 @offsets.command("restore")
 def offsets_restore(
     conf: Conf,
-    from_table: Annotated[bool, typer.Option("--from-table", help="From what the table tells, which is what there is to go by.")],
+    from_table: Annotated[
+        bool,
+        typer.Option(
+            "--from-table", help="From what the table tells, which is what there is to go by."
+        ),
+    ],
     reason: Reason,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Positions and ledger from the table, where ZooKeeper lost them, an old copy was put back, or another client moved offsets."""
+    """Positions and ledger from the table, where ZooKeeper lost them, an old copy was put back, or
+    another client moved offsets.
+    """
     from etl.commands import offsets_restore as restoring
     from etl.console.text import show_ruling
     from etl.decisions.restoring import Lost
 
     if not from_table:
-        raise SettingsError("nothing but the table tells where a pipeline was", key="--from-table", check="the same with --from-table")
+        raise SettingsError(
+            "nothing but the table tells where a pipeline was",
+            key="--from-table",
+            check="the same with --from-table",
+        )
     settings, context = table_settings_of(conf), run_context()
     foreseen = restoring.look(settings, context)
     if foreseen.lost is not Lost.NOTHING:
@@ -94,13 +136,21 @@ def offsets_restore(
     show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
 
 
-Logs = Annotated[list[str], typer.Argument(
-    metavar="LOG...", help="TOPIC, all its partitions and those to come; or TOPIC:PARTITION.", show_default=False)]
+Logs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="LOG...",
+        help="TOPIC, all its partitions and those to come; or TOPIC:PARTITION.",
+        show_default=False,
+    ),
+]
 
 
 @offsets.command("pause")
 def offsets_pause(conf: Conf, logs: Logs, reason: Reason, as_json: AsJson = False) -> None:
-    """Leave logs alone, from the next plan on: positions stay, nothing of them is read until they are resumed."""
+    """Leave logs alone, from the next plan on: positions stay, nothing of them is read until they
+    are resumed.
+    """
     from etl.commands import offsets_pause as pausing
     from etl.console.text import show_ruling
 
@@ -119,7 +169,9 @@ def offsets_resume(conf: Conf, logs: Logs, reason: Reason, as_json: AsJson = Fal
 
 
 def parse_position(text: str, option: str) -> StartAt | Timestamp | BeforeEnd | int:
-    """The same as `parse_where`, and what is counted back from now or from a log's end. Raises SettingsError."""
+    """The same as `parse_where`, and what is counted back from now or from a log's end. Raises
+    SettingsError.
+    """
     from etl.commands.offsets_set import BeforeEnd
     from etl.run.context import now_ms
     from etl.settings.bounds import parse_bound
@@ -145,4 +197,6 @@ def parse_where(text: str, option: str) -> StartAt | Timestamp | int:
     try:
         return parse_timestamp(text)
     except ValueError as error:
-        raise SettingsError(f"{option} {text!r} is no place in a log: {error}", check=WHERE) from None
+        raise SettingsError(
+            f"{option} {text!r} is no place in a log: {error}", check=WHERE
+        ) from None

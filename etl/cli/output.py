@@ -1,4 +1,6 @@
-"""What a command says: its one document or its screen on standard output, errors on standard error; and where that cannot be written."""
+"""What a command says: its one document or its screen on standard output, errors on standard error;
+and where that cannot be written.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 _printed: list[Any] = []
 """The document that was printed; there is never more than one."""
 _lines: list[JsonLines] = []
-"""Where standard error is JSON, what writes it; of a command inside another one (`etl run FOLDER` in one process) the last."""
+"""Where standard error is JSON, what writes it; of a command inside another one (`etl run FOLDER`
+in one process) the last.
+"""
 
 
 @contextlib.contextmanager
@@ -53,8 +57,12 @@ def say(text: str) -> None:
         print(f"etl: {text}", file=sys.stderr)
 
 
-def show(as_json: bool, document: Any, screen: Callable[[], None], *, is_done: bool = False) -> None:
-    """Print the result of a command. `is_done`: the command changed something, and that stays done where the result cannot be printed."""
+def show(
+    as_json: bool, document: Any, screen: Callable[[], None], *, is_done: bool = False
+) -> None:
+    """Print the result of a command. `is_done`: the command changed something, and that stays done
+    where the result cannot be printed.
+    """
     if as_json:
         print_json(document)
     else:
@@ -76,7 +84,10 @@ def confirm(says: Sequence[str], *, yes: bool, as_json: bool) -> None:
     if yes:
         return
     if not is_attended(as_json=as_json):
-        what = "nothing was changed: there is no terminal to ask at. It would come to this: " + "; ".join(says)
+        what = (
+            "nothing was changed: there is no terminal to ask at. It would come to this: "
+            + "; ".join(says)
+        )
         raise SettingsError(what, key="--yes", check="what it says, then the same with --yes")
     print(*says, sep="\n")
     ask("do it?")
@@ -111,9 +122,11 @@ class Unshown(Exception):
 
 
 class Output:
-    """Standard output. Its first failure is kept, no library that prints sees it, and what is printed after it is dropped.
+    """Standard output. Its first failure is kept, no library that prints sees it, and what is
+    printed after it is dropped.
 
-    It is the command's: what a function of the user's prints in a thread of its own goes to standard error, for programs read `--json`.
+    It is the command's: what a function of the user's prints in a thread of its own goes to
+    standard error, for programs read `--json`.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -141,7 +154,9 @@ class Output:
             output()
         except OSError as error:
             self.refused = error
-            with contextlib.suppress(OSError, ValueError):  # or Python would try once more at its end
+            with contextlib.suppress(
+                OSError, ValueError
+            ):  # or Python would try once more at its end
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
@@ -165,7 +180,10 @@ def _keep(text: str, path: str) -> None:
             file.write(text)
         os.replace(f"{path}.part", path)
     except OSError as error:
-        print(f"etl: the document cannot be written to {path} ({DOCUMENT_FILE}): {error.strerror}", file=sys.stderr)
+        print(
+            f"etl: the document cannot be written to {path} ({DOCUMENT_FILE}): {error.strerror}",
+            file=sys.stderr,
+        )
 
 
 def begun_document() -> None:
@@ -183,7 +201,12 @@ def tell(error: EtlError, wants_json: bool) -> int:
     places = ", ".join(f"{name} {value}" for name, value in error.where.items())
     first, *more = error.what.splitlines() or [""]
     with contextlib.suppress(OSError):  # nobody reads it any more: the exit code says it
-        print(f"etl: {first}" + (f" ({places})" if places else ""), *(f"       {line}" for line in more), sep="\n", file=sys.stderr)
+        print(
+            f"etl: {first}" + (f" ({places})" if places else ""),
+            *(f"       {line}" for line in more),
+            sep="\n",
+            file=sys.stderr,
+        )
         if error.check:
             print(f"     check: {error.check}", file=sys.stderr)
         if error.retriable:

@@ -13,8 +13,13 @@ from etl.cli.output import show
 
 def package(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where it is put.")] = Path("dist"),
-    environment: Annotated[bool, typer.Option(
-        "--environment", help="Pack the whole Python environment besides, for workers that have no libraries.")] = False,
+    environment: Annotated[
+        bool,
+        typer.Option(
+            "--environment",
+            help="Pack the whole Python environment besides, for workers that have no libraries.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make what brings this package to a cluster's workers, and say the command for spark-submit."""

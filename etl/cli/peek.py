@@ -16,17 +16,43 @@ _MOST, _TIMEOUT_S = 10, 10.0
 
 def peek(
     conf: Conf,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Any topic of the conf's cluster.", show_default=False)],
-    partition: Annotated[str, typer.Argument(
-        metavar="PARTITION", help="A number; of a Jafka BROKER-PARTITION, e.g. 0-3.", show_default=False)],
-    start: Annotated[str, typer.Option(
-        "--from", metavar="WHERE", help=f"{WHERE}.")] = "earliest",
-    most: Annotated[int | None, typer.Option(
-        "-n", "--most", min=1, help=f"How many records; {_MOST} by default, all with --follow.", show_default=False)] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for what comes, until -n, --timeout or Ctrl-C.")] = False,
-    timeout: Annotated[float | None, typer.Option(
-        min=0.1, show_default=False,
-        help=f"Seconds to wait for the next record; {_TIMEOUT_S:g} by default, without end with --follow.")] = None,
+    topic: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOPIC", help="Any topic of the conf's cluster.", show_default=False
+        ),
+    ],
+    partition: Annotated[
+        str,
+        typer.Argument(
+            metavar="PARTITION",
+            help="A number; of a Jafka BROKER-PARTITION, e.g. 0-3.",
+            show_default=False,
+        ),
+    ],
+    start: Annotated[str, typer.Option("--from", metavar="WHERE", help=f"{WHERE}.")] = "earliest",
+    most: Annotated[
+        int | None,
+        typer.Option(
+            "-n",
+            "--most",
+            min=1,
+            help=f"How many records; {_MOST} by default, all with --follow.",
+            show_default=False,
+        ),
+    ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="Wait for what comes, until -n, --timeout or Ctrl-C."),
+    ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            show_default=False,
+            help=f"Seconds to wait for the next record; {_TIMEOUT_S:g} by default, without end with --follow.",
+        ),
+    ] = None,
     decoder: ValueDecoder = "text",
     key_decoder: KeyDecoder = "text",
     whole: Whole = False,
@@ -40,6 +66,9 @@ def peek(
     decoding = Decoding(decoder_of(key_decoder), decoder_of(decoder), whole)
     most = most or (None if follow else _MOST)
     timeout_s = timeout or (None if follow else _TIMEOUT_S)
-    with open_peek(settings_of(conf), Wanted(topic, partition, parse_where(start, "--from"), most, follow, timeout_s)) as peeked:
+    with open_peek(
+        settings_of(conf),
+        Wanted(topic, partition, parse_where(start, "--from"), most, follow, timeout_s),
+    ) as peeked:
         screen = Document(decoding) if as_json else Lines(decoding, say)
         show_records(peeked, screen, as_json=as_json, stop=lambda: "nothing was changed")

@@ -1,4 +1,6 @@
-"""`etl pipelines`: look at the pipelines of a group, take one out of service, and say who may change what one keeps."""
+"""`etl pipelines`: look at the pipelines of a group, take one out of service, and say who may
+change what one keeps.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,22 @@ from etl.cli.arguments import AsJson, Commands, Conf, Name, Reason, settings_of,
 from etl.cli.output import show
 
 pipelines = Commands(
-    rich_markup_mode=None, help="Look at the pipelines of a group, take one out of service, and set who may change what one keeps.")
+    rich_markup_mode=None,
+    help="Look at the pipelines of a group, take one out of service, and set who may change what one keeps.",
+)
 
 
 @pipelines.command("list")
 def pipelines_list(
     conf: Conf,
-    shows_all: Annotated[bool, typer.Option("--all", help="Those of every group of this ZooKeeper.")] = False,
+    shows_all: Annotated[
+        bool, typer.Option("--all", help="Those of every group of this ZooKeeper.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """The pipelines of the conf's group: state, newest plan and its age, who drives it, topics and table."""
+    """The pipelines of the conf's group: state, newest plan and its age, who drives it, topics and
+    table.
+    """
     from etl.commands.pipelines import list_pipelines
     from etl.console.text import show_pipelines
 
@@ -28,8 +36,12 @@ def pipelines_list(
 
 
 @pipelines.command("retire")
-def pipelines_retire(conf: Conf, reason: Reason, name: Name = None, as_json: AsJson = False) -> None:
-    """Take a pipeline out of service: it loads no more, and others may read its topics. Nothing is deleted."""
+def pipelines_retire(
+    conf: Conf, reason: Reason, name: Name = None, as_json: AsJson = False
+) -> None:
+    """Take a pipeline out of service: it loads no more, and others may read its topics. Nothing is
+    deleted.
+    """
     from etl.commands.pipelines import retire
     from etl.console.text import show_ruling
 
@@ -38,7 +50,9 @@ def pipelines_retire(conf: Conf, reason: Reason, name: Name = None, as_json: AsJ
 
 
 @pipelines.command("resume")
-def pipelines_resume(conf: Conf, reason: Reason, name: Name = None, as_json: AsJson = False) -> None:
+def pipelines_resume(
+    conf: Conf, reason: Reason, name: Name = None, as_json: AsJson = False
+) -> None:
     """Take a retired pipeline into service again; it goes on from its own positions."""
     from etl.commands.pipelines import resume
     from etl.console.text import show_ruling
@@ -49,7 +63,9 @@ def pipelines_resume(conf: Conf, reason: Reason, name: Name = None, as_json: AsJ
 
 @pipelines.command("set-acl")
 def pipelines_set_acl(conf: Conf, as_json: AsJson = False) -> None:
-    """Give what the pipeline keeps in ZooKeeper the ACL that zookeeper.acl asks for: a conf counts for new znodes alone."""
+    """Give what the pipeline keeps in ZooKeeper the ACL that zookeeper.acl asks for: a conf counts
+    for new znodes alone.
+    """
     from etl.commands.set_acl import set_acl
     from etl.console.text import show_ruling
 

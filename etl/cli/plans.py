@@ -6,10 +6,21 @@ from typing import Annotated
 
 import typer
 
-from etl.cli.arguments import AsJson, Commands, Conf, Reason, run_context, settings_of, table_settings_of
+from etl.cli.arguments import (
+    AsJson,
+    Commands,
+    Conf,
+    Reason,
+    run_context,
+    settings_of,
+    table_settings_of,
+)
 from etl.cli.output import show
 
-plans = Commands(rich_markup_mode=None, help="Look at the numbered plans of a pipeline, and decide where a run cannot.")
+plans = Commands(
+    rich_markup_mode=None,
+    help="Look at the numbered plans of a pipeline, and decide where a run cannot.",
+)
 
 
 @plans.command("list")
@@ -25,7 +36,10 @@ def plans_list(conf: Conf, as_json: AsJson = False) -> None:
 @plans.command("show")
 def plans_show(
     conf: Conf,
-    number: Annotated[int | None, typer.Argument(metavar="N", min=1, help="Number of the plan; the newest by default.")] = None,
+    number: Annotated[
+        int | None,
+        typer.Argument(metavar="N", min=1, help="Number of the plan; the newest by default."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """One plan with its ranges, positions and receipts."""
@@ -39,30 +53,58 @@ def plans_show(
 @plans.command("supersede")
 def plans_supersede(
     conf: Conf,
-    number: Annotated[int, typer.Argument(metavar="N", min=1, help="Number of the plan that is stored and not in the table.")],
+    number: Annotated[
+        int,
+        typer.Argument(
+            metavar="N", min=1, help="Number of the plan that is stored and not in the table."
+        ),
+    ],
     reason: Reason,
-    skip: Annotated[list[str] | None, typer.Option(
-        metavar="TOPIC:PARTITION:FROM-UNTIL", help="Offsets that the new plan leaves out and records as lost.")] = None,
-    handed_over: Annotated[bool, typer.Option(
-        "--handed-over", help="Of a plan of a member of the group, of which nobody can tell: no other member read its offsets.")] = False,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC:PARTITION:FROM-UNTIL",
+            help="Offsets that the new plan leaves out and records as lost.",
+        ),
+    ] = None,
+    handed_over: Annotated[
+        bool,
+        typer.Option(
+            "--handed-over",
+            help="Of a plan of a member of the group, of which nobody can tell: no other member read its offsets.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give up a plan that cannot be finished: another one takes its number, and the next run executes it."""
+    """Give up a plan that cannot be finished: another one takes its number, and the next run
+    executes it.
+    """
     from etl.commands import operator
     from etl.console.text import show_ruling
 
-    ruling = operator.supersede(table_settings_of(conf), number, reason, tuple(skip or ()), is_handed_over=handed_over)
+    ruling = operator.supersede(
+        table_settings_of(conf), number, reason, tuple(skip or ()), is_handed_over=handed_over
+    )
     show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)
 
 
 @plans.command("take-over")
 def plans_take_over(
     conf: Conf,
-    place: Annotated[str, typer.Option("--from", metavar="GROUP/PIPELINE", help="The pipeline that loaded into this table until now.")],
+    place: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="GROUP/PIPELINE",
+            help="The pipeline that loaded into this table until now.",
+        ),
+    ],
     reason: Reason,
     as_json: AsJson = False,
 ) -> None:
-    """Take the place of another pipeline in this table (a group or pipeline renamed): go on where it ended, and load nothing twice."""
+    """Take the place of another pipeline in this table (a group or pipeline renamed): go on where
+    it ended, and load nothing twice.
+    """
     from etl.commands import take_over
     from etl.console.text import show_ruling
 
@@ -73,7 +115,12 @@ def plans_take_over(
 @plans.command("acknowledge")
 def plans_acknowledge(
     conf: Conf,
-    version: Annotated[str, typer.Argument(metavar="VERSION", help="The table's version as you saw it, or none when it is gone.")],
+    version: Annotated[
+        str,
+        typer.Argument(
+            metavar="VERSION", help="The table's version as you saw it, or none when it is gone."
+        ),
+    ],
     reason: Reason,
     as_json: AsJson = False,
 ) -> None:
@@ -88,18 +135,38 @@ def plans_acknowledge(
 @plans.command("accept-log")
 def plans_accept_log(
     conf: Conf,
-    logs: Annotated[list[str], typer.Argument(metavar="LOG...", help="TOPIC or TOPIC:PARTITION, as the message names them.")],
+    logs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="LOG...", help="TOPIC or TOPIC:PARTITION, as the message names them."
+        ),
+    ],
     reason: Reason,
-    at: Annotated[int | None, typer.Option(
-        min=0, metavar="OFFSET", help="Where one cut partition goes on, if its brokers cannot tell where it was cut.")] = None,
-    same_log: Annotated[bool, typer.Option(
-        "--same-log", help="They are what they were: ZooKeeper's content was copied to another ensemble, or this broker (Jafka) kept its "
-        "log. Of a log that is another all records below our position would never be loaded.")] = False,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="OFFSET",
+            help="Where one cut partition goes on, if its brokers cannot tell where it was cut.",
+        ),
+    ] = None,
+    same_log: Annotated[
+        bool,
+        typer.Option(
+            "--same-log",
+            help="They are what they were: ZooKeeper's content was copied to another ensemble, or this broker (Jafka) kept its "
+            "log. Of a log that is another all records below our position would never be loaded.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with logs that were cut, or whose topics were made again; rows of records that are gone stay, and are named."""
+    """Go on with logs that were cut, or whose topics were made again; rows of records that are gone
+    stay, and are named.
+    """
     from etl.commands import operator
     from etl.console.text import show_ruling
 
-    ruling = operator.accept_log(table_settings_of(conf), tuple(logs), reason, at=at, is_same_log=same_log)
+    ruling = operator.accept_log(
+        table_settings_of(conf), tuple(logs), reason, at=at, is_same_log=same_log
+    )
     show(as_json, ruling.document, lambda: show_ruling(ruling), is_done=True)

@@ -13,11 +13,21 @@ from etl.errors import EtlError, Stopped
 if TYPE_CHECKING:
     from etl.commands.peeked_log import Ended
 
-ValueDecoder = Annotated[str, typer.Option(
-    metavar="NAME", help="Who reads values: text, json, hex, base64, int, or package.module:function, a function of bytes.")]
+ValueDecoder = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Who reads values: text, json, hex, base64, int, or package.module:function, a function of bytes.",
+    ),
+]
 KeyDecoder = Annotated[str, typer.Option(metavar="NAME", help="Who reads keys.")]
 Whole = Annotated[bool, typer.Option("--whole", help="Show long keys and values to their end.")]
-RecordsAsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, a record in each line of it, nothing cut.")]
+RecordsAsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print one JSON document, a record in each line of it, nothing cut."
+    ),
+]
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -46,8 +56,11 @@ class Screen(Protocol[R_contra]):
         """Behind the last record."""
 
 
-def show_records(looked: Looked[R], screen: Screen[R], *, as_json: bool, stop: Callable[[], str]) -> None:
-    """Show each record as it comes, and at Ctrl-C what was shown by then; `stop` is called then, and says what is left behind.
+def show_records(
+    looked: Looked[R], screen: Screen[R], *, as_json: bool, stop: Callable[[], str]
+) -> None:
+    """Show each record as it comes, and at Ctrl-C what was shown by then; `stop` is called then,
+    and says what is left behind.
 
     Raises Stopped, what reading them ends with, and that nobody takes what is shown.
     """

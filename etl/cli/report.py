@@ -13,14 +13,31 @@ from etl.cli.output import say, show
 
 def report(
     conf: Conf,
-    run_id: Annotated[str | None, typer.Option(
-        "--run", metavar="RUN", help="An earlier run, by its name as its report's file has it; the last one by default.")] = None,
-    out: Annotated[Path | None, typer.Option(
-        "--out", metavar="FILE", help="Where the page goes; beside the run's report by default.", show_default=False)] = None,
-    is_opened: Annotated[bool, typer.Option("--open", help="Show it in a browser, where there is a display.")] = False,
+    run_id: Annotated[
+        str | None,
+        typer.Option(
+            "--run",
+            metavar="RUN",
+            help="An earlier run, by its name as its report's file has it; the last one by default.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Where the page goes; beside the run's report by default.",
+            show_default=False,
+        ),
+    ] = None,
+    is_opened: Annotated[
+        bool, typer.Option("--open", help="Show it in a browser, where there is a display.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """The report of the last run as a page that stands alone, and where it is; nothing else is changed."""
+    """The report of the last run as a page that stands alone, and where it is; nothing else is
+    changed.
+    """
     from etl.commands.report import has_display, open_in_browser, report_page
 
     page = report_page(settings_of(conf), run_id, out)

@@ -1,1 +1,3 @@
-"""One module per command or family of commands: settings in, one value out. How it looks is in `console`."""
+"""One module per command or family of commands: settings in, one value out. How it looks is in
+`console`.
+"""

@@ -1,4 +1,5 @@
-"""What it comes to that an operator accepts a table: of the newest plan of the pipeline, and of each backfill beside it.
+"""What it comes to that an operator accepts a table: of the newest plan of the pipeline, and of
+each backfill beside it.
 
 Where neither ledger tells whether such a plan is in that table, its rows are looked for.
 """
@@ -30,14 +31,27 @@ class Accepted:
     """What the table has of the newest plan, where nothing else tells."""
 
 
-def accepted(world: LiveWorld, ledger: Ledger, plan: Plan, table: Table | None, *, reason: str, at_ms: int) -> Accepted:
-    """Look, and decide; nothing is stored. Raises NeedsDecision where nobody can tell: taken for not there, rows might come twice."""
+def accepted(
+    world: LiveWorld, ledger: Ledger, plan: Plan, table: Table | None, *, reason: str, at_ms: int
+) -> Accepted:
+    """Look, and decide; nothing is stored. Raises NeedsDecision where nobody can tell: taken for
+    not there, rows might come twice.
+    """
     found = () if is_told(ledger, table) else _looked_for(world, plan)
     path = world.settings.table
-    return Accepted(acknowledging(
-        ledger, plan, table, reason=reason, at_ms=at_ms, place=path.place,
-        lacks_plan=not is_told(ledger, table) and not any(receipt.rows for receipt in found),
-        commit=hash_of_commit(open_log(rust_path(path.path)), table.version) if table else None), found)
+    return Accepted(
+        acknowledging(
+            ledger,
+            plan,
+            table,
+            reason=reason,
+            at_ms=at_ms,
+            place=path.place,
+            lacks_plan=not is_told(ledger, table) and not any(receipt.rows for receipt in found),
+            commit=hash_of_commit(open_log(rust_path(path.path)), table.version) if table else None,
+        ),
+        found,
+    )
 
 
 def record_found(world: LiveWorld, plan: Plan, table: Table | None, said: Accepted) -> None:
@@ -52,27 +66,44 @@ class AcceptedBeside:
 
     said: dict[str, Acknowledgement]
     untold: dict[str, str]
-    """Those of which nothing is said, because nobody can tell what the table has of them, and why."""
+    """Those of which nothing is said, because nobody can tell what the table has of them, and why.
+    """
 
     @property
     def sentence(self) -> str:
         """Of the latter, behind what else is said; empty where there are none."""
         return "".join(
-            f"; of backfill {name} nothing is accepted: {why}; mend that, and say this again" for name, why in self.untold.items())
+            f"; of backfill {name} nothing is accepted: {why}; mend that, and say this again"
+            for name, why in self.untold.items()
+        )
 
 
-def accepted_beside(live: LiveWorld, table: Table | None, *, reason: str, at_ms: int) -> AcceptedBeside:
-    """The same for the backfills that have loaded into that very table; what of their rows is there is recorded."""
+def accepted_beside(
+    live: LiveWorld, table: Table | None, *, reason: str, at_ms: int
+) -> AcceptedBeside:
+    """The same for the backfills that have loaded into that very table; what of their rows is there
+    is recorded.
+    """
     said, untold = dict[str, Acknowledgement](), dict[str, str]()
     for claim in live.claims.beside.read():
-        own = LiveWorld(settings_of_backfill(live.settings, claim.name), live.zookeeper, ALONE, live.run_id)
+        own = LiveWorld(
+            settings_of_backfill(live.settings, claim.name), live.zookeeper, ALONE, live.run_id
+        )
         ledger = own.ledger.read_ledger()
         plan, there = ledger.newest, own.read_table(ledger)
-        if table is None or there is None or plan is None or plan.table_id != there.id or is_of_another_era(ledger, there):
+        if (
+            table is None
+            or there is None
+            or plan is None
+            or plan.table_id != there.id
+            or is_of_another_era(ledger, there)
+        ):
             continue
         # the version that the operator has looked at; of a newer one it says nothing
         try:
-            one = accepted(own, ledger, plan, replace(there, version=table.version), reason=reason, at_ms=at_ms)
+            one = accepted(
+                own, ledger, plan, replace(there, version=table.version), reason=reason, at_ms=at_ms
+            )
         except NeedsDecision as error:
             untold[claim.name] = error.what
             continue
@@ -85,5 +116,9 @@ def _looked_for(world: LiveWorld, plan: Plan) -> tuple[Receipt, ...]:
     counted = world.rows_of_today(plan)
     if counted.uncounted:
         what = f"nobody can tell whether plan {plan.number} is in the table: {counted.uncounted}"
-        raise NeedsDecision(what, path=world.settings.table.path, check="the table's columns and files: what is missing there")
+        raise NeedsDecision(
+            what,
+            path=world.settings.table.path,
+            check="the table's columns and files: what is missing there",
+        )
     return counted.receipts

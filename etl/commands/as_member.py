@@ -1,4 +1,6 @@
-"""A command that moves the group's offsets is a member of the group while it looks and stores its plan, where runs are members."""
+"""A command that moves the group's offsets is a member of the group while it looks and stores its
+plan, where runs are members.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from etl.settings.sections import Settings
 
 @contextlib.contextmanager
 def as_member(world: World, settings: Settings) -> Iterator[Share | None]:
-    """Inside, what the share names is ours; None: commands by this conf are no members. Raises as `Member.join`."""
+    """Inside, what the share names is ours; None: commands by this conf are no members. Raises as
+    `Member.join`.
+    """
     member = world.member() if joins_for_commands(settings) else None
     if member is None:
         yield None

@@ -1,4 +1,6 @@
-"""`etl backfill`: what a live pipeline never loaded is loaded beside it, in bounded plans; what would be loaded is shown before."""
+"""`etl backfill`: what a live pipeline never loaded is loaded beside it, in bounded plans; what
+would be loaded is shown before.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,21 @@ from etl.settings.sections import Settings
 
 
 def parse_asked(
-    from_: str, until: str, topic: str | None, partitions: tuple[str, ...], *, only_retained: bool = False, only_missing: bool = False,
+    from_: str,
+    until: str,
+    topic: str | None,
+    partitions: tuple[str, ...],
+    *,
+    only_retained: bool = False,
+    only_missing: bool = False,
 ) -> Asked:
     """What the options say. Raises SettingsError."""
     if partitions and topic is None:
-        raise SettingsError("a partition is one of a topic", key="--partition", check="--topic TOPIC --partition PARTITION")
+        raise SettingsError(
+            "a partition is one of a topic",
+            key="--partition",
+            check="--topic TOPIC --partition PARTITION",
+        )
     whole = parse_named(topic) if topic is not None else None
     if whole and whole.log is not None:
         check = f"--topic {shlex.quote(whole.topic)} -p {whole.log.key}"
@@ -45,12 +57,24 @@ def parse_asked(
     each = {parse_partition(whole.topic, one) for one in partitions if whole}
     named = tuple(sorted(each, key=str)) or ((whole,) if whole else ())
     bounds = parse_bound(from_, key="--from"), parse_bound(until, key="--until")
-    # so long before now is another moment an hour later: it is the same where it is said in the same words
-    words = [text.strip() if text.startswith("-") else str(b) if isinstance(b, int) else str(at(b.ms))
-             for text, b in zip((from_, until), bounds, strict=True)]
+    # so long before now is another moment an hour later: it is the same where it is said in the
+    # same words
+    words = [
+        text.strip() if text.startswith("-") else str(b) if isinstance(b, int) else str(at(b.ms))
+        for text, b in zip((from_, until), bounds, strict=True)
+    ]
     of = f" of {', '.join(map(str, named))}" if named else ""
-    kinds = [word for word, is_said in (("what is missing", only_missing), ("what is retained", only_retained)) if is_said]
-    said = f"from {words[0]} until {words[1]}{of}" + (f", only {' and '.join(kinds)}" if kinds else "")
+    kinds = [
+        word
+        for word, is_said in (
+            ("what is missing", only_missing),
+            ("what is retained", only_retained),
+        )
+        if is_said
+    ]
+    said = f"from {words[0]} until {words[1]}{of}" + (
+        f", only {' and '.join(kinds)}" if kinds else ""
+    )
     return Asked(named, *bounds, only_retained, said, only_missing)
 
 
@@ -66,8 +90,13 @@ class BackfillPreview:
     def estimated_bytes(self) -> int:
         """What the brokers will send, by their own sizes of the logs where they tell them."""
         sizes = self.beginning.snapshot.bytes_per_offset
-        return round(sum((until - start) * cost_of(log, sizes) for log, parts in self.beginning.claim.stretches.items()
-                         for start, until in parts))
+        return round(
+            sum(
+                (until - start) * cost_of(log, sizes)
+                for log, parts in self.beginning.claim.stretches.items()
+                for start, until in parts
+            )
+        )
 
     @property
     def plans(self) -> int:
@@ -81,40 +110,70 @@ class BackfillPreview:
         if not claim.stretches:
             return f"backfill {claim.name}: nothing is missing, all of it is loaded or claimed"
         unit = next(log.unit for log in claim.stretches)
-        return (f"backfill {claim.name} loads {counted(claim.offsets, unit)} of {counted(len(claim.stretches), 'partition')} into "
-                f"{self.table}, in about {counted(self.plans, 'plan')}")
+        return (
+            f"backfill {claim.name} loads {counted(claim.offsets, unit)} of {counted(len(claim.stretches), 'partition')} into "
+            f"{self.table}, in about {counted(self.plans, 'plan')}"
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What else a person should know who agrees."""
         read = told_loaded_as_well(self.beginning.read_by_others)
-        return (*read, *told_loaded_all_the_same(self.beginning.claim.stretches, self.beginning.snapshot.pauses))
+        return (
+            *read,
+            *told_loaded_all_the_same(
+                self.beginning.claim.stretches, self.beginning.snapshot.pauses
+            ),
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The document of a dry run."""
         claim = self.beginning.claim
         return {
-            "says": self.says, "notes": list(self.notes), "name": claim.name, "asked": claim.asked, "offsets": claim.offsets,
-            "estimated_bytes": self.estimated_bytes, "estimated_plans": self.plans,
-            "loads": [{**log.place, "from": start, "until": until} for log, parts in sorted(claim.stretches.items())
-                      for start, until in parts]}
+            "says": self.says,
+            "notes": list(self.notes),
+            "name": claim.name,
+            "asked": claim.asked,
+            "offsets": claim.offsets,
+            "estimated_bytes": self.estimated_bytes,
+            "estimated_plans": self.plans,
+            "loads": [
+                {**log.place, "from": start, "until": until}
+                for log, parts in sorted(claim.stretches.items())
+                for start, until in parts
+            ],
+        }
 
 
-def preview_backfill(settings: Settings, name: str, asked: Asked, run_context: RunContext = ALONE) -> BackfillPreview | None:
-    """What it would load; nothing is stored. None: it is begun already. Raises as `etl.run.backfill`."""
+def preview_backfill(
+    settings: Settings, name: str, asked: Asked, run_context: RunContext = ALONE
+) -> BackfillPreview | None:
+    """What it would load; nothing is stored. None: it is begun already. Raises as
+    `etl.run.backfill`.
+    """
     own, watch = settings_of_backfill(settings, name), Stopwatch()
     opened = open_world(settings, run_context, phases=watch)
     with run_context.progress(watch.doing), opened as live:
         if live.claims.beside.read_one(name):
             return None
-        return BackfillPreview(look_ahead(live, settings, own, asked), settings.table.path, own.limits.max_bytes_per_run)
+        return BackfillPreview(
+            look_ahead(live, settings, own, asked),
+            settings.table.path,
+            own.limits.max_bytes_per_run,
+        )
 
 
 def run_backfill(
-    settings: Settings, name: str, asked: Asked | None, run_context: RunContext = ALONE, *, conf: str | None = None,
+    settings: Settings,
+    name: str,
+    asked: Asked | None,
+    run_context: RunContext = ALONE,
+    *,
+    conf: str | None = None,
     around: Callable[[World], World] = lambda world: world,
 ) -> Report:
-    """Begin the backfill unless it is begun, load all that is left of it, and report it as a run. `asked` None: it is begun.
+    """Begin the backfill unless it is begun, load all that is left of it, and report it as a run.
+    `asked` None: it is begun.
 
     `around` may wrap the world of its plans (tests). Raises as `etl.run.backfill`.
     """
@@ -132,14 +191,18 @@ def run_backfill(
     return reported(own, replace(run_context, progress=progress), story, conf=conf)
 
 
-def abandon_backfill(settings: Settings, name: str, reason: str, run_context: RunContext = ALONE) -> tuple[Report, str]:
+def abandon_backfill(
+    settings: Settings, name: str, reason: str, run_context: RunContext = ALONE
+) -> tuple[Report, str]:
     """Give it up, and what that came to in a sentence. Raises as `etl.run.backfill`."""
     own, said = settings_of_backfill(settings, name), list[str]()
 
     def story(world: LiveWorld, report: Report) -> None:
         kept = abandon(world, own, report, reason)
         unit = next((log.unit for log in kept.stretches), "offset")
-        said.append(f"backfill {name} is given up: {counted(kept.offsets, unit)} of it are in the table and stay its own; the rest is free")
+        said.append(
+            f"backfill {name} is given up: {counted(kept.offsets, unit)} of it are in the table and stay its own; the rest is free"
+        )
 
     with translating_spark_errors():
         report = reported(own, run_context, story)
@@ -162,8 +225,16 @@ _SUPERSEDE = "plans supersede"
 
 def _check_of(error: EtlError, name: str) -> str:
     give_up = f"`etl backfill abandon CONF --name {name} --reason ...` gives it up and keeps what it has loaded"
-    if isinstance(error, SettingsError):  # what stands before it is what a person can mend, here as there
+    if isinstance(
+        error, SettingsError
+    ):  # what stands before it is what a person can mend, here as there
         return f"{error.check.partition('; or give')[0]}; or {give_up}"
-    if not error.check or _SUPERSEDE in error.check or "accept-log" in error.check:  # the pipeline's, once nothing is left of this
+    if (
+        not error.check or _SUPERSEDE in error.check or "accept-log" in error.check
+    ):  # the pipeline's, once nothing is left of this
         return give_up
-    return error.check if "backfill abandon" in error.check or "--missing" in error.check else f"{error.check}; {give_up}"
+    return (
+        error.check
+        if "backfill abandon" in error.check or "--missing" in error.check
+        else f"{error.check}; {give_up}"
+    )

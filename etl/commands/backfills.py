@@ -1,4 +1,6 @@
-"""`etl backfill list` and `show`: the backfills beside a pipeline, how far each is, and when it may be done. Brokers are not asked."""
+"""`etl backfill list` and `show`: the backfills beside a pipeline, how far each is, and when it may
+be done. Brokers are not asked.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class State(str, Enum):
 
 
 def list_backfills(settings: Settings) -> list[dict[str, Any]]:
-    """The backfills of the pipeline by name, each with its state, what it was asked for, and how much of it is loaded."""
+    """The backfills of the pipeline by name, each with its state, what it was asked for, and how
+    much of it is loaded.
+    """
     with open_world(settings, ALONE) as live:
         return backfills_beside(live.ledger)
 
@@ -53,11 +57,15 @@ def backfills_beside(ledger: PlanLedger) -> list[dict[str, Any]]:
 def left_beside(live: PlanLedger) -> dict[str, dict[BrokerPartition, tuple[tuple[int, int], ...]]]:
     """What each backfill of a pipeline has not loaded yet of what it claims, by name."""
     beside = ClaimsBeside(live.zookeeper, live.paths.group, live.pipeline)
-    return {claim.name: _left(claim, _stored(beside.ledger_of(claim.name))) for claim in beside.read()}
+    return {
+        claim.name: _left(claim, _stored(beside.ledger_of(claim.name))) for claim in beside.read()
+    }
 
 
 def refuse_unfinished(live: PlanLedger) -> None:
-    """Refuse to take a pipeline's place, or out of service, while a backfill beside it may still load. Raises NeedsDecision."""
+    """Refuse to take a pipeline's place, or out of service, while a backfill beside it may still
+    load. Raises NeedsDecision.
+    """
     for one in backfills_beside(live):
         if one["state"] not in (State.WHOLE.value, State.GIVEN_UP.value):
             what = f"backfill {one['name']} beside that pipeline is {one['state']}, and would load beside nobody"
@@ -66,37 +74,67 @@ def refuse_unfinished(live: PlanLedger) -> None:
 
 
 def refuse_without_backfills(live: PlanLedger, app_id: str, table: Table, path: str) -> None:
-    """Refuse a table that lacks what a backfill beside a pipeline has loaded into it, given up or not. Raises LedgersDisagree.
+    """Refuse a table that lacks what a backfill beside a pipeline has loaded into it, given up or
+    not. Raises LedgersDisagree.
 
-    `app_id` is the pipeline's. A run does not ask: it would load nothing twice, and misses nothing of its own.
+    `app_id` is the pipeline's. A run does not ask: it would load nothing twice, and misses nothing
+    of its own.
     """
     beside = ClaimsBeside(live.zookeeper, live.paths.group, live.pipeline)
     for claim in beside.read():
-        ledger = beside.ledger_of(claim.name).read_ledger()  # before the table, which may have a newer plan by then, and no older one
+        ledger = beside.ledger_of(
+            claim.name
+        ).read_ledger()  # before the table, which may have a newer plan by then, and no older one
         found = open_table(path)
-        in_table = found.transaction_version(backfill_pipeline(app_id, claim.name)) if found else None
+        in_table = (
+            found.transaction_version(backfill_pipeline(app_id, claim.name)) if found else None
+        )
         refuse_what_lacks_a_backfill(claim.name, ledger, table, in_table or 0)
 
 
 def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
-    """One of them, with each stretch of it and its plans. Raises SettingsError where there is none of that name."""
+    """One of them, with each stretch of it and its plans. Raises SettingsError where there is none
+    of that name.
+    """
     with open_world(settings, ALONE) as live:
         found = live.claims.beside.read_one(name)
         if found is None:
-            raise SettingsError("nobody has begun a backfill of this name", key="--name", check="`etl backfill list CONF`")
+            raise SettingsError(
+                "nobody has begun a backfill of this name",
+                key="--name",
+                check="`etl backfill list CONF`",
+            )
         ledger = live.claims.beside.ledger_of(name)
         plans = [(plan, ledger.read_record_of(plan)) for plan in ledger.read_plans()]
         left = _left(found.claim, [(plan, record is not None) for plan, record in plans])
         return {
             **described(live.ledger, live.claims.beside, found.claim),
             "stretches": [
-                {**log.place, "from": start, "until": until, "log_epoch": found.claim.life_of(log),
-                 "left": sum(max(0, min(until, end) - max(start, low)) for low, end in left.get(log, ()))}
-                for log, parts in sorted(found.claim.stretches.items()) for start, until in parts],
+                {
+                    **log.place,
+                    "from": start,
+                    "until": until,
+                    "log_epoch": found.claim.life_of(log),
+                    "left": sum(
+                        max(0, min(until, end) - max(start, low)) for low, end in left.get(log, ())
+                    ),
+                }
+                for log, parts in sorted(found.claim.stretches.items())
+                for start, until in parts
+            ],
             "plans": [
-                {"number": plan.number, "id": plan.id, "made_at": at(plan.created_at_ms), "offsets": sum(r.size for r in plan.ranges),
-                 "rows": record.rows if record else None, "delta_version": record.delta_version if record else None,
-                 "reason": plan.reason} for plan, record in plans]}
+                {
+                    "number": plan.number,
+                    "id": plan.id,
+                    "made_at": at(plan.created_at_ms),
+                    "offsets": sum(r.size for r in plan.ranges),
+                    "rows": record.rows if record else None,
+                    "delta_version": record.delta_version if record else None,
+                    "reason": plan.reason,
+                }
+                for plan, record in plans
+            ],
+        }
 
 
 def described(live: PlanLedger, beside: ClaimsBeside, claim: Claim) -> dict[str, Any]:
@@ -107,10 +145,19 @@ def described(live: PlanLedger, beside: ClaimsBeside, claim: Claim) -> dict[str,
     left = sum(until - start for parts in _left(claim, stored).values() for start, until in parts)
     pace = pace_of(claim, [plan for plan, _ in stored])
     return {
-        "name": claim.name, "state": _state(claim, left, is_driven=driver is not None).value, "asked": claim.asked,
-        "begun_at": at(claim.made_at_ms), "offsets": claim.offsets, "loaded": claim.offsets - left, "left": left,
-        "newest_plan": stored[-1][0].number if stored else None, "driver": str(driver) if driver else None,
-        "offsets_per_second": pace, "seconds_left": left / pace if pace and left else None, "reason": claim.reason}
+        "name": claim.name,
+        "state": _state(claim, left, is_driven=driver is not None).value,
+        "asked": claim.asked,
+        "begun_at": at(claim.made_at_ms),
+        "offsets": claim.offsets,
+        "loaded": claim.offsets - left,
+        "left": left,
+        "newest_plan": stored[-1][0].number if stored else None,
+        "driver": str(driver) if driver else None,
+        "offsets_per_second": pace,
+        "seconds_left": left / pace if pace and left else None,
+        "reason": claim.reason,
+    }
 
 
 def pace_of(claim: Claim, plans: Sequence[Plan]) -> float | None:
@@ -126,7 +173,9 @@ def _stored(ledger: PlanLedger) -> list[tuple[Plan, bool]]:
     return [(plan, ledger.read_record_of(plan) is not None) for plan in ledger.read_plans()]
 
 
-def _left(claim: Claim, stored: Sequence[tuple[Plan, bool]]) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
+def _left(
+    claim: Claim, stored: Sequence[tuple[Plan, bool]]
+) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
     return {} if claim.state is ClaimState.GIVEN_UP else left_of(claim, stored)
 
 

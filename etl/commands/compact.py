@@ -1,7 +1,9 @@
-"""`etl compact`: small files of the table become large ones, and nothing else; where there are none, no Spark starts.
+"""`etl compact`: small files of the table become large ones, and nothing else; where there are
+none, no Spark starts.
 
-What was there before stays in the folder for as long as files do that no version needs (`etl maintain` removes them), so it is a light
-command for a schedule of its own. It looks at the table as `maintain` and a run do, first, and goes on where they would.
+What was there before stays in the folder for as long as files do that no version needs (`etl
+maintain` removes them), so it is a light command for a schedule of its own. It looks at the table
+as `maintain` and a run do, first, and goes on where they would.
 """
 
 from __future__ import annotations
@@ -44,7 +46,12 @@ class Waiting:
     def as_json(self) -> dict[str, Any]:
         """The document of a dry run."""
         return {
-            "dry_run": True, "table": self.table, "small_files": self.small_files, "small_bytes": self.small_bytes, "says": list(self.says)}
+            "dry_run": True,
+            "table": self.table,
+            "small_files": self.small_files,
+            "small_bytes": self.small_bytes,
+            "says": list(self.says),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +70,24 @@ class Done:
         """The document."""
         c = self.compacted
         return {
-            "dry_run": False, "table": self.table, "small_files": c.files_removed, "large_files": c.files_added,
-            "bytes_before": c.bytes_removed, "bytes_after": c.bytes_added, "says": list(self.says)}
+            "dry_run": False,
+            "table": self.table,
+            "small_files": c.files_removed,
+            "large_files": c.files_added,
+            "bytes_before": c.bytes_removed,
+            "bytes_after": c.bytes_added,
+            "says": list(self.says),
+        }
 
 
-def compact(settings: Settings, run_context: RunContext = ALONE, *, dry_run: bool = False) -> Waiting | Done:
+def compact(
+    settings: Settings, run_context: RunContext = ALONE, *, dry_run: bool = False
+) -> Waiting | Done:
     """Put small files together, or say what there is to put together.
 
-    Raises LedgersDisagree where a run would stop, for what others did or for another table, NotOurTable for a table that this pipeline
-    has not loaded, TableUnreachable, also where somebody changed the same files meanwhile.
+    Raises LedgersDisagree where a run would stop, for what others did or for another table,
+    NotOurTable for a table that this pipeline has not loaded, TableUnreachable, also where somebody
+    changed the same files meanwhile.
     """
     watch, path = Stopwatch(), settings.table.path
     opened = open_world(settings, run_context, name=f"{new_run_id()}-compact", phases=watch)
@@ -84,7 +100,9 @@ def compact(settings: Settings, run_context: RunContext = ALONE, *, dry_run: boo
 
 
 def looked_at(world: LiveWorld, settings: Settings) -> tuple[Table, Collection[ForeignCommit]]:
-    """The table, once it is sure that a run would go on there, and what others removed from it that policy lets pass."""
+    """The table, once it is sure that a run would go on there, and what others removed from it that
+    policy lets pass.
+    """
     ledger = world.read_ledger()
     refuse_another_dialect(ledger.newest, settings)
     table = world.read_table(ledger)
@@ -98,8 +116,8 @@ def looked_at(world: LiveWorld, settings: Settings) -> tuple[Table, Collection[F
 
 
 def refuse_what_stops_a_run(ledger: Ledger, table: Table | None, settings: Settings) -> None:
-    """Refuse what others did, and a table that is not the ledger's: of an older copy the newer files are needed by no version. Raises
-    LedgersDisagree."""
+    """Refuse what others did, and a table that is not the ledger's: of an older copy the newer
+    files are needed by no version. Raises LedgersDisagree."""
     with naming_table(settings):
         refuse_another_era(ledger, table)
         refuse_what_others_did(table, ledger.acknowledged, settings.table.on_rows_removed)

@@ -1,4 +1,6 @@
-"""What numba keeps of this installation's kernels, so that it can travel: each is called once, on a few bytes of each message format."""
+"""What numba keeps of this installation's kernels, so that it can travel: each is called once, on a
+few bytes of each message format.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _OURS = f"{__name__.partition('.')[0]}."
 
 
 def compiled_kernels() -> list[Path]:
-    """numba's files of all kernels, for this Python and this CPU: compiled now, if they were not. None where it keeps none."""
+    """numba's files of all kernels, for this Python and this CPU: compiled now, if they were not.
+    None where it keeps none.
+    """
     from etl.protocol.records.compiled import KERNELS, frozen
     from etl.protocol.records.kernel import count_records
     from etl.protocol.records.kernel_cache import files_of
@@ -29,8 +33,12 @@ def compiled_kernels() -> list[Path]:
     for magic in (1, 2):
         _decode(BrokerPartition("any", 0), _of_kafka(magic), EntryLayout.LOGICAL, len(_VALUES))
     batch = _of_kafka(2)
-    count_records(frozen(batch), (0, _HEADER_BYTES, len(batch), len(_VALUES), 0, len(_VALUES) - 1), 0, 1)
-    messages = b"".join(struct.pack(">ibbI", 6 + len(value), 1, 0, zlib.crc32(value)) + value for value in _VALUES)
+    count_records(
+        frozen(batch), (0, _HEADER_BYTES, len(batch), len(_VALUES), 0, len(_VALUES) - 1), 0, 1
+    )
+    messages = b"".join(
+        struct.pack(">ibbI", 6 + len(value), 1, 0, zlib.crc32(value)) + value for value in _VALUES
+    )
     _decode(BrokerPartition("any", 0, 0), messages, EntryLayout.PHYSICAL, len(messages))
     return files_of(kernel for kernel in KERNELS if kernel.py_func.__module__.startswith(_OURS))
 
@@ -48,10 +56,23 @@ def _of_kafka(magic: int) -> bytes:
 def _decode(log: BrokerPartition, records: bytes, layout: EntryLayout, until_offset: int) -> None:
     columns = raw_columns(physical=log.is_physical)
     cursor = Cursor(
-        OffsetRange(log, 0, until_offset), isolation=Isolation.READ_UNCOMMITTED, fetch_max_bytes=_BYTES, fetch_limit_bytes=_BYTES,
-        columns=columns)
+        OffsetRange(log, 0, until_offset),
+        isolation=Isolation.READ_UNCOMMITTED,
+        fetch_max_bytes=_BYTES,
+        fetch_limit_bytes=_BYTES,
+        columns=columns,
+    )
     fetched = FetchedPartition(
-        log.topic, log.partition, None, until_offset, None, None, (), memoryview(bytearray(records)), layout=layout,
-        broker_id=log.broker_id)
+        log.topic,
+        log.partition,
+        None,
+        until_offset,
+        None,
+        None,
+        (),
+        memoryview(bytearray(records)),
+        layout=layout,
+        broker_id=log.broker_id,
+    )
     for _ in cursor.feed(fetched):
         pass

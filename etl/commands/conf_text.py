@@ -1,4 +1,6 @@
-"""A conf as text: each key with its comment above it, in the order given, and first what tells an editor which keys there are."""
+"""A conf as text: each key with its comment above it, in the order given, and first what tells an
+editor which keys there are.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def _lines(chosen: Sequence[Chosen]) -> Iterator[str]:
     for one in chosen:
         *sections, name = one.key.split(".")
         for depth, section in enumerate(sections):
-            if above[:depth + 1] != sections[:depth + 1]:
+            if above[: depth + 1] != sections[: depth + 1]:
                 yield f"{'  ' * depth}{section}:"
         above, indent = sections, "  " * len(sections)
         yield from (f"{indent}# {line}" for line in textwrap.wrap(one.why, _WIDTH - len(indent)))

@@ -1,7 +1,8 @@
-"""What the bytes of a key or a value say, by the name of whoever can read them: for a person who looks at records.
+"""What the bytes of a key or a value say, by the name of whoever can read them: for a person who
+looks at records.
 
-A decoder makes of bytes something that JSON can hold. Bytes that are not what it reads are no error of the record's, nor an end of looking:
-they are told as `Undecoded`.
+A decoder makes of bytes something that JSON can hold. Bytes that are not what it reads are no error
+of the record's, nor an end of looking: they are told as `Undecoded`.
 """
 
 from __future__ import annotations
@@ -28,9 +29,14 @@ Decoder = Callable[[bytes], Any]
 
 
 def decoder_of(name: str) -> Decoder:
-    """The decoder of this name: one of `DECODERS`, or a function of bytes as `package.module:function`. Raises SettingsError."""
+    """The decoder of this name: one of `DECODERS`, or a function of bytes as
+    `package.module:function`. Raises SettingsError.
+    """
     if ":" not in name and name not in DECODERS:
-        raise SettingsError(f"there is no decoder {name!r}", check=f"one of {', '.join(DECODERS)}, or package.module:function")
+        raise SettingsError(
+            f"there is no decoder {name!r}",
+            check=f"one of {', '.join(DECODERS)}, or package.module:function",
+        )
     decode = DECODERS[name] if name in DECODERS else _function(name)
 
     def decoded(content: bytes) -> Any:
@@ -50,9 +56,13 @@ def _function(name: str) -> Decoder:
         found = getattr(importlib.import_module(module), function)
     except Exception as error:  # the module is somebody else's, and importing it runs it
         check = "the name, package.module:function, and that the module can be imported from here (PYTHONPATH)"
-        raise SettingsError(f"the decoder {name!r} cannot be loaded: {type(error).__name__}: {error}", check=check) from None
+        raise SettingsError(
+            f"the decoder {name!r} cannot be loaded: {type(error).__name__}: {error}", check=check
+        ) from None
     if not callable(found):
-        raise SettingsError(f"the decoder {name!r} is no function", check="the name: package.module:function")
+        raise SettingsError(
+            f"the decoder {name!r} is no function", check="the name: package.module:function"
+        )
     decode: Decoder = found
     return decode
 
@@ -78,4 +88,6 @@ DECODERS: dict[str, Decoder] = {
     "base64": lambda content: base64.b64encode(content).decode("ascii"),
     "int": _number,
 }
-"""`text` is UTF-8, `int` a signed number of 1, 2, 4 or 8 bytes, the high one first, as Java's serializers write them."""
+"""`text` is UTF-8, `int` a signed number of 1, 2, 4 or 8 bytes, the high one first, as Java's
+serializers write them.
+"""

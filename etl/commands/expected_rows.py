@@ -1,6 +1,8 @@
-"""What the table should hold, by the ledger: the plans that led to it, what pruned plans loaded, and what was let go.
+"""What the table should hold, by the ledger: the plans that led to it, what pruned plans loaded,
+and what was let go.
 
-Owns the one moment that both ledgers are read at. What `verify` makes of it, and what the table does hold, is not known here.
+Owns the one moment that both ledgers are read at. What `verify` makes of it, and what the table
+does hold, is not known here.
 """
 
 from __future__ import annotations
@@ -39,16 +41,29 @@ class BothLedgers:
 
 
 def read_both_ledgers(world: LiveWorld) -> BothLedgers:
-    """Read both ledgers, and read them again where a run beside us stored a plan or pruned plans meanwhile. Raises Owned."""
+    """Read both ledgers, and read them again where a run beside us stored a plan or pruned plans
+    meanwhile. Raises Owned.
+    """
     for _ in range(_LOOKS_MAX):
         before = world.ledger.mark()
         ledger = world.ledger.read_ledger()
         table = world.read_table(ledger)
-        kept = tuple((plan, world.ledger.read_record_of(plan)) for plan in world.ledger.read_plans())
-        coverage = world.ledger.read_coverage()  # after the plans: one that was pruned meanwhile is in it, and counts once
+        kept = tuple(
+            (plan, world.ledger.read_record_of(plan)) for plan in world.ledger.read_plans()
+        )
+        coverage = (
+            world.ledger.read_coverage()
+        )  # after the plans: one that was pruned meanwhile is in it, and counts once
         if world.ledger.mark() == before:
-            return BothLedgers(ledger, table, tuple(one for one in kept if one[0].number > coverage.through), coverage)
-    raise Owned("runs of this pipeline change its ledger while it is read", check="nothing; verify again")
+            return BothLedgers(
+                ledger,
+                table,
+                tuple(one for one in kept if one[0].number > coverage.through),
+                coverage,
+            )
+    raise Owned(
+        "runs of this pipeline change its ledger while it is read", check="nothing; verify again"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +75,19 @@ class Loaded:
     was_recorded: bool
     """Else it was counted again."""
     is_given_up: bool
-    """It went to another table, or to a state of this one that an old copy replaced, and an operator accepted that."""
+    """It went to another table, or to a state of this one that an old copy replaced, and an
+    operator accepted that.
+    """
 
 
-def loaded_plans(world: LiveWorld, told: BothLedgers, table: Table) -> tuple[list[Loaded], Ancestry]:
+def loaded_plans(
+    world: LiveWorld, told: BothLedgers, table: Table
+) -> tuple[list[Loaded], Ancestry]:
     """The kept plans that were applied, and which of all plans led to the table as it is."""
-    led = ancestry({plan.number: plan.table_transaction_version for plan, _ in told.kept}, table.transaction_version or 0)
+    led = ancestry(
+        {plan.number: plan.table_transaction_version for plan, _ in told.kept},
+        table.transaction_version or 0,
+    )
     found = []
     for plan, recorded in told.kept:
         if recorded is None and plan.number not in led.numbers:
@@ -73,14 +95,27 @@ def loaded_plans(world: LiveWorld, told: BothLedgers, table: Table) -> tuple[lis
         applied = recorded or world.recount(plan)
         if applied is None:
             what = f"the table holds another plan {plan.number} than ZooKeeper"
-            raise LedgersDisagree(what, path=world.settings.table.path, check="`etl plan CONF`; the next run takes over the table's")
+            raise LedgersDisagree(
+                what,
+                path=world.settings.table.path,
+                check="`etl plan CONF`; the next run takes over the table's",
+            )
         is_given_up = plan.number not in led.numbers or applied.table_id != table.id
-        found.append(Loaded(plan, _as_known_now(plan, applied, world.settings), recorded is not None, is_given_up))
+        found.append(
+            Loaded(
+                plan,
+                _as_known_now(plan, applied, world.settings),
+                recorded is not None,
+                is_given_up,
+            )
+        )
     return found, led
 
 
 def _covered(coverage: Coverage, table: Table, led: Ancestry) -> dict[AuditedLog, Expected]:
-    """What pruned plans loaded; where they did not all lead to this table nobody knows any more which of it should be there."""
+    """What pruned plans loaded; where they did not all lead to this table nobody knows any more
+    which of it should be there.
+    """
     held_through = coverage.through if coverage.held_through is None else coverage.held_through
     is_judged = coverage.table_id in (None, table.id) and held_through <= led.before
     expected: dict[AuditedLog, Expected] = {}
@@ -89,66 +124,105 @@ def _covered(coverage: Coverage, table: Table, led: Ancestry) -> dict[AuditedLog
             for one in found:
                 audited = AuditedLog(log, one.log_epoch)
                 known = expected.get(audited, Expected())
-                expected[audited] = replace(known, coverage=(*known.coverage, one)) if is_held else (
-                    replace(known, given_up=(*known.given_up, one)))
+                expected[audited] = (
+                    replace(known, coverage=(*known.coverage, one))
+                    if is_held
+                    else (replace(known, given_up=(*known.given_up, one)))
+                )
     return expected
 
 
 def expected_rows(
-    world: LiveWorld, told: BothLedgers, table: Table, loaded: Sequence[Loaded], led: Ancestry,
+    world: LiveWorld,
+    told: BothLedgers,
+    table: Table,
+    loaded: Sequence[Loaded],
+    led: Ancestry,
 ) -> tuple[dict[AuditedLog, Expected], dict[AuditedLog, set[Loss]], tuple[str, ...]]:
-    """What the table should hold, what its plans let go, and what a reader of the proof should know."""
+    """What the table should hold, what its plans let go, and what a reader of the proof should
+    know.
+    """
     from etl.edges.delta.losses import read_losses, recorded
 
     notes: list[str] = []
     path = world.settings.table.losses_at
     if world.settings.either_transform:
         key = names_of_key(physical=world.settings.source.is_physical)
-        notes.append(f"the pipeline has a transform: the proof holds as long as it keeps {key} and drops no row")
+        notes.append(
+            f"the pipeline has a transform: the proof holds as long as it keeps {key} and drops no row"
+        )
     if world.settings.source.is_physical:
-        notes.append(told_of_byte_positions([one.plan.number for one in loaded if one.plan.ranges and one.applied.is_recounted]))
+        notes.append(
+            told_of_byte_positions(
+                [one.plan.number for one in loaded if one.plan.ranges and one.applied.is_recounted]
+            )
+        )
     lost = set(read_losses(path, uid=told.ledger.uid) if told.ledger.uid else ())
     expected = _covered(told.coverage, table, led)
     for one in loaded:
         plan = one.plan
         if not one.was_recorded:
             notes.append(
-                f"plan {plan.number} has no receipts, so its rows were counted from the commit's files: the next run writes them down")
+                f"plan {plan.number} has no receipts, so its rows were counted from the commit's files: the next run writes them down"
+            )
         if not recorded(plan, app_id=world.app_id, path=path):
-            notes.append(f"what plan {plan.number} let go is not in the losses table: the next run writes it down")
+            notes.append(
+                f"what plan {plan.number} let go is not in the losses table: the next run writes it down"
+            )
         lost.update(plan.losses)
         _expect(expected, one, is_counted=not told.coverage.removals)
-    for hole in merged_holes((*told.coverage.read_by_others, *(hole for one in loaded for hole in one.plan.read_by_others))):
+    for hole in merged_holes(
+        (
+            *told.coverage.read_by_others,
+            *(hole for one in loaded for hole in one.plan.read_by_others),
+        )
+    ):
         audited = AuditedLog(hole.log, hole.log_epoch)
         known = expected.get(audited, Expected())
-        expected[audited] = replace(known, read_by_others=(*known.read_by_others, (hole.from_offset, hole.until_offset)))
+        expected[audited] = replace(
+            known, read_by_others=(*known.read_by_others, (hole.from_offset, hole.until_offset))
+        )
     losses: dict[AuditedLog, set[Loss]] = {}
     for loss in lost:
         audited = AuditedLog(loss.log, loss.log_epoch)
-        losses.setdefault(audited, set()).update(still_lost(loss, expected.setdefault(audited, Expected())))
-    notes += told_vanished((*told.coverage.vanished, *(gone for one in loaded for gone in one.plan.vanished)))
+        losses.setdefault(audited, set()).update(
+            still_lost(loss, expected.setdefault(audited, Expected()))
+        )
+    notes += told_vanished(
+        (*told.coverage.vanished, *(gone for one in loaded for gone in one.plan.vanished))
+    )
     return expected, losses, tuple(notes)
 
 
 def still_lost(loss: Loss, expected: Expected) -> list[Loss]:
-    """What of a loss was not loaded after all: an operator may have set the position back before it.
+    """What of a loss was not loaded after all: an operator may have set the position back before
+    it.
 
     Of a truncated log other records were loaded at these offsets: the loss stays.
     """
     if loss.why is LossReason.TRUNCATED:
         return [loss]
-    loaded = [*((one.from_offset, one.until_offset) for one in expected.coverage),
-              *((r.from_offset, r.until_offset) for r, _ in expected.ranges)]
-    return [replace(loss, from_offset=start, until_offset=until)
-            for start, until in without((loss.from_offset, loss.until_offset), loaded)]
+    loaded = [
+        *((one.from_offset, one.until_offset) for one in expected.coverage),
+        *((r.from_offset, r.until_offset) for r, _ in expected.ranges),
+    ]
+    return [
+        replace(loss, from_offset=start, until_offset=until)
+        for start, until in without((loss.from_offset, loss.until_offset), loaded)
+    ]
 
 
 def _expect(expected: dict[AuditedLog, Expected], one: Loaded, *, is_counted: bool) -> None:
-    """Take the plan's ranges in. Rows of a replay are in the place of those that earlier plans brought, unless it was given up itself."""
+    """Take the plan's ranges in. Rows of a replay are in the place of those that earlier plans
+    brought, unless it was given up itself.
+    """
     came: dict[AuditedLog, list[tuple[OffsetRange, Receipt]]] = {}
     for r, receipt in zip(one.plan.ranges, one.applied.receipts, strict=True):
         came.setdefault(audited_as(one.plan, r), []).append((r, receipt))
-    spans = {AuditedLog(span.log, span.log_epoch): span for span in spans_of(one.plan, is_counted=is_counted)}
+    spans = {
+        AuditedLog(span.log, span.log_epoch): span
+        for span in spans_of(one.plan, is_counted=is_counted)
+    }
     for audited, pairs in came.items():
         known = expected.get(audited, Expected())
         if one.is_given_up:
@@ -165,8 +239,15 @@ def audited_as(plan: Plan, r: OffsetRange) -> AuditedLog:
 
 
 def _as_known_now(plan: Plan, applied: Applied, settings: Settings) -> Applied:
-    """The record, corrected: an older version did not write down that it had counted rows behind a transform."""
+    """The record, corrected: an older version did not write down that it had counted rows behind a
+    transform.
+    """
     if not may_be_transformed(plan, settings):
         return applied
-    return replace(applied, receipts=tuple(
-        replace(receipt, behind_transform=True) if receipt.fetched_bytes is None else receipt for receipt in applied.receipts))
+    return replace(
+        applied,
+        receipts=tuple(
+            replace(receipt, behind_transform=True) if receipt.fetched_bytes is None else receipt
+            for receipt in applied.receipts
+        ),
+    )

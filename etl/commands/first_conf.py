@@ -1,4 +1,5 @@
-"""`etl init`: a first conf for topics of a cluster that is asked. Each key is written with why it is so; no file is written over.
+"""`etl init`: a first conf for topics of a cluster that is asked. Each key is written with why it
+is so; no file is written over.
 
 Here is who is asked; what is chosen is in `conf_choices`, how a conf is written in `conf_text`.
 """
@@ -13,11 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etl.commands.conf_choices import TOPICS_NAMED, Asked, Seen, choose, proposed, proposed_for_zookeeper
+from etl.commands.conf_choices import (
+    TOPICS_NAMED,
+    Asked,
+    Seen,
+    choose,
+    proposed,
+    proposed_for_zookeeper,
+)
 from etl.commands.conf_text import Chosen, conf_text
 from etl.decisions.refusals import refuse_missing_topics, refuse_topic_that_reads_as_null
-from etl.edges.brokers.cluster import Cluster, chosen_topics
 from etl.decisions.rows_before import refusal_of
+from etl.edges.brokers.cluster import Cluster, chosen_topics
 from etl.edges.delta.held_rows import rows_of_nobody
 from etl.edges.delta.path import open_table
 from etl.edges.zookeeper.group import ConsumerGroup
@@ -50,16 +58,23 @@ class FirstConf:
 
     def as_json(self) -> dict[str, Any]:
         """The document of `etl init --json`."""
-        return {"conf": self.path, "schema": self.schema,
-                "chosen": [{"key": one.key, "value": one.value, "why": one.why} for one in self.chosen]}
+        return {
+            "conf": self.path,
+            "schema": self.schema,
+            "chosen": [{"key": one.key, "value": one.value, "why": one.why} for one in self.chosen],
+        }
 
 
 def first_conf(asked: Asked) -> FirstConf:
-    """Ask, choose, write. Raises SettingsError for a file that is there and for what only a person can know, and what brokers,
-    ZooKeeper and a table raise; then no file is written."""
+    """Ask, choose, write. Raises SettingsError for a file that is there and for what only a person
+    can know, and what brokers, ZooKeeper and a table raise; then no file is written."""
     path = asked.path
     if os.path.lexists(path):
-        raise SettingsError("there is a file already, and none is written over", path=path, check="--out: another file; or remove this one")
+        raise SettingsError(
+            "there is a file already, and none is written over",
+            path=path,
+            check="--out: another file; or remove this one",
+        )
     chosen = choose(asked, look(asked))
     schema = path.parent / SCHEMA_FILE
     try:
@@ -91,26 +106,44 @@ def look(asked: Asked) -> Seen:
         check = "--zookeeper host:port/chroot; for a cluster without ZooKeeper (KRaft) one of your own, beside --bootstrap"
         raise SettingsError(what, check=check)
     settings = _settings(asked, Dialect.KAFKA)
-    table = open_table(os.path.abspath(folder) if (folder := folder_of(asked.table)) is not None else settings.table.path)
+    table = open_table(
+        os.path.abspath(folder)
+        if (folder := folder_of(asked.table)) is not None
+        else settings.table.path
+    )
     with _entered(asked, settings) as zookeeper:
         if asked.bootstrap is None:
             settings = _settings(asked, _dialect_in(zookeeper))
         group = ConsumerGroup(zookeeper, settings.group, physical=settings.source.is_physical)
-        with _told_what_to_say(asked, zookeeper), Discovery(settings, zookeeper).open_cluster() as cluster:
+        with (
+            _told_what_to_say(asked, zookeeper),
+            Discovery(settings, zookeeper).open_cluster() as cluster,
+        ):
             told = cluster.describe_once_told(None, wait_s=_TOLD_WITHIN_S)
             ours = _ours(settings, told, bool(asked.topics))
             newest = PlanLedger(zookeeper, settings.group, settings.pipeline).read_ledger().newest
-            in_zookeeper = None if asked.bootstrap or settings.source.is_physical else read_cluster_id(zookeeper)
+            in_zookeeper = (
+                None
+                if asked.bootstrap or settings.source.is_physical
+                else read_cluster_id(zookeeper)
+            )
             return Seen(
-                settings.source.dialect, told.cluster_id or in_zookeeper,
-                {name: len(topic.partitions) for name, topic in sorted(ours.topics.items())}, _offsets(cluster, settings, ours),
-                len(told.brokers), len(group.logs_with_offsets(settings.source.topics.admits)), newest.number if newest else None,
+                settings.source.dialect,
+                told.cluster_id or in_zookeeper,
+                {name: len(topic.partitions) for name, topic in sorted(ours.topics.items())},
+                _offsets(cluster, settings, ours),
+                len(told.brokers),
+                len(group.logs_with_offsets(settings.source.topics.admits)),
+                newest.number if newest else None,
                 table.version() if table else None,
-                _rows_before(settings, ours.topics) if table and newest is None else None)
+                _rows_before(settings, ours.topics) if table and newest is None else None,
+            )
 
 
 def _rows_before(settings: Settings, topics: Collection[str]) -> NeedsDecision | None:
-    """Why the first run would stop at rows of these topics that the table holds; None if it holds none."""
+    """Why the first run would stop at rows of these topics that the table holds; None if it holds
+    none.
+    """
     folder = folder_of(settings.table.path)
     path = settings.table.path if folder is None else os.path.abspath(folder)
     held = rows_of_nobody(path, topics, physical=settings.source.is_physical)
@@ -124,10 +157,14 @@ def _entered(asked: Asked, settings: Settings) -> Iterator[ZooKeeper]:
     timeout_s, access = settings.zookeeper.connect_timeout_s, settings.zookeeper.access
     with contextlib.ExitStack() as session:
         try:
-            zookeeper = session.enter_context(ZooKeeper(asked.zookeeper, connect_timeout_s=timeout_s, access=access))
+            zookeeper = session.enter_context(
+                ZooKeeper(asked.zookeeper, connect_timeout_s=timeout_s, access=access)
+            )
         except EtlError as error:
             key = str(error.where.get("key"))
-            if not key.startswith("zookeeper.") or any(one.key.startswith("zookeeper.") for one in asked.keys):
+            if not key.startswith("zookeeper.") or any(
+                one.key.startswith("zookeeper.") for one in asked.keys
+            ):
                 raise
             check = f"{error.check}. Of etl init: {proposed_for_zookeeper(key)}"
             raise type(error)(error.what, check=check, **error.where) from error
@@ -136,33 +173,59 @@ def _entered(asked: Asked, settings: Settings) -> Iterator[ZooKeeper]:
 
 @contextlib.contextmanager
 def _told_what_to_say(asked: Asked, zookeeper: ZooKeeper) -> Iterator[None]:
-    """Where the way in is not said, or is another one: with the words by which it is said. No secret is among them."""
+    """Where the way in is not said, or is another one: with the words by which it is said. No
+    secret is among them.
+    """
     try:
         yield
     except SettingsError as error:
-        is_way_in = isinstance(error, NotKafka) or str(error.where.get("key")).startswith(("source.security", "source.listener"))
+        is_way_in = isinstance(error, NotKafka) or str(error.where.get("key")).startswith(
+            ("source.security", "source.listener")
+        )
         if not is_way_in or any(one.key == "source.security.protocol" for one in asked.keys):
             raise
-        there = [] if asked.bootstrap else [
-            listener for payload in read_registrations(zookeeper, Dialect.KAFKA).values() for listener in parse_endpoints(payload)]
+        there = (
+            []
+            if asked.bootstrap
+            else [
+                listener
+                for payload in read_registrations(zookeeper, Dialect.KAFKA).values()
+                for listener in parse_endpoints(payload)
+            ]
+        )
         check = f"{error.check}. Of etl init: {proposed(there)}"
         raise type(error)(error.what, check=check, **error.where) from error
 
 
 def _settings(asked: Asked, dialect: Dialect) -> Settings:
     """As a conf would say it, to ask by."""
-    return parse_settings(changed({
-        "version": 1, "pipeline": asked.name, "group": asked.group or f"etl-{asked.name}", "cluster": asked.cluster or asked.name,
-        "zookeeper": {"connect": asked.zookeeper}, "table": {"path": asked.table},
-        "source": {"dialect": dialect.value, "topics": {"allow": list(asked.topics) or [".*"]},
-                   **({"bootstrap": asked.bootstrap} if asked.bootstrap else {})}}, asked.keys))
+    return parse_settings(
+        changed(
+            {
+                "version": 1,
+                "pipeline": asked.name,
+                "group": asked.group or f"etl-{asked.name}",
+                "cluster": asked.cluster or asked.name,
+                "zookeeper": {"connect": asked.zookeeper},
+                "table": {"path": asked.table},
+                "source": {
+                    "dialect": dialect.value,
+                    "topics": {"allow": list(asked.topics) or [".*"]},
+                    **({"bootstrap": asked.bootstrap} if asked.bootstrap else {}),
+                },
+            },
+            asked.keys,
+        )
+    )
 
 
 def _dialect_in(zookeeper: ZooKeeper) -> Dialect:
     try:
         read_registrations(zookeeper, Dialect.KAFKA)
     except WrongChroot as error:
-        raise WrongChroot(error.what, check=_elsewhere(zookeeper) or error.check, **error.where) from error
+        raise WrongChroot(
+            error.what, check=_elsewhere(zookeeper) or error.check, **error.where
+        ) from error
     except SettingsError as error:
         if error.where.get("key") != "source.dialect":
             raise
@@ -172,11 +235,18 @@ def _dialect_in(zookeeper: ZooKeeper) -> Dialect:
 
 
 def _elsewhere(zookeeper: ZooKeeper) -> str:
-    """Where else in this ZooKeeper brokers are registered, as what to write instead; the root and what is right below it are looked at."""
+    """Where else in this ZooKeeper brokers are registered, as what to write instead; the root and
+    what is right below it are looked at.
+    """
     servers = zookeeper.connect.partition("/")[0]
     with contextlib.suppress(SettingsError), zookeeper.at_root() as whole:
-        places = ["", *(f"/{name}" for name in sorted(whole.children("/") or ())[:_PLACES_LOOKED_AT])]
-        found = [place or "/" for place in places if whole.children(f"{place}{BROKER_IDS}") is not None]
+        places = [
+            "",
+            *(f"/{name}" for name in sorted(whole.children("/") or ())[:_PLACES_LOOKED_AT]),
+        ]
+        found = [
+            place or "/" for place in places if whole.children(f"{place}{BROKER_IDS}") is not None
+        ]
         if found:
             return f"the chroot: brokers are registered under {', '.join(found)}; --zookeeper {servers}{found[0].rstrip('/')}"
     return ""
@@ -185,21 +255,33 @@ def _elsewhere(zookeeper: ZooKeeper) -> str:
 def _ours(settings: Settings, told: ClusterMetadata, are_said: bool) -> ClusterMetadata:
     there = tuple(sorted(name for name, topic in told.topics.items() if not topic.is_internal))
     if not are_said:
-        raise SettingsError("it is not said which topics are to be read", check=f"--topic, once for each; {_named(there)}")
+        raise SettingsError(
+            "it is not said which topics are to be read",
+            check=f"--topic, once for each; {_named(there)}",
+        )
     ours = chosen_topics(told, settings.source.topics)
     refuse_missing_topics(settings, ours.topics, lambda: there)
     refuse_topic_that_reads_as_null(settings, ours.topics)
     if not ours.topics:
-        raise SettingsError(f"no topic matches {', '.join(settings.source.topics.allow)}", check=f"--topic; {_named(there)}")
+        raise SettingsError(
+            f"no topic matches {', '.join(settings.source.topics.allow)}",
+            check=f"--topic; {_named(there)}",
+        )
     return ours
 
 
 def _named(there: Sequence[str]) -> str:
     more = f" and {len(there) - TOPICS_NAMED} more" if len(there) > TOPICS_NAMED else ""
-    return f"there are {', '.join(there[:TOPICS_NAMED])}{more}" if there else "the cluster has none yet"
+    return (
+        f"there are {', '.join(there[:TOPICS_NAMED])}{more}"
+        if there
+        else "the cluster has none yet"
+    )
 
 
 def _offsets(cluster: Cluster, settings: Settings, ours: ClusterMetadata) -> int:
     logs = [partition.log for topic in ours.topics.values() for partition in topic.partitions]
-    found = cluster.extents(logs, isolation=settings.source.isolation, wait_for_leader_s=0, metadata=ours)
+    found = cluster.extents(
+        logs, isolation=settings.source.isolation, wait_for_leader_s=0, metadata=ours
+    )
     return sum(extent.end_offset - extent.log_start_offset for extent in found.extents.values())

@@ -1,4 +1,6 @@
-"""One log that is followed beyond its end: what a `Consumer` gives of it, as `peeked_log` gives what is there."""
+"""One log that is followed beyond its end: what a `Consumer` gives of it, as `peeked_log` gives
+what is there.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,18 @@ class FollowedLog(PeekedLog):
     """See `PeekedLog`; only what comes in time ends it, and the count."""
 
     def records(self) -> Iterator[Record]:  # type: ignore[override]
-        """Each record, until there are as many as wanted, or nothing comes in time. Raises as `Consumer.poll`."""
+        """Each record, until there are as many as wanted, or nothing comes in time. Raises as
+        `Consumer.poll`.
+        """
         source, log = self._source, self.log
-        conf = Conf(isolation=source.isolation, broker_version=source.broker_version, fetch_max_bytes=source.fetch_max_bytes,
-                    partition_max_bytes=FETCH_BYTES, fetch_limit_bytes=source.fetch_limit_bytes, timeout_s=source.timeout_s)
+        conf = Conf(
+            isolation=source.isolation,
+            broker_version=source.broker_version,
+            fetch_max_bytes=source.fetch_max_bytes,
+            partition_max_bytes=FETCH_BYTES,
+            fetch_limit_bytes=source.fetch_limit_bytes,
+            timeout_s=source.timeout_s,
+        )
         with Consumer.on(self._cluster, conf) as consumer:
             consumer.assign([log])
             consumer.seek(log, self.from_offset)
@@ -32,7 +42,9 @@ class FollowedLog(PeekedLog):
                     self.position = record.next_offset
                     yield record
                     if self.given == self._most:
-                        self.ended = Ended.COUNT if record.next_offset > record.offset else Ended.INSIDE
+                        self.ended = (
+                            Ended.COUNT if record.next_offset > record.offset else Ended.INSIDE
+                        )
                         return
                 if some:
                     self._idle_since = time.monotonic()

@@ -1,4 +1,6 @@
-"""`etl lag`: how far the table is behind each partition; what it takes to know is asked of the brokers."""
+"""`etl lag`: how far the table is behind each partition; what it takes to know is asked of the
+brokers.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from etl.settings.sections import Settings
 
 
 def lag(settings: Settings) -> Lags:
-    """How far the table is behind; nothing is stored, moved or locked. Raises what looking at the world raises."""
+    """How far the table is behind; nothing is stored, moved or locked. Raises what looking at the
+    world raises.
+    """
     with open_world(settings, ALONE) as world:
         snapshot = world.observe()
         told = ask_oldest(world, snapshot, unread_of(snapshot, settings), settings)
@@ -25,10 +29,19 @@ def lag(settings: Settings) -> Lags:
 
 
 def ask_oldest(
-    world: LiveWorld, snapshot: Snapshot, unread: Mapping[BrokerPartition, int], settings: Settings,
+    world: LiveWorld,
+    snapshot: Snapshot,
+    unread: Mapping[BrokerPartition, int],
+    settings: Settings,
 ) -> Mapping[BrokerPartition, OldestRecord]:
-    """The oldest unread record of each log that has one, of those whose messages have times. Raises what looking for brokers raises."""
-    asked = {log: (oldest, snapshot.extents[log].end_offset) for log, oldest in unread.items() if not log.is_physical}
+    """The oldest unread record of each log that has one, of those whose messages have times. Raises
+    what looking for brokers raises.
+    """
+    asked = {
+        log: (oldest, snapshot.extents[log].end_offset)
+        for log, oldest in unread.items()
+        if not log.is_physical
+    }
     if not asked:
         return {}
     with Discovery(settings, world.zookeeper).open_cluster() as cluster:
@@ -40,7 +53,15 @@ def unread_of(snapshot: Snapshot, settings: Settings) -> dict[BrokerPartition, i
     return unread_from(snapshot, how_far(snapshot, settings)[0], settings)
 
 
-def lags_of(snapshot: Snapshot, settings: Settings, told: Mapping[BrokerPartition, OldestRecord], *, now_ms: int) -> Lags:
-    """The same of what was observed; `told`: the oldest unread records of logs that were asked for them."""
+def lags_of(
+    snapshot: Snapshot,
+    settings: Settings,
+    told: Mapping[BrokerPartition, OldestRecord],
+    *,
+    now_ms: int,
+) -> Lags:
+    """The same of what was observed; `told`: the oldest unread records of logs that were asked for
+    them.
+    """
     so_far, refusal = how_far(snapshot, settings)
     return lags_at(snapshot, so_far, settings, told, now_ms=now_ms, refusal=refusal)

@@ -1,9 +1,12 @@
-"""`etl maintain`: small files of the table become large ones, files that no version needs go, its log gets a checkpoint, old plans fold.
+"""`etl maintain`: small files of the table become large ones, files that no version needs go, its
+log gets a checkpoint, old plans fold.
 
-It looks at the table as a run does, first: what others did to it stops a run and this alike, or what is needed to put it right would be
-gone; and what policy lets pass is noted, before the table's log may forget it. No row is moved, and no offset: a run, `verify` and a replay
-find what they would have found. Another driver may be at work meanwhile: whom Delta lets pass of two that change the same files, passes.
-What there is to do is decided from the table's files, and Spark starts only where there are files to put together, or to remove.
+It looks at the table as a run does, first: what others did to it stops a run and this alike, or
+what is needed to put it right would be gone; and what policy lets pass is noted, before the table's
+log may forget it. No row is moved, and no offset: a run, `verify` and a replay find what they would
+have found. Another driver may be at work meanwhile: whom Delta lets pass of two that change the
+same files, passes. What there is to do is decided from the table's files, and Spark starts only
+where there are files to put together, or to remove.
 """
 
 from __future__ import annotations
@@ -47,14 +50,21 @@ class Foreseen:
         return (
             would_become(self.table, self.small_files, self.small_bytes),
             f"{counted(self.unneeded_files, 'file')} that no version of the last {self.kept.days} days needs would be removed (VACUUM)",
-            "the table's log would get a checkpoint, and plans beyond those that are kept would be folded into one interval for each log")
+            "the table's log would get a checkpoint, and plans beyond those that are kept would be folded into one interval for each log",
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The document of a dry run."""
         return {
-            "dry_run": True, "table": self.table, "table_version": self.version, "small_files": self.small_files,
-            "small_bytes": self.small_bytes, "unneeded_files": self.unneeded_files,
-            "keep_hours": self.kept.total_seconds() / 3600, "says": list(self.says)}
+            "dry_run": True,
+            "table": self.table,
+            "table_version": self.version,
+            "small_files": self.small_files,
+            "small_bytes": self.small_bytes,
+            "unneeded_files": self.unneeded_files,
+            "keep_hours": self.kept.total_seconds() / 3600,
+            "says": list(self.says),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +88,31 @@ class Maintained:
             became(self.table, c),
             f"{counted(self.removed_files, 'file')} that no version of the last {self.kept.days} days needs were removed",
             f"the table's log has a checkpoint of version {self.checkpoint}",
-            f"{counted(self.plans_folded, 'plan')} folded into the coverage", *self.notes)
+            f"{counted(self.plans_folded, 'plan')} folded into the coverage",
+            *self.notes,
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The document."""
         c = self.compacted
         return {
-            "dry_run": False, "table": self.table, "small_files": c.files_removed, "large_files": c.files_added,
-            "bytes_before": c.bytes_removed, "bytes_after": c.bytes_added, "removed_files": self.removed_files,
-            "keep_hours": self.kept.total_seconds() / 3600, "checkpoint": self.checkpoint, "plans_folded": self.plans_folded,
-            "says": list(self.says)}
+            "dry_run": False,
+            "table": self.table,
+            "small_files": c.files_removed,
+            "large_files": c.files_added,
+            "bytes_before": c.bytes_removed,
+            "bytes_after": c.bytes_added,
+            "removed_files": self.removed_files,
+            "keep_hours": self.kept.total_seconds() / 3600,
+            "checkpoint": self.checkpoint,
+            "plans_folded": self.plans_folded,
+            "says": list(self.says),
+        }
 
 
-def foresee(settings: Settings, run_context: RunContext = ALONE, *, keep: timedelta | None = None) -> Foreseen:
+def foresee(
+    settings: Settings, run_context: RunContext = ALONE, *, keep: timedelta | None = None
+) -> Foreseen:
     """What `maintain` would do; nothing is changed, and no Spark starts. Raises as it does."""
     watch = Stopwatch()
     opened = open_world(settings, run_context, name=f"{new_run_id()}-maintain", phases=watch)
@@ -101,11 +123,15 @@ def foresee(settings: Settings, run_context: RunContext = ALONE, *, keep: timede
     return Foreseen(settings.table.path, version, small, small_bytes, unneeded, kept)
 
 
-def maintain(settings: Settings, run_context: RunContext = ALONE, *, keep: timedelta | None = None) -> Maintained:
-    """Do it. `keep`: how long files stay that no version needs, at least a week; None for the table's property, or a week.
+def maintain(
+    settings: Settings, run_context: RunContext = ALONE, *, keep: timedelta | None = None
+) -> Maintained:
+    """Do it. `keep`: how long files stay that no version needs, at least a week; None for the
+    table's property, or a week.
 
-    Raises LedgersDisagree where a run would stop, for what others did or for another table, SettingsError for too short a time,
-    NotOurTable for a table that this pipeline has not loaded, TableUnreachable.
+    Raises LedgersDisagree where a run would stop, for what others did or for another table,
+    SettingsError for too short a time, NotOurTable for a table that this pipeline has not loaded,
+    TableUnreachable.
     """
     watch, name = Stopwatch(), f"{new_run_id()}-maintain"
     opened = open_world(settings, run_context, name=name, phases=watch)
@@ -116,8 +142,12 @@ def maintain(settings: Settings, run_context: RunContext = ALONE, *, keep: timed
     return Maintained(settings.table.path, *done, plans_folded=folded, notes=tuple(notes))
 
 
-def _looked_at(world: LiveWorld, settings: Settings, keep: timedelta | None, *, notes: bool) -> tuple[int, timedelta]:
-    """The table's version, and how long its files stay, once it is sure that a run would go on there."""
+def _looked_at(
+    world: LiveWorld, settings: Settings, keep: timedelta | None, *, notes: bool
+) -> tuple[int, timedelta]:
+    """The table's version, and how long its files stay, once it is sure that a run would go on
+    there.
+    """
     table, removals = looked_at(world, settings)
     found = open_table(settings.table.path)
     if found is None:
@@ -127,10 +157,14 @@ def _looked_at(world: LiveWorld, settings: Settings, keep: timedelta | None, *, 
     return table.version, kept_for(found.metadata().configuration, keep)
 
 
-def _kept_house(world: LiveWorld, settings: Settings, kept: timedelta) -> tuple[Compacted, int, timedelta, int]:
+def _kept_house(
+    world: LiveWorld, settings: Settings, kept: timedelta
+) -> tuple[Compacted, int, timedelta, int]:
     path = settings.table.path
     compacted = compaction_of(world, settings)
-    removed = housekeeping.vacuum(world.spark(), path, kept) if housekeeping.unneeded(path, kept) else 0
+    removed = (
+        housekeeping.vacuum(world.spark(), path, kept) if housekeeping.unneeded(path, kept) else 0
+    )
     return compacted, removed, kept, housekeeping.write_checkpoint(path, world.spark)
 
 

@@ -1,4 +1,6 @@
-"""The other pipelines of a table as `verify` sees them: which rows are not ours to judge, and when what others loaded stops a run."""
+"""The other pipelines of a table as `verify` sees them: which rows are not ours to judge, and when
+what others loaded stops a run.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from etl.run.live_world import LiveWorld
 
 
 def refuse_lost_ledger(world: LiveWorld) -> None:
-    """Raises LedgersDisagree for a table that this very pipeline has loaded, while no ledger tells of it."""
+    """Raises LedgersDisagree for a table that this very pipeline has loaded, while no ledger tells
+    of it.
+    """
     us = f"/{world.settings.group}/{world.settings.pipeline}"
     for other in other_pipelines(world.settings.table.path, ""):
         if other.app_id.endswith(us):
@@ -27,10 +31,14 @@ def refuse_lost_ledger(world: LiveWorld) -> None:
             raise LedgersDisagree(what, table_version=other.delta_version, check=check)
 
 
-def refuse_what_others_loaded(world: LiveWorld, state: PipelineState, table: Table, ledger: Ledger) -> None:
-    """Stop where a run would, in its words, because another pipeline has loaded a topic that it would begin. Raises LedgersDisagree.
+def refuse_what_others_loaded(
+    world: LiveWorld, state: PipelineState, table: Table, ledger: Ledger
+) -> None:
+    """Stop where a run would, in its words, because another pipeline has loaded a topic that it
+    would begin. Raises LedgersDisagree.
 
-    The brokers are asked only where the table has another pipeline that may have: they say which topics there are.
+    The brokers are asked only where the table has another pipeline that may have: they say which
+    topics there are.
     """
     if ledger.retired:
         return
@@ -39,39 +47,62 @@ def refuse_what_others_loaded(world: LiveWorld, state: PipelineState, table: Tab
     others = other_pipelines(world.settings.table.path, world.app_id if plan else "")
     if any(_may_have_loaded(one, plan, known, world) for one in others):
         snapshot = world.observe()
-        refuse_topics_of_others(compare(snapshot.ledger, snapshot.table, world.settings.table.place), snapshot)
+        refuse_topics_of_others(
+            compare(snapshot.ledger, snapshot.table, world.settings.table.place), snapshot
+        )
 
 
-def _may_have_loaded(other: OtherPipeline, plan: Plan | None, known: Collection[str], world: LiveWorld) -> bool:
+def _may_have_loaded(
+    other: OtherPipeline, plan: Plan | None, known: Collection[str], world: LiveWorld
+) -> bool:
     if other.topics is None:
         return not (known and plan and is_taken(other, plan))
     return any(world.settings.source.topics.admits(topic) for topic in other.topics - set(known))
 
 
 def stops_a_run(found: ForeignCommit, ledger: Ledger) -> bool:
-    """Whether what others load stops this pipeline: never once it is retired, for then it loads no more."""
+    """Whether what others load stops this pipeline: never once it is retired, for then it loads no
+    more.
+    """
     return not (found.by and ledger.retired)
 
 
 def without_others(
-    world: LiveWorld, ledger: Ledger, table: Table, expected: Mapping[AuditedLog, Expected], found: tuple[LogFindings, ...],
+    world: LiveWorld,
+    ledger: Ledger,
+    table: Table,
+    expected: Mapping[AuditedLog, Expected],
+    found: tuple[LogFindings, ...],
 ) -> tuple[tuple[LogFindings, ...], int]:
     """The findings without what other pipelines loaded into this table, and how many rows that is.
 
-    Those are topics that we never knew, and what lies beyond our own in topics that are another one's by now: since this pipeline was
-    retired, since its conf leaves them out, or since another one has loaded them all the same, at which a run stops.
+    Those are topics that we never knew, and what lies beyond our own in topics that are another
+    one's by now: since this pipeline was retired, since its conf leaves them out, or since another
+    one has loaded them all the same, at which a run stops.
     """
-    ours = {audited.log.topic for audited in expected} | (ledger.newest.topics if ledger.newest else frozenset())
+    ours = {audited.log.topic for audited in expected} | (
+        ledger.newest.topics if ledger.newest else frozenset()
+    )
     is_over = bool(ledger.retired) or any(one.by for one in table.foreign)
-    gone = {f.audited.log.topic for f in found
-            if f.unexpected and (is_over or not world.settings.source.topics.admits(f.audited.log.topic))} & ours
+    gone = {
+        f.audited.log.topic
+        for f in found
+        if f.unexpected
+        and (is_over or not world.settings.source.topics.admits(f.audited.log.topic))
+    } & ours
     strange = {f.audited.log.topic for f in found} - ours
     others = other_pipelines(world.settings.table.path, world.app_id) if strange or gone else ()
-    theirs = {topic for topic in strange | gone if any(one.topics is None or topic in one.topics for one in others)}
+    theirs = {
+        topic
+        for topic in strange | gone
+        if any(one.topics is None or topic in one.topics for one in others)
+    }
     kept = [f for f in found if f.audited.log.topic not in theirs - ours]
     judged = tuple(_without_unexpected(f) if f.audited.log.topic in theirs else f for f in kept)
     left_out = sum(f.found_rows for f in found if f.audited.log.topic in theirs - ours)
-    return judged, left_out + sum(f.unexpected - one.unexpected for f, one in zip(kept, judged, strict=True))
+    return judged, left_out + sum(
+        f.unexpected - one.unexpected for f, one in zip(kept, judged, strict=True)
+    )
 
 
 def _without_unexpected(found: LogFindings) -> LogFindings:

@@ -1,4 +1,6 @@
-"""`etl offsets diff`: ZooKeeper's offsets, the newest plan and the table side by side, and what the next run does where they differ."""
+"""`etl offsets diff`: ZooKeeper's offsets, the newest plan and the table side by side, and what the
+next run does where they differ.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.decisions.differences import (
-    Difference, Foreseen, Told, as_members_see, differences, foresee, plan_in_table, plan_stands, state_by_ledgers,
+    Difference,
+    Foreseen,
+    Told,
+    as_members_see,
+    differences,
+    foresee,
+    plan_in_table,
+    plan_stands,
+    state_by_ledgers,
 )
 from etl.decisions.next_step import Action
 from etl.errors import EtlError, OffsetMoved, Unreachable
@@ -19,7 +29,8 @@ from etl.settings.sections import Settings
 
 _NOT_ASKED = (
     "where logs start and end, whether they are still the logs that were read, which of them nobody has read yet, and what the next run "
-    "would plan")
+    "would plan"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,39 +39,76 @@ class Sides:
 
     document: dict[str, Any]
     refusal: EtlError | None = None
-    """What a run would stop with until a person decides; or why nobody can tell whether one must."""
+    """What a run would stop with until a person decides; or why nobody can tell whether one must.
+    """
 
 
 def offsets_diff(settings: Settings, *, shows_all: bool = False) -> Sides:
-    """Look and compare; nothing is changed. Where no broker answers, by ZooKeeper and the table alone.
+    """Look and compare; nothing is changed. Where no broker answers, by ZooKeeper and the table
+    alone.
 
-    Raises what a look at ZooKeeper or the table raises, and SettingsError where the brokers would have to tell the cluster's name.
+    Raises what a look at ZooKeeper or the table raises, and SettingsError where the brokers would
+    have to tell the cluster's name.
     """
-    patient = settings.model_copy(update={"source": settings.source.model_copy(update={"wait_for_leader_s": 0})})
+    patient = settings.model_copy(
+        update={"source": settings.source.model_copy(update={"wait_for_leader_s": 0})}
+    )
     with open_world(patient, ALONE) as world:
         try:
             return sides_of(world.observe(), settings, shows_all=shows_all)
         except Unreachable as error:  # no broker is registered, or none answers; where it is ZooKeeper, the next look tells that
             away = error
         observer = Observer(patient, world.zookeeper, world.offsets, world.ledger, now_ms=now_ms)
-        return sides_of(observer.observe_ledgers().snapshot, settings, shows_all=shows_all, away=away)
+        return sides_of(
+            observer.observe_ledgers().snapshot, settings, shows_all=shows_all, away=away
+        )
 
 
-def sides_of(snapshot: Snapshot, settings: Settings, *, shows_all: bool = False, away: Unreachable | None = None) -> Sides:
+def sides_of(
+    snapshot: Snapshot,
+    settings: Settings,
+    *,
+    shows_all: bool = False,
+    away: Unreachable | None = None,
+) -> Sides:
     """The same of what was observed; `away`: why the brokers were not asked."""
     base, ledger, table = state_by_ledgers(snapshot, settings), snapshot.ledger, snapshot.table
     foreseen = foresee(snapshot, settings, now_ms=now_ms(), has_asked_brokers=away is None)
-    told, stops = [as_members_see(one, foreseen) for one in differences(snapshot, base)], foreseen.refusal
+    told, stops = (
+        [as_members_see(one, foreseen) for one in differences(snapshot, base)],
+        foreseen.refusal,
+    )
     apart = [one for one in told if one.difference is not Difference.NONE]
-    stands, newest, held = plan_stands(base, ledger, table), ledger.newest, plan_in_table(ledger, table)
+    stands, newest, held = (
+        plan_stands(base, ledger, table),
+        ledger.newest,
+        plan_in_table(ledger, table),
+    )
     document = {
-        "plan": {"number": newest.number, "id": newest.id, "stands": stands.value} if newest else None,
-        "table": {"version": table.version, "transaction_version": table.transaction_version,
-                  "plan_id": held.id if held else None} if table else None,
-        "partitions": len(told), "differing": len(apart),
-        "rows": [{
-            **one.log.place, "committed": one.committed, "plan": one.planned, "table": one.in_table, "difference": one.difference.value,
-            "means": means(one, foreseen, newest), "next_run": next_run(one, foreseen)} for one in (told if shows_all else apart)],
+        "plan": {"number": newest.number, "id": newest.id, "stands": stands.value}
+        if newest
+        else None,
+        "table": {
+            "version": table.version,
+            "transaction_version": table.transaction_version,
+            "plan_id": held.id if held else None,
+        }
+        if table
+        else None,
+        "partitions": len(told),
+        "differing": len(apart),
+        "rows": [
+            {
+                **one.log.place,
+                "committed": one.committed,
+                "plan": one.planned,
+                "table": one.in_table,
+                "difference": one.difference.value,
+                "means": means(one, foreseen, newest),
+                "next_run": next_run(one, foreseen),
+            }
+            for one in (told if shows_all else apart)
+        ],
         "stops": stops.as_json() if stops else None,
         "not_looked_at": [f"{away.what}; so nobody looked at {_NOT_ASKED}"] if away else [],
     }
@@ -80,7 +128,7 @@ def means(told: Told, foreseen: Foreseen, newest: Plan | None) -> str | None:
         Difference.READ_ON: "other members of the group read on from here: these records are theirs, and nothing is lost",
         Difference.NOT_APPENDED: f"plan {number} is stored and not in the table",
         Difference.LEDGER_BEHIND: "the table holds a plan that ZooKeeper does not have: its ledger was lost, restored from an old copy, or "
-                                  "changed beside a run",
+        "changed beside a run",
         Difference.NOT_HELD: f"the table does not hold plan {number}, and an operator accepted that",
         Difference.DISAGREE: "the table and ZooKeeper tell two stories, and nobody can tell which one is right",
     }.get(told.difference)
@@ -90,13 +138,17 @@ def means(told: Told, foreseen: Foreseen, newest: Plan | None) -> str | None:
 
 
 def next_run(told: Told, foreseen: Foreseen) -> str | None:
-    """What the next run does about a difference, the end of a sentence that begins with it; None where there is none."""
+    """What the next run does about a difference, the end of a sentence that begins with it; None
+    where there is none.
+    """
     step, log = foreseen.step, told.log
     if told.difference is Difference.NONE:
         return None
     if step.state is None:
         is_passing = foreseen.refusal is not None and foreseen.refusal.retriable
-        return "stops before it does anything" + (", and a later one goes on" if is_passing else ": a person must decide")
+        return "stops before it does anything" + (
+            ", and a later one goes on" if is_passing else ": a person must decide"
+        )
     if told.difference is Difference.UNREAD:
         return _begins(told, foreseen)
     if isinstance(step.state, Replay | Supersede):
@@ -104,14 +156,22 @@ def next_run(told: Told, foreseen: Foreseen) -> str | None:
     if log in foreseen.undecided:
         return "follows the offset or stops, by where the log ends, and that was not looked at"
     last = step.state.state if isinstance(step.state, RebuildFromTable) else step.state
-    did = ["writes the ledger anew from the table"] if isinstance(step.state, RebuildFromTable) else []
+    did = (
+        ["writes the ledger anew from the table"]
+        if isinstance(step.state, RebuildFromTable)
+        else []
+    )
     if isinstance(last, UpToDate):
         if told.difference is Difference.READ_ON:
-            did.append("goes on at the offset where the partition is of its share, and names what others read")
+            did.append(
+                "goes on at the offset where the partition is of its share, and names what others read"
+            )
         elif log in last.followed:
             did.append("goes on at the offset, as source.on_moved says")
         elif log in last.not_followed:
-            did.append("leaves the offset and our position as they are: no topic that is read now has this partition")
+            did.append(
+                "leaves the offset and our position as they are: no topic that is read now has this partition"
+            )
         elif log in last.uncommitted:
             did.append("moves the offset to the position")
         elif told.difference is Difference.NOT_HELD:
@@ -121,8 +181,19 @@ def next_run(told: Told, foreseen: Foreseen) -> str | None:
 
 def _begins(told: Told, foreseen: Foreseen) -> str:
     plan = foreseen.step.plan if foreseen.step.action is Action.STORE else None
-    start = min((r.from_offset for r in plan.ranges if r.log == told.log), default=plan.positions.get(told.log)) if plan else None
-    return "decides where the partition starts, once it can be read" if start is None else f"begins the partition at offset {start}"
+    start = (
+        min(
+            (r.from_offset for r in plan.ranges if r.log == told.log),
+            default=plan.positions.get(told.log),
+        )
+        if plan
+        else None
+    )
+    return (
+        "decides where the partition starts, once it can be read"
+        if start is None
+        else f"begins the partition at offset {start}"
+    )
 
 
 def _finishes(told: Told, foreseen: Foreseen) -> str:
@@ -132,7 +203,11 @@ def _finishes(told: Told, foreseen: Foreseen) -> str:
         return "stops, for the plan cannot be finished: a person must decide"
     says = "executes the plan, or puts another in its place"
     if step.action:
-        says = "executes the plan" if step.action is Action.REPLAY else f"puts another plan in its place: {step.reason}"
+        says = (
+            "executes the plan"
+            if step.action is Action.REPLAY
+            else f"puts another plan in its place: {step.reason}"
+        )
     if told.difference is not Difference.MOVED:
         return says
     if isinstance(foreseen.refusal, OffsetMoved):

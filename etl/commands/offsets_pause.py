@@ -1,7 +1,8 @@
-"""`etl offsets pause` and `etl offsets resume`: a log keeps its position and gets no range, from the next plan on, until it is resumed.
+"""`etl offsets pause` and `etl offsets resume`: a log keeps its position and gets no range, from
+the next plan on, until it is resumed.
 
-What a pause means is `decisions.pausing`'s. Brokers are asked only for names that the ledger does not know, so that a log can be paused
-and resumed while they are away.
+What a pause means is `decisions.pausing`'s. Brokers are asked only for names that the ledger does
+not know, so that a log can be paused and resumed while they are away.
 """
 
 from __future__ import annotations
@@ -30,20 +31,28 @@ _Change = Callable[[Sequence[Pause], Iterable[Named], frozenset[BrokerPartition]
 def pause(settings: Settings, names: Sequence[str], reason: str) -> Ruling:
     """Pause logs, each named `TOPIC` or `TOPIC:PARTITION`; one that is paused stays as it is.
 
-    Raises SettingsError for a log that nobody knows, Owned while somebody drives the pipeline, and what asking brokers raises.
+    Raises SettingsError for a log that nobody knows, Owned while somebody drives the pipeline, and
+    what asking brokers raises.
     """
-    def change(pauses: Sequence[Pause], named: Iterable[Named], known: frozenset[BrokerPartition]) -> Changed:
+
+    def change(
+        pauses: Sequence[Pause], named: Iterable[Named], known: frozenset[BrokerPartition]
+    ) -> Changed:
         return pausing(pauses, named, known, reason=reason, by=user_at_host(), now_ms=now_ms())
 
     return _changed(settings, names, change)
 
 
 def resume(settings: Settings, names: Sequence[str], reason: str) -> Ruling:
-    """Resume logs; a topic's name resumes its partitions, too. Raises as `pause`, and for a partition whose topic is paused as a whole."""
+    """Resume logs; a topic's name resumes its partitions, too. Raises as `pause`, and for a
+    partition whose topic is paused as a whole.
+    """
     return _changed(settings, names, resuming, reason)
 
 
-def _changed(settings: Settings, names: Sequence[str], change: _Change, reason: str | None = None) -> Ruling:
+def _changed(
+    settings: Settings, names: Sequence[str], change: _Change, reason: str | None = None
+) -> Ruling:
     named = [parse_named(name) for name in names]
     with open_world(settings, ALONE) as world, world.driving(new_run_id()):
         before, version = read_pauses_at(world.ledger)
@@ -54,13 +63,28 @@ def _changed(settings: Settings, names: Sequence[str], change: _Change, reason: 
     says = [*after.says, *([f"why: {reason}"] if reason and after.pauses != before else ())]
     stored = ledger.newest if ledger.newest and ledger.applied is None else None
     says += _told_stored(stored, after.pauses, before)
-    return Ruling("\n".join(says), {
-        "says": says, "reason": reason, "changed": after.pauses != before, "paused": [described_pause(one) for one in after.pauses]})
+    return Ruling(
+        "\n".join(says),
+        {
+            "says": says,
+            "reason": reason,
+            "changed": after.pauses != before,
+            "paused": [described_pause(one) for one in after.pauses],
+        },
+    )
 
 
-def _known(world: LiveWorld, named: Iterable[Named], pauses: Iterable[Pause], newest: Plan | None) -> frozenset[BrokerPartition]:
-    """The logs that the ledger knows; where one is named that is not among them, those of the brokers, too."""
-    known = {*(newest.positions if newest else ()), *(newest.pending_starts if newest else ()), *(one.log for one in pauses if one.log)}
+def _known(
+    world: LiveWorld, named: Iterable[Named], pauses: Iterable[Pause], newest: Plan | None
+) -> frozenset[BrokerPartition]:
+    """The logs that the ledger knows; where one is named that is not among them, those of the
+    brokers, too.
+    """
+    known = {
+        *(newest.positions if newest else ()),
+        *(newest.pending_starts if newest else ()),
+        *(one.log for one in pauses if one.log),
+    }
     whole = {one.topic for one in pauses if one.log is None}
     if all(one.topic in whole or any(one.covers(log) for log in known) for one in named):
         return frozenset(known)
@@ -68,7 +92,17 @@ def _known(world: LiveWorld, named: Iterable[Named], pauses: Iterable[Pause], ne
     with discovery.open_cluster(known if world.settings.source.is_physical else ()) as cluster:
         described = discovery.describe(cluster, ())
     admits = world.settings.source.topics.admits
-    return frozenset((*known, *(p.log for name, topic in described.topics.items() if admits(name) for p in topic.partitions)))
+    return frozenset(
+        (
+            *known,
+            *(
+                p.log
+                for name, topic in described.topics.items()
+                if admits(name)
+                for p in topic.partitions
+            ),
+        )
+    )
 
 
 def _told_stored(stored: Plan | None, after: Iterable[Pause], before: Sequence[Pause]) -> list[str]:
@@ -76,4 +110,6 @@ def _told_stored(stored: Plan | None, after: Iterable[Pause], before: Sequence[P
     new = [one for one in after if one not in before]
     if stored is None or not any(one.covers(r.log) for one in new for r in stored.ranges):
         return []
-    return [f"plan {stored.number} is stored and reads some of that: it is executed whole, and what is paused rests behind it"]
+    return [
+        f"plan {stored.number} is stored and reads some of that: it is executed whole, and what is paused rests behind it"
+    ]

@@ -1,8 +1,10 @@
-"""`etl offsets restore`: positions and ledger from the table, where ZooKeeper lost them or somebody moved them.
+"""`etl offsets restore`: positions and ledger from the table, where ZooKeeper lost them or somebody
+moved them.
 
-Owns the order: look, so that a person sees what it comes to; then once more while nobody else drives the pipeline. What is lost is
-`restoring`'s to say; where only rows are left, the plan is the one by which a pipeline takes over from itself (`succession`). If there was
-no plan yet and somebody else wrote the rows, it is plan 1.
+Owns the order: look, so that a person sees what it comes to; then once more while nobody else
+drives the pipeline. What is lost is `restoring`'s to say; where only rows are left, the plan is the
+one by which a pipeline takes over from itself (`succession`). If there was no plan yet and somebody
+else wrote the rows, it is plan 1.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ from etl.commands.as_member import as_member
 from etl.commands.operator import Ruling, store_decided, told_stored
 from etl.commands.run import new_run_id
 from etl.decisions.among_members import (
-    foreseen_by_command, of_command, refuse_beside_members, refuse_of_others, refuse_setting_theirs_back, refuse_void,
+    foreseen_by_command,
+    of_command,
+    refuse_beside_members,
+    refuse_of_others,
+    refuse_setting_theirs_back,
+    refuse_void,
     told_set_back,
 )
 from etl.decisions.handing_over import as_left_to_others
@@ -25,7 +32,15 @@ from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL, plan_of
 from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.refusals import refuse_another_dialect, refuse_retired
-from etl.decisions.restoring import Lost, apart, is_forgotten, repair_from, told_apart, told_rows, what_is_lost
+from etl.decisions.restoring import (
+    Lost,
+    apart,
+    is_forgotten,
+    repair_from,
+    told_apart,
+    told_rows,
+    what_is_lost,
+)
 from etl.decisions.rows_before import rows_not_begun
 from etl.decisions.set_positions import Standing, plan_set
 from etl.decisions.succession import plan_taking_over, state_of_itself
@@ -64,34 +79,52 @@ class Restorable:
 
 
 def look(settings: Settings, run_context: RunContext = ALONE) -> Restorable:
-    """What would be restored; nothing is stored, moved or locked. Spark is started where only rows are left.
+    """What would be restored; nothing is stored, moved or locked. Spark is started where only rows
+    are left.
 
-    Raises what stops a run but moved offsets, and NeedsDecision for physical logs of which only rows are left.
+    Raises what stops a run but moved offsets, and NeedsDecision for physical logs of which only
+    rows are left.
     """
     with _opened(settings, run_context, new_run_id()) as world:
         return _restorable(world, _seen(world, foreseen_by_command(world.observe(), settings)))
 
 
-def restore(settings: Settings, foreseen: Restorable, reason: str, run_context: RunContext = ALONE) -> Ruling:
+def restore(
+    settings: Settings, foreseen: Restorable, reason: str, run_context: RunContext = ALONE
+) -> Ruling:
     """Restore it, by a numbered plan that the next run executes.
 
-    Raises Owned while somebody drives the pipeline, and where something else is lost than was foreseen.
+    Raises Owned while somebody drives the pipeline, and where something else is lost than was
+    foreseen.
     """
     if foreseen.lost is Lost.NOTHING:
-        return Ruling(foreseen.says[0], {"says": list(foreseen.says), "restored": foreseen.lost.value, "plan": None})
+        return Ruling(
+            foreseen.says[0],
+            {"says": list(foreseen.says), "restored": foreseen.lost.value, "plan": None},
+        )
     run_id = new_run_id()
-    with _opened(settings, run_context, run_id) as world, world.driving(run_id), as_member(world, settings) as share:
+    with (
+        _opened(settings, run_context, run_id) as world,
+        world.driving(run_id),
+        as_member(world, settings) as share,
+    ):
         snapshot = _seen(world, replace(world.observe(), share=share))
         refuse_beside_members(snapshot, settings)
         refuse_of_others(foreseen.moves, snapshot, settings)
         if _restorable(world, snapshot, foreseen) != foreseen:
-            raise Owned("something went on since it was looked at", check="nothing; say it again, and look at what it says")
+            raise Owned(
+                "something went on since it was looked at",
+                check="nothing; say it again, and look at what it says",
+            )
         if foreseen.lost is Lost.PLANS:
             plan = _behind_rows(world, snapshot, foreseen, reason)
         else:
             plan = from_commits(world, snapshot, settings, reason, run_id)
     says = [*told_stored(plan, reason), *foreseen.says]
-    return Ruling("\n".join(says), {"says": says, "restored": foreseen.lost.value, "plan": describe_plan(plan, None)})
+    return Ruling(
+        "\n".join(says),
+        {"says": says, "restored": foreseen.lost.value, "plan": describe_plan(plan, None)},
+    )
 
 
 @contextmanager
@@ -110,22 +143,35 @@ def _seen(world: LiveWorld, snapshot: Snapshot) -> Snapshot:
     return as_left_to_others(leave_to_owners(snapshot, world.settings), in_force, world.settings)
 
 
-def _restorable(world: LiveWorld, snapshot: Snapshot, known: Restorable | None = None) -> Restorable:
-    """`known`: what rows told a moment ago; they are not read again, for the table is the same while its plan is."""
+def _restorable(
+    world: LiveWorld, snapshot: Snapshot, known: Restorable | None = None
+) -> Restorable:
+    """`known`: what rows told a moment ago; they are not read again, for the table is the same
+    while its plan is.
+    """
     lost, plan = what_is_lost(snapshot, world.settings)
     if lost is Lost.PLANS:
         return _rows_tell(world, snapshot) if known is None or known.lost is not lost else known
     if plan is None or lost is Lost.NOTHING:
-        is_stored = plan is not None and plan.number > ((snapshot.table.transaction_version or 0) if snapshot.table else 0)
-        why = "the next run executes the stored plan" if is_stored else "ledger, offsets and table agree"
+        is_stored = plan is not None and plan.number > (
+            (snapshot.table.transaction_version or 0) if snapshot.table else 0
+        )
+        why = (
+            "the next run executes the stored plan"
+            if is_stored
+            else "ledger, offsets and table agree"
+        )
         return Restorable(lost, (f"there is nothing to restore: {why}",))
     moves = apart(plan, snapshot)
     says = *told_apart(moves), *told_set_back(moves, snapshot, world.settings)
     if lost is Lost.LEDGER:
         newest = snapshot.ledger.newest
         knew = f"knows plan {newest.number} as the newest" if newest else "knows no plan"
-        says = (f"ZooKeeper {knew}: the ledger is written anew from the table's commits up to plan {plan.number}",
-                *(() if newest or snapshot.pauses else (PAUSES_LOST,)), *says)
+        says = (
+            f"ZooKeeper {knew}: the ledger is written anew from the table's commits up to plan {plan.number}",
+            *(() if newest or snapshot.pauses else (PAUSES_LOST,)),
+            *says,
+        )
     return Restorable(lost, says, frozenset(moves), dict(plan.positions))
 
 
@@ -141,37 +187,73 @@ def _rows_tell(world: LiveWorld, snapshot: Snapshot) -> Restorable:
     until = {} if is_forgotten(ledger, snapshot.table) else rows_not_begun(ledger.newest, snapshot)
     if until:
         return Restorable(
-            Lost.PLANS, tuple(told_rows(until, snapshot, 0)), frozenset(until), {log: at for log, (_, at) in until.items()},
-            {log: life for log, (life, _) in until.items()})
+            Lost.PLANS,
+            tuple(told_rows(until, snapshot, 0)),
+            frozenset(until),
+            {log: at for log, (_, at) in until.items()},
+            {log: life for log, (life, _) in until.items()},
+        )
     rows = rows_until(world.spark(), settings.table.path)
     known = ledger.newest.positions if ledger.newest else {}
-    there = {log.topic for log in (*snapshot.extents, *snapshot.extents_left_alone, *snapshot.leaderless)}
+    there = {
+        log.topic for log in (*snapshot.extents, *snapshot.extents_left_alone, *snapshot.leaderless)
+    }
     # rows of a topic that is not there tell nothing of one that is made later under its name
-    until = {log: found for log, found in rows.items()
-             if log in known or (settings.source.topics.admits(log.topic) and log.topic in there)}
+    until = {
+        log: found
+        for log, found in rows.items()
+        if log in known or (settings.source.topics.admits(log.topic) and log.topic in there)
+    }
     if not until:
         what = "the table holds no row of the conf's topics, and its log no longer says what was loaded"
-        raise NeedsDecision(what, path=settings.table.path, check="table.path and source.topics; a newer copy of ZooKeeper")
+        raise NeedsDecision(
+            what,
+            path=settings.table.path,
+            check="table.path and source.topics; a newer copy of ZooKeeper",
+        )
     others = len(other_pipelines(settings.table.path, world.app_id))
-    says = *told_rows(until, snapshot, others), *(() if snapshot.ledger.newest or snapshot.pauses else (PAUSES_LOST,))
-    return Restorable(Lost.PLANS, says, frozenset(until), {log: at for log, (_, at) in until.items()},
-                      {log: life for log, (life, _) in until.items()})
+    says = (
+        *told_rows(until, snapshot, others),
+        *(() if snapshot.ledger.newest or snapshot.pauses else (PAUSES_LOST,)),
+    )
+    return Restorable(
+        Lost.PLANS,
+        says,
+        frozenset(until),
+        {log: at for log, (_, at) in until.items()},
+        {log: life for log, (life, _) in until.items()},
+    )
 
 
-def from_commits(world: World, snapshot: Snapshot, settings: Settings, reason: str, run_id: str) -> Plan:
-    """The ledger as the table's commits tell it, or its missing record; then a plan that keeps the reason and moves offsets back."""
+def from_commits(
+    world: World, snapshot: Snapshot, settings: Settings, reason: str, run_id: str
+) -> Plan:
+    """The ledger as the table's commits tell it, or its missing record; then a plan that keeps the
+    reason and moves offsets back.
+    """
     lost, last = what_is_lost(snapshot, settings)
     if last is None:
         raise Owned("the table's log was cleaned up meanwhile", check="nothing; say it again")
-    repair = repair_from(last, snapshot) if lost is Lost.LEDGER else Repair(last, lacks_record=snapshot.ledger.applied is None)
+    repair = (
+        repair_from(last, snapshot)
+        if lost is Lost.LEDGER
+        else Repair(last, lacks_record=snapshot.ledger.applied is None)
+    )
     if snapshot.share:
         repair = replace(repair, offsets=())  # they move with the plan
-    finish_repair(world, repair, Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()))
+    finish_repair(
+        world,
+        repair,
+        Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()),
+    )
     snapshot = repaired(snapshot, repair)
     stands = Standing(UpToDate(last, last.positions), last.positions)
     plan = plan_set(stands, (), snapshot, settings, reason=reason, now_ms=now_ms())
     plan = with_id(of_command(plan, snapshot, settings))
-    refuse_void(world.store(plan), "the ledger is written anew, and no offset was moved" if lost is Lost.LEDGER else "")
+    refuse_void(
+        world.store(plan),
+        "the ledger is written anew, and no offset was moved" if lost is Lost.LEDGER else "",
+    )
     return plan
 
 
@@ -179,16 +261,35 @@ def _behind_rows(world: LiveWorld, snapshot: Snapshot, foreseen: Restorable, rea
     settings, ledger = world.settings, snapshot.ledger
     until = {log: (foreseen.lives.get(log, 0), at) for log, at in foreseen.positions.items()}
     number = (snapshot.table.transaction_version or 0) if snapshot.table else 0
-    taken, state = taken_from(OtherPipeline(world.app_id, number), until, snapshot, settings), state_of_itself(snapshot, settings)
+    taken, state = (
+        taken_from(OtherPipeline(world.app_id, number), until, snapshot, settings),
+        state_of_itself(snapshot, settings),
+    )
     is_begun_anew = not is_forgotten(ledger, snapshot.table)
     if is_begun_anew and ledger.newest:
         state = UpToDate(ledger.newest, ledger.newest.positions)
-    plan: dict[str, Any] = {"uid": ledger.uid or world.new_uid(), "now_ms": now_ms(), "reason": reason, "sets_back": True}
+    plan: dict[str, Any] = {
+        "uid": ledger.uid or world.new_uid(),
+        "now_ms": now_ms(),
+        "reason": reason,
+        "sets_back": True,
+    }
     found = plan_taking_over(taken, state, snapshot, settings, **plan)
     if is_begun_anew:  # no plan was lost
         found = replace(found, kind=PlanKind.SET, took_over=None)
     made = with_id(of_command(found, snapshot, settings))
-    known = plan_of(state).positions.keys() if isinstance(state, (Replay, Supersede, UpToDate)) else set()
-    take_in(world.ledger, None, taken.positions, table_id=made.table_id or "", known=known, lives=taken.log_epochs)
+    known = (
+        plan_of(state).positions.keys()
+        if isinstance(state, (Replay, Supersede, UpToDate))
+        else set()
+    )
+    take_in(
+        world.ledger,
+        None,
+        taken.positions,
+        table_id=made.table_id or "",
+        known=known,
+        lives=taken.log_epochs,
+    )
     store_decided(world, made, state, ledger)
     return made

@@ -1,7 +1,9 @@
-"""`etl offsets set`: a position is set forwards or backwards, by a numbered plan that the next run executes.
+"""`etl offsets set`: a position is set forwards or backwards, by a numbered plan that the next run
+executes.
 
-Owns the order: look, so that a person sees what it comes to; then once more while nobody else drives the pipeline, and store the plan if
-nothing has moved since. What may be set, and what the plan holds, is `set_positions`'s.
+Owns the order: look, so that a person sees what it comes to; then once more while nobody else
+drives the pipeline, and store the plan if nothing has moved since. What may be set, and what the
+plan holds, is `set_positions`'s.
 """
 
 from __future__ import annotations
@@ -15,7 +17,11 @@ from etl.commands.expected_rows import expected_rows, loaded_plans, read_both_le
 from etl.commands.operator import Ruling, store_decided, told_stored
 from etl.commands.run import new_run_id
 from etl.decisions.among_members import (
-    foreseen_by_command, of_command, refuse_beside_members, refuse_of_others, refuse_read_by_others,
+    foreseen_by_command,
+    of_command,
+    refuse_beside_members,
+    refuse_of_others,
+    refuse_read_by_others,
     refuse_unrecorded,
 )
 from etl.decisions.coverage import without
@@ -26,7 +32,16 @@ from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import where_we_stand
 from etl.decisions.refusals import refuse_what_cannot_run
 from etl.decisions.set_positions import (
-    Move, Standing, lost_of_stored, moves_to, plan_set, position_now, refuse_loaded, standing, stretches_to_ask, told_moves,
+    Move,
+    Standing,
+    lost_of_stored,
+    moves_to,
+    plan_set,
+    position_now,
+    refuse_loaded,
+    standing,
+    stretches_to_ask,
+    told_moves,
 )
 from etl.errors import NeedsDecision, Owned, SettingsError
 from etl.model.logs import BrokerPartition
@@ -56,7 +71,9 @@ class BeforeEnd:
 
 
 Where = StartAt | Timestamp | BeforeEnd | int
-"""Where a position is set to: the log's start, its readable end, the first record at or after a time, or an offset."""
+"""Where a position is set to: the log's start, its readable end, the first record at or after a
+time, or an offset.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +94,35 @@ class Foreseen:
 
     moves: tuple[Move, ...]
     lost: tuple[Loss, ...] = ()
-    """What is given up besides: a stored plan reads it whose place is taken, and no log holds it any more."""
+    """What is given up besides: a stored plan reads it whose place is taken, and no log holds it
+    any more.
+    """
 
     @property
     def says(self) -> list[str]:
         """A sentence for each log."""
-        return [*told_moves(self.moves), *told_given_up(self.lost)] or ["every position is there already: there is nothing to set"]
+        return [*told_moves(self.moves), *told_given_up(self.lost)] or [
+            "every position is there already: there is nothing to set"
+        ]
 
     def as_json(self) -> list[dict[str, Any]]:
         """The moves in the document of `etl offsets set`."""
-        return [{**move.log.place, "from": move.from_offset, "to": move.to_offset, "skipped": move.skipped, "comes": move.comes}
-                for move in self.moves]
+        return [
+            {
+                **move.log.place,
+                "from": move.from_offset,
+                "to": move.to_offset,
+                "skipped": move.skipped,
+                "comes": move.comes,
+            }
+            for move in self.moves
+        ]
 
 
 def look(settings: Settings, wanted: Wanted) -> Foreseen:
-    """What it would come to; nothing is stored, moved or locked. Raises what `offsets_set` would refuse."""
+    """What it would come to; nothing is stored, moved or locked. Raises what `offsets_set` would
+    refuse.
+    """
     with open_world(settings, ALONE) as world:
         snapshot = _seen(world, foreseen_by_command(world.observe(wanted.offsets_of), settings))
         stands = _stands(world, snapshot)
@@ -102,23 +133,40 @@ def look(settings: Settings, wanted: Wanted) -> Foreseen:
 
 
 def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
-    """Store the plan that comes to what was foreseen; the next run executes it. Among members the offset moves with it, of a log of ours.
+    """Store the plan that comes to what was foreseen; the next run executes it. Among members the
+    offset moves with it, of a log of ours.
 
-    Raises Owned while somebody drives the pipeline, and where its positions have moved since they were looked at; SettingsError for an
-    offset that a log does not have, NeedsDecision where rows would come twice, and what stops a run.
+    Raises Owned while somebody drives the pipeline, and where its positions have moved since they
+    were looked at; SettingsError for an offset that a log does not have, NeedsDecision where rows
+    would come twice, and what stops a run.
     """
     if not foreseen.moves:
-        return Ruling(foreseen.says[0], {"says": foreseen.says, "moves": [], "lost": [], "plan": None})
+        return Ruling(
+            foreseen.says[0], {"says": foreseen.says, "moves": [], "lost": [], "plan": None}
+        )
     to, run_id = {move.log: move.to_offset for move in foreseen.moves}, new_run_id()
-    with open_world(settings, ALONE) as world, world.driving(run_id), as_member(world, settings) as share:
-        snapshot = _seen(world, replace(world.observe(lambda log: [to[log]] if log in to else ()), share=share))
+    with (
+        open_world(settings, ALONE) as world,
+        world.driving(run_id),
+        as_member(world, settings) as share,
+    ):
+        snapshot = _seen(
+            world, replace(world.observe(lambda log: [to[log]] if log in to else ()), share=share)
+        )
         stands = _stands(world, snapshot)
         repair = repair_of(stands.state, snapshot)
-        finish_repair(world, repair, Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()))
+        finish_repair(
+            world,
+            repair,
+            Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()),
+        )
         snapshot = repaired(snapshot, repair)
         moves = moves_to(to, stands, snapshot)
         if (moves, _lost(stands, moves, snapshot)) != (foreseen.moves, foreseen.lost):
-            raise Owned("a run went on since the positions were looked at", check="nothing; say it again, and look at what it says")
+            raise Owned(
+                "a run went on since the positions were looked at",
+                check="nothing; say it again, and look at what it says",
+            )
         _refuse_loaded(world, moves, stands, snapshot)
         refuse_beside_members(snapshot, settings)
         refuse_of_others(to, snapshot, settings)
@@ -127,7 +175,12 @@ def offsets_set(settings: Settings, foreseen: Foreseen, reason: str) -> Ruling:
         store_decided(world, plan, stands.state, snapshot.ledger)
     says = told_stored(plan, reason)
     says += foreseen.says
-    document = {"says": says, "moves": foreseen.as_json(), "lost": describe_losses(foreseen.lost), "plan": describe_plan(plan, None)}
+    document = {
+        "says": says,
+        "moves": foreseen.as_json(),
+        "lost": describe_losses(foreseen.lost),
+        "plan": describe_plan(plan, None),
+    }
     return Ruling("\n".join(says), document)
 
 
@@ -146,49 +199,100 @@ def _stands(world: LiveWorld, snapshot: Snapshot) -> Standing:
     refuse_unrecorded(state, snapshot, world.settings)
     is_stored = isinstance(state, (Replay, Supersede))
     newest = snapshot.ledger.newest
-    return standing(state, world.ledger.read_plan(newest.number - 1) if newest and is_stored and newest.number > 1 else None)
+    return standing(
+        state,
+        world.ledger.read_plan(newest.number - 1)
+        if newest and is_stored and newest.number > 1
+        else None,
+    )
 
 
-def _targets(world: LiveWorld, wanted: Wanted, stands: Standing, snapshot: Snapshot) -> dict[BrokerPartition, int]:
-    """The logs that are named, and where each of them is set to. Raises SettingsError, and what `position_now` raises."""
+def _targets(
+    world: LiveWorld, wanted: Wanted, stands: Standing, snapshot: Snapshot
+) -> dict[BrokerPartition, int]:
+    """The logs that are named, and where each of them is set to. Raises SettingsError, and what
+    `position_now` raises.
+    """
     there = {*snapshot.extents, *snapshot.leaderless, *snapshot.owners}
     logs = sorted(log for log in there if wanted.named.covers(log))
     if not logs:
-        what = f"there is no partition {wanted.named} among the topics of the conf" if wanted.named.log else (
-            f"{wanted.named} is no topic of the conf")
-        raise SettingsError(what, key="LOG", check=f"`etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}")
+        what = (
+            f"there is no partition {wanted.named} among the topics of the conf"
+            if wanted.named.log
+            else (f"{wanted.named} is no topic of the conf")
+        )
+        raise SettingsError(
+            what,
+            key="LOG",
+            check=f"`etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}",
+        )
     if isinstance(wanted.to, int) and wanted.named.log is None and len(logs) > 1:
         what = f"an offset is one partition's, and {wanted.named} has {len(logs):,} of them"
-        raise SettingsError(what, key="LOG", check=f"the partition, e.g. {render_log(logs[0])}; or --to earliest, latest or a time")
+        raise SettingsError(
+            what,
+            key="LOG",
+            check=f"the partition, e.g. {render_log(logs[0])}; or --to earliest, latest or a time",
+        )
     if isinstance(wanted.to, BeforeEnd) and world.settings.source.is_physical:
-        what = "offsets of these brokers count bytes, and so many before the end no message need begin"
-        raise SettingsError(what, key="--to", check="an offset at which a message begins (etl peek), earliest or latest")
+        what = (
+            "offsets of these brokers count bytes, and so many before the end no message need begin"
+        )
+        raise SettingsError(
+            what,
+            key="--to",
+            check="an offset at which a message begins (etl peek), earliest or latest",
+        )
     for log in logs:
         position_now(log, stands, snapshot)
     if isinstance(wanted.to, Timestamp):
         return _at_time(world, logs, wanted.to, snapshot)
     if isinstance(wanted.to, StartAt):
         is_start = wanted.to is StartAt.EARLIEST
-        return {log: e.log_start_offset if is_start else e.end_offset for log in logs for e in (snapshot.extents[log],)}
+        return {
+            log: e.log_start_offset if is_start else e.end_offset
+            for log in logs
+            for e in (snapshot.extents[log],)
+        }
     if isinstance(wanted.to, BeforeEnd):
         back = wanted.to.offsets
-        return {log: max(e.log_start_offset, e.end_offset - back) for log in logs for e in (snapshot.extents[log],)}
+        return {
+            log: max(e.log_start_offset, e.end_offset - back)
+            for log in logs
+            for e in (snapshot.extents[log],)
+        }
     return dict.fromkeys(logs, wanted.to)
 
 
-def _at_time(world: LiveWorld, logs: Iterable[BrokerPartition], to: Timestamp, snapshot: Snapshot) -> dict[BrokerPartition, int]:
-    """The first record at or after the time; the end where there is none. What came since the look is not meant."""
+def _at_time(
+    world: LiveWorld, logs: Iterable[BrokerPartition], to: Timestamp, snapshot: Snapshot
+) -> dict[BrokerPartition, int]:
+    """The first record at or after the time; the end where there is none. What came since the look
+    is not meant.
+    """
     if world.settings.source.is_physical:
         what = "messages of these brokers have no time, so no offset can be found by one"
-        raise SettingsError(what, key="--to", check="an offset at which a message begins (etl peek), earliest or latest")
+        raise SettingsError(
+            what,
+            key="--to",
+            check="an offset at which a message begins (etl peek), earliest or latest",
+        )
     with Discovery(world.settings, world.zookeeper).open_cluster() as cluster:
-        found = cluster.offsets_at(dict.fromkeys(logs, to.ms), wait_for_leader_s=world.settings.source.wait_for_leader_s)
+        found = cluster.offsets_at(
+            dict.fromkeys(logs, to.ms), wait_for_leader_s=world.settings.source.wait_for_leader_s
+        )
     ends = {log: extent.end_offset + extent.held_back for log, extent in snapshot.extents.items()}
-    return {log: min(max(at, snapshot.extents[log].log_start_offset), ends[log]) for log, at in found.items()}
+    return {
+        log: min(max(at, snapshot.extents[log].log_start_offset), ends[log])
+        for log, at in found.items()
+    }
 
 
-def _refuse_loaded(world: LiveWorld, moves: Iterable[Move], stands: Standing, snapshot: Snapshot) -> None:
-    """Ask the ledger and the rows for what would be read again. Raises NeedsDecision where it is there, or nobody can tell."""
+def _refuse_loaded(
+    world: LiveWorld, moves: Iterable[Move], stands: Standing, snapshot: Snapshot
+) -> None:
+    """Ask the ledger and the rows for what would be read again. Raises NeedsDecision where it is
+    there, or nobody can tell.
+    """
     asked, table = stretches_to_ask(moves), snapshot.table
     if not asked or table is None:
         return
@@ -196,34 +300,60 @@ def _refuse_loaded(world: LiveWorld, moves: Iterable[Move], stands: Standing, sn
     loaded, led = loaded_plans(world, told, table)
     told_by_plans = (hole for each in loaded for hole in each.plan.read_by_others)
     theirs = *told.coverage.read_by_others, *told_by_plans, *told_by_command(stands.state)
-    refuse_read_by_others(asked, [hole for hole in theirs if hole.log_epoch == stands.old.log_epochs.get(hole.log, 0)])
-    gone = [*told.coverage.vanished, *(one for each in loaded for one in each.plan.vanished), *stands.old.vanished]
+    refuse_read_by_others(
+        asked, [hole for hole in theirs if hole.log_epoch == stands.old.log_epochs.get(hole.log, 0)]
+    )
+    gone = [
+        *told.coverage.vanished,
+        *(one for each in loaded for one in each.plan.vanished),
+        *stands.old.vanished,
+    ]
     vanished: dict[tuple[BrokerPartition, int], list[tuple[int, int]]] = {}
     for one in gone:
-        vanished.setdefault((one.log, one.log_epoch), []).append((one.from_offset, one.until_offset))
+        vanished.setdefault((one.log, one.log_epoch), []).append(
+            (one.from_offset, one.until_offset)
+        )
     given: dict[BrokerPartition, list[tuple[int, int]]] = {}
     for audited, expected in expected_rows(world, told, table, loaded, led)[0].items():
         holes = vanished.get((audited.log, audited.log_epoch), ())
-        stretches = [*((one.from_offset, one.until_offset) for one in expected.coverage),
-                     *((r.from_offset, r.until_offset) for r, _ in expected.ranges)]
-        given.setdefault(audited.log, []).extend(part for stretch in stretches for part in without(stretch, holes))
+        stretches = [
+            *((one.from_offset, one.until_offset) for one in expected.coverage),
+            *((r.from_offset, r.until_offset) for r, _ in expected.ranges),
+        ]
+        given.setdefault(audited.log, []).extend(
+            part for stretch in stretches for part in without(stretch, holes)
+        )
     refuse_loaded(moves, given, _rows_of(world, asked, stands, vanished))
 
 
 def _rows_of(
-    world: LiveWorld, asked: Mapping[BrokerPartition, tuple[int, int]], stands: Standing,
+    world: LiveWorld,
+    asked: Mapping[BrokerPartition, tuple[int, int]],
+    stands: Standing,
     vanished: Mapping[tuple[BrokerPartition, int], Iterable[tuple[int, int]]],
 ) -> dict[BrokerPartition, int]:
-    """How many rows of these offsets the table holds of any life of their log whose records are not gone, whoever put them there."""
+    """How many rows of these offsets the table holds of any life of their log whose records are not
+    gone, whoever put them there.
+    """
     rows = dict.fromkeys(asked, 0)
     lives = {log: stands.old.log_epochs.get(log, 0) for log in asked}
     for life in range(max(lives.values(), default=0) + 1):
-        ranges = tuple(OffsetRange(log, *part) for log, stretch in sorted(asked.items()) if life <= lives[log]
-                       for part in without(stretch, vanished.get((log, life), ())))
-        counted = world.rows_of_today(replace(stands.old, ranges=ranges, log_epochs=dict.fromkeys(asked, life)))
+        ranges = tuple(
+            OffsetRange(log, *part)
+            for log, stretch in sorted(asked.items())
+            if life <= lives[log]
+            for part in without(stretch, vanished.get((log, life), ()))
+        )
+        counted = world.rows_of_today(
+            replace(stands.old, ranges=ranges, log_epochs=dict.fromkeys(asked, life))
+        )
         if counted.uncounted:
             what = f"nobody can tell whether the table holds what would be read again: {counted.uncounted}"
-            raise NeedsDecision(what, path=world.settings.table.path, check="the table's columns and files: what is missing there")
+            raise NeedsDecision(
+                what,
+                path=world.settings.table.path,
+                check="the table's columns and files: what is missing there",
+            )
         for r, receipt in zip(ranges, counted.receipts, strict=True):
             rows[r.log] += receipt.rows or 0
     return rows

@@ -1,6 +1,8 @@
-"""What an operator decides where the facts contradict each other: which table is right, and that a plan is given up.
+"""What an operator decides where the facts contradict each other: which table is right, and that a
+plan is given up.
 
-A decision is written into the ledger with its reason, under the driver's lock; `reconcile` honours it at the next run.
+A decision is written into the ledger with its reason, under the driver's lock; `reconcile` honours
+it at the next run.
 """
 
 from __future__ import annotations
@@ -15,7 +17,12 @@ from etl.commands.backfills import left_beside
 from etl.commands.run import new_run_id
 from etl.decisions.acceptance import is_recorded
 from etl.decisions.among_members import (
-    of_command, refuse_beside_members, refuse_of_others, refuse_unrecorded, refuse_unsure_lives, refuse_void,
+    of_command,
+    refuse_beside_members,
+    refuse_of_others,
+    refuse_unrecorded,
+    refuse_unsure_lives,
+    refuse_void,
 )
 from etl.decisions.backfills.claiming import refuse_left_to_load
 from etl.decisions.byte_positions.misplaced_offsets import put_right
@@ -25,7 +32,12 @@ from etl.decisions.identity.accepting import Accepting, parse_named
 from etl.decisions.identity.reset import plan_reset
 from etl.decisions.next_step import plan_superseding, repair_of, repaired
 from etl.decisions.open_hand_overs import (
-    HandOverOutcome, found_out, handed_over_without, is_left_open, not_taken_of, with_hand_over_found_out,
+    HandOverOutcome,
+    found_out,
+    handed_over_without,
+    is_left_open,
+    not_taken_of,
+    with_hand_over_found_out,
 )
 from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import naming_table, refuse_another_era, where_we_stand
@@ -38,7 +50,15 @@ from etl.model.ledger import Acknowledgement, Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.losses import Loss, LossReason
 from etl.model.plans import Plan
-from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
+from etl.model.snapshot import (
+    FirstRun,
+    PipelineState,
+    RebuildFromTable,
+    Replay,
+    Snapshot,
+    Supersede,
+    UpToDate,
+)
 from etl.model.table import Table
 from etl.protocol.stretches import FORM_OF_PARTITION, parse_stretch
 from etl.protocol.zookeeper.plan_documents import with_id
@@ -63,30 +83,48 @@ class Ruling:
     document: dict[str, Any]
 
 
-def store_decided(world: LiveWorld, plan: Plan, state: PipelineState | None, ledger: Ledger, *, done: str = "") -> None:
+def store_decided(
+    world: LiveWorld, plan: Plan, state: PipelineState | None, ledger: Ledger, *, done: str = ""
+) -> None:
     """Store what an operator decided, in the place of a plan that is stored and not in the table.
 
-    Raises Owned where the group changed since it was decided: then it is not stored. `done`: see `refuse_void`.
+    Raises Owned where the group changed since it was decided: then it is not stored. `done`: see
+    `refuse_void`.
     """
-    refuse_void(world.supersede(plan, ledger) if isinstance(state, (Replay, Supersede)) else world.store(plan), done)
+    refuse_void(
+        world.supersede(plan, ledger)
+        if isinstance(state, (Replay, Supersede))
+        else world.store(plan),
+        done,
+    )
 
 
 def told_stored(plan: Plan, reason: str) -> list[str]:
     """Which plan it is, and whose place it takes."""
-    replaced = [f"it takes the place of {plan.supersedes}, which was not in the table"] if plan.supersedes else []
-    return [f"plan {plan.number} ({plan.id}) is stored, and the next run executes it: {reason}", *replaced]
+    replaced = (
+        [f"it takes the place of {plan.supersedes}, which was not in the table"]
+        if plan.supersedes
+        else []
+    )
+    return [
+        f"plan {plan.number} ({plan.id}) is stored, and the next run executes it: {reason}",
+        *replaced,
+    ]
 
 
 def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
-    """Accept the table as it is at `version` (or `none`: that there is none), and go on from ZooKeeper's positions.
+    """Accept the table as it is at `version` (or `none`: that there is none), and go on from
+    ZooKeeper's positions.
 
-    What others did to the table up to that version stops no run any more. Where neither ledger tells whether the newest plan is in
-    that table, its rows are looked for: with some the plan counts as done, without any another one takes its place. The same is said to
-    each backfill beside the pipeline of its newest plan. Raises
-    SettingsError when the table is at another version by now (look again first), or when the pipeline has no plan yet, LedgersDisagree
-    for a table that another ledger of the same name wrote: to accept it would not help.
+    What others did to the table up to that version stops no run any more. Where neither ledger
+    tells whether the newest plan is in that table, its rows are looked for: with some the plan
+    counts as done, without any another one takes its place. The same is said to each backfill
+    beside the pipeline of its newest plan. Raises SettingsError when the table is at another
+    version by now (look again first), or when the pipeline has no plan yet, LedgersDisagree for a
+    table that another ledger of the same name wrote: to accept it would not help.
 
-    Rows of topics that are planned for the first time, and that somebody else wrote, then count as rows of another log.
+    Rows of topics that are planned for the first time, and that somebody else wrote, then count as
+    rows of another log.
     """
     with open_world(settings, ALONE) as world, world.driving(new_run_id()):
         ledger = world.ledger.read_ledger()
@@ -107,20 +145,36 @@ def acknowledge(settings: Settings, version: str, reason: str) -> Ruling:
         beside = accepted_beside(world, table, reason=reason, at_ms=at_ms)
         acknowledgement = replace(said.acknowledgement, beside=beside.said, rows_of=topics)
         world.ledger.acknowledge(acknowledgement)
-    what = "that there is no table" if table is None else f"the table {table.id} at version {table.version}"
+    what = (
+        "that there is no table"
+        if table is None
+        else f"the table {table.id} at version {table.version}"
+    )
     says = f"acknowledged {what}, after plan {acknowledgement.number}: {reason}"
     says += _given_up(ledger, ledger.newest, table, lacks_plan=lacks_plan)
     if found:
         rows = sum(receipt.rows or 0 for receipt in found)
-        says += f"; {rows:,} rows of that plan are in it, " + ("so it counts as done" if rows else "so another one takes its place")
+        says += f"; {rows:,} rows of that plan are in it, " + (
+            "so it counts as done" if rows else "so another one takes its place"
+        )
     says += beside.sentence + told_accepted(topics)
-    return Ruling(says, {
-        "says": says, "table_id": acknowledgement.table_id, "delta_version": acknowledgement.delta_version,
-        "after_plan": acknowledgement.number, "reason": reason, "accepted": [described(found) for found in done]})
+    return Ruling(
+        says,
+        {
+            "says": says,
+            "table_id": acknowledgement.table_id,
+            "delta_version": acknowledgement.delta_version,
+            "after_plan": acknowledgement.number,
+            "reason": reason,
+            "accepted": [described(found) for found in done],
+        },
+    )
 
 
 def _acknowledge_rows(world: LiveWorld, version: str, reason: str) -> Ruling:
-    """The same before plan 1: rows of the conf's topics that somebody else wrote are of another log. Raises SettingsError."""
+    """The same before plan 1: rows of the conf's topics that somebody else wrote are of another
+    log. Raises SettingsError.
+    """
     snapshot = world.observe()
     where_we_stand(snapshot, world.settings)
     table, topics = snapshot.table, topics_accepted(snapshot)
@@ -131,36 +185,71 @@ def _acknowledge_rows(world: LiveWorld, version: str, reason: str) -> Ruling:
     place = world.settings.table
     commit = hash_of_commit(open_log(rust_path(place.path)), table.version)
     acknowledgement = Acknowledgement(
-        table.id, table.version, 0, reason, now_ms(), transaction_version=0, was_recorded=False, commit=commit, place=place.place,
-        rows_of=topics)
+        table.id,
+        table.version,
+        0,
+        reason,
+        now_ms(),
+        transaction_version=0,
+        was_recorded=False,
+        commit=commit,
+        place=place.place,
+        rows_of=topics,
+    )
     world.ledger.acknowledge(acknowledgement)
     says = f"acknowledged the table {table.id} at version {table.version}, before plan 1: {reason}{told_accepted(topics)}"
-    return Ruling(says, {
-        "says": says, "table_id": table.id, "delta_version": table.version, "after_plan": 0, "reason": reason, "accepted": []})
+    return Ruling(
+        says,
+        {
+            "says": says,
+            "table_id": table.id,
+            "delta_version": table.version,
+            "after_plan": 0,
+            "reason": reason,
+            "accepted": [],
+        },
+    )
 
 
 def _given_up(ledger: Ledger, plan: Plan, table: Table | None, *, lacks_plan: bool) -> str:
-    """What that table lacks and no plan loads any more, in words; the newest plan is loaded where nobody knows of a commit of it."""
+    """What that table lacks and no plan loads any more, in words; the newest plan is loaded where
+    nobody knows of a commit of it.
+    """
     in_table, is_done = (table.transaction_version or 0) if table else 0, is_recorded(ledger, plan)
-    is_waiting = not is_done and (in_table, table.id if table else None) == (plan.table_transaction_version, plan.table_id)
+    is_waiting = not is_done and (in_table, table.id if table else None) == (
+        plan.table_transaction_version,
+        plan.table_id,
+    )
     if in_table >= plan.number or is_waiting:
         return ""
     if is_done or table and not lacks_plan:
         return "; what it lacks of the plans until now is given up, and loading goes on behind them"
     had_a_table = plan.table_id is not None and plan.number > 1
-    earlier = f"; what it lacks of the plans before plan {plan.number} is given up" if had_a_table else ""
+    earlier = (
+        f"; what it lacks of the plans before plan {plan.number} is given up" if had_a_table else ""
+    )
     return earlier + ("" if table else f"; another plan takes the place of plan {plan.number}")
 
 
-def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ...], *, is_handed_over: bool = False) -> Ruling:
-    """Put a new plan in the place of plan `number`, which is stored and not in the table; the next run executes it.
+def supersede(
+    settings: Settings,
+    number: int,
+    reason: str,
+    skips: tuple[str, ...],
+    *,
+    is_handed_over: bool = False,
+) -> Ruling:
+    """Put a new plan in the place of plan `number`, which is stored and not in the table; the next
+    run executes it.
 
-    It is planned by the conf as it is now; in a log where it begins inside a message, from the group's offset of now. `skips`, each
-    `TOPIC:PARTITION:FROM-UNTIL`, are left out and recorded as lost. Raises SettingsError for a plan that is not the newest or a skip that
-    is not in it, NeedsDecision when the plan is in the table.
+    It is planned by the conf as it is now; in a log where it begins inside a message, from the
+    group's offset of now. `skips`, each `TOPIC:PARTITION:FROM-UNTIL`, are left out and recorded as
+    lost. Raises SettingsError for a plan that is not the newest or a skip that is not in it,
+    NeedsDecision when the plan is in the table.
 
-    A member's plan that is not known to be handed over is left to those who read it: nothing of it is read. `is_handed_over`: a person saw
-    that nobody did, where nobody else can tell; it is executed as it is.
+    A member's plan that is not known to be handed over is left to those who read it: nothing of it
+    is read. `is_handed_over`: a person saw that nobody did, where nobody else can tell; it is
+    executed as it is.
     """
     skipped = tuple(parse_skip(text) for text in skips)
     with open_world(settings, ALONE) as world, world.driving(new_run_id()):
@@ -171,29 +260,52 @@ def supersede(settings: Settings, number: int, reason: str, skips: tuple[str, ..
         snapshot = leave_to_owners(with_hand_over_found_out(seen), settings)
         newest = snapshot.ledger.newest
         if newest is None or newest.number != number:
-            stored = f"the newest plan is {newest.number}" if newest else "this pipeline has made no plan yet"
-            raise SettingsError(f"plan {number} cannot be superseded: {stored}", check="`etl plans list CONF`")
+            stored = (
+                f"the newest plan is {newest.number}"
+                if newest
+                else "this pipeline has made no plan yet"
+            )
+            raise SettingsError(
+                f"plan {number} cannot be superseded: {stored}", check="`etl plans list CONF`"
+            )
         _refuse_finished(number, where_we_stand(snapshot, settings), snapshot.table)
         if newest.handed_over is False or is_handed_over:
             return _settled(world, newest, snapshot, reason, skips, is_handed_over=is_handed_over)
         old = put_right(newest, world.ledger.read_plan(number - 1), snapshot)
-        instead = plan_superseding(Supersede(old, reason, skipped), snapshot, settings, now_ms=now_ms())
+        instead = plan_superseding(
+            Supersede(old, reason, skipped), snapshot, settings, now_ms=now_ms()
+        )
         lost = _tell_lost(instead, newest)
         world.supersede(instead, snapshot.ledger)
     says = f"plan {number} ({newest.id}) was superseded by {instead.id}, which the next run executes: {reason}"
     not_read = told_left(newest, instead)
     document = {
-        "says": says, "plan": describe_plan(instead, None), "superseded": _ranges(newest),
-        "lost": describe_losses(lost), "not_read": not_read}
+        "says": says,
+        "plan": describe_plan(instead, None),
+        "superseded": _ranges(newest),
+        "lost": describe_losses(lost),
+        "not_read": not_read,
+    }
     return Ruling("\n".join([says, *told_given_up(lost), *not_read]), document)
 
 
 def _settled(
-    world: LiveWorld, plan: Plan, snapshot: Snapshot, reason: str, skips: tuple[str, ...], *, is_handed_over: bool,
+    world: LiveWorld,
+    plan: Plan,
+    snapshot: Snapshot,
+    reason: str,
+    skips: tuple[str, ...],
+    *,
+    is_handed_over: bool,
 ) -> Ruling:
-    """What a person saw of a hand-over. Raises SettingsError where there is nothing to say, or to skip."""
+    """What a person saw of a hand-over. Raises SettingsError where there is nothing to say, or to
+    skip.
+    """
     if skips:
-        raise SettingsError(f"plan {plan.number} is not known to be handed over, so nothing of it can be skipped", check="leave --skip out")
+        raise SettingsError(
+            f"plan {plan.number} is not known to be handed over, so nothing of it can be skipped",
+            check="leave --skip out",
+        )
     if not is_handed_over:
         is_in_part = found_out(plan, snapshot.committed) is HandOverOutcome.IN_PART
         left = not_taken_of(plan, snapshot.committed) if is_in_part else plan.positions.keys()
@@ -201,10 +313,17 @@ def _settled(
         refuse_void(world.supersede(instead, snapshot.ledger))
         held = "what was not handed over" if is_in_part else "what it held"
         says = f"plan {plan.number} ({plan.id}) was superseded by {instead.id}: {held} is left to the group"
-        return Ruling(f"{says}: {reason}", {"says": says, "plan": describe_plan(instead, None), "superseded": _ranges(plan)})
+        return Ruling(
+            f"{says}: {reason}",
+            {"says": says, "plan": describe_plan(instead, None), "superseded": _ranges(plan)},
+        )
     if found_out(plan, snapshot.committed) is not HandOverOutcome.UNTOLD:
         what = f"whether plan {plan.number} was handed over is known"
-        raise SettingsError(what, check="`etl run CONF`, which goes by it; leave --handed-over out", key="--handed-over")
+        raise SettingsError(
+            what,
+            check="`etl run CONF`, which goes by it; leave --handed-over out",
+            key="--handed-over",
+        )
     marked = replace(plan, handed_over=True)
     write_mark(world.ledger, marked)
     says = f"plan {plan.number} ({plan.id}) counts as handed over, and the next run executes it: {reason}"
@@ -218,33 +337,63 @@ def _refuse_finished(number: int, state: PipelineState, table: Table | None) -> 
         raise NeedsDecision(what, check="`etl run CONF`, which takes it over")
     if not isinstance(state, (Replay, Supersede)):
         is_there = table is not None and (table.transaction_version or 0) >= number
-        what = "is in the table" if is_there else "was in a table that an operator gave up: the next plan goes on behind it"
-        raise NeedsDecision(f"plan {number} {what}: there is nothing to supersede", check="`etl plan CONF`")
+        what = (
+            "is in the table"
+            if is_there
+            else "was in a table that an operator gave up: the next plan goes on behind it"
+        )
+        raise NeedsDecision(
+            f"plan {number} {what}: there is nothing to supersede", check="`etl plan CONF`"
+        )
 
 
-def accept_log(settings: Settings, names: tuple[str, ...], reason: str, *, at: int | None = None, is_same_log: bool = False) -> Ruling:
-    """Go on with logs that were cut or made again, each named `TOPIC` or `TOPIC:PARTITION`; the next run executes it.
+def accept_log(
+    settings: Settings,
+    names: tuple[str, ...],
+    reason: str,
+    *,
+    at: int | None = None,
+    is_same_log: bool = False,
+) -> Ruling:
+    """Go on with logs that were cut or made again, each named `TOPIC` or `TOPIC:PARTITION`; the
+    next run executes it.
 
-    `at` is for one partition of which the brokers cannot tell where it was cut. `is_same_log`: it is the topic's znode alone that was
-    made anew, or this partition's broker kept its log. Raises SettingsError for a log with which nothing is wrong, and for one that is not
-    what it is said to be, NeedsDecision where a run must first take over the table's plan, or a backfill still has it to load.
+    `at` is for one partition of which the brokers cannot tell where it was cut. `is_same_log`: it
+    is the topic's znode alone that was made anew, or this partition's broker kept its log. Raises
+    SettingsError for a log with which nothing is wrong, and for one that is not what it is said to
+    be, NeedsDecision where a run must first take over the table's plan, or a backfill still has it
+    to load.
     """
     wanted = Accepting(tuple(parse_named(name) for name in names), reason, at, is_same_log)
     run_id = new_run_id()
-    with open_world(settings, ALONE) as world, world.driving(run_id), as_member(world, settings) as share:
+    with (
+        open_world(settings, ALONE) as world,
+        world.driving(run_id),
+        as_member(world, settings) as share,
+    ):
         snapshot = replace(world.observe(wanted.offsets_of), share=share)
         refuse_beside_members(snapshot, settings)
         state = where_we_stand(snapshot, settings)
         refuse_unrecorded(state, snapshot, settings)
         if isinstance(state, FirstRun):
-            raise SettingsError("this pipeline has made no plan yet: there is nothing to accept", check="`etl plan CONF`")
+            raise SettingsError(
+                "this pipeline has made no plan yet: there is nothing to accept",
+                check="`etl plan CONF`",
+            )
         if isinstance(state, RebuildFromTable):
             what = f"the table holds plan {state.plan.number}, which ZooKeeper does not have"
-            raise NeedsDecision(what, check="`etl run CONF`, which takes it over and then stops here again; accept the log after that")
+            raise NeedsDecision(
+                what,
+                check="`etl run CONF`, which takes it over and then stops here again; accept the log after that",
+            )
         if isinstance(state, Supersede):
             state = Replay(state.plan)
         repair = repair_of(state, snapshot)
-        finish_repair(world, repair, Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()))
+        finish_repair(
+            world,
+            repair,
+            Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()),
+        )
         snapshot = repaired(snapshot, repair)
         plan = plan_reset(state, snapshot, settings, wanted, now_ms=now_ms())
         refuse_of_others(_moved_logs(plan, state), snapshot, settings)
@@ -255,7 +404,10 @@ def accept_log(settings: Settings, names: tuple[str, ...], reason: str, *, at: i
         lost = _tell_lost(plan, old) if isinstance(state, Replay) else ()
         store_decided(world, plan, state, snapshot.ledger)
     says = [*told_stored(plan, reason), *told_given_up(lost)]
-    says += [told_goes_on(plan, old, log, is_stored=isinstance(state, Replay)) for log in sorted(_moved_logs(plan, state))]
+    says += [
+        told_goes_on(plan, old, log, is_stored=isinstance(state, Replay))
+        for log in sorted(_moved_logs(plan, state))
+    ]
     says += told_of(old, plan, snapshot)
     document = {"says": says, "plan": describe_plan(plan, None), "lost": describe_losses(lost)}
     return Ruling("\n".join([*says, *told_vanished(plan.vanished)]), document)

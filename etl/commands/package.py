@@ -1,7 +1,9 @@
-"""`etl package`: what brings this package to the executors of a cluster, and what to say to `spark-submit`.
+"""`etl package`: what brings this package to the executors of a cluster, and what to say to
+`spark-submit`.
 
-A zip for `--py-files`, where the workers' Python has the libraries; or an archive of this whole environment, where it has nothing. In both
-lie the kernels that numba compiled here, so that no worker compiles them again (`etl.protocol.records.kernel_cache`).
+A zip for `--py-files`, where the workers' Python has the libraries; or an archive of this whole
+environment, where it has nothing. In both lie the kernels that numba compiled here, so that no
+worker compiles them again (`etl.protocol.records.kernel_cache`).
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class Package:
 
     @property
     def python(self) -> str:
-        """The version that driver and workers must both be of, and for which the kernels are compiled."""
+        """The version that driver and workers must both be of, and for which the kernels are
+        compiled.
+        """
         return f"{sys.version_info[0]}.{sys.version_info[1]}"
 
     @property
@@ -64,12 +68,20 @@ class Package:
         """What must be on each host, the driver's and the workers', in one sentence."""
         if self.environment is None:
             return f"on each host: a Python {self.python} with the libraries of this one, at the path that PYSPARK_PYTHON says"
-        return f"on each host: Python {self.python} at {self.linked}, to which the environment links"
+        return (
+            f"on each host: Python {self.python} at {self.linked}, to which the environment links"
+        )
 
     @property
     def delta(self) -> str:
-        """What tells spark-submit where Delta's jars are: files of this machine, else what a Maven repository calls them."""
-        return f"--jars {','.join(map(str, self.jars))}" if self.jars else f"--packages {DELTA_PACKAGE}"
+        """What tells spark-submit where Delta's jars are: files of this machine, else what a Maven
+        repository calls them.
+        """
+        return (
+            f"--jars {','.join(map(str, self.jars))}"
+            if self.jars
+            else f"--packages {DELTA_PACKAGE}"
+        )
 
     @property
     def command(self) -> str:
@@ -80,18 +92,29 @@ class Package:
         drives = f"PYSPARK_DRIVER_PYTHON={sys.executable}"  # this one has Spark, by which spark-submit is found
         return (
             f"mkdir -p {UNPACKED} && tar -xzf {self.environment} -C {UNPACKED} && {drives} PYSPARK_PYTHON=./{UNPACKED}/bin/python "
-            f"spark-submit --master MASTER --archives {self.environment}#{UNPACKED} {job}")
+            f"spark-submit --master MASTER --archives {self.environment}#{UNPACKED} {job}"
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The document of `etl package --json`."""
         return {
-            "version": etl.__version__, "zip": str(self.zip), "environment": str(self.environment) if self.environment else None,
-            "job": str(self.job), "python": self.python, "kernels": self.kernels, "jars": [str(jar) for jar in self.jars],
-            "delta": DELTA_PACKAGE, "command": self.command, "needs": self.needs}
+            "version": etl.__version__,
+            "zip": str(self.zip),
+            "environment": str(self.environment) if self.environment else None,
+            "job": str(self.job),
+            "python": self.python,
+            "kernels": self.kernels,
+            "jars": [str(jar) for jar in self.jars],
+            "delta": DELTA_PACKAGE,
+            "command": self.command,
+            "needs": self.needs,
+        }
 
 
 def package(out: Path, *, with_environment: bool = False) -> Package:
-    """Make it in the folder `out`; what lies there under the same name is written over. Raises SettingsError."""
+    """Make it in the folder `out`; what lies there under the same name is written over. Raises
+    SettingsError.
+    """
     out = out.absolute()
     name = f"offset-range-etl-{etl.__version__}"
     try:
@@ -100,17 +123,30 @@ def package(out: Path, *, with_environment: bool = False) -> Package:
         zipped = write_zip(out / f"{name}.zip", kernels)
         job = out / "etl_job.py"
         job.write_text(JOB)
-        environment = _write_environment(out / f"{name}-environment.tar.gz") if with_environment else None
+        environment = (
+            _write_environment(out / f"{name}-environment.tar.gz") if with_environment else None
+        )
     except OSError as error:
-        raise SettingsError(f"it cannot be written: {error.strerror or error}", key="--out", path=out, check="the folder") from error
+        raise SettingsError(
+            f"it cannot be written: {error.strerror or error}",
+            key="--out",
+            path=out,
+            check="the folder",
+        ) from error
     return Package(zipped, job, len(kernels), tuple(cached_delta_jars()), environment)
 
 
 def write_zip(to: Path, kernels: Iterable[Path]) -> Path:
-    """This package, with these files of numba's where it looks for them. Raises OSError, and SettingsError from inside a zip."""
+    """This package, with these files of numba's where it looks for them. Raises OSError, and
+    SettingsError from inside a zip.
+    """
     root = Path(etl.__file__).parent
     if not root.is_dir():
-        raise SettingsError("this package comes from a zip itself", path=root.parent, check="that zip: it is what executors need")
+        raise SettingsError(
+            "this package comes from a zip itself",
+            path=root.parent,
+            check="that zip: it is what executors need",
+        )
     unfinished = to.with_name(f"{to.name}.tmp")
     with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as opened:
         # messages that kafka-python has no schema of, and the log that keeps writers on S3 apart
@@ -118,7 +154,9 @@ def write_zip(to: Path, kernels: Iterable[Path]) -> Path:
         named = {str(path.relative_to(root.parent)): path for path in kept}
         named |= {f"etl/protocol/records/__pycache__/{path.name}": path for path in kernels}
         for name, path in sorted(named.items()):
-            opened.writestr(zipfile.ZipInfo(name, _WRITTEN_AT), path.read_bytes(), zipfile.ZIP_DEFLATED)
+            opened.writestr(
+                zipfile.ZipInfo(name, _WRITTEN_AT), path.read_bytes(), zipfile.ZIP_DEFLATED
+            )
     os.replace(unfinished, to)
     return to
 
@@ -128,16 +166,33 @@ def _write_environment(to: Path) -> Path:
     prefix, installed = Path(sys.prefix), Path(etl.__file__).parent
     check = "an environment of its own for it: python -m venv, then pip install 'offset-range-etl[package]' from a wheel (docs/INSTALL.md)"
     if sys.prefix == sys.base_prefix:
-        raise SettingsError("this Python is no virtual environment, and only such can be packed", path=prefix, check=check)
+        raise SettingsError(
+            "this Python is no virtual environment, and only such can be packed",
+            path=prefix,
+            check=check,
+        )
     if prefix not in installed.parents:
-        raise SettingsError("this package lies outside of the environment, as a clone does", path=installed, check=check)
+        raise SettingsError(
+            "this package lies outside of the environment, as a clone does",
+            path=installed,
+            check=check,
+        )
     try:
         from venv_pack import VenvPackException, pack
     except ImportError as error:
         check = "pip install 'offset-range-etl[package]', which brings venv-pack2"
-        raise SettingsError("venv-pack2 is not installed", key="--environment", check=check) from error
+        raise SettingsError(
+            "venv-pack2 is not installed", key="--environment", check=check
+        ) from error
     try:
-        pack(str(prefix), output=str(to), force=True, filters=[("exclude", pattern) for pattern in LEFT_OUT])
+        pack(
+            str(prefix),
+            output=str(to),
+            force=True,
+            filters=[("exclude", pattern) for pattern in LEFT_OUT],
+        )
     except VenvPackException as error:
-        raise SettingsError(f"the environment cannot be packed: {error}", path=prefix, check=check) from error
+        raise SettingsError(
+            f"the environment cannot be packed: {error}", path=prefix, check=check
+        ) from error
     return to

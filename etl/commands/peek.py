@@ -1,6 +1,8 @@
-"""`etl peek`: the records of one log, one by one, for a person. Nothing is stored, moved or owned, and no Spark is needed.
+"""`etl peek`: the records of one log, one by one, for a person. Nothing is stored, moved or owned,
+and no Spark is needed.
 
-Here it is decided which log that is and where to start in it; going through it belongs to `peeked_log`, beyond its end to `followed_log`.
+Here it is decided which log that is and where to start in it; going through it belongs to
+`peeked_log`, beyond its end to `followed_log`.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class Wanted:
 def open_peek(settings: Settings, wanted: Wanted) -> Iterator[PeekedLog]:
     """The log is found, and where to start in it; its connections are closed at the end.
 
-    Raises TopicMissing, and SettingsError for a partition or a start that is not there, besides what brokers and ZooKeeper raise.
+    Raises TopicMissing, and SettingsError for a partition or a start that is not there, besides
+    what brokers and ZooKeeper raise.
     """
     log = _log_of(settings, wanted)
     with open_cluster(settings) as cluster:
@@ -52,26 +55,49 @@ def open_peek(settings: Settings, wanted: Wanted) -> Iterator[PeekedLog]:
         metadata = cluster.describe_once_told([log.topic], wait_s=source.wait_for_leader_s)
         told = metadata.topics.get(log.topic)
         if told is None or (told.refusal and told.refusal.meaning is Meaning.UNKNOWN_TOPIC):
-            raise TopicMissing("there is no such topic", topic=log.topic, check="its name; `etl offsets show` lists those of the conf")
+            raise TopicMissing(
+                "there is no such topic",
+                topic=log.topic,
+                check="its name; `etl offsets show` lists those of the conf",
+            )
         if told.refusal and not told.partitions:
             raise told.refusal.error("tell of the topic", topic=log.topic)
         if log not in (known := [each.log for each in told.partitions]):
             there = ", ".join(each.key for each in known) or "none"
             away = "; those of a broker that is away are not told" if log.is_physical else ""
-            raise SettingsError(f"the topic has no partition {log.key}", check=f"its partitions: {there}{away}", topic=log.topic)
-        found = cluster.extents([log], isolation=source.isolation, wait_for_leader_s=source.wait_for_leader_s, metadata=metadata)
+            raise SettingsError(
+                f"the topic has no partition {log.key}",
+                check=f"its partitions: {there}{away}",
+                topic=log.topic,
+            )
+        found = cluster.extents(
+            [log],
+            isolation=source.isolation,
+            wait_for_leader_s=source.wait_for_leader_s,
+            metadata=metadata,
+        )
         if log not in found.extents:
             raise leaderless(log)
         extent = found.extents[log]
         from_offset = _start_of(cluster, log, extent, wanted.start)
         yield _kind(wanted)(
-            source, cluster, log, extent, found.leaders[log], from_offset=from_offset, most=wanted.most, timeout_s=wanted.timeout_s)
+            source,
+            cluster,
+            log,
+            extent,
+            found.leaders[log],
+            from_offset=from_offset,
+            most=wanted.most,
+            timeout_s=wanted.timeout_s,
+        )
 
 
 def _kind(wanted: Wanted) -> type[PeekedLog]:
     if not wanted.follows:
         return PeekedLog
-    from etl.commands.followed_log import FollowedLog  # what reads record batches as columns is slower to load
+    from etl.commands.followed_log import (
+        FollowedLog,
+    )  # what reads record batches as columns is slower to load
 
     return FollowedLog
 
@@ -79,8 +105,16 @@ def _kind(wanted: Wanted) -> type[PeekedLog]:
 def _log_of(settings: Settings, wanted: Wanted) -> BrokerPartition:
     log = parse_partition_key(wanted.topic, wanted.partition)
     if log is None or log.is_physical != settings.source.is_physical:
-        form = FORM_OF_PARTITION if log is None else "BROKER-PARTITION, e.g. 0-3, for source.dialect jafka, else a number alone, e.g. 3"
-        raise SettingsError(f"{wanted.partition!r} names no partition of this cluster", check=form, topic=wanted.topic)
+        form = (
+            FORM_OF_PARTITION
+            if log is None
+            else "BROKER-PARTITION, e.g. 0-3, for source.dialect jafka, else a number alone, e.g. 3"
+        )
+        raise SettingsError(
+            f"{wanted.partition!r} names no partition of this cluster",
+            check=form,
+            topic=wanted.topic,
+        )
     return log
 
 

@@ -1,7 +1,9 @@
-"""One log that is looked at: fetch after fetch, each at the offset that the answer before ended at, until there is nothing more to show.
+"""One log that is looked at: fetch after fetch, each at the offset that the answer before ended at,
+until there is nothing more to show.
 
-What is held at a time is one answer: small ones, that grow for one large record only, up to `source.fetch_limit_bytes`. A leader that moved
-or is silent is looked up again, for `source.timeout_s`.
+What is held at a time is one answer: small ones, that grow for one large record only, up to
+`source.fetch_limit_bytes`. A leader that moved or is silent is looked up again, for
+`source.timeout_s`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,14 @@ from enum import Enum
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import (
-    BrokerError, BrokerUnreachable, CorruptData, EtlError, ExpiredOffsets, MessageTooLarge, OffsetInsideMessage, RanOutBeforeUntil,
+    BrokerError,
+    BrokerUnreachable,
+    CorruptData,
+    EtlError,
+    ExpiredOffsets,
+    MessageTooLarge,
+    OffsetInsideMessage,
+    RanOutBeforeUntil,
 )
 from etl.model.logs import BrokerPartition, Extent, Isolation, Leader
 from etl.protocol.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition, FetchTarget
@@ -45,8 +54,18 @@ def leaderless(log: BrokerPartition) -> BrokerError:
 class PeekedLog:
     """One log that is looked at."""
 
-    def __init__(self, source: SourceSettings, cluster: Cluster, log: BrokerPartition, extent: Extent, leader: Leader, *, from_offset: int,
-                 most: int | None = None, timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        source: SourceSettings,
+        cluster: Cluster,
+        log: BrokerPartition,
+        extent: Extent,
+        leader: Leader,
+        *,
+        from_offset: int,
+        most: int | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
         """See `peek.Wanted`."""
         self.log, self.extent, self.from_offset = log, extent, from_offset
         self.position = from_offset
@@ -61,10 +80,12 @@ class PeekedLog:
         self._idle_since, self._failing_since, self._empty_answers = time.monotonic(), math.inf, 0
 
     def records(self) -> Iterator[Record]:
-        """Each record, until there are as many as wanted, the log ends where it ended at first, or nothing comes in time.
+        """Each record, until there are as many as wanted, the log ends where it ended at first, or
+        nothing comes in time.
 
-        Raises CorruptData, OffsetInsideMessage, MessageTooLarge, RecordTooLarge, ExpiredOffsets, RanOutBeforeUntil, and what a broker
-        that stays silent for `source.timeout_s` or refuses comes to.
+        Raises CorruptData, OffsetInsideMessage, MessageTooLarge, RecordTooLarge, ExpiredOffsets,
+        RanOutBeforeUntil, and what a broker that stays silent for `source.timeout_s` or refuses
+        comes to.
         """
         while self.ended is None:
             if self._is_at_end:
@@ -106,12 +127,18 @@ class PeekedLog:
         self.position, self._idle_since = messages.next_offset, time.monotonic()
 
     def _fetched(self) -> FetchedPartition | None:
-        """What the next fetch brings; None where that is nothing. A leader that moved or is silent is looked up again, for a while."""
+        """What the next fetch brings; None where that is nothing. A leader that moved or is silent
+        is looked up again, for a while.
+        """
         try:
             leader = self._leader or self._found_leader()
             target = FetchTarget(self.log, self.position, self._max_bytes, leader.epoch)
             answer = self._consumer(leader).multifetch(
-                [target], isolation=self._source.isolation, max_bytes=self._max_bytes, max_wait_ms=self._wait_ms())
+                [target],
+                isolation=self._source.isolation,
+                max_bytes=self._max_bytes,
+                max_wait_ms=self._wait_ms(),
+            )
             failure = self._failure(answer.partitions[0].refusal) if answer.partitions else None
         except BrokerUnreachable as unreachable:
             failure = unreachable
@@ -137,23 +164,46 @@ class PeekedLog:
     def _out_of_range(self) -> EtlError:
         start, end = (self._bound(when) for when in (EARLIEST, LATEST))
         if self.position < start:
-            raise ExpiredOffsets("the offset was deleted by retention before it was read", **self.log.place, offset=self.position,
-                                 log_start_offset=start, check="the topic's retention; --from earliest begins with what is left")
+            raise ExpiredOffsets(
+                "the offset was deleted by retention before it was read",
+                **self.log.place,
+                offset=self.position,
+                log_start_offset=start,
+                check="the topic's retention; --from earliest begins with what is left",
+            )
         if self.position > end:
-            raise RanOutBeforeUntil(f"the log ends at {end} by now, below what was read", **self.log.place, offset=self.position,
-                                    check="whether the topic was deleted and made again, or lost its end with a broker")
-        return BrokerError("the offset is out of range, and yet inside the log", **self.log.place, offset=self.position,
-                           check="the broker's log" if self.log.is_physical else "the broker's log: its replicas may disagree")
+            raise RanOutBeforeUntil(
+                f"the log ends at {end} by now, below what was read",
+                **self.log.place,
+                offset=self.position,
+                check="whether the topic was deleted and made again, or lost its end with a broker",
+            )
+        return BrokerError(
+            "the offset is out of range, and yet inside the log",
+            **self.log.place,
+            offset=self.position,
+            check="the broker's log"
+            if self.log.is_physical
+            else "the broker's log: its replicas may disagree",
+        )
 
     def _bound(self, when: int) -> int:
         consumer = self._consumer(self._leader or self._found_leader())
-        listed = consumer.list_offsets({self.log: when}, isolation=Isolation.READ_UNCOMMITTED)[self.log]
+        listed = consumer.list_offsets({self.log: when}, isolation=Isolation.READ_UNCOMMITTED)[
+            self.log
+        ]
         if listed.refusal or listed.offset is None:
-            raise BrokerError("the broker names no start or end of the log", **self.log.place, check="the broker's log")
+            raise BrokerError(
+                "the broker names no start or end of the log",
+                **self.log.place,
+                check="the broker's log",
+            )
         return listed.offset
 
     def _consumer(self, leader: Leader) -> SimpleConsumer:
-        return self._cluster.consumer(leader.broker.host, leader.broker.port, leader.broker.generation)
+        return self._cluster.consumer(
+            leader.broker.host, leader.broker.port, leader.broker.generation
+        )
 
     def _found_leader(self) -> Leader:
         self._leader = self._cluster.describe([self.log.topic]).leaders.get(self.log)
@@ -162,16 +212,27 @@ class PeekedLog:
         return self._leader
 
     def _grow(self, fetched: FetchedPartition, needed: int) -> None:
-        """Ask with more bytes for a record that does not fit; where that would not help, say what is wrong with it."""
+        """Ask with more bytes for a record that does not fit; where that would not help, say what
+        is wrong with it.
+        """
         limit = max(self._source.fetch_limit_bytes, self._least_bytes)
         if len(fetched.records) < self._max_bytes:
             kind = OffsetInsideMessage if fetched.layout is EntryLayout.PHYSICAL else CorruptData
             what = f"a message claims {needed:,} bytes, and {len(fetched.records):,} are there"
-            raise kind(what, **self.log.place, offset=self.position, check="that a message begins at this offset, and the broker's log")
+            raise kind(
+                what,
+                **self.log.place,
+                offset=self.position,
+                check="that a message begins at this offset, and the broker's log",
+            )
         if max(needed, self._max_bytes + 1) > limit:
             takes = f"; it takes {needed:,}" if needed > 1 else ""
-            raise MessageTooLarge(f"a record does not fit into the largest fetch, {limit:,} bytes{takes}", **self.log.place,
-                                  offset=self.position, check="source.fetch_limit_bytes")
+            raise MessageTooLarge(
+                f"a record does not fit into the largest fetch, {limit:,} bytes{takes}",
+                **self.log.place,
+                offset=self.position,
+                check="source.fetch_limit_bytes",
+            )
         self._max_bytes = min(limit, max(2 * self._max_bytes, needed))
 
     def _wait_ms(self) -> int:
@@ -180,13 +241,21 @@ class PeekedLog:
 
     def _left_s(self) -> float:
         """How long the next record may still be waited for."""
-        return math.inf if self._timeout_s is None else self._idle_since + self._timeout_s - time.monotonic()
+        return (
+            math.inf
+            if self._timeout_s is None
+            else self._idle_since + self._timeout_s - time.monotonic()
+        )
 
     def _wait(self) -> None:
-        """Before the next fetch. Brokers hold an answer back while there is nothing; one that does not is not asked in a busy loop."""
+        """Before the next fetch. Brokers hold an answer back while there is nothing; one that does
+        not is not asked in a busy loop.
+        """
         left_s = self._left_s()
         if left_s <= 0:
             self.ended = Ended.TIME_OUT
             return
-        time.sleep(min(_SHORTEST_PAUSE_S * 2 ** min(self._empty_answers, 10), _LONGEST_PAUSE_S, left_s))
+        time.sleep(
+            min(_SHORTEST_PAUSE_S * 2 ** min(self._empty_answers, 10), _LONGEST_PAUSE_S, left_s)
+        )
         self._empty_answers += 1

@@ -1,7 +1,8 @@
-"""The pipelines of a group, or of a ZooKeeper: which there are, and which of them an operator takes out of service.
+"""The pipelines of a group, or of a ZooKeeper: which there are, and which of them an operator takes
+out of service.
 
-Two pipelines of one group may not read one topic, for the offsets are the group's. Where two do, one of them is retired: it keeps its
-ledger and its table and loads no more.
+Two pipelines of one group may not read one topic, for the offsets are the group's. Where two do,
+one of them is retired: it keeps its ledger and its table and loads no more.
 """
 
 from __future__ import annotations
@@ -47,26 +48,40 @@ class State(str, Enum):
 
 
 def list_pipelines(settings: Settings, *, shows_all: bool = False) -> list[dict[str, Any]]:
-    """The group's pipelines by name; `shows_all`: those of every group of this ZooKeeper. Brokers are not asked.
+    """The group's pipelines by name; `shows_all`: those of every group of this ZooKeeper. Brokers
+    are not asked.
 
-    Each with its state, the newest plan and its age, who drives it, its topics and its table: by id, and by path where it is the conf's.
+    Each with its state, the newest plan and its age, who drives it, its topics and its table: by
+    id, and by path where it is the conf's.
     """
     with open_world(settings, ALONE) as world:
         here, zookeeper = open_table(settings.table.path), world.zookeeper
         table_id = None if here is None else str(here.metadata().id)
         groups = world.ledger.groups() if shows_all else [settings.group]
-        ledgers = [PlanLedger(zookeeper, group, name) for group in groups for name in PlanLedger(zookeeper, group, "").pipelines()]
-        drivers = {ledger.paths: DriverLock(zookeeper, ledger.paths.group, ledger.pipeline).driver() for ledger in ledgers}
-        return [_described(ledger, drivers[ledger.paths], settings.table.path, table_id, now_ms()) for ledger in ledgers]
+        ledgers = [
+            PlanLedger(zookeeper, group, name)
+            for group in groups
+            for name in PlanLedger(zookeeper, group, "").pipelines()
+        ]
+        drivers = {
+            ledger.paths: DriverLock(zookeeper, ledger.paths.group, ledger.pipeline).driver()
+            for ledger in ledgers
+        }
+        return [
+            _described(ledger, drivers[ledger.paths], settings.table.path, table_id, now_ms())
+            for ledger in ledgers
+        ]
 
 
 def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
     """Take a pipeline of the group out of service.
 
-    A plan that is stored and not in the table is closed there first, so that a driver that slept cannot append it.
+    A plan that is stored and not in the table is closed there first, so that a driver that slept
+    cannot append it.
 
-    Raises SettingsError where it made no plan or is retired, Owned while it runs, NeedsDecision while a backfill beside it may still
-    load, or a plan that was handed over is still to be executed, TableUnreachable where a plan is to be closed in the table.
+    Raises SettingsError where it made no plan or is retired, Owned while it runs, NeedsDecision
+    while a backfill beside it may still load, or a plan that was handed over is still to be
+    executed, TableUnreachable where a plan is to be closed in the table.
     """
     chosen = _named(settings, name)
     with open_world(chosen, ALONE) as world:
@@ -74,10 +89,16 @@ def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
         with world.driving(new_run_id()):
             before = world.ledger.read_retirement()
             if before:
-                raise SettingsError(f"pipeline {chosen.pipeline} is retired already: {before.reason}", check="`etl pipelines list CONF`")
+                raise SettingsError(
+                    f"pipeline {chosen.pipeline} is retired already: {before.reason}",
+                    check="`etl pipelines list CONF`",
+                )
             refuse_unfinished(world.ledger)
-            refuse_retiring(chosen.pipeline, world.ledger.read_ledger(),
-                            lambda plan: world.offsets.committed(plan.offsets_to_hand_over, behind=plan))
+            refuse_retiring(
+                chosen.pipeline,
+                world.ledger.read_ledger(),
+                lambda plan: world.offsets.committed(plan.offsets_to_hand_over, behind=plan),
+            )
             left = sorted(world.ledger.topics())
             closed = close_stored_plan(world, f"pipeline retired: {reason}")
             retirement = Retirement(reason, now_ms())
@@ -85,20 +106,32 @@ def retire(settings: Settings, name: str | None, reason: str) -> Ruling:
     says = f"pipeline {chosen.pipeline} loads no more, and other pipelines of the group may read {', '.join(left)}: {reason}"
     if closed:
         says += f". Its stored plan {closed.number} was closed in the table, so no driver can append it any more"
-    return Ruling(says, {
-        "says": says, "pipeline": chosen.pipeline, "retired_at": at(retirement.at_ms), "reason": reason, "topics": left,
-        "closed_plan": closed.number if closed else None})
+    return Ruling(
+        says,
+        {
+            "says": says,
+            "pipeline": chosen.pipeline,
+            "retired_at": at(retirement.at_ms),
+            "reason": reason,
+            "topics": left,
+            "closed_plan": closed.number if closed else None,
+        },
+    )
 
 
 def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
-    """Take it into service again. Raises SettingsError where it is not retired, or another pipeline reads one of its topics by now."""
+    """Take it into service again. Raises SettingsError where it is not retired, or another pipeline
+    reads one of its topics by now.
+    """
     chosen = _named(settings, name)
     with open_world(chosen, ALONE) as world:
         _refuse_unknown(world)
         with world.driving(new_run_id()):
             before = world.ledger.read_retirement()
             if not before:
-                raise SettingsError(f"pipeline {chosen.pipeline} is not retired", check="`etl pipelines list CONF`")
+                raise SettingsError(
+                    f"pipeline {chosen.pipeline} is not retired", check="`etl pipelines list CONF`"
+                )
             if before.taken_over_by:
                 what = f"pipeline {chosen.pipeline} was taken over by {before.taken_over_by}, which went on from its positions"
                 check = f"that one; to go on with this one instead: `etl plans take-over CONF --from {before.taken_over_by} --reason ...`"
@@ -107,7 +140,16 @@ def resume(settings: Settings, name: str | None, reason: str) -> Ruling:
             refuse_shared_topics(topics, world.ledger.other_pipelines(), has_plans=True)
             world.ledger.resume(beside=version or 0)
     says = f"pipeline {chosen.pipeline} is in service again and goes on from its own positions: {reason}"
-    return Ruling(says, {"says": says, "pipeline": chosen.pipeline, "reason": reason, "topics": topics, "was_retired": before.reason})
+    return Ruling(
+        says,
+        {
+            "says": says,
+            "pipeline": chosen.pipeline,
+            "reason": reason,
+            "topics": topics,
+            "was_retired": before.reason,
+        },
+    )
 
 
 def _named(settings: Settings, name: str | None) -> Settings:
@@ -125,20 +167,34 @@ def _refuse_unknown(world: LiveWorld) -> None:
 
 
 def _described(
-    ledger: PlanLedger, driver: DriverNode | None, table_path: str, table_id: str | None, now: int,
+    ledger: PlanLedger,
+    driver: DriverNode | None,
+    table_path: str,
+    table_id: str | None,
+    now: int,
 ) -> dict[str, Any]:
     found, retirement = ledger.read_ledger(), ledger.read_retirement()
     plan = found.newest
     theirs = found.applied.table_id if found.applied else plan.table_id if plan else None
     return {
-        "group": ledger.paths.group, "pipeline": ledger.pipeline, "state": _state_of(found, retirement, driver).value,
-        "newest_plan": plan.number if plan else None, "kind": plan.kind.value if plan else None,
-        "planned_at": at(plan.created_at_ms) if plan else None, "age_s": max(0, now - plan.created_at_ms) / 1000 if plan else None,
-        "driver": str(driver) if driver else None, "topics": sorted(ledger.topics()),
-        "table_id": theirs, "table": table_path if theirs and theirs == table_id else None,
-        "backfills": [{"name": one["name"], "state": one["state"]} for one in backfills_beside(ledger)],
+        "group": ledger.paths.group,
+        "pipeline": ledger.pipeline,
+        "state": _state_of(found, retirement, driver).value,
+        "newest_plan": plan.number if plan else None,
+        "kind": plan.kind.value if plan else None,
+        "planned_at": at(plan.created_at_ms) if plan else None,
+        "age_s": max(0, now - plan.created_at_ms) / 1000 if plan else None,
+        "driver": str(driver) if driver else None,
+        "topics": sorted(ledger.topics()),
+        "table_id": theirs,
+        "table": table_path if theirs and theirs == table_id else None,
+        "backfills": [
+            {"name": one["name"], "state": one["state"]} for one in backfills_beside(ledger)
+        ],
         "paused": [described_pause(one) for one in read_pauses(ledger)],
-        "retired": retirement.reason if retirement else None, "retired_at": at(retirement.at_ms) if retirement else None}
+        "retired": retirement.reason if retirement else None,
+        "retired_at": at(retirement.at_ms) if retirement else None,
+    }
 
 
 def _state_of(ledger: Ledger, retirement: Retirement | None, driver: DriverNode | None) -> State:

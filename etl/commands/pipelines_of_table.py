@@ -15,17 +15,28 @@ def pipelines_of(world: LiveWorld, table: Table | None) -> list[OtherPipeline]:
     """All that have loaded into the table, this one among them."""
     if table is None:
         return []
-    us = [OtherPipeline(world.app_id, table.transaction_version)] if table.transaction_version else []
+    us = (
+        [OtherPipeline(world.app_id, table.transaction_version)]
+        if table.transaction_version
+        else []
+    )
     return [*other_pipelines(world.settings.table.path, world.app_id), *us]
 
 
 def the_one(place: str, there: Sequence[OtherPipeline]) -> OtherPipeline:
-    """The pipeline that is called so, `GROUP/PIPELINE` or `CLUSTER/GROUP/PIPELINE`. Raises SettingsError where that is not one."""
+    """The pipeline that is called so, `GROUP/PIPELINE` or `CLUSTER/GROUP/PIPELINE`. Raises
+    SettingsError where that is not one.
+    """
     found = [one for one in there if f"/{one.app_id}".endswith(f"/{place.strip('/')}")]
     if len(found) != 1:
-        names = ", ".join(sorted("/".join(one.app_id.split("/")[1:]) for one in found or there)) or "none"
+        names = (
+            ", ".join(sorted("/".join(one.app_id.split("/")[1:]) for one in found or there))
+            or "none"
+        )
         what = f"{'several pipelines of this name have' if found else 'no pipeline of this name has'} loaded into the table"
-        raise SettingsError(what, key="--from", check=f"say CLUSTER/GROUP/PIPELINE, one of: {names}")
+        raise SettingsError(
+            what, key="--from", check=f"say CLUSTER/GROUP/PIPELINE, one of: {names}"
+        )
     return found[0]
 
 

@@ -21,14 +21,21 @@ def list_plans(settings: Settings) -> list[dict[str, Any]]:
             if plan is None:
                 continue
             applied = world.ledger.read_record_of(plan)
-            rows.append({
-                "number": number, "id": plan.id, "kind": plan.kind.value, "created_at": at(plan.created_at_ms),
-                "run_key": plan.run_key, "bounds": plan.bounds.said or None,
-                "ranges": len(plan.ranges), "offsets": sum(r.size for r in plan.ranges),
-                "unit": next((f"{log.unit}s" for log in plan.positions), "offsets"),
-                "rows": applied.rows if applied else None,
-                "delta_version": applied.delta_version if applied else None,
-            })
+            rows.append(
+                {
+                    "number": number,
+                    "id": plan.id,
+                    "kind": plan.kind.value,
+                    "created_at": at(plan.created_at_ms),
+                    "run_key": plan.run_key,
+                    "bounds": plan.bounds.said or None,
+                    "ranges": len(plan.ranges),
+                    "offsets": sum(r.size for r in plan.ranges),
+                    "unit": next((f"{log.unit}s" for log in plan.positions), "offsets"),
+                    "rows": applied.rows if applied else None,
+                    "delta_version": applied.delta_version if applied else None,
+                }
+            )
     return rows
 
 
@@ -39,7 +46,13 @@ def show_plan(settings: Settings, number: int | None) -> dict[str, Any]:
         wanted = number or (numbers[-1] if numbers else 0)
         plan = world.ledger.read_plan(wanted) if wanted in numbers else None
         if plan is None:
-            stored = f"plans {numbers[0]} to {numbers[-1]} are stored" if numbers else "this pipeline has made no plan yet"
+            stored = (
+                f"plans {numbers[0]} to {numbers[-1]} are stored"
+                if numbers
+                else "this pipeline has made no plan yet"
+            )
             check = "`etl plans list`; older ones live on in the coverage"
-            raise SettingsError(f"plan {wanted} is not there: {stored}" if wanted else stored, check=check)
+            raise SettingsError(
+                f"plan {wanted} is not there: {stored}" if wanted else stored, check=check
+            )
         return describe_plan(plan, world.ledger.read_applied(wanted))

@@ -1,6 +1,7 @@
 """`etl plan`: what the next run would do, decided by the very function that a run goes by.
 
-Nothing starts Spark here. So of the transform it says what is known without it, and that the rest was not looked at.
+Nothing starts Spark here. So of the transform it says what is known without it, and that the rest
+was not looked at.
 """
 
 from __future__ import annotations
@@ -24,10 +25,17 @@ from etl.model.bounds import Request
 from etl.model.plans import OffsetRange, Plan
 from etl.model.snapshot import Snapshot
 from etl.protocol.zookeeper.commit_metadata import refuse_too_large
-from etl.report.plan_json import describe_plan
 from etl.report.asked import told_done_before
 from etl.report.pauses import told_paused
-from etl.report.sentences import told_by_owner, told_cluster_id, told_leaderless, told_let_go, told_open, told_purpose
+from etl.report.plan_json import describe_plan
+from etl.report.sentences import (
+    told_by_owner,
+    told_cluster_id,
+    told_leaderless,
+    told_let_go,
+    told_open,
+    told_purpose,
+)
 from etl.run.context import ALONE, now_ms
 from etl.run.rows import check_rows, writer_of
 from etl.run.transform import check_without_spark
@@ -49,7 +57,9 @@ class Preview:
     tasks: tuple[int, int]
     """At least and at most: the same where it is known how many of them Spark works on at once."""
     lag: int = 0
-    """Offsets that could be read and are not in the table yet, of all partitions whose end is known."""
+    """Offsets that could be read and are not in the table yet, of all partitions whose end is
+    known.
+    """
     left: tuple[str, ...] = ()
     """Which logs it would leave to their owners, a sentence for each owner."""
     leaderless: tuple[str, ...] = ()
@@ -67,7 +77,9 @@ class Preview:
 
     @property
     def let_go(self) -> tuple[str, ...]:
-        """Which offsets it would let go, by `source.on_data_loss`, an offset that was moved or an operator's decision."""
+        """Which offsets it would let go, by `source.on_data_loss`, an offset that was moved or an
+        operator's decision.
+        """
         return tuple(told_let_go(loss for plan in self.plans for loss in plan.losses))
 
     @property
@@ -77,40 +89,68 @@ class Preview:
 
     def as_json(self) -> dict[str, Any]:
         """The document of `etl plan`."""
-        sizes, is_physical = self.snapshot.bytes_per_offset, any(r.log.is_physical for r in self.ranges)
+        sizes, is_physical = (
+            self.snapshot.bytes_per_offset,
+            any(r.log.is_physical for r in self.ranges),
+        )
         return {
             "says": self.says,
             "records_at_most": None if is_physical else sum(r.size for r in self.ranges),
             "estimated_bytes": round(bytes_of(self.ranges, sizes)),
-            "bytes_are_assumed": any(r.log not in sizes and not r.log.is_physical for r in self.ranges),
+            "bytes_are_assumed": any(
+                r.log not in sizes and not r.log.is_physical for r in self.ranges
+            ),
             "tasks": self.tasks[0] if self.tasks[0] == self.tasks[1] else None,
-            "tasks_at_least": self.tasks[0], "tasks_at_most": self.tasks[1],
-            "left_to_owners": list(self.left), "leaderless": list(self.leaderless), "paused": list(self.paused),
-            "expires_soon": [str(one) for one in self.expires_soon], "open_transactions": list(self.open_transactions),
-            "lag": self.lag, "not_checked": list(self.not_checked),
-            "least_headroom": min((r.from_offset - self.snapshot.extents[r.log].log_start_offset
-                                   for r in self.ranges if r.log in self.snapshot.extents), default=None),
-            **{what: [{"plan": plan.number, **r} for plan in self.plans for r in describe_plan(plan, None)[what]]
-               for what in ("ranges", "losses")},
+            "tasks_at_least": self.tasks[0],
+            "tasks_at_most": self.tasks[1],
+            "left_to_owners": list(self.left),
+            "leaderless": list(self.leaderless),
+            "paused": list(self.paused),
+            "expires_soon": [str(one) for one in self.expires_soon],
+            "open_transactions": list(self.open_transactions),
+            "lag": self.lag,
+            "not_checked": list(self.not_checked),
+            "least_headroom": min(
+                (
+                    r.from_offset - self.snapshot.extents[r.log].log_start_offset
+                    for r in self.ranges
+                    if r.log in self.snapshot.extents
+                ),
+                default=None,
+            ),
+            **{
+                what: [
+                    {"plan": plan.number, **r}
+                    for plan in self.plans
+                    for r in describe_plan(plan, None)[what]
+                ]
+                for what in ("ranges", "losses")
+            },
         }
 
 
 def preview(settings: Settings, request: Request | None = None) -> Preview:
-    """What the next run would do, decided by the very function that a run goes by; nothing is stored or moved."""
+    """What the next run would do, decided by the very function that a run goes by; nothing is
+    stored or moved.
+    """
     settings = starting_by(settings, request)
     with open_world(settings, ALONE, request=request) as world:
         return with_transform_checked(preview_of(world.observe(), settings), settings)
 
 
 def refuse_before_making(settings: Settings, request: Request | None = None) -> None:
-    """Raise what the run would end with that has the catalog make this table, as far as it can be told before: then it makes none.
+    """Raise what the run would end with that has the catalog make this table, as far as it can be
+    told before: then it makes none.
 
-    What lies at the place already the catalog itself refuses. Owners of what it reads are told by the run, which may wait for them.
-    Raises NotOurTable for a pipeline that has plans: their table was another one.
+    What lies at the place already the catalog itself refuses. Owners of what it reads are told by
+    the run, which may wait for them. Raises NotOurTable for a pipeline that has plans: their table
+    was another one.
     """
     if _is_taken(settings.table.path):
         return
-    by_path = settings.model_copy(update={"table": settings.table.model_copy(update={"name": None})})  # a named one would be gone
+    by_path = settings.model_copy(
+        update={"table": settings.table.model_copy(update={"name": None})}
+    )  # a named one would be gone
     with open_world(by_path, ALONE, request=request) as world, contextlib.suppress(Owned):
         snapshot = world.observe()
         if snapshot.ledger.newest is not None:
@@ -133,7 +173,9 @@ def with_transform_checked(found: Preview, settings: Settings) -> Preview:
     """
     for plan in found.plans:
         check_rows(plan, settings)
-    if not settings.transform or not any(_takes_rows_of_spark(plan, settings) for plan in found.plans):
+    if not settings.transform or not any(
+        _takes_rows_of_spark(plan, settings) for plan in found.plans
+    ):
         return found
     check_without_spark(settings)
     return replace(found, not_checked=(_UNTRIED,))
@@ -151,21 +193,45 @@ def preview_of(snapshot: Snapshot, settings: Settings) -> Preview:
     for plan in plans:
         refuse_too_large(plan)
     tasks = _tasks(plans, snapshot, settings, now)
-    soon = expiring([r for plan in plans for r in plan.ranges], snapshot, within_s=settings.source.expiry_warning_s, now_ms=now)
+    soon = expiring(
+        [r for plan in plans for r in plan.ranges],
+        snapshot,
+        within_s=settings.source.expiry_warning_s,
+        now_ms=now,
+    )
     first = steps[0]
-    by_id = "".join(f"; {told}" for plan in plans[-1:] if (told := told_cluster_id(plan, snapshot.ledger.newest)))
+    by_id = "".join(
+        f"; {told}"
+        for plan in plans[-1:]
+        if (told := told_cluster_id(plan, snapshot.ledger.newest))
+    )
     by_id += "".join(f"; {told}" for plan in plans[:1] for told in told_time_zones(plan, snapshot))
     lag = lag_in_all(snapshot, reached(first.state, snapshot), settings) if first.state else 0
     return Preview(
-        f"the next run {'; then it '.join(map(_said, steps))}{by_id}", plans, snapshot, tasks, lag,
-        tuple(told_by_owner(first.snapshot.owners)), tuple(told_leaderless(first.snapshot.leaderless, snapshot.leaders)),
-        tuple(told_paused(snapshot, now_ms=now)), soon)
+        f"the next run {'; then it '.join(map(_said, steps))}{by_id}",
+        plans,
+        snapshot,
+        tasks,
+        lag,
+        tuple(told_by_owner(first.snapshot.owners)),
+        tuple(told_leaderless(first.snapshot.leaderless, snapshot.leaders)),
+        tuple(told_paused(snapshot, now_ms=now)),
+        soon,
+    )
 
 
-def _tasks(plans: Sequence[Plan], snapshot: Snapshot, settings: Settings, now: int) -> tuple[int, int]:
-    """How many tasks a run will have, at least and at most; the same where it is known how many work at once."""
+def _tasks(
+    plans: Sequence[Plan], snapshot: Snapshot, settings: Settings, now: int
+) -> tuple[int, int]:
+    """How many tasks a run will have, at least and at most; the same where it is known how many
+    work at once.
+    """
+
     def packed(parallelism: int) -> int:
-        return sum(len(tasks_of_plan(plan, snapshot, settings, parallelism=parallelism, now_ms=now).tasks) for plan in plans)
+        return sum(
+            len(tasks_of_plan(plan, snapshot, settings, parallelism=parallelism, now_ms=now).tasks)
+            for plan in plans
+        )
 
     most = sum(len(plan.ranges) for plan in plans)
     return packed(snapshot.parallelism or 1), packed(snapshot.parallelism or max(1, most))
@@ -184,7 +250,11 @@ def _said(step: NextStep) -> str:
 def _action_said(step: NextStep) -> str:
     plan = step.plan
     if plan is None:
-        return f"does nothing: {told_done_before(step.done_before)}" if step.done_before else "finds nothing new"
+        return (
+            f"does nothing: {told_done_before(step.done_before)}"
+            if step.done_before
+            else "finds nothing new"
+        )
     if step.action is Action.REPLAY:
         return f"replays plan {plan.number}, which is stored and not in the table"
     if step.action is Action.SUPERSEDE:

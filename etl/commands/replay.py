@@ -1,4 +1,6 @@
-"""`etl replay`: rows that are in the table already are read again and replaced; what would be replaced is shown before."""
+"""`etl replay`: rows that are in the table already are read again and replaced; what would be
+replaced is shown before.
+"""
 
 from __future__ import annotations
 
@@ -52,78 +54,128 @@ class ReplayPreview:
         come = "those that the log has there"
         if not any(r.log.is_physical for r in self.plan.ranges):
             come = f"at most {sum(r.size for r in self.plan.ranges):,} come"
-        first = f"plan {self.left.number}, which is stored and not in the table, is executed first; then " if self.left else ""
+        first = (
+            f"plan {self.left.number}, which is stored and not in the table, is executed first; then "
+            if self.left
+            else ""
+        )
         more = " and those that it brings there" if self._is_brought_more() else ""
         return f"{first}{go:,} rows of {self.table}{more} go, and {come}, in one commit of plan {self.plan.number}"
 
     def _is_brought_more(self) -> bool:
         """Whether the plan that is executed first loads some of these offsets."""
         left = self.left.advancing if self.left else ()
-        return any(span.log == r.log and span.meets(r.from_offset, r.until_offset) for span in spans_of(self.plan) for r in left)
+        return any(
+            span.log == r.log and span.meets(r.from_offset, r.until_offset)
+            for span in spans_of(self.plan)
+            for r in left
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What else a person should know who agrees."""
-        return (*(f"the topic {topic} is compacted: of keys that were written again since, the older rows go and none come"
-                  for topic in self.compacted), *self.paused, *self.other_zones)
+        return (
+            *(
+                f"the topic {topic} is compacted: of keys that were written again since, the older rows go and none come"
+                for topic in self.compacted
+            ),
+            *self.paused,
+            *self.other_zones,
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The document of a dry run."""
         return {
-            "says": self.says, "notes": list(self.notes), "plan": self.plan.number,
-            "first_executes": self.left.number if self.left else None, "rows_that_go": sum(self.plan.stood.values()),
+            "says": self.says,
+            "notes": list(self.notes),
+            "plan": self.plan.number,
+            "first_executes": self.left.number if self.left else None,
+            "rows_that_go": sum(self.plan.stood.values()),
             "replaces": [
-                {**span.log.place, "from": span.from_offset, "until": span.until_offset, "rows_that_go": span.stood,
-                 "rows_that_come_at_most": None if span.log.is_physical else span.until_offset - span.from_offset}
-                for span in spans_of(self.plan)]}
+                {
+                    **span.log.place,
+                    "from": span.from_offset,
+                    "until": span.until_offset,
+                    "rows_that_go": span.stood,
+                    "rows_that_come_at_most": None
+                    if span.log.is_physical
+                    else span.until_offset - span.from_offset,
+                }
+                for span in spans_of(self.plan)
+            ],
+        }
 
 
-def parse_wanted(topic: str, partitions: tuple[str, ...], from_: str, until: str, *, only_retained: bool = False) -> Wanted:
+def parse_wanted(
+    topic: str, partitions: tuple[str, ...], from_: str, until: str, *, only_retained: bool = False
+) -> Wanted:
     """What the options say. Raises SettingsError."""
     whole = parse_named(topic)
     if whole.log is not None:
         check = f"--topic {shlex.quote(whole.topic)} --partition {whole.log.key}"
         raise SettingsError(f"{topic!r} is a partition, and no topic", key="--topic", check=check)
     named = tuple(parse_partition(whole.topic, one) for one in partitions)
-    return Wanted(named or (whole,), parse_bound(from_, key="--from"), parse_bound(until, key="--until"), only_retained)
+    return Wanted(
+        named or (whole,),
+        parse_bound(from_, key="--from"),
+        parse_bound(until, key="--until"),
+        only_retained,
+    )
 
 
 def parse_bound(text: str, *, key: str) -> Bound:
     """An offset, a time with its UTC offset, or so long before now (`-1h`). Raises SettingsError."""
     if text.isascii() and text.isdecimal():
         return int(text)
-    if text.startswith("-") and (before_now := parse_relative(text, now_ms(), key=key).at_ms) is not None:
+    if (
+        text.startswith("-")
+        and (before_now := parse_relative(text, now_ms(), key=key).at_ms) is not None
+    ):
         return timestamp_of(before_now)
     try:
         return parse_timestamp(text)
     except ValueError as error:
         check = "a number, e.g. 1200, or a time with its UTC offset, e.g. 2026-01-31T00:00:00+00:00, or -1h (before now)"
-        raise SettingsError(f"{text!r} is neither an offset nor a time: {error}", key=key, check=check) from error
+        raise SettingsError(
+            f"{text!r} is neither an offset nor a time: {error}", key=key, check=check
+        ) from error
 
 
-def preview_replay(settings: Settings, wanted: Wanted, run_context: RunContext = ALONE) -> ReplayPreview:
-    """What `replay` would do; nothing is stored, read or replaced. Starts Spark, which counts the rows that stand. Raises as it does."""
+def preview_replay(
+    settings: Settings, wanted: Wanted, run_context: RunContext = ALONE
+) -> ReplayPreview:
+    """What `replay` would do; nothing is stored, read or replaced. Starts Spark, which counts the
+    rows that stand. Raises as it does.
+    """
     watch = Stopwatch()
     opened = open_world(settings, run_context, phases=watch)
     with run_context.progress(watch.doing), opened as world, translating_spark_errors():
         return preview_of(world, world.observe(wanted.offsets_of), settings, wanted)
 
 
-def preview_of(world: World, snapshot: Snapshot, settings: Settings, wanted: Wanted) -> ReplayPreview:
+def preview_of(
+    world: World, snapshot: Snapshot, settings: Settings, wanted: Wanted
+) -> ReplayPreview:
     """The same by what was seen."""
     step, left = step_behind_left(snapshot, settings)
     plan = next_replay(world, step, settings, wanted, None)
     plan = replace(plan, stood=world.rows_there(spans_of(plan)))
     topics = sorted({r.log.topic for r in plan.ranges})
     says, told = settings.source.says_compacted, snapshot.retention
-    compacted = tuple(topic for topic in topics if cleanup_of(told.get(topic), said_to_be_compacted=says(topic)).is_compacted)
+    compacted = tuple(
+        topic
+        for topic in topics
+        if cleanup_of(told.get(topic), said_to_be_compacted=says(topic)).is_compacted
+    )
     paused = told_loaded_all_the_same({r.log for r in plan.ranges}, snapshot.pauses)
     zones = zones_of_replaced(world, plan, step.snapshot)
     return ReplayPreview(plan, settings.table.path, compacted, left, paused, zones)
 
 
 def step_behind_left(snapshot: Snapshot, settings: Settings) -> tuple[NextStep, Plan | None]:
-    """The step that a replay is planned by, as behind the plan that an earlier run left; and that plan. Raises what stops that one."""
+    """The step that a replay is planned by, as behind the plan that an earlier run left; and that
+    plan. Raises what stops that one.
+    """
     step = next_step(snapshot, settings, now_ms=now_ms(), uid="unnamed")
     if not is_left(step):
         return step, None
@@ -133,9 +185,21 @@ def step_behind_left(snapshot: Snapshot, settings: Settings) -> tuple[NextStep, 
 
 
 def replay_rows(
-    settings: Settings, wanted: Wanted, run_context: RunContext = ALONE, *, reason: str | None = None, shown: Plan | None = None,
-    conf: str | None = None, around: Callable[[World], World] = lambda world: world,
+    settings: Settings,
+    wanted: Wanted,
+    run_context: RunContext = ALONE,
+    *,
+    reason: str | None = None,
+    shown: Plan | None = None,
+    conf: str | None = None,
+    around: Callable[[World], World] = lambda world: world,
 ) -> Report:
-    """Replace the wanted rows, exactly once, and report it as a run. `around` may wrap the world (tests). Raises as `etl.run.replay`."""
+    """Replace the wanted rows, exactly once, and report it as a run. `around` may wrap the world
+    (tests). Raises as `etl.run.replay`.
+    """
     return reported(
-        settings, run_context, lambda world, report: replay(around(world), settings, report, wanted, reason, shown=shown), conf=conf)
+        settings,
+        run_context,
+        lambda world, report: replay(around(world), settings, report, wanted, reason, shown=shown),
+        conf=conf,
+    )

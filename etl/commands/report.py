@@ -1,4 +1,6 @@
-"""`etl report`: the page of a run's report, made anew from the report, and shown to whoever sits before a display."""
+"""`etl report`: the page of a run's report, made anew from the report, and shown to whoever sits
+before a display.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,21 @@ class Page:
 
     def as_json(self) -> dict[str, Any]:
         """The document of `etl report`."""
-        return {"page": str(self.path), "report": str(self.report), "run_id": self.run_id, "state": self.state, "exit_code": self.exit_code}
+        return {
+            "page": str(self.path),
+            "report": str(self.report),
+            "run_id": self.run_id,
+            "state": self.state,
+            "exit_code": self.exit_code,
+        }
 
 
 def report_page(settings: Settings, run_id: str | None = None, out: Path | None = None) -> Page:
-    """Write the page of the last run, or of that one, beside its report or to `out`. No server is asked.
+    """Write the page of the last run, or of that one, beside its report or to `out`. No server is
+    asked.
 
-    Raises SettingsError where there is no such report, where it is none, and where the page cannot be written.
+    Raises SettingsError where there is no such report, where it is none, and where the page cannot
+    be written.
     """
     folder = Path(settings.report.path)
     path, report = newest_report(folder, settings.name_in_files, run_id)
@@ -41,15 +51,25 @@ def report_page(settings: Settings, run_id: str | None = None, out: Path | None 
         write_page(page, report, folder)
         return Page(page, path, report["run_id"], report["state"], report["exit_code"])
     except OSError as error:
-        raise SettingsError(f"the page cannot be written: {error.strerror}", path=page, check="--out, for a place that can be") from error
+        raise SettingsError(
+            f"the page cannot be written: {error.strerror}",
+            path=page,
+            check="--out, for a place that can be",
+        ) from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         what = f"the report is no report of a run: {type(error).__name__}: {error}"
-        raise SettingsError(what, path=path, check="who changed the file; `etl report CONF --run RUN` shows another run") from error
+        raise SettingsError(
+            what,
+            path=path,
+            check="who changed the file; `etl report CONF --run RUN` shows another run",
+        ) from error
 
 
 def has_display() -> bool:
     """Whether a browser could show itself: elsewhere one for terminals would take the command's."""
-    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return sys.platform in ("darwin", "win32") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )
 
 
 def open_in_browser(page: Path) -> bool:

@@ -1,7 +1,9 @@
-"""What the table should hold, by the ledgers of the pipeline and of the backfills beside it, at one version of the table.
+"""What the table should hold, by the ledgers of the pipeline and of the backfills beside it, at one
+version of the table.
 
-A backfill's ledger is read after that version is known: each plan of it is stored before its commit, so every commit up to there is known
-to it. What it committed since is left out; what it had committed before, and an older copy of the table lacks, is missing.
+A backfill's ledger is read after that version is known: each plan of it is stored before its
+commit, so every commit up to there is known to it. What it committed since is left out; what it had
+committed before, and an older copy of the table lacks, is missing.
 """
 
 from __future__ import annotations
@@ -12,7 +14,14 @@ from dataclasses import dataclass, replace
 
 from etl.audit.findings import AuditedLog, Expected
 from etl.audit.pieces import as_loaded_again, together
-from etl.commands.expected_rows import BothLedgers, Loaded, expected_rows, loaded_plans, read_both_ledgers, still_lost
+from etl.commands.expected_rows import (
+    BothLedgers,
+    Loaded,
+    expected_rows,
+    loaded_plans,
+    read_both_ledgers,
+    still_lost,
+)
 from etl.decisions.acceptance import is_accepted, known_in_table
 from etl.decisions.backfills.giving_back import as_claimed, covered_as_claimed
 from etl.decisions.coverage import Ancestry
@@ -40,20 +49,30 @@ class ExpectedOfAll:
 
 @contextlib.contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """A plan of a backfill is finished by the backfill alone: what a run of the pipeline would be told leads nowhere."""
+    """A plan of a backfill is finished by the backfill alone: what a run of the pipeline would be
+    told leads nowhere.
+    """
     try:
         yield
     except LedgersDisagree as error:
         command = f"`etl backfill resume CONF --name {name}`, or `etl backfill abandon` of it"
-        raise LedgersDisagree(f"of backfill {name} {error.what}", check=f"{command}, which goes by the table", **error.where) from error
+        raise LedgersDisagree(
+            f"of backfill {name} {error.what}",
+            check=f"{command}, which goes by the table",
+            **error.where,
+        ) from error
 
 
-def expected_of_all(world: LiveWorld, told: BothLedgers, table: Table, loaded: Sequence[Loaded], led: Ancestry) -> ExpectedOfAll:
+def expected_of_all(
+    world: LiveWorld, told: BothLedgers, table: Table, loaded: Sequence[Loaded], led: Ancestry
+) -> ExpectedOfAll:
     """What all of them should have put into the table. Raises as `expected_rows`."""
     rows, losses, notes = expected_rows(world, told, table, loaded, led)
     every = list(loaded)
     for claim in world.claims.beside.read():
-        own = LiveWorld(settings_of_backfill(world.settings, claim.name), world.zookeeper, ALONE, world.run_id)
+        own = LiveWorld(
+            settings_of_backfill(world.settings, claim.name), world.zookeeper, ALONE, world.run_id
+        )
         theirs = read_both_ledgers(own)
         there = theirs.table
         if there is None or there.id != table.id or is_of_another_era(theirs.ledger, there):
@@ -62,9 +81,16 @@ def expected_of_all(world: LiveWorld, told: BothLedgers, table: Table, loaded: S
         is_right = newest and is_accepted(theirs.ledger, newest, there, own.settings.table.place)
         known = 0 if is_right else known_in_table(theirs.ledger, there)
         with _naming(claim.name):
-            plans, led_there = loaded_plans(own, theirs, replace(there, transaction_version=max(in_table, known)))
-        plans = [one for one in plans  # the versions of what was given up are those of another history
-                 if one.is_given_up or one.applied.delta_version <= table.version or in_table < one.plan.number <= known]
+            plans, led_there = loaded_plans(
+                own, theirs, replace(there, transaction_version=max(in_table, known))
+            )
+        plans = [
+            one
+            for one in plans  # the versions of what was given up are those of another history
+            if one.is_given_up
+            or one.applied.delta_version <= table.version
+            or in_table < one.plan.number <= known
+        ]
         if claim.state is ClaimState.GIVEN_UP:
             theirs, plans, doubtful = _as_claimed(theirs, plans, claim, table)
             rows = _with_given_up(rows, doubtful)
@@ -74,15 +100,27 @@ def expected_of_all(world: LiveWorld, told: BothLedgers, table: Table, loaded: S
             rows[audited] = together(rows.get(audited, Expected()), found)
         for audited, some in lost.items():
             losses[audited] = losses.get(audited, set()) | some
-    left = {audited: {part for loss in some for part in still_lost(loss, rows.get(audited, Expected()))}
-            for audited, some in losses.items()}
-    return ExpectedOfAll(tuple(every), {audited: as_loaded_again(found, audited) for audited, found in rows.items()}, left, notes)
+    left = {
+        audited: {part for loss in some for part in still_lost(loss, rows.get(audited, Expected()))}
+        for audited, some in losses.items()
+    }
+    return ExpectedOfAll(
+        tuple(every),
+        {audited: as_loaded_again(found, audited) for audited, found in rows.items()},
+        left,
+        notes,
+    )
 
 
 def _as_claimed(
-    theirs: BothLedgers, plans: Sequence[Loaded], claim: Claim, table: Table,
+    theirs: BothLedgers,
+    plans: Sequence[Loaded],
+    claim: Claim,
+    table: Table,
 ) -> tuple[BothLedgers, list[Loaded], dict[AuditedLog, tuple[Interval, ...]]]:
-    """Without what the backfill gave back of this table, because it has no row of it; another one may have loaded that since."""
+    """Without what the backfill gave back of this table, because it has no row of it; another one
+    may have loaded that since.
+    """
     found, doubtful = list[Loaded](), dict[AuditedLog, tuple[Interval, ...]]()
     for one in plans:
         if one.applied.table_id == table.id:
@@ -97,8 +135,15 @@ def _as_claimed(
     return theirs, found, doubtful
 
 
-def _with_given_up(rows: Mapping[AuditedLog, Expected], more: Mapping[AuditedLog, tuple[Interval, ...]]) -> dict[AuditedLog, Expected]:
+def _with_given_up(
+    rows: Mapping[AuditedLog, Expected], more: Mapping[AuditedLog, tuple[Interval, ...]]
+) -> dict[AuditedLog, Expected]:
     """Nobody misses a row of these offsets, and none of them is a surprise."""
-    return {**rows, **{
-        audited: replace(known, given_up=(*known.given_up, *some))
-        for audited, some in more.items() for known in (rows.get(audited, Expected()),)}}
+    return {
+        **rows,
+        **{
+            audited: replace(known, given_up=(*known.given_up, *some))
+            for audited, some in more.items()
+            for known in (rows.get(audited, Expected()),)
+        },
+    }

@@ -39,45 +39,85 @@ SESSIONS_MAX = 3
 
 
 def run(
-    settings: Settings, run_context: RunContext = ALONE, *, conf: str | None = None, strict: bool = False,
-    request: Request | None = None, around: Callable[[World], World] = lambda world: world,
+    settings: Settings,
+    run_context: RunContext = ALONE,
+    *,
+    conf: str | None = None,
+    strict: bool = False,
+    request: Request | None = None,
+    around: Callable[[World], World] = lambda world: world,
 ) -> Report:
     """One run by the settings of the file `conf`, and of what `request` asks for beside it.
 
     Its report is written to the configured folder however the run ends.
 
-    `around` may wrap the world (tests, demo).
-    After a lost session nothing that was read before it is used: a new session, the driver's lock again, and `reconcile` decides
-    what is left to do.
+    `around` may wrap the world (tests, demo). After a lost session nothing that was read before it
+    is used: a new session, the driver's lock again, and `reconcile` decides what is left to do.
     """
     settings = starting_by(settings, request)
     return reported(
-        settings, run_context, lambda world, report: ingest(around(world), world.settings, report), conf=conf, strict=strict,
-        request=request, making=partial(refuse_before_making, request=request))
+        settings,
+        run_context,
+        lambda world, report: ingest(around(world), world.settings, report),
+        conf=conf,
+        strict=strict,
+        request=request,
+        making=partial(refuse_before_making, request=request),
+    )
 
 
 def reported(
-    settings: Settings, run_context: RunContext, story: Callable[[LiveWorld, Report], object], *, conf: str | None = None,
-    strict: bool = False, request: Request | None = None, making: Making | None = None,
+    settings: Settings,
+    run_context: RunContext,
+    story: Callable[[LiveWorld, Report], object],
+    *,
+    conf: str | None = None,
+    strict: bool = False,
+    request: Request | None = None,
+    making: Making | None = None,
 ) -> Report:
-    """A story of the one driver of the pipeline, and its report; told anew with a new session where that was lost. See `run`.
+    """A story of the one driver of the pipeline, and its report; told anew with a new session where
+    that was lost. See `run`.
 
-    Where a catalog names the table the world's settings know its place, which is kept. `making`: a name that is not taken is made a table.
+    Where a catalog names the table the world's settings know its place, which is kept. `making`: a
+    name that is not taken is made a table.
     """
     run_id = new_run_id()
     report = Report(
-        run_id, settings.pipeline, settings.group, settings.table.called, now_ms(), this_process(conf, run_context.changes),
-        strict=strict, settings=settings, request=request)
+        run_id,
+        settings.pipeline,
+        settings.group,
+        settings.table.called,
+        now_ms(),
+        this_process(conf, run_context.changes),
+        strict=strict,
+        settings=settings,
+        request=request,
+    )
     kept = kept_in(settings.report.path, report, keep=settings.report.keep)
-    with run_context.of_run(report), kept, _counted(report), run_context.progress(report.watch.doing):
-        settings, asked = place_table(settings, run_context, report.watch, name=run_id, making=making)
+    with (
+        run_context.of_run(report),
+        kept,
+        _counted(report),
+        run_context.progress(report.watch.doing),
+    ):
+        settings, asked = place_table(
+            settings, run_context, report.watch, name=run_id, making=making
+        )
         report.table_path, report.settings = settings.table.path, settings
         if untold := untried(settings.table.path):
             _log.warning("table.path: %s; etl verify says whether each row is there once", untold)
         for left in reversed(range(SESSIONS_MAX)):
             try:
-                opened = open_world(settings, run_context, name=run_id, phases=report.watch, request=request)
-                with opened as world, world.driving(run_id), translating_spark_errors(), _measured(world, settings, report):
+                opened = open_world(
+                    settings, run_context, name=run_id, phases=report.watch, request=request
+                )
+                with (
+                    opened as world,
+                    world.driving(run_id),
+                    translating_spark_errors(),
+                    _measured(world, settings, report),
+                ):
                     if asked is not None:
                         write_named_table(world.ledger, asked)
                     story(world, report)
@@ -103,7 +143,9 @@ def _counted(report: Report) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _measured(world: LiveWorld, settings: Settings, report: Report) -> Iterator[None]:
-    """For the metrics the brokers are asked how old the first record is that the run leaves, also where it failed and they answer."""
+    """For the metrics the brokers are asked how old the first record is that the run leaves, also
+    where it failed and they answer.
+    """
     try:
         yield
     except Unreachable:
@@ -118,7 +160,10 @@ def _ask_oldest(world: LiveWorld, settings: Settings, report: Report) -> None:
     left = report.looks.unread() if settings.metrics_file else None
     if left is None:
         return
-    with report.timed(Verb.CLOSE), contextlib.suppress(EtlError):  # then there is no such metric; what the run came to stays
+    with (
+        report.timed(Verb.CLOSE),
+        contextlib.suppress(EtlError),
+    ):  # then there is no such metric; what the run came to stays
         report.oldest = ask_oldest(world, *left, settings)
 
 

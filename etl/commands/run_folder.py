@@ -1,6 +1,8 @@
-"""`etl run FOLDER`: a run of each conf in it, one after the other; what fails stops none of the others, and what stops one stops all.
+"""`etl run FOLDER`: a run of each conf in it, one after the other; what fails stops none of the
+others, and what stops one stops all.
 
-How one of them is started is the caller's (`etl.cli.folder`): here is which confs there are, and what came of all of them.
+How one of them is started is the caller's (`etl.cli.folder`): here is which confs there are, and
+what came of all of them.
 """
 
 from __future__ import annotations
@@ -36,7 +38,12 @@ class ConfRun:
     def as_json(self) -> dict[str, Any]:
         """Its part of the document."""
         error = self.error.as_json() if self.error else None
-        return {"conf": self.conf, "exit_code": self.exit_code, "report": self.report, "error": error}
+        return {
+            "conf": self.conf,
+            "exit_code": self.exit_code,
+            "report": self.report,
+            "error": error,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,11 @@ class FolderRun:
 
     def as_json(self) -> dict[str, Any]:
         """The document of `etl run FOLDER --json`."""
-        return {"folder": self.folder, "exit_code": self.worst.exit_code if self.worst else 0, "runs": [run.as_json() for run in self.runs]}
+        return {
+            "folder": self.folder,
+            "exit_code": self.worst.exit_code if self.worst else 0,
+            "runs": [run.as_json() for run in self.runs],
+        }
 
 
 def _name(failed: Mapping[str, EtlError], worst: EtlError) -> str:
@@ -67,9 +78,13 @@ def _name(failed: Mapping[str, EtlError], worst: EtlError) -> str:
 
 
 def run_each(
-    folder: Path, start: Callable[[Path], ConfRun], told: Callable[[ConfRun], object], changes: Sequence[Change] = (),
+    folder: Path,
+    start: Callable[[Path], ConfRun],
+    told: Callable[[ConfRun], object],
+    changes: Sequence[Change] = (),
 ) -> FolderRun:
-    """Run each conf of the folder. `start` runs one and raises KeyboardInterrupt where it was stopped; `told` hears of each as it ends.
+    """Run each conf of the folder. `start` runs one and raises KeyboardInterrupt where it was
+    stopped; `told` hears of each as it ends.
 
     Raises SettingsError for a folder without a conf.
     """
@@ -80,21 +95,35 @@ def run_each(
         try:
             runs.append(ConfRun(str(conf), error=twice[conf]) if conf in twice else start(conf))
         except KeyboardInterrupt:
-            runs.append(ConfRun(str(conf), error=Stopped("stopped; nothing is lost, the next run goes on from what is stored")))
+            runs.append(
+                ConfRun(
+                    str(conf),
+                    error=Stopped(
+                        "stopped; nothing is lost, the next run goes on from what is stored"
+                    ),
+                )
+            )
         told(runs[-1])
         if isinstance(runs[-1].error, Stopped):
             break
-    runs += [ConfRun(str(left), error=Stopped("not begun: the runs were stopped")) for left in confs[len(runs):]]
+    runs += [
+        ConfRun(str(left), error=Stopped("not begun: the runs were stopped"))
+        for left in confs[len(runs) :]
+    ]
     return FolderRun(str(folder), tuple(runs))
 
 
 def _same_pipeline(confs: Sequence[Path], changes: Sequence[Change]) -> dict[Path, SettingsError]:
-    """Confs that are one pipeline, as a copy is of which nobody changed the name: each would go on where the other ended."""
+    """Confs that are one pipeline, as a copy is of which nobody changed the name: each would go on
+    where the other ended.
+    """
     by_name: dict[tuple[str, str, str], list[Path]] = {}
     for conf in confs:
         with contextlib.suppress(SettingsError):  # told when it is run
             found = load_settings(conf, changes)
-            by_name.setdefault((found.zookeeper.connect, found.group, found.pipeline), []).append(conf)
+            by_name.setdefault((found.zookeeper.connect, found.group, found.pipeline), []).append(
+                conf
+            )
     refused = {}
     for (_, group, name), same in by_name.items():
         for conf in same if len(same) > 1 else ():

@@ -1,6 +1,8 @@
-"""`etl tail`: records as a member of a group is given them, for a person. Its share is taken from the group's other members while it looks.
+"""`etl tail`: records as a member of a group is given them, for a person. Its share is taken from
+the group's other members while it looks.
 
-It commits nothing unless it is told to; so what it showed is read again by whoever has its partitions next.
+It commits nothing unless it is told to; so what it showed is read again by whoever has its
+partitions next.
 """
 
 from __future__ import annotations
@@ -47,15 +49,22 @@ class Wanted:
 def open_tail(settings: Settings, wanted: Wanted) -> Iterator[TailedGroup]:
     """A consumer that joins with its first record, and leaves at the end.
 
-    Raises SettingsError for the pipeline's own group, whose offsets are the pipeline's to move; TopicMissing; and as `Consumer`.
+    Raises SettingsError for the pipeline's own group, whose offsets are the pipeline's to move;
+    TopicMissing; and as `Consumer`.
     """
     if wanted.group in (settings.group, settings.mirror_group):
         what = f"{wanted.group} is the group of the pipeline itself, whose offsets follow its table"
         if wanted.group != settings.group:
-            what = f"{wanted.group} is the group that the pipeline tells its offsets to (mirror_group)"
-        raise SettingsError(what, key="group", check="another group; `etl peek` shows records without any")
+            what = (
+                f"{wanted.group} is the group that the pipeline tells its offsets to (mirror_group)"
+            )
+        raise SettingsError(
+            what, key="group", check="another group; `etl peek` shows records without any"
+        )
     topics = wanted.topics or _topics(settings)
-    consumer = Consumer(**{name: getattr(conf_of(settings, wanted), name) for name in Conf.__slots__})
+    consumer = Consumer(
+        **{name: getattr(conf_of(settings, wanted), name) for name in Conf.__slots__}
+    )
     with consumer:
         tailed = TailedGroup(consumer, topics, wanted)
         yield tailed
@@ -65,23 +74,46 @@ def open_tail(settings: Settings, wanted: Wanted) -> Iterator[TailedGroup]:
 def conf_of(settings: Settings, wanted: Wanted) -> Conf:
     """How the conf's brokers are asked, and the group found."""
     source = settings.source
-    membership = wanted.membership or (Membership.ZOOKEEPER if source.bootstrap is None else Membership.COORDINATOR)
+    membership = wanted.membership or (
+        Membership.ZOOKEEPER if source.bootstrap is None else Membership.COORDINATOR
+    )
     in_zookeeper = membership is Membership.ZOOKEEPER
-    group = Group(wanted.group, membership, wanted.strategy, wanted.protocol, join_timeout_s=settings.ownership.join_timeout_s,
-                  rebalance_timeout_s=settings.ownership.rebalance_timeout_s)
+    group = Group(
+        wanted.group,
+        membership,
+        wanted.strategy,
+        wanted.protocol,
+        join_timeout_s=settings.ownership.join_timeout_s,
+        rebalance_timeout_s=settings.ownership.rebalance_timeout_s,
+    )
     zookeeper = settings.zookeeper if in_zookeeper or source.bootstrap is None else None
     return Conf(
-        source.bootstrap, zookeeper.connect if zookeeper else None, group,
-        OffsetsStorage.ZOOKEEPER if in_zookeeper else OffsetsStorage.KAFKA, source.dialect, source.broker_version, wanted.start,
-        source.isolation, source.fetch_max_bytes, fetch_limit_bytes=source.fetch_limit_bytes, timeout_s=source.timeout_s,
-        security=source.way_in, zookeeper_access=zookeeper.access if zookeeper else None)
+        source.bootstrap,
+        zookeeper.connect if zookeeper else None,
+        group,
+        OffsetsStorage.ZOOKEEPER if in_zookeeper else OffsetsStorage.KAFKA,
+        source.dialect,
+        source.broker_version,
+        wanted.start,
+        source.isolation,
+        source.fetch_max_bytes,
+        fetch_limit_bytes=source.fetch_limit_bytes,
+        timeout_s=source.timeout_s,
+        security=source.way_in,
+        zookeeper_access=zookeeper.access if zookeeper else None,
+    )
 
 
 def _topics(settings: Settings) -> tuple[str, ...]:
     with open_cluster(settings) as cluster:
-        found = chosen_topics(cluster.describe_once_told(None, wait_s=settings.source.wait_for_leader_s), settings.source.topics).topics
+        found = chosen_topics(
+            cluster.describe_once_told(None, wait_s=settings.source.wait_for_leader_s),
+            settings.source.topics,
+        ).topics
     if not found:
-        raise TopicMissing("none of the conf's topics is there", check="source.topics, or topics behind CONF")
+        raise TopicMissing(
+            "none of the conf's topics is there", check="source.topics, or topics behind CONF"
+        )
     return tuple(sorted(found))
 
 
@@ -100,7 +132,9 @@ class TailedGroup(Listener):
         consumer.subscribe(topics, listener=self)
 
     def records(self) -> Iterator[Record]:
-        """Each record, until there are as many as wanted or nothing comes in time. Raises as `Consumer.poll`."""
+        """Each record, until there are as many as wanted or nothing comes in time. Raises as
+        `Consumer.poll`.
+        """
         self._idle_since = committed_at = time.monotonic()
         while self.ended is None:
             for some in self._polled():
@@ -112,7 +146,10 @@ class TailedGroup(Listener):
                         self.ended = Ended.COUNT
                         return
                 self._idle_since = time.monotonic()
-            if self._wanted.timeout_s is not None and time.monotonic() - self._idle_since >= self._wanted.timeout_s:
+            if (
+                self._wanted.timeout_s is not None
+                and time.monotonic() - self._idle_since >= self._wanted.timeout_s
+            ):
                 self.ended = Ended.TIME_OUT
             if time.monotonic() - committed_at >= _COMMIT_EVERY_S:
                 self.commit()
@@ -122,8 +159,10 @@ class TailedGroup(Listener):
         try:
             return self._consumer.poll(_SLICE_S).values()
         except (ExpiredOffsets, RanOutBeforeUntil, CorruptData) as unread:
-            check = ("the topic's retention, and whether it was made again; `etl peek` shows what is left, and a group that has no offsets "
-                     "begins there with --start earliest")
+            check = (
+                "the topic's retention, and whether it was made again; `etl peek` shows what is left, and a group that has no offsets "
+                "begins there with --start earliest"
+            )
             if isinstance(unread, CorruptData):
                 check = "the broker's log; `etl peek --from OFFSET` shows what is behind it"
             raise type(unread)(unread.what, check=check, **unread.where) from None
@@ -135,7 +174,9 @@ class TailedGroup(Listener):
         self._shown.clear()
 
     def assigned(self, logs: Collection[BrokerPartition]) -> None:
-        """See `Listener`. What the group took to settle is no time in which records could have come."""
+        """See `Listener`. What the group took to settle is no time in which records could have
+        come.
+        """
         self._idle_since = time.monotonic()
 
     def revoked(self, logs: Collection[BrokerPartition]) -> None:

@@ -1,8 +1,10 @@
-"""`etl plans take-over`: this pipeline takes the place of another one in its table, and nothing is loaded twice.
+"""`etl plans take-over`: this pipeline takes the place of another one in its table, and nothing is
+loaded twice.
 
-Owns the order: while nobody drives the other pipeline, the number of a plan that it has stored is closed (`etl.run.closing`), its
-positions are read from the table, what it loaded goes into our coverage, it is retired, and the plan that begins at its positions is
-stored. Each step may be done again; the next run executes the plan. What it holds is `succession`'s.
+Owns the order: while nobody drives the other pipeline, the number of a plan that it has stored is
+closed (`etl.run.closing`), its positions are read from the table, what it loaded goes into our
+coverage, it is retired, and the plan that begins at its positions is stored. Each step may be done
+again; the next run executes the plan. What it holds is `succession`'s.
 """
 
 from __future__ import annotations
@@ -17,7 +19,11 @@ from etl.commands.operator import Ruling, store_decided
 from etl.commands.pipelines_of_table import is_us, pipelines_of, the_one
 from etl.commands.run import new_run_id
 from etl.decisions.among_members import (
-    refuse_beside_members, refuse_left_by, refuse_of_others, refuse_setting_theirs_back, taking_over,
+    refuse_beside_members,
+    refuse_left_by,
+    refuse_of_others,
+    refuse_setting_theirs_back,
+    taking_over,
 )
 from etl.decisions.coverage import with_beside
 from etl.decisions.handing_over import as_left_to_others
@@ -25,7 +31,12 @@ from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL, name_of, plan_of
 from etl.decisions.pausing import merged
 from etl.decisions.reconcile import is_of_another_era, naming_table, reconciled
-from etl.decisions.succession import Loaded, plan_taking_over, refuse_what_neither_loaded, state_of_itself
+from etl.decisions.succession import (
+    Loaded,
+    plan_taking_over,
+    refuse_what_neither_loaded,
+    state_of_itself,
+)
 from etl.decisions.taken import Taken, taken_from
 from etl.edges.delta.others import loaded_by
 from etl.edges.zookeeper.claims import ClaimsBeside
@@ -52,18 +63,27 @@ from etl.run.wiring import open_world
 from etl.settings.sections import Settings
 
 
-def take_over(settings: Settings, place: str, reason: str, run_context: RunContext = ALONE) -> Ruling:
-    """Take the place of another pipeline in this table, `GROUP/PIPELINE` or `CLUSTER/GROUP/PIPELINE`: go on where it ended.
+def take_over(
+    settings: Settings, place: str, reason: str, run_context: RunContext = ALONE
+) -> Ruling:
+    """Take the place of another pipeline in this table, `GROUP/PIPELINE` or
+    `CLUSTER/GROUP/PIPELINE`: go on where it ended.
 
-    The plan that says so is stored, the next run commits it; the other pipeline is retired, where its ledger is in our ZooKeeper and it
-    has no topic that this conf does not name. Who names this very pipeline goes on behind the rows that the table holds, where no log says
-    any more what it loaded, or where another ledger of the same name wrote it. Of one that was to take our place and has stored no plan
-    that says so, nothing is taken over: this one is in service again.
+    The plan that says so is stored, the next run commits it; the other pipeline is retired, where
+    its ledger is in our ZooKeeper and it has no topic that this conf does not name. Who names this
+    very pipeline goes on behind the rows that the table holds, where no log says any more what it
+    loaded, or where another ledger of the same name wrote it. Of one that was to take our place and
+    has stored no plan that says so, nothing is taken over: this one is in service again.
 
-    Raises SettingsError for a pipeline that the table does not know, NeedsDecision for one of another cluster.
+    Raises SettingsError for a pipeline that the table does not know, NeedsDecision for one of
+    another cluster.
     """
     run_id = new_run_id()
-    with open_world(settings, run_context, name=run_id) as world, world.driving(run_id), as_member(world, settings) as share:
+    with (
+        open_world(settings, run_context, name=run_id) as world,
+        world.driving(run_id),
+        as_member(world, settings) as share,
+    ):
         snapshot = replace(world.observe(), share=share)
         refuse_beside_members(snapshot, settings)
         resumed = _resumed(world, place, snapshot, run_id)
@@ -74,18 +94,39 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
             if theirs:
                 refuse_unfinished(theirs)
                 if snapshot.table:
-                    refuse_without_backfills(theirs, other.app_id, snapshot.table, settings.table.path)
+                    refuse_without_backfills(
+                        theirs, other.app_id, snapshot.table, settings.table.path
+                    )
             if theirs:
-                refuse_left_by(other, theirs.read_ledger().newest, _committed_in_our_group(other, snapshot, settings))
+                refuse_left_by(
+                    other,
+                    theirs.read_ledger().newest,
+                    _committed_in_our_group(other, snapshot, settings),
+                )
             if not is_us(other.app_id, settings):
                 _close(world, theirs, other, run_id)
-            other = the_one(other.app_id, pipelines_of(world, snapshot.table))  # as it is now that it rests
+            other = the_one(
+                other.app_id, pipelines_of(world, snapshot.table)
+            )  # as it is now that it rests
             left = _left_to(other, settings)
             is_itself = is_us(other.app_id, settings)
-            state = state_of_itself(snapshot, settings) if is_itself else _state_without(other.app_id, snapshot, settings)
-            # our own number may have been closed by the pipeline that took our place, where our ledger was not in its ZooKeeper
-            repair = repair_of(state, snapshot) if isinstance(state, (UpToDate, RebuildFromTable)) else None
-            finish_repair(world, repair, Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()))
+            state = (
+                state_of_itself(snapshot, settings)
+                if is_itself
+                else _state_without(other.app_id, snapshot, settings)
+            )
+            # our own number may have been closed by the pipeline that took our place, where our
+            # ledger was not in its ZooKeeper
+            repair = (
+                repair_of(state, snapshot)
+                if isinstance(state, (UpToDate, RebuildFromTable))
+                else None
+            )
+            finish_repair(
+                world,
+                repair,
+                Report(run_id, settings.pipeline, settings.group, settings.table.path, now_ms()),
+            )
             snapshot = repaired(snapshot, repair)
             state = state.state if isinstance(state, RebuildFromTable) else state
             is_apart = is_of_another_era(snapshot.ledger, snapshot.table)
@@ -95,25 +136,57 @@ def take_over(settings: Settings, place: str, reason: str, run_context: RunConte
             if state and not is_itself and not isinstance(state, FirstRun):
                 _refuse_what_neither_loaded(world, taken, state, snapshot, coverage)
             plan = plan_taking_over(
-                taken, state, seen, settings, uid=snapshot.ledger.uid or world.new_uid(), now_ms=now_ms(), reason=reason)
+                taken,
+                state,
+                seen,
+                settings,
+                uid=snapshot.ledger.uid or world.new_uid(),
+                now_ms=now_ms(),
+                reason=reason,
+            )
             refuse_of_others(plan.positions, snapshot, settings)
             plan = with_id(taking_over(plan, snapshot, settings))
             _take_in_pauses(world.ledger, theirs, {log.topic for log in taken.positions})
             _hand_over(world, None if left else theirs, snapshot, reason)
-            known = set() if state is None or isinstance(state, FirstRun) else plan_of(state).positions.keys()
-            take_in(world.ledger, coverage, taken.positions, table_id=plan.table_id or "", known=known, lives=taken.log_epochs)
-            done = "" if left or not theirs else f"{name_of(other.app_id)} is retired by now, and no offset was moved"
+            known = (
+                set()
+                if state is None or isinstance(state, FirstRun)
+                else plan_of(state).positions.keys()
+            )
+            take_in(
+                world.ledger,
+                coverage,
+                taken.positions,
+                table_id=plan.table_id or "",
+                known=known,
+                lives=taken.log_epochs,
+            )
+            done = (
+                ""
+                if left or not theirs
+                else f"{name_of(other.app_id)} is retired by now, and no offset was moved"
+            )
             store_decided(world, plan, state, snapshot.ledger, done=done)
-    given_up = {log: offset for log, offset in plan.positions.items() if is_apart and offset > taken.positions.get(log, 0)}
-    return _ruling(plan, other, len(taken.positions), left, given_up, is_retired=bool(theirs) and not left)
+    given_up = {
+        log: offset
+        for log, offset in plan.positions.items()
+        if is_apart and offset > taken.positions.get(log, 0)
+    }
+    return _ruling(
+        plan, other, len(taken.positions), left, given_up, is_retired=bool(theirs) and not left
+    )
 
 
-def _committed_in_our_group(other: OtherPipeline, snapshot: Snapshot, settings: Settings) -> Mapping[BrokerPartition, Committed]:
+def _committed_in_our_group(
+    other: OtherPipeline, snapshot: Snapshot, settings: Settings
+) -> Mapping[BrokerPartition, Committed]:
     return snapshot.committed if other.app_id.split("/")[-2] == settings.group else {}
 
 
 def _close(world: LiveWorld, theirs: PlanLedger | None, other: OtherPipeline, run_id: str) -> None:
-    """Take away the number of a plan that the other pipeline has stored, or may have: its driver may sleep, and wake up behind us."""
+    """Take away the number of a plan that the other pipeline has stored, or may have: its driver
+    may sleep, and wake up behind us.
+    """
     reason = f"taken over by {world.settings.group}/{world.settings.pipeline}"
     if theirs is None:
         close_next_number(world, other, reason)
@@ -124,7 +197,9 @@ def _close(world: LiveWorld, theirs: PlanLedger | None, other: OtherPipeline, ru
 
 @contextmanager
 def _world_of(theirs: PlanLedger, world: LiveWorld, run_id: str) -> Iterator[LiveWorld]:
-    settings = world.settings.model_copy(update={"group": theirs.paths.group, "pipeline": theirs.pipeline})
+    settings = world.settings.model_copy(
+        update={"group": theirs.paths.group, "pipeline": theirs.pipeline}
+    )
     their_world = LiveWorld(settings, world.zookeeper, ALONE, run_id)
     try:
         yield their_world
@@ -132,8 +207,12 @@ def _world_of(theirs: PlanLedger, world: LiveWorld, run_id: str) -> Iterator[Liv
         their_world.close()
 
 
-def _as_left_to_others(theirs: PlanLedger | None, other: OtherPipeline, snapshot: Snapshot, settings: Settings) -> Snapshot:
-    """Among members of one group the offsets beyond the other's positions are what further members read. Raises NeedsDecision."""
+def _as_left_to_others(
+    theirs: PlanLedger | None, other: OtherPipeline, snapshot: Snapshot, settings: Settings
+) -> Snapshot:
+    """Among members of one group the offsets beyond the other's positions are what further members
+    read. Raises NeedsDecision.
+    """
     if theirs is None or other.app_id.split("/")[-2] != settings.group:
         return snapshot
     refuse_setting_theirs_back(other.plan, snapshot.committed, settings)
@@ -141,24 +220,40 @@ def _as_left_to_others(theirs: PlanLedger | None, other: OtherPipeline, snapshot
 
 
 def _resumed(world: LiveWorld, place: str, snapshot: Snapshot, run_id: str) -> Ruling | None:
-    """Go on with a pipeline whose place another one was to take, and never did: `place` has stored no plan and committed none.
+    """Go on with a pipeline whose place another one was to take, and never did: `place` has stored
+    no plan and committed none.
 
-    Where it has stored that plan, its driver may sleep before the commit: the plan is committed here, and None is returned. Then its
-    place is taken like that of any other pipeline.
+    Where it has stored that plan, its driver may sleep before the commit: the plan is committed
+    here, and None is returned. Then its place is taken like that of any other pipeline.
     """
     group, _, pipeline = f"{world.settings.group}/{place.strip('/')}".rpartition("/")
     ledger = PlanLedger(world.zookeeper, group.rpartition("/")[2], pipeline)
     us, name = snapshot.ledger.retired, f"{group.rpartition('/')[2]}/{pipeline}"
     if is_us(name, world.settings) or (us.taken_over_by if us else None) != name:
         return None
-    with DriverLock(world.zookeeper, *name.split("/")).driving(run_id, wait_s=world.settings.ownership.wait_for_driver_s):
-        there = next((one for one in pipelines_of(world, snapshot.table) if one.app_id.endswith(f"/{name}")), None)
-        if there and (there.plan is None or world.app_id in there.plan.taken or (there.topics or set()) & world.ledger.topics()):
+    with DriverLock(world.zookeeper, *name.split("/")).driving(
+        run_id, wait_s=world.settings.ownership.wait_for_driver_s
+    ):
+        there = next(
+            (one for one in pipelines_of(world, snapshot.table) if one.app_id.endswith(f"/{name}")),
+            None,
+        )
+        if there and (
+            there.plan is None
+            or world.app_id in there.plan.taken
+            or (there.topics or set()) & world.ledger.topics()
+        ):
             return None
         stored = ledger.read_ledger().newest
-        if stored and stored.number > (there.number if there else 0) and world.app_id in stored.taken:
+        if (
+            stored
+            and stored.number > (there.number if there else 0)
+            and world.app_id in stored.taken
+        ):
             with _world_of(ledger, world, run_id) as their_world:
-                close_stored_plan(their_world, f"taken over by {world.settings.group}/{world.settings.pipeline}")
+                close_stored_plan(
+                    their_world, f"taken over by {world.settings.group}/{world.settings.pipeline}"
+                )
             return None
         world.ledger.resume(beside=world.ledger.pipelines_version() or 0)
     says = f"{name} never went on in the place of this pipeline, and will not: this one is in service again, at its own positions"
@@ -166,25 +261,46 @@ def _resumed(world: LiveWorld, place: str, snapshot: Snapshot, run_id: str) -> R
 
 
 def _refuse_what_neither_loaded(
-    world: LiveWorld, taken: Taken, state: PipelineState, snapshot: Snapshot, theirs: Coverage | None,
+    world: LiveWorld,
+    taken: Taken,
+    state: PipelineState,
+    snapshot: Snapshot,
+    theirs: Coverage | None,
 ) -> None:
-    """Asked only where both know a partition. Where the other's plans are lost, its rows tell where it ended and nothing else."""
+    """Asked only where both know a partition. Where the other's plans are lost, its rows tell where
+    it ended and nothing else.
+    """
     mine = plan_of(state).positions if not isinstance(state, FirstRun) else {}
-    if taken.other.plan is None or not any(mine.get(log, offset) != offset for log, offset in taken.positions.items()):
+    if taken.other.plan is None or not any(
+        mine.get(log, offset) != offset for log, offset in taken.positions.items()
+    ):
         return
     path = world.settings.table.path
     ours = _loaded(read_all_coverage(world.ledger), loaded_by(path, world.app_id))
-    refuse_what_neither_loaded(taken, state, snapshot, ours, _loaded(theirs or Coverage(), loaded_by(path, taken.other.app_id)))
+    refuse_what_neither_loaded(
+        taken,
+        state,
+        snapshot,
+        ours,
+        _loaded(theirs or Coverage(), loaded_by(path, taken.other.app_id)),
+    )
 
 
 def _loaded_by_all(theirs: PlanLedger, other: OtherPipeline, table: Table | None) -> Coverage:
-    """What the pipeline and the backfills beside it have loaded into this table; of an older copy of it, what that holds of the plans.
+    """What the pipeline and the backfills beside it have loaded into this table; of an older copy
+    of it, what that holds of the plans.
 
-    Of a backfill that was given up: what it still claims, for others may have loaded what it gave back, or may yet.
+    Of a backfill that was given up: what it still claims, for others may have loaded what it gave
+    back, or may yet.
     """
     claims = ClaimsBeside(theirs.zookeeper, theirs.paths.group, theirs.pipeline)
-    beside = [read_all_coverage(claims.ledger_of(claim.name), claim=claim if claim.state is ClaimState.GIVEN_UP else None)
-              for claim in claims.read()]
+    beside = [
+        read_all_coverage(
+            claims.ledger_of(claim.name),
+            claim=claim if claim.state is ClaimState.GIVEN_UP else None,
+        )
+        for claim in claims.read()
+    ]
     return with_beside(read_all_coverage(theirs, other.number), beside, table.id if table else "")
 
 
@@ -192,24 +308,45 @@ def _loaded(coverage: Coverage, in_log: Loaded) -> Loaded:
     found = {log: list(known) for log, known in in_log.items()}
     for intervals in (coverage.intervals, coverage.given_up):
         for log, some in intervals.items():
-            found.setdefault(log, []).extend((one.log_epoch, one.from_offset, one.until_offset) for one in some)
+            found.setdefault(log, []).extend(
+                (one.log_epoch, one.from_offset, one.until_offset) for one in some
+            )
     return found
 
 
 def _ruling(
-    plan: Plan, other: OtherPipeline, partitions: int, left: Sequence[str], given_up: Mapping[BrokerPartition, int], *, is_retired: bool,
+    plan: Plan,
+    other: OtherPipeline,
+    partitions: int,
+    left: Sequence[str],
+    given_up: Mapping[BrokerPartition, int],
+    *,
+    is_retired: bool,
 ) -> Ruling:
     says = (
         f"plan {plan.number} takes the place of {name_of(other.app_id)}, after its plan {other.number}, in {partitions:,} partitions; "
-        f"the next run begins with it: {plan.reason}")
+        f"the next run begins with it: {plan.reason}"
+    )
     if left:
         says += f"\nit stays in service for {', '.join(left)}, and its conf must not name the other topics any more"
     if given_up:
-        log, more = min(given_up), f" (and {len(given_up) - 1:,} more)" if given_up.keys() - {min(given_up)} else ""
+        log, more = (
+            min(given_up),
+            f" (and {len(given_up) - 1:,} more)" if given_up.keys() - {min(given_up)} else "",
+        )
         says += (
             f"\nwhat this ledger's plans loaded elsewhere is not loaded into this table: {log} goes on from offset "
-            f"{given_up[log]}{more}")
-    return Ruling(says, {"says": says, "plan": describe_plan(plan, None), "took_over": other.app_id, "retired": is_retired})
+            f"{given_up[log]}{more}"
+        )
+    return Ruling(
+        says,
+        {
+            "says": says,
+            "plan": describe_plan(plan, None),
+            "took_over": other.app_id,
+            "retired": is_retired,
+        },
+    )
 
 
 def _rows_until(world: LiveWorld) -> Mapping[BrokerPartition, tuple[int, int]]:
@@ -224,11 +361,17 @@ def _rows_until(world: LiveWorld) -> Mapping[BrokerPartition, tuple[int, int]]:
 
 
 def _left_to(other: OtherPipeline, settings: Settings) -> list[str]:
-    """The topics that stay with the other pipeline, which then stays in service. Raises SettingsError where it is of our group."""
+    """The topics that stay with the other pipeline, which then stays in service. Raises
+    SettingsError where it is of our group.
+    """
     left = sorted(topic for topic in other.topics or () if not settings.source.topics.admits(topic))
     if left and other.app_id.split("/")[-2] == settings.group and not is_us(other.app_id, settings):
         what = f"{name_of(other.app_id)} loads topics, too, that this conf does not name: {', '.join(left)}"
-        raise SettingsError(what, key="source.topics", check="name them all: two pipelines of one group cannot share what one of them had")
+        raise SettingsError(
+            what,
+            key="source.topics",
+            check="name them all: two pipelines of one group cannot share what one of them had",
+        )
     return left
 
 
@@ -241,7 +384,9 @@ def _take_in_pauses(ours: PlanLedger, theirs: PlanLedger | None, topics: Collect
             write_pauses(ours, after, version)
 
 
-def _hand_over(world: LiveWorld, theirs: PlanLedger | None, snapshot: Snapshot, reason: str) -> None:
+def _hand_over(
+    world: LiveWorld, theirs: PlanLedger | None, snapshot: Snapshot, reason: str
+) -> None:
     """Their pipeline loads no more, and ours does, were it ever retired."""
     us = f"{world.settings.group}/{world.settings.pipeline}"
     if theirs and not theirs.read_retirement():
@@ -253,18 +398,28 @@ def _hand_over(world: LiveWorld, theirs: PlanLedger | None, snapshot: Snapshot, 
 
 @contextmanager
 def _resting(world: LiveWorld, app_id: str, run_id: str) -> Iterator[PlanLedger | None]:
-    """The ledger of another pipeline, whose driver's lock is ours inside; None where our ZooKeeper has none. Raises Owned."""
+    """The ledger of another pipeline, whose driver's lock is ours inside; None where our ZooKeeper
+    has none. Raises Owned.
+    """
     group, pipeline = app_id.split("/")[-2:]
     ledger = PlanLedger(world.zookeeper, group, pipeline)
     if is_us(app_id, world.settings) or ledger.read_ledger().uid is None:
         yield None
         return
-    with DriverLock(world.zookeeper, group, pipeline).driving(run_id, wait_s=world.settings.ownership.wait_for_driver_s):
+    with DriverLock(world.zookeeper, group, pipeline).driving(
+        run_id, wait_s=world.settings.ownership.wait_for_driver_s
+    ):
         yield ledger
 
 
 def _state_without(app_id: str, snapshot: Snapshot, settings: Settings) -> PipelineState:
     """The state of this pipeline, leaving out what that other pipeline did to the table."""
     table = snapshot.table
-    foreign = tuple(found for found in table.foreign if not (found.by and found.by.app_id == app_id)) if table else ()
-    return reconciled(replace(snapshot, table=replace(table, foreign=foreign) if table else None), settings)
+    foreign = (
+        tuple(found for found in table.foreign if not (found.by and found.by.app_id == app_id))
+        if table
+        else ()
+    )
+    return reconciled(
+        replace(snapshot, table=replace(table, foreign=foreign) if table else None), settings
+    )

@@ -1,7 +1,9 @@
-"""`etl verify`: every record of every applied plan is in the table once, or it is said which is not, and why.
+"""`etl verify`: every record of every applied plan is in the table once, or it is said which is
+not, and why.
 
-Owns the order of the questions: what should be there (the ledger), what is there (Spark reads the rows), and, only where rows are
-missing, whether they were in their own commit and who removed rows since. What the answers mean is decided in `audit`.
+Owns the order of the questions: what should be there (the ledger), what is there (Spark reads the
+rows), and, only where rows are missing, whether they were in their own commit and who removed rows
+since. What the answers mean is decided in `audit`.
 """
 
 from __future__ import annotations
@@ -11,8 +13,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from etl.audit.explain import Doubt, LogProof, Origin, blame, doubt_of, gaps_of, origin_of
 from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, LogFindings
 from etl.audit.rows_before import more_than_before, rows_before_of
-from etl.commands.expected_rows import BothLedgers, Loaded, audited_as, loaded_plans, read_both_ledgers
-from etl.commands.neighbours import refuse_lost_ledger, refuse_what_others_loaded, stops_a_run, without_others
+from etl.commands.expected_rows import (
+    BothLedgers,
+    Loaded,
+    audited_as,
+    loaded_plans,
+    read_both_ledgers,
+)
+from etl.commands.neighbours import (
+    refuse_lost_ledger,
+    refuse_what_others_loaded,
+    stops_a_run,
+    without_others,
+)
 from etl.commands.rows_beside import expected_of_all
 from etl.commands.run import new_run_id
 from etl.decisions.acceptance import accepted_version
@@ -37,7 +50,8 @@ _Place = tuple[AuditedLog, int, int]
 
 
 def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
-    """Compare the table's rows with the ledger: ranges and receipts of the kept plans, coverage of the pruned ones.
+    """Compare the table's rows with the ledger: ranges and receipts of the kept plans, coverage of
+    the pruned ones.
 
     Raises LedgersDisagree where a run would, and for a table that is ahead of the ledger.
     """
@@ -59,34 +73,61 @@ def verify(settings: Settings, run_context: RunContext = ALONE) -> Proof:
         if table is None or isinstance(state, FirstRun):
             return Proof((), (), None, (_nothing_there(state),))
         by_others = tuple(
-            found for found in unacknowledged(table, ledger.acknowledged)
-            if stops_a_run(found, ledger) and not is_let_pass(found, settings.table.on_rows_removed))
+            found
+            for found in unacknowledged(table, ledger.acknowledged)
+            if stops_a_run(found, ledger) and not is_let_pass(found, settings.table.on_rows_removed)
+        )
         of_ours, led = loaded_plans(world, told, table)
         of_all = expected_of_all(world, told, table, of_ours, led)
         loaded, expected, losses, notes = of_all.loaded, of_all.rows, of_all.losses, of_all.notes
         spark = world.spark()
         is_physical = settings.source.is_physical
         before = rows_before_of(ledger.newest, table, expected)
-        scan = (EntryScan if is_physical else Scan)(spark, settings.table.path, table.version, before=before)
-        found, others_rows = without_others(world, ledger, table, expected, tuple(scan.findings(expected)))
+        scan = (EntryScan if is_physical else Scan)(
+            spark, settings.table.path, table.version, before=before
+        )
+        found, others_rows = without_others(
+            world, ledger, table, expected, tuple(scan.findings(expected))
+        )
         doubles = tuple((f.audited, place, rows) for f in found for place, rows in scan.doubles(f))
         lives = ledger.newest.log_epochs if ledger.newest else {}
-        spans = {f.audited: span for f in found
-                 if lives.get(f.audited.log, 0) == f.audited.log_epoch and (span := scan.doubled_span(f))}
+        spans = {
+            f.audited: span
+            for f in found
+            if lives.get(f.audited.log, 0) == f.audited.log_epoch and (span := scan.doubled_span(f))
+        }
         logs = tuple(_explained(world, told, table, loaded, found, expected, losses))
         if others_rows:
-            notes += (f"{others_rows:,} rows are of topics that other pipelines load into this table: they are not judged",)
+            notes += (
+                f"{others_rows:,} rows are of topics that other pipelines load into this table: they are not judged",
+            )
         given_up = sum(f.given_up_rows for f in found)
         if given_up:
-            notes += (f"{given_up:,} rows are of plans that were given up: each is there once, and whether more of them came is not asked",)
+            notes += (
+                f"{given_up:,} rows are of plans that were given up: each is there once, and whether more of them came is not asked",
+            )
         of_no_log = tuple(scan.first_of_no_log()) if scan.rows_of_no_log else ()
-        counted = rows_in_intervals(spark, settings.table.path, table.version, before, physical=is_physical)
+        counted = rows_in_intervals(
+            spark, settings.table.path, table.version, before, physical=is_physical
+        )
         since = more_than_before(ledger.newest, counted)
         if counted:
-            notes += (f"{sum(counted.values()):,} rows are from before plan 1: they are counted, and not judged",)
+            notes += (
+                f"{sum(counted.values()):,} rows are from before plan 1: they are counted, and not judged",
+            )
     return Proof(
-        logs, doubles, table.version, notes, settings.either_transform, by_others, scan.rows_of_no_log, of_no_log,
-        sum(counted.values()), since, double_spans=spans)
+        logs,
+        doubles,
+        table.version,
+        notes,
+        settings.either_transform,
+        by_others,
+        scan.rows_of_no_log,
+        of_no_log,
+        sum(counted.values()),
+        since,
+        double_spans=spans,
+    )
 
 
 def _compared(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
@@ -94,8 +135,12 @@ def _compared(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
     state = compare(ledger, table, place)
     if isinstance(state, RebuildFromTable):
         knows = ledger.newest.number if ledger.newest else "none"
-        what = f"the table holds plan {state.plan.number} ({state.plan.id}), ZooKeeper knows {knows}"
-        raise LedgersDisagree(what, check="`etl plan CONF`; the next run writes the ledger anew from the table")
+        what = (
+            f"the table holds plan {state.plan.number} ({state.plan.id}), ZooKeeper knows {knows}"
+        )
+        raise LedgersDisagree(
+            what, check="`etl plan CONF`; the next run writes the ledger anew from the table"
+        )
     return state
 
 
@@ -106,49 +151,101 @@ def _nothing_there(state: PipelineState) -> str:
 
 
 def _explained(
-    world: LiveWorld, told: BothLedgers, table: Table, loaded: Sequence[Loaded], found: Sequence[LogFindings],
-    expected: Mapping[AuditedLog, Expected], losses: Mapping[AuditedLog, set[Loss]],
+    world: LiveWorld,
+    told: BothLedgers,
+    table: Table,
+    loaded: Sequence[Loaded],
+    found: Sequence[LogFindings],
+    expected: Mapping[AuditedLog, Expected],
+    losses: Mapping[AuditedLog, set[Loss]],
 ) -> Iterator[LogProof]:
     """The findings with the reasons; only where rows are missing is anything more read."""
     short = {(f.audited, s.from_offset, s.until_offset): s for f in found for s in f.short}
     known = dict(_origins(world, loaded, short)) if short else {}
-    elsewhere = {(audited, r.from_offset, r.until_offset) for audited, known_of in expected.items() for r, _ in known_of.elsewhere}
-    origins = {place: known.get(place, Origin(s, is_elsewhere=place in elsewhere)) for place, s in short.items()}
-    removals, allowed = _removals(world, told.ledger, table, origins.values()) if short else ((), frozenset[int]())
+    elsewhere = {
+        (audited, r.from_offset, r.until_offset)
+        for audited, known_of in expected.items()
+        for r, _ in known_of.elsewhere
+    }
+    origins = {
+        place: known.get(place, Origin(s, is_elsewhere=place in elsewhere))
+        for place, s in short.items()
+    }
+    removals, allowed = (
+        _removals(world, told.ledger, table, origins.values()) if short else ((), frozenset[int]())
+    )
     for f in found:
         is_physical = f.audited.log.is_physical
-        gaps = gaps_of(expected.get(f.audited, Expected()), losses.get(f.audited, ()), is_physical=is_physical)
+        gaps = gaps_of(
+            expected.get(f.audited, Expected()), losses.get(f.audited, ()), is_physical=is_physical
+        )
         mine = [origins[f.audited, s.from_offset, s.until_offset] for s in f.short]
-        yield LogProof(f, gaps, blame(mine, removals, allowed), _doubt(told, table, loaded, f) if f.unproven else Doubt())
+        yield LogProof(
+            f,
+            gaps,
+            blame(mine, removals, allowed),
+            _doubt(told, table, loaded, f) if f.unproven else Doubt(),
+        )
 
 
 def _doubt(told: BothLedgers, table: Table, loaded: Sequence[Loaded], found: LogFindings) -> Doubt:
     acknowledgement = told.ledger.acknowledged
-    accepted = acknowledgement.number if acknowledgement and acknowledgement.table_id == table.id else 0
-    plans = {(r.from_offset, r.until_offset): one.plan.number for one in loaded for r in one.plan.ranges
-             if audited_as(one.plan, r) == found.audited}
+    accepted = (
+        acknowledgement.number if acknowledgement and acknowledgement.table_id == table.id else 0
+    )
+    plans = {
+        (r.from_offset, r.until_offset): one.plan.number
+        for one in loaded
+        for r in one.plan.ranges
+        if audited_as(one.plan, r) == found.audited
+    }
     is_physical = found.audited.log.is_physical
-    return doubt_of(found.unproven, plans, pruned=told.coverage.unproven_through, accepted=accepted, is_physical=is_physical)
+    return doubt_of(
+        found.unproven,
+        plans,
+        pruned=told.coverage.unproven_through,
+        accepted=accepted,
+        is_physical=is_physical,
+    )
 
 
-def _origins(world: LiveWorld, loaded: Sequence[Loaded], short: Mapping[_Place, IncompleteInterval]) -> Iterator[tuple[_Place, Origin]]:
+def _origins(
+    world: LiveWorld, loaded: Sequence[Loaded], short: Mapping[_Place, IncompleteInterval]
+) -> Iterator[tuple[_Place, Origin]]:
     """Whether the commit that should hold the rows of a short range did hold them."""
     from etl.edges.delta.recount import recount_commit
 
     for one in loaded:
         ranges, applied = one.plan.ranges, one.applied
-        places = {i: place for i, r in enumerate(ranges) if (place := (audited_as(one.plan, r), r.from_offset, r.until_offset)) in short}
+        places = {
+            i: place
+            for i, r in enumerate(ranges)
+            if (place := (audited_as(one.plan, r), r.from_offset, r.until_offset)) in short
+        }
         if places and not one.is_given_up:
             path, version = world.settings.table.path, applied.delta_version
             committed = recount_commit(path, version, ranges, one.plan.log_epochs)
             for i, place in places.items():
-                yield place, origin_of(short[place], version, applied.receipts[i], committed[i] if committed else None)
+                yield (
+                    place,
+                    origin_of(
+                        short[place],
+                        version,
+                        applied.receipts[i],
+                        committed[i] if committed else None,
+                    ),
+                )
 
 
 def _removals(
-    world: LiveWorld, ledger: Ledger, table: Table, origins: Iterable[Origin],
+    world: LiveWorld,
+    ledger: Ledger,
+    table: Table,
+    origins: Iterable[Origin],
 ) -> tuple[tuple[ForeignCommit, ...], frozenset[int]]:
-    """Commits of others that removed rows, and the versions of those that policy or an operator let pass."""
+    """Commits of others that removed rows, and the versions of those that policy or an operator let
+    pass.
+    """
     from etl.edges.delta.log import open_log, removals_since
     from etl.edges.delta.path import rust_path
 
@@ -161,6 +258,10 @@ def _removals(
     found = sorted({*logged, *noted}, key=lambda one: one.delta_version)
     accepted = accepted_version(acknowledgement, table)
     allowed = frozenset(
-        one.delta_version for one in found
-        if one in noted or is_let_pass(one, settings.on_rows_removed) or (accepted is not None and one.delta_version <= accepted))
+        one.delta_version
+        for one in found
+        if one in noted
+        or is_let_pass(one, settings.on_rows_removed)
+        or (accepted is not None and one.delta_version <= accepted)
+    )
     return tuple(found), allowed

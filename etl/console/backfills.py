@@ -18,16 +18,33 @@ def show_backfill_preview(preview: BackfillPreview) -> None:
     told = preview.as_json()
     if told["loads"]:
         screen.print(f"about {size_in_words(told['estimated_bytes'])}")
-        table(("topic", "partition", "from", "until", "offsets"), [
-            (one["topic"], _key(one), one["from"], one["until"], one["until"] - one["from"]) for one in told["loads"]])
+        table(
+            ("topic", "partition", "from", "until", "offsets"),
+            [
+                (one["topic"], _key(one), one["from"], one["until"], one["until"] - one["from"])
+                for one in told["loads"]
+            ],
+        )
 
 
 def show_backfills(rows: Sequence[Mapping[str, Any]]) -> None:
     """The backfills, a line each; below them who is at work, and why one was given up."""
-    table(("name", "state", "loaded", "of", "left", "done in", "plan", "asked for"), [
-        (r["name"], r["state"], r["loaded"], r["offsets"], r["left"],
-         None if r["seconds_left"] is None else time_in_words(r["seconds_left"]),
-         None if r["newest_plan"] is None else str(r["newest_plan"]), r["asked"]) for r in rows])
+    table(
+        ("name", "state", "loaded", "of", "left", "done in", "plan", "asked for"),
+        [
+            (
+                r["name"],
+                r["state"],
+                r["loaded"],
+                r["offsets"],
+                r["left"],
+                None if r["seconds_left"] is None else time_in_words(r["seconds_left"]),
+                None if r["newest_plan"] is None else str(r["newest_plan"]),
+                r["asked"],
+            )
+            for r in rows
+        ],
+    )
     for r in rows:
         for what in ("driver", "reason"):
             if r[what]:
@@ -37,11 +54,26 @@ def show_backfills(rows: Sequence[Mapping[str, Any]]) -> None:
 def show_backfill_whole(document: Mapping[str, Any]) -> None:
     """One backfill, what it claims of each partition, and its plans."""
     show_backfills([document])
-    table(("topic", "partition", "from", "until", "left"), [
-        (one["topic"], _key(one), one["from"], one["until"], one["left"]) for one in document["stretches"]])
-    table(("plan", "made", "offsets", "rows", "version"), [
-        (str(one["number"]), (one["made_at"] or "")[:16].replace("T", " "), one["offsets"], one["rows"],
-         None if one["delta_version"] is None else str(one["delta_version"])) for one in document["plans"]])
+    table(
+        ("topic", "partition", "from", "until", "left"),
+        [
+            (one["topic"], _key(one), one["from"], one["until"], one["left"])
+            for one in document["stretches"]
+        ],
+    )
+    table(
+        ("plan", "made", "offsets", "rows", "version"),
+        [
+            (
+                str(one["number"]),
+                (one["made_at"] or "")[:16].replace("T", " "),
+                one["offsets"],
+                one["rows"],
+                None if one["delta_version"] is None else str(one["delta_version"]),
+            )
+            for one in document["plans"]
+        ],
+    )
 
 
 def _key(row: Mapping[str, Any]) -> int | str:

@@ -1,6 +1,8 @@
-"""Standard error for a machine: one JSON object a line, of what a command says, what a run comes to, and what libraries log.
+"""Standard error for a machine: one JSON object a line, of what a command says, what a run comes
+to, and what libraries log.
 
-Each has `time` (ISO 8601 in UTC), `level` and `message`, and, null where there is none, `pipeline`, `run_id`, `verb` and `plan`; some more.
+Each has `time` (ISO 8601 in UTC), `level` and `message`, and, null where there is none, `pipeline`,
+`run_id`, `verb` and `plan`; some more.
 """
 
 from __future__ import annotations
@@ -22,11 +24,22 @@ from etl.report.words import at
 
 _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "taskName"}
 _OF_A_RUN = (
-    "state", "exit_code", "records", "bytes", "records_per_second", "offsets_committed", "delta_version", "seconds_in_all", "seconds")
+    "state",
+    "exit_code",
+    "records",
+    "bytes",
+    "records_per_second",
+    "offsets_committed",
+    "delta_version",
+    "seconds_in_all",
+    "seconds",
+)
 
 
 class JsonLines(logging.Handler):
-    """Writes lines to `stream`. It knows the pipeline once its settings are read, and the run while it goes on."""
+    """Writes lines to `stream`. It knows the pipeline once its settings are read, and the run while
+    it goes on.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -43,8 +56,15 @@ class JsonLines(logging.Handler):
         run = self._report
         plan = run.plan if run else None
         told = {
-            "time": at(int(time.time() * 1000)), "level": level, "message": message, "pipeline": self.pipeline,
-            "run_id": run.run_id if run else None, "verb": _verb(run), "plan": plan.number if plan else None, **more}
+            "time": at(int(time.time() * 1000)),
+            "level": level,
+            "message": message,
+            "pipeline": self.pipeline,
+            "run_id": run.run_id if run else None,
+            "verb": _verb(run),
+            "plan": plan.number if plan else None,
+            **more,
+        }
         with self.lock or contextlib.nullcontext(), contextlib.suppress(OSError, ValueError):
             print(json.dumps(told, default=str), file=self._stream, flush=True)
 
@@ -100,7 +120,9 @@ class _Progress(Lines):
         """One object."""
         reached = doing.reached
         if reached is not None:
-            self._lines.say("info", f"{what}: {how_far}" if how_far else what, **dataclasses.asdict(reached))
+            self._lines.say(
+                "info", f"{what}: {how_far}" if how_far else what, **dataclasses.asdict(reached)
+            )
         elif doing.verb is not Verb.START_SPARK:
             self._lines.say("info", what)
 

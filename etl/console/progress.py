@@ -1,4 +1,5 @@
-"""A run under way, on standard error: what it is at and how far, as a picture on a terminal, elsewhere as a line now and then.
+"""A run under way, on standard error: what it is at and how far, as a picture on a terminal,
+elsewhere as a line now and then.
 
 It asks `doing` from a thread of its own, and nothing that happens here ends or slows a run.
 """
@@ -27,10 +28,18 @@ from etl.report.progress import Pace, time_in_words, told_in_words
 FIRST_LINE_S, MOST_BETWEEN_LINES_S = 10.0, 60.0
 _LOOK_S = 0.25
 _WORDS = {
-    None: "at work", Verb.CONNECT: "connecting", Verb.OBSERVE: "looking at brokers, ledger and table", Verb.RECONCILE: "reconciling",
-    Verb.PLAN: "planning", Verb.START_SPARK: "starting Spark", Verb.FIRST_JOB: "waiting for the first task",
-    Verb.FETCH: "fetching and writing", Verb.APPEND: "committing to the table", Verb.COMMIT: "moving the offsets",
-    Verb.COMPACT: "putting small files together", Verb.CLOSE: "stopping Spark",
+    None: "at work",
+    Verb.CONNECT: "connecting",
+    Verb.OBSERVE: "looking at brokers, ledger and table",
+    Verb.RECONCILE: "reconciling",
+    Verb.PLAN: "planning",
+    Verb.START_SPARK: "starting Spark",
+    Verb.FIRST_JOB: "waiting for the first task",
+    Verb.FETCH: "fetching and writing",
+    Verb.APPEND: "committing to the table",
+    Verb.COMMIT: "moving the offsets",
+    Verb.COMPACT: "putting small files together",
+    Verb.CLOSE: "stopping Spark",
 }
 
 
@@ -41,7 +50,12 @@ def showing(doing: Callable[[], Doing]) -> Iterator[None]:
         console = Console(file=stream, highlight=False)
         if console.is_terminal and not console.is_dumb_terminal:
             picture = Picture(doing)
-            with Live(get_renderable=picture.now, console=console, refresh_per_second=1 / _LOOK_S, transient=True):
+            with Live(
+                get_renderable=picture.now,
+                console=console,
+                refresh_per_second=1 / _LOOK_S,
+                transient=True,
+            ):
                 yield
         else:
             with following(Lines(doing, lambda line: print(line, file=stream, flush=True))):
@@ -78,16 +92,34 @@ class Picture:
         what, how_far = self._words.of(doing, now)
         cells: list[RenderableType] = [self._spinner, Text(what)]
         if how_far and doing.reached:
-            cells.append(ProgressBar(total=max(doing.reached.offsets_in_all, 1), completed=doing.reached.offsets, width=24))
+            cells.append(
+                ProgressBar(
+                    total=max(doing.reached.offsets_in_all, 1),
+                    completed=doing.reached.offsets,
+                    width=24,
+                )
+            )
         line = Table.grid(padding=(0, 1))
         line.add_row(*cells, Text(time_in_words(now - self._began), style="cyan"))
-        return Group(line, Text(f"  {how_far}", no_wrap=True, overflow="ellipsis")) if how_far else Group(line)
+        return (
+            Group(line, Text(f"  {how_far}", no_wrap=True, overflow="ellipsis"))
+            if how_far
+            else Group(line)
+        )
 
 
 class Lines:
-    """What is said where nobody looks all the time: that Spark starts, and after ten seconds, later every minute, what goes on."""
+    """What is said where nobody looks all the time: that Spark starts, and after ten seconds, later
+    every minute, what goes on.
+    """
 
-    def __init__(self, doing: Callable[[], Doing], say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        doing: Callable[[], Doing],
+        say: Callable[[str], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._doing, self._say, self._clock = doing, say, clock
         self._words = _Words()
         self._verb: Verb | None = None
@@ -108,7 +140,10 @@ class Lines:
 
     def tell(self, what: str, how_far: str, doing: Doing) -> None:
         """One line."""
-        self._say(f"{datetime.now(UTC).isoformat(timespec='seconds')} etl: {what}" + (f": {how_far}" if how_far else ""))
+        self._say(
+            f"{datetime.now(UTC).isoformat(timespec='seconds')} etl: {what}"
+            + (f": {how_far}" if how_far else "")
+        )
 
 
 @contextlib.contextmanager

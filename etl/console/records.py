@@ -1,6 +1,8 @@
-"""Records of one log as they come: a line each for a person, or one JSON document that grows while it is written.
+"""Records of one log as they come: a line each for a person, or one JSON document that grows while
+it is written.
 
-Text of somebody else's goes to a terminal here: what moves a cursor or ends a line is shown by its escape, and long values are cut.
+Text of somebody else's goes to a terminal here: what moves a cursor or ends a line is shown by its
+escape, and long values are cut.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class Decoding:
 
 
 class Lines:
-    """A line for each record: offset, timestamp, key, value, headers, with tabs between them; `-` stands for what is not there."""
+    """A line for each record: offset, timestamp, key, value, headers, with tabs between them; `-`
+    stands for what is not there.
+    """
 
     def __init__(self, decoding: Decoding, say: Callable[[str], None]) -> None:
         """say   takes what is said beside the records, at the beginning and the end"""
@@ -44,7 +48,9 @@ class Lines:
     def begin(self, peek: PeekedLog) -> None:
         """Before the first record."""
         extent = peek.extent
-        self._say(f"{peek.log} has offsets {extent.log_start_offset} to {extent.end_offset}; from {peek.from_offset}:")
+        self._say(
+            f"{peek.log} has offsets {extent.log_start_offset} to {extent.end_offset}; from {peek.from_offset}:"
+        )
 
     def show(self, record: Record) -> None:
         """One record."""
@@ -53,7 +59,11 @@ class Lines:
     def end(self, peek: PeekedLog, failure: EtlError | None = None) -> None:
         """Behind the last record."""
         goes_on = "begins there again" if peek.ended is Ended.INSIDE else "goes on"
-        why = f"; {peek.ended.value}; --from {peek.position} {goes_on}" if peek.ended else ", up to what follows"
+        why = (
+            f"; {peek.ended.value}; --from {peek.position} {goes_on}"
+            if peek.ended
+            else ", up to what follows"
+        )
         self._say(f"{counted(peek.given, 'record')}{why}")
 
 
@@ -67,27 +77,42 @@ class Document:
         """Before the first record."""
         extent = {"log_start": peek.extent.log_start_offset, "end": peek.extent.end_offset}
         head = json.dumps({**peek.log.place, **extent, "from": peek.from_offset})
-        print(f"{head[:-1]}, \"records\": [")
+        print(f'{head[:-1]}, "records": [')
 
     def show(self, record: Record) -> None:
         """One record."""
         document = document_of(record, self._decoding)
-        print("," if self._shown else " ", json.dumps(document, default=str))  # with its line's end, for who follows
+        print(
+            "," if self._shown else " ", json.dumps(document, default=str)
+        )  # with its line's end, for who follows
         self._shown += 1
 
     def end(self, peek: PeekedLog, failure: EtlError | None = None) -> None:
         """Behind the last record; `failure` is what ended it."""
-        tail = {"shown": peek.given, "next": peek.position, "ended": peek.ended.value if peek.ended else None,
-                **({"error": failure.as_json()} if failure else {})}
+        tail = {
+            "shown": peek.given,
+            "next": peek.position,
+            "ended": peek.ended.value if peek.ended else None,
+            **({"error": failure.as_json()} if failure else {}),
+        }
         print(f"], {json.dumps(tail)[1:]}")
 
 
 def fields_of(record: Shown, decoding: Decoding) -> list[str]:
     """Its offset, timestamp, key, value and headers, as a line has them."""
-    where = f"{record.offset}" + (f".{record.message_index}" if record.broker_id is not None else "")
-    when = at(record.timestamp_ms) or (_NONE if record.timestamp_ms is None else f"{record.timestamp_ms} ms")
-    headers = ", ".join(f"{_shown(name)}={_field(value, _text, decoding.whole)}" for name, value in record.headers)
-    key, value = _field(record.key, decoding.key, decoding.whole), _field(record.value, decoding.value, decoding.whole)
+    where = f"{record.offset}" + (
+        f".{record.message_index}" if record.broker_id is not None else ""
+    )
+    when = at(record.timestamp_ms) or (
+        _NONE if record.timestamp_ms is None else f"{record.timestamp_ms} ms"
+    )
+    headers = ", ".join(
+        f"{_shown(name)}={_field(value, _text, decoding.whole)}" for name, value in record.headers
+    )
+    key, value = (
+        _field(record.key, decoding.key, decoding.whole),
+        _field(record.value, decoding.value, decoding.whole),
+    )
     return [where, when, key, value, headers]
 
 
@@ -95,11 +120,19 @@ def document_of(record: Shown, decoding: Decoding) -> dict[str, Any]:
     """The same for a program."""
     is_physical = record.broker_id is not None
     return {
-        "offset": record.offset, **({"message_index": record.message_index} if is_physical else {}),
-        "timestamp": at(record.timestamp_ms), "timestamp_ms": record.timestamp_ms,
-        "timestamp_type": None if record.is_append_time is None else "append" if record.is_append_time else "create",
-        "key": _plain(record.key, decoding.key), "value": _plain(record.value, decoding.value),
-        "headers": [{"key": name, "value": _plain(value, _text)} for name, value in record.headers]}
+        "offset": record.offset,
+        **({"message_index": record.message_index} if is_physical else {}),
+        "timestamp": at(record.timestamp_ms),
+        "timestamp_ms": record.timestamp_ms,
+        "timestamp_type": None
+        if record.is_append_time is None
+        else "append"
+        if record.is_append_time
+        else "create",
+        "key": _plain(record.key, decoding.key),
+        "value": _plain(record.value, decoding.value),
+        "headers": [{"key": name, "value": _plain(value, _text)} for name, value in record.headers],
+    }
 
 
 def _field(content: bytes | None, decode: Decoder, whole: bool) -> str:
@@ -108,7 +141,9 @@ def _field(content: bytes | None, decode: Decoder, whole: bool) -> str:
     found = decode(content)
     if isinstance(found, Undecoded):
         found = found.content.decode("utf-8", "backslashreplace")
-    text = _shown(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str))
+    text = _shown(
+        found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, default=str)
+    )
     if len(text) <= CUT_AT or whole:
         return text
     return f"{text[:CUT_AT]}... ({counted(len(content), 'byte')})"
@@ -122,9 +157,16 @@ def _plain(content: bytes | None, decode: Decoder) -> Any:
     if content is None:
         return None
     found = decode(content)
-    return {"hex": found.content.hex(), "not_decoded": found.why} if isinstance(found, Undecoded) else found
+    return (
+        {"hex": found.content.hex(), "not_decoded": found.why}
+        if isinstance(found, Undecoded)
+        else found
+    )
 
 
 def _shown(text: str) -> str:
     """The text in one line that changes nothing of a terminal but where it stands."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
+        for each in text
+    )

@@ -1,4 +1,6 @@
-"""What a person sees of a folder of confs that was run, of a first conf that was written, and of what was packed for a cluster."""
+"""What a person sees of a folder of confs that was run, of a first conf that was written, and of
+what was packed for a cluster.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,29 @@ def show_one_run(run: ConfRun) -> None:
 
 def show_folder_run(found: FolderRun) -> None:
     """All of them, a line each."""
-    table(("conf", "exit code", "records", "seconds", "came to"), [
-        (run.conf, run.exit_code, (run.report or {}).get("records"), (run.report or {}).get("seconds_in_all"),
-         run.error.what.splitlines()[0] if run.error else ", ".join(one["outcome"] for one in (run.report or {}).get("outcomes", ())))
-        for run in found.runs])
+    table(
+        ("conf", "exit code", "records", "seconds", "came to"),
+        [
+            (
+                run.conf,
+                run.exit_code,
+                (run.report or {}).get("records"),
+                (run.report or {}).get("seconds_in_all"),
+                run.error.what.splitlines()[0]
+                if run.error
+                else ", ".join(one["outcome"] for one in (run.report or {}).get("outcomes", ())),
+            )
+            for run in found.runs
+        ],
+    )
 
 
 def show_first_conf(written: FirstConf) -> None:
     """What was written and why, and what comes next."""
     for one in written.chosen:
-        screen.print(f"{one.key}: {one.value}" + (f"  ({one.why})" if one.why else ""), markup=False)
+        screen.print(
+            f"{one.key}: {one.value}" + (f"  ({one.why})" if one.why else ""), markup=False
+        )
     screen.print(f"written: {written.path}; next: `etl doctor {written.path}`", markup=False)
 
 

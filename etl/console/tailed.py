@@ -1,4 +1,6 @@
-"""Records of a group's share as they come: a line each for a person, or one JSON document that grows while it is written."""
+"""Records of a group's share as they come: a line each for a person, or one JSON document that
+grows while it is written.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class TailLines:
 
     def end(self, tailed: TailedGroup, failure: EtlError | None = None) -> None:
         """Behind the last record."""
-        self._say(f"{counted(tailed.given, 'record')}{f'; {tailed.ended.value}' if tailed.ended else ', up to what follows'}")
+        self._say(
+            f"{counted(tailed.given, 'record')}{f'; {tailed.ended.value}' if tailed.ended else ', up to what follows'}"
+        )
 
 
 class TailDocument:
@@ -41,16 +45,21 @@ class TailDocument:
     def begin(self, tailed: TailedGroup) -> None:
         """Before it joins."""
         head = json.dumps({"group": tailed.group, "topics": tailed.topics})
-        print(f"{head[:-1]}, \"records\": [")
+        print(f'{head[:-1]}, "records": [')
 
     def show(self, record: Record) -> None:
         """One record."""
         document = {**record.log.place, **document_of(record, self._decoding)}
-        print("," if self._shown else " ", json.dumps(document, default=str))  # with its line's end, for who follows
+        print(
+            "," if self._shown else " ", json.dumps(document, default=str)
+        )  # with its line's end, for who follows
         self._shown += 1
 
     def end(self, tailed: TailedGroup, failure: EtlError | None = None) -> None:
         """Behind the last record; `failure` is what ended it."""
-        tail = {"shown": tailed.given, "ended": tailed.ended.value if tailed.ended else None,
-                **({"error": failure.as_json()} if failure else {})}
+        tail = {
+            "shown": tailed.given,
+            "ended": tailed.ended.value if tailed.ended else None,
+            **({"error": failure.as_json()} if failure else {}),
+        }
         print(f"], {json.dumps(tail)[1:]}")

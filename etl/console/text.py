@@ -1,4 +1,6 @@
-"""What a person sees: values as a few lines and tables on a terminal. Nothing is computed here that `--json` does not have too."""
+"""What a person sees: values as a few lines and tables on a terminal. Nothing is computed here that
+`--json` does not have too.
+"""
 
 from __future__ import annotations
 
@@ -35,28 +37,64 @@ def show_report(report: Report) -> None:
     if report.result:
         seconds = sum(report.seconds.values())
         moved = counted(report.offsets_committed, "offset")
-        screen.print(f"{counted(report.records, 'record')}, {moved} moved, {seconds:.1f} s: " + ", ".join(
-            f"{verb.value.replace('_', ' ')} {report.seconds[verb]:.1f}" for verb in Verb if verb in report.seconds))
+        screen.print(
+            f"{counted(report.records, 'record')}, {moved} moved, {seconds:.1f} s: "
+            + ", ".join(
+                f"{verb.value.replace('_', ' ')} {report.seconds[verb]:.1f}"
+                for verb in Verb
+                if verb in report.seconds
+            )
+        )
 
 
 def show_preview(preview: Preview) -> None:
     """What the next run would do."""
     screen.print(preview.says)
     for sentence in (
-            *preview.left, *preview.leaderless, *preview.paused, *preview.open_transactions, *map(str, preview.expires_soon),
-            *preview.not_checked):
+        *preview.left,
+        *preview.leaderless,
+        *preview.paused,
+        *preview.open_transactions,
+        *map(str, preview.expires_soon),
+        *preview.not_checked,
+    ):
         screen.print(sentence, markup=False)
     for sentence in preview.let_go[:ROWS_SHOWN]:
         screen.print(sentence, style="bold red")
     if preview.ranges:
         told = preview.as_json()
         least, most = preview.tasks
-        tasks = counted(most, "task") if least == most else f"{least:,} to {counted(most, 'task')}, by the cluster's cores"
+        tasks = (
+            counted(most, "task")
+            if least == most
+            else f"{least:,} to {counted(most, 'task')}, by the cluster's cores"
+        )
         most_records = told["records_at_most"]  # byte positions tell of none
         records = "" if most_records is None else f"{counted(most_records, 'record')} at most, "
         screen.print(f"{records}about {size_in_words(told['estimated_bytes'])}, {tasks}")
-        table(("plan", "topic", "partition", "from", "until", "bytes" if most_records is None else "offsets", "leader"), [
-            (r["plan"], r["topic"], key_of_row(r), r["from"], r["until"], r["until"] - r["from"], r["leader"]) for r in told["ranges"]])
+        table(
+            (
+                "plan",
+                "topic",
+                "partition",
+                "from",
+                "until",
+                "bytes" if most_records is None else "offsets",
+                "leader",
+            ),
+            [
+                (
+                    r["plan"],
+                    r["topic"],
+                    key_of_row(r),
+                    r["from"],
+                    r["until"],
+                    r["until"] - r["from"],
+                    r["leader"],
+                )
+                for r in told["ranges"]
+            ],
+        )
 
 
 def show_replay(preview: ReplayPreview) -> None:
@@ -64,9 +102,20 @@ def show_replay(preview: ReplayPreview) -> None:
     screen.print(preview.says)
     for note in preview.notes:
         screen.print(note, style="bold red")
-    table(("topic", "partition", "from", "until", "rows that go", "come at most"), [
-        (r["topic"], key_of_row(r), r["from"], r["until"], r["rows_that_go"], r["rows_that_come_at_most"])
-        for r in preview.as_json()["replaces"]])
+    table(
+        ("topic", "partition", "from", "until", "rows that go", "come at most"),
+        [
+            (
+                r["topic"],
+                key_of_row(r),
+                r["from"],
+                r["until"],
+                r["rows_that_go"],
+                r["rows_that_come_at_most"],
+            )
+            for r in preview.as_json()["replaces"]
+        ],
+    )
 
 
 def show_sentence(says: str) -> None:
@@ -81,7 +130,12 @@ def show_ruling(ruling: Ruling) -> None:
 
 def show_doctor(diagnosis: Diagnosis) -> None:
     """What was found, a line each, and below it what to do."""
-    styles = {Verdict.OK: "green", Verdict.ADVICE: "yellow", Verdict.FAILED: "bold red", Verdict.NOT_CHECKED: "dim"}
+    styles = {
+        Verdict.OK: "green",
+        Verdict.ADVICE: "yellow",
+        Verdict.FAILED: "bold red",
+        Verdict.NOT_CHECKED: "dim",
+    }
     width = max((len(line.name) for line in diagnosis.lines), default=0)
     for line in diagnosis.lines:
         first, *more = _folded(line.found, width + 15)
@@ -92,10 +146,14 @@ def show_doctor(diagnosis: Diagnosis) -> None:
 
 
 def _folded(text: str, indent: int) -> list[str]:
-    """The text in lines that fit a terminal behind the indent; one line where there is no terminal, so that it can be searched."""
+    """The text in lines that fit a terminal behind the indent; one line where there is no terminal,
+    so that it can be searched.
+    """
     if not screen.is_terminal:
         return [text]
-    return textwrap.wrap(text, max(screen.width - indent, 24), break_long_words=False, break_on_hyphens=False) or [""]
+    return textwrap.wrap(
+        text, max(screen.width - indent, 24), break_long_words=False, break_on_hyphens=False
+    ) or [""]
 
 
 def show_complete(found: Complete) -> None:
@@ -106,36 +164,97 @@ def show_complete(found: Complete) -> None:
 def show_intervals(found: Intervals) -> None:
     """The intervals that are not whole, and what no run will bring."""
     screen.print(found.says)
-    table(("from", "until", "partitions", "missing", "gone from the log"), [
-        (one.interval.start.isoformat(), one.interval.end.isoformat(), len(one.logs), one.missing, one.gone) for one in found.incomplete])
+    table(
+        ("from", "until", "partitions", "missing", "gone from the log"),
+        [
+            (
+                one.interval.start.isoformat(),
+                one.interval.end.isoformat(),
+                len(one.logs),
+                one.missing,
+                one.gone,
+            )
+            for one in found.incomplete
+        ],
+    )
     if found.waiting:
-        table(("from", "until", "paused partitions", "waiting", "gone from the log"), [
-            (one.interval.start.isoformat(), one.interval.end.isoformat(), len(one.logs), one.missing, one.gone) for one in found.waiting])
+        table(
+            ("from", "until", "paused partitions", "waiting", "gone from the log"),
+            [
+                (
+                    one.interval.start.isoformat(),
+                    one.interval.end.isoformat(),
+                    len(one.logs),
+                    one.missing,
+                    one.gone,
+                )
+                for one in found.waiting
+            ],
+        )
 
 
 def show_proof(proof: Proof) -> None:
     """What the audit found."""
     told = proof.as_json()["logs"]
-    table(("topic", "partition", "expected", "in the table", "missing", "double", "unexpected"), [
-        (r["topic"], key_of_row(r), r["expected_rows"], r["found_rows"], r["missing"], r["double_rows"], r["unexpected"]) for r in told])
+    table(
+        ("topic", "partition", "expected", "in the table", "missing", "double", "unexpected"),
+        [
+            (
+                r["topic"],
+                key_of_row(r),
+                r["expected_rows"],
+                r["found_rows"],
+                r["missing"],
+                r["double_rows"],
+                r["unexpected"],
+            )
+            for r in told
+        ],
+    )
     for r in [r for r in told if r["without_row"]["says"]][:ROWS_SHOWN]:
-        screen.print(f"offsets without a row in {r['topic']} {key_of_row(r)}: {r['without_row']['says']}")
+        screen.print(
+            f"offsets without a row in {r['topic']} {key_of_row(r)}: {r['without_row']['says']}"
+        )
     for note in proof.notes:
         screen.print(note)
     for sentence in proof.allowed[:ROWS_SHOWN]:
         screen.print(f"[bold red]rows are missing[/]: {sentence}", markup=True)
     if proof.is_right:
-        left = f"{proof.missing:,} were removed since, as allowed" if proof.missing else "none missing"
-        screen.print(f"[bold green]verified[/]: {proof.found_rows - proof.rows_before:,} records, each once, {left}", markup=True)
+        left = (
+            f"{proof.missing:,} were removed since, as allowed" if proof.missing else "none missing"
+        )
+        screen.print(
+            f"[bold green]verified[/]: {proof.found_rows - proof.rows_before:,} records, each once, {left}",
+            markup=True,
+        )
 
 
 def show_plans(rows: Sequence[Mapping[str, Any]]) -> None:
     """The stored plans, a line each."""
     has_keys = any(r.get("run_key") for r in rows)
-    table(("plan", "made", rows[-1]["unit"] if rows else "offsets", "rows", "version", "id", *(("run key",) if has_keys else ())), [
-        (str(r["number"]), (r["created_at"] or "")[:16].replace("T", " "), r["offsets"], r["rows"], _named(r["delta_version"]), r["id"],
-         *((r.get("run_key") or "",) if has_keys else ()))
-        for r in rows])
+    table(
+        (
+            "plan",
+            "made",
+            rows[-1]["unit"] if rows else "offsets",
+            "rows",
+            "version",
+            "id",
+            *(("run key",) if has_keys else ()),
+        ),
+        [
+            (
+                str(r["number"]),
+                (r["created_at"] or "")[:16].replace("T", " "),
+                r["offsets"],
+                r["rows"],
+                _named(r["delta_version"]),
+                r["id"],
+                *((r.get("run_key") or "",) if has_keys else ()),
+            )
+            for r in rows
+        ],
+    )
 
 
 def key_of_row(row: Mapping[str, Any]) -> int | str:
@@ -155,25 +274,45 @@ def _named(number: int | None) -> str | None:
 
 def show_pipelines(rows: Sequence[Mapping[str, Any]]) -> None:
     """The pipelines, a line each; a table that is not the conf's goes by its id."""
-    table(("group", "pipeline", "state", "plan", "planned", "topics", "table"), [
-        (r["group"], r["pipeline"], r["state"], _named(r["newest_plan"]),
-         None if r["age_s"] is None else f"{time_in_words(r['age_s'])} ago", ", ".join(r["topics"]), r["table"] or r["table_id"])
-        for r in rows])
+    table(
+        ("group", "pipeline", "state", "plan", "planned", "topics", "table"),
+        [
+            (
+                r["group"],
+                r["pipeline"],
+                r["state"],
+                _named(r["newest_plan"]),
+                None if r["age_s"] is None else f"{time_in_words(r['age_s'])} ago",
+                ", ".join(r["topics"]),
+                r["table"] or r["table_id"],
+            )
+            for r in rows
+        ],
+    )
     for r in rows:
         for what in ("driver", "retired"):
             if r[what]:
                 screen.print(f"{r['group']}/{r['pipeline']}: {r['state']}, {r[what]}", markup=False)
         for one in r["paused"]:
-            where = one["topic"] if one["partition"] is None else f"{one['topic']} {key_of_row(one)}"
-            screen.print(f"{r['group']}/{r['pipeline']}: {where} is paused: {one['reason']}", markup=False)
+            where = (
+                one["topic"] if one["partition"] is None else f"{one['topic']} {key_of_row(one)}"
+            )
+            screen.print(
+                f"{r['group']}/{r['pipeline']}: {where} is paused: {one['reason']}", markup=False
+            )
         for one in r["backfills"]:
-            screen.print(f"{r['group']}/{r['pipeline']}: backfill {one['name']} is {one['state']}", markup=False)
+            screen.print(
+                f"{r['group']}/{r['pipeline']}: backfill {one['name']} is {one['state']}",
+                markup=False,
+            )
 
 
 def show_plan(document: Mapping[str, Any]) -> None:
     """One plan."""
     version = document["delta_version"]
-    state = "its outcome is not recorded" if version is None else f"in the table at version {version}"
+    state = (
+        "its outcome is not recorded" if version is None else f"in the table at version {version}"
+    )
     screen.print(f"plan {document['number']} ({document['kind']}), id {document['id']}, {state}")
     if document["run_key"]:
         left = "" if not document["left_of_run_key"] else ", whose end it does not reach"
@@ -182,24 +321,54 @@ def show_plan(document: Mapping[str, Any]) -> None:
     if asked:
         screen.print(f"asked for {' '.join(asked)}", markup=False)
     if document["uncounted"]:
-        screen.print(f"a crash took the count of its rows, and nobody can count them: {document['uncounted']}", markup=False)
+        screen.print(
+            f"a crash took the count of its rows, and nobody can count them: {document['uncounted']}",
+            markup=False,
+        )
     if document["reason"]:
-        screen.print((f"supersedes {document['supersedes']}: " if document["supersedes"] else "") + document["reason"], markup=False)
+        screen.print(
+            (f"supersedes {document['supersedes']}: " if document["supersedes"] else "")
+            + document["reason"],
+            markup=False,
+        )
     for v in document["vanished"]:
         place = f"{v['topic']} {key_of_row(v)}, offsets {v['from']} to {v['until']} with log_epoch {v['log_epoch']}"
         screen.print(f"rows of {place}, are of records that are gone")
-    table(("topic", "partition", "from", "until", "rows", "fetched bytes", "missing offsets"), [
-        (r["topic"], key_of_row(r), r["from"], r["until"], r.get("rows"), r.get("fetched_bytes"), r.get("missing_offsets"))
-        for r in document["ranges"]])
+    table(
+        ("topic", "partition", "from", "until", "rows", "fetched bytes", "missing offsets"),
+        [
+            (
+                r["topic"],
+                key_of_row(r),
+                r["from"],
+                r["until"],
+                r.get("rows"),
+                r.get("fetched_bytes"),
+                r.get("missing_offsets"),
+            )
+            for r in document["ranges"]
+        ],
+    )
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Columns as wide as what is in them, numbers to the right. No cell is ever cut: a terminal shows the rest of a line below it."""
-    cells = [["-" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows[:ROWS_SHOWN]]
+    """Columns as wide as what is in them, numbers to the right. No cell is ever cut: a terminal
+    shows the rest of a line below it.
+    """
+    cells = [
+        [
+            "-" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell)
+            for cell in row
+        ]
+        for row in rows[:ROWS_SHOWN]
+    ]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
     right = [any(isinstance(row[i], int) for row in rows[:ROWS_SHOWN]) for i in range(len(names))]
     for line, style in ((names, "bold"), *((row, "") for row in cells)):
-        shown = (cell.rjust(width) if to_right else cell.ljust(width) for cell, width, to_right in zip(line, widths, right, strict=True))
+        shown = (
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        )
         screen.print("  ".join(shown).rstrip(), style=style, markup=False)
     if len(rows) > ROWS_SHOWN:
         screen.print(f"... and {len(rows) - ROWS_SHOWN:,} more; --json has all of them")

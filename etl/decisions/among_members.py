@@ -1,7 +1,9 @@
-"""What a command that moves the group's offsets does among the group's members, under `ownership.mode: join`. Pure functions of values.
+"""What a command that moves the group's offsets does among the group's members, under
+`ownership.mode: join`. Pure functions of values.
 
-A run moves offsets of its own share alone, in one step with its plan (ADR 27), and so does a command among members in ZooKeeper: it joins
-the group, and its plan is handed over as it is stored. The next run executes it, and moves nothing any more.
+A run moves offsets of its own share alone, in one step with its plan (ADR 27), and so does a
+command among members in ZooKeeper: it joins the group, and its plan is handed over as it is stored.
+The next run executes it, and moves nothing any more.
 
     a log whose offset the command moves    means
     ------------------------------------    ------------------------------------------------------------------------------------------
@@ -15,7 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from etl.decisions.handing_over import as_if_alone, as_left_to_others, is_left_to_execute, is_member, of_member
+from etl.decisions.handing_over import (
+    as_if_alone,
+    as_left_to_others,
+    is_left_to_execute,
+    is_member,
+    of_member,
+)
 from etl.decisions.moved_offsets import ends_of, is_read_on_by_others, of_another_log
 from etl.decisions.open_hand_overs import HandOverOutcome, found_out
 from etl.decisions.other_pipelines import name_of
@@ -36,17 +44,22 @@ _NAMED = 3
 
 
 def joins_for_commands(settings: Settings) -> bool:
-    """Whether a command is a member while it looks and stores: where its plan and the group's offsets move in one step."""
+    """Whether a command is a member while it looks and stores: where its plan and the group's
+    offsets move in one step.
+    """
     return is_member(settings) and settings.offsets.storage is OffsetsStorage.ZOOKEEPER
 
 
 def foreseen_by_command(snapshot: Snapshot, settings: Settings) -> Snapshot:
-    """What a command would see that owned every log: nobody has joined where it is only said what it would come to."""
+    """What a command would see that owned every log: nobody has joined where it is only said what
+    it would come to.
+    """
     return as_if_alone(snapshot, settings) if joins_for_commands(settings) else snapshot
 
 
 def refuse_beside_members(snapshot: Snapshot, settings: Settings) -> None:
-    """Refuse to store a plan that moves offsets behind its append while others are in the group: they would read on from where they are.
+    """Refuse to store a plan that moves offsets behind its append while others are in the group:
+    they would read on from where they are.
 
     That is so among Kafka's members, where a command is none. Raises Owned.
     """
@@ -57,11 +70,20 @@ def refuse_beside_members(snapshot: Snapshot, settings: Settings) -> None:
         raise Owned(what, check=check)
 
 
-def refuse_of_others(logs: Collection[BrokerPartition], snapshot: Snapshot, settings: Settings) -> None:
-    """Refuse to move offsets of logs that the group gives to others; what exists no more nobody owns. Raises Owned."""
+def refuse_of_others(
+    logs: Collection[BrokerPartition], snapshot: Snapshot, settings: Settings
+) -> None:
+    """Refuse to move offsets of logs that the group gives to others; what exists no more nobody
+    owns. Raises Owned.
+    """
     if snapshot.share is None:
         return
-    there = {*snapshot.extents, *snapshot.extents_left_alone, *snapshot.leaderless, *snapshot.owners}
+    there = {
+        *snapshot.extents,
+        *snapshot.extents_left_alone,
+        *snapshot.leaderless,
+        *snapshot.owners,
+    }
     theirs = there.intersection(logs) - snapshot.share.logs
     if theirs:
         first = "its offset is to move, and whoever has it reads on from where it is: "
@@ -70,9 +92,11 @@ def refuse_of_others(logs: Collection[BrokerPartition], snapshot: Snapshot, sett
 
 
 def of_command(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
-    """The plan of a command, without its id: handed over as it is stored, where runs are members; the same, where they are none.
+    """The plan of a command, without its id: handed over as it is stored, where runs are members;
+    the same, where they are none.
 
-    What it expects of the offsets of its share is what they are now, also in the place of a plan that saw something else.
+    What it expects of the offsets of its share is what they are now, also in the place of a plan
+    that saw something else.
     """
     found = of_member(plan, snapshot, settings, is_command=True)
     if found.share is None or not found.handed_over:
@@ -82,60 +106,95 @@ def of_command(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
 
 
 def taking_over(plan: Plan, snapshot: Snapshot, settings: Settings) -> Plan:
-    """`of_command` for a plan that takes another pipeline's place: what other members read beyond its positions stays theirs, also of
-    logs that this pipeline had before, and the next run names it.
+    """`of_command` for a plan that takes another pipeline's place: what other members read beyond
+    its positions stays theirs, also of logs that this pipeline had before, and the next run names
+    it.
     """
     left = as_left_to_others(snapshot, plan, settings)
-    theirs = {log: found for log, found in left.committed.items() if log in plan.seen and found != snapshot.committed.get(log)}
+    theirs = {
+        log: found
+        for log, found in left.committed.items()
+        if log in plan.seen and found != snapshot.committed.get(log)
+    }
     return of_command(replace(plan, seen={**plan.seen, **theirs}), left, settings)
 
 
-def refuse_left_by(other: OtherPipeline, newest: Plan | None, committed: Mapping[BrokerPartition, Committed]) -> None:
-    """Refuse to take the place of a pipeline whose newest plan was handed over, or may have been, and is not in the table.
+def refuse_left_by(
+    other: OtherPipeline, newest: Plan | None, committed: Mapping[BrokerPartition, Committed]
+) -> None:
+    """Refuse to take the place of a pipeline whose newest plan was handed over, or may have been,
+    and is not in the table.
 
-    `committed`: the offsets of its group, where that is ours; by them a void plan turns out to be handed over all the same. Raises
-    NeedsDecision.
+    `committed`: the offsets of its group, where that is ours; by them a void plan turns out to be
+    handed over all the same. Raises NeedsDecision.
     """
     if newest and newest.number > other.number and _may_be_handed_over(newest, lambda _: committed):
         raise _left_unread(newest, name_of(other.app_id), "is not in the table")
 
 
-def refuse_retiring(name: str, ledger: Ledger, committed: Callable[[Plan], Mapping[BrokerPartition, Committed]]) -> None:
-    """Refuse to take a pipeline out of service whose newest plan was handed over, or may have been, and is not known to be in the table:
-    another pipeline of the group would begin behind it, and its ranges were nobody's. `committed`: see `refuse_left_by`; of the plan's
-    logs, asked for where that decides. Raises NeedsDecision.
+def refuse_retiring(
+    name: str, ledger: Ledger, committed: Callable[[Plan], Mapping[BrokerPartition, Committed]]
+) -> None:
+    """Refuse to take a pipeline out of service whose newest plan was handed over, or may have been,
+    and is not known to be in the table: another pipeline of the group would begin behind it, and
+    its ranges were nobody's. `committed`: see `refuse_left_by`; of the plan's logs, asked for where
+    that decides. Raises NeedsDecision.
     """
     if ledger.newest and not ledger.applied and _may_be_handed_over(ledger.newest, committed):
         raise _left_unread(ledger.newest, name, "nobody wrote down that it is in the table")
 
 
-def _may_be_handed_over(plan: Plan, committed: Callable[[Plan], Mapping[BrokerPartition, Committed]]) -> bool:
-    return plan.handed_over is not None and not (plan.is_void and found_out(plan, committed(plan)) is HandOverOutcome.NOT_TAKEN)
+def _may_be_handed_over(
+    plan: Plan, committed: Callable[[Plan], Mapping[BrokerPartition, Committed]]
+) -> bool:
+    return plan.handed_over is not None and not (
+        plan.is_void and found_out(plan, committed(plan)) is HandOverOutcome.NOT_TAKEN
+    )
 
 
 def _left_unread(plan: Plan, name: str, is_known: str) -> NeedsDecision:
     was = "was handed over" if plan.handed_over or plan.is_void else "may have been handed over"
     what = f"plan {plan.number} of {name} {was} and {is_known}: nobody else reads its ranges"
-    return NeedsDecision(what, check="`etl run` with that pipeline's conf, which finds out and executes it; then say this again")
+    return NeedsDecision(
+        what,
+        check="`etl run` with that pipeline's conf, which finds out and executes it; then say this again",
+    )
 
 
 def refuse_unrecorded(state: PipelineState, snapshot: Snapshot, settings: Settings) -> None:
-    """Refuse a command that is no member behind a plan that was handed over, and of which nobody wrote down that it is in the table: of
-    what others read since `owned_logs` sees nothing before that. Raises NeedsDecision.
+    """Refuse a command that is no member behind a plan that was handed over, and of which nobody
+    wrote down that it is in the table: of what others read since `owned_logs` sees nothing before
+    that. Raises NeedsDecision.
     """
-    if isinstance(state, UpToDate) and is_member(settings) and snapshot.share is None and is_left_to_execute(snapshot.ledger, settings):
+    if (
+        isinstance(state, UpToDate)
+        and is_member(settings)
+        and snapshot.share is None
+        and is_left_to_execute(snapshot.ledger, settings)
+    ):
         what = f"plan {state.last.number} is of a member of the group, and nobody wrote down that it is in the table"
-        raise NeedsDecision(what, check="`etl run CONF`, which finds out and goes on; then say this again")
+        raise NeedsDecision(
+            what, check="`etl run CONF`, which finds out and goes on; then say this again"
+        )
 
 
 def refuse_void(void: Void | None, done: str = "") -> None:
-    """The plan was not stored: somebody came between the look and the hand-over. `done`: what was done before that. Raises Owned."""
+    """The plan was not stored: somebody came between the look and the hand-over. `done`: what was
+    done before that. Raises Owned.
+    """
     if void:
-        raise Owned(f"the group changed while it was looked at: {void.why}", check=f"{done or 'nothing was stored or moved'}; say it again")
+        raise Owned(
+            f"the group changed while it was looked at: {void.why}",
+            check=f"{done or 'nothing was stored or moved'}; say it again",
+        )
 
 
-def refuse_read_by_others(back: Mapping[BrokerPartition, tuple[int, int]], read: Collection[ReadByOthers]) -> None:
-    """Refuse to go back (`back`: from, until, of the logs' present life) over what other members read. Raises NeedsDecision."""
+def refuse_read_by_others(
+    back: Mapping[BrokerPartition, tuple[int, int]], read: Collection[ReadByOthers]
+) -> None:
+    """Refuse to go back (`back`: from, until, of the logs' present life) over what other members
+    read. Raises NeedsDecision.
+    """
     for hole in sorted(read, key=lambda hole: (hole.log, -hole.until_offset)):
         start, until = back.get(hole.log, (0, 0))
         if max(start, hole.from_offset) < min(until, hole.until_offset):
@@ -145,7 +204,8 @@ def refuse_read_by_others(back: Mapping[BrokerPartition, tuple[int, int]], read:
 
 
 def refuse_unsure_lives(state: UpToDate | Replay, anew: Collection[BrokerPartition]) -> None:
-    """Refuse to begin a log anew (`anew`) whose offset others moved on: whether it is one of the log of now nobody can tell.
+    """Refuse to begin a log anew (`anew`) whose offset others moved on: whether it is one of the
+    log of now nobody can tell.
 
     Raises OffsetMoved.
     """
@@ -154,21 +214,34 @@ def refuse_unsure_lives(state: UpToDate | Replay, anew: Collection[BrokerPartiti
         raise of_another_log(state.last, state.passed[moved[0]], moved[0], None)
 
 
-def refuse_setting_theirs_back(plan: Plan | None, committed: Mapping[BrokerPartition, Committed], settings: Settings) -> None:
-    """Refuse to restore offsets in another mode behind a plan of a member, where others have read on since. Raises NeedsDecision."""
+def refuse_setting_theirs_back(
+    plan: Plan | None, committed: Mapping[BrokerPartition, Committed], settings: Settings
+) -> None:
+    """Refuse to restore offsets in another mode behind a plan of a member, where others have read
+    on since. Raises NeedsDecision.
+    """
     if plan is None or is_member(settings):
         return
     for log, found in sorted(committed.items()):
         if log in plan.positions and is_read_on_by_others(plan, log, found):
-            what = (f"plan {plan.number} was handed over by a member of the group, and other members have read on since: {render_log(log)} "
-                    f"is at {found.offset}, ours is {plan.positions[log]}")
+            what = (
+                f"plan {plan.number} was handed over by a member of the group, and other members have read on since: {render_log(log)} "
+                f"is at {found.offset}, ours is {plan.positions[log]}"
+            )
             check = "ownership.mode: join, under which restoring leaves what they read to them, and the next run goes on behind it"
             raise NeedsDecision(what, **log.place, offset=found.offset, check=check)
 
 
-def told_set_back(moves: Mapping[BrokerPartition, tuple[int | None, int]], snapshot: Snapshot, settings: Settings) -> list[str]:
-    """What restoring these offsets (from, to) may come to among members: a sentence for each log that ends before the offset of now."""
+def told_set_back(
+    moves: Mapping[BrokerPartition, tuple[int | None, int]], snapshot: Snapshot, settings: Settings
+) -> list[str]:
+    """What restoring these offsets (from, to) may come to among members: a sentence for each log
+    that ends before the offset of now.
+    """
     ends = ends_of(snapshot) if is_member(settings) else {}
-    return [f"{render_log(log)} ends before the offset that goes back: if it was cut below what other members had read, they have what it "
-            f"holds from {to} on, and both would; then set the group's offset to the log's end instead, as the group's own tools do it"
-            for log, (at, to) in sorted(moves.items()) if at is not None and to < (ends.get(log) or 0) < at]
+    return [
+        f"{render_log(log)} ends before the offset that goes back: if it was cut below what other members had read, they have what it "
+        f"holds from {to} on, and both would; then set the group's offset to the log's end instead, as the group's own tools do it"
+        for log, (at, to) in sorted(moves.items())
+        if at is not None and to < (ends.get(log) or 0) < at
+    ]

@@ -1,4 +1,6 @@
-"""Which plans and which intervals of each log are in the table: what led to it, and how applied plans are merged when pruned. Pure."""
+"""Which plans and which intervals of each log are in the table: what led to it, and how applied
+plans are merged when pruned. Pure.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ INTERVALS_KEPT = 400_000
 def prunable(sizes: Sequence[tuple[int, int]]) -> list[int]:
     """Numbers of the plans to fold into coverage, given (number, bytes) of all that are stored.
 
-    The newest `PLANS_KEPT` stay, or as many of them as fit `PLAN_BYTES_KEPT`; the newest one always stays.
+    The newest `PLANS_KEPT` stay, or as many of them as fit `PLAN_BYTES_KEPT`; the newest one always
+    stays.
     """
     kept, total = 0, 0
     newest_first = sorted(sizes, reverse=True)
@@ -50,10 +53,11 @@ class Ancestry:
 
 
 def ancestry(versions: Mapping[int, int], transaction_version: int) -> Ancestry:
-    """The plans whose rows the table should hold, of those in `versions`: number -> the table's transaction version when it was made.
+    """The plans whose rows the table should hold, of those in `versions`: number -> the table's
+    transaction version when it was made.
 
-    A plan says which one the table held before it. What lies between the two went to another table, or to a state of this one that
-    was replaced by an old copy, and an operator gave it up.
+    A plan says which one the table held before it. What lies between the two went to another table,
+    or to a state of this one that was replaced by an old copy, and an operator gave it up.
     """
     found, before = set(), transaction_version
     for number in sorted(versions, reverse=True):
@@ -64,23 +68,29 @@ def ancestry(versions: Mapping[int, int], transaction_version: int) -> Ancestry:
 
 
 def fold(
-    coverage: Coverage, plan: Plan, applied: Applied, *, is_given_up: bool = False,
+    coverage: Coverage,
+    plan: Plan,
+    applied: Applied,
+    *,
+    is_given_up: bool = False,
     reached: Mapping[BrokerPartition, int] = MappingProxyType({}),
 ) -> Coverage:
     """Coverage with one more plan folded in; one that is in it already changes nothing.
 
-    What was given up is kept apart, whether it is this plan or, as this plan tells, those before it: no row of it is needed, and where
-    the table has some (an operator may have copied them) they are no surprise.
-    A run key of it is kept, unless something kept it from its bound that is not in the table by now (`reached`: up to where that holds each
-    log): then it is forgotten, and asked for again it goes on from the ledger.
-    Raises LedgersDisagree for the record of another plan.
+    What was given up is kept apart, whether it is this plan or, as this plan tells, those before
+    it: no row of it is needed, and where the table has some (an operator may have copied them) they
+    are no surprise. A run key of it is kept, unless something kept it from its bound that is not in
+    the table by now (`reached`: up to where that holds each log): then it is forgotten, and asked
+    for again it goes on from the ledger. Raises LedgersDisagree for the record of another plan.
     """
     if not applied.is_of(plan):
         what = f"the record of plan {plan.number} does not belong to it: it is of {applied.plan_id}, the plan is {plan.id}"
         raise LedgersDisagree(what, check="whether ZooKeeper was restored from a copy")
     if plan.number <= coverage.through:
         return coverage
-    coverage = replace(coverage, read_by_others=merged_holes((*coverage.read_by_others, *plan.read_by_others)))
+    coverage = replace(
+        coverage, read_by_others=merged_holes((*coverage.read_by_others, *plan.read_by_others))
+    )
     loaded: dict[BrokerPartition, list[Interval]] = {}
     for r, receipt in zip(plan.ranges, applied.receipts, strict=True):
         loaded.setdefault(r.log, []).append(interval_of(r, receipt, plan.log_epochs.get(r.log, 0)))
@@ -88,23 +98,42 @@ def fold(
         coverage = replace(coverage, keys=with_key(coverage.keys, kept_key(plan)))
     held_through = coverage.through if coverage.held_through is None else coverage.held_through
     if is_given_up:
-        return replace(coverage, through=plan.number, held_through=held_through, given_up=_together(coverage.given_up, loaded))
-    goes_on = coverage.table_id in (None, applied.table_id) and held_through <= plan.table_transaction_version
+        return replace(
+            coverage,
+            through=plan.number,
+            held_through=held_through,
+            given_up=_together(coverage.given_up, loaded),
+        )
+    goes_on = (
+        coverage.table_id in (None, applied.table_id)
+        and held_through <= plan.table_transaction_version
+    )
     unproven_before = coverage.unproven_through if goes_on else 0
     before = dict(coverage.intervals) if goes_on else {}
     if plan.kind is PlanKind.REPLAY:
         for span in spans_of(plan, is_counted=not coverage.removals):
-            before[span.log] = replaced_in(before.get(span.log, ()), span, merge(loaded.pop(span.log)))
+            before[span.log] = replaced_in(
+                before.get(span.log, ()), span, merge(loaded.pop(span.log))
+            )
     return replace(
-        coverage, through=plan.number, held_through=None, table_id=applied.table_id,
+        coverage,
+        through=plan.number,
+        held_through=None,
+        table_id=applied.table_id,
         intervals=_together(before, loaded),
         given_up=coverage.given_up if goes_on else _together(coverage.given_up, coverage.intervals),
         vanished=(*(coverage.vanished if goes_on else ()), *plan.vanished),
-        unproven_through=plan.number if any(receipt.is_doubtful for receipt in applied.receipts) else unproven_before)
+        unproven_through=plan.number
+        if any(receipt.is_doubtful for receipt in applied.receipts)
+        else unproven_before,
+    )
 
 
-def fold_all(coverage: Coverage, recorded: Sequence[tuple[Plan, Applied]], transaction_version: int | None) -> Coverage:
-    """Coverage with all these plans folded in, ascending, for a table at this transaction version: what did not lead to it is given up.
+def fold_all(
+    coverage: Coverage, recorded: Sequence[tuple[Plan, Applied]], transaction_version: int | None
+) -> Coverage:
+    """Coverage with all these plans folded in, ascending, for a table at this transaction version:
+    what did not lead to it is given up.
 
     None: the newest of them is in the table.
     """
@@ -112,17 +141,23 @@ def fold_all(coverage: Coverage, recorded: Sequence[tuple[Plan, Applied]], trans
     reached = newest if transaction_version is None else transaction_version
     led = ancestry({plan.number: plan.table_transaction_version for plan, _ in recorded}, reached)
     if (coverage.through if coverage.held_through is None else coverage.held_through) > led.before:
-        coverage = replace(coverage, intervals={}, given_up=_together(coverage.given_up, coverage.intervals))
+        coverage = replace(
+            coverage, intervals={}, given_up=_together(coverage.given_up, coverage.intervals)
+        )
     for plan, applied in recorded:
         coverage = fold(coverage, plan, applied, is_given_up=plan.number not in led.numbers)
     return coverage
 
 
 def with_beside(live: Coverage, beside: Iterable[Coverage], table_id: str) -> Coverage:
-    """What a pipeline and the backfills beside it have loaded into this table, as that of one pipeline. What went elsewhere is left out."""
+    """What a pipeline and the backfills beside it have loaded into this table, as that of one
+    pipeline. What went elsewhere is left out.
+    """
     intervals = dict[BrokerPartition, tuple[Interval, ...]]()
     for one in (live, *beside):
-        intervals = _together(intervals, one.intervals) if one.table_id in (None, table_id) else intervals
+        intervals = (
+            _together(intervals, one.intervals) if one.table_id in (None, table_id) else intervals
+        )
     return replace(live, intervals=intervals, table_id=table_id)
 
 
@@ -131,25 +166,58 @@ OFFSETS_END = 2**63 - 1
 
 
 def take_in(
-    coverage: Coverage, theirs: Coverage | None, taken: Mapping[BrokerPartition, int], *, table_id: str, known: Collection[BrokerPartition],
+    coverage: Coverage,
+    theirs: Coverage | None,
+    taken: Mapping[BrokerPartition, int],
+    *,
+    table_id: str,
+    known: Collection[BrokerPartition],
     lives: Mapping[BrokerPartition, int] = MappingProxyType({}),
 ) -> Coverage:
-    """Coverage that has in it what another pipeline loaded into the table up to `taken`; taking it in twice changes nothing.
+    """Coverage that has in it what another pipeline loaded into the table up to `taken`; taking it
+    in twice changes nothing.
 
-    `theirs` is all that it loaded, where its ledger is at hand. Else, and in the logs that this pipeline knows already, nobody misses a
-    row of it. `lives`: which life of a log it had reached; of an earlier one nobody asks where it ended.
+    `theirs` is all that it loaded, where its ledger is at hand. Else, and in the logs that this
+    pipeline knows already, nobody misses a row of it. `lives`: which life of a log it had reached;
+    of an earlier one nobody asks where it ended.
     """
-    is_here = theirs is not None and theirs.table_id in (None, table_id) and coverage.table_id in (None, table_id)
-    judged = {log: found for log, found in theirs.intervals.items() if log in taken and log not in known} if theirs and is_here else {}
+    is_here = (
+        theirs is not None
+        and theirs.table_id in (None, table_id)
+        and coverage.table_id in (None, table_id)
+    )
+    judged = (
+        {log: found for log, found in theirs.intervals.items() if log in taken and log not in known}
+        if theirs and is_here
+        else {}
+    )
     left = {
-        log: (*(Interval(0, OFFSETS_END, 0, log_epoch=life) for life in range(lives.get(log, 0))),
-              Interval(0, position, 0, log_epoch=lives.get(log, 0))) for log, position in taken.items()}
+        log: (
+            *(Interval(0, OFFSETS_END, 0, log_epoch=life) for life in range(lives.get(log, 0))),
+            Interval(0, position, 0, log_epoch=lives.get(log, 0)),
+        )
+        for log, position in taken.items()
+    }
     removals, holes = (theirs.removals, theirs.read_by_others) if theirs else ((), ())
-    holes = merged_holes((*coverage.read_by_others, *(hole for hole in holes if hole.log in taken and hole.log not in known)))
+    holes = merged_holes(
+        (
+            *coverage.read_by_others,
+            *(hole for hole in holes if hole.log in taken and hole.log not in known),
+        )
+    )
     return replace(
-        note(coverage, removals), read_by_others=holes, table_id=coverage.table_id or (table_id if judged else None),
-        intervals={**coverage.intervals, **judged}, given_up={
-            **coverage.given_up, **{log: tuple(dict.fromkeys((*coverage.given_up.get(log, ()), *found))) for log, found in left.items()}})
+        note(coverage, removals),
+        read_by_others=holes,
+        table_id=coverage.table_id or (table_id if judged else None),
+        intervals={**coverage.intervals, **judged},
+        given_up={
+            **coverage.given_up,
+            **{
+                log: tuple(dict.fromkeys((*coverage.given_up.get(log, ()), *found)))
+                for log, found in left.items()
+            },
+        },
+    )
 
 
 def unloaded(loaded: Collection[tuple[int, int]], start: int, until: int) -> tuple[int, int] | None:
@@ -158,31 +226,51 @@ def unloaded(loaded: Collection[tuple[int, int]], start: int, until: int) -> tup
         if low > start:
             break
         start = max(start, high)
-    return (start, min([until, *(low for low, _ in loaded if low > start)])) if start < until else None
+    return (
+        (start, min([until, *(low for low, _ in loaded if low > start)])) if start < until else None
+    )
 
 
 def without(stretch: tuple[int, int], holes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """What is left of [from, until) outside of these, in order; none of it is empty."""
     left = [stretch]
     for start, until in holes:
-        left = [part for low, high in left for part in ((low, min(high, start)), (max(low, until), high)) if part[0] < part[1]]
+        left = [
+            part
+            for low, high in left
+            for part in ((low, min(high, start)), (max(low, until), high))
+            if part[0] < part[1]
+        ]
     return sorted(left)
 
 
 def _together(
-    before: Mapping[BrokerPartition, Sequence[Interval]], more: Mapping[BrokerPartition, Sequence[Interval]],
+    before: Mapping[BrokerPartition, Sequence[Interval]],
+    more: Mapping[BrokerPartition, Sequence[Interval]],
 ) -> dict[BrokerPartition, tuple[Interval, ...]]:
-    return _bounded({log: merge((*before.get(log, ()), *more.get(log, ()))) for log in {**before, **more}})
+    return _bounded(
+        {log: merge((*before.get(log, ()), *more.get(log, ()))) for log in {**before, **more}}
+    )
 
 
-def _bounded(intervals: dict[BrokerPartition, tuple[Interval, ...]]) -> dict[BrokerPartition, tuple[Interval, ...]]:
-    """Intervals, not too many: the oldest of each log are merged, holes included; the number of their rows stays right."""
+def _bounded(
+    intervals: dict[BrokerPartition, tuple[Interval, ...]],
+) -> dict[BrokerPartition, tuple[Interval, ...]]:
+    """Intervals, not too many: the oldest of each log are merged, holes included; the number of
+    their rows stays right.
+    """
     if sum(map(len, intervals.values())) <= INTERVALS_KEPT:
         return intervals
     lives = {(log, interval.log_epoch) for log, found in intervals.items() for interval in found}
     most = max(1, INTERVALS_KEPT // len(lives))
-    return {log: tuple(one for _, life in groupby(found, key=lambda i: i.log_epoch) for one in _at_most(list(life), most))
-            for log, found in intervals.items()}
+    return {
+        log: tuple(
+            one
+            for _, life in groupby(found, key=lambda i: i.log_epoch)
+            for one in _at_most(list(life), most)
+        )
+        for log, found in intervals.items()
+    }
 
 
 def _at_most(life: list[Interval], most: int) -> list[Interval]:
@@ -194,14 +282,21 @@ def _one(intervals: Sequence[Interval]) -> Interval:
     """One interval from the first to the last of these, which are of one life of their log."""
     rows = None if any(i.rows is None for i in intervals) else sum(i.rows or 0 for i in intervals)
     return Interval(
-        intervals[0].from_offset, intervals[-1].until_offset, rows, sum(i.control_records for i in intervals),
-        sum(i.aborted_records for i in intervals), sum(i.compacted for i in intervals), intervals[0].log_epoch,
-        sum(i.unproven for i in intervals))
+        intervals[0].from_offset,
+        intervals[-1].until_offset,
+        rows,
+        sum(i.control_records for i in intervals),
+        sum(i.aborted_records for i in intervals),
+        sum(i.compacted for i in intervals),
+        intervals[0].log_epoch,
+        sum(i.unproven for i in intervals),
+    )
 
 
 def is_better(record: Applied, kept: Applied) -> bool:
-    """Whether a record takes the place of one that is kept for its number: that of another plan (a restored ledger), or one that was
-    counted again where the run whose append it was knows more. Otherwise what is kept stays."""
+    """Whether a record takes the place of one that is kept for its number: that of another plan (a
+    restored ledger), or one that was counted again where the run whose append it was knows more.
+    Otherwise what is kept stays."""
     return record.plan_id != kept.plan_id or (kept.is_recounted and not record.is_recounted)
 
 
@@ -221,7 +316,9 @@ def note(coverage: Coverage, removals: Iterable[ForeignCommit]) -> Coverage:
 
 
 def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """Intervals in order, those of one life of a log that touch made one; but for a counted one beside one that nobody counted."""
+    """Intervals in order, those of one life of a log that touch made one; but for a counted one
+    beside one that nobody counted.
+    """
     merged: list[Interval] = []
     for interval in sorted(intervals, key=lambda i: (i.log_epoch, i.from_offset, i.until_offset)):
         if merged and _touch(merged[-1], interval):
@@ -231,19 +328,30 @@ def merge(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
 
 
 def merged_holes(found: Iterable[ReadByOthers]) -> tuple[ReadByOthers, ...]:
-    """What others read, in order, what touches made one; of each life of a log the newest, where there are very many."""
+    """What others read, in order, what touches made one; of each life of a log the newest, where
+    there are very many.
+    """
     merged: list[ReadByOthers] = []
-    for one in sorted(set(found), key=lambda hole: (hole.log, hole.log_epoch, hole.from_offset, hole.until_offset)):
+    for one in sorted(
+        set(found), key=lambda hole: (hole.log, hole.log_epoch, hole.from_offset, hole.until_offset)
+    ):
         last = merged[-1] if merged else None
-        if last and (last.log, last.log_epoch) == (one.log, one.log_epoch) and one.from_offset <= last.until_offset:
+        if (
+            last
+            and (last.log, last.log_epoch) == (one.log, one.log_epoch)
+            and one.from_offset <= last.until_offset
+        ):
             one = replace(merged.pop(), until_offset=max(last.until_offset, one.until_offset))
         merged.append(one)
     if len(merged) <= INTERVALS_KEPT:
         return tuple(merged)
     lives = [list(life) for _, life in groupby(merged, key=lambda hole: (hole.log, hole.log_epoch))]
-    return tuple(hole for life in lives for hole in life[-max(1, INTERVALS_KEPT // len(lives)):])
+    return tuple(hole for life in lives for hole in life[-max(1, INTERVALS_KEPT // len(lives)) :])
 
 
 def _touch(before: Interval, after: Interval) -> bool:
     same_kind = (before.rows is None) == (after.rows is None)
-    return same_kind and (before.log_epoch, before.until_offset) == (after.log_epoch, after.from_offset)
+    return same_kind and (before.log_epoch, before.until_offset) == (
+        after.log_epoch,
+        after.from_offset,
+    )

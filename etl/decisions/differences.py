@@ -1,7 +1,9 @@
-"""Where the offset in ZooKeeper, the newest plan and the table differ in a partition, and what that is. Pure functions of values.
+"""Where the offset in ZooKeeper, the newest plan and the table differ in a partition, and what that
+is. Pure functions of values.
 
-What a run does about it is `next_step`'s to decide, and nothing of it is decided here: a difference is named by the state that `compare`
-finds and by the offsets that `moved_offsets` calls uncommitted or moved.
+What a run does about it is `next_step`'s to decide, and nothing of it is decided here: a difference
+is named by the state that `compare` finds and by the offsets that `moved_offsets` calls uncommitted
+or moved.
 
     UNREAD         the group has an offset, and no plan of ours knows the partition
     NOT_MOVED      the rows are in the table, and the offset is still what the plan saw
@@ -33,7 +35,15 @@ from etl.errors import EtlError, LedgersDisagree
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, Extent, in_order
 from etl.model.plans import Plan
-from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
+from etl.model.snapshot import (
+    FirstRun,
+    PipelineState,
+    RebuildFromTable,
+    Replay,
+    Snapshot,
+    Supersede,
+    UpToDate,
+)
 from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import parse_plan
 from etl.settings.sections import Settings
@@ -91,14 +101,22 @@ def state_by_ledgers(snapshot: Snapshot, settings: Settings) -> PipelineState | 
 
 
 def plan_in_table(ledger: Ledger, table: Table | None) -> Plan | None:
-    """The plan that our newest commit carries; None where there is none, or the table's log no longer says."""
+    """The plan that our newest commit carries; None where there is none, or the table's log no
+    longer says.
+    """
     metadata = table.metadata if table else None
     if metadata is None:
         return None
     if ledger.newest and metadata.plan_id == ledger.newest.id:
         return ledger.newest
-    with suppress(LedgersDisagree):  # a plan of which nothing can be read: what that means is `compare`'s to tell
-        return parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table") if metadata.document else None
+    with suppress(
+        LedgersDisagree
+    ):  # a plan of which nothing can be read: what that means is `compare`'s to tell
+        return (
+            parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
+            if metadata.document
+            else None
+        )
     return None
 
 
@@ -106,7 +124,11 @@ def plan_stands(base: PipelineState | None, ledger: Ledger, table: Table | None)
     """What is known of the ledger's newest plan, by `state_by_ledgers`."""
     newest = ledger.newest
     if isinstance(base, RebuildFromTable):
-        return PlanStands.OTHER_HELD if newest and base.plan.number == newest.number else PlanStands.BEHIND
+        return (
+            PlanStands.OTHER_HELD
+            if newest and base.plan.number == newest.number
+            else PlanStands.BEHIND
+        )
     in_table = (table.transaction_version or 0) if table else 0
     if newest is None or base is None:
         is_gone = newest is not None and is_recorded(ledger, newest) and in_table < newest.number
@@ -119,7 +141,9 @@ def plan_stands(base: PipelineState | None, ledger: Ledger, table: Table | None)
 
 
 def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Told]:
-    """Each partition that any of the three knows, in order; `base` is `state_by_ledgers` the same snapshot."""
+    """Each partition that any of the three knows, in order; `base` is `state_by_ledgers` the same
+    snapshot.
+    """
     ledger, table, committed = snapshot.ledger, snapshot.table, snapshot.committed
     held = plan_in_table(ledger, table)
     planned, in_table = (dict(plan.positions) if plan else {} for plan in (ledger.newest, held))
@@ -130,21 +154,38 @@ def differences(snapshot: Snapshot, base: PipelineState | None) -> list[Told]:
     found = []
     for log in in_order({*planned, *in_table, *offsets}):
         in_zookeeper, in_plan, in_rows = offsets.get(log), planned.get(log), in_table.get(log)
-        told = {in_plan, *(() if has_forgotten else (in_rows,)), *((in_zookeeper,) if moves else ())}
+        told = {
+            in_plan,
+            *(() if has_forgotten else (in_rows,)),
+            *((in_zookeeper,) if moves else ()),
+        }
         difference = Difference.NONE
         if in_plan is None and in_rows is None:
             difference = Difference.UNREAD
         elif len(told) > 1 or log in moved:
-            difference = Difference.MOVED if log in moved else (
-                Difference.NOT_MOVED if in_plan == in_rows or has_forgotten else _BY_PLAN[stands])
+            difference = (
+                Difference.MOVED
+                if log in moved
+                else (
+                    Difference.NOT_MOVED
+                    if in_plan == in_rows or has_forgotten
+                    else _BY_PLAN[stands]
+                )
+            )
         found.append(Told(log, in_zookeeper, in_plan, in_rows, difference))
     return found
 
 
 _BY_PLAN = {
-    PlanStands.RECORDED: Difference.NOT_MOVED, PlanStands.NOT_RECORDED: Difference.NOT_MOVED, PlanStands.STORED: Difference.NOT_APPENDED,
-    PlanStands.OTHER_HELD: Difference.LEDGER_BEHIND, PlanStands.BEHIND: Difference.LEDGER_BEHIND, PlanStands.NOT_HELD: Difference.NOT_HELD,
-    PlanStands.GONE: Difference.DISAGREE, PlanStands.UNCLEAR: Difference.DISAGREE}
+    PlanStands.RECORDED: Difference.NOT_MOVED,
+    PlanStands.NOT_RECORDED: Difference.NOT_MOVED,
+    PlanStands.STORED: Difference.NOT_APPENDED,
+    PlanStands.OTHER_HELD: Difference.LEDGER_BEHIND,
+    PlanStands.BEHIND: Difference.LEDGER_BEHIND,
+    PlanStands.NOT_HELD: Difference.NOT_HELD,
+    PlanStands.GONE: Difference.DISAGREE,
+    PlanStands.UNCLEAR: Difference.DISAGREE,
+}
 
 
 def _moved(base: PipelineState | None, snapshot: Snapshot) -> Collection[BrokerPartition]:
@@ -166,14 +207,22 @@ class Foreseen:
     refusal: EtlError | None = None
     """What it stops with, in its first step or a later one."""
     undecided: frozenset[BrokerPartition] = frozenset()
-    """Logs with an offset that is followed if the log reaches so far, where the brokers were not asked."""
+    """Logs with an offset that is followed if the log reaches so far, where the brokers were not
+    asked.
+    """
 
 
-def foresee(snapshot: Snapshot, settings: Settings, *, now_ms: int, has_asked_brokers: bool) -> Foreseen:
+def foresee(
+    snapshot: Snapshot, settings: Settings, *, now_ms: int, has_asked_brokers: bool
+) -> Foreseen:
     """What a run does that sees this, by the functions that it goes by. Raises nothing."""
     seen = as_if_alone(snapshot if has_asked_brokers else _without_ends(snapshot), settings)
     try:
-        step = next_step(seen, settings, now_ms=now_ms, uid="unnamed") if has_asked_brokers else _step_by_ledgers(seen, settings)
+        step = (
+            next_step(seen, settings, now_ms=now_ms, uid="unnamed")
+            if has_asked_brokers
+            else _step_by_ledgers(seen, settings)
+        )
     except EtlError as error:
         return Foreseen(NextStep(seen, refusal=error), error)
     if step.refusal:
@@ -182,7 +231,9 @@ def foresee(snapshot: Snapshot, settings: Settings, *, now_ms: int, has_asked_br
     last = state.state if isinstance(state, RebuildFromTable) else state
     followed = last.followed if isinstance(last, UpToDate) else {}
     try:
-        if isinstance(last, Replay | Supersede):  # its offsets are moved once its rows are in the table, where no other client moved them
+        if isinstance(
+            last, Replay | Supersede
+        ):  # its offsets are moved once its rows are in the table, where no other client moved them
             followed = _behind(step.plan or last.plan, seen, settings)
         if has_asked_brokers:
             steps_ahead(seen, settings, now_ms=now_ms, uid="unnamed")
@@ -192,7 +243,9 @@ def foresee(snapshot: Snapshot, settings: Settings, *, now_ms: int, has_asked_br
 
 
 def _behind(plan: Plan, seen: Snapshot, settings: Settings) -> Mapping[BrokerPartition, int]:
-    """The offsets that are followed once this plan, which is stored, is in the table. Raises OffsetMoved."""
+    """The offsets that are followed once this plan, which is stored, is in the table. Raises
+    OffsetMoved.
+    """
     if plan.handed_over is None or not is_member(settings):
         return up_to_date(plan, seen.committed, settings.source.on_moved, ends_of(seen)).followed
     if plan.handed_over:
@@ -201,19 +254,27 @@ def _behind(plan: Plan, seen: Snapshot, settings: Settings) -> Mapping[BrokerPar
 
 
 def as_members_see(told: Told, foreseen: Foreseen) -> Told:
-    """The difference as it is for runs that are members of the group: an offset that others moved on is what they read."""
+    """The difference as it is for runs that are members of the group: an offset that others moved
+    on is what they read.
+    """
     state = foreseen.step.state
     last = state.state if isinstance(state, RebuildFromTable) else state
     if told.difference is not Difference.MOVED:
         return told
-    is_behind_stored = isinstance(last, Replay | Supersede) and bool(last.plan.handed_over) and foreseen.refusal is None and (
-        told.committed or 0) > last.plan.positions.get(told.log, 0)
+    is_behind_stored = (
+        isinstance(last, Replay | Supersede)
+        and bool(last.plan.handed_over)
+        and foreseen.refusal is None
+        and (told.committed or 0) > last.plan.positions.get(told.log, 0)
+    )
     is_theirs = is_behind_stored or (isinstance(last, UpToDate) and told.log in last.passed)
     return replace(told, difference=Difference.READ_ON) if is_theirs else told
 
 
 def _step_by_ledgers(snapshot: Snapshot, settings: Settings) -> NextStep:
-    """The step as far as its repair: what it plans is not known without the brokers. Raises as `next_step`, and its refusal."""
+    """The step as far as its repair: what it plans is not known without the brokers. Raises as
+    `next_step`, and its refusal.
+    """
     refuse_what_cannot_run(snapshot)
     left = leave_to_owners(snapshot, settings)
     state = where_we_stand(left, settings)
@@ -221,5 +282,11 @@ def _step_by_ledgers(snapshot: Snapshot, settings: Settings) -> NextStep:
 
 
 def _without_ends(snapshot: Snapshot) -> Snapshot:
-    """The same with logs that reach as far as can be: what is refused all the same is refused wherever they end."""
-    return replace(snapshot, extents=dict.fromkeys(snapshot.leaderless, Extent(0, _NO_END)), leaderless=frozenset())
+    """The same with logs that reach as far as can be: what is refused all the same is refused
+    wherever they end.
+    """
+    return replace(
+        snapshot,
+        extents=dict.fromkeys(snapshot.leaderless, Extent(0, _NO_END)),
+        leaderless=frozenset(),
+    )

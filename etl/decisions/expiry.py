@@ -1,8 +1,10 @@
-"""Which ranges a log will soon drop the start of, so that they are told and read first; what a topic's cleaning explains. Pure.
+"""Which ranges a log will soon drop the start of, so that they are told and read first; what a
+topic's cleaning explains. Pure.
 
-A broker deletes whole segments, by the time of their records or by the size of the log (Kafka's `retention.ms` and `retention.bytes`
-under `cleanup.policy=delete`), some time after it may: what is said here is the earliest moment. Where brokers do not tell their
-settings, the log start's own movement since the newest plan is all there is to go by.
+A broker deletes whole segments, by the time of their records or by the size of the log (Kafka's
+`retention.ms` and `retention.bytes` under `cleanup.policy=delete`), some time after it may: what is
+said here is the earliest moment. Where brokers do not tell their settings, the log start's own
+movement since the newest plan is all there is to go by.
 """
 
 from __future__ import annotations
@@ -15,11 +17,15 @@ from etl.model.plans import OffsetRange
 from etl.model.snapshot import Snapshot
 
 NEARLY_FULL = 0.9
-"""A log whose kept part, from the range's start on, reaches this share of `retention.bytes` loses that start with what comes next."""
+"""A log whose kept part, from the range's start on, reaches this share of `retention.bytes` loses
+that start with what comes next.
+"""
 
 
 def cleanup_of(told: Retention | None, *, said_to_be_compacted: bool) -> Cleanup:
-    """What missing offsets of a topic mean, by what its brokers tell (None: nothing) and what an operator says."""
+    """What missing offsets of a topic mean, by what its brokers tell (None: nothing) and what an
+    operator says.
+    """
     if told is None:
         return Cleanup(True if said_to_be_compacted else None)
     return Cleanup(told.is_compacted or said_to_be_compacted, told.is_tiered)
@@ -37,18 +43,27 @@ class Expiring:
         return f"{self.log}: {self.why}; its range (from {self.from_offset}) is read first"
 
 
-def expiring(ranges: Iterable[OffsetRange], snapshot: Snapshot, *, within_s: float, now_ms: int) -> tuple[Expiring, ...]:
-    """One entry for each log whose first range may lose its start within that many seconds, in order; 0 asks for none."""
+def expiring(
+    ranges: Iterable[OffsetRange], snapshot: Snapshot, *, within_s: float, now_ms: int
+) -> tuple[Expiring, ...]:
+    """One entry for each log whose first range may lose its start within that many seconds, in
+    order; 0 asks for none.
+    """
     if not within_s:
         return ()
     starts: dict[BrokerPartition, int] = {}
     for r in ranges:
         starts[r.log] = min(r.from_offset, starts.get(r.log, r.from_offset))
-    told = ((log, start, _why(log, start, snapshot, within_s, now_ms)) for log, start in sorted(starts.items()))
+    told = (
+        (log, start, _why(log, start, snapshot, within_s, now_ms))
+        for log, start in sorted(starts.items())
+    )
     return tuple(Expiring(log, start, why) for log, start, why in told if why)
 
 
-def _why(log: BrokerPartition, start: int, snapshot: Snapshot, within_s: float, now_ms: int) -> str | None:
+def _why(
+    log: BrokerPartition, start: int, snapshot: Snapshot, within_s: float, now_ms: int
+) -> str | None:
     extent, settings = snapshot.extents.get(log), snapshot.retention.get(log.topic)
     if extent is None or start >= extent.end_offset:
         return None
@@ -63,7 +78,14 @@ def _why(log: BrokerPartition, start: int, snapshot: Snapshot, within_s: float, 
     return None
 
 
-def _by_movement(log: BrokerPartition, start: int, log_start: int, snapshot: Snapshot, within_s: float, now_ms: int) -> str | None:
+def _by_movement(
+    log: BrokerPartition,
+    start: int,
+    log_start: int,
+    snapshot: Snapshot,
+    within_s: float,
+    now_ms: int,
+) -> str | None:
     movement = _movement(log, log_start, snapshot, now_ms)
     if movement is None:
         return None
@@ -72,11 +94,19 @@ def _by_movement(log: BrokerPartition, start: int, log_start: int, snapshot: Sna
     if left_s > within_s:
         return None
     moved = f"the log start moved by {moved_by:,} {log.unit}s in {_spoken(passed_s)}"
-    return f"{moved} and may pass {start} in {_spoken(left_s)}" if start > log_start else f"{moved} and is {log_start}"
+    return (
+        f"{moved} and may pass {start} in {_spoken(left_s)}"
+        if start > log_start
+        else f"{moved} and is {log_start}"
+    )
 
 
-def _movement(log: BrokerPartition, log_start: int, snapshot: Snapshot, now_ms: int) -> tuple[int, float] | None:
-    """By how much the log start moved since the newest plan, and in how many seconds; None where it did not, or nobody knows."""
+def _movement(
+    log: BrokerPartition, log_start: int, snapshot: Snapshot, now_ms: int
+) -> tuple[int, float] | None:
+    """By how much the log start moved since the newest plan, and in how many seconds; None where it
+    did not, or nobody knows.
+    """
     last = snapshot.ledger.newest
     before = last.log_starts.get(log) if last else None
     if last is None or before is None or log_start <= before or now_ms <= last.created_at_ms:
@@ -86,40 +116,72 @@ def _movement(log: BrokerPartition, log_start: int, snapshot: Snapshot, now_ms: 
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """How far a record is from the earliest moment at which retention may take it; 0: from now on it may."""
+    """How far a record is from the earliest moment at which retention may take it; 0: from now on
+    it may.
+    """
 
     seconds: float | None = None
     bytes: int | None = None
-    """How much may still be written to the log, by `retention.bytes` and what its records take on average; None: no such limit is known."""
+    """How much may still be written to the log, by `retention.bytes` and what its records take on
+    average; None: no such limit is known.
+    """
     rests_on: str | None = None
     """What the seconds are known by."""
     why: str | None = None
     """Why they are not known."""
 
 
-def headroom(log: BrokerPartition, offset: int, oldest: OldestRecord, snapshot: Snapshot, *, now_ms: int) -> Headroom:
-    """The headroom of the record at `offset`, the `oldest` unread one, of a log whose extent is known.
+def headroom(
+    log: BrokerPartition, offset: int, oldest: OldestRecord, snapshot: Snapshot, *, now_ms: int
+) -> Headroom:
+    """The headroom of the record at `offset`, the `oldest` unread one, of a log whose extent is
+    known.
 
-    A segment expires by time when its latest record does, so never before any record of it; by size when what follows it fills the limit.
+    A segment expires by time when its latest record does, so never before any record of it; by size
+    when what follows it fills the limit.
     """
     settings, extent = snapshot.retention.get(log.topic), snapshot.extents[log]
     if settings is None:
         movement = _movement(log, extent.log_start_offset, snapshot, now_ms)
         if movement is None:
-            return Headroom(why="the brokers do not tell how long the topic is kept, nor do plans tell how its log start moves")
+            return Headroom(
+                why="the brokers do not tell how long the topic is kept, nor do plans tell how its log start moves"
+            )
         left_s = (offset - extent.log_start_offset) * movement[1] / movement[0]
         return Headroom(left_s, rests_on="how the log start moved since the newest plan")
     cost = snapshot.bytes_per_offset.get(log)
-    kept = None if cost is None or settings.is_tiered else round((extent.end_offset - offset) * cost)
+    kept = (
+        None if cost is None or settings.is_tiered else round((extent.end_offset - offset) * cost)
+    )
     size = None if settings.bytes is None or kept is None else max(0, settings.bytes - kept)
     if settings.ms is not None and oldest.timestamp_ms is not None:
-        return Headroom(max(0.0, (oldest.timestamp_ms + settings.ms - now_ms) / 1000), size, rests_on="retention.ms")
+        return Headroom(
+            max(0.0, (oldest.timestamp_ms + settings.ms - now_ms) / 1000),
+            size,
+            rests_on="retention.ms",
+        )
     if settings.ms is not None:
-        return Headroom(bytes=size, why=f"the topic has a retention.ms, and its oldest unread record no time: {oldest.why}")
+        return Headroom(
+            bytes=size,
+            why=f"the topic has a retention.ms, and its oldest unread record no time: {oldest.why}",
+        )
     if settings.bytes is not None:
-        return Headroom(bytes=size, why="only retention.bytes limits the log, and nobody knows how fast it fills")
-    return Headroom(why="a newer record of its key may replace it at any time" if settings.is_compacted else "the topic keeps its records")
+        return Headroom(
+            bytes=size,
+            why="only retention.bytes limits the log, and nobody knows how fast it fills",
+        )
+    return Headroom(
+        why="a newer record of its key may replace it at any time"
+        if settings.is_compacted
+        else "the topic keeps its records"
+    )
 
 
 def _spoken(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 5400 else f"{round(seconds / 60)} min" if seconds >= 90 else f"{round(seconds)} s"
+    return (
+        f"{seconds / 3600:.1f} h"
+        if seconds >= 5400
+        else f"{round(seconds / 60)} min"
+        if seconds >= 90
+        else f"{round(seconds)} s"
+    )

@@ -1,7 +1,9 @@
-"""What a member of a group takes for its own: where its logs begin, what others read, and plans that are handed over. Pure.
+"""What a member of a group takes for its own: where its logs begin, what others read, and plans
+that are handed over. Pure.
 
-Under `ownership.mode: join` the group's offsets move when the plan is stored, in one step with it (the hand-over, ADR 27). So the newest
-plan's positions say how far the table is, and the offsets, read once the logs are ours, where the next plan begins:
+Under `ownership.mode: join` the group's offsets move when the plan is stored, in one step with it
+(the hand-over, ADR 27). So the newest plan's positions say how far the table is, and the offsets,
+read once the logs are ours, where the next plan begins:
 
     a log of our share, offset      means
     -----------------------------   -------------------------------------------------------------------------------------------
@@ -16,13 +18,15 @@ plan's positions say how far the table is, and the offsets, read once the logs a
     offsets behind the append
     a log of others                 nothing: its position stays until it is ours again
 
-A stored plan that was handed over is executed by whoever comes, member or not: its offsets are nobody else's any more. One that was not is
-never handed over later: a plan of the run that owns its logs now takes its place before its first fetch. In ZooKeeper no member leaves such
-a one; what became of one in Kafka is found out by `open_hand_overs`.
+A stored plan that was handed over is executed by whoever comes, member or not: its offsets are
+nobody else's any more. One that was not is never handed over later: a plan of the run that owns its
+logs now takes its place before its first fetch. In ZooKeeper no member leaves such a one; what
+became of one in Kafka is found out by `open_hand_overs`.
 
-Under `hand_over: after_append` they move once the plan's rows are in the table, by the membership that it was made with (ADR 31). A
-stored plan is executed as it is, whoever owns its logs by then, and an offset below our position on a log of ours is moved there: somebody
-else had the log before our commit. What is read by both then is `read_twice`'s.
+Under `hand_over: after_append` they move once the plan's rows are in the table, by the membership
+that it was made with (ADR 31). A stored plan is executed as it is, whoever owns its logs by then,
+and an offset below our position on a log of ours is moved there: somebody else had the log before
+our commit. What is read by both then is `read_twice`'s.
 """
 
 from __future__ import annotations
@@ -31,7 +35,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from etl.decisions.moved_offsets import (
-    Ends, ends_of, is_of_a_later_plan, is_read_on_by_others, moved_offset, of_a_lost_plan, of_another_log, refuse_beyond, seen_once_rebuilt,
+    Ends,
+    ends_of,
+    is_of_a_later_plan,
+    is_read_on_by_others,
+    moved_offset,
+    of_a_lost_plan,
+    of_another_log,
+    refuse_beyond,
+    seen_once_rebuilt,
 )
 from etl.decisions.start import starts_of
 from etl.errors import NeedsDecision
@@ -59,88 +71,155 @@ def is_left_handed_over(ledger: Ledger) -> bool:
 
 
 def moves_behind_append(settings: Settings) -> bool:
-    """Whether runs by this conf are members that move the group's offsets once their rows are in the table."""
+    """Whether runs by this conf are members that move the group's offsets once their rows are in
+    the table.
+    """
     return is_member(settings) and settings.ownership.hand_over is HandOverAt.APPEND
 
 
 def is_left_to_execute(ledger: Ledger, settings: Settings) -> bool:
-    """Whether the newest plan is executed by whoever comes, member or not, and nobody wrote down that it is in the table."""
+    """Whether the newest plan is executed by whoever comes, member or not, and nobody wrote down
+    that it is in the table.
+    """
     is_behind = ledger.newest is not None and ledger.newest.is_of_member and ledger.applied is None
     return is_left_handed_over(ledger) or (is_behind and moves_behind_append(settings))
 
 
 def owned_logs(snapshot: Snapshot, settings: Settings) -> Collection[BrokerPartition] | None:
-    """What a member owns; where none has joined, as behind a command, all that has an offset. None: runs are no members."""
+    """What a member owns; where none has joined, as behind a command, all that has an offset. None:
+    runs are no members.
+    """
     if not is_member(settings):
         return None
     if snapshot.share is None and is_left_to_execute(snapshot.ledger, settings):
-        return frozenset()  # what is left is executed before anybody joins, and then it is looked again
+        return (
+            frozenset()
+        )  # what is left is executed before anybody joins, and then it is looked again
     return snapshot.share.logs if snapshot.share else snapshot.committed.keys()
 
 
 def is_never_handed_over(plan: Plan, snapshot: Snapshot, settings: Settings) -> bool:
-    """Whether another plan takes the place of this one, which is stored and not in the table: nothing was moved for it, nor will be."""
+    """Whether another plan takes the place of this one, which is stored and not in the table:
+    nothing was moved for it, nor will be.
+    """
     is_known = snapshot.share is not None or plan.handed_over is False
     is_behind = plan.is_of_member and moves_behind_append(settings)
-    return is_member(settings) and is_known and not plan.handed_over and not is_behind and plan.kind in _BY_MEMBERS
+    return (
+        is_member(settings)
+        and is_known
+        and not plan.handed_over
+        and not is_behind
+        and plan.kind in _BY_MEMBERS
+    )
 
 
-def of_member(plan: Plan, snapshot: Snapshot, settings: Settings, *, is_command: bool = False) -> Plan:
-    """The plan as its maker's share stands behind it, and as it is once it is stored; the same, where the run is no member.
+def of_member(
+    plan: Plan, snapshot: Snapshot, settings: Settings, *, is_command: bool = False
+) -> Plan:
+    """The plan as its maker's share stands behind it, and as it is once it is stored; the same,
+    where the run is no member.
 
-    `is_command`: nobody executes it as that member, so that it is handed over as it is stored, whatever the conf says of runs.
+    `is_command`: nobody executes it as that member, so that it is handed over as it is stored,
+    whatever the conf says of runs.
     """
     share = snapshot.share
     if not is_member(settings) or share is None:
         return plan
     # in ZooKeeper it is stored in one step with the offsets, or not at all
-    handed_over = None if moves_behind_append(settings) and not is_command else share.membership is Membership.ZOOKEEPER
-    return replace(plan, share=replace(share, logs=share.logs & plan.positions.keys()), handed_over=handed_over)
+    handed_over = (
+        None
+        if moves_behind_append(settings) and not is_command
+        else share.membership is Membership.ZOOKEEPER
+    )
+    return replace(
+        plan, share=replace(share, logs=share.logs & plan.positions.keys()), handed_over=handed_over
+    )
 
 
 def as_if_alone(snapshot: Snapshot, settings: Settings) -> Snapshot:
-    """What a run would see that owned every log: which ones it will own nobody knows before it has joined."""
+    """What a run would see that owned every log: which ones it will own nobody knows before it has
+    joined.
+    """
     if not is_member(settings) or snapshot.share is not None:
         return snapshot
     every = frozenset((*snapshot.extents, *snapshot.leaderless))
-    return replace(snapshot, share=Share("", settings.membership or Membership.ZOOKEEPER, "", None, every))
+    return replace(
+        snapshot, share=Share("", settings.membership or Membership.ZOOKEEPER, "", None, every)
+    )
 
 
 def standing_of_member(
-    state: PipelineState, known: Plan | None, committed: Mapping[BrokerPartition, Committed], owned: Collection[BrokerPartition],
-    ends: Ends, storage: OffsetsStorage, *, moves_behind: bool = False,
+    state: PipelineState,
+    known: Plan | None,
+    committed: Mapping[BrokerPartition, Committed],
+    owned: Collection[BrokerPartition],
+    ends: Ends,
+    storage: OffsetsStorage,
+    *,
+    moves_behind: bool = False,
 ) -> PipelineState:
-    """The state by ledger and table, with what the offsets of owned logs add to it. `known`: the newest plan that the ledger has."""
+    """The state by ledger and table, with what the offsets of owned logs add to it. `known`: the
+    newest plan that the ledger has.
+    """
     if isinstance(state, UpToDate):
-        return stand_as_member(state.last, committed, owned, ends, storage=storage, moves_behind=moves_behind)
+        return stand_as_member(
+            state.last, committed, owned, ends, storage=storage, moves_behind=moves_behind
+        )
     if isinstance(state, RebuildFromTable):
         seen = seen_once_rebuilt(state.plan, known, committed)
-        return replace(state, state=stand_as_member(
-            seen, committed, owned, ends, storage=storage, is_rebuilt=True, moves_behind=moves_behind))
+        return replace(
+            state,
+            state=stand_as_member(
+                seen,
+                committed,
+                owned,
+                ends,
+                storage=storage,
+                is_rebuilt=True,
+                moves_behind=moves_behind,
+            ),
+        )
     return state
 
 
 def stand_as_member(
-    plan: Plan, committed: Mapping[BrokerPartition, Committed], owned: Collection[BrokerPartition], ends: Ends, *,
-    storage: OffsetsStorage | None = None, is_rebuilt: bool = False, moves_behind: bool = False,
+    plan: Plan,
+    committed: Mapping[BrokerPartition, Committed],
+    owned: Collection[BrokerPartition],
+    ends: Ends,
+    *,
+    storage: OffsetsStorage | None = None,
+    is_rebuilt: bool = False,
+    moves_behind: bool = False,
 ) -> UpToDate:
-    """Where a member stands behind `plan`, which is in the table, by the offsets of the logs that it owns; see the module's table.
+    """Where a member stands behind `plan`, which is in the table, by the offsets of the logs that
+    it owns; see the module's table.
 
-    `storage`: where the offsets are from; `is_rebuilt`: the ledger was lost, and the plan's `seen` are offsets that came back with an old
-    copy of it; `moves_behind`: what is below our position is moved to it, whoever left it there (`moves_behind_append`). Raises
-    OffsetMoved.
+    `storage`: where the offsets are from; `is_rebuilt`: the ledger was lost, and the plan's `seen`
+    are offsets that came back with an old copy of it; `moves_behind`: what is below our position is
+    moved to it, whoever left it there (`moves_behind_append`). Raises OffsetMoved.
     """
     uncommitted, behind = [], dict[BrokerPartition, Committed]()
     passed, back = dict[BrokerPartition, Committed](), dict[BrokerPartition, Committed]()
-    moved_by_plan = {*plan.offsets_to_hand_over, *(plan.offsets_to_move if plan.is_of_member else ())}
+    moved_by_plan = {
+        *plan.offsets_to_hand_over,
+        *(plan.offsets_to_move if plan.is_of_member else ()),
+    }
     moves_later = is_rebuilt or (plan.moves_offsets and plan.handed_over is None)
     for log in sorted(plan.positions.keys() & set(owned)):
         found, position = committed.get(log, NOTHING_COMMITTED), plan.positions[log]
-        if found.offset == position or (found == plan.seen[log] == NOTHING_COMMITTED and log not in moved_by_plan):
+        if found.offset == position or (
+            found == plan.seen[log] == NOTHING_COMMITTED and log not in moved_by_plan
+        ):
             continue
         if moves_later and found == plan.seen[log] and not is_read_on_by_others(plan, log, found):
             uncommitted.append(log)
-        elif moves_behind and storage in (None, plan.offsets_in) and found.offset is not None and found.offset < position:
+        elif (
+            moves_behind
+            and storage in (None, plan.offsets_in)
+            and found.offset is not None
+            and found.offset < position
+        ):
             behind[log] = found
         elif found.offset is None or found.offset < position:
             back[log] = found
@@ -151,46 +230,74 @@ def stand_as_member(
     for log, found in passed.items():
         if is_of_a_later_plan(plan, found):
             raise of_a_lost_plan(plan, found, log)
-    reset = sorted(passed.keys() & {gone.log for gone in plan.vanished}) if plan.kind is PlanKind.RESET else []
+    reset = (
+        sorted(passed.keys() & {gone.log for gone in plan.vanished})
+        if plan.kind is PlanKind.RESET
+        else []
+    )
     if reset:
         raise of_another_log(plan, passed[reset[0]].offset, reset[0], None)
     refuse_beyond(plan, passed, ends, is_member=True)
     to = {log: found.offset for log, found in passed.items() if found.offset is not None}
     last = replace(plan, seen={**plan.seen, **behind}) if behind else plan
-    return UpToDate(last, {**plan.positions, **to}, tuple(sorted((*uncommitted, *behind))), passed=to)
+    return UpToDate(
+        last, {**plan.positions, **to}, tuple(sorted((*uncommitted, *behind))), passed=to
+    )
 
 
 def read_by_others(last: Plan, passed: Mapping[BrokerPartition, int]) -> tuple[ReadByOthers, ...]:
     """What other members read behind `last`, up to where the group's offsets are now."""
-    return tuple(ReadByOthers(log, last.positions[log], to, last.log_epochs.get(log, 0)) for log, to in sorted(passed.items()))
+    return tuple(
+        ReadByOthers(log, last.positions[log], to, last.log_epochs.get(log, 0))
+        for log, to in sorted(passed.items())
+    )
 
 
 def told_by_command(state: UpToDate | Replay) -> tuple[ReadByOthers, ...]:
-    """The same in a command's plan behind the last one, or in the place of one that is stored and named what is to be named again."""
-    return read_by_others(state.last, state.passed) if isinstance(state, UpToDate) else state.plan.read_by_others
+    """The same in a command's plan behind the last one, or in the place of one that is stored and
+    named what is to be named again.
+    """
+    return (
+        read_by_others(state.last, state.passed)
+        if isinstance(state, UpToDate)
+        else state.plan.read_by_others
+    )
 
 
 def before(plan: Plan) -> Plan:
-    """The positions before this plan, as if one had left them there: also before what it says that others read.
+    """The positions before this plan, as if one had left them there: also before what it says that
+    others read.
 
-    Of such a log it saw where they were, and that is none that a plan of ours forgot to move: they are beyond the position for good.
+    Of such a log it saw where they were, and that is none that a plan of ours forgot to move: they
+    are beyond the position for good.
     """
     starts, seen = starts_of(plan), dict(plan.seen)
     for hole in plan.read_by_others:
         starts[hole.log] = min(starts[hole.log], hole.from_offset)
         seen[hole.log] = Committed(starts[hole.log])
-    return replace(plan, positions=starts, seen=seen, ranges=(), handed_over=None, vanished=(), read_by_others=())
+    return replace(
+        plan,
+        positions=starts,
+        seen=seen,
+        ranges=(),
+        handed_over=None,
+        vanished=(),
+        read_by_others=(),
+    )
 
 
 def refuse_in_the_place_of(plan: Plan) -> None:
-    """Refuse a plan that would leave this one's ranges to a later run: behind the group's offset it would hold them for read by others.
+    """Refuse a plan that would leave this one's ranges to a later run: behind the group's offset it
+    would hold them for read by others.
 
     Raises NeedsDecision.
     """
     if plan.handed_over is False:
         what = f"plan {plan.number} is stored, and " + (
-            "void, since its hand-over was refused: the next run that owns a partition puts another in its place" if plan.is_void
-            else "the next run finds out whether it was handed over")
+            "void, since its hand-over was refused: the next run that owns a partition puts another in its place"
+            if plan.is_void
+            else "the next run finds out whether it was handed over"
+        )
         raise NeedsDecision(what, check="`etl run CONF`; then say this again")
     if plan.is_executed_as_it_is:
         what = f"plan {plan.number} was handed over and is not in the table: the group's offsets are behind it, and nobody else reads it"
@@ -198,21 +305,36 @@ def refuse_in_the_place_of(plan: Plan) -> None:
             what = f"plan {plan.number} is stored by a member of the group and not in the table: others may have read on behind it"
         check = (
             "`etl run CONF`, which executes it; what cannot be read of it any more is left out by `etl plans supersede CONF "
-            f"{plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ...`; then say this again")
+            f"{plan.number} --skip TOPIC:PARTITION:FROM-UNTIL --reason ...`; then say this again"
+        )
         raise NeedsDecision(what, check=check)
 
 
 def as_left_to_others(snapshot: Snapshot, plan: Plan | None, settings: Settings) -> Snapshot:
-    """The snapshot in which offsets of the group that others moved on are where `plan` left them: nobody sets those back, or the same
-    records are read by both. One that its log does not hold, or that may be of a log before a reset, stays as it is; of logs that others
-    own, or that nobody reads for us now, none is ours to judge.
+    """The snapshot in which offsets of the group that others moved on are where `plan` left them:
+    nobody sets those back, or the same records are read by both. One that its log does not hold, or
+    that may be of a log before a reset, stays as it is; of logs that others own, or that nobody
+    reads for us now, none is ours to judge.
     """
     if not is_member(settings) or plan is None:
         return snapshot
-    ends, reset = ends_of(snapshot), {gone.log for gone in plan.vanished} if plan.kind is PlanKind.RESET else set()
+    ends, reset = (
+        ends_of(snapshot),
+        {gone.log for gone in plan.vanished} if plan.kind is PlanKind.RESET else set(),
+    )
     theirs = {
-        log: plan.left(log) for log, found in snapshot.committed.items() if log in plan.positions and log not in reset
-        and found.offset is not None and found.offset > plan.positions[log]
-        and ((end := ends.get(log)) is None or found.offset <= end) and not is_of_a_later_plan(plan, found)}
-    theirs |= {log: plan.left(log) for log in plan.positions if snapshot.share and log not in snapshot.share.logs}
+        log: plan.left(log)
+        for log, found in snapshot.committed.items()
+        if log in plan.positions
+        and log not in reset
+        and found.offset is not None
+        and found.offset > plan.positions[log]
+        and ((end := ends.get(log)) is None or found.offset <= end)
+        and not is_of_a_later_plan(plan, found)
+    }
+    theirs |= {
+        log: plan.left(log)
+        for log in plan.positions
+        if snapshot.share and log not in snapshot.share.logs
+    }
     return replace(snapshot, committed={**snapshot.committed, **theirs})

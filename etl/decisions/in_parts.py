@@ -9,7 +9,9 @@ T = TypeVar("T")
 
 
 def in_parts(wanted: Iterable[T], cost: Callable[[T], int], at_most: int) -> Iterator[list[T]]:
-    """Cut what is wanted into parts; `cost` gives the bytes of one, of which a part has `at_most`, or it is one alone."""
+    """Cut what is wanted into parts; `cost` gives the bytes of one, of which a part has `at_most`,
+    or it is one alone.
+    """
     some: list[T] = []
     size = 0
     for one in wanted:

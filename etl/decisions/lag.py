@@ -1,9 +1,10 @@
 """How much of each log could be read and is not in the table. Pure functions of values.
 
-Lag is the readable end minus the position, in offsets: an upper bound of the records. The position is where the next plan begins, so what
-a stored plan holds still lags until the plan is in the table; a log that was never read has the position that it will start at. Below the
-log start nothing can be read any more, so nothing there lags. Of a log that nobody leads the end is not known, and no lag either; nor of
-one that was cut or made again, whose offsets are no longer those that we know.
+Lag is the readable end minus the position, in offsets: an upper bound of the records. The position
+is where the next plan begins, so what a stored plan holds still lags until the plan is in the
+table; a log that was never read has the position that it will start at. Below the log start nothing
+can be read any more, so nothing there lags. Of a log that nobody leads the end is not known, and no
+lag either; nor of one that was cut or made again, whose offsets are no longer those that we know.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from etl.settings.sections import Settings
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far a pipeline is: its newest plan, None before the first, and the position of each log that was ever read."""
+    """How far a pipeline is: its newest plan, None before the first, and the position of each log
+    that was ever read.
+    """
 
     last: Plan | None = None
     positions: Mapping[BrokerPartition, int] = field(default_factory=dict)
@@ -40,12 +43,25 @@ def reached(state: PipelineState, snapshot: Snapshot) -> Reached:
         return reached(state.state, snapshot)
     if isinstance(state, UpToDate):
         known, last = state.positions, state.last
-        return _reached(last, known, {log: min(position, known.get(log, position)) for log, position in last.positions.items()}, snapshot)
+        return _reached(
+            last,
+            known,
+            {
+                log: min(position, known.get(log, position))
+                for log, position in last.positions.items()
+            },
+            snapshot,
+        )
     plan, starts = state.plan, starts_of(state.plan)
     return _reached(plan, starts, plan.positions if isinstance(state, Replay) else starts, snapshot)
 
 
-def _reached(plan: Plan, positions: Mapping[BrokerPartition, int], holds: Mapping[BrokerPartition, int], snapshot: Snapshot) -> Reached:
+def _reached(
+    plan: Plan,
+    positions: Mapping[BrokerPartition, int],
+    holds: Mapping[BrokerPartition, int],
+    snapshot: Snapshot,
+) -> Reached:
     """`holds`: up to where the logs must still be those that the plan knew, as `plan` asks it."""
     try:
         refuse_other_logs(plan, snapshot, holds)
@@ -54,14 +70,20 @@ def _reached(plan: Plan, positions: Mapping[BrokerPartition, int], holds: Mappin
     return Reached(plan, positions)
 
 
-def lag_of(log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings) -> int | None:
-    """Offsets of one log that could be read and are not in the table; None where its end or start is not known, or it is another log."""
+def lag_of(
+    log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings
+) -> int | None:
+    """Offsets of one log that could be read and are not in the table; None where its end or start
+    is not known, or it is another log.
+    """
     oldest = oldest_unread(log, snapshot, so_far, settings)
     # a position above the end is an error of its own
     return None if oldest is None else max(0, snapshot.extents[log].end_offset - oldest)
 
 
-def oldest_unread(log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings) -> int | None:
+def oldest_unread(
+    log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings
+) -> int | None:
     """Where what lags of one log begins; where its lag is not known, None."""
     extent, position = snapshot.extents.get(log), position_of(log, snapshot, so_far, settings)
     if extent is None or log in so_far.others:
@@ -69,8 +91,12 @@ def oldest_unread(log: BrokerPartition, snapshot: Snapshot, so_far: Reached, set
     return None if position is None else max(extent.log_start_offset, position)
 
 
-def position_of(log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings) -> int | None:
-    """Where the next plan begins in one log; None where it was never read, and nobody can say yet where it starts."""
+def position_of(
+    log: BrokerPartition, snapshot: Snapshot, so_far: Reached, settings: Settings
+) -> int | None:
+    """Where the next plan begins in one log; None where it was never read, and nobody can say yet
+    where it starts.
+    """
     position = so_far.positions.get(log)
     if position is None and log in snapshot.extents:
         position = start_of(log, snapshot, so_far.last, settings)

@@ -1,7 +1,8 @@
 """Plans whose hand-over was begun in Kafka, and of which nobody wrote down what became of it. Pure.
 
-In Kafka a plan is stored, then one commit moves the group's offsets, with the plan's word beside each, then the plan is marked. Whoever
-finds one that is not marked has ended the membership that it was made with (`run.joining`), so that no commit of it comes any more, and
+In Kafka a plan is stored, then one commit moves the group's offsets, with the plan's word beside
+each, then the plan is marked. Whoever finds one that is not marked has ended the membership that it
+was made with (`run.joining`), so that no commit of it comes any more, and
 looks:
 
     the group's offsets of the plan's logs                       the commit
@@ -14,9 +15,9 @@ looks:
     others wrote over all of them, and beyond the plan's ends    nobody can tell: its offsets are ours, or others read them as well as what
                                                                  lies behind; a person is asked
 
-A commit that was refused is written down as well: such a plan is void. Its word beside an offset tells the contrary: the commit was taken
-behind what was thought to be the end of its membership (by a coordinator that was none any more, or, before 2.5, that still waited for
-its replicas).
+A commit that was refused is written down as well: such a plan is void. Its word beside an offset
+tells the contrary: the commit was taken behind what was thought to be the end of its membership (by
+a coordinator that was none any more, or, before 2.5, that still waited for its replicas).
 """
 
 from __future__ import annotations
@@ -69,18 +70,29 @@ def found_out(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> Han
 
 
 def with_hand_over_found_out(snapshot: Snapshot) -> Snapshot:
-    """The snapshot in which a plan that was handed over says so, whoever died before writing it down."""
+    """The snapshot in which a plan that was handed over says so, whoever died before writing it
+    down.
+    """
     ledger = snapshot.ledger
     plan = ledger.newest
-    if plan is None or plan.handed_over is not False or ledger.applied or found_out(plan, snapshot.committed) is not HandOverOutcome.TAKEN:
+    if (
+        plan is None
+        or plan.handed_over is not False
+        or ledger.applied
+        or found_out(plan, snapshot.committed) is not HandOverOutcome.TAKEN
+    ):
         return snapshot
-    return replace(snapshot, ledger=replace(ledger, newest=replace(plan, handed_over=True, is_void=False)))
+    return replace(
+        snapshot, ledger=replace(ledger, newest=replace(plan, handed_over=True, is_void=False))
+    )
 
 
 def refuse_untold(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
-    """Refuse a plan that is not known to be handed over where that is to be found out first, or cannot be.
+    """Refuse a plan that is not known to be handed over where that is to be found out first, or
+    cannot be.
 
-    Raises SettingsError for runs that are no members any more, or look elsewhere, NeedsDecision where nobody can tell.
+    Raises SettingsError for runs that are no members any more, or look elsewhere, NeedsDecision
+    where nobody can tell.
     """
     if plan.handed_over is not False:
         return
@@ -95,38 +107,73 @@ def refuse_untold(plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
         refused = min(not_taken_of(plan, snapshot.committed))
         check = (
             "the brokers' ACLs for the topic (Read), and that the coordinator knows it; then `etl plans supersede CONF "
-            f"{plan.number} --reason ...`: what was handed over is loaded, and a later plan reads the rest")
-        raise NeedsDecision(f"plan {plan.number} was handed over but for this partition", **refused.place, check=check)
+            f"{plan.number} --reason ...`: what was handed over is loaded, and a later plan reads the rest"
+        )
+        raise NeedsDecision(
+            f"plan {plan.number} was handed over but for this partition",
+            **refused.place,
+            check=check,
+        )
     if found is HandOverOutcome.UNTOLD:
         log = plan.offsets_to_hand_over[0]
-        what = (f"nobody can tell whether plan {plan.number} was handed over: its run died at that very moment, and others have committed "
-                "the group's offsets beyond its ends since")
+        what = (
+            f"nobody can tell whether plan {plan.number} was handed over: its run died at that very moment, and others have committed "
+            "the group's offsets beyond its ends since"
+        )
         check = (
             "what the group's other members read between the offsets in `etl plans show CONF "
             f"{plan.number}`, such as {starts_of(plan)[log]} to {plan.positions[log]} of {log}: if they read it, `etl plans supersede "
-            f"CONF {plan.number} --reason ...` leaves it to them; if they did not, the same with --handed-over, and the next run loads it")
+            f"CONF {plan.number} --reason ...` leaves it to them; if they did not, the same with --handed-over, and the next run loads it"
+        )
         raise NeedsDecision(what, **log.place, check=check)
 
 
 def refuse_without_share(plan: Plan, snapshot: Snapshot) -> None:
-    """Refuse to replace a plan that was not handed over where nobody owns a log: that is for a run that does. Raises NeedsDecision."""
+    """Refuse to replace a plan that was not handed over where nobody owns a log: that is for a run
+    that does. Raises NeedsDecision.
+    """
     if snapshot.share is None:
         what = f"plan {plan.number} is stored and was not handed over: a run that has joined the group puts another in its place"
         raise NeedsDecision(what, check="`etl run CONF`; then say this again")
 
 
-def handed_over_without(plan: Plan, logs: Collection[BrokerPartition], reason: str, *, now_ms: int) -> Plan:
-    """The plan, without its id, that takes the place of one of which these logs were not handed over: they stay where they were."""
+def handed_over_without(
+    plan: Plan, logs: Collection[BrokerPartition], reason: str, *, now_ms: int
+) -> Plan:
+    """The plan, without its id, that takes the place of one of which these logs were not handed
+    over: they stay where they were.
+    """
     stood = before(plan)
     ranges = tuple(r for r in plan.ranges if r.log not in logs)
     return replace(
-        plan, kind=PlanKind.INGEST if ranges else PlanKind.START, created_at_ms=now_ms, ranges=ranges, supersedes=plan.id, reason=reason,
-        positions={log: stood.positions[log] if log in logs else at for log, at in plan.positions.items()},
-        losses=tuple(loss for loss in plan.losses if loss.log not in logs or loss.until_offset <= stood.positions[loss.log]),
+        plan,
+        kind=PlanKind.INGEST if ranges else PlanKind.START,
+        created_at_ms=now_ms,
+        ranges=ranges,
+        supersedes=plan.id,
+        reason=reason,
+        positions={
+            log: stood.positions[log] if log in logs else at for log, at in plan.positions.items()
+        },
+        losses=tuple(
+            loss
+            for loss in plan.losses
+            if loss.log not in logs or loss.until_offset <= stood.positions[loss.log]
+        ),
         read_by_others=tuple(hole for hole in plan.read_by_others if hole.log not in logs),
-        share=replace(plan.share, logs=plan.share.logs - set(logs)) if plan.share else None, handed_over=True, is_void=False, id="")
+        share=replace(plan.share, logs=plan.share.logs - set(logs)) if plan.share else None,
+        handed_over=True,
+        is_void=False,
+        id="",
+    )
 
 
-def not_taken_of(plan: Plan, committed: Mapping[BrokerPartition, Committed]) -> frozenset[BrokerPartition]:
+def not_taken_of(
+    plan: Plan, committed: Mapping[BrokerPartition, Committed]
+) -> frozenset[BrokerPartition]:
     """The logs of a hand-over whose offset is as the plan saw it."""
-    return frozenset(log for log in plan.offsets_to_hand_over if committed.get(log, NOTHING_COMMITTED) == plan.seen[log])
+    return frozenset(
+        log
+        for log in plan.offsets_to_hand_over
+        if committed.get(log, NOTHING_COMMITTED) == plan.seen[log]
+    )

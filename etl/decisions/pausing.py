@@ -1,4 +1,5 @@
-"""What a pause means: which logs a run leaves alone, and what pausing and resuming make of the pauses. Pure functions of values.
+"""What a pause means: which logs a run leaves alone, and what pausing and resuming make of the
+pauses. Pure functions of values.
 
     what is met                                what becomes of it
     ----------------------------------------   -----------------------------------------------------------------------------
@@ -38,8 +39,12 @@ class Changed:
     says: tuple[str, ...]
 
 
-def paused_logs(logs: Iterable[BrokerPartition], pauses: Iterable[Pause]) -> dict[BrokerPartition, Pause]:
-    """Those of the logs that are paused, and why: by a pause of their own, else by that of their topic."""
+def paused_logs(
+    logs: Iterable[BrokerPartition], pauses: Iterable[Pause]
+) -> dict[BrokerPartition, Pause]:
+    """Those of the logs that are paused, and why: by a pause of their own, else by that of their
+    topic.
+    """
     said = {(one.topic, one.log): one for one in pauses}
     if not said:
         return {}
@@ -48,15 +53,21 @@ def paused_logs(logs: Iterable[BrokerPartition], pauses: Iterable[Pause]) -> dic
 
 
 def paused_unread(
-    pauses: Iterable[Pause], extents: Mapping[BrokerPartition, Extent], last: Plan | None,
+    pauses: Iterable[Pause],
+    extents: Mapping[BrokerPartition, Extent],
+    last: Plan | None,
 ) -> dict[BrokerPartition, tuple[int, int]]:
-    """Of each paused log with something to read its oldest unread offset and its end; `last`: the plan in force.
+    """Of each paused log with something to read its oldest unread offset and its end; `last`: the
+    plan in force.
 
     Logs whose messages have no time are left out: there is no oldest time to ask for.
     """
     positions = last.positions if last else {}
-    spans = {log: (max(extents[log].log_start_offset, positions.get(log, 0)), extents[log].end_offset)
-             for log in paused_logs(extents, pauses) if not log.is_physical}
+    spans = {
+        log: (max(extents[log].log_start_offset, positions.get(log, 0)), extents[log].end_offset)
+        for log in paused_logs(extents, pauses)
+        if not log.is_physical
+    }
     return {log: (start, end) for log, (start, end) in spans.items() if start < end}
 
 
@@ -66,20 +77,33 @@ def leave_paused(snapshot: Snapshot) -> Snapshot:
     if not paused:
         return snapshot
     return replace(
-        snapshot, extents={log: extent for log, extent in snapshot.extents.items() if log not in paused},
-        extents_of_paused={log: extent for log, extent in snapshot.extents.items() if log in paused},
-        leaderless=snapshot.leaderless - paused.keys(), paused=paused)
+        snapshot,
+        extents={log: extent for log, extent in snapshot.extents.items() if log not in paused},
+        extents_of_paused={
+            log: extent for log, extent in snapshot.extents.items() if log in paused
+        },
+        leaderless=snapshot.leaderless - paused.keys(),
+        paused=paused,
+    )
 
 
 def with_paused(snapshot: Snapshot) -> Snapshot:
-    """The snapshot with the paused logs among the others again: for who names offsets, and means them."""
+    """The snapshot with the paused logs among the others again: for who names offsets, and means
+    them.
+    """
     return replace(
-        snapshot, extents={**snapshot.extents, **snapshot.extents_of_paused}, paused={}, extents_of_paused={},
-        leaderless=snapshot.leaderless | (snapshot.paused.keys() - snapshot.extents_of_paused.keys()))
+        snapshot,
+        extents={**snapshot.extents, **snapshot.extents_of_paused},
+        paused={},
+        extents_of_paused={},
+        leaderless=snapshot.leaderless
+        | (snapshot.paused.keys() - snapshot.extents_of_paused.keys()),
+    )
 
 
 def standing(snapshot: Snapshot, settings: Settings) -> tuple[Snapshot, PipelineState]:
-    """Where the pipeline stands, and what it goes on by: without paused logs, but where a stored plan is left, which is executed whole.
+    """Where the pipeline stands, and what it goes on by: without paused logs, but where a stored
+    plan is left, which is executed whole.
 
     Raises as `where_we_stand`.
     """
@@ -90,9 +114,17 @@ def standing(snapshot: Snapshot, settings: Settings) -> tuple[Snapshot, Pipeline
 
 
 def pausing(
-    pauses: Sequence[Pause], named: Iterable[Named], known: Collection[BrokerPartition], *, reason: str, by: str, now_ms: int,
+    pauses: Sequence[Pause],
+    named: Iterable[Named],
+    known: Collection[BrokerPartition],
+    *,
+    reason: str,
+    by: str,
+    now_ms: int,
 ) -> Changed:
-    """The pauses with those that are named. Raises SettingsError for a name of which no log is known."""
+    """The pauses with those that are named. Raises SettingsError for a name of which no log is
+    known.
+    """
     kept, says = [*pauses], []
     for one in dict.fromkeys(named):
         before = _before(one, kept)
@@ -105,15 +137,25 @@ def pausing(
     return Changed(tuple(kept), tuple(says))
 
 
-def resuming(pauses: Sequence[Pause], named: Iterable[Named], known: Collection[BrokerPartition]) -> Changed:
+def resuming(
+    pauses: Sequence[Pause], named: Iterable[Named], known: Collection[BrokerPartition]
+) -> Changed:
     """The pauses without those that are named; a topic's name takes those of its partitions along.
 
-    Raises SettingsError for a partition whose topic is paused as a whole, and for a name that neither is paused nor has a known log.
+    Raises SettingsError for a partition whose topic is paused as a whole, and for a name that
+    neither is paused nor has a known log.
     """
     kept, says = [*pauses], []
     for one in dict.fromkeys(named):
-        gone = [pause for pause in kept if pause.topic == one.topic and (one.log is None or pause.log == one.log)]
-        whole = next((pause for pause in kept if one.log and pause.topic == one.topic and pause.log is None), None)
+        gone = [
+            pause
+            for pause in kept
+            if pause.topic == one.topic and (one.log is None or pause.log == one.log)
+        ]
+        whole = next(
+            (pause for pause in kept if one.log and pause.topic == one.topic and pause.log is None),
+            None,
+        )
         if whole:
             what = f"{one.topic} is paused as a whole, so {one} cannot be resumed by itself: {whole.reason}"
             check = f"resume {one.topic}, and pause those of its partitions that are to rest"
@@ -127,17 +169,30 @@ def resuming(pauses: Sequence[Pause], named: Iterable[Named], known: Collection[
     return Changed(tuple(kept), tuple(says))
 
 
-def merged(ours: Sequence[Pause], theirs: Iterable[Pause], topics: Collection[str]) -> tuple[Pause, ...]:
+def merged(
+    ours: Sequence[Pause], theirs: Iterable[Pause], topics: Collection[str]
+) -> tuple[Pause, ...]:
     """Our pauses, and those of a pipeline whose place we take, of the topics that we take over."""
     there = {(one.topic, one.log) for one in ours}
-    return (*ours, *(one for one in theirs if one.topic in topics and (one.topic, one.log) not in there))
+    return (
+        *ours,
+        *(one for one in theirs if one.topic in topics and (one.topic, one.log) not in there),
+    )
 
 
 def refuse_unknown(named: Named, known: Collection[BrokerPartition]) -> None:
     """Raises SettingsError where the name covers no log that is known."""
     if not any(named.covers(log) for log in known):
-        what = f"there is no partition {named} among the topics of the conf" if named.log else f"{named} is no topic of the conf"
-        raise SettingsError(what, key="LOG", check=f"`etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}")
+        what = (
+            f"there is no partition {named} among the topics of the conf"
+            if named.log
+            else f"{named} is no topic of the conf"
+        )
+        raise SettingsError(
+            what,
+            key="LOG",
+            check=f"`etl offsets show CONF`, which shows them all; {FORM_OF_PARTITION}",
+        )
 
 
 def _before(named: Named, pauses: Iterable[Pause]) -> Pause | None:

@@ -1,7 +1,9 @@
-"""What the table holds and other members of the group may have read as well, under `ownership.hand_over: after_append`. Pure.
+"""What the table holds and other members of the group may have read as well, under
+`ownership.hand_over: after_append`. Pure.
 
-A plan's offsets move behind its append, by the membership that it was made with, and then it is recorded. Whoever took a log over before
-that began where the plan had begun. What is there tells, as long as nobody wrote over it:
+A plan's offsets move behind its append, by the membership that it was made with, and then it is
+recorded. Whoever took a log over before that began where the plan had begun. What is there tells,
+as long as nobody wrote over it:
 
     the group's offset of a log    the plan is stored       in the table, not recorded    recorded
     ----------------------------   ----------------------   ---------------------------   ----------------------------------------------
@@ -25,7 +27,9 @@ from etl.model.snapshot import PipelineState, RebuildFromTable, Snapshot, UpToDa
 
 @dataclass(frozen=True, slots=True)
 class ReadTwice:
-    """Offsets [from, until) of one log that the table holds, or will, and that others may have read as well."""
+    """Offsets [from, until) of one log that the table holds, or will, and that others may have read
+    as well.
+    """
 
     log: BrokerPartition
     from_offset: int
@@ -38,7 +42,10 @@ def read_twice(state: PipelineState, snapshot: Snapshot) -> tuple[ReadTwice, ...
     if plan is None or not plan.is_of_member or isinstance(state, RebuildFromTable):
         return ()
     is_in_table, is_recorded = isinstance(state, UpToDate), snapshot.ledger.applied is not None
-    began, unknown = _began(plan), set(plan.offsets_to_move) if is_in_table and not is_recorded else set()
+    began, unknown = (
+        _began(plan),
+        set(plan.offsets_to_move) if is_in_table and not is_recorded else set(),
+    )
     found = []
     for log, position in sorted(plan.positions.items()):
         there = snapshot.committed.get(log, NOTHING_COMMITTED)
@@ -50,12 +57,19 @@ def read_twice(state: PipelineState, snapshot: Snapshot) -> tuple[ReadTwice, ...
 
 
 def taken(plan: Plan, moved: Collection[BrokerPartition]) -> tuple[ReadTwice, ...]:
-    """What others read, or will, of a plan in the table of which the offsets of `moved` alone were moved."""
-    began, left = _began(plan), [log for log in plan.offsets_to_move if log not in moved] if plan.is_of_member else []
+    """What others read, or will, of a plan in the table of which the offsets of `moved` alone were
+    moved.
+    """
+    began, left = (
+        _began(plan),
+        [log for log in plan.offsets_to_move if log not in moved] if plan.is_of_member else [],
+    )
     return tuple(ReadTwice(log, began[log], plan.positions[log]) for log in left)
 
 
 def _began(plan: Plan) -> dict[BrokerPartition, int]:
     """Where another member begins that takes a log over before the plan's offsets are moved."""
     starts = starts_of(plan)
-    return {log: starts[log] if seen.offset is None else seen.offset for log, seen in plan.seen.items()}
+    return {
+        log: starts[log] if seen.offset is None else seen.offset for log, seen in plan.seen.items()
+    }

@@ -1,7 +1,8 @@
-"""Where the pipeline stands when ZooKeeper and Delta are asked together. One pure function of values.
+"""Where the pipeline stands when ZooKeeper and Delta are asked together. One pure function of
+values.
 
-N is the newest plan of the ledger, D the table's transaction version for our app id, B the D that plan N saw when it was
-made: plan N was applied exactly if D >= N.
+N is the newest plan of the ledger, D the table's transaction version for our app id, B the D that
+plan N saw when it was made: plan N was applied exactly if D >= N.
 
     ledger   table                              state of the pipeline
     ------   --------------------------------   ----------------------------------------------------------------
@@ -29,7 +30,8 @@ made: plan N was applied exactly if D >= N.
     any      rows removed, table redefined,     LedgersDisagree, by somebody else, since our last commit; not when
              a topic of ours loaded             acknowledged, nor for a DELETE under `on_rows_removed: record`
 
-What every LedgersDisagree has in common: nothing was read or written, and a person must say which side is right.
+What every LedgersDisagree has in common: nothing was read or written, and a person must say which
+side is right.
 """
 
 from __future__ import annotations
@@ -41,17 +43,36 @@ from dataclasses import replace
 from etl.decisions.acceptance import is_accepted, is_recorded, is_waiting_for_a_table
 from etl.decisions.foreign_commits import refuse_what_others_did
 from etl.decisions.handing_over import moves_behind_append, owned_logs, standing_of_member
-from etl.decisions.moved_offsets import Ends, ends_of, two_stories, up_to_date, up_to_date_once_rebuilt
+from etl.decisions.moved_offsets import (
+    Ends,
+    ends_of,
+    two_stories,
+    up_to_date,
+    up_to_date_once_rebuilt,
+)
 from etl.decisions.named_tables import by_its_name
 from etl.decisions.offsets_storage import refuse_another_storage, seen_in
-from etl.decisions.other_pipelines import BEGIN_ANEW, ROWS_DO_NOT_TELL, names_in_command, refuse_topics_of_others
+from etl.decisions.other_pipelines import (
+    BEGIN_ANEW,
+    ROWS_DO_NOT_TELL,
+    names_in_command,
+    refuse_topics_of_others,
+)
 from etl.decisions.refusals import refuse_another_dialect
 from etl.errors import LedgersDisagree
 from etl.model.committed import Committed, OffsetsStorage
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
-from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
+from etl.model.snapshot import (
+    FirstRun,
+    PipelineState,
+    RebuildFromTable,
+    Replay,
+    Snapshot,
+    Supersede,
+    UpToDate,
+)
 from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import parse_plan
 from etl.settings.policies import OnMoved, OnRowsRemoved
@@ -59,23 +80,46 @@ from etl.settings.sections import Settings
 
 
 def where_we_stand(snapshot: Snapshot, settings: Settings) -> PipelineState:
-    """`reconcile` with what a run has observed and what its conf says. Raises as it does, naming the table's place."""
+    """`reconcile` with what a run has observed and what its conf says. Raises as it does, naming
+    the table's place.
+    """
     with naming_table(settings):
         refuse_topics_of_others(state := reconciled(snapshot, settings), snapshot)
         return state
 
 
 def reconciled(snapshot: Snapshot, settings: Settings) -> PipelineState:
-    """The same where it does not matter what other pipelines have loaded into the table. Raises SettingsError for another dialect."""
+    """The same where it does not matter what other pipelines have loaded into the table. Raises
+    SettingsError for another dialect.
+    """
     refuse_another_dialect(plan_in_force(snapshot.ledger, snapshot.table), settings)
-    told = snapshot.ledger, snapshot.table, snapshot.committed, settings.source.on_moved, settings.table.on_rows_removed
-    owned, storage, behind = owned_logs(snapshot, settings), snapshot.offsets_in, moves_behind_append(settings)
-    return reconcile(*told, place=settings.table.place, ends=ends_of(snapshot), storage=storage, owned=owned, moves_behind=behind)
+    told = (
+        snapshot.ledger,
+        snapshot.table,
+        snapshot.committed,
+        settings.source.on_moved,
+        settings.table.on_rows_removed,
+    )
+    owned, storage, behind = (
+        owned_logs(snapshot, settings),
+        snapshot.offsets_in,
+        moves_behind_append(settings),
+    )
+    return reconcile(
+        *told,
+        place=settings.table.place,
+        ends=ends_of(snapshot),
+        storage=storage,
+        owned=owned,
+        moves_behind=behind,
+    )
 
 
 @contextmanager
 def naming_table(settings: Settings) -> Iterator[None]:
-    """Both sides are right where the conf points at another table than before, so a disagreement is told with its place and name."""
+    """Both sides are right where the conf points at another table than before, so a disagreement is
+    told with its place and name.
+    """
     try:
         yield
     except LedgersDisagree as error:
@@ -85,59 +129,91 @@ def naming_table(settings: Settings) -> Iterator[None]:
 
 
 def reconcile(
-    ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved,
-    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL, *, place: str, ends: Ends, storage: OffsetsStorage = OffsetsStorage.ZOOKEEPER,
-    owned: Collection[BrokerPartition] | None = None, moves_behind: bool = False,
+    ledger: Ledger,
+    table: Table | None,
+    committed: Mapping[BrokerPartition, Committed],
+    on_moved: OnMoved,
+    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
+    *,
+    place: str,
+    ends: Ends,
+    storage: OffsetsStorage = OffsetsStorage.ZOOKEEPER,
+    owned: Collection[BrokerPartition] | None = None,
+    moves_behind: bool = False,
 ) -> PipelineState:
-    """Decide where the pipeline stands; the table of cases is in the module's docstring. `place` is where the table is, or would be.
+    """Decide where the pipeline stands; the table of cases is in the module's docstring. `place` is
+    where the table is, or would be.
 
-    No offset is followed to where its log does not reach, by `ends`, or they do not tell. `storage`: where offsets are; `owned`,
-    `moves_behind`: `handing_over`. Raises LedgersDisagree or OffsetMoved where a person must decide, SettingsError for another storage.
+    No offset is followed to where its log does not reach, by `ends`, or they do not tell.
+    `storage`: where offsets are; `owned`, `moves_behind`: `handing_over`. Raises LedgersDisagree or
+    OffsetMoved where a person must decide, SettingsError for another storage.
     """
     refuse_another_era(ledger, table)
     refuse_what_others_did(table, ledger.acknowledged, on_rows_removed)
     found = compare(ledger, table, place)
     if owned is not None:
-        return standing_of_member(found, ledger.newest, committed, owned, ends, storage, moves_behind=moves_behind)
+        return standing_of_member(
+            found, ledger.newest, committed, owned, ends, storage, moves_behind=moves_behind
+        )
     if isinstance(found, UpToDate):
         return up_to_date(seen_in(storage, found.last), committed, on_moved, ends)
     if isinstance(found, RebuildFromTable):
-        return replace(found, state=up_to_date_once_rebuilt(seen_in(storage, found.plan), ledger.newest, committed, on_moved, ends))
+        return replace(
+            found,
+            state=up_to_date_once_rebuilt(
+                seen_in(storage, found.plan), ledger.newest, committed, on_moved, ends
+            ),
+        )
     if not isinstance(found, FirstRun):
         refuse_another_storage(found.plan, storage)
     return found
 
 
 def compare(ledger: Ledger, table: Table | None, place: str) -> PipelineState:
-    """The state by ledger and table alone: an `UpToDate` is at its plan's positions, and no committed offset is looked at.
+    """The state by ledger and table alone: an `UpToDate` is at its plan's positions, and no
+    committed offset is looked at.
 
     What others did to the table is not looked at either. Raises LedgersDisagree.
     """
     plan, in_table = ledger.newest, (table.transaction_version or 0) if table else 0
     refuse_another_era(ledger, table)
     number = plan.number if plan else 0
-    if table and (in_table > number or (plan and in_table == number and _is_another_plan(plan, table))):
+    if table and (
+        in_table > number or (plan and in_table == number and _is_another_plan(plan, table))
+    ):
         return _adopt(plan, in_table, table)
     if plan is None:
         return FirstRun()
     if is_accepted(ledger, plan, table, place):
         return _go_on(ledger, plan, table, in_table)
     if table and is_waiting_for_a_table(ledger, table) and table.is_of_others_alone:
-        return Supersede(plan, "the table was made since, without a row of ours, and the plan when there was none")
+        return Supersede(
+            plan,
+            "the table was made since, without a row of ours, and the plan when there was none",
+        )
     _refuse_another_table(ledger, plan, table, in_table)
     if in_table == number:
         return UpToDate(plan, plan.positions)
     if in_table == plan.table_transaction_version:
         return Replay(plan)
     check = _which_table(table, plan, is_done=is_recorded(ledger, plan))
-    raise LedgersDisagree(two_stories(number, in_table), table_version=table.version if table else None, check=check)
+    raise LedgersDisagree(
+        two_stories(number, in_table), table_version=table.version if table else None, check=check
+    )
 
 
 def plan_in_force(ledger: Ledger, table: Table | None) -> Plan | None:
-    """The plan that the state will be about: the ledger's newest, or the table's where that one is right; None where nobody knows one."""
+    """The plan that the state will be about: the ledger's newest, or the table's where that one is
+    right; None where nobody knows one.
+    """
     plan, metadata = ledger.newest, table.metadata if table else None
     newer = table is not None and (table.transaction_version or 0) > (plan.number if plan else 0)
-    if table and metadata and metadata.document and (newer or (plan and _is_another_plan(plan, table))):
+    if (
+        table
+        and metadata
+        and metadata.document
+        and (newer or (plan and _is_another_plan(plan, table)))
+    ):
         return parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
     return plan
 
@@ -149,13 +225,20 @@ _WHICH_LEDGER = (
 
 
 def _which_table(table: Table | None, plan: Plan, *, is_done: bool = True) -> str:
-    """`is_done`: the plan was in a table; else it is looked for in the one that is accepted, or another takes its place."""
+    """`is_done`: the plan was in a table; else it is looked for in the one that is accepted, or
+    another takes its place.
+    """
     accept = (
         "that table.path is the table this pipeline wrote, and that it was not dropped, cloned or replaced; if what is there now is "
-        f"right, accept it: etl plans acknowledge CONF {table.version if table else 'none'} --reason ...; ")
+        f"right, accept it: etl plans acknowledge CONF {table.version if table else 'none'} --reason ...; "
+    )
     if is_done:
         return f"{accept}what it lacks of the plans until now is then given up, and loading goes on behind them{_from(plan)}"
-    earlier = f"; what it lacks of the plans before plan {plan.number} is given up" if plan.number > 1 else ""
+    earlier = (
+        f"; what it lacks of the plans before plan {plan.number} is given up"
+        if plan.number > 1
+        else ""
+    )
     if table is None:
         return f"{accept}another plan then takes the place of plan {plan.number}{earlier}"
     looked = f"the rows of plan {plan.number} are then looked for in it: with some of them it counts as done, without any another plan"
@@ -170,24 +253,41 @@ def _from(plan: Plan) -> str:
 
 
 def _is_another_plan(plan: Plan, table: Table) -> bool:
-    return bool(table.metadata and table.metadata.number == plan.number and table.metadata.plan_id != plan.id)
+    return bool(
+        table.metadata
+        and table.metadata.number == plan.number
+        and table.metadata.plan_id != plan.id
+    )
 
 
 def _adopt(newest: Plan | None, in_table: int, table: Table) -> RebuildFromTable:
     """The table is right."""
     metadata, number = table.metadata, newest.number if newest else 0
     if metadata is None or metadata.document is None:
-        what = two_stories(number, in_table) + ", and the table's log no longer says what that plan was"
+        what = (
+            two_stories(number, in_table)
+            + ", and the table's log no longer says what that plan was"
+        )
         raise LedgersDisagree(what, table_version=table.version, check=_forgotten(newest))
     plan = parse_plan(metadata.document, path=f"commit {metadata.delta_version} of the table")
-    if (plan.number, plan.id, plan.uid) != (metadata.number, metadata.plan_id, metadata.uid) or plan.table_id not in (None, table.id):
-        what = f"commit {metadata.delta_version} of the table carries a plan that was not made for it"
-        raise LedgersDisagree(what, table_version=metadata.delta_version, check=_which_table(table, plan))
+    if (plan.number, plan.id, plan.uid) != (
+        metadata.number,
+        metadata.plan_id,
+        metadata.uid,
+    ) or plan.table_id not in (None, table.id):
+        what = (
+            f"commit {metadata.delta_version} of the table carries a plan that was not made for it"
+        )
+        raise LedgersDisagree(
+            what, table_version=metadata.delta_version, check=_which_table(table, plan)
+        )
     return RebuildFromTable(plan, UpToDate(plan, plan.positions))
 
 
 def _forgotten(newest: Plan | None) -> str:
-    """What to do where nobody knows any more what the table's newest plan was. `newest`: the one of the ledger."""
+    """What to do where nobody knows any more what the table's newest plan was. `newest`: the one of
+    the ledger.
+    """
     behind_the_rows = "go on behind the rows that the table holds: etl offsets restore CONF --from-table --reason ..."
     if newest is None:
         behind_the_rows += f"; on Jafka, where {ROWS_DO_NOT_TELL}, {BEGIN_ANEW}"
@@ -196,23 +296,36 @@ def _forgotten(newest: Plan | None) -> str:
     return f"{_WHICH_LEDGER}; restore a newer copy of ZooKeeper, or {behind_the_rows}"
 
 
-def _go_on(ledger: Ledger, plan: Plan, table: Table | None, in_table: int) -> Replay | Supersede | UpToDate:
+def _go_on(
+    ledger: Ledger, plan: Plan, table: Table | None, in_table: int
+) -> Replay | Supersede | UpToDate:
     """The state where an operator accepted the table as it is, or that there is none, after `plan`."""
     acknowledgement = ledger.acknowledged
     if in_table == plan.number or is_recorded(ledger, plan):
         return UpToDate(plan, plan.positions)
-    if in_table == plan.table_transaction_version and plan.table_id == (table.id if table else None):
+    if in_table == plan.table_transaction_version and plan.table_id == (
+        table.id if table else None
+    ):
         return Replay(plan)
     if table is None or (acknowledgement and acknowledgement.lacks_plan):
-        gone = "the table is gone" if table is None else "the table is another one, without a row of this plan"
-        return Supersede(plan, f"{gone}, and that was accepted: {acknowledgement.reason if acknowledgement else ''}")
+        gone = (
+            "the table is gone"
+            if table is None
+            else "the table is another one, without a row of this plan"
+        )
+        return Supersede(
+            plan,
+            f"{gone}, and that was accepted: {acknowledgement.reason if acknowledgement else ''}",
+        )
     what = f"nobody knows whether plan {plan.number} is in the table at this path: it has another history"
     check = f"which table this is; to accept it, and have its rows looked at: etl plans acknowledge CONF {table.version} --reason ..."
     raise LedgersDisagree(what, table_version=table.version, check=check)
 
 
 def is_of_another_era(ledger: Ledger, table: Table | None) -> bool:
-    """Whether a ledger of the same name, and not this one, wrote the table; not once this one has taken its place."""
+    """Whether a ledger of the same name, and not this one, wrote the table; not once this one has
+    taken its place.
+    """
     metadata, plan = table.metadata if table else None, ledger.newest
     if metadata is None or ledger.uid in (None, metadata.uid):
         return False
@@ -221,15 +334,24 @@ def is_of_another_era(ledger: Ledger, table: Table | None) -> bool:
 
 
 def refuse_another_era(ledger: Ledger, table: Table | None) -> None:
-    """Plans of two ledgers have the same numbers and mean other rows: no acknowledgement makes them one. Raises LedgersDisagree."""
+    """Plans of two ledgers have the same numbers and mean other rows: no acknowledgement makes them
+    one. Raises LedgersDisagree.
+    """
     metadata = table.metadata if table else None
     if metadata and is_of_another_era(ledger, table):
         what = f"the table was written by another pipeline of the same name (its uid is {metadata.uid}, ours {ledger.uid})"
-        is_forgotten = metadata.document is None and bool(ledger.newest and ledger.newest.is_physical)
-        check = f"{_WHICH_LEDGER}, or table.path; else {BEGIN_ANEW}: {ROWS_DO_NOT_TELL}" if is_forgotten else (
-            f"{_WHICH_LEDGER}, or table.path; to go on behind the rows that this table holds, and behind what this ledger's plans have "
-            f"loaded elsewhere, which is then given up here: etl plans take-over CONF --from "
-            f"{names_in_command(metadata.app_id)} --reason ...")
+        is_forgotten = metadata.document is None and bool(
+            ledger.newest and ledger.newest.is_physical
+        )
+        check = (
+            f"{_WHICH_LEDGER}, or table.path; else {BEGIN_ANEW}: {ROWS_DO_NOT_TELL}"
+            if is_forgotten
+            else (
+                f"{_WHICH_LEDGER}, or table.path; to go on behind the rows that this table holds, and behind what this ledger's plans have "
+                f"loaded elsewhere, which is then given up here: etl plans take-over CONF --from "
+                f"{names_in_command(metadata.app_id)} --reason ..."
+            )
+        )
         raise LedgersDisagree(what, table_version=metadata.delta_version, check=check)
 
 
@@ -242,9 +364,16 @@ def _refuse_another_table(ledger: Ledger, plan: Plan, table: Table | None, in_ta
         raise LedgersDisagree(what, table_version=table.version, check=check)
     if applied and applied.number == plan.number > in_table:
         what = f"plan {plan.number} was in the table as version {applied.delta_version}, now " + (
-            "the table does not hold it" if table else "there is no table")
+            "the table does not hold it" if table else "there is no table"
+        )
         raise LedgersDisagree(what, table_version=table.version if table else None, check=check)
-    if in_table == plan.table_transaction_version and (table.id if table else None) != plan.table_id:
-        what = f"plan {plan.number} was made " + ("for a table, now there is none" if plan.table_id else (
-            "when there was no table, now there is one that does not hold it"))
+    if (
+        in_table == plan.table_transaction_version
+        and (table.id if table else None) != plan.table_id
+    ):
+        what = f"plan {plan.number} was made " + (
+            "for a table, now there is none"
+            if plan.table_id
+            else ("when there was no table, now there is one that does not hold it")
+        )
         raise LedgersDisagree(what, table_version=table.version if table else None, check=check)

@@ -1,4 +1,6 @@
-"""The plan that takes the place of one that cannot be finished: the same offsets, without what is gone or skipped. Pure."""
+"""The plan that takes the place of one that cannot be finished: the same offsets, without what is
+gone or skipped. Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,21 @@ from typing import TypeVar
 
 from etl.decisions.backfills.backfill_plans import backfill_plan_instead
 from etl.decisions.byte_positions.misplaced_offsets import refuse_named
-from etl.decisions.handing_over import before, is_never_handed_over, moves_behind_append, of_member, read_by_others, stand_as_member
+from etl.decisions.handing_over import (
+    before,
+    is_never_handed_over,
+    moves_behind_append,
+    of_member,
+    read_by_others,
+    stand_as_member,
+)
 from etl.decisions.identity.log_identity import cut_logs
-from etl.decisions.identity.made_again import gone_for_good, is_what_was_read, topics_made_again, waiting_logs
+from etl.decisions.identity.made_again import (
+    gone_for_good,
+    is_what_was_read,
+    topics_made_again,
+    waiting_logs,
+)
 from etl.decisions.moved_offsets import ends_of
 from etl.decisions.open_hand_overs import refuse_untold
 from etl.decisions.plan import plan_from, reading_of
@@ -37,12 +51,14 @@ class GoneFrom:
 
 
 def plan_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
-    """The plan that takes the number of one that cannot be finished, without its id: from where that one started, to the ends of now.
+    """The plan that takes the number of one that cannot be finished, without its id: from where
+    that one started, to the ends of now.
 
-    What the old plan let go stays let go, and what it saw of the offsets stays the expected side of compare-and-set. In a log that cannot
-    be read now the position stays, and what the old plan let go behind it is for the plan to say that reads it. Offsets that the old plan
-    reads and that are gone with their log (`offsets_gone`) are losses of the new plan. Raises as `plan_next`,
-    and SettingsError when `skipped` names offsets that it does not read, and what `refuse_untold` does.
+    What the old plan let go stays let go, and what it saw of the offsets stays the expected side of
+    compare-and-set. In a log that cannot be read now the position stays, and what the old plan let
+    go behind it is for the plan to say that reads it. Offsets that the old plan reads and that are
+    gone with their log (`offsets_gone`) are losses of the new plan. Raises as `plan_next`, and
+    SettingsError when `skipped` names offsets that it does not read, and what `refuse_untold` does.
     """
     refuse_untold(state.plan, snapshot, settings)
     if snapshot.backfill:
@@ -55,35 +71,62 @@ def plan_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, no
     earlier = [loss for loss in among if loss.log in snapshot.extents]
     gone = offsets_gone(old, snapshot)
     deleted = {log for log in gone if log not in snapshot.extents}
-    kept = [loss for loss in old.losses if loss in earlier or loss not in among or loss.log in deleted]
+    kept = [
+        loss for loss in old.losses if loss in earlier or loss not in among or loss.log in deleted
+    ]
     skipped = [replace(skip, log_epoch=old.log_epochs.get(skip.log, 0)) for skip in state.skipped]
     skips = (*earlier, *skipped)
     _refuse_leaderless_skips(skipped, snapshot)
     for skip in skipped:
         refuse_named(skip.log, skip.until_offset, snapshot, key="--skip")
     plan = plan_from(
-        starts_of(old), old, snapshot, settings, number=old.number, uid=old.uid, now_ms=now_ms, beyond=skips, asking=asking_again(old))
+        starts_of(old),
+        old,
+        snapshot,
+        settings,
+        number=old.number,
+        uid=old.uid,
+        now_ms=now_ms,
+        beyond=skips,
+        asking=asking_again(old),
+    )
     ranges = without_losses(plan.ranges, earlier)
     not_read = [r for r in old.ranges if r.log in deleted]
     left = leave_out((*ranges, *not_read), skipped)
     losses = (*kept, *without_losses(plan.losses, earlier), *skipped)
     lost = without_losses(_planned_and_gone(old, gone), losses)
     return replace(
-        plan, ranges=tuple(r for r in left if r.log not in deleted), seen={**plan.seen, **old.seen}, previous=old.previous,
-        supersedes=old.id, reason=state.reason, losses=(*losses, *lost), vanished=old.vanished, took_over=old.took_over)
+        plan,
+        ranges=tuple(r for r in left if r.log not in deleted),
+        seen={**plan.seen, **old.seen},
+        previous=old.previous,
+        supersedes=old.id,
+        reason=state.reason,
+        losses=(*losses, *lost),
+        vanished=old.vanished,
+        took_over=old.took_over,
+    )
 
 
 def offsets_gone(
-    plan: Plan, snapshot: Snapshot, *, decided: Mapping[BrokerPartition, LossReason] = MappingProxyType({}),
+    plan: Plan,
+    snapshot: Snapshot,
+    *,
+    decided: Mapping[BrokerPartition, LossReason] = MappingProxyType({}),
     same: Collection[BrokerPartition] = (),
 ) -> dict[BrokerPartition, GoneFrom]:
-    """The logs that no longer hold what a stored plan reads of them: deleted, recreated, or truncated inside or below its ranges.
+    """The logs that no longer hold what a stored plan reads of them: deleted, recreated, or
+    truncated inside or below its ranges.
 
-    `decided`: logs of which an operator says so. `same`: logs that an operator accepts as what they were. Where it is not known how much
-    a physical log lost, all of its range is.
+    `decided`: logs of which an operator says so. `same`: logs that an operator accepts as what they
+    were. Where it is not known how much a physical log lost, all of its range is.
     """
     again = topics_made_again(plan, snapshot)
-    others = {log for log in waiting_logs(plan, snapshot) if is_what_was_read(log, plan, snapshot) is False}
+    others = {
+        log
+        for log in waiting_logs(plan, snapshot)
+        if is_what_was_read(log, plan, snapshot) is False
+    }
     cuts = {cut.log: cut.left_until for cut in cut_logs(plan, snapshot, plan.positions)}
     found = dict[BrokerPartition, GoneFrom]()
     for r in sorted(plan.advancing, key=lambda r: (r.log, r.from_offset)):
@@ -97,19 +140,31 @@ def offsets_gone(
         elif log.topic in again or log in others:
             found[log] = GoneFrom(start, LossReason.RECREATED)
         elif log in cuts:
-            found[log] = GoneFrom(start if log.is_physical else max(start, cuts[log]), LossReason.TRUNCATED)
+            found[log] = GoneFrom(
+                start if log.is_physical else max(start, cuts[log]), LossReason.TRUNCATED
+            )
     return found
 
 
 def lost_with_logs(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> list[Loss]:
-    """What of a stored plan is lost with its logs, and what it had let go there: no later plan reads either, so none says it."""
-    among = [loss for loss in let_go_among(plan) if loss.log in gone and loss.until_offset > gone[loss.log].offset]
-    earlier = [replace(loss, from_offset=max(loss.from_offset, gone[loss.log].offset)) for loss in among]
+    """What of a stored plan is lost with its logs, and what it had let go there: no later plan
+    reads either, so none says it.
+    """
+    among = [
+        loss
+        for loss in let_go_among(plan)
+        if loss.log in gone and loss.until_offset > gone[loss.log].offset
+    ]
+    earlier = [
+        replace(loss, from_offset=max(loss.from_offset, gone[loss.log].offset)) for loss in among
+    ]
     return [*earlier, *without_losses(_planned_and_gone(plan, gone), earlier)]
 
 
 def _planned_and_gone(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> list[Loss]:
-    """One loss for each stretch of the plan's ranges in which the log has nothing any more, however many tasks read it."""
+    """One loss for each stretch of the plan's ranges in which the log has nothing any more, however
+    many tasks read it.
+    """
     found: list[Loss] = []
     for r in sorted(plan.advancing, key=lambda r: (r.log, r.from_offset)):
         if r.log not in gone or r.until_offset <= gone[r.log].offset:
@@ -117,81 +172,146 @@ def _planned_and_gone(plan: Plan, gone: Mapping[BrokerPartition, GoneFrom]) -> l
         start = max(r.from_offset, gone[r.log].offset)
         if found and (found[-1].log, found[-1].until_offset) == (r.log, start):
             start = found.pop().from_offset
-        found.append(Loss(r.log, start, r.until_offset, gone[r.log].why, plan.log_epochs.get(r.log, 0)))
+        found.append(
+            Loss(r.log, start, r.until_offset, gone[r.log].why, plan.log_epochs.get(r.log, 0))
+        )
     return found
 
 
-def handed_over_instead(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
-    """The same of a plan that is executed as it is: its ranges without what is gone or skipped, and no offset more.
+def handed_over_instead(
+    state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int
+) -> Plan:
+    """The same of a plan that is executed as it is: its ranges without what is gone or skipped, and
+    no offset more.
 
-    What lies behind them is not ours, and what lies in them nobody else will read; of a topic that was deleted, or made again since,
-    nothing is left. Raises DataLoss where policy says `fail` and nobody skipped what expired, SettingsError for a skip that it does
-    not hold.
+    What lies behind them is not ours, and what lies in them nobody else will read; of a topic that
+    was deleted, or made again since, nothing is left. Raises DataLoss where policy says `fail` and
+    nobody skipped what expired, SettingsError for a skip that it does not hold.
     """
     old, table = state.plan, snapshot.table
     lives, ended = old.log_epochs, gone_for_good(old, snapshot)
-    gone = _planned_and_gone(old, {log: at for log, at in offsets_gone(old, snapshot).items() if log.topic in ended})
+    gone = _planned_and_gone(
+        old, {log: at for log, at in offsets_gone(old, snapshot).items() if log.topic in ended}
+    )
     skipped = [replace(skip, log_epoch=lives.get(skip.log, 0)) for skip in state.skipped]
     for skip in skipped:
         refuse_named(skip.log, skip.until_offset, snapshot, key="--skip")
     by_hand = [*skipped, *without_losses(gone, skipped)]
     left = tuple(leave_out(old.ranges, by_hand))
     expired = list(_expired(replace(old, ranges=left), snapshot, settings))
-    ranges = tuple(replace(r, leader=snapshot.leaders.get(r.log, r.leader)) for r in leave_out(left, expired))
+    ranges = tuple(
+        replace(r, leader=snapshot.leaders.get(r.log, r.leader)) for r in leave_out(left, expired)
+    )
     return replace(
-        old, ranges=ranges, kind=_kind_of(old, ranges), created_at_ms=now_ms, shape=shape_of_rows(settings), supersedes=old.id,
-        reason=state.reason, losses=(*old.losses, *by_hand, *expired), table_id=table.id if table else None,
-        table_transaction_version=(table.transaction_version or 0) if table else 0, table_version=table.version if table else None,
-        time_zone=snapshot.time_zone, id="")
+        old,
+        ranges=ranges,
+        kind=_kind_of(old, ranges),
+        created_at_ms=now_ms,
+        shape=shape_of_rows(settings),
+        supersedes=old.id,
+        reason=state.reason,
+        losses=(*old.losses, *by_hand, *expired),
+        table_id=table.id if table else None,
+        table_transaction_version=(table.transaction_version or 0) if table else 0,
+        table_version=table.version if table else None,
+        time_zone=snapshot.time_zone,
+        id="",
+    )
 
 
 def _expired(plan: Plan, snapshot: Snapshot, settings: Settings) -> Iterable[Loss]:
-    """What the logs do not keep any more of a plan's ranges. Raises DataLoss where policy says `fail`."""
+    """What the logs do not keep any more of a plan's ranges. Raises DataLoss where policy says
+    `fail`.
+    """
     for r in plan.ranges:
         extent = snapshot.extents.get(r.log)
         if extent and r.from_offset < extent.log_start_offset:
             reading_of(r.log, r.from_offset, snapshot, settings)
             until = min(r.until_offset, extent.log_start_offset)
-            yield Loss(r.log, r.from_offset, until, LossReason.EXPIRED, plan.log_epochs.get(r.log, 0))
+            yield Loss(
+                r.log, r.from_offset, until, LossReason.EXPIRED, plan.log_epochs.get(r.log, 0)
+            )
 
 
 def _anew(state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int) -> Plan:
-    """The plan of a member in the place of one that was never handed over: of the logs of its share, from their offsets of now."""
+    """The plan of a member in the place of one that was never handed over: of the logs of its
+    share, from their offsets of now.
+    """
     old = state.plan
     owned = snapshot.share.logs if snapshot.share else ()
-    stand = stand_as_member(before(old), snapshot.committed, owned, ends_of(snapshot), moves_behind=moves_behind_append(settings))
+    stand = stand_as_member(
+        before(old),
+        snapshot.committed,
+        owned,
+        ends_of(snapshot),
+        moves_behind=moves_behind_append(settings),
+    )
     plan = plan_from(
-        stand.positions, old, snapshot, settings, number=old.number, uid=old.uid, now_ms=now_ms, asking=asking_again(old))
+        stand.positions,
+        old,
+        snapshot,
+        settings,
+        number=old.number,
+        uid=old.uid,
+        now_ms=now_ms,
+        asking=asking_again(old),
+    )
     among = let_go_among(old)
     return replace(
-        of_member(plan, snapshot, settings), previous=old.previous, supersedes=old.id, reason=state.reason,
-        losses=(*(loss for loss in old.losses if loss not in among), *plan.losses), vanished=old.vanished, took_over=old.took_over,
-        read_by_others=read_by_others(before(old), stand.passed))
+        of_member(plan, snapshot, settings),
+        previous=old.previous,
+        supersedes=old.id,
+        reason=state.reason,
+        losses=(*(loss for loss in old.losses if loss not in among), *plan.losses),
+        vanished=old.vanished,
+        took_over=old.took_over,
+        read_by_others=read_by_others(before(old), stand.passed),
+    )
 
 
 def let_go_among(plan: Plan) -> tuple[Loss, ...]:
-    """What this plan let go and another one in its place would read again, since it lies behind a range's start: skipped, or missing.
+    """What this plan let go and another one in its place would read again, since it lies behind a
+    range's start: skipped, or missing.
 
     What is gone with its log nobody reads again.
     """
     starts = starts_of(plan)
-    current = (loss for loss in plan.losses if loss.log_epoch == plan.log_epochs.get(loss.log, 0) and loss.why not in LOST_WITH_LOG)
+    current = (
+        loss
+        for loss in plan.losses
+        if loss.log_epoch == plan.log_epochs.get(loss.log, 0) and loss.why not in LOST_WITH_LOG
+    )
     return tuple(loss for loss in current if loss.until_offset > starts[loss.log])
 
 
 def plan_without(plan: Plan, missing: Sequence[Loss], *, now_ms: int) -> Plan:
-    """The plan that takes the place of one whose logs lack some of its offsets, without its id: the same, and those are let go."""
+    """The plan that takes the place of one whose logs lack some of its offsets, without its id: the
+    same, and those are let go.
+    """
     missing = [replace(loss, log_epoch=plan.log_epochs.get(loss.log, 0)) for loss in missing]
     ranges = tuple(leave_out(plan.ranges, missing))
     count = sum(loss.until_offset - loss.from_offset for loss in missing)
     first = f"{missing[0].log} from {missing[0].from_offset}"
     return replace(
-        plan, ranges=ranges, kind=_kind_of(plan, ranges), created_at_ms=now_ms, supersedes=plan.id,
-        reason=f"{count:,} of its offsets are missing from the logs, the first of them {first}", losses=(*plan.losses, *missing), id="")
+        plan,
+        ranges=ranges,
+        kind=_kind_of(plan, ranges),
+        created_at_ms=now_ms,
+        supersedes=plan.id,
+        reason=f"{count:,} of its offsets are missing from the logs, the first of them {first}",
+        losses=(*plan.losses, *missing),
+        id="",
+    )
 
 
 def _kind_of(plan: Plan, ranges: Sequence[OffsetRange]) -> PlanKind:
-    return plan.kind if plan.kind is PlanKind.BACKFILL else PlanKind.INGEST if ranges else PlanKind.START
+    return (
+        plan.kind
+        if plan.kind is PlanKind.BACKFILL
+        else PlanKind.INGEST
+        if ranges
+        else PlanKind.START
+    )
 
 
 def leave_out(ranges: Iterable[OffsetRange], skipped: Sequence[Loss]) -> Iterable[OffsetRange]:
@@ -199,7 +319,10 @@ def leave_out(ranges: Iterable[OffsetRange], skipped: Sequence[Loss]) -> Iterabl
     left = list(ranges)
     for skip in skipped:
         cut = without_losses(left, [skip])
-        if sum(r.size for r in left) - sum(r.size for r in cut) != skip.until_offset - skip.from_offset:
+        if (
+            sum(r.size for r in left) - sum(r.size for r in cut)
+            != skip.until_offset - skip.from_offset
+        ):
             what = f"offsets {skip.from_offset} to {skip.until_offset} are not all in the plan's ranges"
             check = "the ranges in `etl plans show CONF N`"
             raise SettingsError(what, **skip.log.place, check=check)
@@ -216,7 +339,11 @@ def without_losses(found: Iterable[Span], skipped: Iterable[Loss]) -> list[Span]
 
 
 def _around(r: Span, skip: Loss) -> Iterable[Span]:
-    if r.log != skip.log or skip.until_offset <= r.from_offset or r.until_offset <= skip.from_offset:
+    if (
+        r.log != skip.log
+        or skip.until_offset <= r.from_offset
+        or r.until_offset <= skip.from_offset
+    ):
         yield r
         return
     if r.from_offset < skip.from_offset:
@@ -226,7 +353,9 @@ def _around(r: Span, skip: Loss) -> Iterable[Span]:
 
 
 def _refuse_leaderless_skips(skipped: Iterable[Loss], snapshot: Snapshot) -> None:
-    """What is skipped is let go by the plan that passes it, which cannot be one that does not read the log. Raises BrokerUnreachable."""
+    """What is skipped is let go by the plan that passes it, which cannot be one that does not read
+    the log. Raises BrokerUnreachable.
+    """
     for skip in skipped:
         if skip.log in snapshot.leaderless:
             what = f"the partition {skip.log.unled}, so none of its offsets can be skipped now"
@@ -234,14 +363,18 @@ def _refuse_leaderless_skips(skipped: Iterable[Loss], snapshot: Snapshot) -> Non
 
 
 def needs_closing(stored: Plan) -> bool:
-    """Whether a driver may still append under this plan's number: the plan reads, takes another pipeline's place, or superseded one."""
+    """Whether a driver may still append under this plan's number: the plan reads, takes another
+    pipeline's place, or superseded one.
+    """
     return bool(stored.ranges) or stored.kind is PlanKind.TAKE_OVER or stored.supersedes is not None
 
 
 def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
-    """The plan that takes the number of a stored one and reads nothing, without its id: every position stays where that one began.
+    """The plan that takes the number of a stored one and reads nothing, without its id: every
+    position stays where that one began.
 
-    A plan that takes another pipeline's place is executed as it is: it reads nothing itself, and the other one is retired because of it.
+    A plan that takes another pipeline's place is executed as it is: it reads nothing itself, and
+    the other one is retired because of it.
     """
     if stored.kind is PlanKind.TAKE_OVER:
         return stored
@@ -250,14 +383,42 @@ def closing_plan_of(stored: Plan, reason: str, *, now_ms: int) -> Plan:
         key_ends = {**{r.log: stored.positions[r.log] for r in stored.ranges}, **key_ends}
     again = let_go_among(stored)
     return replace(
-        stored, kind=PlanKind.SET, created_at_ms=now_ms, ranges=(), positions=starts_of(stored), supersedes=stored.id, reason=reason, id="",
-        losses=tuple(loss for loss in stored.losses if loss not in again), key_ends=key_ends, stood={}, share=None, handed_over=None,
-        is_void=False, closes=True)
+        stored,
+        kind=PlanKind.SET,
+        created_at_ms=now_ms,
+        ranges=(),
+        positions=starts_of(stored),
+        supersedes=stored.id,
+        reason=reason,
+        id="",
+        losses=tuple(loss for loss in stored.losses if loss not in again),
+        key_ends=key_ends,
+        stood={},
+        share=None,
+        handed_over=None,
+        is_void=False,
+        closes=True,
+    )
 
 
-def next_closing_plan(last: Plan, reason: str, *, table_id: str, table_version: int, number: int, now_ms: int) -> Plan:
-    """The same with the number behind the table's newest one, `number`, where it is unknown what is stored. `last` is its plan."""
+def next_closing_plan(
+    last: Plan, reason: str, *, table_id: str, table_version: int, number: int, now_ms: int
+) -> Plan:
+    """The same with the number behind the table's newest one, `number`, where it is unknown what is
+    stored. `last` is its plan.
+    """
     return replace(
-        closing_plan_of(replace(last, kind=PlanKind.SET, ranges=(), took_over=None, losses=(), vanished=()), reason, now_ms=now_ms),
-        number=number + 1, previous=last.id, supersedes=None, record_epochs={}, seen={log: last.left(log) for log in last.positions},
-        table_id=table_id, table_version=table_version, table_transaction_version=number)
+        closing_plan_of(
+            replace(last, kind=PlanKind.SET, ranges=(), took_over=None, losses=(), vanished=()),
+            reason,
+            now_ms=now_ms,
+        ),
+        number=number + 1,
+        previous=last.id,
+        supersedes=None,
+        record_epochs={},
+        seen={log: last.left(log) for log in last.positions},
+        table_id=table_id,
+        table_version=table_version,
+        table_transaction_version=number,
+    )

@@ -1,4 +1,5 @@
-"""What of a pipeline's ledger is lost or wrong, and what the table tells of it. Pure functions of values.
+"""What of a pipeline's ledger is lost or wrong, and what the table tells of it. Pure functions of
+values.
 
     ledger and table                                   restored
     ------------------------------------------------   ----------------------------------------------------------------------------------
@@ -11,9 +12,10 @@
     a plan is stored and not in the table              nothing: the next run executes it
     they agree in everything                           nothing
 
-Rows tell where an offset ends and not where an entry does, so behind rows alone no physical log (0.7 family) can go on. What rows do not
-tell: offsets at the end that gave no row (they are read again, and give none), rows that somebody deleted there (they come again), what was
-let go there (it is loaded, if the log still has it), and whether anything is missing further down.
+Rows tell where an offset ends and not where an entry does, so behind rows alone no physical log
+(0.7 family) can go on. What rows do not tell: offsets at the end that gave no row (they are read
+again, and give none), rows that somebody deleted there (they come again), what was let go there (it
+is loaded, if the log still has it), and whether anything is missing further down.
 """
 
 from __future__ import annotations
@@ -52,10 +54,11 @@ class Lost(str, Enum):
 
 
 def what_is_lost(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | None]:
-    """What there is to restore, and the plan that the table tells of; None where it tells of none any more.
+    """What there is to restore, and the plan that the table tells of; None where it tells of none
+    any more.
 
-    Raises LedgersDisagree where somebody must first say which table is right, SettingsError where the table holds nothing of ours,
-    NeedsDecision where a stored plan must be executed first.
+    Raises LedgersDisagree where somebody must first say which table is right, SettingsError where
+    the table holds nothing of ours, NeedsDecision where a stored plan must be executed first.
     """
     ledger, table = snapshot.ledger, snapshot.table
     with naming_table(settings):
@@ -74,7 +77,11 @@ def what_is_lost(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | N
         raise SettingsError(what, path=settings.table.path, check=check)
     if isinstance(found, RebuildFromTable):
         return Lost.LEDGER, found.plan
-    if isinstance(found, UpToDate) and not apart(found.last, snapshot) and rows_not_begun(found.last, snapshot):
+    if (
+        isinstance(found, UpToDate)
+        and not apart(found.last, snapshot)
+        and rows_not_begun(found.last, snapshot)
+    ):
         return Lost.PLANS, None
     if isinstance(found, UpToDate):
         return (Lost.OFFSETS if apart(found.last, snapshot) else Lost.NOTHING), found.last
@@ -82,28 +89,42 @@ def what_is_lost(snapshot: Snapshot, settings: Settings) -> tuple[Lost, Plan | N
 
 
 def is_forgotten(ledger: Ledger, table: Table | None) -> bool:
-    """Whether the table holds a plan that the ledger does not have, and the table's log no longer says what it was."""
+    """Whether the table holds a plan that the ledger does not have, and the table's log no longer
+    says what it was.
+    """
     if table is None or (table.metadata and table.metadata.document is not None):
         return False
     return (table.transaction_version or 0) > (ledger.newest.number if ledger.newest else 0)
 
 
 def _left(state: Replay | Supersede, snapshot: Snapshot, settings: Settings) -> Plan:
-    """A stored plan, whose offsets are where it saw them. Raises NeedsDecision, and as `refuse_untold`."""
+    """A stored plan, whose offsets are where it saw them. Raises NeedsDecision, and as
+    `refuse_untold`.
+    """
     plan = with_hand_over_found_out(snapshot).ledger.newest or state.plan
     refuse_untold(plan, snapshot, settings)
     found = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.offsets_to_move}
     moved = sorted(log for log, now in found.items() if place_moved(plan, log, now))
     if moved:
         what = f"plan {plan.number} is stored and not in the table, and another client moved the offset of {render_log(moved[0])} since"
-        raise NeedsDecision(what, check="`etl run CONF`, which executes it and then stops at this offset; then say this again")
+        raise NeedsDecision(
+            what,
+            check="`etl run CONF`, which executes it and then stops at this offset; then say this again",
+        )
     return plan
 
 
 def apart(plan: Plan, snapshot: Snapshot) -> dict[BrokerPartition, tuple[int | None, int]]:
     """The logs whose committed offset is not the plan's position: what it is, and what it will be."""
-    found = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.positions} if plan.moves_offsets else {}
-    there = {log: (off_position(one, plan.positions[log]), plan.positions[log]) for log, one in sorted(found.items())}
+    found = (
+        {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in plan.positions}
+        if plan.moves_offsets
+        else {}
+    )
+    there = {
+        log: (off_position(one, plan.positions[log]), plan.positions[log])
+        for log, one in sorted(found.items())
+    }
     return {log: (at, to) for log, (at, to) in there.items() if at != to}
 
 
@@ -116,17 +137,26 @@ def repair_from(plan: Plan, snapshot: Snapshot) -> Repair:
 
 def told_apart(offsets: Mapping[BrokerPartition, tuple[int | None, int]]) -> list[str]:
     """Which offsets move: a sentence for each log."""
-    return [f"{render_log(log)}: the committed offset goes from {'none' if there is None else there} to {to}"
-            for log, (there, to) in offsets.items()]
+    return [
+        f"{render_log(log)}: the committed offset goes from {'none' if there is None else there} to {to}"
+        for log, (there, to) in offsets.items()
+    ]
 
 
 def told_rows(
-    until: Mapping[BrokerPartition, tuple[int, int]], snapshot: Snapshot, others: int,
+    until: Mapping[BrokerPartition, tuple[int, int]],
+    snapshot: Snapshot,
+    others: int,
 ) -> list[str]:
-    """What going on behind the rows comes to. `others`: how many more pipelines have loaded into the table."""
+    """What going on behind the rows comes to. `others`: how many more pipelines have loaded into
+    the table.
+    """
     said = []
     for log, (_, position) in sorted(until.items()):
-        there, extent = snapshot.committed.get(log, NOTHING_COMMITTED).offset, snapshot.extents.get(log)
+        there, extent = (
+            snapshot.committed.get(log, NOTHING_COMMITTED).offset,
+            snapshot.extents.get(log),
+        )
         sentence = f"{render_log(log)} goes on at {position}, one past its last row"
         if there is not None and there > position:
             sentence += f"; the committed offset is {there}, and what lies between is read again: the table has no row of it"
@@ -137,9 +167,14 @@ def told_rows(
     said.append(
         "of a topic that was deleted and made again since, and is longer by now, records before these offsets would be passed over: "
         f"compare the last rows with what the logs hold there, e.g. `etl peek CONF {shlex.quote(log.topic)} {log.key} "
-        f"--from {until[log][1] - 1} -n 1`")
-    said.append("rows that were deleted at the end of a partition come again, what was let go there is loaded if the log has it, and "
-                "nobody can tell any more whether something is missing further down")
+        f"--from {until[log][1] - 1} -n 1`"
+    )
+    said.append(
+        "rows that were deleted at the end of a partition come again, what was let go there is loaded if the log has it, and "
+        "nobody can tell any more whether something is missing further down"
+    )
     if others:
-        said.append(f"other pipelines have loaded into this table ({others}): rows of the conf's topics count whoever loaded them")
+        said.append(
+            f"other pipelines have loaded into this table ({others}): rows of the conf's topics count whoever loaded them"
+        )
     return said

@@ -1,12 +1,16 @@
-"""The plan by which an operator sets positions: forwards past what is then told lost, backwards over what was never loaded. Pure.
+"""The plan by which an operator sets positions: forwards past what is then told lost, backwards
+over what was never loaded. Pure.
 
-It has no ranges, and moves positions under the same `log_epoch`. So a position goes back only where the table holds none of the offsets
-that would be read again, by any life of the log: their rows would be there twice, and to load rows anew is a replay's, which replaces them.
-What lies between an offset and the position was never loaded where policy or an operator let it go, or where the log began there.
+It has no ranges, and moves positions under the same `log_epoch`. So a position goes back only where
+the table holds none of the offsets that would be read again, by any life of the log: their rows
+would be there twice, and to load rows anew is a replay's, which replaces them. What lies between an
+offset and the position was never loaded where policy or an operator let it go, or where the log
+began there.
 
-It is stored behind the last plan, or in the place of one that is stored and not in the table (ADR 20). One that takes the place of another
-of its kind begins where that one began: what it lets go is told once. Where that one took the place of a plan that moved or began logs,
-nobody can tell that any more, and a run goes first.
+It is stored behind the last plan, or in the place of one that is stored and not in the table (ADR
+20). One that takes the place of another of its kind begins where that one began: what it lets go is
+told once. Where that one took the place of a plan that moved or began logs, nobody can tell that
+any more, and a run goes first.
 """
 
 from __future__ import annotations
@@ -60,7 +64,9 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a set position goes by: the newest plan, and where each log stands before it is set, behind what other members read."""
+    """What a set position goes by: the newest plan, and where each log stands before it is set,
+    behind what other members read.
+    """
 
     state: UpToDate | Replay
     before: Mapping[BrokerPartition, int]
@@ -72,16 +78,23 @@ class Standing:
 
 
 def standing(state: PipelineState, base: Plan | None) -> Standing:
-    """Where the pipeline stands, for one whose positions are set. `base`: the plan before the newest one, where anybody has it.
+    """Where the pipeline stands, for one whose positions are set. `base`: the plan before the
+    newest one, where anybody has it.
 
-    Raises SettingsError for a pipeline without a plan, NeedsDecision where a run must first take over the table's plan, or finish one.
+    Raises SettingsError for a pipeline without a plan, NeedsDecision where a run must first take
+    over the table's plan, or finish one.
     """
     if isinstance(state, FirstRun):
         what = "this pipeline has made no plan yet, so no position can be set"
-        raise SettingsError(what, check="source.start, which says where the first run begins; or `etl run CONF` first")
+        raise SettingsError(
+            what,
+            check="source.start, which says where the first run begins; or `etl run CONF` first",
+        )
     if isinstance(state, RebuildFromTable):
         what = f"the table holds plan {state.plan.number}, which ZooKeeper does not have"
-        raise NeedsDecision(what, check="`etl offsets restore CONF --from-table --reason ...`; then say this again")
+        raise NeedsDecision(
+            what, check="`etl offsets restore CONF --from-table --reason ...`; then say this again"
+        )
     if isinstance(state, UpToDate):
         return Standing(state, {**state.last.positions, **state.passed})
     stored = state.plan
@@ -94,33 +107,60 @@ def standing(state: PipelineState, base: Plan | None) -> Standing:
     if base is None or base.id != stored.previous:
         what = f"plan {stored.number} is stored, which sets positions, and nobody knows any more where they were before"
         raise NeedsDecision(what, check="`etl run CONF`, which executes it; then say this again")
-    if stored.took_over or stored.log_epochs != base.log_epochs or stored.positions.keys() - base.positions.keys():
-        what = (f"plan {stored.number} is stored, which sets positions in the place of a plan that moved or began logs: where they were "
-                "before that the table's plan does not tell")
+    if (
+        stored.took_over
+        or stored.log_epochs != base.log_epochs
+        or stored.positions.keys() - base.positions.keys()
+    ):
+        what = (
+            f"plan {stored.number} is stored, which sets positions in the place of a plan that moved or began logs: where they were "
+            "before that the table's plan does not tell"
+        )
         raise NeedsDecision(what, check="`etl run CONF`, which executes it; then say this again")
-    return Standing(Replay(stored), {**base.positions, **{hole.log: hole.until_offset for hole in stored.read_by_others}})
+    return Standing(
+        Replay(stored),
+        {**base.positions, **{hole.log: hole.until_offset for hole in stored.read_by_others}},
+    )
 
 
 def position_now(log: BrokerPartition, stands: Standing, snapshot: Snapshot) -> int:
-    """Where the log stands. Raises for one that cannot be set: Owned, BrokerUnreachable, SettingsError where it was never read."""
+    """Where the log stands. Raises for one that cannot be set: Owned, BrokerUnreachable,
+    SettingsError where it was never read.
+    """
     if log in snapshot.owners:
         raise owned_by({log: snapshot.owners[log]})
     if log in snapshot.leaderless:
-        raise BrokerUnreachable(f"the partition {log.unled}, so its position cannot be set", **log.place, check=log.held_by)
+        raise BrokerUnreachable(
+            f"the partition {log.unled}, so its position cannot be set",
+            **log.place,
+            check=log.held_by,
+        )
     if log not in stands.before:
         what = "this pipeline has not begun the partition, so it has no position to set"
-        raise SettingsError(what, key="LOG", **log.place, check="source.start_new_topics, or `etl run CONF` first")
+        raise SettingsError(
+            what, key="LOG", **log.place, check="source.start_new_topics, or `etl run CONF` first"
+        )
     return stands.before[log]
 
 
-def moves_to(targets: Mapping[BrokerPartition, int], stands: Standing, snapshot: Snapshot) -> tuple[Move, ...]:
+def moves_to(
+    targets: Mapping[BrokerPartition, int], stands: Standing, snapshot: Snapshot
+) -> tuple[Move, ...]:
     """The logs that move, in order; one that is there already does not.
 
-    Raises SettingsError for an offset that the log does not have, NotYetReadable for one behind an open transaction, and what a run says of
-    logs that were cut or made again.
+    Raises SettingsError for an offset that the log does not have, NotYetReadable for one behind an
+    open transaction, and what a run says of logs that were cut or made again.
     """
-    refuse_other_logs(stands.old, snapshot, {log: min(at, stands.before.get(log, at)) for log, at in stands.old.positions.items()})
-    elsewhere = {*stands.state.followed, *stands.state.not_followed} if isinstance(stands.state, UpToDate) else set()
+    refuse_other_logs(
+        stands.old,
+        snapshot,
+        {log: min(at, stands.before.get(log, at)) for log, at in stands.old.positions.items()},
+    )
+    elsewhere = (
+        {*stands.state.followed, *stands.state.not_followed}
+        if isinstance(stands.state, UpToDate)
+        else set()
+    )
     found = []
     for log, to in sorted(targets.items()):
         now = position_now(log, stands, snapshot)
@@ -136,7 +176,9 @@ def _refuse_outside(log: BrokerPartition, to: int, snapshot: Snapshot) -> None:
     extent = snapshot.extents[log]
     if extent.end_offset < to <= extent.end_offset + extent.held_back:
         what = f"offset {to} lies above the last stable offset {extent.end_offset}: a transaction is open there"
-        raise NotYetReadable(what, **log.place, offset=to, check="once the transaction ends, say it again")
+        raise NotYetReadable(
+            what, **log.place, offset=to, check="once the transaction ends, say it again"
+        )
     if not extent.log_start_offset <= to <= extent.end_offset:
         what = f"offset {to} is not in the log, which has {extent.log_start_offset} to {extent.end_offset}"
         check = "above its end nothing could be skipped yet, and what comes later would never be loaded; below its start nothing is left"
@@ -148,32 +190,56 @@ def stretches_to_ask(moves: Iterable[Move]) -> dict[BrokerPartition, tuple[int, 
     return {move.log: (move.to_offset, move.from_offset) for move in moves if move.comes}
 
 
-def refuse_loaded(moves: Iterable[Move], loaded: Stretches, rows: Mapping[BrokerPartition, int]) -> None:
-    """Refuse to go back over what is loaded: by plans that led to the table (`loaded`), or by whose rows ever are there (`rows`, counted).
+def refuse_loaded(
+    moves: Iterable[Move], loaded: Stretches, rows: Mapping[BrokerPartition, int]
+) -> None:
+    """Refuse to go back over what is loaded: by plans that led to the table (`loaded`), or by whose
+    rows ever are there (`rows`, counted).
 
     Raises NeedsDecision, naming the offsets and what reads them again without doubling them.
     """
     for move in moves:
-        among = [(max(start, move.to_offset), min(until, move.from_offset)) for start, until in loaded.get(move.log, ())]
+        among = [
+            (max(start, move.to_offset), min(until, move.from_offset))
+            for start, until in loaded.get(move.log, ())
+        ]
         among = [(start, until) for start, until in among if start < until]
         count = rows.get(move.log, 0)
         if not (among or count):
             continue
         until = max((until for _, until in among), default=move.from_offset)
-        what = f"the table has been given offsets before {until} already" if among else f"the table holds {count:,} rows of these offsets"
+        what = (
+            f"the table has been given offsets before {until} already"
+            if among
+            else f"the table holds {count:,} rows of these offsets"
+        )
         what += f": read again from {move.to_offset}, their rows would be there twice"
         stretch = render_stretches([(move.log, move.to_offset, move.from_offset)])
-        named = (f"etl replay CONF --topic {shlex.quote(move.log.topic)} --partition {move.log.key} --from {move.to_offset} "
-                 f"--until {move.from_offset}")
-        check = (f"only a replay reads such offsets ({stretch}) again, for it replaces their rows: `{named}`; the position stays at "
-                 f"{move.from_offset}")
+        named = (
+            f"etl replay CONF --topic {shlex.quote(move.log.topic)} --partition {move.log.key} --from {move.to_offset} "
+            f"--until {move.from_offset}"
+        )
+        check = (
+            f"only a replay reads such offsets ({stretch}) again, for it replaces their rows: `{named}`; the position stays at "
+            f"{move.from_offset}"
+        )
         if among and until < move.from_offset:
             check += f". From {until} on nothing was loaded: --to {until}"
         raise NeedsDecision(what, **move.log.place, offset=move.to_offset, check=check)
 
 
-def plan_set(stands: Standing, moves: Collection[Move], snapshot: Snapshot, settings: Settings, *, reason: str, now_ms: int) -> Plan:
-    """The plan, without its id. Without moves it keeps all positions, and offsets that another client moved go back to them."""
+def plan_set(
+    stands: Standing,
+    moves: Collection[Move],
+    snapshot: Snapshot,
+    settings: Settings,
+    *,
+    reason: str,
+    now_ms: int,
+) -> Plan:
+    """The plan, without its id. Without moves it keeps all positions, and offsets that another
+    client moved go back to them.
+    """
     old, is_next, table = stands.old, isinstance(stands.state, UpToDate), snapshot.table
     set_now = {move.log: move.to_offset for move in moves}
     went_on = stands.state.positions if isinstance(stands.state, UpToDate) else _stays(old)
@@ -183,22 +249,56 @@ def plan_set(stands: Standing, moves: Collection[Move], snapshot: Snapshot, sett
     moved = {log for log, at in positions.items() if old.positions.get(log) != at} | set_now.keys()
     epochs = {log: epoch for log, epoch in snapshot.leader_epochs.items() if log in set_now}
     return replace(
-        old, number=old.number + 1 if is_next else old.number, kind=PlanKind.SET, created_at_ms=now_ms, shape=shape_of_rows(settings),
-        ranges=(), positions=positions, seen=seen if is_next else {**seen, **old.seen},
-        table_id=table.id if table else None, table_transaction_version=(table.transaction_version or 0) if table else 0,
-        table_version=table.version if table else None, previous=old.id if is_next else old.previous,
-        supersedes=None if is_next else old.id, reason=reason, id="", **_asked_of(stands),
+        old,
+        number=old.number + 1 if is_next else old.number,
+        kind=PlanKind.SET,
+        created_at_ms=now_ms,
+        shape=shape_of_rows(settings),
+        ranges=(),
+        positions=positions,
+        seen=seen if is_next else {**seen, **old.seen},
+        table_id=table.id if table else None,
+        table_transaction_version=(table.transaction_version or 0) if table else 0,
+        table_version=table.version if table else None,
+        previous=old.id if is_next else old.previous,
+        supersedes=None if is_next else old.id,
+        reason=reason,
+        id="",
+        **_asked_of(stands),
         losses=tuple(_losses(stands, moves, snapshot)),
-        log_starts={**old.log_starts, **{log: extent.log_start_offset for log, extent in snapshot.extents.items() if log in positions}},
-        leader_epochs={**{log: epoch for log, epoch in old.leader_epochs.items() if log not in set_now}, **epochs},
-        record_epochs={log: lineage for log, lineage in sharp.items() if log not in (moved if is_next else set_now)},
-        vanished=() if is_next else old.vanished, took_over=None if is_next else old.took_over,
-        tails=kept_tails(old, positions, snapshot) if moves else old.tails, cluster_id=snapshot.cluster_id, offsets_in=snapshot.offsets_in,
-        share=None, handed_over=None, closes=False, read_by_others=told_by_command(stands.state))
+        log_starts={
+            **old.log_starts,
+            **{
+                log: extent.log_start_offset
+                for log, extent in snapshot.extents.items()
+                if log in positions
+            },
+        },
+        leader_epochs={
+            **{log: epoch for log, epoch in old.leader_epochs.items() if log not in set_now},
+            **epochs,
+        },
+        record_epochs={
+            log: lineage
+            for log, lineage in sharp.items()
+            if log not in (moved if is_next else set_now)
+        },
+        vanished=() if is_next else old.vanished,
+        took_over=None if is_next else old.took_over,
+        tails=kept_tails(old, positions, snapshot) if moves else old.tails,
+        cluster_id=snapshot.cluster_id,
+        offsets_in=snapshot.offsets_in,
+        share=None,
+        handed_over=None,
+        closes=False,
+        read_by_others=told_by_command(stands.state),
+    )
 
 
 def _asked_of(stands: Standing) -> dict[str, Any]:
-    """What a stored plan was asked for whose place is taken: its run key goes on from where positions are, to the ends that it froze."""
+    """What a stored plan was asked for whose place is taken: its run key goes on from where
+    positions are, to the ends that it froze.
+    """
     if isinstance(stands.state, UpToDate) or stands.old.run_key is None:
         return {"run_key": None, "bounds": NO_BOUNDS, "key_ends": {}}
     old = stands.old
@@ -207,41 +307,68 @@ def _asked_of(stands: Standing) -> dict[str, Any]:
 
 
 def _stays(old: Plan) -> Mapping[BrokerPartition, int]:
-    """Where logs stand that are not set, where a stored plan is replaced: its ranges are for the next one to read."""
+    """Where logs stand that are not set, where a stored plan is replaced: its ranges are for the
+    next one to read.
+    """
     return old.positions if old.kind is PlanKind.SET else starts_of(old)
 
 
 def _losses(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> Iterable[Loss]:
-    """What is passed over; beside it what the next plan would say of offsets that were moved, or what the replaced plan let go, and what it
-    reads that no log holds any more.
+    """What is passed over; beside it what the next plan would say of offsets that were moved, or
+    what the replaced plan let go, and what it reads that no log holds any more.
     """
     old, set_now = stands.old, {move.log for move in moves}
     if isinstance(stands.state, UpToDate):
         for log, offset in sorted(stands.state.followed.items()):
             if log not in set_now:
-                yield Loss(log, old.positions[log], offset, LossReason.MOVED, old.log_epochs.get(log, 0))
+                yield Loss(
+                    log, old.positions[log], offset, LossReason.MOVED, old.log_epochs.get(log, 0)
+                )
     else:
         again = let_go_among(old)
-        yield from (loss for loss in old.losses if loss not in again and not (loss.log in set_now and _is_of_the_set(loss, old)))
+        yield from (
+            loss
+            for loss in old.losses
+            if loss not in again and not (loss.log in set_now and _is_of_the_set(loss, old))
+        )
         yield from lost_of_stored(stands, moves, snapshot)
     yield from _skipped(moves, old)
 
 
 def lost_of_stored(stands: Standing, moves: Collection[Move], snapshot: Snapshot) -> list[Loss]:
-    """What a stored plan reads whose place is taken, that no log holds any more, and that no move skips."""
+    """What a stored plan reads whose place is taken, that no log holds any more, and that no move
+    skips.
+    """
     if isinstance(stands.state, UpToDate):
         return []
-    return without_losses(lost_with_logs(stands.old, offsets_gone(stands.old, snapshot)), _skipped(moves, stands.old))
+    return without_losses(
+        lost_with_logs(stands.old, offsets_gone(stands.old, snapshot)), _skipped(moves, stands.old)
+    )
 
 
 def _skipped(moves: Collection[Move], old: Plan) -> list[Loss]:
-    return [Loss(move.log, move.from_offset, move.to_offset, LossReason.SKIPPED, old.log_epochs.get(move.log, 0))
-            for move in sorted(moves) if move.skipped]
+    return [
+        Loss(
+            move.log,
+            move.from_offset,
+            move.to_offset,
+            LossReason.SKIPPED,
+            old.log_epochs.get(move.log, 0),
+        )
+        for move in sorted(moves)
+        if move.skipped
+    ]
 
 
 def _is_of_the_set(loss: Loss, old: Plan) -> bool:
-    """Whether a stored plan that sets positions let this go by that: another one takes its place, and says anew what it passes over."""
-    return old.kind is PlanKind.SET and loss.why not in LOST_WITH_LOG and loss.log_epoch == old.log_epochs.get(loss.log, 0)
+    """Whether a stored plan that sets positions let this go by that: another one takes its place,
+    and says anew what it passes over.
+    """
+    return (
+        old.kind is PlanKind.SET
+        and loss.why not in LOST_WITH_LOG
+        and loss.log_epoch == old.log_epochs.get(loss.log, 0)
+    )
 
 
 def told_moves(moves: Iterable[Move]) -> list[str]:
@@ -250,11 +377,15 @@ def told_moves(moves: Iterable[Move]) -> list[str]:
     for move in moves:
         unit, name = f"{move.log.unit}s", render_log(move.log)
         if move.skipped:
-            said.append(f"{name} goes forwards from {move.from_offset} to {move.to_offset}: {move.skipped:,} {unit} are skipped by hand, "
-                        "are told lost, and no later run loads them")
+            said.append(
+                f"{name} goes forwards from {move.from_offset} to {move.to_offset}: {move.skipped:,} {unit} are skipped by hand, "
+                "are told lost, and no later run loads them"
+            )
         elif move.comes:
-            said.append(f"{name} goes back from {move.from_offset} to {move.to_offset}: {move.comes:,} {unit} that were never loaded are "
-                        "read; nothing comes twice")
+            said.append(
+                f"{name} goes back from {move.from_offset} to {move.to_offset}: {move.comes:,} {unit} that were never loaded are "
+                "read; nothing comes twice"
+            )
         else:
             said.append(f"{name} stays at {move.to_offset}")
     return said

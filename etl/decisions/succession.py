@@ -1,7 +1,9 @@
-"""The plan by which one pipeline takes the place of another in a table: it begins where the other ended. Pure functions of values.
+"""The plan by which one pipeline takes the place of another in a table: it begins where the other
+ended. Pure functions of values.
 
-A group or a pipeline that is renamed is a new pipeline with an empty ledger, and the table holds the old one's rows. This plan has no
-ranges; it keeps the old one's positions under the new name. It is stored like any other plan, and the next run commits it first.
+A group or a pipeline that is renamed is a new pipeline with an empty ledger, and the table holds
+the old one's rows. This plan has no ranges; it keeps the old one's positions under the new name. It
+is stored like any other plan, and the next run commits it first.
 """
 
 from __future__ import annotations
@@ -23,7 +25,15 @@ from etl.errors import NeedsDecision, OffsetMoved, SettingsError
 from etl.model.committed import NOTHING_COMMITTED
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan, PlanKind, TookOver
-from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
+from etl.model.snapshot import (
+    FirstRun,
+    PipelineState,
+    RebuildFromTable,
+    Replay,
+    Snapshot,
+    Supersede,
+    UpToDate,
+)
 from etl.model.table import OtherPipeline
 from etl.settings.sections import Settings
 
@@ -33,10 +43,12 @@ Loaded = Mapping[BrokerPartition, Sequence[tuple[int, int, int]]]
 
 
 def ours_apart(snapshot: Snapshot) -> UpToDate | Replay | None:
-    """Where this pipeline stands that takes the place of itself, when a ledger of another era wrote the table; else None.
+    """Where this pipeline stands that takes the place of itself, when a ledger of another era wrote
+    the table; else None.
 
-    Its own plans went elsewhere: one that is stored and of which nobody knows that it was executed has loaded nothing into this table,
-    and the plan that takes over gets its number. Raises NeedsDecision where that is no number that the table would take.
+    Its own plans went elsewhere: one that is stored and of which nobody knows that it was executed
+    has loaded nothing into this table, and the plan that takes over gets its number. Raises
+    NeedsDecision where that is no number that the table would take.
     """
     ledger, table = snapshot.ledger, snapshot.table
     if ledger.newest is None or table is None or not is_of_another_era(ledger, table):
@@ -46,28 +58,51 @@ def ours_apart(snapshot: Snapshot) -> UpToDate | Replay | None:
     number = ledger.newest.number
     if number <= (table.transaction_version or 0):
         what = f"plan {number} is stored, and nobody knows whether the table that it was made for holds it"
-        raise NeedsDecision(what, check="run once with table.path at that table, or at an empty folder, and take over after that")
+        raise NeedsDecision(
+            what,
+            check="run once with table.path at that table, or at an empty folder, and take over after that",
+        )
     return Replay(ledger.newest)
 
 
 def plan_taking_over(
-    taken: Taken, state: PipelineState | None, snapshot: Snapshot, settings: Settings, *, uid: str, now_ms: int, reason: str,
+    taken: Taken,
+    state: PipelineState | None,
+    snapshot: Snapshot,
+    settings: Settings,
+    *,
+    uid: str,
+    now_ms: int,
+    reason: str,
     sets_back: bool = False,
 ) -> Plan:
-    """The plan, without its id, that begins at the other's positions. `state` is None where only the table's rows are left to go by.
+    """The plan, without its id, that begins at the other's positions. `state` is None where only
+    the table's rows are left to go by.
 
-    In a log that both know the position that is further on counts. Raises SettingsError where the table knows more than ZooKeeper,
-    OffsetMoved when somebody has committed an offset above a position: nobody says that what lies between is in the table. Where an
-    operator has seen that no row of it is, `sets_back`: such an offset goes back to the position.
+    In a log that both know the position that is further on counts. Raises SettingsError where the
+    table knows more than ZooKeeper, OffsetMoved when somebody has committed an offset above a
+    position: nobody says that what lies between is in the table. Where an operator has seen that no
+    row of it is, `sets_back`: such an offset goes back to the position.
     """
     table, other = snapshot.table, taken.other
     last, ours, number = _where(state, snapshot, other)
     us = app_id_of(snapshot.cluster, settings.group, settings.pipeline)
     lives = last.log_epochs if last else {}
-    theirs = {log: offset for log, offset in taken.positions.items() if log.topic not in _outlived(taken, last)}
-    further_on = {log for log, offset in theirs.items()
-                  if log not in ours or (taken.log_epochs.get(log, 0), offset) > (lives.get(log, 0), ours[log])}
-    positions = {**ours, **{log: offset for log, offset in taken.positions.items() if log in further_on}}
+    theirs = {
+        log: offset
+        for log, offset in taken.positions.items()
+        if log.topic not in _outlived(taken, last)
+    }
+    further_on = {
+        log
+        for log, offset in theirs.items()
+        if log not in ours
+        or (taken.log_epochs.get(log, 0), offset) > (lives.get(log, 0), ours[log])
+    }
+    positions = {
+        **ours,
+        **{log: offset for log, offset in taken.positions.items() if log in further_on},
+    }
     seen = {log: snapshot.committed.get(log, NOTHING_COMMITTED) for log in positions}
     if not sets_back:
         _refuse_committed_above(positions, {log: seen[log].offset for log in theirs})
@@ -78,25 +113,54 @@ def plan_taking_over(
     topic_ids = {**(last.topic_ids if last else {}), **_among(topics, told.topic_ids)}
     ours_alone = _among(topic_ids.keys() - topics, last.creation_ids if last else {})
     return Plan(
-        number=number, uid=uid, kind=PlanKind.TAKE_OVER, created_at_ms=now_ms, dialect=settings.source.dialect, cluster=snapshot.cluster,
-        shape=shape_of_rows(settings), ranges=(), positions=positions, seen={**seen, **last.seen} if last and is_instead else seen,
-        table_id=table.id if table else None, table_transaction_version=(table.transaction_version or 0) if table else 0,
-        topic_ids=topic_ids, creation_ids=kept_creations(topic_ids, ours_alone, _among(topics, told.creation_ids)),
+        number=number,
+        uid=uid,
+        kind=PlanKind.TAKE_OVER,
+        created_at_ms=now_ms,
+        dialect=settings.source.dialect,
+        cluster=snapshot.cluster,
+        shape=shape_of_rows(settings),
+        ranges=(),
+        positions=positions,
+        seen={**seen, **last.seen} if last and is_instead else seen,
+        table_id=table.id if table else None,
+        table_transaction_version=(table.transaction_version or 0) if table else 0,
+        topic_ids=topic_ids,
+        creation_ids=kept_creations(topic_ids, ours_alone, _among(topics, told.creation_ids)),
         log_topic_ids=_joined(
-            kept_ids(last, (), ours, topic_ids), kept_ids(other.plan, (), further_on, topic_ids), further_on),
-        tails=_joined(last.tails if last else {}, other.plan.tails if other.plan else {}, further_on),
-        previous=(last.previous if is_instead else last.id) if last else None, supersedes=last.id if last and is_instead else None,
-        reason=reason, took_over=TookOver(other.app_id, other.number), heir_of=_heir_of(last, other, us),
+            kept_ids(last, (), ours, topic_ids),
+            kept_ids(other.plan, (), further_on, topic_ids),
+            further_on,
+        ),
+        tails=_joined(
+            last.tails if last else {}, other.plan.tails if other.plan else {}, further_on
+        ),
+        previous=(last.previous if is_instead else last.id) if last else None,
+        supersedes=last.id if last and is_instead else None,
+        reason=reason,
+        took_over=TookOver(other.app_id, other.number),
+        heir_of=_heir_of(last, other, us),
         table_version=table.version if table else None,
-        losses=last.losses if last and is_instead else (), vanished=last.vanished if last and is_instead else (),
+        losses=last.losses if last and is_instead else (),
+        vanished=last.vanished if last and is_instead else (),
         pending_starts=_pending_starts(other.plan, last, positions, snapshot, settings, now_ms),
         pending_offsets=_pending_offsets(other.plan, last, positions, settings),
-        log_starts=_joined(last.log_starts if last else {}, other.plan.log_starts if other.plan else {}, further_on),
-        leader_epochs=_joined(last.leader_epochs if last else {}, other.plan.leader_epochs if other.plan else {}, further_on),
+        log_starts=_joined(
+            last.log_starts if last else {}, other.plan.log_starts if other.plan else {}, further_on
+        ),
+        leader_epochs=_joined(
+            last.leader_epochs if last else {},
+            other.plan.leader_epochs if other.plan else {},
+            further_on,
+        ),
         record_epochs=_joined(
-            record_epochs(last, snapshot.ledger.applied) if last else {}, record_epochs(other.plan, None) if other.plan else {},
-            further_on),
-        log_epochs=_joined(lives, taken.log_epochs, further_on), cluster_id=snapshot.cluster_id, offsets_in=snapshot.offsets_in,
+            record_epochs(last, snapshot.ledger.applied) if last else {},
+            record_epochs(other.plan, None) if other.plan else {},
+            further_on,
+        ),
+        log_epochs=_joined(lives, taken.log_epochs, further_on),
+        cluster_id=snapshot.cluster_id,
+        offsets_in=snapshot.offsets_in,
         time_zone=_time_zone_of(other.plan or last),
         rows_before=inherited_rows(last, other.plan, snapshot),
     )
@@ -107,7 +171,9 @@ def _time_zone_of(plan: Plan | None) -> str | None:
     return plan.time_zone if plan else None
 
 
-def _refuse_committed_above(positions: Mapping[BrokerPartition, int], committed: Mapping[BrokerPartition, int | None]) -> None:
+def _refuse_committed_above(
+    positions: Mapping[BrokerPartition, int], committed: Mapping[BrokerPartition, int | None]
+) -> None:
     for log, there in sorted(committed.items()):
         if there is not None and there > positions[log]:
             what = f"the committed offset is {there}, and the rows in the table end at {positions[log]}"
@@ -115,29 +181,45 @@ def _refuse_committed_above(positions: Mapping[BrokerPartition, int], committed:
             raise OffsetMoved(what, **log.place, offset=there, check=check)
 
 
-def _as_the_other_read(theirs: Collection[BrokerPartition], taken: Taken, last: Plan | None, us: str) -> set[str]:
+def _as_the_other_read(
+    theirs: Collection[BrokerPartition], taken: Taken, last: Plan | None, us: str
+) -> set[str]:
     """Topics whose ids are those that the other knows: made again since, they are noticed.
 
-    Where a pipeline takes over from itself by the table's rows its own ids count, unless rows tell that it accepted others since.
+    Where a pipeline takes over from itself by the table's rows its own ids count, unless rows tell
+    that it accepted others since.
     """
     topics = {log.topic for log in theirs}
     if last is None or taken.other.plan is not None or taken.other.app_id != us:
         return topics
-    return topics - {topic for topic in last.topic_ids if _life_of(topic, taken.log_epochs) <= _life_of(topic, last.log_epochs)}
+    return topics - {
+        topic
+        for topic in last.topic_ids
+        if _life_of(topic, taken.log_epochs) <= _life_of(topic, last.log_epochs)
+    }
 
 
 def _heir_of(last: Plan | None, other: OtherPipeline, us: str) -> tuple[TookOver, ...]:
-    """The pipelines whose place we take: the other's, and those whose place it or we had taken before."""
+    """The pipelines whose place we take: the other's, and those whose place it or we had taken
+    before.
+    """
     found = dict(last.taken) if last else {}
-    for one, number in ((other.plan.taken if other.plan else {}) | {other.app_id: other.number}).items():
+    for one, number in (
+        (other.plan.taken if other.plan else {}) | {other.app_id: other.number}
+    ).items():
         found[one] = max(number, found.get(one, 0))
     return tuple(TookOver(one, number) for one, number in sorted(found.items()) if one != us)
 
 
 def refuse_what_neither_loaded(
-    taken: Taken, state: PipelineState, snapshot: Snapshot, ours: Loaded, theirs: Loaded,
+    taken: Taken,
+    state: PipelineState,
+    snapshot: Snapshot,
+    ours: Loaded,
+    theirs: Loaded,
 ) -> None:
-    """Where both know a partition the higher position counts, so that side must have loaded everything from the lower one on.
+    """Where both know a partition the higher position counts, so that side must have loaded
+    everything from the lower one on.
 
     Raises NeedsDecision for offsets between the two that are in the table by neither.
     """
@@ -147,20 +229,24 @@ def refuse_what_neither_loaded(
         mine, life = (lives.get(log, 0), positions[log]), taken.log_epochs.get(log, 0)
         further = theirs if taken.positions[log] > mine[1] else ours
         loaded = [(start, until) for of, start, until in further.get(log, ()) if of == life]
-        gap = unloaded(loaded, *sorted((mine[1], taken.positions[log]))) if life == mine[0] else None
+        gap = (
+            unloaded(loaded, *sorted((mine[1], taken.positions[log]))) if life == mine[0] else None
+        )
         if gap:
             what = (
                 f"both pipelines know this partition, and offsets {gap[0]} to {gap[1]} lie between their positions and were loaded "
-                "by neither")
+                "by neither"
+            )
             check = "source.topics without this topic, which then takes a pipeline and a table of its own"
             raise NeedsDecision(what, **log.place, offset=gap[0], check=check)
 
 
 def state_of_itself(snapshot: Snapshot, settings: Settings) -> PipelineState | None:
-    """Where a pipeline stands that takes over from itself; None where its ledger is not ahead of the table's rows, which then count.
+    """Where a pipeline stands that takes over from itself; None where its ledger is not ahead of
+    the table's rows, which then count.
 
-    A plan that is stored and not in the table gives its number away. Raises LedgersDisagree where the table is an old one, SettingsError
-    where it holds another plan than the ledger.
+    A plan that is stored and not in the table gives its number away. Raises LedgersDisagree where
+    the table is an old one, SettingsError where it holds another plan than the ledger.
     """
     newest, table = snapshot.ledger.newest, snapshot.table
     in_table = (table.transaction_version or 0) if table else 0
@@ -175,16 +261,30 @@ def state_of_itself(snapshot: Snapshot, settings: Settings) -> PipelineState | N
 
 
 def _run_first() -> SettingsError:
-    return SettingsError("the table knows more plans of this pipeline than ZooKeeper", check="`etl run CONF`, which mends that first")
+    return SettingsError(
+        "the table knows more plans of this pipeline than ZooKeeper",
+        check="`etl run CONF`, which mends that first",
+    )
 
 
 def _pending_starts(
-    theirs: Plan | None, last: Plan | None, positions: Mapping[BrokerPartition, int], snapshot: Snapshot, settings: Settings, now_ms: int,
+    theirs: Plan | None,
+    last: Plan | None,
+    positions: Mapping[BrokerPartition, int],
+    snapshot: Snapshot,
+    settings: Settings,
+    now_ms: int,
 ) -> dict[BrokerPartition, int | None]:
-    """What both have decided and not read; and this is a first plan where we have none, which decides for all topics that are there."""
+    """What both have decided and not read; and this is a first plan where we have none, which
+    decides for all topics that are there.
+    """
     kept = {
-        log: moment for plan in (theirs, last) if plan for log, moment in plan.pending_starts.items()
-        if log not in positions and settings.source.topics.admits(log.topic)}
+        log: moment
+        for plan in (theirs, last)
+        if plan
+        for log, moment in plan.pending_starts.items()
+        if log not in positions and settings.source.topics.admits(log.topic)
+    }
     if last is not None:
         return kept
     known = {log.topic for log in (*positions, *kept)}
@@ -193,25 +293,46 @@ def _pending_starts(
 
 
 def _pending_offsets(
-    theirs: Plan | None, last: Plan | None, positions: Mapping[BrokerPartition, int], settings: Settings,
+    theirs: Plan | None,
+    last: Plan | None,
+    positions: Mapping[BrokerPartition, int],
+    settings: Settings,
 ) -> dict[BrokerPartition, int]:
-    """Of what both have decided and not read: where the readable end is kept. Ours counts where both have decided."""
+    """Of what both have decided and not read: where the readable end is kept. Ours counts where
+    both have decided.
+    """
     found: dict[BrokerPartition, int] = {}
     for plan in (theirs, last):
         for log in plan.pending_starts if plan else ():
             found.pop(log, None)
-            if plan and log in plan.pending_offsets and log not in positions and settings.source.topics.admits(log.topic):
+            if (
+                plan
+                and log in plan.pending_offsets
+                and log not in positions
+                and settings.source.topics.admits(log.topic)
+            ):
                 found[log] = plan.pending_offsets[log]
     return found
 
 
 def _where(
-    state: PipelineState | None, snapshot: Snapshot, other: OtherPipeline,
+    state: PipelineState | None,
+    snapshot: Snapshot,
+    other: OtherPipeline,
 ) -> tuple[Plan | None, Mapping[BrokerPartition, int], int]:
-    """Our last plan, our positions, and the number of the plan that takes over: that of a stored one that is not in the table is free."""
+    """Our last plan, our positions, and the number of the plan that takes over: that of a stored
+    one that is not in the table is free.
+    """
     if state is None:
-        newest, is_known = snapshot.ledger.newest, snapshot.ledger.applied is not None  # else another one may have been executed for it
-        return newest, (newest.positions if is_known else starts_of(newest)) if newest else {}, other.number + 1
+        newest, is_known = (
+            snapshot.ledger.newest,
+            snapshot.ledger.applied is not None,
+        )  # else another one may have been executed for it
+        return (
+            newest,
+            (newest.positions if is_known else starts_of(newest)) if newest else {},
+            other.number + 1,
+        )
     if isinstance(state, FirstRun):
         return None, {}, 1
     if isinstance(state, (Replay, Supersede)):
@@ -223,12 +344,22 @@ def _where(
 
 
 def _outlived(taken: Taken, last: Plan | None) -> set[str]:
-    """Topics that were made again since the other read them, and that we have gone on with: what it knows of them is of the past."""
+    """Topics that were made again since the other read them, and that we have gone on with: what it
+    knows of them is of the past.
+    """
     if last is None:
         return set()
     known = taken.other.plan.topic_ids if taken.other.plan else {}
-    others = {topic for topic, topic_id in last.topic_ids.items() if known.get(topic, topic_id) != topic_id}
-    return {topic for topic in others if _life_of(topic, last.log_epochs) > _life_of(topic, taken.log_epochs)}
+    others = {
+        topic
+        for topic, topic_id in last.topic_ids.items()
+        if known.get(topic, topic_id) != topic_id
+    }
+    return {
+        topic
+        for topic in others
+        if _life_of(topic, last.log_epochs) > _life_of(topic, taken.log_epochs)
+    }
 
 
 def _life_of(topic: str, lives: Mapping[BrokerPartition, int]) -> int:
@@ -240,7 +371,9 @@ def _among(topics: Collection[str], ids: Mapping[str, str]) -> dict[str, str]:
 
 
 def _joined(
-    mine: Mapping[BrokerPartition, Known], theirs: Mapping[BrokerPartition, Known], from_other: set[BrokerPartition],
+    mine: Mapping[BrokerPartition, Known],
+    theirs: Mapping[BrokerPartition, Known],
+    from_other: set[BrokerPartition],
 ) -> dict[BrokerPartition, Known]:
     """What is known of each log, by the side whose position counts."""
     kept = {log: value for log, value in mine.items() if log not in from_other}

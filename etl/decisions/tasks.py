@@ -18,63 +18,105 @@ ASSUMED_PARALLELISM = 8
 LEAST_TASK_BYTES = 4 * 2**20
 """Less than that is not worth a task of its own: starting one takes about as long as reading it."""
 LEAST_BYTES_PER_OFFSET = 2.0**-20
-"""A log whose offsets cost nothing (all compacted away) is cheap, not free: shares are found by dividing."""
+"""A log whose offsets cost nothing (all compacted away) is cheap, not free: shares are found by
+dividing.
+"""
 
 
 def cut_ranges(
-    wholes: Iterable[OffsetRange], bytes_per_offset: Mapping[BrokerPartition, float], target_bytes: int, parallelism: int | None,
+    wholes: Iterable[OffsetRange],
+    bytes_per_offset: Mapping[BrokerPartition, float],
+    target_bytes: int,
+    parallelism: int | None,
     boundaries: Boundaries = NONE_KNOWN,
 ) -> tuple[OffsetRange, ...]:
-    """Ranges in pieces of about `target_bytes`, and in so many that `parallelism` tasks have something to read where there is enough.
+    """Ranges in pieces of about `target_bytes`, and in so many that `parallelism` tasks have
+    something to read where there is enough.
 
-    None: only the cluster knows how many work at once. A range of a physical log is cut at `boundaries` only, so its pieces may be larger.
+    None: only the cluster knows how many work at once. A range of a physical log is cut at
+    `boundaries` only, so its pieces may be larger.
     """
     ranges = list(wholes)
     whole = bytes_of(ranges, bytes_per_offset)
-    share = max(whole / max(1, ASSUMED_PARALLELISM if parallelism is None else parallelism), float(LEAST_TASK_BYTES))
-    return tuple(piece for r in ranges for piece in split_range(r, bytes_per_offset, target_bytes, share, boundaries))
+    share = max(
+        whole / max(1, ASSUMED_PARALLELISM if parallelism is None else parallelism),
+        float(LEAST_TASK_BYTES),
+    )
+    return tuple(
+        piece
+        for r in ranges
+        for piece in split_range(r, bytes_per_offset, target_bytes, share, boundaries)
+    )
 
 
 def split_range(
-    whole: OffsetRange, bytes_per_offset: Mapping[BrokerPartition, float], target_bytes: int, share_bytes: float = math.inf,
+    whole: OffsetRange,
+    bytes_per_offset: Mapping[BrokerPartition, float],
+    target_bytes: int,
+    share_bytes: float = math.inf,
     boundaries: Boundaries = NONE_KNOWN,
 ) -> Iterator[OffsetRange]:
-    """Pieces of even size, none much larger than `target_bytes` and none larger than `share_bytes`, as far as the log may be cut there.
+    """Pieces of even size, none much larger than `target_bytes` and none larger than `share_bytes`,
+    as far as the log may be cut there.
 
     Nothing for an empty range.
     """
     cost = whole.size * cost_of(whole.log, bytes_per_offset)
-    return _even_pieces(whole, min(whole.size, max(1, round(cost / target_bytes), _at_most(cost, share_bytes))), boundaries)
+    return _even_pieces(
+        whole,
+        min(whole.size, max(1, round(cost / target_bytes), _at_most(cost, share_bytes))),
+        boundaries,
+    )
 
 
 def pack_tasks(
-    ranges: Sequence[OffsetRange], bytes_per_offset: Mapping[BrokerPartition, float], target_bytes: int, parallelism: int,
+    ranges: Sequence[OffsetRange],
+    bytes_per_offset: Mapping[BrokerPartition, float],
+    target_bytes: int,
+    parallelism: int,
     first: Collection[BrokerPartition] = (),
 ) -> tuple[tuple[int, ...], ...]:
-    """Indices of `ranges` packed into tasks: one leader a task, about `target_bytes` each, and as many as can work at once.
+    """Indices of `ranges` packed into tasks: one leader a task, about `target_bytes` each, and as
+    many as can work at once.
 
-    When all is small they are smaller, so that `parallelism` tasks have something to do where there are as many ranges; and what several
-    leaders have of less than `LEAST_TASK_BYTES` shares a task, one leader after the other, where more tasks than work at once are left.
-    Tasks begin in their order: those with a range of the logs in `first` come first, and it comes first in them.
+    When all is small they are smaller, so that `parallelism` tasks have something to do where there
+    are as many ranges; and what several leaders have of less than `LEAST_TASK_BYTES` shares a task,
+    one leader after the other, where more tasks than work at once are left. Tasks begin in their
+    order: those with a range of the logs in `first` come first, and it comes first in them.
     """
     costs = [r.size * cost_of(r.log, bytes_per_offset) for r in ranges]
     share = sum(costs) / max(1, parallelism)
     by_leader: dict[int | None, list[int]] = {}
     for i, r in enumerate(ranges):
         by_leader.setdefault(r.leader.broker.id if r.leader else None, []).append(i)
-    of_leaders = [task for _, indices in sorted(by_leader.items(), key=str) for task in _fill(indices, costs, target_bytes, share)]
+    of_leaders = [
+        task
+        for _, indices in sorted(by_leader.items(), key=str)
+        for task in _fill(indices, costs, target_bytes, share)
+    ]
     tasks = _together(of_leaders, costs, parallelism)
     late = [r.log not in first for r in ranges]
-    return tuple(sorted((tuple(sorted(task, key=lambda i: (late[i], i))) for task in tasks), key=lambda task: late[task[0]]))
+    return tuple(
+        sorted(
+            (tuple(sorted(task, key=lambda i: (late[i], i))) for task in tasks),
+            key=lambda task: late[task[0]],
+        )
+    )
 
 
-def cut_to_offsets(ranges: Iterable[OffsetRange], most: int, boundaries: Boundaries = NONE_KNOWN) -> tuple[OffsetRange, ...]:
+def cut_to_offsets(
+    ranges: Iterable[OffsetRange], most: int, boundaries: Boundaries = NONE_KNOWN
+) -> tuple[OffsetRange, ...]:
     """Ranges in even pieces of `most` offsets or fewer, as far as their logs may be cut there."""
     return tuple(piece for r in ranges for piece in _even_pieces(r, -(-r.size // most), boundaries))
 
 
-def split_tasks(tasks: Iterable[Sequence[int]], ranges: Sequence[OffsetRange], most: int) -> tuple[tuple[int, ...], ...]:
-    """The same ranges in the same order, in so many tasks that none reads more than `most` offsets, as long as no range has more."""
+def split_tasks(
+    tasks: Iterable[Sequence[int]], ranges: Sequence[OffsetRange], most: int
+) -> tuple[tuple[int, ...], ...]:
+    """The same ranges in the same order, in so many tasks that none reads more than `most` offsets,
+    as long as no range has more.
+    """
     found: list[list[int]] = []
     for task in tasks:
         read = most + 1
@@ -102,14 +144,23 @@ def _at_most(cost: float, share: float) -> int:
     return math.ceil(cost / share - 1e-9) if share else 1
 
 
-def _fill(indices: Sequence[int], costs: Sequence[float], target: float, share: float) -> list[tuple[int, ...]]:
+def _fill(
+    indices: Sequence[int], costs: Sequence[float], target: float, share: float
+) -> list[tuple[int, ...]]:
     """Even tasks of ranges that one leader has."""
     cost = sum(costs[i] for i in indices)
-    return _evenly([(i,) for i in indices], costs, min(len(indices), max(1, round(cost / target), _at_most(cost, share))))
+    return _evenly(
+        [(i,) for i in indices],
+        costs,
+        min(len(indices), max(1, round(cost / target), _at_most(cost, share))),
+    )
 
 
-def _together(tasks: Sequence[tuple[int, ...]], costs: Sequence[float], parallelism: int) -> list[tuple[int, ...]]:
-    """Tasks that are not worth one each share some, whoever leads their ranges: each is a start of Spark's, and a file of the table.
+def _together(
+    tasks: Sequence[tuple[int, ...]], costs: Sequence[float], parallelism: int
+) -> list[tuple[int, ...]]:
+    """Tasks that are not worth one each share some, whoever leads their ranges: each is a start of
+    Spark's, and a file of the table.
 
     As many are left as can work at once.
     """
@@ -120,8 +171,12 @@ def _together(tasks: Sequence[tuple[int, ...]], costs: Sequence[float], parallel
     return [*large, *_evenly(small, costs, count)] if count < len(small) else list(tasks)
 
 
-def _evenly(parts: Iterable[tuple[int, ...]], costs: Sequence[float], count: int) -> list[tuple[int, ...]]:
-    """So many tasks of these parts, the dearest first, each into the task that has least so far: even tasks, in n log n."""
+def _evenly(
+    parts: Iterable[tuple[int, ...]], costs: Sequence[float], count: int
+) -> list[tuple[int, ...]]:
+    """So many tasks of these parts, the dearest first, each into the task that has least so far:
+    even tasks, in n log n.
+    """
     tasks: list[tuple[float, int, list[int]]] = [(0.0, n, []) for n in range(count)]
     for part in sorted(parts, key=lambda part: (-_cost(part, costs), part)):
         cost, n, members = tasks[0]
@@ -134,7 +189,9 @@ def _cost(task: Iterable[int], costs: Sequence[float]) -> float:
     return sum(costs[i] for i in task)
 
 
-def bytes_of(ranges: Iterable[OffsetRange], bytes_per_offset: Mapping[BrokerPartition, float]) -> float:
+def bytes_of(
+    ranges: Iterable[OffsetRange], bytes_per_offset: Mapping[BrokerPartition, float]
+) -> float:
     """What reading them comes to, by what the brokers tell of the size of their logs."""
     return sum(r.size * cost_of(r.log, bytes_per_offset) for r in ranges)
 

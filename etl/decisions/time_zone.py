@@ -1,7 +1,9 @@
-"""The time zone in which Spark computes dates and hours, and where it differs from that of earlier rows. Pure functions of values.
+"""The time zone in which Spark computes dates and hours, and where it differs from that of earlier
+rows. Pure functions of values.
 
-The order: `spark.sql.session.timeZone` of the conf, then what Spark was configured with (spark-submit, `spark-defaults.conf`, or the
-session that was there before), then UTC. The local time zone of a machine never counts.
+The order: `spark.sql.session.timeZone` of the conf, then what Spark was configured with
+(spark-submit, `spark-defaults.conf`, or the session that was there before), then UTC. The local
+time zone of a machine never counts.
 """
 
 from __future__ import annotations
@@ -19,7 +21,22 @@ TIME_ZONE = "spark.sql.session.timeZone"
 TIME_ZONE_OF_WORKERS = "spark.executorEnv.TZ"
 """The local time zone of Spark's Python workers, where Spark starts them with the session."""
 UTC = "UTC"
-_OF_UTC = frozenset(("UTC", "Etc/UTC", "Zulu", "Etc/Zulu", "UCT", "Etc/UCT", "Universal", "Etc/Universal", "Z", "UT", "GMT", "Etc/GMT"))
+_OF_UTC = frozenset(
+    (
+        "UTC",
+        "Etc/UTC",
+        "Zulu",
+        "Etc/Zulu",
+        "UCT",
+        "Etc/UCT",
+        "Universal",
+        "Etc/Universal",
+        "Z",
+        "UT",
+        "GMT",
+        "Etc/GMT",
+    )
+)
 _Offsets = tuple[BrokerPartition, int, int]
 """[from, until) of one log."""
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?")
@@ -42,7 +59,9 @@ class TimeZone:
 
 
 def time_zone_of(conf: Mapping[str, str], configured: Mapping[str, str]) -> TimeZone:
-    """Return the zone of a session with these settings; `configured` are those that Spark has from elsewhere."""
+    """Return the zone of a session with these settings; `configured` are those that Spark has from
+    elsewhere.
+    """
     if conf.get(TIME_ZONE):
         return TimeZone(conf[TIME_ZONE], ZoneSource.CONF)
     if configured.get(TIME_ZONE):
@@ -51,7 +70,9 @@ def time_zone_of(conf: Mapping[str, str], configured: Mapping[str, str]) -> Time
 
 
 def is_same_zone(one: str, other: str) -> bool:
-    """True if both names stand for one zone; names of UTC and of fixed offsets are compared by their meaning."""
+    """True if both names stand for one zone; names of UTC and of fixed offsets are compared by
+    their meaning.
+    """
     return _meaning(one) == _meaning(other)
 
 
@@ -72,7 +93,9 @@ def offset_minutes(zone: str) -> int | None:
 
 
 def local_zone(zone: str) -> str:
-    """Return the zone as the environment variable TZ takes it: POSIX counts an offset the other way round."""
+    """Return the zone as the environment variable TZ takes it: POSIX counts an offset the other way
+    round.
+    """
     minutes = offset_minutes(zone)
     if minutes is None:
         return zone
@@ -84,7 +107,9 @@ def local_zone(zone: str) -> str:
 
 
 def told_time_zones(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
-    """Where this run executes a plan under another zone than the one of the plan, of the plan before, or of the live pipeline."""
+    """Where this run executes a plan under another zone than the one of the plan, of the plan
+    before, or of the live pipeline.
+    """
     newest = snapshot.ledger.newest
     if not plan.ranges:
         return
@@ -93,29 +118,44 @@ def told_time_zones(plan: Plan, snapshot: Snapshot) -> Iterator[str]:
     elif newest is not None and newest.id != plan.id and _is_other(newest.time_zone, snapshot):
         yield _told(plan, f"the plan before it was made under {newest.time_zone}", snapshot)
     if plan.kind is PlanKind.BACKFILL and _is_other(snapshot.live_time_zone, snapshot):
-        yield _told(plan, f"the newest plan of the live pipeline was made under {snapshot.live_time_zone}", snapshot)
+        yield _told(
+            plan,
+            f"the newest plan of the live pipeline was made under {snapshot.live_time_zone}",
+            snapshot,
+        )
 
 
 def in_time_zone(plan: Plan, snapshot: Snapshot) -> Plan:
-    """The plan as it is executed now: its commit names the zone in which its rows are made. Its id stays."""
+    """The plan as it is executed now: its commit names the zone in which its rows are made. Its id
+    stays.
+    """
     return replace(plan, time_zone=snapshot.time_zone or plan.time_zone)
 
 
 def told_replaced_zones(plan: Plan, loaded: Sequence[Plan], snapshot: Snapshot) -> Iterator[str]:
     """The same of a replay, and of the plans whose rows it replaces; one sentence for each zone.
 
-    `loaded` are the plans that are kept, in their order. Where none of them says more, the plan before the replay does.
+    `loaded` are the plans that are kept, in their order. Where none of them says more, the plan
+    before the replay does.
     """
-    by_zone = {one.time_zone: one for one in reversed(_loaded_last(plan, loaded)) if one.time_zone is not None}
+    by_zone = {
+        one.time_zone: one
+        for one in reversed(_loaded_last(plan, loaded))
+        if one.time_zone is not None
+    }
     for zone, one in by_zone.items():
         if _is_other(zone, snapshot):
-            yield _told(plan, f"plan {one.number}, whose rows it replaces, was made under {zone}", snapshot)
+            yield _told(
+                plan, f"plan {one.number}, whose rows it replaces, was made under {zone}", snapshot
+            )
     if not by_zone:
         yield from told_time_zones(plan, snapshot)
 
 
 def _loaded_last(plan: Plan, loaded: Sequence[Plan]) -> list[Plan]:
-    """The plans that made the rows of these offsets, the newest first: a replay takes the place of what was before it."""
+    """The plans that made the rows of these offsets, the newest first: a replay takes the place of
+    what was before it.
+    """
     left = [(r.log, r.from_offset, r.until_offset) for r in plan.ranges]
     found = list[Plan]()
     for one in reversed(loaded):
@@ -141,9 +181,15 @@ def _without(left: list[_Offsets], plan: Plan) -> list[_Offsets]:
 
 
 def _is_other(zone: str | None, snapshot: Snapshot) -> bool:
-    return zone is not None and snapshot.time_zone is not None and not is_same_zone(zone, snapshot.time_zone)
+    return (
+        zone is not None
+        and snapshot.time_zone is not None
+        and not is_same_zone(zone, snapshot.time_zone)
+    )
 
 
 def _told(plan: Plan, before: str, snapshot: Snapshot) -> str:
-    return (f"plan {plan.number} is executed under the time zone {snapshot.time_zone}, and {before}: dates and hours that Spark computes "
-            f"from a moment may differ between their rows ({TIME_ZONE})")
+    return (
+        f"plan {plan.number} is executed under the time zone {snapshot.time_zone}, and {before}: dates and hours that Spark computes "
+        f"from a moment may differ between their rows ({TIME_ZONE})"
+    )

@@ -1,1 +1,3 @@
-"""`etl demo`: the whole path on real parts on this machine, with a run that is killed at the worst moment, and a proof."""
+"""`etl demo`: the whole path on real parts on this machine, with a run that is killed at the worst
+moment, and a proof.
+"""

@@ -1,10 +1,13 @@
-"""`python -m etl.demo.crash_run CONF VERB [SIGNAL [COMMAND WORD...]]`: an `etl run`, or `etl replay`, `etl backfill` or a command of
-`etl plans` ("plans supersede"), that sends itself a signal at the moment it would begin VERB.
+"""`python -m etl.demo.crash_run CONF VERB [SIGNAL [COMMAND WORD...]]`: an `etl run`, or `etl
+replay`, `etl backfill` or a command of `etl plans` ("plans supersede"), that sends itself a signal
+at the moment it would begin VERB.
 
-For the demo and for tests: the real command with real edges, ended by SIGKILL as a power cut would end it, or by another signal
-of `signal.Signals` (INT, TERM, STOP) after which it goes on as that signal lets it. VERB is a method of `world.World` (observe,
-store, claiming, fetch, append, record, commit, tidy, ...), or `half_record`: when the plan's losses are written down and its record is
-not; or `half_commit`: when half of the offsets are moved; or `superseded`: when another plan has taken the place of a stored one.
+For the demo and for tests: the real command with real edges, ended by SIGKILL as a power cut would
+end it, or by another signal of `signal.Signals` (INT, TERM, STOP) after which it goes on as that
+signal lets it. VERB is a method of `world.World` (observe, store, claiming, fetch, append, record,
+commit, tidy, ...), or `half_record`: when the plan's losses are written down and its record is not;
+or `half_commit`: when half of the offsets are moved; or `superseded`: when another plan has taken
+the place of a stored one.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ HALF_RECORD, HALF_COMMIT, SUPERSEDED = "half_record", "half_commit", "superseded
 
 
 class Dying:
-    """A world that sends this process `kind` before the first call of `verb`; every other call goes through."""
+    """A world that sends this process `kind` before the first call of `verb`; every other call goes
+    through.
+    """
 
     def __init__(self, world: World, verb: str, kind: signal.Signals = signal.SIGKILL) -> None:
         self._world, self._verb, self._kind = world, verb, kind
@@ -69,7 +74,9 @@ class Dying:
         self._world.supersede(*arguments)
         self._end_once()
 
-    def _half_commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
+    def _half_commit(
+        self, plan: Plan, logs: Collection[BrokerPartition] | None = None
+    ) -> Mapping[BrokerPartition, Committed]:
         """As a commit of several requests would be met between two of them."""
         wanted = sorted(plan.offsets_to_move if logs is None else logs)
         half = len(wanted) // 2
@@ -79,7 +86,9 @@ class Dying:
 
 
 def main(conf: str, verb: str, kind: str = "KILL", door: str = "run", *words: str) -> None:
-    """Run the pipeline of `conf` and die; exits with the command's exit code where the signal leaves one."""
+    """Run the pipeline of `conf` and die; exits with the command's exit code where the signal
+    leaves one.
+    """
     from etl.commands import backfill, operator, replay, run
 
     around: list[Dying] = []

@@ -1,4 +1,6 @@
-"""Whose click events the demo loads: the cluster that it starts, the conf for it, and how events get there."""
+"""Whose click events the demo loads: the cluster that it starts, the conf for it, and how events
+get there.
+"""
 
 from __future__ import annotations
 
@@ -56,12 +58,16 @@ class KafkaClicks:
 
     def produce(self, cluster: Cluster, first: int, count: int) -> None:
         with SimpleConsumer("127.0.0.1", cluster.brokers[0].port) as broker:
-            for partition, batch in click_batches(first, count, partitions=LOGS, began_ms=int(time.time() * 1000)):
+            for partition, batch in click_batches(
+                first, count, partitions=LOGS, began_ms=int(time.time() * 1000)
+            ):
                 broker.produce(TOPIC, partition, batch)
 
 
 class JafkaClicks:
-    """Two brokers of Jafka with the same topic, each with half of its partitions; small segments, so that there is something to cut at."""
+    """Two brokers of Jafka with the same topic, each with half of its partitions; small segments,
+    so that there is something to cut at.
+    """
 
     brokers = 2
     who = "ZooKeeper and two brokers of Jafka 3.0.6 run"
@@ -71,13 +77,22 @@ class JafkaClicks:
     partition_by = "broker_id"
 
     def cluster(self, folder: Path) -> Cluster:
-        return Cluster(self.brokers, version=JAFKA, chroot="/jafka", folder=folder, properties={"log.file.size": str(4 << 20)})
+        return Cluster(
+            self.brokers,
+            version=JAFKA,
+            chroot="/jafka",
+            folder=folder,
+            properties={"log.file.size": str(4 << 20)},
+        )
 
     def create(self, cluster: Cluster) -> None:
         cluster.create_topic(TOPIC, LOGS // self.brokers)
 
     def produce(self, cluster: Cluster, first: int, count: int) -> None:
-        consumers = [SimpleConsumer("127.0.0.1", broker.port, generation=Dialect.JAFKA.value) for broker in cluster.brokers]
+        consumers = [
+            SimpleConsumer("127.0.0.1", broker.port, generation=Dialect.JAFKA.value)
+            for broker in cluster.brokers
+        ]
         try:
             for number, messages in click_messages(first, count, partitions=LOGS):
                 consumers[number % self.brokers].produce(TOPIC, number // self.brokers, messages)

@@ -1,6 +1,8 @@
-"""`etl demo`: the whole path on real parts on this machine, with a run that is killed at the worst moment, and a proof.
+"""`etl demo`: the whole path on real parts on this machine, with a run that is killed at the worst
+moment, and a proof.
 
-It does what a person would: it writes a conf file and calls the command `etl`, each run a process of its own.
+It does what a person would: it writes a conf file and calls the command `etl`, each run a process
+of its own.
 """
 
 from __future__ import annotations
@@ -36,21 +38,36 @@ report: {{path: "{folder}/reports"}}
 """
 
 
-def run_demo(*, records: int, folder: Path | None, quiet: bool, dialect: Dialect = Dialect.KAFKA) -> dict[str, Any]:
-    """Tell the story and return its figures. What was started is stopped, also on Ctrl-C; the folder with the table stays."""
+def run_demo(
+    *, records: int, folder: Path | None, quiet: bool, dialect: Dialect = Dialect.KAFKA
+) -> dict[str, Any]:
+    """Tell the story and return its figures. What was started is stopped, also on Ctrl-C; the
+    folder with the table stays.
+    """
     source = SOURCES[dialect]
     home = Path(folder or tempfile.mkdtemp(prefix="etl-demo-")).absolute()
     home.mkdir(parents=True, exist_ok=True)
     if (home / "warehouse").exists():
-        raise EtlError("the folder holds the table of an earlier demo", path=home, check="give another --folder")
+        raise EtlError(
+            "the folder holds the table of an earlier demo",
+            path=home,
+            check="give another --folder",
+        )
     with source.cluster(home / "cluster") as cluster:
-        return _Story(cluster, source, home, Console(quiet=quiet, highlight=False, soft_wrap=True)).tell(records)
+        return _Story(
+            cluster, source, home, Console(quiet=quiet, highlight=False, soft_wrap=True)
+        ).tell(records)
 
 
 def conf_of(source: Source, zookeeper: str, home: Path) -> str:
     """The conf file of the demo."""
     return _CONF.format(
-        zookeeper=zookeeper, folder=home, cluster=source.cluster_line, source=source.source, partition_by=source.partition_by)
+        zookeeper=zookeeper,
+        folder=home,
+        cluster=source.cluster_line,
+        source=source.source,
+        partition_by=source.partition_by,
+    )
 
 
 class _Story:
@@ -62,7 +79,9 @@ class _Story:
         self._began = time.monotonic()
 
     def tell(self, records: int) -> dict[str, Any]:
-        self._say(f"{self._source.who.format(version=self._cluster.brokers[0].version)} at {self._cluster.zookeeper_connect}")
+        self._say(
+            f"{self._source.who.format(version=self._cluster.brokers[0].version)} at {self._cluster.zookeeper_connect}"
+        )
         self._source.create(self._cluster)
         self._produce(records)
         first = self._etl("run", "reads all of them")
@@ -77,9 +96,15 @@ class _Story:
             show_offsets(offsets)
         self._end(proof)
         return {
-            "produced": self._produced, "in_the_table": proof["found_rows"], "verified": proof["is_right"], "killed_by_signal": killed,
-            "table": str(self._home / "warehouse" / "clicks"), "conf": str(self._conf), "seconds": round(time.monotonic() - self._began, 1),
-            "runs": [first, repaired, nothing], "offsets": offsets,
+            "produced": self._produced,
+            "in_the_table": proof["found_rows"],
+            "verified": proof["is_right"],
+            "killed_by_signal": killed,
+            "table": str(self._home / "warehouse" / "clicks"),
+            "conf": str(self._conf),
+            "seconds": round(time.monotonic() - self._began, 1),
+            "runs": [first, repaired, nothing],
+            "offsets": offsets,
         }
 
     def _produce(self, count: int) -> None:
@@ -107,28 +132,48 @@ class _Story:
     def _run_that_dies(self) -> int:
         """One run that is killed by SIGKILL after its Delta commit and before it moves an offset."""
         command = [sys.executable, "-m", "etl.demo.crash_run", str(self._conf), "commit"]
-        with self._screen.status("etl run, to be killed between the table's commit and the offsets"):
+        with self._screen.status(
+            "etl run, to be killed between the table's commit and the offsets"
+        ):
             ended = _ended(command)
         if ended.returncode != -signal.SIGKILL:
-            raise EtlError(f"the run was to be killed and ended with {ended.returncode}: {_last_lines(ended.stderr)}")
-        self._say("[bold red]killed[/] one run with SIGKILL, after its rows were in the table and before an offset moved")
+            raise EtlError(
+                f"the run was to be killed and ended with {ended.returncode}: {_last_lines(ended.stderr)}"
+            )
+        self._say(
+            "[bold red]killed[/] one run with SIGKILL, after its rows were in the table and before an offset moved"
+        )
         return int(signal.SIGKILL)
 
     def _end(self, proof: dict[str, Any]) -> None:
-        same = "each once, none missing" if proof["is_right"] and proof["found_rows"] == self._produced else "THIS IS WRONG"
-        self._say(f"[bold green]{proof['found_rows']:,}[/] records in the table of {self._produced:,} produced: {same}")
+        same = (
+            "each once, none missing"
+            if proof["is_right"] and proof["found_rows"] == self._produced
+            else "THIS IS WRONG"
+        )
+        self._say(
+            f"[bold green]{proof['found_rows']:,}[/] records in the table of {self._produced:,} produced: {same}"
+        )
         self._screen.print(f"     the table: {self._home / 'warehouse' / 'clicks'}")
         self._screen.print(f"     conf and reports: {self._conf}, {self._home / 'reports'}")
 
     def _say(self, sentence: str) -> None:
-        self._screen.print(f"[dim]{time.monotonic() - self._began:5.1f} s[/]  {sentence}", markup=True)
+        self._screen.print(
+            f"[dim]{time.monotonic() - self._began:5.1f} s[/]  {sentence}", markup=True
+        )
 
 
 def _ended(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run to the end; on Ctrl-C the child is stopped first, as the command itself would."""
     environment = {**os.environ, "JDK_JAVA_OPTIONS": SHORT_RUN}
     child = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
         out, err = child.communicate()
     except BaseException:

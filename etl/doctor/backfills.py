@@ -19,7 +19,11 @@ def unfinished(name: str, findings: Findings) -> Iterator[Line]:
             to_do = f"`etl backfill resume CONF --name {one['name']}`, or `etl backfill abandon`"
             yield advice(name, said, to_do)
         elif one["state"] == State.CLOSING.value:
-            yield advice(name, said, f"`etl backfill abandon CONF --name {one['name']} --reason ...`, which ends that")
+            yield advice(
+                name,
+                said,
+                f"`etl backfill abandon CONF --name {one['name']} --reason ...`, which ends that",
+            )
         elif one["state"] == State.AT_WORK.value:
             yield ok(name, said)
         else:

@@ -1,6 +1,7 @@
 """What a check says, and what checks tell one another. No I/O.
 
-A `Line` is one line of what `etl doctor` prints, a `Check` makes some, `Findings` is what later checks may build on.
+A `Line` is one line of what `etl doctor` prints, a `Check` makes some, `Findings` is what later
+checks may build on.
 """
 
 from __future__ import annotations
@@ -53,8 +54,14 @@ class Line:
 
     def as_json(self) -> dict[str, Any]:
         """The line in the document of `etl doctor --json`."""
-        return {"name": self.name, "verdict": self.verdict.value, "found": self.found, "to_do": self.to_do, "exit_code": self.exit_code,
-                "error": type(self.error).__name__ if self.error else None}
+        return {
+            "name": self.name,
+            "verdict": self.verdict.value,
+            "found": self.found,
+            "to_do": self.to_do,
+            "exit_code": self.exit_code,
+            "error": type(self.error).__name__ if self.error else None,
+        }
 
 
 class Fact(str, Enum):
@@ -74,7 +81,9 @@ class Fact(str, Enum):
 
 @dataclass(slots=True)
 class Findings:
-    """What is known so far. A field is set by the check that establishes its fact; what is open is closed at the end."""
+    """What is known so far. A field is set by the check that establishes its fact; what is open is
+    closed at the end.
+    """
 
     settings: Settings
     closing: contextlib.ExitStack
@@ -99,7 +108,9 @@ class Findings:
 
     @property
     def metadata(self) -> ClusterMetadata:
-        """What the brokers say of themselves and their topics, with CLUSTER established; only ours with TOPICS."""
+        """What the brokers say of themselves and their topics, with CLUSTER established; only ours
+        with TOPICS.
+        """
         return _known(self._metadata, Fact.CLUSTER)
 
     @metadata.setter
@@ -109,7 +120,9 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to look at: what it needs to know, and what is established when each of its lines was checked and none failed."""
+    """One thing to look at: what it needs to know, and what is established when each of its lines
+    was checked and none failed.
+    """
 
     name: str
     look: Callable[[str, Findings], Iterable[Line]]
@@ -126,7 +139,9 @@ class Check:
             said = tuple(self.look(self.name, findings))
         except EtlError as error:
             said = (failed(self.name, error),)
-        if self.gives and not any(line.verdict in (Verdict.FAILED, Verdict.NOT_CHECKED) for line in said):
+        if self.gives and not any(
+            line.verdict in (Verdict.FAILED, Verdict.NOT_CHECKED) for line in said
+        ):
             findings.established.add(self.gives)
         return said
 
@@ -144,7 +159,13 @@ def advice(name: str, found: str, to_do: str) -> Line:
 def failed(name: str, error: EtlError) -> Line:
     """A run would raise `error`."""
     places = ", ".join(f"{place} {value}" for place, value in error.where.items())
-    return Line(name, Verdict.FAILED, f"{error.what} ({places})" if places else error.what, error.check, error)
+    return Line(
+        name,
+        Verdict.FAILED,
+        f"{error.what} ({places})" if places else error.what,
+        error.check,
+        error,
+    )
 
 
 def _known(value: T | None, fact: Fact) -> T:

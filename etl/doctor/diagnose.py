@@ -1,8 +1,9 @@
 """`etl doctor CONF`: what is looked at and in which order, and which line is the worst.
 
-Every line is ok, advice, failed with the exit code of a run that would stop there, or not checked because of a line
-above it. What each check looks at is in the module of that part of the world. Nothing is changed: permissions are found out
-by requests that ZooKeeper refuses for another reason, by a file without a name in the table's folder, and by a probe there that is removed.
+Every line is ok, advice, failed with the exit code of a run that would stop there, or not checked
+because of a line above it. What each check looks at is in the module of that part of the world.
+Nothing is changed: permissions are found out by requests that ZooKeeper refuses for another reason,
+by a file without a name in the table's folder, and by a probe there that is removed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,19 @@ from typing import Any
 
 from etl.commands.preview import preview_of
 from etl.decisions.worst_error import worst_of
-from etl.doctor import acls, backfills, brokers, group, ledger, machine, mirror, named_table, rows, table, zookeeper
+from etl.doctor import (
+    acls,
+    backfills,
+    brokers,
+    group,
+    ledger,
+    machine,
+    mirror,
+    named_table,
+    rows,
+    table,
+    zookeeper,
+)
 from etl.doctor.check import Check, Fact, Findings, Line, Verdict
 from etl.errors import EtlError
 from etl.run.context import RunContext, SparkDefaults
@@ -50,8 +63,11 @@ CHECKS = (
     Check("transformed rows", rows.transformed, needs=(Fact.JAVA, Fact.TRANSFORM, Fact.TABLE)),
     Check("table folder", table.folder, needs=(Fact.TABLE,)),
     Check("losses table", table.losses_folder, needs=(Fact.PLACE,)),
-    Check("ledger and table", partial(ledger.state, foresee=preview_of),
-          needs=(Fact.ZOOKEEPER, Fact.TOPICS, Fact.TABLE, Fact.RETENTION, Fact.COLUMNS)),
+    Check(
+        "ledger and table",
+        partial(ledger.state, foresee=preview_of),
+        needs=(Fact.ZOOKEEPER, Fact.TOPICS, Fact.TABLE, Fact.RETENTION, Fact.COLUMNS),
+    ),
 )
 """In the order of a run: what comes later needs what comes before."""
 
@@ -74,14 +90,26 @@ class Diagnosis:
 
     def as_json(self) -> dict[str, Any]:
         """The document of `etl doctor --json`."""
-        counts = {verdict.value.replace(" ", "_"): sum(line.verdict is verdict for line in self.lines) for verdict in Verdict}
-        return {"exit_code": self.exit_code, **counts, "lines": [line.as_json() for line in self.lines]}
+        counts = {
+            verdict.value.replace(" ", "_"): sum(line.verdict is verdict for line in self.lines)
+            for verdict in Verdict
+        }
+        return {
+            "exit_code": self.exit_code,
+            **counts,
+            "lines": [line.as_json() for line in self.lines],
+        }
 
 
 def diagnose(
-    settings: Settings, checks: tuple[Check, ...] = CHECKS, *, spark_defaults: SparkDefaults = RunContext().spark_defaults,
+    settings: Settings,
+    checks: tuple[Check, ...] = CHECKS,
+    *,
+    spark_defaults: SparkDefaults = RunContext().spark_defaults,
 ) -> Diagnosis:
-    """Look at everything that a run of this pipeline needs. What is wrong is in the lines; nothing is raised for it."""
+    """Look at everything that a run of this pipeline needs. What is wrong is in the lines; nothing
+    is raised for it.
+    """
     with contextlib.ExitStack() as closing:
         findings = Findings(settings, closing, spark_defaults=spark_defaults)
         return Diagnosis(tuple(line for check in checks for line in check.lines(findings)))

@@ -1,4 +1,6 @@
-"""Who else is at work in the consumer group: drivers, other consumers, owners, and pipelines that share a topic."""
+"""Who else is at work in the consumer group: drivers, other consumers, owners, and pipelines that
+share a topic.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +23,31 @@ from etl.settings.policies import OnLiveGroup, OnOwned
 
 
 def group(name: str, findings: Findings) -> Iterator[Line]:
-    """Who else is at work: a driver of this pipeline, other consumers of the group, pipelines that share a topic."""
+    """Who else is at work: a driver of this pipeline, other consumers of the group, pipelines that
+    share a topic.
+    """
     settings, names = findings.settings, set(findings.metadata.topics)
     paths = PipelinePaths(settings.group, settings.pipeline)
     found = findings.zookeeper.read(paths.driver)
     driver = payloads.parse_driver(found[0]) if found else None
     if found:
-        yield ok(name, f"a run of this pipeline is at work: {driver or 'by a driver that does not say who it is'}")
+        yield ok(
+            name,
+            f"a run of this pipeline is at work: {driver or 'by a driver that does not say who it is'}",
+        )
     else:
         yield from _others(name, findings, names)
     left = consumers_of(findings).offsets_of_the_other_family(sorted(names))
     if left:
         what = f"{len(left)} of the group's offsets are of the other family of brokers, the first of {left[0]}: they are left alone"
-        yield advice(name, what, "nothing, where the group read these topics from such brokers before; else source.dialect")
-    yield from _other_pipelines(name, PlanLedger(findings.zookeeper, settings.group, settings.pipeline), names)
+        yield advice(
+            name,
+            what,
+            "nothing, where the group read these topics from such brokers before; else source.dialect",
+        )
+    yield from _other_pipelines(
+        name, PlanLedger(findings.zookeeper, settings.group, settings.pipeline), names
+    )
 
 
 def _other_pipelines(name: str, ledger: PlanLedger, names: set[str]) -> Iterator[Line]:
@@ -51,23 +64,40 @@ def _others(name: str, findings: Findings, names: set[str]) -> Iterator[Line]:
     members, (in_kafka, refusal) = consumers_of(findings), _in_kafka(findings)
     if in_kafka.unknown:
         what = f"whether consumers of Kafka's own group {settings.group} are alive is not known: {in_kafka.unknown}"
-        yield advice(name, what, "that nobody consumes under this name; ACLs: Describe for the group, from Kafka 0.11 on")
+        yield advice(
+            name,
+            what,
+            "that nobody consumes under this name; ACLs: Describe for the group, from Kafka 0.11 on",
+        )
     logs = [p.log for topic in findings.metadata.topics.values() for p in topic.partitions]
     others = foreign_consumers(members.live_consumers(), settings)
     is_coordinated = settings.membership is Membership.COORDINATOR
-    with_us, elsewhere = (tuple(sorted(in_kafka.members)), others) if is_coordinated else (others, tuple(in_kafka.members))
+    with_us, elsewhere = (
+        (tuple(sorted(in_kafka.members)), others)
+        if is_coordinated
+        else (others, tuple(in_kafka.members))
+    )
     if refusal:
         yield failed(name, refusal)
     if is_member(settings) and not elsewhere:
-        yield ok(name, f"{settings.group}: a run shares with {f'live consumers: {some(with_us)}' if with_us else 'nobody: none is alive'}")
+        yield ok(
+            name,
+            f"{settings.group}: a run shares with {f'live consumers: {some(with_us)}' if with_us else 'nobody: none is alive'}",
+        )
         return
     live = (*others, *sorted(in_kafka.members))
-    owners = foreign_owners({**members_as_owners(in_kafka, logs), **members.owners(names)}, settings)
+    owners = foreign_owners(
+        {**members_as_owners(in_kafka, logs), **members.owners(names)}, settings
+    )
     check = "that they are stopped; a crashed one leaves after its session timeout"
     if live:
         what = f"{len(live)} live consumers are registered in the group: {some(live)}"
         allowed = settings.ownership.on_live_group is OnLiveGroup.UNOWNED
-        yield advice(name, what, "nothing: a run takes what none of them owns") if allowed else failed(name, Owned(what, check=check))
+        yield (
+            advice(name, what, "nothing: a run takes what none of them owns")
+            if allowed
+            else failed(name, Owned(what, check=check))
+        )
     if owners:
         log, owner = min(owners.items())
         what = f"{len(owners)} partitions are owned, {log} by {owner}"

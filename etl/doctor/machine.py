@@ -1,5 +1,5 @@
-"""This machine: Java, Delta's jars, Python packages, the workers' Python, the transform, the folders of reports and
-metrics."""
+"""This machine: Java, Delta's jars, Python packages, the workers' Python, the transform, the
+folders of reports and metrics."""
 
 from __future__ import annotations
 
@@ -19,17 +19,26 @@ from packaging.version import InvalidVersion, Version
 from etl.decisions.time_zone import TIME_ZONE, offset_minutes
 from etl.doctor.check import Findings, Line, advice, failed, ok
 from etl.edges.report_file import installed_version
-from etl.edges.spark.session import WHERE_JARS_ARE, is_submitted, time_zone as session_time_zone
+from etl.edges.spark.session import WHERE_JARS_ARE, is_submitted
+from etl.edges.spark.session import time_zone as session_time_zone
 from etl.embedded.jars import DELTA_VERSION, cached_delta_jars
 from etl.embedded.java import find_java, java_version
 from etl.errors import SettingsError
 from etl.reader.user_function import load_function
 
 PACKAGES = {
-    "pyspark": ">=4.2.0,<4.2.1", "delta-spark": ">=4.4.0,<4.4.1", "deltalake": ">=1.6.6,<1.7", "kazoo": ">=2.11,<3",
-    "kafka-python": ">=3.0.12,<3.1", "pyarrow": ">=26,<27", "numba": ">=0.68,<0.69", "numpy": ">=2.4,<2.5",
+    "pyspark": ">=4.2.0,<4.2.1",
+    "delta-spark": ">=4.4.0,<4.4.1",
+    "deltalake": ">=1.6.6,<1.7",
+    "kazoo": ">=2.11,<3",
+    "kafka-python": ">=3.0.12,<3.1",
+    "pyarrow": ">=26,<27",
+    "numba": ">=0.68,<0.69",
+    "numpy": ">=2.4,<2.5",
 }
-"""The versions that were tried together, as in setup.cfg; a post-release of a pinned one (`==`) is not another version."""
+"""The versions that were tried together, as in setup.cfg; a post-release of a pinned one (`==`) is
+not another version.
+"""
 _IN_WORKERS = ("pyarrow", "numba", "numpy", "kafka", "cramjam", "google_crc32c")
 """What a worker imports to read a range."""
 _ASK_PYTHON = (
@@ -45,7 +54,9 @@ def java(name: str, findings: Findings) -> Iterator[Line]:
         yield ok(name, "spark-submit has started it")
         return
     found, home = find_java(), os.environ.get("JAVA_HOME")
-    yield ok(name, f"Java {java_version(found)}, {found}" + (f" (JAVA_HOME is {home})" if home else ""))
+    yield ok(
+        name, f"Java {java_version(found)}, {found}" + (f" (JAVA_HOME is {home})" if home else "")
+    )
 
 
 def jars(name: str, findings: Findings) -> Iterator[Line]:
@@ -61,19 +72,33 @@ def jars(name: str, findings: Findings) -> Iterator[Line]:
         yield ok(name, f"{len(there)} jars of Delta {DELTA_VERSION} in {there[0].parent}")
     else:
         to_do = "`python -m etl.embedded` fetches them now; without a network name them with spark.jars or spark.jars.packages"
-        yield advice(name, f"Delta {DELTA_VERSION} is not in the cache: the first run fetches it from Maven Central", to_do)
+        yield advice(
+            name,
+            f"Delta {DELTA_VERSION} is not in the cache: the first run fetches it from Maven Central",
+            to_do,
+        )
 
 
 def may_need_jars(findings: Findings) -> bool:
     """Whether Spark would fetch Delta's jars when it is started."""
-    return not (is_submitted() or cached_delta_jars() or any(key in findings.settings.spark for key in WHERE_JARS_ARE))
+    return not (
+        is_submitted()
+        or cached_delta_jars()
+        or any(key in findings.settings.spark for key in WHERE_JARS_ARE)
+    )
 
 
 def packages(name: str, findings: Findings) -> Iterator[Line]:
     """Spark, Delta and delta-rs fit one another only in the versions that were tried together."""
     found = {package: installed_version(package) for package in PACKAGES}
-    wrong = [failed(name, error) for package, version in found.items() if (error := _untried(package, version))]
-    yield from wrong or [ok(name, ", ".join(f"{package} {version}" for package, version in list(found.items())[:3]))]
+    wrong = [
+        failed(name, error)
+        for package, version in found.items()
+        if (error := _untried(package, version))
+    ]
+    yield from wrong or [
+        ok(name, ", ".join(f"{package} {version}" for package, version in list(found.items())[:3]))
+    ]
 
 
 def _untried(package: str, version: str | None) -> SettingsError | None:
@@ -82,12 +107,16 @@ def _untried(package: str, version: str | None) -> SettingsError | None:
     if version is None:
         return SettingsError(f"{package} is not installed", check=check)
     if not _is_among(tried, version):
-        return SettingsError(f"{package} is {version}, and only {tried} was tried with the others", check=check)
+        return SettingsError(
+            f"{package} is {version}, and only {tried} was tried with the others", check=check
+        )
     return None
 
 
 def _is_among(tried: str, version: str) -> bool:
-    """Whether this is one of the versions `tried` (PEP 440: a pre-release comes before its release). A vendor's own scheme is none."""
+    """Whether this is one of the versions `tried` (PEP 440: a pre-release comes before its
+    release). A vendor's own scheme is none.
+    """
     try:
         return SpecifierSet(tried).contains(Version(version), prereleases=True)
     except InvalidVersion:
@@ -98,10 +127,19 @@ def workers_python(name: str, findings: Findings) -> Iterator[Line]:
     """The Python that reads the ranges: Spark refuses another minor version than the driver's."""
     spark = findings.settings.spark
     chosen = spark.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
-    where = "PYSPARK_PYTHON" if chosen == os.environ.get("PYSPARK_PYTHON") else "spark.pyspark.python" if chosen in spark.values() else ""
+    where = (
+        "PYSPARK_PYTHON"
+        if chosen == os.environ.get("PYSPARK_PYTHON")
+        else "spark.pyspark.python"
+        if chosen in spark.values()
+        else ""
+    )
     ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
     if not spark.get("spark.master", "local").startswith("local") or is_submitted():
-        yield ok(name, f"{chosen} on the executors' hosts, not seen from here: it must be Python {ours} with the libraries of this one")
+        yield ok(
+            name,
+            f"{chosen} on the executors' hosts, not seen from here: it must be Python {ours} with the libraries of this one",
+        )
     elif chosen == sys.executable:
         yield ok(name, f"this one, {chosen}, Python {ours}")
     else:
@@ -112,13 +150,27 @@ def _another_python(name: str, chosen: str, where: str, ours: str) -> Line:
     check = f"{where or 'PYSPARK_PYTHON'}: unset it, or name a Python {ours} with the libraries of this one"
     try:
         command = [shutil.which(chosen) or chosen, "-c", _ASK_PYTHON, *_IN_WORKERS]
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_WITHIN_S, check=True)
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=_ANSWER_WITHIN_S, check=True
+        )
         version, missing = json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return failed(name, SettingsError(f"the workers' Python does not run: {error}", key=where or None, check=check))
+        return failed(
+            name,
+            SettingsError(
+                f"the workers' Python does not run: {error}", key=where or None, check=check
+            ),
+        )
     told = ".".join(map(str, version))
     if told != ours:
-        return failed(name, SettingsError(f"the workers' Python {chosen} is {told}, this one {ours}", key=where or None, check=check))
+        return failed(
+            name,
+            SettingsError(
+                f"the workers' Python {chosen} is {told}, this one {ours}",
+                key=where or None,
+                check=check,
+            ),
+        )
     if missing:
         what = f"the workers' Python {chosen} lacks {', '.join(missing)}"
         return failed(name, SettingsError(what, key=where or None, check=check))
@@ -126,7 +178,9 @@ def _another_python(name: str, chosen: str, where: str, ours: str) -> Line:
 
 
 def transform(name: str, findings: Findings) -> Iterator[Line]:
-    """Whether the transform can be imported; what it makes of rows is looked at where the table is known."""
+    """Whether the transform can be imported; what it makes of rows is looked at where the table is
+    known.
+    """
     settings = findings.settings
     chosen = settings.either_transform
     if chosen is None:
@@ -144,7 +198,9 @@ def time_zone(name: str, findings: Findings) -> Iterator[Line]:
         yield ok(name, f"{zone.name}, {zone.source.value}")
         return
     to_do = f"{TIME_ZONE}: a region, e.g. Europe/Berlin, or an offset, e.g. +01:00; a run stops where Spark does not know it"
-    yield advice(name, f"{zone.name!r} is no time zone that this Python knows ({zone.source.value})", to_do)
+    yield advice(
+        name, f"{zone.name!r} is no time zone that this Python knows ({zone.source.value})", to_do
+    )
 
 
 def report_folder(name: str, findings: Findings) -> Iterator[Line]:
@@ -154,11 +210,18 @@ def report_folder(name: str, findings: Findings) -> Iterator[Line]:
         yield _placed(name, wanted)
     except OSError as error:
         what = f"a run's report cannot be written: {error.strerror}"
-        yield failed(name, SettingsError(what, key="report.path", path=wanted, check="the folder and its permissions"))
+        yield failed(
+            name,
+            SettingsError(
+                what, key="report.path", path=wanted, check="the folder and its permissions"
+            ),
+        )
 
 
 def metrics_folder(name: str, findings: Findings) -> Iterator[Line]:
-    """Whether a run could leave its metrics, where the conf wants some: without them it goes on, and whoever watches sees an old file."""
+    """Whether a run could leave its metrics, where the conf wants some: without them it goes on,
+    and whoever watches sees an old file.
+    """
     if findings.settings.metrics_file is None:
         return
     wanted = Path(findings.settings.metrics_file).absolute()
@@ -166,11 +229,17 @@ def metrics_folder(name: str, findings: Findings) -> Iterator[Line]:
         yield _placed(name, wanted.parent)
     except OSError as error:
         found = f"a run's metrics cannot be written to {wanted}: {error.strerror}"
-        yield advice(name, found, "metrics_path, the folder and its permissions: what is there stays as an earlier run left it")
+        yield advice(
+            name,
+            found,
+            "metrics_path, the folder and its permissions: what is there stays as an earlier run left it",
+        )
 
 
 def _placed(name: str, wanted: Path) -> Line:
-    """The folder, or where it will be made; nothing stays there. Raises OSError where no file can be made in it."""
+    """The folder, or where it will be made; nothing stays there. Raises OSError where no file can
+    be made in it.
+    """
     at = wanted
     while not at.exists():
         at = at.parent

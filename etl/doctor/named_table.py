@@ -1,4 +1,6 @@
-"""A table that a catalog names: where runs go by that it is, and whether the catalog still says so. Spark is started, for some seconds."""
+"""A table that a catalog names: where runs go by that it is, and whether the catalog still says so.
+Spark is started, for some seconds.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,17 @@ def place(name: str, findings: Findings) -> Iterator[Line]:
             return
     found = of_entry(settings, entry)
     findings.settings = placed_by_name(settings, found.path)
-    yield ok(name, f"{called} is at {found.path}, " + ("by which runs go" if is_known else "which the next run keeps"))
+    yield ok(
+        name,
+        f"{called} is at {found.path}, "
+        + ("by which runs go" if is_known else "which the next run keeps"),
+    )
 
 
 def _kept(findings: Findings) -> tuple[NamedTable | None, bool]:
-    """What the ledger keeps of a name, this one or another, and whether it has a plan; None where there is none, or nobody can tell."""
+    """What the ledger keeps of a name, this one or another, and whether it has a plan; None where
+    there is none, or nobody can tell.
+    """
     settings = findings.settings
     if Fact.ZOOKEEPER not in findings.established or Fact.CHROOT not in findings.established:
         return None, False

@@ -1,4 +1,6 @@
-"""The table: which store it is on, what is there, its features and properties, its columns, and whether its folder can be written."""
+"""The table: which store it is on, what is there, its features and properties, its columns, and
+whether its folder can be written.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from etl.decisions.maintenance import interval
 from etl.decisions.spark_on_stores import LOG_STORE, settings_for
 from etl.doctor.check import Fact, Findings, Line, advice, ok
 from etl.edges.delta.exclusive_create import require_exclusive_create
-from etl.edges.delta.features import WRITTEN_BY_SPARK, features_of, not_by_delta_rs, refuse_expiring_ids
+from etl.edges.delta.features import (
+    WRITTEN_BY_SPARK,
+    features_of,
+    not_by_delta_rs,
+    refuse_expiring_ids,
+)
 from etl.edges.delta.losses import open_losses
 from etl.edges.delta.path import check_writable, local_path, open_table
 from etl.edges.delta.shape import check_shape
@@ -28,18 +35,24 @@ _CREATES_IF_ABSENT = {"wasb", "wasbs", "adl", "gs", "viewfs"}
 """By what Delta says of them; nobody tried it here."""
 _KEEPS_LOG = "delta.logRetentionDuration"
 _LONGEST_GAP = timedelta(days=7)
-"""The longest time between two runs that nobody should have to think about: a long weekend and a repair."""
+"""The longest time between two runs that nobody should have to think about: a long weekend and a
+repair.
+"""
 _LITTLE_SPACE = 2**30
 
 
 def store(name: str, findings: Findings) -> Iterator[Line]:
-    """Whether two writers of one version are kept apart: a log file must be made only where there is none."""
+    """Whether two writers of one version are kept apart: a log file must be made only where there
+    is none.
+    """
     path, spark = findings.settings.table.path, findings.settings.spark
     chosen = {key: value for key, value in spark.items() if key.startswith(LOG_STORE)}
     for key, value in chosen.items():
         if value.endswith("LocalLogStore"):
             check = "leave the key out: Delta's default for a local path makes a log file only if it is absent"
-            raise SettingsError("LocalLogStore loses commits when two writers meet", key=f"spark.{key}", check=check)
+            raise SettingsError(
+                "LocalLogStore loses commits when two writers meet", key=f"spark.{key}", check=check
+            )
     folder = local_path(path)
     if folder is not None:
         yield _on_this_machine(name, folder, spark.get("spark.master", "local"))
@@ -47,12 +60,30 @@ def store(name: str, findings: Findings) -> Iterator[Line]:
     chosen = {**settings_for(path, spark), **chosen}
     scheme = path.partition("://")[0].lower()
     told = "s3a" if scheme == "s3" else scheme  # by which Spark is told of it
-    by = next((value for key, value in chosen.items() if key in (f"{LOG_STORE}.{told}.impl", f"{LOG_STORE}.class")), None)
+    by = next(
+        (
+            value
+            for key, value in chosen.items()
+            if key in (f"{LOG_STORE}.{told}.impl", f"{LOG_STORE}.class")
+        ),
+        None,
+    )
     if untold := untried(path):
         keeps = scheme in _CREATES_IF_ABSENT or by is not None
-        how = f"by {by}" if by else "" if keeps else "it is not known whether it makes a log file only if it is absent"
-        found, to_do = "; ".join(filter(None, (untold, how))), "etl verify behind the first runs (docs/STORES.md)"
-        yield advice(name, found, to_do if keeps else f"one driver at a time until you know; {to_do}")
+        how = (
+            f"by {by}"
+            if by
+            else ""
+            if keeps
+            else "it is not known whether it makes a log file only if it is absent"
+        )
+        found, to_do = (
+            "; ".join(filter(None, (untold, how))),
+            "etl verify behind the first runs (docs/STORES.md)",
+        )
+        yield advice(
+            name, found, to_do if keeps else f"one driver at a time until you know; {to_do}"
+        )
     elif by:
         yield ok(name, f"{scheme}, by {by}")
     else:
@@ -61,9 +92,16 @@ def store(name: str, findings: Findings) -> Iterator[Line]:
 
 def _on_this_machine(name: str, folder: Path, master: str) -> Line:
     if not master.startswith("local"):
-        to_do = "that the folder is the same one, mounted, on the driver and on every executor's host"
-        return advice(name, f"{folder} is a folder of this machine, and Spark's master is {master}", to_do)
-    return ok(name, "a folder of this machine; whether it creates a log file only if it is absent says the table's folder, below")
+        to_do = (
+            "that the folder is the same one, mounted, on the driver and on every executor's host"
+        )
+        return advice(
+            name, f"{folder} is a folder of this machine, and Spark's master is {master}", to_do
+        )
+    return ok(
+        name,
+        "a folder of this machine; whether it creates a log file only if it is absent says the table's folder, below",
+    )
 
 
 def look(name: str, findings: Findings) -> Iterator[Line]:
@@ -83,10 +121,18 @@ def writer(name: str, findings: Findings) -> Iterator[Line]:
     settings, table = findings.settings, findings.table
     wanted, refusal = settings.table.writer, None
     if wanted is not WriterName.SPARK:
-        refusal = refusal_of_arrow(settings, lambda: table, lambda: columns_of_tasks(settings), is_new=table is None)
+        refusal = refusal_of_arrow(
+            settings, lambda: table, lambda: columns_of_tasks(settings), is_new=table is None
+        )
     if refusal is not None and wanted is WriterName.ARROW:
         raise refusal
-    by = "" if wanted is not WriterName.AUTO else ": arrow" if refusal is None else f": spark, for {refusal.what}"
+    by = (
+        ""
+        if wanted is not WriterName.AUTO
+        else ": arrow"
+        if refusal is None
+        else f": spark, for {refusal.what}"
+    )
     yield ok(name, f"table.writer is {wanted.value}{by}")
 
 
@@ -100,8 +146,13 @@ def features(name: str, findings: Findings) -> Iterator[Line]:
     versions = f"reader {protocol.min_reader_version}, writer {protocol.min_writer_version}"
     unwritable = sorted(used - WRITTEN_BY_SPARK)
     if unwritable:
-        check = "DESCRIBE DETAIL; ALTER TABLE ... DROP FEATURE, or a table of its own for this pipeline"
-        raise NotOurTable(f"the table has features that Spark's Delta cannot write: {', '.join(unwritable)}", check=check)
+        check = (
+            "DESCRIBE DETAIL; ALTER TABLE ... DROP FEATURE, or a table of its own for this pipeline"
+        )
+        raise NotOurTable(
+            f"the table has features that Spark's Delta cannot write: {', '.join(unwritable)}",
+            check=check,
+        )
     if awkward:
         to_do = "nothing, if that is fine; or ALTER TABLE ... DROP FEATURE"
         found = f"{versions}: delta-rs cannot commit to a table with {', '.join(awkward)}: a plan without ranges starts Spark, too"
@@ -119,13 +170,21 @@ def retention(name: str, findings: Findings) -> Iterator[Line]:
     text = properties.get(_KEEPS_LOG)
     kept = interval(text) if text else timedelta(days=30)
     if kept is None:
-        yield advice(name, f"{_KEEPS_LOG} is {text!r}, which is not understood", "write it as: interval 30 days")
+        yield advice(
+            name,
+            f"{_KEEPS_LOG} is {text!r}, which is not understood",
+            "write it as: interval 30 days",
+        )
     elif kept < _LONGEST_GAP:
         to_do = f"ALTER TABLE ... SET TBLPROPERTIES ('{_KEEPS_LOG}' = 'interval 30 days'), Delta's default"
         found = f"the table's log is kept for {kept}: a run that comes later cannot tell what others did meanwhile"
         yield advice(name, found, to_do)
     else:
-        only = "; delta.appendOnly keeps others from deleting rows" if properties.get("delta.appendOnly") == "true" else ""
+        only = (
+            "; delta.appendOnly keeps others from deleting rows"
+            if properties.get("delta.appendOnly") == "true"
+            else ""
+        )
         yield ok(name, f"transaction ids for ever, the log for {kept.days} days{only}")
 
 
@@ -137,7 +196,9 @@ def columns(name: str, findings: Findings) -> Iterator[Line]:
         return
     physical = settings.source.is_physical
     try:
-        check_shape(settings.table.path, arrow_schema(physical=physical), settings.table.partition_by)
+        check_shape(
+            settings.table.path, arrow_schema(physical=physical), settings.table.partition_by
+        )
     except NotOurTable:
         if _has_no_plan(findings):
             refuse_rows_of_nobody(settings, findings.metadata.topics)
@@ -151,11 +212,16 @@ def _has_no_plan(findings: Findings) -> bool:
     if not {Fact.ZOOKEEPER, Fact.TOPICS} <= findings.established:
         return False
     settings = findings.settings
-    return PlanLedger(findings.zookeeper, settings.group, settings.pipeline).read_ledger().newest is None
+    return (
+        PlanLedger(findings.zookeeper, settings.group, settings.pipeline).read_ledger().newest
+        is None
+    )
 
 
 def folder(name: str, findings: Findings) -> Iterator[Line]:
-    """Whether files can be created there, or where it will be, each once, and how much room is left."""
+    """Whether files can be created there, or where it will be, each once, and how much room is
+    left.
+    """
     path = findings.settings.table.path
     there = local_path(path)
     check_writable(path)
@@ -172,7 +238,9 @@ def folder(name: str, findings: Findings) -> Iterator[Line]:
 
 
 def losses_folder(name: str, findings: Findings) -> Iterator[Line]:
-    """Where the losses of a plan are written down: a losses table or nothing yet, and a place that can be written."""
+    """Where the losses of a plan are written down: a losses table or nothing yet, and a place that
+    can be written.
+    """
     path, source = findings.settings.table.losses_at, findings.settings.source
     try:
         table = open_losses(path)
@@ -181,6 +249,15 @@ def losses_folder(name: str, findings: Findings) -> Iterator[Line]:
     except EtlError as error:
         if source.on_data_loss is OnDataLoss.SKIP or source.on_moved is OnMoved.FOLLOW:
             raise
-        yield advice(name, str(error), "the same, before anything is let go: a plan that does would not be stored")
+        yield advice(
+            name,
+            str(error),
+            "the same, before anything is let go: a plan that does would not be stored",
+        )
         return
-    yield ok(name, f"{path}: version {table.version()}" if table else f"{path}: none yet, the first loss makes it")
+    yield ok(
+        name,
+        f"{path}: version {table.version()}"
+        if table
+        else f"{path}: none yet, the first loss makes it",
+    )

@@ -12,15 +12,19 @@ from etl.settings.sections import Settings
 
 
 def write_metrics(report: Report, settings: Settings, *, now_ms: int) -> Path | None:
-    """Where the metrics of a run that has ended are; None where none are wanted. The file is replaced as a whole. Raises OSError.
+    """Where the metrics of a run that has ended are; None where none are wanted. The file is
+    replaced as a whole. Raises OSError.
 
-    When a run last succeeded is taken over from the file before where this one did not: reports may be gone.
+    When a run last succeeded is taken over from the file before where this one did not: reports may
+    be gone.
     """
     if settings.metrics_file is None:
         return None
     path = Path(settings.metrics_file)
     before = _last_success_s(path, report)
-    write_whole(path, metrics_of(report, now_ms=now_ms, per=settings.metrics_per, last_success_s=before))
+    write_whole(
+        path, metrics_of(report, now_ms=now_ms, per=settings.metrics_per, last_success_s=before)
+    )
     return path
 
 
@@ -31,5 +35,7 @@ def _last_success_s(path: Path, report: Report) -> float | None:
     except (FileNotFoundError, UnicodeDecodeError):
         return None
     labels = told_labels((("pipeline", report.pipeline), ("group", report.group)))
-    found = re.search(rf"^{re.escape(PREFIX + LAST_SUCCESS + labels)} (\d+(?:\.\d+)?)$", text, re.MULTILINE)
+    found = re.search(
+        rf"^{re.escape(PREFIX + LAST_SUCCESS + labels)} (\d+(?:\.\d+)?)$", text, re.MULTILINE
+    )
     return float(found[1]) if found else None

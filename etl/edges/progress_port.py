@@ -1,9 +1,12 @@
-"""How tasks tell the driver what they have read while they read it: a datagram now and then, whose loss nobody minds.
+"""How tasks tell the driver what they have read while they read it: a datagram now and then, whose
+loss nobody minds.
 
-Spark has no way for that: its accumulators come when a task has ended. A datagram holds all that one attempt of a task has read so far,
-so that a later one makes up for those that were lost or came out of order. Nothing depends on them: where executors cannot reach the
-driver's port, or the port cannot be opened, progress goes by receipts alone. A task never waits for a send and never fails by one; the
-driver takes only datagrams of the right length with the run's own random token, and of its own tasks.
+Spark has no way for that: its accumulators come when a task has ended. A datagram holds all that
+one attempt of a task has read so far, so that a later one makes up for those that were lost or came
+out of order. Nothing depends on them: where executors cannot reach the driver's port, or the port
+cannot be opened, progress goes by receipts alone. A task never waits for a send and never fails by
+one; the driver takes only datagrams of the right length with the run's own random token, and of its
+own tasks.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ class ProgressPort:
     """The driver's end."""
 
     def __init__(self, planned: Mapping[int, int], *, bind: str | None, host: str) -> None:
-        """`planned`: offsets by task. `bind`: the driver's own address, None for no port; `host`: the one that executors know it by."""
+        """`planned`: offsets by task. `bind`: the driver's own address, None for no port; `host`:
+        the one that executors know it by.
+        """
         self.told: dict[int, Told] = {}
         """The last that each task told."""
         self.began: float | None = None
@@ -50,8 +55,15 @@ class ProgressPort:
         self._closed = threading.Event()
         listening = _opened(bind) if bind else None
         if listening is not None:
-            self.address = ProgressAddress(host, listening.getsockname()[1], secrets.token_bytes(16))
-            threading.Thread(target=self._listen, args=(listening, self.address.token), name="progress", daemon=True).start()
+            self.address = ProgressAddress(
+                host, listening.getsockname()[1], secrets.token_bytes(16)
+            )
+            threading.Thread(
+                target=self._listen,
+                args=(listening, self.address.token),
+                name="progress",
+                daemon=True,
+            ).start()
 
     def close(self) -> None:
         """Listen no more; what was told stays."""
@@ -85,7 +97,12 @@ class Teller:
     """A task's end. Without an address it tells nobody."""
 
     def __init__(
-        self, address: ProgressAddress | None, task: int, attempt: int, *, clock: Callable[[], float] = time.monotonic,
+        self,
+        address: ProgressAddress | None,
+        task: int,
+        attempt: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._task, self._attempt, self._clock = task, attempt, clock
         self._token, self._socket = b"", None
@@ -102,7 +119,10 @@ class Teller:
             return
         now_read, before = (offsets, records, size), self._read.get(index, (0, 0, 0))
         self._read[index] = now_read
-        self._sum = [total + more - less for total, more, less in zip(self._sum, now_read, before, strict=True)]
+        self._sum = [
+            total + more - less
+            for total, more, less in zip(self._sum, now_read, before, strict=True)
+        ]
         if self._clock() >= self._next:
             self._tell()
             self._next = self._clock() + _EVERY_S
@@ -115,7 +135,9 @@ class Teller:
             self._socket = None
 
     def _tell(self) -> None:
-        with contextlib.suppress(OSError, struct.error):  # nobody there, no room, no network: then not
+        with contextlib.suppress(
+            OSError, struct.error
+        ):  # nobody there, no room, no network: then not
             if self._socket is not None:
                 self._socket.send(_FORM.pack(self._token, self._task, self._attempt, *self._sum))
 
@@ -126,14 +148,25 @@ def _opened(bind: str) -> socket.socket | None:
 
 
 def _connected(address: ProgressAddress) -> socket.socket | None:
-    """A socket that never waits when it sends. Spark's own connections of this executor have looked the name up before."""
+    """A socket that never waits when it sends. Spark's own connections of this executor have looked
+    the name up before.
+    """
     return _made(address.host, address.port, socket.socket.connect, wait_s=0)
 
 
-def _made(host: str, port: int, join: Callable[[socket.socket, Any], None], *, wait_s: float, flags: int = 0) -> socket.socket | None:
+def _made(
+    host: str,
+    port: int,
+    join: Callable[[socket.socket, Any], None],
+    *,
+    wait_s: float,
+    flags: int = 0,
+) -> socket.socket | None:
     """A datagram socket bound or connected there, by `join`; None where it cannot be."""
     with contextlib.suppress(OSError, UnicodeError):
-        family, kind, protocol, _, place = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM, flags=flags)[0]
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_DGRAM, flags=flags
+        )[0]
         made = socket.socket(family, kind, protocol)
         try:
             made.settimeout(wait_s)

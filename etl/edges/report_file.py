@@ -26,14 +26,30 @@ from etl.settings.sections import name_in_files
 
 
 def this_process(conf: str | None, changes: Sequence[Change] = ()) -> Process:
-    """Where this process runs, by which conf and what was changed of it, and the versions of what it runs."""
-    versions: dict[str, str | None] = {"python": platform.python_version(), "offset_range_etl": __version__}
-    versions |= {name.replace("-", "_"): installed_version(name) for name in ("pyspark", "delta-spark", "deltalake")}
-    return Process(socket.gethostname(), os.getpid(), conf and os.path.abspath(conf), versions, told_changes(changes))
+    """Where this process runs, by which conf and what was changed of it, and the versions of what
+    it runs.
+    """
+    versions: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "offset_range_etl": __version__,
+    }
+    versions |= {
+        name.replace("-", "_"): installed_version(name)
+        for name in ("pyspark", "delta-spark", "deltalake")
+    }
+    return Process(
+        socket.gethostname(),
+        os.getpid(),
+        conf and os.path.abspath(conf),
+        versions,
+        told_changes(changes),
+    )
 
 
 def installed_version(package: str) -> str | None:
-    """The version of this package; None for one that is not installed: spark-submit brings Spark as a folder, and Delta as a jar."""
+    """The version of this package; None for one that is not installed: spark-submit brings Spark as
+    a folder, and Delta as a jar.
+    """
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -42,11 +58,14 @@ def installed_version(package: str) -> str | None:
 
 @contextlib.contextmanager
 def kept_in(folder: str, report: Report, *, keep: int) -> Iterator[None]:
-    """The run happens inside: its report is written before it and at its end, however it ends. Time outside of all verbs is `connect`.
+    """The run happens inside: its report is written before it and at its end, however it ends. Time
+    outside of all verbs is `connect`.
 
-    At the end the report is written as a page, too. Afterwards the newest `keep` reports of the pipeline are left, with pages and logs.
+    At the end the report is written as a page, too. Afterwards the newest `keep` reports of the
+    pipeline are left, with pages and logs.
 
-    Raises SettingsError for a folder that cannot be written, before anything begins; at the end that is an outcome of the run.
+    Raises SettingsError for a folder that cannot be written, before anything begins; at the end
+    that is an outcome of the run.
     """
     ours_called = name_in_files(report.group, report.pipeline)
     path = report_path(Path(folder), ours_called, report.run_id)
@@ -68,10 +87,20 @@ def _write_all(path: Path, report: Report) -> None:
     """Report, page, metrics and lineage; what could not be written is told in those that can."""
     is_kept, told = _write_last(path, report), len(report.outcomes)
     if is_kept:
-        with _told_as(Outcome.NO_PAGE, report, path.with_suffix(".html"), "`etl report CONF` makes it again from the report"):
+        with _told_as(
+            Outcome.NO_PAGE,
+            report,
+            path.with_suffix(".html"),
+            "`etl report CONF` makes it again from the report",
+        ):
             write_page(path.with_suffix(".html"), report.as_json(), path.parent)
     if report.settings is not None and report.settings.metrics_file is not None:
-        with _told_as(Outcome.NO_METRICS, report, report.settings.metrics_file, "what is there is of an earlier run; metrics_path"):
+        with _told_as(
+            Outcome.NO_METRICS,
+            report,
+            report.settings.metrics_file,
+            "what is there is of an earlier run; metrics_path",
+        ):
             write_metrics(report, report.settings, now_ms=report.finished_at_ms or 0)
     _tell_lineage(report)
     if is_kept and len(report.outcomes) > told:
@@ -79,17 +108,28 @@ def _write_all(path: Path, report: Report) -> None:
 
 
 def _tell_lineage(report: Report) -> None:
-    """Where the conf wants it. Whatever comes of it is told once, and changes nothing else: it is somebody else's server."""
+    """Where the conf wants it. Whatever comes of it is told once, and changes nothing else: it is
+    somebody else's server.
+    """
     settings = report.settings
-    if settings is None or settings.lineage_namespace is None or any(outcome is Outcome.NO_LINEAGE for outcome, _ in report.outcomes):
+    if (
+        settings is None
+        or settings.lineage_namespace is None
+        or any(outcome is Outcome.NO_LINEAGE for outcome, _ in report.outcomes)
+    ):
         return
     try:
         tell_lineage(report, settings, settings.lineage_namespace)
     except ImportError:
-        report.add(Outcome.NO_LINEAGE, "openlineage-python is not installed: pip install 'offset-range-etl[openlineage]'")
+        report.add(
+            Outcome.NO_LINEAGE,
+            "openlineage-python is not installed: pip install 'offset-range-etl[openlineage]'",
+        )
     except Exception as error:  # of a client that is not ours, or of the server that it was told
         said = ": ".join((type(error).__name__, *str(error).strip().splitlines()[:1]))
-        report.add(Outcome.NO_LINEAGE, f"{said}; lineage_namespace, and the client's own configuration")
+        report.add(
+            Outcome.NO_LINEAGE, f"{said}; lineage_namespace, and the client's own configuration"
+        )
 
 
 @contextlib.contextmanager
@@ -99,17 +139,27 @@ def _told_as(outcome: Outcome, report: Report, path: str | Path, what_then: str)
         yield
     except OSError as error:
         report.add(outcome, f"{error.strerror} ({path}); {what_then}")
-    except Exception as error:  # a bug of ours in what is told of a run must not make one fail that is done
-        report.add(outcome, f"a bug: {type(error).__name__}: {error} ({path}); please report it with the run's report")
+    except (
+        Exception
+    ) as error:  # a bug of ours in what is told of a run must not make one fail that is done
+        report.add(
+            outcome,
+            f"a bug: {type(error).__name__}: {error} ({path}); please report it with the run's report",
+        )
 
 
 def _write_last(path: Path, report: Report) -> bool:
-    """Whether the report is written. What came of the run is its exit code all the same: it is told with the others."""
+    """Whether the report is written. What came of the run is its exit code all the same: it is told
+    with the others.
+    """
     try:
         _write(path, report)
         return True
     except SettingsError as error:
-        report.add(Outcome.NOT_KEPT, f"{error.what} ({path}); what is there says that the run is still going on, or nothing")
+        report.add(
+            Outcome.NOT_KEPT,
+            f"{error.what} ({path}); what is there says that the run is still going on, or nothing",
+        )
         return False
 
 
@@ -123,10 +173,16 @@ def _prune(own: Path, ours_called: str, keep: int) -> None:
 
 
 def _as_told(error: BaseException) -> EtlError:
-    """What the report says of it: whatever is not an error of ours is a bug of ours, and a report must not say that all is well."""
+    """What the report says of it: whatever is not an error of ours is a bug of ours, and a report
+    must not say that all is well.
+    """
     if isinstance(error, EtlError):
         return error
-    return Stopped("stopped") if isinstance(error, KeyboardInterrupt) else EtlError(f"a bug: {type(error).__name__}: {error}")
+    return (
+        Stopped("stopped")
+        if isinstance(error, KeyboardInterrupt)
+        else EtlError(f"a bug: {type(error).__name__}: {error}")
+    )
 
 
 def _write(path: Path, report: Report) -> None:
@@ -134,4 +190,6 @@ def _write(path: Path, report: Report) -> None:
         write_whole(path, as_text(report.as_json(), report.saw_as_json()))
     except OSError as error:
         what = f"the run's report cannot be written: {error.strerror}"
-        raise SettingsError(what, key="report.path", path=path, check="the folder and its permissions") from error
+        raise SettingsError(
+            what, key="report.path", path=path, check="the folder and its permissions"
+        ) from error

@@ -1,4 +1,5 @@
-"""Real ZooKeeper, Kafka, Jafka and Spark on this machine as context managers: for the demo, the tests and users' own tests.
+"""Real ZooKeeper, Kafka, Jafka and Spark on this machine as context managers: for the demo, the
+tests and users' own tests.
 
     from etl import Cluster
 
@@ -6,7 +7,8 @@
         cluster.create_topic("clicks", partitions=8)
         run_my_test(cluster.zookeeper_connect, cluster.bootstrap)
 
-Servers listen on 127.0.0.1 only, log to a file that errors name, and do not outlive the process that started them.
-`java` finds Java, `jars` fetches once, `server` owns a process; `zookeeper`, `kafka`, `spark` say what to start, `releases` which brokers
-there are, `administration` how each is found ready; `cluster` puts them together. Of all this a run takes only Java and the jars.
+Servers listen on 127.0.0.1 only, log to a file that errors name, and do not outlive the process
+that started them. `java` finds Java, `jars` fetches once, `server` owns a process; `zookeeper`,
+`kafka`, `spark` say what to start, `releases` which brokers there are, `administration` how each is
+found ready; `cluster` puts them together. Of all this a run takes only Java and the jars.
 """

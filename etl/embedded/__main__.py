@@ -1,4 +1,6 @@
-"""`python -m etl.embedded`: fetch or make everything that the embedded servers and Spark need in the cache, once."""
+"""`python -m etl.embedded`: fetch or make everything that the embedded servers and Spark need in
+the cache, once.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ def main() -> int:
         with ThreadPoolExecutor() as fetches:  # each waits for Maven Central, not for the processor
             for fetch in [fetches.submit(release_jars), fetches.submit(delta_jars)]:
                 fetch.result()
-        print("classes: an archive that lets Spark start quickly (200 MB, made once, half a minute)", flush=True)
+        print(
+            "classes: an archive that lets Spark start quickly (200 MB, made once, half a minute)",
+            flush=True,
+        )
         make_archive()
     except EtlError as error:
         print(error, file=sys.stderr)

@@ -18,7 +18,9 @@ _WITHIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one broker is: its id, its port on this machine, and the ZooKeeper with the cluster's path, empty where it has none."""
+    """Where one broker is: its id, its port on this machine, and the ZooKeeper with the cluster's
+    path, empty where it has none.
+    """
 
     broker_id: int
     port: int
@@ -65,13 +67,21 @@ class ByAdminClient:
         """See Administration."""
         from kafka.admin import KafkaAdminClient
 
-        wanted = {"num_partitions": topic.partitions, "replication_factor": topic.replication_factor, "configs": dict(topic.config or {})}
-        with KafkaAdminClient(bootstrap_servers=",".join(broker.address for broker in brokers)) as admin:
+        wanted = {
+            "num_partitions": topic.partitions,
+            "replication_factor": topic.replication_factor,
+            "configs": dict(topic.config or {}),
+        }
+        with KafkaAdminClient(
+            bootstrap_servers=",".join(broker.address for broker in brokers)
+        ) as admin:
             admin.create_topics({topic.name: wanted}, wait_for_metadata=True)
 
 
 class ByZooKeeper:
-    """Kafka before 0.10.1: its own tool writes the topic's assignment into ZooKeeper, and the controller does the rest."""
+    """Kafka before 0.10.1: its own tool writes the topic's assignment into ZooKeeper, and the
+    controller does the rest.
+    """
 
     def is_ready(self, broker: Place) -> bool:
         """Whether it is registered and one of the registered brokers is the controller."""
@@ -79,24 +89,40 @@ class ByZooKeeper:
             return False
         with session(broker.zookeeper) as client:
             ids = client.get_children("/brokers/ids") if client.exists("/brokers/ids") else []
-            return str(broker.broker_id) in ids and str(_json(client, "/controller").get("brokerid")) in ids
+            return (
+                str(broker.broker_id) in ids
+                and str(_json(client, "/controller").get("brokerid")) in ids
+            )
 
     def create_topic(self, brokers: Sequence[Place], topic: NewTopic) -> None:
         """See Administration. Raises Unreachable when some partition has no leader after a minute."""
         ids = [broker.broker_id for broker in brokers]
-        replicas = {str(p): [ids[(p + n) % len(ids)] for n in range(topic.replication_factor)] for p in range(topic.partitions)}
+        replicas = {
+            str(p): [ids[(p + n) % len(ids)] for n in range(topic.replication_factor)]
+            for p in range(topic.partitions)
+        }
         config = {"version": 1, "config": dict(topic.config or {})}
         path = f"/brokers/topics/{topic.name}"
         with session(brokers[0].zookeeper) as client:
-            client.create(f"/config/topics/{topic.name}", json.dumps(config).encode(), makepath=True)
-            client.create(path, json.dumps({"version": 1, "partitions": replicas}).encode(), makepath=True)
+            client.create(
+                f"/config/topics/{topic.name}", json.dumps(config).encode(), makepath=True
+            )
+            client.create(
+                path, json.dumps({"version": 1, "partitions": replicas}).encode(), makepath=True
+            )
 
             def is_led() -> bool:
-                states = [_json(client, f"{path}/partitions/{partition}/state") for partition in replicas]
-                return all(state.get("leader", -1) >= 0 for state in states) and all(_tells_of(one, topic) for one in brokers)
+                states = [
+                    _json(client, f"{path}/partitions/{partition}/state") for partition in replicas
+                ]
+                return all(state.get("leader", -1) >= 0 for state in states) and all(
+                    _tells_of(one, topic) for one in brokers
+                )
 
             if not wait_until(is_led, _WITHIN_S):
-                raise Unreachable("a new topic has no leaders", check="the brokers' log files", topic=topic.name)
+                raise Unreachable(
+                    "a new topic has no leaders", check="the brokers' log files", topic=topic.name
+                )
 
 
 class ByCreateRequest:
@@ -108,25 +134,39 @@ class ByCreateRequest:
             return False
         with session(broker.zookeeper) as client:
             path = f"/brokers/ids/{broker.broker_id}"
-            return client.exists(path) is not None and f":{broker.port}" in client.get(path)[0].decode()
+            return (
+                client.exists(path) is not None
+                and f":{broker.port}" in client.get(path)[0].decode()
+            )
 
     def create_topic(self, brokers: Sequence[Place], topic: NewTopic) -> None:
-        """See Administration: `partitions` on each broker. Raises SettingsError for what Jafka does not have."""
+        """See Administration: `partitions` on each broker. Raises SettingsError for what Jafka does
+        not have.
+        """
         if topic.replication_factor != 1 or topic.config:
-            raise SettingsError("Jafka has no replicas and no settings of a topic", check="what is asked for", topic=topic.name)
+            raise SettingsError(
+                "Jafka has no replicas and no settings of a topic",
+                check="what is asked for",
+                topic=topic.name,
+            )
         for broker in brokers:
             create_jafka_topic(broker.port, topic.name, topic.partitions)
         with session(brokers[0].zookeeper) as client:
             paths = [f"/brokers/topics/{topic.name}/{broker.broker_id}" for broker in brokers]
             if not wait_until(lambda: all(client.exists(path) for path in paths), _WITHIN_S):
-                raise Unreachable("a new topic is not registered", check="the brokers' log files", topic=topic.name)
+                raise Unreachable(
+                    "a new topic is not registered",
+                    check="the brokers' log files",
+                    topic=topic.name,
+                )
 
 
 def end_older_session(broker: Place) -> None:
-    """End the session of a killed broker: its znodes stay until then, and a broker that finds its own id taken gives up.
+    """End the session of a killed broker: its znodes stay until then, and a broker that finds its
+    own id taken gives up.
 
-    Whoever registered this broker's port is dead, for it is about to listen there: what the end of its session would
-    remove is removed now.
+    Whoever registered this broker's port is dead, for it is about to listen there: what the end of
+    its session would remove is removed now.
     """
     with session(broker.zookeeper) as client:
         path = f"/brokers/ids/{broker.broker_id}"
@@ -136,14 +176,20 @@ def end_older_session(broker: Place) -> None:
         if not re.search(rf"\b{broker.port}\b", text.decode()):
             return
         topics = client.get_children("/brokers/topics") if client.exists("/brokers/topics") else []
-        for znode in (path, "/controller", *(f"/brokers/topics/{topic}/{broker.broker_id}" for topic in topics)):
+        for znode in (
+            path,
+            "/controller",
+            *(f"/brokers/topics/{topic}/{broker.broker_id}" for topic in topics),
+        ):
             found = client.exists(znode)
             if found is not None and found.ephemeralOwner == stat.ephemeralOwner:
                 client.delete(znode)
 
 
 def make_chroot(connect: str, *, within_s: float = _WITHIN_S) -> None:
-    """Make the path of a ZooKeeper connection string, which only Kafka's own brokers do. Raises as `session` does."""
+    """Make the path of a ZooKeeper connection string, which only Kafka's own brokers do. Raises as
+    `session` does.
+    """
     hosts, slash, path = connect.partition("/")
     with session(hosts, within_s=within_s) as client:
         client.ensure_path(slash + path)
@@ -160,7 +206,9 @@ def session(connect: str, *, within_s: float = _WITHIN_S) -> Iterator[Any]:
         client.start(timeout=within_s)
         yield client
     except KazooTimeoutError as error:
-        raise Unreachable("ZooKeeper does not answer", check="that it is running", zookeeper=connect) from error
+        raise Unreachable(
+            "ZooKeeper does not answer", check="that it is running", zookeeper=connect
+        ) from error
     finally:
         client.stop()
         client.close()

@@ -1,4 +1,6 @@
-"""Owns the cache folder, outside of any clone, and that two processes do not fill the same part of it at a time."""
+"""Owns the cache folder, outside of any clone, and that two processes do not fill the same part of
+it at a time.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Owns the archive of Java classes that lets a short Spark run start in half the time (JEP 350).
 
-A JVM with an empty head spends most of a small run loading and checking some 20,000 classes of Spark and Delta. The archive holds
-them as the JVM wants them in memory. It is made once per Java and pyspark by a small run of all that a pipeline does, and lies in
-the cache; a JVM that finds it does not fit goes on without it. What it saves is measured in docs/adr/0015.
+A JVM with an empty head spends most of a small run loading and checking some 20,000 classes of
+Spark and Delta. The archive holds them as the JVM wants them in memory. It is made once per Java
+and pyspark by a small run of all that a pipeline does, and lies in the cache; a JVM that finds it
+does not fit goes on without it. What it saves is measured in docs/adr/0015.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ from etl.embedded.jars import DELTA_VERSION, delta_jars, spark_home
 from etl.embedded.java import java_home, set_java_home
 
 _SILENT = "-Xlog:disable -Xlog:all=error:stderr"
-"""What a JVM has to say of an archive would go to standard output, where `--json` prints its document."""
+"""What a JVM has to say of an archive would go to standard output, where `--json` prints its
+document.
+"""
 _MADE_WITHIN_S = 300
 
 
 def archive_options() -> str:
-    """Options for a JVM on the class path of `spark_class_path`, empty where there is no archive yet."""
+    """Options for a JVM on the class path of `spark_class_path`, empty where there is no archive
+    yet.
+    """
     archive = _place()
     return f"-XX:SharedArchiveFile={archive} {_SILENT}" if archive.exists() else ""
 
@@ -37,7 +42,9 @@ def spark_class_path() -> str:
 
 
 def make_archive() -> Path | None:
-    """Make the archive where it is missing, in about half a minute; None when this Java does not make one."""
+    """Make the archive where it is missing, in about half a minute; None when this Java does not
+    make one.
+    """
     archive = _place()
     archive.parent.mkdir(parents=True, exist_ok=True)
     with alone(archive.with_suffix(".lock")):
@@ -47,7 +54,9 @@ def make_archive() -> Path | None:
 
 
 def _place() -> Path:
-    told = hashlib.sha256(f"{java_home()} {_java_release()} {spark_home()} {DELTA_VERSION}".encode()).hexdigest()[:12]
+    told = hashlib.sha256(
+        f"{java_home()} {_java_release()} {spark_home()} {DELTA_VERSION}".encode()
+    ).hexdigest()[:12]
     return cache_folder() / "classes" / f"spark-{told}.jsa"
 
 
@@ -59,10 +68,20 @@ def _java_release() -> str:
 
 def _make(archive: Path) -> None:
     log = archive.with_suffix(".log")
-    with tempfile.TemporaryDirectory(prefix="partial-", dir=archive.parent) as partial, log.open("wb") as out:
+    with (
+        tempfile.TemporaryDirectory(prefix="partial-", dir=archive.parent) as partial,
+        log.open("wb") as out,
+    ):
         made = Path(partial, archive.name)
         command = [sys.executable, "-m", "etl.embedded.class_archive", str(made), partial]
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=_MADE_WITHIN_S, check=False)
+        subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            timeout=_MADE_WITHIN_S,
+            check=False,
+        )
         if made.exists():
             made.rename(archive)
 
@@ -76,11 +95,16 @@ def _run_small(archive: str, folder: str) -> None:
     set_java_home()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     options = {
-        "spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension", "spark.sql.shuffle.partitions": "2",
+        "spark.master": "local[2]",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.shuffle.partitions": "2",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "2",
-        "spark.driver.extraClassPath": spark_class_path(), "spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={archive}",
+        "spark.driver.extraClassPath": spark_class_path(),
+        "spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={archive}",
     }
     builder = SparkSession.builder
     for key, value in options.items():
@@ -89,10 +113,23 @@ def _run_small(archive: str, folder: str) -> None:
     table = str(Path(folder, "table"))
     for number in (1, 2):
         rows = _few_rows(spark).withColumn("day", f.expr("date_from_unix_date(0)"))
-        writer = rows.write.format("delta").mode("append").partitionBy("day").option("txnAppId", "archive").option("txnVersion", number)
+        writer = (
+            rows.write.format("delta")
+            .mode("append")
+            .partitionBy("day")
+            .option("txnAppId", "archive")
+            .option("txnVersion", number)
+        )
         writer.option("userMetadata", "{}").save(table)
-    counted = spark.read.format("delta").load(table).groupBy("n").agg(
-        f.count(f.lit(1)).alias("rows"), f.bitmap_construct_agg(f.bitmap_bit_position(f.col("n"))).alias("bitmap"))
+    counted = (
+        spark.read.format("delta")
+        .load(table)
+        .groupBy("n")
+        .agg(
+            f.count(f.lit(1)).alias("rows"),
+            f.bitmap_construct_agg(f.bitmap_bit_position(f.col("n"))).alias("bitmap"),
+        )
+    )
     list(counted.orderBy("n").toLocalIterator())
     gateway: Any = SparkContext._gateway
     spark.stop()
@@ -102,17 +139,23 @@ def _run_small(archive: str, folder: str) -> None:
 
 
 def _few_rows(spark: Any) -> Any:
-    """Rows as a run reads them: Python workers make them of bytes that the driver has, a Spark partition for each."""
+    """Rows as a run reads them: Python workers make them of bytes that the driver has, a Spark
+    partition for each.
+    """
     import pyarrow
     from pyspark.sql import DataFrame
 
     def make(given: Iterator[Any]) -> Iterator[Any]:
         for _ in given:
-            yield pyarrow.RecordBatch.from_pydict({"n": pyarrow.array(range(100), pyarrow.int64()), "value": [b"x"] * 100})
+            yield pyarrow.RecordBatch.from_pydict(
+                {"n": pyarrow.array(range(100), pyarrow.int64()), "value": [b"x"] * 100}
+            )
 
     pickled = spark.sparkContext.parallelize([1, 2], 2)._jrdd
     binary = spark._jvm.org.apache.spark.sql.Encoders.BINARY()
-    return DataFrame(spark._jsparkSession.createDataset(pickled.rdd(), binary).toDF(), spark).mapInArrow(make, "n bigint, value binary")
+    return DataFrame(
+        spark._jsparkSession.createDataset(pickled.rdd(), binary).toDF(), spark
+    ).mapInArrow(make, "n bigint, value binary")
 
 
 if __name__ == "__main__":

@@ -20,12 +20,14 @@ from etl.embedded.cache import cache_folder
 from etl.errors import SettingsError
 
 VERSIONS = (17, 21)
-"""The Java versions on which every part was tried: Spark 4.2 asks for 17 or newer, Kafka 3.9 ends at 23."""
+"""The Java versions on which every part was tried: Spark 4.2 asks for 17 or newer, Kafka 3.9 ends
+at 23.
+"""
 
 _ANSWER_WITHIN_S = 30
 
-# Spark's launcher always adds this module, and a Java that was built without it refuses to start; Spark itself only
-# uses it for faster linear algebra.
+# Spark's launcher always adds this module, and a Java that was built without it refuses to start;
+# Spark itself only uses it for faster linear algebra.
 _VECTOR = "--add-modules=jdk.incubator.vector"
 _IN_FRONT = """#!/bin/sh
 # A Java without the module jdk.incubator.vector, for programs that ask for it and can do without.
@@ -96,19 +98,34 @@ def _find(home: str, path: str) -> Path:
 
 
 def _places(home: str, path: str) -> dict[str, str]:
-    places = {"JAVA_HOME": str(Path(home, "bin", "java")) if home else None, "PATH": shutil.which("java", path=path)}
+    places = {
+        "JAVA_HOME": str(Path(home, "bin", "java")) if home else None,
+        "PATH": shutil.which("java", path=path),
+    }
     return {place: java for place, java in places.items() if java}
 
 
 def _ask(java: str) -> _Java | None:
-    """What `java` says of itself, or None. The one on PATH is often a link or a shim, so it is asked for its home."""
+    """What `java` says of itself, or None. The one on PATH is often a link or a shim, so it is
+    asked for its home.
+    """
     try:
         answer = subprocess.run(
-            [java, "-XshowSettings:properties", "-version"], capture_output=True, text=True, timeout=_ANSWER_WITHIN_S, check=False
+            [java, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER_WITHIN_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    said = dict(re.findall(r"^\s+(java\.home|java\.specification\.version) = (.+?)\s*$", answer.stderr, re.MULTILINE))
+    said = dict(
+        re.findall(
+            r"^\s+(java\.home|java\.specification\.version) = (.+?)\s*$",
+            answer.stderr,
+            re.MULTILINE,
+        )
+    )
     if len(said) < 2:
         return None
     version = said["java.specification.version"].removeprefix("1.")  # Java 8 calls itself 1.8
@@ -125,7 +142,9 @@ def _bundled_java() -> Path | None:
 
 
 def _without_vector(java: Path) -> Path:
-    """A home whose `bin/java` is a script in front of `java`. Its name holds the path: several environments share the cache."""
+    """A home whose `bin/java` is a script in front of `java`. Its name holds the path: several
+    environments share the cache.
+    """
     home = cache_folder() / "java" / hashlib.sha256(str(java).encode()).hexdigest()[:12]
     script = home / "bin" / "java"
     text = _IN_FRONT.format(vector=_VECTOR, java=java)

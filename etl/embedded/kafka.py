@@ -25,9 +25,9 @@ _CLUSTER_ID = "ZXRsLWVtYmVkZGVkLTAwMQ"
 class Kafka(Server):
     """One broker: `with Kafka(zookeeper=zookeeper.connect) as broker: broker.bootstrap`.
 
-    `properties` go into server.properties over those of the release, `java_options` onto the command line. Brokers of
-    one cluster have the same `zookeeper` and `chroot` and different `broker_id`; where the release needs no ZooKeeper,
-    the same `voters`: those of the first.
+    `properties` go into server.properties over those of the release, `java_options` onto the
+    command line. Brokers of one cluster have the same `zookeeper` and `chroot` and different
+    `broker_id`; where the release needs no ZooKeeper, the same `voters`: those of the first.
     """
 
     def __init__(
@@ -45,7 +45,9 @@ class Kafka(Server):
     ) -> None:
         self.release = release(version)
         if self.release.has_zookeeper and zookeeper is None:
-            raise SettingsError("this version needs a ZooKeeper", check="zookeeper=", version=version)
+            raise SettingsError(
+                "this version needs a ZooKeeper", check="zookeeper=", version=version
+            )
         super().__init__(f"kafka-{broker_id}", folder, port)
         self.version = version
         self.broker_id = broker_id
@@ -73,11 +75,24 @@ class Kafka(Server):
         else:
             self._format()
         settings = self.folder / "server.properties"
-        own = {key: value.format_map(self._facts()) for key, value in self.release.properties.items()}
-        settings.write_text("".join(f"{key}={value}\n" for key, value in {**own, **self._properties}.items()))
+        own = {
+            key: value.format_map(self._facts()) for key, value in self.release.properties.items()
+        }
+        settings.write_text(
+            "".join(f"{key}={value}\n" for key, value in {**own, **self._properties}.items())
+        )
         (self.folder / "log4j.properties").write_text(_LOG4J)
-        java = [str(find_java()), "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        log = ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS"]
+        java = [
+            str(find_java()),
+            "-Xms128m",
+            "-Xmx512m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+        ]
+        log = [
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
+        ]
         classes = os.pathsep.join(map(str, [self.folder, *release_jars(self.version)]))
         return [*java, *self._java_options, *log, "-cp", classes, self.release.main, str(settings)]
 
@@ -89,8 +104,13 @@ class Kafka(Server):
         """What stands in braces in a release's properties."""
         ours = f"PLAINTEXT://{self.bootstrap}"
         return {
-            "id": self.broker_id, "host": HOST, "port": self.port, "folder": self.folder, "zookeeper": self.zookeeper_connect,
-            "voters": self.voters, "roles": "broker,controller" if self._votes_at else "broker",
+            "id": self.broker_id,
+            "host": HOST,
+            "port": self.port,
+            "folder": self.folder,
+            "zookeeper": self.zookeeper_connect,
+            "voters": self.voters,
+            "roles": "broker,controller" if self._votes_at else "broker",
             "listeners": f"{ours},CONTROLLER://{self._votes_at}" if self._votes_at else ours,
         }
 
@@ -98,4 +118,6 @@ class Kafka(Server):
         """What Kafka's storage tool writes into a new data folder: whose it is."""
         data = self.folder / "data"
         data.mkdir(parents=True, exist_ok=True)
-        (data / "meta.properties").write_text(f"version=1\ncluster.id={_CLUSTER_ID}\nnode.id={self.broker_id}\n")
+        (data / "meta.properties").write_text(
+            f"version=1\ncluster.id={_CLUSTER_ID}\nnode.id={self.broker_id}\n"
+        )

@@ -1,4 +1,5 @@
-"""What can be embedded: one row for each release of Kafka and Jafka, all differences between them as values.
+"""What can be embedded: one row for each release of Kafka and Jafka, all differences between them
+as values.
 
 How a row is started is `kafka`'s part, how it is asked for a topic `administration`'s.
 """
@@ -22,16 +23,23 @@ class Release:
     """What one release is made of, and how it wants to be started."""
 
     artifacts: tuple[Artifact, ...]
-    """What they depend on comes with them; one that is named here is of this version, whatever others ask for."""
+    """What they depend on comes with them; one that is named here is of this version, whatever
+    others ask for.
+    """
     properties: Mapping[str, str]
-    """Its server.properties. In braces stands what differs from broker to broker: see `kafka.Kafka.command`."""
+    """Its server.properties. In braces stands what differs from broker to broker: see
+    `kafka.Kafka.command`.
+    """
     administration: Administration = field(default_factory=ByAdminClient)
     main: str = "kafka.Kafka"
     has_zookeeper: bool = True
-    """Whether its brokers register in ZooKeeper; without it they keep a quorum of their own (KRaft)."""
+    """Whether its brokers register in ZooKeeper; without it they keep a quorum of their own
+    (KRaft).
+    """
 
 
-# A broker for tests: small, quick, and nothing happens by itself. A release passes over the keys that it does not know.
+# A broker for tests: small, quick, and nothing happens by itself. A release passes over the keys
+# that it does not know.
 _SMALL = {
     "log.dirs": "{folder}/data",
     "auto.create.topics.enable": "false",
@@ -51,20 +59,44 @@ _SMALL = {
     "num.io.threads": "4",
     "controlled.shutdown.retry.backoff.ms": "100",
 }
-_IN_ZOOKEEPER = {"broker.id": "{id}", "zookeeper.connect": "{zookeeper}", "zookeeper.session.timeout.ms": "6000"}
+_IN_ZOOKEEPER = {
+    "broker.id": "{id}",
+    "zookeeper.connect": "{zookeeper}",
+    "zookeeper.session.timeout.ms": "6000",
+}
 _ZOOKEEPER = {**_SMALL, **_IN_ZOOKEEPER, "listeners": "PLAINTEXT://{host}:{port}"}
-_BEFORE_LISTENERS = {**_SMALL, **_IN_ZOOKEEPER, "host.name": "{host}", "port": "{port}", "log.retention.ms": "2147483647"}
+_BEFORE_LISTENERS = {
+    **_SMALL,
+    **_IN_ZOOKEEPER,
+    "host.name": "{host}",
+    "port": "{port}",
+    "log.retention.ms": "2147483647",
+}
 _KRAFT = {
-    **_SMALL, "process.roles": "{roles}", "node.id": "{id}", "controller.quorum.voters": "{voters}", "listeners": "{listeners}",
-    "broker.heartbeat.interval.ms": "500", "broker.session.timeout.ms": "4000",  # a broker that was killed is taken back behind it
-    "group.consumer.heartbeat.interval.ms": "500", "group.consumer.min.heartbeat.interval.ms": "500",  # members are told within a second
-    "group.consumer.session.timeout.ms": "6000", "group.consumer.min.session.timeout.ms": "6000",  # and missed within seconds
+    **_SMALL,
+    "process.roles": "{roles}",
+    "node.id": "{id}",
+    "controller.quorum.voters": "{voters}",
+    "listeners": "{listeners}",
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "4000",  # a broker that was killed is taken back behind it
+    "group.consumer.heartbeat.interval.ms": "500",
+    "group.consumer.min.heartbeat.interval.ms": "500",  # members are told within a second
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.min.session.timeout.ms": "6000",  # and missed within seconds
     "group.consumer.max.session.timeout.ms": "300000",  # unless a group says otherwise
-    "controller.listener.names": "CONTROLLER", "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
 }
 _JAFKA = {
-    "brokerid": "{id}", "hostname": "{host}", "port": "{port}", "log.dir": "{folder}/data", "num.threads": "4",
-    "enable.zookeeper": "true", "zk.connect": "{zookeeper}", "zk.sessiontimeout.ms": "6000",
+    "brokerid": "{id}",
+    "hostname": "{host}",
+    "port": "{port}",
+    "log.dir": "{folder}/data",
+    "num.threads": "4",
+    "enable.zookeeper": "true",
+    "zk.connect": "{zookeeper}",
+    "zk.sessiontimeout.ms": "6000",
     "log.flush.interval": "1",  # nothing is readable before it is flushed
 }
 
@@ -83,9 +115,14 @@ RELEASES: Mapping[str, Release] = {
         (
             Artifact("io.jafka", "jafka", "3.0.6"),
             # it asks for any from 2.9.8 on
-            *(Artifact("com.fasterxml.jackson.core", name, "2.9.8") for name in ("jackson-databind", "jackson-core")),
+            *(
+                Artifact("com.fasterxml.jackson.core", name, "2.9.8")
+                for name in ("jackson-databind", "jackson-core")
+            ),
         ),
-        _JAFKA, ByCreateRequest(), main="io.jafka.Jafka",
+        _JAFKA,
+        ByCreateRequest(),
+        main="io.jafka.Jafka",
     ),
     "0.8.2.2": Release(_kafka("2.10", "0.8.2.2"), _BEFORE_LISTENERS, ByZooKeeper()),
     "0.9.0.1": Release(_kafka("2.11", "0.9.0.1"), _ZOOKEEPER, ByZooKeeper()),
@@ -101,7 +138,11 @@ RELEASES: Mapping[str, Release] = {
 def release(version: str) -> Release:
     """The row of one version. Raises SettingsError when there is none."""
     if version not in RELEASES:
-        raise SettingsError("this version cannot be embedded", check=f"one of {', '.join(RELEASES)}", version=version)
+        raise SettingsError(
+            "this version cannot be embedded",
+            check=f"one of {', '.join(RELEASES)}",
+            version=version,
+        )
     return RELEASES[version]
 
 

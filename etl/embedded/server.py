@@ -1,4 +1,5 @@
-"""Owns the life of one server process: its folder, its log file, start, stop, kill, and that it never stays behind.
+"""Owns the life of one server process: its folder, its log file, start, stop, kill, and that it
+never stays behind.
 
 What is started, and when it is ready, is said by the subclasses.
 """
@@ -26,8 +27,8 @@ from etl.errors import SettingsError, Unreachable
 
 HOST = "127.0.0.1"
 
-# Below the ports that Linux and macOS give to outgoing connections, so that nobody takes the port of a server that is
-# down for a restart.
+# Below the ports that Linux and macOS give to outgoing connections, so that nobody takes the port
+# of a server that is down for a restart.
 _PORTS = range(20_000, 30_000)
 _asked_for: deque[int] = deque(maxlen=1_000)
 _LOOK_EVERY_S = 0.03
@@ -35,7 +36,9 @@ _TAIL_LINES = 15
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 on which nobody listens, and none of the last thousand that were asked for here: they may be listened on soon."""
+    """A port of 127.0.0.1 on which nobody listens, and none of the last thousand that were asked
+    for here: they may be listened on soon.
+    """
     for port in random.sample(_PORTS, 100):
         if port in _asked_for:
             continue
@@ -47,7 +50,11 @@ def free_port() -> int:
                 return port
             except OSError:
                 continue
-    raise SettingsError("no free port was found", check=f"who listens on the ports from {_PORTS.start} on", host=HOST)
+    raise SettingsError(
+        "no free port was found",
+        check=f"who listens on the ports from {_PORTS.start} on",
+        host=HOST,
+    )
 
 
 def answers(port: int, host: str = HOST) -> bool:
@@ -72,18 +79,25 @@ def wait_until(ready: Callable[[], bool], within_s: float) -> bool:
 class Server(ABC):
     """One server process on 127.0.0.1, as a context manager that starts and stops it.
 
-    Without a `folder` it gets a temporary one, deleted when the context ends; after a failed start the folder stays,
-    because the error names the log file in it. `start` after `stop` or `kill` gives the same port and data.
+    Without a `folder` it gets a temporary one, deleted when the context ends; after a failed start
+    the folder stays, because the error names the log file in it. `start` after `stop` or `kill`
+    gives the same port and data.
     """
 
     start_within_s = 60.0
     stop_within_s = 20.0
 
-    def __init__(self, name: str, folder: Path | str | None = None, port: int | None = None) -> None:
+    def __init__(
+        self, name: str, folder: Path | str | None = None, port: int | None = None
+    ) -> None:
         self.name = name
         self.port = free_port() if port is None else port
         self._temporary = folder is None
-        self.folder = Path(tempfile.mkdtemp(prefix=f"etl-{name}-")) if folder is None else Path(folder).absolute()
+        self.folder = (
+            Path(tempfile.mkdtemp(prefix=f"etl-{name}-"))
+            if folder is None
+            else Path(folder).absolute()
+        )
         self.log = self.folder / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: subprocess.Popen[bytes] | None = None
@@ -103,10 +117,16 @@ class Server(ABC):
     @property
     def pid(self) -> int | None:
         """The server's process, None when it is not running."""
-        return self._process.pid if self._process is not None and self._process.poll() is None else None
+        return (
+            self._process.pid
+            if self._process is not None and self._process.poll() is None
+            else None
+        )
 
     def start(self) -> None:
-        """Start the server and return when it is ready. Raises Unreachable, naming the log file, when it does not get there."""
+        """Start the server and return when it is ready. Raises Unreachable, naming the log file,
+        when it does not get there.
+        """
         if self.pid is not None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -151,7 +171,8 @@ class Server(ABC):
     def _launch(self) -> None:
         command, environment = self.command(), self.environment()
         with self.log.open("ab") as log:
-            # A session of its own: Ctrl-C on the terminal is for the program, which then stops its servers in order.
+            # A session of its own: Ctrl-C on the terminal is for the program, which then stops its
+            # servers in order.
             self._process = subprocess.Popen(
                 command,
                 cwd=self.folder,
@@ -161,19 +182,41 @@ class Server(ABC):
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        watch = [sys.executable, "-I", "-S", str(Path(__file__).with_name("watch.py")), str(self._process.pid)]
-        self._watch = subprocess.Popen(watch, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+        watch = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(Path(__file__).with_name("watch.py")),
+            str(self._process.pid),
+        ]
+        self._watch = subprocess.Popen(
+            watch, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+        )
 
     def _failed(self) -> Unreachable:
         code = self._process.poll() if self._process is not None else None
-        what = f"was not ready after {self.start_within_s:g} s" if code is None else f"ended with exit code {code} while it started"
-        return Unreachable(f"{self.name} {what}", check=f"the log file, which ends with:\n{tail(self.log)}", port=self.port, log=self.log)
+        what = (
+            f"was not ready after {self.start_within_s:g} s"
+            if code is None
+            else f"ended with exit code {code} while it started"
+        )
+        return Unreachable(
+            f"{self.name} {what}",
+            check=f"the log file, which ends with:\n{tail(self.log)}",
+            port=self.port,
+            log=self.log,
+        )
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
         if self._temporary:
             shutil.rmtree(self.folder, ignore_errors=True)

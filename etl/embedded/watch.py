@@ -1,9 +1,11 @@
-"""Owns one promise: a server does not outlive the process that started it, however that process ended.
+"""Owns one promise: a server does not outlive the process that started it, however that process
+ended.
 
-Run as a program of its own with the server's process group as argument. Its standard input is a pipe that only the
-parent holds; when the parent is gone, even by SIGKILL, the pipe ends and the server is stopped. Linux's
-PR_SET_PDEATHSIG would be shorter, but it fires when the *thread* that started the server ends, and nowhere else than
-on Linux. It imports nothing of the package, so that it starts at once.
+Run as a program of its own with the server's process group as argument. Its standard input is a
+pipe that only the parent holds; when the parent is gone, even by SIGKILL, the pipe ends and the
+server is stopped. Linux's PR_SET_PDEATHSIG would be shorter, but it fires when the *thread* that
+started the server ends, and nowhere else than on Linux. It imports nothing of the package, so that
+it starts at once.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ _LOOK_EVERY_S = 0.1
 
 
 def watch(group: int) -> None:
-    """Wait for the end of standard input, then end the process group: SIGTERM, and SIGKILL after a deadline."""
+    """Wait for the end of standard input, then end the process group: SIGTERM, and SIGKILL after a
+    deadline.
+    """
     sys.stdin.buffer.read()
     deadline = time.monotonic() + _STOP_WITHIN_S
     try:

@@ -1,4 +1,6 @@
-"""The few requests that embedded brokers of every generation are asked, as bytes: whether they are ready, and for a topic of Jafka's."""
+"""The few requests that embedded brokers of every generation are asked, as bytes: whether they are
+ready, and for a topic of Jafka's.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,14 @@ class Metadata:
 
 
 def metadata(port: int, *, version: int) -> Metadata:
-    """Metadata of version 0 (0.8 on) with all topics, for by name it may create one; or of 1 (0.10 to 4.x) with none.
+    """Metadata of version 0 (0.8 on) with all topics, for by name it may create one; or of 1 (0.10
+    to 4.x) with none.
 
     Raises OSError, also when the connection ends early.
     """
-    return parse_metadata(_asked(port, struct.pack(">hhihi", _METADATA, version, 0, 0, 0)), version=version)
+    return parse_metadata(
+        _asked(port, struct.pack(">hhihi", _METADATA, version, 0, 0, 0)), version=version
+    )
 
 
 def parse_metadata(content: bytes, *, version: int) -> Metadata:
@@ -63,9 +68,11 @@ def create_jafka_topic(port: int, name: str, partitions: int) -> None:
     """Make the logs of a topic on one Jafka broker. Raises OSError."""
     topic = struct.pack(">h", len(name.encode())) + name.encode()
     _asked(port, struct.pack(">h", _JAFKA_CREATE) + topic + struct.pack(">iB", partitions, 1))
-    # The create request does nothing for as many partitions as the broker gives by itself. A produce request makes the logs, and no
-    # message is in it.
-    with _told(port, struct.pack(">h", _JAFKA_PRODUCE) + topic + struct.pack(">ii", 0, 0)) as connection:
+    # The create request does nothing for as many partitions as the broker gives by itself. A
+    # produce request makes the logs, and no message is in it.
+    with _told(
+        port, struct.pack(">h", _JAFKA_PRODUCE) + topic + struct.pack(">ii", 0, 0)
+    ) as connection:
         connection.shutdown(socket.SHUT_WR)
         connection.recv(1)  # it has no answer: the broker hangs up when it has read it
 

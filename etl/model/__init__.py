@@ -1,1 +1,3 @@
-"""The frozen values that every folder speaks of. No I/O, no policy; the words are those of the glossary (docs/DESIGN.md)."""
+"""The frozen values that every folder speaks of. No I/O, no policy; the words are those of the
+glossary (docs/DESIGN.md).
+"""

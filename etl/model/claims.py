@@ -21,7 +21,9 @@ class ClaimState(str, Enum):
     OPEN = "open"
     """It loads, or has loaded all."""
     CLOSING = "closing"
-    """It is being given up: none of its plans is stored any more, and what the table has of them is not known yet."""
+    """It is being given up: none of its plans is stored any more, and what the table has of them is
+    not known yet.
+    """
     GIVEN_UP = "given up"
     """It claims what it has loaded."""
 
@@ -57,10 +59,18 @@ class Claim:
         """Which life of the log its offsets are of."""
         return self.log_epochs.get(log, 0)
 
-    def left_from(self, positions: Mapping[BrokerPartition, int]) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
+    def left_from(
+        self, positions: Mapping[BrokerPartition, int]
+    ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
         """What lies at these positions or above; logs of which nothing does are left out."""
-        found = {log: tuple((max(start, positions.get(log, 0)), until) for start, until in parts if positions.get(log, 0) < until)
-                 for log, parts in self.stretches.items()}
+        found = {
+            log: tuple(
+                (max(start, positions.get(log, 0)), until)
+                for start, until in parts
+                if positions.get(log, 0) < until
+            )
+            for log, parts in self.stretches.items()
+        }
         return {log: parts for log, parts in found.items() if parts}
 
 
@@ -109,5 +119,7 @@ def live_and_name(pipeline: str) -> tuple[str, str | None]:
 
 
 def is_beside(app_id: str, other: str) -> bool:
-    """Whether two application ids are of one live pipeline and its backfills: what they load is kept apart by claims."""
+    """Whether two application ids are of one live pipeline and its backfills: what they load is
+    kept apart by claims.
+    """
     return live_and_name(app_id)[0] == live_and_name(other)[0]

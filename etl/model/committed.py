@@ -1,7 +1,9 @@
-"""Where a group keeps its offsets, and what one of them was when somebody looked: the expected side of compare-and-set.
+"""Where a group keeps its offsets, and what one of them was when somebody looked: the expected side
+of compare-and-set.
 
-In ZooKeeper the version of a znode tells that somebody wrote it since. A group's coordinator has no such thing: there the word beside the
-offset tells whose commit it is, and every plan of ours writes another one.
+In ZooKeeper the version of a znode tells that somebody wrote it since. A group's coordinator has no
+such thing: there the word beside the offset tells whose commit it is, and every plan of ours writes
+another one.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ class Committed:
     version: int | None = None
     """Of its znode; None without one, or where offsets are in Kafka."""
     word: str | None = None
-    """What stands beside it in Kafka: of a plan of this pipeline `<number>:<id>`, else as it is there; None: nothing is stored there."""
+    """What stands beside it in Kafka: of a plan of this pipeline `<number>:<id>`, else as it is
+    there; None: nothing is stored there.
+    """
     apart: tuple[int | None, int | None] | None = None
     """Kept in both places, where they differ: the offset in ZooKeeper, and in Kafka."""
 
@@ -44,7 +48,9 @@ class Committed:
         return Committed(self.apart[1] if self.apart else self.offset, None, self.word)
 
     def moved(self, to: int, word: str, storage: OffsetsStorage) -> Committed:
-        """What there is once a plan with that word has moved it there: one write further, in the places that were elsewhere."""
+        """What there is once a plan with that word has moved it there: one write further, in the
+        places that were elsewhere.
+        """
         if storage is OffsetsStorage.ZOOKEEPER:
             return Committed(to, 0 if self.version is None else self.version + 1)
         if storage is OffsetsStorage.KAFKA:

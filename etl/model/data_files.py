@@ -1,4 +1,6 @@
-"""Data files of a table that tasks wrote and no commit names yet: what is wanted of them, and what each task gave back. Plain values."""
+"""Data files of a table that tasks wrote and no commit names yet: what is wanted of them, and what
+each task gave back. Plain values.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,13 @@ DEFAULT_CODEC = Codec.ZSTD
 FILE_BYTES = 128 * 2**20
 """How large they become where there is enough, unless the conf says otherwise."""
 ROW_GROUP_BYTES = 16 * 2**20
-"""Rows of one file that are held back become a row group where they come to so many bytes, as Arrow has them."""
+"""Rows of one file that are held back become a row group where they come to so many bytes, as Arrow
+has them.
+"""
 HELD_BYTES = 48 * 2**20
-"""What a task holds back of all its files: where that is passed, the one that holds most gives up a row group, however small."""
+"""What a task holds back of all its files: where that is passed, the one that holds most gives up a
+row group, however small.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,9 @@ class FilesWanted:
     root: str
     """The table's folder, or its path in a store."""
     columns: tuple[str, ...]
-    """Those of `raw_table`, and `event_date` where the table is partitioned by it, in the table's order."""
+    """Those of `raw_table`, and `event_date` where the table is partitioned by it, in the table's
+    order.
+    """
     partition_by: tuple[str, ...] = ()
     physical: bool = False
     """The rows are of physical logs (`BrokerPartition.is_physical`)."""
@@ -78,7 +86,8 @@ class Written:
     receipts: Mapping[int, Receipt] = field(default_factory=dict)
     """By the same indices."""
     made: int | None = None
-    """Rows that a transform made of what was read; None: there is none, and each record is a row."""
+    """Rows that a transform made of what was read; None: there is none, and each record is a row.
+    """
 
     @property
     def rows(self) -> int:

@@ -1,4 +1,6 @@
-"""What ZooKeeper holds of one pipeline: its newest plan and what came of it, what pruned plans leave, and what operators said."""
+"""What ZooKeeper holds of one pipeline: its newest plan and what came of it, what pruned plans
+leave, and what operators said.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from etl.model.table import ForeignCommit
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A loaded interval [from, until) of one log, the rows that it gave, and why its other offsets gave none."""
+    """A loaded interval [from, until) of one log, the rows that it gave, and why its other offsets
+    gave none.
+    """
 
     from_offset: int
     until_offset: int
@@ -26,7 +30,9 @@ class Interval:
     compacted: int = 0
     log_epoch: int = 0
     unproven: int = 0
-    """Offsets without a row where a transform may have dropped a record, and nobody knows; of a physical log all bytes of such ranges."""
+    """Offsets without a row where a transform may have dropped a record, and nobody knows; of a
+    physical log all bytes of such ranges.
+    """
 
     @property
     def unexplained(self) -> int:
@@ -51,7 +57,9 @@ class Coverage:
     vanished: tuple[Vanished, ...] = ()
     """What resets said of rows whose records are gone."""
     given_up: Mapping[BrokerPartition, tuple[Interval, ...]] = field(default_factory=dict)
-    """Loaded into a table, or a state of it, that an operator gave up: rows of it may be there or not."""
+    """Loaded into a table, or a state of it, that an operator gave up: rows of it may be there or
+    not.
+    """
     held_through: int | None = None
     """The last folded plan that was not given up; None: that is `through`."""
     unproven_through: int = 0
@@ -59,7 +67,9 @@ class Coverage:
     keys: tuple[KeptKey, ...] = ()
     """Run keys of folded plans, and of runs that had nothing to read, oldest first."""
     read_by_others: tuple[ReadByOthers, ...] = ()
-    """What folded plans say that other members of the group read, by log, those that touch made one."""
+    """What folded plans say that other members of the group read, by log, those that touch made
+    one.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +84,39 @@ class Acknowledgement:
     reason: str
     at_ms: int
     lacks_plan: bool = False
-    """No row of plan `number` is in that table: neither ledger could tell, so the rows were looked for."""
+    """No row of plan `number` is in that table: neither ledger could tell, so the rows were looked
+    for.
+    """
     plan_id: str | None = None
-    """The id of plan `number` when it was said; None in an acknowledgement from before this was kept, and so are the next two."""
+    """The id of plan `number` when it was said; None in an acknowledgement from before this was
+    kept, and so are the next two.
+    """
     transaction_version: int | None = None
     """D when it was said, 0 for none."""
     was_recorded: bool | None = None
     """Whether it was recorded by then what came of plan `number`."""
     commit: str | None = None
-    """The hash of that version's commit file; None where the table's log did not hold it, or from before this was kept."""
+    """The hash of that version's commit file; None where the table's log did not hold it, or from
+    before this was kept.
+    """
     place: str | None = None
-    """Where that table, or none, was, as `settings.places.place_of` says it; None from before this was kept."""
+    """Where that table, or none, was, as `settings.places.place_of` says it; None from before this
+    was kept.
+    """
     beside: Mapping[str, Acknowledgement] = field(default_factory=dict)
-    """The same decision for each backfill that has loaded into that very table, by name: what it says is of the backfill's newest plan."""
+    """The same decision for each backfill that has loaded into that very table, by name: what it
+    says is of the backfill's newest plan.
+    """
 
     rows_of: tuple[str, ...] = ()
-    """Topics whose rows in that table, written by somebody else, are of another cluster or another life of the topic."""
+    """Topics whose rows in that table, written by somebody else, are of another cluster or another
+    life of the topic.
+    """
 
     def of_backfill(self, name: str) -> Acknowledgement:
-        """As a backfill takes it: what others did to the table is accepted for all; of one that was begun since it says no more."""
+        """As a backfill takes it: what others did to the table is accepted for all; of one that was
+        begun since it says no more.
+        """
         return self.beside.get(name) or replace(self, number=-1, beside={})
 
 
@@ -108,7 +132,9 @@ class Retirement:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """An operator's decision: a topic, or one log of it, keeps its position and gets no range until it is resumed."""
+    """An operator's decision: a topic, or one log of it, keeps its position and gets no range until
+    it is resumed.
+    """
 
     topic: str
     log: BrokerPartition | None
@@ -133,7 +159,9 @@ class Ledger:
     applied: Applied | None = None
     """What came of `newest`; None when it is not known yet."""
     known_version: int | None = None
-    """The Delta version of the newest recorded commit, of `newest` or of the plan before it: who wrote what is known up to there."""
+    """The Delta version of the newest recorded commit, of `newest` or of the plan before it: who
+    wrote what is known up to there.
+    """
     newest_version: int | None = None
     """The version of `newest`'s znode: the expected side when the plan is superseded."""
     acknowledged: Acknowledgement | None = None

@@ -1,4 +1,5 @@
-"""Brokers, logs, and what is known of a log: who leads it, where it starts and ends, how its topic is kept.
+"""Brokers, logs, and what is known of a log: who leads it, where it starts and ends, how its topic
+is kept.
 
 A missing thing is None, never -1.
 """
@@ -33,18 +34,23 @@ class Broker:
     host: str
     port: int
     generation: str | None = field(default=None, compare=False)
-    """How it must be spoken to, as `protocol.generations.choice` names it; None: it tells that itself when it is greeted."""
+    """How it must be spoken to, as `protocol.generations.choice` names it; None: it tells that
+    itself when it is greeted.
+    """
 
     def __str__(self) -> str:
         return f"{self.id} at {self.host}:{self.port}"
 
 
-class BrokerPartition(NamedTuple("_Log", [("topic", str), ("partition", int), ("broker_id", int | None)])):
+class BrokerPartition(
+    NamedTuple("_Log", [("topic", str), ("partition", int), ("broker_id", int | None)])
+):
     """The identity of one log.
 
-    On the 0.7 family a log is (topic, broker, partition). From Kafka 0.8 on it is (topic, partition), the broker
-    is only today's address, and `broker_id` is None. Its `key` is made here and nowhere else, and read in `protocol.zookeeper.payloads`.
-    A tuple, for what is known of a hundred thousand logs is looked up by them, and Python computes no hash or order of a tuple.
+    On the 0.7 family a log is (topic, broker, partition). From Kafka 0.8 on it is (topic,
+    partition), the broker is only today's address, and `broker_id` is None. Its `key` is made here
+    and nowhere else, and read in `protocol.zookeeper.payloads`. A tuple, for what is known of a
+    hundred thousand logs is looked up by them, and Python computes no hash or order of a tuple.
     """
 
     __slots__ = ()
@@ -57,7 +63,9 @@ class BrokerPartition(NamedTuple("_Log", [("topic", str), ("partition", int), ("
 
     @property
     def is_physical(self) -> bool:
-        """Its offsets are byte positions (0.7 family): most are no record's, several records may share one, none can be counted."""
+        """Its offsets are byte positions (0.7 family): most are no record's, several records may
+        share one, none can be counted.
+        """
         return self.broker_id is not None
 
     @property
@@ -68,21 +76,33 @@ class BrokerPartition(NamedTuple("_Log", [("topic", str), ("partition", int), ("
     @property
     def unled(self) -> str:
         """What it is where nobody leads it: the end of a sentence about the partition."""
-        return "is of a broker that is away, or that counts fewer partitions now" if self.is_physical else "has no leader"
+        return (
+            "is of a broker that is away, or that counts fewer partitions now"
+            if self.is_physical
+            else "has no leader"
+        )
 
     @property
     def held_by(self) -> str:
         """Who has it, for a person who is to look."""
-        return f"broker {self.broker_id}" if self.is_physical else "the brokers that hold its replicas"
+        return (
+            f"broker {self.broker_id}" if self.is_physical else "the brokers that hold its replicas"
+        )
 
     @property
     def key(self) -> str:
-        """What tells it from the topic's other logs, in ZooKeeper and to people: `3`; `0-3` (broker, partition) on the 0.7 family."""
-        return str(self.partition) if self.broker_id is None else f"{self.broker_id}-{self.partition}"
+        """What tells it from the topic's other logs, in ZooKeeper and to people: `3`; `0-3`
+        (broker, partition) on the 0.7 family.
+        """
+        return (
+            str(self.partition) if self.broker_id is None else f"{self.broker_id}-{self.partition}"
+        )
 
     @property
     def place(self) -> dict[str, Any]:
-        """The log in an error and in a document for programs: topic, partition, and broker_id where it has one."""
+        """The log in an error and in a document for programs: topic, partition, and broker_id where
+        it has one.
+        """
         place: dict[str, Any] = {"topic": self.topic, "partition": self.partition}
         return place if self.broker_id is None else {**place, "broker_id": self.broker_id}
 
@@ -115,30 +135,44 @@ class Extent:
 
     log_start_offset: int
     end_offset: int
-    """One past the last offset that may be read: the last stable offset under read_committed, else the high watermark."""
+    """One past the last offset that may be read: the last stable offset under read_committed, else
+    the high watermark.
+    """
     high_watermark: int | None = None
-    """One past the last offset that all in-sync replicas have, where that lies above the readable end; None: nothing does."""
+    """One past the last offset that all in-sync replicas have, where that lies above the readable
+    end; None: nothing does.
+    """
     boundaries: tuple[int, ...] | None = None
-    """The only offsets at which a range of this log may begin or end, ascending, its start and end among them; None: all are."""
+    """The only offsets at which a range of this log may begin or end, ascending, its start and end
+    among them; None: all are.
+    """
 
     @property
     def held_back(self) -> int:
-        """Offsets that may not be read yet, because a transaction at or below them is open (KIP-98)."""
+        """Offsets that may not be read yet, because a transaction at or below them is open
+        (KIP-98).
+        """
         return max(0, (self.high_watermark or 0) - self.end_offset)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class DoubtedOffset:
-    """A byte position of a physical log that somebody told, and no broker named: an entry may begin there, or it may lie inside one."""
+    """A byte position of a physical log that somebody told, and no broker named: an entry may begin
+    there, or it may lie inside one.
+    """
 
     log: BrokerPartition
     offset: int
     walk_from: int
     """The nearest offset at or below it at which an entry begins for sure."""
     until_offset: int
-    """The nearest offset above it at which an entry ends for sure: where its segment does, or the log."""
+    """The nearest offset above it at which an entry ends for sure: where its segment does, or the
+    log.
+    """
     is_kept: bool = False
-    """A plan that is stored keeps it: it was looked at when that was made, so its own bytes will do."""
+    """A plan that is stored keeps it: it was looked at when that was made, so its own bytes will
+    do.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +185,9 @@ class LookedAt:
     wrong: str = ""
     """Why none does."""
     before: int | None = None
-    """Where the entry begins inside of which the offset lies; None: nobody looked so far back, or the log is damaged there."""
+    """Where the entry begins inside of which the offset lies; None: nobody looked so far back, or
+    the log is damaged there.
+    """
     after: int | None = None
     """Where that one ends, and the next begins."""
 
@@ -170,7 +206,9 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """Where the records that were written up to one leader epoch end in the leader's log of now (OffsetForLeaderEpoch, KIP-320)."""
+    """Where the records that were written up to one leader epoch end in the leader's log of now
+    (OffsetForLeaderEpoch, KIP-320).
+    """
 
     asked_epoch: int
     epoch: int
@@ -198,10 +236,16 @@ class OldestRecord:
     """Why it has none, or none is known."""
 
 
-def uncounted(leaderless: Iterable[BrokerPartition], led: Iterable[BrokerPartition]) -> frozenset[BrokerPartition]:
-    """Physical logs that their broker counts no more, though it is there and has others of the topic."""
+def uncounted(
+    leaderless: Iterable[BrokerPartition], led: Iterable[BrokerPartition]
+) -> frozenset[BrokerPartition]:
+    """Physical logs that their broker counts no more, though it is there and has others of the
+    topic.
+    """
     there = {(log.topic, log.broker_id) for log in led}
-    return frozenset(log for log in leaderless if log.is_physical and (log.topic, log.broker_id) in there)
+    return frozenset(
+        log for log in leaderless if log.is_physical and (log.topic, log.broker_id) in there
+    )
 
 
 Lineage = tuple[tuple[int, int], ...]
@@ -213,7 +257,9 @@ class KafkaGroup:
     """Who is alive in Kafka's own group of our group's name, as its coordinator tells."""
 
     members: Mapping[str, frozenset[BrokerPartition] | None] = field(default_factory=dict)
-    """Id and host of each member, and the logs that it reads; None: not known, as in the middle of a rebalance."""
+    """Id and host of each member, and the logs that it reads; None: not known, as in the middle of
+    a rebalance.
+    """
     unknown: str | None = None
     """Why nobody could tell; None where the answer is whole."""
 
@@ -228,12 +274,16 @@ class Retention:
     is_compacted: bool = False
     """`cleanup.policy` contains `compact`: offsets may be missing anywhere in a log."""
     is_tiered: bool = False
-    """`remote.storage.enable` (KIP-405): an answer without records may only mean that the remote storage is slow."""
+    """`remote.storage.enable` (KIP-405): an answer without records may only mean that the remote
+    storage is slow.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Cleanup:
-    """What a reader knows of how a topic is cleaned up, and so what offsets mean that no record batch has."""
+    """What a reader knows of how a topic is cleaned up, and so what offsets mean that no record
+    batch has.
+    """
 
     is_compacted: bool | None = None
     """None: the brokers do not tell."""

@@ -1,4 +1,5 @@
-"""Offsets that are not in the table and never will be, lost or read by others; and offsets whose rows outlive their records.
+"""Offsets that are not in the table and never will be, lost or read by others; and offsets whose
+rows outlive their records.
 
 Bounds live in names: `from_offset` is inclusive, `until_offset` exclusive.
 """
@@ -19,7 +20,8 @@ class LossReason(str, Enum):
     MOVED = "offset moved"
     """Somebody moved the committed offset past them (`source.on_moved: follow`)."""
     MISSING = "missing from the log"
-    """No record batch of the log had them, and nothing explains it (`source.on_data_loss: skip`)."""
+    """No record batch of the log had them, and nothing explains it (`source.on_data_loss: skip`).
+    """
     SKIPPED = "skipped by hand"
     """An operator superseded the plan that held them, or set the position behind them."""
     DELETED = "topic deleted"
@@ -47,7 +49,9 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Vanished:
-    """Offsets [from, until) of one life of one log that are, or may be, in the table, and whose records the brokers no longer hold."""
+    """Offsets [from, until) of one life of one log that are, or may be, in the table, and whose
+    records the brokers no longer hold.
+    """
 
     log: BrokerPartition
     from_offset: int
@@ -57,7 +61,9 @@ class Vanished:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReadByOthers:
-    """Offsets [from, until) of one life of one log that other members of the group read: nothing of them is lost, and none is for us."""
+    """Offsets [from, until) of one life of one log that other members of the group read: nothing of
+    them is lost, and none is for us.
+    """
 
     log: BrokerPartition
     from_offset: int

@@ -1,4 +1,6 @@
-"""Membership of a group: what one of several consumers owns once a rebalance has settled, and what the rebalances cost."""
+"""Membership of a group: what one of several consumers owns once a rebalance has settled, and what
+the rebalances cost.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Share:
     strategy: str
     """How the group divides its logs: `range`, `roundrobin`, `cooperative-sticky`, ..."""
     generation: int | None
-    """Of a coordinator's classic group its generation, of its consumer protocol the member's epoch; None in ZooKeeper, which has none."""
+    """Of a coordinator's classic group its generation, of its consumer protocol the member's epoch;
+    None in ZooKeeper, which has none.
+    """
     logs: frozenset[BrokerPartition]
     """May be empty: the group has more members than logs."""
     instance_id: str | None = None
@@ -58,21 +62,32 @@ class RebalanceStatistics:
     tries: int = 0
     """How often others were in the way on the way there."""
     lost: int = 0
-    """How often the membership ended without our wish: an expired session, a member that nobody knew any more."""
+    """How often the membership ended without our wish: an expired session, a member that nobody
+    knew any more.
+    """
     heartbeat_age_s: float | None = None
-    """How long ago the group's side last answered that we are a member; None where nothing beats."""
+    """How long ago the group's side last answered that we are a member; None where nothing beats.
+    """
 
     def beside(self, earlier: RebalanceStatistics | None) -> RebalanceStatistics:
-        """The same, with what an earlier membership of the run cost, where there was one: in a session that was lost."""
+        """The same, with what an earlier membership of the run cost, where there was one: in a
+        session that was lost.
+        """
         if earlier is None:
             return self
         return replace(
-            self, rebalances=self.rebalances + earlier.rebalances, seconds=self.seconds + earlier.seconds, tries=self.tries + earlier.tries,
-            lost=self.lost + earlier.lost)
+            self,
+            rebalances=self.rebalances + earlier.rebalances,
+            seconds=self.seconds + earlier.seconds,
+            tries=self.tries + earlier.tries,
+            lost=self.lost + earlier.lost,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """A hand-over that was refused: nothing was moved, and nothing will be fetched. In ZooKeeper nothing was stored either."""
+    """A hand-over that was refused: nothing was moved, and nothing will be fetched. In ZooKeeper
+    nothing was stored either.
+    """
 
     why: str

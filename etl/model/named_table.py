@@ -17,7 +17,8 @@ class NamedTable:
     """Of the Delta table that was there."""
     at_ms: int
     catalog: str | None = None
-    """Which catalog that was, as `catalog_of` tells it of the conf; None from before this was kept."""
+    """Which catalog that was, as `catalog_of` tells it of the conf; None from before this was kept.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,4 +33,6 @@ class CatalogEntry:
     location: str | None
     """The place as Hadoop writes it: file:/a b, s3a://bucket/path."""
     properties: frozenset[str] = frozenset()
-    """Keys of the table's own, and of what the catalog gives a session to reach its files by: their values may be secrets."""
+    """Keys of the table's own, and of what the catalog gives a session to reach its files by: their
+    values may be secrets.
+    """

@@ -1,8 +1,11 @@
-"""The raw table's schema: the columns of Spark's own Kafka source, same names, types and order, then `log_epoch`.
+"""The raw table's schema: the columns of Spark's own Kafka source, same names, types and order,
+then `log_epoch`.
 
-Owns names, types and order. Building Arrow batches of this schema belongs to `protocol.records.arrow`; a unit test holds the two
-together. Imports neither pyspark nor, until asked for an Arrow schema, pyarrow. A row of a table fed by Kafka 0.8 or later is
-unique by topic, log_epoch, partition and offset; a row of a physical log (0.7 family) by those, broker_id and message_index.
+Owns names, types and order. Building Arrow batches of this schema belongs to
+`protocol.records.arrow`; a unit test holds the two together. Imports neither pyspark nor, until
+asked for an Arrow schema, pyarrow. A row of a table fed by Kafka 0.8 or later is unique by topic,
+log_epoch, partition and offset; a row of a physical log (0.7 family) by those, broker_id and
+message_index.
 
 | column | what it holds |
 | --- | --- |
@@ -40,7 +43,9 @@ SPARK_TYPES: dict[str, str] = {
     "headers": "array<struct<key:string,value:binary>>",
     "log_epoch": "int",
 }
-"""Column -> Spark SQL type, in the table's order. What plain `timestamp` means is the session's to say (`spark.sql.timestampType`)."""
+"""Column -> Spark SQL type, in the table's order. What plain `timestamp` means is the session's to
+say (`spark.sql.timestampType`).
+"""
 
 PHYSICAL_TYPES: dict[str, str] = {
     **{name: kind for name, kind in SPARK_TYPES.items() if name != "log_epoch"},
@@ -59,7 +64,8 @@ def types_of(*, physical: bool) -> dict[str, str]:
 
 
 def raw_columns(names: Sequence[str] | None = None, *, physical: bool = False) -> tuple[str, ...]:
-    """The chosen columns in the table's order; all of them for None. `physical`: of rows of physical logs.
+    """The chosen columns in the table's order; all of them for None. `physical`: of rows of
+    physical logs.
 
     Raises SettingsError for a name that is no column of the raw table.
     """
@@ -68,18 +74,36 @@ def raw_columns(names: Sequence[str] | None = None, *, physical: bool = False) -
         return tuple(types)
     for name in names:
         if name not in types:
-            raise SettingsError(f"there is no column {name!r} in the raw table", check=f"the columns are {', '.join(types)}", column=name)
+            raise SettingsError(
+                f"there is no column {name!r} in the raw table",
+                check=f"the columns are {', '.join(types)}",
+                column=name,
+            )
     return tuple(name for name in types if name in names)
 
 
 def spark_schema(names: Sequence[str] | None = None, *, physical: bool = False) -> str:
-    """The schema as the DDL string that Spark's `schema()` takes, e.g. `key binary, value binary, ...`."""
-    return ", ".join(f"{name} {types_of(physical=physical)[name]}" for name in raw_columns(names, physical=physical))
+    """The schema as the DDL string that Spark's `schema()` takes, e.g. `key binary, value binary,
+    ...`.
+    """
+    return ", ".join(
+        f"{name} {types_of(physical=physical)[name]}"
+        for name in raw_columns(names, physical=physical)
+    )
 
 
 def row_key(*, physical: bool) -> tuple[str, ...]:
-    """The columns by which a row is the only one of its record, that of the log's life last; `misfit` tells which may be missing."""
-    return ("topic", *(("broker_id",) if physical else ()), "partition", "offset", *(("message_index",) if physical else ()), "log_epoch")
+    """The columns by which a row is the only one of its record, that of the log's life last;
+    `misfit` tells which may be missing.
+    """
+    return (
+        "topic",
+        *(("broker_id",) if physical else ()),
+        "partition",
+        "offset",
+        *(("message_index",) if physical else ()),
+        "log_epoch",
+    )
 
 
 def names_of_key(*, physical: bool) -> str:
@@ -92,9 +116,11 @@ _NUMBERS = ("tinyint", "smallint", "int", "bigint")
 
 
 def misfit(types: Iterable[tuple[str, str]], *, physical: bool = False) -> str | None:
-    """Why rows of these columns, (name, Spark SQL type), cannot be told from one another by their records; None where they can.
+    """Why rows of these columns, (name, Spark SQL type), cannot be told from one another by their
+    records; None where they can.
 
-    Whoever counts or proves rows needs the columns of `row_key` as the log has them; only `log_epoch` may be missing.
+    Whoever counts or proves rows needs the columns of `row_key` as the log has them; only
+    `log_epoch` may be missing.
     """
     found = dict(types)
     for name in row_key(physical=physical):
@@ -107,7 +133,9 @@ def misfit(types: Iterable[tuple[str, str]], *, physical: bool = False) -> str |
 
 
 def arrow_schema(names: Sequence[str] | None = None, *, physical: bool = False) -> pa.Schema:
-    """The schema as pyarrow has it; every column may be null, as Spark's Kafka source says of its own."""
+    """The schema as pyarrow has it; every column may be null, as Spark's Kafka source says of its
+    own.
+    """
     import pyarrow as pa
 
     header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -120,4 +148,6 @@ def arrow_schema(names: Sequence[str] | None = None, *, physical: bool = False) 
         "array<struct<key:string,value:binary>>": pa.list_(pa.field("element", header)),
     }
     of_columns = types_of(physical=physical)
-    return pa.schema([pa.field(name, types[of_columns[name]]) for name in raw_columns(names, physical=physical)])
+    return pa.schema(
+        [pa.field(name, types[of_columns[name]]) for name in raw_columns(names, physical=physical)]
+    )

@@ -13,7 +13,9 @@ GAPS_KEPT = 1000  # that a receipt keeps one by one
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What reading one range came to. Counts are of records; `fetched_bytes` is what came over the wire."""
+    """What reading one range came to. Counts are of records; `fetched_bytes` is what came over the
+    wire.
+    """
 
     rows: int | None = 0
     """None: a crash took the reader's count, and nobody could count them in the table."""
@@ -22,29 +24,43 @@ class Receipt:
     control_records: int = 0
     aborted_records: int = 0
     missing_offsets: int = 0
-    """Offsets that no batch of the log covers any more (compaction). In a physical log none can be told from those inside an entry: 0."""
+    """Offsets that no batch of the log covers any more (compaction). In a physical log none can be
+    told from those inside an entry: 0.
+    """
     gaps: tuple[tuple[int, int], ...] = ()
-    """Intervals [from, until) inside the range that gave no row, for whatever of the three reasons, merged."""
+    """Intervals [from, until) inside the range that gave no row, for whatever of the three reasons,
+    merged.
+    """
     gaps_complete: bool = True
-    """False: there were more than GAPS_KEPT, or nobody can tell of any (a physical log's, counted again); the counts still hold."""
+    """False: there were more than GAPS_KEPT, or nobody can tell of any (a physical log's, counted
+    again); the counts still hold.
+    """
     last_epoch: int | None = None
-    """The leader epoch of the record batch that holds the range's last offset; None where none does (compaction), or nobody knows it."""
+    """The leader epoch of the record batch that holds the range's last offset; None where none does
+    (compaction), or nobody knows it.
+    """
     behind_transform: bool = False
-    """Counted again from rows that a transform had made: nobody knows whether it dropped records at missing offsets (any, if physical)."""
+    """Counted again from rows that a transform had made: nobody knows whether it dropped records at
+    missing offsets (any, if physical).
+    """
     epochs: Lineage = ()
     """The leader epochs of the record batches that were read."""
     requests: tuple[tuple[str, Requests], ...] = field(default=(), compare=False)
-    """What its task asked which brokers since the receipt before it. For the report alone: neither ledger nor table keeps it, and two
-    attempts differ in it."""
+    """What its task asked which brokers since the receipt before it. For the report alone: neither
+    ledger nor table keeps it, and two attempts differ in it."""
 
     @property
     def is_doubtful(self) -> bool:
         """Whether records may be lost of which this receipt cannot tell."""
-        return self.rows is None or (self.behind_transform and (self.missing_offsets > 0 or not self.gaps_complete))
+        return self.rows is None or (
+            self.behind_transform and (self.missing_offsets > 0 or not self.gaps_complete)
+        )
 
     @property
     def compacted(self) -> int:
-        """Missing offsets that are known to be compaction's: none of a receipt that was counted again, where nobody knows."""
+        """Missing offsets that are known to be compaction's: none of a receipt that was counted
+        again, where nobody knows.
+        """
         return 0 if self.fetched_bytes is None else self.missing_offsets
 
 
@@ -53,7 +69,9 @@ NOT_COUNTED = Receipt(rows=None, gaps_complete=False)
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What came of plan `number`: the Delta version that holds it and a receipt for each of its ranges."""
+    """What came of plan `number`: the Delta version that holds it and a receipt for each of its
+    ranges.
+    """
 
     number: int
     plan_id: str
@@ -65,7 +83,9 @@ class Applied:
     uncounted: str | None = None
     """Why nobody could count the rows after a crash; the receipts are then `NOT_COUNTED`."""
     undated: int | None = field(default=None, compare=False)
-    """Rows without an `event_date`, of a table that is partitioned by it. For the report alone: the ledger does not keep it."""
+    """Rows without an `event_date`, of a table that is partitioned by it. For the report alone: the
+    ledger does not keep it.
+    """
 
     @property
     def rows(self) -> int | None:
@@ -74,7 +94,9 @@ class Applied:
         return sum(counts) if len(counts) == len(self.receipts) else None
 
     def is_of(self, plan: Plan) -> bool:
-        """Whether this is what came of that very plan; a ledger restored from a copy may hold the record of another with its number."""
+        """Whether this is what came of that very plan; a ledger restored from a copy may hold the
+        record of another with its number.
+        """
         return self.plan_id == plan.id and len(self.receipts) == len(plan.ranges)
 
     @property

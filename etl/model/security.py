@@ -1,6 +1,8 @@
-"""How connections to brokers are entered: encrypted or not, with which login, through which listener. Values that travel to tasks.
+"""How connections to brokers are entered: encrypted or not, with which login, through which
+listener. Values that travel to tasks.
 
-No secret is in them, only where one is found (`SecretRef`): whoever opens a connection looks there, in its own process and each time.
+No secret is in them, only where one is found (`SecretRef`): whoever opens a connection looks there,
+in its own process and each time.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ class LocalFile:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where it is looked for: a relative path from `folder`, then by its name where the process works, which is where YARN puts the
-        files of `--files`."""
+        """Where it is looked for: a relative path from `folder`, then by its name where the process
+        works, which is where YARN puts the files of `--files`."""
         if self.folder is None or self.path.startswith("/"):
             return (self.path,)
         return f"{self.folder.rstrip('/')}/{self.path}", self.path.rpartition("/")[2]
@@ -35,7 +37,9 @@ class LocalFile:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SecretRef:
-    """Where a secret is found: an environment variable, or a file. It holds none, so it may be shown, stored and sent."""
+    """Where a secret is found: an environment variable, or a file. It holds none, so it may be
+    shown, stored and sent.
+    """
 
     kind: str
     """`env` or `file`."""
@@ -80,7 +84,9 @@ class SecurityProtocol(str, Enum):
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
-_NAMES_A_SOURCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*|aws-msk:[a-z]{2}(-[a-z0-9]+)+", re.ASCII)
+_NAMES_A_SOURCE = re.compile(
+    r"[A-Za-z_][\w.]*:[A-Za-z_]\w*|aws-msk:[a-z]{2}(-[a-z0-9]+)+", re.ASCII
+)
 
 
 def names_token_source(text: str) -> bool:
@@ -104,7 +110,9 @@ class Mechanism(str, Enum):
 
 
 def _shown(value: Any) -> Any:
-    """What stands where a reference to a secret belongs: whoever makes these values by hand may have put the secret there."""
+    """What stands where a reference to a secret belongs: whoever makes these values by hand may
+    have put the secret there.
+    """
     return value if value is None or isinstance(value, SecretRef) else "***"
 
 
@@ -121,8 +129,10 @@ class Tls:
     key_password: SecretRef | None = None
 
     def __repr__(self) -> str:
-        return (f"Tls(ca_file={self.ca_file!r}, cert_file={self.cert_file!r}, key_file={self.key_file!r}, "
-                f"key_password={_shown(self.key_password)!r})")
+        return (
+            f"Tls(ca_file={self.ca_file!r}, cert_file={self.cert_file!r}, key_file={self.key_file!r}, "
+            f"key_password={_shown(self.key_password)!r})"
+        )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -133,19 +143,29 @@ class Login:
     username: str | SecretRef | None = None
     password: SecretRef | None = None
     token: str | SecretRef | None = None
-    """Where tokens come from: a function `module:function`, `aws-msk:REGION`, or a reference to one that others keep fresh."""
+    """Where tokens come from: a function `module:function`, `aws-msk:REGION`, or a reference to one
+    that others keep fresh.
+    """
     service: str = "kafka"
     """Kerberos' name of the brokers' service."""
 
     def __repr__(self) -> str:
-        token = self.token if isinstance(self.token, str) and names_token_source(self.token) else _shown(self.token)
-        return (f"Login(mechanism={self.mechanism!r}, username={self.username!r}, password={_shown(self.password)!r}, "
-                f"token={token!r}, service={self.service!r})")
+        token = (
+            self.token
+            if isinstance(self.token, str) and names_token_source(self.token)
+            else _shown(self.token)
+        )
+        return (
+            f"Login(mechanism={self.mechanism!r}, username={self.username!r}, password={_shown(self.password)!r}, "
+            f"token={token!r}, service={self.service!r})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """How the brokers' listener is entered. Two that are equal are one way in: connections of either do for the other."""
+    """How the brokers' listener is entered. Two that are equal are one way in: connections of
+    either do for the other.
+    """
 
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     listener: str | None = None

@@ -9,7 +9,17 @@ from etl.model.bounds import KeptKey, Request
 from etl.model.claims import NO_CLAIMS, Claim, Claims
 from etl.model.committed import Committed, OffsetsStorage
 from etl.model.ledger import Ledger, Pause
-from etl.model.logs import BrokerPartition, EpochEnd, Extent, Leader, LookedAt, OldestRecord, OpenTransaction, Retention, Tail
+from etl.model.logs import (
+    BrokerPartition,
+    EpochEnd,
+    Extent,
+    Leader,
+    LookedAt,
+    OldestRecord,
+    OpenTransaction,
+    Retention,
+    Tail,
+)
 from etl.model.losses import Loss
 from etl.model.membership import Share
 from etl.model.plans import Plan
@@ -40,27 +50,39 @@ class Snapshot:
     live_in_kafka: tuple[str, ...] = ()
     """Those of the live consumers that are members of Kafka's own group of this name."""
     retention: Mapping[str, Retention] = field(default_factory=dict)
-    """By topic, of those with something to read, where the brokers tell it. Also says what missing offsets mean."""
+    """By topic, of those with something to read, where the brokers tell it. Also says what missing
+    offsets mean.
+    """
     leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """The epoch of the leader that told a log's end, where brokers have epochs."""
     epoch_ends: Mapping[BrokerPartition, EpochEnd] = field(default_factory=dict)
-    """What became of the epochs that the newest plan knows; a log of which the leader cannot tell is left out."""
+    """What became of the epochs that the newest plan knows; a log of which the leader cannot tell
+    is left out.
+    """
     retained_from: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """The first offset that will not have expired by time within `source.expiry_warning_s`, where `retention` has a time."""
+    """The first offset that will not have expired by time within `source.expiry_warning_s`, where
+    `retention` has a time.
+    """
     open_transactions: Mapping[BrokerPartition, OpenTransaction] = field(default_factory=dict)
     """Of logs whose extent holds offsets back, where the brokers tell."""
     extents_of_owned: Mapping[BrokerPartition, Extent] = field(default_factory=dict)
     """Of logs that are left to their owners, and so are not among the others."""
     gone_topics: frozenset[str] = frozenset()
-    """Of the topics that a plan which was left reads, those that the brokers do not know any more, whether or not the conf names them."""
+    """Of the topics that a plan which was left reads, those that the brokers do not know any more,
+    whether or not the conf names them.
+    """
     parallelism: int | None = 1
     """How many of Spark's tasks work at once; None where only the cluster knows."""
     looked_at: Mapping[BrokerPartition, tuple[LookedAt, ...]] = field(default_factory=dict)
-    """Of offsets that are byte positions and that somebody else told: whether an entry begins there."""
+    """Of offsets that are byte positions and that somebody else told: whether an entry begins
+    there.
+    """
     tails: Mapping[BrokerPartition, tuple[Tail, ...]] = field(default_factory=dict)
     """Of physical logs: what lies now before the end, and where the newest plan knows it."""
     creation_ids: Mapping[str, str] = field(default_factory=dict)
-    """What stands for the topics' ids in the brokers' ZooKeeper, also where these tell their own (`Plan.creation_ids`)."""
+    """What stands for the topics' ids in the brokers' ZooKeeper, also where these tell their own
+    (`Plan.creation_ids`).
+    """
     offsets_in: OffsetsStorage = OffsetsStorage.ZOOKEEPER
     """Where `committed` is from."""
     cluster_id: str | None = None
@@ -101,7 +123,8 @@ class Asked:
     key: KeptKey | None = None
     """What the ledger knows of the run key."""
     plan: Plan | None = None
-    """The newest plan under the key, where it is stored yet and is not the pipeline's newest one."""
+    """The newest plan under the key, where it is stored yet and is not the pipeline's newest one.
+    """
     starts: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
     """Where the bound at the start lies in each log that is read; None: no record is as late."""
     untils: Mapping[BrokerPartition, int | None] = field(default_factory=dict)
@@ -132,7 +155,9 @@ class Supersede:
 
 @dataclass(frozen=True, slots=True)
 class RebuildFromTable:
-    """The table holds a plan that the ledger does not have: the table is right, and the ledger is written anew from its commits."""
+    """The table holds a plan that the ledger does not have: the table is right, and the ledger is
+    written anew from its commits.
+    """
 
     plan: Plan
     """The plan of our newest commit."""
@@ -151,9 +176,13 @@ class UpToDate:
     followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Logs whose offset somebody else moved, and where to, under `on_moved: follow`."""
     not_followed: Mapping[BrokerPartition, int] = field(default_factory=dict)
-    """The same of logs that are not read now, so that nobody knows whether they reach so far: our position stays, and their offset."""
+    """The same of logs that are not read now, so that nobody knows whether they reach so far: our
+    position stays, and their offset.
+    """
     dropped: tuple[BrokerPartition, ...] = ()
-    """Logs whose offset Kafka dropped, as it does with those of a group without members; they are among `uncommitted`, or were moved."""
+    """Logs whose offset Kafka dropped, as it does with those of a group without members; they are
+    among `uncommitted`, or were moved.
+    """
     passed: Mapping[BrokerPartition, int] = field(default_factory=dict)
     """Logs of ours that other members of the group read on, and up to where."""
 

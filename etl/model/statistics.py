@@ -1,4 +1,6 @@
-"""What asking brokers cost: requests by broker, so that sums and differences of them are plain arithmetic."""
+"""What asking brokers cost: requests by broker, so that sums and differences of them are plain
+arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,27 @@ class Requests:
     answers: int = 0
     """How many were answered."""
     seconds: float = 0.0
-    """How long somebody waited for them, in sending and in receiving; time in which an answer was on its way unattended is not counted."""
+    """How long somebody waited for them, in sending and in receiving; time in which an answer was
+    on its way unattended is not counted.
+    """
     sent_bytes: int = 0
     received_bytes: int = 0
 
     def __add__(self, other: Requests) -> Requests:
-        return Requests(self.answers + other.answers, self.seconds + other.seconds, self.sent_bytes + other.sent_bytes,
-                        self.received_bytes + other.received_bytes)
+        return Requests(
+            self.answers + other.answers,
+            self.seconds + other.seconds,
+            self.sent_bytes + other.sent_bytes,
+            self.received_bytes + other.received_bytes,
+        )
 
     def __sub__(self, other: Requests) -> Requests:
-        return Requests(self.answers - other.answers, self.seconds - other.seconds, self.sent_bytes - other.sent_bytes,
-                        self.received_bytes - other.received_bytes)
+        return Requests(
+            self.answers - other.answers,
+            self.seconds - other.seconds,
+            self.sent_bytes - other.sent_bytes,
+            self.received_bytes - other.received_bytes,
+        )
 
 
 NO_REQUESTS = Requests()
@@ -42,4 +54,8 @@ def together(several: Iterable[ByBroker]) -> dict[str, Requests]:
 
 def since(before: ByBroker, now: ByBroker) -> dict[str, Requests]:
     """What came between two readings of one count; brokers of which nothing did are left out."""
-    return {broker: more for broker, requests in now.items() if (more := requests - before.get(broker, NO_REQUESTS)) != NO_REQUESTS}
+    return {
+        broker: more
+        for broker, requests in now.items()
+        if (more := requests - before.get(broker, NO_REQUESTS)) != NO_REQUESTS
+    }

@@ -16,7 +16,9 @@ class ForeignCommit:
     why: str
     """What it did: `removed rows`, `redefined the table`."""
     by: TookOver | None = None
-    """Of rows of a topic of ours that another pipeline loaded: its application id and the number of its plan."""
+    """Of rows of a topic of ours that another pipeline loaded: its application id and the number of
+    its plan.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +31,15 @@ class CommitMetadata:
     number: int
     plan_id: str
     document: bytes | None = field(default=None, repr=False, kw_only=True)
-    """The whole plan as `plan_documents.parse_plan` reads it; None when the commit does not carry it."""
+    """The whole plan as `plan_documents.parse_plan` reads it; None when the commit does not carry
+    it.
+    """
     run_id: str | None = field(default=None, kw_only=True)
     """The run that appended it."""
     receipts: bytes | None = field(default=None, repr=False, kw_only=True)
-    """What reading the plan's ranges came to, as `commit_metadata.receipts_of` reads it; None when the commit does not say."""
+    """What reading the plan's ranges came to, as `commit_metadata.receipts_of` reads it; None when
+    the commit does not say.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +75,25 @@ class Table:
     metadata: CommitMetadata | None = None
     """The commit found by its `txn`; None when D is None or the log no longer holds that commit."""
     foreign: tuple[ForeignCommit, ...] = ()
-    """Commits since the last one of ours that removed rows, redefined the table, or loaded a topic of ours."""
+    """Commits since the last one of ours that removed rows, redefined the table, or loaded a topic
+    of ours.
+    """
     others: tuple[OtherPipeline, ...] = ()
-    """The other pipelines of the table; asked only where we would read a topic that we do not know."""
+    """The other pipelines of the table; asked only where we would read a topic that we do not know.
+    """
     topics_with_rows: frozenset[str] = frozenset()
-    """Of the topics that we do not know, asked where it is not known what another pipeline loaded: those that the table has rows of."""
+    """Of the topics that we do not know, asked where it is not known what another pipeline loaded:
+    those that the table has rows of.
+    """
     is_of_others_alone: bool = False
-    """No row of it can be ours: all that its commits ever added is other pipelines'. Asked only where the newest plan waits for a table."""
+    """No row of it can be ours: all that its commits ever added is other pipelines'. Asked only
+    where the newest plan waits for a table.
+    """
     said_commit: str | None = None
-    """The hash of the commit file of the version of the last acknowledgement, as it is now; None when the log does not hold it."""
+    """The hash of the commit file of the version of the last acknowledgement, as it is now; None
+    when the log does not hold it.
+    """
     held: tuple[HeldRows, ...] | None = None
-    """Rows of topics that no pipeline has loaded; None: not asked. It is asked only if a topic is planned for the first time."""
+    """Rows of topics that no pipeline has loaded; None: not asked. It is asked only if a topic is
+    planned for the first time.
+    """

@@ -1,4 +1,6 @@
-"""How ZooKeeper is entered, and who may change what a pipeline keeps there. Values; no secret is in them, only where one is found."""
+"""How ZooKeeper is entered, and who may change what a pipeline keeps there. Values; no secret is in
+them, only where one is found.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from etl.model.security import SecretRef, Tls
 
 
 class Scheme(str, Enum):
-    """How ZooKeeper is told who we are (ZooKeeper Programmer's Guide, "Builtin ACL Schemes", and SASL)."""
+    """How ZooKeeper is told who we are (ZooKeeper Programmer's Guide, "Builtin ACL Schemes", and
+    SASL).
+    """
 
     SASL = "sasl"
     """DIGEST-MD5: a wrong login is refused at once."""

@@ -1,1 +1,3 @@
-"""Bytes to values and back, without sockets: requests and answers, the records in them, and what ZooKeeper holds."""
+"""Bytes to values and back, without sockets: requests and answers, the records in them, and what
+ZooKeeper holds.
+"""

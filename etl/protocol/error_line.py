@@ -1,4 +1,6 @@
-"""An error as a line of text, by which it comes out of an executor: Spark hands on nothing but the traceback."""
+"""An error as a line of text, by which it comes out of an executor: Spark hands on nothing but the
+traceback.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,11 @@ _MARK = "etl-error:"
 
 def mark(error: EtlError) -> str:
     """One line that carries `error` through a Spark traceback; `unmark` finds it again."""
-    return _MARK + json.dumps([type(error).__name__, error.what, error.check, error.where], default=str) + "\n"
+    return (
+        _MARK
+        + json.dumps([type(error).__name__, error.what, error.check, error.where], default=str)
+        + "\n"
+    )
 
 
 def unmark(text: str) -> EtlError | None:
@@ -29,7 +35,9 @@ def unmark(text: str) -> EtlError | None:
 
 
 def whole_text(failure: BaseException) -> str:
-    """An exception's text with that of its causes: Spark puts the executor's traceback into one of them."""
+    """An exception's text with that of its causes: Spark puts the executor's traceback into one of
+    them.
+    """
     java: Any = getattr(failure, "java_exception", None)
     texts = [str(failure), str(java.toString()) if java is not None else ""]
     cause = java.getCause() if java is not None else None

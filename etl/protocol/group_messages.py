@@ -1,7 +1,8 @@
 """What members of a group ask its coordinator and are answered, in words of no generation. No I/O.
 
-Kafka's classic protocol (0.9 to 4.x: join, sync, heartbeat, leave; one member, the leader, divides the logs for all) and its consumer
-protocol (KIP-848, 4.0 on: one heartbeat for everything; the coordinator divides). The wire's -1 and "" for "there is none" are None here.
+Kafka's classic protocol (0.9 to 4.x: join, sync, heartbeat, leave; one member, the leader, divides
+the logs for all) and its consumer protocol (KIP-848, 4.0 on: one heartbeat for everything; the
+coordinator divides). The wire's -1 and "" for "there is none" are None here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ class Subscription:
 
     topics: tuple[str, ...]
     owned: frozenset[BrokerPartition] = frozenset()
-    """What it reads until it is told to stop (KIP-429); nothing under a strategy that lets go of everything in each rebalance."""
+    """What it reads until it is told to stop (KIP-429); nothing under a strategy that lets go of
+    everything in each rebalance.
+    """
     generation: int | None = None
     """Of which that is."""
     user_data: bytes = b""
@@ -47,7 +50,9 @@ class JoinRequest:
     instance_id: str | None
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    """How long the coordinator waits for others to join again; before 0.10.1 that is the session timeout."""
+    """How long the coordinator waits for others to join again; before 0.10.1 that is the session
+    timeout.
+    """
     subscriptions: Mapping[str, Subscription]
     """By strategy, in order of preference."""
 
@@ -63,10 +68,12 @@ class Joined:
     strategy: str
     is_leader: bool
     members: tuple[ToldMember, ...]
-    """All of them, of the leader; else nothing. Brokers before 3.2 do not list them to a static leader that comes back."""
+    """All of them, of the leader; else nothing. Brokers before 3.2 do not list them to a static
+    leader that comes back.
+    """
     skips_assignment: bool = False
-    """The leader is a static member that came back: the assignment stays as it is, and a SyncGroup with another one is ignored
-    (KIP-814)."""
+    """The leader is a static member that came back: the assignment stays as it is, and a SyncGroup
+    with another one is ignored (KIP-814)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +107,9 @@ class ConsumerHeartbeat:
     rebalance_timeout_ms: int
     topics: tuple[str, ...]
     owned: Mapping[str, frozenset[int]] | None
-    """Topic id to partitions of all that the member still has, which acknowledges what it was told to let go; None: as told before."""
+    """Topic id to partitions of all that the member still has, which acknowledges what it was told
+    to let go; None: as told before.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +118,9 @@ class SpokenMembership:
 
     is_classic: bool = False
     has_rebalance_timeout: bool = False
-    """Of each member, beside its session; older brokers take the session for both, and by default none of more than 30 s."""
+    """Of each member, beside its session; older brokers take the session for both, and by default
+    none of more than 30 s.
+    """
     is_static: bool = False
     """Members with a name of their own."""
     is_consumer: bool = False
@@ -122,7 +133,9 @@ _UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 def is_of_instance(member_id: str, instance_id: str) -> bool:
-    """True if a member id of a classic group is one of this static member: brokers make INSTANCE_ID-UUID at each return."""
+    """True if a member id of a classic group is one of this static member: brokers make
+    INSTANCE_ID-UUID at each return.
+    """
     return re.fullmatch(f"{re.escape(instance_id)}-{_UUID}", member_id) is not None
 
 

@@ -1,4 +1,5 @@
-"""A login (SASL) in words of no generation: what brokers are told and answer before they take any other request. No I/O.
+"""A login (SASL) in words of no generation: what brokers are told and answer before they take any
+other request. No I/O.
 
 What the tokens are belongs to the mechanism, of which nobody here knows anything.
 """

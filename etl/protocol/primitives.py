@@ -1,8 +1,8 @@
 """Reading and writing big-endian numbers, short strings and spans over a `memoryview`.
 
-Every length is checked against what is left before it is believed: a reader raises `CorruptData` that names its
-place (topic=, partition=, broker=), never an IndexError, a struct.error or a MemoryError. What the numbers mean
-belongs to the codecs.
+Every length is checked against what is left before it is believed: a reader raises `CorruptData`
+that names its place (topic=, partition=, broker=), never an IndexError, a struct.error or a
+MemoryError. What the numbers mean belongs to the codecs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _INT64 = struct.Struct(">q")
 class Reader:
     """A walk over the bytes of one response.
 
-    `place` holds the keywords of the errors raised; a codec adds to it (topic, partition) as it learns them.
+    `place` holds the keywords of the errors raised; a codec adds to it (topic, partition) as it
+    learns them.
     """
 
     __slots__ = ("_view", "at", "place")
@@ -64,7 +65,7 @@ class Reader:
             raise self.corrupt(f"{what} has the impossible length {length}")
         if length > self.left:
             raise self.corrupt(f"{what} claims {length} bytes where {self.left} are left")
-        span = self._view[self.at:self.at + length]
+        span = self._view[self.at : self.at + length]
         self.at += length
         return span
 
@@ -81,7 +82,9 @@ class Reader:
             raise self.corrupt(f"{what} is not UTF-8: {text[:40]!r}") from None
 
     def count(self, what: str, *, item_bytes: int) -> int:
-        """int32 length of an array whose items take at least `item_bytes` each; null (-1) counts as none."""
+        """int32 length of an array whose items take at least `item_bytes` each; null (-1) counts as
+        none.
+        """
         count = self.int32()
         if count < -1:
             raise self.corrupt(f"{what} has the impossible count {count}")
@@ -91,12 +94,18 @@ class Reader:
 
     def corrupt(self, what: str) -> CorruptData:
         """The error for a reader's caller to raise: what is wrong at this place of the bytes."""
-        return CorruptData(what, check="that nothing between here and the broker alters bytes, and the broker's log",
-                           at_byte=self.at, **self.place)
+        return CorruptData(
+            what,
+            check="that nothing between here and the broker alters bytes, and the broker's log",
+            at_byte=self.at,
+            **self.place,
+        )
 
     def _number(self, layout: struct.Struct) -> int:
         if layout.size > self.left:
-            raise self.corrupt(f"the bytes end inside a number: {layout.size} wanted, {self.left} left")
+            raise self.corrupt(
+                f"the bytes end inside a number: {layout.size} wanted, {self.left} left"
+            )
         number: int = layout.unpack_from(self._view, self.at)[0]
         self.at += layout.size
         return number
@@ -130,7 +139,9 @@ class Writer:
         """int16 byte length, then UTF-8. ValueError when it is longer than 32767 bytes."""
         encoded = text.encode("utf-8")
         if len(encoded) > 0x7FFF:
-            raise ValueError(f"a string of {len(encoded)} bytes does not fit an int16 length: {text[:40]}...")
+            raise ValueError(
+                f"a string of {len(encoded)} bytes does not fit an int16 length: {text[:40]}..."
+            )
         self._bytes += _INT16.pack(len(encoded)) + encoded
         return self
 

@@ -1,4 +1,6 @@
-"""Why a broker does not do what it is asked, in words of no generation. No I/O; each generation has a table of its own codes."""
+"""Why a broker does not do what it is asked, in words of no generation. No I/O; each generation has
+a table of its own codes.
+"""
 
 from __future__ import annotations
 
@@ -51,4 +53,8 @@ class Refusal:
 
     def error(self, doing: str, **place: Any) -> EtlError:
         """The error to raise once nobody asks again."""
-        return self.kind(f"the broker refused to {doing}: {self.name} (code {self.code})", check=self.check, **place)
+        return self.kind(
+            f"the broker refused to {doing}: {self.name} (code {self.code})",
+            check=self.check,
+            **place,
+        )

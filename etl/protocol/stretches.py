@@ -1,6 +1,8 @@
-"""Logs and stretches of their offsets as text, as an operator names them and a message names them to him.
+"""Logs and stretches of their offsets as text, as an operator names them and a message names them
+to him.
 
-So a task tells the driver, and the driver a person, what is missing, and `--skip` takes the same form.
+So a task tells the driver, and the driver a person, what is missing, and `--skip` takes the same
+form.
 """
 
 from __future__ import annotations
@@ -31,15 +33,21 @@ def quoted_log(log: BrokerPartition) -> str:
 
 
 def may_be_topic(text: str) -> bool:
-    """Whether brokers of any generation may have a topic of this name: those of the 0.7 family forbid less than Kafka (a '/', control
-    characters, '.' and '..')."""
+    """Whether brokers of any generation may have a topic of this name: those of the 0.7 family
+    forbid less than Kafka (a '/', control characters, '.' and '..')."""
     return bool(text) and text not in (".", "..") and not _IN_NO_TOPIC.search(text)
 
 
 def parse_log(text: str) -> BrokerPartition | None:
-    """The log that `render_log` names; None for any other text. The last ':' is the one before the partition, for topics may have some."""
+    """The log that `render_log` names; None for any other text. The last ':' is the one before the
+    partition, for topics may have some.
+    """
     found = _LOG.fullmatch(text)
-    return parse_partition_key(found["topic"], found["key"]) if found and may_be_topic(found["topic"]) else None
+    return (
+        parse_partition_key(found["topic"], found["key"])
+        if found and may_be_topic(found["topic"])
+        else None
+    )
 
 
 def render_stretches(stretches: Iterable[Stretch]) -> str:
@@ -48,7 +56,9 @@ def render_stretches(stretches: Iterable[Stretch]) -> str:
 
 
 def parse_stretch(text: str) -> Stretch | None:
-    """One of those that `render_stretches` wrote; None for any other text, and for a stretch without an offset."""
+    """One of those that `render_stretches` wrote; None for any other text, and for a stretch
+    without an offset.
+    """
     found = _STRETCH.fullmatch(text)
     log = parse_log(found["log"]) if found else None
     if not found or log is None or int(found["start"]) >= int(found["until"]):
@@ -57,7 +67,9 @@ def parse_stretch(text: str) -> Stretch | None:
 
 
 def parse_stretches(text: str) -> tuple[Stretch, ...]:
-    """What `render_stretches` wrote of topics without a space, as Kafka's are. Raises ValueError for anything else."""
+    """What `render_stretches` wrote of topics without a space, as Kafka's are. Raises ValueError
+    for anything else.
+    """
     found = [parse_stretch(one) for one in text.split()]
     if None in found:
         raise ValueError(f"{text!r} names no stretches of offsets")

@@ -1,1 +1,3 @@
-"""Reads exact offset ranges of Kafka logs as a Spark DataFrame: options, tasks, the fetch loop, receipts."""
+"""Reads exact offset ranges of Kafka logs as a Spark DataFrame: options, tasks, the fetch loop,
+receipts.
+"""

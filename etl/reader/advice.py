@@ -1,13 +1,22 @@
-"""What a person can do about an error of a task: a pipeline has settings and commands, the data source alone has its options. Pure.
+"""What a person can do about an error of a task: a pipeline has settings and commands, the data
+source alone has its options. Pure.
 
-Whoever reads a log says what is wrong, where, and what to look at on the brokers. What can be changed on this side is added here, once,
-where the error leaves the task.
+Whoever reads a log says what is wrong, where, and what to look at on the brokers. What can be
+changed on this side is added here, once, where the error leaves the task.
 """
 
 from __future__ import annotations
 
 from etl.decisions.identity.made_again import accept_command
-from etl.errors import DataLoss, EtlError, LogTruncated, MessageTooLarge, RanOutBeforeUntil, RecordTooLarge, TopicMadeAgain
+from etl.errors import (
+    DataLoss,
+    EtlError,
+    LogTruncated,
+    MessageTooLarge,
+    RanOutBeforeUntil,
+    RecordTooLarge,
+    TopicMadeAgain,
+)
 from etl.reader.option_names import SECURITY, ZOOKEEPER_SECURITY
 
 
@@ -20,7 +29,10 @@ def for_a_pipeline(error: EtlError) -> EtlError:
     if isinstance(error, RecordTooLarge):
         return _with(error, "or `etl plans supersede --help`")
     if isinstance(error, TopicMadeAgain):
-        return _with(error, f"the next run says so too, then go on with the new one: {accept_command([error.where['topic']])}")
+        return _with(
+            error,
+            f"the next run says so too, then go on with the new one: {accept_command([error.where['topic']])}",
+        )
     return error
 
 
@@ -42,20 +54,35 @@ def for_options(error: EtlError) -> EtlError:
     return error
 
 
-_SECTIONS = {"source.security.sasl": "sasl_*", "source.security.tls": "tls_*", "source.security": "security_protocol",
-             "zookeeper.auth": "zookeeper_auth_*", "zookeeper.connect": "zookeeper"}
+_SECTIONS = {
+    "source.security.sasl": "sasl_*",
+    "source.security.tls": "tls_*",
+    "source.security": "security_protocol",
+    "zookeeper.auth": "zookeeper_auth_*",
+    "zookeeper.connect": "zookeeper",
+}
 
 
-_KEYS = ("source.security", "source.listener", "zookeeper.tls", "zookeeper.auth", "zookeeper.connect")
+_KEYS = (
+    "source.security",
+    "source.listener",
+    "zookeeper.tls",
+    "zookeeper.auth",
+    "zookeeper.connect",
+)
 
 
 def in_options(error: EtlError) -> EtlError:
-    """The same error, where it names keys of a conf's encryption and login: with the options that are the same."""
+    """The same error, where it names keys of a conf's encryption and login: with the options that
+    are the same.
+    """
     if not _is_of_the_way_in(error):
         return error
     words = {
-        **{f"source.security.{'.'.join(key)}": option for option, key in SECURITY.items()}, "source.listener": "listener",
-        **{f"zookeeper.{'.'.join(key)}": option for option, key in ZOOKEEPER_SECURITY.items()}}
+        **{f"source.security.{'.'.join(key)}": option for option, key in SECURITY.items()},
+        "source.listener": "listener",
+        **{f"zookeeper.{'.'.join(key)}": option for option, key in ZOOKEEPER_SECURITY.items()},
+    }
 
     def said(text: str) -> str:
         for key in sorted(words, key=len, reverse=True):
@@ -64,7 +91,10 @@ def in_options(error: EtlError) -> EtlError:
             text = text.replace(key, options)
         return text
 
-    place = {"option" if name == "key" else name: said(value) if isinstance(value, str) else value for name, value in error.where.items()}
+    place = {
+        "option" if name == "key" else name: said(value) if isinstance(value, str) else value
+        for name, value in error.where.items()
+    }
     return type(error)(said(error.what), check=said(error.check), **place)
 
 
@@ -73,4 +103,6 @@ def _is_of_the_way_in(error: EtlError) -> bool:
 
 
 def _with(error: EtlError, advice: str) -> EtlError:
-    return type(error)(error.what, check=f"{error.check}; {advice}" if error.check else advice, **error.where)
+    return type(error)(
+        error.what, check=f"{error.check}; {advice}" if error.check else advice, **error.where
+    )

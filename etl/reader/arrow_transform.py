@@ -1,8 +1,10 @@
-"""The Arrow transform of a pipeline: the user's function from RecordBatch to RecordBatch, which tasks apply to the rows that they read.
+"""The Arrow transform of a pipeline: the user's function from RecordBatch to RecordBatch, which
+tasks apply to the rows that they read.
 
-It stands between reading and whoever takes the rows, so both writers get the same ones, and receipts count what was read. Which columns it
-makes is found out before there are rows, from what it makes of none. Each batch is of one log, which is why a row that names a record of
-another one, or none of the batch, is seen at once.
+It stands between reading and whoever takes the rows, so both writers get the same ones, and
+receipts count what was read. Which columns it makes is found out before there are rows, from what
+it makes of none. Each batch is of one log, which is why a row that names a record of another one,
+or none of the batch, is seen at once.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ _KEY = "arrow_transform"
 _CHECK = "the function: pyarrow.RecordBatch in, pyarrow.RecordBatch out, the same columns each time"
 _AGAIN = (
     "; the stored plan is executed again by the next run, with the function as it is then; or give the plan up: "
-    "etl plans supersede CONF N --reason ...")
+    "etl plans supersede CONF N --reason ..."
+)
 Names = tuple[tuple[str, pa.DataType], ...]
 
 
@@ -42,7 +45,9 @@ class ArrowTransform:
 
 
 def load_arrow_transform(name: str, *, physical: bool = False) -> ArrowTransform:
-    """Find the function, and find out which columns it makes. Raises SettingsError, with the line where it failed."""
+    """Find the function, and find out which columns it makes. Raises SettingsError, with the line
+    where it failed.
+    """
     function = load_function(name, _KEY)
     given = arrow_schema(physical=physical)
     made = _called(function, pa.RecordBatch.from_pylist([], schema=given), "on no rows", _CHECK)
@@ -60,16 +65,26 @@ def load_arrow_transform(name: str, *, physical: bool = False) -> ArrowTransform
         what = f"makes the column {'.'.join(path)} of a type that Delta does not have: {kind}"
         raise _wrong(what, "the columns that it makes") from error
     except pa.ArrowException as error:
-        raise _wrong(f"makes columns that cannot be kept: {said_by(error)}", "the columns that it makes") from error
+        raise _wrong(
+            f"makes columns that cannot be kept: {said_by(error)}", "the columns that it makes"
+        ) from error
     return ArrowTransform(name, made.schema, stored, physical)
 
 
-def transformed(batches: Iterable[pa.RecordBatch], transform: ArrowTransform) -> Iterator[pa.RecordBatch]:
-    """What the function makes of each batch, columns as `ArrowTransform.stored` has them; a batch that it leaves no row of is left out.
+def transformed(
+    batches: Iterable[pa.RecordBatch], transform: ArrowTransform
+) -> Iterator[pa.RecordBatch]:
+    """What the function makes of each batch, columns as `ArrowTransform.stored` has them; a batch
+    that it leaves no row of is left out.
 
-    Raises SettingsError for what it raises, and for rows that the table, or whoever must prove it, cannot live with.
+    Raises SettingsError for what it raises, and for rows that the table, or whoever must prove it,
+    cannot live with.
     """
-    function, given, expected = load_function(transform.name, _KEY), arrow_schema(physical=transform.physical), _names(transform.made)
+    function, given, expected = (
+        load_function(transform.name, _KEY),
+        arrow_schema(physical=transform.physical),
+        _names(transform.made),
+    )
     for read in batches:
         batch = read if read.schema.equals(given) else read.select(given.names).cast(given)
         made = _called(function, batch, "on rows", _CHECK + _AGAIN)
@@ -78,15 +93,22 @@ def transformed(batches: Iterable[pa.RecordBatch], transform: ArrowTransform) ->
             raise _wrong(what, _CHECK + _AGAIN)
         try:
             rows = made.cast(transform.stored)
-            rows.validate(full=True)  # bytes that are no UTF-8 in one text, and delta-rs reads nothing of the table any more
+            rows.validate(
+                full=True
+            )  # bytes that are no UTF-8 in one text, and delta-rs reads nothing of the table any more
         except pa.ArrowException as error:
-            raise _wrong(f"made a value that the table cannot keep: {said_by(error)}", f"the function{_AGAIN}") from error
+            raise _wrong(
+                f"made a value that the table cannot keep: {said_by(error)}",
+                f"the function{_AGAIN}",
+            ) from error
         _refuse_other_records(batch, rows, physical=transform.physical)
         if rows.num_rows:
             yield rows
 
 
-def _called(function: Callable[[Any], Any], batch: pa.RecordBatch, where: str, check: str) -> pa.RecordBatch:
+def _called(
+    function: Callable[[Any], Any], batch: pa.RecordBatch, where: str, check: str
+) -> pa.RecordBatch:
     """One call. Raises SettingsError."""
     try:
         made = function(batch)
@@ -100,9 +122,11 @@ def _called(function: Callable[[Any], Any], batch: pa.RecordBatch, where: str, c
 
 
 def _refuse_other_records(read: pa.RecordBatch, rows: pa.RecordBatch, *, physical: bool) -> None:
-    """Whoever counts, replaces or proves rows goes by these columns: each row must name a record of the batch. Raises SettingsError.
+    """Whoever counts, replaces or proves rows goes by these columns: each row must name a record of
+    the batch. Raises SettingsError.
 
-    Rows may be fewer, more, or in another order. A column that the function does not make is judged where the table is.
+    Rows may be fewer, more, or in another order. A column that the function does not make is judged
+    where the table is.
     """
     for name in row_key(physical=physical):
         if name not in rows.schema.names:
@@ -113,13 +137,17 @@ def _refuse_other_records(read: pa.RecordBatch, rows: pa.RecordBatch, *, physica
         except pa.ArrowException as error:
             raise _another(name, said_by(error)) from error
         if not same_kind.equals(before) and not (
-                same_kind.null_count == 0 and compute.all(compute.is_in(same_kind, value_set=before)).as_py() in (True, None)):
+            same_kind.null_count == 0
+            and compute.all(compute.is_in(same_kind, value_set=before)).as_py() in (True, None)
+        ):
             raise _another(name, "a value that no record of the batch has")
 
 
 def _another(name: str, why: str) -> SettingsError:
-    return _wrong(f"changes the column {name}, by which a row is known as that of its record: {why}",
-                  f"the function: it must leave {name} of each row as it came; further columns are fine{_AGAIN}")
+    return _wrong(
+        f"changes the column {name}, by which a row is known as that of its record: {why}",
+        f"the function: it must leave {name} of each row as it came; further columns are fine{_AGAIN}",
+    )
 
 
 def _wrong(what: str, check: str, **where: Any) -> SettingsError:

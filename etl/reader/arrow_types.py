@@ -1,4 +1,5 @@
-"""Arrow's types as a Delta table has them (Delta protocol, "Primitive Types"); any other one is kept as the type that holds its values.
+"""Arrow's types as a Delta table has them (Delta protocol, "Primitive Types"); any other one is
+kept as the type that holds its values.
 
 Every column, nested ones too, may be null, as Delta's own writer makes those of a new table.
 """
@@ -11,18 +12,40 @@ import pyarrow as pa
 from pyarrow import types
 
 _DECIMAL_DIGITS = 38
-_SAME = (types.is_boolean, types.is_signed_integer, types.is_float32, types.is_float64, types.is_date32)
-_KEPT_AS = (
-    (types.is_uint8, pa.int16()), (types.is_uint16, pa.int32()), (types.is_uint32, pa.int64()), (types.is_float16, pa.float32()),
-    (types.is_date64, pa.date32()), (types.is_string, pa.string()), (types.is_large_string, pa.string()),
-    (types.is_string_view, pa.string()), (types.is_binary, pa.binary()), (types.is_large_binary, pa.binary()),
-    (types.is_binary_view, pa.binary()), (types.is_fixed_size_binary, pa.binary()),
+_SAME = (
+    types.is_boolean,
+    types.is_signed_integer,
+    types.is_float32,
+    types.is_float64,
+    types.is_date32,
 )
-_LISTS = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
+_KEPT_AS = (
+    (types.is_uint8, pa.int16()),
+    (types.is_uint16, pa.int32()),
+    (types.is_uint32, pa.int64()),
+    (types.is_float16, pa.float32()),
+    (types.is_date64, pa.date32()),
+    (types.is_string, pa.string()),
+    (types.is_large_string, pa.string()),
+    (types.is_string_view, pa.string()),
+    (types.is_binary, pa.binary()),
+    (types.is_large_binary, pa.binary()),
+    (types.is_binary_view, pa.binary()),
+    (types.is_fixed_size_binary, pa.binary()),
+)
+_LISTS = (
+    types.is_list,
+    types.is_large_list,
+    types.is_fixed_size_list,
+    types.is_list_view,
+    types.is_large_list_view,
+)
 
 
 class NoTypeOfDelta(ValueError):
-    """What Delta has no type for; its arguments are the type as Arrow calls it and, of a schema, the names that lead to it."""
+    """What Delta has no type for; its arguments are the type as Arrow calls it and, of a schema,
+    the names that lead to it.
+    """
 
 
 def stored_schema(made: pa.Schema) -> pa.Schema:
@@ -31,7 +54,9 @@ def stored_schema(made: pa.Schema) -> pa.Schema:
 
 
 def names_twice(fields: Iterable[pa.Field]) -> Iterator[list[str]]:
-    """Names that only capital letters keep apart, or nothing, of columns and of the fields of each struct in them."""
+    """Names that only capital letters keep apart, or nothing, of columns and of the fields of each
+    struct in them.
+    """
     named = list(fields)
     same: dict[str, list[str]] = {}
     for field in named:
@@ -54,9 +79,15 @@ def stored_type(made: pa.DataType) -> pa.DataType:
     kept = next((kept for holds, kept in _KEPT_AS if holds(made)), None)
     if kept is not None:
         return kept
-    if types.is_timestamp(made):  # Delta's are of microseconds; with a zone it is a moment, whichever zone that is
+    if types.is_timestamp(
+        made
+    ):  # Delta's are of microseconds; with a zone it is a moment, whichever zone that is
         return pa.timestamp("us", tz="UTC" if made.tz else None)
-    if types.is_decimal(made) and made.precision <= _DECIMAL_DIGITS and 0 <= made.scale <= made.precision:
+    if (
+        types.is_decimal(made)
+        and made.precision <= _DECIMAL_DIGITS
+        and 0 <= made.scale <= made.precision
+    ):
         return pa.decimal128(made.precision, made.scale)
     if types.is_dictionary(made) or types.is_run_end_encoded(made):
         return stored_type(made.value_type)

@@ -1,8 +1,8 @@
 """The walk through one offset range, without a socket, a clock or Spark.
 
-Owns which offset to ask next and with how many bytes, what of an answer to keep, when the range is done, and the
-ways it can go wrong. Sending the request, waiting, finding the leader and retrying are the fetch loop's; bytes to
-columns is `protocol.records.decode`'s.
+Owns which offset to ask next and with how many bytes, what of an answer to keep, when the range is
+done, and the ways it can go wrong. Sending the request, waiting, finding the leader and retrying
+are the fetch loop's; bytes to columns is `protocol.records.decode`'s.
 
 What a loop does with it:
 
@@ -11,24 +11,31 @@ What a loop does with it:
         for arrow_batch in cursor.feed(answer): ...        # read to its end before the next feed
         where cursor.starved: wait, up to a deadline
 
-The position moves on when `feed` is called, so the next request can be sent while this answer is decoded.
+The position moves on when `feed` is called, so the next request can be sent while this answer is
+decoded.
 
-- An answer may begin below the position and reach beyond `until`: such records are dropped. The position follows the
+- An answer may begin below the position and reach beyond `until`: such records are dropped. The
+  position follows the
   record batches, not the records, because compaction and transaction markers leave offsets without a row; the range is
   done when the next offset to ask reaches `until`.
-- A record batch that is cut off is left alone, unless nothing whole came before it: then it is larger than what was
+- A record batch that is cut off is left alone, unless nothing whole came before it: then it is
+  larger than what was
   asked for, and the size grows up to a limit.
-- An empty answer without an error: when the readable end is below `until`, the range was planned beyond it and the log
+- An empty answer without an error: when the readable end is below `until`, the range was planned
+  beyond it and the log
   must grow back (`starved`). Otherwise everything up to `until` may be gone, but only compaction leaves no record batch at
   the end of a log: where the topic can have such holes and the answer proves it, the range is complete after several such
   answers in a row. Else the records are there and are not given (`silent`): a broker answers so when its remote storage is
   slow (KIP-405).
-- Offsets between two record batches that none of them has (`missing`): compaction's where the topic is compacted, else lost.
+- Offsets between two record batches that none of them has (`missing`): compaction's where the topic
+  is compacted, else lost.
   Offsets that are missing inside a record batch are always compaction's: producers write them without gaps, and only the
   cleaner writes a record batch again.
-- Messages of formats v0 and v1 are no other case: each is its own record batch, and a wrapper is one. What is missing in front
+- Messages of formats v0 and v1 are no other case: each is its own record batch, and a wrapper is
+  one. What is missing in front
   of them is told by the decoder, because where a wrapper begins only its inside tells.
-- Where offsets are byte positions, a range begins and ends where entries do, and nothing is missing in between. What stays cut off is none.
+- Where offsets are byte positions, a range begins and ends where entries do, and nothing is missing
+  in between. What stays cut off is none.
 """
 
 from __future__ import annotations
@@ -37,7 +44,14 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from etl.errors import BrokerError, CorruptData, EtlError, ExpiredOffsets, MessageTooLarge, RanOutBeforeUntil
+from etl.errors import (
+    BrokerError,
+    CorruptData,
+    EtlError,
+    ExpiredOffsets,
+    MessageTooLarge,
+    RanOutBeforeUntil,
+)
 from etl.model.logs import Cleanup, Isolation
 from etl.model.plans import OffsetRange
 from etl.model.raw_table import raw_columns
@@ -58,33 +72,58 @@ EMPTY_ANSWERS_THAT_PROVE = 3
 class Cursor:
     """One range on its way from `from_offset` to `until_offset`.
 
-    `fetch_max_bytes` is the size to ask with at first, `fetch_limit_bytes` what it may grow to. `columns` are the columns
-    to build, None for all. What `max_record_bytes` and `max_unpacked_bytes` bound is told in `selection.Selection`.
-    `cleanup` is what is known of how the topic is cleaned up. A cursor that raised is of no further use.
+    `fetch_max_bytes` is the size to ask with at first, `fetch_limit_bytes` what it may grow to.
+    `columns` are the columns to build, None for all. What `max_record_bytes` and
+    `max_unpacked_bytes` bound is told in `selection.Selection`. `cleanup` is what is known of how
+    the topic is cleaned up. A cursor that raised is of no further use.
     """
 
-    def __init__(self, range: OffsetRange, *, isolation: Isolation, fetch_max_bytes: int, fetch_limit_bytes: int,
-                 columns: tuple[str, ...] | None = None, log_epoch: int = 0, max_unpacked_bytes: int = MAX_UNPACKED_BYTES,
-                 max_record_bytes: int = MAX_RECORD_BYTES, cleanup: Cleanup = Cleanup()) -> None:
+    def __init__(
+        self,
+        range: OffsetRange,
+        *,
+        isolation: Isolation,
+        fetch_max_bytes: int,
+        fetch_limit_bytes: int,
+        columns: tuple[str, ...] | None = None,
+        log_epoch: int = 0,
+        max_unpacked_bytes: int = MAX_UNPACKED_BYTES,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+        cleanup: Cleanup = Cleanup(),
+    ) -> None:
         self.range = range
         self._isolation = isolation
         self._limit = max(fetch_max_bytes, fetch_limit_bytes)
         self._columns = raw_columns(columns, physical=range.log.is_physical)
-        self._log_epoch, self._max_unpacked_bytes, self._max_record_bytes = log_epoch, max_unpacked_bytes, max_record_bytes
+        self._log_epoch, self._max_unpacked_bytes, self._max_record_bytes = (
+            log_epoch,
+            max_unpacked_bytes,
+            max_record_bytes,
+        )
         self._tally, self._counts = Tally(range.from_offset), Counts()
-        self._fetched_bytes, self._empty_answers, self._decoding, self._cut_off = 0, 0, False, (-1, 0)
-        self._passed, self.cleanup = PassedBatches(range, explains_missing=cleanup.explains_missing), cleanup
+        self._fetched_bytes, self._empty_answers, self._decoding, self._cut_off = (
+            0,
+            0,
+            False,
+            (-1, 0),
+        )
+        self._passed, self.cleanup = (
+            PassedBatches(range, explains_missing=cleanup.explains_missing),
+            cleanup,
+        )
         self.position = range.from_offset
         """The next offset to ask."""
         self.max_bytes = fetch_max_bytes
         """With how many bytes to ask for this log."""
         self.starved = False
-        """The last answer was empty, or less than an entry, and by it the readable end lies below `until`: wait, with a deadline, and ask
-        again."""
+        """The last answer was empty, or less than an entry, and by it the readable end lies below
+        `until`: wait, with a deadline, and ask again."""
         self.is_held_back = False
         """The same, and the high watermark does not: a transaction is open below."""
         self.silent = False
-        """The last answer was empty, and by its readable end it should not be: wait, with a deadline, and ask again."""
+        """The last answer was empty, and by its readable end it should not be: wait, with a
+        deadline, and ask again.
+        """
 
     @property
     def done(self) -> bool:
@@ -92,44 +131,64 @@ class Cursor:
 
     @property
     def missing(self) -> list[tuple[int, int]]:
-        """Intervals [from, until) that no record batch had and nothing explains, the first `MISSING_MAX`; `missing_count` are all."""
+        """Intervals [from, until) that no record batch had and nothing explains, the first
+        `MISSING_MAX`; `missing_count` are all.
+        """
         between_messages = [] if self.cleanup.explains_missing else self._tally.holes()
         return sorted([*self._passed.missing, *between_messages])[:MISSING_MAX]
 
     @property
     def missing_count(self) -> int:
-        return self._passed.missing_count + (0 if self.cleanup.explains_missing else self._tally.hole_count)
+        return self._passed.missing_count + (
+            0 if self.cleanup.explains_missing else self._tally.hole_count
+        )
 
     def feed(self, fetched: FetchedPartition) -> Iterator[pa.RecordBatch]:
         """Take the answer to the last request, move on, and give its rows as Arrow batches.
 
-        The rows are decoded while the iterator is read, which must happen to its end, and before the next `feed`.
+        The rows are decoded while the iterator is read, which must happen to its end, and before
+        the next `feed`.
 
-        Raises CorruptData, MessageTooLarge, ExpiredOffsets (the position fell below the log start), RanOutBeforeUntil (the
-        log ends before the position), or the error of the answer's refusal; CorruptData and RecordTooLarge
-        while the iterator is read. Most brokers leave `log_start_offset` out of an answer with OFFSET_OUT_OF_RANGE:
-        ask for it and feed the answer with it filled in to learn which of the two it is, or else it is a BrokerError.
+        Raises CorruptData, MessageTooLarge, ExpiredOffsets (the position fell below the log start),
+        RanOutBeforeUntil (the log ends before the position), or the error of the answer's refusal;
+        CorruptData and RecordTooLarge while the iterator is read. Most brokers leave
+        `log_start_offset` out of an answer with OFFSET_OUT_OF_RANGE: ask for it and feed the answer
+        with it filled in to learn which of the two it is, or else it is a BrokerError.
         """
         self._check_idle()
         if fetched.refusal:
             raise self._refused(fetched, fetched.refusal)
         self._fetched_bytes += len(fetched.records)
         asked = self.position
-        found = walk(fetched, asked, self.range.until_offset, max_unpacked_bytes=self._max_unpacked_bytes)
+        found = walk(
+            fetched, asked, self.range.until_offset, max_unpacked_bytes=self._max_unpacked_bytes
+        )
         self._move(fetched, found)
         if not found.batches or self.position == asked:
             return iter(())
         self._decoding = True
-        return self._rows(decode(
-            fetched, found.batches,
-            Selection(
-                from_offset=asked, until_offset=self.range.until_offset, columns=self._columns,
-                skips_aborted=self._isolation is Isolation.READ_COMMITTED, log_epoch=self._log_epoch,
-                max_unpacked_bytes=self._max_unpacked_bytes, max_record_bytes=self._max_record_bytes),
-            self._tally, self._counts))
+        return self._rows(
+            decode(
+                fetched,
+                found.batches,
+                Selection(
+                    from_offset=asked,
+                    until_offset=self.range.until_offset,
+                    columns=self._columns,
+                    skips_aborted=self._isolation is Isolation.READ_COMMITTED,
+                    log_epoch=self._log_epoch,
+                    max_unpacked_bytes=self._max_unpacked_bytes,
+                    max_record_bytes=self._max_record_bytes,
+                ),
+                self._tally,
+                self._counts,
+            )
+        )
 
     def pass_over(self, until_offset: int) -> None:
-        """Move on without the records below `until_offset`: they are gone, and who asked for them takes what is left."""
+        """Move on without the records below `until_offset`: they are gone, and who asked for them
+        takes what is left.
+        """
         self._check_idle()
         self.position = min(max(self.position, until_offset), self.range.until_offset)
         self.starved = self.is_held_back = self.silent = False
@@ -140,7 +199,10 @@ class Cursor:
 
     def _check_idle(self) -> None:
         if self._decoding:
-            raise EtlError("the rows of the answer before were not read to their end", check="this is a bug of the loop around the cursor")
+            raise EtlError(
+                "the rows of the answer before were not read to their end",
+                check="this is a bug of the loop around the cursor",
+            )
 
     def _move(self, fetched: FetchedPartition, found: Walk) -> None:
         """Where the answer takes us: behind its last whole record batch, or nowhere."""
@@ -156,7 +218,9 @@ class Cursor:
         elif found.batches:
             raise CorruptData(
                 f"the broker answered with record batches up to offset {reached - 1} only, all below the offset asked for",
-                check=f"offset {self.position} on the broker", **self._place)
+                check=f"offset {self.position} on the broker",
+                **self._place,
+            )
         else:
             self._note_empty(fetched)
 
@@ -177,24 +241,39 @@ class Cursor:
         return self.position if fetched.high_watermark is None else fetched.high_watermark
 
     def _grow(self, fetched: FetchedPartition, needed: int) -> None:
-        """Ask with more bytes next time: double, or as many as the cut-off record batch says it has."""
+        """Ask with more bytes next time: double, or as many as the cut-off record batch says it
+        has.
+        """
         if needed > self._limit and len(fetched.records) < self.max_bytes:
             raise CorruptData(
                 f"a record batch claims {needed} bytes, but the answer ends after {len(fetched.records)} of the {self.max_bytes} asked for",
-                check="whether something between broker and reader cuts answers, and the log on the broker", **self._place)
-        if fetched.layout is EntryLayout.PHYSICAL and len(fetched.records) < min(self.max_bytes, max(needed, PHYSICAL_ENTRY_BYTES)):
+                check="whether something between broker and reader cuts answers, and the log on the broker",
+                **self._place,
+            )
+        if fetched.layout is EntryLayout.PHYSICAL and len(fetched.records) < min(
+            self.max_bytes, max(needed, PHYSICAL_ENTRY_BYTES)
+        ):
             self._note_cut_off(fetched, (self.position, len(fetched.records)))
             return
         if needed > self._limit or self.max_bytes >= self._limit:
             raise MessageTooLarge(
-                f"a record batch does not fit into the largest fetch, {self._limit} bytes" + (f"; it has {needed}" if needed > 1 else ""),
-                check="max.message.bytes of the topic", **self._place)
+                f"a record batch does not fit into the largest fetch, {self._limit} bytes"
+                + (f"; it has {needed}" if needed > 1 else ""),
+                check="max.message.bytes of the topic",
+                **self._place,
+            )
         self.max_bytes = min(self._limit, max(2 * self.max_bytes, needed))
 
     def _note_cut_off(self, fetched: FetchedPartition, found: tuple[int, int]) -> None:
-        """It has no more of it, and more bytes would not help. An end of the log below `until` is told before it is asked again."""
+        """It has no more of it, and more bytes would not help. An end of the log below `until` is
+        told before it is asked again.
+        """
         if self._cut_off == found:
-            raise no_message_at(fetched, self.position, f"it would be cut off, for its segment has {found[1]} bytes from there on")
+            raise no_message_at(
+                fetched,
+                self.position,
+                f"it would be cut off, for its segment has {found[1]} bytes from there on",
+            )
         self._cut_off, self.starved = found, True
 
     @property
@@ -211,14 +290,26 @@ class Cursor:
         if log_start is None:
             return BrokerError(
                 "the offset is out of range, and this broker does not say on which side",
-                check="log start and end of the partition; a moved leader also answers so", **place)
+                check="log start and end of the partition; a moved leader also answers so",
+                **place,
+            )
         if self.position < log_start:
-            return ExpiredOffsets("the offset was deleted by retention before it was read", check="the topic's retention", **place,
-                                  log_start_offset=log_start)
+            return ExpiredOffsets(
+                "the offset was deleted by retention before it was read",
+                check="the topic's retention",
+                **place,
+                log_start_offset=log_start,
+            )
         return RanOutBeforeUntil(
             f"the log ends at or below {self.position}, the range at {self.range.until_offset}",
-            check="whether the topic was deleted and made again, or " + (
-                "the broker lost what was not yet on its disk" if self.range.log.is_physical else "an unclean leader was elected"), **place)
+            check="whether the topic was deleted and made again, or "
+            + (
+                "the broker lost what was not yet on its disk"
+                if self.range.log.is_physical
+                else "an unclean leader was elected"
+            ),
+            **place,
+        )
 
     @property
     def read_so_far(self) -> tuple[int, int, int]:
@@ -229,8 +320,9 @@ class Cursor:
     def receipt(self) -> Receipt:
         """What reading came to so far; of the whole range when `done`.
 
-        rows + control_records + aborted_records + missing_offsets is the number of offsets walked over. Where offsets are byte
-        positions nothing can be counted from them, and nothing is missing.
+        rows + control_records + aborted_records + missing_offsets is the number of offsets walked
+        over. Where offsets are byte positions nothing can be counted from them, and nothing is
+        missing.
         """
         self._check_idle()
         tally, counts = self._tally, self._counts
@@ -244,7 +336,13 @@ class Cursor:
             else:
                 all_kept = False
         return Receipt(
-            rows=tally.rows, fetched_bytes=self._fetched_bytes, control_records=counts.control_records,
+            rows=tally.rows,
+            fetched_bytes=self._fetched_bytes,
+            control_records=counts.control_records,
             aborted_records=counts.aborted_records,
             missing_offsets=walked - tally.rows - counts.control_records - counts.aborted_records,
-            gaps=tuple(gaps), gaps_complete=all_kept, last_epoch=self._passed.last_epoch, epochs=self._passed.newest_epochs)
+            gaps=tuple(gaps),
+            gaps_complete=all_kept,
+            last_epoch=self._passed.last_epoch,
+            epochs=self._passed.newest_epochs,
+        )

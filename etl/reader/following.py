@@ -1,4 +1,6 @@
-"""Follows one reading from the driver: what its tasks tell meanwhile and the receipts that come at their end, as one state of affairs."""
+"""Follows one reading from the driver: what its tasks tell meanwhile and the receipts that come at
+their end, as one state of affairs.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ class Receipts(Protocol):
 
     @property
     def receipts(self) -> Mapping[int, Receipt]:
-        """What came back by now, by the ranges' indices in the plan; complete when all tasks are done."""
+        """What came back by now, by the ranges' indices in the plan; complete when all tasks are
+        done.
+        """
 
     @property
     def last_came(self) -> float | None:
@@ -34,11 +38,18 @@ class Receipts(Protocol):
 class Following:
     """The reading of one plan's ranges by tasks; `receipts` is given once the rows are asked for.
 
-    `host` is what executors know the driver by, `bind` the driver's own address; without it tasks have nobody to tell.
+    `host` is what executors know the driver by, `bind` the driver's own address; without it tasks
+    have nobody to tell.
     """
 
     def __init__(
-        self, plan_id: str, ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], *, host: str = "", bind: str | None = None,
+        self,
+        plan_id: str,
+        ranges: Sequence[OffsetRange],
+        tasks: Sequence[Sequence[int]],
+        *,
+        host: str = "",
+        bind: str | None = None,
     ) -> None:
         self.plan_id = plan_id
         """A run may execute two plans."""
@@ -61,12 +72,15 @@ class Following:
             reached = self._reckoning.reached(receipts, dict(self.port.told))
         if reached.ranges == reached.ranges_in_all:
             return Doing(Verb.APPEND, reached)
-        return Doing(Verb.FIRST_JOB if self.port.began is None and not receipts else Verb.FETCH, reached)
+        return Doing(
+            Verb.FIRST_JOB if self.port.began is None and not receipts else Verb.FETCH, reached
+        )
 
     def spent(self, began: float, now: float) -> dict[Verb, float]:
         """What of the time from `began` until now was not the table's commit, in seconds.
 
-        Where no task could tell that it began, the first job counts as fetch; where none came to its end, as append.
+        Where no task could tell that it began, the first job counts as fetch; where none came to
+        its end, as append.
         """
         last, first = self.receipts.last_came if self.receipts else None, self.port.began
         if self.doing().verb is not Verb.APPEND:
@@ -81,7 +95,15 @@ def _nothing() -> None:
     """Spark's tasks end with its job."""
 
 
-def follow(spark: SparkSession, plan_id: str, ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]]) -> Following:
+def follow(
+    spark: SparkSession, plan_id: str, ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]]
+) -> Following:
     """Follow what this session's executors will read: they know its driver by `spark.driver.host`."""
     host = spark.conf.get("spark.driver.host", None) or "127.0.0.1"
-    return Following(plan_id, ranges, tasks, host=host, bind=spark.conf.get("spark.driver.bindAddress", None) or host)
+    return Following(
+        plan_id,
+        ranges,
+        tasks,
+        host=host,
+        bind=spark.conf.get("spark.driver.bindAddress", None) or host,
+    )

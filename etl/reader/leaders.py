@@ -17,15 +17,19 @@ _LONGEST_BACKOFF_S = 5.0
 
 
 def find_leaders(walks: Sequence[RangeProgress], settings: FetchSettings) -> None:
-    """Look up the leaders that are not known, after a pause for those that failed. Raises when a walk failed too often.
+    """Look up the leaders that are not known, after a pause for those that failed. Raises when a
+    walk failed too often.
 
-    A physical log has its one broker, of which the driver alone can learn a new address: it is asked again where it was.
+    A physical log has its one broker, of which the driver alone can learn a new address: it is
+    asked again where it was.
     """
     lost = [walk for walk in walks if walk.leader is None]
     if not lost:
         return
     for walk in lost:
-        if walk.failure is not None and (walk.attempts > settings.retry or walk.idle_for() > settings.deadline_s):
+        if walk.failure is not None and (
+            walk.attempts > settings.retry or walk.idle_for() > settings.deadline_s
+        ):
             raise walk.failure
     attempts = max(walk.attempts for walk in lost)
     if attempts > 1:
@@ -37,8 +41,13 @@ def find_leaders(walks: Sequence[RangeProgress], settings: FetchSettings) -> Non
     if not lost:
         return
     try:
-        with Cluster(settings.bootstrap, timeout_s=settings.timeout_s, generation=settings.generation,
-                     idle_connections=OF_THIS_PROCESS, security=settings.security) as cluster:
+        with Cluster(
+            settings.bootstrap,
+            timeout_s=settings.timeout_s,
+            generation=settings.generation,
+            idle_connections=OF_THIS_PROCESS,
+            security=settings.security,
+        ) as cluster:
             metadata = cluster.describe({walk.log.topic for walk in lost})
     except BrokerUnreachable as silent:
         for walk in lost:
@@ -55,10 +64,16 @@ def find_leaders(walks: Sequence[RangeProgress], settings: FetchSettings) -> Non
 def _leaderless(log: BrokerPartition, topic: TopicMetadata | None) -> EtlError:
     refusal = topic.refusal if topic else None
     if topic is None or (refusal and refusal.meaning is Meaning.UNKNOWN_TOPIC):
-        return TopicMissing("the brokers know no such topic any more", topic=log.topic, check="whether it was deleted")
+        return TopicMissing(
+            "the brokers know no such topic any more",
+            topic=log.topic,
+            check="whether it was deleted",
+        )
     if refusal and refusal.meaning is Meaning.NOT_ALLOWED:
         return refusal.error("tell who leads the log", **log.place)
-    return BrokerError("nobody leads the log", **log.place, check="the brokers that hold its replicas")
+    return BrokerError(
+        "nobody leads the log", **log.place, check="the brokers that hold its replicas"
+    )
 
 
 def by_broker(walks: Sequence[RangeProgress]) -> dict[Broker, list[RangeProgress]]:

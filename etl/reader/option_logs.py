@@ -1,6 +1,7 @@
 """Logs, ranges and bounds as JSON text names them in the options of the data source. No I/O.
 
-A log is `"clicks": 0`; where offsets are byte positions it is on one broker only, `"clicks": "1-0"` (partition 0 of broker 1).
+A log is `"clicks": 0`; where offsets are byte positions it is on one broker only, `"clicks": "1-0"`
+(partition 0 of broker 1).
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ from etl.reader.reading import Bound, FirstAt, LogEnd
 
 T = TypeVar("T")
 _RANGES_FORM = '[{"topic": "clicks", "partition": 0, "from": 10, "until": 20}]'
-_PHYSICAL_RANGES_FORM = '[{"topic": "clicks", "broker": 1, "partition": 0, "from": 36, "until": 972}]'
+_PHYSICAL_RANGES_FORM = (
+    '[{"topic": "clicks", "broker": 1, "partition": 0, "from": 36, "until": 972}]'
+)
 _LOGS_FORM, _PHYSICAL_LOGS_FORM = '{"clicks": [0, 1]}', '{"clicks": ["1-0", "1-1"]}'
 _OFFSETS_FORM = '{"clicks": {"0": 23, "1": -2}}, -2 for the first offset and -1 for the end'
-_PHYSICAL_OFFSETS_FORM = '{"clicks": {"1-0": 36, "1-1": -2}}, -2 for the first offset and -1 for the end'
+_PHYSICAL_OFFSETS_FORM = (
+    '{"clicks": {"1-0": 36, "1-1": -2}}, -2 for the first offset and -1 for the end'
+)
 _TIMES_FORM = '{"clicks": {"0": 1700000000000}}, milliseconds since 1970'
 _LATEST, _EARLIEST = -1, -2
 """How Spark's JSON writes the two ends of a log."""
@@ -29,22 +34,45 @@ _GREATEST = 2**63 - 1
 
 
 def parse_ranges(text: str, *, physical: bool = False) -> tuple[OffsetRange, ...]:
-    """The option `ranges`. Raises SettingsError, also where two of them overlap: rows would be double."""
-    ranges = _from_json(text, "ranges", _PHYSICAL_RANGES_FORM if physical else _RANGES_FORM, lambda found: tuple(
-        OffsetRange(_log_of_range(one, physical), _below(2**63, one["from"]), _below(2**63, one["until"])) for one in found))
+    """The option `ranges`. Raises SettingsError, also where two of them overlap: rows would be
+    double.
+    """
+    ranges = _from_json(
+        text,
+        "ranges",
+        _PHYSICAL_RANGES_FORM if physical else _RANGES_FORM,
+        lambda found: tuple(
+            OffsetRange(
+                _log_of_range(one, physical),
+                _below(2**63, one["from"]),
+                _below(2**63, one["until"]),
+            )
+            for one in found
+        ),
+    )
     _refuse_overlaps(ranges)
     return ranges
 
 
 def parse_logs(text: str, *, physical: bool) -> tuple[BrokerPartition, ...]:
     """The option `assign`. Raises SettingsError."""
-    return _from_json(text, "assign", _PHYSICAL_LOGS_FORM if physical else _LOGS_FORM, lambda found: tuple(dict.fromkeys(
-        _log(topic, key, physical) for topic, keys in found.items() for key in keys)))
+    return _from_json(
+        text,
+        "assign",
+        _PHYSICAL_LOGS_FORM if physical else _LOGS_FORM,
+        lambda found: tuple(
+            dict.fromkeys(
+                _log(topic, key, physical) for topic, keys in found.items() for key in keys
+            )
+        ),
+    )
 
 
 def parse_offsets(text: str, name: str, *, physical: bool) -> dict[BrokerPartition, Bound]:
     """A bound for each log, by offset. Raises SettingsError."""
-    return _by_log(text, name, _PHYSICAL_OFFSETS_FORM if physical else _OFFSETS_FORM, _bound, physical)
+    return _by_log(
+        text, name, _PHYSICAL_OFFSETS_FORM if physical else _OFFSETS_FORM, _bound, physical
+    )
 
 
 def parse_times(text: str, name: str) -> dict[BrokerPartition, Bound]:
@@ -53,7 +81,9 @@ def parse_times(text: str, name: str) -> dict[BrokerPartition, Bound]:
 
 
 def _refuse_overlaps(ranges: Iterable[OffsetRange]) -> None:
-    """Two ranges with an offset in common are a mistake of who made the list: which of them is meant nobody knows."""
+    """Two ranges with an offset in common are a mistake of who made the list: which of them is
+    meant nobody knows.
+    """
     reaching: dict[BrokerPartition, OffsetRange] = {}
     for r in sorted((r for r in ranges if r.size), key=lambda r: (r.log, r.from_offset)):
         before = reaching.setdefault(r.log, r)
@@ -68,7 +98,11 @@ def _log_of_range(one: Mapping[str, Any], physical: bool) -> BrokerPartition:
     """Raises ValueError where a broker is named and logs have none, or the other way round."""
     if physical is not ("broker" in one):
         raise ValueError("a broker is named" if "broker" in one else "no broker is named")
-    return BrokerPartition(str(one["topic"]), _below(2**31, one["partition"]), _below(2**31, one["broker"]) if physical else None)
+    return BrokerPartition(
+        str(one["topic"]),
+        _below(2**31, one["partition"]),
+        _below(2**31, one["broker"]) if physical else None,
+    )
 
 
 def _log(topic: Any, key: Any, physical: bool) -> BrokerPartition:
@@ -77,7 +111,9 @@ def _log(topic: Any, key: Any, physical: bool) -> BrokerPartition:
         return BrokerPartition(str(topic), _below(2**31, key))
     found = parse_partition_key(str(topic), str(key))
     if found is None or not found.is_physical:
-        raise ValueError(f"{key!r} is no broker and partition; write 1-0 for partition 0 of broker 1")
+        raise ValueError(
+            f"{key!r} is no broker and partition; write 1-0 for partition 0 of broker 1"
+        )
     return found
 
 
@@ -89,9 +125,19 @@ def _below(bound: int, said: Any) -> int:
     return number
 
 
-def _by_log(text: str, name: str, form: str, make: Callable[[int], Bound], physical: bool) -> dict[BrokerPartition, Bound]:
-    return _from_json(text, name, form, lambda found: {
-        _log(topic, key, physical): make(parse_number(number, name)) for topic, keys in found.items() for key, number in keys.items()})
+def _by_log(
+    text: str, name: str, form: str, make: Callable[[int], Bound], physical: bool
+) -> dict[BrokerPartition, Bound]:
+    return _from_json(
+        text,
+        name,
+        form,
+        lambda found: {
+            _log(topic, key, physical): make(parse_number(number, name))
+            for topic, keys in found.items()
+            for key, number in keys.items()
+        },
+    )
 
 
 def _bound(number: int) -> Bound:
@@ -99,20 +145,30 @@ def _bound(number: int) -> Bound:
 
 
 def parse_number(said: object, name: str) -> int:
-    """An offset, or the two ends of a log; a time for an option that takes one. Raises SettingsError."""
+    """An offset, or the two ends of a log; a time for an option that takes one. Raises
+    SettingsError.
+    """
     least = _EARLIEST if name.endswith("Offsets") else 0
     text = str(said).strip()
     if not re.fullmatch(r"-?\d{1,19}", text, re.ASCII) or not least <= int(text) <= _GREATEST:
         kind = "offset" if least else "time in milliseconds since 1970"
-        raise SettingsError(f"{text[:30]!r} is no {kind}", option=name, check=f"the form is {_OFFSETS_FORM if least else _TIMES_FORM}")
+        raise SettingsError(
+            f"{text[:30]!r} is no {kind}",
+            option=name,
+            check=f"the form is {_OFFSETS_FORM if least else _TIMES_FORM}",
+        )
     return int(text)
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raises ValueError for a name that is there twice: of two lists for one topic nobody knows which is meant."""
+    """Raises ValueError for a name that is there twice: of two lists for one topic nobody knows
+    which is meant.
+    """
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError(f"{next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))!r} is named twice")
+        raise ValueError(
+            f"{next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))!r} is named twice"
+        )
     return found
 
 
@@ -120,5 +176,16 @@ def _from_json(text: str, option: str, form: str, build: Callable[[Any], T]) -> 
     """What `build` makes of a JSON text. Raises SettingsError with the form."""
     try:
         return build(json.loads(text, object_pairs_hook=_each_once))
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise SettingsError(f"the option cannot be read: {error!r}"[:200], option=option, check=f"the form is {form}") from error
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise SettingsError(
+            f"the option cannot be read: {error!r}"[:200],
+            option=option,
+            check=f"the form is {form}",
+        ) from error

@@ -1,4 +1,6 @@
-"""The data source's options of encryption and login, text to values; references stay references. No I/O."""
+"""The data source's options of encryption and login, text to values; references stay references. No
+I/O.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from typing import Any
 
 from etl.errors import SettingsError
 from etl.model.security import OPEN, Security
-from etl.model.zookeeper_access import OPEN as OPEN_ZOOKEEPER, Access
+from etl.model.zookeeper_access import OPEN as OPEN_ZOOKEEPER
+from etl.model.zookeeper_access import Access
 from etl.reader.advice import in_options
 from etl.reader.option_names import SECURITY, ZOOKEEPER_SECURITY
 
@@ -18,11 +21,16 @@ def security_said(options: Mapping[str, str]) -> Security:
     if not said:
         return OPEN
     if "listener" in said and "zookeeper" not in options:
-        raise SettingsError("listener chooses among the addresses that brokers register in ZooKeeper", option="listener",
-                            check="leave the option out, or give zookeeper in the place of bootstrap")
+        raise SettingsError(
+            "listener chooses among the addresses that brokers register in ZooKeeper",
+            option="listener",
+            check="leave the option out, or give zookeeper in the place of bootstrap",
+        )
     if "protocol" in said:
         said["protocol"] = said["protocol"].strip().upper()
-    from etl.settings.way_in import security_of  # few need it, and Spark starts a process for each question
+    from etl.settings.way_in import (
+        security_of,
+    )  # few need it, and Spark starts a process for each question
 
     try:
         return security_of(said)
@@ -36,11 +44,16 @@ def zookeeper_access_said(options: Mapping[str, str]) -> Access:
     if named is None:
         return OPEN_ZOOKEEPER
     if "zookeeper" not in options:
-        raise SettingsError(f"{named} says how ZooKeeper is entered, and none is given", option=named,
-                            check="leave the option out, or give zookeeper in the place of bootstrap")
+        raise SettingsError(
+            f"{named} says how ZooKeeper is entered, and none is given",
+            option=named,
+            check="leave the option out, or give zookeeper in the place of bootstrap",
+        )
     said = _said(options, ZOOKEEPER_SECURITY)
     if "zookeeper_tls" in options:
-        said["tls"]["enabled"] = {"true": True, "false": False}.get(options["zookeeper_tls"].strip().lower(), options["zookeeper_tls"])
+        said["tls"]["enabled"] = {"true": True, "false": False}.get(
+            options["zookeeper_tls"].strip().lower(), options["zookeeper_tls"]
+        )
     from etl.settings.way_in import access_of
 
     try:

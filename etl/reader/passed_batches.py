@@ -1,4 +1,6 @@
-"""What the record batches of a range tell besides their rows: which leaders wrote them, and which offsets none of them has."""
+"""What the record batches of a range tell besides their rows: which leaders wrote them, and which
+offsets none of them has.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +14,39 @@ MISSING_MAX = MAX_HOLES
 
 
 class PassedBatches:
-    """Notes of the record batches that a walk through `range` passed by; where compaction `explains_missing` offsets, none are noted."""
+    """Notes of the record batches that a walk through `range` passed by; where compaction
+    `explains_missing` offsets, none are noted.
+    """
 
     def __init__(self, range: OffsetRange, *, explains_missing: bool) -> None:
         self._range, self._explains_missing = range, explains_missing
         self._epochs: list[tuple[int, int]] = []
         self.last_epoch: int | None = None
-        """The leader epoch of the record batch that holds the last offset of the range; None until one does."""
+        """The leader epoch of the record batch that holds the last offset of the range; None until
+        one does.
+        """
         self.missing: list[tuple[int, int]] = []
         self.missing_count = 0
 
     def note(self, found: Walk, position: int) -> None:
-        """The record batches of one answer, asked for from `position` on; the last of them may lie beyond `until`."""
+        """The record batches of one answer, asked for from `position` on; the last of them may lie
+        beyond `until`.
+        """
         self._note_epochs(found)
         if not self._explains_missing:
             self._note_missing(found, position)
 
     @property
     def newest_epochs(self) -> tuple[tuple[int, int], ...]:
-        """The last `EPOCHS_KEPT` leader epochs, each with the first offset of the range that was written in it."""
+        """The last `EPOCHS_KEPT` leader epochs, each with the first offset of the range that was
+        written in it.
+        """
         return tuple(self._epochs[-EPOCHS_KEPT:])
 
     def _note_missing(self, found: Walk, position: int) -> None:
-        """Which offsets from `position` on none of the record batches has. Of older messages the decoder tells, which looks at each."""
+        """Which offsets from `position` on none of the record batches has. Of older messages the
+        decoder tells, which looks at each.
+        """
         expected = position
         for batch in found.batches:
             if isinstance(batch, BatchHeader) and batch.base_offset > expected:
@@ -53,10 +65,16 @@ class PassedBatches:
             for batch in found.batches:
                 newest = self._epochs[-1][0] if self._epochs else NO_EPOCH
                 if newest < batch.leader_epoch and batch.base_offset < self._range.until_offset:
-                    self._epochs.append((batch.leader_epoch, max(batch.base_offset, self._range.from_offset)))
+                    self._epochs.append(
+                        (batch.leader_epoch, max(batch.base_offset, self._range.from_offset))
+                    )
 
 
 def _epoch_at(found: Walk, offset: int) -> int | None:
-    """The leader epoch of the record batch that holds this offset, if one does; only the last two can."""
-    epochs = (b.leader_epoch for b in found.batches[-2:] if b.base_offset <= offset <= b.last_offset)
+    """The leader epoch of the record batch that holds this offset, if one does; only the last two
+    can.
+    """
+    epochs = (
+        b.leader_epoch for b in found.batches[-2:] if b.base_offset <= offset <= b.last_offset
+    )
     return next((epoch for epoch in epochs if epoch > NO_EPOCH), None)

@@ -15,7 +15,9 @@ from etl.reader.cursor import Cursor
 
 @dataclass(slots=True)
 class RangeProgress:
-    """One range on its way: its place in the caller's list, its cursor, and what went wrong since it last moved."""
+    """One range on its way: its place in the caller's list, its cursor, and what went wrong since
+    it last moved.
+    """
 
     index: int
     cursor: Cursor

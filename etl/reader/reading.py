@@ -1,4 +1,6 @@
-"""What a reading of the data source is to read and how: which logs, from where to where, in what manner."""
+"""What a reading of the data source is to read and how: which logs, from where to where, in what
+manner.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from etl.errors import SettingsError, TopicMissing
 from etl.model.logs import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
 from etl.model.security import OPEN, Security
-from etl.model.zookeeper_access import OPEN as OPEN_ZOOKEEPER, Access
+from etl.model.zookeeper_access import OPEN as OPEN_ZOOKEEPER
+from etl.model.zookeeper_access import Access
 from etl.protocol.zookeeper.java_patterns import java_pattern
 
 if TYPE_CHECKING:
@@ -51,17 +54,23 @@ class Bounds:
             return self.everywhere
         if log not in self.by_log:
             check = "name every partition that is read: -2 is its first offset, -1 its end"
-            raise SettingsError("a partition is not named", option=self.option, **log.place, check=check)
+            raise SettingsError(
+                "a partition is not named", option=self.option, **log.place, check=check
+            )
         return self.by_log[log]
 
     @property
     def are_offsets(self) -> bool:
         """Whether each of them is an offset: it stays what it is, whatever happens to the log."""
-        return self.everywhere is None and all(isinstance(bound, int) for bound in self.by_log.values())
+        return self.everywhere is None and all(
+            isinstance(bound, int) for bound in self.by_log.values()
+        )
 
     def only(self, logs: Collection[BrokerPartition]) -> Bounds:
         """The same bounds, of none but these logs."""
-        return replace(self, by_log={log: bound for log, bound in self.by_log.items() if log in logs})
+        return replace(
+            self, by_log={log: bound for log, bound in self.by_log.items() if log in logs}
+        )
 
     def times(self, logs: Iterable[BrokerPartition]) -> dict[BrokerPartition, int]:
         """Milliseconds since 1970 of those logs whose bound is a time."""
@@ -70,7 +79,9 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which logs to read: topics by name, by a pattern that is somewhere in their name (as Spark's source has it), or partitions."""
+    """Which logs to read: topics by name, by a pattern that is somewhere in their name (as Spark's
+    source has it), or partitions.
+    """
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -79,10 +90,16 @@ class Chosen:
     @property
     def asked(self) -> list[str] | None:
         """Topics to ask the brokers for; None: all."""
-        return None if self.pattern is not None else sorted({*self.topics, *(log.topic for log in self.logs)})
+        return (
+            None
+            if self.pattern is not None
+            else sorted({*self.topics, *(log.topic for log in self.logs)})
+        )
 
     def among(self, there: Iterable[BrokerPartition]) -> list[BrokerPartition]:
-        """The chosen ones of the logs that there are, in order. Raises TopicMissing for one that is named and not there."""
+        """The chosen ones of the logs that there are, in order. Raises TopicMissing for one that is
+        named and not there.
+        """
         known = sorted(there)
         names = {log.topic for log in known}
         if self.pattern is not None:
@@ -90,11 +107,17 @@ class Chosen:
             found = [log for log in known if pattern.search(log.topic)]
             if not found:
                 check = "the expression, and that this is the right cluster"
-                raise TopicMissing("no topic matches subscribePattern", pattern=self.pattern, check=check)
+                raise TopicMissing(
+                    "no topic matches subscribePattern", pattern=self.pattern, check=check
+                )
             return found
         for topic in (*self.topics, *(log.topic for log in self.logs)):
             if topic not in names:
-                raise TopicMissing("the topic is not there", topic=topic, check="its name, and that this is the right cluster")
+                raise TopicMissing(
+                    "the topic is not there",
+                    topic=topic,
+                    check="its name, and that this is the right cluster",
+                )
         refuse_missing_partitions(self.logs, known)
         return list(self.logs) or [log for log in known if log.topic in self.topics]
 
@@ -117,7 +140,9 @@ class Reading:
     starting: Bounds = Bounds(LogEnd.EARLIEST)
     ending: Bounds = Bounds(LogEnd.LATEST)
     zookeeper: str | None = None
-    """Where the brokers are registered, `host:port,host:port/chroot`, when they are found there; `bootstrap` is empty then."""
+    """Where the brokers are registered, `host:port,host:port/chroot`, when they are found there;
+    `bootstrap` is empty then.
+    """
     physical: bool = False
     """The logs are (`BrokerPartition.is_physical`)."""
     late_start_is_latest: bool = False
@@ -129,7 +154,8 @@ class Reading:
     most_offsets: int | None = None
     """In one Spark partition."""
     generation: str | None = None
-    """How brokers are to be spoken to (`Broker.generation`); None: as they tell, or are found out."""
+    """How brokers are to be spoken to (`Broker.generation`); None: as they tell, or are found out.
+    """
     security: Security = OPEN
     """How the brokers' listeners are entered."""
     access: Access = OPEN_ZOOKEEPER
@@ -139,7 +165,9 @@ class Reading:
 
     @property
     def has_moving_bounds(self) -> bool:
-        """Whether the options come to other offsets when the logs change: `earliest`, `latest` and times do."""
+        """Whether the options come to other offsets when the logs change: `earliest`, `latest` and
+        times do.
+        """
         return self.ranges is None and not (self.starting.are_offsets and self.ending.are_offsets)
 
     def only(self, logs: Collection[BrokerPartition]) -> Reading:
@@ -147,12 +175,22 @@ class Reading:
         return replace(self, starting=self.starting.only(logs), ending=self.ending.only(logs))
 
 
-def refuse_missing_partitions(named: Iterable[BrokerPartition], there: Iterable[BrokerPartition]) -> None:
+def refuse_missing_partitions(
+    named: Iterable[BrokerPartition], there: Iterable[BrokerPartition]
+) -> None:
     """Raises TopicMissing for the first partition that is named and not there."""
     known = set(there)
     for log in named:
         if log not in known:
-            count = sum((other.topic, other.broker_id) == (log.topic, log.broker_id) for other in known)
+            count = sum(
+                (other.topic, other.broker_id) == (log.topic, log.broker_id) for other in known
+            )
             on = f" on broker {log.broker_id}" if log.is_physical else ""
-            what = f"the topic has {count} partitions{on}, numbered from 0, and not this one" if count else f"the topic is not there{on}"
-            raise TopicMissing(what, **log.place, check="the option, and that this is the right cluster")
+            what = (
+                f"the topic has {count} partitions{on}, numbered from 0, and not this one"
+                if count
+                else f"the topic is not there{on}"
+            )
+            raise TopicMissing(
+                what, **log.place, check="the option, and that this is the right cluster"
+            )

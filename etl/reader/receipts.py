@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class ReceiptAccumulator:
-    """The receipts of a read, by the ranges' indices in the plan. A range that is read twice has one."""
+    """The receipts of a read, by the ranges' indices in the plan. A range that is read twice has
+    one.
+    """
 
     def __init__(self, accumulator: Accumulator[dict[int, Receipt]], merge: Merge) -> None:
         self._accumulator, self._merge = accumulator, merge
@@ -30,9 +32,13 @@ class ReceiptAccumulator:
         return self._merge.last_came
 
     def in_order(self, count: int) -> tuple[Receipt, ...] | None:
-        """A receipt for each of `count` ranges, or None when some are missing: the job failed, or Delta skipped it."""
+        """A receipt for each of `count` ranges, or None when some are missing: the job failed, or
+        Delta skipped it.
+        """
         found = self.receipts
-        return tuple(found[i] for i in range(count)) if all(i in found for i in range(count)) else None
+        return (
+            tuple(found[i] for i in range(count)) if all(i in found for i in range(count)) else None
+        )
 
 
 class Merge(AccumulatorParam[dict[int, Receipt]]):
@@ -43,7 +49,9 @@ class Merge(AccumulatorParam[dict[int, Receipt]]):
     def zero(self, value: dict[int, Receipt]) -> dict[int, Receipt]:
         return {}
 
-    def addInPlace(self, value1: dict[int, Receipt], value2: dict[int, Receipt]) -> dict[int, Receipt]:
+    def addInPlace(
+        self, value1: dict[int, Receipt], value2: dict[int, Receipt]
+    ) -> dict[int, Receipt]:
         self.last_came = time.monotonic()
         value1.update(value2)
         return value1

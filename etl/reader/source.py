@@ -1,4 +1,5 @@
-"""`offset_ranges`: exact offset ranges of Kafka logs as a Spark DataFrame, by Spark's Python Data Source API.
+"""`offset_ranges`: exact offset ranges of Kafka logs as a Spark DataFrame, by Spark's Python Data
+Source API.
 
 It works without the rest of this package's machinery:
 
@@ -7,15 +8,17 @@ It works without the rest of this package's machinery:
     spark.dataSource.register(OffsetRanges)
     clicks = spark.read.format("offset_ranges").option("bootstrap", "127.0.0.1:9092").option("topics", "clicks").load()
 
-reads everything that is readable when a query runs. The options are those of `options`: our own, and those of Spark's Kafka source, so
-that `format("kafka")` becomes `format("offset_ranges")` and nothing else changes. They are listed in docs/READER.md.
+reads everything that is readable when a query runs. The options are those of `options`: our own,
+and those of Spark's Kafka source, so that `format("kafka")` becomes `format("offset_ranges")` and
+nothing else changes. They are listed in docs/READER.md.
 
-Spark 4.2 calls `reader` and `partitions` once for a DataFrame, and keeps both for all its queries, and for views of it
-(`PythonDataSourceV2.getOrCreateReadInfo`). So `partitions` says how many tasks there are and what each stands for, and `read` looks up
-the bounds of the logs where they are not given as offsets.
+Spark 4.2 calls `reader` and `partitions` once for a DataFrame, and keeps both for all its queries,
+and for views of it (`PythonDataSourceV2.getOrCreateReadInfo`). So `partitions` says how many tasks
+there are and what each stands for, and `read` looks up the bounds of the logs where they are not
+given as offsets.
 
-What options mean belongs to `options`, how ranges are packed to `decisions.tasks`, reading them to `task_rows` and `fetch`. A run, which
-has planned its tasks, reads them by `spark_rows`.
+What options mean belongs to `options`, how ranges are packed to `decisions.tasks`, reading them to
+`task_rows` and `fetch`. A run, which has planned its tasks, reads them by `spark_rows`.
 """
 
 from __future__ import annotations
@@ -56,9 +59,11 @@ class OffsetRanges(DataSource):
         return spark_schema(reading.columns, physical=reading.physical)
 
     def reader(self, schema: StructType | None) -> DataSourceReader:
-        """A reader of the options; `schema` is the one from above, or names the columns that the query's author wants of it.
+        """A reader of the options; `schema` is the one from above, or names the columns that the
+        query's author wants of it.
 
-        It takes no filters (`pushFilters`): Spark 4.2 keeps what those of one query left, and gives it to others of the same DataFrame.
+        It takes no filters (`pushFilters`): Spark 4.2 keeps what those of one query left, and gives
+        it to others of the same DataFrame.
         """
         return RangesReader(self.options, schema)
 
@@ -79,7 +84,9 @@ class RangesReader(DataSourceReader):
             raise in_options(error) from None
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """Arrow batches of one task's ranges, none for a task that has none. Spark makes one empty partition where there is no task."""
+        """Arrow batches of one task's ranges, none for a task that has none. Spark makes one empty
+        partition where there is no task.
+        """
         begin_task()
         task = partition.value
         if isinstance(task, QueryTask):
@@ -90,5 +97,15 @@ class RangesReader(DataSourceReader):
         if task is None or not task.ranges:
             return
         rows = rows_of_task(
-            task, self._reading, attempt=attempt_number(), note=lambda index, receipt: None, progress=None, advise=for_options)
-        yield from rows if self._names == self._reading.columns else (batch.select(list(self._names)) for batch in rows)
+            task,
+            self._reading,
+            attempt=attempt_number(),
+            note=lambda index, receipt: None,
+            progress=None,
+            advise=for_options,
+        )
+        yield from (
+            rows
+            if self._names == self._reading.columns
+            else (batch.select(list(self._names)) for batch in rows)
+        )

@@ -1,4 +1,5 @@
-"""The data files of a plan by tasks that Spark schedules, one Spark partition each, as it does those of the data source.
+"""The data files of a plan by tasks that Spark schedules, one Spark partition each, as it does
+those of the data source.
 
 One `collect`, and nothing behind the writing that would run it again.
 """
@@ -24,16 +25,28 @@ if TYPE_CHECKING:
 
 
 class PlannedFiles:
-    """The rows of a plan, not read yet. `receipts` come at each task's end, as those of the data source do."""
+    """The rows of a plan, not read yet. `receipts` come at each task's end, as those of the data
+    source do.
+    """
 
-    def __init__(self, spark: SparkSession, tasks: Sequence[Task], reading: Reading, progress: ProgressAddress | None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        tasks: Sequence[Task],
+        reading: Reading,
+        progress: ProgressAddress | None,
+    ) -> None:
         self._spark, self._tasks, self._reading, self._progress = spark, tasks, reading, progress
         merge = Merge()
-        self._accumulator: Accumulator[dict[int, Receipt]] = spark.sparkContext.accumulator({}, merge)
+        self._accumulator: Accumulator[dict[int, Receipt]] = spark.sparkContext.accumulator(
+            {}, merge
+        )
         self.receipts = ReceiptAccumulator(self._accumulator, merge)
 
     def write(self, wanted: FilesWanted) -> Sequence[Written]:
-        """Read all and write it; what each task gave back. Raises what Spark raises, a task's error inside (`error_line.unmark`)."""
+        """Read all and write it; what each task gave back. Raises what Spark raises, a task's error
+        inside (`error_line.unmark`).
+        """
         reading, progress, accumulator = self._reading, self._progress, self._accumulator
 
         def write(task: Task) -> Written:
@@ -42,4 +55,6 @@ class PlannedFiles:
             accumulator.add(dict(found.receipts))
             return found
 
-        return self._spark.sparkContext.parallelize(self._tasks, len(self._tasks)).map(write).collect()
+        return (
+            self._spark.sparkContext.parallelize(self._tasks, len(self._tasks)).map(write).collect()
+        )

@@ -1,7 +1,8 @@
 """The rows of a plan as a Spark DataFrame, by tasks that the run planned: one Spark partition each.
 
-They are what the data source of `source` would give. But Spark asks a data source for its schema and for its partitions, each in a Python
-process that it starts for the question, and a run knows both.
+They are what the data source of `source` would give. But Spark asks a data source for its schema
+and for its partitions, each in a Python process that it starts for the question, and a run knows
+both.
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ if TYPE_CHECKING:
 
 
 def read_tasks(
-    spark: SparkSession, tasks: Sequence[Task], reading: Reading, progress: ProgressAddress | None = None,
+    spark: SparkSession,
+    tasks: Sequence[Task],
+    reading: Reading,
+    progress: ProgressAddress | None = None,
 ) -> tuple[DataFrame, ReceiptAccumulator]:
-    """The rows of these tasks in the columns of `reading`, or in those that its transform makes of them, read when somebody asks for them;
-    and the receipts to come.
+    """The rows of these tasks in the columns of `reading`, or in those that its transform makes of
+    them, read when somebody asks for them; and the receipts to come.
 
-    A task that fails raises TaskFailed (`rows_of_task`) where it runs; what a run makes of it is `error_line.unmark`'s.
+    A task that fails raises TaskFailed (`rows_of_task`) where it runs; what a run makes of it is
+    `error_line.unmark`'s.
     """
     merge = Merge()
     accumulator: Accumulator[dict[int, Receipt]] = spark.sparkContext.accumulator({}, merge)
@@ -47,9 +52,17 @@ def read_tasks(
             for pickled in batch.column(0).to_pylist():
                 for task in pickle.loads(pickled):
                     yield from rows_of_task(
-                        task, reading, attempt=attempt_number(), note=note, progress=progress, advise=for_a_pipeline)
+                        task,
+                        reading,
+                        attempt=attempt_number(),
+                        note=note,
+                        progress=progress,
+                        advise=for_a_pipeline,
+                    )
 
-    return _rows_of(spark, tasks).mapInArrow(read, _columns(reading)), ReceiptAccumulator(accumulator, merge)
+    return _rows_of(spark, tasks).mapInArrow(read, _columns(reading)), ReceiptAccumulator(
+        accumulator, merge
+    )
 
 
 def _columns(reading: Reading) -> StructType | str:
@@ -64,12 +77,15 @@ def _columns(reading: Reading) -> StructType | str:
 def _rows_of(spark: SparkSession, tasks: Sequence[Task]) -> DataFrame:
     """A row of bytes for each task, a pickled list of it, in a Spark partition of its own.
 
-    Of a DataFrame that comes of an RDD Spark does not know how large it is. Of what comes of a `range`, or of rows that the driver has, it
-    would think that it is little, and in a transform's join it would broadcast the rows of the plan.
+    Of a DataFrame that comes of an RDD Spark does not know how large it is. Of what comes of a
+    `range`, or of rows that the driver has, it would think that it is little, and in a transform's
+    join it would broadcast the rows of the plan.
     """
     from pyspark.sql import DataFrame
 
-    pickled = spark.sparkContext.parallelize(tasks, max(1, len(tasks)))._jrdd  # no public way to rows that no Python worker makes
+    pickled = spark.sparkContext.parallelize(
+        tasks, max(1, len(tasks))
+    )._jrdd  # no public way to rows that no Python worker makes
     jvm: Any = spark._jvm
     binary = jvm.org.apache.spark.sql.Encoders.BINARY()
     return DataFrame(spark._jsparkSession.createDataset(pickled.rdd(), binary).toDF(), spark)

@@ -1,6 +1,8 @@
-"""The rows of one task where it runs: the loop of `fetch` with all that a task knows, its retries, and its errors as Spark hands them on.
+"""The rows of one task where it runs: the loop of `fetch` with all that a task knows, its retries,
+and its errors as Spark hands them on.
 
-Whoever takes the rows is the same to it: Spark, by the data source of `source`, or files that the task writes itself, by `written`.
+Whoever takes the rows is the same to it: Spark, by the data source of `source`, or files that the
+task writes itself, by `written`.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 _PATIENCE_S, _LATER_PATIENCE_S = 120.0, 30.0
-"""How long a log may give nothing in the first attempt of a task, and in those after it: Spark tries four times, and a run over a dead
-network should end within minutes."""
+"""How long a log may give nothing in the first attempt of a task, and in those after it: Spark
+tries four times, and a run over a dead network should end within minutes."""
 
 
 class TaskFailed(RuntimeError):
@@ -45,7 +47,12 @@ def attempt_number() -> int:
 
 
 def rows_of_task(
-    task: Task, reading: Reading, *, attempt: int, note: Callable[[int, Receipt], None], progress: ProgressAddress | None,
+    task: Task,
+    reading: Reading,
+    *,
+    attempt: int,
+    note: Callable[[int, Receipt], None],
+    progress: ProgressAddress | None,
     advise: Callable[[EtlError], EtlError],
 ) -> Iterator[pyarrow.RecordBatch]:
     """Arrow batches of the task's ranges, as a transform makes them.
@@ -71,15 +78,29 @@ def rows_of_task(
         note(task.indices[at], replace(receipt, requests=tuple(since(before, asked).items())))
 
     try:
-        yield from made_of(read_ranges(
-            _afresh(task.ranges) if again else task.ranges, deadline_s=_LATER_PATIENCE_S if again else _PATIENCE_S,
-            isolation=reading.isolation, columns=reading.columns, bootstrap=_addresses(task.ranges, reading.bootstrap),
-            fetch_max_bytes=reading.fetch_max_bytes, fetch_limit_bytes=reading.fetch_limit_bytes, timeout_s=reading.timeout_s,
-            on_receipt=done, topic_ids=task.topic_ids,
-            leader_epochs=task.leader_epochs, log_epochs=task.log_epochs, cleanups=task.cleanups, tails=task.tails,
-            fails_on_loss=reading.fails_on_data_loss, on_read=teller.read, max_record_bytes=reading.max_record_bytes,
-            generation=reading.generation, security=reading.security,
-        ))
+        yield from made_of(
+            read_ranges(
+                _afresh(task.ranges) if again else task.ranges,
+                deadline_s=_LATER_PATIENCE_S if again else _PATIENCE_S,
+                isolation=reading.isolation,
+                columns=reading.columns,
+                bootstrap=_addresses(task.ranges, reading.bootstrap),
+                fetch_max_bytes=reading.fetch_max_bytes,
+                fetch_limit_bytes=reading.fetch_limit_bytes,
+                timeout_s=reading.timeout_s,
+                on_receipt=done,
+                topic_ids=task.topic_ids,
+                leader_epochs=task.leader_epochs,
+                log_epochs=task.log_epochs,
+                cleanups=task.cleanups,
+                tails=task.tails,
+                fails_on_loss=reading.fails_on_data_loss,
+                on_read=teller.read,
+                max_record_bytes=reading.max_record_bytes,
+                generation=reading.generation,
+                security=reading.security,
+            )
+        )
     except EtlError as error:
         raise failed(advise(error)) from error
     finally:
@@ -87,11 +108,15 @@ def rows_of_task(
 
 
 def _afresh(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """For a task that is tried again: whom the driver knew as leader may be why it failed. Nobody else ever leads a physical log."""
+    """For a task that is tried again: whom the driver knew as leader may be why it failed. Nobody
+    else ever leads a physical log.
+    """
     return [r if r.log.is_physical else replace(r, leader=None) for r in ranges]
 
 
-def _addresses(ranges: Sequence[OffsetRange], bootstrap: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+def _addresses(
+    ranges: Sequence[OffsetRange], bootstrap: Sequence[tuple[str, int]]
+) -> list[tuple[str, int]]:
     """Whom to ask for leaders: the leaders themselves may be the last brokers that still answer."""
     leaders = [(r.leader.broker.host, r.leader.broker.port) for r in ranges if r.leader]
     return list(dict.fromkeys([*bootstrap, *leaders]))

@@ -40,9 +40,10 @@ class Task:
 class QueryTask(Task):
     """A task of a DataFrame whose bounds move.
 
-    Spark plans the tasks of a DataFrame once, and each query executes them again. `ranges` are cut from the logs as
-    they were when the tasks were planned. The first range of a log stands for all offsets below its end, the last for
-    all offsets from its start on: each query binds them to the log's bounds of that time (`ranges.pieces_of`).
+    Spark plans the tasks of a DataFrame once, and each query executes them again. `ranges` are cut
+    from the logs as they were when the tasks were planned. The first range of a log stands for all
+    offsets below its end, the last for all offsets from its start on: each query binds them to the
+    log's bounds of that time (`ranges.pieces_of`).
     """
 
     planned: Mapping[BrokerPartition, OffsetRange] = field(default_factory=dict)
@@ -50,7 +51,9 @@ class QueryTask(Task):
     brokers: tuple[Broker, ...] = ()
     """All brokers of the cluster when the tasks were planned."""
     others_than: frozenset[BrokerPartition] | None = None
-    """The task also reads every chosen log that is not one of these: it was added later. None: another task does, or none."""
+    """The task also reads every chosen log that is not one of these: it was added later. None:
+    another task does, or none.
+    """
 
 
 def of_topics(told: Mapping[str, T], topics: Iterable[str]) -> dict[str, T]:
@@ -58,18 +61,34 @@ def of_topics(told: Mapping[str, T], topics: Iterable[str]) -> dict[str, T]:
 
 
 def tasks_of_ranges(
-    ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], *, topic_ids: Mapping[str, str],
-    leader_epochs: Mapping[BrokerPartition, int], log_epochs: Mapping[BrokerPartition, int], cleanups: Mapping[str, Cleanup],
+    ranges: Sequence[OffsetRange],
+    tasks: Sequence[Sequence[int]],
+    *,
+    topic_ids: Mapping[str, str],
+    leader_epochs: Mapping[BrokerPartition, int],
+    log_epochs: Mapping[BrokerPartition, int],
+    cleanups: Mapping[str, Cleanup],
     tails: Mapping[BrokerPartition, Tail],
 ) -> list[Task]:
     """The tasks as values, each with what concerns it alone."""
     return [
         Task(
-            tuple(task), read, of_topics(topic_ids, topics), _of_logs(leader_epochs, logs), _of_logs(log_epochs, logs),
-            of_topics(cleanups, topics), _of_logs(tails, logs))
-        for task in tasks for read in [tuple(ranges[i] for i in task)] for logs in [[r.log for r in read]]
-        for topics in [{log.topic for log in logs}]]
+            tuple(task),
+            read,
+            of_topics(topic_ids, topics),
+            _of_logs(leader_epochs, logs),
+            _of_logs(log_epochs, logs),
+            of_topics(cleanups, topics),
+            _of_logs(tails, logs),
+        )
+        for task in tasks
+        for read in [tuple(ranges[i] for i in task)]
+        for logs in [[r.log for r in read]]
+        for topics in [{log.topic for log in logs}]
+    ]
 
 
-def _of_logs(told: Mapping[BrokerPartition, T], logs: Iterable[BrokerPartition]) -> dict[BrokerPartition, T]:
+def _of_logs(
+    told: Mapping[BrokerPartition, T], logs: Iterable[BrokerPartition]
+) -> dict[BrokerPartition, T]:
     return {log: told[log] for log in logs if log in told}

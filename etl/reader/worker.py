@@ -1,8 +1,10 @@
-"""One worker process of a run without Spark. Its pool, which starts it with `main`, hands it tasks one after the other.
+"""One worker process of a run without Spark. Its pool, which starts it with `main`, hands it tasks
+one after the other.
 
-A task comes as a pickled value on standard input, and what it came to goes back on a pipe of its own, whose number is the program's last
-word; both ends are of one version, on one machine. Where the input ends the run is gone, and so is this process, whatever it is at: files
-that no commit names stay for VACUUM.
+A task comes as a pickled value on standard input, and what it came to goes back on a pipe of its
+own, whose number is the program's last word; both ends are of one version, on one machine. Where
+the input ends the run is gone, and so is this process, whatever it is at: files that no commit
+names stay for VACUUM.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ class Failed(NamedTuple):
 def done(order: Order) -> Written | Failed:
     """What the attempt came to."""
     try:
-        return write_task(order.task, order.reading, order.wanted, order.progress, attempt=order.attempt)
+        return write_task(
+            order.task, order.reading, order.wanted, order.progress, attempt=order.attempt
+        )
     except TaskFailed as failed:
         return Failed(str(failed), was_misread=isinstance(failed.__cause__, CorruptData))
     except Exception:

@@ -1,7 +1,9 @@
-"""The data files of a plan by worker processes of the driver's machine, without Spark: the same tasks, files and errors.
+"""The data files of a plan by worker processes of the driver's machine, without Spark: the same
+tasks, files and errors.
 
-A task that fails ends the write: the next run executes the same plan. Where its process was lost it is tried again in a new one, and
-where it could not read what a broker sent in the same one, under the next attempt's file names.
+A task that fails ends the write: the next run executes the same plan. Where its process was lost it
+is tried again in a new one, and where it could not read what a broker sent in the same one, under
+the next attempt's file names.
 """
 
 from __future__ import annotations
@@ -55,17 +57,29 @@ class ReceiptsOfWorkers:
 
     def in_order(self, count: int) -> tuple[Receipt, ...] | None:
         """A receipt for each of `count` ranges, or None when some are missing."""
-        return tuple(self.receipts[i] for i in range(count)) if all(i in self.receipts for i in range(count)) else None
+        return (
+            tuple(self.receipts[i] for i in range(count))
+            if all(i in self.receipts for i in range(count))
+            else None
+        )
 
 
 class FilesOfWorkers:
-    """The rows of a plan, not read yet. `workers`: how many processes there are at most; they start here, and load what they need.
+    """The rows of a plan, not read yet. `workers`: how many processes there are at most; they start
+    here, and load what they need.
 
     `time_zone`: the local one of those processes, which a function of the user's may ask.
     """
 
-    def __init__(self, tasks: Sequence[Task], reading: Reading, progress: ProgressAddress | None, *, workers: int,
-                 time_zone: str | None = None) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        reading: Reading,
+        progress: ProgressAddress | None,
+        *,
+        workers: int,
+        time_zone: str | None = None,
+    ) -> None:
         self._tasks, self._reading, self._progress = tasks, reading, progress
         self.receipts = ReceiptsOfWorkers()
         self._workers: list[Worker] = []
@@ -81,7 +95,9 @@ class FilesOfWorkers:
             worker.end()
 
     def write(self, wanted: FilesWanted) -> Sequence[Written]:
-        """Read all and write it; what each task gave back. Raises TaskFailed with a task's error inside, and ProcessLost."""
+        """Read all and write it; what each task gave back. Raises TaskFailed with a task's error
+        inside, and ProcessLost.
+        """
         left, found = deque(enumerate(self._tasks)), dict[int, Written]()
 
         def serve(worker: Worker) -> None:
@@ -107,7 +123,11 @@ class FilesOfWorkers:
     @property
     def _function(self) -> str:
         """What else may have ended a process."""
-        return f"; {self._reading.transform.name} (arrow_transform), which works in it" if self._reading.transform else ""
+        return (
+            f"; {self._reading.transform.name} (arrow_transform), which works in it"
+            if self._reading.transform
+            else ""
+        )
 
     def _done(self, worker: Worker, task: Task, wanted: FilesWanted) -> Written:
         for attempt in range(ATTEMPTS_MAX):
@@ -120,11 +140,17 @@ class FilesOfWorkers:
                 self.receipts.add(dict(answer.receipts))
                 return answer
             if not worker.was_killed:
-                raise ProcessLost(f"a worker process {worker.ended_by}", check=f"what it said{self._function}; {_CHECK}")
+                raise ProcessLost(
+                    f"a worker process {worker.ended_by}",
+                    check=f"what it said{self._function}; {_CHECK}",
+                )
             if attempt + 1 < ATTEMPTS_MAX:
                 worker.start_again()
         what = f"a worker process was lost {ATTEMPTS_MAX} times while it read the same ranges: {worker.ended_by}"
-        raise ProcessLost(what, check=f"the machine's memory (dmesg, if the kernel ended it){self._function}; {_CHECK}")
+        raise ProcessLost(
+            what,
+            check=f"the machine's memory (dmesg, if the kernel ended it){self._function}; {_CHECK}",
+        )
 
 
 class Worker:
@@ -134,7 +160,9 @@ class Worker:
         self._is_over = False
         self._environment = {**os.environ, "TZ": local_zone(time_zone)} if time_zone else None
         self.ended_by, self.was_killed = "", False
-        """How the last process ended that was lost, and the end of what it said; whether somebody ended it."""
+        """How the last process ended that was lost, and the end of what it said; whether somebody
+        ended it.
+        """
         self._start()
 
     def _start(self) -> None:
@@ -145,12 +173,20 @@ class Worker:
         try:
             # of a group of its own: Ctrl-C in a terminal is the run's, which ends it
             self._process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=self._said, stderr=self._said, process_group=0, pass_fds=[answers],
-                env=self._environment)
+                words,
+                stdin=subprocess.PIPE,
+                stdout=self._said,
+                stderr=self._said,
+                process_group=0,
+                pass_fds=[answers],
+                env=self._environment,
+            )
         except OSError as error:
             self._answers.close()
             self._said.close()
-            raise ProcessLost(f"a worker process cannot be started: {error.strerror}", check=_CHECK) from error
+            raise ProcessLost(
+                f"a worker process cannot be started: {error.strerror}", check=_CHECK
+            ) from error
         finally:
             os.close(answers)
 
@@ -188,7 +224,9 @@ class Worker:
                     pipe.close()
 
     def _told(self) -> tuple[str, bool]:
-        """How it ended, and whether somebody killed it; one that does not end has said what is no answer, and is ended."""
+        """How it ended, and whether somebody killed it; one that does not end has said what is no
+        answer, and is ended.
+        """
         try:
             code = self._process.wait(_ENDING_S)
             how = f"signal {-code}" if code < 0 else f"ended by itself: exit code {code}"

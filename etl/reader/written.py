@@ -1,8 +1,9 @@
-"""The rows of a plan as data files that its tasks write: fetched and decoded where they are encoded, so that none passes the JVM.
+"""The rows of a plan as data files that its tasks write: fetched and decoded where they are
+encoded, so that none passes the JVM.
 
-The same loop, retries and errors as those of the data source (`task_rows`); what comes back is a small value of each task. Each attempt
-writes files of its own names, and only those that came back are ever named by a commit. Who runs the tasks is `spark_files`', or
-`worker_pool`'s.
+The same loop, retries and errors as those of the data source (`task_rows`); what comes back is a
+small value of each task. Each attempt writes files of its own names, and only those that came back
+are ever named by a commit. Who runs the tasks is `spark_files`', or `worker_pool`'s.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ from etl.reader.tasks import Task
 
 
 def write_task(
-    task: Task, reading: Reading, wanted: FilesWanted, progress: ProgressAddress | None = None, *, attempt: int = 0,
+    task: Task,
+    reading: Reading,
+    wanted: FilesWanted,
+    progress: ProgressAddress | None = None,
+    *,
+    attempt: int = 0,
 ) -> Written:
     """What one attempt of a task does: its ranges into files. Raises TaskFailed."""
     from etl.edges.delta.data_files import DataFiles
@@ -34,8 +40,13 @@ def write_task(
     with _telling_obstacles(wanted):
         files = DataFiles(wanted, task=task.number, attempt=attempt)
     rows = rows_of_task(
-        task, reading if is_made else replace(reading, columns=needed_columns(wanted)), attempt=attempt, note=receipts.__setitem__,
-        progress=progress, advise=for_a_pipeline)
+        task,
+        reading if is_made else replace(reading, columns=needed_columns(wanted)),
+        attempt=attempt,
+        note=receipts.__setitem__,
+        progress=progress,
+        advise=for_a_pipeline,
+    )
     try:
         for batch in rows:
             taken += batch.num_rows
@@ -50,7 +61,8 @@ def write_task(
 
 @contextlib.contextmanager
 def _telling_obstacles(wanted: FilesWanted) -> Iterator[None]:
-    """Inside, what the table's folder refuses (no space, no right), or the rows' values, is told as that, and not as a bug.
+    """Inside, what the table's folder refuses (no space, no right), or the rows' values, is told as
+    that, and not as a bug.
 
     Raises TaskFailed.
     """

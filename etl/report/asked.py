@@ -28,11 +28,15 @@ def _up_to(key: KeptKey) -> str:
     return f" ({key.said})" if key.said else ""
 
 
-def told_without_plan(done_before: KeptKey | None, remembered: KeptKey | None) -> tuple[Outcome, str]:
+def told_without_plan(
+    done_before: KeptKey | None, remembered: KeptKey | None
+) -> tuple[Outcome, str]:
     """What a run came to that made no plan."""
     if done_before:
         return Outcome.ALREADY_APPLIED, told_done_before(done_before)
-    return Outcome.NOTHING_NEW, told_nothing_under(remembered) if remembered else "nothing new to read"
+    return Outcome.NOTHING_NEW, told_nothing_under(
+        remembered
+    ) if remembered else "nothing new to read"
 
 
 def told_open(plan: Plan) -> str:
@@ -40,21 +44,24 @@ def told_open(plan: Plan) -> str:
     until, many = plan.bounds.until, plan.bounds.open_logs
     return (
         f"plan {plan.number}: {_have(many)} no record at or after {until.said if until else ''} yet and {'is' if many == 1 else 'are'} "
-        "read to the end; what comes there later and is older goes into a later run")
+        "read to the end; what comes there later and is older goes into a later run"
+    )
 
 
 def told_open_without_plan(until: Bound, many: int) -> str:
     """The same of a run that had nothing to read."""
     return (
         f"{_have(many)} no record at or after {until.said} yet, and nothing that is not loaded; what comes there later and is older goes "
-        "into a later run")
+        "into a later run"
+    )
 
 
 def told_left_of_key(key: str, left: Collection[BrokerPartition]) -> str:
     """The logs that could not be read under a key: one is named, as each is under its own outcome."""
     return (
         f"run key {key} left {_first_of(left)}, which could not be read: asked for again once it can, the key loads what "
-        f"{'they have' if len(left) > 1 else 'it has'} up to its bound")
+        f"{'they have' if len(left) > 1 else 'it has'} up to its bound"
+    )
 
 
 def told_beyond(beyond: Mapping[BrokerPartition, int], said: str) -> str:
@@ -76,4 +83,9 @@ def describe_asked(request: Request | None) -> dict[str, object]:
     ends = {"from": bounds and bounds.start, "until": bounds and bounds.until}
     return {
         "run_key": request.run_key if request else None,
-        **{name: bound and {"said": bound.said, "at": at(bound.at_ms), "offsets_before_end": bound.back} for name, bound in ends.items()}}
+        **{
+            name: bound
+            and {"said": bound.said, "at": at(bound.at_ms), "offsets_before_end": bound.back}
+            for name, bound in ends.items()
+        },
+    }

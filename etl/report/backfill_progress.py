@@ -1,4 +1,6 @@
-"""How far a backfill is as a whole, while one of its plans is read: the plans before count, and the rest is reckoned by the pace."""
+"""How far a backfill is as a whole, while one of its plans is read: the plans before count, and the
+rest is reckoned by the pace.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,19 @@ def loaded_before(claim: Claim, plan: Plan) -> int:
 
 
 def of_the_whole(doing: Doing, report: Report) -> Doing:
-    """What a run of a backfill is at, of all that the backfill claims; as it is where that is not known yet."""
+    """What a run of a backfill is at, of all that the backfill claims; as it is where that is not
+    known yet.
+    """
     claim, plan, reached = report.looks.claim, report.plan, doing.reached
     if claim is None or plan is None or reached is None:
         return doing
-    return replace(doing, reached=replace(
-        reached, offsets=loaded_before(claim, plan) + reached.offsets, offsets_in_all=claim.offsets,
-        records=reached.records + report.records, bytes=reached.bytes + (report.fetched_bytes or 0)))
+    return replace(
+        doing,
+        reached=replace(
+            reached,
+            offsets=loaded_before(claim, plan) + reached.offsets,
+            offsets_in_all=claim.offsets,
+            records=reached.records + report.records,
+            bytes=reached.bytes + (report.fetched_bytes or 0),
+        ),
+    )

@@ -1,8 +1,10 @@
-"""What a run saw, kept in its report: whoever has the report can decide again what the run decided, in a test and without its world.
+"""What a run saw, kept in its report: whoever has the report can decide again what the run decided,
+in a test and without its world.
 
-Kept are the first look and the last one, as they were before any decision, and the settings that decide. What lies between them is left
-out: a run looks again behind each plan, and where retention or another driver overtook it, a few times at most. A look that takes more
-than `LOOK_MAX_BYTES` is left out, which the report then says; those of some ten thousand partitions fit.
+Kept are the first look and the last one, as they were before any decision, and the settings that
+decide. What lies between them is left out: a run looks again behind each plan, and where retention
+or another driver overtook it, a few times at most. A look that takes more than `LOOK_MAX_BYTES` is
+left out, which the report then says; those of some ten thousand partitions fit.
 """
 
 from __future__ import annotations
@@ -47,14 +49,26 @@ class Incident:
 def saw_as_json(first: Snapshot, last: Snapshot, looks: int, settings: Settings) -> dict[str, Any]:
     """What a report keeps of what its run saw; `as_text` leaves out a look that is too large."""
     seen = {"first": first} if first is last else {"first": first, "last": last}
-    return {"looks": looks, "settings": write_settings(settings), **{name: write_snapshot(one) for name, one in seen.items()}}
+    return {
+        "looks": looks,
+        "settings": write_settings(settings),
+        **{name: write_snapshot(one) for name, one in seen.items()},
+    }
 
 
 def as_text(report: Mapping[str, Any], saw: Mapping[str, Any] | None) -> str:
-    """A report as its file has it: for people, a line for each range and each log, and what the run saw in a line for each look."""
+    """A report as its file has it: for people, a line for each range and each log, and what the run
+    saw in a line for each look.
+    """
     parts = {name: _lines(value, "  ") for name, value in report.items()}
     if saw is not None:
-        parts["saw"] = _object({name: _bounded(value) if name in _LOOKS else _line(value) for name, value in saw.items()}, "  ")
+        parts["saw"] = _object(
+            {
+                name: _bounded(value) if name in _LOOKS else _line(value)
+                for name, value in saw.items()
+            },
+            "  ",
+        )
     return _object(parts, "")
 
 
@@ -65,18 +79,24 @@ def _lines(value: Any, pad: str) -> str:
     if not isinstance(value, list) or not _has_parts(value):
         return _told(value)
     inner, has_parts = f",\n{pad}  ", any(map(_has_parts, value[0].values()))
-    lines = inner.join(_lines(one, pad + "  ") for one in value) if has_parts else _rows(value, inner)
+    lines = (
+        inner.join(_lines(one, pad + "  ") for one in value) if has_parts else _rows(value, inner)
+    )
     return f"[\n{pad}  {lines}\n{pad}]"
 
 
 def _rows(values: list[Any], between: str) -> str:
-    """Many values without parts, each in a line; told all at once, for one at a time takes twice as long."""
+    """Many values without parts, each in a line; told all at once, for one at a time takes twice as
+    long.
+    """
     text = _divided(values)[1:-1]
     return text.replace(f"}}{_DIVIDER}{{", f"}}{between}{{").replace(_DIVIDER, ", ")
 
 
 def _has_parts(value: Any) -> bool:
-    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], dict))
+    return isinstance(value, dict) or (
+        isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+    )
 
 
 def _object(parts: Mapping[str, str], pad: str) -> str:
@@ -86,7 +106,11 @@ def _object(parts: Mapping[str, str], pad: str) -> str:
 
 def _bounded(look: Any) -> str:
     text = _line(look)
-    return text if len(text) <= LOOK_MAX_BYTES else _line({"left_out": f"it would take {len(text):,} bytes of {LOOK_MAX_BYTES:,}"})
+    return (
+        text
+        if len(text) <= LOOK_MAX_BYTES
+        else _line({"left_out": f"it would take {len(text):,} bytes of {LOOK_MAX_BYTES:,}"})
+    )
 
 
 _told = json.JSONEncoder().encode
@@ -97,13 +121,21 @@ _divided = json.JSONEncoder(separators=(_DIVIDER, ": ")).encode
 
 
 def read_incident(report: Mapping[str, Any]) -> Incident:
-    """The incident that a report's file tells of. Raises KeyError for one without looks: its run ended before it had seen anything."""
+    """The incident that a report's file tells of. Raises KeyError for one without looks: its run
+    ended before it had seen anything.
+    """
     saw = report["saw"]
-    looks = tuple(read_snapshot(saw[name]) for name in _LOOKS if name in saw and "left_out" not in saw[name])
+    looks = tuple(
+        read_snapshot(saw[name]) for name in _LOOKS if name in saw and "left_out" not in saw[name]
+    )
     plans = [*report["earlier_plans"], *([report["plan"]] if report["plan"] else [])]
     return Incident(
-        read_settings(saw["settings"]), looks, tuple(Planned(plan["id"], plan["uid"], _ms(plan["created_at"])) for plan in plans),
-        _ms(report["started_at"]), report["error"])
+        read_settings(saw["settings"]),
+        looks,
+        tuple(Planned(plan["id"], plan["uid"], _ms(plan["created_at"])) for plan in plans),
+        _ms(report["started_at"]),
+        report["error"],
+    )
 
 
 def _ms(told: str) -> int:

@@ -1,6 +1,8 @@
-"""A run as lineage: which topics it read and which table it wrote, in OpenLineage's words (its specification, "Naming", and "Run state").
+"""A run as lineage: which topics it read and which table it wrote, in OpenLineage's words (its
+specification, "Naming", and "Run state").
 
-Topics are named by the addresses that the conf has, for those stay: `source.bootstrap`, or else ZooKeeper with its chroot.
+Topics are named by the addresses that the conf has, for those stay: `source.bootstrap`, or else
+ZooKeeper with its chroot.
 """
 
 from __future__ import annotations
@@ -40,11 +42,16 @@ def lineage_of(report: Report, settings: Settings, namespace: str) -> RunLineage
     has_ended = report.finished_at_ms is not None
     topics = sorted({r.log.topic for one in report.plans for r in one.plan.ranges})
     return RunLineage(
-        _event_type(report) if has_ended else "START", str(uuid.uuid5(uuid.NAMESPACE_URL, f"offset-range-etl:{report.run_id}")),
-        namespace, f"{report.group}.{report.pipeline}", tuple((_brokers(settings), topic) for topic in topics),
+        _event_type(report) if has_ended else "START",
+        str(uuid.uuid5(uuid.NAMESPACE_URL, f"offset-range-etl:{report.run_id}")),
+        namespace,
+        f"{report.group}.{report.pipeline}",
+        tuple((_brokers(settings), topic) for topic in topics),
         _place(settings.table.path) if settings.table.is_placed else None,
-        report.records if has_ended else None, report.result.delta_version if report.result else None,
-        report.error.what if report.error else None)
+        report.records if has_ended else None,
+        report.result.delta_version if report.result else None,
+        report.error.what if report.error else None,
+    )
 
 
 def _event_type(report: Report) -> str:

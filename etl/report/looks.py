@@ -1,4 +1,6 @@
-"""What a run saw when it looked: its first look and its last one, and how far the pipeline was at each."""
+"""What a run saw when it looked: its first look and its last one, and how far the pipeline was at
+each.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from etl.settings.sections import Settings
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What one look saw, and how far the pipeline was then; None: nobody knows, the run ended before it was decided."""
+    """What one look saw, and how far the pipeline was then; None: nobody knows, the run ended
+    before it was decided.
+    """
 
     snapshot: Snapshot
     reached: Reached | None = None
@@ -54,7 +58,9 @@ class Looks:
         """Where the pipeline stood at that look."""
         if self._last:
             is_first = self._first is self._last
-            self._last = replace(self._last, reached=reached(state, self._last.snapshot), settings=settings)
+            self._last = replace(
+                self._last, reached=reached(state, self._last.snapshot), settings=settings
+            )
             self._first = self._last if is_first else self._first
 
     def reached(self, plan: Plan) -> None:
@@ -68,23 +74,41 @@ class Looks:
         if not first or not last:
             return []
         return [
-            {**log.place, **told_extent(last.snapshot, log),
-             "before": first.lag_of(log), "after": last.lag_of(log)} for log in sorted(logs_of(last.snapshot))]
+            {
+                **log.place,
+                **told_extent(last.snapshot, log),
+                "before": first.lag_of(log),
+                "after": last.lag_of(log),
+            }
+            for log in sorted(logs_of(last.snapshot))
+        ]
 
     def unread(self) -> tuple[Snapshot, dict[BrokerPartition, int]] | None:
-        """The last look, and of each log that lags behind it now its oldest unread offset; None before the first look."""
+        """The last look, and of each log that lags behind it now its oldest unread offset; None
+        before the first look.
+        """
         last = self._last
         if last is None:
             return None
-        return last.snapshot, unread_from(last.snapshot, last.reached, last.settings) if last.settings else {}
+        return last.snapshot, unread_from(
+            last.snapshot, last.reached, last.settings
+        ) if last.settings else {}
 
-    def lags(self, oldest: Mapping[BrokerPartition, OldestRecord], settings: Settings, *, now_ms: int) -> Lags | None:
-        """How far the table is behind the last look; `oldest`: see `lags_at`. None before the first look."""
+    def lags(
+        self, oldest: Mapping[BrokerPartition, OldestRecord], settings: Settings, *, now_ms: int
+    ) -> Lags | None:
+        """How far the table is behind the last look; `oldest`: see `lags_at`. None before the first
+        look.
+        """
         last = self._last
-        return lags_at(last.snapshot, last.reached, settings, oldest, now_ms=now_ms) if last else None
+        return (
+            lags_at(last.snapshot, last.reached, settings, oldest, now_ms=now_ms) if last else None
+        )
 
     def as_json(self, settings: Settings | None) -> dict[str, Any] | None:
-        """What was seen, to be decided again; None before the first look, and where nobody says by which settings."""
+        """What was seen, to be decided again; None before the first look, and where nobody says by
+        which settings.
+        """
         if not self._first or not self._last or settings is None:
             return None
         return saw_as_json(self._first.snapshot, self._last.snapshot, self._count, settings)

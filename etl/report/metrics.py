@@ -1,7 +1,9 @@
-"""What a run came to as metrics, in Prometheus' text format: how it went, how far the table is behind, how long that is kept.
+"""What a run came to as metrics, in Prometheus' text format: how it went, how far the table is
+behind, how long that is kept.
 
-All are gauges of the last run. What is not known has no sample. The format: Prometheus' documentation, "Exposition formats". At most
-`MOST_SERIES` topics or partitions have series of their own; the others are added up in one, so that sums over all series are right.
+All are gauges of the last run. What is not known has no sample. The format: Prometheus'
+documentation, "Exposition formats". At most `MOST_SERIES` topics or partitions have series of their
+own; the others are added up in one, so that sums over all series are right.
 """
 
 from __future__ import annotations
@@ -54,19 +56,34 @@ Sample = tuple[str, Labels, float]
 """The metric without its prefix, labels, value."""
 
 
-def metrics_of(report: Report, *, now_ms: int, per: MetricsPer, last_success_s: float | None) -> str:
-    """The file of a run that has ended. `last_success_s`: that of the runs before it, in seconds since 1970; None: not known."""
+def metrics_of(
+    report: Report, *, now_ms: int, per: MetricsPer, last_success_s: float | None
+) -> str:
+    """The file of a run that has ended. `last_success_s`: that of the runs before it, in seconds
+    since 1970; None: not known.
+    """
     ours: Labels = (("pipeline", report.pipeline), ("group", report.group))
-    lags = report.looks.lags(report.oldest, report.settings, now_ms=now_ms) if report.settings else None
+    lags = (
+        report.looks.lags(report.oldest, report.settings, now_ms=now_ms)
+        if report.settings
+        else None
+    )
     samples = [
-        *_of_run(report, last_success_s), *(_of_lags(lags, per) if lags else ()), *_of_pauses(report.paused),
-        *report.statistics.samples()]
+        *_of_run(report, last_success_s),
+        *(_of_lags(lags, per) if lags else ()),
+        *_of_pauses(report.paused),
+        *report.statistics.samples(),
+    ]
     by_name: dict[str, list[str]] = {}
     for name, labels, value in samples:
-        by_name.setdefault(name, []).append(f"{PREFIX}{name}{told_labels((*ours, *labels))} {_number(value)}\n")
+        by_name.setdefault(name, []).append(
+            f"{PREFIX}{name}{told_labels((*ours, *labels))} {_number(value)}\n"
+        )
     return "".join(
         f"# HELP {PREFIX}{name} {text}\n# TYPE {PREFIX}{name} gauge\n{''.join(by_name[name])}"
-        for name, text in HELP.items() if name in by_name)
+        for name, text in HELP.items()
+        if name in by_name
+    )
 
 
 def told_labels(labels: Labels) -> str:
@@ -86,18 +103,32 @@ def _number(value: float) -> str:
 def _of_run(report: Report, last_success_s: float | None) -> Iterator[Sample]:
     ended_s, code = (report.finished_at_ms or 0) / 1000, report.exit_code
     told = {outcome for outcome, _ in report.outcomes}
-    lost = sum(loss.until_offset - loss.from_offset for one in report.plans for loss in one.plan.losses)
+    lost = sum(
+        loss.until_offset - loss.from_offset for one in report.plans for loss in one.plan.losses
+    )
     plain: dict[str, float | None] = {
-        "run_start_timestamp_seconds": report.started_at_ms / 1000, "run_end_timestamp_seconds": ended_s,
-        LAST_SUCCESS: ended_s if code == 0 else last_success_s, "run_success": int(code == 0), "run_exit_code": code,
-        "run_retriable": int(bool(report.error and report.error.retriable)), "run_duration_seconds": sum(report.seconds.values()),
-        "run_rows": report.records, "run_fetched_bytes": report.fetched_bytes, "run_offsets_committed": report.offsets_committed,
-        "run_lost_offsets": lost, "table_version": report.result.delta_version if report.result else None,
+        "run_start_timestamp_seconds": report.started_at_ms / 1000,
+        "run_end_timestamp_seconds": ended_s,
+        LAST_SUCCESS: ended_s if code == 0 else last_success_s,
+        "run_success": int(code == 0),
+        "run_exit_code": code,
+        "run_retriable": int(bool(report.error and report.error.retriable)),
+        "run_duration_seconds": sum(report.seconds.values()),
+        "run_rows": report.records,
+        "run_fetched_bytes": report.fetched_bytes,
+        "run_offsets_committed": report.offsets_committed,
+        "run_lost_offsets": lost,
+        "table_version": report.result.delta_version if report.result else None,
     }
     yield "run_info", (("run_id", report.run_id), ("state", report.state.value)), 1
     yield from ((name, (), value) for name, value in plain.items() if value is not None)
-    yield from (("run_verb_duration_seconds", (("verb", verb.value),), report.seconds.get(verb, 0.0)) for verb in Verb)
-    yield from (("run_outcome", (("outcome", outcome.value),), int(outcome in told)) for outcome in Outcome)
+    yield from (
+        ("run_verb_duration_seconds", (("verb", verb.value),), report.seconds.get(verb, 0.0))
+        for verb in Verb
+    )
+    yield from (
+        ("run_outcome", (("outcome", outcome.value),), int(outcome in told)) for outcome in Outcome
+    )
 
 
 def _of_pauses(paused: Sequence[Resting]) -> Iterator[Sample]:
@@ -111,9 +142,11 @@ def _of_pauses(paused: Sequence[Resting]) -> Iterator[Sample]:
         groups.append(((("topic", OTHERS),), [one for name in left for one in topics[name]]))
     for labels, some in groups:
         told = {
-            "paused_partitions": sum(len(one.logs) for one in some), "paused_unread": of_known(sum, (one.unread for one in some)),
+            "paused_partitions": sum(len(one.logs) for one in some),
+            "paused_unread": of_known(sum, (one.unread for one in some)),
             "paused_since_timestamp_seconds": min(one.pauses[0].since_ms for one in some) / 1000,
-            "paused_headroom_seconds": of_known(min, (one.headroom_s for one in some))}
+            "paused_headroom_seconds": of_known(min, (one.headroom_s for one in some)),
+        }
         yield from ((name, labels, value) for name, value in told.items() if value is not None)
 
 
@@ -132,9 +165,12 @@ class _Series:
         lag = of_known(sum, (one.lag for one in logs))
         ages = [one.behind_s for one in logs if one.lag is not None]
         told = {
-            "partitions": len(logs), "partitions_unknown": sum(one.lag is None for one in logs),
+            "partitions": len(logs),
+            "partitions_unknown": sum(one.lag is None for one in logs),
             "lag_records": None if is_physical else lag,
-            "lag_bytes": lag if is_physical else of_known(sum, (one.estimated_bytes for one in logs)),
+            "lag_bytes": lag
+            if is_physical
+            else of_known(sum, (one.estimated_bytes for one in logs)),
             "oldest_unread_age_seconds": of_known(max, ages),
             "retention_headroom_seconds": of_known(min, (one.headroom.seconds for one in logs)),
             "retention_headroom_bytes": of_known(min, (one.headroom.bytes for one in logs)),
@@ -156,4 +192,6 @@ def _of_lags(lags: Lags, per: MetricsPer) -> Iterator[Sample]:
 def _others(left: Sequence[_Series], names: Sequence[Labels]) -> Iterator[Sample]:
     if left:
         together = _Series([one for series in left for one in series.logs])
-        yield from together.samples(tuple((name, OTHERS if name == "topic" else "") for name, _ in names[0]))
+        yield from together.samples(
+            tuple((name, OTHERS if name == "topic" else "") for name, _ in names[0])
+        )

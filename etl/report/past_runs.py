@@ -1,7 +1,9 @@
-"""What a run came to in a few numbers, read from the head of its report: for the history of the last runs.
+"""What a run came to in a few numbers, read from the head of its report: for the history of the
+last runs.
 
-A report may have a line for each of ten thousand partitions, so it is not parsed as a whole: what counts stands before its plan, and the
-lag is summed from its lines, whose form is `incident.as_text`'s.
+A report may have a line for each of ten thousand partitions, so it is not parsed as a whole: what
+counts stands before its plan, and the lag is summed from its lines, whose form is
+`incident.as_text`'s.
 """
 
 from __future__ import annotations
@@ -46,7 +48,11 @@ def past_run(text: str) -> PastRun | None:
     head, found, rest = text.partition(_PLAN)
     try:
         told = json.loads(head.rstrip().rstrip(",") + "}") if found else None
-        return None if told is None else _run_of(told, _OF_A_LOG.findall(rest.partition(_LAG)[2].partition(_SAW)[0]))
+        return (
+            None
+            if told is None
+            else _run_of(told, _OF_A_LOG.findall(rest.partition(_LAG)[2].partition(_SAW)[0]))
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -59,8 +65,18 @@ def run_of(report: Mapping[str, Any]) -> PastRun:
 def _run_of(told: Mapping[str, Any], lags: Iterable[tuple[str, str]]) -> PastRun:
     before, after = zip(*lags, strict=True) if lags else ((), ())
     return PastRun(
-        told["run_id"], told["state"], told["started_at"], told["exit_code"], told["seconds_in_all"] or None, told["records"] or 0,
-        told["bytes"], told["records_per_second"], _sum(before), _sum(after), tuple(one["outcome"] for one in told["outcomes"]))
+        told["run_id"],
+        told["state"],
+        told["started_at"],
+        told["exit_code"],
+        told["seconds_in_all"] or None,
+        told["records"] or 0,
+        told["bytes"],
+        told["records_per_second"],
+        _sum(before),
+        _sum(after),
+        tuple(one["outcome"] for one in told["outcomes"]),
+    )
 
 
 def _sum(told: Iterable[str]) -> int | None:

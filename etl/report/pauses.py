@@ -1,4 +1,6 @@
-"""What is said of paused logs: since when and why, by whom, how much waits in them, and how long retention leaves it there."""
+"""What is said of paused logs: since when and why, by whom, how much waits in them, and how long
+retention leaves it there.
+"""
 
 from __future__ import annotations
 
@@ -50,15 +52,28 @@ class Resting:
         waits = f"{self.unread:,} {self.logs[0].unit}s wait"
         if self.headroom_s is None:
             return f"{said}; {waits}, and when they may expire is not known: {self.why_unknown}"
-        soon = "may expire from now on" if not self.headroom_s else f"may expire in {time_in_words(self.headroom_s)}"
+        soon = (
+            "may expire from now on"
+            if not self.headroom_s
+            else f"may expire in {time_in_words(self.headroom_s)}"
+        )
         return f"{said}; {waits}, and the oldest {soon}"
 
     def as_json(self) -> dict[str, Any]:
-        """For programs; `partitions` are those that are there, and of a topic that is paused as a whole all of them."""
+        """For programs; `partitions` are those that are there, and of a topic that is paused as a
+        whole all of them.
+        """
         first = self.pauses[0]
         return {
-            "topic": first.topic, "whole_topic": any(one.log is None for one in self.pauses), "partitions": [log.key for log in self.logs],
-            "reason": first.reason, "by": first.by, "since_at": at(first.since_ms), "unread": self.unread, "headroom_s": self.headroom_s}
+            "topic": first.topic,
+            "whole_topic": any(one.log is None for one in self.pauses),
+            "partitions": [log.key for log in self.logs],
+            "reason": first.reason,
+            "by": first.by,
+            "since_at": at(first.since_ms),
+            "unread": self.unread,
+            "headroom_s": self.headroom_s,
+        }
 
 
 def described_pause(pause: Pause) -> dict[str, Any]:
@@ -70,11 +85,15 @@ def described_pause(pause: Pause) -> dict[str, Any]:
 
 def told_pause(pause: Pause | None) -> dict[str, Any] | None:
     """Why a log is paused, in a document of logs; None where it is not."""
-    return {"reason": pause.reason, "by": pause.by, "since_at": at(pause.since_ms)} if pause else None
+    return (
+        {"reason": pause.reason, "by": pause.by, "since_at": at(pause.since_ms)} if pause else None
+    )
 
 
 def resting(snapshot: Snapshot, *, now_ms: int) -> tuple[Resting, ...]:
-    """What is paused, one value for what a command paused of a topic, with the logs as they were seen."""
+    """What is paused, one value for what a command paused of a topic, with the logs as they were
+    seen.
+    """
     paused = leave_paused(snapshot).paused
     whole = replace(snapshot, extents={**snapshot.extents_of_paused, **snapshot.extents})
     together: dict[tuple[str, str, str, int], tuple[list[Pause], list[BrokerPartition]]] = {}
@@ -82,7 +101,9 @@ def resting(snapshot: Snapshot, *, now_ms: int) -> tuple[Resting, ...]:
         together.setdefault(_said(one), ([], []))[0].append(one)
     for log, pause in sorted(paused.items()):
         together[_said(pause)][1].append(log)
-    return tuple(_resting(tuple(pauses), tuple(logs), whole, now_ms) for pauses, logs in together.values())
+    return tuple(
+        _resting(tuple(pauses), tuple(logs), whole, now_ms) for pauses, logs in together.values()
+    )
 
 
 def told_paused(snapshot: Snapshot, *, now_ms: int) -> Iterator[str]:
@@ -90,14 +111,23 @@ def told_paused(snapshot: Snapshot, *, now_ms: int) -> Iterator[str]:
     return (one.says for one in resting(snapshot, now_ms=now_ms))
 
 
-def told_loaded_all_the_same(logs: Iterable[BrokerPartition], pauses: Iterable[Pause]) -> tuple[str, ...]:
-    """A sentence for each paused log that a replay or a backfill names: who names offsets means them, and the log rests on."""
-    return tuple(f"{log} is paused since {at(why.since_ms)} by {why.by}: {why.reason}; what is named of it is loaded all the same, and it "
-                 "stays paused" for log, why in sorted(paused_logs(logs, pauses).items()))
+def told_loaded_all_the_same(
+    logs: Iterable[BrokerPartition], pauses: Iterable[Pause]
+) -> tuple[str, ...]:
+    """A sentence for each paused log that a replay or a backfill names: who names offsets means
+    them, and the log rests on.
+    """
+    return tuple(
+        f"{log} is paused since {at(why.since_ms)} by {why.by}: {why.reason}; what is named of it is loaded all the same, and it "
+        "stays paused"
+        for log, why in sorted(paused_logs(logs, pauses).items())
+    )
 
 
 def told_executed_whole(plan: Plan, pauses: Iterable[Pause]) -> str:
-    """The end of a sentence on a stored plan that reads logs which were paused since; empty where it reads none."""
+    """The end of a sentence on a stored plan that reads logs which were paused since; empty where
+    it reads none.
+    """
     paused = sorted(paused_logs({r.log for r in plan.ranges}, pauses))
     if not paused:
         return ""
@@ -109,15 +139,26 @@ def _said(pause: Pause) -> tuple[str, str, str, int]:
     return pause.topic, pause.reason, pause.by, pause.since_ms
 
 
-def _resting(pauses: tuple[Pause, ...], logs: tuple[BrokerPartition, ...], snapshot: Snapshot, now_ms: int) -> Resting:
+def _resting(
+    pauses: tuple[Pause, ...], logs: tuple[BrokerPartition, ...], snapshot: Snapshot, now_ms: int
+) -> Resting:
     found = [told for log in logs if (told := _of_log(log, snapshot, now_ms))]
     rooms = [room for _, room in found if room]
-    unread, left = of_known(sum, (waits for waits, _ in found)), of_known(min, (room.seconds for room in rooms))
-    return Resting(pauses, logs, unread, left, next((room.why for room in rooms if room.why), "nobody tells"))
+    unread, left = (
+        of_known(sum, (waits for waits, _ in found)),
+        of_known(min, (room.seconds for room in rooms)),
+    )
+    return Resting(
+        pauses, logs, unread, left, next((room.why for room in rooms if room.why), "nobody tells")
+    )
 
 
-def _of_log(log: BrokerPartition, snapshot: Snapshot, now_ms: int) -> tuple[int, Headroom | None] | None:
-    """How much waits in it, and its headroom where something does; None where nobody leads it, so that nobody tells."""
+def _of_log(
+    log: BrokerPartition, snapshot: Snapshot, now_ms: int
+) -> tuple[int, Headroom | None] | None:
+    """How much waits in it, and its headroom where something does; None where nobody leads it, so
+    that nobody tells.
+    """
     extent, newest = snapshot.extents.get(log), snapshot.ledger.newest
     if extent is None:
         return None

@@ -1,4 +1,6 @@
-"""What a run's time goes to: the phases by their names, and a watch by which every moment belongs to one of them."""
+"""What a run's time goes to: the phases by their names, and a watch by which every moment belongs
+to one of them.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,13 @@ from typing import Protocol
 
 from etl.report.progress import ReadSoFar
 
-
 _log = logging.getLogger(__name__)
 
 
 class Verb(str, Enum):
-    """The phases of a run, in their order. Six are the verbs of the story; the others are what the world around it takes."""
+    """The phases of a run, in their order. Six are the verbs of the story; the others are what the
+    world around it takes.
+    """
 
     CONNECT = "connect"
     """ZooKeeper's session, and waiting for another driver."""
@@ -27,7 +30,9 @@ class Verb(str, Enum):
     START_SPARK = "start_spark"
     """From nothing to a session: mostly the start of the JVM."""
     FIRST_JOB = "first_job"
-    """From a session to the first task that reads: Delta's look at the table, the first Python workers."""
+    """From a session to the first task that reads: Delta's look at the table, the first Python
+    workers.
+    """
     FETCH = "fetch"
     """Tasks read the brokers, and write the table's files while they read."""
     APPEND = "append"
@@ -57,11 +62,15 @@ class Phases(Protocol):
         """That many seconds of the verb that is open now were `verb`, as is known only afterwards."""
 
     def reading(self, doing: Callable[[], Doing]) -> contextlib.AbstractContextManager[None]:
-        """Inside, tasks read: `doing` tells at any moment which verb that is by now and how far they are."""
+        """Inside, tasks read: `doing` tells at any moment which verb that is by now and how far
+        they are.
+        """
 
 
 class Stopwatch:
-    """Seconds by verb. What is inside another one is taken from that one, so that their sum is the time that passed."""
+    """Seconds by verb. What is inside another one is taken from that one, so that their sum is the
+    time that passed.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds: dict[Verb, float] = {}

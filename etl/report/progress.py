@@ -1,7 +1,8 @@
-"""How far the reading of a plan is, how fast it goes and when it may end. Values and arithmetic; what tells of it is `edges.progress_port`.
+"""How far the reading of a plan is, how fast it goes and when it may end. Values and arithmetic;
+what tells of it is `edges.progress_port`.
 
-Receipts are right and come when a task has ended; what tasks tell while they read may be late or lost. Of a task whose receipts are all
-here they count, of every other one the last that it told.
+Receipts are right and come when a task has ended; what tasks tell while they read may be late or
+lost. Of a task whose receipts are all here they count, of every other one the last that it told.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class ReadSoFar:
 
 
 class Reckoning:
-    """The tasks of one reading (indices of `ranges`), and what is known of each. A task's number is its first index."""
+    """The tasks of one reading (indices of `ranges`), and what is known of each. A task's number is
+    its first index.
+    """
 
     def __init__(self, ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]]) -> None:
         self._ranges = len(ranges)
@@ -53,15 +56,30 @@ class Reckoning:
 
     def reached(self, receipts: Mapping[int, Receipt], told: Mapping[int, Told]) -> ReadSoFar:
         """Where the tasks are by these receipts (by range) and by what they told (by task)."""
-        for number in [number for number, task in self._left.items() if all(i in receipts for i in task)]:
+        for number in [
+            number for number, task in self._left.items() if all(i in receipts for i in task)
+        ]:
             came = [receipts[i] for i in self._left.pop(number)]
-            self._ended = _and(self._ended, Told(
-                0, self.planned[number], sum(r.rows or 0 for r in came), sum(r.fetched_bytes or 0 for r in came)))
+            self._ended = _and(
+                self._ended,
+                Told(
+                    0,
+                    self.planned[number],
+                    sum(r.rows or 0 for r in came),
+                    sum(r.fetched_bytes or 0 for r in came),
+                ),
+            )
         so_far = self._ended
         for number in self._left.keys() & told.keys():
             so_far = _and(so_far, told[number])
         return ReadSoFar(
-            min(len(receipts), self._ranges), self._ranges, so_far.offsets, sum(self.planned.values()), so_far.records, so_far.bytes)
+            min(len(receipts), self._ranges),
+            self._ranges,
+            so_far.offsets,
+            sum(self.planned.values()),
+            so_far.records,
+            so_far.bytes,
+        )
 
 
 def _and(a: Told, b: Told) -> Told:
@@ -96,8 +114,12 @@ class Pace:
         return (last.offsets_in_all - last.offsets) * passed / done if done else None
 
     def _window(self) -> tuple[ReadSoFar, ReadSoFar, float]:
-        """The ends of what was seen of late, and the seconds between; none where that is too short to tell."""
-        (began, first), (now, last) = (self._seen[0], self._seen[-1]) if self._seen else ((0.0, _NOTHING), (0.0, _NOTHING))
+        """The ends of what was seen of late, and the seconds between; none where that is too short
+        to tell.
+        """
+        (began, first), (now, last) = (
+            (self._seen[0], self._seen[-1]) if self._seen else ((0.0, _NOTHING), (0.0, _NOTHING))
+        )
         return first, last, now - began if now - began >= _LEAST_S else 0.0
 
 
@@ -126,7 +148,11 @@ def time_in_words(seconds: float) -> str:
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
-    return f"{whole // 60}:{whole % 60:02} min" if whole < 3600 else f"{whole // 3600}:{whole % 3600 // 60:02} h"
+    return (
+        f"{whole // 60}:{whole % 60:02} min"
+        if whole < 3600
+        else f"{whole // 3600}:{whole % 3600 // 60:02} h"
+    )
 
 
 _NOTHING = ReadSoFar(0, 0, 0, 0, 0, 0)

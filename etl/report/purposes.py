@@ -21,6 +21,12 @@ def told_without_ranges(plan: Plan) -> Iterator[tuple[Outcome, str]]:
     elif plan.kind is PlanKind.SET:
         yield Outcome.SET, decided
     elif plan.took_over and plan.kind is PlanKind.TAKE_OVER:
-        yield Outcome.TOOK_OVER, f"plan {plan.number} goes on where {name_of(plan.took_over.app_id)} ended"
+        yield (
+            Outcome.TOOK_OVER,
+            f"plan {plan.number} goes on where {name_of(plan.took_over.app_id)} ended",
+        )
     else:
-        yield (Outcome.LET_GO if plan.losses else Outcome.STARTED), f"plan {plan.number} {told_purpose(plan)}"
+        yield (
+            (Outcome.LET_GO if plan.losses else Outcome.STARTED),
+            f"plan {plan.number} {told_purpose(plan)}",
+        )

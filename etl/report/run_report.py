@@ -1,7 +1,9 @@
-"""What a run says of itself: its state, outcomes, timings, records and bytes per log, lag, and the plan. Values to JSON.
+"""What a run says of itself: its state, outcomes, timings, records and bytes per log, lag, and the
+plan. Values to JSON.
 
-Its file also keeps what the run saw (`incident`), so that what it decided can be decided again on a desk. Every time in a
-document of ours is text (`at`) under a name that ends in `_at`, every duration a number of seconds.
+Its file also keeps what the run saw (`incident`), so that what it decided can be decided again on a
+desk. Every time in a document of ours is text (`at`) under a name that ends in `_at`, every
+duration a number of seconds.
 """
 
 from __future__ import annotations
@@ -16,15 +18,21 @@ from etl.decisions.read_twice import ReadTwice
 from etl.decisions.run_keys import loaded_beyond, up_to_bound
 from etl.errors import DataLost, EtlError
 from etl.model.bounds import KeptKey, Request
-from etl.model.losses import LossReason
 from etl.model.logs import BrokerPartition, OldestRecord
+from etl.model.losses import LossReason
 from etl.model.membership import RebalanceStatistics
 from etl.model.plans import Plan
 from etl.model.receipts import Applied
 from etl.model.snapshot import PipelineState, Snapshot
 from etl.model.statistics import ByBroker
 from etl.report.asked import (
-    told_beyond, told_left_of_key, told_open as told_open_end, told_open_without_plan, told_without_plan,
+    told_beyond,
+    told_left_of_key,
+    told_open_without_plan,
+    told_without_plan,
+)
+from etl.report.asked import (
+    told_open as told_open_end,
 )
 from etl.report.looks import Looks
 from etl.report.pauses import Resting, resting
@@ -33,7 +41,15 @@ from etl.report.purposes import told_without_ranges
 from etl.report.run_document import document_of
 from etl.report.run_state import Executed, Outcome, Process, State, fetched_bytes_of, log_outcome
 from etl.report.sentences import (
-    doubt_of, told_by_owner, told_capped, told_cluster_id, told_leaderless, told_lost, told_open, told_read_twice, told_replaced,
+    doubt_of,
+    told_by_owner,
+    told_capped,
+    told_cluster_id,
+    told_leaderless,
+    told_lost,
+    told_open,
+    told_read_twice,
+    told_replaced,
     told_taken,
 )
 from etl.report.statistics import Statistics
@@ -57,7 +73,9 @@ class Report:
     _said: set[tuple[Outcome, str]] = field(default_factory=set)
     watch: Stopwatch = field(default_factory=Stopwatch)
     plans: list[Executed] = field(default_factory=list)
-    """In the order in which the run executed them: those that were left by an earlier run come first."""
+    """In the order in which the run executed them: those that were left by an earlier run come
+    first.
+    """
     offsets_committed: int = 0
     error: EtlError | None = None
     strict: bool = False
@@ -72,7 +90,9 @@ class Report:
     paused: tuple[Resting, ...] = ()
     asked_by_driver: ByBroker = field(default_factory=dict)
     membership: RebalanceStatistics | None = None
-    oldest: Mapping[BrokerPartition, OldestRecord] = field(default_factory=dict)  # of what is left, where asked at the end
+    oldest: Mapping[BrokerPartition, OldestRecord] = field(
+        default_factory=dict
+    )  # of what is left, where asked at the end
 
     def timed(self, verb: Verb) -> contextlib.AbstractContextManager[None]:
         """Add what passes inside to the verb's seconds, however it ends."""
@@ -94,18 +114,27 @@ class Report:
         self.looks.stands(state, settings)
 
     def left(self, snapshot: Snapshot, *, now_ms: int) -> None:
-        """The logs that this run leaves alone, and why; what a later look of the same run finds takes the place of an earlier one's."""
+        """The logs that this run leaves alone, and why; what a later look of the same run finds
+        takes the place of an earlier one's.
+        """
         self.outcomes = [said for said in self.outcomes if said[0] not in _LEFT]
         self._said = set(self.outcomes)
         leaderless = told_leaderless(snapshot.leaderless, snapshot.leaders)
         self.paused = resting(snapshot, now_ms=now_ms)
-        told = told_by_owner(snapshot.owners), leaderless, told_open(snapshot), (one.says for one in self.paused)
+        told = (
+            told_by_owner(snapshot.owners),
+            leaderless,
+            told_open(snapshot),
+            (one.says for one in self.paused),
+        )
         for outcome, sentences in zip(_LEFT, told, strict=True):
             for sentence in sentences:
                 self.add(outcome, sentence)
 
     def planned(self, plan: Plan, *, goes_on: bool = False) -> None:
-        """The plan that is executed now; it may take another's place. Where one more of its key follows, that one says what is open."""
+        """The plan that is executed now; it may take another's place. Where one more of its key
+        follows, that one says what is open.
+        """
         if self.plan and self.plan.number == plan.number and not self.plans[-1].applied:
             self.plans.pop()
         if not self.plan or self.plan.id != plan.id:
@@ -127,7 +156,9 @@ class Report:
             self.add(Outcome.NOW_WITH_ID, sentence)
 
     def lost(self, plan: Plan) -> None:
-        """What a plan let go: said by the run that plans it, and again by one that finishes what a crash left of it."""
+        """What a plan let go: said by the run that plans it, and again by one that finishes what a
+        crash left of it.
+        """
         self.why_lost |= {loss.why for loss in plan.losses}
         for sentence in told_lost(plan.losses):
             self.add(Outcome.RECORDS_LOST, sentence)
@@ -141,10 +172,16 @@ class Report:
         in_table = f"records are in the table at version {applied.delta_version}"
         if applied.run_id not in (None, self.run_id):
             its = how_many if applied.rows is None else f"its {how_many}"
-            self.add(Outcome.APPLIED_BY_ANOTHER, f"plan {plan.number}: {its} {in_table}, by run {applied.run_id}{doubt_of(applied)}")
+            self.add(
+                Outcome.APPLIED_BY_ANOTHER,
+                f"plan {plan.number}: {its} {in_table}, by run {applied.run_id}{doubt_of(applied)}",
+            )
         elif plan.ranges:
             did = told_replaced(plan, applied) or in_table
-            self.add(Outcome.REPLACED if did != in_table else Outcome.INGESTED, f"plan {plan.number}: {how_many} {did}{doubt_of(applied)}")
+            self.add(
+                Outcome.REPLACED if did != in_table else Outcome.INGESTED,
+                f"plan {plan.number}: {how_many} {did}{doubt_of(applied)}",
+            )
         else:
             for outcome, sentence in told_without_ranges(plan):
                 self.add(outcome, sentence)
@@ -163,7 +200,9 @@ class Report:
     def left_by_caps(self, plan: Plan, snapshot: Snapshot, settings: Settings) -> None:
         """What the run's own plan did not take on of what could be read: the lag behind it."""
         behind = Reached(plan, plan.positions)
-        lags = {log: lag for log in plan.positions if (lag := lag_of(log, snapshot, behind, settings))}
+        lags = {
+            log: lag for log in plan.positions if (lag := lag_of(log, snapshot, behind, settings))
+        }
         left = up_to_bound(lags, plan, snapshot)
         if left:
             self.add(Outcome.CAPPED, told_capped(left, settings.limits))
@@ -173,12 +212,18 @@ class Report:
         if left and self.request and self.request.run_key:
             self.add(Outcome.NOT_COMPLETE, told_left_of_key(self.request.run_key, left))
 
-    def found_nothing_new(self, done_before: KeptKey | None, remembered: KeptKey | None, *, open_logs: int = 0) -> None:
-        """The run has no plan of its own; said where it had none to finish either, and of a run key always."""
+    def found_nothing_new(
+        self, done_before: KeptKey | None, remembered: KeptKey | None, *, open_logs: int = 0
+    ) -> None:
+        """The run has no plan of its own; said where it had none to finish either, and of a run key
+        always.
+        """
         if done_before or remembered or not any(one.applied for one in self.plans):
             self.add(*told_without_plan(done_before, remembered))
         if open_logs and self.request and self.request.bounds.until:
-            self.add(Outcome.NOT_COMPLETE, told_open_without_plan(self.request.bounds.until, open_logs))
+            self.add(
+                Outcome.NOT_COMPLETE, told_open_without_plan(self.request.bounds.until, open_logs)
+            )
 
     def failed(self, error: EtlError) -> None:
         """The run ended early."""

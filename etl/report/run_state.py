@@ -1,4 +1,6 @@
-"""What a report tells of its run as a whole: what it came to, how far it is, which process runs, and the plans that it executed."""
+"""What a report tells of its run as a whole: what it came to, how far it is, which process runs,
+and the plans that it executed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,6 @@ from enum import Enum
 
 from etl.model.plans import Plan
 from etl.model.receipts import Applied
-
 
 _log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())  # without any handler Python prints warnings to the terminal
@@ -72,20 +73,36 @@ class Outcome(str, Enum):
         return self in _LOUD
 
 
-_LOUD = frozenset((
-    Outcome.OPEN_TRANSACTION, Outcome.RECORDS_LOST, Outcome.APPLIED_BY_ANOTHER, Outcome.ROWS_REMOVED, Outcome.NOT_KEPT, Outcome.NO_PAGE,
-    Outcome.NO_METRICS, Outcome.NO_LINEAGE, Outcome.NOT_COMPACTED, Outcome.OTHER_TIME_ZONE, Outcome.FAILED))
+_LOUD = frozenset(
+    (
+        Outcome.OPEN_TRANSACTION,
+        Outcome.RECORDS_LOST,
+        Outcome.APPLIED_BY_ANOTHER,
+        Outcome.ROWS_REMOVED,
+        Outcome.NOT_KEPT,
+        Outcome.NO_PAGE,
+        Outcome.NO_METRICS,
+        Outcome.NO_LINEAGE,
+        Outcome.NOT_COMPACTED,
+        Outcome.OTHER_TIME_ZONE,
+        Outcome.FAILED,
+    )
+)
 
 
 def log_outcome(outcome: Outcome, sentence: str) -> None:
-    """To whoever listens to Python's loggers; what ended a run is told by whoever catches the error."""
+    """To whoever listens to Python's loggers; what ended a run is told by whoever catches the
+    error.
+    """
     if outcome is not Outcome.FAILED:
         level = logging.WARNING if outcome.is_loud else logging.INFO
         _log.log(level, "%s: %s", outcome.value, sentence, extra={"outcome": outcome.value})
 
 
 class State(str, Enum):
-    """How far a run is. A report that says `running` of a process that is gone is that of a run that was killed."""
+    """How far a run is. A report that says `running` of a process that is gone is that of a run
+    that was killed.
+    """
 
     RUNNING = "running"
     DONE = "done"
@@ -101,7 +118,9 @@ class Process:
     conf: str | None = None
     versions: Mapping[str, str | None] = field(default_factory=dict)
     changes: Mapping[str, str | None] = field(default_factory=dict)
-    """Keys of the conf that were said on the command line (`--set`), and as what; null where that may be a secret."""
+    """Keys of the conf that were said on the command line (`--set`), and as what; null where that
+    may be a secret.
+    """
 
 
 @dataclass(slots=True)

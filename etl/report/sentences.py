@@ -1,4 +1,6 @@
-"""What is said of logs, in a report, a preview and a list of offsets alike. Pure functions of values."""
+"""What is said of logs, in a report, a preview and a list of offsets alike. Pure functions of
+values.
+"""
 
 from __future__ import annotations
 
@@ -29,26 +31,39 @@ _LET_GO = {
     LossReason.TRUNCATED: "were planned, and the log was truncated before they were loaded",
 }
 _WHO = {
-    LossReason.EXPIRED: "source.on_data_loss", LossReason.MISSING: "source.on_data_loss", LossReason.MOVED: "source.on_moved",
-    LossReason.SKIPPED: "an operator", LossReason.DELETED: "an operator", LossReason.RECREATED: "an operator",
+    LossReason.EXPIRED: "source.on_data_loss",
+    LossReason.MISSING: "source.on_data_loss",
+    LossReason.MOVED: "source.on_moved",
+    LossReason.SKIPPED: "an operator",
+    LossReason.DELETED: "an operator",
+    LossReason.RECREATED: "an operator",
     LossReason.TRUNCATED: "an operator",
 }
 _LOOK_AT = {
-    LossReason.EXPIRED: "the topic's retention", LossReason.MISSING: "what the broker's disk lost",
+    LossReason.EXPIRED: "the topic's retention",
+    LossReason.MISSING: "what the broker's disk lost",
     LossReason.MOVED: "who moved the committed offset",
-    LossReason.SKIPPED: "the reason in `etl plans show CONF`", LossReason.DELETED: "who deleted the topic",
-    LossReason.RECREATED: "who deleted and recreated the topic", LossReason.TRUNCATED: "why the log was truncated",
+    LossReason.SKIPPED: "the reason in `etl plans show CONF`",
+    LossReason.DELETED: "who deleted the topic",
+    LossReason.RECREATED: "who deleted and recreated the topic",
+    LossReason.TRUNCATED: "why the log was truncated",
 }
 
 
 def told_who_let_go(whys: Collection[LossReason]) -> tuple[str, str]:
-    """Which policies, or that an operator, let offsets go that are lost for these reasons; and what there is to look at."""
+    """Which policies, or that an operator, let offsets go that are lost for these reasons; and what
+    there is to look at.
+    """
     ordered = [why for why in LossReason if why in whys]
-    return " and ".join(dict.fromkeys(_WHO[why] for why in ordered)), "; ".join(_LOOK_AT[why] for why in ordered)
+    return " and ".join(dict.fromkeys(_WHO[why] for why in ordered)), "; ".join(
+        _LOOK_AT[why] for why in ordered
+    )
 
 
 def told_cluster_id(plan: Plan, newest: Plan | None) -> str | None:
-    """Where the plan is the first one that knows an id of a cluster that goes by the conf's name; `newest`: the plan before."""
+    """Where the plan is the first one that knows an id of a cluster that goes by the conf's name;
+    `newest`: the plan before.
+    """
     if plan.cluster_id is None or newest is None or newest.cluster_id == plan.cluster_id:
         return None
     what = f"the brokers tell the cluster id {plan.cluster_id} by now"
@@ -72,7 +87,9 @@ def told_read_by_others(holes: Iterable[ReadByOthers]) -> Iterator[str]:
 
 
 def told_loaded_as_well(offsets: int) -> Iterator[str]:
-    """Of a backfill that names so many offsets which other members read: who names them means them, and both have them."""
+    """Of a backfill that names so many offsets which other members read: who names them means them,
+    and both have them.
+    """
     if offsets:
         yield f"{counted(offsets, 'offset')} of these were read by other members of the group, and then the table has them as well"
 
@@ -86,16 +103,23 @@ def told_read_twice(found: Iterable[ReadTwice]) -> Iterator[str]:
 def told_taken(plan: Plan, found: Iterable[ReadTwice]) -> Iterator[str]:
     """The same of a plan whose commit was refused."""
     for topic, offsets in _by_topic(found):
-        yield (f"{topic}: plan {plan.number} is in the table, and the membership that it was made with is over: another member may read "
-               f"{offsets}, too")
+        yield (
+            f"{topic}: plan {plan.number} is in the table, and the membership that it was made with is over: another member may read "
+            f"{offsets}, too"
+        )
 
 
 def _by_topic(found: Iterable[ReadTwice]) -> Iterator[tuple[str, str]]:
-    for topic, group in groupby(sorted(found, key=lambda one: one.log), key=lambda one: one.log.topic):
+    for topic, group in groupby(
+        sorted(found, key=lambda one: one.log), key=lambda one: one.log.topic
+    ):
         some = list(group)
         count, first = sum(one.until_offset - one.from_offset for one in some), some[0]
         where = f"{len(some):,} partitions, first" if some[1:] else "partition"
-        yield topic, f"{count:,} {first.log.unit}s of {where} {first.log.key} from {first.from_offset} to {first.until_offset}"
+        yield (
+            topic,
+            f"{count:,} {first.log.unit}s of {where} {first.log.key} from {first.from_offset} to {first.until_offset}",
+        )
 
 
 def told_let_go(losses: Iterable[Loss]) -> Iterator[str]:
@@ -110,17 +134,23 @@ def told_given_up(losses: Iterable[Loss]) -> list[str]:
 
 
 def told_left(old: Plan, plan: Plan) -> list[str]:
-    """Which partitions of a stored plan the one in its place does not read, and does not give up either: one sentence for each."""
+    """Which partitions of a stored plan the one in its place does not read, and does not give up
+    either: one sentence for each.
+    """
     starts, lost = starts_of(old), {loss.log for loss in plan.losses}
     ends = {r.log: old.positions[r.log] for r in old.advancing}
-    left = [log for log in sorted(ends) if log not in lost and plan.positions.get(log) == starts[log]]
+    left = [
+        log for log in sorted(ends) if log not in lost and plan.positions.get(log) == starts[log]
+    ]
     return [
         f"not read by this plan: {log}: offsets {starts[log]} to {ends[log]} of plan {old.number}; its position stays at {starts[log]}"
-        for log in left]
+        for log in left
+    ]
 
 
 def told_goes_on(plan: Plan, old: Plan, log: BrokerPartition, *, is_stored: bool) -> str:
-    """Where a log goes on that was truncated or recreated, and what of the log before nobody can count.
+    """Where a log goes on that was truncated or recreated, and what of the log before nobody can
+    count.
 
     `is_stored`: `old` was not executed.
     """
@@ -128,8 +158,10 @@ def told_goes_on(plan: Plan, old: Plan, log: BrokerPartition, *, is_stored: bool
     reached = f"loaded up to {loaded}"
     if is_stored and old.positions[log] > loaded:
         reached += f" and planned up to {old.positions[log]}"
-    return (f"{log} goes on from {plan.positions[log]}; the log before was {reached}: records behind that which it held are lost, and "
-            "nobody can count them")
+    return (
+        f"{log} goes on from {plan.positions[log]}; the log before was {reached}: records behind that which it held are lost, and "
+        "nobody can count them"
+    )
 
 
 def _stretch(loss: Loss) -> str:
@@ -144,29 +176,43 @@ def told_purpose(plan: Plan) -> str:
     count = len(plan.positions.keys() | plan.pending_starts.keys())
     if not count:
         return "reads nothing, and knows of no partition where it starts"
-    return f"keeps where {count:,} partition starts" if count == 1 else f"keeps where {count:,} partitions start"
+    return (
+        f"keeps where {count:,} partition starts"
+        if count == 1
+        else f"keeps where {count:,} partitions start"
+    )
 
 
 def told_replaced(plan: Plan, applied: Applied) -> str | None:
-    """What the rows of a replay did, as the end of a sentence that counts them; None for any other plan."""
+    """What the rows of a replay did, as the end of a sentence that counts them; None for any other
+    plan.
+    """
     if plan.kind is not PlanKind.REPLAY:
         return None
-    return f"records took the place of {sum(plan.stood.values()):,} at version {applied.delta_version}"
+    return (
+        f"records took the place of {sum(plan.stood.values()):,} at version {applied.delta_version}"
+    )
 
 
 def told_vanished(vanished: Iterable[Vanished]) -> Iterator[str]:
-    """Which rows of the table are of records that their brokers no longer hold: one sentence for each stretch."""
+    """Which rows of the table are of records that their brokers no longer hold: one sentence for
+    each stretch.
+    """
     for one in vanished:
         yield (
             f"{one.log}: rows of offsets {one.from_offset} to {one.until_offset} with log_epoch {one.log_epoch} "
-            "are of records that are gone; they stay in the table")
+            "are of records that are gone; they stay in the table"
+        )
 
 
 def told_of_byte_positions(recounted: Sequence[int]) -> str:
-    """What a proof of physical logs rests on, and for which plans it rests on less: those whose rows were counted again."""
+    """What a proof of physical logs rests on, and for which plans it rests on less: those whose
+    rows were counted again.
+    """
     said = (
         "offsets of these logs are byte positions, from which no messages can be counted: that a range has all of its messages is known by "
-        "the count of the reader (its receipt) alone")
+        "the count of the reader (its receipt) alone"
+    )
     if recounted:
         plans = f"plan{'s' if recounted[1:] else ''} {', '.join(map(str, recounted))}"
         said += f"; of {plans} a crash took that count, and the rows in the table were counted: whether they were all nobody can prove"
@@ -184,17 +230,29 @@ def _why_left(owner: str) -> str:
     return f"left to {owner}"
 
 
-def told_leaderless(logs: Collection[BrokerPartition], led: Collection[BrokerPartition]) -> Iterator[str]:
+def told_leaderless(
+    logs: Collection[BrokerPartition], led: Collection[BrokerPartition]
+) -> Iterator[str]:
     """Which logs have no leader, where these have one: one sentence for each topic and reason."""
     missing = uncounted(logs, led)
-    return told_together({
-        log: "their broker is there and counts fewer partitions now" if log in missing else
-        "their broker is away" if log.is_physical else "no leader" for log in logs})
+    return told_together(
+        {
+            log: "their broker is there and counts fewer partitions now"
+            if log in missing
+            else "their broker is away"
+            if log.is_physical
+            else "no leader"
+            for log in logs
+        }
+    )
 
 
 def told_capped(left: Mapping[BrokerPartition, int], limits: Limits) -> str:
     """How much of each log the caps leave to the next run."""
-    caps = {"limits.max_records_per_run": limits.max_records_per_run, "limits.max_bytes_per_run": limits.max_bytes_per_run}
+    caps = {
+        "limits.max_records_per_run": limits.max_records_per_run,
+        "limits.max_bytes_per_run": limits.max_bytes_per_run,
+    }
     set_to = " and ".join(f"{key} ({cap:,})" for key, cap in caps.items() if cap is not None)
     return f"{set_to} left {sum(left.values()):,} {min(left).unit}s of {len(left):,} partitions to the next run"
 
@@ -204,10 +262,16 @@ def told_open(snapshot: Snapshot) -> Iterator[str]:
     together: dict[tuple[str, str], list[BrokerPartition]] = {}
     for log, extent in sorted(snapshot.extents.items()):
         if extent.held_back:
-            together.setdefault((log.topic, _who_holds(snapshot.open_transactions.get(log))), []).append(log)
+            together.setdefault(
+                (log.topic, _who_holds(snapshot.open_transactions.get(log))), []
+            ).append(log)
     for (topic, who), logs in together.items():
         count = sum(snapshot.extents[log].held_back for log in logs)
-        what = "1 offset below the high watermark waits" if count == 1 else f"{count:,} offsets below the high watermark wait"
+        what = (
+            "1 offset below the high watermark waits"
+            if count == 1
+            else f"{count:,} offsets below the high watermark wait"
+        )
         yield f"{topic} {named_keys(logs)}: {what} behind {who}"
 
 
@@ -226,13 +290,20 @@ def logs_of(snapshot: Snapshot) -> set[BrokerPartition]:
 
 
 def told_extent(snapshot: Snapshot, log: BrokerPartition) -> dict[str, Any]:
-    """For programs: where a log starts and ends, how far the high watermark is from there, and who holds it; null where nobody leads it."""
+    """For programs: where a log starts and ends, how far the high watermark is from there, and who
+    holds it; null where nobody leads it.
+    """
     extent, held_by = snapshot.extents.get(log), snapshot.open_transactions.get(log)
     return {
-        "log_start": extent.log_start_offset if extent else None, "log_end": extent.end_offset if extent else None,
-        "high_watermark": extent.end_offset + extent.held_back if extent else None, "held_back": extent.held_back if extent else None,
+        "log_start": extent.log_start_offset if extent else None,
+        "log_end": extent.end_offset if extent else None,
+        "high_watermark": extent.end_offset + extent.held_back if extent else None,
+        "held_back": extent.held_back if extent else None,
         "transaction_began_at": at(held_by.since_ms) if held_by else None,
-        "held_back_by": (held_by.transactional_id or f"producer {held_by.producer_id}") if held_by else None}
+        "held_back_by": (held_by.transactional_id or f"producer {held_by.producer_id}")
+        if held_by
+        else None,
+    }
 
 
 def told_together(told: Mapping[BrokerPartition, str]) -> Iterator[str]:
@@ -245,7 +316,9 @@ def told_together(told: Mapping[BrokerPartition, str]) -> Iterator[str]:
 
 
 def named_keys(logs: Sequence[BrokerPartition]) -> str:
-    """The first few of these logs of one topic, by what they are called in it, and how many more there are."""
+    """The first few of these logs of one topic, by what they are called in it, and how many more
+    there are.
+    """
     more = f" and {len(logs) - _NAMED:,} more" if len(logs) > _NAMED else ""
     return f"{', '.join(log.key for log in logs[:_NAMED])}{more}"
 
@@ -256,7 +329,9 @@ def told_unknown(what: str, why: Mapping[BrokerPartition, str]) -> Iterator[str]
 
 
 def doubt_of(applied: Applied) -> str:
-    """What a record leaves open of a plan whose rows were counted again, as the end of a sentence; empty where it leaves nothing open."""
+    """What a record leaves open of a plan whose rows were counted again, as the end of a sentence;
+    empty where it leaves nothing open.
+    """
     if applied.uncounted:
         return f"; nobody can count them ({applied.uncounted}), so it is recorded that their number is not known"
     doubtful = [receipt for receipt in applied.receipts if receipt.is_doubtful]

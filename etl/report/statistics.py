@@ -1,6 +1,8 @@
-"""What a run took: messages and bytes by topic, requests by broker, commits, and what membership cost. Values to JSON and samples.
+"""What a run took: messages and bytes by topic, requests by broker, commits, and what membership
+cost. Values to JSON and samples.
 
-Topics and brokers can be many: the `MOST` largest are told by name, all others together, so that sums are right.
+Topics and brokers can be many: the `MOST` largest are told by name, all others together, so that
+sums are right.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class Statistics:
         """Messages and bytes by topic, largest first."""
         found: dict[str, _Counts] = {}
         for one in self.plans:
-            for r, receipt in zip(one.plan.ranges, one.applied.receipts if one.applied else (), strict=False):
+            for r, receipt in zip(
+                one.plan.ranges, one.applied.receipts if one.applied else (), strict=False
+            ):
                 counts = found.setdefault(r.log.topic, {"messages": 0, "bytes": 0})
                 counts["messages"] += receipt.rows or 0
                 counts["bytes"] += receipt.fetched_bytes or 0
@@ -55,10 +59,21 @@ class Statistics:
 
     @property
     def brokers(self) -> dict[str, dict[str, _Counts]]:
-        """Requests by who asked, `driver` or `tasks`, and broker, those first that were waited for longest."""
-        of_tasks = together(dict(receipt.requests) for one in self.plans if one.applied for receipt in one.applied.receipts)
-        return {who: _largest({broker: asdict(requests) for broker, requests in asked.items()}, "seconds")
-                for who, asked in (("driver", self.asked_by_driver), ("tasks", of_tasks))}
+        """Requests by who asked, `driver` or `tasks`, and broker, those first that were waited for
+        longest.
+        """
+        of_tasks = together(
+            dict(receipt.requests)
+            for one in self.plans
+            if one.applied
+            for receipt in one.applied.receipts
+        )
+        return {
+            who: _largest(
+                {broker: asdict(requests) for broker, requests in asked.items()}, "seconds"
+            )
+            for who, asked in (("driver", self.asked_by_driver), ("tasks", of_tasks))
+        }
 
     @property
     def table_commits(self) -> int:
@@ -69,8 +84,15 @@ class Statistics:
         """The statistics in a report."""
         return {
             "topics": [{"topic": topic, **counts} for topic, counts in self.topics.items()],
-            "brokers": [{"asked_by": who, "broker": broker, **{**counts, "seconds": round(counts["seconds"], 6)}}
-                        for who, found in self.brokers.items() for broker, counts in found.items()],
+            "brokers": [
+                {
+                    "asked_by": who,
+                    "broker": broker,
+                    **{**counts, "seconds": round(counts["seconds"], 6)},
+                }
+                for who, found in self.brokers.items()
+                for broker, counts in found.items()
+            ],
             "commits": {"table": self.table_commits, "offsets": self.offsets_committed},
             "membership": asdict(self.membership) if self.membership else None,
         }
@@ -95,8 +117,12 @@ def _of_membership(told: RebalanceStatistics | None) -> Iterator[tuple[str, Labe
     if told is None:
         return
     values = {
-        "run_rebalances": told.rebalances, "run_rebalance_seconds": told.seconds, "run_rebalance_tries": told.tries,
-        "run_memberships_lost": told.lost, "run_heartbeat_age_seconds": told.heartbeat_age_s}
+        "run_rebalances": told.rebalances,
+        "run_rebalance_seconds": told.seconds,
+        "run_rebalance_tries": told.tries,
+        "run_memberships_lost": told.lost,
+        "run_heartbeat_age_seconds": told.heartbeat_age_s,
+    }
     yield from ((name, (), value) for name, value in values.items() if value is not None)
 
 

@@ -1,4 +1,5 @@
-"""Our frozen values as JSON, and read back by their types: a field that a value gets later needs no word here.
+"""Our frozen values as JSON, and read back by their types: a field that a value gets later needs no
+word here.
 
     a value with fields       {name: value}, without those that are at their default
     a mapping by log          {topic: {key: value}}, with the keys of logs that ZooKeeper has
@@ -7,7 +8,8 @@
     a broker                  its id: where it listens decides nothing, and who reads a report need not know it
     a plan, what came of it   as it is stored, without the brokers' addresses and generations, and the gaps, which decide nothing either
 
-The reader trusts what it reads: a document that none of our writers wrote raises whatever comes of that.
+The reader trusts what it reads: a document that none of our writers wrote raises whatever comes of
+that.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from etl.model.logs import Broker, BrokerPartition, in_order
 from etl.model.plans import Plan
 from etl.model.receipts import Applied
 from etl.model.table import CommitMetadata
-from etl.protocol.zookeeper.payloads import parse_partition_key
 from etl.protocol.zookeeper.ledger_documents import applied_content, applied_of
+from etl.protocol.zookeeper.payloads import parse_partition_key
 from etl.protocol.zookeeper.plan_content import plan_of
 from etl.protocol.zookeeper.plan_documents import parse_plan, plan_content, render_plan
 
@@ -116,7 +118,9 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return (
+        field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    )
 
 
 def _keys_of(logs: Iterable[BrokerPartition]) -> dict[str, list[str]]:
@@ -124,7 +128,9 @@ def _keys_of(logs: Iterable[BrokerPartition]) -> dict[str, list[str]]:
 
 
 def _is_written_by_fields(kind: type) -> bool:
-    return dataclasses.is_dataclass(kind) and write_value.dispatch(kind) is write_value.dispatch(object)
+    return dataclasses.is_dataclass(kind) and write_value.dispatch(kind) is write_value.dispatch(
+        object
+    )
 
 
 def _columns(kind: Any, values: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
@@ -146,7 +152,11 @@ def read_value(kind: type[T], found: Any) -> T:
 def _read(kind: Any, found: Any) -> Any:
     shape, inside = get_origin(kind), get_args(kind)
     if shape in (Union, types.UnionType):
-        return None if found is None else _read(next(one for one in inside if one is not type(None)), found)
+        return (
+            None
+            if found is None
+            else _read(next(one for one in inside if one is not type(None)), found)
+        )
     if shape is tuple:
         each = (inside[0],) * len(found) if inside[1:] == (...,) else inside
         return tuple(_read(one, value) for one, value in zip(each, found, strict=True))
@@ -202,5 +212,9 @@ def _metadata(found: dict[str, Any]) -> CommitMetadata:
 
 
 _READERS: dict[Any, Any] = {
-    Broker: lambda found: Broker(found, "", 0), BrokerPartition: lambda found: BrokerPartition(**found), Plan: plan_of,
-    Applied: applied_of, CommitMetadata: _metadata}
+    Broker: lambda found: Broker(found, "", 0),
+    BrokerPartition: lambda found: BrokerPartition(**found),
+    Plan: plan_of,
+    Applied: applied_of,
+    CommitMetadata: _metadata,
+}

@@ -16,7 +16,8 @@ from etl.settings.sections import Settings
 
 
 def adopt_commits(plan: Plan, ledger: PlanLedger, settings: Settings, app_id: str) -> Ledger:
-    """Go back to the newest plan that both sides know with its record, and write what is after it into the ledger, oldest first.
+    """Go back to the newest plan that both sides know with its record, and write what is after it
+    into the ledger, oldest first.
 
     `plan` is that of our newest commit. A crash on the way leaves a ledger that is only behind.
     """
@@ -34,8 +35,20 @@ def adopt_commits(plan: Plan, ledger: PlanLedger, settings: Settings, app_id: st
 
 
 def _adopt(metadata: CommitMetadata, table_id: str, ledger: PlanLedger, settings: Settings) -> None:
-    plan = parse_plan(metadata.document or b"", path=f"commit {metadata.delta_version} of {settings.table.path}")
+    plan = parse_plan(
+        metadata.document or b"", path=f"commit {metadata.delta_version} of {settings.table.path}"
+    )
     said = receipts_said(metadata, plan)
-    counted = Recount(said) if said is not None else count_again(plan, metadata.delta_version, settings)
-    applied = Applied(plan.number, plan.id, metadata.delta_version, table_id, counted.receipts, metadata.run_id, counted.uncounted)
+    counted = (
+        Recount(said) if said is not None else count_again(plan, metadata.delta_version, settings)
+    )
+    applied = Applied(
+        plan.number,
+        plan.id,
+        metadata.delta_version,
+        table_id,
+        counted.receipts,
+        metadata.run_id,
+        counted.uncounted,
+    )
     ledger.adopt_plan(plan, applied)

@@ -1,7 +1,9 @@
-"""The story of a backfill: look at the live pipeline, claim, then one bounded plan after the other as any run makes them.
+"""The story of a backfill: look at the live pipeline, claim, then one bounded plan after the other
+as any run makes them.
 
-The claim and its first plan are stored in one transaction, so a kill at any moment leaves either nothing or a backfill that whoever says it
-again goes on with. How it is given up is told in `abandon`.
+The claim and its first plan are stored in one transaction, so a kill at any moment leaves either
+nothing or a backfill that whoever says it again goes on with. How it is given up is told in
+`abandon`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from etl.decisions.backfills.backfill_plans import first_backfill_plan
-from etl.decisions.backfills.backfilling import Asked, intervals_of, logs_of, refuse_other_bounds, stretches_of
+from etl.decisions.backfills.backfilling import (
+    Asked,
+    intervals_of,
+    logs_of,
+    refuse_other_bounds,
+    stretches_of,
+)
 from etl.decisions.backfills.claiming import common, held_by_live, read_by_others_now
 from etl.decisions.backfills.giving_back import given_up_of, held_parts, still_there
 from etl.decisions.coverage import without
@@ -53,16 +61,22 @@ class Beginning:
 
 
 def look_ahead(live: World, settings: Settings, own: Settings, asked: Asked) -> Beginning:
-    """What a backfill would claim; nothing is stored. `settings` are the live pipeline's, `own` the backfill's.
+    """What a backfill would claim; nothing is stored. `settings` are the live pipeline's, `own` the
+    backfill's.
 
-    Raises what `decisions.backfills.backfilling` and `claiming` refuse, and LedgersDisagree for a table that is not the pipeline's.
+    Raises what `decisions.backfills.backfilling` and `claiming` refuse, and LedgersDisagree for a
+    table that is not the pipeline's.
     """
     snapshot = live.observe(asked.offsets_of)
     refuse_retired(snapshot.ledger)
     refuse_another_dialect(snapshot.ledger.newest, settings)
     with naming_table(settings):
         state = compare(snapshot.ledger, snapshot.table, settings.table.place)
-    if snapshot.table is None or not isinstance(state, (UpToDate, Replay, Supersede)) or not snapshot.table.transaction_version:
+    if (
+        snapshot.table is None
+        or not isinstance(state, (UpToDate, Replay, Supersede))
+        or not snapshot.table.transaction_version
+    ):
         what = "the pipeline has loaded nothing yet, so nobody knows what is left for a backfill"
         if isinstance(state, RebuildFromTable):
             what = "ZooKeeper does not know the pipeline's newest plan, which the table holds"
@@ -71,29 +85,52 @@ def look_ahead(live: World, settings: Settings, own: Settings, asked: Asked) -> 
     held_there = live.backfill_in_table(name)
     if held_there:
         what = f"the table holds plan {held_there} of a backfill of this name, and no ledger tells of it: ZooKeeper lost it"
-        raise SettingsError(what, key="--name", check="another --name: of plans under this one the table takes none")
+        raise SettingsError(
+            what, key="--name", check="another --name: of plans under this one the table takes none"
+        )
     newest = state.last if isinstance(state, UpToDate) else state.plan
     logs = logs_of(asked, newest, snapshot)
     moments = moments_of(asked, logs)
-    intervals = intervals_of(asked, logs, live.first_at(moments) if moments else {}, snapshot, now_ms=live.now_ms())
+    intervals = intervals_of(
+        asked, logs, live.first_at(moments) if moments else {}, snapshot, now_ms=live.now_ms()
+    )
     stored = live.stored_plans()
     loaded = live.loaded(snapshot.table.transaction_version)
-    held, theirs = held_by_live(state, stored, loaded, snapshot.table.transaction_version), read_by_others_now(state, loaded)
+    held, theirs = (
+        held_by_live(state, stored, loaded, snapshot.table.transaction_version),
+        read_by_others_now(state, loaded),
+    )
     if asked.only_missing:
         held = {log: [*held.get(log, ()), *theirs.get(log, ())] for log in {**held, **theirs}}
-    stretches = stretches_of(asked, intervals, held, newest.log_epochs, snapshot.claims.of(snapshot.table.id))
+    stretches = stretches_of(
+        asked, intervals, held, newest.log_epochs, snapshot.claims.of(snapshot.table.id)
+    )
     lives = {log: life for log, life in newest.log_epochs.items() if log in stretches}
     claim = Claim(name, stretches, lives, asked.asked, live.now_ms(), table_id=snapshot.table.id)
-    plan = first_backfill_plan(claim, newest, snapshot, own, uid=live.new_uid(), now_ms=live.now_ms()) if stretches else None
+    plan = (
+        first_backfill_plan(claim, newest, snapshot, own, uid=live.new_uid(), now_ms=live.now_ms())
+        if stretches
+        else None
+    )
     if plan:
         _refuse_rows(live, claim, plan, own)
-    both = sum(until - start for log, parts in stretches.items() for start, until in common(parts, theirs.get(log, ())))
+    both = sum(
+        until - start
+        for log, parts in stretches.items()
+        for start, until in common(parts, theirs.get(log, ()))
+    )
     return Beginning(claim, plan, snapshot, both)
 
 
 def _refuse_rows(live: World, claim: Claim, plan: Plan, own: Settings) -> None:
-    """Refuse offsets of which the table has rows that no ledger tells of: of a ledger that was lost, say. Raises NeedsDecision."""
-    whole = [OffsetRange(log, start, until) for log, parts in sorted(claim.stretches.items()) for start, until in parts]
+    """Refuse offsets of which the table has rows that no ledger tells of: of a ledger that was
+    lost, say. Raises NeedsDecision.
+    """
+    whole = [
+        OffsetRange(log, start, until)
+        for log, parts in sorted(claim.stretches.items())
+        for start, until in parts
+    ]
     receipts = live.receipts_of_today(replace(plan, ranges=tuple(whole)))
     rows = sum(one.rows or 0 for one in receipts) if receipts is not None else None
     if rows == 0:
@@ -106,15 +143,28 @@ def _refuse_rows(live: World, claim: Claim, plan: Plan, own: Settings) -> None:
     raise NeedsDecision(what, path=own.table.path, check=check)
 
 
-def backfill(world: World, live: World, own: Settings, settings: Settings, report: Report, asked: Asked | None) -> Claim | None:
-    """Begin it, unless it is begun, and load all that is left of it; what it claims. None: nothing of the interval is missing.
+def backfill(
+    world: World,
+    live: World,
+    own: Settings,
+    settings: Settings,
+    report: Report,
+    asked: Asked | None,
+) -> Claim | None:
+    """Begin it, unless it is begun, and load all that is left of it; what it claims. None: nothing
+    of the interval is missing.
 
-    `asked` is None where one that is begun is to go on. Raises what a run raises, SettingsError for other bounds than it was begun with
-    and for one that was given up, as `look_ahead`, and NeedsDecision where an accepted older copy of the table lacks some of it.
+    `asked` is None where one that is begun is to go on. Raises what a run raises, SettingsError for
+    other bounds than it was begun with and for one that was given up, as `look_ahead`, and
+    NeedsDecision where an accepted older copy of the table lacks some of it.
     """
     found = world.claim()
     if found is None and asked is None:
-        raise SettingsError("nobody has begun a backfill of this name", key="--name", check="`etl backfill list CONF`")
+        raise SettingsError(
+            "nobody has begun a backfill of this name",
+            key="--name",
+            check="`etl backfill list CONF`",
+        )
     claim = found.claim if found else None
     if claim:
         if asked:
@@ -134,7 +184,10 @@ def backfill(world: World, live: World, own: Settings, settings: Settings, repor
         with report.timed(Verb.PLAN):
             ahead = look_ahead(live, settings, own, asked)
             if ahead.plan is None:
-                report.add(Outcome.NOTHING_NEW, f"backfill {ahead.claim.name}: nothing is missing, all of it is loaded or claimed")
+                report.add(
+                    Outcome.NOTHING_NEW,
+                    f"backfill {ahead.claim.name}: nothing is missing, all of it is loaded or claimed",
+                )
                 return None
             live.begin_backfill(ahead.claim, with_id(ahead.plan))
             for sentence in told_loaded_as_well(ahead.read_by_others):
@@ -150,7 +203,11 @@ def backfill(world: World, live: World, own: Settings, settings: Settings, repor
     if left:
         log = min(left)
         what = f"the rest of backfill {claim.name} is not loaded yet: nobody leads {log}, or it was stopped meanwhile"
-        raise BrokerUnreachable(what, **log.place, check=f"its brokers; `etl backfill resume CONF --name {claim.name}` goes on")
+        raise BrokerUnreachable(
+            what,
+            **log.place,
+            check=f"its brokers; `etl backfill resume CONF --name {claim.name}` goes on",
+        )
     loaded = world.loaded()
     _refuse_lacking(world, claim, own, loaded)
     report.add(Outcome.BACKFILLED, told_whole(claim, loaded))
@@ -160,51 +217,86 @@ def backfill(world: World, live: World, own: Settings, settings: Settings, repor
 def told_whole(claim: Claim, loaded: Coverage) -> str:
     """That nothing of it is left to load, and how much of it was let go. `loaded`: by its plans."""
     unit = next((log.unit for log in claim.stretches), "offset")
-    plans = [(one.from_offset, one.until_offset, log) for some in (loaded.intervals, loaded.given_up)
-             for log, intervals in some.items() for one in intervals]
-    let_go = sum(until - start for log, parts in claim.stretches.items() for stretch in parts
-                 for start, until in without(stretch, ((low, high) for low, high, of in plans if of == log)))
+    plans = [
+        (one.from_offset, one.until_offset, log)
+        for some in (loaded.intervals, loaded.given_up)
+        for log, intervals in some.items()
+        for one in intervals
+    ]
+    let_go = sum(
+        until - start
+        for log, parts in claim.stretches.items()
+        for stretch in parts
+        for start, until in without(stretch, ((low, high) for low, high, of in plans if of == log))
+    )
     said = f"backfill {claim.name} is whole: {counted(claim.offsets - let_go, unit)} of {counted(len(claim.stretches), 'partition')}"
     if let_go:
         said += f"; {let_go:,} more were let go, as policy says, and are not in the table: the losses table tells which"
     return said
 
 
-def _refuse_lacking(world: World, claim: Claim, own: Settings, loaded: Coverage, *, is_there: bool = True) -> None:
-    """Refuse to call whole what has no row in the table, since a state of it without them was accepted. Raises NeedsDecision.
+def _refuse_lacking(
+    world: World, claim: Claim, own: Settings, loaded: Coverage, *, is_there: bool = True
+) -> None:
+    """Refuse to call whole what has no row in the table, since a state of it without them was
+    accepted. Raises NeedsDecision.
 
-    Only what was loaded into a state that was given up is looked for. `is_there`: whether there is a table.
+    Only what was loaded into a state that was given up is looked for. `is_there`: whether there is
+    a table.
     """
     doubtful = given_up_of(claim.stretches, loaded)
     newest = world.read_ledger().newest if doubtful else None
     if newest is None:
         return
     kept = with_rows(world, claim, newest, doubtful, loaded, own) if is_there else {}
-    lacking = [(log, part) for log, parts in sorted(doubtful.items()) for one in parts for part in without(one, kept.get(log, ()))]
+    lacking = [
+        (log, part)
+        for log, parts in sorted(doubtful.items())
+        for one in parts
+        for part in without(one, kept.get(log, ()))
+    ]
     if lacking:
         log, (first, _) = lacking[0]
         how_much = counted(sum(until - start for _, (start, until) in lacking), log.unit)
-        what = (f"backfill {claim.name} has loaded all that it claims, and the table has no row of {how_much}: "
-                "a state of it without them, an older copy, say, was accepted")
-        check = (f"`etl backfill abandon CONF --name {claim.name} --reason ...` gives back what the table has no row of; "
-                 "then a backfill of another --name, with --missing, loads it")
+        what = (
+            f"backfill {claim.name} has loaded all that it claims, and the table has no row of {how_much}: "
+            "a state of it without them, an older copy, say, was accepted"
+        )
+        check = (
+            f"`etl backfill abandon CONF --name {claim.name} --reason ...` gives back what the table has no row of; "
+            "then a backfill of another --name, with --missing, loads it"
+        )
         raise NeedsDecision(what, **log.place, offset=first, path=own.table.path, check=check)
 
 
-def with_rows(world: World, claim: Claim, newest: Plan, stretches: Kept, coverage: Coverage, own: Settings) -> Kept:
+def with_rows(
+    world: World, claim: Claim, newest: Plan, stretches: Kept, coverage: Coverage, own: Settings
+) -> Kept:
     """What of these stretches the table has rows of. Raises NeedsDecision where nobody can tell."""
     held = held_parts(stretches, coverage)
-    receipts = world.receipts_of_today(replace(newest, ranges=tuple(one.offsets for one in held), log_epochs=dict(claim.log_epochs)))
+    receipts = world.receipts_of_today(
+        replace(
+            newest, ranges=tuple(one.offsets for one in held), log_epochs=dict(claim.log_epochs)
+        )
+    )
     if receipts is None or any(one.behind_transform for one in receipts):
         what = f"nobody can tell which rows of backfill {claim.name} the table holds"
         if receipts is not None:
             what += ": a transform made them, and may have given them another topic, partition or offset"
-        raise NeedsDecision(what, path=own.table.path, check="the table's columns and files; what the backfill has loaded stays claimed")
+        raise NeedsDecision(
+            what,
+            path=own.table.path,
+            check="the table's columns and files; what the backfill has loaded stays claimed",
+        )
     return still_there(stretches, held, receipts)
 
 
-def left_of(claim: Claim, stored: Sequence[tuple[Plan, bool]]) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
-    """What of the claim is not known to be in the table, by the stored plans of the backfill and their records."""
+def left_of(
+    claim: Claim, stored: Sequence[tuple[Plan, bool]]
+) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
+    """What of the claim is not known to be in the table, by the stored plans of the backfill and
+    their records.
+    """
     if not stored:
         return dict(claim.stretches)
     newest, is_recorded = stored[-1]
@@ -212,7 +304,9 @@ def left_of(claim: Claim, stored: Sequence[tuple[Plan, bool]]) -> dict[BrokerPar
 
 
 def refuse_given_up(claim: Claim) -> None:
-    """Raises SettingsError for a backfill that was given up: what it had not loaded may be another one's by now."""
+    """Raises SettingsError for a backfill that was given up: what it had not loaded may be another
+    one's by now.
+    """
     if claim.state is not ClaimState.OPEN:
         what = f"backfill {claim.name} was given up: {claim.reason}"
         check = "another --name, for what it had not loaded"
@@ -222,7 +316,9 @@ def refuse_given_up(claim: Claim) -> None:
 
 
 def _refuse_closed(claim: Claim, world: World) -> None:
-    """The same where only the newest plan tells: ZooKeeper was restored from a copy from before. Raises SettingsError."""
+    """The same where only the newest plan tells: ZooKeeper was restored from a copy from before.
+    Raises SettingsError.
+    """
     newest = world.read_ledger().newest
     if newest and newest.closes:
         refuse_given_up(replace(claim, state=ClaimState.CLOSING, reason=newest.reason))

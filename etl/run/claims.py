@@ -1,6 +1,8 @@
-"""What a run writes beside its plans so that nobody else loads the same offsets: the fence of a live pipeline, a backfill's claim.
+"""What a run writes beside its plans so that nobody else loads the same offsets: the fence of a
+live pipeline, a backfill's claim.
 
-Both at the version that was seen before all that the plan was decided by (ADR 22). What claims, and what is refused, is `claiming`'s.
+Both at the version that was seen before all that the plan was decided by (ADR 22). What claims, and
+what is refused, is `claiming`'s.
 """
 
 from __future__ import annotations
@@ -33,26 +35,38 @@ class ClaimsOfRun:
 
     def saw(self, seen: Seen) -> None:
         """What one look found."""
-        self.seen, self.own, self._newest = seen.snapshot.claims, seen.claimed, seen.snapshot.ledger.newest
+        self.seen, self.own, self._newest = (
+            seen.snapshot.claims,
+            seen.claimed,
+            seen.snapshot.ledger.newest,
+        )
 
     def writes(self, plan: Plan) -> list[Write]:
-        """What is written in one transaction with the plan. Raises NeedsDecision where a backfill claims what it would begin."""
+        """What is written in one transaction with the plan. Raises NeedsDecision where a backfill
+        claims what it would begin.
+        """
         if self.own:
             return [self.beside.write_of(self.own.claim, self.own.version)]
         refuse_claimed(plan, self._newest, self.seen)
-        return [self.beside.write_of_fence(self.seen.fence)] if moves_fence(plan, self._newest) else []
+        return (
+            [self.beside.write_of_fence(self.seen.fence)] if moves_fence(plan, self._newest) else []
+        )
 
     def stored(self, plan: Plan) -> None:
         """The plan is stored, and all that was written with it."""
         if self.own:
             self.own = replace(self.own, version=self.own.version + 1)
         elif moves_fence(plan, self._newest):
-            self.seen = replace(self.seen, fence=0 if self.seen.fence is None else self.seen.fence + 1)
+            self.seen = replace(
+                self.seen, fence=0 if self.seen.fence is None else self.seen.fence + 1
+            )
         self._newest = plan
 
 
 class BackfillVerbs:
-    """The part of a live world that begins backfills and gives them up; see `world.World` for what each is asked."""
+    """The part of a live world that begins backfills and gives them up; see `world.World` for what
+    each is asked.
+    """
 
     settings: Settings
     ledger: PlanLedger
@@ -69,7 +83,10 @@ class BackfillVerbs:
 
     def stored_plans(self) -> tuple[tuple[Plan, bool], ...]:
         """See `world.World`."""
-        return tuple((plan, self.ledger.read_record_of(plan) is not None) for plan in self.ledger.read_plans())
+        return tuple(
+            (plan, self.ledger.read_record_of(plan) is not None)
+            for plan in self.ledger.read_plans()
+        )
 
     def begin_backfill(self, claim: Claim, plan: Plan) -> None:
         """See `world.World`."""

@@ -1,9 +1,11 @@
-"""Closes the number of a stored plan, so that a driver that slept past its session cannot append under it.
+"""Closes the number of a stored plan, so that a driver that slept past its session cannot append
+under it.
 
-A pipeline that is retired or taken over may have a plan that is stored and not in the table. A driver that sleeps with that plan in its
-hands appends it when it wakes up, for the table alone decides, and another pipeline may have loaded the same offsets by then. So a plan
-that reads nothing is stored in its place and committed to the table: the driver finds its number taken, as it does behind any other plan
-that was superseded (docs/adr/0012-one-pipeline-for-a-topic-of-a-table.md).
+A pipeline that is retired or taken over may have a plan that is stored and not in the table. A
+driver that sleeps with that plan in its hands appends it when it wakes up, for the table alone
+decides, and another pipeline may have loaded the same offsets by then. So a plan that reads nothing
+is stored in its place and committed to the table: the driver finds its number taken, as it does
+behind any other plan that was superseded (docs/adr/0012-one-pipeline-for-a-topic-of-a-table.md).
 
 Not here: who may be retired or taken over (`etl.commands.pipelines`, `etl.commands.take_over`).
 """
@@ -11,7 +13,7 @@ Not here: who may be retired or taken over (`etl.commands.pipelines`, `etl.comma
 from __future__ import annotations
 
 from etl.decisions.other_pipelines import app_id_of
-from etl.decisions.replacement import closing_plan_of, next_closing_plan, needs_closing
+from etl.decisions.replacement import closing_plan_of, needs_closing, next_closing_plan
 from etl.edges.delta.outcome import Result
 from etl.edges.delta.path import open_table, spark_path
 from etl.edges.delta.shape import id_of
@@ -29,10 +31,12 @@ _TRIES = 3
 
 
 def close_stored_plan(world: LiveWorld, reason: str) -> Plan | None:
-    """Close the number of the pipeline's stored plan; the caller holds the driver's lock. Returns the plan that has the number now.
+    """Close the number of the pipeline's stored plan; the caller holds the driver's lock. Returns
+    the plan that has the number now.
 
-    None: there is nothing to close. No plan is stored that is not in the table, it was made for another table, or the sleeping driver
-    came first, and its plan is in the table. Each step can be repeated. Raises TableUnreachable, and Owned while another driver commits.
+    None: there is nothing to close. No plan is stored that is not in the table, it was made for
+    another table, or the sleeping driver came first, and its plan is in the table. Each step can be
+    repeated. Raises TableUnreachable, and Owned while another driver commits.
     """
     path, settings = world.settings.table.path, world.settings
     for _ in range(_TRIES):
@@ -53,21 +57,36 @@ def close_stored_plan(world: LiveWorld, reason: str) -> Plan | None:
         if _commit(world, plan, app_id) is Result.APPLIED:
             world.record(plan, world.recount(plan))
             return plan
-    raise Owned("a driver of that pipeline commits to the table at the same time", check="stop it, then run this command again")
+    raise Owned(
+        "a driver of that pipeline commits to the table at the same time",
+        check="stop it, then run this command again",
+    )
 
 
 def close_next_number(world: LiveWorld, other: OtherPipeline, reason: str) -> None:
-    """The same of a pipeline whose ledger is not in our ZooKeeper, so that the plan it may have stored is unknown.
+    """The same of a pipeline whose ledger is not in our ZooKeeper, so that the plan it may have
+    stored is unknown.
 
-    A pipeline stores plan N + 1 only behind plan N, so its next number is the one to close. Where the table's log no longer holds the
-    pipeline's newest plan, nothing is committed. Raises TableUnreachable.
+    A pipeline stores plan N + 1 only behind plan N, so its next number is the one to close. Where
+    the table's log no longer holds the pipeline's newest plan, nothing is committed. Raises
+    TableUnreachable.
     """
     opened = open_table(world.settings.table.path)
     if other.plan is None or opened is None:
         return
-    plan = with_id(next_closing_plan(
-        other.plan, reason, table_id=id_of(opened), table_version=opened.version(), number=other.number, now_ms=world.now_ms()))
-    _commit(world, plan, other.app_id)  # where its driver came first, the caller reads the table once more
+    plan = with_id(
+        next_closing_plan(
+            other.plan,
+            reason,
+            table_id=id_of(opened),
+            table_version=opened.version(),
+            number=other.number,
+            now_ms=world.now_ms(),
+        )
+    )
+    _commit(
+        world, plan, other.app_id
+    )  # where its driver came first, the caller reads the table once more
 
 
 def _commit(world: LiveWorld, plan: Plan, app_id: str) -> Result:
@@ -76,12 +95,16 @@ def _commit(world: LiveWorld, plan: Plan, app_id: str) -> Result:
     load = Load(writer)
     if writer.takes is not Takes.NOTHING:
         load = Load(writer, world.spark().read.format("delta").load(spark_path(path)).limit(0))
-    to = Destination(path, app_id, partition_by=world.settings.table.partition_by, run_id=world.run_id)
+    to = Destination(
+        path, app_id, partition_by=world.settings.table.partition_by, run_id=world.run_id
+    )
     return append(load, plan, to).result
 
 
 def _adopt_what_the_table_holds(world: LiveWorld, stored: Plan, app_id: str) -> None:
-    """Write the table's plan into the ledger where it is another one than the ledger's under the same number."""
+    """Write the table's plan into the ledger where it is another one than the ledger's under the
+    same number.
+    """
     table = read_table(world.settings.table.path, app_id, known=None)
     metadata = table.metadata if table else None
     if metadata is None or metadata.document is None or metadata.plan_id == stored.id:

@@ -1,6 +1,8 @@
-"""Small files of the table put together: what waits, and what a run does behind its commit where the conf asks for it.
+"""Small files of the table put together: what waits, and what a run does behind its commit where
+the conf asks for it.
 
-A run's records are in the table and its offsets are moved by then, so nothing of this fails the run, and nothing of it is kept quiet.
+A run's records are in the table and its offsets are moved by then, so nothing of this fails the
+run, and nothing of it is kept quiet.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class HasSpark(Protocol):
 
 
 def compact_when_due(settings: Settings, world: HasSpark, report: Report) -> None:
-    """Behind a run that appended something: put small files together where as many wait as `table.compact_at_small_files` says."""
+    """Behind a run that appended something: put small files together where as many wait as
+    `table.compact_at_small_files` says.
+    """
     at = settings.table.compact_at_small_files
     if not at or not any(one.applied for one in report.plans):
         return
@@ -50,15 +54,19 @@ def compact_when_due(settings: Settings, world: HasSpark, report: Report) -> Non
 
 
 def waiting(settings: Settings) -> tuple[int, int]:
-    """How many small files the table has that can be put together, and their bytes. No JVM starts for it. Raises as `open_table`."""
+    """How many small files the table has that can be put together, and their bytes. No JVM starts
+    for it. Raises as `open_table`.
+    """
     return small_files(data_files(settings.table.path), settings.table.target_file_bytes)
 
 
 def compaction_of(world: HasSpark, settings: Settings) -> Compacted:
-    """Put them together, if there are any. Raises TableUnreachable where somebody changed the same files meanwhile, and
-    NoExclusiveCreate where the table's store or mount does not keep two writers apart.
+    """Put them together, if there are any. Raises TableUnreachable where somebody changed the same
+    files meanwhile, and NoExclusiveCreate where the table's store or mount does not keep two
+    writers apart.
 
-    Of a table that may have deletion vectors Spark is asked anyway: it writes files anew of which a part is deleted, however large.
+    Of a table that may have deletion vectors Spark is asked anyway: it writes files anew of which a
+    part is deleted, however large.
     """
     table = settings.table
     require_exclusive_create(table.path)  # no plan says whether that was tried today
@@ -76,4 +84,5 @@ def became(table: str, done: Compacted) -> str:
     """What was done, in words."""
     return (
         f"{counted(done.files_removed, 'small file')} of {table} became {counted(done.files_added, 'file')}: "
-        f"{size_in_words(done.bytes_removed)} became {size_in_words(done.bytes_added)}")
+        f"{size_in_words(done.bytes_removed)} became {size_in_words(done.bytes_added)}"
+    )

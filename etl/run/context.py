@@ -16,7 +16,9 @@ Progress = Callable[[Callable[[], Doing]], contextlib.AbstractContextManager[Non
 OfRun = Callable[[Report], contextlib.AbstractContextManager[None]]
 """Inside is the run of this report; it may be asked at any moment."""
 SparkDefaults = Callable[[Mapping[str, str]], Mapping[str, str]]
-"""Plain Spark settings of this machine (where Delta's jars are, ...) beside those given, asked for when a session is built."""
+"""Plain Spark settings of this machine (where Delta's jars are, ...) beside those given, asked for
+when a session is built.
+"""
 
 
 @dataclass(frozen=True, slots=True)

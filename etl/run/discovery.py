@@ -1,4 +1,5 @@
-"""Finds the cluster of a conf: its brokers, topics and leaders, whichever family it is of and wherever that is kept.
+"""Finds the cluster of a conf: its brokers, topics and leaders, whichever family it is of and
+wherever that is kept.
 
 | cluster | brokers are found | topics and leaders are told |
 | --- | --- | --- |
@@ -6,8 +7,9 @@
 | Kafka 0.8 to 3.x | in ZooKeeper | by the brokers, once they know all topics that ZooKeeper has |
 | Jafka, Kafka 0.7 | in ZooKeeper | in ZooKeeper: these brokers know only their own logs |
 
-With bootstrap, ZooKeeper holds the ledger and nothing of the cluster. Everybody who looks at the cluster of a conf does it by
-`open_cluster` and `describe`, and gets one `ClusterMetadata`; nothing above this module asks where it came from.
+With bootstrap, ZooKeeper holds the ledger and nothing of the cluster. Everybody who looks at the
+cluster of a conf does it by `open_cluster` and `describe`, and gets one `ClusterMetadata`; nothing
+above this module asks where it came from.
 """
 
 from __future__ import annotations
@@ -19,7 +21,13 @@ from etl.decisions.other_pipelines import app_id_of
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.pauses import read_pauses
-from etl.edges.zookeeper.registry import are_registered, read_cluster_id, read_compacted, read_creation_ids, read_topics
+from etl.edges.zookeeper.registry import (
+    are_registered,
+    read_cluster_id,
+    read_compacted,
+    read_creation_ids,
+    read_topics,
+)
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.model.ledger import Pause
 from etl.model.logs import Broker, BrokerPartition
@@ -39,17 +47,25 @@ def said_generation(source: SourceSettings) -> str | None:
 
 
 class Discovery:
-    """The cluster that a conf names. Raises what `registry`, `physical_registry` and the brokers raise."""
+    """The cluster that a conf names. Raises what `registry`, `physical_registry` and the brokers
+    raise.
+    """
 
     def __init__(self, settings: Settings, zookeeper: ZooKeeper) -> None:
         self._settings, self._source, self._zookeeper = settings, settings.source, zookeeper
 
     def registered(self) -> Mapping[int, Broker]:
-        """The brokers that are registered in ZooKeeper, by id; none where the conf gives them and ZooKeeper is that of the ledger alone."""
+        """The brokers that are registered in ZooKeeper, by id; none where the conf gives them and
+        ZooKeeper is that of the ledger alone.
+        """
         if self._source.bootstrap is not None:
             return {}
-        return {broker.id: broker for broker in registered_brokers(
-            self._zookeeper, physical=self._source.is_physical, security=self._source.way_in)}
+        return {
+            broker.id: broker
+            for broker in registered_brokers(
+                self._zookeeper, physical=self._source.is_physical, security=self._source.way_in
+            )
+        }
 
     def bootstrap(self) -> list[tuple[str, int]]:
         """The brokers to begin with: those that the conf names, else those in ZooKeeper."""
@@ -57,34 +73,64 @@ class Discovery:
             return [split_address(address) for address in self._source.bootstrap]
         return [(broker.host, broker.port) for broker in self.registered().values()]
 
-    def open_cluster(self, known: Iterable[BrokerPartition] = (), *, connect_timeout_s: float = CONNECT_WITHIN_S) -> Cluster:
-        """Whom to ask; to be closed. `known`: logs that there were, so that those of a broker that is away are told as leaderless."""
+    def open_cluster(
+        self, known: Iterable[BrokerPartition] = (), *, connect_timeout_s: float = CONNECT_WITHIN_S
+    ) -> Cluster:
+        """Whom to ask; to be closed. `known`: logs that there were, so that those of a broker that
+        is away are told as leaderless.
+        """
         timeout_s, said = self._source.timeout_s, said_generation(self._source)
         if self._source.bootstrap is not None:
             return Cluster(
-                self.bootstrap(), connect_timeout_s=connect_timeout_s, timeout_s=timeout_s, generation=said, security=self._source.way_in)
+                self.bootstrap(),
+                connect_timeout_s=connect_timeout_s,
+                timeout_s=timeout_s,
+                generation=said,
+                security=self._source.way_in,
+            )
         return registered_cluster(
-            self._zookeeper, physical=self._source.is_physical, timeout_s=timeout_s, generation=said, known=known,
-            connect_timeout_s=connect_timeout_s, security=self._source.way_in)
+            self._zookeeper,
+            physical=self._source.is_physical,
+            timeout_s=timeout_s,
+            generation=said,
+            known=known,
+            connect_timeout_s=connect_timeout_s,
+            security=self._source.way_in,
+        )
 
-    def describe(self, cluster: Cluster, left: Collection[str], known: Collection[str] = ()) -> ClusterMetadata:
-        """What the conf's topics are, and those `left` to read; other topics may be among them. `known`: topics that this pipeline has
-        read, which are among them where the brokers only keep them from us."""
+    def describe(
+        self, cluster: Cluster, left: Collection[str], known: Collection[str] = ()
+    ) -> ClusterMetadata:
+        """What the conf's topics are, and those `left` to read; other topics may be among them.
+        `known`: topics that this pipeline has read, which are among them where the brokers only
+        keep them from us."""
         if self._source.is_physical:
             return cluster.describe(self._asked_topics(left))
         told = describe_all_told(
-            cluster, self._asked_topics(left), lambda told: self._registered_topics(told, left), wait_s=self._source.wait_for_leader_s)
+            cluster,
+            self._asked_topics(left),
+            lambda told: self._registered_topics(told, left),
+            wait_s=self._source.wait_for_leader_s,
+        )
         return self.with_known(cluster, told, known)
 
-    def with_known(self, cluster: Cluster, told: ClusterMetadata, known: Collection[str]) -> ClusterMetadata:
-        """The answer, with those of the conf's among these topics that it lacks because the brokers keep them from us.
+    def with_known(
+        self, cluster: Cluster, told: ClusterMetadata, known: Collection[str]
+    ) -> ClusterMetadata:
+        """The answer, with those of the conf's among these topics that it lacks because the brokers
+        keep them from us.
 
-        One that is paused whole keeps no run from the others; one that the conf names must be there, paused or not.
+        One that is paused whole keeps no run from the others; one that the conf names must be
+        there, paused or not.
         """
-        untold = {topic for topic in known if self._source.topics.admits(topic)} - told.topics.keys()
+        untold = {
+            topic for topic in known if self._source.topics.admits(topic)
+        } - told.topics.keys()
         if not untold or self._source.is_physical:
             return told
-        left_alone = {one.topic for one in self.pauses() if one.log is None} - {*self._source.topics.literal_names}
+        left_alone = {one.topic for one in self.pauses() if one.log is None} - {
+            *self._source.topics.literal_names
+        }
         return with_kept_from_us(cluster, told, untold - left_alone)
 
     def known_topics(self) -> frozenset[str]:
@@ -92,11 +138,19 @@ class Discovery:
         return PlanLedger(self._zookeeper, self._settings.group, self._settings.pipeline).topics()
 
     def compacted(self, topics: Collection[str]) -> frozenset[str]:
-        """Those of the topics that are compacted by what is set in ZooKeeper, where the brokers are registered there."""
-        return frozenset() if self._source.bootstrap is not None or self._source.is_physical else read_compacted(self._zookeeper, topics)
+        """Those of the topics that are compacted by what is set in ZooKeeper, where the brokers are
+        registered there.
+        """
+        return (
+            frozenset()
+            if self._source.bootstrap is not None or self._source.is_physical
+            else read_compacted(self._zookeeper, topics)
+        )
 
     def creation_ids(self, told: ClusterMetadata) -> dict[str, str]:
-        """What stands for the topics' ids in the brokers' ZooKeeper; nothing where the conf's ZooKeeper is another one."""
+        """What stands for the topics' ids in the brokers' ZooKeeper; nothing where the conf's
+        ZooKeeper is another one.
+        """
         return read_creation_ids(self._zookeeper, told.topics) if self.keeps_topics_of(told) else {}
 
     def creations_of(self, topics: Collection[str]) -> dict[str, str]:
@@ -104,7 +158,9 @@ class Discovery:
         return read_creation_ids(self._zookeeper, topics)
 
     def keeps_topics_of(self, told: ClusterMetadata) -> bool:
-        """Whether the conf's ZooKeeper is that of the brokers that told this: by the cluster's id, and before 0.10.1 by their addresses."""
+        """Whether the conf's ZooKeeper is that of the brokers that told this: by the cluster's id,
+        and before 0.10.1 by their addresses.
+        """
         if self._source.bootstrap is None:
             return True
         if told.cluster_id is None:
@@ -113,31 +169,56 @@ class Discovery:
 
     def pauses(self) -> tuple[Pause, ...]:
         """What is paused of the conf's pipeline."""
-        return read_pauses(PlanLedger(self._zookeeper, self._settings.group, self._settings.pipeline))
+        return read_pauses(
+            PlanLedger(self._zookeeper, self._settings.group, self._settings.pipeline)
+        )
 
     def name_of(self, metadata: ClusterMetadata, newest: Plan | None) -> ClusterName:
-        """What the cluster is called, by the newest plan of the ledger; raises what `cluster_name` does, and where the table is asked
-        NotOurTable and TableUnreachable."""
-        holds_brokers = self._source.bootstrap is None and not self._source.is_physical  # else the id there would be another cluster's
+        """What the cluster is called, by the newest plan of the ledger; raises what `cluster_name`
+        does, and where the table is asked NotOurTable and TableUnreachable."""
+        holds_brokers = (
+            self._source.bootstrap is None and not self._source.is_physical
+        )  # else the id there would be another cluster's
         told = metadata.cluster_id or (read_cluster_id(self._zookeeper) if holds_brokers else None)
         return cluster_name(newest, told, self._settings.cluster, self._is_in_table)
 
     def _is_in_table(self, cluster: str) -> bool:
-        from etl.edges.delta.state import holds_commits  # who looks at brokers alone does not wait for Delta's libraries
+        from etl.edges.delta.state import (
+            holds_commits,
+        )  # who looks at brokers alone does not wait for Delta's libraries
 
-        return holds_commits(self._settings.table.path, app_id_of(cluster, self._settings.group, self._settings.pipeline))
+        return holds_commits(
+            self._settings.table.path,
+            app_id_of(cluster, self._settings.group, self._settings.pipeline),
+        )
 
     def _asked_topics(self, left: Collection[str]) -> tuple[str, ...] | None:
-        """By name where the conf names all of them in plain letters, else all topics: one request either way."""
+        """By name where the conf names all of them in plain letters, else all topics: one request
+        either way.
+        """
         topics = self._source.topics
-        return (*topics.literal_names, *left) if len(topics.literal_names) == len(topics.allow) else None
+        return (
+            (*topics.literal_names, *left)
+            if len(topics.literal_names) == len(topics.allow)
+            else None
+        )
 
     def _registered_topics(self, told: ClusterMetadata, left: Collection[str]) -> list[str]:
-        """Topics in ZooKeeper that are read, or left to read, and not about to be deleted; none where it is that of another cluster.
+        """Topics in ZooKeeper that are read, or left to read, and not about to be deleted; none
+        where it is that of another cluster.
 
-        Brokers before 0.10.1 have no id by which that could be told: where the conf names them, ZooKeeper counts as another's.
+        Brokers before 0.10.1 have no id by which that could be told: where the conf names them,
+        ZooKeeper counts as another's.
         """
-        is_ours = self._source.bootstrap is None if told.cluster_id is None else told.cluster_id == read_cluster_id(self._zookeeper)
+        is_ours = (
+            self._source.bootstrap is None
+            if told.cluster_id is None
+            else told.cluster_id == read_cluster_id(self._zookeeper)
+        )
         if not is_ours:
             return []
-        return [topic for topic in read_topics(self._zookeeper) if self._source.topics.admits(topic) or topic in left]
+        return [
+            topic
+            for topic in read_topics(self._zookeeper)
+            if self._source.topics.admits(topic) or topic in left
+        ]

@@ -1,8 +1,10 @@
-"""The story of a run: observe, reconcile, plan, fetch, append, commit. Each verb hands its value to the right.
+"""The story of a run: observe, reconcile, plan, fetch, append, commit. Each verb hands its value to
+the right.
 
-What an earlier run left is finished first, and then the run makes one plan of its own: the verbs are told again from `observe` on.
-A failure between two verbs loses nothing: what is stored by then (the plan, the Delta commit, some offsets) is what the
-next run's `next_step` finds, and it goes on from there. Every decision is `next_step`'s; `World` is everything that can hang.
+What an earlier run left is finished first, and then the run makes one plan of its own: the verbs
+are told again from `observe` on. A failure between two verbs loses nothing: what is stored by then
+(the plan, the Delta commit, some offsets) is what the next run's `next_step` finds, and it goes on
+from there. Every decision is `next_step`'s; `World` is everything that can hang.
 """
 
 from __future__ import annotations
@@ -38,18 +40,23 @@ from etl.settings.sections import Settings
 TURNS_MAX = 3
 """A plan that was left, one of our own, and one more where another driver came in between."""
 EXPIRIES_MAX = 3
-"""How often one run begins anew because retention overtook it: a log that is deleted faster than it is read cannot be caught."""
+"""How often one run begins anew because retention overtook it: a log that is deleted faster than it
+is read cannot be caught.
+"""
 ARRIVALS_MAX = 1
-"""How often one run begins anew because there is a table where there was none: a second one is somebody's exchange."""
+"""How often one run begins anew because there is a table where there was none: a second one is
+somebody's exchange.
+"""
 
 
 def ingest(world: World, settings: Settings, report: Report) -> None:
-    """One run: the plan that an earlier one left, if there is one, and one new plan; the rows of each in the table once, its offsets moved.
+    """One run: the plan that an earlier one left, if there is one, and one new plan; the rows of
+    each in the table once, its offsets moved.
 
     A run under a key makes as many plans as caps ask for on the way to the key's bound.
 
-    Afterwards the table holds what could be read when the run began, or `report` says what left which of it. Raises any EtlError. What
-    was done until then stands, and `report` tells it.
+    Afterwards the table holds what could be read when the run began, or `report` says what left
+    which of it. Raises any EtlError. What was done until then stands, and `report` tells it.
     """
     with joined(world.member(), report, settings) as joining:
         _ingest(world, settings, report, joining)
@@ -64,22 +71,31 @@ def _ingest(world: World, settings: Settings, report: Report, joining: Joining) 
                 return
             turns = 0 if joining.is_void or (step and step.goes_on) else turns + 1
         except TableAppeared:
-            # made by another pipeline since we looked: what the plan becomes is decided by what that table is
+            # made by another pipeline since we looked: what the plan becomes is decided by what
+            # that table is
             arrivals += 1
             if arrivals > ARRIVALS_MAX:
                 raise
         except ExpiredOffsets:
-            # looking again is what the next run would do: it finds the plan stored, and what of it is gone, and puts another in its place
+            # looking again is what the next run would do: it finds the plan stored, and what of it
+            # is gone, and puts another in its place
             expiries += 1
             if settings.source.on_data_loss is OnDataLoss.FAIL or expiries > EXPIRIES_MAX:
                 raise
     if turns == TURNS_MAX:
         what = f"another driver of this pipeline worked at the same moments, {TURNS_MAX} times"
-        raise Owned(what, check="who else runs this conf; what is in the table stays, the next run goes on from there")
+        raise Owned(
+            what,
+            check="who else runs this conf; what is in the table stays, the next run goes on from there",
+        )
 
 
-def _one_plan(world: World, settings: Settings, report: Report, joining: Joining) -> NextStep | None:
-    """One step, from the look to the offsets; None where another driver's plan took its number, or nothing was handed over."""
+def _one_plan(
+    world: World, settings: Settings, report: Report, joining: Joining
+) -> NextStep | None:
+    """One step, from the look to the offsets; None where another driver's plan took its number, or
+    nothing was handed over.
+    """
     step = take_look(world, settings, report, joining=joining)
     finish_repair(world, step.repair, report)
     if joining.waits(step):
@@ -102,9 +118,16 @@ def _one_plan(world: World, settings: Settings, report: Report, joining: Joining
 
 
 def take_look(
-    world: World, settings: Settings, report: Report, named: Named = none_named, *, joining: Joining | None = None,
+    world: World,
+    settings: Settings,
+    report: Report,
+    named: Named = none_named,
+    *,
+    joining: Joining | None = None,
 ) -> NextStep:
-    """What is seen, and the step that follows from it; `named` are offsets that an operator names. `joining`: of a run that is a member."""
+    """What is seen, and the step that follows from it; `named` are offsets that an operator names.
+    `joining`: of a run that is a member.
+    """
     with report.timed(Verb.OBSERVE):
         look = partial(_observe, world, settings, named)
         snapshot = joining.look(look) if joining else look()
@@ -116,14 +139,19 @@ def take_look(
 
 
 def finish_left(world: World, step: NextStep, settings: Settings, report: Report) -> Plan | None:
-    """Execute the plan that an earlier run left, or the one that takes its place; None where the table holds another one by now."""
+    """Execute the plan that an earlier run left, or the one that takes its place; None where the
+    table holds another one by now.
+    """
     with report.timed(Verb.PLAN):
         plan = _store(world, step, report)
     return execute(world, plan, step.snapshot, settings, report) if isinstance(plan, Plan) else None
 
 
-def execute(world: World, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report) -> Plan | None:
-    """A stored plan from the fetch to the offsets: the plan that is in the table then, which may have taken this one's place.
+def execute(
+    world: World, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report
+) -> Plan | None:
+    """A stored plan from the fetch to the offsets: the plan that is in the table then, which may
+    have taken this one's place.
 
     None: the table holds another plan of this number.
     """
@@ -138,7 +166,9 @@ def execute(world: World, plan: Plan, snapshot: Snapshot, settings: Settings, re
 
 
 def _end_without_plan(world: World, step: NextStep, report: Report) -> None:
-    """There is nothing to do, or nothing any more: the run's key says which, and is kept where it was asked for the first time."""
+    """There is nothing to do, or nothing any more: the run's key says which, and is kept where it
+    was asked for the first time.
+    """
     if step.remembers:
         world.remember(step.remembers, behind=step.newest)
     report.found_nothing_new(step.done_before, step.remembers, open_logs=step.open_logs)
@@ -146,7 +176,9 @@ def _end_without_plan(world: World, step: NextStep, report: Report) -> None:
 
 
 def _observe(world: World, settings: Settings, named: Named) -> Snapshot:
-    """The world as it is; where policy says to wait for those who own what we would read, as it is after them."""
+    """The world as it is; where policy says to wait for those who own what we would read, as it is
+    after them.
+    """
     snapshot = world.observe(named)
     owners = owners_to_wait_for(snapshot, settings)
     if not owners:
@@ -155,7 +187,9 @@ def _observe(world: World, settings: Settings, named: Named) -> Snapshot:
     return world.observe(named)
 
 
-def _tell(world: World, snapshot: Snapshot, step: NextStep, settings: Settings, report: Report) -> None:
+def _tell(
+    world: World, snapshot: Snapshot, step: NextStep, settings: Settings, report: Report
+) -> None:
     """What the run leaves alone, where the pipeline stands, and what others removed."""
     report.left(step.snapshot, now_ms=world.now_ms())
     if step.state:
@@ -166,7 +200,9 @@ def _tell(world: World, snapshot: Snapshot, step: NextStep, settings: Settings, 
 
 
 def _store(world: World, step: NextStep, report: Report) -> Plan | Void | None:
-    """The plan to execute, stored and handed over when this returns; None: nothing new; Void: not so. Raises what the step stops with."""
+    """The plan to execute, stored and handed over when this returns; None: nothing new; Void: not
+    so. Raises what the step stops with.
+    """
     if step.refusal:
         raise step.refusal
     plan = step.plan
@@ -175,7 +211,11 @@ def _store(world: World, step: NextStep, report: Report) -> Plan | Void | None:
     if plan is None:
         return None
     if step.action is not Action.REPLAY:
-        void = world.store(plan) if step.action is Action.STORE else world.supersede(plan, step.snapshot.ledger)
+        void = (
+            world.store(plan)
+            if step.action is Action.STORE
+            else world.supersede(plan, step.snapshot.ledger)
+        )
         if void:
             return void
     handed = world.hand_over(plan)
@@ -183,10 +223,16 @@ def _store(world: World, step: NextStep, report: Report) -> Plan | Void | None:
         return handed
     plan = handed
     if step.action is Action.SUPERSEDE:
-        report.add(Outcome.SUPERSEDED, f"plan {plan.number} ({plan.supersedes}) was superseded: {plan.reason}")
+        report.add(
+            Outcome.SUPERSEDED,
+            f"plan {plan.number} ({plan.supersedes}) was superseded: {plan.reason}",
+        )
     elif step.action is Action.REPLAY and not _is_new(plan):
         whole = told_executed_whole(plan, step.snapshot.pauses)
-        report.add(Outcome.REPLAYED, f"plan {plan.number} was stored and not in the table: it is executed again, word for word{whole}")
+        report.add(
+            Outcome.REPLAYED,
+            f"plan {plan.number} was stored and not in the table: it is executed again, word for word{whole}",
+        )
     report.called(plan, step.snapshot.ledger.newest)
     for sentence in told_time_zones(plan, step.snapshot):
         report.add(Outcome.OTHER_TIME_ZONE, sentence)
@@ -199,11 +245,17 @@ def _store(world: World, step: NextStep, report: Report) -> Plan | Void | None:
 
 def _is_new(plan: Plan) -> bool:
     """Stored by a command, and not executed before."""
-    return plan.kind in (PlanKind.RESET, PlanKind.SET) or (plan.kind is PlanKind.BACKFILL and plan.number == 1)
+    return plan.kind in (PlanKind.RESET, PlanKind.SET) or (
+        plan.kind is PlanKind.BACKFILL and plan.number == 1
+    )
 
 
-def _load(world: World, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report) -> tuple[Plan, Applied | None]:
-    """The plan's rows into the table; where its logs lack offsets that policy lets go, those of the same plan without them."""
+def _load(
+    world: World, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report
+) -> tuple[Plan, Applied | None]:
+    """The plan's rows into the table; where its logs lack offsets that policy lets go, those of the
+    same plan without them.
+    """
     while True:
         try:
             with report.timed(Verb.FETCH):
@@ -218,24 +270,41 @@ def _load(world: World, plan: Plan, snapshot: Snapshot, settings: Settings, repo
             if plan.kind is PlanKind.REPLAY:
                 plan = given_up(world, plan, lost, report)
                 continue
-            if not isinstance(lost, MissingOffsets) or settings.source.on_data_loss is OnDataLoss.FAIL:
+            if (
+                not isinstance(lost, MissingOffsets)
+                or settings.source.on_data_loss is OnDataLoss.FAIL
+            ):
                 raise
             plan = without_missing(world, plan, lost, report)
 
 
-def _refuse_topics_made_again(world: World, plan: Plan, snapshot: Snapshot, *, is_in_table: bool = False) -> None:
-    """As tasks do at their end where brokers tell topic ids. Rows are read while they are appended, so it is asked behind that, too."""
+def _refuse_topics_made_again(
+    world: World, plan: Plan, snapshot: Snapshot, *, is_in_table: bool = False
+) -> None:
+    """As tasks do at their end where brokers tell topic ids. Rows are read while they are appended,
+    so it is asked behind that, too.
+    """
     known = creations_to_compare(plan, snapshot)
     if known:
-        refuse_made_again_since(plan, known, world.creation_ids(known.keys()), is_in_table=is_in_table)
+        refuse_made_again_since(
+            plan, known, world.creation_ids(known.keys()), is_in_table=is_in_table
+        )
 
 
-def _append(world: World, plan: Plan, rows: Any, snapshot: Snapshot, settings: Settings, report: Report) -> Applied | None:
+def _append(
+    world: World, plan: Plan, rows: Any, snapshot: Snapshot, settings: Settings, report: Report
+) -> Applied | None:
     """One commit, and what became of it; None when the table holds another plan of this number."""
     applied, table = world.append(plan, rows)
     with naming_table(settings):
         refuse_what_others_did(table, snapshot.ledger.acknowledged, settings.table.on_rows_removed)
-    note_removals(world, table, snapshot.ledger.acknowledged, report, told=snapshot.table.foreign if snapshot.table else ())
+    note_removals(
+        world,
+        table,
+        snapshot.ledger.acknowledged,
+        report,
+        told=snapshot.table.foreign if snapshot.table else (),
+    )
     if applied is None:
         sentence = f"the table holds another plan {plan.number}, appended by another run meanwhile; this one goes on from it"
         report.add(Outcome.APPLIED_BY_ANOTHER, sentence)

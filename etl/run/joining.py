@@ -1,7 +1,9 @@
-"""A run's membership of its group, under `ownership.mode: join`: joined before the look, followed behind the hand-over, left at the end.
+"""A run's membership of its group, under `ownership.mode: join`: joined before the look, followed
+behind the hand-over, left at the end.
 
-What was handed over by an earlier run is executed first, and for that nobody need be a member. All else is planned by what the run owns
-while it looks, and the hand-over decides whether it still owned it.
+What was handed over by an earlier run is executed first, and for that nobody need be a member. All
+else is planned by what the run owns while it looks, and the hand-over decides whether it still
+owned it.
 """
 
 from __future__ import annotations
@@ -58,11 +60,14 @@ class Joining:
 
     @property
     def is_outside(self) -> bool:
-        """Whether the run is to be a member and is none yet: it executes what was handed over, and stores no plan."""
+        """Whether the run is to be a member and is none yet: it executes what was handed over, and
+        stores no plan.
+        """
         return self._member is not None and self.share is None
 
     def settle(self, world: World) -> bool:
-        """Before each look: own a share of the group, unless what was handed over comes first. False: there is none.
+        """Before each look: own a share of the group, unless what was handed over comes first.
+        False: there is none.
 
         Raises as `Member.join`.
         """
@@ -77,8 +82,10 @@ class Joining:
         if self.share is None or self.share.logs:
             return True
         self._report.add(
-            Outcome.NO_SHARE, "the group gives this run no partition: it has more members than partitions to read, or one that is gone "
-            "holds them until its session ends")
+            Outcome.NO_SHARE,
+            "the group gives this run no partition: it has more members than partitions to read, or one that is gone "
+            "holds them until its session ends",
+        )
         return False
 
     def look(self, observe: Callable[[], Snapshot]) -> Snapshot:
@@ -91,23 +98,38 @@ class Joining:
         return snapshot
 
     def was_void(self, void: Void) -> None:
-        """The hand-over was refused, and nothing was moved. Raises Owned once that has come too often."""
+        """The hand-over was refused, and nothing was moved. Raises Owned once that has come too
+        often.
+        """
         self._voids += 1
         self.is_void = True
-        self._report.add(Outcome.VOID, f"nothing was handed over, and nothing was fetched: {void.why}")
+        self._report.add(
+            Outcome.VOID, f"nothing was handed over, and nothing was fetched: {void.why}"
+        )
         if self._voids > VOIDS_MAX:
             check = "how often members of the group come and go; nothing was moved, run again"
-            raise Owned(f"the group changed at each of {self._voids} hand-overs: {void.why}", check=check)
+            raise Owned(
+                f"the group changed at each of {self._voids} hand-overs: {void.why}", check=check
+            )
 
     def waits(self, step: NextStep) -> bool:
-        """Whether the step is one of a member, and the run is none yet: only what was handed over is executed before it has joined."""
+        """Whether the step is one of a member, and the run is none yet: only what was handed over
+        is executed before it has joined.
+        """
         return self.is_outside and step.action in (Action.STORE, Action.NOTHING)
 
     def stored(self, step: NextStep) -> None:
         """The step's plan is stored: from now on none of its rows depends on the membership."""
         self.is_void = False
-        if self._member is not None and self.share is not None and step.action in (Action.STORE, Action.SUPERSEDE):
-            self._is_over, self._has_handed_over = True, step.plan is not None and not step.plan.is_of_member
+        if (
+            self._member is not None
+            and self.share is not None
+            and step.action in (Action.STORE, Action.SUPERSEDE)
+        ):
+            self._is_over, self._has_handed_over = (
+                True,
+                step.plan is not None and not step.plan.is_of_member,
+            )
             if self._settings.ownership.stay is Stay.SHARE and step.is_last:
                 self._member.leave()
             else:
@@ -123,7 +145,10 @@ class Joining:
         lost = self._member.statistics.lost
         self._report.membership = self._member.statistics.beside(self._report.membership)
         if lost and self._has_handed_over:
-            self._report.add(Outcome.MEMBERSHIP_LOST, "the membership ended behind the hand-over, on which nothing depended any more")
+            self._report.add(
+                Outcome.MEMBERSHIP_LOST,
+                "the membership ended behind the hand-over, on which nothing depended any more",
+            )
 
     def _settle(self, member: Member) -> None:
         with self._report.timed(Verb.OBSERVE):
@@ -134,7 +159,8 @@ class Joining:
 def commit(world: World, plan: Plan, applied: Applied, report: Report) -> None:
     """Move the offsets of a plan that is in the table, and write down what came of it.
 
-    A record says that nothing is left to tell: so where a commit may be refused it is written behind that.
+    A record says that nothing is left to tell: so where a commit may be refused it is written
+    behind that.
     """
     if not plan.is_of_member:
         world.record(plan, applied)
@@ -144,14 +170,19 @@ def commit(world: World, plan: Plan, applied: Applied, report: Report) -> None:
 
 
 def _is_left(world: World, settings: Settings) -> bool:
-    """Whether an earlier run left a plan that whoever comes executes. Its membership is ended, so that nobody waits for the session of
-    a run that is dead; and where nobody wrote down whether it was handed over, that is found out by it. That of a static member goes on
-    with this run, unless the plan is in doubt.
+    """Whether an earlier run left a plan that whoever comes executes. Its membership is ended, so
+    that nobody waits for the session of a run that is dead; and where nobody wrote down whether it
+    was handed over, that is found out by it. That of a static member goes on with this run, unless
+    the plan is in doubt.
     """
     ledger = world.read_ledger()
     plan, is_open = ledger.newest, is_left_open(ledger)
     if plan is None or not (is_open or is_left_to_execute(ledger, settings)):
         return False
-    if plan.share and plan.share.membership is Membership.COORDINATOR and (is_open or plan.share.instance_id is None):
+    if (
+        plan.share
+        and plan.share.membership is Membership.COORDINATOR
+        and (is_open or plan.share.instance_id is None)
+    ):
         world.fence(plan)
     return is_left_to_execute(world.read_ledger() if is_open else ledger, settings)

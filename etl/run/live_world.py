@@ -1,8 +1,8 @@
 """The real world of a run, built from settings: what `ingest` asks for, done by the edges.
 
-Nothing is decided here. `ingest` says what happens in which order, `next_step` decides, the edges do it; how the world is
-looked at belongs to `observe`, what is stored and handed over to `storing`, how the ledger is written anew to `adopt`, how rows are
-counted again to `recount`.
+Nothing is decided here. `ingest` says what happens in which order, `next_step` decides, the edges
+do it; how the world is looked at belongs to `observe`, what is stored and handed over to `storing`,
+how the ledger is written anew to `adopt`, how rows are counted again to `recount`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,14 @@ from etl.run.group_offsets import GroupOffsets
 from etl.run.loaded_rows import LoadedRows
 from etl.run.observe import Observer, Seen, observe_table
 from etl.run.recount import applied_in_run
-from etl.run.rows import check_rows, needs_no_spark, reader_for, write_files_without_spark, writer_in_words, writer_of
+from etl.run.rows import (
+    check_rows,
+    needs_no_spark,
+    reader_for,
+    write_files_without_spark,
+    writer_in_words,
+    writer_of,
+)
 from etl.run.spark import RunSpark
 from etl.run.storing import PlanStore
 from etl.run.transform import translating_transform_errors
@@ -67,15 +74,27 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
     """`world.World` on real ZooKeeper, brokers, Spark and Delta."""
 
     def __init__(
-        self, settings: Settings, zookeeper: ZooKeeper, run_context: RunContext, name: str, phases: Phases | None = None, *,
+        self,
+        settings: Settings,
+        zookeeper: ZooKeeper,
+        run_context: RunContext,
+        name: str,
+        phases: Phases | None = None,
+        *,
         request: Request | None = None,
     ) -> None:
         self.settings, self.zookeeper, self.run_id = settings, zookeeper, name
         place = zookeeper, settings.group, settings.pipeline
-        self.ledger, self._lock, self._owners = PlanLedger(*place), DriverLock(*place), Owners(*place)
+        self.ledger, self._lock, self._owners = (
+            PlanLedger(*place),
+            DriverLock(*place),
+            Owners(*place),
+        )
         self._discovery = Discovery(settings, zookeeper)
         self.offsets = GroupOffsets(settings, zookeeper, self._discovery)
-        self._observer = Observer(settings, zookeeper, self.offsets, self.ledger, now_ms=now_ms, request=request)
+        self._observer = Observer(
+            settings, zookeeper, self.offsets, self.ledger, now_ms=now_ms, request=request
+        )
         self.claims, self._phases = ClaimsOfRun(settings, zookeeper), phases or Stopwatch()
         self._cluster_name, self._seen_ledger = "", Ledger()
         self._pipelines_version: int | None = None
@@ -92,7 +111,9 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
 
     @contextlib.contextmanager
     def driving(self, run_id: str) -> Iterator[None]:
-        """Be the only driver of the pipeline. Raises Owned, also where the table's name was resolved anew since it was placed."""
+        """Be the only driver of the pipeline. Raises Owned, also where the table's name was
+        resolved anew since it was placed.
+        """
         if self.settings.source.bootstrap is None:
             self._discovery.registered()  # before anything is written: a wrong chroot must stay empty
         else:
@@ -100,7 +121,9 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
         with self._lock.driving(run_id, wait_s=self.settings.ownership.wait_for_driver_s):
             if self.settings.table.name is not None and self.settings.table.is_placed:
                 table, catalog = self.settings.table, catalog_of(self.settings.spark)
-                refuse_resolved_anew(table.called, table.path, catalog, read_named_table(self.ledger))
+                refuse_resolved_anew(
+                    table.called, table.path, catalog, read_named_table(self.ledger)
+                )
             yield
 
     def observe(self, named: Named = none_named) -> Snapshot:
@@ -112,7 +135,11 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
         return self._saw(self._observer.observe_ledgers())
 
     def _saw(self, seen: Seen) -> Snapshot:
-        self._cluster_name, self._seen_ledger, self._pipelines_version = seen.snapshot.cluster, seen.snapshot.ledger, seen.pipelines_version
+        self._cluster_name, self._seen_ledger, self._pipelines_version = (
+            seen.snapshot.cluster,
+            seen.snapshot.ledger,
+            seen.pipelines_version,
+        )
         self.claims.saw(seen)
         return seen.snapshot
 
@@ -146,7 +173,9 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
         coverage.note_removals(self.ledger, tuple(removals))
 
     def claiming(self, plan: Plan) -> contextlib.AbstractContextManager[None]:
-        """See `world.World`; under `ownership.mode: observe` nothing is claimed, and a member owns what it owns."""
+        """See `world.World`; under `ownership.mode: observe` nothing is claimed, and a member owns
+        what it owns.
+        """
         if self.settings.ownership.mode is not OwnershipMode.CLAIM:
             return contextlib.nullcontext()
         return self._owners.claiming({r.log for r in plan.ranges}, self.run_id)
@@ -154,19 +183,34 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
     def fetch(self, plan: Plan, snapshot: Snapshot) -> Load:
         """See `world.World`. Spark is not started for a plan whose writer takes no rows.
 
-        Raises NoExclusiveCreate for a plan of another day, where the store or the mount does not keep two writers apart any more.
+        Raises NoExclusiveCreate for a plan of another day, where the store or the mount does not
+        keep two writers apart any more.
         """
         self._require_exclusive_create(plan, shown_by=plan)
         writer = writer_of(plan, self.settings).writer
         if writer.takes is Takes.NOTHING:
             return Load(writer)
         if needs_no_spark(plan, snapshot, self.settings, writer):
-            files, self._reading = write_files_without_spark(plan, snapshot, self.settings, self._discovery.bootstrap(), now_ms=now_ms())
+            files, self._reading = write_files_without_spark(
+                plan, snapshot, self.settings, self._discovery.bootstrap(), now_ms=now_ms()
+            )
             return Load(writer, files)
-        spark, read = self._spark.session(is_short=is_short(plan, snapshot, self.settings)), reader_for(writer)
+        spark, read = (
+            self._spark.session(is_short=is_short(plan, snapshot, self.settings)),
+            reader_for(writer),
+        )
         with self._phases.timed(Verb.FIRST_JOB):
-            rows, self._reading = read(spark, plan, snapshot, self.settings, self._discovery.bootstrap(), now_ms=self.now_ms())
-            return Load(writer, rows if writer.takes is Takes.FILES else format_rows(rows, self.settings))
+            rows, self._reading = read(
+                spark,
+                plan,
+                snapshot,
+                self.settings,
+                self._discovery.bootstrap(),
+                now_ms=self.now_ms(),
+            )
+            return Load(
+                writer, rows if writer.takes is Takes.FILES else format_rows(rows, self.settings)
+            )
 
     def writer_of(self, plan: Plan, snapshot: Snapshot) -> str:
         """See `world.World`."""
@@ -176,13 +220,25 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
         """See `world.World`. Raises TableUnreachable when the append left no trace."""
         table, ledger = self.settings.table, self._seen_ledger
         to = Destination(
-            table.path, self.app_id, partition_by=table.partition_by, known=ledger.known_version, run_id=self.run_id,
-            is_ours=self.settings.source.topics.admits, acknowledgement=ledger.acknowledged)
-        with self._read_meanwhile(self._reading) if self._reading and rows.rows is not None else contextlib.nullcontext():
+            table.path,
+            self.app_id,
+            partition_by=table.partition_by,
+            known=ledger.known_version,
+            run_id=self.run_id,
+            is_ours=self.settings.source.topics.admits,
+            acknowledgement=ledger.acknowledged,
+        )
+        with (
+            self._read_meanwhile(self._reading)
+            if self._reading and rows.rows is not None
+            else contextlib.nullcontext()
+        ):
             outcome = append(rows, plan, to)
         if outcome.result is Result.NOT_APPLIED:
             check = "who changed or replaced the table during the run; the next run appends the same plan again"
-            raise TableUnreachable(f"plan {plan.number} did not reach the table", path=table.path, check=check)
+            raise TableUnreachable(
+                f"plan {plan.number} did not reach the table", path=table.path, check=check
+            )
         if outcome.result is Result.APPLIED_BY_ANOTHER:
             return None, outcome.table
         return self._applied(plan, outcome), outcome.table
@@ -194,16 +250,30 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
             self.ledger.record_applied(applied)
 
     def recount(self, plan: Plan) -> Applied | None:
-        """See `world.World`. Where the table's log forgot the commit, its rows are counted in the table of today."""
+        """See `world.World`. Where the table's log forgot the commit, its rows are counted in the
+        table of today.
+        """
         outcome = read_back(plan, app_id=self.app_id, path=self.settings.table.path, known=None)
-        if outcome.result is Result.NOT_APPLIED or (outcome.metadata and outcome.metadata.plan_id != plan.id):
+        if outcome.result is Result.NOT_APPLIED or (
+            outcome.metadata and outcome.metadata.plan_id != plan.id
+        ):
             return None
         return self._applied(plan, outcome)
 
-    def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
-        """See `world.World`. Raises Owned where it was another driver of this pipeline that went on to a later plan."""
+    def commit(
+        self, plan: Plan, logs: Collection[BrokerPartition] | None = None
+    ) -> Mapping[BrokerPartition, Committed]:
+        """See `world.World`. Raises Owned where it was another driver of this pipeline that went on
+        to a later plan.
+        """
         if plan.is_of_member and (logs is None or self.is_member):
-            return self.offsets.commit_of_member(plan, logs, share=self.share_of_now, unbroken=self.unbroken, unsure=self.end_coordinated)
+            return self.offsets.commit_of_member(
+                plan,
+                logs,
+                share=self.share_of_now,
+                unbroken=self.unbroken,
+                unsure=self.end_coordinated,
+            )
         try:
             return self.offsets.commit(plan, logs, share=self.share_of_now)
         except OffsetMoved as error:
@@ -225,7 +295,9 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
         return observe_table(self.settings, self.app_id, ledger)
 
     def spark(self) -> SparkSession:
-        """The session of this run, built when it is first needed; one that was there before is used and left alone."""
+        """The session of this run, built when it is first needed; one that was there before is used
+        and left alone.
+        """
         return self._spark.session()
 
     def refuse_unwritable(self, plan: Plan) -> None:
@@ -235,11 +307,15 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
         check_writable(self.settings.table.path)
         self._require_exclusive_create(plan, shown_by=self._seen_ledger.newest)
         if plan.losses:
-            losses.recorded(plan, app_id=self.app_id, path=self.settings.table.losses_at)  # what lies there must be a losses table
+            losses.recorded(
+                plan, app_id=self.app_id, path=self.settings.table.losses_at
+            )  # what lies there must be a losses table
             check_writable(self.settings.table.losses_at)
 
     def _require_exclusive_create(self, plan: Plan, *, shown_by: Plan | None) -> None:
-        """Probe each table that the plan writes to, unless that stored plan shows that it was probed today."""
+        """Probe each table that the plan writes to, unless that stored plan shows that it was
+        probed today.
+        """
         is_due, table = is_probe_due(shown_by, now_ms()), self.settings.table
         places = [table.path] if is_due else []
         if plan.losses and (is_due or not (shown_by and shown_by.losses)):
@@ -251,10 +327,15 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
 
     @contextlib.contextmanager
     def _read_meanwhile(self, reading: Following) -> Iterator[None]:
-        """Rows are read while they are written: what the tasks tell says how much of that time was reading."""
+        """Rows are read while they are written: what the tasks tell says how much of that time was
+        reading.
+        """
         began = time.monotonic()
         try:
-            with self._phases.reading(reading.doing), translating_transform_errors(self.settings.transform):
+            with (
+                self._phases.reading(reading.doing),
+                translating_transform_errors(self.settings.transform),
+            ):
                 yield
         finally:
             reading.close()

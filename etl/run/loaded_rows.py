@@ -1,4 +1,6 @@
-"""What a replay asks besides: what the pipeline loaded, where times lie in logs, and which rows stand in the table."""
+"""What a replay asks besides: what the pipeline loaded, where times lie in logs, and which rows
+stand in the table.
+"""
 
 from __future__ import annotations
 
@@ -69,13 +71,19 @@ class LoadedRows:
         """See `world.World`."""
         return coverage.read_all_coverage(self.ledger, transaction_version)
 
-    def first_at(self, moments: Collection[tuple[BrokerPartition, int]]) -> Mapping[tuple[BrokerPartition, int], int]:
-        """See `world.World`. One request to each broker for each moment. Raises SettingsError where a log cannot be searched."""
+    def first_at(
+        self, moments: Collection[tuple[BrokerPartition, int]]
+    ) -> Mapping[tuple[BrokerPartition, int], int]:
+        """See `world.World`. One request to each broker for each moment. Raises SettingsError where
+        a log cannot be searched.
+        """
         found: dict[tuple[BrokerPartition, int], int] = {}
         with self._discovery.open_cluster() as cluster:
             for moment in sorted({moment for _, moment in moments}):
                 asked = {log: moment for log, at in moments if at == moment}
-                offsets = cluster.offsets_at(asked, wait_for_leader_s=self.settings.source.wait_for_leader_s)
+                offsets = cluster.offsets_at(
+                    asked, wait_for_leader_s=self.settings.source.wait_for_leader_s
+                )
                 found |= {(log, moment): offset for log, offset in offsets.items()}
         return found
 
@@ -95,7 +103,8 @@ class LoadedRows:
         return rows_there(self.spark(), self.settings.table.path, spans)
 
     def put_into(self, plan: Plan, snapshot: Snapshot, into: Settings, metadata: str) -> PutInto:
-        """Read a replay's ranges and replace its rows in the table of `into`, which is none that a pipeline loads. Starts Spark.
+        """Read a replay's ranges and replace its rows in the table of `into`, which is none that a
+        pipeline loads. Starts Spark.
 
         Raises NotOurTable where rows do not fit it, and whatever reading and an append raise.
         """
@@ -108,9 +117,13 @@ class LoadedRows:
         spark, table = self.spark(), into.table
         enter_store(spark, table.path)
         if not into.either_transform:
-            check_shape(table.path, arrow_schema(physical=into.source.is_physical), table.partition_by)
+            check_shape(
+                table.path, arrow_schema(physical=into.source.is_physical), table.partition_by
+            )
         stood = rows_there(spark, table.path, spans_of(plan))
-        rows, reading = read_rows(spark, plan, snapshot, into, self._discovery.bootstrap(), now_ms=now_ms())
+        rows, reading = read_rows(
+            spark, plan, snapshot, into, self._discovery.bootstrap(), now_ms=now_ms()
+        )
         try:
             with translating_transform_errors(into.transform):
                 replace_in(table.path, plan, format_rows(rows, into), metadata, table.partition_by)
@@ -118,4 +131,8 @@ class LoadedRows:
             reading.port.close()
         there = sum(rows_there(spark, table.path, spans_of(plan)).values())
         found = reading.receipts.in_order(len(plan.ranges)) if reading.receipts else None
-        return PutInto(sum(stood.values()), there, None if found is None else sum(receipt.rows or 0 for receipt in found))
+        return PutInto(
+            sum(stood.values()),
+            there,
+            None if found is None else sum(receipt.rows or 0 for receipt in found),
+        )

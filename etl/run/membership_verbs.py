@@ -1,4 +1,6 @@
-"""What a run does as a member of its group, beside storing plans: joins it, hands plans over in Kafka, ends what is left of a dead one."""
+"""What a run does as a member of its group, beside storing plans: joins it, hands plans over in
+Kafka, ends what is left of a dead one.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from etl.settings.sections import Settings
 
 
 class MembershipVerbs:
-    """The part of a live world that is a member of its group; see `world.World` for what each is asked."""
+    """The part of a live world that is a member of its group; see `world.World` for what each is
+    asked.
+    """
 
     settings: Settings
     zookeeper: ZooKeeper
@@ -55,14 +59,25 @@ class MembershipVerbs:
             if found is not HandOverOutcome.TAKEN or plan.share.instance_id is None:
                 member.end(plan.share)
             if found is not None and found is not HandOverOutcome.TAKEN:
-                found = self._found_out(plan, cluster)  # its commit may have come since; at once, before others write over it
+                found = self._found_out(
+                    plan, cluster
+                )  # its commit may have come since; at once, before others write over it
         if found in (HandOverOutcome.TAKEN, HandOverOutcome.NOT_TAKEN):
             is_taken = found is HandOverOutcome.TAKEN
-            write_mark(self.ledger, replace(plan, handed_over=True) if is_taken else replace(plan, is_void=True))
+            write_mark(
+                self.ledger,
+                replace(plan, handed_over=True) if is_taken else replace(plan, is_void=True),
+            )
 
     def hand_over(self, plan: Plan) -> Plan | Void:
-        """See `world.World`. A commit of which an answer was lost may still be under way, so that its membership ends then."""
-        if plan.share is None or plan.handed_over is None or plan.share.membership is not Membership.COORDINATOR:
+        """See `world.World`. A commit of which an answer was lost may still be under way, so that
+        its membership ends then.
+        """
+        if (
+            plan.share is None
+            or plan.handed_over is None
+            or plan.share.membership is not Membership.COORDINATOR
+        ):
             return plan
         if plan.is_open:
             void = self.offsets.hand_over(plan, unsure=self.end_coordinated)
@@ -79,15 +94,23 @@ class MembershipVerbs:
         return self._registered is not None or self._coordinated is not None
 
     def share_of_now(self) -> Share | None:
-        """What a coordinator's member owns by now, where the run is one: nobody else may commit while the group has members."""
+        """What a coordinator's member owns by now, where the run is one: nobody else may commit
+        while the group has members.
+        """
         member = self._coordinated
         if member is None or not member.is_member:
             return None
         return member.renew() if holds_shares(self.settings) else member.rejoin()
 
     def unbroken(self, share: Share) -> Share | None:
-        """The share of a plan as its epoch is by now, where this run has held all of it since; else None."""
-        return self._coordinated.unbroken(share, within_s=self.settings.source.timeout_s) if self._coordinated else None
+        """The share of a plan as its epoch is by now, where this run has held all of it since; else
+        None.
+        """
+        return (
+            self._coordinated.unbroken(share, within_s=self.settings.source.timeout_s)
+            if self._coordinated
+            else None
+        )
 
     def end_coordinated(self) -> None:
         """End the membership of a coordinator's group, where the run has one."""
@@ -95,4 +118,6 @@ class MembershipVerbs:
             self._coordinated.leave()
 
     def _found_out(self, plan: Plan, cluster: Cluster) -> HandOverOutcome:
-        return found_out(plan, self.offsets.committed(plan.offsets_to_hand_over, cluster, behind=plan))
+        return found_out(
+            plan, self.offsets.committed(plan.offsets_to_hand_over, cluster, behind=plan)
+        )

@@ -1,7 +1,8 @@
 """Where a table is that a catalog names: as it is kept in the ledger, else as Spark tells it now.
 
-A run keeps what it was told, so Spark is asked once and idle runs start no JVM. Whoever has a session anyway asks again before its first
-use (`refuse_elsewhere`); whether what lies there is the pipeline's table its id tells, as for any path (`decisions.reconcile`).
+A run keeps what it was told, so Spark is asked once and idle runs start no JVM. Whoever has a
+session anyway asks again before its first use (`refuse_elsewhere`); whether what lies there is the
+pipeline's table its id tells, as for any path (`decisions.reconcile`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from etl.decisions.named_tables import (
-    as_written, catalog_of, goes_by, gone, managed_by_catalog, not_there, place_in, refuse_another_place, refuse_forgetful,
+    as_written,
+    catalog_of,
+    goes_by,
+    gone,
+    managed_by_catalog,
+    not_there,
+    place_in,
+    refuse_another_place,
+    refuse_forgetful,
     refuse_temporary,
 )
 from etl.edges.delta.path import open_table
@@ -36,7 +45,9 @@ if TYPE_CHECKING:
 
 
 Making = Callable[[Settings], object]
-"""Told of the place that the catalog would give a table, before it makes it: raises what keeps a run from loading into that."""
+"""Told of the place that the catalog would give a table, before it makes it: raises what keeps a
+run from loading into that.
+"""
 
 
 class Placed(NamedTuple):
@@ -48,11 +59,19 @@ class Placed(NamedTuple):
 
 
 def placed(
-    settings: Settings, ledger: PlanLedger, run_context: RunContext, phases: Phases, *, name: str, making: Making | None = None,
+    settings: Settings,
+    ledger: PlanLedger,
+    run_context: RunContext,
+    phases: Phases,
+    *,
+    name: str,
+    making: Making | None = None,
 ) -> Placed:
-    """The settings with the place of a named table. Where nothing is kept of the name, in that catalog, Spark is asked.
+    """The settings with the place of a named table. Where nothing is kept of the name, in that
+    catalog, Spark is asked.
 
-    A pipeline that had a table by another name, or in another catalog, gets none made. Raises as `ask` does.
+    A pipeline that had a table by another name, or in another catalog, gets none made. Raises as
+    `ask` does.
     """
     kept = read_named_table(ledger)
     if goes_by(kept, settings.table.called, catalog_of(settings.spark)):
@@ -61,12 +80,21 @@ def placed(
     return Placed(placed_by_name(settings, found.path), found)
 
 
-def ask(settings: Settings, run_context: RunContext, phases: Phases, *, name: str, making: Making | None = None) -> NamedTable:
-    """What Spark tells of the conf's `table.name` now, with the id of the table that is there; a session of our own ends with its JVM.
+def ask(
+    settings: Settings,
+    run_context: RunContext,
+    phases: Phases,
+    *,
+    name: str,
+    making: Making | None = None,
+) -> NamedTable:
+    """What Spark tells of the conf's `table.name` now, with the id of the table that is there; a
+    session of our own ends with its JVM.
 
-    The next one may need other jars, by the store that the table turns out to be in. `making`: a name that is not taken is made a table.
-    Raises SettingsError for a catalog that Spark does not know, NotOurTable for what cannot be loaded into by its path and, without
-    `making`, for a name that is not taken, NeedsDecision where nothing is at its place, TableUnreachable.
+    The next one may need other jars, by the store that the table turns out to be in. `making`: a
+    name that is not taken is made a table. Raises SettingsError for a catalog that Spark does not
+    know, NotOurTable for what cannot be loaded into by its path and, without `making`, for a name
+    that is not taken, NeedsDecision where nothing is at its place, TableUnreachable.
     """
     called = settings.table.called
     refuse_temporary(called)
@@ -86,7 +114,9 @@ def entry_of(spark: RunSpark, settings: Settings, making: Making | None = None) 
 
     called, session = settings.table.called, spark.session(is_short=True)
     entry = look_up(session, called)
-    if entry is None and spark.is_ours:  # nobody but us can have made a table in the memory of that session
+    if (
+        entry is None and spark.is_ours
+    ):  # nobody but us can have made a table in the memory of that session
         refuse_forgetful(called, *kind_of_catalog(session, called))
     if entry is None and making is not None:
         entry = _made(spark, settings, making)
@@ -96,7 +126,9 @@ def entry_of(spark: RunSpark, settings: Settings, making: Making | None = None) 
 
 
 def _made(spark: RunSpark, settings: Settings, making: Making) -> CatalogEntry | None:
-    """The catalog's word on a table that it makes now. What keeps a run from using that is told before, so that none stays behind."""
+    """The catalog's word on a table that it makes now. What keeps a run from using that is told
+    before, so that none stays behind.
+    """
     from etl.edges.spark.catalog import look_up, make_table, place_to_be
 
     called, session = settings.table.called, spark.session()
@@ -127,24 +159,34 @@ def of_entry(settings: Settings, entry: CatalogEntry) -> NamedTable:
         raise
     if table is None:
         raise gone(called, at)
-    return NamedTable(called, str(at), str(table.metadata().id), now_ms(), catalog_of(settings.spark))
+    return NamedTable(
+        called, str(at), str(table.metadata().id), now_ms(), catalog_of(settings.spark)
+    )
 
 
 def refuse_elsewhere(session: SparkSession, settings: Settings) -> None:
-    """Raises NeedsDecision where the catalog has the table elsewhere by now than these settings, as `place_in` does, and as `look_up`."""
+    """Raises NeedsDecision where the catalog has the table elsewhere by now than these settings, as
+    `place_in` does, and as `look_up`.
+    """
     from etl.edges.spark.catalog import look_up
 
     if settings.table.name is None or not settings.table.is_placed:
         return
     entry = look_up(session, settings.table.name)
-    refuse_another_place(settings.table.name, settings.table.path, place_in(settings.table.name, entry) if entry else None)
+    refuse_another_place(
+        settings.table.name,
+        settings.table.path,
+        place_in(settings.table.name, entry) if entry else None,
+    )
 
 
 @contextlib.contextmanager
 def _placed_nowhere(settings: Settings) -> Iterator[Settings]:
     """As if the table were at a place where nothing is yet."""
     with tempfile.TemporaryDirectory() as nothing:
-        yield settings.model_copy(update={"table": settings.table.placed(str(Path(nothing, "new")), None)})
+        yield settings.model_copy(
+            update={"table": settings.table.placed(str(Path(nothing, "new")), None)}
+        )
 
 
 def _no_rows(session: SparkSession, settings: Settings) -> DataFrame:

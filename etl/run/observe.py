@@ -1,4 +1,6 @@
-"""What the world looks like: one look at ZooKeeper, the brokers and the table, as the snapshot on which a run decides."""
+"""What the world looks like: one look at ZooKeeper, the brokers and the table, as the snapshot on
+which a run decides.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,16 @@ from etl.decisions.byte_positions.doubted_offsets import Named, doubted_offsets,
 from etl.decisions.identity.cluster_name import ClusterName
 from etl.decisions.identity.log_identity import epochs_to_ask
 from etl.decisions.identity.tails import end_places, known_places
+from etl.decisions.named_tables import gone
 from etl.decisions.other_pipelines import app_id_of
 from etl.decisions.ownership import members_as_owners
-from etl.decisions.named_tables import gone
 from etl.decisions.pausing import paused_unread
 from etl.decisions.reconcile import plan_in_force
-from etl.decisions.refusals import refuse_another_dialect, refuse_missing_topics, refuse_topic_that_reads_as_null
+from etl.decisions.refusals import (
+    refuse_another_dialect,
+    refuse_missing_topics,
+    refuse_topic_that_reads_as_null,
+)
 from etl.decisions.replay import topics_left_to_read
 from etl.decisions.rows_before import refusal_of, topics_to_ask
 from etl.decisions.start import moments_to_ask, starts_of
@@ -58,7 +64,9 @@ class Seen:
 
     snapshot: Snapshot
     pipelines_version: int | None
-    """See `PlanLedger.pipelines_version`: that of the moment before the other pipelines were looked at."""
+    """See `PlanLedger.pipelines_version`: that of the moment before the other pipelines were looked
+    at.
+    """
     claimed: Claimed | None = None
     """What this pipeline claims, a backfill's, as it was before all else was looked at."""
 
@@ -67,17 +75,30 @@ class Observer:
     """Looks at the world of one pipeline, and changes nothing in it."""
 
     def __init__(
-        self, settings: Settings, zookeeper: ZooKeeper, offsets: GroupOffsets, ledger: PlanLedger, *, now_ms: Callable[[], int],
+        self,
+        settings: Settings,
+        zookeeper: ZooKeeper,
+        offsets: GroupOffsets,
+        ledger: PlanLedger,
+        *,
+        now_ms: Callable[[], int],
         request: Request | None = None,
     ) -> None:
         self._request, self._offsets = request, offsets
-        self._settings, self._zookeeper, self._group, self._ledger, self._now_ms = settings, zookeeper, offsets.group, ledger, now_ms
+        self._settings, self._zookeeper, self._group, self._ledger, self._now_ms = (
+            settings,
+            zookeeper,
+            offsets.group,
+            ledger,
+            now_ms,
+        )
         self._discovery = Discovery(settings, zookeeper)
         self._live, self._backfill = live_and_name(settings.pipeline)
         self._claims = ClaimsBeside(zookeeper, settings.group, self._live)
 
     def observe(self, named: Named = none_named) -> Seen:
-        """Look, and look again when another driver planned meanwhile: what was seen of the ledger is then older than the rest.
+        """Look, and look again when another driver planned meanwhile: what was seen of the ledger
+        is then older than the rest.
 
         `named`: see `doubted_offsets`.
         """
@@ -89,9 +110,11 @@ class Observer:
         return seen
 
     def observe_ledgers(self) -> Seen:
-        """ZooKeeper and the table alone: the logs that they know are there, and nobody tells where one starts, ends, or is led.
+        """ZooKeeper and the table alone: the logs that they know are there, and nobody tells where
+        one starts, ends, or is led.
 
-        Which other pipelines loaded into the table is not asked: it is where a topic is to be read that is not known yet.
+        Which other pipelines loaded into the table is not asked: it is where a topic is to be read
+        that is not known yet.
         """
         for _ in range(_LOOKS_MAX):
             before = self._ledger.mark()
@@ -103,42 +126,78 @@ class Observer:
     def _look_at_ledgers(self) -> Seen:
         claims, claimed, ledger, live = self._look_at_claims()
         admits, newest = self._settings.source.topics.admits, ledger.newest
-        called = ClusterName(newest.cluster, newest.cluster_id) if newest else self._discovery.name_of(ClusterMetadata(None, {}, {}), None)
+        called = (
+            ClusterName(newest.cluster, newest.cluster_id)
+            if newest
+            else self._discovery.name_of(ClusterMetadata(None, {}, {}), None)
+        )
         logs = set() if self._backfill else self._group.logs_with_offsets(admits)
         logs |= set(ledger.newest.positions if ledger.newest else ())
-        table = observe_table(self._settings, app_id_of(called.name, self._settings.group, self._settings.pipeline), ledger)
+        table = observe_table(
+            self._settings,
+            app_id_of(called.name, self._settings.group, self._settings.pipeline),
+            ledger,
+        )
         logs |= set(in_force.positions if (in_force := plan_in_force(ledger, table)) else ())
         read = frozenset(log for log in logs if admits(log.topic))
         is_live = self._backfill is None
-        return Seen(Snapshot(
-            cluster=called.name, cluster_id=called.cluster_id, extents={}, leaders={}, leaderless=read, topic_ids={}, bytes_per_offset={},
-            committed=self._offsets.committed(logs, behind=newest) if is_live else {}, starts={}, offsets_in=self._offsets.storage,
-            owners=self._group.owners({log.topic for log in read}) if is_live else {},
-            live_consumers=self._group.live_consumers() if is_live else (), ledger=ledger, table=table,
-            other_pipelines=self._ledger.other_pipelines() if is_live else {}, claims=claims,
-            backfill=claimed.claim if claimed else None, live_epochs=lives_of(live), live_time_zone=_zone_of(live),
-            time_zone=self._time_zone(), pauses=self._pauses()), None, claimed)
+        return Seen(
+            Snapshot(
+                cluster=called.name,
+                cluster_id=called.cluster_id,
+                extents={},
+                leaders={},
+                leaderless=read,
+                topic_ids={},
+                bytes_per_offset={},
+                committed=self._offsets.committed(logs, behind=newest) if is_live else {},
+                starts={},
+                offsets_in=self._offsets.storage,
+                owners=self._group.owners({log.topic for log in read}) if is_live else {},
+                live_consumers=self._group.live_consumers() if is_live else (),
+                ledger=ledger,
+                table=table,
+                other_pipelines=self._ledger.other_pipelines() if is_live else {},
+                claims=claims,
+                backfill=claimed.claim if claimed else None,
+                live_epochs=lives_of(live),
+                live_time_zone=_zone_of(live),
+                time_zone=self._time_zone(),
+                pauses=self._pauses(),
+            ),
+            None,
+            claimed,
+        )
 
     def _look_at_claims(self) -> tuple[Claims, Claimed | None, Ledger, Plan | None]:
-        """Claims, and then the ledger, for what is stored is stored at the claims that were seen; of a backfill the newest plan of its
-        live pipeline, too."""
+        """Claims, and then the ledger, for what is stored is stored at the claims that were seen;
+        of a backfill the newest plan of its live pipeline, too."""
         claims = self._claims.read() if self._backfill is None else NO_CLAIMS
         claimed = None if self._backfill is None else self._claims.read_one(self._backfill)
         ledger = self._ledger.read_ledger()
         if claimed is None:
             return claims, None, ledger, None
         live = self._ledger.beside(self._live).read_ledger()
-        return claims, claimed, replace(ledger, acknowledged=accepted_beside(live, self._backfill or "")), live.newest
+        return (
+            claims,
+            claimed,
+            replace(ledger, acknowledged=accepted_beside(live, self._backfill or "")),
+            live.newest,
+        )
 
     def _time_zone(self) -> str:
         """The session time zone of Spark in this run."""
         return time_zone(self._settings.spark).name
 
     def _look(self, named: Named) -> Seen:
-        """Extents last: logs only grow, so no offset of a sound pipeline can lie above an end that is asked for after it."""
+        """Extents last: logs only grow, so no offset of a sound pipeline can lie above an end that
+        is asked for after it.
+        """
         source = self._settings.source
         claims, claimed, ledger, live = self._look_at_claims()
-        refuse_another_dialect(ledger.newest, self._settings)  # else these brokers would be asked for logs that they do not have
+        refuse_another_dialect(
+            ledger.newest, self._settings
+        )  # else these brokers would be asked for logs that they do not have
         pipelines_version = self._ledger.pipelines_version()  # before the others
         other_pipelines = {} if self._backfill else self._ledger.other_pipelines()
         left = topics_left_to_read(ledger)
@@ -147,102 +206,231 @@ class Observer:
             described = self._discovery.describe(cluster, left, read)
             metadata = chosen_topics(described, source.topics)
             gone = unknown_topics(described, left)
-            refuse_missing_topics(self._settings, metadata.topics, lambda: names_of_topics(cluster), gone=gone, read=read)
+            refuse_missing_topics(
+                self._settings,
+                metadata.topics,
+                lambda: names_of_topics(cluster),
+                gone=gone,
+                read=read,
+            )
             refuse_topic_that_reads_as_null(self._settings, metadata.topics)
             called = self._discovery.name_of(metadata, ledger.newest)
-            logs = [p.log for topic in metadata.topics.values() for p in topic.partitions if _is_read(p.log, claimed, ledger)]
+            logs = [
+                p.log
+                for topic in metadata.topics.values()
+                for p in topic.partitions
+                if _is_read(p.log, claimed, ledger)
+            ]
             known = ledger.newest.positions if ledger.newest else ()
-            committed = {} if self._backfill else self._offsets.committed({*logs, *known}, cluster, behind=ledger.newest)
+            committed = (
+                {}
+                if self._backfill
+                else self._offsets.committed({*logs, *known}, cluster, behind=ledger.newest)
+            )
             table = self._table(called.name, ledger, () if self._backfill else metadata.topics)
-            found = cluster.extents(logs, isolation=source.isolation, wait_for_leader_s=source.wait_for_leader_s, metadata=metadata)
+            found = cluster.extents(
+                logs,
+                isolation=source.isolation,
+                wait_for_leader_s=source.wait_for_leader_s,
+                metadata=metadata,
+            )
             in_force = plan_in_force(ledger, table)
-            looked_at = cluster.looked_at(doubted_offsets(in_force, table, committed, found.extents, named), found.leaders)
+            looked_at = cluster.looked_at(
+                doubted_offsets(in_force, table, committed, found.extents, named), found.leaders
+            )
             moments = moments_to_ask(found.extents, in_force, self._settings, committed)
-            # a time in the conf is meant; a moment that a plan keeps stands for "latest", and a start before it passes nothing over
-            starts = cluster.offsets_at(
-                moments, wait_for_leader_s=source.wait_for_leader_s, may_be_earlier=in_force is not None) if moments else {}
+            # a time in the conf is meant; a moment that a plan keeps stands for "latest", and a
+            # start before it passes nothing over
+            starts = (
+                cluster.offsets_at(
+                    moments,
+                    wait_for_leader_s=source.wait_for_leader_s,
+                    may_be_earlier=in_force is not None,
+                )
+                if moments
+                else {}
+            )
             found = found.without(moments.keys() - starts.keys())  # nobody led them any more
             # after the extents: a leader that was elected in between is seen by one of the two
             epochs = epochs_to_ask(in_force, ledger.applied)
-            ends = cluster.epoch_ends({log: epoch for log, epoch in epochs.items() if log in found.extents},
-                                      wait_for_leader_s=source.wait_for_leader_s, leaders=found.leaders)
-            asked = look_up(self._request, self._ledger, ledger.newest, cluster, found, source.isolation)
+            ends = cluster.epoch_ends(
+                {log: epoch for log, epoch in epochs.items() if log in found.extents},
+                wait_for_leader_s=source.wait_for_leader_s,
+                leaders=found.leaders,
+            )
+            asked = look_up(
+                self._request, self._ledger, ledger.newest, cluster, found, source.isolation
+            )
             tails = self._ask_tails(cluster, found, in_force)
-            kept = left if named is none_named else {*left, *metadata.topics}  # what an operator names may have been read before
+            kept = (
+                left if named is none_named else {*left, *metadata.topics}
+            )  # what an operator names may have been read before
             retention, retained_from = self._ask_retention(cluster, found, ledger, kept)
             sizes = cluster.bytes_per_offset(found)
             open_transactions = cluster.open_transactions(found)
             pauses = self._pauses()
             unread = paused_unread(pauses, found.extents, in_force)
-            oldest = read_oldest(cluster, unread, found.leaders, isolation=source.isolation) if unread else {}
-            members = KafkaGroup() if self._backfill else cluster.members_of(self._settings.group, metadata.brokers.values())
+            oldest = (
+                read_oldest(cluster, unread, found.leaders, isolation=source.isolation)
+                if unread
+                else {}
+            )
+            members = (
+                KafkaGroup()
+                if self._backfill
+                else cluster.members_of(self._settings.group, metadata.brokers.values())
+            )
         creation_ids = self._discovery.creation_ids(metadata)
-        return Seen(Snapshot(
-            cluster=called.name, cluster_id=called.cluster_id, extents=found.extents, leaders=found.leaders, leaderless=found.leaderless,
-            topic_ids={**creation_ids, **metadata.topic_ids}, creation_ids=creation_ids,
-            bytes_per_offset=sizes, committed=committed, starts=starts,
-            owners={} if self._backfill else {**members_as_owners(members, logs), **self._group.owners(metadata.topics)},
-            live_consumers=() if self._backfill else (*self._group.live_consumers(), *sorted(members.members)),
-            live_in_kafka=() if self._backfill else tuple(sorted(members.members)),
-            ledger=ledger, table=table, other_pipelines=other_pipelines, retention=retention, retained_from=retained_from,
-            open_transactions=open_transactions, leader_epochs=found.epochs, epoch_ends=ends, tails=tails,
-            gone_topics=gone, parallelism=parallelism_of(self._settings.spark), looked_at=looked_at, asked=asked,
-            claims=claims, backfill=claimed.claim if claimed else None, live_epochs=lives_of(live), live_time_zone=_zone_of(live),
-            time_zone=self._time_zone(), offsets_in=self._offsets.storage, pauses=pauses, oldest_of_paused=oldest,
-        ), pipelines_version, claimed)
+        return Seen(
+            Snapshot(
+                cluster=called.name,
+                cluster_id=called.cluster_id,
+                extents=found.extents,
+                leaders=found.leaders,
+                leaderless=found.leaderless,
+                topic_ids={**creation_ids, **metadata.topic_ids},
+                creation_ids=creation_ids,
+                bytes_per_offset=sizes,
+                committed=committed,
+                starts=starts,
+                owners={}
+                if self._backfill
+                else {**members_as_owners(members, logs), **self._group.owners(metadata.topics)},
+                live_consumers=()
+                if self._backfill
+                else (*self._group.live_consumers(), *sorted(members.members)),
+                live_in_kafka=() if self._backfill else tuple(sorted(members.members)),
+                ledger=ledger,
+                table=table,
+                other_pipelines=other_pipelines,
+                retention=retention,
+                retained_from=retained_from,
+                open_transactions=open_transactions,
+                leader_epochs=found.epochs,
+                epoch_ends=ends,
+                tails=tails,
+                gone_topics=gone,
+                parallelism=parallelism_of(self._settings.spark),
+                looked_at=looked_at,
+                asked=asked,
+                claims=claims,
+                backfill=claimed.claim if claimed else None,
+                live_epochs=lives_of(live),
+                live_time_zone=_zone_of(live),
+                time_zone=self._time_zone(),
+                offsets_in=self._offsets.storage,
+                pauses=pauses,
+                oldest_of_paused=oldest,
+            ),
+            pipelines_version,
+            claimed,
+        )
 
     def _pauses(self) -> tuple[Pause, ...]:
         """What is paused of a live pipeline: a backfill loads what it was told to."""
         return read_pauses(self._ledger) if self._backfill is None else ()
 
-    def _ask_tails(self, cluster: Cluster, found: Extents, plan: Plan | None) -> dict[BrokerPartition, tuple[Tail, ...]]:
-        """What physical logs hold before their ends, and where the plan knows them: that last, so that it vouches for the other."""
+    def _ask_tails(
+        self, cluster: Cluster, found: Extents, plan: Plan | None
+    ) -> dict[BrokerPartition, tuple[Tail, ...]]:
+        """What physical logs hold before their ends, and where the plan knows them: that last, so
+        that it vouches for the other.
+        """
         places = (end_places(found.extents), known_places(plan, found.extents))
         answers = [read_tails(cluster, asked, found.leaders) for asked in places if asked]
-        told = {log: tuple(answer[log] for answer in answers if log in answer) for log in found.extents}
+        told = {
+            log: tuple(answer[log] for answer in answers if log in answer) for log in found.extents
+        }
         return {log: tails for log, tails in told.items() if tails}
 
     def _ask_retention(
-        self, cluster: Cluster, found: Extents, ledger: Ledger, left: Collection[str],
+        self,
+        cluster: Cluster,
+        found: Extents,
+        ledger: Ledger,
+        left: Collection[str],
     ) -> tuple[dict[str, Retention], dict[BrokerPartition, int]]:
-        """How topics with something to read, or of a plan that was left, are kept; from where on their records outlast the warning."""
+        """How topics with something to read, or of a plan that was left, are kept; from where on
+        their records outlast the warning.
+        """
         source, newest = self._settings.source, ledger.newest
         positions = newest.positions if newest else {}
-        unread = [log for log, extent in found.extents.items() if extent.end_offset > positions.get(log, extent.log_start_offset)]
+        unread = [
+            log
+            for log, extent in found.extents.items()
+            if extent.end_offset > positions.get(log, extent.log_start_offset)
+        ]
         topics = {*left, *(log.topic for log in unread)}
         retention = cluster.retention(topics)
-        untold = self._discovery.compacted(topics - retention.keys())  # by brokers before 0.11, and where we may not ask
+        untold = self._discovery.compacted(
+            topics - retention.keys()
+        )  # by brokers before 0.11, and where we may not ask
         retention |= dict.fromkeys(untold, Retention(is_compacted=True))
         if not source.expiry_warning_s:
             return retention, {}
         soon = self._now_ms() + round(source.expiry_warning_s * 1000)
-        limits = {log: limit for log in unread if log.topic in retention and (limit := retention[log.topic].ms) is not None}
+        limits = {
+            log: limit
+            for log in unread
+            if log.topic in retention and (limit := retention[log.topic].ms) is not None
+        }
         times = {log: max(0, soon - limit) for log, limit in limits.items()}
         return retention, cluster.retained_from(found, times, isolation=source.isolation)
 
     def _table(self, cluster: str, ledger: Ledger, topics: Collection[str]) -> Table | None:
-        """The table with its other pipelines, where a topic is to be read that this one does not know; else nobody is asked."""
-        app_id, path = app_id_of(cluster, self._settings.group, self._settings.pipeline), self._settings.table.path
+        """The table with its other pipelines, where a topic is to be read that this one does not
+        know; else nobody is asked.
+        """
+        app_id, path = (
+            app_id_of(cluster, self._settings.group, self._settings.pipeline),
+            self._settings.table.path,
+        )
         try:
             table = observe_table(self._settings, app_id, ledger)
         except NotOurTable:
             if ledger.newest is None:
                 refuse_rows_of_nobody(self._settings, topics)
             raise
-        known = ledger.newest.topics if ledger.newest and table and table.transaction_version else frozenset[str]()
-        unknown, is_awaited = set(topics) - known, bool(table and is_waiting_for_a_table(ledger, table))
-        table = with_others(table, path, app_id, unknown, is_awaited=is_awaited) if table and unknown else table
+        known = (
+            ledger.newest.topics
+            if ledger.newest and table and table.transaction_version
+            else frozenset[str]()
+        )
+        unknown, is_awaited = (
+            set(topics) - known,
+            bool(table and is_waiting_for_a_table(ledger, table)),
+        )
+        table = (
+            with_others(table, path, app_id, unknown, is_awaited=is_awaited)
+            if table and unknown
+            else table
+        )
         in_force = plan_in_force(ledger, table)
-        asked = topics_to_ask(topics, in_force, table.id, has_commits=table.transaction_version is not None) if table else frozenset()
+        asked = (
+            topics_to_ask(
+                topics, in_force, table.id, has_commits=table.transaction_version is not None
+            )
+            if table
+            else frozenset()
+        )
         if table is None or not asked:
             return table
-        return replace(table, held=rows_of_nobody(path, asked, physical=self._settings.source.is_physical, app_id=app_id))
+        return replace(
+            table,
+            held=rows_of_nobody(
+                path, asked, physical=self._settings.source.is_physical, app_id=app_id
+            ),
+        )
 
     def _known_logs(self, ledger: Ledger) -> set[BrokerPartition]:
-        """Physical logs that there were, by the newest plan and by the group's offsets: of a broker that is away nobody else tells."""
+        """Physical logs that there were, by the newest plan and by the group's offsets: of a broker
+        that is away nobody else tells.
+        """
         if not self._settings.source.is_physical:
             return set()
-        planned = {*ledger.newest.positions, *ledger.newest.pending_starts} if ledger.newest else set()
+        planned = (
+            {*ledger.newest.positions, *ledger.newest.pending_starts} if ledger.newest else set()
+        )
         return planned | self._group.logs_with_offsets(self._settings.source.topics.admits)
 
 
@@ -251,7 +439,9 @@ def _zone_of(plan: Plan | None) -> str | None:
 
 
 def _is_read(log: BrokerPartition, claimed: Claimed | None, ledger: Ledger) -> bool:
-    """Of a backfill, whether it has something left to read there, or a plan of it that is stored has."""
+    """Of a backfill, whether it has something left to read there, or a plan of it that is stored
+    has.
+    """
     if claimed is None:
         return True
     newest = ledger.newest
@@ -259,12 +449,17 @@ def _is_read(log: BrokerPartition, claimed: Claimed | None, ledger: Ledger) -> b
 
 
 def refuse_rows_of_nobody(settings: Settings, topics: Collection[str]) -> None:
-    """Reject a table that lacks columns and holds rows of these topics, which no pipeline of ours loaded. Raises NeedsDecision.
+    """Reject a table that lacks columns and holds rows of these topics, which no pipeline of ours
+    loaded. Raises NeedsDecision.
 
     Columns that are added to it would let the rows be loaded a second time.
     """
     path, is_physical = settings.table.path, settings.source.is_physical
-    to_add = columns_to_add(path, arrow_schema(physical=is_physical)) if not settings.either_transform else ""
+    to_add = (
+        columns_to_add(path, arrow_schema(physical=is_physical))
+        if not settings.either_transform
+        else ""
+    )
     held = rows_of_nobody(path, topics, physical=is_physical) if to_add else None
     table = open_table(path) if held else None
     if held and table:
@@ -272,15 +467,22 @@ def refuse_rows_of_nobody(settings: Settings, topics: Collection[str]) -> None:
 
 
 def observe_table(settings: Settings, app_id: str, ledger: Ledger) -> Table | None:
-    """The table as it is, and what others did to it since what the ledger knows. Raises NotOurTable where our rows do not fit it, and
-    NeedsDecision where a catalog names it and it is gone.
+    """The table as it is, and what others did to it since what the ledger knows. Raises NotOurTable
+    where our rows do not fit it, and NeedsDecision where a catalog names it and it is gone.
     """
     table = settings.table
     if not settings.either_transform:
-        check_shape(table.path, arrow_schema(physical=settings.source.is_physical), table.partition_by)
+        check_shape(
+            table.path, arrow_schema(physical=settings.source.is_physical), table.partition_by
+        )
     found = state.read_table(
-        table.path, app_id, known=ledger.known_version, is_ours=settings.source.topics.admits, plan=ledger.newest,
-        acknowledgement=ledger.acknowledged)
+        table.path,
+        app_id,
+        known=ledger.known_version,
+        is_ours=settings.source.topics.admits,
+        plan=ledger.newest,
+        acknowledgement=ledger.acknowledged,
+    )
     if found is None and table.name:
         raise gone(table.name, table.path)
     return found

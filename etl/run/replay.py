@@ -1,8 +1,10 @@
-"""The story of a replay: observe, decide which rows are replaced, plan, fetch, replace. No position moves.
+"""The story of a replay: observe, decide which rows are replaced, plan, fetch, replace. No position
+moves.
 
-What an earlier run left is finished first, as a run does it, and the replay is a plan behind that: stored before its first fetch, one
-Delta commit, recorded. Killed before the commit it leaves the old rows, and the next run or replay executes the plan; killed after it the
-new ones. A replay whose records are gone by then is given up: its rows stand.
+What an earlier run left is finished first, as a run does it, and the replay is a plan behind that:
+stored before its first fetch, one Delta commit, recorded. Killed before the commit it leaves the
+old rows, and the next run or replay executes the plan; killed after it the new ones. A replay whose
+records are gone by then is given up: its rows stand.
 """
 
 from __future__ import annotations
@@ -30,11 +32,20 @@ from etl.run.world import World
 from etl.settings.sections import Settings
 
 
-def replay(world: World, settings: Settings, report: Report, wanted: Wanted, reason: str | None, *, shown: Plan | None = None) -> Plan:
+def replay(
+    world: World,
+    settings: Settings,
+    report: Report,
+    wanted: Wanted,
+    reason: str | None,
+    *,
+    shown: Plan | None = None,
+) -> Plan:
     """Replace the wanted rows, once; the plan that did. `shown`: what a person agreed to.
 
-    Raises what a run raises, SettingsError and DataLoss as `decisions.replaying` says, and NeedsDecision where the replay was given up, or
-    where other offsets are to be replaced by now than those that were shown.
+    Raises what a run raises, SettingsError and DataLoss as `decisions.replaying` says, and
+    NeedsDecision where the replay was given up, or where other offsets are to be replaced by now
+    than those that were shown.
     """
     left = None
     for _ in range(TURNS_MAX):
@@ -51,7 +62,9 @@ def replay(world: World, settings: Settings, report: Report, wanted: Wanted, rea
             plan = with_id(replace(plan, stood=world.rows_there(spans_of(plan))))
             world.store(plan)
             report.planned(plan)
-            for sentence in told_loaded_all_the_same({r.log for r in plan.ranges}, step.snapshot.pauses):
+            for sentence in told_loaded_all_the_same(
+                {r.log for r in plan.ranges}, step.snapshot.pauses
+            ):
                 report.add(Outcome.PAUSED, sentence)
             for sentence in zones_of_replaced(world, plan, step.snapshot):
                 report.add(Outcome.OTHER_TIME_ZONE, sentence)
@@ -59,7 +72,10 @@ def replay(world: World, settings: Settings, report: Report, wanted: Wanted, rea
         if done is None:
             continue
         if done.kind is not PlanKind.REPLAY:
-            raise NeedsDecision(f"plan {plan.number} was not executed: {done.reason}", check="the interval, and what the log still has")
+            raise NeedsDecision(
+                f"plan {plan.number} was not executed: {done.reason}",
+                check="the interval, and what the log still has",
+            )
         return done
     what = f"another driver of this pipeline worked at the same moments, {TURNS_MAX} times"
     raise Owned(what, check="who else runs this conf; what is in the table stays, say it again")
@@ -76,22 +92,33 @@ def is_left(step: NextStep) -> bool:
     return isinstance(step.state, (Replay, Supersede))
 
 
-def next_replay(world: World, step: NextStep, settings: Settings, wanted: Wanted, reason: str | None) -> Plan:
-    """The plan of the replay behind what is in the table, without its id and without the rows that stand. Stores nothing."""
+def next_replay(
+    world: World, step: NextStep, settings: Settings, wanted: Wanted, reason: str | None
+) -> Plan:
+    """The plan of the replay behind what is in the table, without its id and without the rows that
+    stand. Stores nothing.
+    """
     if step.state is None and step.refusal:
         raise step.refusal
     state = step.state.state if isinstance(step.state, RebuildFromTable) else step.state
     if isinstance(state, FirstRun) or not isinstance(state, UpToDate):
-        raise SettingsError("this pipeline has loaded nothing yet: there is nothing to replay", check="`etl plan CONF`")
+        raise SettingsError(
+            "this pipeline has loaded nothing yet: there is nothing to replay",
+            check="`etl plan CONF`",
+        )
     snapshot = with_paused(repaired(step.snapshot, step.repair))
     logs = wanted_logs(wanted, state.last, snapshot)
     found = world.first_at(moments_of(wanted, logs))
-    intervals = intervals_of(wanted, logs, found, state.last, snapshot, _loaded(world, snapshot.ledger))
+    intervals = intervals_of(
+        wanted, logs, found, state.last, snapshot, _loaded(world, snapshot.ledger)
+    )
     return plan_replay(state, intervals, snapshot, settings, reason=reason, now_ms=world.now_ms())
 
 
 def _loaded(world: World, ledger: Ledger) -> Coverage:
-    """What the pipeline has loaded, or, where it is only foreseen that its newest plan is executed, will have by then."""
+    """What the pipeline has loaded, or, where it is only foreseen that its newest plan is executed,
+    will have by then.
+    """
     found, newest, applied = world.loaded(), ledger.newest, ledger.applied
     return fold(found, newest, applied) if newest and applied and applied.is_of(newest) else found
 
@@ -99,8 +126,12 @@ def _loaded(world: World, ledger: Ledger) -> Coverage:
 def _refuse_another(shown: Plan | None, plan: Plan) -> None:
     if shown is not None and _places(shown) != _places(plan):
         what = "other offsets are to be replaced by now than those that were shown: retention or a run changed something meanwhile"
-        raise NeedsDecision(what, check="nothing was replaced; look again, and agree to what is shown then")
+        raise NeedsDecision(
+            what, check="nothing was replaced; look again, and agree to what is shown then"
+        )
 
 
 def _places(plan: Plan) -> tuple[object, ...]:
-    return tuple((span.log, span.from_offset, span.until_offset, span.log_epoch) for span in spans_of(plan))
+    return tuple(
+        (span.log, span.from_offset, span.until_offset, span.log_epoch) for span in spans_of(plan)
+    )

@@ -1,4 +1,6 @@
-"""The Spark session of a run, or of doctor's look: built when it is first needed, and stopped by whoever built it."""
+"""The Spark session of a run, or of doctor's look: built when it is first needed, and stopped by
+whoever built it.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,37 @@ if TYPE_CHECKING:
 class RunSpark:
     """One session for the whole run."""
 
-    def __init__(self, settings: Settings, defaults: SparkDefaults, phases: Phases, *, log: Path, app: str | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        defaults: SparkDefaults,
+        phases: Phases,
+        *,
+        log: Path,
+        app: str | None = None,
+    ) -> None:
         self._settings, self._defaults, self._phases, self._log = settings, defaults, phases, log
         self._app = app or f"etl {settings.pipeline}"
         self._built: SparkSession | None = None
         self._restore_zone: Callable[[], None] | None = None
         self._is_in_store = False
         table = settings.table
-        self._place = table.path if table.is_placed else place_of_catalog(settings.spark, table.store)
+        self._place = (
+            table.path if table.is_placed else place_of_catalog(settings.spark, table.store)
+        )
         """In which store the session is to write; None: in none that is known yet."""
         self._given_for_place: Mapping[str, str] = {}
 
     def session(self, *, is_short: bool = False) -> SparkSession:
-        """The session of this run; one that was there before is used and left alone. `is_short`: it has little to do, where it is built."""
-        from etl.edges.spark.session import build_session, for_short_run, is_submitted, session_there
+        """The session of this run; one that was there before is used and left alone. `is_short`: it
+        has little to do, where it is built.
+        """
+        from etl.edges.spark.session import (
+            build_session,
+            for_short_run,
+            is_submitted,
+            session_there,
+        )
 
         there = self._built or session_there()
         if there is not None:
@@ -41,7 +60,9 @@ class RunSpark:
             return there
         given = self._settings.spark
         self._given_for_place = settings_for(self._place, given) if self._place is not None else {}
-        told_later = {} if self._settings.table.is_placed or not is_submitted() else settings_for_any(given)  # else a JVM of its own comes
+        told_later = (
+            {} if self._settings.table.is_placed or not is_submitted() else settings_for_any(given)
+        )  # else a JVM of its own comes
         wanted = {**told_later, **self._given_for_place, **given}
         with self._phases.timed(Verb.START_SPARK):
             settings = {**self._defaults(wanted), **wanted}
@@ -51,11 +72,17 @@ class RunSpark:
         return self._built
 
     def session_at(self, path: str) -> SparkSession:
-        """The session, and that it can make a table there: one of our own begins anew where its JVM lacks what that store needs."""
+        """The session, and that it can make a table there: one of our own begins anew where its JVM
+        lacks what that store needs.
+        """
         from etl.edges.spark.session import is_submitted
 
         needed = settings_for(path, self._settings.spark)
-        if self._built is not None and not is_submitted() and not needed.items() <= self._given_for_place.items():
+        if (
+            self._built is not None
+            and not is_submitted()
+            and not needed.items() <= self._given_for_place.items()
+        ):
             self.stop(with_jvm=True)
         self._place, self._is_in_store = path, False
         return self.session(is_short=True)
@@ -73,7 +100,9 @@ class RunSpark:
             self._restore_zone = use_time_zone(session, self._settings.spark)
 
     def _enter_store(self, session: SparkSession) -> None:
-        """Before a session's first use for the store, and for the table, which is the one that its catalog still has, where it is named."""
+        """Before a session's first use for the store, and for the table, which is the one that its
+        catalog still has, where it is named.
+        """
         from etl.edges.spark.stores import enter_store
         from etl.run.named_table import refuse_elsewhere
 
@@ -83,10 +112,11 @@ class RunSpark:
             self._is_in_store = True
 
     def stop(self, *, with_jvm: bool = False) -> None:
-        """Stop the session, if this run built one; `with_jvm`: and its JVM, unless spark-submit started that, where all stays.
+        """Stop the session, if this run built one; `with_jvm`: and its JVM, unless spark-submit
+        started that, where all stays.
 
-        Its JVM may be gone already: who stops a run with SIGTERM, Airflow among them, often stops all processes of its group.
-        A session that was there before gets its own time zone back.
+        Its JVM may be gone already: who stops a run with SIGTERM, Airflow among them, often stops
+        all processes of its group. A session that was there before gets its own time zone back.
         """
         if self._restore_zone is not None:
             with contextlib.suppress(Exception):  # whatever py4j says of a JVM that is gone
@@ -98,7 +128,10 @@ class RunSpark:
 
             if with_jvm and is_submitted():  # a cluster may end the application with its context
                 return
-            with self._phases.timed(Verb.CLOSE), contextlib.suppress(Exception):  # whatever py4j says of it
+            with (
+                self._phases.timed(Verb.CLOSE),
+                contextlib.suppress(Exception),
+            ):  # whatever py4j says of it
                 self._built.stop()
             self._built, self._is_in_store = None, False
             if with_jvm:

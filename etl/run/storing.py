@@ -1,4 +1,6 @@
-"""What a run stores before its first fetch; what a member in ZooKeeper hands over moves the group's offsets in the same step."""
+"""What a run stores before its first fetch; what a member in ZooKeeper hands over moves the group's
+offsets in the same step.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,22 @@ class PlanStore(MembershipVerbs):
         raise NotImplementedError
 
     def store(self, plan: Plan) -> Void | None:
-        """See `world.World`. Refuses a table that cannot be written and a transform that fails: a plan is stored to be executed."""
+        """See `world.World`. Refuses a table that cannot be written and a transform that fails: a
+        plan is stored to be executed.
+        """
         self.refuse_unwritable(plan)
-        if self.settings.transform and writer_of(plan, self.settings).writer.takes is Takes.DATA_FRAME:
-            try_on_no_rows(self._spark.session(), self.settings)  # stored, the plan would bind the conf to a transform that never works
+        if (
+            self.settings.transform
+            and writer_of(plan, self.settings).writer.takes is Takes.DATA_FRAME
+        ):
+            try_on_no_rows(
+                self._spark.session(), self.settings
+            )  # stored, the plan would bind the conf to a transform that never works
 
         def write(parts: Sequence[Part]) -> None:
-            self.ledger.store_plan(plan, beside=self._pipelines_version, also=(*self.claims.writes(plan), *parts))
+            self.ledger.store_plan(
+                plan, beside=self._pipelines_version, also=(*self.claims.writes(plan), *parts)
+            )
             self.claims.stored(plan)
 
         return self._written(plan, write, is_handed_over=bool(plan.handed_over))
@@ -48,21 +59,34 @@ class PlanStore(MembershipVerbs):
         """See `world.World`."""
         version = ledger.newest_version
         if version is None:
-            raise LedgersDisagree(f"there is no plan {plan.number} to supersede", check="`etl plans list`")
+            raise LedgersDisagree(
+                f"there is no plan {plan.number} to supersede", check="`etl plans list`"
+            )
         self.refuse_unwritable(plan)
         was_handed_over = ledger.newest is not None and bool(ledger.newest.handed_over)
 
         def write(parts: Sequence[Part]) -> None:
-            self.ledger.supersede_plan(plan, version, beside=self._pipelines_version, also=(*self.claims.writes(plan), *parts))
+            self.ledger.supersede_plan(
+                plan,
+                version,
+                beside=self._pipelines_version,
+                also=(*self.claims.writes(plan), *parts),
+            )
             self.claims.stored(plan)
 
-        return self._written(plan, write, is_handed_over=bool(plan.handed_over) and not was_handed_over)
+        return self._written(
+            plan, write, is_handed_over=bool(plan.handed_over) and not was_handed_over
+        )
 
-    def _written(self, plan: Plan, write: Callable[[Sequence[Part]], None], *, is_handed_over: bool) -> Void | None:
+    def _written(
+        self, plan: Plan, write: Callable[[Sequence[Part]], None], *, is_handed_over: bool
+    ) -> Void | None:
         """`is_handed_over`: in the same step."""
         hand_over = HandOver(self.zookeeper, self.settings.group, self._lock)
         if is_handed_over and plan.offsets_in is OffsetsStorage.ZOOKEEPER:
-            checks = self._registered.owner_checks(plan.offsets_to_hand_over) if self._registered else ()
+            checks = (
+                self._registered.owner_checks(plan.offsets_to_hand_over) if self._registered else ()
+            )
             return hand_over.store(plan, checks, write)
         if plan.is_open or is_handed_over:
             return hand_over.store_under_lock(plan, write)

@@ -1,4 +1,6 @@
-"""Opens the real world of a run, or its brokers alone: connects to ZooKeeper, and closes everything at the end."""
+"""Opens the real world of a run, or its brokers alone: connects to ZooKeeper, and closes everything
+at the end.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,19 @@ from etl.settings.sections import Settings
 
 @contextlib.contextmanager
 def open_world(
-    settings: Settings, run_context: RunContext, *, name: str = "look", phases: Phases | None = None,
+    settings: Settings,
+    run_context: RunContext,
+    *,
+    name: str = "look",
+    phases: Phases | None = None,
     request: Request | None = None,
 ) -> Iterator[LiveWorld]:
-    """Connect to ZooKeeper; everything else is connected to when it is first asked, and all of it is closed at the end.
+    """Connect to ZooKeeper; everything else is connected to when it is first asked, and all of it
+    is closed at the end.
 
-    `name` is the run's id: commits carry it, and Spark's log goes to a file of this name in the reports' folder. `phases` is told
-    what the time goes to where the story of a run cannot know it. `request`: what the run is asked for beside its conf.
+    `name` is the run's id: commits carry it, and Spark's log goes to a file of this name in the
+    reports' folder. `phases` is told what the time goes to where the story of a run cannot know it.
+    `request`: what the run is asked for beside its conf.
     """
     with _zookeeper(settings) as zookeeper:
         world = LiveWorld(settings, zookeeper, run_context, name, phases, request=request)
@@ -53,9 +61,15 @@ def open_discovery(settings: Settings) -> Iterator[Discovery]:
 
 
 def place_table(
-    settings: Settings, run_context: RunContext, phases: Phases | None = None, *, name: str, making: Making | None = None,
+    settings: Settings,
+    run_context: RunContext,
+    phases: Phases | None = None,
+    *,
+    name: str,
+    making: Making | None = None,
 ) -> Placed:
-    """The settings with the place of a named table, as the ledger has it or Spark tells it; as they are where they name a path.
+    """The settings with the place of a named table, as the ledger has it or Spark tells it; as they
+    are where they name a path.
 
     `name` and `making`: see `run.named_table.placed`, which raises for it.
     """
@@ -63,9 +77,15 @@ def place_table(
         return Placed(settings)
     with _zookeeper(settings) as zookeeper:
         ledger = PlanLedger(zookeeper, settings.group, settings.pipeline)
-        return placed(settings, ledger, run_context, phases or Stopwatch(), name=name, making=making)
+        return placed(
+            settings, ledger, run_context, phases or Stopwatch(), name=name, making=making
+        )
 
 
 def _zookeeper(settings: Settings) -> ZooKeeper:
-    return ZooKeeper(settings.zookeeper.connect, session_timeout_s=settings.zookeeper.session_timeout_s,
-                     connect_timeout_s=settings.zookeeper.connect_timeout_s, access=settings.zookeeper.access)
+    return ZooKeeper(
+        settings.zookeeper.connect,
+        session_timeout_s=settings.zookeeper.session_timeout_s,
+        connect_timeout_s=settings.zookeeper.connect_timeout_s,
+        access=settings.zookeeper.access,
+    )

@@ -28,8 +28,9 @@ class World(Protocol):
         """Read all that the run will need to know; `named` are offsets that an operator names."""
 
     def observe_ledgers(self) -> Snapshot:
-        """The same of ZooKeeper and the table alone: logs are those that the ledger knows, and no broker is asked where one of them starts,
-        ends, or is led; the group's coordinator is, where offsets are in Kafka."""
+        """The same of ZooKeeper and the table alone: logs are those that the ledger knows, and no
+        broker is asked where one of them starts, ends, or is led; the group's coordinator is, where
+        offsets are in Kafka."""
 
     def wait_for_owners(self, logs: Collection[BrokerPartition]) -> None:
         """Return when nobody owns these logs any more. Raises Owned when that takes too long."""
@@ -44,30 +45,40 @@ class World(Protocol):
         """The membership of a run of this pipeline, not joined yet; None where its conf is of none."""
 
     def store(self, plan: Plan) -> Void | None:
-        """Keep the plan before its first fetch, put-if-absent. One that is handed over moves the group's offsets in the same step; where
-        others came before, nothing is done, and it is said why. Raises Owned where another driver stored that number.
+        """Keep the plan before its first fetch, put-if-absent. One that is handed over moves the
+        group's offsets in the same step; where others came before, nothing is done, and it is said
+        why. Raises Owned where another driver stored that number.
         """
 
     def hand_over(self, plan: Plan) -> Plan | Void:
-        """Move the group's offsets with the stored plan, where that is a step of its own, and write that down: the plan as it is then.
+        """Move the group's offsets with the stored plan, where that is a step of its own, and write
+        that down: the plan as it is then.
 
-        Where others came before nothing is moved, that is written down, and it is said why. Any other plan is told as it is.
+        Where others came before nothing is moved, that is written down, and it is said why. Any
+        other plan is told as it is.
         """
 
     def fence(self, plan: Plan) -> None:
-        """End the membership that the plan was made with, so that nothing that its run committed comes any more.
+        """End the membership that the plan was made with, so that nothing that its run committed
+        comes any more.
 
-        Where nobody wrote down whether the plan was handed over, that is found out and written down, unless nobody can tell.
+        Where nobody wrote down whether the plan was handed over, that is found out and written
+        down, unless nobody can tell.
         """
 
     def remember(self, key: KeptKey, *, behind: int) -> None:
-        """Keep a run key under which there was nothing more to read behind plan `behind`. Raises Owned where a plan was stored since."""
+        """Keep a run key under which there was nothing more to read behind plan `behind`. Raises
+        Owned where a plan was stored since.
+        """
 
     def supersede(self, plan: Plan, ledger: Ledger) -> Void | None:
-        """Put the plan in the place of the ledger's newest one, if that is still there; handed over as in `store` where that was not."""
+        """Put the plan in the place of the ledger's newest one, if that is still there; handed over
+        as in `store` where that was not.
+        """
 
     def adopt(self, plan: Plan) -> Ledger:
-        """Write the ledger anew from the table's commits, of which `plan` is the newest of ours; the ledger as it is then.
+        """Write the ledger anew from the table's commits, of which `plan` is the newest of ours;
+        the ledger as it is then.
 
         What `plan` let go is written down first, as in `record`.
         """
@@ -79,7 +90,9 @@ class World(Protocol):
         """Keep that others removed rows, and that it was let pass."""
 
     def claiming(self, plan: Plan) -> AbstractContextManager[None]:
-        """Inside, the logs that the plan reads are ours for all to see, and nobody's once it ends. Raises Owned; then none is ours."""
+        """Inside, the logs that the plan reads are ours for all to see, and nobody's once it ends.
+        Raises Owned; then none is ours.
+        """
 
     def fetch(self, plan: Plan, snapshot: Snapshot) -> Any:
         """The rows of the plan's ranges, lazily."""
@@ -88,28 +101,40 @@ class World(Protocol):
         """Which writer appends the plan, and why, in words."""
 
     def creation_ids(self, topics: Collection[str]) -> Mapping[str, str]:
-        """What stands for the ids of these topics by now, as in `Snapshot.creation_ids`; without those that are gone."""
+        """What stands for the ids of these topics by now, as in `Snapshot.creation_ids`; without
+        those that are gone.
+        """
 
     def append(self, plan: Plan, rows: Any) -> tuple[Applied | None, Table | None]:
-        """Append as plan N and read the table again; no Applied: it holds another plan under that number."""
+        """Append as plan N and read the table again; no Applied: it holds another plan under that
+        number.
+        """
 
     def record(self, plan: Plan, applied: Applied | None) -> None:
-        """Write down what the plan in the table let go, once, and only then what came of it: a record says that both are done.
+        """Write down what the plan in the table let go, once, and only then what came of it: a
+        record says that both are done.
 
         Without `applied` nobody could tell what came of it, and no record is kept.
         """
 
     def recount(self, plan: Plan) -> Applied | None:
-        """What came of a plan in the table whose record a crash prevented; None where the table does not hold this plan."""
+        """What came of a plan in the table whose record a crash prevented; None where the table
+        does not hold this plan.
+        """
 
-    def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
-        """Move the offsets to the plan's positions by compare-and-set; those of `logs` only, where given, as the member that the run is.
+    def commit(
+        self, plan: Plan, logs: Collection[BrokerPartition] | None = None
+    ) -> Mapping[BrokerPartition, Committed]:
+        """Move the offsets to the plan's positions by compare-and-set; those of `logs` only, where
+        given, as the member that the run is.
 
-        Of a member's plan (`Plan.is_of_member`) those alone that its membership, or today's, still owns; what was moved.
+        Of a member's plan (`Plan.is_of_member`) those alone that its membership, or today's, still
+        owns; what was moved.
         """
 
     def loaded(self, transaction_version: int | None = None) -> Coverage:
-        """All that the recorded plans of this pipeline loaded, and what of it was given up: all that did not lead to the table as it is.
+        """All that the recorded plans of this pipeline loaded, and what of it was given up: all
+        that did not lead to the table as it is.
 
         `transaction_version`: the table's; None: the newest recorded plan is in it.
         """
@@ -121,28 +146,44 @@ class World(Protocol):
         """The plans that are kept, ascending, and whether it is recorded what came of each."""
 
     def begin_backfill(self, claim: Claim, plan: Plan) -> None:
-        """Store a backfill's claim with its first plan, beside this pipeline. Raises Owned where somebody claimed since the last look."""
+        """Store a backfill's claim with its first plan, beside this pipeline. Raises Owned where
+        somebody claimed since the last look.
+        """
 
     def backfill_in_table(self, name: str) -> int | None:
-        """The newest plan that the table holds of a backfill of that name beside this pipeline, of whatever ledger; None for none."""
+        """The newest plan that the table holds of a backfill of that name beside this pipeline, of
+        whatever ledger; None for none.
+        """
 
     def close_backfill(self, claim: Claim, plan: Plan, ledger: Ledger) -> None:
-        """Store the plan that closes this backfill, and its claim, of which no other plan is stored from then on.
+        """Store the plan that closes this backfill, and its claim, of which no other plan is stored
+        from then on.
 
-        The plan takes the place of the ledger's newest one, or comes behind it. Raises Owned where one was stored since the last look.
+        The plan takes the place of the ledger's newest one, or comes behind it. Raises Owned where
+        one was stored since the last look.
         """
 
     def settle_backfill(self, claim: Claim) -> None:
-        """Write what a backfill that was closed keeps. Raises Owned where somebody else did since the last look."""
+        """Write what a backfill that was closed keeps. Raises Owned where somebody else did since
+        the last look.
+        """
 
-    def first_at(self, moments: Collection[tuple[BrokerPartition, int]]) -> Mapping[tuple[BrokerPartition, int], int]:
-        """The first offset of each log whose record is at its moment, in milliseconds, or later; its end where there is none."""
+    def first_at(
+        self, moments: Collection[tuple[BrokerPartition, int]]
+    ) -> Mapping[tuple[BrokerPartition, int], int]:
+        """The first offset of each log whose record is at its moment, in milliseconds, or later;
+        its end where there is none.
+        """
 
     def rows_there(self, spans: Sequence[Span]) -> Mapping[BrokerPartition, int]:
-        """How many rows of the table lie in each span, whoever wrote them; one span for each log. Raises where nobody may replace rows."""
+        """How many rows of the table lie in each span, whoever wrote them; one span for each log.
+        Raises where nobody may replace rows.
+        """
 
     def receipts_of_today(self, plan: Plan) -> Sequence[Receipt] | None:
-        """What the table of today holds of each of its ranges, whoever put it there, with its gaps; None where nobody can count that."""
+        """What the table of today holds of each of its ranges, whoever put it there, with its gaps;
+        None where nobody can count that.
+        """
 
     def tidy(self) -> None:
         """Fold old plans into coverage."""

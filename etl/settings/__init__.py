@@ -1,1 +1,3 @@
-"""What may be configured: frozen settings, one file per pipeline, and one parser that refuses what it does not know."""
+"""What may be configured: frozen settings, one file per pipeline, and one parser that refuses what
+it does not know.
+"""

@@ -1,4 +1,6 @@
-"""How much is asked for at once, and for how long is waited, where nobody says otherwise: of a pipeline and of the data source."""
+"""How much is asked for at once, and for how long is waited, where nobody says otherwise: of a
+pipeline and of the data source.
+"""
 
 from __future__ import annotations
 

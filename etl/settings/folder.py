@@ -1,4 +1,6 @@
-"""Which files of a folder are confs: each is a pipeline, but for those that others name as their defaults."""
+"""Which files of a folder are confs: each is a pipeline, but for those that others name as their
+defaults.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,33 @@ _ENDS = (".yaml", ".yml")
 
 
 def confs_in(folder: Path) -> tuple[Path, ...]:
-    """The confs right in the folder, by name; a file that one of them names as its defaults is none, unless it names a pipeline.
+    """The confs right in the folder, by name; a file that one of them names as its defaults is
+    none, unless it names a pipeline.
 
     Raises SettingsError.
     """
-    files = sorted(file for file in folder.iterdir() if file.suffix in _ENDS and not file.name.startswith(".") and file.is_file())
+    files = sorted(
+        file
+        for file in folder.iterdir()
+        if file.suffix in _ENDS and not file.name.startswith(".") and file.is_file()
+    )
     documents = {file: _document(file) for file in files}
     places = ((file, document.get("defaults")) for file, document in documents.items())
-    named = {os.path.realpath(file.parent / place) for file, place in places if isinstance(place, str) and "\0" not in place}
-    named -= {os.path.realpath(file) for file, document in documents.items() if "pipeline" in document}
+    named = {
+        os.path.realpath(file.parent / place)
+        for file, place in places
+        if isinstance(place, str) and "\0" not in place
+    }
+    named -= {
+        os.path.realpath(file) for file, document in documents.items() if "pipeline" in document
+    }
     confs = tuple(file for file in files if os.path.realpath(file) not in named)
     if not confs:
-        raise SettingsError("there is no conf in this folder", path=folder, check="its files: a conf's name ends in .yaml or .yml")
+        raise SettingsError(
+            "there is no conf in this folder",
+            path=folder,
+            check="its files: a conf's name ends in .yaml or .yml",
+        )
     return confs
 
 

@@ -1,4 +1,5 @@
-"""What is wrong with a conf, told to a person: all of it at once, each with its key, what was meant perhaps, and what the key is for.
+"""What is wrong with a conf, told to a person: all of it at once, each with its key, what was meant
+perhaps, and what the key is for.
 
 Owns what is said of each key where it is wrong; what a key takes is in `sections`.
 """
@@ -103,7 +104,7 @@ MEANINGS: Mapping[str, str] = {
     "ownership.membership": "zookeeper: old consumers that are registered there; coordinator: Kafka's own group; null: where brokers are",
     "ownership.hand_over": "at_plan: the group's offsets move with the stored plan; after_append: behind it, where all members are ours",
     "ownership.strategy": "range, roundrobin, roundrobin-0.10 or roundrobin-1.0, as the group's consumers are set; of Kafka's group one "
-                          "or a list of range, roundrobin, sticky and cooperative-sticky",
+    "or a list of range, roundrobin, sticky and cooperative-sticky",
     "ownership.protocol": "by which a coordinator is spoken to: classic (0.9 to 4.x) or consumer (4.0 and later)",
     "ownership.threads": "how many threads of the group a run counts for, 1 to 10000",
     "ownership.member_id": "a name among the group's members, of one run at a time; null for that of its process",
@@ -122,31 +123,42 @@ MEANINGS: Mapping[str, str] = {
     "metrics_path": "a file that ends in .prom, or a folder for GROUP+PIPELINE.prom, which Prometheus' node exporter reads; null for none",
     "lineage_namespace": "a name for the namespace of the pipeline's job in OpenLineage, or null",
     "metrics_per": "topic: the metrics of lag are of each topic; partition: of each partition",
-    "spark": "plain Spark settings, each a text: {spark.master: \"local[4]\"}",
+    "spark": 'plain Spark settings, each a text: {spark.master: "local[4]"}',
 }
 """What each key takes and is for, in half a line."""
 _SAID = {
     "missing": "a key is missing",
     "string_pattern_mismatch": "has a form that this key does not take",
     "string_type": "must be a text",
-    "tuple_type": "must be a list", "list_type": "must be a list", "dict_type": "must be a mapping of keys",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping of keys",
     "model_type": "must hold keys of its own",
-    "int_type": "must be a whole number", "int_parsing": "must be a whole number", "int_from_float": "must be a whole number",
-    "float_type": "must be a number", "float_parsing": "must be a number", "finite_number": "must be a finite number",
-    "string_too_short": "must not be empty", "too_short": "must not be empty",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "string_too_short": "must not be empty",
+    "too_short": "must not be empty",
 }
 """By pydantic's name of a mistake; its own words speak of Python and of patterns."""
 _PASSWORD = re.compile(r"(?i)(?<=\w:)(?<!abfs:|bfss:|wasb:|asbs:)//[^/\s]*@|//[^/\s]*:[^/\s]*@")
-"""Who comes in by a URL: whoever stands before its @, but for Azure's container; and a name with a password in any address."""
+"""Who comes in by a URL: whoever stands before its @, but for Azure's container; and a name with a
+password in any address.
+"""
 
 
 def conf_mistake(
-    found: Sequence[Mapping[str, Any]], path: str | None, reference_at: Callable[[Sequence[int | str]], str | None],
+    found: Sequence[Mapping[str, Any]],
+    path: str | None,
+    reference_at: Callable[[Sequence[int | str]], str | None],
 ) -> SettingsError:
     """All mistakes as one error, whose `key` is that of the first one.
 
-    `found` are pydantic's (`type`, `loc`, `msg`, `input`); `reference_at` gives the text of a key as it stands in the file where it refers
-    to a secret: then no value is shown.
+    `found` are pydantic's (`type`, `loc`, `msg`, `input`); `reference_at` gives the text of a key
+    as it stands in the file where it refers to a secret: then no value is shown.
     """
     missing = {_key(one) for one in found if one["type"] == "missing"}
     told, meant = dict[str, str](), set[str]()
@@ -160,17 +172,29 @@ def conf_mistake(
     if len(keys) == 1:
         [(key, sentence)] = told.items()
         return SettingsError(sentence, path=path, key=key or None, check=_check(key, sentence))
-    lines = [f"{key}: {sentence}" + (f"; it takes {meaning}" if (meaning := _meaning(key)) else "") for key, sentence in told.items()]
+    lines = [
+        f"{key}: {sentence}" + (f"; it takes {meaning}" if (meaning := _meaning(key)) else "")
+        for key, sentence in told.items()
+    ]
     what = "\n".join([f"{len(keys)} keys of the conf are wrong:", *lines])
-    return SettingsError(what, path=path, key=keys[0] or None, check="each of these keys, its spelling and its indentation")
+    return SettingsError(
+        what,
+        path=path,
+        key=keys[0] or None,
+        check="each of these keys, its spelling and its indentation",
+    )
 
 
 def _sentence(one: Mapping[str, Any], near: str, reference: str | None) -> str:
     if one["type"] == "extra_forbidden":
         return f"unknown key; did you mean `{near}`?" if near else "unknown key"
-    if reference and not is_secret(_key(one)):  # it may be a secret: neither the value nor a message that quotes it
+    if reference and not is_secret(
+        _key(one)
+    ):  # it may be a secret: neither the value nor a message that quotes it
         return f"{reference} refers to something that this key does not take"
-    said = _SAID.get(one["type"]) or re.sub(r"^Input should be ", "must be ", one["msg"].removeprefix("Value error, "))
+    said = _SAID.get(one["type"]) or re.sub(
+        r"^Input should be ", "must be ", one["msg"].removeprefix("Value error, ")
+    )
     if one["type"] in ("enum", "literal_error"):  # the choices, as they are written in the file
         said = re.sub(r"<\w+\.\w+: (.*?)>", r"\1", said.replace("'", ""))
     return said + _given(one)
@@ -179,9 +203,15 @@ def _sentence(one: Mapping[str, Any], near: str, reference: str | None) -> str:
 def _given(one: Mapping[str, Any]) -> str:
     """What stands there, where that is a value and not a whole section, and can be no secret."""
     given = one["input"]
-    if one["type"] == "missing" or is_secret(_key(one)) or not isinstance(given, (str, int, float, bool, type(None))):
+    if (
+        one["type"] == "missing"
+        or is_secret(_key(one))
+        or not isinstance(given, (str, int, float, bool, type(None)))
+    ):
         return ""
-    if isinstance(given, int) and given.bit_length() > 64:  # Python refuses to write out the largest ones
+    if (
+        isinstance(given, int) and given.bit_length() > 64
+    ):  # Python refuses to write out the largest ones
         given = "a number of many digits"
     if isinstance(given, str):  # who writes a password into an address is told of the address
         given = _PASSWORD.sub("//***@", given)
@@ -192,7 +222,9 @@ def _check(key: str, sentence: str) -> str:
     if sentence.startswith("unknown key"):
         section = key.rpartition(".")[0]
         there = [name.rpartition(".")[2] for name in MEANINGS if name.rpartition(".")[0] == section]
-        return "its spelling and indentation" + (f"; {section or 'the file'} takes {', '.join(there)}" if there else "")
+        return "its spelling and indentation" + (
+            f"; {section or 'the file'} takes {', '.join(there)}" if there else ""
+        )
     meaning = _meaning(key)
     return f"{key} takes {meaning}" if meaning else "the key's spelling and its value"
 
@@ -205,11 +237,15 @@ def _meaning(key: str) -> str:
 
 
 def _near(one: Mapping[str, Any]) -> str:
-    """The key that was meant perhaps: one of the same section with a like name, or that very name in another section."""
+    """The key that was meant perhaps: one of the same section with a like name, or that very name
+    in another section.
+    """
     if one["type"] != "extra_forbidden":
         return ""
     section, _, name = _key(one).rpartition(".")
-    beside = {known.rpartition(".")[2]: known for known in MEANINGS if known.rpartition(".")[0] == section}
+    beside = {
+        known.rpartition(".")[2]: known for known in MEANINGS if known.rpartition(".")[0] == section
+    }
     like = difflib.get_close_matches(name, beside, n=1)
     elsewhere = [known for known in MEANINGS if known.rpartition(".")[2] == name]
     return beside[like[0]] if like else elsewhere[0] if elsewhere else ""

@@ -1,4 +1,5 @@
-"""Where a table lies, as people write it: a folder of this machine, or an object store's URL. No file is looked at.
+"""Where a table lies, as people write it: a folder of this machine, or an object store's URL. No
+file is looked at.
 
 An object store is known by its `scheme://`; anything else, and `file://`, is a folder.
 """
@@ -32,10 +33,14 @@ def place_of(path: str) -> str:
     return path.rstrip("/") if folder is None else os.path.abspath(folder)
 
 
-def not_apart(table: str, losses: str, reports: str, metrics: str | None = None) -> tuple[str, str] | None:
-    """Which key names a folder that is a table's own, or lies in one, and a sentence; None where each has its place.
+def not_apart(
+    table: str, losses: str, reports: str, metrics: str | None = None
+) -> tuple[str, str] | None:
+    """Which key names a folder that is a table's own, or lies in one, and a sentence; None where
+    each has its place.
 
-    A report in the folder of a table to be makes it a folder that is no table, and VACUUM takes another table in it for rubbish.
+    A report in the folder of a table to be makes it a folder that is no table, and VACUUM takes
+    another table in it for rubbish.
     """
     for place, whose in ((table, "the table"), (losses, "the losses table")):
         if lies_in(reports, place):
@@ -59,11 +64,15 @@ def one_scheme(place: str) -> str:
 
 
 def check_place(path: str) -> str:
-    """The path itself. Raises ValueError for one that would be taken for another place than whoever wrote it means."""
+    """The path itself. Raises ValueError for one that would be taken for another place than whoever
+    wrote it means.
+    """
     if path != path.strip() or "\0" in path:
         raise ValueError("it begins or ends with a blank, or holds a NUL")
     if re.search(r"[\x00-\x1f\x7f]", path):
-        raise ValueError("it holds a tab, a line end or another control character, with which delta-rs finds no path")
+        raise ValueError(
+            "it holds a tab, a line end or another control character, with which delta-rs finds no path"
+        )
     if path.startswith("~"):
         raise ValueError("it begins with ~, which only a shell knows; write the folder out")
     if _ONE_SLASH.match(path) or (is_url(path) and not _URL.match(path)):
@@ -71,24 +80,38 @@ def check_place(path: str) -> str:
     if is_url(path):
         _check_url(path)
     elif "\\" in path:
-        raise ValueError("it holds a backslash, which delta-rs takes for a slash, and Spark does not")
+        raise ValueError(
+            "it holds a backslash, which delta-rs takes for a slash, and Spark does not"
+        )
     if path.startswith("memory:"):
         raise ValueError("it is a store that is gone with the process")
     if path.startswith("file:") and not re.match("file:/(?!/)|file:///", path):
-        raise ValueError("it names no folder of this machine: file:///FOLDER does, or the folder alone")
+        raise ValueError(
+            "it names no folder of this machine: file:///FOLDER does, or the folder alone"
+        )
     return path
 
 
 def _check_url(path: str) -> None:
-    """What the engines read otherwise of each other would be two places: rows would lie where nobody looks for them."""
+    """What the engines read otherwise of each other would be two places: rows would lie where
+    nobody looks for them.
+    """
     scheme, _, rest = path.partition("://")
     if scheme != scheme.lower():
-        raise ValueError(f"its scheme is in capitals, which one of the engines does not know; write {scheme.lower()}://")
+        raise ValueError(
+            f"its scheme is in capitals, which one of the engines does not know; write {scheme.lower()}://"
+        )
     before, at, _ = rest.partition("/")[0].rpartition("@")
     if at and (":" in before or scheme not in _CONTAINER_FIRST):
-        raise ValueError("it names somebody before the @: keys and passwords are `table.store`'s, and stand in no path")
+        raise ValueError(
+            "it names somebody before the @: keys and passwords are `table.store`'s, and stand in no path"
+        )
     odd = re.search(r"[%?#\\]", rest)
     if odd:
-        raise ValueError(f"it holds {odd[0]}, by which delta-rs finds another place in a store than Spark")
+        raise ValueError(
+            f"it holds {odd[0]}, by which delta-rs finds another place in a store than Spark"
+        )
     if any(part in ("", ".", "..") for part in rest.rstrip("/").split("/")[1:]):
-        raise ValueError("it holds //, . or .. as a part, which a store may take for a name and an engine does not")
+        raise ValueError(
+            "it holds //, . or .. as a part, which a store may take for a name and an engine does not"
+        )

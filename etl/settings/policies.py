@@ -49,7 +49,9 @@ class OwnershipMode(str, Enum):
 
 
 class GroupStrategy(str, Enum):
-    """How the consumers of the group divide its partitions: theirs is ours. Those of ZooKeeper, and those of Kafka's coordinator."""
+    """How the consumers of the group divide its partitions: theirs is ours. Those of ZooKeeper, and
+    those of Kafka's coordinator.
+    """
 
     RANGE = "range"
     ROUND_ROBIN = "roundrobin"
@@ -68,7 +70,9 @@ class HandOverAt(str, Enum):
     PLAN = "at_plan"
     """With the stored plan: nothing is read by two."""
     APPEND = "after_append"
-    """Once its rows are in the table, by the membership that it was made with: of groups whose members are all ours."""
+    """Once its rows are in the table, by the membership that it was made with: of groups whose
+    members are all ours.
+    """
 
 
 class Stay(str, Enum):

@@ -1,7 +1,8 @@
 """References in a conf file, `${env:NAME}` and `${file:/path}`: secrets come by them only.
 
-A relative file is seen from the conf file's folder. References of secret keys stay references, and files that each process opens for itself
-stay relative: what they come to is decided where they are used.
+A relative file is seen from the conf file's folder. References of secret keys stay references, and
+files that each process opens for itself stay relative: what they come to is decided where they are
+used.
 """
 
 from __future__ import annotations
@@ -45,10 +46,16 @@ def resolve(value: Any, path: str | None, key: str = "") -> Any:
 
 def _referenced(kind: str, name: str, path: str | None, key: str) -> str:
     try:
-        return os.environ[name] if kind == "env" else read_text(_beside(path, name), SECRET_MAX_BYTES).strip()
+        return (
+            os.environ[name]
+            if kind == "env"
+            else read_text(_beside(path, name), SECRET_MAX_BYTES).strip()
+        )
     except (KeyError, OSError, ValueError) as error:
         what = f"the {'environment variable' if kind == 'env' else 'file'} {name} it refers to cannot be read"
-        raise SettingsError(what, path=path, key=key, check="that it is set where this command runs") from error
+        raise SettingsError(
+            what, path=path, key=key, check="that it is set where this command runs"
+        ) from error
 
 
 def _beside(conf: str | None, name: str) -> str:

@@ -1,4 +1,6 @@
-"""Keys of a conf that take a secret: as a reference alone, which stays one until somebody uses it, in the process that does."""
+"""Keys of a conf that take a secret: as a reference alone, which stays one until somebody uses it,
+in the process that does.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,26 @@ from etl.model.security import LocalFile, SecretRef, parse_reference
 from etl.settings.yaml_file import SECRET_MAX_BYTES, read_text
 
 REFERENCE_PATTERN = r"\$\{(env|file):[^}]+\}"
-SECRET_KEYS = frozenset({
-    "source.security.tls.key_password", "source.security.sasl.username", "source.security.sasl.password", "source.security.sasl.token",
-    "zookeeper.tls.key_password", "zookeeper.auth.username", "zookeeper.auth.password",
-    "table.store.access_key", "table.store.secret_key", "table.store.account_key"})
+SECRET_KEYS = frozenset(
+    {
+        "source.security.tls.key_password",
+        "source.security.sasl.username",
+        "source.security.sasl.password",
+        "source.security.sasl.token",
+        "zookeeper.tls.key_password",
+        "zookeeper.auth.username",
+        "zookeeper.auth.password",
+        "table.store.access_key",
+        "table.store.secret_key",
+        "table.store.account_key",
+    }
+)
 """No value of these is ever shown, nor replaced while the conf is read."""
 FILE_KEYS = frozenset(
-    f"{section}.{name}" for section in ("source.security.tls", "zookeeper.tls") for name in ("ca_file", "cert_file", "key_file"))
+    f"{section}.{name}"
+    for section in ("source.security.tls", "zookeeper.tls")
+    for name in ("ca_file", "cert_file", "key_file")
+)
 """Files that each process which connects opens for itself."""
 
 
@@ -28,9 +43,17 @@ def is_secret(key: str) -> bool:
 
 
 def _reference(value: Any) -> SecretRef:
-    found = value if isinstance(value, SecretRef) else parse_reference(value) if isinstance(value, str) else None
+    found = (
+        value
+        if isinstance(value, SecretRef)
+        else parse_reference(value)
+        if isinstance(value, str)
+        else None
+    )
     if found is None:
-        raise ValueError("must be a reference and nothing else, ${env:NAME} or ${file:/path}: secrets never stand in a conf")
+        raise ValueError(
+            "must be a reference and nothing else, ${env:NAME} or ${file:/path}: secrets never stand in a conf"
+        )
     return found
 
 
@@ -50,19 +73,33 @@ def _file(value: Any) -> LocalFile:
     return LocalFile(value)
 
 
-FileOfEach = Annotated[LocalFile, PlainValidator(_file), PlainSerializer(str), WithJsonSchema({"type": "string", "minLength": 1})]
+FileOfEach = Annotated[
+    LocalFile,
+    PlainValidator(_file),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "minLength": 1}),
+]
 """A key that takes the path of a file of whichever machine connects."""
 Secret = Annotated[
-    SecretRef, PlainValidator(_reference), PlainSerializer(str),
-    WithJsonSchema({"type": "string", "pattern": REFERENCE_PATTERN})]
+    SecretRef,
+    PlainValidator(_reference),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "pattern": REFERENCE_PATTERN}),
+]
 """A key that takes a reference alone."""
 TextOrSecret = Annotated[
-    str | SecretRef, PlainValidator(_text_or_reference), PlainSerializer(str), WithJsonSchema({"type": "string", "minLength": 1})]
+    str | SecretRef,
+    PlainValidator(_text_or_reference),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "minLength": 1}),
+]
 """A key that takes a text, or a reference that stays one."""
 
 
 def resolve_secret(secret: SecretRef, key: str) -> str:
-    """The secret itself, for whoever sends it now. Raises SettingsError that names the key, the machine and what is missing there."""
+    """The secret itself, for whoever sends it now. Raises SettingsError that names the key, the
+    machine and what is missing there.
+    """
     try:
         return _variable(secret.name) if secret.kind == "env" else _content(secret.file)
     except (KeyError, OSError, ValueError) as error:
@@ -71,11 +108,17 @@ def resolve_secret(secret: SecretRef, key: str) -> str:
         why = "" if isinstance(error, (KeyError, FileNotFoundError)) else f": {_told(error)}"
         check = f"that this {what} is there on every machine that connects: the driver's and each executor's"
         raise SettingsError(
-            f"the {what} {named} that {key} refers to cannot be read{why}", key=key, host=os.uname().nodename, check=check) from None
+            f"the {what} {named} that {key} refers to cannot be read{why}",
+            key=key,
+            host=os.uname().nodename,
+            check=check,
+        ) from None
 
 
 def login_text(said: str | SecretRef | None, key: str) -> str:
-    """A text of a login, which stands in the conf or is referred to. Raises as `resolve_secret`, and for one that no login can say."""
+    """A text of a login, which stands in the conf or is referred to. Raises as `resolve_secret`,
+    and for one that no login can say.
+    """
     found = resolve_secret(said, key) if isinstance(said, SecretRef) else said or ""
     if not found or "\0" in found:
         what = said if isinstance(said, SecretRef) else f"the {key.rpartition('.')[2]}"
@@ -86,11 +129,17 @@ def login_text(said: str | SecretRef | None, key: str) -> str:
 
 def _told(error: Exception) -> str:
     """Without a byte of what was read."""
-    return "it is no text in UTF-8" if isinstance(error, UnicodeError) else str(getattr(error, "strerror", None) or error)
+    return (
+        "it is no text in UTF-8"
+        if isinstance(error, UnicodeError)
+        else str(getattr(error, "strerror", None) or error)
+    )
 
 
 def _variable(name: str) -> str:
-    os.environ[name].encode()  # what is no text is found here, and not where it would be told with what it is
+    os.environ[
+        name
+    ].encode()  # what is no text is found here, and not where it would be told with what it is
     return os.environ[name]
 
 

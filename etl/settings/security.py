@@ -6,7 +6,15 @@ from collections.abc import Mapping
 
 from pydantic import Field, field_validator, model_validator
 
-from etl.model.security import Login, Mechanism, SecretRef, Security, SecurityProtocol, Tls, names_token_source
+from etl.model.security import (
+    Login,
+    Mechanism,
+    SecretRef,
+    Security,
+    SecurityProtocol,
+    Tls,
+    names_token_source,
+)
 from etl.settings.secrets import FileOfEach, Secret, TextOrSecret
 from etl.settings.section import Section
 
@@ -50,8 +58,10 @@ class SaslSettings(Section):
     @classmethod
     def _names_a_source(cls, value: str | SecretRef | None) -> str | SecretRef | None:
         if isinstance(value, str) and not names_token_source(value):
-            raise ValueError("must name where tokens come from, module:function, aws-msk:REGION or a reference such as ${file:/path}: "
-                             "no token stands in a conf")
+            raise ValueError(
+                "must name where tokens come from, module:function, aws-msk:REGION or a reference such as ${file:/path}: "
+                "no token stands in a conf"
+            )
         return value
 
     @field_validator("username")
@@ -63,7 +73,11 @@ class SaslSettings(Section):
 
     @model_validator(mode="after")
     def _fits_the_mechanism(self) -> SaslSettings:
-        given = [name for name in ("username", "password", "token", "service") if getattr(self, name) is not None]
+        given = [
+            name
+            for name in ("username", "password", "token", "service")
+            if getattr(self, name) is not None
+        ]
         if self.mechanism is None:
             if given:
                 raise ValueError(f"mechanism is missing, and {given[0]} is of a login")
@@ -74,13 +88,17 @@ class SaslSettings(Section):
                 raise ValueError(f"{name} is missing, which mechanism {said} takes")
         for name in given:
             if name not in takes:
-                raise ValueError(f"{name} has no meaning with mechanism {said}, which takes {' and '.join(takes)}")
+                raise ValueError(
+                    f"{name} has no meaning with mechanism {said}, which takes {' and '.join(takes)}"
+                )
         return self
 
 
 _TAKEN_BY: Mapping[Mechanism, tuple[str, ...]] = {
     **{mechanism: ("username", "password") for mechanism in Mechanism if mechanism.has_password},
-    Mechanism.OAUTHBEARER: ("token",), Mechanism.GSSAPI: ("service",)}
+    Mechanism.OAUTHBEARER: ("token",),
+    Mechanism.GSSAPI: ("service",),
+}
 
 
 class SecuritySettings(Section):
@@ -96,15 +114,21 @@ class SecuritySettings(Section):
         if self.protocol.has_login and self.sasl.mechanism is None:
             raise ValueError(f"protocol {said} begins with a login, and sasl.mechanism is missing")
         if self.sasl.mechanism is not None and not self.protocol.has_login:
-            raise ValueError(f"sasl.mechanism {self.sasl.mechanism.value} is a login, and protocol {said} has none: "
-                             "it is SASL_SSL, or SASL_PLAINTEXT without encryption")
+            raise ValueError(
+                f"sasl.mechanism {self.sasl.mechanism.value} is a login, and protocol {said} has none: "
+                "it is SASL_SSL, or SASL_PLAINTEXT without encryption"
+            )
         given = [name for name in TlsSettings.model_fields if getattr(self.tls, name) is not None]
         if given and not self.protocol.is_encrypted:
-            raise ValueError(f"tls.{given[0]} is of encrypted connections, and protocol {said} has none: it is SSL or SASL_SSL")
+            raise ValueError(
+                f"tls.{given[0]} is of encrypted connections, and protocol {said} has none: it is SSL or SASL_SSL"
+            )
         return self
 
     def value(self, listener: str | None = None) -> Security:
         """What travels to whoever connects."""
         sasl = self.sasl
-        login = sasl.mechanism and Login(sasl.mechanism, sasl.username, sasl.password, sasl.token, sasl.service or "kafka")
+        login = sasl.mechanism and Login(
+            sasl.mechanism, sasl.username, sasl.password, sasl.token, sasl.service or "kafka"
+        )
         return Security(self.protocol, listener, self.tls.value, login or None)

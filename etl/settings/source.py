@@ -1,4 +1,6 @@
-"""The section `source` of a conf file: the brokers, the topics, where they start, and what to do when they surprise us."""
+"""The section `source` of a conf file: the brokers, the topics, where they start, and what to do
+when they surprise us.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ import re
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from etl.model.logs import Dialect, Isolation
 from etl.model.security import Security
@@ -25,8 +34,12 @@ class Timestamp(Section):
     @field_validator("timestamp", mode="before")
     @classmethod
     def _no_bare_number(cls, value: Any) -> Any:
-        if isinstance(value, (int, float)) or (isinstance(value, str) and re.fullmatch(r"\s*[-+]?[\d.]+\s*", value)):
-            raise ValueError("is a bare number, seconds or milliseconds nobody knows; write 2026-01-31T00:00:00+00:00")
+        if isinstance(value, (int, float)) or (
+            isinstance(value, str) and re.fullmatch(r"\s*[-+]?[\d.]+\s*", value)
+        ):
+            raise ValueError(
+                "is a bare number, seconds or milliseconds nobody knows; write 2026-01-31T00:00:00+00:00"
+            )
         return value
 
     @field_validator("timestamp")
@@ -50,7 +63,9 @@ def timestamp_of(ms: int) -> Timestamp:
 
 
 def parse_timestamp(text: str) -> Timestamp:
-    """A time as a person writes it where there is no conf. Raises ValueError that says what is wrong with it."""
+    """A time as a person writes it where there is no conf. Raises ValueError that says what is
+    wrong with it.
+    """
     try:
         return Timestamp.model_validate({"timestamp": text})
     except ValidationError as error:
@@ -98,7 +113,9 @@ class TopicFilter(Section):
 
     def admits(self, topic: str) -> bool:
         """Whether a topic of this name is read."""
-        return any(re.fullmatch(e, topic) for e in self.allow) and not any(re.fullmatch(e, topic) for e in self.deny)
+        return any(re.fullmatch(e, topic) for e in self.allow) and not any(
+            re.fullmatch(e, topic) for e in self.deny
+        )
 
     @property
     def literal_names(self) -> tuple[str, ...]:
@@ -113,13 +130,19 @@ def _addresses(value: Any) -> Any:
 
 
 _OF_PHYSICAL_LOGS = {"isolation": Isolation.READ_UNCOMMITTED, "on_no_leader": OnNoLeader.SKIP}
-"""The defaults where there are no transactions, and where each log is on one broker only; `physical` refuses anything else there."""
+"""The defaults where there are no transactions, and where each log is on one broker only;
+`physical` refuses anything else there.
+"""
 
 
 def _version(value: Any) -> Any:
     if isinstance(value, (int, float)):
-        raise ValueError("is a number, in which 0.10 and 0.1 are the same; write it in quotes: '0.10.2'")
-    if isinstance(value, str) and not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){1,3}", value, re.ASCII):
+        raise ValueError(
+            "is a number, in which 0.10 and 0.1 are the same; write it in quotes: '0.10.2'"
+        )
+    if isinstance(value, str) and not re.fullmatch(
+        r"[0-9]{1,3}(\.[0-9]{1,3}){1,3}", value, re.ASCII
+    ):
         raise ValueError("is no version; its form is 0.8.2 or 3.9")
     return value
 
@@ -131,41 +154,62 @@ class SourceSettings(Section):
     bootstrap: Annotated[tuple[str, ...] | None, BeforeValidator(_addresses)] = None
     """`host:port,host:port`; from ZooKeeper's `/brokers/ids` unless given."""
     listener: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]+$")
-    """Which of their listeners is meant, where brokers are registered in ZooKeeper; None: the first of `security.protocol`."""
+    """Which of their listeners is meant, where brokers are registered in ZooKeeper; None: the first
+    of `security.protocol`.
+    """
     security: SecuritySettings = SecuritySettings()
     broker_version: Annotated[str | None, BeforeValidator(_version)] = None
-    """The release of Kafka that the brokers are spoken to as, such as 0.9; None: they are asked, and old ones found out."""
+    """The release of Kafka that the brokers are spoken to as, such as 0.9; None: they are asked,
+    and old ones found out.
+    """
     topics: TopicFilter
     start: Annotated[Start, PlainValidator(_start)] = StartAt.EARLIEST
     """Logs that are there at the first run and have no committed offset."""
     start_new_topics: StartAt = StartAt.EARLIEST
-    """Topics that appear later; a new partition of a known topic always starts at its first record."""
+    """Topics that appear later; a new partition of a known topic always starts at its first record.
+    """
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
     on_moved: OnMoved = OnMoved.FAIL
     on_no_leader: OnNoLeader = OnNoLeader.FAIL
     wait_for_leader_s: float = Field(default=30, ge=0, le=DAY_S)
     isolation: Isolation = Isolation.READ_COMMITTED
-    fetch_max_bytes: int = Field(default=fetch_sizes.FETCH_MAX_BYTES, ge=1024, le=fetch_sizes.FETCH_MAX_BYTES_MOST)
-    """Bytes asked for in one Fetch; doubled for a record batch that does not fit, up to `fetch_limit_bytes`."""
-    fetch_limit_bytes: int = Field(default=fetch_sizes.FETCH_LIMIT_BYTES, ge=1024, le=fetch_sizes.FETCH_LIMIT_BYTES_MOST)
-    max_record_bytes: int = Field(default=fetch_sizes.MAX_RECORD_BYTES, ge=1024, le=fetch_sizes.MAX_RECORD_BYTES_MOST)
-    """A record of more bytes stops the run; a task's JVM takes about ten times as much memory for one."""
+    fetch_max_bytes: int = Field(
+        default=fetch_sizes.FETCH_MAX_BYTES, ge=1024, le=fetch_sizes.FETCH_MAX_BYTES_MOST
+    )
+    """Bytes asked for in one Fetch; doubled for a record batch that does not fit, up to
+    `fetch_limit_bytes`.
+    """
+    fetch_limit_bytes: int = Field(
+        default=fetch_sizes.FETCH_LIMIT_BYTES, ge=1024, le=fetch_sizes.FETCH_LIMIT_BYTES_MOST
+    )
+    max_record_bytes: int = Field(
+        default=fetch_sizes.MAX_RECORD_BYTES, ge=1024, le=fetch_sizes.MAX_RECORD_BYTES_MOST
+    )
+    """A record of more bytes stops the run; a task's JVM takes about ten times as much memory for
+    one.
+    """
     timeout_s: float = Field(default=fetch_sizes.TIMEOUT_S, gt=0, le=DAY_S)
     """Deadline of one request to a broker."""
     expiry_warning_s: float = Field(default=3600, ge=0, le=TEN_YEARS_S)
     """Ranges whose start may expire within this time are told and read first; 0 tells of none."""
     compacted_topics: Annotated[tuple[str, ...], BeforeValidator(one_or_several)] = ()
-    """Expressions for topics whose missing offsets are compaction's, whatever the brokers tell: they refuse to tell `cleanup.policy`, or
-    it was `compact` once."""
+    """Expressions for topics whose missing offsets are compaction's, whatever the brokers tell:
+    they refuse to tell `cleanup.policy`, or it was `compact` once."""
 
     @model_validator(mode="before")
     @classmethod
     def _fitting_defaults(cls, given: Any) -> Any:
-        return {**_OF_PHYSICAL_LOGS, **given} if isinstance(given, dict) and given.get("dialect") == Dialect.JAFKA else given
+        return (
+            {**_OF_PHYSICAL_LOGS, **given}
+            if isinstance(given, dict) and given.get("dialect") == Dialect.JAFKA
+            else given
+        )
 
     @property
     def is_physical(self) -> bool:
-        """Whether the logs are physical (`BrokerPartition.is_physical`): offsets are byte positions, and ZooKeeper alone names brokers."""
+        """Whether the logs are physical (`BrokerPartition.is_physical`): offsets are byte
+        positions, and ZooKeeper alone names brokers.
+        """
         return self.dialect is Dialect.JAFKA
 
     @property
@@ -194,8 +238,10 @@ class SourceSettings(Section):
     @model_validator(mode="after")
     def _listeners_are_registered(self) -> SourceSettings:
         if self.listener is not None and self.bootstrap is not None:
-            raise ValueError("listener chooses among the addresses that brokers register in ZooKeeper, and bootstrap names one: "
-                             "brokers tell those of the listener on which they are asked; leave one of the two out")
+            raise ValueError(
+                "listener chooses among the addresses that brokers register in ZooKeeper, and bootstrap names one: "
+                "brokers tell those of the listener on which they are asked; leave one of the two out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -1,4 +1,6 @@
-"""The keys of encryption and login where there is no conf file: of a program's consumer, and of the data source alone."""
+"""The keys of encryption and login where there is no conf file: of a program's consumer, and of the
+data source alone.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,16 @@ from pydantic import ValidationError
 
 from etl.errors import SettingsError
 from etl.model.security import OPEN, Security
-from etl.model.zookeeper_access import OPEN as OPEN_ZOOKEEPER, Access
+from etl.model.zookeeper_access import OPEN as OPEN_ZOOKEEPER
+from etl.model.zookeeper_access import Access
 from etl.settings.mistakes import conf_mistake
 from etl.settings.security import SecuritySettings
 from etl.settings.zookeeper import WayInSettings
 
 
 def security_of(said: Security | Mapping[str, Any] | None) -> Security:
-    """The same mapping as in a conf file, with `listener` beside the other keys; paths are seen from where a process works.
+    """The same mapping as in a conf file, with `listener` beside the other keys; paths are seen
+    from where a process works.
 
     Raises SettingsError that names the keys as they are in a conf.
     """
@@ -25,7 +29,9 @@ def security_of(said: Security | Mapping[str, Any] | None) -> Security:
     keys = {name: value for name, value in said.items() if name != "listener"}
     listener = said.get("listener")
     if listener is not None and not (isinstance(listener, str) and listener):
-        raise SettingsError("the name of a listener is a text", key="source.listener", check="the listener's name")
+        raise SettingsError(
+            "the name of a listener is a text", key="source.listener", check="the listener's name"
+        )
     try:
         return SecuritySettings.model_validate(keys).value(listener)
     except ValidationError as error:
@@ -43,5 +49,8 @@ def access_of(said: Access | Mapping[str, Any] | None) -> Access:
 
 
 def _mistake(error: ValidationError, *section: str) -> SettingsError:
-    found = [{**one, "loc": (*section, *one["loc"])} for one in error.errors(include_url=False, include_context=False)]
+    found = [
+        {**one, "loc": (*section, *one["loc"])}
+        for one in error.errors(include_url=False, include_context=False)
+    ]
     return conf_mistake(found, None, lambda place: None)

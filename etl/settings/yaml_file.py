@@ -1,9 +1,11 @@
-"""The text of a conf file and the YAML document in it, bounded by size and by depth, without aliases, and with each key once.
+"""The text of a conf file and the YAML document in it, bounded by size and by depth, without
+aliases, and with each key once.
 
-PyYAML alone bounds nothing: a kilobyte of aliases of aliases unfolds to billions of values once somebody walks over them, its merge
-keys do so while it reads, and brackets in brackets take it quadratic time. No key of ours needs an alias. And of a key that stands
-twice in a mapping it takes the last value without a word: a second `limits:` drops all that the first one says. What the keys mean is in
-`sections`.
+PyYAML alone bounds nothing: a kilobyte of aliases of aliases unfolds to billions of values once
+somebody walks over them, its merge keys do so while it reads, and brackets in brackets take it
+quadratic time. No key of ours needs an alias. And of a key that stands twice in a mapping it takes
+the last value without a word: a second `limits:` drops all that the first one says. What the keys
+mean is in `sections`.
 """
 
 from __future__ import annotations
@@ -39,15 +41,28 @@ def read_text(path: str | Path, most: int) -> str:
 
 
 def read_document(path: str | Path, called: str) -> Any:
-    """The document in that file, which people call `called`. Raises SettingsError that names the file."""
+    """The document in that file, which people call `called`. Raises SettingsError that names the
+    file.
+    """
     try:
         text = read_text(path, CONF_MAX_BYTES)
     except FileNotFoundError as error:
-        raise SettingsError(f"{called} is not there", path=path, check="the path you gave") from error
+        raise SettingsError(
+            f"{called} is not there", path=path, check="the path you gave"
+        ) from error
     except IsADirectoryError as error:
-        raise SettingsError(f"{called} is a folder", path=path, check="the path you gave; `etl run` alone takes a folder") from error
-    except (OSError, ValueError) as error:  # ValueError: its bytes are not UTF-8, or its name is no name
-        raise SettingsError(f"{called} cannot be read: {error}", path=path, check="its permissions and encoding") from error
+        raise SettingsError(
+            f"{called} is a folder",
+            path=path,
+            check="the path you gave; `etl run` alone takes a folder",
+        ) from error
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # ValueError: its bytes are not UTF-8, or its name is no name
+        raise SettingsError(
+            f"{called} cannot be read: {error}", path=path, check="its permissions and encoding"
+        ) from error
     try:
         return document_of(text)
     except NOT_YAML as error:
@@ -96,15 +111,22 @@ def _refuse_repeated_key(loader: _Loader, mapping: yaml.MappingNode) -> None:
 
 
 def said_of(error: Exception) -> str:
-    """What one of NOT_YAML says, and where: without the line itself, for a password may stand in it."""
+    """What one of NOT_YAML says, and where: without the line itself, for a password may stand in
+    it.
+    """
     if not isinstance(error, yaml.MarkedYAMLError):
         return " ".join(str(error).split())
-    words, mark = ", ".join(filter(None, (error.context, error.problem))), error.problem_mark or error.context_mark
+    words, mark = (
+        ", ".join(filter(None, (error.context, error.problem))),
+        error.problem_mark or error.context_mark,
+    )
     return f"{words}: line {mark.line + 1}, column {mark.column + 1}" if mark else words
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's, which alone would follow aliases, and brackets as deep as they go: each one costs it as much as all those around it."""
+    """PyYAML's, which alone would follow aliases, and brackets as deep as they go: each one costs
+    it as much as all those around it.
+    """
 
     def fetch_alias(self) -> None:
         what = "an alias (*) is not taken here: write the value out, or put quotes around a text that begins with *"

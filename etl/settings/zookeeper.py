@@ -20,7 +20,9 @@ class ZooKeeperTlsSettings(TlsSettings):
     @property
     def given(self) -> str | None:
         """The first of the other keys that is."""
-        return next((name for name in TlsSettings.model_fields if getattr(self, name) is not None), None)
+        return next(
+            (name for name in TlsSettings.model_fields if getattr(self, name) is not None), None
+        )
 
     @property
     def is_on(self) -> bool:
@@ -51,7 +53,9 @@ class AuthSettings(Section):
                     raise ValueError(f"scheme is missing, and {name} is of a login")
                 continue
             if given and self.scheme is Scheme.X509:
-                raise ValueError(f"{name} has no meaning with scheme x509: who we are is what zookeeper.tls.cert_file says")
+                raise ValueError(
+                    f"{name} has no meaning with scheme x509: who we are is what zookeeper.tls.cert_file says"
+                )
             if not given and self.scheme is not Scheme.X509:
                 raise ValueError(f"{name} is missing, which scheme {self.scheme.value} takes")
         if self.scheme is Scheme.DIGEST and isinstance(self.username, str) and ":" in self.username:
@@ -68,12 +72,18 @@ class WayInSettings(Section):
     @model_validator(mode="after")
     def _is_somebody(self) -> WayInSettings:
         if self.auth.scheme is Scheme.X509 and self.tls.cert_file is None:
-            raise ValueError("auth.scheme x509 says who we are by a certificate, and tls.cert_file names none")
+            raise ValueError(
+                "auth.scheme x509 says who we are by a certificate, and tls.cert_file names none"
+            )
         return self
 
     def entered(self, acl: Acl = Acl.OPEN) -> Access:
         """How every session begins."""
-        auth = None if self.auth.scheme is None else Auth(self.auth.scheme, self.auth.username, self.auth.password)
+        auth = (
+            None
+            if self.auth.scheme is None
+            else Auth(self.auth.scheme, self.auth.username, self.auth.password)
+        )
         return Access(self.tls.value if self.tls.is_on else None, auth, acl)
 
 
@@ -95,7 +105,9 @@ class ZooKeeperSettings(WayInSettings):
     @model_validator(mode="after")
     def _guards_as_somebody(self) -> ZooKeeperSettings:
         if self.acl is Acl.CREATOR and self.auth.scheme is None:
-            raise ValueError("acl creator lets nobody but us change what the pipeline keeps, and auth.scheme does not say who we are")
+            raise ValueError(
+                "acl creator lets nobody but us change what the pipeline keeps, and auth.scheme does not say who we are"
+            )
         return self
 
     @property

@@ -1,4 +1,5 @@
-"""Records for a person or a small program, as consumers give them. Rows of tables never come this way.
+"""Records for a person or a small program, as consumers give them. Rows of tables never come this
+way.
 
     from etl.streams import Consumer
 
@@ -16,11 +17,25 @@ if TYPE_CHECKING:
     from etl.streams.message_stream import MessageStream, NothingCame
     from etl.streams.records import Record
 
-__all__ = ["Conf", "Connector", "Consumer", "Group", "Listener", "MessageStream", "NothingCame", "Record"]
+__all__ = [
+    "Conf",
+    "Connector",
+    "Consumer",
+    "Group",
+    "Listener",
+    "MessageStream",
+    "NothingCame",
+    "Record",
+]
 
 _HOMES = {
-    "Conf": "etl.streams.conf", "Connector": "etl.streams.connector", "Consumer": "etl.streams.consumer", "Group": "etl.streams.groups",
-    "Listener": "etl.streams.groups", "MessageStream": "etl.streams.message_stream", "NothingCame": "etl.streams.message_stream",
+    "Conf": "etl.streams.conf",
+    "Connector": "etl.streams.connector",
+    "Consumer": "etl.streams.consumer",
+    "Group": "etl.streams.groups",
+    "Listener": "etl.streams.groups",
+    "MessageStream": "etl.streams.message_stream",
+    "NothingCame": "etl.streams.message_stream",
     "Record": "etl.streams.records",
 }
 

@@ -1,7 +1,7 @@
 """`Consumer`: the partitions that it is told to read, or that its group gives it, poll by poll.
 
-Where it is in each belongs to `positions`, whose turn it is to `rotation`, asking to `fetches`, a group's offsets to `kept`, its share of
-the group to `subscribed`.
+Where it is in each belongs to `positions`, whose turn it is to `rotation`, asking to `fetches`, a
+group's offsets to `kept`, its share of the group to `subscribed`.
 """
 
 from __future__ import annotations
@@ -37,37 +37,70 @@ Log = BrokerPartition | tuple[str, int] | tuple[str, int, int | None]
 class Consumer:
     """Reads partitions of one cluster, of whichever generation.
 
-    bootstrap             "host:port,..." of some brokers, or a sequence of such; or
-    zookeeper             the ZooKeeper that brokers are registered in; with `bootstrap` that of the group's offsets alone
-    group                 whose offsets `committed` and `commit` are about, where partitions begin, and whose member it is once it
+    bootstrap             "host:port,..." of some brokers, or a sequence of such; or zookeeper
+    the ZooKeeper that brokers are registered in; with `bootstrap` that of the group's offsets alone
+    group                 whose offsets `committed` and `commit` are about, where partitions begin,
+    and whose member it is once it
                           subscribes: a name, or a `Group`; None: nobody's
-    offsets_storage       where they are; None: in ZooKeeper where that is given, else with the group's coordinator
-    dialect, broker_version   `jafka` for Jafka and Kafka 0.7; the brokers' release, where they do not tell it (Kafka before 0.10)
-    start                 where a partition begins that has no committed offset; None: that is an error
-    key_decoder, value_decoder   called with the bytes of each that is not null
-    isolation             `read_committed`: records of open and aborted transactions are not given
-    fetch_max_bytes       of one broker's answer; partition_max_bytes: of one partition in it
-    fetch_limit_bytes     what these may grow to for one record batch larger than that
-    max_wait_ms           how long a broker may hold an answer back while there is nothing
-    timeout_s             of each question; and how long a partition may have no leader, or a silent one, before `poll` says so
-    security, zookeeper_access   encryption and login: keys of `source.security` in a conf, and `listener`; `tls` and `auth` of `zookeeper`
+    offsets_storage       where they are; None: in ZooKeeper where that is given, else with the
+    group's coordinator dialect, broker_version   `jafka` for Jafka and Kafka 0.7; the brokers'
+    release, where they do not tell it (Kafka before 0.10) start                 where a partition
+    begins that has no committed offset; None: that is an error key_decoder, value_decoder   called
+    with the bytes of each that is not null isolation             `read_committed`: records of open
+    and aborted transactions are not given fetch_max_bytes       of one broker's answer;
+    partition_max_bytes: of one partition in it fetch_limit_bytes     what these may grow to for one
+    record batch larger than that max_wait_ms           how long a broker may hold an answer back
+    while there is nothing timeout_s             of each question; and how long a partition may have
+    no leader, or a silent one, before `poll` says so security, zookeeper_access   encryption and
+    login: keys of `source.security` in a conf, and `listener`; `tls` and `auth` of `zookeeper`
 
-    Held in memory at most: one answer of each partition, and one of each broker that is under way. One thread at a time:
-    a second one gets ConsumerInUse, from `close`, too. Once closed everything but `close` raises NotAssigned. As a member it has two
-    threads of its own, for its group and for the case that nobody polls.
+    Held in memory at most: one answer of each partition, and one of each broker that is under way.
+    One thread at a time: a second one gets ConsumerInUse, from `close`, too. Once closed everything
+    but `close` raises NotAssigned. As a member it has two threads of its own, for its group and for
+    the case that nobody polls.
     """
 
     def __init__(
-        self, bootstrap: str | Sequence[str] | None = None, *, zookeeper: str | None = None, group: str | Group | None = None,
-        offsets_storage: OffsetsStorage | str | None = None, dialect: Dialect | str = Dialect.KAFKA, broker_version: str | None = None,
-        start: StartAt | str | None = StartAt.LATEST, key_decoder: Decoder | None = None, value_decoder: Decoder | None = None,
-        isolation: Isolation | str = Isolation.READ_COMMITTED, fetch_max_bytes: int = FETCH_MAX_BYTES, partition_max_bytes: int = MIB,
-        fetch_limit_bytes: int = FETCH_LIMIT_BYTES, max_wait_ms: int = 500, timeout_s: float = TIMEOUT_S,
-        security: SaidSecurity = None, zookeeper_access: SaidAccess = None,
+        self,
+        bootstrap: str | Sequence[str] | None = None,
+        *,
+        zookeeper: str | None = None,
+        group: str | Group | None = None,
+        offsets_storage: OffsetsStorage | str | None = None,
+        dialect: Dialect | str = Dialect.KAFKA,
+        broker_version: str | None = None,
+        start: StartAt | str | None = StartAt.LATEST,
+        key_decoder: Decoder | None = None,
+        value_decoder: Decoder | None = None,
+        isolation: Isolation | str = Isolation.READ_COMMITTED,
+        fetch_max_bytes: int = FETCH_MAX_BYTES,
+        partition_max_bytes: int = MIB,
+        fetch_limit_bytes: int = FETCH_LIMIT_BYTES,
+        max_wait_ms: int = 500,
+        timeout_s: float = TIMEOUT_S,
+        security: SaidSecurity = None,
+        zookeeper_access: SaidAccess = None,
     ) -> None:
-        """Raises SettingsError, and what finding the brokers in ZooKeeper does. Brokers are asked with the first question."""
-        conf = Conf(bootstrap, zookeeper, group, offsets_storage, dialect, broker_version, start, isolation, fetch_max_bytes,
-                    partition_max_bytes, fetch_limit_bytes, max_wait_ms, timeout_s, security, zookeeper_access)
+        """Raises SettingsError, and what finding the brokers in ZooKeeper does. Brokers are asked
+        with the first question.
+        """
+        conf = Conf(
+            bootstrap,
+            zookeeper,
+            group,
+            offsets_storage,
+            dialect,
+            broker_version,
+            start,
+            isolation,
+            fetch_max_bytes,
+            partition_max_bytes,
+            fetch_limit_bytes,
+            max_wait_ms,
+            timeout_s,
+            security,
+            zookeeper_access,
+        )
         with ExitStack() as until:
             self._begin(open_cluster(conf, until), conf, until, key_decoder, value_decoder)
 
@@ -78,12 +111,21 @@ class Consumer:
         made._begin(Opened(cluster), conf, ExitStack(), None, None)
         return made
 
-    def _begin(self, opened: Opened, conf: Conf, until: ExitStack, key_decoder: Decoder | None, value_decoder: Decoder | None) -> None:
+    def _begin(
+        self,
+        opened: Opened,
+        conf: Conf,
+        until: ExitStack,
+        key_decoder: Decoder | None,
+        value_decoder: Decoder | None,
+    ) -> None:
         sizes, self._in_use = conf.sizes, InUse()
         self._alone = self._in_use.alone
         self._cluster, self._kept, self._isolation = opened.cluster, opened.kept, sizes.isolation
         self._fetches = Fetches(opened.cluster, sizes, conf.generation)
-        self._at = Positions(opened.cluster, opened.kept, conf.begins, sizes, key_decoder, value_decoder)
+        self._at = Positions(
+            opened.cluster, opened.kept, conf.begins, sizes, key_decoder, value_decoder
+        )
         self._group = Subscribed(opened, self._at)
         until.callback(self._fetches.close)
         until.callback(self._group.unsubscribe)
@@ -92,14 +134,19 @@ class Consumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if error is not None:  # it may not have come to all that was handed out
             self._group.commit_by_itself_no_more()
         self.close()
 
     def close(self) -> None:
-        """Leave the group, and hang up. Commits nothing but where that is done by itself, and then what was handed out, not where an
-        error ends the `with` block. May be called again."""
+        """Leave the group, and hang up. Commits nothing but where that is done by itself, and then
+        what was handed out, not where an error ends the `with` block. May be called again."""
         if not self._in_use.is_closed:
             with self._alone(nests=False):
                 try:
@@ -110,24 +157,40 @@ class Consumer:
     # What is read
 
     def partitions_of(self, topic: str) -> tuple[BrokerPartition, ...]:
-        """The partitions of a topic that have a leader now, for `assign`; none where there is no such topic."""
+        """The partitions of a topic that have a leader now, for `assign`; none where there is no
+        such topic.
+        """
         with self._alone():
-            return tuple(sorted(log for log in self._cluster.describe([topic]).leaders if log.topic == topic))
+            return tuple(
+                sorted(log for log in self._cluster.describe([topic]).leaders if log.topic == topic)
+            )
 
     def assign(self, logs: Iterable[Log]) -> None:
-        """Read these partitions and no others. One that stays goes on as it is, paused or not; one that comes begins where the group
-        is, or at `start`, with the next `poll`. Raises SettingsError while it is subscribed."""
+        """Read these partitions and no others. One that stays goes on as it is, paused or not; one
+        that comes begins where the group is, or at `start`, with the next `poll`. Raises
+        SettingsError while it is subscribed."""
         with self._alone(nests=False):
             if self._group.is_subscribed:
-                raise SettingsError("the group says what this consumer reads", check="unsubscribe(), before anything is assigned by hand")
+                raise SettingsError(
+                    "the group says what this consumer reads",
+                    check="unsubscribe(), before anything is assigned by hand",
+                )
             self._at.assign([BrokerPartition(*log) for log in logs])
 
-    def subscribe(self, topics: Collection[str] = (), *, pattern: str | None = None, listener: Listener | None = None) -> None:
-        """Be a member of the group from the next `poll` on, and read what it gives of these topics, or of all that match a pattern of
-        Java's from end to end, those that are made later, too. Said again, the last word counts.
+    def subscribe(
+        self,
+        topics: Collection[str] = (),
+        *,
+        pattern: str | None = None,
+        listener: Listener | None = None,
+    ) -> None:
+        """Be a member of the group from the next `poll` on, and read what it gives of these topics,
+        or of all that match a pattern of Java's from end to end, those that are made later, too.
+        Said again, the last word counts.
 
-        A poll in which the group divides its logs anew takes as long as that takes, `Group.join_timeout_s` at most; `listener` hears
-        what is taken and what is given. Raises SettingsError without a group, and while something is assigned by hand.
+        A poll in which the group divides its logs anew takes as long as that takes,
+        `Group.join_timeout_s` at most; `listener` hears what is taken and what is given. Raises
+        SettingsError without a group, and while something is assigned by hand.
         """
         if (pattern is None) is not bool(topics) or isinstance(topics, str):
             what = "topics are named, or there is a pattern of them"
@@ -146,14 +209,19 @@ class Consumer:
     def assigned(self) -> frozenset[BrokerPartition]:
         return frozenset(self._at.rotation.assigned)
 
-    def poll(self, timeout_s: float = 0.0, max_records: int = 500) -> dict[BrokerPartition, list[Record]]:
-        """Up to `max_records` records by partition, each in its order; none where nothing came in time.
+    def poll(
+        self, timeout_s: float = 0.0, max_records: int = 500
+    ) -> dict[BrokerPartition, list[Record]]:
+        """Up to `max_records` records by partition, each in its order; none where nothing came in
+        time.
 
-        The next fetches are sent before records are returned, so brokers work while the program does. Raises NotAssigned where nothing is
-        assigned and it is not subscribed; of a member as `run.members.Member.join` does; what the records of a partition cannot be had for
-        (CorruptData, MessageTooLarge, ExpiredOffsets, RanOutBeforeUntil, ...) in its turn, when nothing else is handed out, and again until
-        it is sought in; BrokerUnreachable for one that was out of reach for `timeout_s`, once a poll finds nothing in the others; and
-        NeedsDecision for one without a committed offset where no `start` is given.
+        The next fetches are sent before records are returned, so brokers work while the program
+        does. Raises NotAssigned where nothing is assigned and it is not subscribed; of a member as
+        `run.members.Member.join` does; what the records of a partition cannot be had for
+        (CorruptData, MessageTooLarge, ExpiredOffsets, RanOutBeforeUntil, ...) in its turn, when
+        nothing else is handed out, and again until it is sought in; BrokerUnreachable for one that
+        was out of reach for `timeout_s`, once a poll finds nothing in the others; and NeedsDecision
+        for one without a committed offset where no `start` is given.
         """
         with self._alone(nests=False):
             deadline, wait_until = time.monotonic() + timeout_s, 0.0
@@ -161,7 +229,10 @@ class Consumer:
                 with self._at.all_or_nothing():
                     self._group.tend()
                     if not (self._at.rotation.assigned or self._group.is_subscribed):
-                        raise NotAssigned("no partition is assigned to this consumer", check="assign() or subscribe()")
+                        raise NotAssigned(
+                            "no partition is assigned to this consumer",
+                            check="assign() or subscribe()",
+                        )
                     self._at.place()
                     self._at.take_answers(self._fetches.end(wait_until))
                     found = self._at.take(max_records)
@@ -178,7 +249,9 @@ class Consumer:
                 wait_until = min(deadline, time.monotonic() + _TEND_EVERY_S)
 
     def pause(self, logs: Collection[Log]) -> None:
-        """Ask for none of these and hand out none of what came, until they are resumed. Raises NotAssigned, and then pauses none."""
+        """Ask for none of these and hand out none of what came, until they are resumed. Raises
+        NotAssigned, and then pauses none.
+        """
         with self._alone():
             self._at.rotation.pause([BrokerPartition(*log) for log in logs])
 
@@ -199,21 +272,28 @@ class Consumer:
             return self._at.position(BrokerPartition(*log))
 
     def seek(self, log: Log, offset: int) -> None:
-        """Go on at this offset. Raises NotAssigned, ValueError for what is none; one outside of the log is told by `poll`."""
+        """Go on at this offset. Raises NotAssigned, ValueError for what is none; one outside of the
+        log is told by `poll`.
+        """
         with self._alone():
             self._at.seek(BrokerPartition(*log), offset)
 
     def seek_to_beginning(self, logs: Collection[Log] | None = None) -> None:
-        """Go on with the first record that is there; None: of all that are assigned. Raises NotAssigned, BrokerUnreachable."""
+        """Go on with the first record that is there; None: of all that are assigned. Raises
+        NotAssigned, BrokerUnreachable.
+        """
         self._seek_to(StartAt.EARLIEST, logs)
 
     def seek_to_end(self, logs: Collection[Log] | None = None) -> None:
-        """Go on behind the last record that may be read now; None: of all that are assigned. Raises NotAssigned, BrokerUnreachable."""
+        """Go on behind the last record that may be read now; None: of all that are assigned. Raises
+        NotAssigned, BrokerUnreachable.
+        """
         self._seek_to(StartAt.LATEST, logs)
 
     def offsets_for_times(self, times_ms: Mapping[Log, int]) -> dict[BrokerPartition, int | None]:
-        """The first offset of each whose record is at its time or later (milliseconds since 1970); None where none is. They need not be
-        assigned. ValueError for a negative time, SettingsError where a log cannot be searched (Jafka, Kafka before 0.10.1)."""
+        """The first offset of each whose record is at its time or later (milliseconds since 1970);
+        None where none is. They need not be assigned. ValueError for a negative time, SettingsError
+        where a log cannot be searched (Jafka, Kafka before 0.10.1)."""
         with self._alone():
             wanted = {BrokerPartition(*log): when for log, when in times_ms.items()}
             return self._cluster.first_at(wanted, isolation=self._isolation) if wanted else {}
@@ -226,25 +306,38 @@ class Consumer:
             return self._group_offsets().committed([BrokerPartition(*log) for log in logs])
 
     def commit(self, offsets: Mapping[Log, int] | None = None) -> None:
-        """Store next offsets for the group; None: the positions of all that are assigned and were polled or sought.
+        """Store next offsets for the group; None: the positions of all that are assigned and were
+        polled or sought.
 
-        Raises OffsetMoved where another client moved one in ZooKeeper since it was read, Owned while the group has members with its
-        coordinator, CommitUnknown where no answer came, SettingsError without a group, ValueError for what is no offset. A member gets
-        MembershipLost once the share by which it read is over, and NotAssigned for what is not in it: then nothing of it is committed.
+        Raises OffsetMoved where another client moved one in ZooKeeper since it was read, Owned
+        while the group has members with its coordinator, CommitUnknown where no answer came,
+        SettingsError without a group, ValueError for what is no offset. A member gets
+        MembershipLost once the share by which it read is over, and NotAssigned for what is not in
+        it: then nothing of it is committed.
         """
         with self._alone():
             self._group_offsets()
             for offset in (offsets or {}).values():
                 refuse_no_offset(offset)
-            wanted = self._at.done() if offsets is None else {BrokerPartition(*log): offset for log, offset in offsets.items()}
+            wanted = (
+                self._at.done()
+                if offsets is None
+                else {BrokerPartition(*log): offset for log, offset in offsets.items()}
+            )
             if wanted:
                 self._group.commit(wanted)
 
     def _group_offsets(self) -> Kept:
         if self._kept is None:
-            raise SettingsError("the consumer has no group, so nobody keeps its offsets", key="group", check="Consumer(..., group=...)")
+            raise SettingsError(
+                "the consumer has no group, so nobody keeps its offsets",
+                key="group",
+                check="Consumer(..., group=...)",
+            )
         return self._kept
 
     def _seek_to(self, where: StartAt, logs: Collection[Log] | None) -> None:
         with self._alone():
-            self._at.seek_to(where, None if logs is None else [BrokerPartition(*log) for log in logs])
+            self._at.seek_to(
+                where, None if logs is None else [BrokerPartition(*log) for log in logs]
+            )

@@ -1,4 +1,5 @@
-"""The fetches of one consumer: at most one under way to each leader, sent before anybody waits for it.
+"""The fetches of one consumer: at most one under way to each leader, sent before anybody waits for
+it.
 
 What an answer means to a log is `arrived`'s; whose turn it is to be asked `rotation`'s.
 """
@@ -40,8 +41,12 @@ class FetchSizes:
     timeout_s: float
 
     def share(self, logs: int) -> int:
-        """How many bytes to ask for at first of each of so many logs: brokers before 0.10.1 bound no answer as a whole."""
-        return min(self.partition_max_bytes, max(_LEAST_SHARE_BYTES, self.fetch_max_bytes // max(logs, 1)))
+        """How many bytes to ask for at first of each of so many logs: brokers before 0.10.1 bound
+        no answer as a whole.
+        """
+        return min(
+            self.partition_max_bytes, max(_LEAST_SHARE_BYTES, self.fetch_max_bytes // max(logs, 1))
+        )
 
 
 class _Line:
@@ -63,10 +68,18 @@ class _Line:
         lose_all(walks, failure)
 
     def note(self, *, brought_any: bool, max_wait_ms: int) -> None:
-        """A broker that does not hold an answer back while there is nothing (Jafka, a throttled one) is not asked in a busy loop."""
+        """A broker that does not hold an answer back while there is nothing (Jafka, a throttled
+        one) is not asked in a busy loop.
+        """
         now = time.monotonic()
-        self.empty_answers = 0 if brought_any or now - self.sent_at > max_wait_ms / 2000 else self.empty_answers + 1
-        rest_s = min(_SHORTEST_REST_S * 2 ** min(self.empty_answers - 1, 10), _LONGEST_REST_S) if self.empty_answers else 0.0
+        self.empty_answers = (
+            0 if brought_any or now - self.sent_at > max_wait_ms / 2000 else self.empty_answers + 1
+        )
+        rest_s = (
+            min(_SHORTEST_REST_S * 2 ** min(self.empty_answers - 1, 10), _LONGEST_REST_S)
+            if self.empty_answers
+            else 0.0
+        )
         self.rests_until = now + rest_s
 
 
@@ -88,10 +101,11 @@ class Fetches:
         self._lines.clear()
 
     def begin(self, walks: Sequence[RangeProgress]) -> None:
-        """Send a fetch for these to each leader that has none under way and does not rest. Waits for nothing but metadata.
+        """Send a fetch for these to each leader that has none under way and does not rest. Waits
+        for nothing but metadata.
 
-        A log whose leader is not known, or was lost, has it looked up; what that fails with is kept in the walk. Raises NotKafka,
-        SettingsError, PermissionRefused.
+        A log whose leader is not known, or was lost, has it looked up; what that fails with is kept
+        in the walk. Raises NotKafka, SettingsError, PermissionRefused.
         """
         self._find_leaders([walk for walk in walks if walk.leader is None])
         for broker, some in by_broker(walks).items():
@@ -100,9 +114,13 @@ class Fetches:
                 self._send(line, some)
 
     def end(self, deadline: float) -> Iterator[Arrived]:
-        """The answers that have come, one by one; where none has, the first that comes before the deadline (`time.monotonic`)."""
+        """The answers that have come, one by one; where none has, the first that comes before the
+        deadline (`time.monotonic`).
+        """
         while True:
-            waiting = [line for line in self._lines.values() if line.asked and not self._is_given_up(line)]
+            waiting = [
+                line for line in self._lines.values() if line.asked and not self._is_given_up(line)
+            ]
             answered = [line for line in waiting if line.consumer.is_answered()]
             left_s = deadline - time.monotonic()
             if answered:
@@ -120,29 +138,58 @@ class Fetches:
                 return
 
     def _is_given_up(self, line: _Line) -> bool:
-        """Whether its broker has said nothing for longer than a question may take. Its logs are asked for anew then."""
+        """Whether its broker has said nothing for longer than a question may take. Its logs are
+        asked for anew then.
+        """
         sizes = self._sizes
-        if time.monotonic() < line.sent_at + sizes.timeout_s + sizes.max_wait_ms / 1000 or line.consumer.is_answered():
+        if (
+            time.monotonic() < line.sent_at + sizes.timeout_s + sizes.max_wait_ms / 1000
+            or line.consumer.is_answered()
+        ):
             return False
         line.consumer.close()
         what = f"the broker did not answer a fetch within {sizes.timeout_s:g} s"
-        line.lose(BrokerUnreachable(what, broker=line.consumer.address, check="that it runs, and what is between it and us"))
+        line.lose(
+            BrokerUnreachable(
+                what,
+                broker=line.consumer.address,
+                check="that it runs, and what is between it and us",
+            )
+        )
         return True
 
     def _connect(self, broker: Broker) -> _Line:
         sizes = self._sizes
-        line = self._lines[broker] = _Line(SimpleConsumer(
-            broker.host, broker.port, timeout_s=sizes.timeout_s, generation=broker.generation or self._generation,
-            max_response_bytes=sizes.fetch_limit_bytes + sizes.fetch_max_bytes + MIB, security=self._cluster.security))
+        line = self._lines[broker] = _Line(
+            SimpleConsumer(
+                broker.host,
+                broker.port,
+                timeout_s=sizes.timeout_s,
+                generation=broker.generation or self._generation,
+                max_response_bytes=sizes.fetch_limit_bytes + sizes.fetch_max_bytes + MIB,
+                security=self._cluster.security,
+            )
+        )
         return line
 
     def _send(self, line: _Line, walks: Sequence[RangeProgress]) -> None:
         sizes = self._sizes
-        wanted = [FetchTarget(walk.log, walk.cursor.position, walk.cursor.max_bytes, walk.leader.epoch if walk.leader else None)
-                  for walk in walks]
+        wanted = [
+            FetchTarget(
+                walk.log,
+                walk.cursor.position,
+                walk.cursor.max_bytes,
+                walk.leader.epoch if walk.leader else None,
+            )
+            for walk in walks
+        ]
         try:
-            line.consumer.begin_fetch(wanted, isolation=sizes.isolation, max_wait_ms=sizes.max_wait_ms,
-                                      max_bytes=max(sizes.fetch_max_bytes, max(walk.cursor.max_bytes for walk in walks)))
+            line.consumer.begin_fetch(
+                wanted,
+                isolation=sizes.isolation,
+                max_wait_ms=sizes.max_wait_ms,
+                max_bytes=max(sizes.fetch_max_bytes, max(walk.cursor.max_bytes for walk in walks)),
+            )
         except BrokerUnreachable as silent:
             lose_all(walks, silent)
             return
@@ -157,7 +204,10 @@ class Fetches:
             return
         finally:
             line.asked = []
-        line.note(brought_any=any(len(one.records) for one in answer.partitions), max_wait_ms=self._sizes.max_wait_ms)
+        line.note(
+            brought_any=any(len(one.records) for one in answer.partitions),
+            max_wait_ms=self._sizes.max_wait_ms,
+        )
         by_name = {(walk.log.topic, walk.log.partition): walk for walk in walks}
         for fetched in answer.partitions:
             yield by_name[fetched.topic, fetched.partition], fetched, line.consumer
@@ -172,9 +222,16 @@ class Fetches:
             failure: EtlError | None = silent
         else:
             failure = None
-        self._cluster.refuse_lost_isolation({leaders[w.log].broker for w in lost if w.log in leaders}, self._sizes.isolation)
+        self._cluster.refuse_lost_isolation(
+            {leaders[w.log].broker for w in lost if w.log in leaders}, self._sizes.isolation
+        )
         for walk in lost:
             walk.leader = leaders.get(walk.log)
             if walk.leader is None:
-                walk.lose_leader(failure or BrokerError(f"the log {walk.log.unled}", **walk.log.place, check=walk.log.held_by))
+                walk.lose_leader(
+                    failure
+                    or BrokerError(
+                        f"the log {walk.log.unled}", **walk.log.place, check=walk.log.held_by
+                    )
+                )
         self._looked_at = time.monotonic()

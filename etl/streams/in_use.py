@@ -18,10 +18,13 @@ class InUse:
 
     @contextmanager
     def alone(self, *, nests: bool = True) -> Iterator[None]:
-        """Inside it is this thread's. Raises ConsumerInUse where it is another one's, or a listener's where it does not nest; NotAssigned
-        once closed."""
+        """Inside it is this thread's. Raises ConsumerInUse where it is another one's, or a
+        listener's where it does not nest; NotAssigned once closed."""
         if not self._lock.acquire(blocking=False):
-            raise ConsumerInUse("another thread is using this consumer", check="that each thread has a Consumer of its own")
+            raise ConsumerInUse(
+                "another thread is using this consumer",
+                check="that each thread has a Consumer of its own",
+            )
         try:
             if self.is_closed:
                 raise NotAssigned("the consumer is closed", check="a new Consumer")

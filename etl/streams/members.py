@@ -1,7 +1,8 @@
-"""A consumer's membership in its group: `edges`' members, each with what it lives in, from its join to its end. A lost one is another one's
-turn, for nothing of it counts any more.
+"""A consumer's membership in its group: `edges`' members, each with what it lives in, from its join
+to its end. A lost one is another one's turn, for nothing of it counts any more.
 
-Nothing is let go behind a program's back: what the group wants stays ours until the consumer was told, or its time is over.
+Nothing is let go behind a program's back: what the group wants stays ours until the consumer was
+told, or its time is over.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from etl.model.zookeeper_access import Access
 from etl.streams.groups import Group, Subscription
 
 _PIPELINE = "~streams"
-"""As what our nodes in ZooKeeper name a consumer, so that the next one does away with those of one that died on this host. No pipeline may
-be called so."""
+"""As what our nodes in ZooKeeper name a consumer, so that the next one does away with those of one
+that died on this host. No pipeline may be called so."""
 
 
 class Told(Protocol):
@@ -51,14 +52,18 @@ class GroupMember(Protocol):
         """Whether the group may divide its logs anew, or we are members no more."""
 
     def settle(self) -> Share:
-        """Let go of what the group wants, and take what it gives. What it raises ends the membership; with SessionLost it had ended."""
+        """Let go of what the group wants, and take what it gives. What it raises ends the
+        membership; with SessionLost it had ended.
+        """
 
     @property
     def share(self) -> Share | None:
         """By what commits are fenced; None: by nothing, for we are members no more."""
 
     def renewed(self, share: Share) -> Share | None:
-        """Once a commit by that share was refused: the one by which its logs are ours all the same, if there is one."""
+        """Once a commit by that share was refused: the one by which its logs are ours all the same,
+        if there is one.
+        """
 
     @property
     def threads(self) -> dict[BrokerPartition, int] | None:
@@ -74,14 +79,33 @@ class GroupMember(Protocol):
 class MemberInZooKeeper:
     """Beside consumers of Jafka and Kafka 0.8, in a session of its own."""
 
-    def __init__(self, connect: str, access: Access, group: Group, dialect: Dialect, wanted: Subscription, told: Told) -> None:
-        self._session = ZooKeeper(connect, session_timeout_s=group.session_timeout_s or 10.0, access=access)
+    def __init__(
+        self,
+        connect: str,
+        access: Access,
+        group: Group,
+        dialect: Dialect,
+        wanted: Subscription,
+        told: Told,
+    ) -> None:
+        self._session = ZooKeeper(
+            connect, session_timeout_s=group.session_timeout_s or 10.0, access=access
+        )
         timing = Timing(group.join_timeout_s, others_backoff_s=OTHERS_BACKOFF_S[dialect])
         options = MemberOptions(
-            dialect, wanted.names(()), Strategy(group.strategy), wanted.threads_each, group.member_id, timing, wanted.threads,
-            wanted.filter)
+            dialect,
+            wanted.names(()),
+            Strategy(group.strategy),
+            wanted.threads_each,
+            group.member_id,
+            timing,
+            wanted.threads,
+            wanted.filter,
+        )
         self._member = ZooKeeperMember(self._session, group.name, _PIPELINE, new_uid(), options)
-        self._member.before_let_go(lambda: told.let_go(self.share.logs if self.share else frozenset()))
+        self._member.before_let_go(
+            lambda: told.let_go(self.share.logs if self.share else frozenset())
+        )
         self.share: Share | None = None
         """See `GroupMember`."""
 
@@ -128,8 +152,16 @@ class MemberInZooKeeper:
 class MemberWithCoordinator:
     """Beside Kafka's consumers of 0.9 to 4.x."""
 
-    def __init__(self, cluster: Cluster, group: Group, wanted: Subscription, told: Told, *, timeout_s: float,
-                 generation: str | None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: Group,
+        wanted: Subscription,
+        told: Told,
+        *,
+        timeout_s: float,
+        generation: str | None,
+    ) -> None:
         self._cluster, self._group, self._wanted, self._told = cluster, group, wanted, told
         self._timeout_s, self._generation = timeout_s, generation
         self._topics: frozenset[str] = frozenset()
@@ -147,11 +179,23 @@ class MemberWithCoordinator:
         if not self._topics:
             return Share("", Membership.COORDINATOR, group.strategy, None, frozenset())
         terms = MemberTerms(
-            group.name, tuple(sorted(self._topics)), (group.strategy,), group.member_id, group.session_timeout_s or 45.0,
-            group.rebalance_timeout_s, group.join_timeout_s, answers_in_s=self._timeout_s, holds_shares=True)
+            group.name,
+            tuple(sorted(self._topics)),
+            (group.strategy,),
+            group.member_id,
+            group.session_timeout_s or 45.0,
+            group.rebalance_timeout_s,
+            group.join_timeout_s,
+            answers_in_s=self._timeout_s,
+            holds_shares=True,
+        )
         self._member = CoordinatedMember(
-            self._cluster.bootstrap, terms, protocol=GroupProtocol(group.protocol), generation=self._generation,
-            security=self._cluster.security)
+            self._cluster.bootstrap,
+            terms,
+            protocol=GroupProtocol(group.protocol),
+            generation=self._generation,
+            security=self._cluster.security,
+        )
         self._taken = self._member.join()
         self._lost = self._member.statistics.lost
         return self._taken
@@ -161,7 +205,12 @@ class MemberWithCoordinator:
         """See `GroupMember`."""
         if self._member is None:
             return self._has_other_topics
-        return self._has_other_topics or self._is_lost or bool(self._member.asked_back) or not self._member.is_current
+        return (
+            self._has_other_topics
+            or self._is_lost
+            or bool(self._member.asked_back)
+            or not self._member.is_current
+        )
 
     def settle(self) -> Share:
         """See `GroupMember`."""
@@ -179,7 +228,11 @@ class MemberWithCoordinator:
         # Where nothing is asked back, nothing is to go that nobody was told of.
         self._taken = self._member.rejoin() if asked or not by_coordinator else self._member.renew()
         self._note_loss(self._member)
-        if not by_coordinator and before is not None and before.generation != self._taken.generation:
+        if (
+            not by_coordinator
+            and before is not None
+            and before.generation != self._taken.generation
+        ):
             self._told.lose()  # unless it was let go: another member may have had any of it in between
         return self._taken
 
@@ -187,10 +240,14 @@ class MemberWithCoordinator:
     def share(self) -> Share | None:
         """The newest one: by it the epoch of a commit is no older than the coordinator knows it."""
         newest = self._member.newest if self._member is not None else None
-        return None if self._is_lost else newest or self._taken  # in this order: one that is behind a loss is none of ours
+        return (
+            None if self._is_lost else newest or self._taken
+        )  # in this order: one that is behind a loss is none of ours
 
     def renewed(self, share: Share) -> Share | None:
-        """In the consumer protocol whoever comes or goes makes another epoch, and logs that are not asked back stay where they are."""
+        """In the consumer protocol whoever comes or goes makes another epoch, and logs that are not
+        asked back stay where they are.
+        """
         if self._member is None or self._group.protocol != GroupProtocol.CONSUMER.value:
             return None
         newest = self._member.heard(within_s=self._timeout_s)
@@ -202,9 +259,14 @@ class MemberWithCoordinator:
 
     def look_after(self) -> None:
         """Hold the filter against the topics that there are, once it is time for that."""
-        if self._wanted.filter is None or time.monotonic() < self._looked_at + self._group.topics_max_age_s:
+        if (
+            self._wanted.filter is None
+            or time.monotonic() < self._looked_at + self._group.topics_max_age_s
+        ):
             return
-        with contextlib.suppress(BrokerUnreachable):  # looked again in its time; who cannot be fetched from is told by polls
+        with contextlib.suppress(
+            BrokerUnreachable
+        ):  # looked again in its time; who cannot be fetched from is told by polls
             self._has_other_topics = self._names() != self._topics
 
     def leave(self) -> None:

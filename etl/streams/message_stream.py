@@ -22,15 +22,25 @@ class NothingCame(Exception):
 class MessageStream(Iterator[Record]):
     """Made by a `Connector`. `next` waits for a record; it ends with the connector's `shutdown`.
 
-    timeout_s   how long `next` waits before it raises NothingCame, behind which it may be called again; None: without end
+    timeout_s   how long `next` waits before it raises NothingCame, behind which it may be called
+    again; None: without end
 
-    Records of one partition come in their order. What cannot be had (a decoder that fails, a damaged record batch, an offset that
-    retention took) is raised with topic, partition and offset: `next` goes on behind a record that no decoder reads; behind anything else
-    nobody can, so the other partitions' records come first and then it is raised again. What the connector cannot reach is raised once
-    where nothing else is there, and it goes on. One thread at a time: a second one gets ConsumerInUse.
+    Records of one partition come in their order. What cannot be had (a decoder that fails, a
+    damaged record batch, an offset that retention took) is raised with topic, partition and offset:
+    `next` goes on behind a record that no decoder reads; behind anything else nobody can, so the
+    other partitions' records come first and then it is raised again. What the connector cannot
+    reach is raised once where nothing else is there, and it goes on. One thread at a time: a second
+    one gets ConsumerInUse.
     """
 
-    def __init__(self, topic: str | None, number: int, queue: StreamQueue, changed: threading.Condition, timeout_s: float | None) -> None:
+    def __init__(
+        self,
+        topic: str | None,
+        number: int,
+        queue: StreamQueue,
+        changed: threading.Condition,
+        timeout_s: float | None,
+    ) -> None:
         self.topic, self.number = topic, number
         """The topic, where it was made for one; its place among those made with it."""
         self.timeout_s = timeout_s
@@ -45,7 +55,10 @@ class MessageStream(Iterator[Record]):
 
     def __next__(self) -> Record:
         if not self._in_use.acquire(blocking=False):
-            raise ConsumerInUse("another thread waits for this stream's next record", check="that each thread has a stream of its own")
+            raise ConsumerInUse(
+                "another thread waits for this stream's next record",
+                check="that each thread has a stream of its own",
+            )
         try:
             return self._next()
         finally:
@@ -82,7 +95,9 @@ class MessageStream(Iterator[Record]):
             return record
 
     def _head(self, pump: Pump, deadline: float | None) -> Answer:
-        """The answer that is next, once there is one. Raises StopIteration, NothingCame, and what keeps the connector from fetching."""
+        """The answer that is next, once there is one. Raises StopIteration, NothingCame, and what
+        keeps the connector from fetching.
+        """
         with self._changed:
             while not pump.is_ended and self.queue.head is None:
                 if pump.trouble is not None and pump.trouble is not self._told:

@@ -1,4 +1,6 @@
-"""What a consumer stands on: brokers, by their addresses or by what ZooKeeper has of them; its group's offsets; its membership."""
+"""What a consumer stands on: brokers, by their addresses or by what ZooKeeper has of them; its
+group's offsets; its membership.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +36,29 @@ class Opened:
 
 
 def open_cluster(conf: Conf, until: ExitStack) -> Opened:
-    """The cluster, and the group where there is one; both end with `until`. Raises SettingsError, and what ZooKeeper and its
-    registrations do."""
+    """The cluster, and the group where there is one; both end with `until`. Raises SettingsError,
+    and what ZooKeeper and its registrations do."""
     group = conf.checked()
-    zookeeper = until.enter_context(ZooKeeper(conf.zookeeper, access=conf.access)) if conf.zookeeper else None
+    zookeeper = (
+        until.enter_context(ZooKeeper(conf.zookeeper, access=conf.access))
+        if conf.zookeeper
+        else None
+    )
     if conf.bootstrap is not None:
-        cluster = Cluster(conf.addresses, timeout_s=conf.timeout_s, generation=conf.generation, security=conf.way_in)
+        cluster = Cluster(
+            conf.addresses,
+            timeout_s=conf.timeout_s,
+            generation=conf.generation,
+            security=conf.way_in,
+        )
     elif zookeeper is not None:
         cluster = registered_cluster(
-            zookeeper, physical=conf.is_physical, timeout_s=conf.timeout_s, generation=conf.generation, security=conf.way_in)
+            zookeeper,
+            physical=conf.is_physical,
+            timeout_s=conf.timeout_s,
+            generation=conf.generation,
+            security=conf.way_in,
+        )
     until.enter_context(cluster)
     if group is None:
         return Opened(cluster)
@@ -53,7 +69,11 @@ def open_cluster(conf: Conf, until: ExitStack) -> Opened:
 
     def open_member(wanted: Subscription, told: Told) -> GroupMember:
         if group.membership is Membership.ZOOKEEPER:
-            return MemberInZooKeeper(conf.zookeeper or "", conf.access, group, Dialect(conf.dialect), wanted, told)
-        return MemberWithCoordinator(cluster, group, wanted, told, timeout_s=conf.timeout_s, generation=conf.generation)
+            return MemberInZooKeeper(
+                conf.zookeeper or "", conf.access, group, Dialect(conf.dialect), wanted, told
+            )
+        return MemberWithCoordinator(
+            cluster, group, wanted, told, timeout_s=conf.timeout_s, generation=conf.generation
+        )
 
     return Opened(cluster, kept, group, open_member)

@@ -1,4 +1,6 @@
-"""Where one consumer is in each log that it reads, and what came of them. Asks brokers and the group only for where a log begins."""
+"""Where one consumer is in each log that it reads, and what came of them. Asks brokers and the
+group only for where a log begins.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _END_OF_ALL = 2**63 - 1
 
 
 def refuse_no_offset(offset: int) -> None:
-    """Raises ValueError for what no log has a place at: other clients of the group could not go on there."""
+    """Raises ValueError for what no log has a place at: other clients of the group could not go on
+    there.
+    """
     try:
         number = operator.index(offset)
     except TypeError:
@@ -35,8 +39,15 @@ def refuse_no_offset(offset: int) -> None:
 class Positions:
     """See `Consumer`. For one thread."""
 
-    def __init__(self, cluster: Cluster, kept: Kept | None, start: StartAt | None, sizes: FetchSizes, key_decoder: Decoder | None,
-                 value_decoder: Decoder | None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        kept: Kept | None,
+        start: StartAt | None,
+        sizes: FetchSizes,
+        key_decoder: Decoder | None,
+        value_decoder: Decoder | None,
+    ) -> None:
         self._cluster, self._kept, self._start, self._sizes = cluster, kept, start, sizes
         self._key_decoder, self._value_decoder = key_decoder, value_decoder
         self.rotation = Rotation[Record]()
@@ -61,8 +72,12 @@ class Positions:
         self._refuse_foreign([log])
         refuse_no_offset(offset)
         sizes, before = self._sizes, self._walks.get(log)
-        cursor = Cursor(OffsetRange(log, offset, _END_OF_ALL), isolation=sizes.isolation,
-                        fetch_max_bytes=sizes.share(len(self.rotation.assigned)), fetch_limit_bytes=sizes.fetch_limit_bytes)
+        cursor = Cursor(
+            OffsetRange(log, offset, _END_OF_ALL),
+            isolation=sizes.isolation,
+            fetch_max_bytes=sizes.share(len(self.rotation.assigned)),
+            fetch_limit_bytes=sizes.fetch_limit_bytes,
+        )
         self.rotation.drop(log)
         self._walks[log] = RangeProgress(0, cursor, before.leader if before else None)
         self.known[log] = offset
@@ -90,14 +105,24 @@ class Positions:
         return [self._walks[log] for log in self.rotation.to_ask()]
 
     def take_answers(self, arrived: Iterable[Arrived]) -> None:
-        """Keep what came. An answer to a question that was overtaken, by a seek or another assignment, is left."""
+        """Keep what came. An answer to a question that was overtaken, by a seek or another
+        assignment, is left.
+        """
         for walk, fetched, consumer in arrived:
             if self._walks.get(walk.log) is not walk:
                 continue
             batches, failure = batches_of(walk, fetched, consumer, self._sizes.isolation)
             if failure or any(batch.num_rows for batch in batches):
-                self._keep(records_of(walk.log, batches, walk.cursor.position, failure, key_decoder=self._key_decoder,
-                                      value_decoder=self._value_decoder))
+                self._keep(
+                    records_of(
+                        walk.log,
+                        batches,
+                        walk.cursor.position,
+                        failure,
+                        key_decoder=self._key_decoder,
+                        value_decoder=self._value_decoder,
+                    )
+                )
             else:
                 self._pass(walk.log, walk.cursor.position)
 
@@ -110,7 +135,9 @@ class Positions:
         self.known[log] = offset
 
     def take(self, most: int) -> dict[BrokerPartition, list[Record]]:
-        """Up to so many records, to be handed out. Raises what those whose turn it is cannot be had for."""
+        """Up to so many records, to be handed out. Raises what those whose turn it is cannot be had
+        for.
+        """
         return self.rotation.take(most)
 
     def hand_out(self, taken: Mapping[BrokerPartition, list[Record]]) -> None:
@@ -118,12 +145,14 @@ class Positions:
         self.known.update({log: some[-1].next_offset for log, some in taken.items()})
 
     def stop(self, logs: Collection[BrokerPartition]) -> None:
-        """Hand out nothing more of these, which are about to be let go. Polls alone hand out, and this is within one."""
+        """Hand out nothing more of these, which are about to be let go. Polls alone hand out, and
+        this is within one.
+        """
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
-        """Where Ctrl-C, or what nobody expected, ends what is done inside, it begins again behind what was handed out: nobody knows how
-        much of an answer was taken by then."""
+        """Where Ctrl-C, or what nobody expected, ends what is done inside, it begins again behind
+        what was handed out: nobody knows how much of an answer was taken by then."""
         try:
             yield
         except EtlError:
@@ -146,21 +175,32 @@ class Positions:
         if left := [log for log in new if log not in offsets]:
             if self._start is None:
                 what = "the group has no offset of the partition, and nothing says where it begins"
-                raise NeedsDecision(what, **left[0].place, check="seek, or start=earliest or latest")
+                raise NeedsDecision(
+                    what, **left[0].place, check="seek, or start=earliest or latest"
+                )
             offsets = {**offsets, **self._ends(self._start, left)}
         for log, offset in offsets.items():
             self.seek(log, offset)
 
-    def _ends(self, where: StartAt, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
+    def _ends(
+        self, where: StartAt, logs: Collection[BrokerPartition]
+    ) -> dict[BrokerPartition, int]:
         if not logs:
             return {}
         found = self._cluster.extents(logs, isolation=self._sizes.isolation)
         if found.leaderless:
             lost = min(found.leaderless)
             raise BrokerUnreachable(f"the log {lost.unled}", **lost.place, check=lost.held_by)
-        return {log: one.log_start_offset if where is StartAt.EARLIEST else one.end_offset for log, one in found.extents.items()}
+        return {
+            log: one.log_start_offset if where is StartAt.EARLIEST else one.end_offset
+            for log, one in found.extents.items()
+        }
 
     def _refuse_foreign(self, logs: Collection[BrokerPartition]) -> None:
         for log in logs:
             if log not in self.rotation.assigned:
-                raise NotAssigned("the partition is not assigned to this consumer", **log.place, check="assign(), and what it was given")
+                raise NotAssigned(
+                    "the partition is not assigned to this consumer",
+                    **log.place,
+                    check="assign(), and what it was given",
+                )

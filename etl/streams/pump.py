@@ -1,6 +1,8 @@
-"""The thread of one connector: a member of its group, it fetches into the queues of its streams, and commits when it is told to.
+"""The thread of one connector: a member of its group, it fetches into the queues of its streams,
+and commits when it is told to.
 
-Brokers and the group are asked by this thread alone, so what other threads want of them is handed to it.
+Brokers and the group are asked by this thread alone, so what other threads want of them is handed
+to it.
 """
 
 from __future__ import annotations
@@ -23,8 +25,14 @@ _REST_S = 0.5
 class Pump:
     """See the module. Whatever it stands on ends with `until`."""
 
-    def __init__(self, group: Subscribed, positions: StreamPositions, fetches: Fetches, until: ExitStack,
-                 changed: threading.Condition) -> None:
+    def __init__(
+        self,
+        group: Subscribed,
+        positions: StreamPositions,
+        fetches: Fetches,
+        until: ExitStack,
+        changed: threading.Condition,
+    ) -> None:
         self.positions = positions
         self.is_ended = False
         """Whether there will be nothing more."""
@@ -43,13 +51,19 @@ class Pump:
     def commit(self) -> None:
         """Store where the streams are; returns once that is done. Raises what it raises."""
         if threading.current_thread() is self._thread:
-            raise ConsumerInUse("a listener commits the connector that called it", check="auto_commit_s, which commits at let-go")
+            raise ConsumerInUse(
+                "a listener commits the connector that called it",
+                check="auto_commit_s, which commits at let-go",
+            )
         done, raised = threading.Event(), list[BaseException]()
 
         def commit() -> None:
             try:
                 if self.is_ended:
-                    raise NotAssigned("the connector has ended, and nothing is committed any more", check="commit() before shutdown()")
+                    raise NotAssigned(
+                        "the connector has ended, and nothing is committed any more",
+                        check="commit() before shutdown()",
+                    )
                 if handed := self.positions.handed():
                     self._group.commit(handed)
             except BaseException as error:  # raised where it was asked for
@@ -67,7 +81,9 @@ class Pump:
             raise raised[0]
 
     def stop(self) -> None:
-        """Leave, and end all streams; returns once that is done, and raises what leaving failed with. May be called again."""
+        """Leave, and end all streams; returns once that is done, and raises what leaving failed
+        with. May be called again.
+        """
         self._is_stopping = True
         if threading.current_thread() is not self._thread:
             self._thread.join()

@@ -21,7 +21,9 @@ Decoder = Callable[[bytes], Any]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record. On Jafka and Kafka 0.7 it has neither key, timestamp nor headers, and lies where its entry of the log begins."""
+    """One record. On Jafka and Kafka 0.7 it has neither key, timestamp nor headers, and lies where
+    its entry of the log begins.
+    """
 
     topic: str
     partition: int
@@ -36,7 +38,9 @@ class Record:
     message_index: int | None
     """The same: its place, from 0, among the messages of one compressed entry."""
     next_offset: int
-    """Where a consumer goes on that has this record behind it. Inside a compressed entry of a physical log: at that entry again."""
+    """Where a consumer goes on that has this record behind it. Inside a compressed entry of a
+    physical log: at that entry again.
+    """
 
     is_append_time: bool | None = None
     """Whether the broker set the timestamp, and not the producer; None: there is none."""
@@ -47,17 +51,29 @@ class Record:
 
 
 class Answer(Iterator[Record]):
-    """The records of one answer of a log, in order; they are columns until somebody asks for the next one.
+    """The records of one answer of a log, in order; they are columns until somebody asks for the
+    next one.
 
-    Behind the last one why nothing follows is raised, where that is an error, as often as it is asked for. Raises CorruptData where a
-    decoder fails, with the offset that leads past the record (`next_offset`); asked again it goes on there.
+    Behind the last one why nothing follows is raised, where that is an error, as often as it is
+    asked for. Raises CorruptData where a decoder fails, with the offset that leads past the record
+    (`next_offset`); asked again it goes on there.
     """
 
-    def __init__(self, log: BrokerPartition, batches: Sequence[pa.RecordBatch], end: int, failure: EtlError | None,
-                 key_decoder: Decoder | None, value_decoder: Decoder | None) -> None:
+    def __init__(
+        self,
+        log: BrokerPartition,
+        batches: Sequence[pa.RecordBatch],
+        end: int,
+        failure: EtlError | None,
+        key_decoder: Decoder | None,
+        value_decoder: Decoder | None,
+    ) -> None:
         self.log, self.end = log, end
         """Whose it is; where the next fetch goes on: behind a failure nobody knows it."""
-        self.count, self.size = sum(batch.num_rows for batch in batches), sum(batch.nbytes for batch in batches)
+        self.count, self.size = (
+            sum(batch.num_rows for batch in batches),
+            sum(batch.nbytes for batch in batches),
+        )
         """Records, and bytes that they take while they are columns."""
         self.failure = failure
         self._batches, self._key_decoder, self._value_decoder = batches, key_decoder, value_decoder
@@ -80,7 +96,9 @@ class Answer(Iterator[Record]):
             if not self._is_begun:
                 self._is_begun, self._next = True, next(self._rows, None)
             if self._next is None:
-                raise self.failure.with_traceback(None) if self.failure is not None else StopIteration
+                raise (
+                    self.failure.with_traceback(None) if self.failure is not None else StopIteration
+                )
             row, behind = self._next, next(self._rows, None)
             try:
                 record = self._record(row, behind)
@@ -91,7 +109,9 @@ class Answer(Iterator[Record]):
             return record
         except (EtlError, StopIteration):
             raise
-        except BaseException:  # Ctrl-C, which ends generators for good: asked again it goes on where it was
+        except (
+            BaseException
+        ):  # Ctrl-C, which ends generators for good: asked again it goes on where it was
             self._rows, self._is_begun = islice(_rows(self._batches), self._passed, None), False
             raise
 
@@ -103,15 +123,28 @@ class Answer(Iterator[Record]):
         elif behind is None and self.failure is None:
             following = self.end
         return Record(
-            log.topic, log.partition, row["offset"], None if row["timestamp"] is None else row["timestamp"] // 1000,
-            _decoded(self._key_decoder, row, "key", log, following), _decoded(self._value_decoder, row, "value", log, following),
-            tuple((each["key"], each["value"]) for each in row["headers"] or ()), log.broker_id, row.get("message_index"), following,
-            None if row["timestamp"] is None else row["timestampType"] == _APPEND_TIME)
+            log.topic,
+            log.partition,
+            row["offset"],
+            None if row["timestamp"] is None else row["timestamp"] // 1000,
+            _decoded(self._key_decoder, row, "key", log, following),
+            _decoded(self._value_decoder, row, "value", log, following),
+            tuple((each["key"], each["value"]) for each in row["headers"] or ()),
+            log.broker_id,
+            row.get("message_index"),
+            following,
+            None if row["timestamp"] is None else row["timestampType"] == _APPEND_TIME,
+        )
 
 
 def records_of(
-    log: BrokerPartition, batches: Sequence[pa.RecordBatch], end: int, failure: EtlError | None = None, *,
-    key_decoder: Decoder | None = None, value_decoder: Decoder | None = None,
+    log: BrokerPartition,
+    batches: Sequence[pa.RecordBatch],
+    end: int,
+    failure: EtlError | None = None,
+    *,
+    key_decoder: Decoder | None = None,
+    value_decoder: Decoder | None = None,
 ) -> Answer:
     """The records of one answer of a log; see `Answer`."""
     return Answer(log, batches, end, failure, key_decoder, value_decoder)
@@ -119,20 +152,27 @@ def records_of(
 
 def _rows(batches: Sequence[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     for batch in batches:
-        # As numbers: Python's own moments end with the year 9999, and what a producer sends does not.
+        # As numbers: Python's own moments end with the year 9999, and what a producer sends does
+        # not.
         at = batch.schema.names.index("timestamp")
         plain = batch.set_column(at, "timestamp", batch.column(at).cast("int64"))
         for start in range(0, plain.num_rows, _ROWS_AT_A_TIME):
             yield from plain.slice(start, _ROWS_AT_A_TIME).to_pylist()
 
 
-def _decoded(decoder: Decoder | None, row: dict[str, Any], name: str, log: BrokerPartition, next_offset: int) -> Any:
+def _decoded(
+    decoder: Decoder | None, row: dict[str, Any], name: str, log: BrokerPartition, next_offset: int
+) -> Any:
     content = row[name]
     if decoder is None or content is None:
         return content
     try:
         return decoder(content)
-    except Exception as error:  # whatever a program's own function raises, the record is not lost by it
+    except (
+        Exception
+    ) as error:  # whatever a program's own function raises, the record is not lost by it
         what = f"the {name} decoder failed: {type(error).__name__}: {error}"
         check = "the decoder and the record; seek to next_offset to go on behind it"
-        raise CorruptData(what, check=check, **log.place, offset=row["offset"], next_offset=next_offset) from error
+        raise CorruptData(
+            what, check=check, **log.place, offset=row["offset"], next_offset=next_offset
+        ) from error

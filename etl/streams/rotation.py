@@ -1,4 +1,5 @@
-"""Whose turn it is: which logs a consumer asks for next, and which of what came it hands out. Pure, without brokers and clocks.
+"""Whose turn it is: which logs a consumer asks for next, and which of what came it hands out. Pure,
+without brokers and clocks.
 
     asked          an assigned log that is not paused and of which nothing is left to hand out
     handed out     what is left of the first log in the queue, then of the next one, until there are as many as wanted
@@ -6,8 +7,8 @@
     kept           what came of a paused log, until it is resumed; one answer for each log at most, so memory is bounded
     dropped        what came of a log that is sought in or assigned no longer
 
-A record that cannot be read is told by the turn that comes to it before it has handed out anything; what others have is handed out in the
-turns between. It is told again until somebody seeks past it.
+A record that cannot be read is told by the turn that comes to it before it has handed out anything;
+what others have is handed out in the turns between. It is told again until somebody seeks past it.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class _Chunk(Generic[Record]):
 
 
 class Rotation(Generic[Record]):
-    """The logs of one consumer in their order, and what is left of the last answer of each. For one thread."""
+    """The logs of one consumer in their order, and what is left of the last answer of each. For one
+    thread.
+    """
 
     def __init__(self) -> None:
         self._queue: list[BrokerPartition] = []
@@ -79,7 +82,9 @@ class Rotation(Generic[Record]):
         return frozenset(self._paused)
 
     def assign(self, logs: Iterable[BrokerPartition]) -> None:
-        """These logs and no others. One that stays keeps its turn, what is left of it, and its pause; a new one comes last, not paused."""
+        """These logs and no others. One that stays keeps its turn, what is left of it, and its
+        pause; a new one comes last, not paused.
+        """
         wanted = dict.fromkeys(logs)
         self._queue = [log for log in self._queue if log in wanted]
         self._queue += [log for log in wanted if log not in set(self._queue)]
@@ -92,13 +97,17 @@ class Rotation(Generic[Record]):
         self._paused |= set(logs)
 
     def resume(self, logs: Collection[BrokerPartition]) -> None:
-        """Ask for them again, and hand out what is left of them. Raises NotAssigned, and then resumes none."""
+        """Ask for them again, and hand out what is left of them. Raises NotAssigned, and then
+        resumes none.
+        """
         self._refuse_foreign(logs)
         self._paused -= set(logs)
 
     def to_ask(self) -> tuple[BrokerPartition, ...]:
         """Which logs the next fetch asks for, in the order of their turns."""
-        return tuple(log for log in self._queue if log not in self._paused and log not in self._left)
+        return tuple(
+            log for log in self._queue if log not in self._paused and log not in self._left
+        )
 
     def feed(self, log: BrokerPartition, records: Iterator[Record]) -> None:
         """What came of a log that was asked for; dropped where it is assigned no longer.
@@ -125,7 +134,8 @@ class Rotation(Generic[Record]):
     def take(self, most: int) -> dict[BrokerPartition, list[Record]]:
         """Up to so many records, by log, each in its order; none where nothing is left.
 
-        Raises what the records of a log raise, where it is that one's turn and nothing else was handed out yet.
+        Raises what the records of a log raise, where it is that one's turn and nothing else was
+        handed out yet.
         """
         found: dict[BrokerPartition, list[Record]] = {}
         room = most
@@ -138,7 +148,9 @@ class Rotation(Generic[Record]):
                 room -= len(some)
             elif chunk.failure is not None and not found:
                 self._to_the_end(log)
-                raise chunk.failure.with_traceback(None)  # said again and again, it would keep the frames of each time
+                raise chunk.failure.with_traceback(
+                    None
+                )  # said again and again, it would keep the frames of each time
             if chunk.is_empty:
                 del self._left[log]
                 self._to_the_end(log)
@@ -151,4 +163,8 @@ class Rotation(Generic[Record]):
     def _refuse_foreign(self, logs: Iterable[BrokerPartition]) -> None:
         for log in logs:
             if log not in self._queue:
-                raise NotAssigned("the partition is not assigned to this consumer", **log.place, check="assign(), and what it was given")
+                raise NotAssigned(
+                    "the partition is not assigned to this consumer",
+                    **log.place,
+                    check="assign(), and what it was given",
+                )

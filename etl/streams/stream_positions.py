@@ -1,5 +1,5 @@
-"""Where the streams of one connector are: what came waits in their queues, and two threads meet here, the one that fetches and each
-stream's own.
+"""Where the streams of one connector are: what came waits in their queues, and two threads meet
+here, the one that fetches and each stream's own.
 
     fetched    up to the end of the last answer in a queue
     handed     behind the last record that a stream handed out: what the program commits
@@ -20,10 +20,19 @@ from etl.streams.stream_queue import StreamQueue
 
 
 class StreamPositions(Positions):
-    """See `Positions`, which is the fetching thread's; what has to do with a stream may be called by that stream's."""
+    """See `Positions`, which is the fetching thread's; what has to do with a stream may be called
+    by that stream's.
+    """
 
-    def __init__(self, *given: Any, queue_of: Callable[[BrokerPartition], StreamQueue], changed: threading.Condition) -> None:
-        """queue_of: which stream a log that comes belongs to; changed: held while anything here is looked at or changed."""
+    def __init__(
+        self,
+        *given: Any,
+        queue_of: Callable[[BrokerPartition], StreamQueue],
+        changed: threading.Condition,
+    ) -> None:
+        """queue_of: which stream a log that comes belongs to; changed: held while anything here is
+        looked at or changed.
+        """
         super().__init__(*given)
         self._queue_of, self._changed = queue_of, changed
         self._queues: dict[BrokerPartition, StreamQueue] = {}
@@ -52,7 +61,9 @@ class StreamPositions(Positions):
             self._done[log] = offset
 
     def stop(self, logs: Collection[BrokerPartition]) -> None:
-        """See `Positions.stop`: what waits of them is dropped, or streams would go on while what they handed out is committed."""
+        """See `Positions.stop`: what waits of them is dropped, or streams would go on while what
+        they handed out is committed.
+        """
         with self._changed:
             for log in self._queues.keys() & set(logs):
                 self._queues[log].drop(log)
@@ -60,8 +71,11 @@ class StreamPositions(Positions):
     def to_ask(self) -> list[RangeProgress]:
         """Those whose streams have room."""
         with self._changed:
-            return [self._walks[log] for log in self.rotation.assigned
-                    if log in self._walks and log not in self._broken and self._queues[log].has_room]
+            return [
+                self._walks[log]
+                for log in self.rotation.assigned
+                if log in self._walks and log not in self._broken and self._queues[log].has_room
+            ]
 
     def done(self) -> dict[BrokerPartition, int]:
         """See the module."""

@@ -1,4 +1,6 @@
-"""What waits for one stream: answers of its logs, as columns, in the order in which they came. Under its connector's lock."""
+"""What waits for one stream: answers of its logs, as columns, in the order in which they came.
+Under its connector's lock.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +46,14 @@ class StreamQueue:
         return any(answer.log == log for answer in self._answers)
 
     def put(self, arrived: Answer) -> None:
-        """At the end. One that only says how far there is nothing takes the place of the log's one that says so, wherever that is: they
-        come for as long as nobody reads the stream."""
+        """At the end. One that only says how far there is nothing takes the place of the log's one
+        that says so, wherever that is: they come for as long as nobody reads the stream."""
         if not arrived.count and arrived.failure is None:
-            self._answers = deque(one for one in self._answers if one.log != arrived.log or one.count or one.failure is not None)
+            self._answers = deque(
+                one
+                for one in self._answers
+                if one.log != arrived.log or one.count or one.failure is not None
+            )
         self._answers.append(arrived)
 
     def end(self, over: Answer) -> None:

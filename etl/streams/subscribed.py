@@ -1,4 +1,5 @@
-"""What a consumer reads as a member of its group: joined with a poll, divided anew with a poll, left at the end.
+"""What a consumer reads as a member of its group: joined with a poll, divided anew with a poll,
+left at the end.
 
     a poll, not joined yet, or lost     join; what the share gives begins where the group is
     a poll, the group wants logs back   commit where that is by itself, tell `revoked`, forget what came of them, let go; then as above
@@ -29,16 +30,27 @@ _COMMITS_MAX = 3
 
 
 class Subscribed:
-    """The group's side of one consumer, which calls it in one thread at a time; only what watches over its polls is another one."""
+    """The group's side of one consumer, which calls it in one thread at a time; only what watches
+    over its polls is another one.
+    """
 
     def __init__(self, opened: Opened, positions: Positions) -> None:
-        self._group, self._kept, self._open_member, self._at = opened.group, opened.kept, opened.open_member, positions
+        self._group, self._kept, self._open_member, self._at = (
+            opened.group,
+            opened.kept,
+            opened.open_member,
+            positions,
+        )
         self._wanted: Subscription | None = None
-        self._commits_by_itself = opened.group is not None and opened.group.auto_commit_s is not None
+        self._commits_by_itself = (
+            opened.group is not None and opened.group.auto_commit_s is not None
+        )
         self._listener = Listener()
         self._member: GroupMember | None = None
         self._one_at_a_time = threading.RLock()
-        """Whoever touches the member: this consumer's thread, also within a listener of its, or who watches over it."""
+        """Whoever touches the member: this consumer's thread, also within a listener of its, or who
+        watches over it.
+        """
         self._is_left_behind = False
         """Whether it left because nobody polled."""
         self._polled_at = self._committed_at = time.monotonic()
@@ -65,9 +77,15 @@ class Subscribed:
             what = "partitions are assigned to this consumer by hand"
             raise SettingsError(what, check="assign(()), or unsubscribe(), before it subscribes")
         self.unsubscribe()
-        self._wanted, self._listener, self._polled_at = wanted, listener or Listener(), time.monotonic()
+        self._wanted, self._listener, self._polled_at = (
+            wanted,
+            listener or Listener(),
+            time.monotonic(),
+        )
         self._ended = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, args=(self._ended,), name="streams: polls", daemon=True)
+        self._watcher = threading.Thread(
+            target=self._watch, args=(self._ended,), name="streams: polls", daemon=True
+        )
         self._watcher.start()
 
     def unsubscribe(self) -> None:
@@ -101,9 +119,15 @@ class Subscribed:
                 self._polled_at, self._called_since = time.monotonic(), None
 
     def commit(self, offsets: Mapping[BrokerPartition, int]) -> None:
-        """As a member does while it is one, else as anybody. Raises MembershipLost, NotAssigned for a log that is another member's."""
+        """As a member does while it is one, else as anybody. Raises MembershipLost, NotAssigned for
+        a log that is another member's.
+        """
         if self._kept is None:
-            raise SettingsError("the consumer has no group, so nobody keeps its offsets", key="group", check="Consumer(..., group=...)")
+            raise SettingsError(
+                "the consumer has no group, so nobody keeps its offsets",
+                key="group",
+                check="Consumer(..., group=...)",
+            )
         if self._wanted is None:
             self._kept.commit(offsets, None)
             return
@@ -114,7 +138,9 @@ class Subscribed:
         member = self._member
         share = None if self._is_left_behind or member is None else member.share
         if share is None or member is None:
-            what = "the consumer is no member of its group now, and others may be reading what it read"
+            what = (
+                "the consumer is no member of its group now, and others may be reading what it read"
+            )
             check = "how long this program takes between two polls; the next one joins again and begins where the group is"
             raise MembershipLost(what, check=check)
         for log in offsets:
@@ -141,7 +167,9 @@ class Subscribed:
         self._at.stop(mine)
         try:
             if self._commits_by_itself:
-                if offsets := {log: offset for log, offset in self._at.done().items() if log in mine}:
+                if offsets := {
+                    log: offset for log, offset in self._at.done().items() if log in mine
+                }:
                     self.commit(offsets)
             self._listener.revoked(mine)
         finally:
@@ -199,7 +227,10 @@ class Subscribed:
             member.leave()
 
     def _commit_in_time(self, group: Group) -> None:
-        if group.auto_commit_s is not None and time.monotonic() >= self._committed_at + group.auto_commit_s:
+        if (
+            group.auto_commit_s is not None
+            and time.monotonic() >= self._committed_at + group.auto_commit_s
+        ):
             self._committed_at = time.monotonic()
             if offsets := self._at.done():
                 self.commit(offsets)
@@ -220,7 +251,9 @@ class Subscribed:
         if member is None or group is None or self._is_left_behind:
             return
         self._called_since = (self._called_since or now) if member.is_called else None
-        is_overdue = self._called_since is not None and now - self._called_since >= group.rebalance_timeout_s
+        is_overdue = (
+            self._called_since is not None and now - self._called_since >= group.rebalance_timeout_s
+        )
         if is_overdue or now - self._polled_at >= group.max_poll_interval_s:
             self._is_left_behind = True
             member.leave()

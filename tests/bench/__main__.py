@@ -1,6 +1,8 @@
-"""`make bench`: what runs take beside Spark's own Kafka source and beside others, into BENCHMARK.md and benchmark.json.
+"""`make bench`: what runs take beside Spark's own Kafka source and beside others, into BENCHMARK.md
+and benchmark.json.
 
-`python -m tests.bench [--quick] [--workloads 100B-none,1kB-lz4] [--kinds arrow,spark-delta] [--parts compared] [--records N] [--rounds N]`
+`python -m tests.bench [--quick] [--workloads 100B-none,1kB-lz4] [--kinds arrow,spark-delta]
+[--parts compared] [--records N] [--rounds N]`
 
 Real ZooKeeper, Kafka, Spark and Delta on this machine. Both files are written behind each result:
 whatever ends it, what was measured is there.
@@ -35,7 +37,8 @@ _GROWTH = (1, 2, 4, 8)
 """Tenths of the topic's records."""
 _ON_CORES = 2_000_000
 _OF_ONE = "100B-none"
-"""The workload of which growth and memory are looked at; where it is not asked for, the first one."""
+"""The workload of which growth and memory are looked at; where it is not asked for, the first one.
+"""
 _BESIDES = "1kB-lz4"
 """The one of which the memory of our runs is looked at besides."""
 
@@ -50,12 +53,34 @@ def main(words: Sequence[str] | None = None) -> int:
     said = _Said(Document(asked.to, words, codec=asked.codec, goes_on=asked.go_on).tell)
     parts = asked.parts or (QUICK_PARTS if asked.quick else PARTS)
     if set(parts) & set(OF_TOPICS):
-        with tempfile.TemporaryDirectory(prefix="etl-bench-") as name, Cluster(folder=Path(name, "cluster")) as cluster:
+        with (
+            tempfile.TemporaryDirectory(prefix="etl-bench-") as name,
+            Cluster(folder=Path(name, "cluster")) as cluster,
+        ):
             rounds, cold = (2, 1) if asked.quick else (3, 2)
-            what = Asked(cluster, Path(name), asked.kinds or ORDER, asked.rounds or rounds, asked.codec, asked.fetches, cold)
-            _topics(what, _workloads(asked), parts, QUICK_MEMORY if asked.quick else [*SESSION, PEER], said)
+            what = Asked(
+                cluster,
+                Path(name),
+                asked.kinds or ORDER,
+                asked.rounds or rounds,
+                asked.codec,
+                asked.fetches,
+                cold,
+            )
+            _topics(
+                what,
+                _workloads(asked),
+                parts,
+                QUICK_MEMORY if asked.quick else [*SESSION, PEER],
+                said,
+            )
     if "small" in parts:
-        said.tried("small", lambda: small(asked.rounds or (1 if asked.quick else 3), said.tell, cold=0 if asked.quick else 1))
+        said.tried(
+            "small",
+            lambda: small(
+                asked.rounds or (1 if asked.quick else 3), said.tell, cold=0 if asked.quick else 1
+            ),
+        )
     if "planning" in parts:
         said.tried("planning", lambda: planning(asked.partitions, said.tell))
     if "encrypted" in parts:
@@ -66,28 +91,67 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _workloads(asked: argparse.Namespace) -> list[Workload]:
     records = asked.records or (QUICK_RECORDS if asked.quick else None)
-    return [WORKLOADS[name].of(records) for name in asked.workloads or (QUICK if asked.quick else WORKLOADS)]
+    return [
+        WORKLOADS[name].of(records)
+        for name in asked.workloads or (QUICK if asked.quick else WORKLOADS)
+    ]
 
 
-def _topics(asked: Asked, workloads: Sequence[Workload], parts: Sequence[str], remembering: Sequence[str], said: _Said) -> None:
+def _topics(
+    asked: Asked,
+    workloads: Sequence[Workload],
+    parts: Sequence[str],
+    remembering: Sequence[str],
+    said: _Said,
+) -> None:
     with Warm(asked) as warm:
         for workload in workloads:
-            said.tried(workload.name, partial(_topic, asked, warm, workload, workloads, parts, remembering, said.tell))
+            said.tried(
+                workload.name,
+                partial(_topic, asked, warm, workload, workloads, parts, remembering, said.tell),
+            )
 
 
-def _topic(asked: Asked, warm: Warm, workload: Workload, workloads: Sequence[Workload], parts: Sequence[str],
-           remembering: Sequence[str], tell: Tell) -> None:
+def _topic(
+    asked: Asked,
+    warm: Warm,
+    workload: Workload,
+    workloads: Sequence[Workload],
+    parts: Sequence[str],
+    remembering: Sequence[str],
+    tell: Tell,
+) -> None:
     with filled(asked.cluster, workload) as topic:
-        tell({"part": "topics", "workload": workload.name, "records": workload.records, "log_bytes": topic.log_bytes})
+        tell(
+            {
+                "part": "topics",
+                "workload": workload.name,
+                "records": workload.records,
+                "log_bytes": topic.log_bytes,
+            }
+        )
         if "compared" in parts:
             compared(asked, warm, topic, tell)
         if "records" in parts and _is_looked_at(workload, workloads):
-            grown(asked, warm, topic, [workload.of(workload.records * tenths // 10).records for tenths in _GROWTH], tell)
+            grown(
+                asked,
+                warm,
+                topic,
+                [workload.of(workload.records * tenths // 10).records for tenths in _GROWTH],
+                tell,
+            )
         for part in parts:
             _in_new_processes(part, asked, topic, workloads, remembering, tell)
 
 
-def _in_new_processes(part: str, asked: Asked, topic: Topic, workloads: Sequence[Workload], remembering: Sequence[str], tell: Tell) -> None:
+def _in_new_processes(
+    part: str,
+    asked: Asked,
+    topic: Topic,
+    workloads: Sequence[Workload],
+    remembering: Sequence[str],
+    tell: Tell,
+) -> None:
     if part == "cores" and _is_looked_at(topic.workload, workloads):
         on_cores(asked, topic, _ON_CORES, tell)
     if part == "memory" and _is_looked_at(topic.workload, workloads):
@@ -120,10 +184,23 @@ class _Said:
         """Take one in."""
         self._tell(result)
         self.failed |= "failed" in result
-        numbers = {name: f"{value:.2f}" for name, value in result.items() if name in ("seconds", "to_commit", "cpu")}
-        about = [str(result[name]) for name in ("part", "workload", "kind", "records", "cores") if name in result]
-        print(f"{time.monotonic() - self._began:6.0f} s", *about, *(f"{name}={value}" for name, value in numbers.items()),
-              result.get("failed", ""), flush=True)
+        numbers = {
+            name: f"{value:.2f}"
+            for name, value in result.items()
+            if name in ("seconds", "to_commit", "cpu")
+        }
+        about = [
+            str(result[name])
+            for name in ("part", "workload", "kind", "records", "cores")
+            if name in result
+        ]
+        print(
+            f"{time.monotonic() - self._began:6.0f} s",
+            *about,
+            *(f"{name}={value}" for name, value in numbers.items()),
+            result.get("failed", ""),
+            flush=True,
+        )
 
 
 def _named(known: Sequence[str]) -> Callable[[str], list[str]]:
@@ -137,20 +214,59 @@ def _named(known: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Measure, and write the tables.")
-    parser.add_argument("--quick", action="store_true", help="few records of one workload, the most telling parts: under three minutes")
-    parser.add_argument("--workloads", type=_named(list(WORKLOADS)), help="100B-none,1kB-lz4: some of " + ", ".join(WORKLOADS))
-    parser.add_argument("--kinds", type=_named(list(KINDS)), help="arrow,spark-delta: some of " + ", ".join(KINDS))
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench", description="Measure, and write the tables."
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="few records of one workload, the most telling parts: under three minutes",
+    )
+    parser.add_argument(
+        "--workloads",
+        type=_named(list(WORKLOADS)),
+        help="100B-none,1kB-lz4: some of " + ", ".join(WORKLOADS),
+    )
+    parser.add_argument(
+        "--kinds", type=_named(list(KINDS)), help="arrow,spark-delta: some of " + ", ".join(KINDS)
+    )
     parser.add_argument("--parts", type=_named(PARTS), help="compared: some of " + ", ".join(PARTS))
     parser.add_argument("--records", type=int, help="of each workload, instead of what it has")
-    parser.add_argument("--rounds", type=int, help="of each, behind those that warm (default: 3; with --quick 2)")
-    parser.add_argument("--partitions", type=lambda text: [int(one) for one in text.split(",")], default=[1_000, 10_000, 100_000],
-                        help="of --parts planning: 10000")
-    parser.add_argument("--codec", default="zstd", choices=["uncompressed", "snappy", "lz4", "zstd"], help="of all tables' files")
-    parser.add_argument("--fetches", default="large", choices=["large", "default"], help="of Spark's source: as large as ours, or its own")
-    parser.add_argument("--go-on", action="store_true", help="keep what the files have of what is not measured now")
-    parser.add_argument("--render", action="store_true", help="measure nothing: the page anew from the results that are there")
-    parser.add_argument("--to", type=Path, default=ROOT / "build" / "bench", help="the folder of both files (default: build/bench)")
+    parser.add_argument(
+        "--rounds", type=int, help="of each, behind those that warm (default: 3; with --quick 2)"
+    )
+    parser.add_argument(
+        "--partitions",
+        type=lambda text: [int(one) for one in text.split(",")],
+        default=[1_000, 10_000, 100_000],
+        help="of --parts planning: 10000",
+    )
+    parser.add_argument(
+        "--codec",
+        default="zstd",
+        choices=["uncompressed", "snappy", "lz4", "zstd"],
+        help="of all tables' files",
+    )
+    parser.add_argument(
+        "--fetches",
+        default="large",
+        choices=["large", "default"],
+        help="of Spark's source: as large as ours, or its own",
+    )
+    parser.add_argument(
+        "--go-on", action="store_true", help="keep what the files have of what is not measured now"
+    )
+    parser.add_argument(
+        "--render",
+        action="store_true",
+        help="measure nothing: the page anew from the results that are there",
+    )
+    parser.add_argument(
+        "--to",
+        type=Path,
+        default=ROOT / "build" / "bench",
+        help="the folder of both files (default: build/bench)",
+    )
     return parser
 
 

@@ -1,10 +1,13 @@
-"""Where the processor's time of Spark's JVM goes in a cold run of 10,000 records by Spark's writer: what of Delta's commit, which threads.
+"""Where the processor's time of Spark's JVM goes in a cold run of 10,000 records by Spark's writer:
+what of Delta's commit, which threads.
 
     PYTHONPATH=. python tests/bench/cold_profile.py [--every MS]
 
-The third run of a pipeline, as in `small_runs`, whose JVM dumps its threads every 25 ms by its own flight recorder. Each dump says of each
-thread how much of the processor it had. What all threads had between two dumps is counted for what the driver's command was in then, so
-the compilers' time is in what they compiled for; `threads` is the same time again, by thread. Dumps cost time themselves: read the shares.
+The third run of a pipeline, as in `small_runs`, whose JVM dumps its threads every 25 ms by its own
+flight recorder. Each dump says of each thread how much of the processor it had. What all threads
+had between two dumps is counted for what the driver's command was in then, so the compilers' time
+is in what they compiled for; `threads` is the same time again, by thread. Dumps cost time
+themselves: read the shares.
 """
 
 from __future__ import annotations
@@ -42,8 +45,14 @@ WHERE = {
 """What a command is in, by what stands in its stack; the first that does."""
 IDLE = "between commands: what Python does"
 THREADS = {
-    "the second compiler": "C2", "the first compiler": "C1", "the collector": "G", "tasks": "Executor task",
-    "the driver's command": "Thread-", "the virtual machine": "VM", "the recorder": "JFR"}
+    "the second compiler": "C2",
+    "the first compiler": "C1",
+    "the collector": "G",
+    "tasks": "Executor task",
+    "the driver's command": "Thread-",
+    "the virtual machine": "VM",
+    "the recorder": "JFR",
+}
 _THREAD = re.compile(r'^"([^"]+)" .*?\bcpu=([\d.]+)ms.*?\btid=(\w+)', re.MULTILINE)
 
 
@@ -56,17 +65,27 @@ def recorded(folder: Path, every_ms: int) -> Path:
         conf = conf_of(folder, cluster, "cold", RUNS[KIND])
         for number in range(3):
             produce(cluster, number * RECORDS)
-            flight = {"JDK_JAVA_OPTIONS": f"-XX:StartFlightRecording=filename={record},settings={folder / 'events.jfc'}"}
+            flight = {
+                "JDK_JAVA_OPTIONS": f"-XX:StartFlightRecording=filename={record},settings={folder / 'events.jfc'}"
+            }
             environment = {**os.environ, **(flight if number == 2 else {})}
             words = [sys.executable, "-m", "etl", "run", str(conf), "--quiet"]
-            subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+            subprocess.run(
+                words,
+                env=environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=True,
+            )
     return record
 
 
 def dumps(record: Path) -> Iterator[str]:
     """Each dump's text."""
     with tempfile.TemporaryFile("w+") as text:
-        subprocess.run(["jfr", "print", "--events", "jdk.ThreadDump", str(record)], stdout=text, check=True)
+        subprocess.run(
+            ["jfr", "print", "--events", "jdk.ThreadDump", str(record)], stdout=text, check=True
+        )
         text.seek(0)
         lines: list[str] = []
         for line in text:
@@ -95,7 +114,12 @@ def main(every_ms: int) -> None:
                 more = round(float(milliseconds)) - had.get(number, 0)
                 had[number] = round(float(milliseconds))
                 spent[where] += more
-                by_thread[next((kind for kind, start in THREADS.items() if thread.startswith(start)), "others")] += more
+                by_thread[
+                    next(
+                        (kind for kind, start in THREADS.items() if thread.startswith(start)),
+                        "others",
+                    )
+                ] += more
     whole = sum(spent.values())
     for title, found in (("what it was in", spent), ("threads", by_thread)):
         print(f"{title:>52} {'CPU s':>8} {'of all':>7}")

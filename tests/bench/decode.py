@@ -1,13 +1,16 @@
-"""How fast bytes become Arrow columns: our cursor against kafka-python's parser, on the same bytes in the same run.
+"""How fast bytes become Arrow columns: our cursor against kafka-python's parser, on the same bytes
+in the same run.
 
     python tests/bench/decode.py [FORMAT ...]
 
-One thread, warmed, best of several runs. "Ours" is CRC, decompression, kernel and Arrow, all columns, as an executor does
-it: answers of 4 MiB through a cursor. "kafka-python" is its CRC check (by the same library where there is a faster one) and
-its record objects. Rates count records and bytes as they come over the wire; "MB/s values" counts the decompressed values.
+One thread, warmed, best of several runs. "Ours" is CRC, decompression, kernel and Arrow, all
+columns, as an executor does it: answers of 4 MiB through a cursor. "kafka-python" is its CRC check
+(by the same library where there is a faster one) and its record objects. Rates count records and
+bytes as they come over the wire; "MB/s values" counts the decompressed values.
 
-Formats: v2, v1 and v0 (kafka-python's legacy decoder), and 0.7, which kafka-python has no decoder of: beside it stands the
-legacy decoder on the same values in format v0. Wrappers hold about 16 KiB, as the record batches do.
+Formats: v2, v1 and v0 (kafka-python's legacy decoder), and 0.7, which kafka-python has no decoder
+of: beside it stands the legacy decoder on the same values in format v0. Wrappers hold about 16 KiB,
+as the record batches do.
 
 Exits with 1 when the two disagree about the number of records.
 """
@@ -38,8 +41,12 @@ BATCH_BYTES = 16 * 1024
 ANSWER_BYTES = 4 << 20
 CASES = ((100, 300_000), (1000, 48_000))
 CODECS = {"none": 0, "lz4": 3, "zstd": 4, "snappy": 2, "gzip": 1}
-FORMATS = {"v2": tuple(CODECS), "v1": ("none", "lz4", "snappy", "gzip"), "v0": ("none", "lz4", "snappy", "gzip"),
-           "0.7": ("none", "snappy", "gzip")}
+FORMATS = {
+    "v2": tuple(CODECS),
+    "v1": ("none", "lz4", "snappy", "gzip"),
+    "v0": ("none", "lz4", "snappy", "gzip"),
+    "0.7": ("none", "snappy", "gzip"),
+}
 RUNS, ORACLE_SHARE = 5, 12
 NOW_MS = 1_700_000_000_000
 
@@ -50,22 +57,38 @@ def values(size: int, count: int) -> list[bytes]:
     found = []
     for number in range(count):
         text = f'{{"user": {rng.randrange(10**6)}, "page": "/p/{rng.randrange(5000)}", "ms": {rng.randrange(2000)}, "n": {number}, "tag": "'
-        found.append((text + "".join(rng.choices("abcdefghij klmnop", k=max(0, size - len(text) - 2))) + '"}')[:size].encode())
+        found.append(
+            (
+                text
+                + "".join(rng.choices("abcdefghij klmnop", k=max(0, size - len(text) - 2)))
+                + '"}'
+            )[:size].encode()
+        )
     return found
 
 
 def record_batches(contents: list[bytes], codec: int, count: int) -> list[bytes]:
-    """`count` records in record batches of about BATCH_BYTES, as kafka-python's producer builds them."""
+    """`count` records in record batches of about BATCH_BYTES, as kafka-python's producer builds
+    them.
+    """
     from kafka.record.default_records import DefaultRecordBatchBuilder
 
     found: list[bytes] = []
     offset = at = 0
     while offset < count:
         builder = DefaultRecordBatchBuilder(
-            magic=2, compression_type=0, is_transactional=False, producer_id=-1, producer_epoch=-1, base_sequence=-1,
-            batch_size=BATCH_BYTES)
+            magic=2,
+            compression_type=0,
+            is_transactional=False,
+            producer_id=-1,
+            producer_epoch=-1,
+            base_sequence=-1,
+            batch_size=BATCH_BYTES,
+        )
         in_batch = 0
-        while in_batch < count - offset and builder.append(in_batch, NOW_MS + offset, None, contents[at % len(contents)], []):
+        while in_batch < count - offset and builder.append(
+            in_batch, NOW_MS + offset, None, contents[at % len(contents)], []
+        ):
             in_batch, at = in_batch + 1, at + 1
         found.append(recompressed(bytes(builder.build()), codec, base_offset=offset))
         offset += in_batch
@@ -80,14 +103,19 @@ def recompressed(batch: bytes, codec: int, *, base_offset: int) -> bytes:
 
 def compressed(plain: bytes, codec: int) -> bytes:
     codecs: dict[int, Callable[[bytes], Any]] = {
-        0: bytes, 1: cramjam.gzip.compress, 2: xerial, 3: cramjam.lz4.compress, 4: cramjam.zstd.compress}
+        0: bytes,
+        1: cramjam.gzip.compress,
+        2: xerial,
+        3: cramjam.lz4.compress,
+        4: cramjam.zstd.compress,
+    }
     return bytes(codecs[codec](plain))
 
 
 def xerial(plain: bytes) -> bytes:
     framed = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
     for start in range(0, len(plain), 32 * 1024):
-        block = bytes(cramjam.snappy.compress_raw(plain[start:start + 32 * 1024]))
+        block = bytes(cramjam.snappy.compress_raw(plain[start : start + 32 * 1024]))
         framed += struct.pack(">i", len(block)) + block
     return framed
 
@@ -109,12 +137,15 @@ def entries(contents: list[bytes], codec: int, count: int) -> list[bytes]:
     plain = [entry_bytes(Entry(contents[i % len(contents)])) for i in range(count)]
     if not codec:
         return plain
-    return [entry_bytes(Entry(compressed(b"".join(group), codec), attributes=codec)) for group in in_groups(plain, len(plain[0]))]
+    return [
+        entry_bytes(Entry(compressed(b"".join(group), codec), attributes=codec))
+        for group in in_groups(plain, len(plain[0]))
+    ]
 
 
 def in_groups(items: list[Any], size: int) -> Iterator[list[Any]]:
     together = max(1, BATCH_BYTES // size)
-    return (items[start:start + together] for start in range(0, len(items), together))
+    return (items[start : start + together] for start in range(0, len(items), together))
 
 
 def answers(batches: list[bytes]) -> list[memoryview]:
@@ -130,12 +161,25 @@ def answers(batches: list[bytes]) -> list[memoryview]:
 def ours(parts: list[memoryview], until: int, *, is_physical: bool) -> int:
     log = BrokerPartition("clicks", 0, 0 if is_physical else None)
     cursor = Cursor(
-        OffsetRange(log, 0, until), isolation=Isolation.READ_COMMITTED, fetch_max_bytes=ANSWER_BYTES, fetch_limit_bytes=ANSWER_BYTES)
+        OffsetRange(log, 0, until),
+        isolation=Isolation.READ_COMMITTED,
+        fetch_max_bytes=ANSWER_BYTES,
+        fetch_limit_bytes=ANSWER_BYTES,
+    )
     rows = 0
     for part in parts:
         fetched = FetchedPartition(
-            topic="clicks", partition=0, refusal=None, high_watermark=until, last_stable_offset=until, log_start_offset=0, aborted=(),
-            records=part, layout=EntryLayout.PHYSICAL if is_physical else EntryLayout.LOGICAL, broker_id=log.broker_id)
+            topic="clicks",
+            partition=0,
+            refusal=None,
+            high_watermark=until,
+            last_stable_offset=until,
+            log_start_offset=0,
+            aborted=(),
+            records=part,
+            layout=EntryLayout.PHYSICAL if is_physical else EntryLayout.LOGICAL,
+            broker_id=log.broker_id,
+        )
         for arrow_batch in cursor.feed(fetched):
             rows += arrow_batch.num_rows
     return rows if cursor.done else -1
@@ -154,7 +198,9 @@ def theirs(batches: list[bytes]) -> int:
 
 
 def equip_kafka_python() -> None:
-    """The fast CRC and the codecs that kafka-python takes from optional packages, so that the comparison is fair."""
+    """The fast CRC and the codecs that kafka-python takes from optional packages, so that the
+    comparison is fair.
+    """
     from kafka import codec
     from kafka.record import default_records, legacy_records
 
@@ -165,7 +211,11 @@ def equip_kafka_python() -> None:
         module.lz4_decode = lambda content: bytes(cramjam.lz4.decompress(content))
     legacy_records.lz4_decode_old_kafka = legacy_records.lz4_decode
     default_records.zstd_decode = lambda content: bytes(cramjam.zstd.decompress(content))
-    codec.snappy = type("snappy", (), {"decompress": staticmethod(lambda content: bytes(cramjam.snappy.decompress_raw(content)))})
+    codec.snappy = type(
+        "snappy",
+        (),
+        {"decompress": staticmethod(lambda content: bytes(cramjam.snappy.decompress_raw(content)))},
+    )
 
 
 def best_of(runs: int, call: Callable[[], int]) -> tuple[float, int]:
@@ -180,13 +230,19 @@ def best_of(runs: int, call: Callable[[], int]) -> tuple[float, int]:
 def built(form: str, contents: list[bytes], codec: int, count: int) -> list[bytes]:
     if form == "v2":
         return record_batches(contents, codec, count)
-    return entries(contents, codec, count) if form == "0.7" else message_sets(contents, codec, count, int(form[1:]))
+    return (
+        entries(contents, codec, count)
+        if form == "0.7"
+        else message_sets(contents, codec, count, int(form[1:]))
+    )
 
 
 def main() -> int:
     equip_kafka_python()
-    print(f"{'format':>6} {'value':>7} {'codec':>7} | {'ours M rec/s':>13} {'MB/s wire':>10} {'MB/s values':>12} | "
-          f"{'kafka-python M rec/s':>21} {'ratio':>6}")
+    print(
+        f"{'format':>6} {'value':>7} {'codec':>7} | {'ours M rec/s':>13} {'MB/s wire':>10} {'MB/s values':>12} | "
+        f"{'kafka-python M rec/s':>21} {'ratio':>6}"
+    )
     agreed = True
     for form in sys.argv[1:] or FORMATS:
         for size, count in CASES:
@@ -208,8 +264,11 @@ def measured(form: str, size: int, count: int, contents: list[bytes], codec: str
     their_seconds, their_rows = best_of(2, lambda: theirs(share))
     same = rows == count and their_rows == few
     rate, their_rate = rows / seconds, their_rows / their_seconds
-    print(f"{form:>6} {size:>5} B {codec:>7} | {rate / 1e6:>13.2f} {wire / seconds / 1e6:>10.0f} {rows * size / seconds / 1e6:>12.0f} | "
-          f"{their_rate / 1e6:>21.3f} {rate / their_rate:>5.0f}x{'' if same else '  DIFFERENT COUNTS'}", flush=True)
+    print(
+        f"{form:>6} {size:>5} B {codec:>7} | {rate / 1e6:>13.2f} {wire / seconds / 1e6:>10.0f} {rows * size / seconds / 1e6:>12.0f} | "
+        f"{their_rate / 1e6:>21.3f} {rate / their_rate:>5.0f}x{'' if same else '  DIFFERENT COUNTS'}",
+        flush=True,
+    )
     return same
 
 

@@ -1,10 +1,12 @@
-"""`make bench`: what encryption takes of reading, beside plain, and beside Python's own `ssl` that moves the same bytes and no more.
+"""`make bench`: what encryption takes of reading, beside plain, and beside Python's own `ssl` that
+moves the same bytes and no more.
 
     PYTHONPATH=. python tests/bench/encrypted.py [--mib N] [--rounds N]
 
-Who answers is a process of its own that has one answer of 16 MiB ready and moves its offsets on, so that it costs no more than sending; an
-embedded broker's Java manages a tenth of that under TLS. `bytes`: a socket and `recv_into`, nothing else. `fetches`: answers as a task
-takes them. `rows`: read by the loop of a task, as Arrow batches. In turn, in one process, on one connection each.
+Who answers is a process of its own that has one answer of 16 MiB ready and moves its offsets on, so
+that it costs no more than sending; an embedded broker's Java manages a tenth of that under TLS.
+`bytes`: a socket and `recv_into`, nothing else. `fetches`: answers as a task takes them. `rows`:
+read by the loop of a task, as Arrow batches. In turn, in one process, on one connection each.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ OF_A_BATCH, BATCHES, VALUE_BYTES = 1000, 16, 1000
 RECORDS = OF_A_BATCH * BATCHES
 """Of one answer."""
 _RAW = b"\xff\xff\xff\xff"
-"""Where a request's size would be: give as many bytes as the next eight say, and nothing of Kafka."""
+"""Where a request's size would be: give as many bytes as the next eight say, and nothing of Kafka.
+"""
 MIB = 1 << 20
 _FETCH_BYTES = 32 * MIB
 
@@ -66,32 +69,52 @@ class Measured:
 
 # The process that answers
 
+
 def answer_for_ever(port_file: str, cert: str, key: str) -> None:
     """Both ports, plain and encrypted; the file has their numbers."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
     broker = FakeBroker()
-    batches = [encode(Batch(n * OF_A_BATCH, [Rec(i, bytes([n]) * VALUE_BYTES) for i in range(OF_A_BATCH)])) for n in range(BATCHES)]
+    batches = [
+        encode(Batch(n * OF_A_BATCH, [Rec(i, bytes([n]) * VALUE_BYTES) for i in range(OF_A_BATCH)]))
+        for n in range(BATCHES)
+    ]
     broker.append(LOG.topic, LOG.partition, *batches)
     broker.log(LOG.topic).high_watermark = 1 << 40
     listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     part = Path(f"{port_file}.part")
     part.write_text(" ".join(str(one.getsockname()[1]) for one in listening))
     part.rename(port_file)
-    for one, wrap in zip(listening, (lambda plain: plain, lambda plain: context.wrap_socket(plain, server_side=True)), strict=True):
+    for one, wrap in zip(
+        listening,
+        (lambda plain: plain, lambda plain: context.wrap_socket(plain, server_side=True)),
+        strict=True,
+    ):
         threading.Thread(target=_accept, args=(one, wrap, broker, batches), daemon=True).start()
     sys.stdin.read()
 
 
-def _accept(listening: socket.socket, wrap: Callable[[socket.socket], socket.socket], broker: FakeBroker, batches: Sequence[bytes]) -> None:
+def _accept(
+    listening: socket.socket,
+    wrap: Callable[[socket.socket], socket.socket],
+    broker: FakeBroker,
+    batches: Sequence[bytes],
+) -> None:
     """Side by side: a task keeps its connection for the next one, who must not wait behind it."""
     while True:
         connection, _ = listening.accept()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        threading.Thread(target=_enter, args=(connection, wrap, broker, batches), daemon=True).start()
+        threading.Thread(
+            target=_enter, args=(connection, wrap, broker, batches), daemon=True
+        ).start()
 
 
-def _enter(connection: socket.socket, wrap: Callable[[socket.socket], socket.socket], broker: FakeBroker, batches: Sequence[bytes]) -> None:
+def _enter(
+    connection: socket.socket,
+    wrap: Callable[[socket.socket], socket.socket],
+    broker: FakeBroker,
+    batches: Sequence[bytes],
+) -> None:
     with contextlib.suppress(EOFError, OSError), wrap(connection) as entered:
         _serve(entered, broker, batches)
 
@@ -114,20 +137,28 @@ def _serve(connection: socket.socket, broker: FakeBroker, batches: Sequence[byte
         if not ready:
             ready = bytearray(broker._answer(key, version, request))
             places = [ready.find(batch[8:80]) - 8 for batch in batches]
-        offset = FetchRequest.decode(request, version=version, header=True).topics[0].partitions[0].fetch_offset
+        offset = (
+            FetchRequest.decode(request, version=version, header=True)
+            .topics[0]
+            .partitions[0]
+            .fetch_offset
+        )
         ready[4:8] = request[4:8]
         for n, place in enumerate(places):
-            ready[place:place + 8] = (offset + n * OF_A_BATCH).to_bytes(8, "big")
+            ready[place : place + 8] = (offset + n * OF_A_BATCH).to_bytes(8, "big")
         connection.sendall(ready)
 
 
 # Those who ask
 
+
 def moved_bytes(port: int, mib: int, context: ssl.SSLContext | None) -> float:
     """How many MiB came."""
     buffer = memoryview(bytearray(MIB))
     with socket.create_connection(("127.0.0.1", port)) as plain:
-        connection = plain if context is None else context.wrap_socket(plain, server_hostname="127.0.0.1")
+        connection = (
+            plain if context is None else context.wrap_socket(plain, server_hostname="127.0.0.1")
+        )
         connection.sendall(_RAW + (mib * MIB).to_bytes(8, "big"))
         left = mib * MIB
         while left:
@@ -141,7 +172,9 @@ def fetched(port: int, answers: int, security: Security) -> float:
     size = 0
     with SimpleConsumer("127.0.0.1", port, security=security) as consumer:
         for n in range(answers):
-            answer = consumer.multifetch([FetchTarget(LOG, n * RECORDS, _FETCH_BYTES)], max_bytes=_FETCH_BYTES)
+            answer = consumer.multifetch(
+                [FetchTarget(LOG, n * RECORDS, _FETCH_BYTES)], max_bytes=_FETCH_BYTES
+            )
             size += sum(len(one.records) for one in answer.partitions)
     return size / MIB
 
@@ -151,8 +184,12 @@ def made_rows(port: int, answers: int, security: Security) -> float:
     leader = Leader(Broker(1, "127.0.0.1", port), None)
     read = list[int]()
     for batch in read_ranges(
-            [OffsetRange(LOG, 0, answers * RECORDS, leader=leader)], isolation=Isolation.READ_UNCOMMITTED, security=security,
-            fetch_max_bytes=_FETCH_BYTES, on_receipt=lambda index, receipt: read.append(receipt.fetched_bytes or 0)):
+        [OffsetRange(LOG, 0, answers * RECORDS, leader=leader)],
+        isolation=Isolation.READ_UNCOMMITTED,
+        security=security,
+        fetch_max_bytes=_FETCH_BYTES,
+        on_receipt=lambda index, receipt: read.append(receipt.fetched_bytes or 0),
+    ):
         del batch
     return sum(read) / MIB
 
@@ -167,9 +204,16 @@ def measured(mib: int, rounds: int) -> Iterator[Measured]:
         with _answering(Path(folder), certificate.cert, certificate.key) as (plain, encrypted):
             answers = max(1, mib // 16)
             ways: dict[str, Callable[[bool], float]] = {
-                "bytes": lambda tls: moved_bytes(encrypted if tls else plain, answers * 16, context if tls else None),
-                "fetches": lambda tls: fetched(encrypted if tls else plain, answers, security if tls else OPEN),
-                "rows": lambda tls: made_rows(encrypted if tls else plain, answers, security if tls else OPEN)}
+                "bytes": lambda tls: moved_bytes(
+                    encrypted if tls else plain, answers * 16, context if tls else None
+                ),
+                "fetches": lambda tls: fetched(
+                    encrypted if tls else plain, answers, security if tls else OPEN
+                ),
+                "rows": lambda tls: made_rows(
+                    encrypted if tls else plain, answers, security if tls else OPEN
+                ),
+            }
             made_rows(plain, 1, OPEN)  # what is loaded and compiled once
             for _ in range(rounds):
                 for kind, move in ways.items():
@@ -180,8 +224,14 @@ def measured(mib: int, rounds: int) -> Iterator[Measured]:
 @contextlib.contextmanager
 def _answering(folder: Path, cert: Path, key: Path) -> Iterator[tuple[int, int]]:
     ports = folder / "ports"
-    words = [sys.executable, "-c", "import sys; from tests.bench.encrypted import answer_for_ever; answer_for_ever(*sys.argv[1:])"]
-    child: subprocess.Popen[Any] = subprocess.Popen([*words, str(ports), str(cert), str(key)], stdin=subprocess.PIPE)
+    words = [
+        sys.executable,
+        "-c",
+        "import sys; from tests.bench.encrypted import answer_for_ever; answer_for_ever(*sys.argv[1:])",
+    ]
+    child: subprocess.Popen[Any] = subprocess.Popen(
+        [*words, str(ports), str(cert), str(key)], stdin=subprocess.PIPE
+    )
     try:
         while not ports.exists():
             assert child.poll() is None, "it ended"
@@ -197,7 +247,9 @@ def _timed(kind: str, tls: bool, move: Callable[[bool], float]) -> Measured:
     used, began = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
     mib = move(tls)
     seconds, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_SELF)
-    return Measured(kind, tls, mib, seconds, after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime)
+    return Measured(
+        kind, tls, mib, seconds, after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
+    )
 
 
 def main() -> None:
@@ -212,9 +264,13 @@ def main() -> None:
         own = [one for one in found if (one.kind, one.is_encrypted) == (kind, tls)]
         speeds[kind, tls] = statistics.median(one.mib_s for one in own)
         cpu = statistics.median(one.cpu_s / one.mib * 1024 for one in own)
-        print(f"{kind:8} {'TLS' if tls else 'plain':6} {speeds[kind, tls]:8.0f} MiB/s {cpu:8.2f} CPU s/GiB")
+        print(
+            f"{kind:8} {'TLS' if tls else 'plain':6} {speeds[kind, tls]:8.0f} MiB/s {cpu:8.2f} CPU s/GiB"
+        )
     for kind in ("fetches", "rows"):
-        print(f"{kind} through TLS: {speeds[kind, True] / speeds['bytes', True]:.2f} of Python's own ssl")
+        print(
+            f"{kind} through TLS: {speeds[kind, True] / speeds['bytes', True]:.2f} of Python's own ssl"
+        )
 
 
 if __name__ == "__main__":

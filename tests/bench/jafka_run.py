@@ -1,13 +1,19 @@
-"""`make bench-parts`: whole runs on a real Jafka, from plan to committed offsets, beside Jafka's own consumer that reads into nothing.
+"""`make bench-parts`: whole runs on a real Jafka, from plan to committed offsets, beside Jafka's
+own consumer that reads into nothing.
 
-Both read the same messages from one broker, in turns, a round of one and a round of the other, while the other's process stands by:
+Both read the same messages from one broker, in turns, a round of one and a round of the other,
+while the other's process stands by:
 
-- The messages are 100 bytes of JSON, no two alike, so that neither Parquet nor a cache makes one of many. They are in the page cache.
-- Both are warm: the consumer's JVM goes on from round to round, and so does the Spark session that the runs find. The first rounds of both
+- The messages are 100 bytes of JSON, no two alike, so that neither Parquet nor a cache makes one of
+  many. They are in the page cache.
+- Both are warm: the consumer's JVM goes on from round to round, and so does the Spark session that
+  the runs find. The first rounds of both
   are left out.
-- Counted of a run is all of it, from the command to its exit code: ZooKeeper, the plan, fetching, decoding, the files, Delta's commit, the
+- Counted of a run is all of it, from the command to its exit code: ZooKeeper, the plan, fetching,
+  decoding, the files, Delta's commit, the
   offsets, the report.
-- Counted of the consumer are the seconds from its first message to its last. Finding brokers, and sharing partitions out in ZooKeeper, is
+- Counted of the consumer are the seconds from its first message to its last. Finding brokers, and
+  sharing partitions out in ZooKeeper, is
   left out there: the ratio is to the speed at which it reads. What a whole round of it takes is printed, too. It checks the CRC of each
   message and copies its payload, as it does for everybody, and what has come is counted. What it fetches ahead before its first message
   is taken, at most ten chunks of 1 MiB for each stream, counts for it.
@@ -53,16 +59,26 @@ def payload(number: int) -> bytes:
     """A click in JSON, 100 bytes; no two numbers have the same."""
     mixed = number * 2_654_435_761 % 2**32
     return b'{"user":%07d,"page":"/item/%06d","referrer":"/search?q=%08x","at":%d,"ms":%05d}' % (
-        mixed % 9_999_991, mixed // 7 % 999_983, mixed, 1_700_000_000_000 + number, mixed % 60_000)
+        mixed % 9_999_991,
+        mixed // 7 % 999_983,
+        mixed,
+        1_700_000_000_000 + number,
+        mixed % 60_000,
+    )
 
 
 def fill(cluster: Cluster, messages: int, partitions: int) -> None:
     """As many messages in each partition."""
     with SimpleConsumer("127.0.0.1", cluster.brokers[0].port, generation="jafka") as broker:
         for at in range(messages // _SET):
-            broker.produce(TOPIC, at % partitions, b"".join(
-                struct.pack(">ibbI", 6 + PAYLOAD_BYTES, 1, 0, zlib.crc32(one)) + one
-                for one in map(payload, range(at * _SET, (at + 1) * _SET))))
+            broker.produce(
+                TOPIC,
+                at % partitions,
+                b"".join(
+                    struct.pack(">ibbI", 6 + PAYLOAD_BYTES, 1, 0, zlib.crc32(one)) + one
+                    for one in map(payload, range(at * _SET, (at + 1) * _SET))
+                ),
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +92,24 @@ class Round:
 
 
 class JafkaReader:
-    """A JVM with Jafka's own consumer that reads all messages of the topic each time that it is asked."""
+    """A JVM with Jafka's own consumer that reads all messages of the topic each time that it is
+    asked.
+    """
 
     def __init__(self, cluster: Cluster, folder: Path, messages: int, partitions: int) -> None:
         java, jars = find_java(), ":".join(map(str, release_jars(JAFKA)))
-        subprocess.run([str(java.with_name("javac")), "-cp", jars, "-d", str(folder), str(SOURCE)], check=True)
+        subprocess.run(
+            [str(java.with_name("javac")), "-cp", jars, "-d", str(folder), str(SOURCE)], check=True
+        )
         words = [cluster.zookeeper_connect, TOPIC, partitions, messages]
         self._bytes = messages * PAYLOAD_BYTES
         self._process = subprocess.Popen(
             [str(java), "-Xmx2g", "-cp", f"{folder}:{jars}", "JafkaReader", *map(str, words)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
 
     def round(self) -> Round:
         """Read all once more."""
@@ -103,10 +127,19 @@ class JafkaReader:
 
 @contextlib.contextmanager
 def warm_session(folder: Path) -> Iterator[None]:
-    """Spark on two cores with its own defaults for the JVM and for queries: what a cluster's driver and executors have."""
+    """Spark on two cores with its own defaults for the JVM and for queries: what a cluster's driver
+    and executors have.
+    """
     set_spark_environment()
-    session = build_session("bench", {
-        **spark_settings("local[2]"), **jar_settings("local[2]"), "spark.sql.warehouse.dir": str(folder), "spark.log.level": "ERROR"})
+    session = build_session(
+        "bench",
+        {
+            **spark_settings("local[2]"),
+            **jar_settings("local[2]"),
+            "spark.sql.warehouse.dir": str(folder),
+            "spark.log.level": "ERROR",
+        },
+    )
     try:
         yield
     finally:
@@ -120,29 +153,46 @@ class Spent:
     seconds: float
     """From the command to its exit code."""
     cpu: float
-    """Seconds of processor time of the driver, its JVM and its Python workers; the broker's are not in it."""
+    """Seconds of processor time of the driver, its JVM and its Python workers; the broker's are not
+    in it.
+    """
     verbs: Mapping[str, float]
     """Seconds of each verb, by its own report."""
 
 
-def run_once(cluster: Cluster, folder: Path, messages: int, number: int, table: Mapping[str, str]) -> Spent:
+def run_once(
+    cluster: Cluster, folder: Path, messages: int, number: int, table: Mapping[str, str]
+) -> Spent:
     """A run of a group and a table of its own, which reads all messages."""
     conf = folder / f"conf-{number}.yaml"
-    conf.write_text(yaml.safe_dump({
-        "version": 1, "pipeline": "bench", "group": f"bench-{number}", "cluster": "old",
-        "zookeeper": {"connect": cluster.zookeeper_connect},
-        "source": {"dialect": "jafka", "topics": {"allow": [TOPIC]}}, "table": {"path": str(folder / f"table-{number}"), **table},
-        "report": {"path": str(folder / "reports")}}))
+    conf.write_text(
+        yaml.safe_dump(
+            {
+                "version": 1,
+                "pipeline": "bench",
+                "group": f"bench-{number}",
+                "cluster": "old",
+                "zookeeper": {"connect": cluster.zookeeper_connect},
+                "source": {"dialect": "jafka", "topics": {"allow": [TOPIC]}},
+                "table": {"path": str(folder / f"table-{number}"), **table},
+                "report": {"path": str(folder / "reports")},
+            }
+        )
+    )
     began, used = time.monotonic(), cpu_seconds()
     said = said_by("run", str(conf), "--json")
     spent = time.monotonic() - began, cpu_seconds() - used
     assert said.code == 0 and said.document["records"] == messages, said.err + said.out
-    shutil.rmtree(folder / f"table-{number}")  # or what is written fills the page cache, and the messages leave it
+    shutil.rmtree(
+        folder / f"table-{number}"
+    )  # or what is written fills the page cache, and the messages leave it
     return Spent(*spent, said.document["seconds"])
 
 
 def cpu_seconds() -> float:
-    """What this process and those that Spark started for it have used so far: its JVM, and the Python workers below that."""
+    """What this process and those that Spark started for it have used so far: its JVM, and the
+    Python workers below that.
+    """
     return sum(_ticks(pid) for pid in {os.getpid(), *_below_spark()}) / os.sysconf("SC_CLK_TCK")
 
 
@@ -151,8 +201,14 @@ def _below_spark() -> Iterator[int]:
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            children.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
-    left = [pid for pid in children.get(os.getpid(), []) if b"SparkSubmit" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+            children.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(
+                int(stat.parent.name)
+            )
+    left = [
+        pid
+        for pid in children.get(os.getpid(), [])
+        if b"SparkSubmit" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
     while left:
         pid = left.pop()
         yield pid
@@ -162,7 +218,9 @@ def _below_spark() -> Iterator[int]:
 def _ticks(pid: int) -> int:
     """User and system time of a process, and of its children that have ended."""
     with contextlib.suppress(OSError):
-        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+        return sum(
+            map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15])
+        )
     return 0
 
 
@@ -172,14 +230,31 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=4_000_000)
     parser.add_argument("--partitions", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--writer", action="append", choices=["spark", "arrow"], help="given several times: each in each round")
-    parser.add_argument("--codec", action="append", choices=["uncompressed", "snappy", "lz4", "zstd"], help="the same; of the arrow writer")
+    parser.add_argument(
+        "--writer",
+        action="append",
+        choices=["spark", "arrow"],
+        help="given several times: each in each round",
+    )
+    parser.add_argument(
+        "--codec",
+        action="append",
+        choices=["uncompressed", "snappy", "lz4", "zstd"],
+        help="the same; of the arrow writer",
+    )
     asked = parser.parse_args()
     if asked.messages % (_SET * asked.partitions):
         parser.error(f"--messages must be a multiple of {_SET} for each partition")
     kinds = kinds_of(asked.writer or ["spark", "arrow"], asked.codec or ["zstd"])
-    ours, theirs, numbers = {kind: list[Spent]() for kind in kinds}, list[Round](), itertools.count()
-    with tempfile.TemporaryDirectory() as name, Cluster(version=JAFKA, chroot="/old", folder=Path(name, "cluster")) as cluster:
+    ours, theirs, numbers = (
+        {kind: list[Spent]() for kind in kinds},
+        list[Round](),
+        itertools.count(),
+    )
+    with (
+        tempfile.TemporaryDirectory() as name,
+        Cluster(version=JAFKA, chroot="/old", folder=Path(name, "cluster")) as cluster,
+    ):
         cluster.create_topic(TOPIC, asked.partitions)
         fill(cluster, asked.messages, asked.partitions)
         with warm_session(Path(name, "spark")):
@@ -187,26 +262,44 @@ def main() -> None:
             for _ in range(_COLD + asked.rounds):
                 theirs.append(reader.round())
                 for kind, table in kinds.items():
-                    ours[kind].append(run_once(cluster, Path(name), asked.messages, next(numbers), table))
+                    ours[kind].append(
+                        run_once(cluster, Path(name), asked.messages, next(numbers), table)
+                    )
             reader.close()
-    print(f"{asked.messages:,} messages of {PAYLOAD_BYTES} bytes in {asked.partitions} partitions of one Jafka, medians of {asked.rounds}")
+    print(
+        f"{asked.messages:,} messages of {PAYLOAD_BYTES} bytes in {asked.partitions} partitions of one Jafka, medians of {asked.rounds}"
+    )
     reading, whole = (
         asked.messages / 1e6 / statistics.median(seconds[_COLD:])
-        for seconds in ([one.reading for one in theirs], [one.whole for one in theirs]))
+        for seconds in ([one.reading for one in theirs], [one.whole for one in theirs])
+    )
     print(f"Jafka's consumer, first message to last              {reading:6.2f} M messages/s")
     print(f"Jafka's consumer, with the start of its connector    {whole:6.2f} M messages/s")
     for kind, all_of_it in ours.items():
         spent = all_of_it[_COLD:]
         run = asked.messages / 1e6 / statistics.median(one.seconds for one in spent)
         cpu = statistics.median(one.cpu for one in spent) * 1e6 / asked.messages
-        verbs = {verb: statistics.median(one.verbs[verb] for one in spent) for verb in spent[0].verbs}
-        print(f"etl run, all of it: {kind:32} {run:6.2f} M messages/s, {cpu:.2f} us of CPU each, {run / reading:.2f} of its reading")
-        print("  seconds: " + ", ".join(f"{verb} {seconds:.2f}" for verb, seconds in verbs.items() if seconds >= 0.01))
+        verbs = {
+            verb: statistics.median(one.verbs[verb] for one in spent) for verb in spent[0].verbs
+        }
+        print(
+            f"etl run, all of it: {kind:32} {run:6.2f} M messages/s, {cpu:.2f} us of CPU each, {run / reading:.2f} of its reading"
+        )
+        print(
+            "  seconds: "
+            + ", ".join(
+                f"{verb} {seconds:.2f}" for verb, seconds in verbs.items() if seconds >= 0.01
+            )
+        )
 
 
 def kinds_of(writers: Sequence[str], codecs: Sequence[str]) -> dict[str, dict[str, str]]:
     """What is said of the table in each kind of run, by its name."""
-    arrow = {f"arrow {codec}": {"writer": "arrow", "codec": codec} for codec in codecs} if "arrow" in writers else {}
+    arrow = (
+        {f"arrow {codec}": {"writer": "arrow", "codec": codec} for codec in codecs}
+        if "arrow" in writers
+        else {}
+    )
     return {**({"spark": {"writer": "spark"}} if "spark" in writers else {}), **arrow}
 
 

@@ -1,11 +1,14 @@
-"""What it takes a run under `ownership.mode: join` to own very many partitions and hand them over, with a real ZooKeeper.
+"""What it takes a run under `ownership.mode: join` to own very many partitions and hand them over,
+with a real ZooKeeper.
 
     PYTHONPATH=. python tests/bench/joining.py [--partitions 5000] [--rounds N] [--profile FILE]
 
-The stage is that of `planning.py`. The second run is measured, a fresh process as any other: it registers and claims all partitions of its
-group (`join_s`), reads the group's offsets and everything else that a run looks at (`observe_s`), decides (`decide_s`), and stores its plan
-with all offsets in one transaction (`hand_over_s`). `joined_and_handed_over_s` is all of it, by the clock, from the first step of the join
-until ZooKeeper has the plan. `leave_s` is what giving everything back takes at the end.
+The stage is that of `planning.py`. The second run is measured, a fresh process as any other: it
+registers and claims all partitions of its group (`join_s`), reads the group's offsets and
+everything else that a run looks at (`observe_s`), decides (`decide_s`), and stores its plan with
+all offsets in one transaction (`hand_over_s`). `joined_and_handed_over_s` is all of it, by the
+clock, from the first step of the join until ZooKeeper has the plan. `leave_s` is what giving
+everything back takes at the end.
 """
 
 from __future__ import annotations
@@ -33,7 +36,16 @@ from etl.run.world import World
 from etl.settings.loader import load_settings
 from tests.bench.planning import LOGS_OF_A_TOPIC, RECORDS, NothingRead, many_brokers, register
 
-COLUMNS = ("join_s", "observe_s", "decide_s", "hand_over_s", "joined_and_handed_over_s", "cpu_s", "leave_s", "peak_mib")
+COLUMNS = (
+    "join_s",
+    "observe_s",
+    "decide_s",
+    "hand_over_s",
+    "joined_and_handed_over_s",
+    "cpu_s",
+    "leave_s",
+    "peak_mib",
+)
 
 
 class Joined(NothingRead):
@@ -65,7 +77,10 @@ class Joined(NothingRead):
         """The hand-over, at whose end the time is over."""
         with self._timed("store"):
             found = self._world.store(plan)
-        self.took_s, self.took_cpu_s = time.monotonic() - self.began, time.process_time() - self.began_cpu
+        self.took_s, self.took_cpu_s = (
+            time.monotonic() - self.began,
+            time.process_time() - self.began_cpu,
+        )
         return found
 
 
@@ -89,24 +104,42 @@ def one_run(conf: Path, profile: str | None) -> dict[str, float]:
     assert world.plan is not None and world.plan.handed_over
     found = world.seconds
     return {
-        "join_s": found["join"], "observe_s": found["observe"], "hand_over_s": found["store"],
-        "decide_s": world.took_s - found["join"] - found["observe"] - found["store"], "joined_and_handed_over_s": world.took_s,
-        "cpu_s": world.took_cpu_s, "leave_s": found["leave"],
-        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+        "join_s": found["join"],
+        "observe_s": found["observe"],
+        "hand_over_s": found["store"],
+        "decide_s": world.took_s - found["join"] - found["observe"] - found["store"],
+        "joined_and_handed_over_s": world.took_s,
+        "cpu_s": world.took_cpu_s,
+        "leave_s": found["leave"],
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
 
 
 def measured(partitions: int, *, profile: str | None = None) -> dict[str, float]:
     """The run behind the first one, over so many logs, of topics of a hundred each."""
     topics = [f"topic-{number:04}" for number in range(max(1, partitions // LOGS_OF_A_TOPIC))]
     each = partitions // len(topics)
-    with (tempfile.TemporaryDirectory(prefix="etl-bench-") as name, ZooKeeper(Path(name, "zookeeper")) as zookeeper,
-          many_brokers(max(1, partitions // 100), len(topics), each) as (process, ports)):
+    with (
+        tempfile.TemporaryDirectory(prefix="etl-bench-") as name,
+        ZooKeeper(Path(name, "zookeeper")) as zookeeper,
+        many_brokers(max(1, partitions // 100), len(topics), each) as (process, ports),
+    ):
         register(zookeeper.connect, ports, topics, each)
         conf = Path(name, "conf.yaml")
-        conf.write_text(yaml.safe_dump({
-            "version": 1, "pipeline": "many", "group": "many", "zookeeper": {"connect": zookeeper.connect},
-            "source": {"topics": {"allow": ["topic-[0-9]+"]}, "start": "earliest"}, "ownership": {"mode": "join"},
-            "report": {"path": str(Path(name, "reports"))}, "table": {"path": str(Path(name, "table"))}}))
+        conf.write_text(
+            yaml.safe_dump(
+                {
+                    "version": 1,
+                    "pipeline": "many",
+                    "group": "many",
+                    "zookeeper": {"connect": zookeeper.connect},
+                    "source": {"topics": {"allow": ["topic-[0-9]+"]}, "start": "earliest"},
+                    "ownership": {"mode": "join"},
+                    "report": {"path": str(Path(name, "reports"))},
+                    "table": {"path": str(Path(name, "table"))},
+                }
+            )
+        )
         in_a_process(conf, None)
         assert process.stdin and process.stdout
         print(RECORDS, file=process.stdin, flush=True)
@@ -132,7 +165,10 @@ def main() -> None:
     print(f"{'partitions':>10}", *(f"{column:>{max(9, len(column))}}" for column in COLUMNS))
     for partitions in map(int, asked.partitions.split(",")):
         rounds = [measured(partitions, profile=asked.profile) for _ in range(asked.rounds)]
-        figures = (f"{statistics.median(one[column] for one in rounds):>{max(9, len(column))}.2f}" for column in COLUMNS)
+        figures = (
+            f"{statistics.median(one[column] for one in rounds):>{max(9, len(column))}.2f}"
+            for column in COLUMNS
+        )
         print(f"{partitions:>10}", *figures, flush=True)
 
 

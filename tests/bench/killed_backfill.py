@@ -1,7 +1,9 @@
-"""`python -m tests.bench.killed_backfill [--records 5000000] [--kills 10]`: a large backfill, killed at random moments.
+"""`python -m tests.bench.killed_backfill [--records 5000000] [--kills 10]`: a large backfill,
+killed at random moments.
 
-Real ZooKeeper, Kafka, Spark and Delta on this machine. Each kill is a SIGKILL for the command with its JVM and its workers. It ends in
-an error where a row is missing or double, or where a plan was fetched again without a kill that met it; the reports tell how often it was.
+Real ZooKeeper, Kafka, Spark and Delta on this machine. Each kill is a SIGKILL for the command with
+its JVM and its workers. It ends in an error where a row is missing or double, or where a plan was
+fetched again without a kill that met it; the reports tell how often it was.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ def fill(cluster: Cluster, records: int) -> None:
     """Click events, as many in each partition."""
     host, port = split_address(cluster.bootstrap)
     with SimpleConsumer(host, port) as broker:
-        for partition, batch in click_batches(0, records, partitions=PARTITIONS, began_ms=1_700_000_000_000):
+        for partition, batch in click_batches(
+            0, records, partitions=PARTITIONS, began_ms=1_700_000_000_000
+        ):
             assert took(broker, TOPIC, partition, batch)
 
 
@@ -39,22 +43,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=5_000_000)
     parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--most-seconds", type=float, default=20.0, help="of a run before it is killed")
+    parser.add_argument(
+        "--most-seconds", type=float, default=20.0, help="of a run before it is killed"
+    )
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="etl-backfill-") as name, Cluster(folder=Path(name, "cluster")) as cluster:
+    with (
+        tempfile.TemporaryDirectory(prefix="etl-backfill-") as name,
+        Cluster(folder=Path(name, "cluster")) as cluster,
+    ):
         pipeline = Pipeline(cluster, Path(name), TOPIC, "group")
         pipeline.traffic.create_topic(cluster, TOPIC, PARTITIONS, replication_factor=1, config=None)
         with small_session(Path(name, "warehouse")):
             fill(cluster, asked.records)
             begun_late(pipeline, asked.records, is_there=True)
         began = time.monotonic()
-        found, last = killed_at_random(pipeline, asked.records, asked.kills, most_s=asked.most_seconds)
+        found, last = killed_at_random(
+            pipeline, asked.records, asked.kills, most_s=asked.most_seconds
+        )
         seconds = time.monotonic() - began
         rows = DeltaTable(str(pipeline.table)).to_pyarrow_table(columns=["partition", "offset"])
-        places = pyarrow.compute.count_distinct(pyarrow.compute.add(
-            pyarrow.compute.multiply(rows["partition"].cast("int64"), asked.records), rows["offset"])).as_py()
-        print(f"{asked.records:,} records, {rows.num_rows:,} rows, {places:,} of them different; {dict(found)}; "
-              f"{seconds:.0f} s with all starts; the last: {last}")
+        places = pyarrow.compute.count_distinct(
+            pyarrow.compute.add(
+                pyarrow.compute.multiply(rows["partition"].cast("int64"), asked.records),
+                rows["offset"],
+            )
+        ).as_py()
+        print(
+            f"{asked.records:,} records, {rows.num_rows:,} rows, {places:,} of them different; {dict(found)}; "
+            f"{seconds:.0f} s with all starts; the last: {last}"
+        )
         if not rows.num_rows == places == asked.records:
             raise SystemExit("rows are missing or double")
 

@@ -1,10 +1,12 @@
-"""Sets of offsets, for recounts and for the audit: numpy beside Roaring bitmaps (pyroaring.BitMap64).
+"""Sets of offsets, for recounts and for the audit: numpy beside Roaring bitmaps
+(pyroaring.BitMap64).
 
     PYTHONPATH=. python tests/bench/offset_sets.py
 
-Each line is a process of its own. Seconds are of processor time, without making the offsets; MiB is how much the process grew by at most.
-`recount`: 20 million offsets of one range noted 65,536 rows at a time, and the receipt made of them. `audit`: 600 buckets of one log as
-Spark's bitmaps compared with one applied plan. Exits with 1 when the two disagree.
+Each line is a process of its own. Seconds are of processor time, without making the offsets; MiB is
+how much the process grew by at most. `recount`: 20 million offsets of one range noted 65,536 rows
+at a time, and the receipt made of them. `audit`: 600 buckets of one log as Spark's bitmaps compared
+with one applied plan. Exits with 1 when the two disagree.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ Offsets = NDArray[numpy.int64]
 
 
 class Runs:
-    """As `SeenOffsets`, kept as runs of consecutive offsets in numpy arrays, those that touch merged from time to time."""
+    """As `SeenOffsets`, kept as runs of consecutive offsets in numpy arrays, those that touch
+    merged from time to time.
+    """
 
     LOOSE = 2**20
 
@@ -59,11 +63,19 @@ class Runs:
     def receipt(self, gaps_max: int) -> Receipt:
         """As that of `SeenOffsets`."""
         starts, ends = self._merged()
-        starts, ends = numpy.append(starts, self._range.until_offset), numpy.insert(ends, 0, self._range.from_offset)
+        starts, ends = (
+            numpy.append(starts, self._range.until_offset),
+            numpy.insert(ends, 0, self._range.from_offset),
+        )
         gap = starts > ends
         gaps = zip(ends[gap][:gaps_max].tolist(), starts[gap][:gaps_max].tolist(), strict=True)
         missing = int((starts - ends).sum())
-        return Receipt(rows=self._range.size - missing, missing_offsets=missing, gaps=tuple(gaps), gaps_complete=int(gap.sum()) <= gaps_max)
+        return Receipt(
+            rows=self._range.size - missing,
+            missing_offsets=missing,
+            gaps=tuple(gaps),
+            gaps_complete=int(gap.sum()) <= gaps_max,
+        )
 
     def _merged(self) -> tuple[Offsets, Offsets]:
         """The runs in order, those that touch or overlap made one."""
@@ -80,8 +92,16 @@ def batches(kind: str) -> Iterator[Offsets]:
     """Sorted batches of offsets of RANGE."""
     rng = numpy.random.default_rng(7)
     starts = numpy.arange(RANGE.from_offset, RANGE.until_offset, BATCH)
-    for start in rng.permutation(starts).tolist() if kind == "no gaps, batches in any order" else starts.tolist():
-        yield kept(kind, numpy.arange(start, min(start + BATCH, RANGE.until_offset), dtype=numpy.int64), rng)
+    for start in (
+        rng.permutation(starts).tolist()
+        if kind == "no gaps, batches in any order"
+        else starts.tolist()
+    ):
+        yield kept(
+            kind,
+            numpy.arange(start, min(start + BATCH, RANGE.until_offset), dtype=numpy.int64),
+            rng,
+        )
 
 
 def kept(kind: str, offsets: Offsets, rng: numpy.random.Generator) -> Offsets:
@@ -91,7 +111,9 @@ def kept(kind: str, offsets: Offsets, rng: numpy.random.Generator) -> Offsets:
     elif kind == "every second":
         rows = offsets % 2 == 0
     else:
-        rows = rng.random(len(offsets)) < {"nine in ten": 0.9, "one in a hundred": 0.01}.get(kind, 2)
+        rows = rng.random(len(offsets)) < {"nine in ten": 0.9, "one in a hundred": 0.01}.get(
+            kind, 2
+        )
     found: Offsets = offsets[rows]
     return found
 
@@ -114,7 +136,11 @@ def buckets(kind: str) -> Iterator[Bucket]:
     for number in range(BUCKETS):
         flags = rng.random(BUCKET_OFFSETS) < (0.9 if kind == "nine in ten" else 2)
         full = bool(flags.all())
-        yield Bucket(number, int(flags.sum()), None if full else numpy.packbits(flags, bitorder="little").tobytes())
+        yield Bucket(
+            number,
+            int(flags.sum()),
+            None if full else numpy.packbits(flags, bitorder="little").tobytes(),
+        )
 
 
 def audited(kind: str, form: str) -> tuple[float, str]:
@@ -122,7 +148,9 @@ def audited(kind: str, form: str) -> tuple[float, str]:
     found, until = list(buckets(kind)), BUCKETS * BUCKET_OFFSETS
     begun = time.process_time()
     if form == "numpy":
-        missing = audit_log(AuditedLog(LOG), Expected(((OffsetRange(LOG, 0, until), Receipt(rows=until)),)), found).missing
+        missing = audit_log(
+            AuditedLog(LOG), Expected(((OffsetRange(LOG, 0, until), Receipt(rows=until)),)), found
+        ).missing
     else:
         expected, there = BitMap64(range(until)), BitMap64()
         for bucket in found:
@@ -130,7 +158,9 @@ def audited(kind: str, form: str) -> tuple[float, str]:
             if bucket.bitmap is None:
                 there.add_range(start, start + BUCKET_OFFSETS)
             else:
-                flags = numpy.unpackbits(numpy.frombuffer(bucket.bitmap, numpy.uint8), bitorder="little")
+                flags = numpy.unpackbits(
+                    numpy.frombuffer(bucket.bitmap, numpy.uint8), bitorder="little"
+                )
                 there.update(array.array("Q", (numpy.flatnonzero(flags) + start).tobytes()))
         missing = len(expected - there)
         assert not len(there - expected)
@@ -138,7 +168,14 @@ def audited(kind: str, form: str) -> tuple[float, str]:
 
 
 CASES = {
-    "recount": ("no gaps", "no gaps, batches in any order", "a marker every 100", "nine in ten", "every second", "one in a hundred"),
+    "recount": (
+        "no gaps",
+        "no gaps, batches in any order",
+        "a marker every 100",
+        "nine in ten",
+        "every second",
+        "one in a hundred",
+    ),
     "audit": ("no gaps", "nine in ten"),
 }
 
@@ -146,13 +183,21 @@ CASES = {
 def one(work: str, kind: str, form: str) -> None:
     """One case in this process. Prints seconds, MiB, and what came out."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    used, found = recount(kind, Runs if form == "numpy" else SeenOffsets) if work == "recount" else audited(kind, form)
-    print(f"{used:.2f} {(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024:.0f} {found}")
+    used, found = (
+        recount(kind, Runs if form == "numpy" else SeenOffsets)
+        if work == "recount"
+        else audited(kind, form)
+    )
+    print(
+        f"{used:.2f} {(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024:.0f} {found}"
+    )
 
 
 def child(work: str, kind: str, form: str) -> list[str]:
     """What `one` printed in a process of its own."""
-    return subprocess.run([sys.executable, __file__, work, kind, form], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    return subprocess.run(
+        [sys.executable, __file__, work, kind, form], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.split()
 
 
 def main() -> int:
@@ -161,9 +206,14 @@ def main() -> int:
     agreed = True
     for work, kinds in CASES.items():
         for kind in kinds:
-            (numpy_s, numpy_mib, found), (roaring_s, roaring_mib, again) = (child(work, kind, form) for form in ("numpy", "roaring"))
+            (numpy_s, numpy_mib, found), (roaring_s, roaring_mib, again) = (
+                child(work, kind, form) for form in ("numpy", "roaring")
+            )
             agreed &= found == again
-            print(f"{work + ', ' + kind:<42} {numpy_s:>8} {numpy_mib:>5} {roaring_s:>10} {roaring_mib:>5}", flush=True)
+            print(
+                f"{work + ', ' + kind:<42} {numpy_s:>8} {numpy_mib:>5} {roaring_s:>10} {roaring_mib:>5}",
+                flush=True,
+            )
     return 0 if agreed else 1
 
 

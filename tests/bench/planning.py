@@ -1,11 +1,14 @@
-"""`make bench`: what planning and committing take at size, with a real ZooKeeper and brokers that answer real bytes and hold no records.
+"""`make bench`: what planning and committing take at size, with a real ZooKeeper and brokers that
+answer real bytes and hold no records.
 
     PYTHONPATH=. python tests/bench/planning.py [--partitions 10000,100000] [--brokers N] [--rounds N] [--profile FILE]
 
-Brokers are ports of a process of their own (`tests.fakes.many_brokers`), registered in ZooKeeper as Kafka's are. A first run (`first`)
-finds all logs empty and stores where they start. Then each has 100 records more, and a second run (`next`), a fresh process as any other,
-reads the ledger and every offset, plans a range of each log, stores the plan, claims the logs, and moves each offset. Fetching and
-appending are left out: what came of the plan is made up from its ranges. Everything else of both runs is `etl run`'s own.
+Brokers are ports of a process of their own (`tests.fakes.many_brokers`), registered in ZooKeeper as
+Kafka's are. A first run (`first`) finds all logs empty and stores where they start. Then each has
+100 records more, and a second run (`next`), a fresh process as any other, reads the ledger and
+every offset, plans a range of each log, stores the plan, claims the logs, and moves each offset.
+Fetching and appending are left out: what came of the plan is made up from its ranges. Everything
+else of both runs is `etl run`'s own.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ PLANNING = ("observe", "reconcile", "plan")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run: seconds by the clock, but for those of processor time, which a busy machine changes little.
+    """One run: seconds by the clock, but for those of processor time, which a busy machine changes
+    little.
 
     Planning is from the first question until the plan is stored.
     """
@@ -74,7 +78,9 @@ class Measured:
 
 
 class NothingRead:
-    """A world in which every record of a plan was read and is in the table, as far as the run can tell. Each verb is timed."""
+    """A world in which every record of a plan was read and is in the table, as far as the run can
+    tell. Each verb is timed.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -92,6 +98,7 @@ class NothingRead:
         def timed(*given: Any, **named: Any) -> Any:
             with self._timed(name):
                 return found(*given, **named)
+
         return timed
 
     @contextlib.contextmanager
@@ -122,7 +129,13 @@ class NothingRead:
         """A plan without ranges makes the table; of another it is told that all of it is there."""
         if not plan.ranges:
             return self._world.append(plan, rows)
-        return Applied(plan.number, plan.id, rows.version + 1, rows.id, tuple(Receipt(rows=one.size) for one in plan.ranges)), rows
+        return Applied(
+            plan.number,
+            plan.id,
+            rows.version + 1,
+            rows.id,
+            tuple(Receipt(rows=one.size) for one in plan.ranges),
+        ), rows
 
 
 def one_run(conf: Path, profile: str | None) -> dict[str, Any]:
@@ -143,27 +156,59 @@ def one_run(conf: Path, profile: str | None) -> dict[str, Any]:
     world, verbs = worlds[-1], report.as_json()["seconds"]
     assert world.plan is not None
     return {
-        "observe_s": verbs["observe"], "store_s": world.seconds["store"], "plan_s": sum(verbs[name] for name in PLANNING),
-        "claim_s": world.seconds["claim"], "commit_s": world.seconds["commit"], "record_s": world.seconds["record"],
-        "release_s": world.seconds["release"], "document_bytes": len(render_plan(world.plan)),
+        "observe_s": verbs["observe"],
+        "store_s": world.seconds["store"],
+        "plan_s": sum(verbs[name] for name in PLANNING),
+        "claim_s": world.seconds["claim"],
+        "commit_s": world.seconds["commit"],
+        "record_s": world.seconds["record"],
+        "release_s": world.seconds["release"],
+        "document_bytes": len(render_plan(world.plan)),
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "plan_cpu_s": world.plan_cpu_s, "commit_cpu_s": world.cpu_seconds["commit"],
-        "cpu_s": sum(resource.getrusage(resource.RUSAGE_SELF)[:2])}
+        "plan_cpu_s": world.plan_cpu_s,
+        "commit_cpu_s": world.cpu_seconds["commit"],
+        "cpu_s": sum(resource.getrusage(resource.RUSAGE_SELF)[:2]),
+    }
 
 
-def in_a_process(conf: Path, partitions: int, brokers: int, name: str, profile: str | None) -> Measured:
+def in_a_process(
+    conf: Path, partitions: int, brokers: int, name: str, profile: str | None
+) -> Measured:
     """The same, in a fresh one."""
     begun = time.monotonic()
-    words = [sys.executable, __file__, "--one", str(conf), *(["--profile", profile] if profile and name == "next" else [])]
+    words = [
+        sys.executable,
+        __file__,
+        "--one",
+        str(conf),
+        *(["--profile", profile] if profile and name == "next" else []),
+    ]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, env=os.environ)
-    return Measured(partitions, brokers, name, process_s=time.monotonic() - begun, **json.loads(done.stdout.splitlines()[-1]))
+    return Measured(
+        partitions,
+        brokers,
+        name,
+        process_s=time.monotonic() - begun,
+        **json.loads(done.stdout.splitlines()[-1]),
+    )
 
 
 @contextlib.contextmanager
-def many_brokers(brokers: int, topics: int, partitions: int) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+def many_brokers(
+    brokers: int, topics: int, partitions: int
+) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """Their process, and their ports."""
-    words = [sys.executable, "-m", "tests.fakes.many_brokers", str(brokers), str(topics), str(partitions)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    words = [
+        sys.executable,
+        "-m",
+        "tests.fakes.many_brokers",
+        str(brokers),
+        str(topics),
+        str(partitions),
+    ]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout and process.stdin
         yield process, [int(port) for port in process.stdout.readline().split()]
         process.stdin.close()
@@ -178,10 +223,15 @@ def register(connect: str, ports: Sequence[int], topics: Sequence[str], partitio
         request.create(path)
     request.create("/cluster/id", b'{"version":"1","id":"many-brokers"}')
     for number, port in enumerate(ports, 1):
-        request.create(f"/brokers/ids/{number}", json.dumps({"version": 5, "host": "127.0.0.1", "port": port}).encode())
+        request.create(
+            f"/brokers/ids/{number}",
+            json.dumps({"version": 5, "host": "127.0.0.1", "port": port}).encode(),
+        )
     for topic in topics:
         replicas = {str(partition): [partition % len(ports) + 1] for partition in range(partitions)}
-        request.create(f"/brokers/topics/{topic}", json.dumps({"version": 1, "partitions": replicas}).encode())
+        request.create(
+            f"/brokers/topics/{topic}", json.dumps({"version": 1, "partitions": replicas}).encode()
+        )
         if len(request.operations) >= 200:
             assert not any(isinstance(result, Exception) for result in request.commit())
             request = client.transaction()
@@ -190,18 +240,32 @@ def register(connect: str, ports: Sequence[int], topics: Sequence[str], partitio
     client.close()
 
 
-def measured(partitions: int, brokers: int, *, profile: str | None = None) -> tuple[Measured, Measured]:
+def measured(
+    partitions: int, brokers: int, *, profile: str | None = None
+) -> tuple[Measured, Measured]:
     """The first run over so many logs, of topics of a hundred each, and the next one."""
     topics = [f"topic-{number:04}" for number in range(max(1, partitions // LOGS_OF_A_TOPIC))]
     each = partitions // len(topics)
-    with (tempfile.TemporaryDirectory(prefix="etl-bench-") as name, ZooKeeper(Path(name, "zookeeper")) as zookeeper,
-          many_brokers(brokers, len(topics), each) as (process, ports)):
+    with (
+        tempfile.TemporaryDirectory(prefix="etl-bench-") as name,
+        ZooKeeper(Path(name, "zookeeper")) as zookeeper,
+        many_brokers(brokers, len(topics), each) as (process, ports),
+    ):
         register(zookeeper.connect, ports, topics, each)
         conf = Path(name, "conf.yaml")
-        conf.write_text(yaml.safe_dump({
-            "version": 1, "pipeline": "many", "group": "many", "zookeeper": {"connect": zookeeper.connect},
-            "source": {"topics": {"allow": ["topic-[0-9]+"]}, "start": "earliest"}, "report": {"path": str(Path(name, "reports"))},
-            "table": {"path": str(Path(name, "table"))}}))
+        conf.write_text(
+            yaml.safe_dump(
+                {
+                    "version": 1,
+                    "pipeline": "many",
+                    "group": "many",
+                    "zookeeper": {"connect": zookeeper.connect},
+                    "source": {"topics": {"allow": ["topic-[0-9]+"]}, "start": "earliest"},
+                    "report": {"path": str(Path(name, "reports"))},
+                    "table": {"path": str(Path(name, "table"))},
+                }
+            )
+        )
         first = in_a_process(conf, partitions, brokers, "first", profile)
         assert process.stdin and process.stdout
         print(RECORDS, file=process.stdin, flush=True)
@@ -210,8 +274,19 @@ def measured(partitions: int, brokers: int, *, profile: str | None = None) -> tu
 
 
 COLUMNS = (
-    "plan_s", "commit_s", "plan_cpu_s", "commit_cpu_s", "observe_s", "store_s", "claim_s", "record_s", "release_s", "process_s", "cpu_s",
-    "peak_mib")
+    "plan_s",
+    "commit_s",
+    "plan_cpu_s",
+    "commit_cpu_s",
+    "observe_s",
+    "store_s",
+    "claim_s",
+    "record_s",
+    "release_s",
+    "process_s",
+    "cpu_s",
+    "peak_mib",
+)
 _WIDTH = max(map(len, COLUMNS))
 
 
@@ -219,18 +294,32 @@ def main() -> None:
     """A table: the median of each figure."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--partitions", default="1000,10000,100000")
-    parser.add_argument("--brokers", type=int, help="1 for each hundred partitions where that is not said")
+    parser.add_argument(
+        "--brokers", type=int, help="1 for each hundred partitions where that is not said"
+    )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--profile", help="where the second run's profile goes")
     asked = parser.parse_args()
-    print(f"{'partitions':>10} {'brokers':>7} {'run':>5}", *(f"{column:>{_WIDTH}}" for column in COLUMNS), f"{'document':>9}")
+    print(
+        f"{'partitions':>10} {'brokers':>7} {'run':>5}",
+        *(f"{column:>{_WIDTH}}" for column in COLUMNS),
+        f"{'document':>9}",
+    )
     for partitions in map(int, asked.partitions.split(",")):
         brokers = asked.brokers or max(1, partitions // 100)
         rounds = [measured(partitions, brokers, profile=asked.profile) for _ in range(asked.rounds)]
         for runs in zip(*rounds, strict=True):
             every = [asdict(one) for one in runs]
-            figures = (f"{statistics.median(one[column] for one in every):>{_WIDTH}.2f}" for column in COLUMNS)
-            print(f"{partitions:>10} {brokers:>7} {runs[0].run:>5}", *figures, f"{runs[0].document_bytes:>9,}", flush=True)
+            figures = (
+                f"{statistics.median(one[column] for one in every):>{_WIDTH}.2f}"
+                for column in COLUMNS
+            )
+            print(
+                f"{partitions:>10} {brokers:>7} {runs[0].run:>5}",
+                *figures,
+                f"{runs[0].document_bytes:>9,}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

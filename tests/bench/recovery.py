@@ -1,8 +1,9 @@
-"""`make bench-parts`: what it costs a run that the one before died between the table's commit and the offsets. Differences in one run.
+"""`make bench-parts`: what it costs a run that the one before died between the table's commit and
+the offsets. Differences in one run.
 
-A normal run and a run that first repairs read the same number of new records, in turns, in one Spark session. Counted are the seconds of
-the run's verbs, all of which begin with the driver's lock held. Runs are broken off in this process: what one leaves behind does not
-depend on how it ended.
+A normal run and a run that first repairs read the same number of new records, in turns, in one
+Spark session. Counted are the seconds of the run's verbs, all of which begin with the driver's lock
+held. Runs are broken off in this process: what one leaves behind does not depend on how it ended.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, Cluster(folder=Path(name, "cluster")) as cluster, small_session(Path(name, "spark")):
+    with (
+        tempfile.TemporaryDirectory() as name,
+        Cluster(folder=Path(name, "cluster")) as cluster,
+        small_session(Path(name, "spark")),
+    ):
         cluster.create_topic("clicks", 4)
         pipeline = Pipeline(cluster, Path(name), "clicks", "bench")
         pipeline.produce(asked.records)
@@ -44,12 +49,21 @@ def main() -> None:
             pipeline.produce(asked.records)
             repairing.append(spent(pipeline.run()))
         assert pipeline.is_whole()
-    print(f"{asked.records:,} records in the plan that was broken off and in each run, median of {asked.rounds}, seconds")
+    print(
+        f"{asked.records:,} records in the plan that was broken off and in each run, median of {asked.rounds}, seconds"
+    )
     for what, runs in (("normal", normal), ("after a crash", repairing)):
         total = statistics.median(sum(run.values()) for run in runs)
-        print(f"{what:14}{total:7.2f}  " + ", ".join(f"{verb} {statistics.median(run[verb] for run in runs):.2f}" for verb in runs[0]))
+        print(
+            f"{what:14}{total:7.2f}  "
+            + ", ".join(
+                f"{verb} {statistics.median(run[verb] for run in runs):.2f}" for verb in runs[0]
+            )
+        )
     more = [sum(a.values()) - sum(b.values()) for a, b in zip(repairing, normal, strict=True)]
-    print(f"the repair adds {statistics.median(more):.2f} s (least {min(more):.2f}, most {max(more):.2f})")
+    print(
+        f"the repair adds {statistics.median(more):.2f} s (least {min(more):.2f}, most {max(more):.2f})"
+    )
 
 
 if __name__ == "__main__":

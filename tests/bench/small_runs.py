@@ -1,11 +1,14 @@
-"""`make bench-parts`: what a run of 10,000 new records takes, from the start of its process to its exit, beside a bare Spark process.
+"""`make bench-parts`: what a run of 10,000 new records takes, from the start of its process to its
+exit, beside a bare Spark process.
 
     PYTHONPATH=. python tests/bench/small_runs.py [--rounds N]
 
-In turn, each a cold process of its own: a program that does nothing but append 10,000 ready rows (a Parquet file with the columns of the
-raw table) to a Delta table by Spark; `etl run` by Spark's writer, by files that Spark's tasks write, and by files without Spark; and
-`etl run` where nothing is new. All on the same machine as the one broker and ZooKeeper; what is read is in the page cache. Beside the clock
-there are the processor's seconds of all processes that each one started: other work on the machine disturbs them less.
+In turn, each a cold process of its own: a program that does nothing but append 10,000 ready rows (a
+Parquet file with the columns of the raw table) to a Delta table by Spark; `etl run` by Spark's
+writer, by files that Spark's tasks write, and by files without Spark; and `etl run` where nothing
+is new. All on the same machine as the one broker and ZooKeeper; what is read is in the page cache.
+Beside the clock there are the processor's seconds of all processes that each one started: other
+work on the machine disturbs them less.
 """
 
 from __future__ import annotations
@@ -40,7 +43,10 @@ BARE, NOTHING = "a bare Spark process", "etl run, nothing new"
 RUNS: dict[str, dict[str, Any]] = {
     "etl run, spark": {"table": {"writer": "spark"}},
     "etl run, arrow": {"table": {"writer": "arrow"}},
-    "etl run, without Spark": {"table": {"writer": "arrow"}, "limits": {"without_spark_below_bytes": 64 << 20}},
+    "etl run, without Spark": {
+        "table": {"writer": "arrow"},
+        "limits": {"without_spark_below_bytes": 64 << 20},
+    },
 }
 
 
@@ -51,9 +57,11 @@ def append_bare(rows: str, table: str) -> None:
     set_spark_environment()
     builder = SparkSession.builder.master("local[*]")
     settings = {
-        "spark.jars": ",".join(map(str, delta_jars())), "spark.ui.enabled": "false",
+        "spark.jars": ",".join(map(str, delta_jars())),
+        "spark.ui.enabled": "false",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog"}
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
@@ -64,10 +72,20 @@ def append_bare(rows: str, table: str) -> None:
 def conf_of(folder: Path, cluster: Cluster, name: str, more: dict[str, Any]) -> Path:
     """A pipeline of that name, with a group and a table of its own."""
     path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump({
-        "version": 1, "pipeline": name, "group": f"small-{name}", "zookeeper": {"connect": cluster.zookeeper_connect},
-        "source": {"topics": {"allow": ["clicks"]}, "start": "earliest"}, "report": {"path": "reports"}, **more,
-        "table": {**more.get("table", {}), "path": f"tables/{name}"}}))
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "version": 1,
+                "pipeline": name,
+                "group": f"small-{name}",
+                "zookeeper": {"connect": cluster.zookeeper_connect},
+                "source": {"topics": {"allow": ["clicks"]}, "start": "earliest"},
+                "report": {"path": "reports"},
+                **more,
+                "table": {**more.get("table", {}), "path": f"tables/{name}"},
+            }
+        )
+    )
     return path
 
 
@@ -76,7 +94,11 @@ def produce(cluster: Cluster, first: int) -> None:
     with contextlib.closing(KafkaProducer(bootstrap_servers=cluster.bootstrap)) as producer:
         for n in range(first, first + RECORDS):
             user = n * 2_654_435_761 % 10**9
-            content = b'{"user":%09d,"page":"/item/%08d","at":%d}' % (user, n, 1_700_000_000_000 + n)
+            content = b'{"user":%09d,"page":"/item/%08d","at":%d}' % (
+                user,
+                n,
+                1_700_000_000_000 + n,
+            )
             producer.send("clicks", content, partition=n % PARTITIONS)
         producer.flush()
 
@@ -89,13 +111,21 @@ class Took(NamedTuple):
 
 
 def took(words: Sequence[str]) -> Took:
-    """What that program takes, from its start to its end, with all processes that it started and left."""
+    """What that program takes, from its start to its end, with all processes that it started and
+    left.
+    """
     counted = [sys.executable, __file__, "--count", sys.executable, *words]
-    return Took(*json.loads(subprocess.run(counted, stdout=subprocess.PIPE, check=True, env=os.environ).stdout))
+    return Took(
+        *json.loads(
+            subprocess.run(counted, stdout=subprocess.PIPE, check=True, env=os.environ).stdout
+        )
+    )
 
 
 def count(words: Sequence[str]) -> None:
-    """Run it, and print what `took` reads. Processes whose parent ended (Spark's JVM) become this one's, so that it can wait for them."""
+    """Run it, and print what `took` reads. Processes whose parent ended (Spark's JVM) become this
+    one's, so that it can wait for them.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     begun = time.monotonic()
     subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
@@ -108,7 +138,9 @@ def count(words: Sequence[str]) -> None:
 
 
 def measured(rounds: int, *, cold: int = 1) -> Iterator[tuple[str, float]]:
-    """(Kind, seconds by the clock) as they come; rounds before, `cold`, make tables, fill caches of the disk, and are left out."""
+    """(Kind, seconds by the clock) as they come; rounds before, `cold`, make tables, fill caches of
+    the disk, and are left out.
+    """
     return ((kind, spent.clock) for round_, kind, spent in _played(cold + rounds) if round_ >= cold)
 
 
@@ -116,15 +148,33 @@ def _played(rounds: int) -> Iterator[tuple[int, str, Took]]:
     with tempfile.TemporaryDirectory(prefix="etl-bench-") as temporary, Cluster() as cluster:
         folder = Path(temporary)
         cluster.create_topic("clicks", partitions=PARTITIONS)
-        confs = {name: conf_of(folder, cluster, f"p{at}", more) for at, (name, more) in enumerate(RUNS.items())}
+        confs = {
+            name: conf_of(folder, cluster, f"p{at}", more)
+            for at, (name, more) in enumerate(RUNS.items())
+        }
         for round_ in range(rounds):
             produce(cluster, round_ * RECORDS)
             for name, conf in confs.items():
                 yield round_, name, took(["-m", "etl", "run", str(conf), "--quiet"])
-            yield round_, NOTHING, took(["-m", "etl", "run", str(next(iter(confs.values()))), "--quiet"])
+            yield (
+                round_,
+                NOTHING,
+                took(["-m", "etl", "run", str(next(iter(confs.values()))), "--quiet"]),
+            )
             if not round_:
                 _keep_rows(folder / "tables" / "p0", folder / "rows.parquet")
-            yield round_, BARE, took([__file__, "--bare", str(folder / "rows.parquet"), str(folder / "tables" / "bare")])
+            yield (
+                round_,
+                BARE,
+                took(
+                    [
+                        __file__,
+                        "--bare",
+                        str(folder / "rows.parquet"),
+                        str(folder / "tables" / "bare"),
+                    ]
+                ),
+            )
 
 
 def main(rounds: int) -> None:
@@ -133,12 +183,16 @@ def main(rounds: int) -> None:
     for round_, kind, spent in _played(1 + rounds):
         if round_:
             found[kind].append(spent)
-    print(f"{'':>26} {'median s':>9} {'of bare':>8} {'processor s':>12} {'of bare':>8}   each by the clock, and the processor")
+    print(
+        f"{'':>26} {'median s':>9} {'of bare':>8} {'processor s':>12} {'of bare':>8}   each by the clock, and the processor"
+    )
     bare = _medians(found[BARE])
     for name, each in found.items():
         clock, processor = _medians(each)
         shown = " ".join(f"{one.clock:.2f} {one.processor:.2f}," for one in each)
-        print(f"{name:>26} {clock:>9.2f} {clock / bare.clock:>8.2f} {processor:>12.2f} {processor / bare.processor:>8.2f}   {shown}")
+        print(
+            f"{name:>26} {clock:>9.2f} {clock / bare.clock:>8.2f} {processor:>12.2f} {processor / bare.processor:>8.2f}   {shown}"
+        )
 
 
 def _medians(each: Sequence[Took]) -> Took:

@@ -1,9 +1,11 @@
-"""What the archive of Java classes saves a short Spark run: the same run with it and without it, in turn.
+"""What the archive of Java classes saves a short Spark run: the same run with it and without it, in
+turn.
 
     PYTHONPATH=. python tests/bench/spark_start.py [pairs]
 
-Each run is a process of its own: start Spark as a pipeline does, write a small Delta table, count its rows, end. Seconds by the clock,
-and of processor time of the JVM, which what else the machine does changes less. Run `python -m etl.embedded` first: it makes the archive.
+Each run is a process of its own: start Spark as a pipeline does, write a small Delta table, count
+its rows, end. Seconds by the clock, and of processor time of the JVM, which what else the machine
+does changes less. Run `python -m etl.embedded` first: it makes the archive.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ KINDS = ("with", "without")
 
 
 def run_small(kind: str) -> None:
-    """One short run. Prints its seconds: by the clock until the session is there, until the end, and the JVM's processor time."""
+    """One short run. Prints its seconds: by the clock until the session is there, until the end,
+    and the JVM's processor time.
+    """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -33,7 +37,9 @@ def run_small(kind: str) -> None:
     set_spark_environment()
     settings = spark_settings()
     if kind == "without":
-        settings["spark.driver.extraJavaOptions"] = settings["spark.driver.extraJavaOptions"].removeprefix(archive_options()).strip()
+        settings["spark.driver.extraJavaOptions"] = (
+            settings["spark.driver.extraJavaOptions"].removeprefix(archive_options()).strip()
+        )
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -62,11 +68,22 @@ def main(pairs: int) -> int:
     print(f"{'':>14} {'session s':>10} {'whole run s':>12} {'JVM CPU s':>10}")
     for _ in range(pairs):
         for kind in KINDS:
-            ran = subprocess.run([sys.executable, __file__, "--one", kind], stdout=subprocess.PIPE, text=True, check=True, env=os.environ)
+            ran = subprocess.run(
+                [sys.executable, __file__, "--one", kind],
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+                env=os.environ,
+            )
             found[kind].append([float(s) for s in ran.stdout.split()])
             print(shown(kind, found[kind][-1]), flush=True)
     for kind in KINDS:
-        print(shown(f"median {kind}", [sorted(column)[len(column) // 2] for column in zip(*found[kind], strict=True)]))
+        print(
+            shown(
+                f"median {kind}",
+                [sorted(column)[len(column) // 2] for column in zip(*found[kind], strict=True)],
+            )
+        )
     return 0
 
 

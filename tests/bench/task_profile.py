@@ -1,9 +1,11 @@
-"""Where the CPU of one task goes that writes files itself, in one process without Spark, on a real broker; and what it has in memory.
+"""Where the CPU of one task goes that writes files itself, in one process without Spark, on a real
+broker; and what it has in memory.
 
     PYTHONPATH=. python tests/bench/task_profile.py [--workload 100B-none] [--records N] [--codec zstd] [--rounds N]
 
-CPU seconds are those of the process; the broker's are not counted. Each part has what is spent in it and in no part inside of it.
-The first round is left out: it compiles or loads what the later ones use.
+CPU seconds are those of the process; the broker's are not counted. Each part has what is spent in
+it and in no part inside of it. The first round is left out: it compiles or loads what the later
+ones use.
 """
 
 from __future__ import annotations
@@ -32,15 +34,25 @@ from etl.protocol.records import arrow, group
 from etl.reader.reading import Reading
 from etl.reader.tasks import Task
 from etl.reader.written import write_task
-from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MAX_RECORD_BYTES, TARGET_TASK_BYTES
+from etl.settings.fetch_sizes import (
+    FETCH_LIMIT_BYTES,
+    FETCH_MAX_BYTES,
+    MAX_RECORD_BYTES,
+    TARGET_TASK_BYTES,
+)
 from tests.bench.whole.topics import filled
 from tests.bench.whole.workloads import PARTITIONS, WORKLOADS, Workload
 
 PARTS: dict[str, tuple[Any, str]] = {
-    "receive": (connection.Connection, "receive"), "CRC": (google_crc32c, "value"), "decompress": (group, "decompress"),
-    "room for columns": (arrow.BatchBuffers, "__init__"), "kernel": (arrow.ColumnBuffers, "fill"),
-    "Arrow arrays": (arrow.ColumnBuffers, "arrow_batch"), "columns of the file": (file_columns.FileColumns, "fitting"),
-    "Parquet": (data_files._OpenFile, "write"), "end of the file": (data_files._OpenFile, "close"),
+    "receive": (connection.Connection, "receive"),
+    "CRC": (google_crc32c, "value"),
+    "decompress": (group, "decompress"),
+    "room for columns": (arrow.BatchBuffers, "__init__"),
+    "kernel": (arrow.ColumnBuffers, "fill"),
+    "Arrow arrays": (arrow.ColumnBuffers, "arrow_batch"),
+    "columns of the file": (file_columns.FileColumns, "fitting"),
+    "Parquet": (data_files._OpenFile, "write"),
+    "end of the file": (data_files._OpenFile, "close"),
 }
 """What is timed; none of them calls itself."""
 _COLD = 1
@@ -50,6 +62,7 @@ _inside: list[float] = []
 
 def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function; what it spends of this thread's CPU is added to its part."""
+
     @functools.wraps(function)
     def call(*arguments: Any, **more: Any) -> Any:
         began = time.thread_time()
@@ -61,6 +74,7 @@ def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
             spent[part] += took - _inside.pop()  # type: ignore[assignment]
             if _inside:
                 _inside[-1] += took
+
     return call
 
 
@@ -76,7 +90,10 @@ def tasks_of(cluster: Cluster, workload: Workload) -> list[Task]:
     host, port = cluster.bootstrap.split(":")
     with Brokers([(host, int(port))]) as brokers:
         found = brokers.extents(logs, isolation=Isolation.READ_COMMITTED)
-    return [Task((i,), (OffsetRange(log, 0, found.extents[log].end_offset, found.leaders[log]),)) for i, log in enumerate(logs)]
+    return [
+        Task((i,), (OffsetRange(log, 0, found.extents[log].end_offset, found.leaders[log]),))
+        for i, log in enumerate(logs)
+    ]
 
 
 def once(tasks: list[Task], reading: Reading, codec: Codec) -> tuple[float, Counter[str]]:
@@ -94,7 +111,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--workload", default="100B-none", choices=list(WORKLOADS))
     parser.add_argument("--records", type=int, help="other than the workload has")
-    parser.add_argument("--codec", default="zstd", choices=[codec.value for codec in Codec], help="of the files")
+    parser.add_argument(
+        "--codec", default="zstd", choices=[codec.value for codec in Codec], help="of the files"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
     workload = WORKLOADS[asked.workload].of(asked.records)
@@ -103,16 +122,29 @@ def main() -> None:
     with Cluster() as cluster, filled(cluster, workload):
         host, port = cluster.bootstrap.split(":")
         reading = Reading(
-            ((host, int(port)),), Isolation.READ_COMMITTED, raw_columns(), FETCH_MAX_BYTES, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES,
-            TARGET_TASK_BYTES, 30.0)
+            ((host, int(port)),),
+            Isolation.READ_COMMITTED,
+            raw_columns(),
+            FETCH_MAX_BYTES,
+            FETCH_LIMIT_BYTES,
+            MAX_RECORD_BYTES,
+            TARGET_TASK_BYTES,
+            30.0,
+        )
         tasks, codec = tasks_of(cluster, workload), Codec(asked.codec)
         warm = [once(tasks, reading, codec) for _ in range(_COLD + asked.rounds)][_COLD:]
-    print(f"{workload.name}, {workload.records:,} records, files in {codec.value}; medians of {len(warm)}")
+    print(
+        f"{workload.name}, {workload.records:,} records, files in {codec.value}; medians of {len(warm)}"
+    )
     for part in PARTS:
-        print(f"{part:>22} {statistics.median(parts[part] for _, parts in warm) * 1e6 / workload.records:7.4f} us of CPU a record")
+        print(
+            f"{part:>22} {statistics.median(parts[part] for _, parts in warm) * 1e6 / workload.records:7.4f} us of CPU a record"
+        )
     whole = statistics.median(cpu for cpu, _ in warm)
     per_gb = whole * 1e9 / (workload.records * workload.size)
-    print(f"{'all':>22} {whole * 1e6 / workload.records:7.4f}; {per_gb:.2f} s of CPU per GB; peak {peak_mb():.0f} MB")
+    print(
+        f"{'all':>22} {whole * 1e6 / workload.records:7.4f}; {per_gb:.2f} s of CPU per GB; peak {peak_mb():.0f} MB"
+    )
 
 
 if __name__ == "__main__":

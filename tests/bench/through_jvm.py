@@ -1,10 +1,12 @@
-"""What Spark's JVM takes for the rows of a Python data source before a writer has them: by size of Arrow batches, and by column.
+"""What Spark's JVM takes for the rows of a Python data source before a writer has them: by size of
+Arrow batches, and by column.
 
     PYTHONPATH=. python tests/bench/through_jvm.py [--rows N] [--bytes N] [--rounds N]
 
-In one thread, by Spark's own classes: an Arrow stream is read, and its rows become Spark's (`java/ArrowRows.java`). Printed are
-microseconds of CPU for a row, warm, those of the quickest round. What pyspark's collection of garbage takes behind each task of a worker
-is printed, too, before what is loaded is set aside and after (`etl/reader/kept_worker.py`).
+In one thread, by Spark's own classes: an Arrow stream is read, and its rows become Spark's
+(`java/ArrowRows.java`). Printed are microseconds of CPU for a row, warm, those of the quickest
+round. What pyspark's collection of garbage takes behind each task of a worker is printed, too,
+before what is loaded is set aside and after (`etl/reader/kept_worker.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyspark.worker  # noqa: F401  # as a worker has it
 
+from etl.embedded.jars import spark_home
 from etl.embedded.java import find_java
 from etl.embedded.spark import set_spark_environment
-from etl.embedded.jars import spark_home
 from etl.model.raw_table import arrow_schema
 from etl.protocol.records import arrow  # noqa: F401  # with the kernels
 
@@ -35,12 +37,24 @@ _OPENED = ("java.nio", "sun.nio.ch", "java.lang", "java.util")
 def rows_of(count: int, size: int) -> pa.RecordBatch:
     """Records of one partition without keys and headers, as the reader has them."""
     columns = {
-        "value": [b"%010d" % n * (size // 10) for n in range(count)], "topic": ["clicks"] * count, "partition": [0] * count,
-        "offset": range(count), "timestamp": range(1_700_000_000_000_000, 1_700_000_000_000_000 + count), "timestampType": [0] * count,
-        "log_epoch": [0] * count}
+        "value": [b"%010d" % n * (size // 10) for n in range(count)],
+        "topic": ["clicks"] * count,
+        "partition": [0] * count,
+        "offset": range(count),
+        "timestamp": range(1_700_000_000_000_000, 1_700_000_000_000_000 + count),
+        "timestampType": [0] * count,
+        "log_epoch": [0] * count,
+    }
     schema = arrow_schema()
     return pa.RecordBatch.from_arrays(
-        [pa.array(columns[f.name], f.type) if f.name in columns else pa.array([None] * count, f.type) for f in schema], schema=schema)
+        [
+            pa.array(columns[f.name], f.type)
+            if f.name in columns
+            else pa.array([None] * count, f.type)
+            for f in schema
+        ],
+        schema=schema,
+    )
 
 
 def streams(folder: Path, rows: pa.RecordBatch) -> Iterator[Path]:
@@ -53,7 +67,10 @@ def streams(folder: Path, rows: pa.RecordBatch) -> Iterator[Path]:
 
 
 def _written(path: Path, rows: pa.RecordBatch, size: int) -> Path:
-    parts = [pa.record_batch([rows.slice(at, size).to_struct_array()], names=["_0"]) for at in range(0, rows.num_rows, size)]
+    parts = [
+        pa.record_batch([rows.slice(at, size).to_struct_array()], names=["_0"])
+        for at in range(0, rows.num_rows, size)
+    ]
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, parts[0].schema) as stream:
         for part in parts:
             stream.write_batch(part)
@@ -80,18 +97,38 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="etl-bench-") as name:
         folder = Path(name)
         files = [str(path) for path in streams(folder, rows_of(asked.rows, asked.bytes))]
-        subprocess.run([str(java.with_name("javac")), "-nowarn", "-cp", jars, "-d", name, str(SOURCE)], check=True)
+        subprocess.run(
+            [str(java.with_name("javac")), "-nowarn", "-cp", jars, "-d", name, str(SOURCE)],
+            check=True,
+        )
         opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
         said = subprocess.run(
-            [str(java), *opened, "-Xmx1g", "-cp", f"{jars}:{name}", "ArrowRows", str(asked.rounds), *files],
-            check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
-    print(f"{asked.rows:,} rows with values of {asked.bytes} bytes: microseconds of CPU for a row, and of them for reading the stream")
+            [
+                str(java),
+                *opened,
+                "-Xmx1g",
+                "-cp",
+                f"{jars}:{name}",
+                "ArrowRows",
+                str(asked.rounds),
+                *files,
+            ],
+            check=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ).stdout
+    print(
+        f"{asked.rows:,} rows with values of {asked.bytes} bytes: microseconds of CPU for a row, and of them for reading the stream"
+    )
     for line in said.splitlines():
         path, whole, reading = line.rsplit(" ", 2)
         print(f"{Path(path).name:>24} {whole:>7} {reading:>7}")
     before = collection_s()
     gc.freeze()
-    print(f"a collection in a worker that has loaded the kernels: {before:.3f} s of CPU, with all of that set aside {collection_s():.3f}")
+    print(
+        f"a collection in a worker that has loaded the kernels: {before:.3f} s of CPU, with all of that set aside {collection_s():.3f}"
+    )
 
 
 if __name__ == "__main__":

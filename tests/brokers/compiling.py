@@ -1,6 +1,8 @@
-"""The Java beside this module as classes for one release's jars, in the cache, by a compiler that runs on any Java: many have no `javac`.
+"""The Java beside this module as classes for one release's jars, in the cache, by a compiler that
+runs on any Java: many have no `javac`.
 
-`python -m tests.brokers.compiling` makes what the gate needs of it, and fetches the jars; `make test` calls it beside its first tests.
+`python -m tests.brokers.compiling` makes what the gate needs of it, and fetches the jars; `make
+test` calls it beside its first tests.
 """
 
 from __future__ import annotations
@@ -22,8 +24,13 @@ IN_THE_GATE = (JAFKA, "0.8.2.2", "3.9.1", "4.1.0")
 
 SOURCES = Path(__file__).with_name("java")
 _OF_GROUPS = {
-    JAFKA: "JafkaAssignor", "0.8.2.2": "ScalaAssignors", "0.9.0.1": "ScalaAssignors", "0.10.2.2": "ScalaAssignors",
-    "1.1.1": "ScalaAssignors", "3.9.1": "LeaderAssignors"}
+    JAFKA: "JafkaAssignor",
+    "0.8.2.2": "ScalaAssignors",
+    "0.9.0.1": "ScalaAssignors",
+    "0.10.2.2": "ScalaAssignors",
+    "1.1.1": "ScalaAssignors",
+    "3.9.1": "LeaderAssignors",
+}
 """What of `tests/groups/java` goes with which release."""
 COMPILER = Artifact("org.eclipse.jdt", "ecj", "3.37.0")
 MAIN = "org.eclipse.jdt.internal.compiler.batch.Main"
@@ -42,15 +49,24 @@ def programs(version: str) -> tuple[str, ...]:
     if version == JAFKA:
         return ("Jafka",)
     number = number_of(version)
-    return ("JavaProducer" if number < (0, 9) else "JavaClients", *(("ScalaClients",) if number < (2,) else ()))
+    return (
+        "JavaProducer" if number < (0, 9) else "JavaClients",
+        *(("ScalaClients",) if number < (2,) else ()),
+    )
 
 
 def compiled(version: str, folder: Path = SOURCES) -> Path:
-    """The folder with their classes, or with those in `folder` for it. Fails the test when they do not go with the release's jars."""
+    """The folder with their classes, or with those in `folder` for it. Fails the test when they do
+    not go with the release's jars.
+    """
     names = programs(version) if folder == SOURCES else (_OF_GROUPS[version],)
     known = b"".join(path.read_bytes() for path in sorted({*SOURCES.iterdir(), *folder.iterdir()}))
     called = version if folder == SOURCES else f"{version}-{folder.parent.name}"
-    classes = cache_folder() / "tests" / f"{called}-{hashlib.sha256(known + COMPILER.version.encode()).hexdigest()[:16]}"
+    classes = (
+        cache_folder()
+        / "tests"
+        / f"{called}-{hashlib.sha256(known + COMPILER.version.encode()).hexdigest()[:16]}"
+    )
     classes.parent.mkdir(parents=True, exist_ok=True)
     with alone(classes.with_name(f"{called}.lock")):
         if not classes.exists():
@@ -60,11 +76,30 @@ def compiled(version: str, folder: Path = SOURCES) -> Path:
 
 def _compile(version: str, sources: Sequence[Path], classes: Path) -> None:
     compiler = fetched(f"{COMPILER.name}-{COMPILER.version}", [COMPILER])
-    command = [str(find_java()), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", path_of(compiler), MAIN, LANGUAGE, "-nowarn"]
+    command = [
+        str(find_java()),
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-cp",
+        path_of(compiler),
+        MAIN,
+        LANGUAGE,
+        "-nowarn",
+    ]
     with tempfile.TemporaryDirectory(dir=classes.parent) as partial:
         made = Path(partial, "classes")
-        command += ["-cp", path_of(release_jars(version)), "-sourcepath", str(SOURCES), "-d", str(made), *map(str, sources)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_WITHIN_S, check=False)
+        command += [
+            "-cp",
+            path_of(release_jars(version)),
+            "-sourcepath",
+            str(SOURCES),
+            "-d",
+            str(made),
+            *map(str, sources),
+        ]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_WITHIN_S, check=False
+        )
         assert done.returncode == 0, done.stderr
         made.rename(classes)
 

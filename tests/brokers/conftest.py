@@ -15,12 +15,19 @@ from tests.brokers.compiling import IN_THE_GATE
 from tests.brokers.stage import JafkaStage, KafkaStage, begin
 from tests.brokers.writing import ForeignPipeline
 
-VERSIONS = [pytest.param(version, marks=[] if version in IN_THE_GATE else pytest.mark.brokers) for version in RELEASES]
+VERSIONS = [
+    pytest.param(version, marks=[] if version in IN_THE_GATE else pytest.mark.brokers)
+    for version in RELEASES
+]
 
 
 @pytest.fixture(scope="package", params=VERSIONS)
-def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaStage | JafkaStage]:
-    """A release's servers and clients. Those of the release that is the default everywhere are the ones that other tests have, too."""
+def stage(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KafkaStage | JafkaStage]:
+    """A release's servers and clients. Those of the release that is the default everywhere are the
+    ones that other tests have, too.
+    """
     there = request.getfixturevalue("cluster") if request.param == DEFAULT_VERSION else None
     with ExitStack() as running:
         yield begin(request.param, tmp_path_factory.mktemp("stage"), running, there)
@@ -28,12 +35,19 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def make_pipeline(
-    stage: KafkaStage | JafkaStage, spark: SparkSession, unused_group: str, tmp_path: Path,
+    stage: KafkaStage | JafkaStage,
+    spark: SparkSession,
+    unused_group: str,
+    tmp_path: Path,
 ) -> Callable[..., ForeignPipeline]:
-    """`make_pipeline(source={...})`: a pipeline on a new topic of the release, with its own group and folder."""
+    """`make_pipeline(source={...})`: a pipeline on a new topic of the release, with its own group
+    and folder.
+    """
 
     def make(*, source: dict[str, Any] | None = None, **settings: Any) -> ForeignPipeline:
         merged = {**settings, **stage.conf, "source": {**stage.conf["source"], **(source or {})}}
-        return ForeignPipeline(stage.cluster, tmp_path, stage.new_topic(), unused_group, merged, stage=stage)
+        return ForeignPipeline(
+            stage.cluster, tmp_path, stage.new_topic(), unused_group, merged, stage=stage
+        )
 
     return make

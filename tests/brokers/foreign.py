@@ -1,4 +1,5 @@
-"""Clients that are not ours, each from the jars of the broker's own version: they write what we read, and read it too.
+"""Clients that are not ours, each from the jars of the broker's own version: they write what we
+read, and read it too.
 
 One process of it takes many commands, for a JVM's start is half of a test.
 """
@@ -45,23 +46,43 @@ class Seen:
 
 
 class Process:
-    """A Java program of ours that answers lines with lines: `with Process("Jafka", version, folder, zookeeper) as jafka:`."""
+    """A Java program of ours that answers lines with lines: `with Process("Jafka", version, folder,
+    zookeeper) as jafka:`.
+    """
 
     def __init__(
-        self, name: str, version: str, folder: Path, *arguments: str, sources: Path = SOURCES, is_short: bool = True,
+        self,
+        name: str,
+        version: str,
+        folder: Path,
+        *arguments: str,
+        sources: Path = SOURCES,
+        is_short: bool = True,
     ) -> None:
         """`is_short`: what it computes is not worth a JVM's second compiler."""
         self._said = folder / f"{name}.log"
         path = ":".join(map(str, [compiled(version, sources), *release_jars(version)]))
-        self._command = [str(find_java()), *_JVM, *([_SHORT] if is_short else []), "-cp", path, name, *arguments]
+        self._command = [
+            str(find_java()),
+            *_JVM,
+            *([_SHORT] if is_short else []),
+            "-cp",
+            path,
+            name,
+            *arguments,
+        ]
         self._answers: queue.Queue[str] = queue.Queue()
 
     def ask(self, *words: object) -> list[list[str]]:
-        """One command; the words of each line of its answer. Fails the test when the command failed."""
+        """One command; the words of each line of its answer. Fails the test when the command
+        failed.
+        """
         return next(self.ask_each([words]))
 
     def ask_each(self, commands: Iterable[Sequence[object]]) -> Iterator[list[list[str]]]:
-        """The answers to many commands, which Java works at while we look at earlier ones. Fails the test as `ask`."""
+        """The answers to many commands, which Java works at while we look at earlier ones. Fails
+        the test as `ask`.
+        """
         under_way: deque[Sequence[object]] = deque()
         for words in commands:
             self._send(words)
@@ -78,7 +99,9 @@ class Process:
 
     def _answer(self, words: Sequence[object]) -> list[list[str]]:
         lines = list(self._lines())
-        assert lines[-1] == ["done"], f"{words[:6]}: {' '.join(lines[-1])}\n{self._said.read_text()[-3000:]}"
+        assert lines[-1] == ["done"], (
+            f"{words[:6]}: {' '.join(lines[-1])}\n{self._said.read_text()[-3000:]}"
+        )
         return lines[:-1]
 
     @property
@@ -105,11 +128,18 @@ class Process:
 
     def __enter__(self) -> Self:
         with self._said.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            )
         threading.Thread(target=self._listen, daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -123,23 +153,35 @@ class JafkaClients(Process):
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         super().__init__("Jafka", JAFKA, folder, cluster.zookeeper_connect)
 
-    def send(self, broker: Kafka, topic: str, partition: int, values: Sequence[bytes], codec: int = 0) -> None:
-        """One produce request; with a codec (1 gzip) one compressed entry. It has no answer: `end` says when it was written."""
+    def send(
+        self, broker: Kafka, topic: str, partition: int, values: Sequence[bytes], codec: int = 0
+    ) -> None:
+        """One produce request; with a codec (1 gzip) one compressed entry. It has no answer: `end`
+        says when it was written.
+        """
         self.ask("send", *broker.bootstrap.split(":"), topic, partition, codec, *map(_word, values))
 
     def scatter(self, topic: str, values: Sequence[bytes], codec: int = 0) -> None:
         """A request for each, wherever the producer that asks ZooKeeper sends it."""
         self.ask("scatter", topic, codec, *map(_word, values))
 
-    def read(self, broker: Kafka, topic: str, partition: int, fetch_size: int = 1 << 20) -> list[Seen]:
-        """Everything, with the offset of the entry that each message is in, and its number in there.
+    def read(
+        self, broker: Kafka, topic: str, partition: int, fetch_size: int = 1 << 20
+    ) -> list[Seen]:
+        """Everything, with the offset of the entry that each message is in, and its number in
+        there.
 
-        Jafka's consumer tells another: the start of the entry, and for the last message in it its end.
+        Jafka's consumer tells another: the start of the entry, and for the last message in it its
+        end.
         """
         found: list[Seen] = []
         start = index = 0
-        for offset, key, value in self.ask("read", *broker.bootstrap.split(":"), topic, partition, 0, fetch_size):
-            found.append(Seen(broker.broker_id, partition, start, index, _bytes(key), _bytes(value)))
+        for offset, key, value in self.ask(
+            "read", *broker.bootstrap.split(":"), topic, partition, 0, fetch_size
+        ):
+            found.append(
+                Seen(broker.broker_id, partition, start, index, _bytes(key), _bytes(value))
+            )
             start, index = (start, index + 1) if int(offset) == start else (int(offset), 0)
         return found
 
@@ -151,40 +193,84 @@ class JafkaClients(Process):
         """The `count` messages that a member of a group reads before it commits and goes."""
         return [_bytes(value) for _, value in self.ask("join", group, topic, count)]
 
-    def open(self, name: str, group: str, topic: str, *, backoff_ms: int, tries: int, threads: int = 1) -> None:
-        """A member of a group of that name, until it is closed. Fails the test when it does not get its share by so many tries."""
-        self.ask("open", name, group, topic, threads, "rebalance.backoff.ms", backoff_ms, "rebalance.retries.max", tries)
+    def open(
+        self, name: str, group: str, topic: str, *, backoff_ms: int, tries: int, threads: int = 1
+    ) -> None:
+        """A member of a group of that name, until it is closed. Fails the test when it does not get
+        its share by so many tries.
+        """
+        self.ask(
+            "open",
+            name,
+            group,
+            topic,
+            threads,
+            "rebalance.backoff.ms",
+            backoff_ms,
+            "rebalance.retries.max",
+            tries,
+        )
 
     def close(self, name: str) -> list[bytes | None]:
         """It goes; what it read."""
-        return [_bytes(value) for value, in self.ask("close", name)]
+        return [_bytes(value) for (value,) in self.ask("close", name)]
 
 
 class ScalaClients(Process):
     """Kafka's producer, simple consumer and high-level consumer in Scala, of 0.8 to 1.1."""
 
     def __init__(self, cluster: Cluster, version: str, folder: Path) -> None:
-        super().__init__("ScalaClients", version, folder, cluster.bootstrap, cluster.zookeeper_connect)
+        super().__init__(
+            "ScalaClients", version, folder, cluster.bootstrap, cluster.zookeeper_connect
+        )
 
-    def send(self, topic: str, partition: int, records: Sequence[KeyValue], codec: str = "none") -> None:
+    def send(
+        self, topic: str, partition: int, records: Sequence[KeyValue], codec: str = "none"
+    ) -> None:
         """One produce request; with a codec one wrapper."""
         self.ask("send", topic, partition, codec, *_words(records))
 
-    def read(self, broker: Kafka, topic: str, partition: int, fetch_size: int = 1 << 20) -> list[Seen]:
+    def read(
+        self, broker: Kafka, topic: str, partition: int, fetch_size: int = 1 << 20
+    ) -> list[Seen]:
         """Everything."""
         lines = self.ask("read", *broker.bootstrap.split(":"), topic, partition, 0, fetch_size)
-        return [Seen(0, partition, int(offset), 0, _bytes(key), _bytes(value)) for offset, key, value in lines]
+        return [
+            Seen(0, partition, int(offset), 0, _bytes(key), _bytes(value))
+            for offset, key, value in lines
+        ]
 
     def join(self, group: str, topic: str, count: int) -> list[Seen]:
         """The `count` messages that a member of a group reads before it commits and goes."""
         return _seen(self.ask("join", group, topic, count))
 
     def open(
-        self, name: str, group: str, topic: str, *, backoff_ms: int, tries: int, threads: int = 1, strategy: str = "range",
+        self,
+        name: str,
+        group: str,
+        topic: str,
+        *,
+        backoff_ms: int,
+        tries: int,
+        threads: int = 1,
+        strategy: str = "range",
     ) -> None:
-        """A member of a group of that name, until it is closed. Fails the test when it does not get its share by so many tries."""
-        self.ask("open", name, group, topic, threads, "rebalance.backoff.ms", backoff_ms, "rebalance.max.retries", tries,
-                 "partition.assignment.strategy", strategy)
+        """A member of a group of that name, until it is closed. Fails the test when it does not get
+        its share by so many tries.
+        """
+        self.ask(
+            "open",
+            name,
+            group,
+            topic,
+            threads,
+            "rebalance.backoff.ms",
+            backoff_ms,
+            "rebalance.max.retries",
+            tries,
+            "partition.assignment.strategy",
+            strategy,
+        )
 
     def close(self, name: str) -> list[Seen]:
         """It goes; what it read."""
@@ -194,10 +280,20 @@ class ScalaClients(Process):
 class JavaProducer(Process):
     """Kafka's producer in Java, 0.8.2 on."""
 
-    def __init__(self, cluster: Cluster, version: str, folder: Path, *, name: str = "JavaProducer") -> None:
+    def __init__(
+        self, cluster: Cluster, version: str, folder: Path, *, name: str = "JavaProducer"
+    ) -> None:
         super().__init__(name, version, folder, cluster.bootstrap)
 
-    def send(self, topic: str, partition: int, records: Sequence[KeyValue], codec: str = "none", *, ending: str = "plain") -> None:
+    def send(
+        self,
+        topic: str,
+        partition: int,
+        records: Sequence[KeyValue],
+        codec: str = "none",
+        *,
+        ending: str = "plain",
+    ) -> None:
         """One batch; `ending` is "commit" or "abort" when it is a transaction's."""
         self.ask("send", topic, partition, codec, ending, *_words(records))
 
@@ -211,15 +307,26 @@ class JavaClients(JavaProducer):
     def read(self, topic: str, partition: int) -> list[Seen]:
         """Everything that a reader of committed records is given."""
         lines = self.ask("read", topic, partition, 0)
-        return [Seen(0, partition, int(offset), 0, _bytes(key), _bytes(value)) for offset, key, value, _ in lines]
+        return [
+            Seen(0, partition, int(offset), 0, _bytes(key), _bytes(value))
+            for offset, key, value, _ in lines
+        ]
 
     def enter(self, name: str, group: str, topic: str, **settings: object) -> None:
         """Have a consumer join a group, and poll; settings with `_` for `.`."""
-        self.ask("enter", name, group, topic, *(word for key, value in settings.items() for word in (key.replace("_", "."), value)))
+        self.ask(
+            "enter",
+            name,
+            group,
+            topic,
+            *(word for key, value in settings.items() for word in (key.replace("_", "."), value)),
+        )
 
     def owns(self, name: str) -> frozenset[BrokerPartition]:
         """What it was assigned last."""
-        return frozenset(BrokerPartition(topic, int(partition)) for topic, partition in self.ask("owns", name))
+        return frozenset(
+            BrokerPartition(topic, int(partition)) for topic, partition in self.ask("owns", name)
+        )
 
     def changes(self, name: str) -> int:
         """How often it was given logs, or some were taken from it."""
@@ -232,7 +339,10 @@ class JavaClients(JavaProducer):
 
 def _seen(lines: Sequence[Sequence[str]]) -> list[Seen]:
     """Of lines "PARTITION OFFSET KEY VALUE"."""
-    return [Seen(0, int(partition), int(offset), 0, _bytes(key), _bytes(value)) for partition, offset, key, value in lines]
+    return [
+        Seen(0, int(partition), int(offset), 0, _bytes(key), _bytes(value))
+        for partition, offset, key, value in lines
+    ]
 
 
 def _words(records: Sequence[KeyValue]) -> list[str]:

@@ -23,17 +23,25 @@ from tests.brokers.stage import PARTITIONS, KafkaStage
 WITHIN_S = 60
 _numbers = itertools.count(1)
 _CLASSIC = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 300}
-_STRATEGIES = {"range": "RangeAssignor", "roundrobin": "RoundRobinAssignor", "cooperative-sticky": "CooperativeStickyAssignor"}
+_STRATEGIES = {
+    "range": "RangeAssignor",
+    "roundrobin": "RoundRobinAssignor",
+    "cooperative-sticky": "CooperativeStickyAssignor",
+}
 
 
 def with_consumer_protocol(cluster: Cluster) -> None:
-    """Have a cluster of 4.0 or later take members of the consumer protocol: one that Kafka's own tool did not format begins without."""
+    """Have a cluster of 4.0 or later take members of the consumer protocol: one that Kafka's own
+    tool did not format begins without.
+    """
     with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
         assert admin.update_features({"group.version": 1}) == {"group.version": "OK"}
 
     def is_on() -> bool:
         [port] = {broker.port for broker in cluster.brokers}
-        terms = MemberTerms(f"any-{next(_numbers)}", ("any",), session_timeout_s=6, join_timeout_s=0.2)
+        terms = MemberTerms(
+            f"any-{next(_numbers)}", ("any",), session_timeout_s=6, join_timeout_s=0.2
+        )
         member = CoordinatedMember([(HOST, port)], terms, protocol=GroupProtocol.CONSUMER)
         try:
             member.join()
@@ -48,15 +56,21 @@ def with_consumer_protocol(cluster: Cluster) -> None:
 
 
 def with_session(cluster: Cluster, group: str, seconds: int) -> None:
-    """Have a coordinator wait so long for members of one group of the consumer protocol, which do not say that themselves."""
-    wanted = ConfigResource(ConfigResourceType.GROUP, group, {"consumer.session.timeout.ms": str(seconds * 1000)})
+    """Have a coordinator wait so long for members of one group of the consumer protocol, which do
+    not say that themselves.
+    """
+    wanted = ConfigResource(
+        ConfigResourceType.GROUP, group, {"consumer.session.timeout.ms": str(seconds * 1000)}
+    )
     with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
         assert admin.alter_configs([wanted]) == {"group": {group: "OK"}}
 
 
 @dataclass
 class Group:
-    """One group over a topic of PARTITIONS partitions that nobody else uses; all of whom leave in the end."""
+    """One group over a topic of PARTITIONS partitions that nobody else uses; all of whom leave in
+    the end.
+    """
 
     stage: KafkaStage
     topic: str
@@ -75,12 +89,22 @@ class Group:
 
     def terms(self, instance_id: str | None = None) -> MemberTerms:
         return MemberTerms(
-            self.name, (self.topic,), strategies=(self.strategy,), instance_id=instance_id, session_timeout_s=6, rebalance_timeout_s=20,
-            join_timeout_s=WITHIN_S)
+            self.name,
+            (self.topic,),
+            strategies=(self.strategy,),
+            instance_id=instance_id,
+            session_timeout_s=6,
+            rebalance_timeout_s=20,
+            join_timeout_s=WITHIN_S,
+        )
 
     def member(self, instance_id: str | None = None) -> CoordinatedMember:
         """One of ours that has not joined."""
-        return CoordinatedMember([(HOST, self.stage.cluster.brokers[0].port)], self.terms(instance_id), protocol=self.protocol)
+        return CoordinatedMember(
+            [(HOST, self.stage.cluster.brokers[0].port)],
+            self.terms(instance_id),
+            protocol=self.protocol,
+        )
 
     @contextlib.contextmanager
     def joined(self, instance_id: str | None = None) -> Iterator[tuple[CoordinatedMember, Share]]:
@@ -106,11 +130,18 @@ class Group:
 
     def theirs(self, logs: frozenset[BrokerPartition], name: str = "java") -> None:
         """Wait until the release's own member owns exactly these."""
-        assert wait_until(lambda: self.java.owns(name) == logs, WITHIN_S), (self.java.owns(name), logs)
+        assert wait_until(lambda: self.java.owns(name) == logs, WITHIN_S), (
+            self.java.owns(name),
+            logs,
+        )
 
     def is_half_theirs(self, name: str = "java") -> None:
-        """Wait until the release's own member knows that it owns one half: a moment before it may still tell of what it had."""
-        assert wait_until(lambda: len(self.java.owns(name)) == PARTITIONS // 2, WITHIN_S), self.java.owns(name)
+        """Wait until the release's own member knows that it owns one half: a moment before it may
+        still tell of what it had.
+        """
+        assert wait_until(lambda: len(self.java.owns(name)) == PARTITIONS // 2, WITHIN_S), (
+            self.java.owns(name)
+        )
 
     def ours(self, member: CoordinatedMember, count: int) -> Share:
         """The share of one of ours, once it is so large."""

@@ -1,4 +1,6 @@
-"""A cluster of one release with the clients of its own version: what writes to it, and what reads it beside us."""
+"""A cluster of one release with the clients of its own version: what writes to it, and what reads
+it beside us.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from etl.embedded.kafka import Kafka
 from etl.embedded.releases import JAFKA
 from etl.embedded.server import wait_until
 from tests.brokers.compiling import number_of, programs
-from tests.brokers.foreign import JafkaClients, JavaClients, JavaProducer, KeyValue, ScalaClients, Seen
+from tests.brokers.foreign import (
+    JafkaClients,
+    JavaClients,
+    JavaProducer,
+    KeyValue,
+    ScalaClients,
+    Seen,
+)
 
 Writer = Callable[[str, int, Sequence[KeyValue]], None]
 """Topic, partition and records: it sends them as one batch of its codec, or as one request."""
@@ -47,7 +56,9 @@ class Stage(Protocol):
         """Everything in it, as the release's own simple consumer reads it."""
 
     def ends(self, topic: str) -> dict[str, int]:
-        """What a group has committed that read everything, by the names that logs have in ZooKeeper."""
+        """What a group has committed that read everything, by the names that logs have in
+        ZooKeeper.
+        """
 
 
 class KafkaStage:
@@ -55,12 +66,23 @@ class KafkaStage:
 
     has_keys = True
 
-    def __init__(self, version: str, folder: Path, running: ExitStack, cluster: Cluster | None) -> None:
-        self.cluster = cluster or running.enter_context(Cluster(version=version, folder=folder / "cluster"))
+    def __init__(
+        self, version: str, folder: Path, running: ExitStack, cluster: Cluster | None
+    ) -> None:
+        self.cluster = cluster or running.enter_context(
+            Cluster(version=version, folder=folder / "cluster")
+        )
         self.version = version
         self.release = release = number_of(version)
-        source = {} if self.cluster.brokers[0].release.has_zookeeper else {"bootstrap": [self.cluster.bootstrap]}
-        self.conf: Mapping[str, Any] = {"source": source, **({"cluster": "tests"} if release < (0, 10, 1) else {})}
+        source = (
+            {}
+            if self.cluster.brokers[0].release.has_zookeeper
+            else {"bootstrap": [self.cluster.bootstrap]}
+        )
+        self.conf: Mapping[str, Any] = {
+            "source": source,
+            **({"cluster": "tests"} if release < (0, 10, 1) else {}),
+        }
         self.writers: dict[str, Writer] = {}
         self.scala: ScalaClients | None = None
         if "ScalaClients" in programs(version):
@@ -89,7 +111,10 @@ class KafkaStage:
 
     def ends(self, topic: str) -> dict[str, int]:
         """See Stage."""
-        return {str(n): max((seen.offset + 1 for seen in self._read(topic, n)), default=0) for n in range(PARTITIONS)}
+        return {
+            str(n): max((seen.offset + 1 for seen in self._read(topic, n)), default=0)
+            for n in range(PARTITIONS)
+        }
 
     def _read(self, topic: str, partition: int) -> list[Seen]:
         if isinstance(self.java, JavaClients):
@@ -113,8 +138,12 @@ class JafkaStage:
         def write(topic: str, partition: int, records: Sequence[KeyValue]) -> None:
             broker, number = self.cluster.brokers[partition % 2], partition // 2
             before = self.clients.end(broker, topic, number)
-            self.clients.send(broker, topic, number, [value for _, value in records if value is not None], codec)
-            assert wait_until(lambda: self.clients.end(broker, topic, number) > before, 30), "what was sent is not readable"
+            self.clients.send(
+                broker, topic, number, [value for _, value in records if value is not None], codec
+            )
+            assert wait_until(lambda: self.clients.end(broker, topic, number) > before, 30), (
+                "what was sent is not readable"
+            )
 
         return write
 
@@ -126,16 +155,31 @@ class JafkaStage:
 
     def read(self, topic: str) -> list[Seen]:
         """See Stage."""
-        return [seen for broker, number in self._logs() for seen in self.clients.read(broker, topic, number)]
+        return [
+            seen
+            for broker, number in self._logs()
+            for seen in self.clients.read(broker, topic, number)
+        ]
 
     def ends(self, topic: str) -> dict[str, int]:
         """See Stage."""
-        return {f"{broker.broker_id}-{number}": self.clients.end(broker, topic, number) for broker, number in self._logs()}
+        return {
+            f"{broker.broker_id}-{number}": self.clients.end(broker, topic, number)
+            for broker, number in self._logs()
+        }
 
     def _logs(self) -> Iterator[tuple[Kafka, int]]:
         return itertools.product(self.cluster.brokers, range(PARTITIONS // 2))
 
 
-def begin(version: str, folder: Path, running: ExitStack, cluster: Cluster | None = None) -> KafkaStage | JafkaStage:
-    """Start the clients, and servers where no `cluster` of Kafka runs already; what was started ends with `running`."""
-    return JafkaStage(folder, running) if version == JAFKA else KafkaStage(version, folder, running, cluster)
+def begin(
+    version: str, folder: Path, running: ExitStack, cluster: Cluster | None = None
+) -> KafkaStage | JafkaStage:
+    """Start the clients, and servers where no `cluster` of Kafka runs already; what was started
+    ends with `running`.
+    """
+    return (
+        JafkaStage(folder, running)
+        if version == JAFKA
+        else KafkaStage(version, folder, running, cluster)
+    )

@@ -1,4 +1,6 @@
-"""`etl demo` as a person calls it, for brokers of each family: what it starts are real processes, and it kills one of them."""
+"""`etl demo` as a person calls it, for brokers of each family: what it starts are real processes,
+and it kills one of them.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,27 @@ PLACE = {
 
 
 @pytest.mark.parametrize("dialect", [pytest.param(one, id=one.value) for one in Dialect])
-def test_the_demo_ends_with_every_record_in_its_table_once(dialect: Dialect, tmp_path: Path) -> None:
-    said = said_by("demo", "--dialect", dialect.value, "--records", "8000", "--folder", str(tmp_path / "demo"), "--json")
+def test_the_demo_ends_with_every_record_in_its_table_once(
+    dialect: Dialect, tmp_path: Path
+) -> None:
+    said = said_by(
+        "demo",
+        "--dialect",
+        dialect.value,
+        "--records",
+        "8000",
+        "--folder",
+        str(tmp_path / "demo"),
+        "--json",
+    )
     assert said.code == 0, said.err
     told = said.document
-    assert (told["produced"], told["in_the_table"], told["verified"], told["killed_by_signal"]) == (9600, 9600, True, 9)
+    assert (told["produced"], told["in_the_table"], told["verified"], told["killed_by_signal"]) == (
+        9600,
+        9600,
+        True,
+        9,
+    )
     rows = DeltaTable(told["table"]).to_pyarrow_table(columns=[*PLACE[dialect]]).to_pylist()
     assert len({tuple(row.values()) for row in rows}) == len(rows) == 9600
     outcomes = [[one["outcome"] for one in run["outcomes"]] for run in told["runs"]]

@@ -1,4 +1,5 @@
-"""A pipeline on each release: foreign producers write, and the table holds what the release's own consumer reads.
+"""A pipeline on each release: foreign producers write, and the table holds what the release's own
+consumer reads.
 
 And a member of ours beside that consumer: each follows what the other assigns.
 """
@@ -19,7 +20,9 @@ from tests.brokers.writing import FETCH_BYTES, ForeignPipeline
 from tests.system.driving import broken_off_before
 
 
-def test_what_foreign_producers_write_is_in_the_table_once_also_behind_a_crash(make_pipeline: Callable[..., ForeignPipeline]) -> None:
+def test_what_foreign_producers_write_is_in_the_table_once_also_behind_a_crash(
+    make_pipeline: Callable[..., ForeignPipeline],
+) -> None:
     """Every codec, null and size; and a run that ends between its Delta commit and the offsets."""
     pipeline = make_pipeline(source={"fetch_max_bytes": FETCH_BYTES})
     pipeline.write_every_kind()
@@ -35,7 +38,9 @@ def test_what_foreign_producers_write_is_in_the_table_once_also_behind_a_crash(m
 
 
 @pytest.mark.brokers
-def test_a_real_run_that_is_killed_behind_its_delta_commit_leaves_each_record_once(make_pipeline: Callable[..., ForeignPipeline]) -> None:
+def test_a_real_run_that_is_killed_behind_its_delta_commit_leaves_each_record_once(
+    make_pipeline: Callable[..., ForeignPipeline],
+) -> None:
     pipeline = make_pipeline()
     pipeline.write_more()
     assert pipeline.killed_before("commit") == -signal.SIGKILL
@@ -45,7 +50,9 @@ def test_a_real_run_that_is_killed_behind_its_delta_commit_leaves_each_record_on
     assert pipeline.door("verify").code == 0
 
 
-def test_the_consumers_of_a_release_follow_what_we_assign_and_we_what_they_do(stage: KafkaStage | JafkaStage) -> None:
+def test_the_consumers_of_a_release_follow_what_we_assign_and_we_what_they_do(
+    stage: KafkaStage | JafkaStage,
+) -> None:
     if isinstance(stage, JafkaStage) or stage.release < (0, 9):
         return  # these have no coordinator
     group = Group(stage, stage.new_topic(), GroupProtocol.CLASSIC, "range")
@@ -58,10 +65,14 @@ def test_the_consumers_of_a_release_follow_what_we_assign_and_we_what_they_do(st
             with group.joined() as (second, _):
                 group.divided(second)
     with group.joined() as (third, share):
-        assert share.logs == group.logs and third.statistics.lost == 0, "whoever is left has everything again"
+        assert share.logs == group.logs and third.statistics.lost == 0, (
+            "whoever is left has everything again"
+        )
 
 
-def test_what_a_release_has_no_group_protocol_for_is_refused_with_what_it_speaks(stage: KafkaStage | JafkaStage) -> None:
+def test_what_a_release_has_no_group_protocol_for_is_refused_with_what_it_speaks(
+    stage: KafkaStage | JafkaStage,
+) -> None:
     topic = stage.new_topic()
     refused = SettingsError if isinstance(stage, KafkaStage) else NotKafka
     for protocol, least in ((GroupProtocol.CLASSIC, (0, 9)), (GroupProtocol.CONSUMER, (4,))):

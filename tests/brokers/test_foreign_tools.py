@@ -1,4 +1,6 @@
-"""What else writes to brokers: the console's programs of each release, transactions, and a client that is nobody's jar."""
+"""What else writes to brokers: the console's programs of each release, transactions, and a client
+that is nobody's jar.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,28 @@ KAFKA = [version for version in RELEASES if version != JAFKA]
 
 
 @pytest.mark.parametrize("stage", KAFKA, indirect=True)
-def test_lines_of_the_console_producer_are_rows(stage: KafkaStage, make_pipeline: Callable[..., ForeignPipeline]) -> None:
+def test_lines_of_the_console_producer_are_rows(
+    stage: KafkaStage, make_pipeline: Callable[..., ForeignPipeline]
+) -> None:
     pipeline = make_pipeline()
-    lines = {codec: [b"%s line %d %s" % (codec.encode(), n, b"abc" * (n % 30)) for n in range(500)] for codec in stage.codecs}
+    lines = {
+        codec: [b"%s line %d %s" % (codec.encode(), n, b"abc" * (n % 30)) for n in range(500)]
+        for codec in stage.codecs
+    }
     for codec, texts in lines.items():
         write_lines(stage, pipeline.topic, codec, texts)
         pipeline.produced += len(texts)
     pipeline.ran()
     assert pipeline.is_as_its_own_consumer_reads()
-    assert sorted(seen.value or b"" for seen in pipeline.in_table_seen()) == sorted(line for texts in lines.values() for line in texts)
+    assert sorted(seen.value or b"" for seen in pipeline.in_table_seen()) == sorted(
+        line for texts in lines.values() for line in texts
+    )
 
 
 @pytest.mark.parametrize("stage", KAFKA, indirect=True)
-def test_what_the_performance_producer_writes_is_a_row(stage: KafkaStage, make_pipeline: Callable[..., ForeignPipeline]) -> None:
+def test_what_the_performance_producer_writes_is_a_row(
+    stage: KafkaStage, make_pipeline: Callable[..., ForeignPipeline]
+) -> None:
     pipeline = make_pipeline()
     for codec in stage.codecs:
         write_random_values(stage, pipeline.topic, codec, 2000, 100)
@@ -37,8 +48,10 @@ def test_what_the_performance_producer_writes_is_a_row(stage: KafkaStage, make_p
     assert pipeline.is_as_its_own_consumer_reads()
 
 
-@pytest.mark.parametrize("stage", KAFKA[KAFKA.index("0.11.0.3"):], indirect=True)
-def test_what_a_transaction_took_back_is_no_row(stage: KafkaStage, make_pipeline: Callable[..., ForeignPipeline]) -> None:
+@pytest.mark.parametrize("stage", KAFKA[KAFKA.index("0.11.0.3") :], indirect=True)
+def test_what_a_transaction_took_back_is_no_row(
+    stage: KafkaStage, make_pipeline: Callable[..., ForeignPipeline]
+) -> None:
     pipeline = make_pipeline()
     for ending in ("commit", "abort", "commit"):
         records = many(20, pipeline.produced)
@@ -49,8 +62,10 @@ def test_what_a_transaction_took_back_is_no_row(stage: KafkaStage, make_pipeline
     assert pipeline.door("verify").code == 0
 
 
-@pytest.mark.parametrize("stage", KAFKA[KAFKA.index("2.8.2"):], indirect=True)
-def test_what_librdkafka_writes_is_a_row(stage: KafkaStage, make_pipeline: Callable[..., ForeignPipeline]) -> None:
+@pytest.mark.parametrize("stage", KAFKA[KAFKA.index("2.8.2") :], indirect=True)
+def test_what_librdkafka_writes_is_a_row(
+    stage: KafkaStage, make_pipeline: Callable[..., ForeignPipeline]
+) -> None:
     from confluent_kafka import Producer
 
     pipeline = make_pipeline()
@@ -61,7 +76,13 @@ def test_what_librdkafka_writes_is_a_row(stage: KafkaStage, make_pipeline: Calla
             failed.append(error)
 
     for number, codec in enumerate(stage.codecs):
-        producer = Producer({"bootstrap.servers": stage.cluster.bootstrap, "compression.type": codec, "linger.ms": 50})
+        producer = Producer(
+            {
+                "bootstrap.servers": stage.cluster.bootstrap,
+                "compression.type": codec,
+                "linger.ms": 50,
+            }
+        )
         for key, value in (*ODD, *many(100, pipeline.produced)):
             producer.produce(pipeline.topic, value, key, number % PARTITIONS, on_delivery=delivered)
             pipeline.produced += 1

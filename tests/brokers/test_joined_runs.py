@@ -1,4 +1,6 @@
-"""Runs as members of a group beside consumers that are not ours: nothing is lost, nothing is read by two. At length: `tests/groups`."""
+"""Runs as members of a group beside consumers that are not ours: nothing is lost, nothing is read
+by two. At length: `tests/groups`.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,24 @@ from tests.groups.shared import sharing
 JAFKA_KIND, KAFKA_KIND = OLD
 
 
-@pytest.mark.parametrize(("stage", "kind"), [
-    pytest.param(kind.version, kind, id=kind.name, marks=[] if kind is JAFKA_KIND else [pytest.mark.groups])
-    for kind in (JAFKA_KIND, KAFKA_KIND, CONSUMER_PROTOCOL)], indirect=["stage"])
+@pytest.mark.parametrize(
+    ("stage", "kind"),
+    [
+        pytest.param(
+            kind.version,
+            kind,
+            id=kind.name,
+            marks=[] if kind is JAFKA_KIND else [pytest.mark.groups],
+        )
+        for kind in (JAFKA_KIND, KAFKA_KIND, CONSUMER_PROTOCOL)
+    ],
+    indirect=["stage"],
+)
 def test_a_run_that_is_killed_beside_a_consumer_that_is_not_ours_is_finished_and_each_record_is_read_by_one_of_them(
-    stage: KafkaStage | JafkaStage, kind: Kind, spark: SparkSession, tmp_path: Path,
+    stage: KafkaStage | JafkaStage,
+    kind: Kind,
+    spark: SparkSession,
+    tmp_path: Path,
 ) -> None:
     if kind is CONSUMER_PROTOCOL:
         with_consumer_protocol(stage.cluster)

@@ -1,4 +1,6 @@
-"""What lies at a time where records have no timestamps or are out of order, on brokers that tell the largest one of a log (KIP-734)."""
+"""What lies at a time where records have no timestamps or are out of order, on brokers that tell
+the largest one of a log (KIP-734).
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,20 @@ LARGE = 700_000
 
 
 @pytest.mark.parametrize("stage", ["3.9.1", "4.1.0"], indirect=True)
-@pytest.mark.parametrize(("times", "found"), [
-    ((NONE, NONE, LATE, EARLY), None),
-    ((NONE, NONE, EARLY, LATE), None),
-    ((EARLY, NONE, NONE), 3),
-    ((NONE, NONE), 2),
-], ids=["one is as late", "the last one is", "the last ones have none", "none has any"])
+@pytest.mark.parametrize(
+    ("times", "found"),
+    [
+        ((NONE, NONE, LATE, EARLY), None),
+        ((NONE, NONE, EARLY, LATE), None),
+        ((EARLY, NONE, NONE), 3),
+        ((NONE, NONE), 2),
+    ],
+    ids=["one is as late", "the last one is", "the last ones have none", "none has any"],
+)
 def test_a_brokers_word_that_nothing_is_that_late_is_believed_by_the_largest_time_of_the_log(
-    stage: KafkaStage, times: Sequence[int], found: int | None,
+    stage: KafkaStage,
+    times: Sequence[int],
+    found: int | None,
 ) -> None:
     """Of a segment without timestamps it takes the file's own time, and looks at none behind it."""
     log = BrokerPartition(f"largest-{abs(hash(tuple(times)))}", 0)
@@ -36,12 +44,21 @@ def test_a_brokers_word_that_nothing_is_that_late_is_believed_by_the_largest_tim
     broker = stage.cluster.brokers[0]
     with SimpleConsumer("127.0.0.1", broker.port) as consumer:
         for time_ms in times:
-            consumer.produce(log.topic, 0, encode(Batch(0, [Rec(0, b"x" * LARGE)], base_timestamp=time_ms, max_timestamp=time_ms)))
+            consumer.produce(
+                log.topic,
+                0,
+                encode(
+                    Batch(0, [Rec(0, b"x" * LARGE)], base_timestamp=time_ms, max_timestamp=time_ms)
+                ),
+            )
         told = consumer.largest_times([log])
         assert told and told[log].timestamp_ms == (max(times) if max(times) > NONE else None)
     with Cluster([("127.0.0.1", broker.port)]) as cluster:
         if found is not None:
-            assert (cluster.offsets_at({log: NOON}), cluster.first_at({log: NOON})) == ({log: found}, {log: None})
+            assert (cluster.offsets_at({log: NOON}), cluster.first_at({log: NOON})) == (
+                {log: found},
+                {log: None},
+            )
             return
         for ask in (cluster.offsets_at, cluster.first_at):
             with pytest.raises(SettingsError, match="does not bear it out"):

@@ -1,6 +1,8 @@
-"""A run looks at its group from outside on a broker that has groups of both protocols: whoever is alive in it is seen.
+"""A run looks at its group from outside on a broker that has groups of both protocols: whoever is
+alive in it is seen.
 
-And the contract of members on releases that tell a static leader of its return in other ways, or not at all.
+And the contract of members on releases that tell a static leader of its return in other ways, or
+not at all.
 """
 
 from __future__ import annotations
@@ -27,22 +29,36 @@ from tests.traffic.modern import grow_topic
 @pytest.mark.parametrize("protocol", GroupProtocol)
 @pytest.mark.parametrize("storage", ["zookeeper", "kafka"])
 def test_a_run_stops_for_a_live_member_of_either_protocol_and_goes_on_once_it_has_left(
-    stage: KafkaStage, make_pipeline: Callable[..., ForeignPipeline], protocol: GroupProtocol, storage: str,
+    stage: KafkaStage,
+    make_pipeline: Callable[..., ForeignPipeline],
+    protocol: GroupProtocol,
+    storage: str,
 ) -> None:
     with_consumer_protocol(stage.cluster)
     pipeline = make_pipeline(offsets={"storage": storage}, ownership={"wait_for_driver_s": 0})
     sent(pipeline, 8)
     group = Group(stage, pipeline.topic, protocol, "range", pipeline.group)
     with group.joined() as (_, share):
-        refused(pipeline.run(), 4, f"live consumers are registered in the group: {share.member_id} at ")
+        refused(
+            pipeline.run(), 4, f"live consumers are registered in the group: {share.member_id} at "
+        )
         assert not pipeline.table.exists()
     assert "ingested" in pipeline.ran().outcomes
 
 
-@pytest.fixture(scope="module", params=[
-    ("2.8.2", GroupProtocol.CLASSIC), ("4.1.0", GroupProtocol.CLASSIC), ("4.1.0", GroupProtocol.CONSUMER)], ids=str)
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("2.8.2", GroupProtocol.CLASSIC),
+        ("4.1.0", GroupProtocol.CLASSIC),
+        ("4.1.0", GroupProtocol.CONSUMER),
+    ],
+    ids=str,
+)
 def release(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, GroupProtocol]]:
-    """A broker and a protocol that its groups speak. Before 3.2 it does not tell a static leader that it came back."""
+    """A broker and a protocol that its groups speak. Before 3.2 it does not tell a static leader
+    that it came back.
+    """
     version, protocol = request.param
     with Cluster(version=version) as cluster:
         if protocol is GroupProtocol.CONSUMER:
@@ -59,6 +75,10 @@ class TestMembersOfOtherReleases(member_contract.MemberContract):
         cluster, protocol = release
         group = member_contract.new_group()
         cluster.create_topic(group, member_contract.PARTITIONS)
-        terms = MemberTerms(group, (group,), session_timeout_s=6, rebalance_timeout_s=20, join_timeout_s=60)
+        terms = MemberTerms(
+            group, (group,), session_timeout_s=6, rebalance_timeout_s=20, join_timeout_s=60
+        )
         address = (HOST, cluster.brokers[0].port)
-        return member_contract.Stage([address], group, terms, protocol, grow=partial(grow_topic, cluster))
+        return member_contract.Stage(
+            [address], group, terms, protocol, grow=partial(grow_topic, cluster)
+        )

@@ -1,4 +1,6 @@
-"""`offsets.storage: dual` on releases that keep a group's offsets in two places: the nine cases, and one place that goes back."""
+"""`offsets.storage: dual` on releases that keep a group's offsets in two places: the nine cases,
+and one place that goes back.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ of_both = pytest.mark.parametrize("stage", ["0.8.2.2", "3.9.1"], indirect=True)
 
 @dataclass
 class TwoPlaces:
-    """A pipeline on a topic of a partition for each case, and a client that is not the pipeline's in each of the two places."""
+    """A pipeline on a topic of a partition for each case, and a client that is not the pipeline's
+    in each of the two places.
+    """
 
     pipeline: ForeignPipeline
     zookeeper: ZooKeeper
@@ -51,20 +55,41 @@ class TwoPlaces:
     def there(self) -> list[tuple[int | None, int | None]]:
         """What both places hold now."""
         told = self.kafka.fetch_offsets(self.pipeline.group, self.logs)
-        found = [self.zookeeper.read(GroupPaths(self.pipeline.group).offset(log)) for log in self.logs]
-        return [(int(one[0]) if one else None, told[log].offset) for one, log in zip(found, self.logs, strict=True)]
+        found = [
+            self.zookeeper.read(GroupPaths(self.pipeline.group).offset(log)) for log in self.logs
+        ]
+        return [
+            (int(one[0]) if one else None, told[log].offset)
+            for one, log in zip(found, self.logs, strict=True)
+        ]
 
     def restored(self) -> Said:
-        return said_by("offsets", "restore", str(self.pipeline.conf), "--from-table", "--reason", "seen", "--yes", "--json")
+        return said_by(
+            "offsets",
+            "restore",
+            str(self.pipeline.conf),
+            "--from-table",
+            "--reason",
+            "seen",
+            "--yes",
+            "--json",
+        )
 
 
 @pytest.fixture
 def places(stage: KafkaStage, unused_group: str, tmp_path: Path) -> Iterator[TwoPlaces]:
     topic = stage.new_topic(len(CASES))
     settings = {
-        **stage.conf, "offsets": {"storage": "dual"}, "table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 2**30}}
+        **stage.conf,
+        "offsets": {"storage": "dual"},
+        "table": {"writer": "auto"},
+        "limits": {"without_spark_below_bytes": 2**30},
+    }
     pipeline = ForeignPipeline(stage.cluster, tmp_path, topic, unused_group, settings, stage=stage)
-    with ZooKeeper(stage.cluster.zookeeper_connect) as session, SimpleConsumer(HOST, stage.cluster.brokers[0].port) as consumer:
+    with (
+        ZooKeeper(stage.cluster.zookeeper_connect) as session,
+        SimpleConsumer(HOST, stage.cluster.brokers[0].port) as consumer,
+    ):
         found = TwoPlaces(pipeline, session, consumer)
         for log, (zookeeper, kafka) in zip(found.logs, CASES, strict=True):
             if zookeeper is not None:
@@ -75,20 +100,27 @@ def places(stage: KafkaStage, unused_group: str, tmp_path: Path) -> Iterator[Two
 
 
 @of_both
-def test_of_two_places_the_larger_offset_is_read_in_each_of_the_nine_cases(places: TwoPlaces) -> None:
+def test_of_two_places_the_larger_offset_is_read_in_each_of_the_nine_cases(
+    places: TwoPlaces,
+) -> None:
     settings = load_settings(str(places.pipeline.conf))
-    found = GroupOffsets(settings, places.zookeeper, Discovery(settings, places.zookeeper)).committed(places.logs)
+    found = GroupOffsets(
+        settings, places.zookeeper, Discovery(settings, places.zookeeper)
+    ).committed(places.logs)
     for log, (zookeeper, kafka) in zip(places.logs, CASES, strict=True):
         larger = max((one for one in (zookeeper, kafka) if one is not None), default=None)
         there = found.get(log)
         assert (there and there.offset) == larger
-        assert (there and there.apart) == (None if zookeeper == kafka else (zookeeper, kafka)), "that they differ is known"
+        assert (there and there.apart) == (None if zookeeper == kafka else (zookeeper, kafka)), (
+            "that they differ is known"
+        )
 
 
 @pytest.mark.brokers
 @of_both
 def test_a_run_begins_at_the_larger_one_leaves_both_at_the_end_and_stops_where_one_of_them_goes_back(
-    places: TwoPlaces, stage: KafkaStage,
+    places: TwoPlaces,
+    stage: KafkaStage,
 ) -> None:
     pipeline, plain = places.pipeline, next(iter(stage.writers.values()))
 
@@ -106,7 +138,9 @@ def test_a_run_begins_at_the_larger_one_leaves_both_at_the_end_and_stops_where_o
         log, before = places.logs[4], len(pipeline.in_table_seen())
         set_back(log, 4)
         refused(pipeline.run(), 5, "it is 4, ours is ")
-        assert 4 in places.there()[4] and len(pipeline.in_table_seen()) == before, "it is told, and not undone"
+        assert 4 in places.there()[4] and len(pipeline.in_table_seen()) == before, (
+            "it is told, and not undone"
+        )
         assert places.restored().code == 0
         produce()
         assert pipeline.ran().code == 0

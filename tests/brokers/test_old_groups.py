@@ -1,4 +1,6 @@
-"""Old high-level consumers, from the jars of their release, before and after our runs on the same group: nothing lost, nothing double."""
+"""Old high-level consumers, from the jars of their release, before and after our runs on the same
+group: nothing lost, nothing double.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,19 @@ from tests.brokers.stage import JafkaStage, KafkaStage
 from tests.brokers.writing import ForeignPipeline, in_table, many, sent
 
 pytestmark = pytest.mark.brokers
-of_old_consumers = pytest.mark.parametrize("stage", [JAFKA, "0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1"], indirect=True)
+of_old_consumers = pytest.mark.parametrize(
+    "stage", [JAFKA, "0.8.2.2", "0.9.0.1", "0.10.2.2", "0.11.0.3", "1.1.1"], indirect=True
+)
 
 
 @of_old_consumers
 def test_an_old_consumer_goes_on_where_we_stopped_and_we_where_it_stopped(
-    stage: KafkaStage | JafkaStage, make_pipeline: Callable[..., ForeignPipeline],
+    stage: KafkaStage | JafkaStage,
+    make_pipeline: Callable[..., ForeignPipeline],
 ) -> None:
-    """So much of what is there is read by them as the group has not read yet; and then the group has read to the end."""
+    """So much of what is there is read by them as the group has not read yet; and then the group
+    has read to the end.
+    """
     pipeline = make_pipeline(source={"on_moved": "follow"})
     first = sent(pipeline, 60)
     by_them = joined(stage, pipeline, 25)
@@ -37,9 +44,12 @@ def test_an_old_consumer_goes_on_where_we_stopped_and_we_where_it_stopped(
 
 @of_old_consumers
 def test_a_wrapper_that_an_old_consumer_left_in_its_middle_is_read_by_the_rules_of_its_log(
-    stage: KafkaStage | JafkaStage, make_pipeline: Callable[..., ForeignPipeline],
+    stage: KafkaStage | JafkaStage,
+    make_pipeline: Callable[..., ForeignPipeline],
 ) -> None:
-    """On Kafka each message inside has an offset of its own. On Jafka it has none: who stops inside an entry begins it anew."""
+    """On Kafka each message inside has an offset of its own. On Jafka it has none: who stops inside
+    an entry begins it anew.
+    """
     pipeline = make_pipeline()
     packed = next(write for name, write in stage.writers.items() if name.endswith("gzip"))
     records = many(30)
@@ -51,8 +61,12 @@ def test_a_wrapper_that_an_old_consumer_left_in_its_middle_is_read_by_the_rules_
     assert pipeline.in_zookeeper() == stage.ends(pipeline.topic)
 
 
-def joined(stage: KafkaStage | JafkaStage, pipeline: ForeignPipeline, count: int) -> Counter[bytes | None]:
-    """What an old consumer of the pipeline's group reads before it commits and goes: so many messages, in the order it likes."""
+def joined(
+    stage: KafkaStage | JafkaStage, pipeline: ForeignPipeline, count: int
+) -> Counter[bytes | None]:
+    """What an old consumer of the pipeline's group reads before it commits and goes: so many
+    messages, in the order it likes.
+    """
     if isinstance(stage, JafkaStage):
         return Counter(stage.clients.join(pipeline.group, pipeline.topic, count))
     assert stage.scala is not None

@@ -1,4 +1,6 @@
-"""Consumers and streams of ours in groups of Jafka's and 0.8's own high-level consumers: each record is read once while all come and go."""
+"""Consumers and streams of ours in groups of Jafka's and 0.8's own high-level consumers: each
+record is read once while all come and go.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 from etl.embedded.server import wait_until
-from etl.streams import Conf, Connector, Consumer, Group as StreamsGroup
+from etl.streams import Conf, Connector, Consumer
+from etl.streams import Group as StreamsGroup
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
 from tests.brokers.zookeeper_groups import SETTLES_S, Group, of_both_families
 from tests.fakes.group_readers import GroupReader
@@ -29,7 +32,7 @@ class Streams:
     def __init__(self, conf: Conf, topic: str) -> None:
         self.values: list[bytes | None] = []
         self._connector = Connector(conf)
-        stream, = self._connector.create_message_streams({topic: 1})[topic]
+        (stream,) = self._connector.create_message_streams({topic: 1})[topic]
 
         def run() -> None:
             for record in stream:
@@ -46,7 +49,9 @@ class Streams:
 
 @pytest.mark.groups
 @of_both_families
-def test_beside_the_originals_each_record_is_read_once_while_all_come_and_go(group: Group, stage: JafkaStage | KafkaStage) -> None:
+def test_beside_the_originals_each_record_is_read_once_while_all_come_and_go(
+    group: Group, stage: JafkaStage | KafkaStage
+) -> None:
     numbers, written = itertools.count(), Counter[bytes | None]()
     write = next(write for name, write in stage.writers.items() if name.endswith(("plain", "none")))
 
@@ -79,7 +84,9 @@ def test_beside_the_originals_each_record_is_read_once_while_all_come_and_go(gro
             assert group.has(etl=4)
             more()
             read.update(ours.values)
-            assert wait_until(lambda: sum(read.values()) + len(streams.values) >= sum(written.values()), SETTLES_S)
+            assert wait_until(
+                lambda: sum(read.values()) + len(streams.values) >= sum(written.values()), SETTLES_S
+            )
         finally:
             streams.end()
     finally:
@@ -91,15 +98,22 @@ def test_beside_the_originals_each_record_is_read_once_while_all_come_and_go(gro
 
 @pytest.mark.groups
 @of_both_families
-def test_consumers_that_gave_up_while_nobody_polled_own_their_logs_again_once_somebody_does(group: Group) -> None:
+def test_consumers_that_gave_up_while_nobody_polled_own_their_logs_again_once_somebody_does(
+    group: Group,
+) -> None:
     """No event from outside comes after that: the late one calls them."""
     group.open("a", tries=2)
     in_group = StreamsGroup(group.name, join_timeout_s=SETTLES_S)
-    with Consumer(zookeeper=group.connect, dialect=group.dialect, start="earliest", group=in_group) as consumer:
+    with Consumer(
+        zookeeper=group.connect, dialect=group.dialect, start="earliest", group=in_group
+    ) as consumer:
         consumer.subscribe([group.topic])
         consumer.poll()
         assert group.has(a=2, etl=2)
         with pytest.raises(AssertionError, match="rebalance"):
             group.open("c", tries=2)  # it and `a` find us in their way at all their tries
         assert group.counts()["etl"] == 2
-        assert wait_until(lambda: not consumer.poll(0.05) and group.counts() == {"a": 2, "c": 1, "etl": 1}, SETTLES_S)
+        assert wait_until(
+            lambda: not consumer.poll(0.05) and group.counts() == {"a": 2, "c": 1, "etl": 1},
+            SETTLES_S,
+        )

@@ -1,4 +1,6 @@
-"""A consumer on each release: it gives what the release's own consumer reads, and goes on in the release's own kind of group."""
+"""A consumer on each release: it gives what the release's own consumer reads, and goes on in the
+release's own kind of group.
+"""
 
 from __future__ import annotations
 
@@ -31,22 +33,36 @@ def polled(consumer: Consumer, count: int) -> list[Record]:
 
 @pytest.mark.parametrize("stage", OLD, indirect=True)
 def test_on_jafka_and_0_8_what_a_foreign_producer_writes_is_given_once_and_a_group_goes_on_where_it_committed(
-    stage: KafkaStage | JafkaStage, unused_group: str,
+    stage: KafkaStage | JafkaStage,
+    unused_group: str,
 ) -> None:
     it_gives_what_the_releases_consumer_reads(stage, unused_group)
 
 
 @pytest.mark.brokers
-@pytest.mark.parametrize("stage", [version for version in RELEASES if version not in OLD], indirect=True)
-def test_the_same_holds_on_later_releases(stage: KafkaStage | JafkaStage, unused_group: str) -> None:
+@pytest.mark.parametrize(
+    "stage", [version for version in RELEASES if version not in OLD], indirect=True
+)
+def test_the_same_holds_on_later_releases(
+    stage: KafkaStage | JafkaStage, unused_group: str
+) -> None:
     it_gives_what_the_releases_consumer_reads(stage, unused_group)
 
 
 @pytest.mark.groups
-def test_members_of_a_group_read_each_record_once_while_they_come_and_go(stage: KafkaStage | JafkaStage, unused_group: str) -> None:
+def test_members_of_a_group_read_each_record_once_while_they_come_and_go(
+    stage: KafkaStage | JafkaStage, unused_group: str
+) -> None:
     if isinstance(stage, JafkaStage):
         return  # beside its own consumers: test_streams_beside_old_consumers
-    it_is_read_once(stage, Group(unused_group, "zookeeper" if stage.release < (0, 9) else "coordinator", session_timeout_s=6))
+    it_is_read_once(
+        stage,
+        Group(
+            unused_group,
+            "zookeeper" if stage.release < (0, 9) else "coordinator",
+            session_timeout_s=6,
+        ),
+    )
     if stage.release >= (4,):
         with_consumer_protocol(stage.cluster)
         it_is_read_once(stage, Group(f"{unused_group}-2", protocol="consumer"))
@@ -57,7 +73,11 @@ def it_is_read_once(stage: KafkaStage, group: Group) -> None:
     topic = stage.new_topic()
     write = next(write for name, write in stage.writers.items() if name.endswith("none"))
     in_zookeeper = group.membership == "zookeeper"
-    told: dict[str, Any] = {"zookeeper": stage.cluster.zookeeper_connect} if in_zookeeper else {"bootstrap": stage.cluster.bootstrap}
+    told: dict[str, Any] = (
+        {"zookeeper": stage.cluster.zookeeper_connect}
+        if in_zookeeper
+        else {"bootstrap": stage.cluster.bootstrap}
+    )
 
     def more() -> None:
         for partition in range(PARTITIONS):
@@ -90,18 +110,30 @@ def it_gives_what_the_releases_consumer_reads(stage: KafkaStage | JafkaStage, gr
     physical = isinstance(stage, JafkaStage)
     where = stage.cluster.zookeeper_connect if "bootstrap" not in stage.conf["source"] else None
     told: dict[str, Any] = {"zookeeper": where} if where else {"bootstrap": stage.cluster.bootstrap}
-    with Consumer(**told, dialect="jafka" if physical else "kafka", group=group, start="earliest") as consumer:
+    with Consumer(
+        **told, dialect="jafka" if physical else "kafka", group=group, start="earliest"
+    ) as consumer:
         logs = consumer.partitions_of(topic)
         consumer.assign(logs)
         records = polled(consumer, len(expected))
         assert consumer.poll(0.2) == {}, "and nothing is given twice"
-        assert Counter(record.value for record in records) == Counter(seen.value for seen in expected)
+        assert Counter(record.value for record in records) == Counter(
+            seen.value for seen in expected
+        )
         consumer.commit()
         there = stage.ends(topic) if physical else {"1": len(expected)}
         ends = {log: there.get(log.key, 0) for log in logs}
-        assert {log: consumer.position(log) for log in logs} == ends and consumer.committed(logs) == ends
-    with Consumer(**told, dialect="jafka" if physical else "kafka", group=group, start=None) as again:
+        assert {log: consumer.position(log) for log in logs} == ends and consumer.committed(
+            logs
+        ) == ends
+    with Consumer(
+        **told, dialect="jafka" if physical else "kafka", group=group, start=None
+    ) as again:
         again.assign(logs)
         next(iter(stage.writers.values()))(topic, 0, many(3))
         assert len(polled(again, 3)) == 3
-        assert {record.log for record in records} == {log for log in ends if ends[log]} != set[BrokerPartition]()
+        assert (
+            {record.log for record in records}
+            == {log for log in ends if ends[log]}
+            != set[BrokerPartition]()
+        )

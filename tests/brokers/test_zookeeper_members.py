@@ -1,4 +1,5 @@
-"""A member of ours in ZooKeeper beside high-level consumers from the jars of their release: one owner each partition, nobody strands.
+"""A member of ours in ZooKeeper beside high-level consumers from the jars of their release: one
+owner each partition, nobody strands.
 
 What they own is read from ZooKeeper, where they write it themselves.
 """
@@ -35,7 +36,9 @@ def group(stage: JafkaStage | KafkaStage, unused_group: str) -> Iterator[Group]:
 
 
 @of_both_families
-def test_old_consumers_count_us_in_and_share_anew_when_we_come_when_they_come_and_go_and_when_we_go(group: Group) -> None:
+def test_old_consumers_count_us_in_and_share_anew_when_we_come_when_they_come_and_go_and_when_we_go(
+    group: Group,
+) -> None:
     group.open("a")
     assert group.has(a=4)
     member = group.member()
@@ -45,7 +48,9 @@ def test_old_consumers_count_us_in_and_share_anew_when_we_come_when_they_come_an
     assert member.is_current
     member.follow()
     group.open("z")
-    assert group.has(a=2, etl=1, z=1), "a thread that sorts first has one more of what cannot be divided"
+    assert group.has(a=2, etl=1, z=1), (
+        "a thread that sorts first has one more of what cannot be divided"
+    )
     assert member.rejoin().logs == group.owned()["etl"]
     member.follow()
     group.close("a")
@@ -56,8 +61,12 @@ def test_old_consumers_count_us_in_and_share_anew_when_we_come_when_they_come_an
 
 
 @of_both_families
-def test_consumers_that_gave_up_because_of_a_member_that_let_go_late_own_their_logs_again(group: Group) -> None:
-    """No event from outside comes after that: what they lack they get because the late member calls them."""
+def test_consumers_that_gave_up_because_of_a_member_that_let_go_late_own_their_logs_again(
+    group: Group,
+) -> None:
+    """No event from outside comes after that: what they lack they get because the late member calls
+    them.
+    """
     group.open("a", tries=FEW)
     member = group.member()
     member.join()
@@ -71,20 +80,28 @@ def test_consumers_that_gave_up_because_of_a_member_that_let_go_late_own_their_l
 
 @of_both_families
 def test_a_consumer_that_a_claim_of_ours_stranded_is_called_when_it_ends(group: Group) -> None:
-    """A run that is no member looks while a consumer is between release and claim, and takes a partition of the group."""
+    """A run that is no member looks while a consumer is between release and claim, and takes a
+    partition of the group.
+    """
     group.open("a", tries=FEW)
     with group.registered("z"):
         assert group.has(a=2), "what is another's is free"
         with Owners(group.session, group.name, "clicks").claiming([group.in_order[3]], "run-1"):
             group.deregister("z")
-            assert group.has(etl=1), "the consumer is to have all four, and lets go of all where one is owned"
-            threading.Event().wait(3 * FEW * BACKOFF_MS / 1000)  # it gives up meanwhile; if it has not yet, the end is the same
+            assert group.has(etl=1), (
+                "the consumer is to have all four, and lets go of all where one is owned"
+            )
+            threading.Event().wait(
+                3 * FEW * BACKOFF_MS / 1000
+            )  # it gives up meanwhile; if it has not yet, the end is the same
         assert group.has(a=4)
 
 
 @pytest.mark.groups
 @of_both_families
-def test_nobody_is_without_a_reader_for_twice_what_the_others_take_for_all_their_tries(group: Group) -> None:
+def test_nobody_is_without_a_reader_for_twice_what_the_others_take_for_all_their_tries(
+    group: Group,
+) -> None:
     backoff_s, tries = 1.0, 4
     group.open("a", tries=tries, backoff_ms=round(backoff_s * 1000))
     member = group.member(Timing(SETTLES_S, 1.0, backoff_s))
@@ -102,19 +119,39 @@ def test_who_does_not_settle_leaves_and_the_others_have_everything(group: Group)
     member = group.member(Timing(join_timeout_s=1, backoff_s=0.2, others_backoff_s=0.5))
     with group.registered("z") as z:
         assert group.has(a=2)
-        z.client.create(GroupPaths(group.name).owner(group.in_order[2]), f"{group.name}_z-0".encode(), ephemeral=True)
-        with pytest.raises(Owned, match=f"did not settle within 1 s: the partition is owned by {group.name}_z-0") as caught:
+        z.client.create(
+            GroupPaths(group.name).owner(group.in_order[2]),
+            f"{group.name}_z-0".encode(),
+            ephemeral=True,
+        )
+        with pytest.raises(
+            Owned, match=f"did not settle within 1 s: the partition is owned by {group.name}_z-0"
+        ) as caught:
             member.join()
         assert caught.value.exit_code == 4 and member.statistics.tries > 1
-        assert sorted(GroupMembers(group.session, group.name).read()) == [f"{group.name}_a", f"{group.name}_z"]
+        assert sorted(GroupMembers(group.session, group.name).read()) == [
+            f"{group.name}_a",
+            f"{group.name}_z",
+        ]
     assert group.has(a=4)
 
 
 @contextlib.contextmanager
 def process(group: Group, stop_at: str) -> Iterator[subprocess.Popen[str]]:
     """A member of ours that stands still at that point."""
-    words = [sys.executable, "-m", "tests.groups.zookeeper_member", group.connect, group.name, group.topic, group.dialect.value, stop_at]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as started:
+    words = [
+        sys.executable,
+        "-m",
+        "tests.groups.zookeeper_member",
+        group.connect,
+        group.name,
+        group.topic,
+        group.dialect.value,
+        stop_at,
+    ]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as started:
         try:
             yield started
         finally:
@@ -133,7 +170,9 @@ def came_to(started: subprocess.Popen[str], point: str) -> None:
 @pytest.mark.groups
 @of_both_families
 @pytest.mark.parametrize("point", ["registered", "claimed", "leaving"])
-def test_what_a_killed_member_had_is_the_others_when_its_session_ends(group: Group, point: str) -> None:
+def test_what_a_killed_member_had_is_the_others_when_its_session_ends(
+    group: Group, point: str
+) -> None:
     group.open("a")
     with process(group, point) as started:
         if point == "leaving":
@@ -150,14 +189,18 @@ def test_what_a_killed_member_had_is_the_others_when_its_session_ends(group: Gro
 @pytest.mark.groups
 @of_both_families
 @pytest.mark.parametrize("point", ["registered", "claimed"])
-def test_a_rerun_within_the_old_session_does_away_with_what_the_killed_one_left(group: Group, point: str) -> None:
+def test_a_rerun_within_the_old_session_does_away_with_what_the_killed_one_left(
+    group: Group, point: str
+) -> None:
     group.open("a")
     with process(group, point) as started:
         came_to(started, point)
         started.kill()
     member = group.member(run_id="run-2")
     member.join()
-    assert sorted(GroupMembers(group.session, group.name).read()) == sorted([f"{group.name}_a", member.id])
+    assert sorted(GroupMembers(group.session, group.name).read()) == sorted(
+        [f"{group.name}_a", member.id]
+    )
     assert group.has(a=2, etl=2)
 
 
@@ -169,7 +212,9 @@ def test_twenty_members_that_come_and_go_leave_each_log_with_one_owner(group: Gr
     member.follow()
     for number in range(10):
         group.open(f"{'az'[number % 2]}{number}")
-        assert wait_until(lambda: sorted(group.counts().values()) == [2, 2], SETTLES_S), group.counts()
+        assert wait_until(lambda: sorted(group.counts().values()) == [2, 2], SETTLES_S), (
+            group.counts()
+        )
         group.close(f"{'az'[number % 2]}{number}")
         assert group.has(etl=4)
     assert member.ended is None

@@ -14,32 +14,92 @@ from tests.brokers.stage import KafkaStage
 
 _WITHIN_S = 120
 _BY_NUMBER = ("none", "gzip", "snappy", "lz4")
-_NOT_OF_THESE_PROGRAMS = ("connect-api", "connect-runtime", "kafka-log4j-appender", "slf4j-log4j12", "slf4j-reload4j")
+_NOT_OF_THESE_PROGRAMS = (
+    "connect-api",
+    "connect-runtime",
+    "kafka-log4j-appender",
+    "slf4j-log4j12",
+    "slf4j-reload4j",
+)
 """What kafka-tools asks for on behalf of others in it."""
 
 
 def write_lines(stage: KafkaStage, topic: str, codec: str, lines: Sequence[bytes]) -> None:
     """The console producer: each line is a value, and there are no keys."""
     broker = "--bootstrap-server" if stage.release >= (2, 5) else "--broker-list"
-    main = "kafka.tools.ConsoleProducer" if stage.release < (4,) else "org.apache.kafka.tools.ConsoleProducer"
-    options = [broker, stage.cluster.bootstrap, "--topic", topic, "--compression-codec", codec, "--request-required-acks", "1"]
+    main = (
+        "kafka.tools.ConsoleProducer"
+        if stage.release < (4,)
+        else "org.apache.kafka.tools.ConsoleProducer"
+    )
+    options = [
+        broker,
+        stage.cluster.bootstrap,
+        "--topic",
+        topic,
+        "--compression-codec",
+        codec,
+        "--request-required-acks",
+        "1",
+    ]
     _called(stage, main, options, b"\n".join([*lines, b""]))
 
 
-def write_random_values(stage: KafkaStage, topic: str, codec: str, count: int, bytes_each: int) -> None:
+def write_random_values(
+    stage: KafkaStage, topic: str, codec: str, count: int, bytes_each: int
+) -> None:
     """The producer that measures."""
     if stage.release < (2,):
-        options = ["--broker-list", stage.cluster.bootstrap, "--topics", topic, "--messages", count, "--message-size", bytes_each]
-        _called(stage, "kafka.tools.ProducerPerformance", [*options, "--compression-codec", _BY_NUMBER.index(codec)])
+        options = [
+            "--broker-list",
+            stage.cluster.bootstrap,
+            "--topics",
+            topic,
+            "--messages",
+            count,
+            "--message-size",
+            bytes_each,
+        ]
+        _called(
+            stage,
+            "kafka.tools.ProducerPerformance",
+            [*options, "--compression-codec", _BY_NUMBER.index(codec)],
+        )
         return
-    options = ["--topic", topic, "--num-records", count, "--record-size", bytes_each, "--throughput", -1]
-    properties = [f"bootstrap.servers={stage.cluster.bootstrap}", f"compression.type={codec}", "acks=all"]
-    _called(stage, "org.apache.kafka.tools.ProducerPerformance", [*options, "--producer-props", *properties])
+    options = [
+        "--topic",
+        topic,
+        "--num-records",
+        count,
+        "--record-size",
+        bytes_each,
+        "--throughput",
+        -1,
+    ]
+    properties = [
+        f"bootstrap.servers={stage.cluster.bootstrap}",
+        f"compression.type={codec}",
+        "acks=all",
+    ]
+    _called(
+        stage,
+        "org.apache.kafka.tools.ProducerPerformance",
+        [*options, "--producer-props", *properties],
+    )
 
 
 def _called(stage: KafkaStage, main: str, options: Sequence[object], text: bytes = b"") -> None:
     classes = os.pathsep.join(map(str, [*release_jars(stage.version), *_tools(stage)]))
-    command = [str(find_java()), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classes, main, *map(str, options)]
+    command = [
+        str(find_java()),
+        "-Xmx256m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-cp",
+        classes,
+        main,
+        *map(str, options),
+    ]
     done = subprocess.run(command, input=text, capture_output=True, timeout=_WITHIN_S, check=False)
     assert done.returncode == 0, done.stderr[-2000:] or done.stdout[-2000:]
 

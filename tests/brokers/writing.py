@@ -1,4 +1,6 @@
-"""What foreign producers are made to write, and a pipeline whose table is compared with what the release's own consumer reads."""
+"""What foreign producers are made to write, and a pipeline whose table is compared with what the
+release's own consumer reads.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,21 @@ FETCH_BYTES = 64 << 10
 """What our runs ask for here, so that one message is larger."""
 LARGE = random.Random(1).randbytes(3 * FETCH_BYTES)
 ODD: tuple[KeyValue, ...] = (
-    (None, b"no key"), (b"no value", None), (None, None), (b"", b""), (b"\0", b"\xff" * 3), ("\u4e2d".encode(), "\u6587".encode()),
+    (None, b"no key"),
+    (b"no value", None),
+    (None, None),
+    (b"", b""),
+    (b"\0", b"\xff" * 3),
+    ("\u4e2d".encode(), "\u6587".encode()),
 )
 
 
 def many(count: int, first: int = 0) -> list[KeyValue]:
     """Plain records, each like no other."""
-    return [(b"key-%d" % n, b'{"event": %d, "text": "%b"}' % (n, b"abc" * (n % 40))) for n in range(first, first + count)]
+    return [
+        (b"key-%d" % n, b'{"event": %d, "text": "%b"}' % (n, b"abc" * (n % 40)))
+        for n in range(first, first + count)
+    ]
 
 
 @dataclass
@@ -61,7 +71,9 @@ class ForeignPipeline(Pipeline):
         """The group's offsets, by the names that logs have there."""
         with self.zookeeper() as client:
             path = f"/consumers/{self.group}/offsets/{self.topic}"
-            return {name: int(client.get(f"{path}/{name}")[0]) for name in client.get_children(path)}
+            return {
+                name: int(client.get(f"{path}/{name}")[0]) for name in client.get_children(path)
+            }
 
     def is_as_its_own_consumer_reads(self) -> bool:
         """The same messages at the same offsets, each once, all that were written."""
@@ -76,7 +88,14 @@ _COLUMNS = {"broker_id", "partition", "offset", "message_index", "key", "value"}
 
 
 def _seen(row: dict[str, Any]) -> Seen:
-    return Seen(row.get("broker_id", 0), row["partition"], row["offset"], row.get("message_index", 0), row["key"], row["value"])
+    return Seen(
+        row.get("broker_id", 0),
+        row["partition"],
+        row["offset"],
+        row.get("message_index", 0),
+        row["key"],
+        row["value"],
+    )
 
 
 def _place(seen: Seen) -> tuple[int, int, int, int]:

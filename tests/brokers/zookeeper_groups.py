@@ -1,4 +1,6 @@
-"""A group in ZooKeeper with members of ours and a release's own high-level consumers, on its own brokers: who owns what."""
+"""A group in ZooKeeper with members of ours and a release's own high-level consumers, on its own
+brokers: who owns what.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ of_both_families = pytest.mark.parametrize("stage", [JAFKA, "0.8.2.2"], indirect
 class Group:
     """A group on a new topic: sessions of ours, and members of theirs."""
 
-    def __init__(self, stage: JafkaStage | KafkaStage, name: str, opened: contextlib.ExitStack) -> None:
+    def __init__(
+        self, stage: JafkaStage | KafkaStage, name: str, opened: contextlib.ExitStack
+    ) -> None:
         self.name, self._opened = name, opened
         self.connect = stage.cluster.zookeeper_connect
         self.topic = stage.new_topic()
@@ -40,39 +44,54 @@ class Group:
         self._clients = clients
         self.session = opened.enter_context(ZooKeeper(self.connect))
         self.logs = frozenset(
-            BrokerPartition(self.topic, n // 2, n % 2) if self.dialect is Dialect.JAFKA else BrokerPartition(self.topic, n)
-            for n in range(PARTITIONS))
+            BrokerPartition(self.topic, n // 2, n % 2)
+            if self.dialect is Dialect.JAFKA
+            else BrokerPartition(self.topic, n)
+            for n in range(PARTITIONS)
+        )
         self.in_order = sorted(self.logs, key=lambda log: log.key)
 
     def open(self, name: str, *, tries: int = MANY, backoff_ms: int = BACKOFF_MS) -> None:
-        """A consumer of theirs, once it has its share. Fails the test when it gives up, and then it is a member all the same."""
+        """A consumer of theirs, once it has its share. Fails the test when it gives up, and then it
+        is a member all the same.
+        """
         self._opened.callback(self._close_left, name)
         self._clients.open(name, self.name, self.topic, backoff_ms=backoff_ms, tries=tries)
 
     def close(self, name: str) -> list[bytes | None]:
         """It goes; what it read."""
-        return [seen.value if isinstance(seen, Seen) else seen for seen in self._clients.close(name)]
+        return [
+            seen.value if isinstance(seen, Seen) else seen for seen in self._clients.close(name)
+        ]
 
     @contextlib.contextmanager
     def registered(self, name: str) -> Iterator[ZooKeeper]:
         """A member of theirs that never gets to its claims, and its session."""
         with ZooKeeper(self.connect) as session:
             threads = Registration(self.dialect, FixedTopics({self.topic: 1}))
-            GroupMembers(session, self.name).register(f"{self.name}_{name}", render_registration(threads, now_ms=1), is_ours=False)
+            GroupMembers(session, self.name).register(
+                f"{self.name}_{name}", render_registration(threads, now_ms=1), is_ours=False
+            )
             yield session
 
     def deregister(self, name: str) -> None:
         """That one goes."""
-        self.session.client.delete(GroupMembers(self.session, self.name).path(f"{self.name}_{name}"))
+        self.session.client.delete(
+            GroupMembers(self.session, self.name).path(f"{self.name}_{name}")
+        )
 
     def _close_left(self, name: str) -> None:
         if f"{self.name}_{name}" in GroupMembers(self.session, self.name).read():
             self.close(name)
 
-    def member(self, timing: Timing = TIMING, *, member_id: str | None = None, run_id: str = "run-1") -> ZooKeeperMember:
+    def member(
+        self, timing: Timing = TIMING, *, member_id: str | None = None, run_id: str = "run-1"
+    ) -> ZooKeeperMember:
         """One of ours, in a session of its own."""
         session = self._opened.enter_context(ZooKeeper(self.connect))
-        options = MemberOptions(self.dialect, frozenset({self.topic}), member_id=member_id, timing=timing)
+        options = MemberOptions(
+            self.dialect, frozenset({self.topic}), member_id=member_id, timing=timing
+        )
         member = ZooKeeperMember(session, self.name, "clicks", run_id, options)
         self._opened.callback(member.leave)
         return member
@@ -80,7 +99,11 @@ class Group:
     def owned(self) -> dict[str, set[BrokerPartition]]:
         """Consumer -> what it owns now: `etl` for us."""
         found: dict[str, set[BrokerPartition]] = {}
-        for log, owner in ConsumerGroup(self.session, self.name, physical=self.dialect is Dialect.JAFKA).owners([self.topic]).items():
+        for log, owner in (
+            ConsumerGroup(self.session, self.name, physical=self.dialect is Dialect.JAFKA)
+            .owners([self.topic])
+            .items()
+        ):
             name = owner.removeprefix(f"{self.name}_").rpartition("-")[0]
             found.setdefault(name.partition(":")[0], set()).add(log)
         return found

@@ -1,4 +1,5 @@
-"""Play the crash matrix and write docs/CRASHES.md, the page of another writer, or docs/CRASHES_ON_STORES.md.
+"""Play the crash matrix and write docs/CRASHES.md, the page of another writer, or
+docs/CRASHES_ON_STORES.md.
 
 `python -m tests.chaos [--rows 1,2,13] [--name TEXT ...] [--unplayed] [--writer arrow|processes] [--write-to FOLDER]
 [--store moto|versitygw|azurite|minidfs]`
@@ -24,8 +25,8 @@ from tests.chaos.published_on_stores import PublishedOnStores
 from tests.chaos.stage import Case, Stage, Told
 from tests.chaos.writes import WRITES
 from tests.conftest import small_session
-from tests.stores.way import FaultyWay
 from tests.stores.servers import STORES, StoreServer
+from tests.stores.way import FaultyWay
 from tests.system.driving import ROOT
 
 
@@ -41,26 +42,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen:
         print("no case is called so, or all of them were played", file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory(prefix="etl-chaos-") as folder, Cluster(folder=Path(folder, "cluster")) as cluster, \
-            _stored(asked.store, Path(folder, "store")) as (store, way), \
-            small_session(Path(folder, "warehouse"), for_path=store.url("x") if store else None):
+    with (
+        tempfile.TemporaryDirectory(prefix="etl-chaos-") as folder,
+        Cluster(folder=Path(folder, "cluster")) as cluster,
+        _stored(asked.store, Path(folder, "store")) as (store, way),
+        small_session(Path(folder, "warehouse"), for_path=store.url("x") if store else None),
+    ):
         failed = 0
         for number, case in enumerate(chosen, start=1):
             began = time.monotonic()
-            with Stage(cluster, Path(folder, f"case-{number}"), writer=asked.writer, store=store, way=way) as stage:
+            with Stage(
+                cluster, Path(folder, f"case-{number}"), writer=asked.writer, store=store, way=way
+            ) as stage:
                 told, failure = _played(case, stage)
             failed += told is None
             published.played(case, told, failure)
             published.write()
-            print(f"{number:3}/{len(chosen)} row {case.row:2} {case.name}: {_in_short(told, failure)} "
-                  f"({time.monotonic() - began:.0f} s)", flush=True)
+            print(
+                f"{number:3}/{len(chosen)} row {case.row:2} {case.name}: {_in_short(told, failure)} "
+                f"({time.monotonic() - began:.0f} s)",
+                flush=True,
+            )
     print(f"{len(chosen)} cases played, {failed} failed; the table is {published.page}")
     return 1 if failed else 0
 
 
 @contextlib.contextmanager
-def _stored(kind: str | None, folder: Path) -> Iterator[tuple[StoreServer | None, FaultyWay | None]]:
-    """The store that tables lie in, with its secrets in the environment, and the way to it; None: they lie in folders."""
+def _stored(
+    kind: str | None, folder: Path
+) -> Iterator[tuple[StoreServer | None, FaultyWay | None]]:
+    """The store that tables lie in, with its secrets in the environment, and the way to it; None:
+    they lie in folders.
+    """
     if kind is None:
         yield None, None
         return
@@ -71,7 +84,9 @@ def _stored(kind: str | None, folder: Path) -> Iterator[tuple[StoreServer | None
             yield store, way
 
 
-def _published(folder: Path, writer: str, store: str | None) -> tuple[Published | PublishedOnStores, Sequence[Case]]:
+def _published(
+    folder: Path, writer: str, store: str | None
+) -> tuple[Published | PublishedOnStores, Sequence[Case]]:
     """The page, and the cases that it is of."""
     if store is None:
         return Published(folder, ALL, writer), ALL
@@ -94,16 +109,39 @@ def _in_short(told: Told | None, failure: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Play the crash matrix.")
-    parser.add_argument("--rows", type=lambda text: {int(one) for one in text.split(",")}, help="rows of the matrix: 1,2,13")
-    parser.add_argument("--name", action="append", help="only cases whose name has this text; given several times: one of them")
-    parser.add_argument("--unplayed", action="store_true", help="go on: only cases without a result, or that failed")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos", description="Play the crash matrix."
+    )
     parser.add_argument(
-        "--writer", choices=list(WRITES), default="spark",
-        help="who writes the rows: Spark; arrow: its tasks, into files of their own; processes: the same tasks without Spark")
+        "--rows",
+        type=lambda text: {int(one) for one in text.split(",")},
+        help="rows of the matrix: 1,2,13",
+    )
     parser.add_argument(
-        "--store", choices=list(STORES), help="where the tables lie: rows 1 to 10 and 40 are played there")
-    parser.add_argument("--write-to", type=Path, default=ROOT / "docs", help="the folder of the page (default: docs)")
+        "--name",
+        action="append",
+        help="only cases whose name has this text; given several times: one of them",
+    )
+    parser.add_argument(
+        "--unplayed", action="store_true", help="go on: only cases without a result, or that failed"
+    )
+    parser.add_argument(
+        "--writer",
+        choices=list(WRITES),
+        default="spark",
+        help="who writes the rows: Spark; arrow: its tasks, into files of their own; processes: the same tasks without Spark",
+    )
+    parser.add_argument(
+        "--store",
+        choices=list(STORES),
+        help="where the tables lie: rows 1 to 10 and 40 are played there",
+    )
+    parser.add_argument(
+        "--write-to",
+        type=Path,
+        default=ROOT / "docs",
+        help="the folder of the page (default: docs)",
+    )
     return parser
 
 

@@ -1,7 +1,8 @@
-"""Row 32: a backfill is killed at each point of its way, and ten times in a row, while the live pipeline runs and a producer keeps writing.
+"""Row 32: a backfill is killed at each point of its way, and ten times in a row, while the live
+pipeline runs and a producer keeps writing.
 
-The live pipeline began at the end of what was there. So what lies below its start is the backfill's alone, and in the end each record of
-the topic is in the table once.
+The live pipeline began at the end of what was there. So what lies below its start is the backfill's
+alone, and in the end each record of the topic is in the table once.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def door_of(records: int) -> tuple[str, ...]:
 
 
 def at_verb(stage: Stage, *, verb: str) -> Told:
-    """Killed before a verb of its plan; the pipeline's next run is as if nothing were, and the same command ends it."""
+    """Killed before a verb of its plan; the pipeline's next run is as if nothing were, and the same
+    command ends it.
+    """
     pipeline = begun_late(stage.pipeline(PARTITIONS), RECORDS)
     with stage.writing(pipeline) as writer:
         writer.wait_for(20)
@@ -49,20 +52,32 @@ def at_verb(stage: Stage, *, verb: str) -> Told:
     assert last.code == 0, last.err
     assert pipeline.door("verify").code == 0
     del pipeline.settings["limits"]  # they were there to make the backfill one of many plans
-    return stage.finish(pipeline, after=after, next_run=f"{said_in_short(next_run)}; the backfill: {said_in_short(last)}")
+    return stage.finish(
+        pipeline,
+        after=after,
+        next_run=f"{said_in_short(next_run)}; the backfill: {said_in_short(last)}",
+    )
 
 
 def many_times(stage: Stage) -> Told:
-    """Killed, with its JVM and workers, at ten random moments; then once more to its end. No range is fetched again but by a kill."""
+    """Killed, with its JVM and workers, at ten random moments; then once more to its end. No range
+    is fetched again but by a kill.
+    """
     pipeline = begun_late(stage.pipeline(PARTITIONS), _MANY_RECORDS, plans=_PLANS_BEYOND_THE_KILLS)
-    found, last = killed_at_random(pipeline, _MANY_RECORDS, KILLS, least_s=0.0, most_s=2.0, each_loads_some=True)
+    found, last = killed_at_random(
+        pipeline, _MANY_RECORDS, KILLS, least_s=0.0, most_s=2.0, each_loads_some=True
+    )
     assert found["killed"] == KILLS, f"it was whole before the last kill: {found}"
     assert pipeline.door("verify").code == 0
-    told = f"{', '.join(f'{count} {how}' for how, count in sorted(found.items()))}; the last: {last}"
+    told = (
+        f"{', '.join(f'{count} {how}' for how, count in sorted(found.items()))}; the last: {last}"
+    )
     return stage.finish(pipeline, after=held(pipeline), next_run=told)
 
 
-def begun_late(pipeline: Pipeline, records: int, *, plans: int = PLANS, is_there: bool = False) -> Pipeline:
+def begun_late(
+    pipeline: Pipeline, records: int, *, plans: int = PLANS, is_there: bool = False
+) -> Pipeline:
     """A pipeline that began behind these records, so that all of them are left, in so many plans."""
     pipeline.settings["source"] = {**pipeline.settings.get("source", {}), "start": "latest"}
     pipeline.settings["limits"] = {"max_records_per_run": records // plans}
@@ -73,12 +88,20 @@ def begun_late(pipeline: Pipeline, records: int, *, plans: int = PLANS, is_there
 
 
 def killed_at_random(
-    pipeline: Pipeline, records: int, kills: int, *, least_s: float = 2.0, most_s: float = 20.0, each_loads_some: bool = False,
+    pipeline: Pipeline,
+    records: int,
+    kills: int,
+    *,
+    least_s: float = 2.0,
+    most_s: float = 20.0,
+    each_loads_some: bool = False,
 ) -> tuple[Counter[str], str]:
-    """What came of the kills, and what the last run said. Raises AssertionError where a range was fetched again without a kill.
+    """What came of the kills, and what the last run said. Raises AssertionError where a range was
+    fetched again without a kill.
 
-    `each_loads_some`: the moments are counted from a run's first commit on, and the last run loads the rest at once, so that it depends on
-    no machine's speed that kills come amid the work, and that it ends.
+    `each_loads_some`: the moments are counted from a run's first commit on, and the last run loads
+    the rest at once, so that it depends on no machine's speed that kills come amid the work, and
+    that it ends.
     """
     chance, found, begun = random.Random(11), Counter[str](), list[list[int]]()
     door = (*door_of(records), "--log-format", "json")
@@ -87,7 +110,9 @@ def killed_at_random(
             if each_loads_some:
                 there = commits(pipeline)
                 driver.wait_for("its first plan", lambda: commits(pipeline) > there)
-            time.sleep(chance.uniform(least_s, most_s))  # the moment of a kill is what is played; nothing waits for anything
+            time.sleep(
+                chance.uniform(least_s, most_s)
+            )  # the moment of a kill is what is played; nothing waits for anything
             is_killed = driver.process.poll() is None
             said = driver.killed() if is_killed else driver.wait()
         begun.append(plans_begun(said.err))
@@ -99,8 +124,10 @@ def killed_at_random(
     assert last.code == 0, last.err
     begun.append(plans_begun(last.err))
     for number, some in enumerate(begun):
-        later = {plan for others in begun[number + 1:] for plan in others}
-        assert not later & set(some[:-1]), f"a plan that was in the table was fetched again: {begun}"
+        later = {plan for others in begun[number + 1 :] for plan in others}
+        assert not later & set(some[:-1]), (
+            f"a plan that was in the table was fetched again: {begun}"
+        )
     found["plans"] = len({plan for some in begun for plan in some})
     found["fetches"] = sum(map(len, begun))
     return found, _without_repeats(said_in_short(last))
@@ -114,11 +141,16 @@ def commits(pipeline: Pipeline) -> int:
 def _without_repeats(outcomes: str) -> str:
     """The same with an outcome that comes many times in a row named once."""
     runs = ((one, sum(1 for _ in same)) for one, same in itertools.groupby(outcomes.split(", ")))
-    return ", ".join(f"{one} ({times} times)" if times > _MANY else ", ".join([one] * times) for one, times in runs)
+    return ", ".join(
+        f"{one} ({times} times)" if times > _MANY else ", ".join([one] * times)
+        for one, times in runs
+    )
 
 
 def plans_begun(lines: str) -> list[int]:
-    """The plans that a run began to fetch, in order, by its log: one object a line, of which a kill may have cut the last."""
+    """The plans that a run began to fetch, in order, by its log: one object a line, of which a kill
+    may have cut the last.
+    """
     found = []
     for line in lines.splitlines():
         with contextlib.suppress(ValueError):
@@ -129,13 +161,34 @@ def plans_begun(lines: str) -> list[int]:
 
 
 CASES: tuple[Case, ...] = (
-    Case(32, "a backfill killed before its first fetch", "a backfill: SIGKILL before the first fetch of its first plan",
-         partial(at_verb, verb="fetch")),
-    Case(32, "a backfill killed before it writes", "a backfill: SIGKILL before a file is written", partial(at_verb, verb="append")),
-    Case(32, "a backfill killed after its commit", "a backfill: SIGKILL after the Delta commit, before anything is written to ZooKeeper",
-         partial(at_verb, verb="record")),
-    Case(32, "a backfill killed before its next plan is stored", "a backfill: SIGKILL before its second plan is stored",
-         partial(at_verb, verb="store")),
-    Case(32, "a backfill killed ten times",
-         "a backfill: SIGKILL for the whole process group at 10 random moments, each time begun anew", many_times),
+    Case(
+        32,
+        "a backfill killed before its first fetch",
+        "a backfill: SIGKILL before the first fetch of its first plan",
+        partial(at_verb, verb="fetch"),
+    ),
+    Case(
+        32,
+        "a backfill killed before it writes",
+        "a backfill: SIGKILL before a file is written",
+        partial(at_verb, verb="append"),
+    ),
+    Case(
+        32,
+        "a backfill killed after its commit",
+        "a backfill: SIGKILL after the Delta commit, before anything is written to ZooKeeper",
+        partial(at_verb, verb="record"),
+    ),
+    Case(
+        32,
+        "a backfill killed before its next plan is stored",
+        "a backfill: SIGKILL before its second plan is stored",
+        partial(at_verb, verb="store"),
+    ),
+    Case(
+        32,
+        "a backfill killed ten times",
+        "a backfill: SIGKILL for the whole process group at 10 random moments, each time begun anew",
+        many_times,
+    ),
 )

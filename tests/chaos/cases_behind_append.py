@@ -1,7 +1,9 @@
-"""Row 39: members whose offsets move behind the append (`ownership.hand_over: after_append`), in ZooKeeper's group and in Kafka's own.
+"""Row 39: members whose offsets move behind the append (`ownership.hand_over: after_append`), in
+ZooKeeper's group and in Kafka's own.
 
-Whoever takes a partition over before that reads the same again, so a record may be in the table and read by the other one; none is in the
-table twice, none is in neither, and in the end the group's offsets are where the logs end.
+Whoever takes a partition over before that reads the same again, so a record may be in the table and
+read by the other one; none is in the table twice, none is in neither, and in the end the group's
+offsets are where the logs end.
 """
 
 from __future__ import annotations
@@ -24,15 +26,20 @@ from tests.system.other_members import another_member
 
 _BEHIND: Mapping[str, Any] = {**JOIN, "hand_over": "after_append"}
 _BEHIND_IN_KAFKA: Mapping[str, Any] = {
-    **cases_coordinated.COORDINATED, "ownership": {**cases_coordinated.COORDINATED["ownership"], "hand_over": "after_append"}}
+    **cases_coordinated.COORDINATED,
+    "ownership": {**cases_coordinated.COORDINATED["ownership"], "hand_over": "after_append"},
+}
 _PARTITION, _THEIRS = 1, 20
 _TAKEN = "taken by another member"
 
 
 def taken(stage: Stage) -> Told:
-    """Between append and commit another consumer owns a partition of ours, reads on from the group's offset and lets go."""
+    """Between append and commit another consumer owns a partition of ours, reads on from the
+    group's offset and lets go.
+    """
     pipeline = joining(stage, loaded=True, ownership=_BEHIND)
     with OtherConsumer(pipeline) as other:
+
         def comes(world: object) -> None:
             other.claim(_PARTITION)
             other.read(_PARTITION, _THEIRS)
@@ -46,16 +53,27 @@ def taken(stage: Stage) -> Told:
     proof = pipeline.door("verify")
     assert proof.code == 0, f"{said_in_short(next_run)}\n{proof.err}{proof.out}"
     theirs = other.rows - pipeline.in_table()
-    told = stage.finish(pipeline, after=after, next_run=both(said, next_run), expected=pipeline.in_topic() - theirs)
-    ends = {partition: 1 + max(offset for p, offset, _ in pipeline.in_topic() if p == partition) for partition in range(4)}
+    told = stage.finish(
+        pipeline, after=after, next_run=both(said, next_run), expected=pipeline.in_topic() - theirs
+    )
+    ends = {
+        partition: 1 + max(offset for p, offset, _ in pipeline.in_topic() if p == partition)
+        for partition in range(4)
+    }
     assert pipeline.committed() == ends, f"offsets {pipeline.committed()}, the logs end at {ends}"
     return told
 
 
 def taken_in_kafka(stage: Stage) -> Told:
-    """Between append and commit one more consumer joins: the commit is refused, and the next run goes on behind what others read."""
+    """Between append and commit one more consumer joins: the commit is refused, and the next run
+    goes on behind what others read.
+    """
     pipeline = stage.pipeline(**_BEHIND_IN_KAFKA)
-    with contextlib.ExitStack() as coming, cases_coordinated.beside(stage, pipeline, loaded=True) as theirs:
+    with (
+        contextlib.ExitStack() as coming,
+        cases_coordinated.beside(stage, pipeline, loaded=True) as theirs,
+    ):
+
         def comes(world: object) -> None:
             theirs.append(coming.enter_context(another_member(pipeline)))
             theirs[-1].owns(1)
@@ -73,7 +91,12 @@ def is_commit(operation: int, frame: bytes) -> bool:
 
 
 def _in_kafka(name: str, what: str, play: Callable[..., Told], **given: Any) -> Case:
-    return Case(39, f"behind the append, in Kafka: {name}", f"{_KAFKA}{what}", partial(play, settings=_BEHIND_IN_KAFKA, **given))
+    return Case(
+        39,
+        f"behind the append, in Kafka: {name}",
+        f"{_KAFKA}{what}",
+        partial(play, settings=_BEHIND_IN_KAFKA, **given),
+    )
 
 
 _ZOOKEEPER, _KAFKA = "as a member that commits behind its append: ", "as such a member in Kafka: "
@@ -82,30 +105,92 @@ _STEPS = (
     ("claiming", "stored", "when the plan is stored, before the first fetch", "replayed"),
     ("append", "before it writes", "before a file is written", "replayed"),
     ("commit", "appended", "after the Delta commit, before an offset is moved", "repaired"),
-    ("record", "moved", "when the offsets are moved, before that is written down", "repaired"))
+    ("record", "moved", "when the offsets are moved, before that is written down", "repaired"),
+)
 
 CASES: tuple[Case, ...] = (
-    *(Case(39, f"behind the append: killed {name}", f"{_ZOOKEEPER}SIGKILL {when}",
-           partial(cases_member.at_verb, verb=verb, loaded=True, ownership=_BEHIND))
-      for verb, name, when, _ in _STEPS),
-    *(Case(39, f"behind the append: killed as it moves offsets, {lost.value}", f"{_ZOOKEEPER}SIGKILL as it moves its offsets, {when}",
-           partial(cases_member.at_request, seen=lambda: is_commit, lost=lost, stored=1, ownership=_BEHIND))
-      for lost, when in ((Lost.REQUEST, "before the request reached the server"),
-                         (Lost.ANSWER, "after the server did it, before the answer came"))),
-    Case(39, "behind the append: taken",
-         f"{_ZOOKEEPER}before it moves its offsets another consumer owns a partition and reads on in it", taken),
-    Case(39, "behind the append: asleep",
-         f"{_ZOOKEEPER}the driver is paused past its session before it moves its offsets, a second one does the work, the first goes on",
-         partial(wakes_at_verb, verb="commit", loaded=True, ownership=_BEHIND)),
-    *(_in_kafka(f"killed {name}", f"SIGKILL {when}", cases_coordinated.at_verb, verb=verb, then=then, loaded=True)
-      for verb, name, when, then in _STEPS),
-    _in_kafka("killed as it commits", "SIGKILL after the coordinator took its commit, before the answer came", cases_coordinated.at_answer,
-              api=OFFSET_COMMIT),
-    Case(39, "behind the append, in Kafka: taken", f"{_KAFKA}before its commit one more consumer joins", taken_in_kafka),
-    _in_kafka("answer lost", "the answer of its commit is lost", cases_coordinated.answer_lost, times=1),
-    _in_kafka("each answer lost", "each answer of its commit is lost", cases_coordinated.answer_lost, times=None),
-    _in_kafka("asleep", "the driver is paused past its sessions before its commit, a second one does the work, the first goes on",
-              cases_coordinated.asleep, verb="commit", loaded=True),
-    _in_kafka("coordinator moved", "the broker that keeps the group is killed before the commit", cases_coordinated.coordinator_moved,
-              verb="commit"),
+    *(
+        Case(
+            39,
+            f"behind the append: killed {name}",
+            f"{_ZOOKEEPER}SIGKILL {when}",
+            partial(cases_member.at_verb, verb=verb, loaded=True, ownership=_BEHIND),
+        )
+        for verb, name, when, _ in _STEPS
+    ),
+    *(
+        Case(
+            39,
+            f"behind the append: killed as it moves offsets, {lost.value}",
+            f"{_ZOOKEEPER}SIGKILL as it moves its offsets, {when}",
+            partial(
+                cases_member.at_request,
+                seen=lambda: is_commit,
+                lost=lost,
+                stored=1,
+                ownership=_BEHIND,
+            ),
+        )
+        for lost, when in (
+            (Lost.REQUEST, "before the request reached the server"),
+            (Lost.ANSWER, "after the server did it, before the answer came"),
+        )
+    ),
+    Case(
+        39,
+        "behind the append: taken",
+        f"{_ZOOKEEPER}before it moves its offsets another consumer owns a partition and reads on in it",
+        taken,
+    ),
+    Case(
+        39,
+        "behind the append: asleep",
+        f"{_ZOOKEEPER}the driver is paused past its session before it moves its offsets, a second one does the work, the first goes on",
+        partial(wakes_at_verb, verb="commit", loaded=True, ownership=_BEHIND),
+    ),
+    *(
+        _in_kafka(
+            f"killed {name}",
+            f"SIGKILL {when}",
+            cases_coordinated.at_verb,
+            verb=verb,
+            then=then,
+            loaded=True,
+        )
+        for verb, name, when, then in _STEPS
+    ),
+    _in_kafka(
+        "killed as it commits",
+        "SIGKILL after the coordinator took its commit, before the answer came",
+        cases_coordinated.at_answer,
+        api=OFFSET_COMMIT,
+    ),
+    Case(
+        39,
+        "behind the append, in Kafka: taken",
+        f"{_KAFKA}before its commit one more consumer joins",
+        taken_in_kafka,
+    ),
+    _in_kafka(
+        "answer lost", "the answer of its commit is lost", cases_coordinated.answer_lost, times=1
+    ),
+    _in_kafka(
+        "each answer lost",
+        "each answer of its commit is lost",
+        cases_coordinated.answer_lost,
+        times=None,
+    ),
+    _in_kafka(
+        "asleep",
+        "the driver is paused past its sessions before its commit, a second one does the work, the first goes on",
+        cases_coordinated.asleep,
+        verb="commit",
+        loaded=True,
+    ),
+    _in_kafka(
+        "coordinator moved",
+        "the broker that keeps the group is killed before the commit",
+        cases_coordinated.coordinator_moved,
+        verb="commit",
+    ),
 )

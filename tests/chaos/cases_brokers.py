@@ -1,6 +1,8 @@
-"""Row 15: brokers die, come back or stay away, and partitions change their leader, while they are read.
+"""Row 15: brokers die, come back or stay away, and partitions change their leader, while they are
+read.
 
-The fetch is made slow by a quota, so that there is a middle of it; a mark of the transform says that it has begun.
+The fetch is made slow by a quota, so that there is a middle of it; a mark of the transform says
+that it has begun.
 """
 
 from __future__ import annotations
@@ -33,7 +35,12 @@ _SOON_S = 90.0
 
 def three_brokers(folder: Path) -> Cluster:
     """Whose leaders move only when a case says so."""
-    return Cluster(3, folder=folder, properties={"auto.leader.rebalance.enable": "false"}, java_options=("-Xms64m", "-Xmx192m"))
+    return Cluster(
+        3,
+        folder=folder,
+        properties={"auto.leader.rebalance.enable": "false"},
+        java_options=("-Xms64m", "-Xmx192m"),
+    )
 
 
 def partitions_of(pipeline: Pipeline) -> dict[int, tuple[int, int]]:
@@ -41,9 +48,17 @@ def partitions_of(pipeline: Pipeline) -> dict[int, tuple[int, int]]:
     found: dict[int, tuple[int, int]] = {}
 
     def told() -> bool:
-        with contextlib.suppress(KafkaError), admin_of(pipeline) as admin:  # it may have asked a broker that died just now
+        with (
+            contextlib.suppress(KafkaError),
+            admin_of(pipeline) as admin,
+        ):  # it may have asked a broker that died just now
             [topic] = admin.describe_topics([pipeline.topic])
-            found.update({each["partition_index"]: (each["leader_id"], len(each["isr_nodes"])) for each in topic["partitions"]})
+            found.update(
+                {
+                    each["partition_index"]: (each["leader_id"], len(each["isr_nodes"]))
+                    for each in topic["partitions"]
+                }
+            )
         return bool(found)
 
     assert wait_until(told, _SOON_S), "the brokers do not tell of the topic"
@@ -55,15 +70,21 @@ def leader_of(pipeline: Pipeline, partition: int) -> int:
 
 
 def read_last(pipeline: Pipeline) -> int:
-    """The leader whose partitions a single task comes to last: leaders come in the order of their first partitions."""
+    """The leader whose partitions a single task comes to last: leaders come in the order of their
+    first partitions.
+    """
     leaders = [leader for _, (leader, _) in sorted(partitions_of(pipeline).items())]
     return max(leaders, key=leaders.index)
 
 
 def wait_for_all(pipeline: Pipeline, replicas: int) -> None:
     """Until every partition has its leader and all replicas in sync."""
+
     def is_so() -> bool:
-        return all(leader >= 0 and in_sync == replicas for leader, in_sync in partitions_of(pipeline).values())
+        return all(
+            leader >= 0 and in_sync == replicas
+            for leader, in_sync in partitions_of(pipeline).values()
+        )
 
     assert wait_until(is_so, _SOON_S), partitions_of(pipeline)
 
@@ -71,13 +92,27 @@ def wait_for_all(pipeline: Pipeline, replicas: int) -> None:
 def replicated(stage: Stage, factor: int, **source: Any) -> Pipeline:
     """A pipeline on three brokers with much to read."""
     cluster = kept("three-brokers", three_brokers)
-    return filled(stage.pipeline(
-        partitions=6, cluster=cluster, replication_factor=factor, transform=TRANSFORM, spark={"spark.master": "local[4,4]"},
-        source={"fetch_max_bytes": 4096, "wait_for_leader_s": 30 if factor > 1 else 3, **source}))
+    return filled(
+        stage.pipeline(
+            partitions=6,
+            cluster=cluster,
+            replication_factor=factor,
+            transform=TRANSFORM,
+            spark={"spark.master": "local[4,4]"},
+            source={
+                "fetch_max_bytes": 4096,
+                "wait_for_leader_s": 30 if factor > 1 else 3,
+                **source,
+            },
+        )
+    )
 
 
 def filled(pipeline: Pipeline) -> Pipeline:
-    pipeline.produce(_RECORDS_OF_A_BROKER * len(pipeline.cluster.brokers), partitions=len(partitions_of(pipeline)))
+    pipeline.produce(
+        _RECORDS_OF_A_BROKER * len(pipeline.cluster.brokers),
+        partitions=len(partitions_of(pipeline)),
+    )
     return pipeline
 
 
@@ -91,10 +126,13 @@ def slow(pipeline: Pipeline) -> Iterator[None]:
         slow_down(pipeline, _CLIENT, None)
 
 
-def in_the_middle(stage: Stage, pipeline: Pipeline, change: Callable[[], None], *, away_for_good: bool = False) -> Said:
+def in_the_middle(
+    stage: Stage, pipeline: Pipeline, change: Callable[[], None], *, away_for_good: bool = False
+) -> Said:
     """A run during whose fetch `change` happens, while a producer writes.
 
-    Not where brokers stay `away_for_good`: a producer that cannot be rid of its records sends them when nobody counts on it any more.
+    Not where brokers stay `away_for_good`: a producer that cannot be rid of its records sends them
+    when nobody counts on it any more.
     """
     hold = Hold(pipeline.folder / "marks", from_task=1000)
     writing = contextlib.nullcontext() if away_for_good else stage.writing(pipeline)
@@ -105,10 +143,18 @@ def in_the_middle(stage: Stage, pipeline: Pipeline, change: Callable[[], None], 
 
 
 def only_broker(stage: Stage, *, comes_back: bool) -> Told:
-    """There is one broker; it is killed in the middle of a fetch, and started again before or after the run has given up."""
+    """There is one broker; it is killed in the middle of a fetch, and started again before or after
+    the run has given up.
+    """
     cluster = stage.another_cluster()
-    pipeline = filled(stage.pipeline(
-        cluster=cluster, transform=TRANSFORM, spark={"spark.master": "local[2]"}, source={"fetch_max_bytes": 4096}))
+    pipeline = filled(
+        stage.pipeline(
+            cluster=cluster,
+            transform=TRANSFORM,
+            spark={"spark.master": "local[2]"},
+            source={"fetch_max_bytes": 4096},
+        )
+    )
     [broker] = cluster.brokers
 
     def change() -> None:
@@ -116,14 +162,18 @@ def only_broker(stage: Stage, *, comes_back: bool) -> Told:
         if comes_back:
             broker.start()
 
-    said = stopped(in_the_middle(stage, pipeline, change, away_for_good=not comes_back), 0 if comes_back else 6)
+    said = stopped(
+        in_the_middle(stage, pipeline, change, away_for_good=not comes_back), 0 if comes_back else 6
+    )
     after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
     broker.start()
     return stage.finish(pipeline, after=after, next_run=stopped(pipeline.run(), 0, "ingested"))
 
 
 def leader_killed(stage: Stage) -> Told:
-    """The leader of some partitions is killed in the middle of a fetch and stays away for the next run too."""
+    """The leader of some partitions is killed in the middle of a fetch and stays away for the next
+    run too.
+    """
     pipeline = replicated(stage, 3)
     broker = pipeline.cluster.brokers[leader_of(pipeline, 0)]
     stage.at_end.callback(broker.start)
@@ -142,7 +192,9 @@ def leader_moves_back(stage: Stage) -> Told:
     broker = pipeline.cluster.brokers[first]
     stage.at_end.callback(broker.start)
     broker.kill()
-    assert wait_until(lambda: leader_of(pipeline, 0) not in (first, -1), _SOON_S), partitions_of(pipeline)
+    assert wait_until(lambda: leader_of(pipeline, 0) not in (first, -1), _SOON_S), partitions_of(
+        pipeline
+    )
     broker.start()
     wait_for_all(pipeline, 3)
     assert leader_of(pipeline, 0) != first
@@ -182,7 +234,11 @@ def without_leader(stage: Stage, *, on_no_leader: str) -> Told:
     stage.at_end.callback(broker.start)
     broker.kill()
     assert wait_until(lambda: leader_of(pipeline, 1) == -1, _SOON_S), partitions_of(pipeline)
-    code, *words = (6, "has no leader", "on_no_leader: skip") if on_no_leader == "fail" else (0, "no leader", "ingested")
+    code, *words = (
+        (6, "has no leader", "on_no_leader: skip")
+        if on_no_leader == "fail"
+        else (0, "no leader", "ingested")
+    )
     said = stopped(pipeline.run(), code, *words)
     after = held(pipeline)
     broker.start()
@@ -192,26 +248,40 @@ def without_leader(stage: Stage, *, on_no_leader: str) -> Told:
 
 
 def loses_its_leader(stage: Stage, *, on_no_leader: str) -> Told:
-    """The only replica of some partitions dies in the middle of a fetch, and is away for the next run too."""
+    """The only replica of some partitions dies in the middle of a fetch, and is away for the next
+    run too.
+    """
     pipeline = replicated(stage, 1, on_no_leader=on_no_leader)
-    # one task, which reads one leader after the other, and whose rows are seen as soon as the first of them is read
-    pipeline.settings["spark"] = {"spark.master": "local[1]", "spark.sql.execution.arrow.maxRecordsPerBatch": "100"}
+    # one task, which reads one leader after the other, and whose rows are seen as soon as the first
+    # of them is read
+    pipeline.settings["spark"] = {
+        "spark.master": "local[1]",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
+    }
     broker = pipeline.cluster.brokers[read_last(pipeline)]
     stage.at_end.callback(broker.start)
     said = stopped(in_the_middle(stage, pipeline, broker.kill, away_for_good=True), 6)
     after = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
-    again = stopped(pipeline.run(), *(6,) if on_no_leader == "fail" else (0, "superseded", "no leader"))
+    again = stopped(
+        pipeline.run(), *(6,) if on_no_leader == "fail" else (0, "superseded", "no leader")
+    )
     broker.start()
     wait_for_all(pipeline, 1)
     pipeline.produce(480, partitions=6)
     next_run = stopped(pipeline.run(), 0, "replayed" if on_no_leader == "fail" else "ingested")
-    return stage.finish(pipeline, after=f"{after}; the run after it: {said_in_short(again)}", next_run=next_run)
+    return stage.finish(
+        pipeline, after=f"{after}; the run after it: {said_in_short(again)}", next_run=next_run
+    )
 
 
 def starts_without_a_leader(stage: Stage) -> Told:
-    """The first run of a pipeline that starts at the latest record comes while some partitions have no leader."""
+    """The first run of a pipeline that starts at the latest record comes while some partitions have
+    no leader.
+    """
     source = {"start": "latest", "on_no_leader": "skip", "wait_for_leader_s": 3}
-    pipeline = stage.pipeline(partitions=6, cluster=kept("three-brokers", three_brokers), source=source)
+    pipeline = stage.pipeline(
+        partitions=6, cluster=kept("three-brokers", three_brokers), source=source
+    )
     pipeline.produce(600, partitions=6)
     old = pipeline.in_topic()
     broker = pipeline.cluster.brokers[leader_of(pipeline, 1)]
@@ -224,26 +294,70 @@ def starts_without_a_leader(stage: Stage) -> Told:
     wait_for_all(pipeline, 1)
     with stage.writing(pipeline) as writer:
         writer.wait_for(120)
-    return stage.finish(pipeline, after=after, next_run=pipeline.ran(), expected=pipeline.in_topic() - old)
+    return stage.finish(
+        pipeline, after=after, next_run=pipeline.ran(), expected=pipeline.in_topic() - old
+    )
 
 
 CASES: tuple[Case, ...] = (
-    Case(15, "only-broker-killed-and-started", "the only broker killed in the middle of a fetch and started again",
-         partial(only_broker, comes_back=True)),
-    Case(15, "only-broker-killed", "the only broker killed in the middle of a fetch, and away until the run has given up",
-         partial(only_broker, comes_back=False)),
-    Case(15, "leader-killed", "three brokers: a leader killed in the middle of a fetch; it stays away for the next run", leader_killed),
-    Case(15, "preferred-leader-moves-back", "three brokers: the preferred leader takes over again in the middle of a fetch",
-         leader_moves_back),
-    Case(15, "one-broker-stays-away", "three brokers: one killed before the run and away until after it", one_stays_away),
-    Case(15, "partition-without-a-leader-fail", "partitions without a leader when a run begins, `fail`",
-         partial(without_leader, on_no_leader="fail")),
-    Case(15, "partition-without-a-leader-skip", "partitions without a leader when a run begins, `skip`: the others are loaded",
-         partial(without_leader, on_no_leader="skip")),
-    Case(15, "partition-loses-its-leader-fail", "partitions lose their leader in the middle of a fetch, `fail`",
-         partial(loses_its_leader, on_no_leader="fail")),
-    Case(15, "partition-loses-its-leader-skip", "partitions lose their leader in the middle of a fetch, `skip`",
-         partial(loses_its_leader, on_no_leader="skip")),
-    Case(23, "no leader at the first run", "`start: latest`, `on_no_leader: skip`, and a broker is dead at the very first run",
-         starts_without_a_leader),
+    Case(
+        15,
+        "only-broker-killed-and-started",
+        "the only broker killed in the middle of a fetch and started again",
+        partial(only_broker, comes_back=True),
+    ),
+    Case(
+        15,
+        "only-broker-killed",
+        "the only broker killed in the middle of a fetch, and away until the run has given up",
+        partial(only_broker, comes_back=False),
+    ),
+    Case(
+        15,
+        "leader-killed",
+        "three brokers: a leader killed in the middle of a fetch; it stays away for the next run",
+        leader_killed,
+    ),
+    Case(
+        15,
+        "preferred-leader-moves-back",
+        "three brokers: the preferred leader takes over again in the middle of a fetch",
+        leader_moves_back,
+    ),
+    Case(
+        15,
+        "one-broker-stays-away",
+        "three brokers: one killed before the run and away until after it",
+        one_stays_away,
+    ),
+    Case(
+        15,
+        "partition-without-a-leader-fail",
+        "partitions without a leader when a run begins, `fail`",
+        partial(without_leader, on_no_leader="fail"),
+    ),
+    Case(
+        15,
+        "partition-without-a-leader-skip",
+        "partitions without a leader when a run begins, `skip`: the others are loaded",
+        partial(without_leader, on_no_leader="skip"),
+    ),
+    Case(
+        15,
+        "partition-loses-its-leader-fail",
+        "partitions lose their leader in the middle of a fetch, `fail`",
+        partial(loses_its_leader, on_no_leader="fail"),
+    ),
+    Case(
+        15,
+        "partition-loses-its-leader-skip",
+        "partitions lose their leader in the middle of a fetch, `skip`",
+        partial(loses_its_leader, on_no_leader="skip"),
+    ),
+    Case(
+        23,
+        "no leader at the first run",
+        "`start: latest`, `on_no_leader: skip`, and a broker is dead at the very first run",
+        starts_without_a_leader,
+    ),
 )

@@ -1,4 +1,6 @@
-"""Row 18: logs with gaps, transactions in every state, partitions with nothing or next to nothing in them."""
+"""Row 18: logs with gaps, transactions in every state, partitions with nothing or next to nothing
+in them.
+"""
 
 from __future__ import annotations
 
@@ -16,40 +18,71 @@ from tests.chaos.stage import Case, Stage, Told, held
 from tests.system.driving import Pipeline, broken_off_before
 
 _COMPACTING = {
-    "cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "100",
+    "cleanup.policy": "compact",
+    "segment.ms": "100",
+    "min.cleanable.dirty.ratio": "0.01",
+    "max.compaction.lag.ms": "100",
     "min.compaction.lag.ms": "0",
 }
-_NO_MORE = {"min.compaction.lag.ms": str(2**62), "max.compaction.lag.ms": str(2**63 - 1), "segment.ms": str(2**62)}
+_NO_MORE = {
+    "min.compaction.lag.ms": str(2**62),
+    "max.compaction.lag.ms": str(2**63 - 1),
+    "segment.ms": str(2**62),
+}
 _KEYS = 10
 
 
 @contextlib.contextmanager
 def transactional(pipeline: Pipeline, number: int = 1) -> Iterator[KafkaProducer]:
-    """A producer that leaves its transaction open when the block ends; the case decides what becomes of it."""
-    with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap, transactional_id=f"{number}-for-{pipeline.topic}") as producer:
+    """A producer that leaves its transaction open when the block ends; the case decides what
+    becomes of it.
+    """
+    with KafkaProducer(
+        bootstrap_servers=pipeline.cluster.bootstrap,
+        transactional_id=f"{number}-for-{pipeline.topic}",
+    ) as producer:
         producer.init_transactions()
         yield producer
 
 
-def send(producer: KafkaProducer, pipeline: Pipeline, what: str, count: int, partition: int = 0) -> None:
-    sent = [producer.send(pipeline.topic, b"%s %d" % (what.encode(), n), partition=partition) for n in range(count)]
+def send(
+    producer: KafkaProducer, pipeline: Pipeline, what: str, count: int, partition: int = 0
+) -> None:
+    sent = [
+        producer.send(pipeline.topic, b"%s %d" % (what.encode(), n), partition=partition)
+        for n in range(count)
+    ]
     producer.flush()
     for one in sent:
         one.get(30)
 
 
-def transaction(producer: KafkaProducer, pipeline: Pipeline, what: str, count: int, end: Callable[[], object], partition: int = 0) -> None:
+def transaction(
+    producer: KafkaProducer,
+    pipeline: Pipeline,
+    what: str,
+    count: int,
+    end: Callable[[], object],
+    partition: int = 0,
+) -> None:
     producer.begin_transaction()
     send(producer, pipeline, what, count, partition)
     end()
 
 
 def compacted(stage: Stage, *, between: bool = False) -> Told:
-    """Records that a newer one of the same key replaced are gone: before the plan, or between the plan and its fetch."""
+    """Records that a newer one of the same key replaced are gone: before the plan, or between the
+    plan and its fetch.
+    """
     pipeline = stage.pipeline(partitions=2, config={} if between else _COMPACTING)
     with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap) as producer:
         for number in range(600):
-            producer.send(pipeline.topic, b"value %d" % number, key=b"key %d" % (number % _KEYS), partition=number % 2)
+            producer.send(
+                pipeline.topic,
+                b"value %d" % number,
+                key=b"key %d" % (number % _KEYS),
+                partition=number % 2,
+            )
         producer.flush()
         if between:
             with Driver(pipeline, sends=(signal.SIGKILL, "fetch")) as driver:
@@ -57,7 +90,9 @@ def compacted(stage: Stage, *, between: bool = False) -> Told:
             configure(pipeline, _COMPACTING)
 
         def is_compacted() -> bool:
-            for partition in range(2):  # another record, some time later, ends the segment that may be compacted
+            for partition in range(
+                2
+            ):  # another record, some time later, ends the segment that may be compacted
                 producer.send(pipeline.topic, b"later", key=b"later", partition=partition).get(30)
             return sum(pipeline.in_topic().values()) < 100
 
@@ -73,8 +108,11 @@ def compacted(stage: Stage, *, between: bool = False) -> Told:
 def transactions(stage: Stage) -> Told:
     """Committed, aborted and open ones, of two producers in turn, and plain records between them."""
     pipeline = stage.pipeline(partitions=2)
-    with transactional(pipeline) as one, transactional(pipeline, 2) as two, \
-            KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap) as plain:
+    with (
+        transactional(pipeline) as one,
+        transactional(pipeline, 2) as two,
+        KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap) as plain,
+    ):
         transaction(one, pipeline, "kept", 30, one.commit_transaction)
         one.begin_transaction()
         two.begin_transaction()
@@ -100,9 +138,14 @@ def transactions(stage: Stage) -> Told:
 
 
 def open_transaction(stage: Stage, *, commits: bool) -> Told:
-    """The range ends at the last stable offset: what lies behind it waits until the transaction ends."""
+    """The range ends at the last stable offset: what lies behind it waits until the transaction
+    ends.
+    """
     pipeline = stage.pipeline(partitions=1)
-    with transactional(pipeline) as producer, KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap) as plain:
+    with (
+        transactional(pipeline) as producer,
+        KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap) as plain,
+    ):
         send(plain, pipeline, "before", 20)
         producer.begin_transaction()
         send(producer, pipeline, "open", 20)
@@ -118,9 +161,14 @@ def open_transaction(stage: Stage, *, commits: bool) -> Told:
 
 
 def ends_inside_an_aborted_one(stage: Stage) -> Told:
-    """Caps end three ranges one after the other inside one aborted transaction, with records of others among its own."""
+    """Caps end three ranges one after the other inside one aborted transaction, with records of
+    others among its own.
+    """
     pipeline = stage.pipeline(partitions=1, limits={"max_records_per_run": 25})
-    with transactional(pipeline) as producer, KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap) as plain:
+    with (
+        transactional(pipeline) as producer,
+        KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap) as plain,
+    ):
         send(plain, pipeline, "before", 10)
         producer.begin_transaction()
         for turn in range(3):
@@ -173,15 +221,52 @@ def nearly_nothing(stage: Stage, *, records: int) -> Told:
 
 CASES: tuple[Case, ...] = (
     Case(18, "compacted-before-the-plan", "a compacted topic", compacted),
-    Case(18, "compacted-before-the-fetch", "a topic compacted between a plan and its fetch", partial(compacted, between=True)),
-    Case(18, "transactions", "transactions of two producers, committed, aborted and open; killed before the offsets moved", transactions),
-    Case(18, "open-transaction-committed", "a transaction open at the end of the range, committed later",
-         partial(open_transaction, commits=True)),
-    Case(18, "open-transaction-aborted", "a transaction open at the end of the range, aborted later",
-         partial(open_transaction, commits=False)),
-    Case(18, "ends-inside-an-aborted-transaction", "ranges that end inside an aborted transaction; killed before the fetch",
-         ends_inside_an_aborted_one),
-    Case(18, "ends-with-markers", "ranges that end with transaction markers; killed before the fetch", ends_with_markers),
-    Case(18, "one-record", "one record in twelve partitions; killed before the fetch", partial(nearly_nothing, records=1)),
-    Case(18, "no-record", "twelve empty partitions; killed before the fetch", partial(nearly_nothing, records=0)),
+    Case(
+        18,
+        "compacted-before-the-fetch",
+        "a topic compacted between a plan and its fetch",
+        partial(compacted, between=True),
+    ),
+    Case(
+        18,
+        "transactions",
+        "transactions of two producers, committed, aborted and open; killed before the offsets moved",
+        transactions,
+    ),
+    Case(
+        18,
+        "open-transaction-committed",
+        "a transaction open at the end of the range, committed later",
+        partial(open_transaction, commits=True),
+    ),
+    Case(
+        18,
+        "open-transaction-aborted",
+        "a transaction open at the end of the range, aborted later",
+        partial(open_transaction, commits=False),
+    ),
+    Case(
+        18,
+        "ends-inside-an-aborted-transaction",
+        "ranges that end inside an aborted transaction; killed before the fetch",
+        ends_inside_an_aborted_one,
+    ),
+    Case(
+        18,
+        "ends-with-markers",
+        "ranges that end with transaction markers; killed before the fetch",
+        ends_with_markers,
+    ),
+    Case(
+        18,
+        "one-record",
+        "one record in twelve partitions; killed before the fetch",
+        partial(nearly_nothing, records=1),
+    ),
+    Case(
+        18,
+        "no-record",
+        "twelve empty partitions; killed before the fetch",
+        partial(nearly_nothing, records=0),
+    ),
 )

@@ -1,8 +1,10 @@
-"""Row 38: a run that is a member of its group in Kafka. Its plan is stored, one commit fenced by its membership moves the offsets, and the
-plan is marked as handed over; it is killed at each step, and the commit is refused, or its answer lost.
+"""Row 38: a run that is a member of its group in Kafka. Its plan is stored, one commit fenced by
+its membership moves the offsets, and the plan is marked as handed over; it is killed at each step,
+and the commit is refused, or its answer lost.
 
-Another member, a consumer that is not ours, reads what it owns all the while, and what it has committed is its: the check takes that from
-the topic's records. Each record is in the table or was read by the other one, and none is both.
+Another member, a consumer that is not ours, reads what it owns all the while, and what it has
+committed is its: the check takes that from the topic's records. Each record is in the table or was
+read by the other one, and none is both.
 """
 
 from __future__ import annotations
@@ -21,7 +23,14 @@ from tests.chaos.cases_zookeeper import creates, run_disturbed
 from tests.chaos.coordinators import both, coordinator_of, signals, two_coordinators, was_killed
 from tests.chaos.driver import Driver, send
 from tests.chaos.kept import kept
-from tests.chaos.proxy import JOIN_GROUP, LEAVE_GROUP, OFFSET_COMMIT, SYNC_GROUP, ProxiedCluster, cut
+from tests.chaos.proxy import (
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    OFFSET_COMMIT,
+    SYNC_GROUP,
+    ProxiedCluster,
+    cut,
+)
 from tests.chaos.sources import stopped
 from tests.chaos.stage import Case, Stage, Told, held, said_in_short
 from tests.chaos.zookeeper_proxy import MULTI, SET_DATA, Lost, proxied
@@ -35,7 +44,9 @@ COORDINATED: Mapping[str, Any] = {"offsets": {"storage": "kafka"}, "ownership": 
 _RECORDS = 400
 
 
-def at_verb(stage: Stage, *, verb: str, then: str, loaded: bool, settings: Mapping[str, Any] = COORDINATED) -> Told:
+def at_verb(
+    stage: Stage, *, verb: str, then: str, loaded: bool, settings: Mapping[str, Any] = COORDINATED
+) -> Told:
     """Killed before a verb, by which it is a member and owns its half."""
     pipeline = stage.pipeline(**settings)
     with beside(stage, pipeline, loaded) as theirs:
@@ -58,11 +69,17 @@ def at_answer(stage: Stage, *, api: int, settings: Mapping[str, Any] = COORDINAT
 
 
 def at_the_mark(stage: Stage, *, lost: Lost) -> Told:
-    """Killed when the offsets have moved and the plan is about to be marked: ZooKeeper gets that, or does not."""
+    """Killed when the offsets have moved and the plan is about to be marked: ZooKeeper gets that,
+    or does not.
+    """
     pipeline, proxy = proxied(stage, **COORDINATED)
-    is_mark = behind(creates(b"/plans/"), lambda operation, frame: operation in (SET_DATA, MULTI) and b"/plans/" in frame)
+    is_mark = behind(
+        creates(b"/plans/"),
+        lambda operation, frame: operation in (SET_DATA, MULTI) and b"/plans/" in frame,
+    )
     with beside(stage, pipeline, loaded=False) as theirs:
         with Driver(pipeline) as driver:
+
             def is_killed_at(operation: int, frame: bytes) -> bool:
                 if is_mark(operation, frame):
                     send(driver.process.pid, signal.SIGKILL)
@@ -78,34 +95,47 @@ def at_the_mark(stage: Stage, *, lost: Lost) -> Told:
 
 
 def void(stage: Stage, *, loaded: bool) -> Told:
-    """Between plan and commit one more consumer joins: the commit is refused, nothing was fetched, and another plan takes the place."""
+    """Between plan and commit one more consumer joins: the commit is refused, nothing was fetched,
+    and another plan takes the place.
+    """
     pipeline = stage.pipeline(**COORDINATED)
     with contextlib.ExitStack() as coming, beside(stage, pipeline, loaded) as theirs:
+
         def comes(world: object) -> None:
             theirs.append(coming.enter_context(another_member(pipeline)))
             theirs[-1].owns(1)
 
         said = run_disturbed(pipeline, "hand_over", comes)
-        assert said.code == 0 and said.outcomes.count("hand-over void") == 1, f"{said_in_short(said)}\n{said.err}"
+        assert said.code == 0 and said.outcomes.count("hand-over void") == 1, (
+            f"{said_in_short(said)}\n{said.err}"
+        )
         coming.close()
         after, next_run = held(pipeline), pipeline.ran()
     return shared(stage, pipeline, theirs, after, both(said, next_run))
 
 
-def answer_lost(stage: Stage, *, times: int | None, settings: Mapping[str, Any] = COORDINATED) -> Told:
-    """Of the commit that is the hand-over, so many times; None: all of them, as long as the run lasts."""
+def answer_lost(
+    stage: Stage, *, times: int | None, settings: Mapping[str, Any] = COORDINATED
+) -> Told:
+    """Of the commit that is the hand-over, so many times; None: all of them, as long as the run
+    lasts.
+    """
     pipeline, cluster = by_proxy(stage, settings)
     with beside(stage, pipeline, loaded=True) as theirs:
         cluster.proxy.spoil(cut(0.0), api=OFFSET_COMMIT, times=times)
         # by then its share is its own: what the other one has read before may be all there was
         said = run_disturbed(pipeline, "observe", lambda world: pipeline.produce(_RECORDS))
-        assert cluster.proxy.spoiled and said.code in ((0,) if times else (0, 6)), f"{said_in_short(said)}\n{said.err}"
+        assert cluster.proxy.spoiled and said.code in ((0,) if times else (0, 6)), (
+            f"{said_in_short(said)}\n{said.err}"
+        )
         cluster.proxy.heal()
         after, next_run = held(pipeline), pipeline.ran()
     return shared(stage, pipeline, theirs, after, both(said, next_run))
 
 
-def asleep(stage: Stage, *, verb: str, loaded: bool, settings: Mapping[str, Any] = COORDINATED) -> Told:
+def asleep(
+    stage: Stage, *, verb: str, loaded: bool, settings: Mapping[str, Any] = COORDINATED
+) -> Told:
     """Paused past both its sessions, a second driver does the work, the first goes on."""
     pipeline = stage.pipeline(**settings)
     with beside(stage, pipeline, loaded) as theirs:
@@ -113,16 +143,28 @@ def asleep(stage: Stage, *, verb: str, loaded: bool, settings: Mapping[str, Any]
             zombie.wait_until_paused()
             after, second, woken = overtaken(zombie, pipeline)
         assert woken.code in (0, 4, 6), f"the woken driver: {said_in_short(woken)}\n{woken.err}"
-    return shared(stage, pipeline, theirs, after, f"the second driver: {said_in_short(second)}; the woken one: {said_in_short(woken)}")
+    return shared(
+        stage,
+        pipeline,
+        theirs,
+        after,
+        f"the second driver: {said_in_short(second)}; the woken one: {said_in_short(woken)}",
+    )
 
 
 def nobody_can_tell(stage: Stage, *, was_handed_over: bool) -> Told:
-    """Killed around the commit, and before the next run others have read all of it and beyond: a person says which it was."""
+    """Killed around the commit, and before the next run others have read all of it and beyond: a
+    person says which it was.
+    """
     pipeline, cluster = by_proxy(stage)
     pipeline.produce(_RECORDS)
-    with Driver(pipeline, sends=None if was_handed_over else (signal.SIGKILL, "hand_over")) as driver:
+    with Driver(
+        pipeline, sends=None if was_handed_over else (signal.SIGKILL, "hand_over")
+    ) as driver:
         if was_handed_over:
-            cluster.proxy.spoil(signals(driver, signal.SIGKILL, cut(0.0)), api=OFFSET_COMMIT, times=1)
+            cluster.proxy.spoil(
+                signals(driver, signal.SIGKILL, cut(0.0)), api=OFFSET_COMMIT, times=1
+            )
         was_killed(driver.wait())
     pipeline.produce(_RECORDS)
     with another_member(pipeline) as other:
@@ -136,8 +178,12 @@ def nobody_can_tell(stage: Stage, *, was_handed_over: bool) -> Told:
     return shared(stage, pipeline, [other], after, both(asked, pipeline.ran()))
 
 
-def coordinator_moved(stage: Stage, *, verb: str = "hand_over", settings: Mapping[str, Any] = COORDINATED) -> Told:
-    """The broker that keeps the group is killed before the commit; another one takes its place, with the group's members."""
+def coordinator_moved(
+    stage: Stage, *, verb: str = "hand_over", settings: Mapping[str, Any] = COORDINATED
+) -> Told:
+    """The broker that keeps the group is killed before the commit; another one takes its place,
+    with the group's members.
+    """
     cluster = kept("two-coordinators", two_coordinators)
     pipeline = stage.pipeline(cluster=cluster, replication_factor=2, **settings)
     pipeline.produce(_RECORDS)
@@ -155,9 +201,11 @@ def coordinator_moved(stage: Stage, *, verb: str = "hand_over", settings: Mappin
 
 @contextlib.contextmanager
 def beside(stage: Stage, pipeline: Pipeline, loaded: bool) -> Iterator[list[OtherMember]]:
-    """A consumer that has read when our run comes, while a producer writes; `loaded`: our table has a plan by then.
+    """A consumer that has read when our run comes, while a producer writes; `loaded`: our table has
+    a plan by then.
 
-    It reads nothing while it owns all: whatever a run of ours gets as its share, there is something to read in it.
+    It reads nothing while it owns all: whatever a run of ours gets as its share, there is something
+    to read in it.
     """
     pipeline.produce(_RECORDS)
     if loaded:
@@ -171,15 +219,23 @@ def beside(stage: Stage, pipeline: Pipeline, loaded: bool) -> Iterator[list[Othe
             yield [other]
 
 
-def by_proxy(stage: Stage, settings: Mapping[str, Any] = COORDINATED) -> tuple[Pipeline, ProxiedCluster]:
+def by_proxy(
+    stage: Stage, settings: Mapping[str, Any] = COORDINATED
+) -> tuple[Pipeline, ProxiedCluster]:
     """A pipeline that reaches its brokers by a proxy."""
     cluster = kept("network", lambda folder: ProxiedCluster(folder))
     stage.at_end.callback(cluster.proxy.heal)
-    return stage.pipeline(cluster=cluster, source={"bootstrap": f"127.0.0.1:{cluster.proxy.port}"}, **settings), cluster
+    return stage.pipeline(
+        cluster=cluster, source={"bootstrap": f"127.0.0.1:{cluster.proxy.port}"}, **settings
+    ), cluster
 
 
-def shared(stage: Stage, pipeline: Pipeline, others: list[OtherMember], after: str, next_run: Said | str) -> Told:
-    """The check of a topic that all of them read, and have left by then. Under `after_append` others may have read what is ours, too."""
+def shared(
+    stage: Stage, pipeline: Pipeline, others: list[OtherMember], after: str, next_run: Said | str
+) -> Told:
+    """The check of a topic that all of them read, and have left by then. Under `after_append`
+    others may have read what is ours, too.
+    """
     pipeline.produce(_RECORDS)
     last = pipeline.ran()
     proof = pipeline.door("verify")
@@ -188,52 +244,120 @@ def shared(stage: Stage, pipeline: Pipeline, others: list[OtherMember], after: s
     assert max(theirs.values(), default=1) == 1, "they read a record twice"
     if pipeline.settings["ownership"].get("hand_over") == "after_append":
         theirs -= pipeline.in_table()
-    return stage.finish(pipeline, after=after, next_run=next_run, expected=pipeline.in_topic() - theirs)
+    return stage.finish(
+        pipeline, after=after, next_run=next_run, expected=pipeline.in_topic() - theirs
+    )
 
 
 _KILLED, _AS = "as a member in Kafka, beside a consumer: SIGKILL ", "as a member in Kafka, "
 _LATER = ", where the table holds a plan already"
 
 CASES: tuple[Case, ...] = (
-    *(Case(38, f"coordinated member killed: {name}{', later' if loaded else ''}", f"{_KILLED}{when}{_LATER if loaded else ''}",
-           partial(at_verb, verb=verb, then=then, loaded=loaded))
-      for verb, name, when, then in (
-          ("store", "settled", "when it owns its share, before the plan is stored", "ingested"),
-          ("hand_over", "stored", "when the plan is stored, before the commit", "superseded"),
-          ("claiming", "handed over", "behind commit and mark, before the first fetch", "replayed"),
-          ("append", "before it writes", "before a file is written", "replayed"),
-          ("record", "appended", "after the Delta commit, before anything is written to ZooKeeper", "repaired"),
-          ("commit", "recorded", "after the plan's receipts are kept", "ingested"))
-      for loaded in (False, True)),
-    *(Case(38, f"coordinated member killed: {name}", f"{_KILLED}after the coordinator {did}, before the answer came",
-           partial(at_answer, api=api))
-      for api, name, did in (
-          (JOIN_GROUP, "joining", "let it in"), (SYNC_GROUP, "sharing", "gave it its share"),
-          (OFFSET_COMMIT, "handing over", "took its commit"), (LEAVE_GROUP, "leaving", "let it go"))),
-    *(Case(38, f"coordinated member killed: marking, {lost.value}", f"{_KILLED}as its plan is marked, {when}",
-           partial(at_the_mark, lost=lost))
-      for lost, when in ((Lost.REQUEST, "before that reached ZooKeeper"), (Lost.ANSWER, "after ZooKeeper did it"))),
-    *(Case(38, f"coordinated: void{', later' if loaded else ''}",
-           f"{_AS}between plan and commit another consumer joins{_LATER if loaded else ''}", partial(void, loaded=loaded))
-      for loaded in (False, True)),
-    Case(38, "coordinated: answer of the commit lost", f"{_AS}the answer of the commit that is the hand-over is lost",
-         partial(answer_lost, times=1)),
-    Case(38, "coordinated: each answer of the commit lost", f"{_AS}each answer of that commit is lost", partial(answer_lost, times=None)),
-    *(Case(38, f"coordinated: asleep {name}",
-           f"{_AS}the driver is paused past its sessions {when}, a second one does the work, the first goes on",
-           partial(asleep, verb=verb, loaded=loaded))
-      for verb, loaded, name, when in (
-          ("store", False, "before its plan", "before it stores its plan"),
-          ("hand_over", False, "before its commit", "between plan and commit"),
-          ("hand_over", True, "before a later commit", "between a later plan and its commit"),
-          ("claiming", True, "behind its commit", "behind commit and mark"),
-          ("record", False, "behind its append", "after the Delta commit"))),
-    Case(38, "coordinated: nobody can tell, it was handed over",
-         f"{_AS}SIGKILL between commit and mark; another consumer reads all there is; a person says that it was handed over",
-         partial(nobody_can_tell, was_handed_over=True)),
-    Case(38, "coordinated: nobody can tell, it was not",
-         f"{_AS}SIGKILL between plan and commit; another consumer reads all there is; a person says that it was not handed over",
-         partial(nobody_can_tell, was_handed_over=False)),
-    Case(38, "coordinated: coordinator moved", f"{_AS}the broker that keeps the group is killed between plan and commit",
-         coordinator_moved),
+    *(
+        Case(
+            38,
+            f"coordinated member killed: {name}{', later' if loaded else ''}",
+            f"{_KILLED}{when}{_LATER if loaded else ''}",
+            partial(at_verb, verb=verb, then=then, loaded=loaded),
+        )
+        for verb, name, when, then in (
+            ("store", "settled", "when it owns its share, before the plan is stored", "ingested"),
+            ("hand_over", "stored", "when the plan is stored, before the commit", "superseded"),
+            (
+                "claiming",
+                "handed over",
+                "behind commit and mark, before the first fetch",
+                "replayed",
+            ),
+            ("append", "before it writes", "before a file is written", "replayed"),
+            (
+                "record",
+                "appended",
+                "after the Delta commit, before anything is written to ZooKeeper",
+                "repaired",
+            ),
+            ("commit", "recorded", "after the plan's receipts are kept", "ingested"),
+        )
+        for loaded in (False, True)
+    ),
+    *(
+        Case(
+            38,
+            f"coordinated member killed: {name}",
+            f"{_KILLED}after the coordinator {did}, before the answer came",
+            partial(at_answer, api=api),
+        )
+        for api, name, did in (
+            (JOIN_GROUP, "joining", "let it in"),
+            (SYNC_GROUP, "sharing", "gave it its share"),
+            (OFFSET_COMMIT, "handing over", "took its commit"),
+            (LEAVE_GROUP, "leaving", "let it go"),
+        )
+    ),
+    *(
+        Case(
+            38,
+            f"coordinated member killed: marking, {lost.value}",
+            f"{_KILLED}as its plan is marked, {when}",
+            partial(at_the_mark, lost=lost),
+        )
+        for lost, when in (
+            (Lost.REQUEST, "before that reached ZooKeeper"),
+            (Lost.ANSWER, "after ZooKeeper did it"),
+        )
+    ),
+    *(
+        Case(
+            38,
+            f"coordinated: void{', later' if loaded else ''}",
+            f"{_AS}between plan and commit another consumer joins{_LATER if loaded else ''}",
+            partial(void, loaded=loaded),
+        )
+        for loaded in (False, True)
+    ),
+    Case(
+        38,
+        "coordinated: answer of the commit lost",
+        f"{_AS}the answer of the commit that is the hand-over is lost",
+        partial(answer_lost, times=1),
+    ),
+    Case(
+        38,
+        "coordinated: each answer of the commit lost",
+        f"{_AS}each answer of that commit is lost",
+        partial(answer_lost, times=None),
+    ),
+    *(
+        Case(
+            38,
+            f"coordinated: asleep {name}",
+            f"{_AS}the driver is paused past its sessions {when}, a second one does the work, the first goes on",
+            partial(asleep, verb=verb, loaded=loaded),
+        )
+        for verb, loaded, name, when in (
+            ("store", False, "before its plan", "before it stores its plan"),
+            ("hand_over", False, "before its commit", "between plan and commit"),
+            ("hand_over", True, "before a later commit", "between a later plan and its commit"),
+            ("claiming", True, "behind its commit", "behind commit and mark"),
+            ("record", False, "behind its append", "after the Delta commit"),
+        )
+    ),
+    Case(
+        38,
+        "coordinated: nobody can tell, it was handed over",
+        f"{_AS}SIGKILL between commit and mark; another consumer reads all there is; a person says that it was handed over",
+        partial(nobody_can_tell, was_handed_over=True),
+    ),
+    Case(
+        38,
+        "coordinated: nobody can tell, it was not",
+        f"{_AS}SIGKILL between plan and commit; another consumer reads all there is; a person says that it was not handed over",
+        partial(nobody_can_tell, was_handed_over=False),
+    ),
+    Case(
+        38,
+        "coordinated: coordinator moved",
+        f"{_AS}the broker that keeps the group is killed between plan and commit",
+        coordinator_moved,
+    ),
 )

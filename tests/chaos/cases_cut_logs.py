@@ -1,6 +1,8 @@
-"""Row 23: logs that lose their tail, by an unclean election or a broker's disk, and are written anew.
+"""Row 23: logs that lose their tail, by an unclean election or a broker's disk, and are written
+anew.
 
-The table keeps the rows of records that are gone, under the first life of their log; what came instead is there under the second.
+The table keeps the rows of records that are gone, under the first life of their log; what came
+instead is there under the second.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def fallen_behind(stage: Stage) -> tuple[Pipeline, Kafka, Kafka]:
 
 
 def unclean(pipeline: Pipeline, first: Kafka, second: Kafka, records: int) -> None:
-    """The broker that lacks records leads, and others are written; the other one comes back and follows it."""
+    """The broker that lacks records leads, and others are written; the other one comes back and
+    follows it.
+    """
     first.stop()
     second.start()
     wait_for_all(pipeline, 1)
@@ -55,7 +59,9 @@ def unclean(pipeline: Pipeline, first: Kafka, second: Kafka, records: int) -> No
 
 
 def elected_uncleanly(stage: Stage, *, records: int, verb: str | None = None) -> Told:
-    """The log is cut at 60 of 120; then it is shorter, or longer again, when the next run comes. `verb`: the reset is killed there."""
+    """The log is cut at 60 of 120; then it is shorter, or longer again, when the next run comes.
+    `verb`: the reset is killed there.
+    """
     pipeline, first, second = fallen_behind(stage)
     pipeline.ran()
     rows, after = pipeline.in_table(), held(pipeline)
@@ -71,11 +77,18 @@ def elected_uncleanly(stage: Stage, *, records: int, verb: str | None = None) ->
     stopped(pipeline.run(), 0)
     pipeline.produce(80)
     pipeline.ran()
-    return finish(pipeline, after=after, next_run=said, expected=rows + second_life(pipeline.in_topic(), dict.fromkeys(_ALL, 60)))
+    return finish(
+        pipeline,
+        after=after,
+        next_run=said,
+        expected=rows + second_life(pipeline.in_topic(), dict.fromkeys(_ALL, 60)),
+    )
 
 
 def elected_between_plan_and_fetch(stage: Stage) -> Told:
-    """The plan is stored, and the end of its ranges is gone before it is fetched: it is given up, and nothing of it was loaded."""
+    """The plan is stored, and the end of its ranges is gone before it is fetched: it is given up,
+    and nothing of it was loaded.
+    """
     pipeline, first, second = fallen_behind(stage)
     broken_off_before("fetch", pipeline)
     rows, after = pipeline.in_table(), held(pipeline)
@@ -83,19 +96,30 @@ def elected_between_plan_and_fetch(stage: Stage) -> Told:
     said = stopped(pipeline.run(), 5, "cut at offset 60, and records up to 120", "plans accept-log")
     accepted(pipeline, pipeline.topic)
     stopped(pipeline.run(), 0, "went on with another log", "records lost", "ingested")
-    told = finish(pipeline, after=after, next_run=said, expected=rows + (pipeline.in_topic() - rows))
-    assert let_go(pipeline) == [(partition, 60, 120, "log truncated") for partition in _ALL], let_go(pipeline)
+    told = finish(
+        pipeline, after=after, next_run=said, expected=rows + (pipeline.in_topic() - rows)
+    )
+    assert let_go(pipeline) == [(partition, 60, 120, "log truncated") for partition in _ALL], (
+        let_go(pipeline)
+    )
     return told
 
 
 def tail_lost(stage: Stage) -> Told:
-    """The only broker comes back with half of each log, as after a crash without fsync or from a copy of the disk.
+    """The only broker comes back with half of each log, as after a crash without fsync or from a
+    copy of the disk.
 
     Nobody else was elected, so that nobody tells where the logs were cut: an operator must.
     """
     pipeline, rows, after = loaded_on(stage, stage.another_cluster())
     ends = cut_files(pipeline, pipeline.cluster.brokers[0], _ALL)
-    said = stopped(pipeline.run(), 5, f"cut at offset {ends[0]} or below, and we were at 120", "and 3 more partitions", "--at OFFSET")
+    said = stopped(
+        pipeline.run(),
+        5,
+        f"cut at offset {ends[0]} or below, and we were at 120",
+        "and 3 more partitions",
+        "--at OFFSET",
+    )
     assert pipeline.accept_log(pipeline.topic).code == 2
     accepted(pipeline, f"{pipeline.topic}:0", "--at", str(ends[0]))
     for partition in (1, 2, 3):
@@ -103,22 +127,39 @@ def tail_lost(stage: Stage) -> Told:
         accepted(pipeline, f"{pipeline.topic}:{partition}", "--at", str(ends[partition]))
     pipeline.produce(80)
     stopped(pipeline.run(), 0, "went on with another log", "ingested")
-    return finish(pipeline, after=after, next_run=said, expected=rows + second_life(pipeline.in_topic(), ends))
+    return finish(
+        pipeline, after=after, next_run=said, expected=rows + second_life(pipeline.in_topic(), ends)
+    )
 
 
 def tail_lost_of_one(stage: Stage) -> Told:
-    """One of two brokers comes back with half of its logs; the controller has noticed, and the logs are longer again by then."""
-    pipeline, rows, after = loaded_on(stage, stage.another_cluster(2, properties={"auto.leader.rebalance.enable": "false"}))
-    broker = next(one for one in pipeline.cluster.brokers if one.broker_id != controller_of(pipeline))
+    """One of two brokers comes back with half of its logs; the controller has noticed, and the logs
+    are longer again by then.
+    """
+    pipeline, rows, after = loaded_on(
+        stage, stage.another_cluster(2, properties={"auto.leader.rebalance.enable": "false"})
+    )
+    broker = next(
+        one for one in pipeline.cluster.brokers if one.broker_id != controller_of(pipeline)
+    )
     theirs = [partition for partition in _ALL if leader_of(pipeline, partition) == broker.broker_id]
     ends = cut_files(pipeline, broker, theirs)
     pipeline.produce(480)
     more = "and 1 more partitions" if len(theirs) == 2 else ""
-    said = stopped(pipeline.run(), 5, f"cut at offset {min(ends.items())[1]}, and records up to 120", more)
+    said = stopped(
+        pipeline.run(), 5, f"cut at offset {min(ends.items())[1]}, and records up to 120", more
+    )
     accepted(pipeline, pipeline.topic)
     stopped(pipeline.run(), 0, "went on with another log", "ingested")
-    kept = {row: n for row, n in pipeline.in_topic().items() if row[0] not in theirs and row not in rows}
-    return finish(pipeline, after=after, next_run=said, expected=rows + Counter(kept) + second_life(pipeline.in_topic(), ends))
+    kept = {
+        row: n for row, n in pipeline.in_topic().items() if row[0] not in theirs and row not in rows
+    }
+    return finish(
+        pipeline,
+        after=after,
+        next_run=said,
+        expected=rows + Counter(kept) + second_life(pipeline.in_topic(), ends),
+    )
 
 
 def loaded_on(stage: Stage, cluster: Cluster) -> tuple[Pipeline, Counter[Row], str]:
@@ -134,37 +175,72 @@ def controller_of(pipeline: Pipeline) -> int:
 
 
 def cut_files(pipeline: Pipeline, broker: Kafka, partitions: Collection[int]) -> dict[int, int]:
-    """What is left of these logs is their first half; the broker finds the rest out for itself. Where they end now."""
+    """What is left of these logs is their first half; the broker finds the rest out for itself.
+    Where they end now.
+    """
     broker.kill()
     data = broker.folder / "data"
     for partition in partitions:
         folder = data / f"{pipeline.topic}-{partition}"
         [segment] = folder.glob("*.log")
         with segment.open("r+b") as file:
-            file.truncate(segment.stat().st_size // 2)  # in the middle of a record batch: recovery drops what is not whole
-        for index in (*folder.glob("*.index"), *folder.glob("*.timeindex"), *folder.glob("*.snapshot")):
+            file.truncate(
+                segment.stat().st_size // 2
+            )  # in the middle of a record batch: recovery drops what is not whole
+        for index in (
+            *folder.glob("*.index"),
+            *folder.glob("*.timeindex"),
+            *folder.glob("*.snapshot"),
+        ):
             index.unlink()
     for checkpoint in data.glob("*-checkpoint"):
         checkpoint.unlink()
     broker.start()
     wait_for_all(pipeline, 1)
-    ends = {p: max(offset for partition, offset, _ in pipeline.in_topic() if partition == p) + 1 for p in partitions}
+    ends = {
+        p: max(offset for partition, offset, _ in pipeline.in_topic() if partition == p) + 1
+        for p in partitions
+    }
     assert all(0 < end < 120 for end in ends.values()), ends
     return ends
 
 
 CASES: tuple[Case, ...] = (
-    Case(23, "unclean-election-shorter", "two brokers: an unclean leader has half of what was loaded; the log is accepted as it is",
-         partial(elected_uncleanly, records=0)),
-    Case(23, "unclean-election-longer", "the same, and the log is longer again when the next run comes",
-         partial(elected_uncleanly, records=480)),
-    Case(23, "unclean-election-reset-killed-before-the-append", "the same, and the run that goes on is killed before it commits",
-         partial(elected_uncleanly, records=480, verb="append")),
-    Case(23, "unclean-election-reset-killed-before-the-offsets", "the same, killed before it moves the offsets back",
-         partial(elected_uncleanly, records=480, verb="commit")),
-    Case(23, "unclean-election-before-the-fetch", "an unclean leader between a plan and its fetch: the plan is given up",
-         elected_between_plan_and_fetch),
+    Case(
+        23,
+        "unclean-election-shorter",
+        "two brokers: an unclean leader has half of what was loaded; the log is accepted as it is",
+        partial(elected_uncleanly, records=0),
+    ),
+    Case(
+        23,
+        "unclean-election-longer",
+        "the same, and the log is longer again when the next run comes",
+        partial(elected_uncleanly, records=480),
+    ),
+    Case(
+        23,
+        "unclean-election-reset-killed-before-the-append",
+        "the same, and the run that goes on is killed before it commits",
+        partial(elected_uncleanly, records=480, verb="append"),
+    ),
+    Case(
+        23,
+        "unclean-election-reset-killed-before-the-offsets",
+        "the same, killed before it moves the offsets back",
+        partial(elected_uncleanly, records=480, verb="commit"),
+    ),
+    Case(
+        23,
+        "unclean-election-before-the-fetch",
+        "an unclean leader between a plan and its fetch: the plan is given up",
+        elected_between_plan_and_fetch,
+    ),
     Case(23, "tail-lost", "the only broker comes back with half of each log", tail_lost),
-    Case(23, "tail-lost-of-one", "one of two brokers comes back with half of its logs, which are longer again when the next run comes",
-         tail_lost_of_one),
+    Case(
+        23,
+        "tail-lost-of-one",
+        "one of two brokers comes back with half of its logs, which are longer again when the next run comes",
+        tail_lost_of_one,
+    ),
 )

@@ -1,7 +1,9 @@
-"""Row 20: no room on the disk, and a folder that may not be written any more, while files are written.
+"""Row 20: no room on the disk, and a folder that may not be written any more, while files are
+written.
 
-A small file system of its own (tmpfs) lies where the table is, so that it can be full, or turned read-only, and nothing else is. Only root
-may mount: where somebody else plays the matrix, the cases that mount are not there.
+A small file system of its own (tmpfs) lies where the table is, so that it can be full, or turned
+read-only, and nothing else is. Only root may mount: where somebody else plays the matrix, the cases
+that mount are not there.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def remount(folder: Path, options: str) -> None:
 
 
 def lock(folder: Path) -> None:
-    """Nobody makes a file there any more; to root the permission bits mean nothing, but the attribute does."""
+    """Nobody makes a file there any more; to root the permission bits mean nothing, but the
+    attribute does.
+    """
     if _MAY_MOUNT:
         subprocess.run(["chattr", "+i", str(folder)], check=True)
     else:
@@ -79,7 +83,9 @@ def disk_full(stage: Stage, *, loaded: bool) -> Told:
 
 
 def no_room_for_the_commit(stage: Stage) -> Told:
-    """All files are written, and the table's log takes no file any more: its disk has no inodes left."""
+    """All files are written, and the table's log takes no file any more: its disk has no inodes
+    left.
+    """
     pipeline = stage.pipeline()
     log = pipeline.table / "_delta_log"
     pipeline.produce(240)
@@ -93,10 +99,17 @@ def no_room_for_the_commit(stage: Stage) -> Told:
 
 
 def taken_away(
-    stage: Stage, *, before: Callable[[Stage, Pipeline], None], take: Callable[[Pipeline], None], give: Callable[[Pipeline], None],
-    from_task: int, files: int,
+    stage: Stage,
+    *,
+    before: Callable[[Stage, Pipeline], None],
+    take: Callable[[Pipeline], None],
+    give: Callable[[Pipeline], None],
+    from_task: int,
+    files: int,
 ) -> Told:
-    """When `files` of four are written and the other tasks have their first rows, something is taken away; it is given back later."""
+    """When `files` of four are written and the other tasks have their first rows, something is
+    taken away; it is given back later.
+    """
     pipeline = stage.pipeline(transform=TRANSFORM, spark=_FOUR_TASKS)
     before(stage, pipeline)
     pipeline.produce(240)
@@ -128,18 +141,66 @@ def _own_disk(stage: Stage, pipeline: Pipeline) -> None:
 
 
 _MOUNTING: tuple[Case, ...] = (
-    Case(20, "disk-full-at-first", "the disk is full while the first files of a table are written; then it is made larger",
-         partial(disk_full, loaded=False)),
-    Case(20, "disk-full", "the disk is full while files are written; then it is made larger", partial(disk_full, loaded=True)),
-    Case(20, "disk-full-for-the-commit", "all files are written, and there is no room for the commit", no_room_for_the_commit),
-    Case(20, "disk-turns-read-only", "the file system turns read-only when 1 of 4 files is written; then it is writable again",
-         partial(taken_away, before=_own_disk, take=lambda p: remount(p.table, "ro"), give=lambda p: remount(p.table, "rw"),
-                 from_task=1, files=1)),
+    Case(
+        20,
+        "disk-full-at-first",
+        "the disk is full while the first files of a table are written; then it is made larger",
+        partial(disk_full, loaded=False),
+    ),
+    Case(
+        20,
+        "disk-full",
+        "the disk is full while files are written; then it is made larger",
+        partial(disk_full, loaded=True),
+    ),
+    Case(
+        20,
+        "disk-full-for-the-commit",
+        "all files are written, and there is no room for the commit",
+        no_room_for_the_commit,
+    ),
+    Case(
+        20,
+        "disk-turns-read-only",
+        "the file system turns read-only when 1 of 4 files is written; then it is writable again",
+        partial(
+            taken_away,
+            before=_own_disk,
+            take=lambda p: remount(p.table, "ro"),
+            give=lambda p: remount(p.table, "rw"),
+            from_task=1,
+            files=1,
+        ),
+    ),
 )
-CASES: tuple[Case, ...] = (*(_MOUNTING if _MAY_MOUNT else ()), *(
-    Case(20, "table-may-not-be-written", "the table's folder may not be written any more when 2 of 4 files are written",
-         partial(taken_away, before=_nothing, take=lambda p: lock(p.table), give=lambda p: unlock(p.table), from_task=2, files=2)),
-    Case(20, "log-may-not-be-written", "the table's log may not be written any more when 2 of 4 files are written",
-         partial(taken_away, before=_nothing, take=lambda p: lock(p.table / "_delta_log"), give=lambda p: unlock(p.table / "_delta_log"),
-                 from_task=2, files=2)),
-))
+CASES: tuple[Case, ...] = (
+    *(_MOUNTING if _MAY_MOUNT else ()),
+    *(
+        Case(
+            20,
+            "table-may-not-be-written",
+            "the table's folder may not be written any more when 2 of 4 files are written",
+            partial(
+                taken_away,
+                before=_nothing,
+                take=lambda p: lock(p.table),
+                give=lambda p: unlock(p.table),
+                from_task=2,
+                files=2,
+            ),
+        ),
+        Case(
+            20,
+            "log-may-not-be-written",
+            "the table's log may not be written any more when 2 of 4 files are written",
+            partial(
+                taken_away,
+                before=_nothing,
+                take=lambda p: lock(p.table / "_delta_log"),
+                give=lambda p: unlock(p.table / "_delta_log"),
+                from_task=2,
+                files=2,
+            ),
+        ),
+    ),
+)

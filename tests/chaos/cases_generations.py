@@ -1,6 +1,8 @@
-"""Rows 28 and 29: the kills of rows 1 to 8 and the two drivers of row 10 on brokers of other generations, two of them in each cluster.
+"""Rows 28 and 29: the kills of rows 1 to 8 and the two drivers of row 10 on brokers of other
+generations, two of them in each cluster.
 
-The same cases, those of two drivers fewer times; what differs, how others write and read there, is `tests.traffic`'s.
+The same cases, those of two drivers fewer times; what differs, how others write and read there, is
+`tests.traffic`'s.
 """
 
 from __future__ import annotations
@@ -26,9 +28,16 @@ def played_on(stage: Stage, *, version: str, case: Case) -> Told:
 
 def _on(row: int, version: str, name: str) -> tuple[Case, ...]:
     return tuple(
-        replace(case, row=row, name=f"{case.name}, {version}", what=f"{name}: {case.what}", short=False,
-                play=partial(played_on, version=version, case=case))
-        for case in _AGAIN)
+        replace(
+            case,
+            row=row,
+            name=f"{case.name}, {version}",
+            what=f"{name}: {case.what}",
+            short=False,
+            play=partial(played_on, version=version, case=case),
+        )
+        for case in _AGAIN
+    )
 
 
 CASES: tuple[Case, ...] = (*_on(28, JAFKA, "Jafka"), *_on(29, "0.8.2.2", "Kafka 0.8.2.2"))

@@ -1,6 +1,8 @@
-"""Row 41: a stored plan whose topic is deleted or recreated; the command that gives its offsets up, and the run behind it, are killed.
+"""Row 41: a stored plan whose topic is deleted or recreated; the command that gives its offsets up,
+and the run behind it, are killed.
 
-The losses table must hold exactly the offsets of the plan, each once, and the table every other record once.
+The losses table must hold exactly the offsets of the plan, each once, and the table every other
+record once.
 """
 
 from __future__ import annotations
@@ -21,17 +23,29 @@ from tests.traffic.rows import Row
 
 _REASON = ("--reason", "it is gone")
 _COMMANDS = {
-    "driving": "before its lock", "observe": "before it looks", "supersede": "before it stores", "superseded": "once it has stored"}
+    "driving": "before its lock",
+    "observe": "before it looks",
+    "supersede": "before it stores",
+    "superseded": "once it has stored",
+}
 _RUNS = {
-    "observe": "before it looks", "claiming": "before it claims", "fetch": "before the fetch", "append": "before the append",
-    "record": "before the record", "half_record": "between the losses and the record", "commit": "before the offsets",
-    "tidy": "before it tidies"}
+    "observe": "before it looks",
+    "claiming": "before it claims",
+    "fetch": "before the fetch",
+    "append": "before the append",
+    "record": "before the record",
+    "half_record": "between the losses and the record",
+    "commit": "before the offsets",
+    "tidy": "before it tidies",
+}
 _RECORDED = ("commit", "tidy")
 """Before these the plan is recorded, and the next run says nothing of it any more."""
 
 
 def with_another_topic(stage: Stage) -> Pipeline:
-    """A pipeline whose stored plan reads offsets 60 to 119 of each partition, and whose conf admits one more topic."""
+    """A pipeline whose stored plan reads offsets 60 to 119 of each partition, and whose conf admits
+    one more topic.
+    """
     pipeline = prepared(stage, loaded=True)
     pipeline.cluster.create_topic(f"{pipeline.topic}-kept", 1)
     pipeline.settings["source"] = {"topics": {"allow": [f"{pipeline.topic}(-kept)?"]}}
@@ -47,7 +61,9 @@ def killed(pipeline: Pipeline, verb: str, *door: str) -> Said:
 
 
 def deleted(stage: Stage, *, command: str | None = None, run: str | None = None) -> Told:
-    """The topic is deleted and the plan superseded; at last there is a topic of that name again, which is loaded as another one."""
+    """The topic is deleted and the plan superseded; at last there is a topic of that name again,
+    which is loaded as another one.
+    """
     pipeline = with_another_topic(stage)
     rows = pipeline.in_table()
     delete_topic(pipeline)
@@ -94,10 +110,16 @@ def _strict(pipeline: Pipeline, verb: str | None, why: str) -> tuple[str, Said]:
 
 
 def _finished(pipeline: Pipeline, rows: Counter[Row], after: str, said: Said, why: str) -> Told:
-    """`rows`: what was loaded of the topic before. What is there now is read whole, under its second life."""
+    """`rows`: what was loaded of the topic before. What is there now is read whole, under its
+    second life.
+    """
     stopped(pipeline.run(), 0)
     told = finish(
-        pipeline, after=after, next_run=said, expected=rows + second_life(pipeline.in_topic(), dict.fromkeys(range(4), 0)))
+        pipeline,
+        after=after,
+        next_run=said,
+        expected=rows + second_life(pipeline.in_topic(), dict.fromkeys(range(4), 0)),
+    )
     assert let_go(pipeline) == planned_and_lost(why), let_go(pipeline)
     return told
 
@@ -113,12 +135,25 @@ def _cases() -> Iterator[Case]:
         yield Case(41, f"given up, {name}", f"{what}no kill", play)
         for verb, moment in _COMMANDS.items():
             killed_so = f"{what}`{command}` SIGKILLed {moment}"
-            yield Case(41, f"given up, {name}, command killed: {verb}", killed_so, partial(play, command=verb))
+            yield Case(
+                41,
+                f"given up, {name}, command killed: {verb}",
+                killed_so,
+                partial(play, command=verb),
+            )
         for verb, moment in _RUNS.items():
-            yield Case(41, f"given up, {name}, run killed: {verb}", f"{what}the run SIGKILLed {moment}", partial(play, run=verb))
+            yield Case(
+                41,
+                f"given up, {name}, run killed: {verb}",
+                f"{what}the run SIGKILLed {moment}",
+                partial(play, run=verb),
+            )
         yield Case(
-            41, f"given up, {name}, both killed", f"{what}`{command}` SIGKILLed once it has stored, the run before the record",
-            partial(play, command="superseded", run="record"))
+            41,
+            f"given up, {name}, both killed",
+            f"{what}`{command}` SIGKILLed once it has stored, the run before the record",
+            partial(play, command="superseded", run="record"),
+        )
 
 
 CASES: tuple[Case, ...] = tuple(_cases())

@@ -1,7 +1,9 @@
-"""Row 33: what makes a hand-over in ZooKeeper void, at its last moment, and what may become of the request that is the hand-over.
+"""Row 33: what makes a hand-over in ZooKeeper void, at its last moment, and what may become of the
+request that is the hand-over.
 
-A run that is a member of its group (`ownership.mode: join`) stores its plan and moves the group's offsets in one request. Where others came
-before, nothing of it is done: nothing was fetched, and the run shares and plans again.
+A run that is a member of its group (`ownership.mode: join`) stores its plan and moves the group's
+offsets in one request. Where others came before, nothing of it is done: nothing was fetched, and
+the run shares and plans again.
 """
 
 from __future__ import annotations
@@ -53,17 +55,23 @@ def void(stage: Stage, *, came: Came, why: str, loaded: bool) -> Told:
             said = run_disturbed(pipeline, "store", lambda world: came(pipeline, other))
             after = held(pipeline)
             stopped(said, 0, why)
-            assert said.outcomes.count("hand-over void") == 1 and "ingested" in said.outcomes, said.outcomes
+            assert said.outcomes.count("hand-over void") == 1 and "ingested" in said.outcomes, (
+                said.outcomes
+            )
             next_run = pipeline.ran()
         told = f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}"
         return shared(stage, pipeline, other, after=after, next_run=told)
 
 
 def void_each_time(stage: Stage) -> Told:
-    """At each hand-over of the run somebody has just committed: it gives up, and the next run reads what is left."""
+    """At each hand-over of the run somebody has just committed: it gives up, and the next run reads
+    what is left.
+    """
     pipeline = joining(stage, loaded=False)
     with OtherConsumer(pipeline) as other:
-        said = run_disturbed(pipeline, "store", lambda world: another_commits(pipeline, other), how=EachTime)
+        said = run_disturbed(
+            pipeline, "store", lambda world: another_commits(pipeline, other), how=EachTime
+        )
         stopped(said, 4, "the group changed at each of 4 hand-overs")
         assert (stored_plans(pipeline), voids(pipeline)) == ([], 4), said.out
         after = held(pipeline)
@@ -72,7 +80,9 @@ def void_each_time(stage: Stage) -> Told:
 
 
 def set_back(stage: Stage, *, to: int | None) -> Told:
-    """At the last moment the offset goes below what is in the table: the run stops, and the offset is set back by hand."""
+    """At the last moment the offset goes below what is in the table: the run stops, and the offset
+    is set back by hand.
+    """
     pipeline = joining(stage, loaded=True)
     ours = pipeline.committed()[_PARTITION]
     said = run_disturbed(pipeline, "store", lambda world: set_offset(pipeline, _PARTITION, to))
@@ -82,11 +92,17 @@ def set_back(stage: Stage, *, to: int | None) -> Told:
     stopped(pipeline.run(), 5, "somebody else")
     set_offset(pipeline, _PARTITION, ours)
     next_run = pipeline.ran()
-    return stage.finish(pipeline, after=after, next_run=f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}")
+    return stage.finish(
+        pipeline,
+        after=after,
+        next_run=f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}",
+    )
 
 
 def lock_lost(stage: Stage, *, loaded: bool, by_hand: bool = False) -> Told:
-    """At the last moment the session ends, or somebody deletes the driver's node: the run begins anew with another session."""
+    """At the last moment the session ends, or somebody deletes the driver's node: the run begins
+    anew with another session.
+    """
     pipeline = joining(stage, loaded=loaded)
 
     def lose(world: LiveWorld) -> None:
@@ -99,13 +115,21 @@ def lock_lost(stage: Stage, *, loaded: bool, by_hand: bool = False) -> Told:
     with stage.writing(pipeline):
         said = run_disturbed(pipeline, "store", lose)
         after = held(pipeline)
-        assert said.code == 0 and "session lost" in said.outcomes, f"{said_in_short(said)}\n{said.err}"
+        assert said.code == 0 and "session lost" in said.outcomes, (
+            f"{said_in_short(said)}\n{said.err}"
+        )
         next_run = pipeline.ran()
-    return stage.finish(pipeline, after=after, next_run=f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}")
+    return stage.finish(
+        pipeline,
+        after=after,
+        next_run=f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}",
+    )
 
 
 def lost(stage: Stage, *, what: Lost, chosen: Chosen, loaded: bool) -> Told:
-    """The connection breaks in the middle of one request, once; in the end each offset is where the table's rows end."""
+    """The connection breaks in the middle of one request, once; in the end each offset is where the
+    table's rows end.
+    """
     pipeline, proxy = proxied(stage, ownership=JOIN)
     prepare(pipeline, loaded)
     proxy.lose(what, chosen)
@@ -114,16 +138,31 @@ def lost(stage: Stage, *, what: Lost, chosen: Chosen, loaded: bool) -> Told:
         after = held(pipeline)
         assert proxy.happened.is_set() and said.code in (0, 6), f"{said_in_short(said)}\n{said.err}"
         next_run = pipeline.ran()
-    told = stage.finish(pipeline, after=after, next_run=f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}")
-    ends = {partition: 1 + max(offset for p, offset, _ in pipeline.in_table() if p == partition) for partition in range(PARTITIONS)}
-    assert pipeline.committed() == ends, f"offsets {pipeline.committed()}, the table's rows end at {ends}"
+    told = stage.finish(
+        pipeline,
+        after=after,
+        next_run=f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}",
+    )
+    ends = {
+        partition: 1 + max(offset for p, offset, _ in pipeline.in_table() if p == partition)
+        for partition in range(PARTITIONS)
+    }
+    assert pipeline.committed() == ends, (
+        f"offsets {pipeline.committed()}, the table's rows end at {ends}"
+    )
     return told
 
 
 def voids(pipeline: Pipeline) -> int:
-    """How many hand-overs of the last run were void, by its report, which is there however a run ends."""
-    newest = max((pipeline.folder / "reports").glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
-    return sum(one["outcome"] == "hand-over void" for one in json.loads(newest.read_text())["outcomes"])
+    """How many hand-overs of the last run were void, by its report, which is there however a run
+    ends.
+    """
+    newest = max(
+        (pipeline.folder / "reports").glob("*.json"), key=lambda path: path.stat().st_mtime_ns
+    )
+    return sum(
+        one["outcome"] == "hand-over void" for one in json.loads(newest.read_text())["outcomes"]
+    )
 
 
 class EachTime(Before):
@@ -134,7 +173,9 @@ class EachTime(Before):
 
 
 def joining(stage: Stage, *, loaded: bool, ownership: Mapping[str, Any] = JOIN) -> Pipeline:
-    """A pipeline that is a member of its group, with records to read; where `loaded`, its table holds a plan already."""
+    """A pipeline that is a member of its group, with records to read; where `loaded`, its table
+    holds a plan already.
+    """
     pipeline = stage.pipeline(ownership=ownership)
     if loaded:
         pipeline.produce(_FIRST)
@@ -152,38 +193,132 @@ _VOID = "as a member, at the moment of the hand-over: "
 _LOADED = "the same where the table holds a plan already"
 
 CASES: tuple[Case, ...] = (
-    Case(33, "void: nobody owns a partition", _VOID + "the owner node of one partition is deleted",
-         partial(void, came=nobody_owns, why="nobody owns it", loaded=False)),
-    Case(33, "void: nobody owns a partition, later", _LOADED, partial(void, came=nobody_owns, why="nobody owns it", loaded=True)),
-    Case(33, "void: another owns a partition", _VOID + "another consumer owns one partition, reads 20 records of it and lets go",
-         partial(void, came=another_owns, why="_z-0 owns it", loaded=False)),
-    Case(33, "void: another owns a partition, later", _LOADED, partial(void, came=another_owns, why="_z-0 owns it", loaded=True)),
-    Case(33, "void: another committed", _VOID + "another consumer commits 20 records of one partition",
-         partial(void, came=another_commits, why="was moved since it was read", loaded=False)),
-    Case(33, "void: another committed, later", _LOADED,
-         partial(void, came=another_commits, why="was moved since it was read", loaded=True)),
-    Case(33, "void: each time", _VOID + "another consumer commits 20 records of one partition, each time again", void_each_time),
-    Case(33, "void: set back", _VOID + "an offset is set below what is in the table; the run stops, and it is set back by hand",
-         partial(set_back, to=20)),
-    Case(33, "void: deleted", _VOID + "the znode of an offset is deleted; the run stops, and it is set back by hand",
-         partial(set_back, to=None)),
-    Case(33, "hand-over behind a lost session", _VOID + "the driver's session expires", partial(lock_lost, loaded=False)),
+    Case(
+        33,
+        "void: nobody owns a partition",
+        _VOID + "the owner node of one partition is deleted",
+        partial(void, came=nobody_owns, why="nobody owns it", loaded=False),
+    ),
+    Case(
+        33,
+        "void: nobody owns a partition, later",
+        _LOADED,
+        partial(void, came=nobody_owns, why="nobody owns it", loaded=True),
+    ),
+    Case(
+        33,
+        "void: another owns a partition",
+        _VOID + "another consumer owns one partition, reads 20 records of it and lets go",
+        partial(void, came=another_owns, why="_z-0 owns it", loaded=False),
+    ),
+    Case(
+        33,
+        "void: another owns a partition, later",
+        _LOADED,
+        partial(void, came=another_owns, why="_z-0 owns it", loaded=True),
+    ),
+    Case(
+        33,
+        "void: another committed",
+        _VOID + "another consumer commits 20 records of one partition",
+        partial(void, came=another_commits, why="was moved since it was read", loaded=False),
+    ),
+    Case(
+        33,
+        "void: another committed, later",
+        _LOADED,
+        partial(void, came=another_commits, why="was moved since it was read", loaded=True),
+    ),
+    Case(
+        33,
+        "void: each time",
+        _VOID + "another consumer commits 20 records of one partition, each time again",
+        void_each_time,
+    ),
+    Case(
+        33,
+        "void: set back",
+        _VOID
+        + "an offset is set below what is in the table; the run stops, and it is set back by hand",
+        partial(set_back, to=20),
+    ),
+    Case(
+        33,
+        "void: deleted",
+        _VOID + "the znode of an offset is deleted; the run stops, and it is set back by hand",
+        partial(set_back, to=None),
+    ),
+    Case(
+        33,
+        "hand-over behind a lost session",
+        _VOID + "the driver's session expires",
+        partial(lock_lost, loaded=False),
+    ),
     Case(33, "hand-over behind a lost session, later", _LOADED, partial(lock_lost, loaded=True)),
-    Case(33, "hand-over without the lock", _VOID + "the driver's node is deleted by hand",
-         partial(lock_lost, by_hand=True, loaded=True)),
-    *(Case(33, f"another driver's plan {name}",
-           f"as a member, the driver is paused past its session {words}; a second one hands the next plan over; the first goes on",
-           partial(wakes_at_verb, verb=verb, loaded=loaded, ownership=JOIN))
-      for verb, loaded, name, words in (
-          ("store", False, "before ours", "before its first hand-over"), ("store", True, "before ours, later", "before a later hand-over"),
-          ("fetch", False, "behind ours", "behind its hand-over"), ("append", True, "behind ours, later", "before it writes"),
-          ("record", False, "behind our commit", "behind the Delta commit"))),
-    *(Case(33, name, f"as a member, connection cut {when}", partial(lost, what=what, chosen=chosen, loaded=loaded))
-      for name, when, what, chosen, loaded in (
-          ("answer of the hand-over lost", "after the server did the hand-over, before the answer came", Lost.ANSWER, is_hand_over, True),
-          ("answer of the first hand-over lost", "after the server did the first hand-over, before the answer came", Lost.ANSWER,
-           is_hand_over, False),
-          ("hand-over lost", "before the hand-over reached the server", Lost.REQUEST, is_hand_over, True),
-          ("answer of the claim lost", "after it claimed its partitions, before the answer came", Lost.ANSWER, creates(b"/owners/"), True),
-          ("answer of the registration lost", "after it was registered, before the answer came", Lost.ANSWER, creates(b"/ids/"), True))),
+    Case(
+        33,
+        "hand-over without the lock",
+        _VOID + "the driver's node is deleted by hand",
+        partial(lock_lost, by_hand=True, loaded=True),
+    ),
+    *(
+        Case(
+            33,
+            f"another driver's plan {name}",
+            f"as a member, the driver is paused past its session {words}; a second one hands the next plan over; the first goes on",
+            partial(wakes_at_verb, verb=verb, loaded=loaded, ownership=JOIN),
+        )
+        for verb, loaded, name, words in (
+            ("store", False, "before ours", "before its first hand-over"),
+            ("store", True, "before ours, later", "before a later hand-over"),
+            ("fetch", False, "behind ours", "behind its hand-over"),
+            ("append", True, "behind ours, later", "before it writes"),
+            ("record", False, "behind our commit", "behind the Delta commit"),
+        )
+    ),
+    *(
+        Case(
+            33,
+            name,
+            f"as a member, connection cut {when}",
+            partial(lost, what=what, chosen=chosen, loaded=loaded),
+        )
+        for name, when, what, chosen, loaded in (
+            (
+                "answer of the hand-over lost",
+                "after the server did the hand-over, before the answer came",
+                Lost.ANSWER,
+                is_hand_over,
+                True,
+            ),
+            (
+                "answer of the first hand-over lost",
+                "after the server did the first hand-over, before the answer came",
+                Lost.ANSWER,
+                is_hand_over,
+                False,
+            ),
+            (
+                "hand-over lost",
+                "before the hand-over reached the server",
+                Lost.REQUEST,
+                is_hand_over,
+                True,
+            ),
+            (
+                "answer of the claim lost",
+                "after it claimed its partitions, before the answer came",
+                Lost.ANSWER,
+                creates(b"/owners/"),
+                True,
+            ),
+            (
+                "answer of the registration lost",
+                "after it was registered, before the answer came",
+                Lost.ANSWER,
+                creates(b"/ids/"),
+                True,
+            ),
+        )
+    ),
 )

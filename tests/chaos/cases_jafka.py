@@ -1,4 +1,6 @@
-"""Row 30: what Jafka alone does to a run: tails that are not flushed, retention that deletes files below a reader; and a paused driver."""
+"""Row 30: what Jafka alone does to a run: tails that are not flushed, retention that deletes files
+below a reader; and a paused driver.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +27,33 @@ from tests.traffic.jafka import JafkaTraffic
 from tests.traffic.old import OldLog
 
 _FLUSHED, _NOT_FLUSHED = 80, 20
-"""Messages of each log: a broker flushes when as many as the first came since the last time, and the rest is a set behind that."""
-_NEVER_BY_TIME = {"log.default.flush.interval.ms": "3600000", "log.default.flush.scheduler.interval.ms": "3600000"}
+"""Messages of each log: a broker flushes when as many as the first came since the last time, and
+the rest is a set behind that.
+"""
+_NEVER_BY_TIME = {
+    "log.default.flush.interval.ms": "3600000",
+    "log.default.flush.scheduler.interval.ms": "3600000",
+}
 _BY_AGE = {"log.file.size": "4194304", "log.retention.hours": "1", "log.cleanup.interval.mins": "1"}
 _TWO_HOURS_S = 7200
 _LARGE, _SETS, _IN_A_SET = 20_000, 150, 20
-"""Bytes of a message, and sets of how many messages each log has: 60 MB of it, more than the buffers between a reader and a writer hold."""
+"""Bytes of a message, and sets of how many messages each log has: 60 MB of it, more than the
+buffers between a reader and a writer hold.
+"""
 _RETENTION_WITHIN_S = 180.0
 
 
 def unflushed(stage: Stage, *, is_lost: bool) -> Told:
-    """A run is killed behind its Delta commit while each log has a tail that is not flushed; then the broker, which may lose that tail."""
-    cluster = stage.at_end.enter_context(Cluster(
-        version=JAFKA, folder=stage.folder / "jafka", properties={"log.flush.interval": str(_FLUSHED), **_NEVER_BY_TIME}))
+    """A run is killed behind its Delta commit while each log has a tail that is not flushed; then
+    the broker, which may lose that tail.
+    """
+    cluster = stage.at_end.enter_context(
+        Cluster(
+            version=JAFKA,
+            folder=stage.folder / "jafka",
+            properties={"log.flush.interval": str(_FLUSHED), **_NEVER_BY_TIME},
+        )
+    )
     pipeline = stage.pipeline(cluster=cluster)
     pipeline.produce(4 * _FLUSHED)
     flushed = _newest_files(pipeline)
@@ -53,15 +69,23 @@ def unflushed(stage: Stage, *, is_lost: bool) -> Told:
     broker.start()
     assert wait_until(lambda: _is_registered(pipeline), 60), "the broker does not come back"
     pipeline.produce(4 * _FLUSHED)
-    return stage.finish(pipeline, after=after, next_run=stopped(pipeline.run(), 0, "repaired", "ingested"))
+    return stage.finish(
+        pipeline, after=after, next_run=stopped(pipeline.run(), 0, "repaired", "ingested")
+    )
 
 
 def deleted_below_a_reader(stage: Stage, *, on_data_loss: str) -> Told:
     """Retention deletes the first files of one log while tasks that read it stand still."""
-    cluster = stage.at_end.enter_context(Cluster(version=JAFKA, folder=stage.folder / "jafka", properties=_BY_AGE))
+    cluster = stage.at_end.enter_context(
+        Cluster(version=JAFKA, folder=stage.folder / "jafka", properties=_BY_AGE)
+    )
     pipeline = stage.pipeline(
-        2, cluster=cluster, transform=TRANSFORM, spark={"spark.master": "local[4]"},
-        source={"fetch_max_bytes": 100_000, "on_data_loss": on_data_loss})
+        2,
+        cluster=cluster,
+        transform=TRANSFORM,
+        spark={"spark.master": "local[4]"},
+        source={"fetch_max_bytes": 100_000, "on_data_loss": on_data_loss},
+    )
     logs = _filled(pipeline)
     hold = Hold(pipeline.folder / "marks", from_task=0)
     with Driver(pipeline, hold=hold) as driver:
@@ -76,7 +100,10 @@ def deleted_below_a_reader(stage: Stage, *, on_data_loss: str) -> Told:
         said = driver.wait()
     if on_data_loss == "fail":
         stopped(said, 5, "ExpiredOffsets", "source.on_data_loss")
-        after, next_run = held(pipeline), stopped(pipeline.run(), 5, "are gone", "on_data_loss: skip")
+        after, next_run = (
+            held(pipeline),
+            stopped(pipeline.run(), 5, "are gone", "on_data_loss: skip"),
+        )
         assert held(pipeline) == after
         pipeline.settings["source"]["on_data_loss"] = "skip"
         stopped(pipeline.run(), 0, "superseded", "records lost")
@@ -95,17 +122,26 @@ def _filled(pipeline: Pipeline) -> list[OldLog]:
     for log in logs:
         for _ in range(_SETS):
             numbers[log.partition] += _IN_A_SET
-            traffic.append(log, traffic.encode([(None, b"%09d" % numbers[log.partition] + bytes(_LARGE))] * _IN_A_SET, 0))
+            traffic.append(
+                log,
+                traffic.encode(
+                    [(None, b"%09d" % numbers[log.partition] + bytes(_LARGE))] * _IN_A_SET, 0
+                ),
+            )
     return logs
 
 
 def _let_expire(log: OldLog) -> int:
-    """Make all but the last two files of a log old, wait until the broker has deleted them, and tell where the log starts then."""
+    """Make all but the last two files of a log old, wait until the broker has deleted them, and
+    tell where the log starts then.
+    """
     files = _files(log)
     assert len(files) > 4, files
     for path in files[:-2]:
         os.utime(path, (path.stat().st_atime - _TWO_HOURS_S, path.stat().st_mtime - _TWO_HOURS_S))
-    assert wait_until(lambda: _files(log) == files[-2:], _RETENTION_WITHIN_S), "the broker deletes nothing"
+    assert wait_until(lambda: _files(log) == files[-2:], _RETENTION_WITHIN_S), (
+        "the broker deletes nothing"
+    )
     return int(files[-2].stem)
 
 
@@ -126,15 +162,50 @@ def _is_registered(pipeline: Pipeline) -> bool:
         return False
 
 
-_PAUSED = ("zombie after the plan is stored", "zombie whose workers went on", "zombie with half its files", "zombie before the offsets")
+_PAUSED = (
+    "zombie after the plan is stored",
+    "zombie whose workers went on",
+    "zombie with half its files",
+    "zombie before the offsets",
+)
 _UNFLUSHED = "Jafka: SIGKILL after the Delta commit while logs have a tail that is not flushed; then SIGKILL for the broker, "
 _DELETED = "Jafka: retention deletes files of a log while its reader stands still, "
 
 CASES: tuple[Case, ...] = (
-    Case(30, "jafka unflushed tail", _UNFLUSHED + "which recovers it", partial(unflushed, is_lost=False)),
-    Case(30, "jafka unflushed tail is lost", _UNFLUSHED + "which loses it, and others take its offsets", partial(unflushed, is_lost=True)),
-    Case(30, "jafka retention below a reader fail", _DELETED + "`fail`", partial(deleted_below_a_reader, on_data_loss="fail")),
-    Case(30, "jafka retention below a reader skip", _DELETED + "`skip`", partial(deleted_below_a_reader, on_data_loss="skip")),
-    *(replace(case, row=30, name=f"{case.name}, Jafka", what=f"Jafka: {case.what}", short=False,
-              play=partial(played_on, version=JAFKA, case=case)) for case in cases_zombie.CASES if case.name in _PAUSED),
+    Case(
+        30,
+        "jafka unflushed tail",
+        _UNFLUSHED + "which recovers it",
+        partial(unflushed, is_lost=False),
+    ),
+    Case(
+        30,
+        "jafka unflushed tail is lost",
+        _UNFLUSHED + "which loses it, and others take its offsets",
+        partial(unflushed, is_lost=True),
+    ),
+    Case(
+        30,
+        "jafka retention below a reader fail",
+        _DELETED + "`fail`",
+        partial(deleted_below_a_reader, on_data_loss="fail"),
+    ),
+    Case(
+        30,
+        "jafka retention below a reader skip",
+        _DELETED + "`skip`",
+        partial(deleted_below_a_reader, on_data_loss="skip"),
+    ),
+    *(
+        replace(
+            case,
+            row=30,
+            name=f"{case.name}, Jafka",
+            what=f"Jafka: {case.what}",
+            short=False,
+            play=partial(played_on, version=JAFKA, case=case),
+        )
+        for case in cases_zombie.CASES
+        if case.name in _PAUSED
+    ),
 )

@@ -1,7 +1,9 @@
-"""Rows 36 and 37: the group's offsets are in Kafka, or in both places, and a run is killed, loses answers or its coordinator around them.
+"""Rows 36 and 37: the group's offsets are in Kafka, or in both places, and a run is killed, loses
+answers or its coordinator around them.
 
-A coordinator has no compare-and-set, and a commit's answer may be lost; no row hangs on that, so the table is whole whatever is done, and
-in the end each offset is where the table's rows end, in each place.
+A coordinator has no compare-and-set, and a commit's answer may be lost; no row hangs on that, so
+the table is whole whatever is done, and in the end each offset is where the table's rows end, in
+each place.
 """
 
 from __future__ import annotations
@@ -18,7 +20,15 @@ from etl.embedded.server import wait_until
 from tests.chaos.cases_brokers import wait_for_all
 from tests.chaos.cases_zombie import overtaken, prepare, short_session
 from tests.chaos.cases_zookeeper import is_multi, run_disturbed
-from tests.chaos.coordinators import both, coordinator_of, finish_kept, signals, through_proxy, two_coordinators, was_killed
+from tests.chaos.coordinators import (
+    both,
+    coordinator_of,
+    finish_kept,
+    signals,
+    through_proxy,
+    two_coordinators,
+    was_killed,
+)
 from tests.chaos.driver import Driver, send
 from tests.chaos.kept import kept
 from tests.chaos.proxy import OFFSET_COMMIT, OFFSET_FETCH, cut, passed
@@ -52,29 +62,39 @@ def answer_lost(stage: Stage, *, storage: str, api: int, times: int | None, ends
     with stage.writing(pipeline):
         proxy.spoil(cut(0.0), api=api, times=times)
         said = pipeline.run()
-        assert proxy.spoiled and said.code == ends, f"{proxy.spoiled} spoiled; {said_in_short(said)}\n{said.err}"
+        assert proxy.spoiled and said.code == ends, (
+            f"{proxy.spoiled} spoiled; {said_in_short(said)}\n{said.err}"
+        )
         proxy.heal()
         after, next_run = held(pipeline), pipeline.ran()
     return finish_kept(stage, pipeline, after, both(said, next_run))
 
 
 def killed_behind_the_commit(stage: Stage, *, storage: str) -> Told:
-    """Killed when the coordinator has taken the offsets, before its answer came; of both places ZooKeeper has not been told."""
+    """Killed when the coordinator has taken the offsets, before its answer came; of both places
+    ZooKeeper has not been told.
+    """
     pipeline, proxy = through_proxy(stage, storage)
     with stage.writing(pipeline), Driver(pipeline) as driver:
         proxy.spoil(signals(driver, signal.SIGKILL, cut(0.0)), api=OFFSET_COMMIT, times=1)
         was_killed(driver.wait())
-        before, ends = pipeline.committed(), {p: offset for p, (offset, _) in offsets_of(pipeline, pipeline.group).items()}
+        before, ends = (
+            pipeline.committed(),
+            {p: offset for p, (offset, _) in offsets_of(pipeline, pipeline.group).items()},
+        )
         assert storage == "kafka" or any(ends[p] > before[p] for p in ends), (before, ends)
         after, next_run = held(pipeline), pipeline.ran()
     return finish_kept(stage, pipeline, after, next_run)
 
 
 def killed_between_the_places(stage: Stage, *, lost: Lost) -> Told:
-    """Killed when Kafka has the offsets and the request that moves ZooKeeper's is under way, which gets it or does not."""
+    """Killed when Kafka has the offsets and the request that moves ZooKeeper's is under way, which
+    gets it or does not.
+    """
     pipeline, proxy = proxied(stage, offsets={"storage": "dual"})
     prepare(pipeline, loaded=True)
     with stage.writing(pipeline), Driver(pipeline) as driver:
+
         def is_killed_at(operation: int, frame: bytes) -> bool:
             if is_multi(operation, frame):
                 send(driver.process.pid, signal.SIGKILL)
@@ -88,13 +108,21 @@ def killed_between_the_places(stage: Stage, *, lost: Lost) -> Told:
 
 
 def asleep_between_look_and_commit(stage: Stage, *, storage: str) -> Told:
-    """Paused when it knows what is there and has not committed: a second driver commits further on, and the first one behind it."""
+    """Paused when it knows what is there and has not committed: a second driver commits further on,
+    and the first one behind it.
+    """
     pipeline, proxy = through_proxy(stage, storage)
-    with stage.writing(pipeline), short_session(pipeline), Driver(pipeline, sends=(signal.SIGSTOP, "commit")) as zombie:
+    with (
+        stage.writing(pipeline),
+        short_session(pipeline),
+        Driver(pipeline, sends=(signal.SIGSTOP, "commit")) as zombie,
+    ):
         zombie.wait_until_paused()
         proxy.spoil(signals(zombie, signal.SIGSTOP, passed), api=OFFSET_FETCH, times=1)
         zombie.wake_all()
-        assert wait_until(lambda: proxy.spoiled == 1 and zombie.is_paused(), _SOON_S), "it does not look"
+        assert wait_until(lambda: proxy.spoiled == 1 and zombie.is_paused(), _SOON_S), (
+            "it does not look"
+        )
         after, second, woken = overtaken(zombie, pipeline)
         assert woken.code in (*_RETRY, 4), f"{said_in_short(woken)}\n{woken.err}"
     says = f"the second driver: {said_in_short(second)}; the woken one: {said_in_short(woken)}"
@@ -102,7 +130,9 @@ def asleep_between_look_and_commit(stage: Stage, *, storage: str) -> Told:
 
 
 def coordinator_moved(stage: Stage, *, storage: str) -> Told:
-    """The broker that keeps the group's offsets is killed when the run begins to commit them; another one takes its place."""
+    """The broker that keeps the group's offsets is killed when the run begins to commit them;
+    another one takes its place.
+    """
     cluster = kept("two-coordinators", two_coordinators)
     pipeline = stage.pipeline(cluster=cluster, replication_factor=2, offsets={"storage": storage})
     prepare(pipeline, loaded=True)
@@ -137,7 +167,9 @@ def coordinator_restarted(stage: Stage, *, storage: str) -> Told:
 
 
 def another_committed(stage: Stage, *, storage: str, by: int, during: bool) -> Told:
-    """A client from outside commits another offset in Kafka: the run stops, and the table tells where the group is set back to."""
+    """A client from outside commits another offset in Kafka: the run stops, and the table tells
+    where the group is set back to.
+    """
     pipeline = stage.pipeline(offsets={"storage": storage})
     prepare(pipeline, loaded=True)
     ours = offsets_of(pipeline, pipeline.group)[_PARTITION][0]
@@ -152,7 +184,9 @@ def another_committed(stage: Stage, *, storage: str, by: int, during: bool) -> T
         said = pipeline.run()
     stopped(said, 5, "somebody else")
     after = held(pipeline)
-    restored = pipeline.door("offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"])
+    restored = pipeline.door(
+        "offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]
+    )
     assert restored.code == 0, restored.err
     return finish_kept(stage, pipeline, after, both(said, pipeline.ran()))
 
@@ -165,7 +199,9 @@ def zookeeper_went_back(stage: Stage) -> Told:
         client.set(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/{_PARTITION}", b"7")
     said = stopped(pipeline.run(), 5, "somebody else")
     after = held(pipeline)
-    restored = pipeline.door("offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"])
+    restored = pipeline.door(
+        "offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]
+    )
     assert restored.code == 0, restored.err
     return finish_kept(stage, pipeline, after, both(said, pipeline.ran()))
 
@@ -183,7 +219,9 @@ def forgotten(stage: Stage, *, storage: str, verb: str | None) -> Told:
 
 
 def somebody_joined(stage: Stage, *, storage: str) -> Told:
-    """A consumer joins Kafka's group while a run writes: it alone may commit, and the next run moves our offsets once it has left."""
+    """A consumer joins Kafka's group while a run writes: it alone may commit, and the next run
+    moves our offsets once it has left.
+    """
     pipeline = stage.pipeline(offsets={"storage": storage})
     prepare(pipeline, loaded=True)
     with contextlib.ExitStack() as consumers:
@@ -199,38 +237,108 @@ def _rows(row: int, storage: str, where: str) -> tuple[Case, ...]:
     named = f"offsets in {storage}"
 
     def case(name: str, what: str, play: Callable[..., Told], **given: Any) -> Case:
-        return Case(row, f"{named}: {name}", f"{where}: {what}", partial(play, storage=storage, **given))
+        return Case(
+            row, f"{named}: {name}", f"{where}: {what}", partial(play, storage=storage, **given)
+        )
 
     killed = [
-        case(f"killed before {name}", f"SIGKILL {when}", at_verb, verb=verb, then=then, loaded=loaded)
+        case(
+            f"killed before {name}", f"SIGKILL {when}", at_verb, verb=verb, then=then, loaded=loaded
+        )
         for verb, name, when, then, loaded in (
             ("fetch", "the fetch", "after the plan is stored", "replayed", False),
-            ("record", "the record", "after the Delta commit, before anything else is written", "repaired", True),
-            ("commit", "the first commit", "between append and commit, where the group has no offset yet", "repaired", False),
+            (
+                "record",
+                "the record",
+                "after the Delta commit, before anything else is written",
+                "repaired",
+                True,
+            ),
+            (
+                "commit",
+                "the first commit",
+                "between append and commit, where the group has no offset yet",
+                "repaired",
+                False,
+            ),
             ("commit", "the commit", "between append and commit", "repaired", True),
-            (HALF_COMMIT, "half of the commit", "when half of the offsets are moved", "repaired", True))]
+            (
+                HALF_COMMIT,
+                "half of the commit",
+                "when half of the offsets are moved",
+                "repaired",
+                True,
+            ),
+        )
+    ]
     lost = [
-        *(case(f"answer lost: {each} {name}", f"the answer of {each} {name} is lost", answer_lost, api=api, times=times, ends=ends)
-          for name, api, at_last in (("OffsetCommit", OFFSET_COMMIT, 0), ("OffsetFetch", OFFSET_FETCH, 6))
-          for each, times, ends in (("one", 1, 0), ("each", None, at_last))),
-        case("killed behind the commit", "SIGKILL after the coordinator took the offsets, before its answer came",
-             killed_behind_the_commit),
-        case("asleep between look and commit", "the driver is paused between its look at the group and its commit, a second one does more, "
-             "the first goes on", asleep_between_look_and_commit)]
+        *(
+            case(
+                f"answer lost: {each} {name}",
+                f"the answer of {each} {name} is lost",
+                answer_lost,
+                api=api,
+                times=times,
+                ends=ends,
+            )
+            for name, api, at_last in (
+                ("OffsetCommit", OFFSET_COMMIT, 0),
+                ("OffsetFetch", OFFSET_FETCH, 6),
+            )
+            for each, times, ends in (("one", 1, 0), ("each", None, at_last))
+        ),
+        case(
+            "killed behind the commit",
+            "SIGKILL after the coordinator took the offsets, before its answer came",
+            killed_behind_the_commit,
+        ),
+        case(
+            "asleep between look and commit",
+            "the driver is paused between its look at the group and its commit, a second one does more, "
+            "the first goes on",
+            asleep_between_look_and_commit,
+        ),
+    ]
     coordinators = [
-        case("coordinator moved", "the broker that keeps the offsets is killed before the commit, another takes its place",
-             coordinator_moved),
-        case("coordinator restarted", f"the only broker is killed before the commit, and back {_DOWN_S} s later", coordinator_restarted)]
+        case(
+            "coordinator moved",
+            "the broker that keeps the offsets is killed before the commit, another takes its place",
+            coordinator_moved,
+        ),
+        case(
+            "coordinator restarted",
+            f"the only broker is killed before the commit, and back {_DOWN_S} s later",
+            coordinator_restarted,
+        ),
+    ]
     others = [
-        *(case(f"another committed {name}{', during a run' if during else ''}",
-               f"another client commits a {name} offset in Kafka {'during a run' if during else 'between two runs'}; the run stops, and "
-               "the table tells where it is set back to", another_committed, by=by, during=during)
-          for name, by in (("larger", 20), ("smaller", -20)) for during in (False, True)),
-        case("group forgotten", "the brokers forget the group between two runs", forgotten, verb=None),
-        case("group forgotten behind a kill", "SIGKILL before the offsets are moved, and the brokers forget the group", forgotten,
-             verb="commit"),
-        case("somebody joined", "a consumer joins the group in Kafka before the commit; the run stops, and the consumer leaves",
-             somebody_joined)]
+        *(
+            case(
+                f"another committed {name}{', during a run' if during else ''}",
+                f"another client commits a {name} offset in Kafka {'during a run' if during else 'between two runs'}; the run stops, and "
+                "the table tells where it is set back to",
+                another_committed,
+                by=by,
+                during=during,
+            )
+            for name, by in (("larger", 20), ("smaller", -20))
+            for during in (False, True)
+        ),
+        case(
+            "group forgotten", "the brokers forget the group between two runs", forgotten, verb=None
+        ),
+        case(
+            "group forgotten behind a kill",
+            "SIGKILL before the offsets are moved, and the brokers forget the group",
+            forgotten,
+            verb="commit",
+        ),
+        case(
+            "somebody joined",
+            "a consumer joins the group in Kafka before the commit; the run stops, and the consumer leaves",
+            somebody_joined,
+        ),
+    ]
     return (*killed, *lost, *coordinators, *others)
 
 
@@ -239,9 +347,23 @@ _BOTH = "offsets in both places"
 CASES: tuple[Case, ...] = (
     *_rows(36, "kafka", "offsets in Kafka"),
     *_rows(37, "dual", _BOTH),
-    *(Case(37, f"offsets in dual: killed between the places, {lost.value}",
-           f"{_BOTH}: SIGKILL when Kafka has them, {when}", partial(killed_between_the_places, lost=lost))
-      for lost, when in ((Lost.REQUEST, "before the request reached ZooKeeper"), (Lost.ANSWER, "after ZooKeeper moved them, too"))),
-    Case(37, "offsets in dual: ZooKeeper went back", f"{_BOTH}: that of ZooKeeper alone is set back between two runs; the run stops, and "
-         "the table tells where it is set back to", zookeeper_went_back),
+    *(
+        Case(
+            37,
+            f"offsets in dual: killed between the places, {lost.value}",
+            f"{_BOTH}: SIGKILL when Kafka has them, {when}",
+            partial(killed_between_the_places, lost=lost),
+        )
+        for lost, when in (
+            (Lost.REQUEST, "before the request reached ZooKeeper"),
+            (Lost.ANSWER, "after ZooKeeper moved them, too"),
+        )
+    ),
+    Case(
+        37,
+        "offsets in dual: ZooKeeper went back",
+        f"{_BOTH}: that of ZooKeeper alone is set back between two runs; the run stops, and "
+        "the table tells where it is set back to",
+        zookeeper_went_back,
+    ),
 )

@@ -1,4 +1,6 @@
-"""Rows 16 and 17: what a topic loses, or becomes, between a plan and its fetch, during the fetch, and between two runs."""
+"""Rows 16 and 17: what a topic loses, or becomes, between a plan and its fetch, during the fetch,
+and between two runs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,17 @@ from tests.chaos.kept import kept
 from tests.chaos.lives import accepted, finish, second_life
 from tests.chaos.proxy import ProxiedCluster, gated
 from tests.chaos.sources import (
-    Gone, admin_of, between, configure, delete_records, delete_topic, let_go, log_starts, make_topic, recreate_topic, stopped,
+    Gone,
+    admin_of,
+    between,
+    configure,
+    delete_records,
+    delete_topic,
+    let_go,
+    log_starts,
+    make_topic,
+    recreate_topic,
+    stopped,
 )
 from tests.chaos.stage import Case, Stage, Told, held, said_in_short
 from tests.said import Said
@@ -30,7 +42,9 @@ _ALL_EXPIRE = {"retention.ms": "1000", "segment.bytes": "1048576"}
 """The produced records carry times of years ago."""
 
 
-def prepared(stage: Stage, *, loaded: bool, cluster: Cluster | None = None, **source: Any) -> Pipeline:
+def prepared(
+    stage: Stage, *, loaded: bool, cluster: Cluster | None = None, **source: Any
+) -> Pipeline:
     pipeline = stage.pipeline(source=source, cluster=cluster)
     pipeline.produce(240)
     if loaded:
@@ -50,7 +64,9 @@ def planned_and_lost(why: str) -> list[Gone]:
     return [(partition, 60, 120, why) for partition in range(4)]
 
 
-def expired_before_fetch(stage: Stage, *, loaded: bool, on_data_loss: str, in_process: bool = False) -> Told:
+def expired_before_fetch(
+    stage: Stage, *, loaded: bool, on_data_loss: str, in_process: bool = False
+) -> Told:
     """The start of a stored plan's range is deleted before the next run fetches it."""
     pipeline = prepared(stage, loaded=loaded, on_data_loss=on_data_loss)
     if in_process:
@@ -71,25 +87,40 @@ def expired_before_fetch(stage: Stage, *, loaded: bool, on_data_loss: str, in_pr
         stopped(said, 0, "superseded", "records lost")
     pipeline.produce(80)
     pipeline.ran()
-    told = stage.finish(pipeline, after=after, next_run=said, expected=(before | pipeline.in_topic()) - gone)
+    told = stage.finish(
+        pipeline, after=after, next_run=said, expected=(before | pipeline.in_topic()) - gone
+    )
     assert let_go(pipeline) == [(1, start, start + _GONE, "expired")], let_go(pipeline)
     return told
 
 
 def expired_after_a_skip(stage: Stage, *, by_hand: bool) -> Told:
-    """An operator skips offsets of a stored plan; then the start of its range is deleted; then the plan is superseded once more."""
+    """An operator skips offsets of a stored plan; then the start of its range is deleted; then the
+    plan is superseded once more.
+    """
     pipeline = prepared(stage, loaded=True, on_data_loss="skip")
     killed_before_the_fetch(pipeline)
     before, skip = pipeline.in_topic(), f"{pipeline.topic}:1:{60 + _GONE + 10}-{60 + _GONE + 20}"
-    assert main(["plans", "supersede", str(pipeline.conf), "2", "--reason", "why not", "--skip", skip]) == 0
+    assert (
+        main(["plans", "supersede", str(pipeline.conf), "2", "--reason", "why not", "--skip", skip])
+        == 0
+    )
     delete_records(pipeline, {1: 60 + _GONE})
     if by_hand:
         assert main(["plans", "supersede", str(pipeline.conf), "2", "--reason", "once more"]) == 0
-    after, gone = held(pipeline), between(before, 1, 60, 60 + _GONE) | between(before, 1, 60 + _GONE + 10, 60 + _GONE + 20)
+    after, gone = (
+        held(pipeline),
+        between(before, 1, 60, 60 + _GONE) | between(before, 1, 60 + _GONE + 10, 60 + _GONE + 20),
+    )
     pipeline.produce(80)
     said = stopped(pipeline.run(), 0, "replayed" if by_hand else "superseded", "records lost")
-    told = stage.finish(pipeline, after=after, next_run=said, expected=(before | pipeline.in_topic()) - gone)
-    lost = [(1, 60, 60 + _GONE, "expired"), (1, 60 + _GONE + 10, 60 + _GONE + 20, "skipped by hand")]
+    told = stage.finish(
+        pipeline, after=after, next_run=said, expected=(before | pipeline.in_topic()) - gone
+    )
+    lost = [
+        (1, 60, 60 + _GONE, "expired"),
+        (1, 60 + _GONE + 10, 60 + _GONE + 20, "skipped by hand"),
+    ]
     assert let_go(pipeline) == lost, let_go(pipeline)
     return told
 
@@ -107,7 +138,9 @@ def all_expired_before_fetch(stage: Stage) -> Told:
     pipeline.produce(80)
     pipeline.ran()
     told = stage.finish(pipeline, after=after, next_run=said, expected=loaded | pipeline.in_topic())
-    assert let_go(pipeline) == [(partition, 60, 120, "expired") for partition in range(4)], let_go(pipeline)
+    assert let_go(pipeline) == [(partition, 60, 120, "expired") for partition in range(4)], let_go(
+        pipeline
+    )
     return told
 
 
@@ -122,7 +155,10 @@ def expired_during_fetch(stage: Stage, *, on_data_loss: str) -> Told:
     pipeline, said = during_fetch(stage, expire, on_data_loss=on_data_loss)
     if on_data_loss == "fail":
         stopped(said, 5, "ExpiredOffsets", "source.on_data_loss")
-        after, next_run = held(pipeline), stopped(pipeline.run(), 5, "are gone", "on_data_loss: skip")
+        after, next_run = (
+            held(pipeline),
+            stopped(pipeline.run(), 5, "are gone", "on_data_loss: skip"),
+        )
         assert held(pipeline) == after
         pipeline.settings["source"]["on_data_loss"] = "skip"
         stopped(pipeline.run(), 0, "superseded", "records lost")
@@ -131,7 +167,9 @@ def expired_during_fetch(stage: Stage, *, on_data_loss: str) -> Told:
         after, next_run = held(pipeline), stopped(pipeline.run(), 0, "nothing new")
     gone = Counter({row: count for row, count in before[0].items() if row[1] < 1900})
     told = stage.finish(pipeline, after=after, next_run=next_run, expected=before[0] - gone)
-    assert let_go(pipeline) == [(partition, 0, 1900, "expired") for partition in range(4)], let_go(pipeline)
+    assert let_go(pipeline) == [(partition, 0, 1900, "expired") for partition in range(4)], let_go(
+        pipeline
+    )
     return told
 
 
@@ -153,11 +191,17 @@ def expired_between_runs(stage: Stage, *, on_data_loss: str) -> Told:
     return told
 
 
-def during_fetch(stage: Stage, change: Callable[[Pipeline], None], **source: Any) -> tuple[Pipeline, Said]:
-    """A run whose third fetch is answered only when `change` has happened, and that has many more to ask for."""
+def during_fetch(
+    stage: Stage, change: Callable[[Pipeline], None], **source: Any
+) -> tuple[Pipeline, Said]:
+    """A run whose third fetch is answered only when `change` has happened, and that has many more
+    to ask for.
+    """
     cluster = kept("network", lambda folder: ProxiedCluster(folder))
-    pipeline = stage.pipeline(cluster=cluster, source={
-        "bootstrap": f"127.0.0.1:{cluster.proxy.port}", "fetch_max_bytes": 4096, **source})
+    pipeline = stage.pipeline(
+        cluster=cluster,
+        source={"bootstrap": f"127.0.0.1:{cluster.proxy.port}", "fetch_max_bytes": 4096, **source},
+    )
     pipeline.produce(8_000)
     done = threading.Event()
     cluster.proxy.spoil(gated(done), after=2)
@@ -171,8 +215,12 @@ def during_fetch(stage: Stage, change: Callable[[Pipeline], None], **source: Any
     return pipeline, said
 
 
-def recreated(stage: Stage, *, records: int, stored: bool = False, cluster: Cluster | None = None) -> Told:
-    """The topic is made again, with fewer or more records than before; nothing of it may be loaded by the old plans."""
+def recreated(
+    stage: Stage, *, records: int, stored: bool = False, cluster: Cluster | None = None
+) -> Told:
+    """The topic is made again, with fewer or more records than before; nothing of it may be loaded
+    by the old plans.
+    """
     pipeline = prepared(stage, loaded=True, cluster=cluster)
     if stored:
         killed_before_the_fetch(pipeline)
@@ -185,17 +233,26 @@ def recreated(stage: Stage, *, records: int, stored: bool = False, cluster: Clus
     stopped(pipeline.run(), 5, "made again")
     assert held(pipeline) == after
     told = _accepted(pipeline, rows, after, said)
-    assert let_go(pipeline) == (planned_and_lost("topic recreated") if stored else []), let_go(pipeline)
+    assert let_go(pipeline) == (planned_and_lost("topic recreated") if stored else []), let_go(
+        pipeline
+    )
     return told
 
 
 def recreated_without_ids(stage: Stage) -> Told:
-    """Brokers that speak the protocol of 2.7 among themselves give topics no ids: ZooKeeper knows when the topic was made."""
-    return recreated(stage, records=800, cluster=stage.another_cluster(properties={"inter.broker.protocol.version": "2.7"}))
+    """Brokers that speak the protocol of 2.7 among themselves give topics no ids: ZooKeeper knows
+    when the topic was made.
+    """
+    return recreated(
+        stage,
+        records=800,
+        cluster=stage.another_cluster(properties={"inter.broker.protocol.version": "2.7"}),
+    )
 
 
 def recreated_during_fetch(stage: Stage) -> Told:
     """The topic is made again, with more records than before, while a run fetches."""
+
     def recreate(pipeline: Pipeline) -> None:
         recreate_topic(pipeline)
         pipeline.produce(8_800)
@@ -207,11 +264,18 @@ def recreated_during_fetch(stage: Stage) -> Told:
 
 
 def _accepted(pipeline: Pipeline, rows: Counter[Row], after: str, said: Said) -> Told:
-    """The table still holds what the first topic had; accepted, as the error tells, the second one is read whole under its second life."""
+    """The table still holds what the first topic had; accepted, as the error tells, the second one
+    is read whole under its second life.
+    """
     assert (pipeline.in_table() if rows else Counter()) == rows
     accepted(pipeline, pipeline.topic)
     stopped(pipeline.run(), 0, "went on with another log")
-    return finish(pipeline, after=after, next_run=said, expected=rows + second_life(pipeline.in_topic(), dict.fromkeys(range(4), 0)))
+    return finish(
+        pipeline,
+        after=after,
+        next_run=said,
+        expected=rows + second_life(pipeline.in_topic(), dict.fromkeys(range(4), 0)),
+    )
 
 
 def deleted(stage: Stage, *, stored: bool) -> Told:
@@ -222,13 +286,17 @@ def deleted(stage: Stage, *, stored: bool) -> Told:
         killed_before_the_fetch(pipeline)
     after = held(pipeline)
     delete_topic(pipeline)
-    ending = (5, "do not know this topic of it any more") if stored else (2, "the topic is not there")
+    ending = (
+        (5, "do not know this topic of it any more") if stored else (2, "the topic is not there")
+    )
     said = stopped(pipeline.run(), *ending)
     assert pipeline.in_table() == rows
     make_topic(pipeline)
     stopped(pipeline.run(), 5, "made again")
     told = _accepted(pipeline, rows, after, said)
-    assert let_go(pipeline) == (planned_and_lost("topic recreated") if stored else []), let_go(pipeline)
+    assert let_go(pipeline) == (planned_and_lost("topic recreated") if stored else []), let_go(
+        pipeline
+    )
     return told
 
 
@@ -248,42 +316,121 @@ def partitions_added(stage: Stage, *, loaded: bool) -> Told:
 
 
 CASES: tuple[Case, ...] = (
-    Case(16, "expired-before-the-fetch-fail", "the start of a stored plan's range is deleted before the fetch, `fail`; then `skip`",
-         partial(expired_before_fetch, loaded=True, on_data_loss="fail")),
-    Case(16, "expired-before-the-fetch-skip", "the start of a stored plan's range is deleted before the fetch, `skip`: 30 offsets let go",
-         partial(expired_before_fetch, loaded=True, on_data_loss="skip", in_process=True), short=True),
-    Case(16, "expired-before-the-first-fetch-skip", "the same for the very first plan, killed before its fetch",
-         partial(expired_before_fetch, loaded=False, on_data_loss="skip")),
-    Case(24, "expired-after-a-skip", "`supersede --skip`, then the start of the range is deleted, and the run supersedes the plan again",
-         partial(expired_after_a_skip, by_hand=False)),
-    Case(24, "expired-after-a-skip-by-hand", "the same, and an operator supersedes it again",
-         partial(expired_after_a_skip, by_hand=True)),
-    Case(16, "all-expired-before-the-fetch", "retention takes all records of a stored plan before the fetch, `skip`",
-         all_expired_before_fetch),
-    Case(16, "expired-during-the-fetch-fail", "offsets of every range are deleted while it is fetched, `fail`; then `skip`",
-         partial(expired_during_fetch, on_data_loss="fail")),
-    Case(16, "expired-during-the-fetch-skip", "offsets of every range are deleted while it is fetched, `skip`",
-         partial(expired_during_fetch, on_data_loss="skip")),
-    Case(16, "expired-between-runs-fail", "offsets expire between two runs, `fail`; then `skip`",
-         partial(expired_between_runs, on_data_loss="fail")),
-    Case(16, "expired-between-runs-skip", "offsets expire between two runs, `skip`: 90 offsets are let go",
-         partial(expired_between_runs, on_data_loss="skip")),
-    Case(17, "topic-made-again-lower", "the topic made again with fewer records; accepted",
-         partial(recreated, records=40), short=True),
-    Case(17, "topic-made-again-higher", "the topic made again with more records; accepted",
-         partial(recreated, records=800)),
-    Case(17, "topic-made-again-lower-before-the-fetch", "the same between a plan and its fetch, with fewer records",
-         partial(recreated, records=40, stored=True)),
-    Case(17, "topic-made-again-higher-before-the-fetch", "the same between a plan and its fetch, with more records",
-         partial(recreated, records=800, stored=True)),
-    Case(17, "topic-made-again-during-the-fetch", "the topic made again with more records while it is fetched; accepted",
-         recreated_during_fetch),
-    Case(17, "topic-made-again-without-ids", "the topic made again with more records, on brokers that have no topic ids",
-         recreated_without_ids),
+    Case(
+        16,
+        "expired-before-the-fetch-fail",
+        "the start of a stored plan's range is deleted before the fetch, `fail`; then `skip`",
+        partial(expired_before_fetch, loaded=True, on_data_loss="fail"),
+    ),
+    Case(
+        16,
+        "expired-before-the-fetch-skip",
+        "the start of a stored plan's range is deleted before the fetch, `skip`: 30 offsets let go",
+        partial(expired_before_fetch, loaded=True, on_data_loss="skip", in_process=True),
+        short=True,
+    ),
+    Case(
+        16,
+        "expired-before-the-first-fetch-skip",
+        "the same for the very first plan, killed before its fetch",
+        partial(expired_before_fetch, loaded=False, on_data_loss="skip"),
+    ),
+    Case(
+        24,
+        "expired-after-a-skip",
+        "`supersede --skip`, then the start of the range is deleted, and the run supersedes the plan again",
+        partial(expired_after_a_skip, by_hand=False),
+    ),
+    Case(
+        24,
+        "expired-after-a-skip-by-hand",
+        "the same, and an operator supersedes it again",
+        partial(expired_after_a_skip, by_hand=True),
+    ),
+    Case(
+        16,
+        "all-expired-before-the-fetch",
+        "retention takes all records of a stored plan before the fetch, `skip`",
+        all_expired_before_fetch,
+    ),
+    Case(
+        16,
+        "expired-during-the-fetch-fail",
+        "offsets of every range are deleted while it is fetched, `fail`; then `skip`",
+        partial(expired_during_fetch, on_data_loss="fail"),
+    ),
+    Case(
+        16,
+        "expired-during-the-fetch-skip",
+        "offsets of every range are deleted while it is fetched, `skip`",
+        partial(expired_during_fetch, on_data_loss="skip"),
+    ),
+    Case(
+        16,
+        "expired-between-runs-fail",
+        "offsets expire between two runs, `fail`; then `skip`",
+        partial(expired_between_runs, on_data_loss="fail"),
+    ),
+    Case(
+        16,
+        "expired-between-runs-skip",
+        "offsets expire between two runs, `skip`: 90 offsets are let go",
+        partial(expired_between_runs, on_data_loss="skip"),
+    ),
+    Case(
+        17,
+        "topic-made-again-lower",
+        "the topic made again with fewer records; accepted",
+        partial(recreated, records=40),
+        short=True,
+    ),
+    Case(
+        17,
+        "topic-made-again-higher",
+        "the topic made again with more records; accepted",
+        partial(recreated, records=800),
+    ),
+    Case(
+        17,
+        "topic-made-again-lower-before-the-fetch",
+        "the same between a plan and its fetch, with fewer records",
+        partial(recreated, records=40, stored=True),
+    ),
+    Case(
+        17,
+        "topic-made-again-higher-before-the-fetch",
+        "the same between a plan and its fetch, with more records",
+        partial(recreated, records=800, stored=True),
+    ),
+    Case(
+        17,
+        "topic-made-again-during-the-fetch",
+        "the topic made again with more records while it is fetched; accepted",
+        recreated_during_fetch,
+    ),
+    Case(
+        17,
+        "topic-made-again-without-ids",
+        "the topic made again with more records, on brokers that have no topic ids",
+        recreated_without_ids,
+    ),
     Case(17, "topic-deleted", "the topic deleted between two runs", partial(deleted, stored=False)),
-    Case(17, "topic-deleted-before-the-fetch", "the topic deleted between a plan and its fetch", partial(deleted, stored=True)),
-    Case(17, "partitions-added-before-the-first-fetch", "two partitions added between the first plan and its fetch",
-         partial(partitions_added, loaded=False)),
-    Case(17, "partitions-added-before-the-fetch", "two partitions added between a later plan and its fetch",
-         partial(partitions_added, loaded=True)),
+    Case(
+        17,
+        "topic-deleted-before-the-fetch",
+        "the topic deleted between a plan and its fetch",
+        partial(deleted, stored=True),
+    ),
+    Case(
+        17,
+        "partitions-added-before-the-first-fetch",
+        "two partitions added between the first plan and its fetch",
+        partial(partitions_added, loaded=False),
+    ),
+    Case(
+        17,
+        "partitions-added-before-the-fetch",
+        "two partitions added between a later plan and its fetch",
+        partial(partitions_added, loaded=True),
+    ),
 )

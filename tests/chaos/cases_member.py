@@ -1,6 +1,8 @@
-"""Row 34: a run that is a member of its group in ZooKeeper is killed at each step, beside a consumer that has the other half of the topic.
+"""Row 34: a run that is a member of its group in ZooKeeper is killed at each step, beside a
+consumer that has the other half of the topic.
 
-Both read on while a producer writes. In the end each record is in the table or was read by the other one, and none is both.
+Both read on while a producer writes. In the end each record is in the table or was read by the
+other one, and none is both.
 """
 
 from __future__ import annotations
@@ -29,10 +31,14 @@ _DELETE = 2
 """ZooKeeper's number of the request that deletes one node."""
 
 Seen = Callable[[int, bytes], bool]
-"""Whether a request of ZooKeeper, by its operation and all of it, is the one at which the run is killed."""
+"""Whether a request of ZooKeeper, by its operation and all of it, is the one at which the run is
+killed.
+"""
 
 
-def at_verb(stage: Stage, *, verb: str, loaded: bool = False, ownership: Mapping[str, Any] = JOIN) -> Told:
+def at_verb(
+    stage: Stage, *, verb: str, loaded: bool = False, ownership: Mapping[str, Any] = JOIN
+) -> Told:
     """Killed before a verb, by which it is registered and owns its half."""
     pipeline = stage.pipeline(ownership=ownership)
     with OtherConsumer(pipeline) as other:
@@ -41,13 +47,18 @@ def at_verb(stage: Stage, *, verb: str, loaded: bool = False, ownership: Mapping
             with Driver(pipeline, sends=(signal.SIGKILL, verb)) as driver:
                 said = driver.wait()
             assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
-            assert other.owned() == [*_OURS, *_THEIRS] and len(other.members()) == 1, (other.owned(), other.members())
+            assert other.owned() == [*_OURS, *_THEIRS] and len(other.members()) == 1, (
+                other.owned(),
+                other.members(),
+            )
             after, next_run = gone_on(pipeline, other)
         return left_alone(stage, pipeline, other, after, next_run)
 
 
 def while_it_registers(stage: Stage) -> Told:
-    """Killed when it is registered and owns nothing: the other one, which was alone, has not let go yet."""
+    """Killed when it is registered and owns nothing: the other one, which was alone, has not let go
+    yet.
+    """
     pipeline = stage.pipeline(ownership=JOIN)
     with OtherConsumer(pipeline) as other:
         pipeline.produce(_RECORDS)
@@ -63,13 +74,21 @@ def while_it_registers(stage: Stage) -> Told:
 
 
 def at_request(
-    stage: Stage, *, seen: Callable[[], Seen], lost: Lost, stored: int, ownership: Mapping[str, Any] = JOIN,
+    stage: Stage,
+    *,
+    seen: Callable[[], Seen],
+    lost: Lost,
+    stored: int,
+    ownership: Mapping[str, Any] = JOIN,
 ) -> Told:
-    """Killed when a request is under way to ZooKeeper, which gets it or does not; `stored`: how many plans there are then."""
+    """Killed when a request is under way to ZooKeeper, which gets it or does not; `stored`: how
+    many plans there are then.
+    """
     (pipeline, proxy), is_it = proxied(stage, ownership=ownership), seen()
     with OtherConsumer(pipeline) as other:
         beside(pipeline, other, loaded=False)
         with stage.writing(pipeline), Driver(pipeline) as driver:
+
             def is_killed_at(operation: int, frame: bytes) -> bool:
                 if not is_it(operation, frame):
                     return False
@@ -78,8 +97,12 @@ def at_request(
 
             proxy.lose(lost, is_killed_at)
             said = driver.wait()
-            assert said.code == -signal.SIGKILL and proxy.happened.is_set(), f"{said_in_short(said)}\n{said.err}"
-            assert wait_until(lambda: len(stored_plans(pipeline)) == stored, _SOON_S), stored_plans(pipeline)
+            assert said.code == -signal.SIGKILL and proxy.happened.is_set(), (
+                f"{said_in_short(said)}\n{said.err}"
+            )
+            assert wait_until(lambda: len(stored_plans(pipeline)) == stored, _SOON_S), stored_plans(
+                pipeline
+            )
             after, next_run = gone_on(pipeline, other)
         return left_alone(stage, pipeline, other, after, next_run)
 
@@ -102,7 +125,9 @@ def while_fetching(stage: Stage, *, all_at_once: bool) -> Told:
 
 
 def beside(pipeline: Pipeline, other: OtherConsumer, loaded: bool) -> None:
-    """The other one owns its half and has read some of it; `loaded`: our half has a plan in the table already."""
+    """The other one owns its half and has read some of it; `loaded`: our half has a plan in the
+    table already.
+    """
     pipeline.produce(_RECORDS)
     other.register()
     other.claim(*_THEIRS)
@@ -113,7 +138,9 @@ def beside(pipeline: Pipeline, other: OtherConsumer, loaded: bool) -> None:
 
 
 def gone_on(pipeline: Pipeline, other: OtherConsumer) -> tuple[str, Said]:
-    """The other one reads on, then the next run does beside it: what the table held before, and what that run said."""
+    """The other one reads on, then the next run does beside it: what the table held before, and
+    what that run said.
+    """
     after = held(pipeline)
     other.read(_THEIRS[1], 50)
     next_run = pipeline.ran()
@@ -122,7 +149,9 @@ def gone_on(pipeline: Pipeline, other: OtherConsumer) -> tuple[str, Said]:
     return after, next_run
 
 
-def left_alone(stage: Stage, pipeline: Pipeline, other: OtherConsumer, after: str, next_run: Said) -> Told:
+def left_alone(
+    stage: Stage, pipeline: Pipeline, other: OtherConsumer, after: str, next_run: Said
+) -> Told:
     """The other one leaves, and all that is left is ours."""
     other.leave()
     pipeline.produce(_RECORDS)
@@ -154,29 +183,78 @@ def behind(first: Seen, then: Seen) -> Seen:
 
 
 _KILLED = "as a member beside another consumer: SIGKILL "
-_WAYS = ((Lost.REQUEST, "before the request reached the server"), (Lost.ANSWER, "after the server did it, before the answer came"))
+_WAYS = (
+    (Lost.REQUEST, "before the request reached the server"),
+    (Lost.ANSWER, "after the server did it, before the answer came"),
+)
 
 CASES: tuple[Case, ...] = (
-    Case(34, "member killed: registered", _KILLED + "when it is registered and waits for partitions", while_it_registers),
-    *(Case(34, f"member killed: {name}, {lost.value}", f"{_KILLED}as it {does}, {when}",
-           partial(at_request, seen=seen, lost=lost, stored=stored + (name == "handing over" and lost is Lost.ANSWER)))
-      for name, does, seen, stored in (
-          ("claiming", "claims its partitions", lambda: is_of_owners, 0),
-          ("handing over", "hands its plan over", lambda: is_hand_over, 0),
-          ("letting go", "lets go of its partitions at the end", partial(behind, is_hand_over, is_of_owners), 1),
-          ("leaving", "takes its registration back at the end", partial(behind, is_hand_over, is_deregistration), 1))
-      for lost, when in _WAYS),
-    *(Case(34, f"member killed: {name}{', later' if loaded else ''}",
-           _KILLED + (f"{when}, where the table holds a plan already" if loaded else when), partial(at_verb, verb=verb, loaded=loaded))
-      for verb, name, when in (
-          ("store", "settled", "when it owns its share, before the hand-over"),
-          ("claiming", "handed over", "behind the hand-over, before the first fetch"),
-          ("append", "before it writes", "before a file is written"),
-          ("record", "appended", "after the Delta commit, before anything is written to ZooKeeper"),
-          ("commit", "recorded", "after the plan's receipts are kept"))
-      for loaded in (False, True)),
-    Case(34, "member killed: fetching", _KILLED + "for the whole process group, when the first rows are fetched",
-         partial(while_fetching, all_at_once=True)),
-    Case(34, "member killed: fetching, the driver alone", _KILLED + "for the driver alone, when the first rows are fetched",
-         partial(while_fetching, all_at_once=False)),
+    Case(
+        34,
+        "member killed: registered",
+        _KILLED + "when it is registered and waits for partitions",
+        while_it_registers,
+    ),
+    *(
+        Case(
+            34,
+            f"member killed: {name}, {lost.value}",
+            f"{_KILLED}as it {does}, {when}",
+            partial(
+                at_request,
+                seen=seen,
+                lost=lost,
+                stored=stored + (name == "handing over" and lost is Lost.ANSWER),
+            ),
+        )
+        for name, does, seen, stored in (
+            ("claiming", "claims its partitions", lambda: is_of_owners, 0),
+            ("handing over", "hands its plan over", lambda: is_hand_over, 0),
+            (
+                "letting go",
+                "lets go of its partitions at the end",
+                partial(behind, is_hand_over, is_of_owners),
+                1,
+            ),
+            (
+                "leaving",
+                "takes its registration back at the end",
+                partial(behind, is_hand_over, is_deregistration),
+                1,
+            ),
+        )
+        for lost, when in _WAYS
+    ),
+    *(
+        Case(
+            34,
+            f"member killed: {name}{', later' if loaded else ''}",
+            _KILLED + (f"{when}, where the table holds a plan already" if loaded else when),
+            partial(at_verb, verb=verb, loaded=loaded),
+        )
+        for verb, name, when in (
+            ("store", "settled", "when it owns its share, before the hand-over"),
+            ("claiming", "handed over", "behind the hand-over, before the first fetch"),
+            ("append", "before it writes", "before a file is written"),
+            (
+                "record",
+                "appended",
+                "after the Delta commit, before anything is written to ZooKeeper",
+            ),
+            ("commit", "recorded", "after the plan's receipts are kept"),
+        )
+        for loaded in (False, True)
+    ),
+    Case(
+        34,
+        "member killed: fetching",
+        _KILLED + "for the whole process group, when the first rows are fetched",
+        partial(while_fetching, all_at_once=True),
+    ),
+    Case(
+        34,
+        "member killed: fetching, the driver alone",
+        _KILLED + "for the driver alone, when the first rows are fetched",
+        partial(while_fetching, all_at_once=False),
+    ),
 )

@@ -1,7 +1,9 @@
-"""Row 19: a network that is slow, stalls, hangs up or cuts answers, by a proxy in front of a real broker.
+"""Row 19: a network that is slow, stalls, hangs up or cuts answers, by a proxy in front of a real
+broker.
 
-A run either gets through by its own retries or ends with exit 6, in bounded time and with nothing wrong in the table; the next run,
-over a healed network, loads the rest. A producer writes meanwhile, past the proxy.
+A run either gets through by its own retries or ends with exit 6, in bounded time and with nothing
+wrong in the table; the next run, over a healed network, loads the rest. A producer writes
+meanwhile, past the proxy.
 """
 
 from __future__ import annotations
@@ -12,7 +14,18 @@ from typing import Any
 
 from tests.chaos.driver import Driver
 from tests.chaos.kept import kept
-from tests.chaos.proxy import FETCH, LIST_OFFSETS, METADATA, ProxiedCluster, Spoil, cut, delayed, in_pieces, reset, stalled
+from tests.chaos.proxy import (
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    ProxiedCluster,
+    Spoil,
+    cut,
+    delayed,
+    in_pieces,
+    reset,
+    stalled,
+)
 from tests.chaos.stage import Case, Stage, Told, held, said_in_short
 
 TIMEOUT_S = 2.0
@@ -21,19 +34,38 @@ _THROUGH, _GAVE_UP = frozenset({0}), frozenset({6})
 
 
 def spoiled(
-    stage: Stage, *, spoil: Spoil, ends: Collection[int], api: int | None = FETCH, after: int = 0, times: int | None = None,
-    records: int = 400, **source: Any,
+    stage: Stage,
+    *,
+    spoil: Spoil,
+    ends: Collection[int],
+    api: int | None = FETCH,
+    after: int = 0,
+    times: int | None = None,
+    records: int = 400,
+    **source: Any,
 ) -> Told:
-    """One run with spoiled answers, which must end with one of these exit codes, and the next one with none."""
+    """One run with spoiled answers, which must end with one of these exit codes, and the next one
+    with none.
+    """
     cluster = kept("network", lambda folder: ProxiedCluster(folder))
-    pipeline = stage.pipeline(cluster=cluster, spark={"spark.master": "local[2]"}, source={
-        "bootstrap": f"127.0.0.1:{cluster.proxy.port}", "timeout_s": TIMEOUT_S, "fetch_max_bytes": 4096, **source})
+    pipeline = stage.pipeline(
+        cluster=cluster,
+        spark={"spark.master": "local[2]"},
+        source={
+            "bootstrap": f"127.0.0.1:{cluster.proxy.port}",
+            "timeout_s": TIMEOUT_S,
+            "fetch_max_bytes": 4096,
+            **source,
+        },
+    )
     pipeline.produce(records)
     with stage.writing(pipeline) as writer:
         cluster.proxy.spoil(spoil, api=api, after=after, times=times)
         stage.at_end.callback(cluster.proxy.heal)
         with Driver(pipeline) as driver:
-            said = driver.wait()  # under a deadline: nine attempts of `TIMEOUT_S` and the pauses between them are 45 s
+            said = (
+                driver.wait()
+            )  # under a deadline: nine attempts of `TIMEOUT_S` and the pauses between them are 45 s
         assert cluster.proxy.spoiled, "no answer was spoiled"
         assert said.code in ends, f"{said_in_short(said)}\n{said.err}"
         after_it = f"{held(pipeline)}; the run itself: {said_in_short(said)}"
@@ -48,30 +80,82 @@ def _late() -> Spoil:
 
 
 CASES: tuple[Case, ...] = (
-    Case(19, "network-a-byte-at-a-time", "every answer comes one byte at a time",
-         partial(spoiled, spoil=in_pieces(1, 0), ends=_THROUGH, api=None, timeout_s=20)),
-    Case(19, "network-slower-than-the-deadline", "every answer to a fetch comes byte by byte, slower than its deadline",
-         partial(spoiled, spoil=in_pieces(1, 0.05), ends=_GAVE_UP)),
-    Case(19, "network-stalls-once", "an answer to a fetch stalls in the middle for good",
-         partial(spoiled, spoil=stalled(0.5), ends=_THROUGH, after=1, times=1)),
-    Case(19, "network-stalls-always", "every answer to a fetch stalls in the middle",
-         partial(spoiled, spoil=stalled(0.5), ends=_GAVE_UP)),
-    Case(19, "network-stalls-for-the-driver", "the answer to ListOffsets stalls before the plan is made",
-         partial(spoiled, spoil=stalled(0.5), ends=_GAVE_UP, api=LIST_OFFSETS)),
-    Case(19, "network-resets-some", "three answers to fetches are reset in the middle",
-         partial(spoiled, spoil=reset(0.5), ends=_THROUGH, after=1, times=3)),
-    Case(19, "network-resets-always", "every answer to a fetch is reset in the middle",
-         partial(spoiled, spoil=reset(0.5), ends=_GAVE_UP)),
-    Case(19, "network-cuts-some", "three answers to fetches are cut in the middle, with an orderly end of the connection",
-         partial(spoiled, spoil=cut(0.5), ends=_THROUGH, after=1, times=3)),
-    Case(19, "network-cuts-always", "every answer to a fetch is cut in the middle",
-         partial(spoiled, spoil=cut(0.5), ends=_GAVE_UP)),
-    Case(19, "network-hangs-up-on-every-fetch", "the connection ends before the first byte of every answer to a fetch",
-         partial(spoiled, spoil=cut(0.0), ends=_GAVE_UP)),
-    Case(19, "network-late-once", "an answer to a fetch comes whole, after its deadline",
-         partial(spoiled, spoil=_late(), ends=_THROUGH, after=1, times=1)),
-    Case(19, "network-late-always", "every answer to a fetch comes after its deadline",
-         partial(spoiled, spoil=_late(), ends=_GAVE_UP)),
-    Case(19, "network-late-for-the-driver", "the answer to Metadata comes after its deadline",
-         partial(spoiled, spoil=_late(), ends=_GAVE_UP, api=METADATA)),
+    Case(
+        19,
+        "network-a-byte-at-a-time",
+        "every answer comes one byte at a time",
+        partial(spoiled, spoil=in_pieces(1, 0), ends=_THROUGH, api=None, timeout_s=20),
+    ),
+    Case(
+        19,
+        "network-slower-than-the-deadline",
+        "every answer to a fetch comes byte by byte, slower than its deadline",
+        partial(spoiled, spoil=in_pieces(1, 0.05), ends=_GAVE_UP),
+    ),
+    Case(
+        19,
+        "network-stalls-once",
+        "an answer to a fetch stalls in the middle for good",
+        partial(spoiled, spoil=stalled(0.5), ends=_THROUGH, after=1, times=1),
+    ),
+    Case(
+        19,
+        "network-stalls-always",
+        "every answer to a fetch stalls in the middle",
+        partial(spoiled, spoil=stalled(0.5), ends=_GAVE_UP),
+    ),
+    Case(
+        19,
+        "network-stalls-for-the-driver",
+        "the answer to ListOffsets stalls before the plan is made",
+        partial(spoiled, spoil=stalled(0.5), ends=_GAVE_UP, api=LIST_OFFSETS),
+    ),
+    Case(
+        19,
+        "network-resets-some",
+        "three answers to fetches are reset in the middle",
+        partial(spoiled, spoil=reset(0.5), ends=_THROUGH, after=1, times=3),
+    ),
+    Case(
+        19,
+        "network-resets-always",
+        "every answer to a fetch is reset in the middle",
+        partial(spoiled, spoil=reset(0.5), ends=_GAVE_UP),
+    ),
+    Case(
+        19,
+        "network-cuts-some",
+        "three answers to fetches are cut in the middle, with an orderly end of the connection",
+        partial(spoiled, spoil=cut(0.5), ends=_THROUGH, after=1, times=3),
+    ),
+    Case(
+        19,
+        "network-cuts-always",
+        "every answer to a fetch is cut in the middle",
+        partial(spoiled, spoil=cut(0.5), ends=_GAVE_UP),
+    ),
+    Case(
+        19,
+        "network-hangs-up-on-every-fetch",
+        "the connection ends before the first byte of every answer to a fetch",
+        partial(spoiled, spoil=cut(0.0), ends=_GAVE_UP),
+    ),
+    Case(
+        19,
+        "network-late-once",
+        "an answer to a fetch comes whole, after its deadline",
+        partial(spoiled, spoil=_late(), ends=_THROUGH, after=1, times=1),
+    ),
+    Case(
+        19,
+        "network-late-always",
+        "every answer to a fetch comes after its deadline",
+        partial(spoiled, spoil=_late(), ends=_GAVE_UP),
+    ),
+    Case(
+        19,
+        "network-late-for-the-driver",
+        "the answer to Metadata comes after its deadline",
+        partial(spoiled, spoil=_late(), ends=_GAVE_UP, api=METADATA),
+    ),
 )

@@ -1,6 +1,7 @@
 """Row 14: somebody else moves the group's committed offsets, between two runs and during one.
 
-What an older consumer does when it commits, and what an operator does by hand, is the same: the znode is overwritten, whatever it held.
+What an older consumer does when it commits, and what an operator does by hand, is the same: the
+znode is overwritten, whatever it held.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ _PARTITION = 1
 
 
 def moved_between(stage: Stage, *, to: int | None, on_moved: str, follows: bool = False) -> Told:
-    """After two runs that left every offset at 60, one of them is moved, while there is more to read."""
+    """After two runs that left every offset at 60, one of them is moved, while there is more to
+    read.
+    """
     pipeline = stage.pipeline(source={"on_moved": on_moved})
     for records in (80, 160):
         pipeline.produce(records)
@@ -30,9 +33,17 @@ def moved_between(stage: Stage, *, to: int | None, on_moved: str, follows: bool 
     return _decided(stage, pipeline, pipeline.run(), after, follows)
 
 
-def moved_during(stage: Stage, *, to: int, on_moved: str, follows: bool = False, loaded: bool = False) -> Told:
-    """While the rows of a run are being written, one offset is moved; the run says so, and the next one decides by policy."""
-    pipeline = stage.pipeline(source={"on_moved": on_moved}, transform=TRANSFORM, limits={"max_records_per_run": 4 * _OURS})
+def moved_during(
+    stage: Stage, *, to: int, on_moved: str, follows: bool = False, loaded: bool = False
+) -> Told:
+    """While the rows of a run are being written, one offset is moved; the run says so, and the next
+    one decides by policy.
+    """
+    pipeline = stage.pipeline(
+        source={"on_moved": on_moved},
+        transform=TRANSFORM,
+        limits={"max_records_per_run": 4 * _OURS},
+    )
     if loaded:
         pipeline.produce(80)
         pipeline.ran()
@@ -45,7 +56,12 @@ def moved_during(stage: Stage, *, to: int, on_moved: str, follows: bool = False,
         driver.wait_for("a task with its first rows", lambda: bool(hold.workers()))
         set_offset(pipeline, _PARTITION, to)
         hold.release()
-        stopped(driver.wait(), 5, "somebody else moved the offset during the run", "the rows are in the table")
+        stopped(
+            driver.wait(),
+            5,
+            "somebody else moved the offset during the run",
+            "the rows are in the table",
+        )
     pipeline.settings.pop("limits")
     after = held(pipeline)
     return _decided(stage, pipeline, pipeline.run(), after, follows)
@@ -67,22 +83,59 @@ def _decided(stage: Stage, pipeline: Pipeline, said: Said, after: str, follows: 
 _STOPS = "the next run stops, and the offset is set back by hand"
 
 CASES: tuple[Case, ...] = (
-    Case(14, "offset-moved-on-and-refused", f"an offset moved to a larger value between two runs, on_moved: fail; {_STOPS}",
-         partial(moved_between, to=_LARGER, on_moved="fail")),
-    Case(14, "offset-moved-on-and-followed", "an offset moved to a larger value between two runs, on_moved: follow; 20 offsets are let go",
-         partial(moved_between, to=_LARGER, on_moved="follow", follows=True), short=True),
-    Case(14, "offset-moved-back-and-refused", f"an offset moved to a smaller value between two runs, on_moved: fail; {_STOPS}",
-         partial(moved_between, to=_SMALLER, on_moved="fail")),
-    Case(14, "offset-moved-back-is-never-followed", f"the same with on_moved: follow; {_STOPS}",
-         partial(moved_between, to=_SMALLER, on_moved="follow")),
-    Case(14, "offset-deleted", f"the znode of an offset deleted between two runs, on_moved: follow; {_STOPS}",
-         partial(moved_between, to=None, on_moved="follow")),
-    Case(14, "old-consumer-commits-ahead-during-a-run", f"an old consumer commits a larger offset as files are written, `fail`; {_STOPS}",
-         partial(moved_during, to=_LARGER, on_moved="fail")),
-    Case(14, "old-consumer-commits-ahead-and-is-followed", "the same with on_moved: follow; 20 offsets are let go",
-         partial(moved_during, to=_LARGER, on_moved="follow", follows=True, loaded=True)),
-    Case(14, "old-consumer-commits-behind-during-a-run", f"an old consumer commits a smaller offset while files are written; {_STOPS}",
-         partial(moved_during, to=_SMALLER, on_moved="follow")),
-    Case(14, "old-consumer-commits-behind-during-a-later-run", "the same where the table holds a plan already",
-         partial(moved_during, to=_SMALLER, on_moved="fail", loaded=True)),
+    Case(
+        14,
+        "offset-moved-on-and-refused",
+        f"an offset moved to a larger value between two runs, on_moved: fail; {_STOPS}",
+        partial(moved_between, to=_LARGER, on_moved="fail"),
+    ),
+    Case(
+        14,
+        "offset-moved-on-and-followed",
+        "an offset moved to a larger value between two runs, on_moved: follow; 20 offsets are let go",
+        partial(moved_between, to=_LARGER, on_moved="follow", follows=True),
+        short=True,
+    ),
+    Case(
+        14,
+        "offset-moved-back-and-refused",
+        f"an offset moved to a smaller value between two runs, on_moved: fail; {_STOPS}",
+        partial(moved_between, to=_SMALLER, on_moved="fail"),
+    ),
+    Case(
+        14,
+        "offset-moved-back-is-never-followed",
+        f"the same with on_moved: follow; {_STOPS}",
+        partial(moved_between, to=_SMALLER, on_moved="follow"),
+    ),
+    Case(
+        14,
+        "offset-deleted",
+        f"the znode of an offset deleted between two runs, on_moved: follow; {_STOPS}",
+        partial(moved_between, to=None, on_moved="follow"),
+    ),
+    Case(
+        14,
+        "old-consumer-commits-ahead-during-a-run",
+        f"an old consumer commits a larger offset as files are written, `fail`; {_STOPS}",
+        partial(moved_during, to=_LARGER, on_moved="fail"),
+    ),
+    Case(
+        14,
+        "old-consumer-commits-ahead-and-is-followed",
+        "the same with on_moved: follow; 20 offsets are let go",
+        partial(moved_during, to=_LARGER, on_moved="follow", follows=True, loaded=True),
+    ),
+    Case(
+        14,
+        "old-consumer-commits-behind-during-a-run",
+        f"an old consumer commits a smaller offset while files are written; {_STOPS}",
+        partial(moved_during, to=_SMALLER, on_moved="follow"),
+    ),
+    Case(
+        14,
+        "old-consumer-commits-behind-during-a-later-run",
+        "the same where the table holds a plan already",
+        partial(moved_during, to=_SMALLER, on_moved="fail", loaded=True),
+    ),
 )

@@ -1,4 +1,6 @@
-"""Row 22: a run is killed, more records come, and one run with nothing in its way brings all of them, without a second one after it."""
+"""Row 22: a run is killed, more records come, and one run with nothing in its way brings all of
+them, without a second one after it.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,40 @@ def one_run(stage: Stage, *, verb: str, loaded: bool = False) -> Told:
 _WHAT = "more records come, one run: SIGKILL "
 
 CASES: tuple[Case, ...] = (
-    Case(22, "one run after a kill before the plan", _WHAT + "before the plan is stored", partial(one_run, verb="store")),
-    Case(22, "one run after a kill before the fetch", _WHAT + "after the plan is stored", partial(one_run, verb="fetch", loaded=True)),
-    Case(22, "one run after a kill before the append", _WHAT + "before the append", partial(one_run, verb="append")),
-    Case(22, "one run after a kill before the record", _WHAT + "after the Delta commit", partial(one_run, verb="record", loaded=True)),
-    Case(22, "one run after a kill before the offsets", _WHAT + "before the offsets are moved", partial(one_run, verb="commit")),
-    Case(22, "one run after a kill amid the offsets", _WHAT + "when half of the offsets are moved",
-         partial(one_run, verb=HALF_COMMIT, loaded=True)),
+    Case(
+        22,
+        "one run after a kill before the plan",
+        _WHAT + "before the plan is stored",
+        partial(one_run, verb="store"),
+    ),
+    Case(
+        22,
+        "one run after a kill before the fetch",
+        _WHAT + "after the plan is stored",
+        partial(one_run, verb="fetch", loaded=True),
+    ),
+    Case(
+        22,
+        "one run after a kill before the append",
+        _WHAT + "before the append",
+        partial(one_run, verb="append"),
+    ),
+    Case(
+        22,
+        "one run after a kill before the record",
+        _WHAT + "after the Delta commit",
+        partial(one_run, verb="record", loaded=True),
+    ),
+    Case(
+        22,
+        "one run after a kill before the offsets",
+        _WHAT + "before the offsets are moved",
+        partial(one_run, verb="commit"),
+    ),
+    Case(
+        22,
+        "one run after a kill amid the offsets",
+        _WHAT + "when half of the offsets are moved",
+        partial(one_run, verb=HALF_COMMIT, loaded=True),
+    ),
 )

@@ -1,4 +1,6 @@
-"""Row 35: logs are paused and resumed around kills, lost answers, a lost ledger and retention; a pause costs no record and doubles none."""
+"""Row 35: logs are paused and resumed around kills, lost answers, a lost ledger and retention; a
+pause costs no record and doubles none.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _WRITES = (CREATE, CREATE2, SET_DATA, MULTI)
 
 
 def killed_then_paused(stage: Stage, *, verb: str, then: str, **settings: Any) -> Told:
-    """Killed before a verb, and paused: what is stored is executed whole, and behind it the log rests until it is resumed."""
+    """Killed before a verb, and paused: what is stored is executed whole, and behind it the log
+    rests until it is resumed.
+    """
     pipeline = stage.pipeline(**settings)
     prepare(pipeline, loaded=True)
     with stage.writing(pipeline) as writer:
@@ -38,7 +42,9 @@ def killed_then_paused(stage: Stage, *, verb: str, then: str, **settings: Any) -
 
 
 def paused_then_killed(stage: Stage, *, verb: str, then: str, **settings: Any) -> Told:
-    """A run that leaves a paused log is killed; it is resumed before the next one, which finishes the plan as it is stored."""
+    """A run that leaves a paused log is killed; it is resumed before the next one, which finishes
+    the plan as it is stored.
+    """
     pipeline = stage.pipeline(**settings)
     prepare(pipeline, loaded=True)
     assert say(pipeline, "pause").code == 0
@@ -52,16 +58,27 @@ def paused_then_killed(stage: Stage, *, verb: str, then: str, **settings: Any) -
 
 
 def paused_under_a_sleeper(stage: Stage, *, verb: str) -> Told:
-    """The driver sleeps past its session, a log that its plan reads or would read is paused, a second driver runs, the first goes on."""
+    """The driver sleeps past its session, a log that its plan reads or would read is paused, a
+    second driver runs, the first goes on.
+    """
     pipeline = stage.pipeline()
     prepare(pipeline, loaded=True)
-    with stage.writing(pipeline), short_session(pipeline), Driver(pipeline, sends=(signal.SIGSTOP, verb)) as zombie:
+    with (
+        stage.writing(pipeline),
+        short_session(pipeline),
+        Driver(pipeline, sends=(signal.SIGSTOP, verb)) as zombie,
+    ):
         zombie.wait_until_paused()
         pipeline.settings["ownership"] = {"wait_for_driver_s": 60}
         assert say(pipeline, "pause").code == 0
         after, second, woken = overtaken(zombie, pipeline)
     assert woken.code in (0, 4, 6), f"{said_in_short(woken)}\n{woken.err}"
-    return rested(stage, pipeline, after, f"the second driver: {said_in_short(second)}; the woken one: {said_in_short(woken)}")
+    return rested(
+        stage,
+        pipeline,
+        after,
+        f"the second driver: {said_in_short(second)}; the woken one: {said_in_short(woken)}",
+    )
 
 
 def answer_lost(stage: Stage, *, word: str, lost: Lost) -> Told:
@@ -80,11 +97,18 @@ def answer_lost(stage: Stage, *, word: str, lost: Lost) -> Told:
     if word == "pause":
         assert say(pipeline, "resume").code == 0
     pipeline.ran()
-    return finish_apart(stage, case, after, f"`etl offsets {word}`: exit {said.code}; the next run: {said_in_short(next_run)}")
+    return finish_apart(
+        stage,
+        case,
+        after,
+        f"`etl offsets {word}`: exit {said.code}; the next run: {said_in_short(next_run)}",
+    )
 
 
 def ledger_lost(stage: Stage) -> Told:
-    """Everything in ZooKeeper is gone while a log rests: the ledger comes back from the table, the pause does not, and that is said."""
+    """Everything in ZooKeeper is gone while a log rests: the ledger comes back from the table, the
+    pause does not, and that is said.
+    """
     case, _ = through_proxy(stage)
     pipeline = case.loaded().pipeline
     assert say(pipeline, "pause").code == 0
@@ -97,7 +121,9 @@ def ledger_lost(stage: Stage) -> Told:
 
 
 def expired_meanwhile(stage: Stage) -> Told:
-    """Retention takes a part of what a paused log has: no run stops for it, and the one behind the resume lets it go, and says so."""
+    """Retention takes a part of what a paused log has: no run stops for it, and the one behind the
+    resume lets it go, and says so.
+    """
     pipeline = stage.pipeline(source={"on_data_loss": "skip"})
     prepare(pipeline, loaded=True)
     assert say(pipeline, "pause").code == 0
@@ -106,16 +132,22 @@ def expired_meanwhile(stage: Stage) -> Told:
     delete_records(pipeline, {_PARTITION: gone})
     rested_run = pipeline.ran()
     after = held(pipeline)
-    assert "records lost" not in rested_run.outcomes and say(pipeline, "resume").code == 0, rested_run.outcomes
+    assert "records lost" not in rested_run.outcomes and say(pipeline, "resume").code == 0, (
+        rested_run.outcomes
+    )
     next_run = pipeline.ran()
     assert "records lost" in next_run.outcomes, next_run.outcomes
     told = stage.finish(pipeline, after=after, next_run=next_run, expected=expected)
-    assert [one[:3] for one in let_go(pipeline)] == [(_PARTITION, _PAUSED_AT, gone)], let_go(pipeline)
+    assert [one[:3] for one in let_go(pipeline)] == [(_PARTITION, _PAUSED_AT, gone)], let_go(
+        pipeline
+    )
     return told
 
 
 def paused_by_a_member(stage: Stage, *, verb: str | None) -> Told:
-    """A member that owns a paused log leaves its offset where it is; another consumer that has the log meanwhile reads on."""
+    """A member that owns a paused log leaves its offset where it is; another consumer that has the
+    log meanwhile reads on.
+    """
     pipeline = stage.pipeline(ownership=JOIN)
     prepare(pipeline, loaded=True)
     assert say(pipeline, "pause").code == 0
@@ -123,7 +155,9 @@ def paused_by_a_member(stage: Stage, *, verb: str | None) -> Told:
         _kill(pipeline, verb)
     with OtherConsumer(pipeline) as other:
         next_run = pipeline.ran()
-        assert "paused" in next_run.outcomes and pipeline.committed()[_PARTITION] == _PAUSED_AT, next_run.out
+        assert "paused" in next_run.outcomes and pipeline.committed()[_PARTITION] == _PAUSED_AT, (
+            next_run.out
+        )
         after = held(pipeline)
         other.register()
         other.claim(_PARTITION)
@@ -135,16 +169,28 @@ def paused_by_a_member(stage: Stage, *, verb: str | None) -> Told:
 
 def say(pipeline: Pipeline, word: str) -> Said:
     """`etl offsets pause` or `resume`, of one log."""
-    return said_by("offsets", word, str(pipeline.conf), f"{pipeline.topic}:{_PARTITION}", "--reason", "a test", "--json")
+    return said_by(
+        "offsets",
+        word,
+        str(pipeline.conf),
+        f"{pipeline.topic}:{_PARTITION}",
+        "--reason",
+        "a test",
+        "--json",
+    )
 
 
 def rested(stage: Stage, pipeline: Pipeline, after: str, next_run: Said | str) -> Told:
     """All but the paused log is there; once that is resumed it is there, too."""
     pipeline.ran()
-    expected, found = (without(rows, {_PARTITION}) for rows in (pipeline.in_topic(), pipeline.in_table()))
+    expected, found = (
+        without(rows, {_PARTITION}) for rows in (pipeline.in_topic(), pipeline.in_table())
+    )
     assert found == expected, (expected - found, found - expected)
     whole = between(pipeline.in_topic(), _PARTITION, 0, 1 << 60)
-    assert 0 < sum(between(pipeline.in_table(), _PARTITION, 0, 1 << 60).values()) < sum(whole.values()), "it does not rest"
+    assert (
+        0 < sum(between(pipeline.in_table(), _PARTITION, 0, 1 << 60).values()) < sum(whole.values())
+    ), "it does not rest"
     assert say(pipeline, "resume").code == 0
     return stage.finish(pipeline, after=after, next_run=next_run)
 
@@ -159,29 +205,77 @@ _THEN = "a log is paused "
 _PAUSED = "where a log is paused: SIGKILL "
 
 CASES: tuple[Case, ...] = (
-    *(Case(35, f"paused behind a kill before {verb}", f"SIGKILL {when}, and {_THEN}until the run after the next",
-           partial(killed_then_paused, verb=verb, then=then))
-      for verb, when, then in (
-          ("store", "before the plan is stored", "ingested"), ("fetch", "after the plan is stored", "replayed"),
-          ("record", "after the Delta commit", "repaired"), ("commit", "before an offset is moved", "repaired"))),
-    *(Case(35, f"killed with a paused log before {verb}", f"{_PAUSED}{when}, and it is resumed before the next run",
-           partial(paused_then_killed, verb=verb, then=then))
-      for verb, when, then in (
-          ("fetch", "after the plan is stored", "replayed"), ("record", "after the Delta commit", "repaired"),
-          ("commit", "before an offset is moved", "repaired"))),
-    *(Case(35, f"paused under a driver that sleeps before {verb}",
-           f"the driver is paused past its session {when}, {_THEN}by an operator, a second driver runs, the first goes on",
-           partial(paused_under_a_sleeper, verb=verb))
-      for verb, when in (("store", "before it stores its plan"), ("append", "before it writes"))),
-    *(Case(35, f"answer lost: {word}, {lost.value}", f"connection cut as `etl offsets {word}` is written, {when}",
-           partial(answer_lost, word=word, lost=lost))
-      for word in ("pause", "resume")
-      for lost, when in ((Lost.REQUEST, "before it reached the server"), (Lost.ANSWER, "after the server did it"))),
-    Case(35, "ledger lost with a pause", "everything in ZooKeeper deleted while a log is paused", ledger_lost),
-    Case(35, "expired while paused", "retention takes 30 offsets of a paused log, on_data_loss: skip; 30 offsets are let go",
-         expired_meanwhile),
-    Case(35, "paused by a member", "as a member, a log of ours is paused; another consumer reads 40 records of it and goes",
-         partial(paused_by_a_member, verb=None)),
-    Case(35, "paused by a member that was killed", "the same behind a SIGKILL after the hand-over",
-         partial(paused_by_a_member, verb="fetch")),
+    *(
+        Case(
+            35,
+            f"paused behind a kill before {verb}",
+            f"SIGKILL {when}, and {_THEN}until the run after the next",
+            partial(killed_then_paused, verb=verb, then=then),
+        )
+        for verb, when, then in (
+            ("store", "before the plan is stored", "ingested"),
+            ("fetch", "after the plan is stored", "replayed"),
+            ("record", "after the Delta commit", "repaired"),
+            ("commit", "before an offset is moved", "repaired"),
+        )
+    ),
+    *(
+        Case(
+            35,
+            f"killed with a paused log before {verb}",
+            f"{_PAUSED}{when}, and it is resumed before the next run",
+            partial(paused_then_killed, verb=verb, then=then),
+        )
+        for verb, when, then in (
+            ("fetch", "after the plan is stored", "replayed"),
+            ("record", "after the Delta commit", "repaired"),
+            ("commit", "before an offset is moved", "repaired"),
+        )
+    ),
+    *(
+        Case(
+            35,
+            f"paused under a driver that sleeps before {verb}",
+            f"the driver is paused past its session {when}, {_THEN}by an operator, a second driver runs, the first goes on",
+            partial(paused_under_a_sleeper, verb=verb),
+        )
+        for verb, when in (("store", "before it stores its plan"), ("append", "before it writes"))
+    ),
+    *(
+        Case(
+            35,
+            f"answer lost: {word}, {lost.value}",
+            f"connection cut as `etl offsets {word}` is written, {when}",
+            partial(answer_lost, word=word, lost=lost),
+        )
+        for word in ("pause", "resume")
+        for lost, when in (
+            (Lost.REQUEST, "before it reached the server"),
+            (Lost.ANSWER, "after the server did it"),
+        )
+    ),
+    Case(
+        35,
+        "ledger lost with a pause",
+        "everything in ZooKeeper deleted while a log is paused",
+        ledger_lost,
+    ),
+    Case(
+        35,
+        "expired while paused",
+        "retention takes 30 offsets of a paused log, on_data_loss: skip; 30 offsets are let go",
+        expired_meanwhile,
+    ),
+    Case(
+        35,
+        "paused by a member",
+        "as a member, a log of ours is paused; another consumer reads 40 records of it and goes",
+        partial(paused_by_a_member, verb=None),
+    ),
+    Case(
+        35,
+        "paused by a member that was killed",
+        "the same behind a SIGKILL after the hand-over",
+        partial(paused_by_a_member, verb="fetch"),
+    ),
 )

@@ -1,4 +1,5 @@
-"""Two pipelines of one group that start on one topic at the same moment. One has it, and an operator may take it out of service.
+"""Two pipelines of one group that start on one topic at the same moment. One has it, and an
+operator may take it out of service.
 
 Row 27, as `cases_recount`.
 """
@@ -16,7 +17,9 @@ from tests.system.driving import Pipeline
 
 
 def paused_before_its_plan(stage: Stage) -> Told:
-    """One has looked and found itself alone, and is paused; the other one loads; then the first wakes up."""
+    """One has looked and found itself alone, and is paused; the other one loads; then the first
+    wakes up.
+    """
     loading, late = two_pipelines(stage)
     with Driver(late, sends=(signal.SIGSTOP, "store")) as driver:
         driver.wait_until_paused()
@@ -34,7 +37,9 @@ def paused_before_its_plan(stage: Stage) -> Told:
 
 
 def killed_behind_its_plan(stage: Stage) -> Told:
-    """The one that won is killed when its plan is stored, and never comes back; the operator retires it and the other one loads."""
+    """The one that won is killed when its plan is stored, and never comes back; the operator
+    retires it and the other one loads.
+    """
     killed, other = two_pipelines(stage)
     with Driver(killed, sends=(signal.SIGKILL, "fetch")) as driver:
         assert driver.wait().code == -signal.SIGKILL
@@ -62,7 +67,9 @@ def wait_for_no_owner(pipeline: Pipeline) -> None:
     """Until ZooKeeper has forgotten what the killed one had claimed."""
     with pipeline.zookeeper() as client:
         path = f"/consumers/{pipeline.group}/owners/{pipeline.topic}"
-        assert wait_until(lambda: not client.exists(path) or not client.get_children(path), 60), "the session does not end"
+        assert wait_until(lambda: not client.exists(path) or not client.get_children(path), 60), (
+            "the session does not end"
+        )
 
 
 def retire(pipeline: Pipeline, name: str) -> Said:
@@ -71,10 +78,16 @@ def retire(pipeline: Pipeline, name: str) -> Said:
 
 
 CASES: tuple[Case, ...] = (
-    Case(27, "two pipelines on one topic, one paused before its plan",
-         "two pipelines of a group start on one topic: SIGSTOP before the plan of one is stored, the other one runs, SIGCONT",
-         paused_before_its_plan),
-    Case(27, "two pipelines on one topic, the winner killed for good",
-         "two pipelines of a group start on one topic: SIGKILL when the plan of one is stored; it is retired, and the other one runs",
-         killed_behind_its_plan),
+    Case(
+        27,
+        "two pipelines on one topic, one paused before its plan",
+        "two pipelines of a group start on one topic: SIGSTOP before the plan of one is stored, the other one runs, SIGCONT",
+        paused_before_its_plan,
+    ),
+    Case(
+        27,
+        "two pipelines on one topic, the winner killed for good",
+        "two pipelines of a group start on one topic: SIGKILL when the plan of one is stored; it is retired, and the other one runs",
+        killed_behind_its_plan,
+    ),
 )

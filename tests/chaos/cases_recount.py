@@ -1,4 +1,5 @@
-"""A kill between commit and record where its rows are hard to count again: mapped columns, vacuumed files, a transform.
+"""A kill between commit and record where its rows are hard to count again: mapped columns, vacuumed
+files, a transform.
 
 Row 27, as `cases_pipelines`.
 """
@@ -43,8 +44,16 @@ class ReadBySpark(Pipeline):
 
     def in_table(self) -> Counter[Row]:
         """Every row of the table, by Spark."""
-        rows = _spark().read.format("delta").load(str(self.table)).select("partition", "offset", "value").collect()
-        return Counter((r["partition"], r["offset"], hashlib.sha256(r["value"]).hexdigest()[:16]) for r in rows)
+        rows = (
+            _spark()
+            .read.format("delta")
+            .load(str(self.table))
+            .select("partition", "offset", "value")
+            .collect()
+        )
+        return Counter(
+            (r["partition"], r["offset"], hashlib.sha256(r["value"]).hexdigest()[:16]) for r in rows
+        )
 
 
 def _killed_before_its_record(pipeline: Pipeline) -> str:
@@ -56,11 +65,15 @@ def _killed_before_its_record(pipeline: Pipeline) -> str:
 
 
 def mapped(stage: Stage, *, mode: str, are_gone: bool) -> Told:
-    """A table with column mapping and deletion vectors; where `are_gone`, OPTIMIZE and VACUUM follow the kill."""
+    """A table with column mapping and deletion vectors; where `are_gone`, OPTIMIZE and VACUUM
+    follow the kill.
+    """
     pipeline = ReadBySpark(**vars(stage.pipeline(table={"partition_by": ["partition"]})))
     table = f"delta.`{pipeline.table}`"
     properties = f"'delta.columnMapping.mode' = '{mode}', 'delta.enableDeletionVectors' = 'true'"
-    _spark().sql(f"CREATE TABLE {table} ({spark_schema()}) USING delta PARTITIONED BY (partition) TBLPROPERTIES ({properties})")
+    _spark().sql(
+        f"CREATE TABLE {table} ({spark_schema()}) USING delta PARTITIONED BY (partition) TBLPROPERTIES ({properties})"
+    )
     if are_gone:  # OPTIMIZE leaves a partition with one file as it is
         pipeline.produce(400)
         pipeline.ran()
@@ -84,20 +97,49 @@ def behind_a_transform(stage: Stage) -> Told:
     after = _killed_before_its_record(pipeline)
     said = pipeline.ran()
     proof = pipeline.door("verify")
-    assert (proof.code, sum(log["not_provable"] for log in proof.document["logs"])) == (5, 1), proof.err
+    assert (proof.code, sum(log["not_provable"] for log in proof.document["logs"])) == (5, 1), (
+        proof.err
+    )
     version = str(proof.document["delta_version"])
-    assert main(["plans", "acknowledge", str(pipeline.conf), version, "--reason", "it was dropped on purpose"]) == 0
+    assert (
+        main(
+            [
+                "plans",
+                "acknowledge",
+                str(pipeline.conf),
+                version,
+                "--reason",
+                "it was dropped on purpose",
+            ]
+        )
+        == 0
+    )
     assert pipeline.door("verify").code == 0
-    expected = Counter({row: count for row, count in pipeline.in_topic().items() if row[:2] != _DROPPED})
+    expected = Counter(
+        {row: count for row, count in pipeline.in_topic().items() if row[:2] != _DROPPED}
+    )
     return Told(after, f"exit {said.code}: {', '.join(said.outcomes)}", checked(pipeline, expected))
 
 
 _WHAT = "SIGKILL between the Delta commit and its record, "
 
 CASES: tuple[Case, ...] = (
-    Case(27, "mapped columns", _WHAT + "on a table with column mapping by name", partial(mapped, mode="name", are_gone=False)),
-    Case(27, "mapped columns, files gone", _WHAT + "column mapping by id and deletion vectors; then OPTIMIZE and VACUUM",
-         partial(mapped, mode="id", are_gone=True)),
-    Case(27, "behind a transform that drops a record", _WHAT + "with a transform that drops a record: `verify` exits 5 until accepted",
-         behind_a_transform),
+    Case(
+        27,
+        "mapped columns",
+        _WHAT + "on a table with column mapping by name",
+        partial(mapped, mode="name", are_gone=False),
+    ),
+    Case(
+        27,
+        "mapped columns, files gone",
+        _WHAT + "column mapping by id and deletion vectors; then OPTIMIZE and VACUUM",
+        partial(mapped, mode="id", are_gone=True),
+    ),
+    Case(
+        27,
+        "behind a transform that drops a record",
+        _WHAT + "with a transform that drops a record: `verify` exits 5 until accepted",
+        behind_a_transform,
+    ),
 )

@@ -1,8 +1,10 @@
-"""Row 31: a replay is killed at each point of its way, and twenty times in a row, while a producer keeps writing.
+"""Row 31: a replay is killed at each point of its way, and twenty times in a row, while a producer
+keeps writing.
 
-The pipeline has loaded its topic, and its conf gets a transform that marks each row. So the table tells of every row if it is the old one
-or the new one, and the check is sharper than that of other cases: outside of the interval no row is marked, and inside all are or none
-is, whatever was killed; in the end all are.
+The pipeline has loaded its topic, and its conf gets a transform that marks each row. So the table
+tells of every row if it is the old one or the new one, and the check is sharper than that of other
+cases: outside of the interval no row is marked, and inside all are or none is, whatever was killed;
+in the end all are.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def marked(rows: DataFrame) -> DataFrame:
 
 
 def at_verb(stage: Stage, *, verb: str, is_done: bool) -> Told:
-    """Killed before a verb; the next run executes what was stored, and `is_done` says whether that replaces the rows."""
+    """Killed before a verb; the next run executes what was stored, and `is_done` says whether that
+    replaces the rows.
+    """
     pipeline = _loaded(stage)
     with stage.writing(pipeline) as writer:
         writer.wait_for(20)
@@ -54,7 +58,9 @@ def at_verb(stage: Stage, *, verb: str, is_done: bool) -> Told:
 
 
 def many_times(stage: Stage) -> Told:
-    """Killed, with its JVM and workers, at twenty moments spread over all of its way; then once more to its end."""
+    """Killed, with its JVM and workers, at twenty moments spread over all of its way; then once
+    more to its end.
+    """
     pipeline = _loaded(stage)
     with Driver(pipeline, door=_door(pipeline)) as driver:
         began = time.monotonic()
@@ -78,7 +84,9 @@ def many_times(stage: Stage) -> Told:
 
 
 def _is_killed(pipeline: Pipeline, moment_s: float) -> bool:
-    """Whether a replay was still at work then, and was killed; what the table holds is looked at in either case."""
+    """Whether a replay was still at work then, and was killed; what the table holds is looked at in
+    either case.
+    """
     with Driver(pipeline, door=_door(pipeline)) as driver:
         time.sleep(moment_s)  # the moment of a kill is what is played; nothing waits for anything
         is_at_work = driver.process.poll() is None
@@ -89,7 +97,9 @@ def _is_killed(pipeline: Pipeline, moment_s: float) -> bool:
 
 
 def _loaded(stage: Stage) -> Pipeline:
-    """Loaded by two plans, through both of which the interval goes; and from now on rows are marked."""
+    """Loaded by two plans, through both of which the interval goes; and from now on rows are
+    marked.
+    """
     pipeline = stage.pipeline(PARTITIONS)
     for _ in range(2):
         pipeline.produce(LOADED)
@@ -103,30 +113,72 @@ def _door(pipeline: Pipeline) -> tuple[str, ...]:
 
 
 def _are_all_or_none(pipeline: Pipeline) -> bool:
-    """Whether the rows of the interval are the new ones. Raises AssertionError for some of each, for others that are, and for lost ones."""
-    rows = DeltaTable(str(pipeline.table)).to_pyarrow_table(columns=["partition", "offset", "timestampType"]).to_pylist()
-    first = [row for row in rows if row["offset"] < 2 * LOADED // PARTITIONS]  # what was loaded before rows were marked
+    """Whether the rows of the interval are the new ones. Raises AssertionError for some of each,
+    for others that are, and for lost ones.
+    """
+    rows = (
+        DeltaTable(str(pipeline.table))
+        .to_pyarrow_table(columns=["partition", "offset", "timestampType"])
+        .to_pylist()
+    )
+    first = [
+        row for row in rows if row["offset"] < 2 * LOADED // PARTITIONS
+    ]  # what was loaded before rows were marked
     places = Counter((row["partition"], row["offset"]) for row in first)
-    assert len(places) == 2 * LOADED and max(places.values()) == 1, f"{len(places)} places, {places.most_common(1)}"
+    assert len(places) == 2 * LOADED and max(places.values()) == 1, (
+        f"{len(places)} places, {places.most_common(1)}"
+    )
     new = {(row["partition"], row["offset"]) for row in first if row["timestampType"] == MARK}
-    interval = {(partition, offset) for partition in range(PARTITIONS) for offset in range(FROM, UNTIL)}
-    assert new in (set(), interval), f"{len(new)} rows are new, {len(new - interval)} of them outside of the interval"
+    interval = {
+        (partition, offset) for partition in range(PARTITIONS) for offset in range(FROM, UNTIL)
+    }
+    assert new in (set(), interval), (
+        f"{len(new)} rows are new, {len(new - interval)} of them outside of the interval"
+    )
     return bool(new)
 
 
 CASES: tuple[Case, ...] = (
-    Case(31, "a replay killed before its plan is stored", "a replay: SIGKILL before its plan is stored",
-         partial(at_verb, verb="store", is_done=False)),
-    Case(31, "a replay killed after its plan is stored", "a replay: SIGKILL after its plan is stored",
-         partial(at_verb, verb="claiming", is_done=True)),
-    Case(31, "a replay killed before the first fetch", "a replay: SIGKILL before the first fetch",
-         partial(at_verb, verb="fetch", is_done=True)),
-    Case(31, "a replay killed before it writes", "a replay: SIGKILL before a file is written",
-         partial(at_verb, verb="append", is_done=True)),
-    Case(31, "a replay killed after its commit", "a replay: SIGKILL after the Delta commit, before anything is written to ZooKeeper",
-         partial(at_verb, verb="record", is_done=True)),
-    Case(31, "a replay killed after its record", "a replay: SIGKILL after the plan's receipts are kept",
-         partial(at_verb, verb="tidy", is_done=True)),
-    Case(31, "a replay killed twenty times",
-         "a replay: SIGKILL for the whole process group at 20 moments spread over its way, each time begun anew", many_times),
+    Case(
+        31,
+        "a replay killed before its plan is stored",
+        "a replay: SIGKILL before its plan is stored",
+        partial(at_verb, verb="store", is_done=False),
+    ),
+    Case(
+        31,
+        "a replay killed after its plan is stored",
+        "a replay: SIGKILL after its plan is stored",
+        partial(at_verb, verb="claiming", is_done=True),
+    ),
+    Case(
+        31,
+        "a replay killed before the first fetch",
+        "a replay: SIGKILL before the first fetch",
+        partial(at_verb, verb="fetch", is_done=True),
+    ),
+    Case(
+        31,
+        "a replay killed before it writes",
+        "a replay: SIGKILL before a file is written",
+        partial(at_verb, verb="append", is_done=True),
+    ),
+    Case(
+        31,
+        "a replay killed after its commit",
+        "a replay: SIGKILL after the Delta commit, before anything is written to ZooKeeper",
+        partial(at_verb, verb="record", is_done=True),
+    ),
+    Case(
+        31,
+        "a replay killed after its record",
+        "a replay: SIGKILL after the plan's receipts are kept",
+        partial(at_verb, verb="tidy", is_done=True),
+    ),
+    Case(
+        31,
+        "a replay killed twenty times",
+        "a replay: SIGKILL for the whole process group at 20 moments spread over its way, each time begun anew",
+        many_times,
+    ),
 )

@@ -1,4 +1,6 @@
-"""Row 43: a table holds rows of the topic from before plan 1; the commands that lead out are killed, and so is the run behind them."""
+"""Row 43: a table holds rows of the topic from before plan 1; the commands that lead out are
+killed, and so is the run behind them.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,11 @@ class _NextLife:
     def in_table(self) -> Counter[Row]:
         columns = ["partition", "offset", "value", "log_epoch"]
         rows = DeltaTable(str(self.pipeline.table)).to_pyarrow_table(columns=columns).to_pylist()
-        return Counter((row["partition"], row["offset"], hash_of(row["value"])) for row in rows if row["log_epoch"] == 1)
+        return Counter(
+            (row["partition"], row["offset"], hash_of(row["value"]))
+            for row in rows
+            if row["log_epoch"] == 1
+        )
 
 
 def _on_a_table_with_rows(stage: Stage) -> Pipeline:
@@ -75,7 +81,9 @@ def behind_rows(stage: Stage, *, dies_at: str = "", verb: str = "") -> Told:
 
 
 def next_life(stage: Stage, *, dies_at: str = "", verb: str = "") -> Told:
-    """An operator says that the rows are other records; everything is loaded in the next life of the logs."""
+    """An operator says that the rows are other records; everything is loaded in the next life of
+    the logs.
+    """
     heir = _on_a_table_with_rows(stage)
     version = str(DeltaTable(str(heir.table)).version())
     _say(heir, ("plans", "acknowledge"), (version, "--reason", "of another cluster"), dies_at)
@@ -87,17 +95,52 @@ def next_life(stage: Stage, *, dies_at: str = "", verb: str = "") -> Told:
 
 _BEHIND = "a table holds rows of the topic, the pipeline goes on behind them: SIGKILL "
 _NEXT = "a table holds rows of the topic, which are said to be other records: SIGKILL "
-_STORE, _WORD = "etl.commands.offsets_restore:store_decided", "etl.edges.zookeeper.ledger:PlanLedger.acknowledge"
+_STORE, _WORD = (
+    "etl.commands.offsets_restore:store_decided",
+    "etl.edges.zookeeper.ledger:PlanLedger.acknowledge",
+)
 
 CASES: tuple[Case, ...] = (
-    Case(43, "behind rows, command killed before its plan", _BEHIND + "before the plan is stored", partial(behind_rows, dies_at=_STORE)),
-    Case(43, "behind rows, command killed after its plan", _BEHIND + "after the plan is stored",
-         partial(behind_rows, dies_at=f"after:{_STORE}")),
-    *(Case(43, f"behind rows, run killed: {verb}", f"{_BEHIND}of the run before {verb}", partial(behind_rows, verb=verb))
-      for verb in ("observe", "fetch", "append", "record", "commit")),
-    Case(43, "rows of another log, command killed before its word", _NEXT + "before the word is kept", partial(next_life, dies_at=_WORD)),
-    Case(43, "rows of another log, command killed after its word", _NEXT + "after the word is kept",
-         partial(next_life, dies_at=f"after:{_WORD}")),
-    *(Case(43, f"rows of another log, run killed: {verb}", f"{_NEXT}of the run before {verb}", partial(next_life, verb=verb))
-      for verb in ("store", "append", "record", "commit")),
+    Case(
+        43,
+        "behind rows, command killed before its plan",
+        _BEHIND + "before the plan is stored",
+        partial(behind_rows, dies_at=_STORE),
+    ),
+    Case(
+        43,
+        "behind rows, command killed after its plan",
+        _BEHIND + "after the plan is stored",
+        partial(behind_rows, dies_at=f"after:{_STORE}"),
+    ),
+    *(
+        Case(
+            43,
+            f"behind rows, run killed: {verb}",
+            f"{_BEHIND}of the run before {verb}",
+            partial(behind_rows, verb=verb),
+        )
+        for verb in ("observe", "fetch", "append", "record", "commit")
+    ),
+    Case(
+        43,
+        "rows of another log, command killed before its word",
+        _NEXT + "before the word is kept",
+        partial(next_life, dies_at=_WORD),
+    ),
+    Case(
+        43,
+        "rows of another log, command killed after its word",
+        _NEXT + "after the word is kept",
+        partial(next_life, dies_at=f"after:{_WORD}"),
+    ),
+    *(
+        Case(
+            43,
+            f"rows of another log, run killed: {verb}",
+            f"{_NEXT}of the run before {verb}",
+            partial(next_life, verb=verb),
+        )
+        for verb in ("store", "append", "record", "commit")
+    ),
 )

@@ -1,4 +1,6 @@
-"""Ctrl-C and SIGTERM, in each of the six verbs: exit 130, nothing lost, and the next run makes it whole. They count among rows 1 to 8."""
+"""Ctrl-C and SIGTERM, in each of the six verbs: exit 130, nothing lost, and the next run makes it
+whole. They count among rows 1 to 8.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,16 @@ from tests.system.driving import Pipeline
 
 _STOPPED = 130
 _VERBS = {
-    "observe": ("observe", 1), "reconcile": ("now_ms", 1), "plan": ("store", 1), "fetch": ("fetch", 2), "append": ("append", 4),
+    "observe": ("observe", 1),
+    "reconcile": ("now_ms", 1),
+    "plan": ("store", 1),
+    "fetch": ("fetch", 2),
+    "append": ("append", 4),
     "commit": ("commit", 7),
 }
-"""Each verb of a run: the method of `world.World` before which the signal comes, and the row of the matrix that it belongs to."""
+"""Each verb of a run: the method of `world.World` before which the signal comes, and the row of the
+matrix that it belongs to.
+"""
 
 
 def stopped_at_verb(stage: Stage, *, method: str, kind: signal.Signals) -> Told:
@@ -56,10 +64,24 @@ def _ended(pipeline: Pipeline, driver: Driver) -> tuple[str, str]:
 
 
 CASES: tuple[Case, ...] = (
-    *(Case(row, f"{kind.name} in {verb}", f"{kind.name} to the driver as it begins to {verb}",
-           partial(stopped_at_verb, method=method, kind=kind))
-      for verb, (method, row) in _VERBS.items() for kind in (signal.SIGINT, signal.SIGTERM)),
-    *(Case(5, f"{kind.name} to {whom} while files are written", f"{kind.name} to {whom} while tasks write files",
-           partial(stopped_while_writing, kind=kind, whole_group=whole_group))
-      for kind in (signal.SIGINT, signal.SIGTERM) for whom, whole_group in (("the driver", False), ("the process group", True))),
+    *(
+        Case(
+            row,
+            f"{kind.name} in {verb}",
+            f"{kind.name} to the driver as it begins to {verb}",
+            partial(stopped_at_verb, method=method, kind=kind),
+        )
+        for verb, (method, row) in _VERBS.items()
+        for kind in (signal.SIGINT, signal.SIGTERM)
+    ),
+    *(
+        Case(
+            5,
+            f"{kind.name} to {whom} while files are written",
+            f"{kind.name} to {whom} while tasks write files",
+            partial(stopped_while_writing, kind=kind, whole_group=whole_group),
+        )
+        for kind in (signal.SIGINT, signal.SIGTERM)
+        for whom, whole_group in (("the driver", False), ("the process group", True))
+    ),
 )

@@ -1,4 +1,6 @@
-"""Row 42: a driver sleeps past its session with a stored plan, its pipeline is taken over or retired, and it wakes up behind that."""
+"""Row 42: a driver sleeps past its session with a stored plan, its pipeline is taken over or
+retired, and it wakes up behind that.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,15 @@ def _sleeping(pipeline: Pipeline, verb: str) -> Iterator[Driver]:
 
 
 def _take_over(heir: Pipeline, old: Pipeline) -> list[str]:
-    return ["plans", "take-over", str(heir.conf), "--from", f"{old.group}/clicks", "--reason", "renamed"]
+    return [
+        "plans",
+        "take-over",
+        str(heir.conf),
+        "--from",
+        f"{old.group}/clicks",
+        "--reason",
+        "renamed",
+    ]
 
 
 def _killed_command(pipeline: Pipeline, place: str, words: list[str]) -> None:
@@ -51,7 +61,9 @@ def _killed_command(pipeline: Pipeline, place: str, words: list[str]) -> None:
 
 
 def _finished(old: Pipeline, heir: Pipeline, zombie: Driver, dies_at: str = "") -> Told:
-    """The heir takes over and loads, the sleeper wakes up; the table has each record once, and both can prove it."""
+    """The heir takes over and loads, the sleeper wakes up; the table has each record once, and both
+    can prove it.
+    """
     after = held(old)
     if dies_at:
         _killed_command(heir, dies_at, _take_over(heir, old))
@@ -62,11 +74,17 @@ def _finished(old: Pipeline, heir: Pipeline, zombie: Driver, dies_at: str = "") 
     assert woken.code in _STOPPED, f"the woken driver: {said_in_short(woken)}\n{woken.err}"
     next_run = heir.ran()
     assert heir.door("verify").code == 0
-    return Told(after, f"the heir: {said_in_short(next_run)}; the woken one: {said_in_short(woken)}", checked(old))
+    return Told(
+        after,
+        f"the heir: {said_in_short(next_run)}; the woken one: {said_in_short(woken)}",
+        checked(old),
+    )
 
 
 def taken_over(stage: Stage, *, verb: str, loaded: bool = True, dies_at: str = "") -> Told:
-    """Paused before a verb until its session is gone and another pipeline has taken its place and loaded the same offsets."""
+    """Paused before a verb until its session is gone and another pipeline has taken its place and
+    loaded the same offsets.
+    """
     old = stage.pipeline()
     old.produce(400)
     old.ran()
@@ -92,12 +110,16 @@ def taken_over_while_writing(stage: Stage) -> Told:
 
 
 def retired(stage: Stage, *, first_plan: bool, dies_at: str = "") -> Told:
-    """Its pipeline is retired, and another one of the group loads the topic: in the place of the first, or where that loaded nothing."""
+    """Its pipeline is retired, and another one of the group loads the topic: in the place of the
+    first, or where that loaded nothing.
+    """
     old = stage.pipeline()
     if first_plan:  # the table is there, made by a pipeline with a topic of its own, which is empty
         stranger = old.under("stranger", topic=f"{old.topic}-other", produced=0)
         stranger.settings = {**old.settings, **stranger.settings}
-        stranger.traffic.create_topic(stage.cluster, stranger.topic, 4, replication_factor=1, config=None)
+        stranger.traffic.create_topic(
+            stage.cluster, stranger.topic, 4, replication_factor=1, config=None
+        )
         stranger.ran()
     prepare(old, loaded=not first_plan)
     with _sleeping(old, "append") as zombie:
@@ -125,23 +147,65 @@ _OVER = "the driver is paused past its session, another pipeline takes its place
 _RETIRED = "the driver is paused before the append past its session, its pipeline is retired, another one of the group loads the topic: "
 
 CASES: tuple[Case, ...] = (
-    Case(42, "sleeper taken over before it claims", _OVER + "after the plan is stored", partial(taken_over, verb="claiming")),
-    Case(42, "sleeper taken over before the fetch", _OVER + "before the fetch", partial(taken_over, verb="fetch", loaded=False)),
-    Case(42, "sleeper taken over before the append", _OVER + "before the append", partial(taken_over, verb="append")),
-    Case(42, "sleeper taken over with half its files", _OVER + "with half of its files written", taken_over_while_writing),
-    Case(42, "sleeper taken over, take-over killed behind the closing plan",
-         _OVER + "the take-over is killed when the closing plan is stored",
-         partial(taken_over, verb="append", dies_at=CLOSING_STORED)),
-    Case(42, "sleeper taken over, take-over killed behind the closing commit",
-         _OVER + "the take-over is killed when the closing plan is committed",
-         partial(taken_over, verb="append", dies_at=CLOSING_COMMITTED)),
-    Case(42, "sleeper taken over, take-over killed before the retirement",
-         _OVER + "the take-over is killed before the old pipeline is retired",
-         partial(taken_over, verb="append", dies_at=RETIREMENT)),
-    Case(42, "sleeper taken over, take-over killed before its plan", _OVER + "the take-over is killed before its plan is stored",
-         partial(taken_over, verb="append", dies_at=TAKE_OVER_STORED)),
+    Case(
+        42,
+        "sleeper taken over before it claims",
+        _OVER + "after the plan is stored",
+        partial(taken_over, verb="claiming"),
+    ),
+    Case(
+        42,
+        "sleeper taken over before the fetch",
+        _OVER + "before the fetch",
+        partial(taken_over, verb="fetch", loaded=False),
+    ),
+    Case(
+        42,
+        "sleeper taken over before the append",
+        _OVER + "before the append",
+        partial(taken_over, verb="append"),
+    ),
+    Case(
+        42,
+        "sleeper taken over with half its files",
+        _OVER + "with half of its files written",
+        taken_over_while_writing,
+    ),
+    Case(
+        42,
+        "sleeper taken over, take-over killed behind the closing plan",
+        _OVER + "the take-over is killed when the closing plan is stored",
+        partial(taken_over, verb="append", dies_at=CLOSING_STORED),
+    ),
+    Case(
+        42,
+        "sleeper taken over, take-over killed behind the closing commit",
+        _OVER + "the take-over is killed when the closing plan is committed",
+        partial(taken_over, verb="append", dies_at=CLOSING_COMMITTED),
+    ),
+    Case(
+        42,
+        "sleeper taken over, take-over killed before the retirement",
+        _OVER + "the take-over is killed before the old pipeline is retired",
+        partial(taken_over, verb="append", dies_at=RETIREMENT),
+    ),
+    Case(
+        42,
+        "sleeper taken over, take-over killed before its plan",
+        _OVER + "the take-over is killed before its plan is stored",
+        partial(taken_over, verb="append", dies_at=TAKE_OVER_STORED),
+    ),
     Case(42, "sleeper retired", _RETIRED + "in its place", partial(retired, first_plan=False)),
-    Case(42, "sleeper retired with its first plan", _RETIRED + "the first one has loaded nothing", partial(retired, first_plan=True)),
-    Case(42, "sleeper retired, retirement killed", _RETIRED + "the retirement is killed when the closing plan is committed",
-         partial(retired, first_plan=False, dies_at=CLOSING_COMMITTED)),
+    Case(
+        42,
+        "sleeper retired with its first plan",
+        _RETIRED + "the first one has loaded nothing",
+        partial(retired, first_plan=True),
+    ),
+    Case(
+        42,
+        "sleeper retired, retirement killed",
+        _RETIRED + "the retirement is killed when the closing plan is committed",
+        partial(retired, first_plan=False, dies_at=CLOSING_COMMITTED),
+    ),
 )

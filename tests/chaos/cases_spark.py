@@ -1,4 +1,6 @@
-"""Row 21: what Spark does to tasks on a standalone cluster of two hosts: they fail, are tried again, run twice at a time, and get lost."""
+"""Row 21: what Spark does to tasks on a standalone cluster of two hosts: they fail, are tried
+again, run twice at a time, and get lost.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,11 @@ from tests.said import Said
 from tests.system.driving import ROOT, Pipeline
 
 _SPECULATION = {
-    "spark.speculation": True, "spark.speculation.interval": "100ms", "spark.speculation.quantile": 0.5,
-    "spark.speculation.multiplier": 1.1, "spark.speculation.minTaskRuntime": "100ms",
+    "spark.speculation": True,
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": 0.5,
+    "spark.speculation.multiplier": 1.1,
+    "spark.speculation.minTaskRuntime": "100ms",
 }
 
 
@@ -28,11 +33,21 @@ def two_hosts() -> StandaloneSpark:
 
 def on_two_hosts(stage: Stage, **spark: Any) -> Pipeline:
     """A pipeline of four tasks, two on each host."""
-    pipeline = stage.pipeline(transform=TRANSFORM, spark={
-        "spark.master": two_hosts().master_url, "spark.pyspark.python": sys.executable, "spark.executorEnv.PYTHONPATH": str(ROOT),
-        "spark.executor.memory": "512m", "spark.executor.cores": 2, "spark.cores.max": 4,
-        "spark.scheduler.minRegisteredResourcesRatio": 1.0,
-        "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", **spark})
+    pipeline = stage.pipeline(
+        transform=TRANSFORM,
+        spark={
+            "spark.master": two_hosts().master_url,
+            "spark.pyspark.python": sys.executable,
+            "spark.executorEnv.PYTHONPATH": str(ROOT),
+            "spark.executor.memory": "512m",
+            "spark.executor.cores": 2,
+            "spark.cores.max": 4,
+            "spark.scheduler.minRegisteredResourcesRatio": 1.0,
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            **spark,
+        },
+    )
     pipeline.produce(480)
     return pipeline
 
@@ -40,8 +55,11 @@ def on_two_hosts(stage: Stage, **spark: Any) -> Pipeline:
 def executors() -> list[int]:
     """The executors' JVMs, which work in folders of the workers of ours."""
     ours = str(two_hosts().folder)
-    return [pid for pid in that_mention("CoarseGrainedExecutorBackend")
-            if command(pid)[0].endswith("java") and working_folder(pid).startswith(ours)]
+    return [
+        pid
+        for pid in that_mention("CoarseGrainedExecutorBackend")
+        if command(pid)[0].endswith("java") and working_folder(pid).startswith(ours)
+    ]
 
 
 def task_fails(stage: Stage, *, at: str) -> Told:
@@ -53,14 +71,18 @@ def task_fails(stage: Stage, *, at: str) -> Told:
         after = held(pipeline)
         first = int((hold.folder / f"{at}-3").read_text())
         send(first, signal.SIGKILL)
-        driver.wait_for("the task's second attempt", lambda: int((hold.folder / f"{at}-3").read_text()) != first)
+        driver.wait_for(
+            "the task's second attempt", lambda: int((hold.folder / f"{at}-3").read_text()) != first
+        )
         hold.release()
         said = stopped(driver.wait(), 0, "ingested")
     return _and_one_more(stage, pipeline, after, said)
 
 
 def speculation(stage: Stage, *, at: str) -> Told:
-    """The last task is slow, so a second copy of it runs on the other host, and both go on at the same moment."""
+    """The last task is slow, so a second copy of it runs on the other host, and both go on at the
+    same moment.
+    """
     pipeline = on_two_hosts(stage, **_SPECULATION)
     hold = Hold(pipeline.folder / "marks", from_task=3, at=at)
     with stage.writing(pipeline), Driver(pipeline, hold=hold) as driver:
@@ -92,20 +114,48 @@ def executor_lost(stage: Stage, *, all_of_them: bool) -> Told:
 def _and_one_more(stage: Stage, pipeline: Pipeline, after: str, said: Said) -> Told:
     """The next run, in the shared session, loads what the producer wrote meanwhile."""
     next_run = pipeline.ran()
-    return stage.finish(pipeline, after=after, next_run=f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}")
+    return stage.finish(
+        pipeline,
+        after=after,
+        next_run=f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}",
+    )
 
 
 CASES: tuple[Case, ...] = (
-    Case(21, "task-fails-at-its-first-rows", "two hosts: the Python worker of a task killed at its first rows; the task is tried again",
-         lambda stage: task_fails(stage, at="rows")),
-    Case(21, "task-fails-at-its-end", "two hosts: the same when all rows of the task are read, before its file is closed",
-         lambda stage: task_fails(stage, at="end")),
-    Case(21, "speculation-at-the-first-rows", "two hosts: a slow task runs twice, and both copies write at the same moment",
-         lambda stage: speculation(stage, at="rows")),
-    Case(21, "speculation-at-the-end", "two hosts: a slow task runs twice, and both copies end at the same moment",
-         lambda stage: speculation(stage, at="end")),
-    Case(21, "executor-lost-after-it-wrote", "two hosts: an executor killed when 2 of 4 files are there",
-         lambda stage: executor_lost(stage, all_of_them=False)),
-    Case(21, "all-executors-lost", "two hosts: all executors killed when 2 of 4 files are there",
-         lambda stage: executor_lost(stage, all_of_them=True)),
+    Case(
+        21,
+        "task-fails-at-its-first-rows",
+        "two hosts: the Python worker of a task killed at its first rows; the task is tried again",
+        lambda stage: task_fails(stage, at="rows"),
+    ),
+    Case(
+        21,
+        "task-fails-at-its-end",
+        "two hosts: the same when all rows of the task are read, before its file is closed",
+        lambda stage: task_fails(stage, at="end"),
+    ),
+    Case(
+        21,
+        "speculation-at-the-first-rows",
+        "two hosts: a slow task runs twice, and both copies write at the same moment",
+        lambda stage: speculation(stage, at="rows"),
+    ),
+    Case(
+        21,
+        "speculation-at-the-end",
+        "two hosts: a slow task runs twice, and both copies end at the same moment",
+        lambda stage: speculation(stage, at="end"),
+    ),
+    Case(
+        21,
+        "executor-lost-after-it-wrote",
+        "two hosts: an executor killed when 2 of 4 files are there",
+        lambda stage: executor_lost(stage, all_of_them=False),
+    ),
+    Case(
+        21,
+        "all-executors-lost",
+        "two hosts: all executors killed when 2 of 4 files are there",
+        lambda stage: executor_lost(stage, all_of_them=True),
+    ),
 )

@@ -1,4 +1,6 @@
-"""Row 25: what the brokers' own storage loses or withholds, in the middle of a log and without an error."""
+"""Row 25: what the brokers' own storage loses or withholds, in the middle of a log and without an
+error.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _SOON_S = 90.0
 
 
 def lost_segment(stage: Stage) -> Told:
-    """A broker finds one of its segments gone when it starts: no replica has it, and nobody says a word."""
+    """A broker finds one of its segments gone when it starts: no replica has it, and nobody says a
+    word.
+    """
     cluster = stage.another_cluster()
     pipeline = stage.pipeline(partitions=1, cluster=cluster, config=_SMALL_SEGMENTS)
     _fill(pipeline)
@@ -30,7 +34,10 @@ def lost_segment(stage: Stage) -> Told:
     broker.start()
     refused = stopped(pipeline.run(), 5)
     named = f"{pipeline.topic}:0:{first}-{until}"
-    assert named in refused.err and not pipeline.table.joinpath("_delta_log", "00000000000000000000.json").exists(), refused.err
+    assert (
+        named in refused.err
+        and not pipeline.table.joinpath("_delta_log", "00000000000000000000.json").exists()
+    ), refused.err
     after = f"{held(pipeline)}; the run itself: {said_in_short(refused)}"
     pipeline.settings["source"] = {"on_data_loss": "skip"}
     said = stopped(pipeline.run(), 0, "replayed", "superseded", "records lost", "ingested")
@@ -41,19 +48,35 @@ def lost_segment(stage: Stage) -> Told:
 
 
 def withheld(stage: Stage) -> Told:
-    """Remote storage (KIP-405) that is slower than the broker waits: it answers without records and without an error."""
+    """Remote storage (KIP-405) that is slower than the broker waits: it answers without records and
+    without an error.
+    """
     storage = stage.folder / "remote"
     storage.mkdir()
-    cluster = stage.another_cluster(properties=_tiered(storage, _compiled(stage.folder / "classes")))
-    pipeline = stage.pipeline(partitions=1, cluster=cluster, config={
-        **_SMALL_SEGMENTS, "remote.storage.enable": "true", "local.retention.ms": "1", "local.retention.bytes": "1"})
+    cluster = stage.another_cluster(
+        properties=_tiered(storage, _compiled(stage.folder / "classes"))
+    )
+    pipeline = stage.pipeline(
+        partitions=1,
+        cluster=cluster,
+        config={
+            **_SMALL_SEGMENTS,
+            "remote.storage.enable": "true",
+            "local.retention.ms": "1",
+            "local.retention.bytes": "1",
+        },
+    )
     _fill(pipeline)
     logs = cluster.brokers[0].folder / "data" / f"{pipeline.topic}-0"
-    assert wait_until(lambda: len(list(logs.glob("*.log"))) == 1, _SOON_S), "the broker does not drop what is in the remote storage"
+    assert wait_until(lambda: len(list(logs.glob("*.log"))) == 1, _SOON_S), (
+        "the broker does not drop what is in the remote storage"
+    )
     assert log_starts(pipeline) == {0: 0} and int(next(logs.glob("*.log")).stem) > 0
     storage.joinpath("withheld").touch()
     refused = stopped(pipeline.run(), 6)
-    assert "remote.fetch.max.wait.ms" in refused.err and "partition 0, offset 0" in refused.err, refused.err
+    assert "remote.fetch.max.wait.ms" in refused.err and "partition 0, offset 0" in refused.err, (
+        refused.err
+    )
     after = f"{held(pipeline)}; the run itself: {said_in_short(refused)}"
     storage.joinpath("withheld").unlink()
     said = stopped(pipeline.run(), 0, "replayed", "ingested")
@@ -64,7 +87,12 @@ def _fill(pipeline: Pipeline) -> None:
     """400 records in several segments."""
     with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap, batch_size=0) as producer:
         for number in range(400):
-            producer.send(pipeline.topic, b"value %d of some length" % number, key=b"key %d" % number, partition=0)
+            producer.send(
+                pipeline.topic,
+                b"value %d of some length" % number,
+                key=b"key %d" % number,
+                partition=0,
+            )
 
 
 def _lose_a_segment(folder: Path) -> tuple[int, int]:
@@ -78,11 +106,16 @@ def _lose_a_segment(folder: Path) -> tuple[int, int]:
 
 def _tiered(storage: Path, classes: Path) -> dict[str, str]:
     return {
-        "remote.log.storage.system.enable": "true", "remote.log.manager.task.interval.ms": "500",
-        "remote.log.storage.manager.class.name": "WithheldStorage", "remote.log.storage.manager.class.path": str(classes),
-        "rsm.config.folder": str(storage), "remote.log.metadata.manager.listener.name": "PLAINTEXT",
-        "rlmm.config.remote.log.metadata.topic.replication.factor": "1", "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
-        "log.initial.task.delay.ms": "500", "log.segment.delete.delay.ms": "100",
+        "remote.log.storage.system.enable": "true",
+        "remote.log.manager.task.interval.ms": "500",
+        "remote.log.storage.manager.class.name": "WithheldStorage",
+        "remote.log.storage.manager.class.path": str(classes),
+        "rsm.config.folder": str(storage),
+        "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+        "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+        "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
+        "log.initial.task.delay.ms": "500",
+        "log.segment.delete.delay.ms": "100",
     }
 
 
@@ -93,11 +126,31 @@ def _compiled(folder: Path) -> Path:
     assert compiler, "there is no javac on this machine, so this case was not played"
     folder.mkdir()
     jars = ":".join(map(str, release_jars()))
-    subprocess.run([compiler, "-cp", jars, "-d", str(folder), str(Path(__file__).with_name("WithheldStorage.java"))], check=True)
+    subprocess.run(
+        [
+            compiler,
+            "-cp",
+            jars,
+            "-d",
+            str(folder),
+            str(Path(__file__).with_name("WithheldStorage.java")),
+        ],
+        check=True,
+    )
     return folder
 
 
 CASES: tuple[Case, ...] = (
-    Case(25, "segment lost", "a segment of a topic that is not compacted is gone when its only broker starts", lost_segment),
-    Case(25, "remote storage too slow", "remote storage gives nothing for longer than the broker and the task wait", withheld),
+    Case(
+        25,
+        "segment lost",
+        "a segment of a topic that is not compacted is gone when its only broker starts",
+        lost_segment,
+    ),
+    Case(
+        25,
+        "remote storage too slow",
+        "remote storage gives nothing for longer than the broker and the task wait",
+        withheld,
+    ),
 )

@@ -11,7 +11,14 @@ from signal import SIGKILL
 from typing import Any
 
 import pyarrow
-from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Transaction, write_deltalake
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    Field,
+    PostCommitHookProperties,
+    Transaction,
+    write_deltalake,
+)
 from deltalake.schema import PrimitiveType
 from kazoo.client import KazooClient
 from pyspark.sql import SparkSession
@@ -50,7 +57,9 @@ def _acknowledge(pipeline: Pipeline, version: str) -> None:
 
 
 def between(change: Callable[[Pipeline, int], None]) -> Callable[[Stage], Told]:
-    """Somebody changes the table after two runs; the next one stops, the rows are put back, the change is acknowledged."""
+    """Somebody changes the table after two runs; the next one stops, the rows are put back, the
+    change is acknowledged.
+    """
 
     def play(stage: Stage) -> Told:
         pipeline = loaded(stage)
@@ -58,7 +67,9 @@ def between(change: Callable[[Pipeline, int], None]) -> Callable[[Stage], Told]:
         change(pipeline, before)
         after = held(pipeline)
         pipeline.produce(80)
-        said = stopped(pipeline.run(), 5, "since our last commit somebody else's", "plans acknowledge")
+        said = stopped(
+            pipeline.run(), 5, "since our last commit somebody else's", "plans acknowledge"
+        )
         sql(f"RESTORE TABLE delta.`{pipeline.table}` TO VERSION AS OF {before}")
         _acknowledge(pipeline, str(table_of(pipeline).version()))
         return stage.finish(pipeline, after=after, next_run=said)
@@ -71,7 +82,9 @@ def restored(pipeline: Pipeline, before: int) -> None:
 
 
 def overwritten(pipeline: Pipeline, before: int) -> None:
-    write_deltalake(str(pipeline.table), table_of(pipeline).to_pyarrow_table().slice(0, 1), mode="overwrite")
+    write_deltalake(
+        str(pipeline.table), table_of(pipeline).to_pyarrow_table().slice(0, 1), mode="overwrite"
+    )
 
 
 def deleted(pipeline: Pipeline, before: int) -> None:
@@ -85,7 +98,10 @@ def truncated(pipeline: Pipeline, before: int) -> None:
 def deleted_by_rule(stage: Stage) -> Told:
     pipeline = loaded(stage, table={"on_rows_removed": "record"})
     deleted(pipeline, 0)
-    after, gone = held(pipeline), Counter({row: n for row, n in pipeline.in_topic().items() if row[1] < 5})
+    after, gone = (
+        held(pipeline),
+        Counter({row: n for row, n in pipeline.in_topic().items() if row[1] < 5}),
+    )
     pipeline.produce(80)
     said = pipeline.ran()
     assert said.outcomes == ["rows removed by others", "ingested"], said.outcomes
@@ -99,7 +115,9 @@ def dropped(stage: Stage) -> Told:
     pipeline.produce(80)
     said = stopped(pipeline.run(), 5, "there is no table", "plans acknowledge CONF none")
     _acknowledge(pipeline, "none")
-    return stage.finish(pipeline, after="nothing", next_run=said, expected=pipeline.in_topic() - gone)
+    return stage.finish(
+        pipeline, after="nothing", next_run=said, expected=pipeline.in_topic() - gone
+    )
 
 
 def dropped_with_a_plan_stored(stage: Stage) -> Told:
@@ -109,11 +127,15 @@ def dropped_with_a_plan_stored(stage: Stage) -> Told:
     with Driver(pipeline, sends=(SIGKILL, "fetch")) as driver:
         driver.wait()
     shutil.rmtree(pipeline.table)
-    said = stopped(pipeline.run(), 5, "the table holds no plan of ours", "plans acknowledge CONF none")
+    said = stopped(
+        pipeline.run(), 5, "the table holds no plan of ours", "plans acknowledge CONF none"
+    )
     _acknowledge(pipeline, "none")
     again = pipeline.ran()
     assert again.outcomes == ["superseded", "ingested"], again.outcomes
-    return stage.finish(pipeline, after="nothing", next_run=said, expected=pipeline.in_topic() - gone)
+    return stage.finish(
+        pipeline, after="nothing", next_run=said, expected=pipeline.in_topic() - gone
+    )
 
 
 def replaced(stage: Stage) -> Told:
@@ -132,7 +154,9 @@ def replaced(stage: Stage) -> Told:
 def replaced_in_place(stage: Stage) -> Told:
     pipeline = loaded(stage)
     before = table_of(pipeline).version()
-    sql(f"CREATE OR REPLACE TABLE delta.`{pipeline.table}` USING delta AS SELECT * FROM delta.`{pipeline.table}` WHERE offset < 3")
+    sql(
+        f"CREATE OR REPLACE TABLE delta.`{pipeline.table}` USING delta AS SELECT * FROM delta.`{pipeline.table}` WHERE offset < 3"
+    )
     after = held(pipeline)
     said = stopped(pipeline.run(), 5, "plans acknowledge")
     sql(f"RESTORE TABLE delta.`{pipeline.table}` TO VERSION AS OF {before}")
@@ -142,7 +166,9 @@ def replaced_in_place(stage: Stage) -> Told:
 
 
 def copied(stage: Stage) -> Told:
-    """A copy of the rows without our commits: as a clone, it has the rows and no transaction version."""
+    """A copy of the rows without our commits: as a clone, it has the rows and no transaction
+    version.
+    """
     pipeline = loaded(stage)
     ours = pipeline.folder / "ours"
     pipeline.table.rename(ours)
@@ -180,7 +206,9 @@ def tidied_between(stage: Stage) -> Told:
     return stage.finish(pipeline, after=after, next_run=pipeline.ran())
 
 
-def during_append(change: Callable[[Pipeline], None], then: Callable[[Stage, Pipeline, Said, str], Told]) -> Callable[[Stage], Told]:
+def during_append(
+    change: Callable[[Pipeline], None], then: Callable[[Stage, Pipeline, Said, str], Told]
+) -> Callable[[Stage], Told]:
     """Somebody changes the table while the rows of a run are being written."""
 
     def play(stage: Stage) -> Told:
@@ -203,7 +231,9 @@ def _tidy_now(pipeline: Pipeline) -> None:
 
 
 def _add_column(pipeline: Pipeline) -> None:
-    table_of(pipeline).alter.add_columns(Field("added_by_others", PrimitiveType("string"), nullable=True))
+    table_of(pipeline).alter.add_columns(
+        Field("added_by_others", PrimitiveType("string"), nullable=True)
+    )
 
 
 def _remove_all(pipeline: Pipeline) -> None:
@@ -211,7 +241,9 @@ def _remove_all(pipeline: Pipeline) -> None:
 
 
 def _restore_first(pipeline: Pipeline) -> None:
-    """A RESTORE that takes rows away needs an older version: the first run made version 0, an empty append makes 1."""
+    """A RESTORE that takes rows away needs an older version: the first run made version 0, an empty
+    append makes 1.
+    """
     table = table_of(pipeline)
     table.delete("offset < 5")
     table_of(pipeline).restore(table.version() - 1)
@@ -228,11 +260,20 @@ def _next_run_is_whole(stage: Stage, pipeline: Pipeline, said: Said, after: str)
 
 
 def _put_back(stage: Stage, pipeline: Pipeline, said: Said, after: str) -> Told:
-    """The append is in the table, the rows of the plan before are not: the run stops, and a person puts them back."""
+    """The append is in the table, the rows of the plan before are not: the run stops, and a person
+    puts them back.
+    """
     stopped(said, 5, "since our last commit somebody else's")
     first = DeltaTable(str(pipeline.table), version=0).to_pyarrow_table()
-    here = {(row["partition"], row["offset"]) for row in table_of(pipeline).to_pyarrow_table(columns=["partition", "offset"]).to_pylist()}
-    lost = [i for i, row in enumerate(first.select(["partition", "offset"]).to_pylist()) if (row["partition"], row["offset"]) not in here]
+    here = {
+        (row["partition"], row["offset"])
+        for row in table_of(pipeline).to_pyarrow_table(columns=["partition", "offset"]).to_pylist()
+    }
+    lost = [
+        i
+        for i, row in enumerate(first.select(["partition", "offset"]).to_pylist())
+        if (row["partition"], row["offset"]) not in here
+    ]
     if lost:
         write_deltalake(str(pipeline.table), first.take(pyarrow.array(lost)), mode="append")
     stopped(pipeline.run(), 5, "plans acknowledge")
@@ -241,7 +282,9 @@ def _put_back(stage: Stage, pipeline: Pipeline, said: Said, after: str) -> Told:
 
 
 def history_cleaned(stage: Stage) -> Told:
-    """Only checkpoints know of the commit whose offsets were not moved; its record is counted from the rows of today."""
+    """Only checkpoints know of the commit whose offsets were not moved; its record is counted from
+    the rows of today.
+    """
     pipeline = loaded(stage)
     pipeline.produce(80)
     with Driver(pipeline, sends=(SIGKILL, "record")) as driver:
@@ -267,10 +310,14 @@ def history_cleaned_and_ledger_lost(stage: Stage) -> Told:
 def retention_of_ids(stage: Stage) -> Told:
     pipeline = loaded(stage, runs=1)
     after, table = held(pipeline), pipeline.table
-    sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 1 days')")
+    sql(
+        f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 1 days')"
+    )
     pipeline.produce(80)
     said = stopped(pipeline.run(), 2, "forgets transaction ids", "UNSET TBLPROPERTIES")
-    sql(f"ALTER TABLE delta.`{table}` UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration')")
+    sql(
+        f"ALTER TABLE delta.`{table}` UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration')"
+    )
     return stage.finish(pipeline, after=after, next_run=said)
 
 
@@ -278,11 +325,14 @@ def other_uid(stage: Stage) -> Told:
     """Another pipeline of the same name wrote a commit of its own."""
     pipeline = loaded(stage, runs=1)
     table = table_of(pipeline)
-    commit = json.loads((pipeline.table / f"_delta_log/{table.version():020}.json").read_text().splitlines()[0])["commitInfo"]
+    commit = json.loads(
+        (pipeline.table / f"_delta_log/{table.version():020}.json").read_text().splitlines()[0]
+    )["commitInfo"]
     stamp = json.loads(commit["userMetadata"])
     forged = CommitProperties(
         custom_metadata={"userMetadata": json.dumps({**stamp, "uid": "another", "number": 2})},
-        app_transactions=[Transaction(stamp["app_id"], 2)])
+        app_transactions=[Transaction(stamp["app_id"], 2)],
+    )
     table.create_write_transaction([], "append", table.schema(), commit_properties=forged)
     after, loaded_by_us = held(pipeline), pipeline.in_topic()
     pipeline.produce(80)
@@ -293,8 +343,14 @@ def other_uid(stage: Stage) -> Told:
 def _forget_commits(pipeline: Pipeline) -> None:
     """As log retention does it: a checkpoint, and the commit files before it are gone."""
     table = table_of(pipeline)
-    write_deltalake(table, table.to_pyarrow_table().slice(0, 0), mode="append", post_commithook_properties=PostCommitHookProperties(
-        create_checkpoint=False, cleanup_expired_logs=False))
+    write_deltalake(
+        table,
+        table.to_pyarrow_table().slice(0, 0),
+        mode="append",
+        post_commithook_properties=PostCommitHookProperties(
+            create_checkpoint=False, cleanup_expired_logs=False
+        ),
+    )
     table_of(pipeline).create_checkpoint()
     log = pipeline.table / "_delta_log"
     newest = table_of(pipeline).version()
@@ -325,28 +381,120 @@ def _payloads(client: KazooClient, path: str) -> dict[str, bytes]:
 
 
 CASES = (
-    Case(13, "restored between runs", "RESTORE to the version before the last plan; then put right and acknowledged", between(restored)),
-    Case(13, "overwritten between runs", "the table is overwritten with one row; then put right and acknowledged", between(overwritten)),
-    Case(13, "rows deleted between runs", "DELETE of some rows; then put right and acknowledged", between(deleted)),
-    Case(13, "truncated between runs", "TRUNCATE; then put right and acknowledged", between(truncated)),
-    Case(13, "rows deleted by rule", "DELETE of some rows under `on_rows_removed: record`", deleted_by_rule),
-    Case(13, "dropped", "the table is dropped; that is acknowledged, and the next run goes on", dropped, short=True),
-    Case(13, "dropped with a plan stored", "killed before the fetch, the table dropped, that acknowledged", dropped_with_a_plan_stored),
-    Case(13, "replaced by another table", "another empty table at the path; then ours is put back", replaced),
-    Case(13, "replaced in place", "CREATE OR REPLACE TABLE; then put right and acknowledged", replaced_in_place),
-    Case(13, "copied without its log", "the rows in a new table at the path; that is acknowledged, and the next run goes on", copied),
-    Case(13, "cloned to the path", "a SHALLOW CLONE at the path; that is acknowledged, and the next run goes on", cloned),
+    Case(
+        13,
+        "restored between runs",
+        "RESTORE to the version before the last plan; then put right and acknowledged",
+        between(restored),
+    ),
+    Case(
+        13,
+        "overwritten between runs",
+        "the table is overwritten with one row; then put right and acknowledged",
+        between(overwritten),
+    ),
+    Case(
+        13,
+        "rows deleted between runs",
+        "DELETE of some rows; then put right and acknowledged",
+        between(deleted),
+    ),
+    Case(
+        13,
+        "truncated between runs",
+        "TRUNCATE; then put right and acknowledged",
+        between(truncated),
+    ),
+    Case(
+        13,
+        "rows deleted by rule",
+        "DELETE of some rows under `on_rows_removed: record`",
+        deleted_by_rule,
+    ),
+    Case(
+        13,
+        "dropped",
+        "the table is dropped; that is acknowledged, and the next run goes on",
+        dropped,
+        short=True,
+    ),
+    Case(
+        13,
+        "dropped with a plan stored",
+        "killed before the fetch, the table dropped, that acknowledged",
+        dropped_with_a_plan_stored,
+    ),
+    Case(
+        13,
+        "replaced by another table",
+        "another empty table at the path; then ours is put back",
+        replaced,
+    ),
+    Case(
+        13,
+        "replaced in place",
+        "CREATE OR REPLACE TABLE; then put right and acknowledged",
+        replaced_in_place,
+    ),
+    Case(
+        13,
+        "copied without its log",
+        "the rows in a new table at the path; that is acknowledged, and the next run goes on",
+        copied,
+    ),
+    Case(
+        13,
+        "cloned to the path",
+        "a SHALLOW CLONE at the path; that is acknowledged, and the next run goes on",
+        cloned,
+    ),
     Case(13, "optimized and vacuumed between runs", "OPTIMIZE and VACUUM", tidied_between),
-    Case(13, "optimized and vacuumed during an append", "compaction and vacuum while files are written",
-         during_append(_tidy_now, _goes_on)),
-    Case(13, "column added during an append", "ALTER TABLE ADD COLUMN while files are written",
-         during_append(_add_column, _next_run_is_whole)),
-    Case(13, "rows deleted during an append", "DELETE of all rows while files are written; then put back",
-         during_append(_remove_all, _put_back)),
-    Case(13, "restored during an append", "DELETE and RESTORE while files are written", during_append(_restore_first, _put_back)),
-    Case(13, "commit history cleaned up", "killed after the commit, and the commit's file removed behind a checkpoint", history_cleaned),
-    Case(13, "commit history and ledger gone", "the ledger emptied and the commits' files removed; then the ledger is put back",
-         history_cleaned_and_ledger_lost),
-    Case(13, "transaction ids expire", "`delta.setTransactionRetentionDuration` is set; then unset", retention_of_ids),
-    Case(13, "another pipeline of the same name", "a commit of our application id with another uid", other_uid),
+    Case(
+        13,
+        "optimized and vacuumed during an append",
+        "compaction and vacuum while files are written",
+        during_append(_tidy_now, _goes_on),
+    ),
+    Case(
+        13,
+        "column added during an append",
+        "ALTER TABLE ADD COLUMN while files are written",
+        during_append(_add_column, _next_run_is_whole),
+    ),
+    Case(
+        13,
+        "rows deleted during an append",
+        "DELETE of all rows while files are written; then put back",
+        during_append(_remove_all, _put_back),
+    ),
+    Case(
+        13,
+        "restored during an append",
+        "DELETE and RESTORE while files are written",
+        during_append(_restore_first, _put_back),
+    ),
+    Case(
+        13,
+        "commit history cleaned up",
+        "killed after the commit, and the commit's file removed behind a checkpoint",
+        history_cleaned,
+    ),
+    Case(
+        13,
+        "commit history and ledger gone",
+        "the ledger emptied and the commits' files removed; then the ledger is put back",
+        history_cleaned_and_ledger_lost,
+    ),
+    Case(
+        13,
+        "transaction ids expire",
+        "`delta.setTransactionRetentionDuration` is set; then unset",
+        retention_of_ids,
+    ),
+    Case(
+        13,
+        "another pipeline of the same name",
+        "a commit of our application id with another uid",
+        other_uid,
+    ),
 )

@@ -1,4 +1,6 @@
-"""Row 26: a pipeline takes another one's place in its table, or its table is another one by now, and the run that does it is killed."""
+"""Row 26: a pipeline takes another one's place in its table, or its table is another one by now,
+and the run that does it is killed.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,35 @@ def _killed_at(pipeline: Pipeline, verb: str) -> None:
 
 
 def taken_over(stage: Stage, *, verb: str) -> Told:
-    """The group was renamed: the run stops, the operator lets it take the old one's place, and the run that does so is killed."""
+    """The group was renamed: the run stops, the operator lets it take the old one's place, and the
+    run that does so is killed.
+    """
     old = stage.pipeline()
     for _ in range(2):
         old.produce(120)
         old.ran()
     new = old.under("renamed")
     new.produce(80)
-    stopped(new.run(), 5, "has loaded this topic into this table", f"take-over CONF --from {old.group}/clicks")
-    assert main(["plans", "take-over", str(new.conf), "--from", f"{old.group}/clicks", "--reason", "renamed"]) == 0
+    stopped(
+        new.run(),
+        5,
+        "has loaded this topic into this table",
+        f"take-over CONF --from {old.group}/clicks",
+    )
+    assert (
+        main(
+            [
+                "plans",
+                "take-over",
+                str(new.conf),
+                "--from",
+                f"{old.group}/clicks",
+                "--reason",
+                "renamed",
+            ]
+        )
+        == 0
+    )
     _killed_at(new, verb)
     after = held(old)
     new.produce(40)
@@ -43,16 +65,44 @@ def taken_over(stage: Stage, *, verb: str) -> Told:
 
 
 def renamed_twice(stage: Stage, *, verb: str) -> Told:
-    """The group that took the old one's place is renamed, too: the third one takes over from it, and the run that does so is killed."""
+    """The group that took the old one's place is renamed, too: the third one takes over from it,
+    and the run that does so is killed.
+    """
     old = stage.pipeline()
     old.produce(120)
     old.ran()
     second, third = (old.under(name) for name in ("second", "third"))
-    assert main(["plans", "take-over", str(second.conf), "--from", f"{old.group}/clicks", "--reason", "renamed"]) == 0
+    assert (
+        main(
+            [
+                "plans",
+                "take-over",
+                str(second.conf),
+                "--from",
+                f"{old.group}/clicks",
+                "--reason",
+                "renamed",
+            ]
+        )
+        == 0
+    )
     second.produce(80)
     second.ran()
     stopped(third.run(), 5, "has loaded this topic into this table")
-    assert main(["plans", "take-over", str(third.conf), "--from", f"{second.group}/clicks", "--reason", "renamed again"]) == 0
+    assert (
+        main(
+            [
+                "plans",
+                "take-over",
+                str(third.conf),
+                "--from",
+                f"{second.group}/clicks",
+                "--reason",
+                "renamed again",
+            ]
+        )
+        == 0
+    )
     third.produce(80)
     _killed_at(third, verb)
     after = held(old)
@@ -65,7 +115,9 @@ def renamed_twice(stage: Stage, *, verb: str) -> Told:
 
 
 def old_copy(stage: Stage, *, verb: str) -> Told:
-    """An old copy of the table is put back and accepted; the next run is killed; what was given up stays away, and `verify` knows it."""
+    """An old copy of the table is put back and accepted; the next run is killed; what was given up
+    stays away, and `verify` knows it.
+    """
     pipeline = stage.pipeline()
     copy = pipeline.folder / "copy"
     for run in range(3):
@@ -78,22 +130,32 @@ def old_copy(stage: Stage, *, verb: str) -> Told:
     before, there = pipeline.in_topic(), pipeline.in_table()
     stopped(pipeline.run(), 5, "now the table does not hold it", "plans acknowledge")
     version = str(DeltaTable(str(pipeline.table)).version())
-    assert main(["plans", "acknowledge", str(pipeline.conf), version, "--reason", "all there is"]) == 0
+    assert (
+        main(["plans", "acknowledge", str(pipeline.conf), version, "--reason", "all there is"]) == 0
+    )
     pipeline.produce(80)
     _killed_at(pipeline, verb)
     after, next_run = held(pipeline), pipeline.ran()
     assert pipeline.door("verify").code == 0
-    return Told(after, said_in_short(next_run), checked(pipeline, pipeline.in_topic() - before + there))
+    return Told(
+        after, said_in_short(next_run), checked(pipeline, pipeline.in_topic() - before + there)
+    )
 
 
 def made_by_ddl(stage: Stage) -> Told:
-    """Plan 1 is stored, its run is killed, somebody makes the table by hand; once that is accepted the table takes the records."""
+    """Plan 1 is stored, its run is killed, somebody makes the table by hand; once that is accepted
+    the table takes the records.
+    """
     pipeline = stage.pipeline()
     pipeline.produce(120)
     _killed_at(pipeline, "fetch")
     DeltaTable.create(str(pipeline.table), arrow_schema())
     # and tries it with a row: of an empty table a run knows by itself that it lacks the plan
-    write_deltalake(str(pipeline.table), pyarrow.Table.from_pylist([{"topic": "a try"}], schema=arrow_schema()), mode="append")
+    write_deltalake(
+        str(pipeline.table),
+        pyarrow.Table.from_pylist([{"topic": "a try"}], schema=arrow_schema()),
+        mode="append",
+    )
     DeltaTable(str(pipeline.table)).delete()
     stopped(pipeline.run(), 5, "plan 1 was made when there was no table", "plans acknowledge")
     assert main(["plans", "acknowledge", str(pipeline.conf), "2", "--reason", "made by hand"]) == 0
@@ -105,12 +167,52 @@ _TWICE = "the group is renamed twice, each takes the place of the one before: SI
 _COPY = "an old copy of the table is put back and accepted: SIGKILL "
 
 CASES: tuple[Case, ...] = (
-    Case(26, "taken over, killed before the append", _RENAMED + "before its first commit", partial(taken_over, verb="append")),
-    Case(26, "taken over, killed before the record", _RENAMED + "after its first commit", partial(taken_over, verb="record")),
-    Case(26, "taken over, killed before the offsets", _RENAMED + "before the offsets are moved", partial(taken_over, verb="commit")),
-    Case(26, "taken over twice, killed before the append", _TWICE + "before its first commit", partial(renamed_twice, verb="append")),
-    Case(26, "taken over twice, killed before the record", _TWICE + "after its first commit", partial(renamed_twice, verb="record")),
-    Case(26, "old copy, killed before the append", _COPY + "before the append", partial(old_copy, verb="append")),
-    Case(26, "old copy, killed before the record", _COPY + "after the Delta commit", partial(old_copy, verb="record")),
-    Case(26, "table made by hand", "a table is made by DDL after plan 1 was stored, and accepted", made_by_ddl),
+    Case(
+        26,
+        "taken over, killed before the append",
+        _RENAMED + "before its first commit",
+        partial(taken_over, verb="append"),
+    ),
+    Case(
+        26,
+        "taken over, killed before the record",
+        _RENAMED + "after its first commit",
+        partial(taken_over, verb="record"),
+    ),
+    Case(
+        26,
+        "taken over, killed before the offsets",
+        _RENAMED + "before the offsets are moved",
+        partial(taken_over, verb="commit"),
+    ),
+    Case(
+        26,
+        "taken over twice, killed before the append",
+        _TWICE + "before its first commit",
+        partial(renamed_twice, verb="append"),
+    ),
+    Case(
+        26,
+        "taken over twice, killed before the record",
+        _TWICE + "after its first commit",
+        partial(renamed_twice, verb="record"),
+    ),
+    Case(
+        26,
+        "old copy, killed before the append",
+        _COPY + "before the append",
+        partial(old_copy, verb="append"),
+    ),
+    Case(
+        26,
+        "old copy, killed before the record",
+        _COPY + "after the Delta commit",
+        partial(old_copy, verb="record"),
+    ),
+    Case(
+        26,
+        "table made by hand",
+        "a table is made by DDL after plan 1 was stored, and accepted",
+        made_by_ddl,
+    ),
 )

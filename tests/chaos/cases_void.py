@@ -1,6 +1,8 @@
-"""More of rows 33 and 38: hand-overs that are void where a plan of another kind is in the place, where the run dies of it, and each time.
+"""More of rows 33 and 38: hand-overs that are void where a plan of another kind is in the place,
+where the run dies of it, and each time.
 
-In ZooKeeper a void hand-over leaves nothing; in Kafka it leaves a plan that says so, and a run may die before that is written down.
+In ZooKeeper a void hand-over leaves nothing; in Kafka it leaves a plan that says so, and a run may
+die before that is written down.
 """
 
 from __future__ import annotations
@@ -27,13 +29,17 @@ _LONGER_THAN_THE_MEMBERSHIP_S = 25
 """The ZooKeeper session of a driver that sleeps past its session of 6 s as a member."""
 
 
-# -- row 33 --------------------------------------------------------------------------------------------------------------
+# -- row 33
+# --------------------------------------------------------------------------------------------------------------
 
 
 def a_rival(stage: Stage, *, loaded: bool) -> Told:
-    """One that claims as we do, so that its owner node is like ours, and has handed over; then it lets go."""
+    """One that claims as we do, so that its owner node is like ours, and has handed over; then it
+    lets go.
+    """
     pipeline = joining(stage, loaded=loaded)
     with OtherConsumer(pipeline) as other:
+
         def comes(world: object) -> None:
             other.claim_as_we_do(_PARTITION)
             other.read(_PARTITION, _THEIRS)
@@ -43,13 +49,19 @@ def a_rival(stage: Stage, *, loaded: bool) -> Told:
             said = run_disturbed(pipeline, "store", comes)
             after = held(pipeline)
             stopped(said, 0, "was moved since it was read")
-            assert said.outcomes.count("hand-over void") == 1 and "ingested" in said.outcomes, said.outcomes
+            assert said.outcomes.count("hand-over void") == 1 and "ingested" in said.outcomes, (
+                said.outcomes
+            )
             next_run = pipeline.ran()
-        return shared_in_zookeeper(stage, pipeline, other, after=after, next_run=both(said, next_run))
+        return shared_in_zookeeper(
+            stage, pipeline, other, after=after, next_run=both(said, next_run)
+        )
 
 
 def in_the_place_of(stage: Stage, *, loaded: bool) -> Told:
-    """A run that was no member stored a plan and died; the plan of a member that takes its place is void, and another one takes it."""
+    """A run that was no member stored a plan and died; the plan of a member that takes its place is
+    void, and another one takes it.
+    """
     pipeline = stage.pipeline()
     prepare(pipeline, loaded)
     with Driver(pipeline, sends=(signal.SIGKILL, "claiming")) as driver:
@@ -57,19 +69,28 @@ def in_the_place_of(stage: Stage, *, loaded: bool) -> Told:
     pipeline.settings["ownership"] = dict(JOIN)
     with OtherConsumer(pipeline) as other:
         with stage.writing(pipeline):
-            said = run_disturbed(pipeline, "supersede", lambda world: another_commits(pipeline, other))
+            said = run_disturbed(
+                pipeline, "supersede", lambda world: another_commits(pipeline, other)
+            )
             after = held(pipeline)
             stopped(said, 0, "was moved since it was read")
-            assert said.outcomes.count("hand-over void") == 1 and "superseded" in said.outcomes, said.outcomes
+            assert said.outcomes.count("hand-over void") == 1 and "superseded" in said.outcomes, (
+                said.outcomes
+            )
             next_run = pipeline.ran()
-        return shared_in_zookeeper(stage, pipeline, other, after=after, next_run=both(said, next_run))
+        return shared_in_zookeeper(
+            stage, pipeline, other, after=after, next_run=both(said, next_run)
+        )
 
 
 def refused_and_lost(stage: Stage, *, is_killed: bool) -> Told:
-    """The hand-over reaches ZooKeeper behind another one's commit, and the run never hears that it was refused, or is dead by then."""
+    """The hand-over reaches ZooKeeper behind another one's commit, and the run never hears that it
+    was refused, or is dead by then.
+    """
     pipeline, proxy = proxied(stage, ownership=JOIN)
     prepare(pipeline, loaded=True)
     with OtherConsumer(pipeline) as other, stage.writing(pipeline), Driver(pipeline) as driver:
+
         def comes_before(operation: int, frame: bytes) -> bool:
             if not is_hand_over(operation, frame):
                 return False
@@ -80,21 +101,33 @@ def refused_and_lost(stage: Stage, *, is_killed: bool) -> Told:
 
         proxy.lose(Lost.ANSWER, comes_before)
         said = driver.wait()
-        assert proxy.happened.is_set() and said.code in ((-signal.SIGKILL,) if is_killed else (0, 6)), f"{said_in_short(said)}\n{said.err}"
+        assert proxy.happened.is_set() and said.code in (
+            (-signal.SIGKILL,) if is_killed else (0, 6)
+        ), f"{said_in_short(said)}\n{said.err}"
         assert not is_killed or stored_plans(pipeline) == [1], "it was not refused"
         after, next_run = held(pipeline), pipeline.ran()
-    return shared_in_zookeeper(stage, pipeline, other, after=after, next_run=next_run if is_killed else both(said, next_run))
+    return shared_in_zookeeper(
+        stage,
+        pipeline,
+        other,
+        after=after,
+        next_run=next_run if is_killed else both(said, next_run),
+    )
 
 
-# -- row 38 --------------------------------------------------------------------------------------------------------------
+# -- row 38
+# --------------------------------------------------------------------------------------------------------------
 
 
 def void_each_time(stage: Stage) -> Told:
-    """At each hand-over of the run one consumer goes and another one comes: it gives up, and the next run reads what is left."""
+    """At each hand-over of the run one consumer goes and another one comes: it gives up, and the
+    next run reads what is left.
+    """
     pipeline = stage.pipeline(**COORDINATED)
     pipeline.produce(400)
     others: list[OtherMember] = []
     with contextlib.ExitStack() as there:
+
         def comes(world: object) -> None:
             there.close()
             others.append(there.enter_context(another_member(pipeline)))
@@ -109,7 +142,9 @@ def void_each_time(stage: Stage) -> Told:
 
 
 def killed_as_it_is_void(stage: Stage, *, lost: Lost) -> Told:
-    """The commit came too late, and the run is killed when it writes that down: ZooKeeper gets that, or does not."""
+    """The commit came too late, and the run is killed when it writes that down: ZooKeeper gets
+    that, or does not.
+    """
     pipeline, proxy = proxied(stage, **COORDINATED)
     pipeline.settings["zookeeper"]["session_timeout_s"] = _LONGER_THAN_THE_MEMBERSHIP_S
     with contextlib.ExitStack() as coming, beside(stage, pipeline, loaded=True) as theirs:
@@ -134,27 +169,66 @@ def killed_as_it_is_void(stage: Stage, *, lost: Lost) -> Told:
     return shared(stage, pipeline, theirs, after, next_run)
 
 
-_VOID, _LATER = "as a member, at the moment of the hand-over: ", "the same where the table holds a plan already"
+_VOID, _LATER = (
+    "as a member, at the moment of the hand-over: ",
+    "the same where the table holds a plan already",
+)
 _AS = "as a member in Kafka, "
 _STATIC = {**COORDINATED, "ownership": {**COORDINATED["ownership"], "member_id": "loader-1"}}
 
 CASES: tuple[Case, ...] = (
-    Case(33, "void: a rival", _VOID + "a consumer that claims as we do owns one partition, reads 20 records of it and lets go",
-         partial(a_rival, loaded=False)),
+    Case(
+        33,
+        "void: a rival",
+        _VOID
+        + "a consumer that claims as we do owns one partition, reads 20 records of it and lets go",
+        partial(a_rival, loaded=False),
+    ),
     Case(33, "void: a rival, later", _LATER, partial(a_rival, loaded=True)),
-    Case(33, "void: in another plan's place",
-         _VOID + "another consumer commits 20 records, and the plan was to take the place of one that no member had stored",
-         partial(in_the_place_of, loaded=False)),
+    Case(
+        33,
+        "void: in another plan's place",
+        _VOID
+        + "another consumer commits 20 records, and the plan was to take the place of one that no member had stored",
+        partial(in_the_place_of, loaded=False),
+    ),
     Case(33, "void: in another plan's place, later", _LATER, partial(in_the_place_of, loaded=True)),
-    Case(33, "void: its answer lost", _VOID + "another consumer commits 20 records, and the connection is cut before the refusal came",
-         partial(refused_and_lost, is_killed=False)),
-    Case(33, "void: killed", _VOID + "another consumer commits 20 records, and SIGKILL before the refusal came",
-         partial(refused_and_lost, is_killed=True)),
-    Case(38, "coordinated: void each time", f"{_AS}at each commit of a hand-over another consumer has just joined", void_each_time),
-    *(Case(38, f"coordinated: void, killed as it is marked, {lost.value}",
-           f"{_AS}the commit comes too late, and SIGKILL as that is written down, {when}", partial(killed_as_it_is_void, lost=lost))
-      for lost, when in ((Lost.REQUEST, "before that reached ZooKeeper"), (Lost.ANSWER, "after ZooKeeper did it"))),
-    Case(38, "coordinated: asleep before its commit, static",
-         f"{_AS}with a name of its own (static), the driver is paused past its sessions between plan and commit, a second one does the "
-         "work, the first goes on", partial(asleep, verb="hand_over", loaded=True, settings=_STATIC)),
+    Case(
+        33,
+        "void: its answer lost",
+        _VOID
+        + "another consumer commits 20 records, and the connection is cut before the refusal came",
+        partial(refused_and_lost, is_killed=False),
+    ),
+    Case(
+        33,
+        "void: killed",
+        _VOID + "another consumer commits 20 records, and SIGKILL before the refusal came",
+        partial(refused_and_lost, is_killed=True),
+    ),
+    Case(
+        38,
+        "coordinated: void each time",
+        f"{_AS}at each commit of a hand-over another consumer has just joined",
+        void_each_time,
+    ),
+    *(
+        Case(
+            38,
+            f"coordinated: void, killed as it is marked, {lost.value}",
+            f"{_AS}the commit comes too late, and SIGKILL as that is written down, {when}",
+            partial(killed_as_it_is_void, lost=lost),
+        )
+        for lost, when in (
+            (Lost.REQUEST, "before that reached ZooKeeper"),
+            (Lost.ANSWER, "after ZooKeeper did it"),
+        )
+    ),
+    Case(
+        38,
+        "coordinated: asleep before its commit, static",
+        f"{_AS}with a name of its own (static), the driver is paused past its sessions between plan and commit, a second one does the "
+        "work, the first goes on",
+        partial(asleep, verb="hand_over", loaded=True, settings=_STATIC),
+    ),
 )

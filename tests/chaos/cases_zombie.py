@@ -1,6 +1,8 @@
-"""Rows 9 and 10: two drivers. A paused one that wakes up when another has done its work, and two that start at the same moment.
+"""Rows 9 and 10: two drivers. A paused one that wakes up when another has done its work, and two
+that start at the same moment.
 
-The driver's lock keeps two drivers apart as long as both have their ZooKeeper sessions; these cases are about what holds when it does not.
+The driver's lock keeps two drivers apart as long as both have their ZooKeeper sessions; these cases
+are about what holds when it does not.
 """
 
 from __future__ import annotations
@@ -61,7 +63,11 @@ def wakes_before_the_commit(stage: Stage) -> Told:
     for _ in range(_ATTEMPTS):
         pipeline = held_pipeline(stage, loaded=True)
         hold = last_hold(stage, pipeline)
-        with stage.writing(pipeline), short_session(pipeline), Driver(pipeline, hold=hold) as zombie:
+        with (
+            stage.writing(pipeline),
+            short_session(pipeline),
+            Driver(pipeline, hold=hold) as zombie,
+        ):
             if not stopped_before_the_commit(stage, zombie, pipeline, hold):
                 continue
             zombie.pause_all()
@@ -84,17 +90,27 @@ def started_together(stage: Stage, *, times: int, fresh: bool) -> Told:
         ends.add(f"exits {codes[0]} and {codes[1]}")
         after = held(pipeline)
         figures.append(stage.finish(pipeline, after=after, next_run="").checked)
-    return Told(after, f"the two, {times} times: {'; '.join(sorted(ends))}", total(figures) if fresh else figures[-1])
+    return Told(
+        after,
+        f"the two, {times} times: {'; '.join(sorted(ends))}",
+        total(figures) if fresh else figures[-1],
+    )
 
 
 def released_together(stage: Stage, *, verb: str, times: int, fresh: bool) -> Told:
-    """Two drivers that both passed the lock, for the first lost its session, go on at the same moment from the same verb."""
+    """Two drivers that both passed the lock, for the first lost its session, go on at the same
+    moment from the same verb.
+    """
     pipeline, figures, ends = stage.pipeline(), [], set[str]()
     for number in range(times):
         if fresh:
             pipeline = stage.pipeline()
         prepare(pipeline, loaded=not fresh and not number)
-        with stage.writing(pipeline) as writer, short_session(pipeline), contextlib.ExitStack() as started:
+        with (
+            stage.writing(pipeline) as writer,
+            short_session(pipeline),
+            contextlib.ExitStack() as started,
+        ):
             both = []
             for _ in range(2):
                 both.append(started.enter_context(Driver(pipeline, sends=(signal.SIGSTOP, verb))))
@@ -108,7 +124,11 @@ def released_together(stage: Stage, *, verb: str, times: int, fresh: bool) -> To
         ends |= {said_in_short(said) if said.code == 0 else f"exit {said.code}" for said in ended}
         after = held(pipeline)
         figures.append(stage.finish(pipeline, after=after, next_run="").checked)
-    return Told(after, f"the two, {times} times: {'; '.join(sorted(ends))}", total(figures) if fresh else figures[-1])
+    return Told(
+        after,
+        f"the two, {times} times: {'; '.join(sorted(ends))}",
+        total(figures) if fresh else figures[-1],
+    )
 
 
 def prepare(pipeline: Pipeline, loaded: bool) -> None:
@@ -121,7 +141,9 @@ def prepare(pipeline: Pipeline, loaded: bool) -> None:
 
 @contextlib.contextmanager
 def short_session(pipeline: Pipeline) -> Iterator[None]:
-    """Runs that are started inside have a short ZooKeeper session; those that follow, and share this process, have not."""
+    """Runs that are started inside have a short ZooKeeper session; those that follow, and share
+    this process, have not.
+    """
     pipeline.settings["zookeeper"] = _SHORT_SESSION
     try:
         yield
@@ -129,8 +151,12 @@ def short_session(pipeline: Pipeline) -> Iterator[None]:
         pipeline.settings.pop("zookeeper", None)
 
 
-def overtaken(zombie: Driver, pipeline: Pipeline, behind: Callable[[], None] = lambda: None) -> tuple[str, Said, Said]:
-    """A second driver does the work, then `behind`, then the first goes on: what the table held in between, and what both said."""
+def overtaken(
+    zombie: Driver, pipeline: Pipeline, behind: Callable[[], None] = lambda: None
+) -> tuple[str, Said, Said]:
+    """A second driver does the work, then `behind`, then the first goes on: what the table held in
+    between, and what both said.
+    """
     wait_for_no_driver(pipeline)
     after = held(pipeline)
     pipeline.settings.pop("zookeeper", None)
@@ -156,8 +182,13 @@ def told(stage: Stage, pipeline: Pipeline, after: str, second: Said, woken: Said
 
 def total(figures: list[Checked]) -> Checked:
     """The sum over several pipelines."""
-    fields: Callable[[Checked], tuple[int, ...]] = lambda c: (c.records, c.rows, c.missing, c.double, c.unexpected)
-    return Checked(*map(sum, zip(*map(fields, figures), strict=True)))
+    return Checked(
+        records=sum(each.records for each in figures),
+        rows=sum(each.rows for each in figures),
+        missing=sum(each.missing for each in figures),
+        double=sum(each.double for each in figures),
+        unexpected=sum(each.unexpected for each in figures),
+    )
 
 
 def two_drivers(*, started: int, stored: int, appended: int) -> tuple[Case, ...]:
@@ -165,41 +196,119 @@ def two_drivers(*, started: int, stored: int, appended: int) -> tuple[Case, ...]
     words = {2: "twice", 3: "three times", 5: "five times", 10: "ten times"}
     together, behind = "two drivers started at the same moment, ", "two drivers behind the lock "
     return (
-        Case(10, "two started together", f"{together}once, on a table that does not exist yet",
-             partial(started_together, times=1, fresh=True)),
-        Case(10, "two started together on new tables", f"{together}{words[started]}, each on a table that does not exist",
-             partial(started_together, times=started, fresh=True)),
-        Case(10, "two started together on one table", f"{together}{words[started]}, on the same table",
-             partial(started_together, times=started, fresh=False)),
-        Case(10, "two store a plan together", f"{behind}store a plan each at the same moment, {words[stored]}, no table yet",
-             partial(released_together, verb="store", times=stored, fresh=True)),
-        Case(10, "two append together to new tables", f"{behind}append the same plan at the same moment, {words[appended]}, no table yet",
-             partial(released_together, verb="append", times=appended, fresh=True)),
-        Case(10, "two append together to one table", f"{behind}append the same plan at the same moment, {words[appended]}, on one table",
-             partial(released_together, verb="append", times=appended, fresh=False)),
+        Case(
+            10,
+            "two started together",
+            f"{together}once, on a table that does not exist yet",
+            partial(started_together, times=1, fresh=True),
+        ),
+        Case(
+            10,
+            "two started together on new tables",
+            f"{together}{words[started]}, each on a table that does not exist",
+            partial(started_together, times=started, fresh=True),
+        ),
+        Case(
+            10,
+            "two started together on one table",
+            f"{together}{words[started]}, on the same table",
+            partial(started_together, times=started, fresh=False),
+        ),
+        Case(
+            10,
+            "two store a plan together",
+            f"{behind}store a plan each at the same moment, {words[stored]}, no table yet",
+            partial(released_together, verb="store", times=stored, fresh=True),
+        ),
+        Case(
+            10,
+            "two append together to new tables",
+            f"{behind}append the same plan at the same moment, {words[appended]}, no table yet",
+            partial(released_together, verb="append", times=appended, fresh=True),
+        ),
+        Case(
+            10,
+            "two append together to one table",
+            f"{behind}append the same plan at the same moment, {words[appended]}, on one table",
+            partial(released_together, verb="append", times=appended, fresh=False),
+        ),
     )
 
 
 _OVERTAKEN = "the driver is paused past its ZooKeeper session, a second one does the work, the first goes on: "
 
 CASES: tuple[Case, ...] = (
-    Case(9, "zombie before the plan is stored", _OVERTAKEN + "before the plan is stored", partial(wakes_at_verb, verb="store")),
-    Case(9, "zombie before the plan is stored later", _OVERTAKEN + "the same where the table holds a plan already",
-         partial(wakes_at_verb, verb="store", loaded=True)),
-    Case(9, "zombie after the plan is stored", _OVERTAKEN + "after the plan is stored", partial(wakes_at_verb, verb="claiming")),
-    Case(9, "zombie after owners are claimed", _OVERTAKEN + "after the partitions' owners are claimed",
-         partial(wakes_at_verb, verb="fetch", ownership={"mode": "claim"})),
-    Case(9, "zombie before the append", _OVERTAKEN + "before the append", partial(wakes_at_verb, verb="append", loaded=True)),
-    Case(9, "zombie with its first rows", _OVERTAKEN + "with its JVM and workers, when the first rows came",
-         partial(wakes_while_writing, half=False)),
-    Case(9, "zombie whose workers went on", _OVERTAKEN + "its JVM and workers go on writing all the while",
-         partial(wakes_while_writing, half=False, driver_alone=True)),
-    Case(9, "zombie with half its files", _OVERTAKEN + "with its JVM and workers, when half of its files were written",
-         partial(wakes_while_writing, half=True)),
-    Case(9, "zombie with all its files", _OVERTAKEN + "with its JVM, when all files were written and not committed",
-         wakes_before_the_commit),
-    Case(9, "zombie after the delta commit", _OVERTAKEN + "after the Delta commit", partial(wakes_at_verb, verb="record")),
-    Case(9, "zombie before the offsets", _OVERTAKEN + "before the offsets are moved", partial(wakes_at_verb, verb="commit", loaded=True)),
-    Case(9, "zombie with half of the offsets", _OVERTAKEN + "when half of the offsets are moved", partial(wakes_at_verb, verb=HALF_COMMIT)),
+    Case(
+        9,
+        "zombie before the plan is stored",
+        _OVERTAKEN + "before the plan is stored",
+        partial(wakes_at_verb, verb="store"),
+    ),
+    Case(
+        9,
+        "zombie before the plan is stored later",
+        _OVERTAKEN + "the same where the table holds a plan already",
+        partial(wakes_at_verb, verb="store", loaded=True),
+    ),
+    Case(
+        9,
+        "zombie after the plan is stored",
+        _OVERTAKEN + "after the plan is stored",
+        partial(wakes_at_verb, verb="claiming"),
+    ),
+    Case(
+        9,
+        "zombie after owners are claimed",
+        _OVERTAKEN + "after the partitions' owners are claimed",
+        partial(wakes_at_verb, verb="fetch", ownership={"mode": "claim"}),
+    ),
+    Case(
+        9,
+        "zombie before the append",
+        _OVERTAKEN + "before the append",
+        partial(wakes_at_verb, verb="append", loaded=True),
+    ),
+    Case(
+        9,
+        "zombie with its first rows",
+        _OVERTAKEN + "with its JVM and workers, when the first rows came",
+        partial(wakes_while_writing, half=False),
+    ),
+    Case(
+        9,
+        "zombie whose workers went on",
+        _OVERTAKEN + "its JVM and workers go on writing all the while",
+        partial(wakes_while_writing, half=False, driver_alone=True),
+    ),
+    Case(
+        9,
+        "zombie with half its files",
+        _OVERTAKEN + "with its JVM and workers, when half of its files were written",
+        partial(wakes_while_writing, half=True),
+    ),
+    Case(
+        9,
+        "zombie with all its files",
+        _OVERTAKEN + "with its JVM, when all files were written and not committed",
+        wakes_before_the_commit,
+    ),
+    Case(
+        9,
+        "zombie after the delta commit",
+        _OVERTAKEN + "after the Delta commit",
+        partial(wakes_at_verb, verb="record"),
+    ),
+    Case(
+        9,
+        "zombie before the offsets",
+        _OVERTAKEN + "before the offsets are moved",
+        partial(wakes_at_verb, verb="commit", loaded=True),
+    ),
+    Case(
+        9,
+        "zombie with half of the offsets",
+        _OVERTAKEN + "when half of the offsets are moved",
+        partial(wakes_at_verb, verb=HALF_COMMIT),
+    ),
     *two_drivers(started=10, stored=3, appended=5),
 )

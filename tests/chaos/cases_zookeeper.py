@@ -1,7 +1,9 @@
-"""Rows 11 and 12: ZooKeeper restarted, a session expired, an answer lost, the data folder restored from an older copy or emptied.
+"""Rows 11 and 12: ZooKeeper restarted, a session expired, an answer lost, the data folder restored
+from an older copy or emptied.
 
-The pipelines of these cases keep their ledger in a ZooKeeper of their own, beside that of the brokers, so that what is done to it
-is done to the ledger alone; one case restarts a ZooKeeper in which both live.
+The pipelines of these cases keep their ledger in a ZooKeeper of their own, beside that of the
+brokers, so that what is done to it is done to the ledger alone; one case restarts a ZooKeeper in
+which both live.
 """
 
 from __future__ import annotations
@@ -79,17 +81,31 @@ class Apart:
         assert said.code == -signal.SIGKILL, f"{said_in_short(said)}\n{said.err}"
 
 
-def apart(stage: Stage, *, through: Callable[[ZooKeeper], str] = lambda server: server.connect, partitions: int = 4) -> Apart:
-    """A pipeline on the shared brokers with a ZooKeeper of its own, reached at the address that `through` gives."""
+def apart(
+    stage: Stage,
+    *,
+    through: Callable[[ZooKeeper], str] = lambda server: server.connect,
+    partitions: int = 4,
+) -> Apart:
+    """A pipeline on the shared brokers with a ZooKeeper of its own, reached at the address that
+    `through` gives.
+    """
     server = stage.at_end.enter_context(ZooKeeper(stage.folder / "ledger"))
     zookeeper = {"connect": f"{through(server)}/etl", "session_timeout_s": 6}
-    # a session that could not say goodbye keeps the driver's lock until its timeout, and its process is this one
+    # a session that could not say goodbye keeps the driver's lock until its timeout, and its
+    # process is this one
     waiting = {"wait_for_driver_s": 30}
-    pipeline = stage.pipeline(partitions, zookeeper=zookeeper, source={"bootstrap": stage.cluster.bootstrap}, ownership=waiting)
+    pipeline = stage.pipeline(
+        partitions,
+        zookeeper=zookeeper,
+        source={"bootstrap": stage.cluster.bootstrap},
+        ownership=waiting,
+    )
     return Apart(pipeline, server)
 
 
-# -- row 11 --------------------------------------------------------------------------------------------------------------
+# -- row 11
+# --------------------------------------------------------------------------------------------------------------
 
 
 def restarted(stage: Stage, *, verb: str) -> Told:
@@ -106,7 +122,9 @@ def restarted(stage: Stage, *, verb: str) -> Told:
 
 
 def expired(stage: Stage, *, verb: str) -> Told:
-    """The driver's session is ended by somebody who knows its id and password; the driver has heard of it when the verb begins."""
+    """The driver's session is ended by somebody who knows its id and password; the driver has heard
+    of it when the verb begins.
+    """
     case = apart(stage).loaded()
     return _disturbed(stage, case, verb, partial(end_session, case.server.connect))
 
@@ -114,11 +132,16 @@ def expired(stage: Stage, *, verb: str) -> Told:
 def paused_past_its_session(stage: Stage) -> Told:
     """The driver is stopped before it commits, its session expires by itself, and it wakes up."""
     case = apart(stage).loaded()
-    with stage.writing(case.pipeline), Driver(case.pipeline, sends=(signal.SIGSTOP, "commit")) as driver:
+    with (
+        stage.writing(case.pipeline),
+        Driver(case.pipeline, sends=(signal.SIGSTOP, "commit")) as driver,
+    ):
         driver.wait_until_paused()
         driver_node = f"/etl/consumers/{case.pipeline.group}/etl/clicks/driver"
         with session_at(case.server.connect) as client:
-            assert wait_until(lambda: client.exists(driver_node) is None, _NOTICED_WITHIN_S), "the session does not expire"
+            assert wait_until(lambda: client.exists(driver_node) is None, _NOTICED_WITHIN_S), (
+                "the session does not expire"
+            )
         after = held(case.pipeline)
         driver.wake_all()
         said = driver.wait()
@@ -150,8 +173,12 @@ def through_proxy(stage: Stage) -> tuple[Apart, ZooKeeperProxy]:
     return apart(stage, through=through), proxies[0]
 
 
-def lost(stage: Stage, *, what: Lost, chosen: Chosen, first: bool = False, then: tuple[str, ...] = ()) -> Told:
-    """The connection breaks in the middle of one request, once; `then` are the outcomes of which the next run has one."""
+def lost(
+    stage: Stage, *, what: Lost, chosen: Chosen, first: bool = False, then: tuple[str, ...] = ()
+) -> Told:
+    """The connection breaks in the middle of one request, once; `then` are the outcomes of which
+    the next run has one.
+    """
     case, proxy = through_proxy(stage)
     if first:
         case.pipeline.produce(_RECORDS)
@@ -165,14 +192,23 @@ def lost(stage: Stage, *, what: Lost, chosen: Chosen, first: bool = False, then:
         assert said.code in (0, 6), f"{said_in_short(said)}\n{said.err}"
         next_run = case.pipeline.ran()
     assert not then or set(then) & set(next_run.outcomes), next_run.outcomes
-    return finish_apart(stage, case, after, f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}")
+    return finish_apart(
+        stage,
+        case,
+        after,
+        f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}",
+    )
 
 
 def end_session(connect: str, world: LiveWorld) -> None:
-    """Whoever knows a session's id and password can end it; its owner has heard of it when this returns."""
+    """Whoever knows a session's id and password can end it; its owner has heard of it when this
+    returns.
+    """
     session: Session = world.zookeeper
     lose_session(session, connect)
-    assert wait_until(lambda: session.life.is_over, _NOTICED_WITHIN_S), "the driver does not hear of its session's end"
+    assert wait_until(lambda: session.life.is_over, _NOTICED_WITHIN_S), (
+        "the driver does not hear of its session's end"
+    )
 
 
 def is_multi(operation: int, frame: bytes) -> bool:
@@ -185,11 +221,14 @@ def creates(what: bytes) -> Chosen:
     return lambda operation, frame: operation in (CREATE, CREATE2, MULTI) and what in frame
 
 
-# -- row 12 --------------------------------------------------------------------------------------------------------------
+# -- row 12
+# --------------------------------------------------------------------------------------------------------------
 
 
 def older_copy(stage: Stage, *, taken_when_killed_before: str | None, runs_after: int = 2) -> Told:
-    """The copy is taken after a run, or where a run was killed; more runs go on from there, and then the copy comes back."""
+    """The copy is taken after a run, or where a run was killed; more runs go on from there, and
+    then the copy comes back.
+    """
     case = apart(stage).loaded()
     if taken_when_killed_before:
         case.killed_before(taken_when_killed_before)
@@ -216,11 +255,14 @@ def _restored(stage: Stage, case: Apart, copy: Path | None) -> Told:
     with stage.writing(case.pipeline):
         said = case.pipeline.run()
     assert said.code == 0, f"{said_in_short(said)}\n{said.err}"
-    assert {"rebuilt the ledger from the table", "adopted the table's plan"} & set(said.outcomes), said.outcomes
+    assert {"rebuilt the ledger from the table", "adopted the table's plan"} & set(said.outcomes), (
+        said.outcomes
+    )
     return finish_apart(stage, case, after, said)
 
 
-# -- parts ---------------------------------------------------------------------------------------------------------------
+# -- parts
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def run_disturbed(pipeline: Pipeline, verb: str, deed: Deed, *, how: type[Before] = Before) -> Said:
@@ -239,7 +281,12 @@ def _disturbed(stage: Stage, case: Apart, verb: str, deed: Deed) -> Told:
         assert said.code in (0, 6), f"{said_in_short(said)}\n{said.err}"
         assert wait_until(case.server.is_ready, _NOTICED_WITHIN_S)
         next_run = case.pipeline.ran()
-    return finish_apart(stage, case, after, f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}")
+    return finish_apart(
+        stage,
+        case,
+        after,
+        f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}",
+    )
 
 
 def finish_apart(stage: Stage, case: Apart, after: str, next_run: Said | str) -> Told:
@@ -253,37 +300,107 @@ def finish_apart(stage: Stage, case: Apart, after: str, next_run: Said | str) ->
 
 
 CASES: tuple[Case, ...] = (
-    *(Case(11, f"zookeeper-restarted-during-{verb}", f"ZooKeeper killed when the run begins to {verb}, and back {_DOWN_S} s later",
-           partial(restarted, verb=verb)) for verb in _VERBS),
-    Case(11, "zookeeper-restarted-with-the-brokers", "ZooKeeper of ledger and brokers restarted while rows are appended",
-         restarted_with_the_brokers),
-    *(Case(11, f"session-expired-before-{verb}", f"the driver's session expires before it begins to {verb}",
-           partial(expired, verb=verb)) for verb in _VERBS),
-    Case(11, "paused-past-its-session", "the driver paused before it moves offsets until its session has expired, then it goes on",
-         paused_past_its_session),
-    Case(11, "answer-of-the-multi-lost", "connection cut after the server moved the offsets, before the answer came",
-         partial(lost, what=Lost.ANSWER, chosen=is_multi)),
-    Case(11, "answer-of-the-first-multi-lost", "the same where the offsets' znodes are made",
-         partial(lost, what=Lost.ANSWER, chosen=is_multi, first=True)),
-    Case(11, "multi-lost", "connection cut before the request that moves the offsets reached the server",
-         partial(lost, what=Lost.REQUEST, chosen=is_multi, then=("repaired",))),
-    Case(11, "answer-lost-when-the-plan-was-stored", "connection cut after the plan was stored, before the answer came",
-         partial(lost, what=Lost.ANSWER, chosen=creates(b"/plans/"))),
-    Case(11, "answer-lost-when-the-lock-was-taken", "connection cut after the driver's lock was taken, before the answer came",
-         partial(lost, what=Lost.ANSWER, chosen=creates(b"/driver"))),
-    Case(11, "plan-lost-on-its-way", "connection cut before the plan reached the server",
-         partial(lost, what=Lost.REQUEST, chosen=creates(b"/plans/"))),
-    Case(12, "copy-from-before-the-plan", "ZooKeeper restored from a copy taken before the last two plans",
-         partial(older_copy, taken_when_killed_before=None)),
-    Case(12, "copy-with-the-plan-stored", "ZooKeeper restored from a copy taken when a plan was stored and not yet executed",
-         partial(older_copy, taken_when_killed_before="fetch")),
-    Case(12, "copy-with-the-plan-committed", "ZooKeeper restored from a copy taken when a plan was in the table and not recorded",
-         partial(older_copy, taken_when_killed_before="record")),
-    Case(12, "copy-with-offsets-not-moved", "ZooKeeper restored from a copy taken when a plan was recorded and no offset moved",
-         partial(older_copy, taken_when_killed_before="commit")),
+    *(
+        Case(
+            11,
+            f"zookeeper-restarted-during-{verb}",
+            f"ZooKeeper killed when the run begins to {verb}, and back {_DOWN_S} s later",
+            partial(restarted, verb=verb),
+        )
+        for verb in _VERBS
+    ),
+    Case(
+        11,
+        "zookeeper-restarted-with-the-brokers",
+        "ZooKeeper of ledger and brokers restarted while rows are appended",
+        restarted_with_the_brokers,
+    ),
+    *(
+        Case(
+            11,
+            f"session-expired-before-{verb}",
+            f"the driver's session expires before it begins to {verb}",
+            partial(expired, verb=verb),
+        )
+        for verb in _VERBS
+    ),
+    Case(
+        11,
+        "paused-past-its-session",
+        "the driver paused before it moves offsets until its session has expired, then it goes on",
+        paused_past_its_session,
+    ),
+    Case(
+        11,
+        "answer-of-the-multi-lost",
+        "connection cut after the server moved the offsets, before the answer came",
+        partial(lost, what=Lost.ANSWER, chosen=is_multi),
+    ),
+    Case(
+        11,
+        "answer-of-the-first-multi-lost",
+        "the same where the offsets' znodes are made",
+        partial(lost, what=Lost.ANSWER, chosen=is_multi, first=True),
+    ),
+    Case(
+        11,
+        "multi-lost",
+        "connection cut before the request that moves the offsets reached the server",
+        partial(lost, what=Lost.REQUEST, chosen=is_multi, then=("repaired",)),
+    ),
+    Case(
+        11,
+        "answer-lost-when-the-plan-was-stored",
+        "connection cut after the plan was stored, before the answer came",
+        partial(lost, what=Lost.ANSWER, chosen=creates(b"/plans/")),
+    ),
+    Case(
+        11,
+        "answer-lost-when-the-lock-was-taken",
+        "connection cut after the driver's lock was taken, before the answer came",
+        partial(lost, what=Lost.ANSWER, chosen=creates(b"/driver")),
+    ),
+    Case(
+        11,
+        "plan-lost-on-its-way",
+        "connection cut before the plan reached the server",
+        partial(lost, what=Lost.REQUEST, chosen=creates(b"/plans/")),
+    ),
+    Case(
+        12,
+        "copy-from-before-the-plan",
+        "ZooKeeper restored from a copy taken before the last two plans",
+        partial(older_copy, taken_when_killed_before=None),
+    ),
+    Case(
+        12,
+        "copy-with-the-plan-stored",
+        "ZooKeeper restored from a copy taken when a plan was stored and not yet executed",
+        partial(older_copy, taken_when_killed_before="fetch"),
+    ),
+    Case(
+        12,
+        "copy-with-the-plan-committed",
+        "ZooKeeper restored from a copy taken when a plan was in the table and not recorded",
+        partial(older_copy, taken_when_killed_before="record"),
+    ),
+    Case(
+        12,
+        "copy-with-offsets-not-moved",
+        "ZooKeeper restored from a copy taken when a plan was recorded and no offset moved",
+        partial(older_copy, taken_when_killed_before="commit"),
+    ),
     Case(12, "emptied", "everything in ZooKeeper deleted", emptied),
-    Case(12, "emptied-with-a-plan-stored", "everything deleted where a plan was stored and not yet executed",
-         partial(emptied, killed_before="fetch")),
-    Case(12, "emptied-with-a-plan-committed", "everything deleted where a plan was in the table and not recorded",
-         partial(emptied, killed_before="record")),
+    Case(
+        12,
+        "emptied-with-a-plan-stored",
+        "everything deleted where a plan was stored and not yet executed",
+        partial(emptied, killed_before="fetch"),
+    ),
+    Case(
+        12,
+        "emptied-with-a-plan-committed",
+        "everything deleted where a plan was in the table and not recorded",
+        partial(emptied, killed_before="record"),
+    ),
 )

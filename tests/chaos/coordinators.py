@@ -1,4 +1,6 @@
-"""Pipelines whose group's offsets are in Kafka: who keeps them there, how to come between, and the check of where they are in the end."""
+"""Pipelines whose group's offsets are in Kafka: who keeps them there, how to come between, and the
+check of where they are in the end.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from etl.embedded.kafka import Kafka
 from tests.chaos.cases_zombie import prepare
 from tests.chaos.driver import Driver, send
 from tests.chaos.kept import kept
-from tests.chaos.proxy import Link, Proxy, ProxiedCluster, Spoil
+from tests.chaos.proxy import Link, ProxiedCluster, Proxy, Spoil
 from tests.chaos.stage import Stage, Told, said_in_short
 from tests.said import Said
 from tests.system.driving import Pipeline
@@ -21,7 +23,12 @@ from tests.system.live_consumers import offsets_of
 
 def two_coordinators(folder: Path) -> Cluster:
     """Two brokers, each of which keeps the offsets of all groups."""
-    return Cluster(2, folder=folder, properties={"offsets.topic.replication.factor": "2"}, java_options=("-Xms64m", "-Xmx192m"))
+    return Cluster(
+        2,
+        folder=folder,
+        properties={"offsets.topic.replication.factor": "2"},
+        java_options=("-Xms64m", "-Xmx192m"),
+    )
 
 
 def coordinator_of(pipeline: Pipeline) -> Kafka:
@@ -34,17 +41,23 @@ def coordinator_of(pipeline: Pipeline) -> Kafka:
 
 
 def through_proxy(stage: Stage, storage: str, **source: Any) -> tuple[Pipeline, Proxy]:
-    """A pipeline that reaches its broker by a proxy; its table holds a plan, and there is more to read."""
+    """A pipeline that reaches its broker by a proxy; its table holds a plan, and there is more to
+    read.
+    """
     cluster = kept("network", lambda folder: ProxiedCluster(folder))
     stage.at_end.callback(cluster.proxy.heal)
     pipeline = stage.pipeline(
-        cluster=cluster, offsets={"storage": storage}, source={"bootstrap": f"127.0.0.1:{cluster.proxy.port}", **source})
+        cluster=cluster,
+        offsets={"storage": storage},
+        source={"bootstrap": f"127.0.0.1:{cluster.proxy.port}", **source},
+    )
     prepare(pipeline, loaded=True)
     return pipeline, cluster.proxy
 
 
 def signals(driver: Driver, kind: signal.Signals, then: Spoil) -> Spoil:
     """Send the driver a signal before the answer is spoiled so."""
+
     def spoil(link: Link, answer: bytes) -> bool:
         send(driver.process.pid, kind)
         return then(link, answer)
@@ -63,13 +76,19 @@ def both(said: Said, next_run: Said) -> str:
 
 
 def finish_kept(stage: Stage, pipeline: Pipeline, after: str, next_run: Said | str) -> Told:
-    """The check, and that each offset is where the table's rows end, in Kafka and where it is kept beside that."""
+    """The check, and that each offset is where the table's rows end, in Kafka and where it is kept
+    beside that.
+    """
     told = stage.finish(pipeline, after=after, next_run=next_run)
     ends: dict[int, int] = {}
     for partition, offset, _ in pipeline.in_table():
         ends[partition] = max(ends.get(partition, 0), offset + 1)
-    found = {partition: offset for partition, (offset, _) in offsets_of(pipeline, pipeline.group).items()}
+    found = {
+        partition: offset for partition, (offset, _) in offsets_of(pipeline, pipeline.group).items()
+    }
     assert found == ends, f"Kafka has {found}, the table's rows end at {ends}"
     if pipeline.settings["offsets"]["storage"] == "dual":
-        assert pipeline.committed() == ends, f"ZooKeeper has {pipeline.committed()}, the table's rows end at {ends}"
+        assert pipeline.committed() == ends, (
+            f"ZooKeeper has {pipeline.committed()}, the table's rows end at {ends}"
+        )
     return told

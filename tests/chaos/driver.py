@@ -1,6 +1,8 @@
-"""One `etl run` as a process of its own with its JVM and its Python workers, and all that can be done to them from outside.
+"""One `etl run` as a process of its own with its JVM and its Python workers, and all that can be
+done to them from outside.
 
-Processes are found by their session: pyspark's daemon leaves the process group, nobody leaves the session.
+Processes are found by their session: pyspark's daemon leaves the process group, nobody leaves the
+session.
 """
 
 from __future__ import annotations
@@ -24,14 +26,20 @@ ENDS_WITHIN_S = 240.0
 
 
 class Driver:
-    """`with Driver(pipeline) as driver`: a run under way. Nothing of it is left when the block ends.
+    """`with Driver(pipeline) as driver`: a run under way. Nothing of it is left when the block
+    ends.
 
-    `sends` makes the run send itself a signal before a verb of `world.World` (see `etl.demo.crash_run`); `hold` holds its tasks. `door` are
-    the words of another command than `etl run`.
+    `sends` makes the run send itself a signal before a verb of `world.World` (see
+    `etl.demo.crash_run`); `hold` holds its tasks. `door` are the words of another command than `etl
+    run`.
     """
 
     def __init__(
-        self, pipeline: Pipeline, *, sends: tuple[signal.Signals, str] | None = None, hold: Hold | None = None,
+        self,
+        pipeline: Pipeline,
+        *,
+        sends: tuple[signal.Signals, str] | None = None,
+        hold: Hold | None = None,
         door: Sequence[str] = ("run",),
     ) -> None:
         self._pipeline = pipeline
@@ -39,7 +47,13 @@ class Driver:
             self._words = ["etl", door[0], str(pipeline.conf), *door[1:], "--json"]
         else:
             kind, verb = sends
-            self._words = ["etl.demo.crash_run", str(pipeline.conf), verb, kind.name.removeprefix("SIG"), *door]
+            self._words = [
+                "etl.demo.crash_run",
+                str(pipeline.conf),
+                verb,
+                kind.name.removeprefix("SIG"),
+                *door,
+            ]
         self._variables = hold.variables() if hold else {}
         self._process: subprocess.Popen[str] | None = None
 
@@ -47,7 +61,12 @@ class Driver:
         self._process = self._pipeline.start(*self._words, **self._variables)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for pid in self.processes():
             send(pid, signal.SIGKILL)
         if self.process.returncode is None:
@@ -64,12 +83,19 @@ class Driver:
         out, err = self.process.communicate(timeout=ENDS_WITHIN_S)
         return Said(self.process.returncode, out, err)
 
-    def wait_for(self, what: str, is_so: Callable[[], bool], within_s: float = ENDS_WITHIN_S) -> None:
-        """Until something can be seen from outside. Raises AssertionError with what the run said when it ended before."""
+    def wait_for(
+        self, what: str, is_so: Callable[[], bool], within_s: float = ENDS_WITHIN_S
+    ) -> None:
+        """Until something can be seen from outside. Raises AssertionError with what the run said
+        when it ended before.
+        """
         wait_until(lambda: self.process.poll() is not None or is_so(), within_s)
         if not is_so():
             said = self.wait() if self.process.poll() is not None else None
-            raise AssertionError(f"{what}: did not come; the run " + (f"ended with {said.code}: {said.err}" if said else "goes on"))
+            raise AssertionError(
+                f"{what}: did not come; the run "
+                + (f"ended with {said.code}: {said.err}" if said else "goes on")
+            )
 
     def wait_until_paused(self) -> None:
         """Until the driver has stopped itself."""
@@ -77,7 +103,9 @@ class Driver:
 
     def wait_until_gone(self, within_s: float = 60.0) -> None:
         """Until nothing of an ended run is left: it has to take its JVM and its workers with it."""
-        assert wait_until(lambda: not self.processes(), within_s), f"left behind: {[command(pid)[:2] for pid in self.processes()]}"
+        assert wait_until(lambda: not self.processes(), within_s), (
+            f"left behind: {[command(pid)[:2] for pid in self.processes()]}"
+        )
 
     def is_paused(self) -> bool:
         """Whether the driver's process stands still."""
@@ -88,7 +116,9 @@ class Driver:
         return of_session(self.process.pid)
 
     def kill(self) -> None:
-        """SIGKILL for the driver alone. Its JVM learns of it by its standard input, and has time to do something meanwhile."""
+        """SIGKILL for the driver alone. Its JVM learns of it by its standard input, and has time to
+        do something meanwhile.
+        """
         send(self.process.pid, signal.SIGKILL)
         self.wait()
 
@@ -114,7 +144,11 @@ class Driver:
 
     def jvm(self) -> int:
         """The JVM that the run has started: who writes the table."""
-        [pid] = [pid for pid in self.processes() if {"-cp", "org.apache.spark.deploy.SparkSubmit"} <= set(command(pid))]
+        [pid] = [
+            pid
+            for pid in self.processes()
+            if {"-cp", "org.apache.spark.deploy.SparkSubmit"} <= set(command(pid))
+        ]
         return pid
 
     def wake_all(self) -> None:

@@ -1,6 +1,8 @@
-"""`python -m tests.chaos.dying_command MODULE:NAME etl-words...`: the command `etl`, which SIGKILLs itself when it first calls NAME.
+"""`python -m tests.chaos.dying_command MODULE:NAME etl-words...`: the command `etl`, which SIGKILLs
+itself when it first calls NAME.
 
-NAME is a function of the module, or `Class.method`. With `after:MODULE:NAME` it dies when the call has returned.
+NAME is a function of the module, or `Class.method`. With `after:MODULE:NAME` it dies when the call
+has returned.
 """
 
 from __future__ import annotations

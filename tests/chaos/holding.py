@@ -1,8 +1,10 @@
-"""Transforms that change nothing, and through which a case sees how far the tasks of a run are, and holds them there.
+"""Transforms that change nothing, and through which a case sees how far the tasks of a run are, and
+holds them there.
 
-`transform: tests.chaos.holding:held`, or `arrow_transform: tests.chaos.holding:held_batch` where tasks write files: that one sees batches
-alone, and no end of a task. They are told by the environment of the run's process alone, so that the next run, without these variables,
-has the same transform and goes through.
+`transform: tests.chaos.holding:held`, or `arrow_transform: tests.chaos.holding:held_batch` where
+tasks write files: that one sees batches alone, and no end of a task. They are told by the
+environment of the run's process alone, so that the next run, without these variables, has the same
+transform and goes through.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _LONGEST_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Tasks from number `from_task` on wait before their first row is written (`at` rows) or before their file is closed (`at` end)."""
+    """Tasks from number `from_task` on wait before their first row is written (`at` rows) or before
+    their file is closed (`at` end).
+    """
 
     folder: Path
     from_task: int
@@ -50,7 +54,11 @@ class Hold:
 
 def held(rows: DataFrame) -> DataFrame:
     """The rows as they are."""
-    folder, from_task, where = os.environ.get(_FOLDER), int(os.environ.get(_FROM_TASK, "0")), os.environ.get(_WHERE)
+    folder, from_task, where = (
+        os.environ.get(_FOLDER),
+        int(os.environ.get(_FROM_TASK, "0")),
+        os.environ.get(_WHERE),
+    )
     if folder is None:
         return rows
 
@@ -71,7 +79,12 @@ def held(rows: DataFrame) -> DataFrame:
             unfinished.write_text(str(os.getpid()))
             unfinished.replace(mark)
             deadline = time.monotonic() + longest_s
-            while place == where and task >= from_task and not Path(folder, "go").exists() and time.monotonic() < deadline:
+            while (
+                place == where
+                and task >= from_task
+                and not Path(folder, "go").exists()
+                and time.monotonic() < deadline
+            ):
                 time.sleep(0.01)
 
         for number, batch in enumerate(batches):
@@ -85,14 +98,20 @@ def held(rows: DataFrame) -> DataFrame:
 
 
 def held_batch(batch: RecordBatch) -> RecordBatch:
-    """The rows as they are. Tasks are numbered as their first rows come: by partitions two brokers of Jafka would have the same."""
+    """The rows as they are. Tasks are numbered as their first rows come: by partitions two brokers
+    of Jafka would have the same.
+    """
     folder = os.environ.get(_FOLDER)
     if folder is None or not batch.num_rows or os.getpid() in _SEEN:
         return batch
     _SEEN.add(os.getpid())
     task = _numbered(Path(folder))
     deadline = time.monotonic() + _LONGEST_S
-    while task >= int(os.environ[_FROM_TASK]) and not Path(folder, "go").exists() and time.monotonic() < deadline:
+    while (
+        task >= int(os.environ[_FROM_TASK])
+        and not Path(folder, "go").exists()
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.01)
     return batch
 

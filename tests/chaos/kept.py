@@ -1,7 +1,9 @@
-"""Servers of a row's own that its cases share: they are started for the first of them and stay until another row wants some.
+"""Servers of a row's own that its cases share: they are started for the first of them and stay
+until another row wants some.
 
-Three brokers take a quarter of a minute to start and more than a gigabyte of memory, so no case gets them for itself, and two rows
-do not have theirs at the same time. Who breaks one of them starts it again.
+Three brokers take a quarter of a minute to start and more than a gigabyte of memory, so no case
+gets them for itself, and two rows do not have theirs at the same time. Who breaks one of them
+starts it again.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ _kept: dict[str, tuple[AbstractContextManager[Any], ExitStack]] = {}
 
 
 def kept(name: str, make: Callable[[Path], _Servers]) -> _Servers:
-    """The running servers of this name, made in a folder by `make` when they are not there; any others are stopped."""
+    """The running servers of this name, made in a folder by `make` when they are not there; any
+    others are stopped.
+    """
     if name not in _kept:
         _end()
         ends = ExitStack()

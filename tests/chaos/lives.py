@@ -1,4 +1,6 @@
-"""A topic and a table in which logs have had several lives: the independent check, with the life in a row's place."""
+"""A topic and a table in which logs have had several lives: the independent check, with the life in
+a row's place.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,28 @@ class Lives:
         return self.pipeline.in_topic()
 
     def in_table(self) -> Counter[Row]:
-        rows = DeltaTable(str(self.pipeline.table)).to_pyarrow_table(columns=["partition", "offset", "value", "log_epoch"]).to_pylist()
-        return Counter((row["partition"] + _LIFE * row["log_epoch"], row["offset"], hash_of(row["value"])) for row in rows)
+        rows = (
+            DeltaTable(str(self.pipeline.table))
+            .to_pyarrow_table(columns=["partition", "offset", "value", "log_epoch"])
+            .to_pylist()
+        )
+        return Counter(
+            (row["partition"] + _LIFE * row["log_epoch"], row["offset"], hash_of(row["value"]))
+            for row in rows
+        )
 
 
 def second_life(rows: Counter[Row], starts: Mapping[int, int]) -> Counter[Row]:
-    """The topic's rows from these offsets on, under the second life of their logs; those before are nobody's."""
-    return Counter({(p + _LIFE, offset, value): n for (p, offset, value), n in rows.items() if p in starts and offset >= starts[p]})
+    """The topic's rows from these offsets on, under the second life of their logs; those before are
+    nobody's.
+    """
+    return Counter(
+        {
+            (p + _LIFE, offset, value): n
+            for (p, offset, value), n in rows.items()
+            if p in starts and offset >= starts[p]
+        }
+    )
 
 
 def accepted(pipeline: Pipeline, *words: str) -> Said:

@@ -1,7 +1,9 @@
-"""What is played where the table lies in a store: rows 1 to 10, the two drivers fewer times, and row 40, which stores alone have.
+"""What is played where the table lies in a store: rows 1 to 10, the two drivers fewer times, and
+row 40, which stores alone have.
 
-Row 40 stands between a run and its store (`tests.stores.way`): a put comes late, in part, or is not answered, and whoever sent it is
-killed or paused meanwhile. Whatever a run was told, each record is in the table once.
+Row 40 stands between a run and its store (`tests.stores.way`): a put comes late, in part, or is not
+answered, and whoever sent it is killed or paused meanwhile. Whatever a run was told, each record is
+in the table once.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _WITHOUT_END = 10_000
 
 
 def killed_at(stage: Stage, *, fault: str, loaded: bool) -> Told:
-    """SIGKILL for the whole group as its commit is put; what is held never arrives, what was done was."""
+    """SIGKILL for the whole group as its commit is put; what is held never arrives, what was done
+    was.
+    """
     pipeline, way, version = _ready(stage, loaded)
     way.rules(way.commit(fault))
     with stage.writing(pipeline), Driver(pipeline) as driver:
@@ -67,7 +71,9 @@ def arrives_amid_the_next_run(stage: Stage, *, loaded: bool) -> Told:
 
 
 def asleep_at(stage: Stage, *, fault: str, loaded: bool) -> Told:
-    """Paused past its session as its commit is put, a second driver does the work, the put or its answer arrives, the first goes on."""
+    """Paused past its session as its commit is put, a second driver does the work, the put or its
+    answer arrives, the first goes on.
+    """
     pipeline, way, version = _ready(stage, loaded)
     way.rules(way.commit(fault))
     with stage.writing(pipeline), short_session(pipeline), Driver(pipeline) as zombie:
@@ -91,7 +97,13 @@ def half_of_a_file(stage: Stage) -> Told:
     return stage.finish(pipeline, after=after, next_run=next_run)
 
 
-def disturbed(stage: Stage, *, rule: Callable[[FaultyWay], Rule], codes: tuple[int, ...] = (0,), loaded: bool = True) -> Told:
+def disturbed(
+    stage: Stage,
+    *,
+    rule: Callable[[FaultyWay], Rule],
+    codes: tuple[int, ...] = (0,),
+    loaded: bool = True,
+) -> Told:
     """The store answers so while a run is at work; then it is well again."""
     pipeline, way, _ = _ready(stage, loaded)
     with stage.writing(pipeline):
@@ -100,7 +112,11 @@ def disturbed(stage: Stage, *, rule: Callable[[FaultyWay], Rule], codes: tuple[i
         assert sum(way.kept) and said.code in codes, f"{said_in_short(said)}\n{said.err}"
         way.rules()
         after, next_run = held(pipeline), pipeline.ran()
-    return stage.finish(pipeline, after=after, next_run=f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}")
+    return stage.finish(
+        pipeline,
+        after=after,
+        next_run=f"the run itself: {said_in_short(said)}; the next: {said_in_short(next_run)}",
+    )
 
 
 def _ready(stage: Stage, loaded: bool) -> tuple[Pipeline, FaultyWay, int]:
@@ -112,7 +128,9 @@ def _ready(stage: Stage, loaded: bool) -> tuple[Pipeline, FaultyWay, int]:
     return pipeline, stage.way, commits(pipeline)
 
 
-def _wait_for_the_put(driver: Driver, way: FaultyWay, pipeline: Pipeline, fault: str, version: int) -> None:
+def _wait_for_the_put(
+    driver: Driver, way: FaultyWay, pipeline: Pipeline, fault: str, version: int
+) -> None:
     driver.wait_for("the commit's put", lambda: way.kept == [1])
     if fault == "late_answer":
         driver.wait_for("the commit", lambda: commits(pipeline) > version)
@@ -121,42 +139,114 @@ def _wait_for_the_put(driver: Driver, way: FaultyWay, pipeline: Pipeline, fault:
 def _arrives(way: FaultyWay) -> None:
     """What was held is let go, and answered."""
     way.let_go()
-    assert wait_until(lambda: way.answered == 1, _SOON_S), "the store does not answer what comes late"
+    assert wait_until(lambda: way.answered == 1, _SOON_S), (
+        "the store does not answer what comes late"
+    )
 
 
 def _two(name: str, what: str, play: Callable[..., Told], **given: object) -> tuple[Case, ...]:
     """On a new table, and on one with a plan."""
-    return (Case(40, name, what, partial(play, loaded=False, **given)),
-            Case(40, f"{name}, later", f"{what}; the table holds a plan already", partial(play, loaded=True, **given)))
+    return (
+        Case(40, name, what, partial(play, loaded=False, **given)),
+        Case(
+            40,
+            f"{name}, later",
+            f"{what}; the table holds a plan already",
+            partial(play, loaded=True, **given),
+        ),
+    )
 
 
-_KILLED, _ASLEEP = "SIGKILL as the commit is put: ", "paused past its session as the commit is put, a second driver does the work: "
+_KILLED, _ASLEEP = (
+    "SIGKILL as the commit is put: ",
+    "paused past its session as the commit is put, a second driver does the work: ",
+)
 _ANSWERS = (("lost", "lose", "is lost"), ("throttled", "slow", "is 503 SlowDown"))
 
 _BETWEEN: tuple[Case, ...] = (
-    *_two("store: killed, the put never arrives", f"{_KILLED}it never arrives", killed_at, fault="late"),
-    *_two("store: killed, half of the put arrives", f"{_KILLED}half of its bytes arrive", killed_at, fault="half"),
-    *_two("store: killed before the answer", f"{_KILLED}the store does it, and the answer never comes", killed_at, fault="late_answer"),
-    *_two("store: killed, the put arrives late", f"{_KILLED}it arrives when the next run has done the work", arrives_late),
-    *_two("store: killed, the put arrives amid the next run", f"{_KILLED}it arrives before the next run appends",
-          arrives_amid_the_next_run),
-    *_two("store: asleep before its put", f"{_ASLEEP}then the put arrives, and the first goes on", asleep_at, fault="late"),
-    *_two("store: asleep before its answer", f"{_ASLEEP}the store had done it, the first gets its answer and goes on", asleep_at,
-          fault="late_answer"),
-    Case(40, "store: killed, half of a file arrives", "SIGKILL when half of a file's bytes have arrived", half_of_a_file),
+    *_two(
+        "store: killed, the put never arrives",
+        f"{_KILLED}it never arrives",
+        killed_at,
+        fault="late",
+    ),
+    *_two(
+        "store: killed, half of the put arrives",
+        f"{_KILLED}half of its bytes arrive",
+        killed_at,
+        fault="half",
+    ),
+    *_two(
+        "store: killed before the answer",
+        f"{_KILLED}the store does it, and the answer never comes",
+        killed_at,
+        fault="late_answer",
+    ),
+    *_two(
+        "store: killed, the put arrives late",
+        f"{_KILLED}it arrives when the next run has done the work",
+        arrives_late,
+    ),
+    *_two(
+        "store: killed, the put arrives amid the next run",
+        f"{_KILLED}it arrives before the next run appends",
+        arrives_amid_the_next_run,
+    ),
+    *_two(
+        "store: asleep before its put",
+        f"{_ASLEEP}then the put arrives, and the first goes on",
+        asleep_at,
+        fault="late",
+    ),
+    *_two(
+        "store: asleep before its answer",
+        f"{_ASLEEP}the store had done it, the first gets its answer and goes on",
+        asleep_at,
+        fault="late_answer",
+    ),
+    Case(
+        40,
+        "store: killed, half of a file arrives",
+        "SIGKILL when half of a file's bytes have arrived",
+        half_of_a_file,
+    ),
 )
 
 
 def _disturbed(name: str, fault: str, said: str) -> tuple[Case, ...]:
     return (
-        *_two(f"store: commit {name}", f"the first answer to the commit's put {said}", disturbed, rule=lambda way: way.commit(fault)),
-        Case(40, f"store: commit {name} each time", f"each answer to the commit's put {said}",
-             partial(disturbed, rule=lambda way: way.commit(fault, _WITHOUT_END), codes=(0, 7))),
-        Case(40, f"store: file {name}", f"the first answer to a file's put {said}",
-             partial(disturbed, rule=lambda way: way.file(fault))))
+        *_two(
+            f"store: commit {name}",
+            f"the first answer to the commit's put {said}",
+            disturbed,
+            rule=lambda way: way.commit(fault),
+        ),
+        Case(
+            40,
+            f"store: commit {name} each time",
+            f"each answer to the commit's put {said}",
+            partial(disturbed, rule=lambda way: way.commit(fault, _WITHOUT_END), codes=(0, 7)),
+        ),
+        Case(
+            40,
+            f"store: file {name}",
+            f"the first answer to a file's put {said}",
+            partial(disturbed, rule=lambda way: way.file(fault)),
+        ),
+    )
 
 
 def cases_on(store: str) -> tuple[Case, ...]:
     """Those of a kind of store: not each can throttle."""
-    answers = (case for name, fault, said in _ANSWERS if fault in STORES[store].way.faults for case in _disturbed(name, fault, said))
-    return (*(case for case in ALL if case.row <= 9), *two_drivers(started=2, stored=2, appended=2), *_BETWEEN, *answers)
+    answers = (
+        case
+        for name, fault, said in _ANSWERS
+        if fault in STORES[store].way.faults
+        for case in _disturbed(name, fault, said)
+    )
+    return (
+        *(case for case in ALL if case.row <= 9),
+        *two_drivers(started=2, stored=2, appended=2),
+        *_BETWEEN,
+        *answers,
+    )

@@ -1,6 +1,8 @@
-"""Another consumer of a pipeline's group in ZooKeeper, which is not ours: it owns, reads and commits as a case says.
+"""Another consumer of a pipeline's group in ZooKeeper, which is not ours: it owns, reads and
+commits as a case says.
 
-It is as little of a consumer of Kafka 0.8 as a run can see: a registration, owner nodes, and offsets that it overwrites whatever they hold.
+It is as little of a consumer of Kafka 0.8 as a run can see: a registration, owner nodes, and
+offsets that it overwrites whatever they hold.
 """
 
 from __future__ import annotations
@@ -25,13 +27,17 @@ from tests.traffic.rows import Row
 
 PARTITIONS = 4
 JOIN: Mapping[str, Any] = {"mode": "join", "backoff_s": 0.5}
-"""`ownership` of a pipeline that is a member. By range ours comes before `z`, and has the first half of the partitions."""
+"""`ownership` of a pipeline that is a member. By range ours comes before `z`, and has the first
+half of the partitions.
+"""
 _NAME = "z"
 _SOON_S = 60.0
 
 
 class OtherConsumer:
-    """`with OtherConsumer(pipeline, connect) as other`: its session; with it go its registration and its owner nodes."""
+    """`with OtherConsumer(pipeline, connect) as other`: its session; with it go its registration
+    and its owner nodes.
+    """
 
     def __init__(self, pipeline: Pipeline, connect: str | None = None) -> None:
         self._pipeline, self._paths = pipeline, GroupPaths(pipeline.group)
@@ -43,7 +49,12 @@ class OtherConsumer:
         self._client.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for thread in self._waiting:
             thread.join()
         self._client.stop()
@@ -57,14 +68,21 @@ class OtherConsumer:
 
     def register(self) -> None:
         """Be counted in."""
-        said = '{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}' % self._pipeline.topic
-        self._client.create(f"{self._paths.consumer_ids}/{self._id}", said.encode(), ephemeral=True, makepath=True)
+        said = (
+            '{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}'
+            % self._pipeline.topic
+        )
+        self._client.create(
+            f"{self._paths.consumer_ids}/{self._id}", said.encode(), ephemeral=True, makepath=True
+        )
 
     def claim(self, *partitions: int) -> None:
         """Own these, and take them from whoever owns them."""
         for partition in partitions:
             self.take_away(partition)
-            self._client.create(self._owner(partition), f"{self._id}-0".encode(), ephemeral=True, makepath=True)
+            self._client.create(
+                self._owner(partition), f"{self._id}-0".encode(), ephemeral=True, makepath=True
+            )
 
     def claim_as_we_do(self, partition: int) -> None:
         """The same by a member of this package: its owner nodes have the version that ours have."""
@@ -83,6 +101,7 @@ class OtherConsumer:
 
     def let_go_behind_us(self, partition: int) -> None:
         """Own it until nobody owns anything else of the topic: until ours has let go of its share."""
+
         def wait() -> None:
             if wait_until(lambda: self.owned() == [partition], _SOON_S):
                 self.let_go(partition)
@@ -92,9 +111,16 @@ class OtherConsumer:
 
     def leave(self) -> None:
         """Let go of all, and be counted in no more."""
-        for path in (*(self._owner(partition) for partition in range(PARTITIONS)), f"{self._paths.consumer_ids}/{self._id}"):
+        for path in (
+            *(self._owner(partition) for partition in range(PARTITIONS)),
+            f"{self._paths.consumer_ids}/{self._id}",
+        ):
             found = self._client.exists(path)
-            if found and self._client.client_id and found.owner_session_id == self._client.client_id[0]:
+            if (
+                found
+                and self._client.client_id
+                and found.owner_session_id == self._client.client_id[0]
+            ):
                 self._client.delete(path)
 
     def read(self, partition: int, count: int) -> None:
@@ -108,7 +134,10 @@ class OtherConsumer:
     def owned(self) -> list[int]:
         """The partitions that somebody owns."""
         with contextlib.suppress(NoNodeError):
-            return sorted(int(key.rpartition("-")[2]) for key in self._client.get_children(self._paths.owners_of(self._pipeline.topic)))
+            return sorted(
+                int(key.rpartition("-")[2])
+                for key in self._client.get_children(self._paths.owners_of(self._pipeline.topic))
+            )
         return []
 
     def members(self) -> list[str]:
@@ -125,15 +154,20 @@ class OtherConsumer:
         return f"{self._paths.owners_of(self._pipeline.topic)}/{partition}"
 
 
-def shared(stage: Stage, pipeline: Pipeline, other: OtherConsumer, *, after: str, next_run: Said | str) -> Told:
-    """The check of a topic that both read: each record is in the table, or the other one read it, and none is both.
+def shared(
+    stage: Stage, pipeline: Pipeline, other: OtherConsumer, *, after: str, next_run: Said | str
+) -> Told:
+    """The check of a topic that both read: each record is in the table, or the other one read it,
+    and none is both.
 
     By then the other one has left. The package's own proof has to come to the same.
     """
     last = pipeline.ran()
     proof = pipeline.door("verify")
     assert proof.code == 0, f"{said_in_short(last)}\n{proof.err}{proof.out}"
-    return stage.finish(pipeline, after=after, next_run=next_run, expected=pipeline.in_topic() - other.rows)
+    return stage.finish(
+        pipeline, after=after, next_run=next_run, expected=pipeline.in_topic() - other.rows
+    )
 
 
 def without(rows: Counter[Row], partitions: Collection[int]) -> Counter[Row]:

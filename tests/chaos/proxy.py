@@ -1,9 +1,10 @@
 """A small TCP proxy in front of a real broker, which spoils some of its answers on the way.
 
-It cuts what passes into Kafka's frames (four bytes of length, then that many; a request starts with its api key), so that a case can
-say which answers are spoiled, how, and how often. Who talks to it must wait for each answer before it asks again, as `SimpleConsumer`
-does. `ProxiedCluster` is a cluster whose broker has a second listener that is known by the proxy's address only: the pipeline is
-given that one, everybody else goes straight to the broker.
+It cuts what passes into Kafka's frames (four bytes of length, then that many; a request starts with
+its api key), so that a case can say which answers are spoiled, how, and how often. Who talks to it
+must wait for each answer before it asks again, as `SimpleConsumer` does. `ProxiedCluster` is a
+cluster whose broker has a second listener that is known by the proxy's address only: the pipeline
+is given that one, everybody else goes straight to the broker.
 """
 
 from __future__ import annotations
@@ -24,7 +25,16 @@ from etl.embedded.kafka import Kafka
 from etl.embedded.server import HOST, free_port
 from tests.fakes.frames import read_frame
 
-FETCH, METADATA, LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP = 1, 3, 2, 8, 9, 11, 13, 14
+FETCH, METADATA, LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP = (
+    1,
+    3,
+    2,
+    8,
+    9,
+    11,
+    13,
+    14,
+)
 """Api keys of Kafka's requests."""
 _LINGER_NOT = struct.pack("ii", 1, 0)
 
@@ -33,7 +43,9 @@ Spoil = Callable[["Link", bytes], bool]
 
 
 class Proxy:
-    """`with Proxy() as proxy`: listens on `proxy.port` and passes on to `proxy.target` once that is set."""
+    """`with Proxy() as proxy`: listens on `proxy.port` and passes on to `proxy.target` once that is
+    set.
+    """
 
     def __init__(self) -> None:
         self.target = 0
@@ -49,15 +61,24 @@ class Proxy:
         threading.Thread(target=self._accept, name=f"proxy {self.port}", daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._ended = True
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         self.heal()
 
-    def spoil(self, spoil: Spoil, *, api: int | None = FETCH, after: int = 0, times: int | None = None) -> None:
-        """Spoil the answers to `api` (None: all) from now on: pass `after` of them, then spoil `times` (None: all that come)."""
+    def spoil(
+        self, spoil: Spoil, *, api: int | None = FETCH, after: int = 0, times: int | None = None
+    ) -> None:
+        """Spoil the answers to `api` (None: all) from now on: pass `after` of them, then spoil
+        `times` (None: all that come).
+        """
         with self._order:
             self._spoiling = _Spoiling(spoil, api, after, times)
 
@@ -93,7 +114,9 @@ class Proxy:
             link = Link(self, client)
             with self._order:
                 self._links.add(link)
-            threading.Thread(target=link.run, name=f"link of proxy {self.port}", daemon=True).start()
+            threading.Thread(
+                target=link.run, name=f"link of proxy {self.port}", daemon=True
+            ).start()
 
 
 class Link:
@@ -126,7 +149,9 @@ class Link:
         return self._proxy.how(int.from_bytes(request[4:6], "big"))(self, answer)
 
     def wait(self, seconds: float) -> bool:
-        """Whether the client is still there after that time; what it sends meanwhile stays to be read."""
+        """Whether the client is still there after that time; what it sends meanwhile stays to be
+        read.
+        """
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0 and not self.closed.is_set():
             self.client.settimeout(min(left, 0.2))
@@ -175,9 +200,10 @@ def passed(link: Link, answer: bytes) -> bool:
 
 def in_pieces(size: int, pause_s: float) -> Spoil:
     """`size` bytes at a time with a pause after each."""
+
     def spoil(link: Link, answer: bytes) -> bool:
         for at in range(0, len(answer), size):
-            link.client.sendall(answer[at:at + size])
+            link.client.sendall(answer[at : at + size])
             if link.closed.wait(pause_s):
                 return False
         return True
@@ -192,6 +218,7 @@ def delayed(seconds: float) -> Spoil:
 
 def gated(go: threading.Event) -> Spoil:
     """Whole, once `go` is set."""
+
     def spoil(link: Link, answer: bytes) -> bool:
         while not go.wait(0.05):
             if link.closed.is_set():
@@ -203,8 +230,9 @@ def gated(go: threading.Event) -> Spoil:
 
 def stalled(part: float) -> Spoil:
     """The first part of it (0 to 1), and then nothing for as long as somebody waits."""
+
     def spoil(link: Link, answer: bytes) -> bool:
-        link.client.sendall(answer[:int(len(answer) * part)])
+        link.client.sendall(answer[: int(len(answer) * part)])
         while link.wait(60):
             pass
         return False
@@ -214,8 +242,9 @@ def stalled(part: float) -> Spoil:
 
 def cut(part: float) -> Spoil:
     """The first part of it, and then the end of the connection, in order (FIN)."""
+
     def spoil(link: Link, answer: bytes) -> bool:
-        link.client.sendall(answer[:int(len(answer) * part)])
+        link.client.sendall(answer[: int(len(answer) * part)])
         return False
 
     return spoil
@@ -223,8 +252,9 @@ def cut(part: float) -> Spoil:
 
 def reset(part: float) -> Spoil:
     """The first part of it, and then RST."""
+
     def spoil(link: Link, answer: bytes) -> bool:
-        link.client.sendall(answer[:int(len(answer) * part)])
+        link.client.sendall(answer[: int(len(answer) * part)])
         link.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
         link.client.close()
         return False
@@ -240,17 +270,30 @@ class ProxiedCluster(Cluster):
         self.proxy = Proxy()
         port, behind = self.brokers[0].port, free_port()
         self.proxy.target = behind
-        self.brokers = [Kafka(
-            zookeeper=self.zookeeper.connect, folder=self.folder / "kafka-0", port=port, properties={
-                "listeners": f"DIRECT://{HOST}:{port},PROXIED://{HOST}:{behind}",
-                "advertised.listeners": f"DIRECT://{HOST}:{port},PROXIED://{HOST}:{self.proxy.port}",
-                "listener.security.protocol.map": "DIRECT:PLAINTEXT,PROXIED:PLAINTEXT",
-                "inter.broker.listener.name": "DIRECT", **(properties or {})})]
+        self.brokers = [
+            Kafka(
+                zookeeper=self.zookeeper.connect,
+                folder=self.folder / "kafka-0",
+                port=port,
+                properties={
+                    "listeners": f"DIRECT://{HOST}:{port},PROXIED://{HOST}:{behind}",
+                    "advertised.listeners": f"DIRECT://{HOST}:{port},PROXIED://{HOST}:{self.proxy.port}",
+                    "listener.security.protocol.map": "DIRECT:PLAINTEXT,PROXIED:PLAINTEXT",
+                    "inter.broker.listener.name": "DIRECT",
+                    **(properties or {}),
+                },
+            )
+        ]
 
     def __enter__(self) -> Self:
         self.proxy.__enter__()
         return super().__enter__()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         super().__exit__(kind, error, trace)
         self.proxy.__exit__(kind, error, trace)

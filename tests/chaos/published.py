@@ -1,4 +1,6 @@
-"""The published table: a page for people, with its figures in a JSON file beside it, so that single rows can be played again."""
+"""The published table: a page for people, with its figures in a JSON file beside it, so that single
+rows can be played again.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ class Results:
         kept.parent.mkdir(parents=True, exist_ok=True)
         self._today, self._kept = today or datetime.now(UTC).date(), kept
         known = json.loads(kept.read_text()) if kept.exists() else {}
-        self._results: dict[str, Any] = {case.name: known[case.name] for case in cases if case.name in known}
+        self._results: dict[str, Any] = {
+            case.name: known[case.name] for case in cases if case.name in known
+        }
         self._cases = cases
 
     def is_whole(self, case: Case) -> bool:
@@ -70,18 +74,40 @@ class Results:
 
     def played(self, case: Case, told: Told | None, failure: str = "") -> None:
         """How a case went."""
-        went = {**asdict(told), "checked": asdict(told.checked)} if told else {"failed": failure.splitlines()[0] if failure else "?"}
-        self._results[case.name] = {"row": case.row, "what": case.what, "on": self._today.isoformat(), **went}
+        went = (
+            {**asdict(told), "checked": asdict(told.checked)}
+            if told
+            else {"failed": failure.splitlines()[0] if failure else "?"}
+        )
+        self._results[case.name] = {
+            "row": case.row,
+            "what": case.what,
+            "on": self._today.isoformat(),
+            **went,
+        }
 
     def keep(self) -> None:
         """The file, in the order of the matrix."""
-        self._kept.write_text(json.dumps({c.name: self._results[c.name] for c in self._cases if c.name in self._results}, indent=1) + "\n")
+        self._kept.write_text(
+            json.dumps(
+                {c.name: self._results[c.name] for c in self._cases if c.name in self._results},
+                indent=1,
+            )
+            + "\n"
+        )
 
 
 class Published(Results):
     """The results known so far; `write` writes both files."""
 
-    def __init__(self, folder: Path, cases: Sequence[Case], writer: str = "spark", *, today: date | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        cases: Sequence[Case],
+        writer: str = "spark",
+        *,
+        today: date | None = None,
+    ) -> None:
         self._writer, page = writer, WRITES[writer].page
         super().__init__(folder / f"{page.lower()}.json", cases, today=today)
         self.page = folder / f"{page}.md"
@@ -90,20 +116,41 @@ class Published(Results):
         """Both files, in the order of the matrix."""
         shown = [self._results[case.name] for case in self._cases if case.name in self._results]
         self.keep()
-        sums = {figure: sum(one["checked"][figure] for one in shown if "checked" in one) for figure in FIGURES}
-        failed, unplayed = sum("failed" in one for one in shown), [case for case in self._cases if case.name not in self._results]
-        left = (f"; {failed} CASES FAILED" if failed else "") + (f"; {len(unplayed)} more were not played" if unplayed else "")
+        sums = {
+            figure: sum(one["checked"][figure] for one in shown if "checked" in one)
+            for figure in FIGURES
+        }
+        failed, unplayed = (
+            sum("failed" in one for one in shown),
+            [case for case in self._cases if case.name not in self._results],
+        )
+        left = (f"; {failed} CASES FAILED" if failed else "") + (
+            f"; {len(unplayed)} more were not played" if unplayed else ""
+        )
         option = "" if self._writer == "spark" else f" --writer {self._writer}"
         head = _HEAD.format(
-            option=option, said=WRITES[self._writer].said, versions=versions(), cases=len(shown), left=left, days=days(shown),
-            unplayed=_not_played(unplayed, self._cases), **sums)
+            option=option,
+            said=WRITES[self._writer].said,
+            versions=versions(),
+            cases=len(shown),
+            left=left,
+            days=days(shown),
+            unplayed=_not_played(unplayed, self._cases),
+            **sums,
+        )
         self.page.write_text(head + "".join(map(_line, shown)))
 
 
 def _line(one: Mapping[str, Any]) -> str:
     if "failed" in one:
         return _row(one["row"], one["what"], f"FAILED: {one['failed']}", *[""] * 5)
-    return _row(one["row"], one["what"], one["after"], one["next_run"], *(f"{one['checked'][figure]:,}" for figure in FIGURES))
+    return _row(
+        one["row"],
+        one["what"],
+        one["after"],
+        one["next_run"],
+        *(f"{one['checked'][figure]:,}" for figure in FIGURES),
+    )
 
 
 def days(shown: Sequence[Mapping[str, Any]]) -> str:
@@ -111,7 +158,10 @@ def days(shown: Sequence[Mapping[str, Any]]) -> str:
     known = Counter(one["on"] for one in shown if "on" in one)
     on = [f"{day} {count}" for day, count in sorted(known.items())]
     unknown = len(shown) - known.total()
-    return ", ".join([*([f"before days were written down {unknown}"] if unknown else []), *on]) or "never"
+    return (
+        ", ".join([*([f"before days were written down {unknown}"] if unknown else []), *on])
+        or "never"
+    )
 
 
 def _not_played(unplayed: Sequence[Case], cases: Sequence[Case]) -> str:
@@ -122,11 +172,19 @@ def _not_played(unplayed: Sequence[Case], cases: Sequence[Case]) -> str:
 
 
 def _row(*cells: Any) -> str:
-    return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
+    return (
+        "| "
+        + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells)
+        + " |\n"
+    )
 
 
 def versions() -> str:
     """What it is played with."""
-    zookeeper = next(jar.stem.removeprefix("zookeeper-") for jar in spark_jars("zookeeper-") if jar.stem[10:11].isdigit())
+    zookeeper = next(
+        jar.stem.removeprefix("zookeeper-")
+        for jar in spark_jars("zookeeper-")
+        if jar.stem[10:11].isdigit()
+    )
     spark, delta, rust = map(importlib.metadata.version, ("pyspark", "delta-spark", "deltalake"))
     return f"ZooKeeper {zookeeper}, Kafka {DEFAULT_VERSION}, Spark {spark}, Delta {delta}, and delta-rs {rust}"

@@ -1,5 +1,6 @@
-"""The page of what was played on stores: a line for each store, writer and row. Each store and writer have their figures in a file of
-their own, case by case, so that several may be played at the same time, and each be continued.
+"""The page of what was played on stores: a line for each store, writer and row. Each store and
+writer have their figures in a file of their own, case by case, so that several may be played at the
+same time, and each be continued.
 """
 
 from __future__ import annotations
@@ -54,9 +55,13 @@ Played when: {days}.
 
 
 class PublishedOnStores(Results):
-    """The results of one store and writer; the page is written of all there are. `cases_on`: the cases of a kind of store."""
+    """The results of one store and writer; the page is written of all there are. `cases_on`: the
+    cases of a kind of store.
+    """
 
-    def __init__(self, folder: Path, cases_on: Callable[[str], Sequence[Case]], store: str, writer: str) -> None:
+    def __init__(
+        self, folder: Path, cases_on: Callable[[str], Sequence[Case]], store: str, writer: str
+    ) -> None:
         super().__init__(_kept(folder, store, writer), cases_on(store))
         self._there = {kind: Counter(case.row for case in cases_on(kind)) for kind in STORES}
         self._folder, self.page = folder, folder / "CRASHES_ON_STORES.md"
@@ -64,26 +69,55 @@ class PublishedOnStores(Results):
     def write(self) -> None:
         """This one's figures, and the page."""
         self.keep()
-        known = {(store, writer): json.loads(_kept(self._folder, store, writer).read_text())
-                 for store in STORES for writer in WRITES if _kept(self._folder, store, writer).exists()}
+        known = {
+            (store, writer): json.loads(_kept(self._folder, store, writer).read_text())
+            for store in STORES
+            for writer in WRITES
+            if _kept(self._folder, store, writer).exists()
+        }
         shown = [one for results in known.values() for one in results.values()]
         failed = sum("failed" in one for one in shown)
         head = _HEAD.format(
-            versions=versions(), days=days(shown), cases=len(shown), left=f"; {failed} CASES FAILED" if failed else "", **_sums(shown))
-        self.page.write_text(head + "".join(
-            _line(store, writer, row, [one for one in results.values() if one["row"] == row], there)
-            for (store, writer), results in known.items() for row, there in sorted(self._there[store].items())))
+            versions=versions(),
+            days=days(shown),
+            cases=len(shown),
+            left=f"; {failed} CASES FAILED" if failed else "",
+            **_sums(shown),
+        )
+        self.page.write_text(
+            head
+            + "".join(
+                _line(
+                    store,
+                    writer,
+                    row,
+                    [one for one in results.values() if one["row"] == row],
+                    there,
+                )
+                for (store, writer), results in known.items()
+                for row, there in sorted(self._there[store].items())
+            )
+        )
 
 
 def _kept(folder: Path, store: str, writer: str) -> Path:
     return folder / _FOLDER / f"{store}_{writer}.json"
 
 
-def _line(store: str, writer: str, row: int, results: Sequence[Mapping[str, Any]], there: int) -> str:
+def _line(
+    store: str, writer: str, row: int, results: Sequence[Mapping[str, Any]], there: int
+) -> str:
     failed = sum("failed" in one for one in results)
-    left = [*([f"{failed} FAILED"] if failed else []), *([f"{there - len(results)} not played"] if there > len(results) else [])]
+    left = [
+        *([f"{failed} FAILED"] if failed else []),
+        *([f"{there - len(results)} not played"] if there > len(results) else []),
+    ]
     figures = [f"{figure:,}" for figure in _sums(results).values()]
-    return "| " + " | ".join([store, writer, str(row), str(len(results)), *figures, ", ".join(left)]) + " |\n"
+    return (
+        "| "
+        + " | ".join([store, writer, str(row), str(len(results)), *figures, ", ".join(left)])
+        + " |\n"
+    )
 
 
 def _sums(results: Iterable[Mapping[str, Any]]) -> dict[str, int]:

@@ -1,4 +1,6 @@
-"""What others do to a topic and to a group's offsets, and what the losses table says of it, without the package's own clients."""
+"""What others do to a topic and to a group's offsets, and what the losses table says of it, without
+the package's own clients.
+"""
 
 from __future__ import annotations
 
@@ -41,20 +43,29 @@ def admin_of(pipeline: Pipeline) -> Iterator[KafkaAdminClient]:
 def delete_records(pipeline: Pipeline, before: Mapping[int, int]) -> None:
     """Move the log start of some partitions, as retention does."""
     with admin_of(pipeline) as admin:
-        admin.delete_records({TopicPartition(pipeline.topic, partition): offset for partition, offset in before.items()})
+        admin.delete_records(
+            {
+                TopicPartition(pipeline.topic, partition): offset
+                for partition, offset in before.items()
+            }
+        )
 
 
 def configure(pipeline: Pipeline, settings: Mapping[str, str]) -> None:
     """Change the topic's own configuration."""
     with admin_of(pipeline) as admin:
-        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, pipeline.topic, configs=dict(settings))])
+        admin.alter_configs(
+            [ConfigResource(ConfigResourceType.TOPIC, pipeline.topic, configs=dict(settings))]
+        )
 
 
 def delete_topic(pipeline: Pipeline) -> None:
     """Delete the topic, and return when clients no longer see it."""
     with admin_of(pipeline) as admin:
         admin.delete_topics([pipeline.topic])
-        assert wait_until(lambda: pipeline.topic not in admin.list_topics(), _SOON_S), "the topic does not go"
+        assert wait_until(lambda: pipeline.topic not in admin.list_topics(), _SOON_S), (
+            "the topic does not go"
+        )
 
 
 def recreate_topic(pipeline: Pipeline) -> None:
@@ -65,10 +76,13 @@ def recreate_topic(pipeline: Pipeline) -> None:
 
 def make_topic(pipeline: Pipeline, partitions: int = 4) -> None:
     """Another topic of the same name, as soon as the deleted one is gone."""
+
     def made() -> bool:
         try:
             pipeline.cluster.create_topic(pipeline.topic, partitions)
-        except TopicAlreadyExistsError:  # marked for deletion: clients no longer see it, and it is not gone yet
+        except (
+            TopicAlreadyExistsError
+        ):  # marked for deletion: clients no longer see it, and it is not gone yet
             return False
         return True
 
@@ -77,13 +91,22 @@ def make_topic(pipeline: Pipeline, partitions: int = 4) -> None:
 
 def log_starts(pipeline: Pipeline) -> dict[int, int]:
     """The first offset that each partition keeps."""
-    with contextlib.closing(KafkaConsumer(bootstrap_servers=pipeline.cluster.bootstrap.split(","), enable_auto_commit=False)) as consumer:
-        logs = [TopicPartition(pipeline.topic, partition) for partition in consumer.partitions_for_topic(pipeline.topic)]
+    with contextlib.closing(
+        KafkaConsumer(
+            bootstrap_servers=pipeline.cluster.bootstrap.split(","), enable_auto_commit=False
+        )
+    ) as consumer:
+        logs = [
+            TopicPartition(pipeline.topic, partition)
+            for partition in consumer.partitions_for_topic(pipeline.topic)
+        ]
         return {log.partition: offset for log, offset in consumer.beginning_offsets(logs).items()}
 
 
 def set_offset(pipeline: Pipeline, partition: int, offset: int | None) -> None:
-    """What an old consumer does when it commits: whatever was there is overwritten. None: its znode is deleted."""
+    """What an old consumer does when it commits: whatever was there is overwritten. None: its znode
+    is deleted.
+    """
     path = f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/{partition}"
     with pipeline.zookeeper() as client:
         if offset is None:
@@ -93,9 +116,17 @@ def set_offset(pipeline: Pipeline, partition: int, offset: int | None) -> None:
         client.set(path, b"%d" % offset)
 
 
-def between(rows: Counter[Row], partition: int, from_offset: int, until_offset: int) -> Counter[Row]:
+def between(
+    rows: Counter[Row], partition: int, from_offset: int, until_offset: int
+) -> Counter[Row]:
     """The rows of one partition from one offset to another, exclusive."""
-    return Counter({row: count for row, count in rows.items() if row[0] == partition and from_offset <= row[1] < until_offset})
+    return Counter(
+        {
+            row: count
+            for row, count in rows.items()
+            if row[0] == partition and from_offset <= row[1] < until_offset
+        }
+    )
 
 
 def let_go(pipeline: Pipeline) -> list[Gone]:
@@ -104,21 +135,29 @@ def let_go(pipeline: Pipeline) -> list[Gone]:
     if not DeltaTable.is_deltatable(path):
         return []
     rows = DeltaTable(path).to_pyarrow_table().to_pylist()
-    return sorted((row["partition"], row["from_offset"], row["until_offset"], row["why"]) for row in rows)
+    return sorted(
+        (row["partition"], row["from_offset"], row["until_offset"], row["why"]) for row in rows
+    )
 
 
 def stored_plans(pipeline: Pipeline) -> list[int]:
     """Numbers of the plans in ZooKeeper."""
     path = f"/consumers/{pipeline.group}/etl/clicks/plans"
     with pipeline.zookeeper() as client:
-        return sorted(int(name) for name in client.get_children(path)) if client.exists(path) else []
+        return (
+            sorted(int(name) for name in client.get_children(path)) if client.exists(path) else []
+        )
 
 
 def slow_down(pipeline: Pipeline, client_id: str, bytes_per_s: int | None) -> None:
-    """A quota on what a client may fetch (KIP-13), as brokers with ZooKeeper are told of it; None takes it away."""
+    """A quota on what a client may fetch (KIP-13), as brokers with ZooKeeper are told of it; None
+    takes it away.
+    """
     config = {} if bytes_per_s is None else {"consumer_byte_rate": str(bytes_per_s)}
     with pipeline.zookeeper() as client:
         client.ensure_path(f"/config/clients/{client_id}")
-        client.set(f"/config/clients/{client_id}", json.dumps({"version": 1, "config": config}).encode())
+        client.set(
+            f"/config/clients/{client_id}", json.dumps({"version": 1, "config": config}).encode()
+        )
         notice = json.dumps({"version": 2, "entity_path": f"clients/{client_id}"}).encode()
         client.create("/config/changes/config_change_", notice, sequence=True)

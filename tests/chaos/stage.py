@@ -1,8 +1,10 @@
-"""What a case of the crash matrix is, the stage it is played on, and the check that believes neither the package nor its ledger.
+"""What a case of the crash matrix is, the stage it is played on, and the check that believes
+neither the package nor its ledger.
 
-A case does something bad to a pipeline and lets the next run do its work. It is then right when every readable record of the topic,
-as others read it (`tests.traffic`), is a row of the table, as delta-rs reads it, exactly once: same log, same offset, same value.
-Cases live in the `cases_*` modules beside this one; what a process of `etl run` can be made to do is in `driver`.
+A case does something bad to a pipeline and lets the next run do its work. It is then right when
+every readable record of the topic, as others read it (`tests.traffic`), is a row of the table, as
+delta-rs reads it, exactly once: same log, same offset, same value. Cases live in the `cases_*`
+modules beside this one; what a process of `etl run` can be made to do is in `driver`.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from kafka.errors import KafkaError
 from etl.embedded.cluster import Cluster
 from tests.chaos.writes import WRITES
 from tests.said import Said
-from tests.stores.way import FaultyWay
 from tests.stores.pipeline import StoredPipeline
 from tests.stores.servers import StoreServer
+from tests.stores.way import FaultyWay
 from tests.system.driving import Pipeline
 from tests.traffic.rows import Message, Row
 
@@ -77,20 +79,29 @@ class Case:
     what: str
     """What is done, in one sentence."""
     play: Callable[[Stage], Told]
-    """Raises AssertionError when a record is missing or double, or the case did not hit its moment."""
+    """Raises AssertionError when a record is missing or double, or the case did not hit its moment.
+    """
     short: bool = False
     """Also part of `make test`."""
 
 
 class Stage:
-    """`with Stage(cluster, folder) as stage: case.play(stage)`: what one case needs, all of it ended with the case.
+    """`with Stage(cluster, folder) as stage: case.play(stage)`: what one case needs, all of it
+    ended with the case.
 
-    `cluster` is shared by all cases and must stay as it is; who breaks servers asks for `another_cluster`. Runs in this process
-    (`Pipeline.run` and its like) share the one Spark session that whoever made the stage has started.
+    `cluster` is shared by all cases and must stay as it is; who breaks servers asks for
+    `another_cluster`. Runs in this process (`Pipeline.run` and its like) share the one Spark
+    session that whoever made the stage has started.
     """
 
     def __init__(
-        self, cluster: Cluster, folder: Path, *, writer: str = "spark", store: StoreServer | None = None, way: FaultyWay | None = None,
+        self,
+        cluster: Cluster,
+        folder: Path,
+        *,
+        writer: str = "spark",
+        store: StoreServer | None = None,
+        way: FaultyWay | None = None,
     ) -> None:
         self.store, self.way = store, way
         self.cluster, self.writer, self.writes = cluster, writer, WRITES[writer]
@@ -102,19 +113,32 @@ class Stage:
         self.folder.mkdir(parents=True, exist_ok=True)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.at_end.close()
 
-    def another_cluster(self, brokers: int = 1, *, properties: Mapping[str, str] | None = None) -> Cluster:
+    def another_cluster(
+        self, brokers: int = 1, *, properties: Mapping[str, str] | None = None
+    ) -> Cluster:
         """ZooKeeper and brokers of the case's own, to be broken at will."""
         folder = self.folder / f"cluster-{next(_numbers)}"
         return self.at_end.enter_context(Cluster(brokers, folder=folder, properties=properties))
 
     def pipeline(
-        self, partitions: int = 4, config: Mapping[str, str] | None = None, *, cluster: Cluster | None = None,
-        replication_factor: int = 1, **settings: Any,
+        self,
+        partitions: int = 4,
+        config: Mapping[str, str] | None = None,
+        *,
+        cluster: Cluster | None = None,
+        replication_factor: int = 1,
+        **settings: Any,
     ) -> Pipeline:
-        """A pipeline on a fresh topic, with its own group, folder and table; `settings` are merged into its conf.
+        """A pipeline on a fresh topic, with its own group, folder and table; `settings` are merged
+        into its conf.
 
         `partitions` are those of all brokers together, also where each counts its own (Jafka).
         """
@@ -122,8 +146,12 @@ class Stage:
         folder = self.folder / name
         folder.mkdir()
         made = Pipeline if self.store is None else partial(StoredPipeline, store=self.store)
-        pipeline = made(on, folder, name, f"group-of-{name}", settings, everywhere=self.writes.settings)
-        pipeline.traffic.create_topic(on, name, partitions, replication_factor=replication_factor, config=config)
+        pipeline = made(
+            on, folder, name, f"group-of-{name}", settings, everywhere=self.writes.settings
+        )
+        pipeline.traffic.create_topic(
+            on, name, partitions, replication_factor=replication_factor, config=config
+        )
         return pipeline
 
     @contextlib.contextmanager
@@ -132,15 +160,27 @@ class Stage:
         with Writer(pipeline) as writer:
             yield writer
 
-    def finish(self, pipeline: Pipeline, *, after: str, next_run: Said | str, expected: Counter[Row] | None = None) -> Told:
+    def finish(
+        self,
+        pipeline: Pipeline,
+        *,
+        after: str,
+        next_run: Said | str,
+        expected: Counter[Row] | None = None,
+    ) -> Told:
         """One more run, with nothing in its way, and then the independent check.
 
-        `expected` where the table must hold something else than what the topic holds now (expired, compacted, followed offsets).
-        Raises AssertionError with the first missing, double and unexpected rows.
+        `expected` where the table must hold something else than what the topic holds now (expired,
+        compacted, followed offsets). Raises AssertionError with the first missing, double and
+        unexpected rows.
         """
         quiet = pipeline.run()
         assert quiet.code == 0, f"the run after the next one: {said_in_short(quiet)}\n{quiet.err}"
-        return Told(after, next_run if isinstance(next_run, str) else said_in_short(next_run), checked(pipeline, expected))
+        return Told(
+            after,
+            next_run if isinstance(next_run, str) else said_in_short(next_run),
+            checked(pipeline, expected),
+        )
 
 
 class Writer:
@@ -149,7 +189,9 @@ class Writer:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._write, name=f"writer of {pipeline.topic}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._write, name=f"writer of {pipeline.topic}", daemon=True
+        )
         self._wrote = threading.Condition()
         self.sent = 0
         """Records handed to the client by now."""
@@ -158,7 +200,12 @@ class Writer:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._end.set()
         self._thread.join(60)
         assert not self._thread.is_alive(), "the producer does not end"
@@ -167,18 +214,26 @@ class Writer:
         """Until that many more records were sent."""
         with self._wrote:
             wanted = self.sent + more
-            assert self._wrote.wait_for(lambda: self.sent >= wanted, within_s), "the producer does not come on"
+            assert self._wrote.wait_for(lambda: self.sent >= wanted, within_s), (
+                "the producer does not come on"
+            )
 
     def _write(self) -> None:
         with self._pipeline.traffic.sending(self._pipeline.cluster, self._pipeline.topic) as send:
             while not self._end.wait(_WRITE_EVERY_S):
-                # the case may have taken the brokers away; what counts is what the topic holds in the end
+                # the case may have taken the brokers away; what counts is what the topic holds in
+                # the end
                 with contextlib.suppress(KafkaError, OSError):
                     self._send(send)
 
     def _send(self, send: Callable[[Sequence[Message]], None]) -> None:
         numbers = range(self.sent, self.sent + _RECORDS_AT_ONCE)
-        send([(b"key-%d" % number, b'{"written": %d, "while": "it crashed"}' % number) for number in numbers])
+        send(
+            [
+                (b"key-%d" % number, b'{"written": %d, "while": "it crashed"}' % number)
+                for number in numbers
+            ]
+        )
         with self._wrote:
             self.sent = numbers.stop
             self._wrote.notify_all()
@@ -204,8 +259,15 @@ def checked(pipeline: Readable, expected: Counter[Row] | None = None) -> Checked
     double = sorted(place for place, count in places.items() if count > 1)
     unexpected = sorted(row for row in found if row not in wanted)
     figures = Checked(
-        sum(wanted.values()), sum(found.values()), len(missing), sum(places[place] - 1 for place in double), len(unexpected))
-    assert figures.is_whole, f"{figures}; missing {missing[:5]}, double {double[:5]}, unexpected {unexpected[:5]}"
+        sum(wanted.values()),
+        sum(found.values()),
+        len(missing),
+        sum(places[place] - 1 for place in double),
+        len(unexpected),
+    )
+    assert figures.is_whole, (
+        f"{figures}; missing {missing[:5]}, double {double[:5]}, unexpected {unexpected[:5]}"
+    )
     return figures
 
 
@@ -226,7 +288,11 @@ _EACH_TIME_ANOTHER = re.compile(r": run \S+, pid \d+ on [^\s;]+|/\S+/crash-\d+/"
 
 def complete_files(pipeline: Pipeline) -> set[str]:
     """The table's Parquet files that are written to their end, in a commit or not."""
-    return {path for path in pipeline.table_files() if path.endswith(".parquet") and pipeline.table_file(path)[-4:] == b"PAR1"}
+    return {
+        path
+        for path in pipeline.table_files()
+        if path.endswith(".parquet") and pipeline.table_file(path)[-4:] == b"PAR1"
+    }
 
 
 def commits(pipeline: Pipeline) -> int:
@@ -242,8 +308,13 @@ _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
 
 
 def held(pipeline: Pipeline) -> str:
-    """What the table holds now, from its files and its log alone: the newest plan's number, its rows, its version."""
-    commits, files = _log(pipeline), sum(path.endswith(".parquet") for path in pipeline.table_files())
+    """What the table holds now, from its files and its log alone: the newest plan's number, its
+    rows, its version.
+    """
+    commits, files = (
+        _log(pipeline),
+        sum(path.endswith(".parquet") for path in pipeline.table_files()),
+    )
     if not commits:
         return f"no commit, {files} files" if files else "nothing"
     plan, known = 0, set[str]()

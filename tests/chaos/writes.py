@@ -37,14 +37,26 @@ class Writes:
 
 
 WRITES: Mapping[str, Writes] = {
-    "spark": Writes("CRASHES", "Spark writes the rows (`table.writer: spark`).", {"table": {"writer": "spark"}}, 4,
-                    {"transform": TRANSFORM, **_FOUR_TASKS}),
+    "spark": Writes(
+        "CRASHES",
+        "Spark writes the rows (`table.writer: spark`).",
+        {"table": {"writer": "spark"}},
+        4,
+        {"transform": TRANSFORM, **_FOUR_TASKS},
+    ),
     "arrow": Writes(
-        "CRASHES_ARROW", "Spark's tasks write the files (`table.writer: auto`), but where a case says that Spark writes them.",
-        {"table": {"writer": "auto"}}, 4, {"arrow_transform": ARROW_TRANSFORM, **_FOUR_TASKS}),
+        "CRASHES_ARROW",
+        "Spark's tasks write the files (`table.writer: auto`), but where a case says that Spark writes them.",
+        {"table": {"writer": "auto"}},
+        4,
+        {"arrow_transform": ARROW_TRANSFORM, **_FOUR_TASKS},
+    ),
     "processes": Writes(
         "CRASHES_WITHOUT_SPARK",
         "Worker processes write the files, without Spark (`limits.without_spark_below_bytes`), but where a case says otherwise.",
-        {"table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 1 << 30}}, cores(),
-        {"arrow_transform": ARROW_TRANSFORM}, takes_spark=False),
+        {"table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 1 << 30}},
+        cores(),
+        {"arrow_transform": ARROW_TRANSFORM},
+        takes_spark=False,
+    ),
 }

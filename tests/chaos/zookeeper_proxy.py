@@ -1,7 +1,9 @@
-"""A TCP proxy in front of one ZooKeeper that breaks the connection in the middle of a chosen request.
+"""A TCP proxy in front of one ZooKeeper that breaks the connection in the middle of a chosen
+request.
 
-Owns ZooKeeper's framing as far as that takes: four bytes of length, then a request's xid and operation (jute's RequestHeader), and the xid
-of an answer (ReplyHeader). What comes of it is the cases' affair.
+Owns ZooKeeper's framing as far as that takes: four bytes of length, then a request's xid and
+operation (jute's RequestHeader), and the xid of an answer (ReplyHeader). What comes of it is the
+cases' affair.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ Chosen = Callable[[int, bytes], bool]
 
 
 class ZooKeeperProxy:
-    """`with ZooKeeperProxy(port) as proxy: proxy.connect`; after `lose` the next request that is chosen, and only that one, is broken."""
+    """`with ZooKeeperProxy(port) as proxy: proxy.connect`; after `lose` the next request that is
+    chosen, and only that one, is broken.
+    """
 
     def __init__(self, port: int) -> None:
         self._server_port = port
@@ -63,7 +67,12 @@ class ZooKeeperProxy:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.cut()
 
     def cut(self) -> None:
@@ -88,7 +97,9 @@ class ZooKeeperProxy:
     def _requests(self, pair: _Pair) -> None:
         first = True  # the session's request has no header
         while (frame := read_frame(pair.client)) is not None:
-            xid, operation = _HEADER.unpack_from(frame, 4) if not first and len(frame) >= 12 else (0, 0)
+            xid, operation = (
+                _HEADER.unpack_from(frame, 4) if not first and len(frame) >= 12 else (0, 0)
+            )
             lost = None if first else self._take(operation, frame)
             first = False
             if lost is Lost.REQUEST:
@@ -111,12 +122,15 @@ class ZooKeeperProxy:
 
 
 def proxied(stage: Stage, **settings: Any) -> tuple[Pipeline, ZooKeeperProxy]:
-    """A pipeline on the shared cluster whose runs reach its ZooKeeper by a proxy, with a session that ends soon."""
+    """A pipeline on the shared cluster whose runs reach its ZooKeeper by a proxy, with a session
+    that ends soon.
+    """
     cluster = stage.cluster
     proxy = stage.at_end.enter_context(ZooKeeperProxy(cluster.zookeeper.port))
     _, _, chroot = cluster.zookeeper_connect.partition("/")
     zookeeper = {"connect": f"{proxy.connect}/{chroot}", "session_timeout_s": 6}
-    # a session that could not say goodbye keeps the driver's lock until its timeout, and its process may be this one
+    # a session that could not say goodbye keeps the driver's lock until its timeout, and its
+    # process may be this one
     ownership = {"wait_for_driver_s": 30, **settings.pop("ownership", {})}
     return stage.pipeline(zookeeper=zookeeper, ownership=ownership, **settings), proxy
 
@@ -132,7 +146,10 @@ class _Pair:
     def answers(self) -> None:
         """Pass answers on until the one that is lost."""
         while (frame := read_frame(self.server)) is not None:
-            if self.broken_at is not None and struct.unpack_from(">i", frame, 4)[0] == self.broken_at:
+            if (
+                self.broken_at is not None
+                and struct.unpack_from(">i", frame, 4)[0] == self.broken_at
+            ):
                 break
             try:
                 self.client.sendall(frame)

@@ -16,29 +16,68 @@ from etl.protocol.zookeeper.plan_documents import with_id
 OFFSETS = st.integers(0, 2**63 - 1)
 TOPICS = st.text(st.sampled_from("ab.Z9_-"), min_size=1, max_size=4)
 LOGS = st.builds(BrokerPartition, TOPICS, st.integers(0, 30), st.none() | st.integers(0, 3))
-COMMITTED = st.just(Committed()) | st.builds(Committed, OFFSETS, st.integers(0, 2**31 - 1)) | st.builds(Committed, st.none(), st.just(0))
-KEPT = st.builds(Committed, st.none() | OFFSETS, st.none() | st.integers(0, 9), st.none() | st.text(max_size=8),
-                 st.none() | st.tuples(st.none() | OFFSETS, st.none() | OFFSETS))
+COMMITTED = (
+    st.just(Committed())
+    | st.builds(Committed, OFFSETS, st.integers(0, 2**31 - 1))
+    | st.builds(Committed, st.none(), st.just(0))
+)
+KEPT = st.builds(
+    Committed,
+    st.none() | OFFSETS,
+    st.none() | st.integers(0, 9),
+    st.none() | st.text(max_size=8),
+    st.none() | st.tuples(st.none() | OFFSETS, st.none() | OFFSETS),
+)
 """Where the group's coordinator keeps them, too."""
 LEADERS = st.none() | st.builds(
-    Leader, st.builds(Broker, st.integers(0, 3), st.text(max_size=5), st.integers(1, 65535), st.sampled_from([None, "kafka-0.8"])),
-    st.none() | st.integers(0, 9))
+    Leader,
+    st.builds(
+        Broker,
+        st.integers(0, 3),
+        st.text(max_size=5),
+        st.integers(1, 65535),
+        st.sampled_from([None, "kafka-0.8"]),
+    ),
+    st.none() | st.integers(0, 9),
+)
 EPOCHS = st.none() | st.integers(0, 9)
 LINEAGES = st.lists(st.tuples(st.integers(0, 9), OFFSETS), min_size=1, max_size=3).map(tuple)
 NAMES = st.none() | st.text(max_size=10)
-BOUND = st.none() | st.builds(Bound, st.text(max_size=8), st.none() | st.integers(0), st.none() | st.integers(0))
+BOUND = st.none() | st.builds(
+    Bound, st.text(max_size=8), st.none() | st.integers(0), st.none() | st.integers(0)
+)
 BOUNDS = st.just(NO_BOUNDS) | st.builds(Bounds, BOUND, BOUND, st.integers(0, 9))
 RECEIPTS = st.builds(
-    Receipt, st.none() | st.integers(0), st.none() | st.integers(0), st.integers(0), st.integers(0), st.integers(0),
-    st.lists(st.tuples(OFFSETS, OFFSETS), max_size=3).map(tuple), st.booleans(), EPOCHS, st.booleans())
+    Receipt,
+    st.none() | st.integers(0),
+    st.none() | st.integers(0),
+    st.integers(0),
+    st.integers(0),
+    st.integers(0),
+    st.lists(st.tuples(OFFSETS, OFFSETS), max_size=3).map(tuple),
+    st.booleans(),
+    EPOCHS,
+    st.booleans(),
+)
 APPLIED = st.builds(
-    Applied, st.integers(1), st.text(), st.integers(0), st.text(), st.lists(RECEIPTS, max_size=4).map(tuple), NAMES, NAMES)
+    Applied,
+    st.integers(1),
+    st.text(),
+    st.integers(0),
+    st.text(),
+    st.lists(RECEIPTS, max_size=4).map(tuple),
+    NAMES,
+    NAMES,
+)
 
 
 def one_dialect(logs: list[BrokerPartition]) -> list[BrokerPartition]:
     """Logs of a cluster: all with a broker id, or none."""
     old = bool(logs) and logs[0].broker_id is not None
-    return [BrokerPartition(log.topic, log.partition, (log.broker_id or 0) if old else None) for log in logs]
+    return [
+        BrokerPartition(log.topic, log.partition, (log.broker_id or 0) if old else None)
+        for log in logs
+    ]
 
 
 @st.composite
@@ -51,30 +90,103 @@ def plans(draw: st.DrawFn) -> Plan:
         ranges.append(OffsetRange(log, draw(st.integers(0, until)), until, draw(LEADERS)))
     gone, storage = sorted((draw(OFFSETS), draw(OFFSETS))), draw(st.sampled_from(OffsetsStorage))
     committed = COMMITTED if storage is OffsetsStorage.ZOOKEEPER else KEPT
-    pending = draw(st.dictionaries(LOGS.filter(lambda log: log.broker_id is None), st.none() | st.integers(0), max_size=2))
-    return with_id(Plan(
-        number=draw(st.integers(1)), uid=draw(st.text(max_size=8)), kind=draw(st.sampled_from(PlanKind)),
-        created_at_ms=draw(st.integers(0)), dialect=draw(st.sampled_from(Dialect)), cluster=draw(st.text(max_size=8)),
-        shape=draw(st.text(max_size=8)), ranges=tuple(ranges), positions=positions, offsets_in=storage,
-        seen={log: draw(committed) for log in logs},
-        table_id=draw(NAMES), topic_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)), previous=draw(NAMES),
-        supersedes=draw(NAMES), reason=draw(NAMES), moves_offsets=draw(st.booleans()), closes=draw(st.booleans()), run_key=draw(NAMES),
-        losses=tuple(Loss(log, gone[0], gone[1], draw(st.sampled_from(LossReason)), draw(st.integers(0, 2))) for log in logs[:1]),
-        table_transaction_version=draw(st.integers(0, 9)), log_starts={log: draw(OFFSETS) for log in logs[1:]},
-        leader_epochs={log: draw(st.integers(0, 9)) for log in logs[:2]}, record_epochs={log: draw(LINEAGES) for log in logs[1:]},
-        log_epochs={log: draw(st.integers(1, 3)) for log in logs[:1]},
-        pending_starts=pending, pending_offsets={log: draw(OFFSETS) for log in list(pending)[:1]},
-        vanished=tuple(Vanished(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[1:2]),
-        tails={log: Tail(draw(OFFSETS), draw(st.integers(1, 1024)), draw(st.text("0123456789abcdef", max_size=4))) for log in logs[:2]},
-        creation_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)),
-        log_topic_ids={log: draw(st.text(max_size=5)) for log in logs[2:]},
-        bounds=draw(BOUNDS), key_ends={
-            **{log: positions[log] + draw(st.integers(1, 9)) for log in logs[:1]},
-            **dict.fromkeys(draw(st.sets(LOGS, max_size=2)) - set(logs))},
-        share=draw(st.none() | st.builds(
-            Share, st.text(max_size=5), st.sampled_from(Membership), st.text(max_size=5), EPOCHS, st.just(frozenset(logs[1:])), NAMES)),
-        handed_over=draw(st.none() | st.booleans()),
-        read_by_others=tuple(ReadByOthers(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[:2]),
-        rows_before=draw(st.none() | st.builds(RowsBefore, st.text(max_size=5), st.just(tuple(
-            HeldRows(log, life, gone[0], gone[1], draw(st.integers(0)), draw(st.booleans())) for log in logs[1:3] for life in (0, 2))))),
-    ))
+    pending = draw(
+        st.dictionaries(
+            LOGS.filter(lambda log: log.broker_id is None), st.none() | st.integers(0), max_size=2
+        )
+    )
+    return with_id(
+        Plan(
+            number=draw(st.integers(1)),
+            uid=draw(st.text(max_size=8)),
+            kind=draw(st.sampled_from(PlanKind)),
+            created_at_ms=draw(st.integers(0)),
+            dialect=draw(st.sampled_from(Dialect)),
+            cluster=draw(st.text(max_size=8)),
+            shape=draw(st.text(max_size=8)),
+            ranges=tuple(ranges),
+            positions=positions,
+            offsets_in=storage,
+            seen={log: draw(committed) for log in logs},
+            table_id=draw(NAMES),
+            topic_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)),
+            previous=draw(NAMES),
+            supersedes=draw(NAMES),
+            reason=draw(NAMES),
+            moves_offsets=draw(st.booleans()),
+            closes=draw(st.booleans()),
+            run_key=draw(NAMES),
+            losses=tuple(
+                Loss(
+                    log,
+                    gone[0],
+                    gone[1],
+                    draw(st.sampled_from(LossReason)),
+                    draw(st.integers(0, 2)),
+                )
+                for log in logs[:1]
+            ),
+            table_transaction_version=draw(st.integers(0, 9)),
+            log_starts={log: draw(OFFSETS) for log in logs[1:]},
+            leader_epochs={log: draw(st.integers(0, 9)) for log in logs[:2]},
+            record_epochs={log: draw(LINEAGES) for log in logs[1:]},
+            log_epochs={log: draw(st.integers(1, 3)) for log in logs[:1]},
+            pending_starts=pending,
+            pending_offsets={log: draw(OFFSETS) for log in list(pending)[:1]},
+            vanished=tuple(
+                Vanished(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[1:2]
+            ),
+            tails={
+                log: Tail(
+                    draw(OFFSETS),
+                    draw(st.integers(1, 1024)),
+                    draw(st.text("0123456789abcdef", max_size=4)),
+                )
+                for log in logs[:2]
+            },
+            creation_ids=draw(st.dictionaries(TOPICS, st.text(max_size=5), max_size=2)),
+            log_topic_ids={log: draw(st.text(max_size=5)) for log in logs[2:]},
+            bounds=draw(BOUNDS),
+            key_ends={
+                **{log: positions[log] + draw(st.integers(1, 9)) for log in logs[:1]},
+                **dict.fromkeys(draw(st.sets(LOGS, max_size=2)) - set(logs)),
+            },
+            share=draw(
+                st.none()
+                | st.builds(
+                    Share,
+                    st.text(max_size=5),
+                    st.sampled_from(Membership),
+                    st.text(max_size=5),
+                    EPOCHS,
+                    st.just(frozenset(logs[1:])),
+                    NAMES,
+                )
+            ),
+            handed_over=draw(st.none() | st.booleans()),
+            read_by_others=tuple(
+                ReadByOthers(log, gone[0], gone[1], draw(st.integers(0, 2))) for log in logs[:2]
+            ),
+            rows_before=draw(
+                st.none()
+                | st.builds(
+                    RowsBefore,
+                    st.text(max_size=5),
+                    st.just(
+                        tuple(
+                            HeldRows(
+                                log,
+                                life,
+                                gone[0],
+                                gone[1],
+                                draw(st.integers(0)),
+                                draw(st.booleans()),
+                            )
+                            for log in logs[1:3]
+                            for life in (0, 2)
+                        )
+                    ),
+                )
+            ),
+        )
+    )

@@ -1,4 +1,6 @@
-"""The sentences of `world_contract` on claims: who begins a backfill, closes it, or claims for the live pipeline, is alone at that."""
+"""The sentences of `world_contract` on claims: who begins a backfill, closes it, or claims for the
+live pipeline, is alone at that.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,22 @@ def claim_of(stage: Stage, start: int = 0, until: int = 2, name: str = "old") ->
 
 def first_plan(world: World, stage: Stage, uid: str = "uid2") -> Plan:
     """Plan 1 of a backfill, which reads nothing."""
-    changes = {"kind": PlanKind.BACKFILL, "number": 1, "uid": uid, "previous": None, "moves_offsets": False}
+    changes = {
+        "kind": PlanKind.BACKFILL,
+        "number": 1,
+        "uid": uid,
+        "previous": None,
+        "moves_offsets": False,
+    }
     return plan_for(world, {stage.logs[0]: 0}, ranges=(), positions={stage.logs[0]: 0}, **changes)
 
 
 class BackfillContract:
     """What a run may rely on of the fence and of claims."""
 
-    def test_a_claim_and_its_first_plan_are_there_together_for_all_to_see(self, stage: Stage) -> None:
+    def test_a_claim_and_its_first_plan_are_there_together_for_all_to_see(
+        self, stage: Stage
+    ) -> None:
         live, own = stage.world(), stage.backfill("old")
         loaded(live, {stage.logs[0]: 3}, ranges=())
         seen = live.observe()
@@ -38,13 +48,24 @@ class BackfillContract:
         seen = own.observe()
         assert (seen.backfill, seen.ledger) == (claim, Ledger("uid2", plan, newest_version=0))
         assert seen.live_epochs == {stage.logs[0]: 0}
-        assert list(seen.extents) == [stage.logs[0]] and (seen.committed, seen.owners, list(seen.claims)) == ({}, {}, [])
+        assert list(seen.extents) == [stage.logs[0]] and (
+            seen.committed,
+            seen.owners,
+            list(seen.claims),
+        ) == ({}, {}, [])
 
-    def test_a_backfill_is_closed_and_settled_by_a_look_at_which_no_broker_is_asked(self, stage: Stage) -> None:
+    def test_a_backfill_is_closed_and_settled_by_a_look_at_which_no_broker_is_asked(
+        self, stage: Stage
+    ) -> None:
         own, plan = begun(stage)
         append(own, plan)
         known, seen = own.observe(), own.observe_ledgers()
-        assert (seen.backfill, seen.ledger, seen.table, seen.live_epochs) == (known.backfill, known.ledger, known.table, known.live_epochs)
+        assert (seen.backfill, seen.ledger, seen.table, seen.live_epochs) == (
+            known.backfill,
+            known.ledger,
+            known.table,
+            known.live_epochs,
+        )
         assert (seen.extents, seen.committed, seen.owners, list(seen.claims)) == ({}, {}, {}, [])
         closed = replace(claim_of(stage), state=ClaimState.CLOSING, reason="no")
         own.close_backfill(closed, another(plan), seen.ledger)
@@ -52,7 +73,9 @@ class BackfillContract:
         own.settle_backfill(replace(closed, state=ClaimState.GIVEN_UP, stretches={}))
         assert own.claim() == Claimed(replace(closed, state=ClaimState.GIVEN_UP, stretches={}), 2)
 
-    def test_of_two_who_claim_by_the_same_look_the_second_is_refused_and_has_stored_nothing(self, stage: Stage) -> None:
+    def test_of_two_who_claim_by_the_same_look_the_second_is_refused_and_has_stored_nothing(
+        self, stage: Stage
+    ) -> None:
         first, second = stage.world(), stage.world("run-2")
         loaded(first, {stage.logs[0]: 3}, ranges=())
         plan = first_plan(first, stage)
@@ -60,9 +83,14 @@ class BackfillContract:
         first.begin_backfill(claim_of(stage), plan)
         with pytest.raises(Owned):
             second.begin_backfill(claim_of(stage, 1, 3, "new"), first_plan_of(plan, "uid3"))
-        assert stage.backfill("new").claim() is None and stage.backfill("new").read_ledger().newest is None
+        assert (
+            stage.backfill("new").claim() is None
+            and stage.backfill("new").read_ledger().newest is None
+        )
 
-    def test_nobody_claims_by_a_look_from_before_the_pipeline_began_a_log(self, stage: Stage) -> None:
+    def test_nobody_claims_by_a_look_from_before_the_pipeline_began_a_log(
+        self, stage: Stage
+    ) -> None:
         live, other = stage.world(), stage.world("run-2")
         loaded(live, {stage.logs[0]: 3}, ranges=())
         plan = first_plan(other, stage)
@@ -70,7 +98,9 @@ class BackfillContract:
         with pytest.raises(Owned):
             other.begin_backfill(claim_of(stage), plan)
 
-    def test_a_plan_that_goes_on_claims_nothing_and_one_that_begins_anew_does_it_by_its_own_look(self, stage: Stage) -> None:
+    def test_a_plan_that_goes_on_claims_nothing_and_one_that_begins_anew_does_it_by_its_own_look(
+        self, stage: Stage
+    ) -> None:
         live, other = stage.world(), stage.world("run-2")
         loaded(live, {stage.logs[0]: 3}, ranges=())
         claiming = first_plan(other, stage)
@@ -83,7 +113,9 @@ class BackfillContract:
         stored(live, {stage.logs[1]: 0}, ranges=())
 
     @pytest.mark.parametrize("is_replay_first", [True, False])
-    def test_a_replay_claims_what_it_reads_by_its_own_look(self, stage: Stage, is_replay_first: bool) -> None:
+    def test_a_replay_claims_what_it_reads_by_its_own_look(
+        self, stage: Stage, is_replay_first: bool
+    ) -> None:
         live, other = stage.world(), stage.world("run-2")
         loaded(live, {stage.logs[0]: 3}, ranges=())
         claiming = first_plan(other, stage)
@@ -107,13 +139,17 @@ class BackfillContract:
         assert sorted(stage.plans()) == [1]
         stored(live, {stage.logs[0]: 2}, ranges=())
 
-    def test_another_plan_takes_the_place_of_one_that_claimed_by_the_same_look(self, stage: Stage) -> None:
+    def test_another_plan_takes_the_place_of_one_that_claimed_by_the_same_look(
+        self, stage: Stage
+    ) -> None:
         live = stage.world()
         plan = stored(live, {stage.logs[0]: 3}, ranges=())
         live.supersede(another(plan), live.read_ledger())
         assert live.read_ledger().newest == another(plan)
 
-    def test_a_plan_of_a_backfill_is_stored_at_the_claim_that_was_seen_and_moves_it(self, stage: Stage) -> None:
+    def test_a_plan_of_a_backfill_is_stored_at_the_claim_that_was_seen_and_moves_it(
+        self, stage: Stage
+    ) -> None:
         own, plan = begun(stage)
         own.supersede(another(plan), own.observe().ledger)
         own.supersede(another(plan, reason="once more"), own.read_ledger())
@@ -123,9 +159,14 @@ class BackfillContract:
         own, plan = begun(stage)
         append(own, plan)
         forgotten = stage.backfill("old", "run-2")
-        following = plan_for(forgotten, {stage.logs[0]: 0}, ranges=(), kind=PlanKind.BACKFILL, moves_offsets=False)
+        following = plan_for(
+            forgotten, {stage.logs[0]: 0}, ranges=(), kind=PlanKind.BACKFILL, moves_offsets=False
+        )
         ledger = own.observe().ledger
-        closing, closed = another(plan), replace(claim_of(stage), state=ClaimState.CLOSING, reason="no")
+        closing, closed = (
+            another(plan),
+            replace(claim_of(stage), state=ClaimState.CLOSING, reason="no"),
+        )
         own.close_backfill(closed, closing, ledger)
         assert own.claim() == Claimed(closed, 1) and own.read_ledger().newest == closing
         with pytest.raises(Owned):

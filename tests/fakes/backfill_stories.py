@@ -27,9 +27,22 @@ CAPPED = settings_of(start="latest", limits={"max_records_per_run": 4})
 """The live pipeline begins at the ends, and no plan has more than four offsets."""
 
 
-def asked(from_: Any = 0, until: Any = 5, *names: str, only_retained: bool = False, only_missing: bool = False) -> Asked:
+def asked(
+    from_: Any = 0,
+    until: Any = 5,
+    *names: str,
+    only_retained: bool = False,
+    only_missing: bool = False,
+) -> Asked:
     named = tuple(map(parse_named, names))
-    return Asked(named, from_, until, only_retained, f"from {from_} until {until} {names} {only_missing}", only_missing)
+    return Asked(
+        named,
+        from_,
+        until,
+        only_retained,
+        f"from {from_} until {until} {names} {only_missing}",
+        only_missing,
+    )
 
 
 def live(*ends: int, settings: Settings = CAPPED) -> Outside:
@@ -48,23 +61,38 @@ def nothing(step: str, when: When) -> None:
 
 
 def filled(
-    outside: Outside, what: Asked | None = asked(), at: At = nothing, *, name: str = "old", settings: Settings = CAPPED,
-    report: Report | None = None, run_id: str = "run-1",
+    outside: Outside,
+    what: Asked | None = asked(),
+    at: At = nothing,
+    *,
+    name: str = "old",
+    settings: Settings = CAPPED,
+    report: Report | None = None,
+    run_id: str = "run-1",
 ) -> Claim | None:
     own = settings_of_backfill(settings, name)
     world = FakeWorld(outside.beside(name), own, at, run_id=run_id)
-    return backfill(world, FakeWorld(outside, settings, at), own, settings, report or new_report(), what)
+    return backfill(
+        world, FakeWorld(outside, settings, at), own, settings, report or new_report(), what
+    )
 
 
-def given_up(outside: Outside, at: At = nothing, *, name: str = "old", settings: Settings = CAPPED) -> Claim:
+def given_up(
+    outside: Outside, at: At = nothing, *, name: str = "old", settings: Settings = CAPPED
+) -> Claim:
     own = settings_of_backfill(settings, name)
     return abandon(FakeWorld(outside.beside(name), own, at), own, new_report(), "not needed")
 
 
 def accept_table(outside: Outside, *, settings: Settings = CAPPED) -> None:
-    """What `etl plans acknowledge` says of the table as it is, for the pipeline and for each backfill of that table."""
-    beside = {name: _acknowledged(one, settings) for name, one in outside.backfills.items()
-              if (newest := one.newest_plan()) and newest.table_id == outside.table_id}
+    """What `etl plans acknowledge` says of the table as it is, for the pipeline and for each
+    backfill of that table.
+    """
+    beside = {
+        name: _acknowledged(one, settings)
+        for name, one in outside.backfills.items()
+        if (newest := one.newest_plan()) and newest.table_id == outside.table_id
+    }
     outside.acknowledged = replace(_acknowledged(outside, settings), beside=beside)
 
 
@@ -76,9 +104,22 @@ def _acknowledged(outside: Outside, settings: Settings) -> Acknowledgement:
         found = fake_table.receipts_of_today(outside, ledger.newest)
         lacks_plan = not any(one.rows for one in found)
         if table and not lacks_plan:
-            fake_ledger.record(outside, Applied(ledger.newest.number, ledger.newest.id, table.version, table.id, tuple(found)))
+            fake_ledger.record(
+                outside,
+                Applied(
+                    ledger.newest.number, ledger.newest.id, table.version, table.id, tuple(found)
+                ),
+            )
     return acknowledging(
-        ledger, ledger.newest, table, reason="seen", at_ms=outside.now_ms, lacks_plan=lacks_plan, commit=None, place=settings.table.place)
+        ledger,
+        ledger.newest,
+        table,
+        reason="seen",
+        at_ms=outside.now_ms,
+        lacks_plan=lacks_plan,
+        commit=None,
+        place=settings.table.place,
+    )
 
 
 def stored() -> Outside:

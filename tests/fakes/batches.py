@@ -1,7 +1,8 @@
-"""An encoder of record batches v2, written after the format's description alone and sharing nothing with the decoder.
+"""An encoder of record batches v2, written after the format's description alone and sharing nothing
+with the decoder.
 
-CRC-32C is computed bit by bit, varints number by number, compression is that of Python's zlib and of pyarrow (the
-decoder uses cramjam), so that a mistake would have to be made twice to go unseen.
+CRC-32C is computed bit by bit, varints number by number, compression is that of Python's zlib and
+of pyarrow (the decoder uses cramjam), so that a mistake would have to be made twice to go unseen.
 """
 
 from __future__ import annotations
@@ -70,12 +71,33 @@ def encode(batch: Batch) -> bytes:
     """The bytes of one record batch."""
     payload = batch.payload
     if payload is None:
-        payload = compress(b"".join(record_bytes(record) for record in batch.records), batch.codec, xerial=batch.xerial)
-    attributes = (batch.codec | batch.append_time << 3 | batch.transactional << 4 | batch.control << 5 | batch.delete_horizon << 6)
+        payload = compress(
+            b"".join(record_bytes(record) for record in batch.records),
+            batch.codec,
+            xerial=batch.xerial,
+        )
+    attributes = (
+        batch.codec
+        | batch.append_time << 3
+        | batch.transactional << 4
+        | batch.control << 5
+        | batch.delete_horizon << 6
+    )
     count = len(batch.records) if batch.count is None else batch.count
-    covered = struct.pack(
-        ">hiqqqhii", attributes, batch.last_offset - batch.base_offset, batch.base_timestamp, batch.max_timestamp, batch.producer_id,
-        0 if batch.producer_id >= 0 else -1, -1, count) + payload
+    covered = (
+        struct.pack(
+            ">hiqqqhii",
+            attributes,
+            batch.last_offset - batch.base_offset,
+            batch.base_timestamp,
+            batch.max_timestamp,
+            batch.producer_id,
+            0 if batch.producer_id >= 0 else -1,
+            -1,
+            count,
+        )
+        + payload
+    )
     behind_length = struct.pack(">ibI", batch.leader_epoch, 2, crc32c(covered)) + covered
     return struct.pack(">qi", batch.base_offset, len(behind_length)) + behind_length
 
@@ -87,8 +109,16 @@ def control(offset: int, producer_id: int, *, kind: int) -> Batch:
 
 
 def record_bytes(record: Rec) -> bytes:
-    body = b"\x00" + varint(record.timestamp_delta) + varint(record.delta) + _sized(record.key) + _sized(record.value)
-    body += varint(len(record.headers)) + b"".join(_sized(key) + _sized(value) for key, value in record.headers)
+    body = (
+        b"\x00"
+        + varint(record.timestamp_delta)
+        + varint(record.delta)
+        + _sized(record.key)
+        + _sized(record.value)
+    )
+    body += varint(len(record.headers)) + b"".join(
+        _sized(key) + _sized(value) for key, value in record.headers
+    )
     return varint(len(body)) + body
 
 
@@ -121,7 +151,7 @@ def _xerial(plain: bytes, block_bytes: int = 32 * 1024) -> bytes:
     """Blocks of 32 KiB behind a header, as snappy-java's output stream writes them."""
     framed = bytes.fromhex("82534e41505059000000000100000001")
     for start in range(0, len(plain), block_bytes):
-        block = bytes(pa.compress(plain[start:start + block_bytes], "snappy", asbytes=True))
+        block = bytes(pa.compress(plain[start : start + block_bytes], "snappy", asbytes=True))
         framed += len(block).to_bytes(4, "big") + block
     return framed
 
@@ -146,11 +176,27 @@ def crc32c(content: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
-def answer(records: bytes, *, high_watermark: int = 1 << 40, last_stable_offset: int | None = 1 << 40, log_start_offset: int | None = 0,
-           aborted: tuple[tuple[int, int], ...] = (), error_code: int = 0, proves_empty: bool = False,
-           topic: str = "clicks", partition: int = 3) -> FetchedPartition:
+def answer(
+    records: bytes,
+    *,
+    high_watermark: int = 1 << 40,
+    last_stable_offset: int | None = 1 << 40,
+    log_start_offset: int | None = 0,
+    aborted: tuple[tuple[int, int], ...] = (),
+    error_code: int = 0,
+    proves_empty: bool = False,
+    topic: str = "clicks",
+    partition: int = 3,
+) -> FetchedPartition:
     """`records` as a Fetch answer would bring them."""
     return FetchedPartition(
-        topic=topic, partition=partition, refusal=refusal_of(error_code), high_watermark=high_watermark,
+        topic=topic,
+        partition=partition,
+        refusal=refusal_of(error_code),
+        high_watermark=high_watermark,
         last_stable_offset=last_stable_offset,
-        log_start_offset=log_start_offset, aborted=aborted, records=memoryview(bytearray(records)), proves_empty=proves_empty)
+        log_start_offset=log_start_offset,
+        aborted=aborted,
+        records=memoryview(bytearray(records)),
+        proves_empty=proves_empty,
+    )

@@ -1,7 +1,9 @@
-"""A small honest broker on a real socket: it keeps logs, speaks the modern dialect, and misbehaves when told to.
+"""A small honest broker on a real socket: it keeps logs, speaks the modern dialect, and misbehaves
+when told to.
 
-Requests are decoded and responses encoded with kafka-python, so that our own codec is checked by somebody else's.
-Several brokers may share one `World`: then a log that another one leads is refused with code 6, as it should be.
+Requests are decoded and responses encoded with kafka-python, so that our own codec is checked by
+somebody else's. Several brokers may share one `World`: then a log that another one leads is refused
+with code 6, as it should be.
 """
 
 from __future__ import annotations
@@ -53,14 +55,49 @@ from kafka.protocol.metadata import (
 )
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
-from etl.protocol.generations.kafka.group_membership.consumer import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from etl.protocol.generations.kafka.group_membership.consumer import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 from tests.fakes.frames import exactly
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, API_VERSIONS, LOG_DIRS = 0, 1, 2, 3, 8, 9, 10, 18, 35
-CONFIGS, LEADER_EPOCHS, PRODUCERS, TRANSACTIONS, TRANSACTION_LIST, GROUPS, CONSUMER_GROUPS = 32, 23, 61, 65, 66, 15, 69
-KAFKA_3_9 = {PRODUCE: (0, 11), FETCH: (0, 17), LIST_OFFSETS: (0, 9), METADATA: (0, 12), OFFSET_COMMIT: (0, 9), OFFSET_FETCH: (0, 9),
-             FIND_COORDINATOR: (0, 6), GROUPS: (0, 5), API_VERSIONS: (0, 4), LEADER_EPOCHS: (2, 4), CONFIGS: (1, 4), LOG_DIRS: (0, 4),
-             PRODUCERS: (0, 0), TRANSACTIONS: (0, 0), TRANSACTION_LIST: (0, 1)}
+(
+    PRODUCE,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    FIND_COORDINATOR,
+    API_VERSIONS,
+    LOG_DIRS,
+) = 0, 1, 2, 3, 8, 9, 10, 18, 35
+CONFIGS, LEADER_EPOCHS, PRODUCERS, TRANSACTIONS, TRANSACTION_LIST, GROUPS, CONSUMER_GROUPS = (
+    32,
+    23,
+    61,
+    65,
+    66,
+    15,
+    69,
+)
+KAFKA_3_9 = {
+    PRODUCE: (0, 11),
+    FETCH: (0, 17),
+    LIST_OFFSETS: (0, 9),
+    METADATA: (0, 12),
+    OFFSET_COMMIT: (0, 9),
+    OFFSET_FETCH: (0, 9),
+    FIND_COORDINATOR: (0, 6),
+    GROUPS: (0, 5),
+    API_VERSIONS: (0, 4),
+    LEADER_EPOCHS: (2, 4),
+    CONFIGS: (1, 4),
+    LOG_DIRS: (0, 4),
+    PRODUCERS: (0, 0),
+    TRANSACTIONS: (0, 0),
+    TRANSACTION_LIST: (0, 1),
+}
 
 FIRST_BY_ID = 10
 """The version of OffsetCommit and OffsetFetch that names topics by their ids alone (Kafka 4.1)."""
@@ -71,12 +108,15 @@ _SMALLEST_REQUEST = 10
 """Key, version, correlation id, client id: a real broker hangs up on less."""
 
 Act = Callable[[socket.socket, bytes], None]
-"""How to deliver one framed response; an act that ends with the socket closed ends the connection."""
+"""How to deliver one framed response; an act that ends with the socket closed ends the connection.
+"""
 
 
 @dataclass
 class FakeLog:
-    """One log: encoded record batches, or messages of the formats before them, and what a broker knows of it."""
+    """One log: encoded record batches, or messages of the formats before them, and what a broker
+    knows of it.
+    """
 
     leader_id: int
     batches: list[bytes] = field(default_factory=list)
@@ -91,11 +131,17 @@ class FakeLog:
     epoch_starts: dict[int, int] = field(default_factory=dict)
     """At which offset each epoch began; the current one at the log start where nothing is said."""
     finds_no_time: bool = False
-    """A search by time finds nothing, as where the one segment that is searched has records without timestamps."""
+    """A search by time finds nothing, as where the one segment that is searched has records without
+    timestamps.
+    """
     segments: list[tuple[int, int]] | None = None
-    """First offset and time of the last write of each segment, oldest first, of a format that cannot be searched by time at all."""
+    """First offset and time of the last write of each segment, oldest first, of a format that
+    cannot be searched by time at all.
+    """
     withheld: int = 0
-    """How many fetches get no records although there are some, as from a remote storage that is slow (KIP-405)."""
+    """How many fetches get no records although there are some, as from a remote storage that is
+    slow (KIP-405).
+    """
     refusals: deque[int] = field(default_factory=deque)
     """Error codes for the next fetches of this log, one each."""
 
@@ -113,16 +159,25 @@ class FakeLog:
 
     def elect(self, epoch: int) -> None:
         """A leader of this epoch begins at the log's end; what comes later is its own."""
-        self.epoch_starts = {**(self.epoch_starts or {self.leader_epoch: self.log_start}), epoch: self.log_end}
+        self.epoch_starts = {
+            **(self.epoch_starts or {self.leader_epoch: self.log_start}),
+            epoch: self.log_end,
+        }
         self.leader_epoch = epoch
 
     def end_of_epoch(self, asked: int) -> tuple[int, int]:
-        """As a broker answers (LeaderEpochFileCache): the largest epoch at or below the asked one, and where the next one begins."""
+        """As a broker answers (LeaderEpochFileCache): the largest epoch at or below the asked one,
+        and where the next one begins.
+        """
         starts = self.epoch_starts or {self.leader_epoch: self.log_start}
         if asked == self.leader_epoch:
             return asked, self.log_end
         above = [epoch for epoch in starts if epoch > asked]
-        return (max((e for e in starts if e <= asked), default=asked), starts[min(above)]) if above else (-1, -1)
+        return (
+            (max((e for e in starts if e <= asked), default=asked), starts[min(above)])
+            if above
+            else (-1, -1)
+        )
 
     def readable_end(self, isolation: int) -> int:
         return self.stable if isolation else self.high
@@ -161,13 +216,17 @@ class World:
         self.members: dict[str, bytes] = {}
         """Id and assignment of each member of whatever group is asked for."""
         self.consumer_members: dict[str, tuple[list[tuple[str, int]], list[tuple[str, int]]]] = {}
-        """Of whatever group is asked for, which is one of the consumer protocol then: what each member has, and what it is to have."""
+        """Of whatever group is asked for, which is one of the consumer protocol then: what each
+        member has, and what it is to have.
+        """
         self.no_consumer_group = 69
         """The code of the answer where there is none."""
         self.changed = threading.Condition()
 
     def fences(self, request: Any) -> int:
-        """As a coordinator does: a group with members takes commits of its members alone, and of their generation."""
+        """As a coordinator does: a group with members takes commits of its members alone, and of
+        their generation.
+        """
         if self.generation is None:
             return 0 if request.generation_id_or_member_epoch < 0 else 25
         if request.member_id not in self.members:
@@ -188,7 +247,13 @@ class FakeBroker:
     throttle   milliseconds to answer the next fetches with, which then name no partition
     """
 
-    def __init__(self, world: World | None = None, *, broker_id: int = 1, versions: dict[int, tuple[int, int]] | None = None) -> None:
+    def __init__(
+        self,
+        world: World | None = None,
+        *,
+        broker_id: int = 1,
+        versions: dict[int, tuple[int, int]] | None = None,
+    ) -> None:
         self.world = world or World()
         self.broker_id = broker_id
         self.versions = {**KAFKA_3_9, **(versions or {})}
@@ -217,7 +282,12 @@ class FakeBroker:
         self._start(self._accept)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.closing.set()
         with self.world.changed:
             self.world.changed.notify_all()
@@ -261,7 +331,9 @@ class FakeBroker:
                     request = exactly(connection, int.from_bytes(exactly(connection, 4), "big"))
                     if len(request) < _SMALLEST_REQUEST:
                         return
-                    self.connections += not has_asked  # one that asks nothing is of somebody who looks for a free port
+                    self.connections += (
+                        not has_asked
+                    )  # one that asks nothing is of somebody who looks for a free port
                     has_asked = True
                     key, version = struct.unpack_from(">hh", request)
                     self.requests.append((key, version))
@@ -283,28 +355,59 @@ class FakeBroker:
 
     def _api_versions(self, request: Any, version: int) -> Any:
         kind = ApiVersionsResponse.ApiVersion
-        return ApiVersionsResponse(error_code=0, throttle_time_ms=0, api_keys=[
-            kind(api_key=key, min_version=low, max_version=high) for key, (low, high) in self.versions.items()])
+        return ApiVersionsResponse(
+            error_code=0,
+            throttle_time_ms=0,
+            api_keys=[
+                kind(api_key=key, min_version=low, max_version=high)
+                for key, (low, high) in self.versions.items()
+            ],
+        )
 
     def _metadata(self, request: Any, version: int) -> Any:
         known = sorted({topic for topic, _ in self.world.logs} - self.world.kept_from_us)
         named = known if request.topics is None else [each.name for each in request.topics]
-        brokers = [MetadataResponse.MetadataResponseBroker(node_id=number, host=host, port=port, rack=None)
-                   for number, (host, port) in self.world.addresses.items()]
-        return MetadataResponse(throttle_time_ms=0, brokers=brokers, cluster_id="fake-cluster", controller_id=self.broker_id,
-                                topics=[self._topic(name, name in known) for name in named])
+        brokers = [
+            MetadataResponse.MetadataResponseBroker(node_id=number, host=host, port=port, rack=None)
+            for number, (host, port) in self.world.addresses.items()
+        ]
+        return MetadataResponse(
+            throttle_time_ms=0,
+            brokers=brokers,
+            cluster_id="fake-cluster",
+            controller_id=self.broker_id,
+            topics=[self._topic(name, name in known) for name in named],
+        )
 
     def _topic(self, name: str, known: bool) -> Any:
         kind = MetadataResponse.MetadataResponseTopic
-        logs = sorted((partition, log) for (topic, partition), log in self.world.logs.items() if topic == name)
+        logs = sorted(
+            (partition, log) for (topic, partition), log in self.world.logs.items() if topic == name
+        )
         topic_id = self.world.topic_ids.get(name, UUID(int=0))
         code = 29 if name in self.world.kept_from_us else 0 if known else 3
-        return kind(error_code=code, name=name, topic_id=topic_id, is_internal=name in self.world.internal, partitions=[
-            kind.MetadataResponsePartition(
-                error_code=self.world.refused_leaders.get((name, partition), 0 if log.leader_id in self.world.addresses else 5),
-                partition_index=partition, leader_id=-1 if (name, partition) in self.world.refused_leaders else log.leader_id,
-                leader_epoch=log.leader_epoch, replica_nodes=[log.leader_id], isr_nodes=[log.leader_id], offline_replicas=[])
-            for partition, log in logs])
+        return kind(
+            error_code=code,
+            name=name,
+            topic_id=topic_id,
+            is_internal=name in self.world.internal,
+            partitions=[
+                kind.MetadataResponsePartition(
+                    error_code=self.world.refused_leaders.get(
+                        (name, partition), 0 if log.leader_id in self.world.addresses else 5
+                    ),
+                    partition_index=partition,
+                    leader_id=-1
+                    if (name, partition) in self.world.refused_leaders
+                    else log.leader_id,
+                    leader_epoch=log.leader_epoch,
+                    replica_nodes=[log.leader_id],
+                    isr_nodes=[log.leader_id],
+                    offline_replicas=[],
+                )
+                for partition, log in logs
+            ],
+        )
 
     def _led(self, topic: str, partition: int) -> tuple[FakeLog | None, int]:
         log = self.world.logs.get((topic, partition))
@@ -318,20 +421,54 @@ class FakeBroker:
             for each in topic.partitions:
                 log, code = self._led(topic.name, each.partition_index)
                 is_largest = each.timestamp == _LARGEST_TIME
-                if log is not None and log.segments is not None and version and (each.timestamp >= 0 or is_largest):
+                if (
+                    log is not None
+                    and log.segments is not None
+                    and version
+                    and (each.timestamp >= 0 or is_largest)
+                ):
                     code = 43
-                if log is not None and is_largest and any(batch[_MAGIC_AT] == 0 for batch in log.batches):
+                if (
+                    log is not None
+                    and is_largest
+                    and any(batch[_MAGIC_AT] == 0 for batch in log.batches)
+                ):
                     code = 43
-                largest = max((_time_of(batch) for batch in log.batches), default=-1) if log and is_largest and not code else -1
-                offset = -1 if log is None or code else _offset_at(log, each.timestamp, request.isolation_level)
+                largest = (
+                    max((_time_of(batch) for batch in log.batches), default=-1)
+                    if log and is_largest and not code
+                    else -1
+                )
+                offset = (
+                    -1
+                    if log is None or code
+                    else _offset_at(log, each.timestamp, request.isolation_level)
+                )
                 if is_largest and log and not code:
                     assert version >= 7, "a broker before 3.0 takes it for a time before all others"
-                    offset = next((_base_offset(batch) for batch in log.batches if _time_of(batch) == largest), -1)
-                old = [] if log is None or code else _segments_before(log, each.timestamp, offset)[:each.max_num_offsets]
-                partitions.append(topic_kind.ListOffsetsPartitionResponse(
-                    partition_index=each.partition_index, error_code=code, timestamp=largest, offset=offset,
-                    old_style_offsets=old,
-                    leader_epoch=-1 if log is None or code or version < 4 else log.leader_epoch))
+                    offset = next(
+                        (
+                            _base_offset(batch)
+                            for batch in log.batches
+                            if _time_of(batch) == largest
+                        ),
+                        -1,
+                    )
+                old = (
+                    []
+                    if log is None or code
+                    else _segments_before(log, each.timestamp, offset)[: each.max_num_offsets]
+                )
+                partitions.append(
+                    topic_kind.ListOffsetsPartitionResponse(
+                        partition_index=each.partition_index,
+                        error_code=code,
+                        timestamp=largest,
+                        offset=offset,
+                        old_style_offsets=old,
+                        leader_epoch=-1 if log is None or code or version < 4 else log.leader_epoch,
+                    )
+                )
             topics.append(topic_kind(name=topic.name, partitions=partitions))
         return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
 
@@ -342,21 +479,40 @@ class FakeBroker:
             partitions = []
             for each in topic.partitions:
                 log, code = self._led(topic.topic, each.partition)
-                if log is not None and not code and each.current_leader_epoch not in (-1, log.leader_epoch):
+                if (
+                    log is not None
+                    and not code
+                    and each.current_leader_epoch not in (-1, log.leader_epoch)
+                ):
                     code = 74 if each.current_leader_epoch < log.leader_epoch else 75
-                epoch, end = (-1, -1) if log is None or code else log.end_of_epoch(each.leader_epoch)
-                partitions.append(kind.EpochEndOffset(error_code=code, partition=each.partition, leader_epoch=epoch, end_offset=end))
+                epoch, end = (
+                    (-1, -1) if log is None or code else log.end_of_epoch(each.leader_epoch)
+                )
+                partitions.append(
+                    kind.EpochEndOffset(
+                        error_code=code,
+                        partition=each.partition,
+                        leader_epoch=epoch,
+                        end_offset=end,
+                    )
+                )
             topics.append(kind(topic=topic.topic, partitions=partitions))
         return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=topics)
 
     def _fetch(self, request: Any, version: int) -> Any:
         for topic in request.topics if version >= 13 else ():
             topic.topic = self.world.name_of(topic.topic_id)
-        names = [(topic.topic, each.partition) for topic in request.topics for each in topic.partitions]
-        assert len(set(names)) == len(names), "a broker refuses a fetch that names a partition twice"
+        names = [
+            (topic.topic, each.partition) for topic in request.topics for each in topic.partitions
+        ]
+        assert len(set(names)) == len(names), (
+            "a broker refuses a fetch that names a partition twice"
+        )
         self.fetched.append(names)
         if self.throttle:  # KIP-219: at once, and without naming any partition
-            return FetchResponse(throttle_time_ms=self.throttle.popleft(), error_code=0, session_id=0, responses=[])
+            return FetchResponse(
+                throttle_time_ms=self.throttle.popleft(), error_code=0, session_id=0, responses=[]
+            )
         deadline = time.monotonic() + request.max_wait_ms / 1000
         while True:
             with self.world.changed:
@@ -375,25 +531,61 @@ class FakeBroker:
                 log, code = self._led(topic.topic, each.partition) if topic.topic else (None, 100)
                 if log is not None and log.refusals:
                     code = log.refusals.popleft()
-                if log is not None and not code and each.current_leader_epoch not in (-1, None, log.leader_epoch):
+                if (
+                    log is not None
+                    and not code
+                    and each.current_leader_epoch not in (-1, None, log.leader_epoch)
+                ):
                     code = 74 if each.current_leader_epoch < log.leader_epoch else 75
-                if log is not None and not code and not log.log_start <= each.fetch_offset <= log.log_end:
+                if (
+                    log is not None
+                    and not code
+                    and not log.log_start <= each.fetch_offset <= log.log_end
+                ):
                     code = 1
                 known = log is not None and not code
                 withheld = log is not None and log.withheld > 0
                 if log is not None and withheld:
                     log.withheld -= 1
-                records = b"" if log is None or code or withheld else _read_log(
-                    log, each.fetch_offset, request.isolation_level, min(each.partition_max_bytes, max(left, 0)), whole=not first_found)
-                left, first_found, refused = left - len(records), first_found or bool(records), refused or bool(code)
+                records = (
+                    b""
+                    if log is None or code or withheld
+                    else _read_log(
+                        log,
+                        each.fetch_offset,
+                        request.isolation_level,
+                        min(each.partition_max_bytes, max(left, 0)),
+                        whole=not first_found,
+                    )
+                )
+                left, first_found, refused = (
+                    left - len(records),
+                    first_found or bool(records),
+                    refused or bool(code),
+                )
                 aborted = topic_kind.PartitionData.AbortedTransaction
-                partitions.append(topic_kind.PartitionData(
-                    partition_index=each.partition, error_code=code, high_watermark=log.high if log and known else -1,
-                    last_stable_offset=log.stable if log and known else -1, log_start_offset=log.log_start if log and known else -1,
-                    aborted_transactions=[aborted(producer_id=who, first_offset=at) for who, at in log.aborted]
-                    if log and request.isolation_level else None, preferred_read_replica=-1, records=records))
-            topics.append(topic_kind(topic=topic.topic, topic_id=topic.topic_id, partitions=partitions))
-        return FetchResponse(throttle_time_ms=0, error_code=0, session_id=0, responses=topics), first_found or refused
+                partitions.append(
+                    topic_kind.PartitionData(
+                        partition_index=each.partition,
+                        error_code=code,
+                        high_watermark=log.high if log and known else -1,
+                        last_stable_offset=log.stable if log and known else -1,
+                        log_start_offset=log.log_start if log and known else -1,
+                        aborted_transactions=[
+                            aborted(producer_id=who, first_offset=at) for who, at in log.aborted
+                        ]
+                        if log and request.isolation_level
+                        else None,
+                        preferred_read_replica=-1,
+                        records=records,
+                    )
+                )
+            topics.append(
+                topic_kind(topic=topic.topic, topic_id=topic.topic_id, partitions=partitions)
+            )
+        return FetchResponse(
+            throttle_time_ms=0, error_code=0, session_id=0, responses=topics
+        ), first_found or refused
 
     def _produce(self, request: Any, version: int) -> Any:
         topic_kind = ProduceResponse.TopicProduceResponse
@@ -404,17 +596,32 @@ class FakeBroker:
                 log, code = self._led(topic.name, each.index)
                 base = -1 if log is None or code else log.log_end
                 if not code:
-                    self.append(topic.name, each.index, struct.pack(">q", base) + bytes(each.records)[8:])
-                partitions.append(topic_kind.PartitionProduceResponse(
-                    index=each.index, error_code=code, base_offset=base, log_append_time_ms=-1, log_start_offset=0))
+                    self.append(
+                        topic.name, each.index, struct.pack(">q", base) + bytes(each.records)[8:]
+                    )
+                partitions.append(
+                    topic_kind.PartitionProduceResponse(
+                        index=each.index,
+                        error_code=code,
+                        base_offset=base,
+                        log_append_time_ms=-1,
+                        log_start_offset=0,
+                    )
+                )
             topics.append(topic_kind(name=topic.name, partition_responses=partitions))
         return ProduceResponse(responses=topics, throttle_time_ms=0)
 
     def _find_coordinator(self, request: Any, version: int) -> Any:
         code, broker_id = self._refusal(FIND_COORDINATOR), self.world.coordinator or self.broker_id
         host, port = ("", -1) if code else self.world.addresses[broker_id]
-        return FindCoordinatorResponse(throttle_time_ms=0, error_code=code, error_message=None, node_id=-1 if code else broker_id,
-                                       host=host, port=port)
+        return FindCoordinatorResponse(
+            throttle_time_ms=0,
+            error_code=code,
+            error_message=None,
+            node_id=-1 if code else broker_id,
+            host=host,
+            port=port,
+        )
 
     def _refusal(self, key: int) -> int:
         codes = self.world.group_refusals[key]
@@ -424,12 +631,29 @@ class FakeBroker:
         kind = DescribeGroupsResponse.DescribedGroup
         code = self.world.group_error if self.world.coordinator == self.broker_id else 16
         members = {} if code else self.world.members
-        return DescribeGroupsResponse(throttle_time_ms=0, groups=[kind(
-            error_code=code, group_id=request.groups[0], group_state="" if code else self.world.group_state,
-            protocol_type="" if code else self.world.group_type, protocol_data="", members=[
-                kind.DescribedGroupMember(
-                    member_id=name, group_instance_id=None, client_id="c", client_host="/10.0.0.7", member_metadata=b"",
-                    member_assignment=assignment) for name, assignment in members.items()])])
+        return DescribeGroupsResponse(
+            throttle_time_ms=0,
+            groups=[
+                kind(
+                    error_code=code,
+                    group_id=request.groups[0],
+                    group_state="" if code else self.world.group_state,
+                    protocol_type="" if code else self.world.group_type,
+                    protocol_data="",
+                    members=[
+                        kind.DescribedGroupMember(
+                            member_id=name,
+                            group_instance_id=None,
+                            client_id="c",
+                            client_host="/10.0.0.7",
+                            member_metadata=b"",
+                            member_assignment=assignment,
+                        )
+                        for name, assignment in members.items()
+                    ],
+                )
+            ],
+        )
 
     def _fences(self, request: Any) -> int:
         return self.world.fences(request)
@@ -439,19 +663,44 @@ class FakeBroker:
         now, target = kind.Member.Assignment, kind.Member.TargetAssignment
 
         def grouped(place: Any, logs: list[tuple[str, int]]) -> list[Any]:
-            return [place(topic_id=UUID(int=7), topic_name=topic, partitions=[number]) for topic, number in logs]
+            return [
+                place(topic_id=UUID(int=7), topic_name=topic, partitions=[number])
+                for topic, number in logs
+            ]
 
         members = self.world.consumer_members if self.world.coordinator == self.broker_id else {}
-        return ConsumerGroupDescribeResponse(throttle_time_ms=0, groups=[kind(
-            error_code=0 if members else self.world.no_consumer_group, error_message=None, group_id=request.group_ids[0],
-            group_state=self.world.group_state,
-            group_epoch=1, assignment_epoch=1, assignor_name="uniform", members=[
-                kind.Member(
-                    member_id=name, instance_id=None, rack_id=None, member_epoch=1, client_id="c", client_host="/10.0.0.7",
-                    subscribed_topic_names=[], subscribed_topic_regex=None, member_type=1,
-                    assignment=now(topic_partitions=grouped(now.TopicPartitions, has)),
-                    target_assignment=target(target_partitions=grouped(target.TargetPartitions, gets)))
-                for name, (has, gets) in members.items()])])
+        return ConsumerGroupDescribeResponse(
+            throttle_time_ms=0,
+            groups=[
+                kind(
+                    error_code=0 if members else self.world.no_consumer_group,
+                    error_message=None,
+                    group_id=request.group_ids[0],
+                    group_state=self.world.group_state,
+                    group_epoch=1,
+                    assignment_epoch=1,
+                    assignor_name="uniform",
+                    members=[
+                        kind.Member(
+                            member_id=name,
+                            instance_id=None,
+                            rack_id=None,
+                            member_epoch=1,
+                            client_id="c",
+                            client_host="/10.0.0.7",
+                            subscribed_topic_names=[],
+                            subscribed_topic_regex=None,
+                            member_type=1,
+                            assignment=now(topic_partitions=grouped(now.TopicPartitions, has)),
+                            target_assignment=target(
+                                target_partitions=grouped(target.TargetPartitions, gets)
+                            ),
+                        )
+                        for name, (has, gets) in members.items()
+                    ],
+                )
+            ],
+        )
 
     def _offset_commit(self, request: Any, version: int) -> Any:
         kind = OffsetCommitResponse.OffsetCommitResponseTopic
@@ -461,11 +710,24 @@ class FakeBroker:
             name = topic.name if version < FIRST_BY_ID else self.world.name_of(topic.topic_id)
             partitions = []
             for each in topic.partitions:
-                refused = code or self.world.refused_logs.get((name, each.partition_index), 0) or (100 if name is None else 0)
+                refused = (
+                    code
+                    or self.world.refused_logs.get((name, each.partition_index), 0)
+                    or (100 if name is None else 0)
+                )
                 if not refused and name is not None:
-                    self.world.committed[request.group_id, name, each.partition_index] = (each.committed_offset, each.committed_metadata)
-                    self.world.committed_epochs[request.group_id, name, each.partition_index] = each.committed_leader_epoch
-                partitions.append(kind.OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=refused))
+                    self.world.committed[request.group_id, name, each.partition_index] = (
+                        each.committed_offset,
+                        each.committed_metadata,
+                    )
+                    self.world.committed_epochs[request.group_id, name, each.partition_index] = (
+                        each.committed_leader_epoch
+                    )
+                partitions.append(
+                    kind.OffsetCommitResponsePartition(
+                        partition_index=each.partition_index, error_code=refused
+                    )
+                )
             topics.append(kind(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
         return OffsetCommitResponse(throttle_time_ms=0, topics=topics)
 
@@ -473,24 +735,63 @@ class FakeBroker:
         several = OffsetFetchResponse.OffsetFetchResponseGroup
         kind, code = OffsetFetchResponse.OffsetFetchResponseTopic, self._refusal(OFFSET_FETCH)
         if version < 8:
-            found = self._stored(request.group_id, request.topics, kind, kind.OffsetFetchResponsePartition, version)
+            found = self._stored(
+                request.group_id, request.topics, kind, kind.OffsetFetchResponsePartition, version
+            )
             return OffsetFetchResponse(throttle_time_ms=0, error_code=code, topics=found)
         kind = several.OffsetFetchResponseTopics
-        return OffsetFetchResponse(throttle_time_ms=0, groups=[
-            several(group_id=group.group_id, error_code=code, topics=[] if code else self._stored(
-                group.group_id, group.topics, kind, kind.OffsetFetchResponsePartitions, version)) for group in request.groups])
+        return OffsetFetchResponse(
+            throttle_time_ms=0,
+            groups=[
+                several(
+                    group_id=group.group_id,
+                    error_code=code,
+                    topics=[]
+                    if code
+                    else self._stored(
+                        group.group_id,
+                        group.topics,
+                        kind,
+                        kind.OffsetFetchResponsePartitions,
+                        version,
+                    ),
+                )
+                for group in request.groups
+            ],
+        )
 
-    def _stored(self, group: str, topics: Any, kind: Any, partition: Any, version: int) -> list[Any]:
+    def _stored(
+        self, group: str, topics: Any, kind: Any, partition: Any, version: int
+    ) -> list[Any]:
         found = []
         for topic in topics:
             name = topic.name if version < FIRST_BY_ID else self.world.name_of(topic.topic_id)
-            told = {number: (self.world.committed.get((group, name or "", number), (-1, "")),
-                             self.world.committed_epochs.get((group, name or "", number), -1)) for number in topic.partition_indexes}
+            told = {
+                number: (
+                    self.world.committed.get((group, name or "", number), (-1, "")),
+                    self.world.committed_epochs.get((group, name or "", number), -1),
+                )
+                for number in topic.partition_indexes
+            }
             by_id = {"topic_id": topic.topic_id} if version >= FIRST_BY_ID else {}
-            found.append(kind(name=topic.name, **by_id, partitions=[
-                partition(partition_index=number, committed_offset=offset, committed_leader_epoch=epoch, metadata=metadata,
-                          error_code=100 if name is None else self.world.untold_logs.get((name, number), 0))
-                for number, ((offset, metadata), epoch) in told.items()]))
+            found.append(
+                kind(
+                    name=topic.name,
+                    **by_id,
+                    partitions=[
+                        partition(
+                            partition_index=number,
+                            committed_offset=offset,
+                            committed_leader_epoch=epoch,
+                            metadata=metadata,
+                            error_code=100
+                            if name is None
+                            else self.world.untold_logs.get((name, number), 0),
+                        )
+                        for number, ((offset, metadata), epoch) in told.items()
+                    ],
+                )
+            )
         return found
 
     def _configs(self, request: Any, version: int) -> Any:
@@ -498,48 +799,126 @@ class FakeBroker:
         results = []
         for one in request.resources:
             told = self.world.configs.get(one.resource_name)
-            configs = [kind.DescribeConfigsResourceResult(
-                name=name, value=value, read_only=False, config_source=1, is_default=False, is_sensitive=False, synonyms=[], config_type=0,
-                documentation=None) for name, value in (told or {}).items()]
-            results.append(kind(
-                error_code=0 if told is not None else 29, error_message=None, resource_type=one.resource_type,
-                resource_name=one.resource_name, configs=configs))
+            configs = [
+                kind.DescribeConfigsResourceResult(
+                    name=name,
+                    value=value,
+                    read_only=False,
+                    config_source=1,
+                    is_default=False,
+                    is_sensitive=False,
+                    synonyms=[],
+                    config_type=0,
+                    documentation=None,
+                )
+                for name, value in (told or {}).items()
+            ]
+            results.append(
+                kind(
+                    error_code=0 if told is not None else 29,
+                    error_message=None,
+                    resource_type=one.resource_type,
+                    resource_name=one.resource_name,
+                    configs=configs,
+                )
+            )
         return DescribeConfigsResponse(throttle_time_ms=0, results=results)
 
     def _producers(self, request: Any, version: int) -> Any:
         topic_kind = DescribeProducersResponse.TopicResponse
         kind = topic_kind.PartitionResponse
-        return DescribeProducersResponse(throttle_time_ms=0, topics=[
-            topic_kind(name=topic.name, partitions=[
-                kind(partition_index=number, error_code=0, error_message=None, active_producers=[
-                    kind.ProducerState(producer_id=who, producer_epoch=0, last_sequence=0, last_timestamp=0, coordinator_epoch=0,
-                                       current_txn_start_offset=first)
-                    for who, first in ((99, -1), self.world.logs[topic.name, number].open or (98, -1))])
-                for number in topic.partition_indexes]) for topic in request.topics])
+        return DescribeProducersResponse(
+            throttle_time_ms=0,
+            topics=[
+                topic_kind(
+                    name=topic.name,
+                    partitions=[
+                        kind(
+                            partition_index=number,
+                            error_code=0,
+                            error_message=None,
+                            active_producers=[
+                                kind.ProducerState(
+                                    producer_id=who,
+                                    producer_epoch=0,
+                                    last_sequence=0,
+                                    last_timestamp=0,
+                                    coordinator_epoch=0,
+                                    current_txn_start_offset=first,
+                                )
+                                for who, first in (
+                                    (99, -1),
+                                    self.world.logs[topic.name, number].open or (98, -1),
+                                )
+                            ],
+                        )
+                        for number in topic.partition_indexes
+                    ],
+                )
+                for topic in request.topics
+            ],
+        )
 
     def _transaction_list(self, request: Any, version: int) -> Any:
         kind = ListTransactionsResponse.TransactionState
-        return ListTransactionsResponse(throttle_time_ms=0, error_code=0, unknown_state_filters=[], transaction_states=[
-            kind(transactional_id=name, producer_id=who, transaction_state="Ongoing")
-            for who, (name, _) in self.world.transactions.items() if who in request.producer_id_filters])
+        return ListTransactionsResponse(
+            throttle_time_ms=0,
+            error_code=0,
+            unknown_state_filters=[],
+            transaction_states=[
+                kind(transactional_id=name, producer_id=who, transaction_state="Ongoing")
+                for who, (name, _) in self.world.transactions.items()
+                if who in request.producer_id_filters
+            ],
+        )
 
     def _transactions(self, request: Any, version: int) -> Any:
         kind = DescribeTransactionsResponse.TransactionState
-        return DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=[
-            kind(error_code=0, transactional_id=name, transaction_state="Ongoing", transaction_timeout_ms=60_000,
-                 transaction_start_time_ms=began, producer_id=who, producer_epoch=0, topics=[])
-            for who, (name, began) in self.world.transactions.items() if name in request.transactional_ids])
+        return DescribeTransactionsResponse(
+            throttle_time_ms=0,
+            transaction_states=[
+                kind(
+                    error_code=0,
+                    transactional_id=name,
+                    transaction_state="Ongoing",
+                    transaction_timeout_ms=60_000,
+                    transaction_start_time_ms=began,
+                    producer_id=who,
+                    producer_epoch=0,
+                    topics=[],
+                )
+                for who, (name, began) in self.world.transactions.items()
+                if name in request.transactional_ids
+            ],
+        )
 
     def _log_dirs(self, request: Any, version: int) -> Any:
         folder_kind = DescribeLogDirsResponse.DescribeLogDirsResult
         kind = folder_kind.DescribeLogDirsTopic
-        topics = [kind(name=topic.topic, partitions=[
-            kind.DescribeLogDirsPartition(
-                partition_index=number, partition_size=sum(map(len, self.world.logs[topic.topic, number].batches)), offset_lag=0,
-                is_future_key=False) for number in topic.partitions])
-                  for topic in request.topics]
-        return DescribeLogDirsResponse(throttle_time_ms=0, error_code=0, results=[
-            folder_kind(error_code=0, log_dir="/logs", topics=topics, total_bytes=-1, usable_bytes=-1)])
+        topics = [
+            kind(
+                name=topic.topic,
+                partitions=[
+                    kind.DescribeLogDirsPartition(
+                        partition_index=number,
+                        partition_size=sum(map(len, self.world.logs[topic.topic, number].batches)),
+                        offset_lag=0,
+                        is_future_key=False,
+                    )
+                    for number in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        return DescribeLogDirsResponse(
+            throttle_time_ms=0,
+            error_code=0,
+            results=[
+                folder_kind(
+                    error_code=0, log_dir="/logs", topics=topics, total_bytes=-1, usable_bytes=-1
+                )
+            ],
+        )
 
 
 _ANSWERS: dict[int, tuple[Any, Callable[[FakeBroker, Any, int], Any]]] = {
@@ -564,6 +943,7 @@ _ANSWERS: dict[int, tuple[Any, Callable[[FakeBroker, Any, int], Any]]] = {
 
 # Acts
 
+
 def as_it_is(connection: socket.socket, frame: bytes) -> None:
     connection.sendall(frame)
 
@@ -571,7 +951,7 @@ def as_it_is(connection: socket.socket, frame: bytes) -> None:
 def a_byte_at_a_time(connection: socket.socket, frame: bytes) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for at in range(len(frame)):
-        connection.sendall(frame[at:at + 1])
+        connection.sendall(frame[at : at + 1])
 
 
 def hang_up(connection: socket.socket, frame: bytes) -> None:
@@ -584,10 +964,12 @@ def never(connection: socket.socket, frame: bytes) -> None:
 
 def reset_after(count: int) -> Act:
     """The first `count` bytes of the frame, then a reset."""
+
     def act(connection: socket.socket, frame: bytes) -> None:
         connection.sendall(frame[:count])
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()
+
     return act
 
 
@@ -598,16 +980,20 @@ def cut_to(count: int) -> Act:
 
 def altered(change: Callable[[bytes], bytes]) -> Act:
     """A whole frame with another body (correlation id included)."""
+
     def act(connection: socket.socket, frame: bytes) -> None:
         body = change(frame[4:])
         connection.sendall(struct.pack(">i", len(body)) + body)
+
     return act
 
 
 def instead(content: bytes) -> Act:
     """Other bytes, with no regard for frames."""
+
     def act(connection: socket.socket, frame: bytes) -> None:
         connection.sendall(content)
+
     return act
 
 
@@ -616,7 +1002,9 @@ def _base_offset(batch: bytes) -> int:
 
 
 def _last_offset(batch: bytes) -> int:
-    if batch[16] < 2:  # a message of an old format, or a wrapper, which has the offset of its last one
+    if (
+        batch[16] < 2
+    ):  # a message of an old format, or a wrapper, which has the offset of its last one
         return _base_offset(batch)
     return _base_offset(batch) + int(struct.unpack_from(">i", batch, 23)[0])
 
@@ -634,19 +1022,31 @@ def _offset_at(log: FakeLog, when: int, isolation: int) -> int:
     if log.finds_no_time:
         return -1
     found = next((_base_offset(batch) for batch in log.batches if _time_of(batch) >= when), -1)
-    return found if found < log.readable_end(isolation) else -1  # as Kafka does: "none" for a record behind an open transaction
+    return (
+        found if found < log.readable_end(isolation) else -1
+    )  # as Kafka does: "none" for a record behind an open transaction
 
 
 def _segments_before(log: FakeLog, when: int, offset: int) -> list[int]:
     """What version 0 answers, newest first."""
     if when < 0:
         return [offset]
-    return [first for first, written_ms in reversed(log.segments or [(log.log_start, 0)]) if written_ms <= when]
+    return [
+        first
+        for first, written_ms in reversed(log.segments or [(log.log_start, 0)])
+        if written_ms <= when
+    ]
 
 
 def _read_log(log: FakeLog, offset: int, isolation: int, limit: int, *, whole: bool) -> bytes:
-    """What a broker of 0.10.1 or later gives (KIP-74): cut anywhere, but never inside the first record batch."""
-    found = [batch for batch in log.batches if _last_offset(batch) >= offset and _base_offset(batch) < log.readable_end(isolation)]
+    """What a broker of 0.10.1 or later gives (KIP-74): cut anywhere, but never inside the first
+    record batch.
+    """
+    found = [
+        batch
+        for batch in log.batches
+        if _last_offset(batch) >= offset and _base_offset(batch) < log.readable_end(isolation)
+    ]
     if not found:
         return b""
     if len(found[0]) > limit:

@@ -1,4 +1,6 @@
-"""The sentences on claims that hold for the fake world of a run as for the real one; each suite brings a `stage` fixture of its own."""
+"""The sentences on claims that hold for the fake world of a run as for the real one; each suite
+brings a `stage` fixture of its own.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,11 @@ FOREIGN = "group_host-1-0"
 
 def settings_of(**ownership: Any) -> Settings:
     return plain_settings(
-        pipeline=PIPELINE, group=GROUP, source={"topics": {"allow": ["clicks", "other"]}, "bootstrap": "127.0.0.1:1"},
-        ownership={"wait_for_driver_s": 0, **ownership})
+        pipeline=PIPELINE,
+        group=GROUP,
+        source={"topics": {"allow": ["clicks", "other"]}, "bootstrap": "127.0.0.1:1"},
+        ownership={"wait_for_driver_s": 0, **ownership},
+    )
 
 
 def plan_of(*logs: BrokerPartition) -> Plan:
@@ -51,17 +56,28 @@ class ClaimContract:
         with world.claiming(plan_of(*LOGS[1:])):
             owners = stage.owners()
             assert set(owners) == set(LOGS[1:])
-            assert all(owner.startswith("group_etl:clicks:run-1:") and owner.endswith("-0") for owner in owners.values())
+            assert all(
+                owner.startswith("group_etl:clicks:run-1:") and owner.endswith("-0")
+                for owner in owners.values()
+            )
         assert stage.owners() == {}
 
     def test_under_observe_and_without_ranges_nothing_is_claimed(self, stage: Stage) -> None:
-        with stage.world(settings_of(mode="observe")).claiming(plan_of(*LOGS)), stage.world(settings_of()).claiming(plan_of()):
+        with (
+            stage.world(settings_of(mode="observe")).claiming(plan_of(*LOGS)),
+            stage.world(settings_of()).claiming(plan_of()),
+        ):
             assert stage.owners() == {}
 
     @pytest.mark.parametrize("owned", LOGS, ids=str)
-    def test_where_somebody_owns_one_log_none_is_claimed_and_its_owner_stays(self, stage: Stage, owned: BrokerPartition) -> None:
+    def test_where_somebody_owns_one_log_none_is_claimed_and_its_owner_stays(
+        self, stage: Stage, owned: BrokerPartition
+    ) -> None:
         stage.own(owned)
-        with pytest.raises(Owned, match=f"owned by {FOREIGN}") as caught, stage.world(settings_of()).claiming(plan_of(*LOGS)):
+        with (
+            pytest.raises(Owned, match=f"owned by {FOREIGN}") as caught,
+            stage.world(settings_of()).claiming(plan_of(*LOGS)),
+        ):
             pytest.fail("it is owned")
         assert caught.value.where == {"topic": owned.topic, "partition": owned.partition}
         assert stage.owners() == {owned: FOREIGN}
@@ -77,8 +93,13 @@ class ClaimContract:
             1 / 0  # noqa: B018
         assert stage.owners() == {}
 
-    def test_what_an_earlier_try_of_the_run_left_is_taken_over_and_what_was_taken_over_is_not_given_back_by_it(self, stage: Stage) -> None:
-        first, second = stage.world(settings_of()).claiming(plan_of(*LOGS)), stage.world(settings_of()).claiming(plan_of(*LOGS[:2]))
+    def test_what_an_earlier_try_of_the_run_left_is_taken_over_and_what_was_taken_over_is_not_given_back_by_it(
+        self, stage: Stage
+    ) -> None:
+        first, second = (
+            stage.world(settings_of()).claiming(plan_of(*LOGS)),
+            stage.world(settings_of()).claiming(plan_of(*LOGS[:2])),
+        )
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)

@@ -13,17 +13,29 @@ from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 from etl.protocol.zookeeper.plan_documents import with_id
 from tests.builders import plain_plan
 
-OURS, OLD, NEW = (f"offset-range-etl/c/{name}" for name in ("ours/clicks", "old/clicks", "new/clicks"))
+OURS, OLD, NEW = (
+    f"offset-range-etl/c/{name}" for name in ("ours/clicks", "old/clicks", "new/clicks")
+)
 ROWS = pyarrow.table({"topic": ["clicks"], "offset": [1]})
 
 
-def plan_of(number: int, topic: str = "clicks", *, reads: bool = True, took_over: TookOver | None = None) -> Plan:
+def plan_of(
+    number: int, topic: str = "clicks", *, reads: bool = True, took_over: TookOver | None = None
+) -> Plan:
     log = BrokerPartition(topic, 0)
-    return with_id(plain_plan(
-        number, ranges=(OffsetRange(log, 0, number),) if reads else (), positions={log: number}, took_over=took_over))
+    return with_id(
+        plain_plan(
+            number,
+            ranges=(OffsetRange(log, 0, number),) if reads else (),
+            positions={log: number},
+            took_over=took_over,
+        )
+    )
 
 
 def commit(path: Path, app_id: str, plan: Plan) -> None:
     said = CommitProperties(
-        custom_metadata={"userMetadata": render_commit_metadata(plan, app_id)}, app_transactions=[Transaction(app_id, plan.number)])
+        custom_metadata={"userMetadata": render_commit_metadata(plan, app_id)},
+        app_transactions=[Transaction(app_id, plan.number)],
+    )
     write_deltalake(str(path), ROWS, mode="append", commit_properties=said)

@@ -1,4 +1,6 @@
-"""The sentences that hold for the fake broker as for a real one; each suite brings a `served` fixture of its own."""
+"""The sentences that hold for the fake broker as for a real one; each suite brings a `served`
+fixture of its own.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class BrokerContract:
 
     def test_a_broker_shows_what_it_is_by_the_versions_that_it_speaks(self, served: Served) -> None:
         with served.consumer() as consumer:
-            assert re.fullmatch(r"Kafka [34]\.[0-9.]+ by what it speaks, Fetch v13", consumer.introduction())
+            assert re.fullmatch(
+                r"Kafka [34]\.[0-9.]+ by what it speaks, Fetch v13", consumer.introduction()
+            )
 
     def test_records_that_were_sent_are_fetched_from_their_offset_on(self, served: Served) -> None:
         topic = served.make_topic(1)
@@ -51,7 +55,12 @@ class BrokerContract:
             assert consumer.produce(topic, 0, [(None, None)]) == 2
             fetched = consumer.fetch(topic, 0, 1)
         assert offsets(fetched) == [[0, 1], [2]]
-        assert (fetched.high_watermark, fetched.last_stable_offset, fetched.log_start_offset, fetched.refusal) == (3, 3, 0, None)
+        assert (
+            fetched.high_watermark,
+            fetched.last_stable_offset,
+            fetched.log_start_offset,
+            fetched.refusal,
+        ) == (3, 3, 0, None)
 
     def test_a_fetch_at_the_end_is_empty_and_proves_it(self, served: Served) -> None:
         topic = served.make_topic(1)
@@ -65,16 +74,26 @@ class BrokerContract:
         with served.consumer() as consumer:
             for partition in range(3):
                 consumer.produce(topic, partition, [(None, b"x" * (partition + 1))])
-            answer = consumer.multifetch([FetchTarget(BrokerPartition(topic, partition), 0, 1 << 20) for partition in (2, 0, 1)])
+            answer = consumer.multifetch(
+                [
+                    FetchTarget(BrokerPartition(topic, partition), 0, 1 << 20)
+                    for partition in (2, 0, 1)
+                ]
+            )
         assert [each.partition for each in answer.partitions] == [2, 0, 1]
         assert [offsets(each) for each in answer.partitions] == [[[0]]] * 3
 
-    def test_a_record_batch_larger_than_the_fetch_comes_whole_when_its_log_is_first(self, served: Served) -> None:
+    def test_a_record_batch_larger_than_the_fetch_comes_whole_when_its_log_is_first(
+        self, served: Served
+    ) -> None:
         topic = served.make_topic(2)
         with served.consumer() as consumer:
             for partition in range(2):
                 consumer.produce(topic, partition, [(None, b"x" * 5000)])
-            answer = consumer.multifetch([FetchTarget(BrokerPartition(topic, partition), 0, 100) for partition in range(2)], max_bytes=100)
+            answer = consumer.multifetch(
+                [FetchTarget(BrokerPartition(topic, partition), 0, 100) for partition in range(2)],
+                max_bytes=100,
+            )
         first, second = answer.partitions
         assert offsets(first) == [[0]]
         assert (len(second.records), second.proves_empty) == (0, False)
@@ -83,10 +102,15 @@ class BrokerContract:
         topic = served.make_topic(1)
         with served.consumer() as consumer:
             answer = consumer.multifetch([FetchTarget(BrokerPartition(topic, 0), 5, 100)])
-        assert [each.refusal and each.refusal.meaning for each in answer.partitions] == [Meaning.OUT_OF_RANGE]
+        assert [each.refusal and each.refusal.meaning for each in answer.partitions] == [
+            Meaning.OUT_OF_RANGE
+        ]
 
     def test_a_fetch_of_a_topic_that_is_not_there_raises(self, served: Served) -> None:
-        with served.consumer() as consumer, pytest.raises(TopicMissing, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        with (
+            served.consumer() as consumer,
+            pytest.raises(TopicMissing, match="UNKNOWN_TOPIC_OR_PARTITION"),
+        ):
             consumer.fetch("no-such-topic", 0, 0)
 
     def test_the_next_fetch_may_be_under_way_while_an_answer_is_read(self, served: Served) -> None:
@@ -121,8 +145,10 @@ class BrokerContract:
         with served.consumer() as consumer:
             metadata = consumer.topic_metadata([topic])
         assert metadata.cluster_id
-        assert {log: (leader.broker.host, leader.broker.port) for log, leader in metadata.leaders.items()} == {
-            BrokerPartition(topic, number): (served.host, served.port) for number in range(2)}
+        assert {
+            log: (leader.broker.host, leader.broker.port)
+            for log, leader in metadata.leaders.items()
+        } == {BrokerPartition(topic, number): (served.host, served.port) for number in range(2)}
 
     def test_asking_for_a_topic_does_not_create_it(self, served: Served) -> None:
         with served.consumer() as consumer:
@@ -141,17 +167,28 @@ class BrokerContract:
         topic = served.make_topic(2)
         first, second = (BrokerPartition(topic, number) for number in range(2))
         with served.consumer() as consumer:
-            _once_it_passes(lambda: consumer.commit_offsets("a-group", {first: 42}, metadata="by hand"))
+            _once_it_passes(
+                lambda: consumer.commit_offsets("a-group", {first: 42}, metadata="by hand")
+            )
             assert consumer.fetch_offsets("a-group", [first, second]) == {
-                first: CommittedOffset(None, 42, "by hand"), second: CommittedOffset(None, None)}
+                first: CommittedOffset(None, 42, "by hand"),
+                second: CommittedOffset(None, None),
+            }
 
-    def test_a_commit_of_a_member_that_the_group_never_had_stores_nothing(self, served: Served) -> None:
+    def test_a_commit_of_a_member_that_the_group_never_had_stores_nothing(
+        self, served: Served
+    ) -> None:
         log = BrokerPartition(served.make_topic(1), 0)
         with served.consumer() as consumer:
             _once_it_passes(lambda: consumer.commit_offsets("another-group", {log: 42}))
             with pytest.raises(MembershipLost):
-                consumer.commit_offsets("another-group", {log: 43}, generation=5, member_id="never-joined")
-            assert consumer.fetch_offsets("another-group", [log], require_stable=True)[log].offset == 42
+                consumer.commit_offsets(
+                    "another-group", {log: 43}, generation=5, member_id="never-joined"
+                )
+            assert (
+                consumer.fetch_offsets("another-group", [log], require_stable=True)[log].offset
+                == 42
+            )
 
     def test_extents_of_a_cluster_are_the_starts_and_ends_of_its_logs(self, served: Served) -> None:
         topic = served.make_topic(3)
@@ -162,7 +199,11 @@ class BrokerContract:
             found = cluster.extents(logs, isolation=Isolation.READ_COMMITTED)
             sizes = cluster.bytes_per_offset(found)
             late = cluster.offsets_at(dict.fromkeys(logs, int(time.time() * 1000) + 3_600_000))
-        assert dict(found.extents) == {logs[0]: Extent(0, 0), logs[1]: Extent(0, 10), logs[2]: Extent(0, 0)}
+        assert dict(found.extents) == {
+            logs[0]: Extent(0, 0),
+            logs[1]: Extent(0, 10),
+            logs[2]: Extent(0, 0),
+        }
         assert (set(found.leaders), found.leaderless) == (set(logs), frozenset())
         assert list(sizes) == [logs[1]] and 100 < sizes[logs[1]] < 200
         assert late == {logs[0]: 0, logs[1]: 10, logs[2]: 0}
@@ -172,20 +213,50 @@ class BrokerContract:
         with served.consumer() as consumer:
             for partition in range(3):
                 for start in range(0, 100, 10):
-                    consumer.produce(topic, partition, [(None, b"%d" % number) for number in range(start, start + 10)])
-        ranges = [OffsetRange(BrokerPartition(topic, 0), 0, 100), OffsetRange(BrokerPartition(topic, 1), 15, 33),
-                  OffsetRange(BrokerPartition(topic, 1), 33, 90), OffsetRange(BrokerPartition(topic, 2), 50, 50)]
+                    consumer.produce(
+                        topic,
+                        partition,
+                        [(None, b"%d" % number) for number in range(start, start + 10)],
+                    )
+        ranges = [
+            OffsetRange(BrokerPartition(topic, 0), 0, 100),
+            OffsetRange(BrokerPartition(topic, 1), 15, 33),
+            OffsetRange(BrokerPartition(topic, 1), 33, 90),
+            OffsetRange(BrokerPartition(topic, 2), 50, 50),
+        ]
         receipts: dict[int, Receipt] = {}
-        rows = [(row["partition"], row["offset"], int(row["value"])) for arrow_batch in read_ranges(
-            ranges, isolation=Isolation.READ_COMMITTED, on_receipt=receipts.__setitem__, bootstrap=[(served.host, served.port)],
-            fetch_max_bytes=300, fetch_limit_bytes=10_000, columns=("partition", "offset", "value")) for row in arrow_batch.to_pylist()]
-        assert sorted(rows) == [(0, number, number) for number in range(100)] + [(1, number, number) for number in range(15, 90)]
-        assert {index: receipt.rows for index, receipt in receipts.items()} == {0: 100, 1: 18, 2: 57, 3: 0}
+        rows = [
+            (row["partition"], row["offset"], int(row["value"]))
+            for arrow_batch in read_ranges(
+                ranges,
+                isolation=Isolation.READ_COMMITTED,
+                on_receipt=receipts.__setitem__,
+                bootstrap=[(served.host, served.port)],
+                fetch_max_bytes=300,
+                fetch_limit_bytes=10_000,
+                columns=("partition", "offset", "value"),
+            )
+            for row in arrow_batch.to_pylist()
+        ]
+        assert sorted(rows) == [(0, number, number) for number in range(100)] + [
+            (1, number, number) for number in range(15, 90)
+        ]
+        assert {index: receipt.rows for index, receipt in receipts.items()} == {
+            0: 100,
+            1: 18,
+            2: 57,
+            3: 0,
+        }
 
 
 def offsets(fetched: FetchedPartition) -> list[list[int]]:
-    """Record offsets by record batch, as kafka-python reads them; a cut-off last batch is left out by it too."""
-    return [[record.offset for record in record_batch] for record_batch in MemoryRecords(bytes(fetched.records))]
+    """Record offsets by record batch, as kafka-python reads them; a cut-off last batch is left out
+    by it too.
+    """
+    return [
+        [record.offset for record in record_batch]
+        for record_batch in MemoryRecords(bytes(fetched.records))
+    ]
 
 
 def _once_it_passes(ask: Callable[[], object]) -> None:

@@ -1,8 +1,10 @@
-"""A group coordinator on a real socket: a fake broker that keeps groups too, of both protocols, and refuses what it is told to refuse.
+"""A group coordinator on a real socket: a fake broker that keeps groups too, of both protocols, and
+refuses what it is told to refuse.
 
-Requests are decoded and responses encoded with kafka-python, and the state machine is Kafka's as far as members see it: a join waits for
-all members, a static member that comes back causes no rebalance, and in the consumer protocol a log goes to its next owner when the last
-one said that it let go. Sessions do not expire by themselves: a test says `forget`.
+Requests are decoded and responses encoded with kafka-python, and the state machine is Kafka's as
+far as members see it: a join waits for all members, a static member that comes back causes no
+rebalance, and in the consumer protocol a log goes to its next owner when the last one said that it
+let go. Sessions do not expire by themselves: a test says `forget`.
 """
 
 from __future__ import annotations
@@ -18,20 +20,39 @@ from uuid import UUID
 
 from kafka.protocol.admin import DescribeGroupsRequest, DescribeGroupsResponse
 from kafka.protocol.consumer import (
-    HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse, SyncGroupRequest,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
     SyncGroupResponse,
 )
 
-from etl.protocol.generations.kafka.group_membership.consumer import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from etl.protocol.generations.kafka.group_membership.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from etl.protocol.group_messages import LEAVES
 from tests.fakes.broker import GROUPS, FakeBroker
 
 JOIN, HEARTBEAT, LEAVE, SYNC, CONSUMER = 11, 12, 13, 14, 68
 WITH_GROUPS = {JOIN: (0, 9), HEARTBEAT: (0, 4), LEAVE: (0, 5), SYNC: (0, 5), CONSUMER: (0, 1)}
-_NONE, _ILLEGAL_GENERATION, _UNKNOWN, _REBALANCE, _ID_REQUIRED, _FENCED, _STALE = 0, 22, 25, 27, 79, 82, 113
+_NONE, _ILLEGAL_GENERATION, _UNKNOWN, _REBALANCE, _ID_REQUIRED, _FENCED, _STALE = (
+    0,
+    22,
+    25,
+    27,
+    79,
+    82,
+    113,
+)
 _BEHIND_JOINING_TWICE = 4
 _SKIPS_ASSIGNMENT = 9
-"""The first version of JoinGroup that tells a static leader which comes back that it leads (KIP-814)."""
+"""The first version of JoinGroup that tells a static leader which comes back that it leads
+(KIP-814).
+"""
 _EVERY_MS = 100
 """Between heartbeats of the consumer protocol, as the coordinator wants them."""
 
@@ -70,13 +91,19 @@ class ClassicGroup:
 
     def begin_generation(self) -> None:
         """All that joined are in it, and static members that are away."""
-        self.members = {name: member for name, member in self.members.items() if member.has_joined or member.instance_id}
+        self.members = {
+            name: member
+            for name, member in self.members.items()
+            if member.has_joined or member.instance_id
+        }
         self.is_rebalancing, self.is_synced, self.generation = False, False, self.generation + 1
         if self.members:
             joined = [name for name, member in self.members.items() if member.has_joined]
             self.leader = self.leader if self.leader in joined or not joined else joined[0]
             common = set.intersection(*(set(member.protocols) for member in self.members.values()))
-            self.strategy = next(name for name in self.members[self.leader].protocols if name in common)
+            self.strategy = next(
+                name for name in self.members[self.leader].protocols if name in common
+            )
 
 
 @dataclass
@@ -133,13 +160,25 @@ class FakeCoordinator(FakeBroker):
         return bytes(response.encode(header=True, framed=True))
 
     def _fences(self, request: Any) -> int:
-        """As a coordinator with members does: theirs are of the generation that it knows, or of the epoch."""
+        """As a coordinator with members does: theirs are of the generation that it knows, or of the
+        epoch.
+        """
         with self._changed:
-            group, name, epoch = self.group, request.member_id, request.generation_id_or_member_epoch
+            group, name, epoch = (
+                self.group,
+                request.member_id,
+                request.generation_id_or_member_epoch,
+            )
             if name in self.consumers:
                 return _NONE if epoch == self.consumers[name].epoch else _STALE
             if name in group.members:
-                return _ILLEGAL_GENERATION if epoch != group.generation else _NONE if group.is_synced else _REBALANCE
+                return (
+                    _ILLEGAL_GENERATION
+                    if epoch != group.generation
+                    else _NONE
+                    if group.is_synced
+                    else _REBALANCE
+                )
             return _UNKNOWN if group.members or self.consumers else super()._fences(request)
 
     # The classic protocol
@@ -150,10 +189,21 @@ class FakeCoordinator(FakeBroker):
             instance_id = getattr(request, "group_instance_id", None)
             told = {each.name: bytes(each.metadata) for each in request.protocols}
             code = code or self._admitted(member_id)
-            same = next((each for each in group.members.values() if instance_id and each.instance_id == instance_id), None)
+            same = next(
+                (
+                    each
+                    for each in group.members.values()
+                    if instance_id and each.instance_id == instance_id
+                ),
+                None,
+            )
             if not code and not member_id:
                 self._ids += 1
-                member_id = f"member-{self._ids}" if instance_id is None else f"{instance_id}-{UUID(int=self._ids)}"
+                member_id = (
+                    f"member-{self._ids}"
+                    if instance_id is None
+                    else f"{instance_id}-{UUID(int=self._ids)}"
+                )
                 if version >= _BEHIND_JOINING_TWICE and instance_id is None:
                     group.pending.add(member_id)
                     code = _ID_REQUIRED
@@ -165,7 +215,9 @@ class FakeCoordinator(FakeBroker):
             if self._is_known_follower(member_id, told):
                 return self._join_answer(_NONE, member_id)
             group.pending.discard(member_id)
-            member = group.members.setdefault(member_id, Member(member_id, instance_id, wait_s, told))
+            member = group.members.setdefault(
+                member_id, Member(member_id, instance_id, wait_s, told)
+            )
             group.rebalance()
             member.protocols, member.has_joined = told, True
             self._wait_for_all(member)
@@ -174,21 +226,39 @@ class FakeCoordinator(FakeBroker):
     def _admitted(self, member_id: str) -> int:
         if member_id in self.group.fenced:
             return _FENCED
-        return _NONE if not member_id or member_id in self.group.members or member_id in self.group.pending else _UNKNOWN
+        return (
+            _NONE
+            if not member_id or member_id in self.group.members or member_id in self.group.pending
+            else _UNKNOWN
+        )
 
     def _is_known_follower(self, member_id: str, told: dict[str, bytes]) -> bool:
-        """Whether a join changes nothing: a stable group goes on, unless its leader asks for a rebalance."""
+        """Whether a join changes nothing: a stable group goes on, unless its leader asks for a
+        rebalance.
+        """
         group = self.group
         is_stable = group.is_synced and not group.is_rebalancing
         known = group.members.get(member_id)
-        return is_stable and known is not None and group.leader != member_id and known.protocols == told
+        return (
+            is_stable
+            and known is not None
+            and group.leader != member_id
+            and known.protocols == told
+        )
 
-    def _returned(self, before: Member, member_id: str, told: dict[str, bytes], version: int) -> Any:
-        """A static member that comes back: the generation stays, and nobody notices. Its new subscription is stored."""
+    def _returned(
+        self, before: Member, member_id: str, told: dict[str, bytes], version: int
+    ) -> Any:
+        """A static member that comes back: the generation stays, and nobody notices. Its new
+        subscription is stored.
+        """
         group = self.group
         old_id, leader = before.member_id, group.leader
         group.fenced.add(old_id)
-        group.members = {(member_id if name == old_id else name): member for name, member in group.members.items()}
+        group.members = {
+            (member_id if name == old_id else name): member
+            for name, member in group.members.items()
+        }
         before.member_id, before.protocols = member_id, told
         is_leader = leader == old_id
         if is_leader:
@@ -203,7 +273,10 @@ class FakeCoordinator(FakeBroker):
         group, generation = self.group, self.group.generation
         deadline = time.monotonic() + max(each.rebalance_s for each in group.members.values())
         while group.generation == generation and not self.closing.is_set():
-            if all(each.has_joined for each in group.members.values()) or time.monotonic() > deadline:
+            if (
+                all(each.has_joined for each in group.members.values())
+                or time.monotonic() > deadline
+            ):
                 group.begin_generation()
                 self._changed.notify_all()
                 return
@@ -214,10 +287,23 @@ class FakeCoordinator(FakeBroker):
         group, kind = self.group, JoinGroupResponse.JoinGroupResponseMember
         told = group.members.values() if not code and group.leader == member_id else ()
         return JoinGroupResponse(
-            throttle_time_ms=0, error_code=code, generation_id=-1 if code else group.generation, protocol_type="consumer",
-            protocol_name="" if code else group.strategy, leader="" if code else group.leader, skip_assignment=skips, member_id=member_id,
-            members=[kind(member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.protocols[group.strategy])
-                     for each in told])
+            throttle_time_ms=0,
+            error_code=code,
+            generation_id=-1 if code else group.generation,
+            protocol_type="consumer",
+            protocol_name="" if code else group.strategy,
+            leader="" if code else group.leader,
+            skip_assignment=skips,
+            member_id=member_id,
+            members=[
+                kind(
+                    member_id=each.member_id,
+                    group_instance_id=each.instance_id,
+                    metadata=each.protocols[group.strategy],
+                )
+                for each in told
+            ],
+        )
 
     def _describe(self, request: Any, version: int, code: int) -> Any:
         with self._changed:
@@ -225,11 +311,29 @@ class FakeCoordinator(FakeBroker):
             if not group.members:
                 return self._groups(request, version)
             is_stable = group.is_synced and not group.is_rebalancing
-            return DescribeGroupsResponse(throttle_time_ms=0, groups=[kind(
-                error_code=code, group_id=request.groups[0], group_state="Stable" if is_stable else "PreparingRebalance",
-                protocol_type="consumer", protocol_data=group.strategy, members=[kind.DescribedGroupMember(
-                    member_id=each.member_id, group_instance_id=each.instance_id, client_id="c", client_host="/127.0.0.1",
-                    member_metadata=b"", member_assignment=each.assignment) for each in group.members.values()])])
+            return DescribeGroupsResponse(
+                throttle_time_ms=0,
+                groups=[
+                    kind(
+                        error_code=code,
+                        group_id=request.groups[0],
+                        group_state="Stable" if is_stable else "PreparingRebalance",
+                        protocol_type="consumer",
+                        protocol_data=group.strategy,
+                        members=[
+                            kind.DescribedGroupMember(
+                                member_id=each.member_id,
+                                group_instance_id=each.instance_id,
+                                client_id="c",
+                                client_host="/127.0.0.1",
+                                member_metadata=b"",
+                                member_assignment=each.assignment,
+                            )
+                            for each in group.members.values()
+                        ],
+                    )
+                ],
+            )
 
     def _sync(self, request: Any, version: int, code: int) -> Any:
         with self._changed:
@@ -247,7 +351,12 @@ class FakeCoordinator(FakeBroker):
                 code = self._known(request)
             given = b"" if code else group.members[request.member_id].assignment
             return SyncGroupResponse(
-                throttle_time_ms=0, error_code=code, protocol_type="consumer", protocol_name=group.strategy, assignment=given)
+                throttle_time_ms=0,
+                error_code=code,
+                protocol_type="consumer",
+                protocol_name=group.strategy,
+                assignment=given,
+            )
 
     def _known(self, request: Any) -> int:
         group = self.group
@@ -265,14 +374,23 @@ class FakeCoordinator(FakeBroker):
 
     def _leave(self, request: Any, version: int, code: int) -> Any:
         with self._changed:
-            names = [each.member_id for each in request.members] if version >= 3 else [request.member_id]
+            names = (
+                [each.member_id for each in request.members]
+                if version >= 3
+                else [request.member_id]
+            )
             for name in names:
                 self.group.members.pop(name, None)
             self.group.rebalance()
             self._changed.notify_all()
             kind = LeaveGroupResponse.MemberResponse
-            return LeaveGroupResponse(throttle_time_ms=0, error_code=code, members=[
-                kind(member_id=name, group_instance_id=None, error_code=_NONE) for name in names])
+            return LeaveGroupResponse(
+                throttle_time_ms=0,
+                error_code=code,
+                members=[
+                    kind(member_id=name, group_instance_id=None, error_code=_NONE) for name in names
+                ],
+            )
 
     # The consumer protocol
 
@@ -292,10 +410,15 @@ class FakeCoordinator(FakeBroker):
                 self._admit(name, request.instance_id)
             member = self.consumers[name]
             if request.topic_partitions is not None:
-                member.owned = {(self.world.name_of(each.topic_id) or "", number) for each in request.topic_partitions
-                                for number in each.partitions}
+                member.owned = {
+                    (self.world.name_of(each.topic_id) or "", number)
+                    for each in request.topic_partitions
+                    for number in each.partitions
+                }
             target = self._target(name)
-            free = target - {log for other, each in self.consumers.items() if other != name for log in each.owned}
+            free = target - {
+                log for other, each in self.consumers.items() if other != name for log in each.owned
+            }
             if member.owned <= target:
                 member.owned |= free
                 member.epoch = self.epoch
@@ -303,26 +426,49 @@ class FakeCoordinator(FakeBroker):
 
     def _admit(self, name: str, instance_id: str | None) -> None:
         """A static member that is back takes its own place; else the group divides its logs anew."""
-        before = next((other for other, each in self.consumers.items() if instance_id and each.instance_id == instance_id), None)
+        before = next(
+            (
+                other
+                for other, each in self.consumers.items()
+                if instance_id and each.instance_id == instance_id
+            ),
+            None,
+        )
         if before is None:
             self.consumers[name] = ConsumerMember(instance_id)
             self.epoch += 1
         else:
-            self.consumers = {(name if other == before else other): each for other, each in self.consumers.items()}
+            self.consumers = {
+                (name if other == before else other): each for other, each in self.consumers.items()
+            }
 
     def _target(self, name: str) -> set[tuple[str, int]]:
         members, logs = list(self.consumers), sorted(self.world.logs)
         return {log for at, log in enumerate(logs) if members[at % len(members)] == name}
 
-    def _consumer_answer(self, code: int, name: str, epoch: int, logs: set[tuple[str, int]] | None) -> Any:
+    def _consumer_answer(
+        self, code: int, name: str, epoch: int, logs: set[tuple[str, int]] | None
+    ) -> Any:
         kind = ConsumerGroupHeartbeatResponse.Assignment
         by_topic: defaultdict[UUID, list[int]] = defaultdict(list)
         for topic, number in sorted(logs or ()):
             by_topic[self.world.topic_ids[topic]].append(number)
         return ConsumerGroupHeartbeatResponse(
-            throttle_time_ms=0, error_code=code, error_message="as the test wants it" if code else None, member_id=name, member_epoch=epoch,
-            heartbeat_interval_ms=_EVERY_MS, assignment=None if logs is None else kind(topic_partitions=[
-                kind.TopicPartitions(topic_id=topic_id, partitions=numbers) for topic_id, numbers in by_topic.items()]))
+            throttle_time_ms=0,
+            error_code=code,
+            error_message="as the test wants it" if code else None,
+            member_id=name,
+            member_epoch=epoch,
+            heartbeat_interval_ms=_EVERY_MS,
+            assignment=None
+            if logs is None
+            else kind(
+                topic_partitions=[
+                    kind.TopicPartitions(topic_id=topic_id, partitions=numbers)
+                    for topic_id, numbers in by_topic.items()
+                ]
+            ),
+        )
 
 
 _GROUP_ANSWERS: dict[int, tuple[Any, Callable[[FakeCoordinator, Any, int, int], Any]]] = {

@@ -1,4 +1,6 @@
-"""A group in Kafka's coordinator, in memory: who is a member in which generation, and commits that are fenced by that."""
+"""A group in Kafka's coordinator, in memory: who is a member in which generation, and commits that
+are fenced by that.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +54,12 @@ def commit_fenced(out: Outside, plan: Plan) -> Void | None:
     return None
 
 
-def commit_of_member(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -> list[BrokerPartition]:
-    """The same behind an append, by the membership that the plan was made with: which of them were moved."""
+def commit_of_member(
+    out: Outside, plan: Plan, logs: Sequence[BrokerPartition]
+) -> list[BrokerPartition]:
+    """The same behind an append, by the membership that the plan was made with: which of them were
+    moved.
+    """
     assert plan.share
     if out.group.fences(plan.share):
         return []
@@ -61,7 +67,9 @@ def commit_of_member(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) 
     return list(logs)
 
 
-def commit_as_owner(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -> list[BrokerPartition]:
+def commit_as_owner(
+    out: Outside, plan: Plan, logs: Sequence[BrokerPartition]
+) -> list[BrokerPartition]:
     """By who owns these logs now: those that are as the plan saw them, or none."""
     kept = {log: Committed(at, None, word) for log, (at, word) in out.kept.items()}
     if any(kept.get(log, NOTHING_COMMITTED) != plan.seen[log] for log in logs):
@@ -74,7 +82,9 @@ def mark(out: Outside, plan: Plan) -> None:
     """As `hand_over_marks.write_mark`."""
     there = plan_documents.parse_plan(out.plans[plan.number], path="plans")
     is_same = (there.handed_over, there.is_void) == (plan.handed_over, plan.is_void)
-    if there.id != plan.id or not (there.is_open or is_same or (there.is_void and plan.handed_over)):
+    if there.id != plan.id or not (
+        there.is_open or is_same or (there.is_void and plan.handed_over)
+    ):
         raise Owned("another driver changed the plan")
     if there.handed_over is False:
         out.plans[plan.number] = plan_documents.render_plan(plan)

@@ -1,4 +1,6 @@
-"""The fake ZooKeeper's side of a run: plans and records travel as bytes, offsets move by compare-and-set and all or nothing per request."""
+"""The fake ZooKeeper's side of a run: plans and records travel as bytes, offsets move by
+compare-and-set and all or nothing per request.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,17 @@ def read_ledger(out: Outside) -> Ledger:
     newest = out.newest_plan()
     if newest is None:
         return Ledger(out.uid)
-    known = _record_of(out, newest.number, newest.id) or _record_of(out, newest.number - 1, newest.previous)
+    known = _record_of(out, newest.number, newest.id) or _record_of(
+        out, newest.number - 1, newest.previous
+    )
     return Ledger(
-        out.uid, newest, known if known and known.number == newest.number else None, known.delta_version if known else None,
-        newest_version=out.plan_versions.get(newest.number, 0), acknowledged=out.acknowledged)
+        out.uid,
+        newest,
+        known if known and known.number == newest.number else None,
+        known.delta_version if known else None,
+        newest_version=out.plan_versions.get(newest.number, 0),
+        acknowledged=out.acknowledged,
+    )
 
 
 def _record_of(out: Outside, number: int, plan_id: str | None) -> Applied | None:
@@ -50,7 +59,11 @@ def store_uid(out: Outside, uid: str) -> None:
 def read_claims(out: Outside) -> Claims:
     """The fence, and behind it what backfills claim."""
     claimed = [read_claim(one) for _, one in sorted(out.backfills.items())]
-    return Claims(out.fence, tuple(one for one in claimed if one)) if out.fence is not None else Claims()
+    return (
+        Claims(out.fence, tuple(one for one in claimed if one))
+        if out.fence is not None
+        else Claims()
+    )
 
 
 def read_claim(out: Outside) -> Claimed | None:
@@ -75,8 +88,12 @@ def settle_claim(out: Outside, claim: Claim, version: int) -> None:
     out.claim, out.claim_version = render_claim(claim), version + 1
 
 
-def close_backfill(out: Outside, claim: Claim, plan: Plan, version: int, *, stored: int | None) -> None:
-    """The plan that closes it and the claim in one transaction; `stored`: the version of the plan whose place it takes."""
+def close_backfill(
+    out: Outside, claim: Claim, plan: Plan, version: int, *, stored: int | None
+) -> None:
+    """The plan that closes it and the claim in one transaction; `stored`: the version of the plan
+    whose place it takes.
+    """
     assert isinstance(out, Beside)
     if out.claim_version != version:
         raise Owned("somebody else changed the backfill at this moment")
@@ -92,7 +109,9 @@ def _moved(version: int | None) -> int:
 
 
 def writes_beside(out: Outside, plan: Plan, claims: ClaimsSeen) -> None:
-    """What is written in one transaction with a plan of this pipeline. Raises Owned where somebody else wrote it since it was seen."""
+    """What is written in one transaction with a plan of this pipeline. Raises Owned where somebody
+    else wrote it since it was seen.
+    """
     if isinstance(out, Beside):
         if claims.own is None or out.claim_version != claims.own.version:
             raise Owned("somebody else changed the backfill at this moment")
@@ -116,9 +135,15 @@ class ClaimsSeen:
 
 
 def hand_over(out: Outside, plan: Plan, name: str, write: Callable[[], None]) -> Void | None:
-    """Plan and offsets in one transaction; why nothing of it is done. A plan that is not handed over is written alone."""
+    """Plan and offsets in one transaction; why nothing of it is done. A plan that is not handed
+    over is written alone.
+    """
     is_there = plan.number in out.plans and not plan.supersedes
-    logs = plan.offsets_to_hand_over if plan.handed_over and plan.offsets_in is OffsetsStorage.ZOOKEEPER else ()
+    logs = (
+        plan.offsets_to_hand_over
+        if plan.handed_over and plan.offsets_in is OffsetsStorage.ZOOKEEPER
+        else ()
+    )
     for log in () if is_there else logs:
         if out.owners.get(log) != name:
             return Void(f"{log} is not ours any more")
@@ -145,9 +170,17 @@ def store_plan(out: Outside, plan: Plan, claims: ClaimsSeen | None = None) -> No
 
 
 def find_key(out: Outside, key: str, newest: int) -> tuple[Plan | None, KeptKey | None]:
-    """The newest plan under the key before that number, and what is kept of it; as it is asked of ZooKeeper, in this order."""
-    plans = (plan_documents.parse_plan(out.plans[number], path="plans") for number in sorted(out.plans, reverse=True) if number < newest)
-    return next((plan for plan in plans if plan.run_key == key), None), next((one for one in out.kept_keys if one.key == key), None)
+    """The newest plan under the key before that number, and what is kept of it; as it is asked of
+    ZooKeeper, in this order.
+    """
+    plans = (
+        plan_documents.parse_plan(out.plans[number], path="plans")
+        for number in sorted(out.plans, reverse=True)
+        if number < newest
+    )
+    return next((plan for plan in plans if plan.run_key == key), None), next(
+        (one for one in out.kept_keys if one.key == key), None
+    )
 
 
 def remember(out: Outside, key: KeptKey, behind: int) -> None:
@@ -158,12 +191,17 @@ def remember(out: Outside, key: KeptKey, behind: int) -> None:
 
 def prune(out: Outside) -> None:
     """Fold the oldest plan, in one transaction with its key."""
-    plan, newest = plan_documents.parse_plan(out.plans.pop(min(out.plans)), path="plans"), out.newest_plan()
+    plan, newest = (
+        plan_documents.parse_plan(out.plans.pop(min(out.plans)), path="plans"),
+        out.newest_plan(),
+    )
     if plan.run_key and is_reached(plan, newest.positions if newest else {}):
         out.kept_keys = with_key(out.kept_keys, kept_key(plan))
 
 
-def replace_plan(out: Outside, plan: Plan, version: int | None, claims: ClaimsSeen | None = None) -> None:
+def replace_plan(
+    out: Outside, plan: Plan, version: int | None, claims: ClaimsSeen | None = None
+) -> None:
     if version is None:
         raise LedgersDisagree(f"there is no plan {plan.number} to supersede")
     if plan.number in out.plans and out.plan_versions.get(plan.number, 0) == version:
@@ -172,20 +210,30 @@ def replace_plan(out: Outside, plan: Plan, version: int | None, claims: ClaimsSe
             claims.newest = plan
         out.plans[plan.number] = plan_documents.render_plan(plan)
         out.plan_versions[plan.number] = version + 1
-    elif not _is_stored(out, plan.number, plan.id):  # the answer may have been lost, and not the write
+    elif not _is_stored(
+        out, plan.number, plan.id
+    ):  # the answer may have been lost, and not the write
         raise Owned("another driver changed this plan")
 
 
 def _is_stored(out: Outside, number: int, plan_id: str) -> bool:
-    return number in out.plans and plan_documents.parse_plan(out.plans[number], path="plans").id == plan_id
+    return (
+        number in out.plans
+        and plan_documents.parse_plan(out.plans[number], path="plans").id == plan_id
+    )
 
 
 def commits_to_adopt(out: Outside) -> list[tuple[int, FakeCommit]]:
-    """Version and commit, oldest first, of each plan after the newest that the ledger has with its record."""
+    """Version and commit, oldest first, of each plan after the newest that the ledger has with its
+    record.
+    """
     commits = out.commits()
-    known = [place for place, (_, one) in enumerate(commits)
-             if _is_stored(out, one.number, one.plan_id) and _record_of(out, one.number, one.plan_id)]
-    return commits[max(known) + 1:] if known else commits
+    known = [
+        place
+        for place, (_, one) in enumerate(commits)
+        if _is_stored(out, one.number, one.plan_id) and _record_of(out, one.number, one.plan_id)
+    ]
+    return commits[max(known) + 1 :] if known else commits
 
 
 def adopt_commit(out: Outside, commit: FakeCommit, version: int) -> None:
@@ -194,7 +242,8 @@ def adopt_commit(out: Outside, commit: FakeCommit, version: int) -> None:
     out.plans[commit.number] = plan_documents.render_plan(commit.plan)
     receipts = tuple(receipt_of(r, commit.rows) for r in commit.plan.ranges)
     out.applied[commit.number] = ledger_documents.render_applied(
-        Applied(commit.number, commit.plan_id, version, out.table_id, receipts, commit.run_id))
+        Applied(commit.number, commit.plan_id, version, out.table_id, receipts, commit.run_id)
+    )
 
 
 def record(out: Outside, applied: Applied) -> None:
@@ -209,7 +258,9 @@ def record_losses(out: Outside, plan: Plan) -> None:
         out.losses.extend((plan.number, loss) for loss in plan.losses)
 
 
-def commit_request(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -> dict[BrokerPartition, Committed]:
+def commit_request(
+    out: Outside, plan: Plan, logs: Sequence[BrokerPartition]
+) -> dict[BrokerPartition, Committed]:
     there = out.committed()
     now = {log: there.get(log, NOTHING_COMMITTED) for log in logs}
     after = {log: plan.moved(log) for log in logs}
@@ -227,17 +278,28 @@ def commit_request(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) ->
 
 
 def commit_owned(
-    out: Outside, plan: Plan, logs: Sequence[BrokerPartition], is_ours: Callable[[str], bool],
+    out: Outside,
+    plan: Plan,
+    logs: Sequence[BrokerPartition],
+    is_ours: Callable[[str], bool],
 ) -> list[BrokerPartition]:
-    """As `OwnedOffsets.move`: those whose owner node is one of ours, and whose offset is as the plan saw it."""
+    """As `OwnedOffsets.move`: those whose owner node is one of ours, and whose offset is as the
+    plan saw it.
+    """
     there = out.committed()
-    moved = [log for log in logs if is_ours(out.owners.get(log, "")) and there.get(log, NOTHING_COMMITTED) == plan.seen[log]]
+    moved = [
+        log
+        for log in logs
+        if is_ours(out.owners.get(log, "")) and there.get(log, NOTHING_COMMITTED) == plan.seen[log]
+    ]
     out.offsets.update({log: (plan.positions[log], plan.moved(log).version or 0) for log in moved})
     return moved
 
 
 def commit_in_kafka(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -> None:
-    """As `KeptOffsets.move`: what is there is read first, and nothing is written where somebody else wrote."""
+    """As `KeptOffsets.move`: what is there is read first, and nothing is written where somebody
+    else wrote.
+    """
     after = {log: plan.moved(log).in_kafka for log in logs}
     now = {log: Committed(at, None, word) for log, (at, word) in out.kept.items()}
     for log in logs:
@@ -246,8 +308,13 @@ def commit_in_kafka(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -
             if max(out.plans, default=plan.number) > plan.number:
                 raise Owned(f"another driver went on to plan {max(out.plans)}")
             raise OffsetMoved("somebody else moved the offset during the run")
-    out.kept.update({log: (after[log].offset or 0, after[log].word or "") for log in logs
-                     if now.get(log, NOTHING_COMMITTED).offset != after[log].offset})
+    out.kept.update(
+        {
+            log: (after[log].offset or 0, after[log].word or "")
+            for log in logs
+            if now.get(log, NOTHING_COMMITTED).offset != after[log].offset
+        }
+    )
 
 
 def commit_in_zookeeper(out: Outside, plan: Plan, logs: Sequence[BrokerPartition]) -> None:
@@ -263,12 +330,18 @@ def commit_in_zookeeper(out: Outside, plan: Plan, logs: Sequence[BrokerPartition
 
 def stored_plans(out: Outside) -> list[tuple[Plan, bool]]:
     """The stored plans, and whether each has a record."""
-    plans = [plan_documents.parse_plan(payload, path="plans") for _, payload in sorted(out.plans.items())]
+    plans = [
+        plan_documents.parse_plan(payload, path="plans") for _, payload in sorted(out.plans.items())
+    ]
     return [(plan, _record_of(out, plan.number, plan.id) is not None) for plan in plans]
 
 
 def loaded(out: Outside, transaction_version: int | None) -> Coverage:
     """All that the recorded plans loaded."""
-    plans = [plan_documents.parse_plan(payload, path="plans") for _, payload in sorted(out.plans.items())]
-    recorded = [(plan, applied) for plan in plans if (applied := _record_of(out, plan.number, plan.id))]
+    plans = [
+        plan_documents.parse_plan(payload, path="plans") for _, payload in sorted(out.plans.items())
+    ]
+    recorded = [
+        (plan, applied) for plan in plans if (applied := _record_of(out, plan.number, plan.id))
+    ]
     return fold_all(Coverage(), recorded, transaction_version)

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from etl.model.logs import EpochEnd, Extent, LookedAt, Tail
 
 Place = int | tuple[int, int]
-"""What tells a row of a log from its others: its offset; in a physical log the entry's, and the message's index in it."""
+"""What tells a row of a log from its others: its offset; in a physical log the entry's, and the
+message's index in it.
+"""
 
 
 def offset_of(place: Place) -> int:
@@ -29,7 +31,9 @@ class FakeLog:
     epochs: dict[int, int] = field(default_factory=lambda: {0: 0})
     """At which offset each leader's epoch began."""
     lives: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
-    """(offset, life): from that offset on records are those of that life; a log that is cut and written anew has a new one."""
+    """(offset, life): from that offset on records are those of that life; a log that is cut and
+    written anew has a new one.
+    """
     tells_epochs: bool = True
     held_back: int = 0
     """How many of the last offsets lie behind an open transaction."""
@@ -39,15 +43,25 @@ class FakeLog:
         self.end += count
 
     def cut(self, at: int) -> None:
-        """An unclean election: what came from `at` on is gone, and what comes now is written by another leader."""
+        """An unclean election: what came from `at` on is gone, and what comes now is written by
+        another leader.
+        """
         self.end = at
-        self.lives = [*(life for life in self.lives if life[0] < at), (at, max(life for _, life in self.lives) + 1)]
-        self.epochs = {**{e: start for e, start in self.epochs.items() if start < at}, max(self.epochs) + 1: at}
+        self.lives = [
+            *(life for life in self.lives if life[0] < at),
+            (at, max(life for _, life in self.lives) + 1),
+        ]
+        self.epochs = {
+            **{e: start for e, start in self.epochs.items() if start < at},
+            max(self.epochs) + 1: at,
+        }
 
     @property
     def extent(self) -> Extent:
         """As a leader tells it under read_committed."""
-        return Extent(self.log_start, self.end - self.held_back, self.end if self.held_back else None)
+        return Extent(
+            self.log_start, self.end - self.held_back, self.end if self.held_back else None
+        )
 
     def made_again(self) -> FakeLog:
         """Another log of the same name, empty."""
@@ -62,7 +76,11 @@ class FakeLog:
         """The leader epochs of record batches of [start, until), each with its first offset there."""
         begun = sorted((first, epoch) for epoch, first in self.epochs.items() if first < until)
         last_before = max((i for i, (first, _) in enumerate(begun) if first <= start), default=0)
-        return tuple((epoch, max(first, start)) for first, epoch in begun[last_before:]) if self.tells_epochs else ()
+        return (
+            tuple((epoch, max(first, start)) for first, epoch in begun[last_before:])
+            if self.tells_epochs
+            else ()
+        )
 
     def end_of_epoch(self, asked: int) -> EpochEnd | None:
         """As a leader answers."""
@@ -78,7 +96,9 @@ class FakeLog:
 
     def read(self, start: int, until: int) -> list[Place]:
         """Offsets that a reader of [start, until) gets."""
-        assert self.log_start <= start <= until <= self.end, "a driver asked for what the log does not hold"
+        assert self.log_start <= start <= until <= self.end, (
+            "a driver asked for what the log does not hold"
+        )
         return [offset for offset in range(start, until) if offset not in self.missing | self.lost]
 
     def held(self, start: int, until: int) -> set[Place]:
@@ -91,8 +111,22 @@ class FakeLog:
 
     def late_at(self, moment: int) -> int | None:
         """The first offset whose record is that late; None where none is."""
-        return next((offset for offset in range(self.log_start, self.end) if self.later.get(offset, 0) >= moment), None)
+        return next(
+            (
+                offset
+                for offset in range(self.log_start, self.end)
+                if self.later.get(offset, 0) >= moment
+            ),
+            None,
+        )
 
     def first_at(self, moment: int) -> int:
         """The first offset whose record is that late, the end where none is."""
-        return next((offset for offset in range(self.log_start, self.end) if self.later.get(offset, 0) >= moment), self.end)
+        return next(
+            (
+                offset
+                for offset in range(self.log_start, self.end)
+                if self.later.get(offset, 0) >= moment
+            ),
+            self.end,
+        )

@@ -1,5 +1,5 @@
-"""The fake table's side of a run: an append that finds its number taken is skipped in silence, one that lost a race too, and what became
-of it is read back."""
+"""The fake table's side of a run: an append that finds its number taken is skipped in silence, one
+that lost a race too, and what became of it is read back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from dataclasses import replace
 from etl.decisions.backfills.claiming import joined
 from etl.decisions.identity.log_identity import Cut
 from etl.decisions.replaced import Span, spans_of
-from etl.errors import ExpiredOffsets, LedgersDisagree, MissingOffsets, TableAppeared, TableUnreachable
+from etl.errors import (
+    ExpiredOffsets,
+    LedgersDisagree,
+    MissingOffsets,
+    TableAppeared,
+    TableUnreachable,
+)
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange, Plan, PlanKind
 from etl.model.receipts import Applied, Receipt
@@ -28,19 +34,35 @@ def read_table(out: Outside) -> Table | None:
         return None
     at, last = out.commits()[-1] if out.commits() else (0, None)
     metadata = _stamp(last, at, out.app_id) if last and not out.forgotten_commits else None
-    return Table(out.table_id, len(commits), last.number if last else None, metadata, out.foreign, out.others)
+    return Table(
+        out.table_id, len(commits), last.number if last else None, metadata, out.foreign, out.others
+    )
 
 
 def _stamp(commit: FakeCommit, version: int, app_id: str) -> CommitMetadata:
     plan = commit.plan
-    return CommitMetadata(version, app_id, plan.uid, plan.number, plan.id, document=plan_documents.render_plan(plan), run_id=commit.run_id)
+    return CommitMetadata(
+        version,
+        app_id,
+        plan.uid,
+        plan.number,
+        plan.id,
+        document=plan_documents.render_plan(plan),
+        run_id=commit.run_id,
+    )
 
 
 def open_table(out: Outside, plan: Plan) -> Table | None:
-    """The table that a writer will commit to. Raises where it is another than the plan was made for, and lacks the plan's number."""
+    """The table that a writer will commit to. Raises where it is another than the plan was made
+    for, and lacks the plan's number.
+    """
     table = read_table(out)
     held = table.transaction_version if table else None
-    if table is None or table.id == plan.table_id or (held is not None and (held >= plan.number or plan.table_id is None)):
+    if (
+        table is None
+        or table.id == plan.table_id
+        or (held is not None and (held >= plan.number or plan.table_id is None))
+    ):
         return table
     if plan.table_id is None:
         raise TableAppeared(f"plan {plan.number} was made when there was no table")
@@ -52,45 +74,89 @@ def refuse_lost(out: Outside, ranges: Sequence[OffsetRange]) -> None:
     for r in ranges:
         if r.size and r.from_offset < out.logs[r.log].log_start:
             raise ExpiredOffsets("the offset was deleted by retention", **r.log.place)
-    lost = [(r.log, at) for r in ranges for at in sorted(out.logs[r.log].lost) if r.from_offset <= at < r.until_offset]
+    lost = [
+        (r.log, at)
+        for r in ranges
+        for at in sorted(out.logs[r.log].lost)
+        if r.from_offset <= at < r.until_offset
+    ]
     if lost:
         missing = render_stretches((log, at, at + 1) for log, at in lost)
         raise MissingOffsets("offsets are missing from inside the log", missing=missing)
 
 
-def write(out: Outside, plan: Plan, ranges: Sequence[OffsetRange], *, opened: Table | None, run_id: str) -> bool:
-    """Whether this wrote the rows: not where the writer skips the number, or lost to another one under the same app id."""
+def write(
+    out: Outside, plan: Plan, ranges: Sequence[OffsetRange], *, opened: Table | None, run_id: str
+) -> bool:
+    """Whether this wrote the rows: not where the writer skips the number, or lost to another one
+    under the same app id.
+    """
     held = (opened.transaction_version or 0) if opened else 0
     if held >= plan.number or out.transaction_version() != held:
         return False
     for r in ranges:
-        end = out.logs[r.log].end_of_epoch(plan.leader_epochs[r.log]) if r.log in plan.leader_epochs else None
+        end = (
+            out.logs[r.log].end_of_epoch(plan.leader_epochs[r.log])
+            if r.log in plan.leader_epochs
+            else None
+        )
         if end and end.end_offset < r.until_offset:
-            raise Cut(r.log, r.until_offset, end.end_offset).error()  # as each task does once it has read all
+            raise Cut(
+                r.log, r.until_offset, end.end_offset
+            ).error()  # as each task does once it has read all
         tail = plan.tails.get(r.log)
-        if tail and r.size and out.logs[r.log].log_start <= tail.until_offset - tail.size and (
-                out.logs[r.log].tail(tail.until_offset, tail.size) != tail):
-            raise Cut(r.log, r.until_offset, tail.until_offset - 1, is_known=False, holds_others=True).error()  # the same
-    read = tuple((r.log, place) for r in ranges for place in out.logs[r.log].read(r.from_offset, r.until_offset))
+        if (
+            tail
+            and r.size
+            and out.logs[r.log].log_start <= tail.until_offset - tail.size
+            and (out.logs[r.log].tail(tail.until_offset, tail.size) != tail)
+        ):
+            raise Cut(
+                r.log, r.until_offset, tail.until_offset - 1, is_known=False, holds_others=True
+            ).error()  # the same
+    read = tuple(
+        (r.log, place)
+        for r in ranges
+        for place in out.logs[r.log].read(r.from_offset, r.until_offset)
+    )
     lives = tuple(out.logs[log].life_of(offset_of(place)) for log, place in read)
     epochs = tuple(out.logs[r.log].epochs_in(r.from_offset, r.until_offset) for r in plan.ranges)
-    before = [_without(commit, plan) for commit in out.table or ()] if plan.kind is PlanKind.REPLAY else out.table or ()
+    before = (
+        [_without(commit, plan) for commit in out.table or ()]
+        if plan.kind is PlanKind.REPLAY
+        else out.table or ()
+    )
     out.table = [*before, FakeCommit(plan, read, run_id, out.app_id, lives, epochs)]
     return True
 
 
 def _without(commit: FakeCommit, plan: Plan) -> FakeCommit:
     """The commit once a replay took its rows out, in one commit with those that it brings."""
-    spans = {span.log: span for span in spans_of(plan) if commit.plan.log_epochs.get(span.log, 0) == span.log_epoch}
-    gone = {(log, place) for log, place in commit.rows if log in spans and spans[log].meets(offset_of(place), offset_of(place) + 1)}
+    spans = {
+        span.log: span
+        for span in spans_of(plan)
+        if commit.plan.log_epochs.get(span.log, 0) == span.log_epoch
+    }
+    gone = {
+        (log, place)
+        for log, place in commit.rows
+        if log in spans and spans[log].meets(offset_of(place), offset_of(place) + 1)
+    }
     return replace(commit, replaced=commit.replaced | gone)
 
 
 def rows_there(out: Outside, spans: Sequence[Span]) -> dict[BrokerPartition, int]:
     """How many rows the table has in each span."""
-    return {span.log: sum(log == span.log and commit.plan.log_epochs.get(log, 0) == span.log_epoch
-                          and span.meets(offset_of(place), offset_of(place) + 1)
-                          for commit in out.table or () for log, place in commit.left) for span in spans}
+    return {
+        span.log: sum(
+            log == span.log
+            and commit.plan.log_epochs.get(log, 0) == span.log_epoch
+            and span.meets(offset_of(place), offset_of(place) + 1)
+            for commit in out.table or ()
+            for log, place in commit.left
+        )
+        for span in spans
+    }
 
 
 def read_back(out: Outside, plan: Plan) -> Applied | None:
@@ -115,8 +181,12 @@ def recount(out: Outside, plan: Plan) -> Applied | None:
 
 def _rows_of_today(out: Outside, plan: Plan) -> list[Row]:
     """Of the lives of logs that the plan reads."""
-    return [row for commit in out.table or () for row in commit.left
-            if commit.plan.log_epochs.get(row[0], 0) == plan.log_epochs.get(row[0], 0)]
+    return [
+        row
+        for commit in out.table or ()
+        for row in commit.left
+        if commit.plan.log_epochs.get(row[0], 0) == plan.log_epochs.get(row[0], 0)
+    ]
 
 
 def receipts_of_today(out: Outside, plan: Plan) -> list[Receipt]:
@@ -125,20 +195,39 @@ def receipts_of_today(out: Outside, plan: Plan) -> list[Receipt]:
     found = []
     for r in plan.ranges:
         there = {offset_of(place) for log, place in rows if log == r.log}
-        gaps = [] if r.log.is_physical else joined((at, at + 1) for at in range(r.from_offset, r.until_offset) if at not in there)
-        found.append(replace(receipt_of(r, rows), gaps=tuple(gaps), gaps_complete=not r.log.is_physical))
+        gaps = (
+            []
+            if r.log.is_physical
+            else joined(
+                (at, at + 1) for at in range(r.from_offset, r.until_offset) if at not in there
+            )
+        )
+        found.append(
+            replace(receipt_of(r, rows), gaps=tuple(gaps), gaps_complete=not r.log.is_physical)
+        )
     return found
 
 
 def as_read(out: Outside, applied: Applied) -> Applied:
     """Whoever has read the ranges knows the bytes and the epochs; rows alone do not tell them."""
     epochs = next(commit.epochs for commit in out.table or () if commit.plan_id == applied.plan_id)
-    return replace(applied, receipts=tuple(
-        replace(receipt, fetched_bytes=100 * (receipt.rows or 0), epochs=known, last_epoch=known[-1][0] if known else None)
-        for receipt, known in zip(applied.receipts, epochs, strict=True)))
+    return replace(
+        applied,
+        receipts=tuple(
+            replace(
+                receipt,
+                fetched_bytes=100 * (receipt.rows or 0),
+                epochs=known,
+                last_epoch=known[-1][0] if known else None,
+            )
+            for receipt, known in zip(applied.receipts, epochs, strict=True)
+        ),
+    )
 
 
 def receipt_of(r: OffsetRange, rows: Collection[Row]) -> Receipt:
     """Counted again from rows. Nobody can tell of byte positions which of them are missing."""
-    count = sum(log == r.log and r.from_offset <= offset_of(place) < r.until_offset for log, place in rows)
+    count = sum(
+        log == r.log and r.from_offset <= offset_of(place) < r.until_offset for log, place in rows
+    )
     return Receipt(rows=count, missing_offsets=0 if r.log.is_physical else r.size - count)

@@ -1,4 +1,6 @@
-"""Plans and the files of their tasks, without brokers: two ranges, a task for each, and rows that nobody read."""
+"""Plans and the files of their tasks, without brokers: two ranges, a task for each, and rows that
+nobody read.
+"""
 
 from __future__ import annotations
 
@@ -24,31 +26,55 @@ READ = (Receipt(10, 700, control_records=1, gaps=((3, 4),)), Receipt(5, 300))
 def plan_of(number: int = 1, **changes: Any) -> Plan:
     """Plan N: two ranges."""
     ranges = (OffsetRange(LOG, number * 10 - 10, number * 10), OffsetRange(OTHER, 0, 5))
-    return with_id(plain_plan(number, ranges=ranges, positions={r.log: r.until_offset for r in ranges}, **changes))
+    return with_id(
+        plain_plan(
+            number, ranges=ranges, positions={r.log: r.until_offset for r in ranges}, **changes
+        )
+    )
 
 
 class Tasks:
-    """One task for each range, each with a file of its own; `spoil` may change what came of them, `meanwhile` happens while they write."""
+    """One task for each range, each with a file of its own; `spoil` may change what came of them,
+    `meanwhile` happens while they write.
+    """
 
     def __init__(
-        self, plan: Plan, *, spoil: Callable[[list[Written]], Sequence[Written]] = lambda found: found,
-        meanwhile: Callable[[], Any] = lambda: None, first_micros: int = 0,
+        self,
+        plan: Plan,
+        *,
+        spoil: Callable[[list[Written]], Sequence[Written]] = lambda found: found,
+        meanwhile: Callable[[], Any] = lambda: None,
+        first_micros: int = 0,
     ) -> None:
-        self._plan, self._spoil, self._meanwhile, self._first_micros = plan, spoil, meanwhile, first_micros
+        self._plan, self._spoil, self._meanwhile, self._first_micros = (
+            plan,
+            spoil,
+            meanwhile,
+            first_micros,
+        )
         self.wanted: FilesWanted | None = None
 
     def write(self, wanted: FilesWanted) -> Sequence[Written]:
         """See `FilesOfTasks`."""
         self.wanted = wanted
-        found = [Written((i,), self._files(wanted, i, r), {i: READ[i]}) for i, r in enumerate(self._plan.ranges)]
+        found = [
+            Written((i,), self._files(wanted, i, r), {i: READ[i]})
+            for i, r in enumerate(self._plan.ranges)
+        ]
         self._meanwhile()
         return self._spoil(found)
 
     def _files(self, wanted: FilesWanted, task: int, r: OffsetRange) -> Any:
         files, many = DataFiles(wanted, task=task), r.size
         values = {
-            "topic": [r.log.topic] * many, "partition": [r.log.partition] * many, "offset": list(range(r.from_offset, r.until_offset)),
-            "timestamp": list(range(self._first_micros, self._first_micros + many)), "log_epoch": [0] * many}
-        columns = [pa.array(values.get(field.name, [None] * many), field.type) for field in arrow_schema()]
+            "topic": [r.log.topic] * many,
+            "partition": [r.log.partition] * many,
+            "offset": list(range(r.from_offset, r.until_offset)),
+            "timestamp": list(range(self._first_micros, self._first_micros + many)),
+            "log_epoch": [0] * many,
+        }
+        columns = [
+            pa.array(values.get(field.name, [None] * many), field.type) for field in arrow_schema()
+        ]
         files.take(pa.record_batch(columns, schema=arrow_schema()))
         return files.end()

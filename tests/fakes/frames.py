@@ -1,4 +1,6 @@
-"""What Kafka's and ZooKeeper's protocols have in common on a socket, for fakes and proxies: four bytes of length, then that many."""
+"""What Kafka's and ZooKeeper's protocols have in common on a socket, for fakes and proxies: four
+bytes of length, then that many.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Programs that read as members of a group, each in a thread of its own, and what each was given; for fakes and real servers."""
+"""Programs that read as members of a group, each in a thread of its own, and what each was given;
+for fakes and real servers.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ WITHIN_S = 60
 
 
 class GroupReader(Listener):
-    """Polls until it is ended. It commits when something is taken from it, as a careful program does, and at its end."""
+    """Polls until it is ended. It commits when something is taken from it, as a careful program
+    does, and at its end.
+    """
 
     def __init__(self, consumer: Consumer, topics: Iterable[str]) -> None:
         self.consumer = consumer
@@ -49,7 +53,10 @@ class GroupReader(Listener):
 
     def owns(self, count: int) -> bool:
         """Whether it comes to that."""
-        return wait_until(lambda: self._error is not None or len(self.owned) == count, WITHIN_S) and self._error is None
+        return (
+            wait_until(lambda: self._error is not None or len(self.owned) == count, WITHIN_S)
+            and self._error is None
+        )
 
     @property
     def is_over(self) -> bool:
@@ -75,8 +82,13 @@ class GroupReader(Listener):
             self._error = error
 
 
-def all_read_once(readers: Collection[GroupReader], expected: Callable[[], Counter[BrokerPartition]]) -> None:
-    """Wait until together they have read so many of each log; fails where one was read twice, or not in its log's order."""
+def all_read_once(
+    readers: Collection[GroupReader], expected: Callable[[], Counter[BrokerPartition]]
+) -> None:
+    """Wait until together they have read so many of each log; fails where one was read twice, or
+    not in its log's order.
+    """
+
     def counted() -> Counter[BrokerPartition]:
         return Counter(log for reader in readers for log, _ in reader.read)
 

@@ -1,4 +1,5 @@
-"""A guarded port in front of a fake broker: TLS, a login by PLAIN, sessions that end. What real ones do is proven in `tests/networks`.
+"""A guarded port in front of a fake broker: TLS, a login by PLAIN, sessions that end. What real
+ones do is proven in `tests/networks`.
 
 Requests are decoded and answers encoded with kafka-python, as the fake broker's are.
 """
@@ -15,7 +16,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from kafka.protocol.metadata import ApiVersionsResponse
-from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 
 from tests.fakes.broker import API_VERSIONS, FakeBroker
 from tests.fakes.frames import exactly
@@ -26,17 +32,29 @@ REFUSED = "Authentication failed: Invalid username or password"
 
 
 class Guarded:
-    """`with Guarded(broker, users={"etl": "secret"}) as port:`; without `users` nobody logs in, without `context` nothing is encrypted.
+    """`with Guarded(broker, users={"etl": "secret"}) as port:`; without `users` nobody logs in,
+    without `context` nothing is encrypted.
 
-    lifetime_ms   of a login: behind it the connection is closed with the next request, as a broker's is (KIP-368)
-    answers       a login's tokens are answered by it instead
+    lifetime_ms   of a login: behind it the connection is closed with the next request, as a
+    broker's is (KIP-368) answers       a login's tokens are answered by it instead
     """
 
     def __init__(
-        self, broker: FakeBroker, *, users: dict[str, str] | None = None, context: ssl.SSLContext | None = None, lifetime_ms: int = 0,
-        answers: Callable[[bytes], tuple[int, bytes, str | None]] | None = None, mechanisms: tuple[str, ...] = ("PLAIN",),
+        self,
+        broker: FakeBroker,
+        *,
+        users: dict[str, str] | None = None,
+        context: ssl.SSLContext | None = None,
+        lifetime_ms: int = 0,
+        answers: Callable[[bytes], tuple[int, bytes, str | None]] | None = None,
+        mechanisms: tuple[str, ...] = ("PLAIN",),
     ) -> None:
-        self._broker, self._users, self._context, self.lifetime_ms = broker, users, context, lifetime_ms
+        self._broker, self._users, self._context, self.lifetime_ms = (
+            broker,
+            users,
+            context,
+            lifetime_ms,
+        )
         self._answers, self._mechanisms = answers or self._plain, mechanisms
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._open = list[socket.socket]()
@@ -54,7 +72,12 @@ class Guarded:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -77,7 +100,10 @@ class Guarded:
                 return
             if self._context is not None:
                 connection = self._context.wrap_socket(connection, server_side=True)
-            with contextlib.closing(connection), socket.create_connection(("127.0.0.1", self._broker.port)) as behind:
+            with (
+                contextlib.closing(connection),
+                socket.create_connection(("127.0.0.1", self._broker.port)) as behind,
+            ):
                 self._open.append(behind)
                 self._speak(connection, behind)
 
@@ -89,20 +115,48 @@ class Guarded:
             if time.monotonic() > ends or since < self.ended_at:
                 return
             if key == API_VERSIONS:
-                kind, known = ApiVersionsResponse.ApiVersion, {**self._broker.versions, HANDSHAKE: (0, 1), AUTHENTICATE: (0, 2)}
-                keys = [kind(api_key=one, min_version=least, max_version=most) for one, (least, most) in known.items()]
+                kind, known = (
+                    ApiVersionsResponse.ApiVersion,
+                    {**self._broker.versions, HANDSHAKE: (0, 1), AUTHENTICATE: (0, 2)},
+                )
+                keys = [
+                    kind(api_key=one, min_version=least, max_version=most)
+                    for one, (least, most) in known.items()
+                ]
                 _send(connection, frame, ApiVersionsResponse(error_code=0, api_keys=keys), version)
             elif key == HANDSHAKE:
                 named = SaslHandshakeRequest.decode(frame, version=version, header=True).mechanism
-                code = NONE_WANTED if self._users is None else 0 if named in self._mechanisms else NO_SUCH
-                _send(connection, frame, SaslHandshakeResponse(error_code=code, mechanisms=list(self._mechanisms)), version)
+                code = (
+                    NONE_WANTED
+                    if self._users is None
+                    else 0
+                    if named in self._mechanisms
+                    else NO_SUCH
+                )
+                _send(
+                    connection,
+                    frame,
+                    SaslHandshakeResponse(error_code=code, mechanisms=list(self._mechanisms)),
+                    version,
+                )
             elif key == AUTHENTICATE:
-                code, token, said = self._answers(SaslAuthenticateRequest.decode(frame, version=version, header=True).auth_bytes)
+                code, token, said = self._answers(
+                    SaslAuthenticateRequest.decode(frame, version=version, header=True).auth_bytes
+                )
                 since = time.monotonic()
                 is_in, self.logins = code == 0, self.logins + (code == 0)
                 ends = time.monotonic() + self.lifetime_ms / 1000 if self.lifetime_ms else ends
-                _send(connection, frame, SaslAuthenticateResponse(
-                    error_code=code, error_message=said, auth_bytes=token, session_lifetime_ms=self.lifetime_ms), version)
+                _send(
+                    connection,
+                    frame,
+                    SaslAuthenticateResponse(
+                        error_code=code,
+                        error_message=said,
+                        auth_bytes=token,
+                        session_lifetime_ms=self.lifetime_ms,
+                    ),
+                    version,
+                )
             elif not is_in or self.hangs_up:
                 return
             else:

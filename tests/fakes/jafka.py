@@ -1,8 +1,10 @@
-"""A Jafka broker in memory, written after the protocol's description and its source; nothing of ours but the scripts' acts.
+"""A Jafka broker in memory, written after the protocol's description and its source; nothing of
+ours but the scripts' acts.
 
-What it imitates: one request after the other and answers in their order, segments that no answer crosses, a flushed mark, error codes of
-fetches, a closed connection for any other request that cannot be served, logs that the first message makes. What it does not: ZooKeeper,
-time (every segment was written "now"), retention by itself.
+What it imitates: one request after the other and answers in their order, segments that no answer
+crosses, a flushed mark, error codes of fetches, a closed connection for any other request that
+cannot be served, logs that the first message makes. What it does not: ZooKeeper, time (every
+segment was written "now"), retention by itself.
 """
 
 from __future__ import annotations
@@ -73,19 +75,22 @@ class JafkaLog:
         known = self.starts + ([self.flushed] if self.end > self.starts[-1] else [])
         if time == -2:
             return known[:1][:most]
-        # Its search by time steps one entry too far; every segment is younger than any time that is asked here.
+        # Its search by time steps one entry too far; every segment is younger than any time that is
+        # asked here.
         return known[::-1][:most] if time == -1 else []
 
     def read(self, offset: int, size: int) -> tuple[int, bytes]:
         if not self.starts[0] <= offset <= self.flushed:
             return OUT_OF_RANGE, b""
         until = min([start for start in self.starts if start > offset] + [self.flushed])
-        return 0, bytes(self.content[offset:min(until, offset + size)])
+        return 0, bytes(self.content[offset : min(until, offset + size)])
 
 
 @dataclass
 class JafkaBroker:
-    """Topics with so many partitions each; what it was asked is in `requests`, how it answers next may be scripted."""
+    """Topics with so many partitions each; what it was asked is in `requests`, how it answers next
+    may be scripted.
+    """
 
     partitions: int = 1
     """Of a topic that nobody configured."""
@@ -118,7 +123,9 @@ class JafkaBroker:
 
         with Server((self.host, self.port), Serve) as server:
             self.port = server.server_address[1]
-            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+            thread = threading.Thread(
+                target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+            )
             thread.start()
             try:
                 yield self
@@ -177,7 +184,13 @@ class JafkaBroker:
         return self.counts.get(topic, self.partitions)
 
     def _valid(self, topic: str) -> None:
-        if not topic or len(topic) > 255 or topic in (".", "..") or "/" in topic or any(ord(each) < 32 for each in topic):
+        if (
+            not topic
+            or len(topic) > 255
+            or topic in (".", "..")
+            or "/" in topic
+            or any(ord(each) < 32 for each in topic)
+        ):
             raise HangUp
 
     def _fetch(self, body: _Body) -> bytes:
@@ -209,8 +222,16 @@ class JafkaBroker:
         at = 0
         while at < len(messages):
             size, magic, attributes = struct.unpack_from(">ibb", messages, at)
-            payload, crc = messages[at + 10:at + 4 + size], int.from_bytes(messages[at + 6:at + 10], "big")
-            if magic != 1 or attributes & 3 not in (0, GZIP) or len(payload) > self.max_message_bytes or zlib.crc32(payload) != crc:
+            payload, crc = (
+                messages[at + 10 : at + 4 + size],
+                int.from_bytes(messages[at + 6 : at + 10], "big"),
+            )
+            if (
+                magic != 1
+                or attributes & 3 not in (0, GZIP)
+                or len(payload) > self.max_message_bytes
+                or zlib.crc32(payload) != crc
+            ):
                 raise HangUp
             at += 4 + size
             self._unflushed += 1
@@ -244,7 +265,7 @@ class _Body:
         if size < 0 or self.at + size > len(self.content):
             raise HangUp
         self.at += size
-        return self.content[self.at - size:self.at]
+        return self.content[self.at - size : self.at]
 
     def string(self) -> str:
         return self.take(self.int16()).decode()

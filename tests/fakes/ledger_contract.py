@@ -12,7 +12,8 @@ from tests.fakes.world_stage import Stage, another, append, counts, loaded, plan
 class LedgerContract:
     """What a run may rely on of the plans in ZooKeeper, and of writing them anew from the table."""
 
-    # -- store and supersede -------------------------------------------------------------------------------------------
+    # -- store and supersede
+    # -------------------------------------------------------------------------------------------
 
     def test_the_same_plan_is_stored_as_often_as_anybody_likes(self, stage: Stage) -> None:
         first, second = stage.world(), stage.world("run-2")
@@ -22,7 +23,9 @@ class LedgerContract:
             world.store(plan)
         assert first.read_ledger() == Ledger("uid1", plan, newest_version=0)
 
-    def test_another_plan_of_a_number_that_is_stored_is_refused_and_what_is_there_stays(self, stage: Stage) -> None:
+    def test_another_plan_of_a_number_that_is_stored_is_refused_and_what_is_there_stays(
+        self, stage: Stage
+    ) -> None:
         first, second = stage.world(), stage.world("run-2")
         mine, theirs = plan_for(first, {stage.logs[0]: 5}), plan_for(second, {stage.logs[0]: 4})
         first.store(mine)
@@ -37,7 +40,9 @@ class LedgerContract:
             world.store(plan_for(world, {stage.logs[0]: 5}, uid="uid2"))
         assert stage.plans() == {1: plan.id} and world.read_ledger().uid == "uid1"
 
-    def test_a_plan_that_supersedes_another_takes_its_place_and_moves_its_version(self, stage: Stage) -> None:
+    def test_a_plan_that_supersedes_another_takes_its_place_and_moves_its_version(
+        self, stage: Stage
+    ) -> None:
         world = stage.world()
         plan = stored(world, {stage.logs[0]: 5})
         instead = another(plan)
@@ -76,11 +81,17 @@ class LedgerContract:
             world.supersede(another(plan), seen)
         assert stage.plans() == {}
 
-    # -- adopt ---------------------------------------------------------------------------------------------------------
+    # -- adopt
+    # ---------------------------------------------------------------------------------------------------------
 
-    def test_an_empty_ledger_is_written_anew_from_the_table_with_rows_that_are_counted_again(self, stage: Stage) -> None:
+    def test_an_empty_ledger_is_written_anew_from_the_table_with_rows_that_are_counted_again(
+        self, stage: Stage
+    ) -> None:
         world = stage.world()
-        first, second = loaded(world, {stage.logs[0]: 4}), loaded(world, {stage.logs[1]: 0}, ranges=())
+        first, second = (
+            loaded(world, {stage.logs[0]: 4}),
+            loaded(world, {stage.logs[1]: 0}, ranges=()),
+        )
         stage.forget()
         assert world.observe().ledger == Ledger()
         ledger = world.adopt(second)
@@ -100,7 +111,9 @@ class LedgerContract:
         assert world.adopt(plans[2]).newest == plans[2]
         assert stage.plans() == {2: plans[1].id, 3: plans[2].id}
 
-    def test_a_plan_that_the_table_has_under_the_number_of_another_is_adopted_in_its_place(self, stage: Stage) -> None:
+    def test_a_plan_that_the_table_has_under_the_number_of_another_is_adopted_in_its_place(
+        self, stage: Stage
+    ) -> None:
         world, zombie = stage.world(), stage.world("run-2")
         plan = stored(world, {stage.logs[0]: 0}, ranges=())
         world.supersede(another(plan), world.read_ledger())

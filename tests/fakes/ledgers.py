@@ -1,4 +1,6 @@
-"""What ZooKeeper and the table say of one pipeline, in agreement: plans of three logs, their records, the commits that hold them."""
+"""What ZooKeeper and the table say of one pipeline, in agreement: plans of three logs, their
+records, the commits that hold them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ COMPLETE = {A: Committed(5, 2), B: Committed(2, 0), C: Committed(9, 4)}
 
 def plan_of(number: int, **changes: Any) -> Plan:
     plan = plain_plan(
-        number, uid=UID, positions=POSITIONS, seen=SEEN, table_id="t1" if number > 1 else None, table_transaction_version=number - 1)
+        number,
+        uid=UID,
+        positions=POSITIONS,
+        seen=SEEN,
+        table_id="t1" if number > 1 else None,
+        table_transaction_version=number - 1,
+    )
     return with_id(replace(plan, **changes))
 
 

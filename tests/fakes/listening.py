@@ -9,8 +9,12 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def listening(answer: Callable[[socket.socket], None], *, side_by_side: bool = False) -> Iterator[int]:
-    """A port of this machine on which `answer` is given to whoever says something, to one after the other or to all side by side."""
+def listening(
+    answer: Callable[[socket.socket], None], *, side_by_side: bool = False
+) -> Iterator[int]:
+    """A port of this machine on which `answer` is given to whoever says something, to one after the
+    other or to all side by side.
+    """
     server = socket.create_server(("127.0.0.1", 0))
     served: list[socket.socket] = []
 

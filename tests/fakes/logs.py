@@ -16,30 +16,48 @@ from tests.fakes.batches import Batch, Codec, Rec, answer, encode
 LOG = BrokerPartition("clicks", 3)
 
 contents = st.none() | st.binary(max_size=40)
-headers = st.lists(st.tuples(st.text(max_size=6).map(str.encode), st.none() | st.binary(max_size=6)), max_size=3).map(tuple)
+headers = st.lists(
+    st.tuples(st.text(max_size=6).map(str.encode), st.none() | st.binary(max_size=6)), max_size=3
+).map(tuple)
 
 
 @st.composite
 def record_lists(draw: st.DrawFn, *, most: int = 6) -> list[Rec]:
     steps = draw(st.lists(st.integers(1, 3), max_size=most))
     return [
-        Rec(sum(steps[:place + 1]) - 1, draw(contents), draw(contents), draw(headers), draw(st.integers(-5000, 5000)))
-        for place in range(len(steps))]
+        Rec(
+            sum(steps[: place + 1]) - 1,
+            draw(contents),
+            draw(contents),
+            draw(headers),
+            draw(st.integers(-5000, 5000)),
+        )
+        for place in range(len(steps))
+    ]
 
 
 @st.composite
 def logs(draw: st.DrawFn, *, most_batches: int = 5) -> list[Batch]:
-    """Record batches with rising offsets: gaps inside and between them, any codec, both kinds of timestamps."""
+    """Record batches with rising offsets: gaps inside and between them, any codec, both kinds of
+    timestamps.
+    """
     found: list[Batch] = []
     offset = draw(st.integers(0, 2**40))
     for _ in range(draw(st.integers(1, most_batches))):
         offset += draw(st.sampled_from([0, 0, 0, 1, 7]))
         batch = Batch(
-            offset, draw(record_lists()), codec=draw(st.sampled_from(Codec)), append_time=draw(st.booleans()),
-            xerial=draw(st.booleans()), delete_horizon=draw(st.booleans()))
+            offset,
+            draw(record_lists()),
+            codec=draw(st.sampled_from(Codec)),
+            append_time=draw(st.booleans()),
+            xerial=draw(st.booleans()),
+            delete_horizon=draw(st.booleans()),
+        )
         if not batch.records:
             batch = replace(batch, codec=Codec.NONE)
-        batch = replace(batch, last_delta=batch.last_offset - offset + draw(st.sampled_from([0, 0, 2])))
+        batch = replace(
+            batch, last_delta=batch.last_offset - offset + draw(st.sampled_from([0, 0, 2]))
+        )
         found.append(batch)
         offset = batch.last_offset + 1
     return found
@@ -49,11 +67,24 @@ def encoded(batches: Sequence[Batch]) -> bytes:
     return b"".join(encode(batch) for batch in batches)
 
 
-def cursor_of(from_offset: int, until_offset: int, *, isolation: Isolation = Isolation.READ_COMMITTED, fetch_max_bytes: int = 1 << 20,
-              fetch_limit_bytes: int = 1 << 22, columns: tuple[str, ...] | None = None, **more: Any) -> Cursor:
+def cursor_of(
+    from_offset: int,
+    until_offset: int,
+    *,
+    isolation: Isolation = Isolation.READ_COMMITTED,
+    fetch_max_bytes: int = 1 << 20,
+    fetch_limit_bytes: int = 1 << 22,
+    columns: tuple[str, ...] | None = None,
+    **more: Any,
+) -> Cursor:
     return Cursor(
-        OffsetRange(LOG, from_offset, until_offset), isolation=isolation, fetch_max_bytes=fetch_max_bytes,
-        fetch_limit_bytes=fetch_limit_bytes, columns=columns, **more)
+        OffsetRange(LOG, from_offset, until_offset),
+        isolation=isolation,
+        fetch_max_bytes=fetch_max_bytes,
+        fetch_limit_bytes=fetch_limit_bytes,
+        columns=columns,
+        **more,
+    )
 
 
 def rows_in(cursor: Cursor, records: bytes, **fields: Any) -> list[dict[str, Any]]:
@@ -64,20 +95,32 @@ def rows_in(cursor: Cursor, records: bytes, **fields: Any) -> list[dict[str, Any
         names = arrow_batch.schema.names
         if "timestamp" in names:
             at = names.index("timestamp")
-            arrow_batch = arrow_batch.set_column(at, "timestamp", arrow_batch.column(at).cast("int64"))
+            arrow_batch = arrow_batch.set_column(
+                at, "timestamp", arrow_batch.column(at).cast("int64")
+            )
         rows += arrow_batch.to_pylist()
     return rows
 
 
-def account_is_whole(cursor: Cursor, rows: Sequence[int], from_offset: int, until_offset: int, *, fetched: int) -> None:
-    """Each offset of the walked range is a row's or is in a gap of the receipt, and the receipt counts both."""
+def account_is_whole(
+    cursor: Cursor, rows: Sequence[int], from_offset: int, until_offset: int, *, fetched: int
+) -> None:
+    """Each offset of the walked range is a row's or is in a gap of the receipt, and the receipt
+    counts both.
+    """
     assert cursor.position == until_offset
     receipt = cursor.receipt
-    assert (receipt.rows, receipt.fetched_bytes, receipt.gaps_complete) == (len(rows), fetched, True)
+    assert (receipt.rows, receipt.fetched_bytes, receipt.gaps_complete) == (
+        len(rows),
+        fetched,
+        True,
+    )
     in_gaps = [offset for first, until in receipt.gaps for offset in range(first, until)]
     assert sorted([*rows, *in_gaps]) == list(range(from_offset, until_offset))
     assert receipt.missing_offsets == len(in_gaps)
 
 
-def rows_between(records: bytes, from_offset: int, until_offset: int, **fields: Any) -> list[dict[str, Any]]:
+def rows_between(
+    records: bytes, from_offset: int, until_offset: int, **fields: Any
+) -> list[dict[str, Any]]:
     return rows_in(cursor_of(from_offset, until_offset), records, **fields)

@@ -1,8 +1,10 @@
-"""A cluster of very many brokers and logs in one thread: each listens on a port of its own and answers Kafka's bytes, written by hand.
+"""A cluster of very many brokers and logs in one thread: each listens on a port of its own and
+answers Kafka's bytes, written by hand.
 
-`FakeBroker` is the honest one, with records and every question; this one knows as much as planning asks, and is cheap: one selector for all
-connections, numpy for the logs of an answer. All logs of a topic are led in turn (`leader_of`), start at 0 and end at `end_offset`; each
-record is younger than any time that is asked for.
+`FakeBroker` is the honest one, with records and every question; this one knows as much as planning
+asks, and is cheap: one selector for all connections, numpy for the logs of an answer. All logs of a
+topic are led in turn (`leader_of`), start at 0 and end at `end_offset`; each record is younger than
+any time that is asked for.
 
     python -m tests.fakes.many_brokers BROKERS TOPICS PARTITIONS    prints the first port; a line of input is the new end of all logs
 """
@@ -24,19 +26,48 @@ import numpy
 
 from etl.protocol.primitives import Reader
 
-LIST_OFFSETS, METADATA, GROUPS, API_VERSIONS, LEADER_EPOCHS, CONFIGS, LOG_DIRS = 2, 3, 15, 18, 23, 32, 35
-FETCH, KAFKA_3_9 = 1, {1: (4, 13), 2: (1, 7), 3: (0, 12), 15: (0, 4), 18: (0, 0), 23: (2, 4), 32: (1, 3), 35: (1, 4)}
+LIST_OFFSETS, METADATA, GROUPS, API_VERSIONS, LEADER_EPOCHS, CONFIGS, LOG_DIRS = (
+    2,
+    3,
+    15,
+    18,
+    23,
+    32,
+    35,
+)
+FETCH, KAFKA_3_9 = (
+    1,
+    {1: (4, 13), 2: (1, 7), 3: (0, 12), 15: (0, 4), 18: (0, 0), 23: (2, 4), 32: (1, 3), 35: (1, 4)},
+)
 BYTES_PER_OFFSET, REPLICAS = 100, 3
-_ASKED_OFFSETS = numpy.dtype([("partition", ">i4"), ("epoch", ">i4"), ("time", ">i8"), ("tags", "u1")])
-_OFFSETS = numpy.dtype([("partition", ">i4"), ("error", ">i2"), ("time", ">i8"), ("offset", ">i8"), ("epoch", ">i4"), ("tags", "u1")])
-_ASKED_EPOCHS = numpy.dtype([("partition", ">i4"), ("current", ">i4"), ("epoch", ">i4"), ("tags", "u1")])
-_EPOCHS = numpy.dtype([("error", ">i2"), ("partition", ">i4"), ("epoch", ">i4"), ("end", ">i8"), ("tags", "u1")])
+_ASKED_OFFSETS = numpy.dtype(
+    [("partition", ">i4"), ("epoch", ">i4"), ("time", ">i8"), ("tags", "u1")]
+)
+_OFFSETS = numpy.dtype(
+    [
+        ("partition", ">i4"),
+        ("error", ">i2"),
+        ("time", ">i8"),
+        ("offset", ">i8"),
+        ("epoch", ">i4"),
+        ("tags", "u1"),
+    ]
+)
+_ASKED_EPOCHS = numpy.dtype(
+    [("partition", ">i4"), ("current", ">i4"), ("epoch", ">i4"), ("tags", "u1")]
+)
+_EPOCHS = numpy.dtype(
+    [("error", ">i2"), ("partition", ">i4"), ("epoch", ">i4"), ("end", ">i8"), ("tags", "u1")]
+)
 _ASKED_SIZES = numpy.dtype([("partition", ">i4")])
-_SIZES = numpy.dtype([("partition", ">i4"), ("size", ">i8"), ("lag", ">i8"), ("future", "u1"), ("tags", "u1")])
+_SIZES = numpy.dtype(
+    [("partition", ">i4"), ("size", ">i8"), ("lag", ">i8"), ("future", "u1"), ("tags", "u1")]
+)
 
 
 class ManyBrokers:
-    """`with ManyBrokers(brokers=3, topics=2, partitions=4) as cluster:` brokers 1 to 3 listen on 127.0.0.1 at `ports`.
+    """`with ManyBrokers(brokers=3, topics=2, partitions=4) as cluster:` brokers 1 to 3 listen on
+    127.0.0.1 at `ports`.
 
     asked      how many requests of each kind every broker got: (broker, api key) -> count
     most_open  how many connections there were at once
@@ -49,7 +80,9 @@ class ManyBrokers:
         self.asked: Counter[tuple[int, int]] = Counter()
         self.silent: set[int] = set()
         self.open = self.most_open = 0
-        self._listeners = [socket.create_server(("127.0.0.1", 0), backlog=64) for _ in range(brokers)]
+        self._listeners = [
+            socket.create_server(("127.0.0.1", 0), backlog=64) for _ in range(brokers)
+        ]
         self.ports = [listener.getsockname()[1] for listener in self._listeners]
         self._selector = selectors.DefaultSelector()
         for broker_id, listener in enumerate(self._listeners, 1):
@@ -105,8 +138,8 @@ class ManyBrokers:
         held += got
         while len(held) >= 4 and len(held) >= 4 + int.from_bytes(held[:4], "big"):
             size = int.from_bytes(held[:4], "big")
-            request = bytes(held[4:4 + size])
-            del held[:4 + size]
+            request = bytes(held[4 : 4 + size])
+            del held[: 4 + size]
             self.asked[broker_id, int.from_bytes(request[:2], "big")] += 1
             if broker_id not in self.silent:
                 answer = self._answer(broker_id, request)
@@ -125,16 +158,28 @@ class ManyBrokers:
         return request[4:8] + (b"\0" if is_flexible else b"") + answer
 
     def _api_versions(self, broker_id: int, body: Reader) -> bytes:
-        return struct.pack(">hi", 0, len(KAFKA_3_9)) + b"".join(struct.pack(">hhh", key, *both) for key, both in KAFKA_3_9.items())
+        return struct.pack(">hi", 0, len(KAFKA_3_9)) + b"".join(
+            struct.pack(">hhh", key, *both) for key, both in KAFKA_3_9.items()
+        )
 
     def _metadata(self, broker_id: int, body: Reader) -> bytes:
         count = body.unsigned_varint() - 1
         names = self.topics if count < 0 else [_asked_name(body) for _ in range(count)]
         brokers = b"".join(
-            struct.pack(">i", number) + _text("127.0.0.1") + struct.pack(">iBB", port, 0, 0) for number, port in enumerate(self.ports, 1))
+            struct.pack(">i", number) + _text("127.0.0.1") + struct.pack(">iBB", port, 0, 0)
+            for number, port in enumerate(self.ports, 1)
+        )
         topics = b"".join(self._topic(name) for name in names)
-        return (b"\0\0\0\0" + _count(len(self.ports)) + brokers + _text("many-brokers") + struct.pack(">i", 1)
-                + _count(len(names)) + topics + b"\0")
+        return (
+            b"\0\0\0\0"
+            + _count(len(self.ports))
+            + brokers
+            + _text("many-brokers")
+            + struct.pack(">i", 1)
+            + _count(len(names))
+            + topics
+            + b"\0"
+        )
 
     def _topic(self, name: str) -> bytes:
         if name not in self._bodies:
@@ -144,10 +189,25 @@ class ManyBrokers:
             for partition in range(self.partitions):
                 leader = self.leader_of(at, partition)
                 held = _count(replicas) + b"".join(
-                    struct.pack(">i", (leader - 1 + more) % len(self.ports) + 1) for more in range(replicas))
-                array += struct.pack(">hiii", 0, partition, leader, self.epoch) + held + held + _count(0) + b"\0"
-            self._bodies[name] = (struct.pack(">h", 0) + _text(name) + (at + 1).to_bytes(16, "big") + b"\0" + _count(self.partitions)
-                                  + bytes(array) + struct.pack(">iB", -2**31, 0))
+                    struct.pack(">i", (leader - 1 + more) % len(self.ports) + 1)
+                    for more in range(replicas)
+                )
+                array += (
+                    struct.pack(">hiii", 0, partition, leader, self.epoch)
+                    + held
+                    + held
+                    + _count(0)
+                    + b"\0"
+                )
+            self._bodies[name] = (
+                struct.pack(">h", 0)
+                + _text(name)
+                + (at + 1).to_bytes(16, "big")
+                + b"\0"
+                + _count(self.partitions)
+                + bytes(array)
+                + struct.pack(">iB", -(2**31), 0)
+            )
         return self._bodies[name]
 
     def _list_offsets(self, broker_id: int, body: Reader) -> bytes:
@@ -166,7 +226,11 @@ class ManyBrokers:
 
         def told_of(asked: Any) -> Any:
             told = numpy.zeros(len(asked), _EPOCHS)
-            told["partition"], told["epoch"], told["end"] = asked["partition"], asked["epoch"], self.end_offset
+            told["partition"], told["epoch"], told["end"] = (
+                asked["partition"],
+                asked["epoch"],
+                self.end_offset,
+            )
             return told
 
         return b"\0\0\0\0" + _by_topic(body, _ASKED_EPOCHS, told_of) + b"\0"
@@ -177,14 +241,24 @@ class ManyBrokers:
             told["partition"], told["size"] = asked["partition"], self.end_offset * BYTES_PER_OFFSET
             return told
 
-        folder = struct.pack(">h", 0) + _text("/logs") + _by_topic(body, _ASKED_SIZES, told_of) + struct.pack(">qqB", -1, -1, 0)
+        folder = (
+            struct.pack(">h", 0)
+            + _text("/logs")
+            + _by_topic(body, _ASKED_SIZES, told_of)
+            + struct.pack(">qqB", -1, -1, 0)
+        )
         return struct.pack(">ih", 0, 0) + _count(1) + folder + b"\0"
 
     def _groups(self, broker_id: int, body: Reader) -> bytes:
         body.span(4, "count")
         group = bytes(body.span(body.int16(), "group"))
         nothing = b"\0\0"
-        return struct.pack(">iih", 0, 1, 16) + _old_text(group) + nothing * 3 + struct.pack(">ii", 0, -2**31)
+        return (
+            struct.pack(">iih", 0, 1, 16)
+            + _old_text(group)
+            + nothing * 3
+            + struct.pack(">ii", 0, -(2**31))
+        )
 
     def _configs(self, broker_id: int, body: Reader) -> bytes:
         results = bytearray()
@@ -196,14 +270,22 @@ class ManyBrokers:
                 body.span(body.int16(), "key")
             configs = b"".join(
                 _old_text(key) + _old_text(value) + struct.pack(">BbBiBh", 0, 5, 0, 0, 2, -1)
-                for key, value in ((b"cleanup.policy", b"delete"), (b"retention.ms", b"604800000")))
-            results += struct.pack(">hhb", 0, -1, 2) + _old_text(name) + struct.pack(">i", 2) + configs
+                for key, value in ((b"cleanup.policy", b"delete"), (b"retention.ms", b"604800000"))
+            )
+            results += (
+                struct.pack(">hhb", 0, -1, 2) + _old_text(name) + struct.pack(">i", 2) + configs
+            )
         return struct.pack(">ii", 0, count) + bytes(results)
 
 
 _ANSWERS: dict[int, Any] = {
-    API_VERSIONS: ManyBrokers._api_versions, METADATA: ManyBrokers._metadata, LIST_OFFSETS: ManyBrokers._list_offsets,
-    LEADER_EPOCHS: ManyBrokers._leader_epochs, LOG_DIRS: ManyBrokers._log_dirs, GROUPS: ManyBrokers._groups, CONFIGS: ManyBrokers._configs,
+    API_VERSIONS: ManyBrokers._api_versions,
+    METADATA: ManyBrokers._metadata,
+    LIST_OFFSETS: ManyBrokers._list_offsets,
+    LEADER_EPOCHS: ManyBrokers._leader_epochs,
+    LOG_DIRS: ManyBrokers._log_dirs,
+    GROUPS: ManyBrokers._groups,
+    CONFIGS: ManyBrokers._configs,
 }
 
 
@@ -215,7 +297,9 @@ def _asked_name(body: Reader) -> str:
 
 
 def _by_topic(body: Reader, kind: numpy.dtype[Any], told_of: Callable[[Any], Any]) -> bytes:
-    """The topics of the answer to a question that names partitions topic by topic: a row for each of them."""
+    """The topics of the answer to a question that names partitions topic by topic: a row for each
+    of them.
+    """
     topics, count = bytearray(), body.unsigned_varint() - 1
     for _ in range(count):
         name, asked = _topic_of(body, kind)
@@ -259,11 +343,16 @@ def _ends(lines: Iterator[str], cluster: ManyBrokers) -> None:
 def main(brokers: int, topics: int, partitions: int) -> None:
     """Until input ends."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two files for each broker, whatever whoever asks them may open
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (most, most)
+    )  # two files for each broker, whatever whoever asks them may open
     with ManyBrokers(brokers=brokers, topics=topics, partitions=partitions) as cluster:
         print(*cluster.ports, flush=True)
         _ends(iter(sys.stdin), cluster)
-        print(f"{cluster.most_open} connections at once, {sum(cluster.asked.values())} requests", file=sys.stderr)
+        print(
+            f"{cluster.most_open} connections at once, {sum(cluster.asked.values())} requests",
+            file=sys.stderr,
+        )
         sys.stderr.flush()
         os._exit(0)
 

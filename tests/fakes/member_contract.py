@@ -1,4 +1,6 @@
-"""What holds for one of our members whatever coordinator it has: the sentences that the fake and real brokers are held to."""
+"""What holds for one of our members whatever coordinator it has: the sentences that the fake and
+real brokers are held to.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from etl.model.membership import GroupProtocol, Share
 PARTITIONS = 4
 _WITHIN_S = 60
 SESSION_S = 20
-"""Of a static member that goes away and comes back: longer than the time between, however slow the machine is."""
+"""Of a static member that goes away and comes back: longer than the time between, however slow the
+machine is.
+"""
 _numbers = itertools.count(1)
 
 
@@ -39,7 +43,9 @@ class Stage:
         return frozenset(BrokerPartition(self.topic, number) for number in range(PARTITIONS))
 
     def member(self, **changed: Any) -> CoordinatedMember:
-        return CoordinatedMember(self.bootstrap, replace(self.terms, **changed), protocol=self.protocol)
+        return CoordinatedMember(
+            self.bootstrap, replace(self.terms, **changed), protocol=self.protocol
+        )
 
     @contextlib.contextmanager
     def joined(self, **changed: Any) -> Iterator[tuple[CoordinatedMember, Share]]:
@@ -74,17 +80,24 @@ def eventually(member: CoordinatedMember, is_so: Callable[[Share], bool]) -> Sha
 class MemberContract:
     """The sentences. Whoever runs them has a fixture `stage`."""
 
-    def test_alone_in_a_group_a_member_owns_every_log_and_whoever_comes_behind_its_leave_owns_them_all(self, stage: Stage) -> None:
+    def test_alone_in_a_group_a_member_owns_every_log_and_whoever_comes_behind_its_leave_owns_them_all(
+        self, stage: Stage
+    ) -> None:
         with stage.joined() as (member, share):
             assert (share.logs, member.is_current) == (stage.logs, True)
             assert member.rejoin() == share, "nothing was wrong with it"
             statistics = member.statistics
-            assert (statistics.rebalances, statistics.lost) == (1, 0) and statistics.heartbeat_age_s is not None
+            assert (statistics.rebalances, statistics.lost) == (
+                1,
+                0,
+            ) and statistics.heartbeat_age_s is not None
         assert not member.is_current
         with stage.joined() as (_, share):
             assert share.logs == stage.logs, "nobody waits for one that left"
 
-    def test_of_two_members_each_owns_what_the_other_does_not_and_one_that_leaves_gives_all_to_the_other(self, stage: Stage) -> None:
+    def test_of_two_members_each_owns_what_the_other_does_not_and_one_that_leaves_gives_all_to_the_other(
+        self, stage: Stage
+    ) -> None:
         with stage.joined() as (first, alone):
             with stage.joined() as (second, _):
                 theirs = eventually(second, lambda share: len(share.logs) == PARTITIONS // 2)
@@ -93,10 +106,15 @@ class MemberContract:
                 assert ours.logs | theirs.logs == stage.logs and not ours.logs & theirs.logs
                 assert ours.generation != alone.generation and ours.member_id == alone.member_id
                 first.follow()
-            assert eventually(first, lambda share: share.logs == stage.logs).generation != ours.generation
+            assert (
+                eventually(first, lambda share: share.logs == stage.logs).generation
+                != ours.generation
+            )
             assert first.statistics.rebalances >= 3
 
-    def test_a_static_member_that_goes_and_comes_back_has_its_logs_and_nobody_else_notices(self, stage: Stage) -> None:
+    def test_a_static_member_that_goes_and_comes_back_has_its_logs_and_nobody_else_notices(
+        self, stage: Stage
+    ) -> None:
         with stage.joined() as (other, _), stage.joined(instance_id="static") as (static, _):
             before = eventually(static, lambda share: len(share.logs) == PARTITIONS // 2)
             theirs = eventually(other, lambda share: share.logs == stage.logs - before.logs)
@@ -104,13 +122,22 @@ class MemberContract:
             with stage.joined(instance_id="static") as (_, back):
                 assert (back.logs, back.instance_id) == (before.logs, "static")
                 assert other.rejoin().logs == theirs.logs
-                assert stage.protocol is GroupProtocol.CONSUMER or other.rejoin().generation == theirs.generation
+                assert (
+                    stage.protocol is GroupProtocol.CONSUMER
+                    or other.rejoin().generation == theirs.generation
+                )
 
     @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
     def test_a_static_member_alone_in_its_group_comes_back_to_partitions_that_were_added(
-        self, stage: Stage, strategy: str,
+        self,
+        stage: Stage,
+        strategy: str,
     ) -> None:
-        terms: dict[str, Any] = {"instance_id": "static", "strategies": (strategy,), "session_timeout_s": SESSION_S}
+        terms: dict[str, Any] = {
+            "instance_id": "static",
+            "strategies": (strategy,),
+            "session_timeout_s": SESSION_S,
+        }
         with stage.joined(**terms) as (_, before):
             assert before.logs == stage.logs
         stage.grow(stage.topic, PARTITIONS + 2)
@@ -122,16 +149,24 @@ class MemberContract:
 
     @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
     def test_a_static_leader_that_comes_back_beside_others_divides_the_partitions_that_were_added(
-        self, stage: Stage, strategy: str,
+        self,
+        stage: Stage,
+        strategy: str,
     ) -> None:
         terms: dict[str, Any] = {"strategies": (strategy,), "session_timeout_s": SESSION_S}
-        with stage.joined(instance_id="static", **terms) as (leader, _), stage.joined(**terms) as (other, _):
+        with (
+            stage.joined(instance_id="static", **terms) as (leader, _),
+            stage.joined(**terms) as (other, _),
+        ):
             half = eventually(leader, lambda share: len(share.logs) == PARTITIONS // 2)
             theirs = eventually(other, lambda share: share.logs == stage.logs - half.logs)
             leader.leave()
             with stage.joined(instance_id="static", **terms) as (same, back):
                 assert back.logs == half.logs
-                assert other.rejoin().generation == theirs.generation or stage.protocol is GroupProtocol.CONSUMER
+                assert (
+                    other.rejoin().generation == theirs.generation
+                    or stage.protocol is GroupProtocol.CONSUMER
+                )
                 same.leave()
             stage.grow(stage.topic, PARTITIONS + 2)
             with stage.joined(instance_id="static", **terms) as (again, _):
@@ -139,10 +174,16 @@ class MemberContract:
                 everything = logs_of(stage.topic, PARTITIONS + 2)
                 eventually(other, lambda share: share.logs == everything - ours.logs)
 
-    def test_a_static_leader_that_comes_back_divides_again_what_is_added_while_it_is_there(self, stage: Stage) -> None:
+    def test_a_static_leader_that_comes_back_divides_again_what_is_added_while_it_is_there(
+        self, stage: Stage
+    ) -> None:
         with stage.joined(instance_id="static", session_timeout_s=SESSION_S):
             pass
-        terms: dict[str, Any] = {"instance_id": "static", "session_timeout_s": SESSION_S, "topics_max_age_s": 0.05}
+        terms: dict[str, Any] = {
+            "instance_id": "static",
+            "session_timeout_s": SESSION_S,
+            "topics_max_age_s": 0.05,
+        }
         with stage.joined(**terms) as (member, back):
             assert back.logs == stage.logs
             stage.grow(stage.topic, PARTITIONS + 2)
@@ -150,7 +191,9 @@ class MemberContract:
 
     @pytest.mark.parametrize("is_leader", [True, False], ids=["leader", "follower"])
     def test_a_static_member_that_comes_back_with_other_topics_gets_these_and_no_others(
-        self, stage: Stage, is_leader: bool,
+        self,
+        stage: Stage,
+        is_leader: bool,
     ) -> None:
         more = f"{stage.topic}-more"
         stage.grow(more, 2)
@@ -158,5 +201,9 @@ class MemberContract:
             if not is_leader:
                 members.enter_context(stage.joined(session_timeout_s=SESSION_S))
             for topics in ((stage.topic,), (stage.topic, more), (more,)):
-                with stage.joined(instance_id="static", session_timeout_s=SESSION_S, topics=topics) as (member, _):
-                    eventually(member, lambda share: {log.topic for log in share.logs} == set(topics))
+                with stage.joined(
+                    instance_id="static", session_timeout_s=SESSION_S, topics=topics
+                ) as (member, _):
+                    eventually(
+                        member, lambda share: {log.topic for log in share.logs} == set(topics)
+                    )

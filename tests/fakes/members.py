@@ -19,7 +19,9 @@ OTHERS = "group_consumer-1-0"
 
 @dataclass
 class Others:
-    """Consumers of the group that are not ours: what nobody of ours owns is theirs, and they read it as far as they are told."""
+    """Consumers of the group that are not ours: what nobody of ours owns is theirs, and they read
+    it as far as they are told.
+    """
 
     outside: Outside
     read: dict[BrokerPartition, set[int]] = field(default_factory=dict)
@@ -32,8 +34,14 @@ class Others:
     def consume(self, log: BrokerPartition, count: int) -> None:
         """Read on from the group's offset, and commit."""
         in_kafka = self.outside.offsets_in is OffsetsStorage.KAFKA
-        start = self.outside.kept.get(log, (0, ""))[0] if in_kafka else self.outside.offsets.get(log, (0, 0))[0]
-        assert self.outside.owners.get(log) == OTHERS and start + count <= self.outside.logs[log].end
+        start = (
+            self.outside.kept.get(log, (0, ""))[0]
+            if in_kafka
+            else self.outside.offsets.get(log, (0, 0))[0]
+        )
+        assert (
+            self.outside.owners.get(log) == OTHERS and start + count <= self.outside.logs[log].end
+        )
         self.read.setdefault(log, set()).update(range(start, start + count))
         if in_kafka:
             self.outside.kept[log] = start + count, ""
@@ -42,9 +50,13 @@ class Others:
 
 
 class FakeMember:
-    """A `Member`: `shares` are what each of its rebalances gives it, the last one again and again; None: the group does not settle."""
+    """A `Member`: `shares` are what each of its rebalances gives it, the last one again and again;
+    None: the group does not settle.
+    """
 
-    def __init__(self, world: FakeWorld, shares: Collection[Collection[BrokerPartition] | None]) -> None:
+    def __init__(
+        self, world: FakeWorld, shares: Collection[Collection[BrokerPartition] | None]
+    ) -> None:
         self._world, self._shares = world, list(shares)
         self._member_id: str | None = None
         self.instance_id: str | None = None
@@ -100,7 +112,14 @@ class FakeMember:
             outside.group.made += 1
             self._member_id = f"ours-{outside.group.made}"
         generation = outside.group.join(self._member_id)
-        return Share(self._member_id, Membership.COORDINATOR, "range", generation, frozenset(logs), self.instance_id)
+        return Share(
+            self._member_id,
+            Membership.COORDINATOR,
+            "range",
+            generation,
+            frozenset(logs),
+            self.instance_id,
+        )
 
     def _let_go(self) -> None:
         owners = self._world.outside.owners
@@ -108,9 +127,12 @@ class FakeMember:
             del owners[log]
 
 
-def member_with(*shares: Collection[BrokerPartition] | None, made: Callable[[FakeMember], object] = lambda member: None) -> Callable[
-        [FakeWorld], Member]:
+def member_with(
+    *shares: Collection[BrokerPartition] | None,
+    made: Callable[[FakeMember], object] = lambda member: None,
+) -> Callable[[FakeWorld], Member]:
     """What a `FakeWorld` makes its member of; `made` sees it."""
+
     def member(world: FakeWorld) -> Member:
         found = FakeMember(world, shares)
         made(found)

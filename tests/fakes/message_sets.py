@@ -1,6 +1,8 @@
-"""An encoder of the messages before record batches: formats v0 and v1, and those of Kafka 0.7 and Jafka, after their description alone.
+"""An encoder of the messages before record batches: formats v0 and v1, and those of Kafka 0.7 and
+Jafka, after their description alone.
 
-CRCs are those of Python's zlib, compression that of `tests.fakes.batches`: nothing is shared with the decoder.
+CRCs are those of Python's zlib, compression that of `tests.fakes.batches`: nothing is shared with
+the decoder.
 """
 
 from __future__ import annotations
@@ -48,12 +50,17 @@ class Wrapper:
 
 def encode_logical(entries: Sequence[Msg | Wrapper], magic: int) -> bytes:
     """The bytes of entries of one format, v0 or v1."""
-    return b"".join(wrapper_bytes(each, magic) if isinstance(each, Wrapper) else message_bytes(each, magic) for each in entries)
+    return b"".join(
+        wrapper_bytes(each, magic) if isinstance(each, Wrapper) else message_bytes(each, magic)
+        for each in entries
+    )
 
 
 def message_bytes(message: Msg, magic: int, codec: int = 0) -> bytes:
     attributes = codec | (8 if message.append_time and magic else 0)
-    covered = struct.pack(">bb", magic, attributes) + (struct.pack(">q", message.timestamp) if magic else b"")
+    covered = struct.pack(">bb", magic, attributes) + (
+        struct.pack(">q", message.timestamp) if magic else b""
+    )
     covered += _sized(message.key) + _sized(message.value)
     return struct.pack(">qiI", message.offset, 4 + len(covered), zlib.crc32(covered)) + covered
 
@@ -62,22 +69,29 @@ def wrapper_bytes(wrapper: Wrapper, magic: int) -> bytes:
     base = 0 if magic == 0 else wrapper.messages[0].offset if wrapper.base is None else wrapper.base
     payload = wrapper.payload
     if payload is None:
-        payload = compress(inside(wrapper.messages, magic, base), wrapper.codec, xerial=wrapper.xerial)
+        payload = compress(
+            inside(wrapper.messages, magic, base), wrapper.codec, xerial=wrapper.xerial
+        )
         if magic == 0 and wrapper.codec is Codec.LZ4:
             payload = with_wrong_checksum(payload)
     offset = wrapper.last_offset if wrapper.offset is None else wrapper.offset
-    return message_bytes(Msg(offset, payload, None, wrapper.timestamp, wrapper.append_time), magic, wrapper.codec)
+    return message_bytes(
+        Msg(offset, payload, None, wrapper.timestamp, wrapper.append_time), magic, wrapper.codec
+    )
 
 
 def inside(messages: Sequence[Msg], magic: int, base: int) -> bytes:
     """What a wrapper compresses."""
-    return b"".join(message_bytes(Msg(m.offset - base, m.value, m.key, m.timestamp, m.append_time), magic) for m in messages)
+    return b"".join(
+        message_bytes(Msg(m.offset - base, m.value, m.key, m.timestamp, m.append_time), magic)
+        for m in messages
+    )
 
 
 def with_wrong_checksum(frame: bytes) -> bytes:
     """An lz4 frame with another checksum of its header, at the place where this header has it."""
     at = 6 + 8 * bool(frame[4] & 8)
-    return frame[:at] + bytes([frame[at] ^ 0x5A]) + frame[at + 1:]
+    return frame[:at] + bytes([frame[at] ^ 0x5A]) + frame[at + 1 :]
 
 
 def _sized(content: bytes | None) -> bytes:
@@ -105,14 +119,19 @@ def encode_physical(entries: Sequence[Entry]) -> bytes:
 def entry_bytes(entry: Entry) -> bytes:
     codec, payload = 0, entry.payload
     if entry.inside is not None:
-        codec, payload = int(entry.codec), compress(encode_physical(entry.inside), entry.codec, xerial=entry.xerial)
+        codec, payload = (
+            int(entry.codec),
+            compress(encode_physical(entry.inside), entry.codec, xerial=entry.xerial),
+        )
     head = bytes([entry.magic]) + (bytes([codec | entry.attributes]) if entry.magic else b"")
     message = head + struct.pack(">I", zlib.crc32(payload)) + payload
     return struct.pack(">i", len(message)) + message
 
 
 def physical_rows(entries: Sequence[Entry], position: int) -> list[tuple[int, int, bytes]]:
-    """(offset, message_index, payload) of every message, as a plain loop over what was encoded has them."""
+    """(offset, message_index, payload) of every message, as a plain loop over what was encoded has
+    them.
+    """
     rows = []
     for entry in entries:
         rows += [(position, index, payload) for index, payload in enumerate(_payloads(entry))]
@@ -121,12 +140,30 @@ def physical_rows(entries: Sequence[Entry], position: int) -> list[tuple[int, in
 
 
 def _payloads(entry: Entry) -> list[bytes]:
-    return [entry.payload] if entry.inside is None else [payload for each in entry.inside for payload in _payloads(each)]
+    return (
+        [entry.payload]
+        if entry.inside is None
+        else [payload for each in entry.inside for payload in _payloads(each)]
+    )
 
 
-def physical_answer(records: bytes, *, topic: str = "demo", partition: int = 0, broker_id: int = 3, **fields: Any) -> FetchedPartition:
+def physical_answer(
+    records: bytes, *, topic: str = "demo", partition: int = 0, broker_id: int = 3, **fields: Any
+) -> FetchedPartition:
     """`records` as a fetch of 0.7 would bring them."""
     said: dict[str, Any] = {
-        "refusal": None, "high_watermark": None, "last_stable_offset": None, "log_start_offset": None, "aborted": (), **fields}
+        "refusal": None,
+        "high_watermark": None,
+        "last_stable_offset": None,
+        "log_start_offset": None,
+        "aborted": (),
+        **fields,
+    }
     return FetchedPartition(
-        topic=topic, partition=partition, records=memoryview(bytearray(records)), layout=EntryLayout.PHYSICAL, broker_id=broker_id, **said)
+        topic=topic,
+        partition=partition,
+        records=memoryview(bytearray(records)),
+        layout=EntryLayout.PHYSICAL,
+        broker_id=broker_id,
+        **said,
+    )

@@ -12,7 +12,8 @@ from tests.fakes.world_stage import GROUP_OWNER, Stage, loaded, plan_for, stored
 class OffsetsContract:
     """What a run may rely on of moving offsets and of claiming logs."""
 
-    # -- commit --------------------------------------------------------------------------------------------------------
+    # -- commit
+    # --------------------------------------------------------------------------------------------------------
 
     def test_offsets_move_from_what_the_plan_saw_to_its_positions(self, stage: Stage) -> None:
         a, b, c = stage.logs
@@ -22,7 +23,11 @@ class OffsetsContract:
         plan = plan_for(world, {a: 5, b: 3, c: 2})
         assert plan.seen == {a: Committed(1, 0), b: Committed(3, 0), c: Committed()}
         assert world.commit(plan) == {a: Committed(5, 1), c: Committed(2, 0)}
-        assert world.observe().committed == {a: Committed(5, 1), b: Committed(3, 0), c: Committed(2, 0)}
+        assert world.observe().committed == {
+            a: Committed(5, 1),
+            b: Committed(3, 0),
+            c: Committed(2, 0),
+        }
 
     def test_of_some_logs_only_where_they_are_named(self, stage: Stage) -> None:
         a, b, _ = stage.logs
@@ -35,9 +40,16 @@ class OffsetsContract:
         a, b, _ = stage.logs
         world, zombie = stage.world(), stage.world("run-2")
         plan = plan_for(world, {a: 5, b: 3})
-        assert world.commit(plan) == zombie.commit(plan) == world.observe().committed == {a: Committed(5, 0), b: Committed(3, 0)}
+        assert (
+            world.commit(plan)
+            == zombie.commit(plan)
+            == world.observe().committed
+            == {a: Committed(5, 0), b: Committed(3, 0)}
+        )
 
-    def test_where_another_client_moved_one_offset_none_of_the_request_moves(self, stage: Stage) -> None:
+    def test_where_another_client_moved_one_offset_none_of_the_request_moves(
+        self, stage: Stage
+    ) -> None:
         a, b, _ = stage.logs
         world = stage.world()
         plan = stored(world, {a: 5, b: 3})
@@ -65,7 +77,9 @@ class OffsetsContract:
             world.commit(plan)
         assert world.observe().committed == {a: Committed(5, 0)}
 
-    def test_a_driver_that_was_overtaken_by_another_of_the_pipeline_is_told_so(self, stage: Stage) -> None:
+    def test_a_driver_that_was_overtaken_by_another_of_the_pipeline_is_told_so(
+        self, stage: Stage
+    ) -> None:
         log, world, zombie = stage.logs[0], stage.world(), stage.world("run-2")
         plan = loaded(world, {log: 0}, ranges=(), positions={log: 1})
         loaded(world, {log: 0}, ranges=(), positions={log: 2})
@@ -79,7 +93,8 @@ class OffsetsContract:
         assert world.commit(plan_for(world, {stage.logs[0]: 5}, moves_offsets=False)) == {}
         assert world.observe().committed == {}
 
-    # -- claims --------------------------------------------------------------------------------------------------------
+    # -- claims
+    # --------------------------------------------------------------------------------------------------------
 
     def test_where_another_consumer_owns_one_log_none_is_claimed(self, stage: Stage) -> None:
         a, b, _ = stage.logs

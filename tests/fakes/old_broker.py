@@ -1,7 +1,9 @@
-"""A broker of Kafka 0.8.2 or 0.9.0 on a real socket, its requests and answers written by hand after the protocol's tables.
+"""A broker of Kafka 0.8.2 or 0.9.0 on a real socket, its requests and answers written by hand after
+the protocol's tables.
 
-It speaks what those releases speak, reads nothing of what it does not know, and does with that what they do: 0.8 closes the connection, 0.9
-leaves the request unanswered and reads on. A topic that Metadata names is made, as with `auto.create.topics.enable`.
+It speaks what those releases speak, reads nothing of what it does not know, and does with that what
+they do: 0.8 closes the connection, 0.9 leaves the request unanswered and reads on. A topic that
+Metadata names is made, as with `auto.create.topics.enable`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,16 @@ SPOKEN = {
     "0.8": {1: (0,), 2: (0,), 3: (0,), 8: (0, 1), 9: (0, 1), 10: (0,)},
     "0.9": {1: (0, 1), 2: (0,), 3: (0,), 8: (0, 1, 2), 9: (0, 1), 10: (0,), 15: (0,)},
 }
-FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, COORDINATOR, GROUPS, API_VERSIONS = 1, 2, 3, 8, 9, 10, 15, 18
+FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, COORDINATOR, GROUPS, API_VERSIONS = (
+    1,
+    2,
+    3,
+    8,
+    9,
+    10,
+    15,
+    18,
+)
 LATEST, EARLIEST = -1, -2
 
 
@@ -73,7 +84,9 @@ class OldBroker:
     before_answer: dict[int, Callable[[socket.socket], None]] = field(default_factory=dict)
     """Api key -> what happens once instead of the next answer."""
     hangs_up: bool | None = None
-    """On what it does not know; None: as its release does. Some distributors' 0.9 do (0.9.0-kafka-2.0.2 of CDH)."""
+    """On what it does not know; None: as its release does. Some distributors' 0.9 do
+    (0.9.0-kafka-2.0.2 of CDH).
+    """
     throttle_ms: int = 0
     fails: bool = False
     """Fetches are answered with the error that says nothing."""
@@ -113,9 +126,16 @@ class OldBroker:
         for topic in named:
             self.log(topic)
         names = named or sorted({topic for topic, _ in self.logs})
-        topics = [struct.pack(">h", 0) + _string(name) + _array(
-            struct.pack(">hii", 0, partition, 1) + _array([_int32(1)]) + _array([_int32(1)])
-            for topic, partition in sorted(self.logs) if topic == name) for name in names]
+        topics = [
+            struct.pack(">h", 0)
+            + _string(name)
+            + _array(
+                struct.pack(">hii", 0, partition, 1) + _array([_int32(1)]) + _array([_int32(1)])
+                for topic, partition in sorted(self.logs)
+                if topic == name
+            )
+            for name in names
+        ]
         return _array([_int32(1) + _string("127.0.0.1") + _int32(self.port)]) + _array(topics)
 
     def _list_offsets(self, asked: _Asked, version: int) -> bytes:
@@ -125,7 +145,9 @@ class OldBroker:
             number, time_ms, most = asked.take(">iqi")
             log = self.logs.get((topic, number))
             found = [] if log is None else _offsets_before(log, time_ms)[:most]
-            return struct.pack(">ih", number, 3 if log is None else 0) + _array(struct.pack(">q", offset) for offset in found)
+            return struct.pack(">ih", number, 3 if log is None else 0) + _array(
+                struct.pack(">q", offset) for offset in found
+            )
 
         return _by_topic(asked, partition)
 
@@ -136,17 +158,36 @@ class OldBroker:
             number, offset, max_bytes = asked.take(">iqi")
             log = self.logs.get((topic, number))
             is_hidden = log is not None and log.high < offset <= log.end
-            code = 3 if log is None else -1 if self.fails or is_hidden else 0 if log.start <= offset <= log.high else 1
-            found = b"" if log is None or code else b"".join(
-                each for each in log.messages if offset <= struct.unpack_from(">q", each)[0] < log.high)
-            return struct.pack(">ihq", number, code, -1 if log is None or code else log.high) + _bytes32(found[:max_bytes])
+            code = (
+                3
+                if log is None
+                else -1
+                if self.fails or is_hidden
+                else 0
+                if log.start <= offset <= log.high
+                else 1
+            )
+            found = (
+                b""
+                if log is None or code
+                else b"".join(
+                    each
+                    for each in log.messages
+                    if offset <= struct.unpack_from(">q", each)[0] < log.high
+                )
+            )
+            return struct.pack(
+                ">ihq", number, code, -1 if log is None or code else log.high
+            ) + _bytes32(found[:max_bytes])
 
         return (_int32(self.throttle_ms) if version else b"") + _by_topic(asked, partition)
 
     def _offset_commit(self, asked: _Asked, version: int) -> bytes:
         group = asked.string()
         if version >= 1:
-            assert asked.take(">i") == (-1,) and asked.string() == "", "a commit from outside of any membership"
+            assert asked.take(">i") == (-1,) and asked.string() == "", (
+                "a commit from outside of any membership"
+            )
         if version >= 2:
             asked.take(">q")
 
@@ -164,9 +205,13 @@ class OldBroker:
         group = asked.string()
 
         def partition(topic: str) -> bytes:
-            number, = asked.take(">i")
+            (number,) = asked.take(">i")
             offset = self.committed.get((group, topic, number, version == 0), -1)
-            return struct.pack(">iq", number, offset) + _string("") + struct.pack(">h", 3 if version == 0 and offset < 0 else 0)
+            return (
+                struct.pack(">iq", number, offset)
+                + _string("")
+                + struct.pack(">h", 3 if version == 0 and offset < 0 else 0)
+            )
 
         return _by_topic(asked, partition)
 
@@ -176,12 +221,25 @@ class OldBroker:
 
     def _groups(self, asked: _Asked, version: int) -> bytes:
         names = asked.array(asked.string)
-        return _array(struct.pack(">h", 0) + _string(name) + _string("Dead") + _string("") + _string("") + _int32(0) for name in names)
+        return _array(
+            struct.pack(">h", 0)
+            + _string(name)
+            + _string("Dead")
+            + _string("")
+            + _string("")
+            + _int32(0)
+            for name in names
+        )
 
 
 _ANSWERS: dict[int, Callable[[OldBroker, _Asked, int], bytes]] = {
-    FETCH: OldBroker._fetch, LIST_OFFSETS: OldBroker._list_offsets, METADATA: OldBroker._metadata, OFFSET_COMMIT: OldBroker._offset_commit,
-    OFFSET_FETCH: OldBroker._offset_fetch, COORDINATOR: OldBroker._coordinator, GROUPS: OldBroker._groups,
+    FETCH: OldBroker._fetch,
+    LIST_OFFSETS: OldBroker._list_offsets,
+    METADATA: OldBroker._metadata,
+    OFFSET_COMMIT: OldBroker._offset_commit,
+    OFFSET_FETCH: OldBroker._offset_fetch,
+    COORDINATOR: OldBroker._coordinator,
+    GROUPS: OldBroker._groups,
 }
 
 
@@ -189,7 +247,9 @@ def _offsets_before(log: OldLog, time_ms: int) -> list[int]:
     """Newest first; the end counts as written now."""
     if time_ms == EARLIEST:
         return [log.start]
-    starts = [first for first, written_ms in log.segments if time_ms == LATEST or written_ms <= time_ms]
+    starts = [
+        first for first, written_ms in log.segments if time_ms == LATEST or written_ms <= time_ms
+    ]
     return [*([log.high] if time_ms == LATEST else []), *reversed(starts)]
 
 
@@ -217,9 +277,9 @@ class _Asked:
         return found
 
     def string(self) -> str:
-        length, = self.take(">h")
+        (length,) = self.take(">h")
         self._at += length
-        return self._content[self._at - length:self._at].decode()
+        return self._content[self._at - length : self._at].decode()
 
     def array(self, item: Callable[[], Item]) -> list[Item]:
         return [item() for _ in range(self.take(">i")[0])]

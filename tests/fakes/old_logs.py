@@ -1,4 +1,6 @@
-"""Generated logs of older formats for hypothesis: v0, v1 and v2 mixed, and those of Kafka 0.7; and a short way to decode them."""
+"""Generated logs of older formats for hypothesis: v0, v1 and v2 mixed, and those of Kafka 0.7; and
+a short way to decode them.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,12 @@ times = st.sampled_from([-1, -1, 0, 1_700_000_000_000, -5, 2**60])
 
 
 @st.composite
-def old_logs(draw: st.DrawFn, *, most: int = 6, magics: Sequence[int] = (0, 1, 2)) -> list[OldEntry]:
-    """Entries of any of the formats in any order, with rising offsets: gaps inside and between them, any codec."""
+def old_logs(
+    draw: st.DrawFn, *, most: int = 6, magics: Sequence[int] = (0, 1, 2)
+) -> list[OldEntry]:
+    """Entries of any of the formats in any order, with rising offsets: gaps inside and between
+    them, any codec.
+    """
     found: list[OldEntry] = []
     offset = draw(st.integers(0, 2**40) | st.just(0))
     for _ in range(draw(st.integers(1, most))):
@@ -50,8 +56,14 @@ def messages(draw: st.DrawFn, offset: int) -> Msg:
 def wrappers(draw: st.DrawFn, offset: int) -> Wrapper:
     steps = draw(st.lists(st.sampled_from([1, 1, 1, 2, 5]), min_size=1, max_size=5))
     inside = [draw(messages(offset + sum(steps[:place]))) for place in range(len(steps))]
-    return Wrapper(inside, draw(st.sampled_from(OLD_CODECS)), draw(times), draw(st.booleans()), draw(st.booleans()),
-                   base=max(0, offset - draw(st.integers(0, 3))))
+    return Wrapper(
+        inside,
+        draw(st.sampled_from(OLD_CODECS)),
+        draw(times),
+        draw(st.booleans()),
+        draw(st.booleans()),
+        base=max(0, offset - draw(st.integers(0, 3))),
+    )
 
 
 def last_offset(entry: Msg | Wrapper | Batch) -> int:
@@ -59,20 +71,44 @@ def last_offset(entry: Msg | Wrapper | Batch) -> int:
 
 
 def encoded_old(entries: Sequence[OldEntry]) -> bytes:
-    return b"".join(encode(each) if isinstance(each, Batch) else encode_logical([each], magic) for magic, each in entries)
+    return b"".join(
+        encode(each) if isinstance(each, Batch) else encode_logical([each], magic)
+        for magic, each in entries
+    )
 
 
 entry_lists: st.SearchStrategy[list[Entry]] = st.recursive(
-    st.lists(st.builds(Entry, payload=st.binary(max_size=40), magic=st.sampled_from([0, 1, 1]), attributes=st.sampled_from([0, 0, 0xFC])),
-             max_size=6),
+    st.lists(
+        st.builds(
+            Entry,
+            payload=st.binary(max_size=40),
+            magic=st.sampled_from([0, 1, 1]),
+            attributes=st.sampled_from([0, 0, 0xFC]),
+        ),
+        max_size=6,
+    ),
     lambda inner: st.lists(
         st.builds(Entry, payload=st.binary(max_size=40))
-        | st.builds(Entry, inside=inner, codec=st.sampled_from([Codec.GZIP, Codec.SNAPPY]), xerial=st.booleans(),
-                    attributes=st.sampled_from([0, 0xFC])), max_size=4), max_leaves=12)
+        | st.builds(
+            Entry,
+            inside=inner,
+            codec=st.sampled_from([Codec.GZIP, Codec.SNAPPY]),
+            xerial=st.booleans(),
+            attributes=st.sampled_from([0, 0xFC]),
+        ),
+        max_size=4,
+    ),
+    max_leaves=12,
+)
 
 
 def physical_cursor(from_offset: int, until_offset: int, **more: Any) -> Cursor:
-    said: dict[str, Any] = {"isolation": Isolation.READ_COMMITTED, "fetch_max_bytes": 1 << 20, "fetch_limit_bytes": 1 << 22, **more}
+    said: dict[str, Any] = {
+        "isolation": Isolation.READ_COMMITTED,
+        "fetch_max_bytes": 1 << 20,
+        "fetch_limit_bytes": 1 << 22,
+        **more,
+    }
     return Cursor(OffsetRange(DEMO, from_offset, until_offset), **said)
 
 
@@ -85,5 +121,7 @@ def physical_rows_in(cursor: Cursor, records: bytes) -> list[dict[str, Any]]:
     return rows
 
 
-def physical_rows_between(records: bytes, from_offset: int, until_offset: int, **more: Any) -> list[dict[str, Any]]:
+def physical_rows_between(
+    records: bytes, from_offset: int, until_offset: int, **more: Any
+) -> list[dict[str, Any]]:
     return physical_rows_in(physical_cursor(from_offset, until_offset, **more), records)

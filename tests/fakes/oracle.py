@@ -22,7 +22,9 @@ from tests.fakes.message_sets import with_wrong_checksum
 
 
 def rows_of(records: bytes) -> list[dict[str, Any]]:
-    """Every record of every batch that is no control batch, with valid CRC, as one row of the raw table."""
+    """Every record of every batch that is no control batch, with valid CRC, as one row of the raw
+    table.
+    """
     rows = []
     with codecs():
         for batch in MemoryRecords(records):
@@ -36,8 +38,11 @@ def rows_of(records: bytes) -> list[dict[str, Any]]:
 
 def _row(record: Any) -> dict[str, Any]:
     return {
-        "key": record.key, "value": record.value, "offset": record.offset,
-        "timestamp": _microseconds(record.timestamp), "timestampType": record.timestamp_type,
+        "key": record.key,
+        "value": record.value,
+        "offset": record.offset,
+        "timestamp": _microseconds(record.timestamp),
+        "timestampType": record.timestamp_type,
         "headers": [{"key": key, "value": value} for key, value in record.headers] or None,
     }
 
@@ -48,7 +53,9 @@ def _microseconds(ms: int | None) -> int | None:
 
 
 def built_old(magic: int, codec: Codec, records: list[tuple[bytes | None, bytes | None]]) -> bytes:
-    """A message set of format v0 or v1 by kafka-python's own builder, as a producer sends it: offsets and wrapper begin at 0."""
+    """A message set of format v0 or v1 by kafka-python's own builder, as a producer sends it:
+    offsets and wrapper begin at 0.
+    """
     with codecs():
         builder = legacy_records.LegacyRecordBatchBuilder(magic, codec, batch_size=1 << 20)
         for offset, (key, value) in enumerate(records):
@@ -56,12 +63,22 @@ def built_old(magic: int, codec: Codec, records: list[tuple[bytes | None, bytes 
         return bytes(builder.build())
 
 
-def built(codec: Codec, records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]]) -> bytes:
-    """One record batch at offset 0 by kafka-python's own builder: record i has timestamp 1700000000000 + i."""
+def built(
+    codec: Codec, records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]]
+) -> bytes:
+    """One record batch at offset 0 by kafka-python's own builder: record i has timestamp
+    1700000000000 + i.
+    """
     with codecs():
         builder = default_records.DefaultRecordBatchBuilder(
-            magic=2, compression_type=codec, is_transactional=False, producer_id=-1, producer_epoch=-1, base_sequence=-1,
-            batch_size=1 << 20)
+            magic=2,
+            compression_type=codec,
+            is_transactional=False,
+            producer_id=-1,
+            producer_epoch=-1,
+            base_sequence=-1,
+            batch_size=1 << 20,
+        )
         for offset, (key, value, headers) in enumerate(records):
             assert builder.append(offset, 1_700_000_000_000 + offset, key, value, headers)
         return bytes(builder.build())
@@ -74,7 +91,11 @@ def _unsnap(block: bytes) -> bytes:
         shift += 7
         if byte < 128:
             break
-    return bytes(pa.decompress(block, decompressed_size=size, codec="snappy", asbytes=True)) if size else b""
+    return (
+        bytes(pa.decompress(block, decompressed_size=size, codec="snappy", asbytes=True))
+        if size
+        else b""
+    )
 
 
 def _stream(name: str, content: bytes) -> bytes:
@@ -85,15 +106,24 @@ def _stream(name: str, content: bytes) -> bytes:
 def codecs() -> Iterator[None]:
     """While this is entered kafka-python knows every codec."""
     yes = mock.Mock(return_value=True)
-    snappy = types.SimpleNamespace(compress=lambda plain: pa.compress(plain, "snappy", asbytes=True), decompress=_unsnap)
+    snappy = types.SimpleNamespace(
+        compress=lambda plain: pa.compress(plain, "snappy", asbytes=True), decompress=_unsnap
+    )
     played: dict[str, Any] = {
-        "lz4_encode": lambda plain: compress(bytes(plain), Codec.LZ4), "lz4_decode": lambda packed: _stream("lz4", packed),
-        "zstd_encode": lambda plain: compress(bytes(plain), Codec.ZSTD), "zstd_decode": lambda packed: _stream("zstd", packed),
+        "lz4_encode": lambda plain: compress(bytes(plain), Codec.LZ4),
+        "lz4_decode": lambda packed: _stream("lz4", packed),
+        "zstd_encode": lambda plain: compress(bytes(plain), Codec.ZSTD),
+        "zstd_decode": lambda packed: _stream("zstd", packed),
     }
     old = {name: play for name, play in played.items() if name.startswith("lz4")}
-    old |= {"lz4_encode_old_kafka": lambda plain: with_wrong_checksum(old["lz4_encode"](plain)),
-            "lz4_decode_old_kafka": lambda packed: old["lz4_decode"](with_wrong_checksum(packed))}
-    with (mock.patch.multiple(default_records, **played), mock.patch.multiple(legacy_records, **old),
-          mock.patch.object(kafka.codec, "snappy", snappy),
-          mock.patch.multiple(kafka.codec, has_snappy=yes, has_lz4=yes, has_zstd=yes)):
+    old |= {
+        "lz4_encode_old_kafka": lambda plain: with_wrong_checksum(old["lz4_encode"](plain)),
+        "lz4_decode_old_kafka": lambda packed: old["lz4_decode"](with_wrong_checksum(packed)),
+    }
+    with (
+        mock.patch.multiple(default_records, **played),
+        mock.patch.multiple(legacy_records, **old),
+        mock.patch.object(kafka.codec, "snappy", snappy),
+        mock.patch.multiple(kafka.codec, has_snappy=yes, has_lz4=yes, has_zstd=yes),
+    ):
         yield

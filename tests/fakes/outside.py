@@ -1,4 +1,6 @@
-"""What outlives a driver, in memory: a broker's logs, a ZooKeeper that keeps versions, a table that keeps commits."""
+"""What outlives a driver, in memory: a broker's logs, a ZooKeeper that keeps versions, a table that
+keeps commits.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from etl.decisions.acceptance import accepted_beside
-from etl.model.bounds import KeptKey
 from etl.decisions.offsets_storage import both
+from etl.model.bounds import KeptKey
 from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
 from etl.model.ledger import Acknowledgement, Ledger, Pause
 from etl.model.logs import Broker, BrokerPartition, Leader
@@ -25,7 +27,11 @@ GROUP, PIPELINE = "group", "clicks"
 
 def leader_of(log: BrokerPartition) -> Leader:
     """A physical log is on its own broker, which tells no epochs."""
-    return Leader(BROKER, 0) if log.broker_id is None else Leader(Broker(log.broker_id, "127.0.0.1", 9100 + log.broker_id, "jafka"))
+    return (
+        Leader(BROKER, 0)
+        if log.broker_id is None
+        else Leader(Broker(log.broker_id, "127.0.0.1", 9100 + log.broker_id, "jafka"))
+    )
 
 
 APP_ID = f"offset-range-etl/{CLUSTER}/{GROUP}/{PIPELINE}"
@@ -101,7 +107,9 @@ class Outside:
     others: tuple[OtherPipeline, ...] = ()
     """The other pipelines that have loaded into the table."""
     tells: str | None = None
-    """The cluster id that the brokers tell; None: they are from before 0.10.1, and the conf names the cluster."""
+    """The cluster id that the brokers tell; None: they are from before 0.10.1, and the conf names
+    the cluster.
+    """
     live_consumers: tuple[str, ...] = ()
     owners: dict[BrokerPartition, str] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)
@@ -114,14 +122,20 @@ class Outside:
 
     def commits(self) -> list[tuple[int, FakeCommit]]:
         """Version and commit of each that is ours, oldest first."""
-        return [(version, one) for version, one in enumerate(self.table or (), 1) if (one.app_id or APP_ID) == self.app_id]
+        return [
+            (version, one)
+            for version, one in enumerate(self.table or (), 1)
+            if (one.app_id or APP_ID) == self.app_id
+        ]
 
     def beside(self, name: str) -> Beside:
         """A backfill beside this pipeline, whether or not somebody began it."""
         return self.backfills.setdefault(name, Beside(self, name))
 
     def rows(self) -> Counter[tuple[BrokerPartition, Place]]:
-        """How often the table holds each offset of each log; of a physical one, each message of each entry."""
+        """How often the table holds each offset of each log; of a physical one, each message of
+        each entry.
+        """
         return Counter(row for commit in self.table or () for row in commit.left)
 
     def writers(self) -> dict[tuple[BrokerPartition, Place], int]:
@@ -130,12 +144,20 @@ class Outside:
 
     def records(self) -> Counter[tuple[BrokerPartition, int, Place]]:
         """How often the table holds each record that ever was: (log, life, offset)."""
-        return Counter((log, life, place) for commit in self.table or () for (log, place), life in zip(commit.rows, commit.lives)
-                       if (log, place) not in commit.replaced)
+        return Counter(
+            (log, life, place)
+            for commit in self.table or ()
+            for (log, place), life in zip(commit.rows, commit.lives)
+            if (log, place) not in commit.replaced
+        )
 
     def keys(self) -> Counter[tuple[BrokerPartition, int, Place]]:
         """How often the table holds each row by what makes it unique: (log, log_epoch, offset)."""
-        return Counter((log, commit.plan.log_epochs.get(log, 0), place) for commit in self.table or () for log, place in commit.left)
+        return Counter(
+            (log, commit.plan.log_epochs.get(log, 0), place)
+            for commit in self.table or ()
+            for log, place in commit.left
+        )
 
     def transaction_version(self) -> int:
         """The commit bit, 0 for none."""
@@ -149,17 +171,28 @@ class Outside:
         """The offsets as a client reads them."""
         zookeeper = {log: Committed(*found) for log, found in self.offsets.items()}
         kafka = {log: Committed(offset, None, word) for log, (offset, word) in self.kept.items()}
-        return {OffsetsStorage.ZOOKEEPER: zookeeper, OffsetsStorage.KAFKA: kafka, OffsetsStorage.DUAL: {
-            log: both(zookeeper.get(log, NOTHING_COMMITTED), kafka.get(log, NOTHING_COMMITTED)) for log in {**zookeeper, **kafka}},
+        return {
+            OffsetsStorage.ZOOKEEPER: zookeeper,
+            OffsetsStorage.KAFKA: kafka,
+            OffsetsStorage.DUAL: {
+                log: both(zookeeper.get(log, NOTHING_COMMITTED), kafka.get(log, NOTHING_COMMITTED))
+                for log in {**zookeeper, **kafka}
+            },
         }[self.offsets_in]
 
     def newest_plan(self) -> Plan | None:
         """The plan with the highest number."""
-        return plan_documents.parse_plan(self.plans[max(self.plans)], path="plans") if self.plans else None
+        return (
+            plan_documents.parse_plan(self.plans[max(self.plans)], path="plans")
+            if self.plans
+            else None
+        )
 
 
 class Beside(Outside):
-    """What outlives a driver of a backfill: plans of its own, logs and a table that are the live pipeline's."""
+    """What outlives a driver of a backfill: plans of its own, logs and a table that are the live
+    pipeline's.
+    """
 
     def __init__(self, live: Outside, name: str) -> None:
         self.live, self.name = live, name
@@ -179,15 +212,32 @@ class Beside(Outside):
 
 
 def _accepted(beside: Beside) -> Acknowledgement | None:
-    return accepted_beside(Ledger(beside.live.uid, beside.live.newest_plan(), acknowledged=beside.live.acknowledged), beside.name)
+    return accepted_beside(
+        Ledger(beside.live.uid, beside.live.newest_plan(), acknowledged=beside.live.acknowledged),
+        beside.name,
+    )
 
 
 def _shared(name: str) -> property:
     """What is the live pipeline's."""
-    return property(lambda self: getattr(self.live, name), lambda self, value: setattr(self.live, name, value))
+    return property(
+        lambda self: getattr(self.live, name), lambda self, value: setattr(self.live, name, value)
+    )
 
 
-for _name in ("logs", "table", "table_id", "foreign", "tells", "topic_ids", "creation_ids", "now_ms", "uids_made", "forgotten_commits",
-              "fence", "backfills"):
+for _name in (
+    "logs",
+    "table",
+    "table_id",
+    "foreign",
+    "tells",
+    "topic_ids",
+    "creation_ids",
+    "now_ms",
+    "uids_made",
+    "forgotten_commits",
+    "fence",
+    "backfills",
+):
     setattr(Beside, _name, _shared(_name))
 setattr(Beside, "acknowledged", property(_accepted))

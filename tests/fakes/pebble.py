@@ -1,6 +1,8 @@
-"""Pebble, a generation of brokers that there never was, and one such broker: what a generation must bring, and nothing else.
+"""Pebble, a generation of brokers that there never was, and one such broker: what a generation must
+bring, and nothing else.
 
-A request is a letter and JSON behind its size, nothing is numbered, answers come in order. Records are record batches v2.
+A request is a letter and JSON behind its size, nothing is numbered, answers come in order. Records
+are record batches v2.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ from etl.errors import BrokerError, TopicMissing
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.dialect import Dialect, Generation, Greeting, Reply, Request
 from etl.protocol.messages import (
-    EARLIEST, ClusterMetadata, Fetch, FetchAnswer, FetchedPartition, ListedOffset, PartitionMetadata, TopicMetadata,
+    EARLIEST,
+    ClusterMetadata,
+    Fetch,
+    FetchAnswer,
+    FetchedPartition,
+    ListedOffset,
+    PartitionMetadata,
+    TopicMetadata,
 )
 from etl.protocol.refusal import Meaning, Refusal
 from tests.fakes.batches import Batch, Rec, encode
@@ -36,7 +45,12 @@ class Pebble(Generation):
     is_told = False
 
     def greeting(self, client_id: str, address: str, name: str | None = None) -> Greeting:
-        return Greeting("hello", _framed("h", client_id), lambda start: bytes(start) == HELLO[:4], lambda answer: PebbleDialect())
+        return Greeting(
+            "hello",
+            _framed("h", client_id),
+            lambda start: bytes(start) == HELLO[:4],
+            lambda answer: PebbleDialect(),
+        )
 
 
 class PebbleDialect(Dialect):
@@ -51,34 +65,74 @@ class PebbleDialect(Dialect):
     def metadata(self, topics: Collection[str] | None) -> Request[ClusterMetadata]:
         def read(said: Any) -> ClusterMetadata:
             broker = Broker(7, said["host"], said["port"])
-            return ClusterMetadata("pebbles", {7: broker}, {name: _topic(name, count, broker) for name, count in said["topics"].items()})
+            return ClusterMetadata(
+                "pebbles",
+                {7: broker},
+                {name: _topic(name, count, broker) for name, count in said["topics"].items()},
+            )
 
-        return _request("t", None if topics is None else sorted(topics), lambda answer: read(json.loads(bytes(answer))))
+        return _request(
+            "t",
+            None if topics is None else sorted(topics),
+            lambda answer: read(json.loads(bytes(answer))),
+        )
 
-    def list_offsets(self, times: Mapping[BrokerPartition, int], isolation: Isolation,
-                     epochs: Mapping[BrokerPartition, int | None]) -> Request[dict[BrokerPartition, ListedOffset]]:
+    def list_offsets(
+        self,
+        times: Mapping[BrokerPartition, int],
+        isolation: Isolation,
+        epochs: Mapping[BrokerPartition, int | None],
+    ) -> Request[dict[BrokerPartition, ListedOffset]]:
         logs = list(times)
 
         def read(answer: memoryview) -> dict[BrokerPartition, ListedOffset]:
-            return {log: ListedOffset(log, None, offset, None, None) for log, offset in zip(logs, json.loads(bytes(answer)), strict=True)}
+            return {
+                log: ListedOffset(log, None, offset, None, None)
+                for log, offset in zip(logs, json.loads(bytes(answer)), strict=True)
+            }
 
-        return _request("o", [[log.topic, log.partition, times[log] == EARLIEST] for log in logs], read)
+        return _request(
+            "o", [[log.topic, log.partition, times[log] == EARLIEST] for log in logs], read
+        )
 
     def fetch(self, fetch: Fetch) -> Request[FetchAnswer]:
         def read(answer: memoryview) -> FetchAnswer:
             at = 4 + int.from_bytes(answer[:4], "big")
             partitions = []
-            for target, (refusal, end, size) in zip(fetch.wanted, json.loads(bytes(answer[4:at])), strict=True):
-                records, at = answer[at:at + size], at + size
-                partitions.append(FetchedPartition(target.log.topic, target.log.partition, REFUSALS.get(refusal), end, None, 0, (), records,
-                                                   proves_empty=len(fetch.wanted) == 1))
+            for target, (refusal, end, size) in zip(
+                fetch.wanted, json.loads(bytes(answer[4:at])), strict=True
+            ):
+                records, at = answer[at : at + size], at + size
+                partitions.append(
+                    FetchedPartition(
+                        target.log.topic,
+                        target.log.partition,
+                        REFUSALS.get(refusal),
+                        end,
+                        None,
+                        0,
+                        (),
+                        records,
+                        proves_empty=len(fetch.wanted) == 1,
+                    )
+                )
             return FetchAnswer(0, None, tuple(partitions))
 
-        return _request("f", [[each.log.topic, each.log.partition, each.offset, each.max_bytes] for each in fetch.wanted], read)
+        return _request(
+            "f",
+            [
+                [each.log.topic, each.log.partition, each.offset, each.max_bytes]
+                for each in fetch.wanted
+            ],
+            read,
+        )
 
 
 def _topic(name: str, partitions: int, broker: Broker) -> TopicMetadata:
-    logs = tuple(PartitionMetadata(BrokerPartition(name, number), None, Leader(broker, None)) for number in range(partitions))
+    logs = tuple(
+        PartitionMetadata(BrokerPartition(name, number), None, Leader(broker, None))
+        for number in range(partitions)
+    )
     return TopicMetadata(name, None if partitions else REFUSALS["gone"], None, False, logs)
 
 
@@ -109,8 +163,12 @@ class PebbleBroker:
                 request = requests.read(int.from_bytes(size, "big"))
                 if request[:1] not in b"htof":
                     return
-                answer = {"h": lambda asked: HELLO, "t": self._topics, "o": self._offsets, "f": self._fetch}[chr(request[0])](
-                    json.loads(request[1:]))
+                answer = {
+                    "h": lambda asked: HELLO,
+                    "t": self._topics,
+                    "o": self._offsets,
+                    "f": self._fetch,
+                }[chr(request[0])](json.loads(request[1:]))
                 connection.sendall(len(answer).to_bytes(4, "big") + answer)
 
     def _topics(self, asked: list[str] | None) -> bytes:
@@ -119,7 +177,16 @@ class PebbleBroker:
         return json.dumps({"host": "127.0.0.1", "port": self.port, "topics": counts}).encode()
 
     def _offsets(self, asked: list[tuple[str, int, bool]]) -> bytes:
-        return json.dumps([0 if is_start else self.ends[topic, partition] for topic, partition, is_start in asked]).encode().ljust(4)
+        return (
+            json.dumps(
+                [
+                    0 if is_start else self.ends[topic, partition]
+                    for topic, partition, is_start in asked
+                ]
+            )
+            .encode()
+            .ljust(4)
+        )
 
     def _fetch(self, asked: list[tuple[str, int, int, int]]) -> bytes:
         told, records = [], b""

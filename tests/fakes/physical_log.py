@@ -1,4 +1,6 @@
-"""One log of the fake brokers whose offsets are byte positions (0.7 family): entries of several messages, cut where segments begin."""
+"""One log of the fake brokers whose offsets are byte positions (0.7 family): entries of several
+messages, cut where segments begin.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ ENTRIES_A_SEGMENT = 3
 
 @dataclass
 class PhysicalLog(FakeLog):
-    """`entries` of which each begins where the one before ends; the broker names segments' starts and the flushed end, and nothing else."""
+    """`entries` of which each begins where the one before ends; the broker names segments' starts
+    and the flushed end, and nothing else.
+    """
 
     tells_epochs: bool = False
     entries: list[tuple[int, int]] = field(default_factory=list)
@@ -64,17 +68,32 @@ class PhysicalLog(FakeLog):
     def tail(self, until: int, size: int) -> Tail:
         """What lies before an offset."""
         content = b"".join(
-            (b"." if self.alike else f"{self.life_of(at)}-{at};".encode()) * 16 for at, _ in self.entries if until - size <= at < until)
+            (b"." if self.alike else f"{self.life_of(at)}-{at};".encode()) * 16
+            for at, _ in self.entries
+            if until - size <= at < until
+        )
         return Tail(until, size, hashlib.blake2b(content, digest_size=8).hexdigest())
 
     def read(self, start: int, until: int) -> list[Place]:
         """Entry and index of each message that a reader of [start, until) gets."""
-        assert self.log_start <= start <= until <= self.end, "a driver asked for what the log does not hold"
+        assert self.log_start <= start <= until <= self.end, (
+            "a driver asked for what the log does not hold"
+        )
         assert {start, until} <= {*self._starts, self.end}, "a range begins or ends inside an entry"
-        return [(at, index) for at, messages in self.entries if start <= at < until for index in range(messages)]
+        return [
+            (at, index)
+            for at, messages in self.entries
+            if start <= at < until
+            for index in range(messages)
+        ]
 
     def held(self, start: int, until: int) -> set[Place]:
-        return {(at, index) for at, messages in self.entries if start <= at < until for index in range(messages)}
+        return {
+            (at, index)
+            for at, messages in self.entries
+            if start <= at < until
+            for index in range(messages)
+        }
 
 
 def physical_log(entries: int) -> PhysicalLog:

@@ -1,4 +1,6 @@
-"""What a plan is decided from, and the decision: snapshots of three logs and another one, and the plan before."""
+"""What a plan is decided from, and the decision: snapshots of three logs and another one, and the
+plan before.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ OTHER = BrokerPartition("other", 0)
 BROKER = Broker(0, "h", 9092)
 NOW_MS = 1_700_000_000_000
 
-LOGS = st.builds(BrokerPartition, st.sampled_from(["clicks", "other"]), st.integers(0, 5), st.none())
+LOGS = st.builds(
+    BrokerPartition, st.sampled_from(["clicks", "other"]), st.integers(0, 5), st.none()
+)
 EXTENT = st.tuples(st.integers(0, 50), st.integers(0, 300)).map(lambda e: (e[0], e[0] + e[1]))
 EXTENTS = st.dictionaries(LOGS, EXTENT, min_size=1, max_size=8)
 COSTS = st.dictionaries(LOGS, st.one_of(st.floats(0, 2000), st.just(0.0)), max_size=8)
@@ -29,18 +33,27 @@ CAPS = st.none() | st.integers(1, 400)
 TURNS = st.integers(1, 1000)
 
 
-def settings_of(limits: Mapping[str, Any] | None = None, table: Mapping[str, Any] | None = None, **source: Any) -> Settings:
+def settings_of(
+    limits: Mapping[str, Any] | None = None, table: Mapping[str, Any] | None = None, **source: Any
+) -> Settings:
     named = {"cluster": "c"} if source.get("dialect") == "jafka" else {}
     return plain_settings(
-        **named, pipeline="p", group="g", limits=limits or {}, source={"topics": {"allow": ["clicks", "oth.*"]}, **source},
-        table={"path": "t", **(table or {})})
+        **named,
+        pipeline="p",
+        group="g",
+        limits=limits or {},
+        source={"topics": {"allow": ["clicks", "oth.*"]}, **source},
+        table={"path": "t", **(table or {})},
+    )
 
 
 SETTINGS = settings_of()
 
 
 def snapshot_of(extents: Mapping[BrokerPartition, tuple[int, int]], **changes: Any) -> Snapshot:
-    return plain_snapshot(extents, **{"leaders": {log: Leader(BROKER, 4) for log in extents}, **changes})
+    return plain_snapshot(
+        extents, **{"leaders": {log: Leader(BROKER, 4) for log in extents}, **changes}
+    )
 
 
 def last_plan(positions: Mapping[BrokerPartition, int], **changes: Any) -> Plan:
@@ -52,11 +65,15 @@ def onward(positions: Mapping[BrokerPartition, int], **changes: Any) -> UpToDate
     return UpToDate(last_plan(positions, **changes), dict(positions))
 
 
-def next_plan(snapshot: Snapshot, state: FirstRun | UpToDate = FirstRun(), settings: Settings = SETTINGS) -> Plan | None:
+def next_plan(
+    snapshot: Snapshot, state: FirstRun | UpToDate = FirstRun(), settings: Settings = SETTINGS
+) -> Plan | None:
     return plan_next(snapshot, state, settings, uid="u", now_ms=NOW_MS)
 
 
-def planned(snapshot: Snapshot, state: FirstRun | UpToDate = FirstRun(), settings: Settings = SETTINGS) -> Plan:
+def planned(
+    snapshot: Snapshot, state: FirstRun | UpToDate = FirstRun(), settings: Settings = SETTINGS
+) -> Plan:
     plan = next_plan(snapshot, state, settings)
     assert plan is not None
     return plan

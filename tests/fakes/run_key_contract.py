@@ -1,4 +1,6 @@
-"""The sentences of `world_contract` on run keys: who asks under one is told what the ledger has of it."""
+"""The sentences of `world_contract` on run keys: who asks under one is told what the ledger has of
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class RunKeyContract:
         assert stage.world("run-2", K).observe().asked == Asked(K)
         assert stage.world("run-2").observe().asked is None
 
-    def test_a_key_is_found_in_the_plan_that_was_made_under_it_however_many_came_later(self, stage: Stage) -> None:
+    def test_a_key_is_found_in_the_plan_that_was_made_under_it_however_many_came_later(
+        self, stage: Stage
+    ) -> None:
         world, asking = stage.world(), stage.world("run-2", K)
         plan = stored(world, {}, run_key=K.run_key)
         seen = asking.observe()
@@ -29,13 +33,17 @@ class RunKeyContract:
         stored(world, {})
         assert asking.observe().asked == Asked(K, plan=plan)
 
-    def test_a_key_that_had_nothing_to_read_is_kept_as_often_as_it_is_said(self, stage: Stage) -> None:
+    def test_a_key_that_had_nothing_to_read_is_kept_as_often_as_it_is_said(
+        self, stage: Stage
+    ) -> None:
         world, key = stage.world("run-1", K), KeptKey("2026-01-31T00", 0, "until T", is_empty=True)
         for _ in range(2):
             world.remember(key, behind=0)
             assert world.observe().asked == Asked(K, key)
 
-    def test_a_key_that_had_nothing_to_read_is_not_kept_once_the_next_plan_is_stored(self, stage: Stage) -> None:
+    def test_a_key_that_had_nothing_to_read_is_not_kept_once_the_next_plan_is_stored(
+        self, stage: Stage
+    ) -> None:
         world, other = stage.world("run-1", K), stage.world("run-2")
         stored(other, {})
         plan = plan_for(other, {})
@@ -43,4 +51,6 @@ class RunKeyContract:
         other.store(plan)
         with pytest.raises(Owned):
             world.remember(KeptKey("another", 1, is_empty=True), behind=1)
-        assert stage.plans()[2] == plan.id and world.observe().asked == Asked(K, KeptKey("2026-01-31T00", 1, is_empty=True))
+        assert stage.plans()[2] == plan.id and world.observe().asked == Asked(
+            K, KeptKey("2026-01-31T00", 1, is_empty=True)
+        )

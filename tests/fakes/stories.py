@@ -1,4 +1,6 @@
-"""Runs on the fake world: logs that grow, runs that crash at a change, and what must hold at every moment and in the end."""
+"""Runs on the fake world: logs that grow, runs that crash at a change, and what must hold at every
+moment and in the end.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,26 @@ from typing import Any
 import pytest
 
 from etl.commands.as_member import as_member
-from etl.decisions.among_members import of_command, refuse_of_others, refuse_unrecorded, refuse_unsure_lives, refuse_void
+from etl.decisions.among_members import (
+    of_command,
+    refuse_of_others,
+    refuse_unrecorded,
+    refuse_unsure_lives,
+    refuse_void,
+)
 from etl.decisions.backfills.claiming import refuse_left_to_load
 from etl.decisions.identity.accepting import Accepting, parse_named
 from etl.decisions.identity.reset import plan_reset
 from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import where_we_stand
-from etl.decisions.set_positions import moves_to, plan_set, refuse_loaded, standing, stretches_to_ask
+from etl.decisions.set_positions import (
+    moves_to,
+    plan_set,
+    refuse_loaded,
+    standing,
+    stretches_to_ask,
+)
 from etl.model.claims import ClaimState
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
@@ -38,21 +52,39 @@ from tests.fakes.physical_log import physical_log
 from tests.fakes.world import Crash, FakeWorld, When
 
 LOGS = [BrokerPartition("clicks", p) for p in range(3)]
-PHYSICAL_LOGS = [BrokerPartition("clicks", partition, broker) for partition, broker in ((0, 1), (0, 2), (1, 1))]
+PHYSICAL_LOGS = [
+    BrokerPartition("clicks", partition, broker) for partition, broker in ((0, 1), (0, 2), (1, 1))
+]
 """The same topic on two brokers."""
 At = Callable[[str, When], None]
 
 STEPS = [
-    "observe", "store plan", "claim", "fetch", "open table", "append", "record", "commit from 0", "commit from 2", "tidy",
-    "release"]
-"""Every change of a first run. A new one makes the test of this list fail: it needs its crash rows."""
+    "observe",
+    "store plan",
+    "claim",
+    "fetch",
+    "open table",
+    "append",
+    "record",
+    "commit from 0",
+    "commit from 2",
+    "tidy",
+    "release",
+]
+"""Every change of a first run. A new one makes the test of this list fail: it needs its crash rows.
+"""
 CRASHES = [(step, when) for step in STEPS for when in When]
 
 
 def settings_of(**source: Any) -> Settings:
     """A pipeline over topics whose name starts with `clicks`."""
     limits, table = source.pop("limits", {}), source.pop("table", {})
-    return plain_settings(cluster="cluster-1", source={"topics": {"allow": ["clicks.*"]}, **source}, table=table, limits=limits)
+    return plain_settings(
+        cluster="cluster-1",
+        source={"topics": {"allow": ["clicks.*"]}, **source},
+        table=table,
+        limits=limits,
+    )
 
 
 SETTINGS = settings_of()
@@ -67,11 +99,15 @@ def outside_of(*ends: int) -> Outside:
 
 def physical_outside_of(*entries: int) -> Outside:
     """The same of logs whose offsets are byte positions, each with so many entries."""
-    return Outside({log: physical_log(count) for log, count in zip(PHYSICAL_LOGS, entries, strict=False)})
+    return Outside(
+        {log: physical_log(count) for log, count in zip(PHYSICAL_LOGS, entries, strict=False)}
+    )
 
 
-of_both_kinds = pytest.mark.parametrize("outside_of", [
-    pytest.param(outside_of, id="logical"), pytest.param(physical_outside_of, id="physical")])
+of_both_kinds = pytest.mark.parametrize(
+    "outside_of",
+    [pytest.param(outside_of, id="logical"), pytest.param(physical_outside_of, id="physical")],
+)
 """A law that holds whether offsets count records or bytes."""
 OutsideOf = Callable[..., Outside]
 
@@ -84,10 +120,22 @@ def new_report() -> Report:
     return Report("run-1", "clicks", "group", "clicks", 0)
 
 
-def run(outside: Outside, settings: Settings | None = None, at: At | None = None, *, logs_per_request: int = 2) -> Report:
+def run(
+    outside: Outside,
+    settings: Settings | None = None,
+    at: At | None = None,
+    *,
+    logs_per_request: int = 2,
+) -> Report:
     report = new_report()
     settings = settings or settings_for(outside)
-    ingest(FakeWorld(outside, settings, at or (lambda step, when: None), logs_per_request=logs_per_request), settings, report)
+    ingest(
+        FakeWorld(
+            outside, settings, at or (lambda step, when: None), logs_per_request=logs_per_request
+        ),
+        settings,
+        report,
+    )
     return report
 
 
@@ -106,7 +154,9 @@ def crash_at(step: str, when: When) -> At:
 
 
 def crash_at_moment(number: int) -> At:
-    """Crash at the moment of that number, counted from 0; each change has one before it and one after it."""
+    """Crash at the moment of that number, counted from 0; each change has one before it and one
+    after it.
+    """
     moments = itertools.count()
 
     def at(reached: str, side: When) -> None:
@@ -134,7 +184,9 @@ def grow(outside: Outside, *more: int) -> None:
 
 def offsets_of(outside: Outside) -> dict[BrokerPartition, int]:
     """The group's offset of each log, in whichever place."""
-    return {log: found.offset for log, found in outside.committed().items() if found.offset is not None}
+    return {
+        log: found.offset for log, found in outside.committed().items() if found.offset is not None
+    }
 
 
 def refuse_broken(outside: Outside) -> None:
@@ -149,12 +201,18 @@ def refuse_broken(outside: Outside) -> None:
 def refuse_unfinished(outside: Outside) -> None:
     """What must hold after a quiet run: each record once, and the offsets at the end of the table."""
     refuse_broken(outside)
-    there = {(log, place) for log, found in outside.logs.items() for place in found.read(found.log_start, found.end)}
+    there = {
+        (log, place)
+        for log, found in outside.logs.items()
+        for place in found.read(found.log_start, found.end)
+    }
     assert set(outside.rows()) == there
     assert offsets_of(outside) == {log: found.end for log, found in outside.logs.items()}
     assert set(outside.applied) == set(outside.plans)
     assert {commit.uid for commit in outside.table or ()} == {outside.uid}
-    assert outside.losses == [(commit.number, loss) for commit in outside.table or () for loss in commit.plan.losses]
+    assert outside.losses == [
+        (commit.number, loss) for commit in outside.table or () for loss in commit.plan.losses
+    ]
 
 
 SKIPPING = settings_of(on_data_loss="skip")
@@ -170,17 +228,28 @@ def expired_plan(settings: Settings = SKIPPING) -> Outside:
 
 
 def accept(
-    outside: Outside, *names: str, at_offset: int | None = None, is_same_log: bool = False, settings: Settings = SETTINGS,
-    at: At | None = None, share: Collection[BrokerPartition] | None = None,
+    outside: Outside,
+    *names: str,
+    at_offset: int | None = None,
+    is_same_log: bool = False,
+    settings: Settings = SETTINGS,
+    at: At | None = None,
+    share: Collection[BrokerPartition] | None = None,
 ) -> Plan:
-    """What `etl plans accept-log` does with the outside; `share`: what it owns as a member of the group."""
+    """What `etl plans accept-log` does with the outside; `share`: what it owns as a member of the
+    group.
+    """
     world = _world_of_command(outside, settings, at, share)
     wanted = Accepting(tuple(map(parse_named, names)), "seen", at_offset, is_same_log)
     with as_member(world, settings) as owned:
-        return _accept(world, replace(world.observe(wanted.offsets_of), share=owned), settings, wanted, outside)
+        return _accept(
+            world, replace(world.observe(wanted.offsets_of), share=owned), settings, wanted, outside
+        )
 
 
-def _accept(world: FakeWorld, snapshot: Snapshot, settings: Settings, wanted: Accepting, outside: Outside) -> Plan:
+def _accept(
+    world: FakeWorld, snapshot: Snapshot, settings: Settings, wanted: Accepting, outside: Outside
+) -> Plan:
     state = where_we_stand(snapshot, settings)
     refuse_unrecorded(state, snapshot, settings)
     assert isinstance(state, (UpToDate, Replay))
@@ -193,33 +262,66 @@ def _accept(world: FakeWorld, snapshot: Snapshot, settings: Settings, wanted: Ac
     refuse_of_others(anew, snapshot, settings)
     refuse_unsure_lives(state, anew)
     plan = with_id(of_command(plan, snapshot, settings))
-    claims = {one.claim.name: one.claim for one in snapshot.claims.backfills if one.claim.state is not ClaimState.GIVEN_UP}
-    left = {name: left_of(claim, fake_ledger.stored_plans(outside.beside(name))) for name, claim in claims.items()}
+    claims = {
+        one.claim.name: one.claim
+        for one in snapshot.claims.backfills
+        if one.claim.state is not ClaimState.GIVEN_UP
+    }
+    left = {
+        name: left_of(claim, fake_ledger.stored_plans(outside.beside(name)))
+        for name, claim in claims.items()
+    }
     refuse_left_to_load(plan, state.last if isinstance(state, UpToDate) else state.plan, left)
-    refuse_void(world.supersede(plan, snapshot.ledger) if isinstance(state, Replay) else world.store(plan))
+    refuse_void(
+        world.supersede(plan, snapshot.ledger) if isinstance(state, Replay) else world.store(plan)
+    )
     return plan
 
 
 def set_to(
-    outside: Outside, settings: Settings = SETTINGS, at: At | None = None, share: Collection[BrokerPartition] | None = None, **targets: int,
+    outside: Outside,
+    settings: Settings = SETTINGS,
+    at: At | None = None,
+    share: Collection[BrokerPartition] | None = None,
+    **targets: int,
 ) -> Plan | None:
-    """What `etl offsets set` does with the outside; logs are named a, b and c. None: they are there already.
+    """What `etl offsets set` does with the outside; logs are named a, b and c. None: they are there
+    already.
 
     `share`: what it owns as a member of the group.
     """
     named = {dict(zip("abc", outside.logs))[name]: to for name, to in targets.items()}
     world = _world_of_command(outside, settings, at, share)
     with as_member(world, settings) as owned:
-        snapshot = replace(world.observe(lambda log: [named[log]] if log in named else ()), share=owned)
-        return _set_to(world, leave_to_owners(snapshot, settings) if owned else snapshot, settings, named, outside)
+        snapshot = replace(
+            world.observe(lambda log: [named[log]] if log in named else ()), share=owned
+        )
+        return _set_to(
+            world,
+            leave_to_owners(snapshot, settings) if owned else snapshot,
+            settings,
+            named,
+            outside,
+        )
 
 
-def _world_of_command(outside: Outside, settings: Settings, at: At | None, share: Collection[BrokerPartition] | None) -> FakeWorld:
-    return FakeWorld(outside, settings, at or (lambda step, when: None), member=None if share is None else member_with(share))
+def _world_of_command(
+    outside: Outside, settings: Settings, at: At | None, share: Collection[BrokerPartition] | None
+) -> FakeWorld:
+    return FakeWorld(
+        outside,
+        settings,
+        at or (lambda step, when: None),
+        member=None if share is None else member_with(share),
+    )
 
 
 def _set_to(
-    world: FakeWorld, snapshot: Snapshot, settings: Settings, named: Mapping[BrokerPartition, int], outside: Outside,
+    world: FakeWorld,
+    snapshot: Snapshot,
+    settings: Settings,
+    named: Mapping[BrokerPartition, int],
+    outside: Outside,
 ) -> Plan | None:
     state, newest = where_we_stand(snapshot, settings), snapshot.ledger.newest
     refuse_unrecorded(state, snapshot, settings)
@@ -231,10 +333,27 @@ def _set_to(
     moves = moves_to(named, stands, snapshot)
     asked = stretches_to_ask(moves)
     there = [(log, offset_of(place)) for log, place in outside.rows().elements()]
-    refuse_loaded(moves, {}, {log: sum(of == log and start <= at < until for of, at in there) for log, (start, until) in asked.items()})
+    refuse_loaded(
+        moves,
+        {},
+        {
+            log: sum(of == log and start <= at < until for of, at in there)
+            for log, (start, until) in asked.items()
+        },
+    )
     if not moves:
         return None
     refuse_of_others(named, snapshot, settings)
-    plan = with_id(of_command(plan_set(stands, moves, snapshot, settings, reason="seen", now_ms=world.now_ms()), snapshot, settings))
-    refuse_void(world.supersede(plan, snapshot.ledger) if isinstance(stands.state, Replay) else world.store(plan))
+    plan = with_id(
+        of_command(
+            plan_set(stands, moves, snapshot, settings, reason="seen", now_ms=world.now_ms()),
+            snapshot,
+            settings,
+        )
+    )
+    refuse_void(
+        world.supersede(plan, snapshot.ledger)
+        if isinstance(stands.state, Replay)
+        else world.store(plan)
+    )
     return plan

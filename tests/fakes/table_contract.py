@@ -16,40 +16,65 @@ from tests.fakes.world_stage import Stage, another, append, appended, counts, lo
 class TableContract:
     """What a run may rely on of appends, of counting them again, and of the records of both."""
 
-    def test_what_the_table_of_today_has_of_any_offsets_is_counted_whoever_put_it_there(self, stage: Stage) -> None:
+    def test_what_the_table_of_today_has_of_any_offsets_is_counted_whoever_put_it_there(
+        self, stage: Stage
+    ) -> None:
         a, b, _ = stage.logs
         world = stage.world()
         plan, _ = appended(world, {a: 4, b: 3})
-        asked = replace(plan, ranges=(OffsetRange(a, 2, 6), OffsetRange(b, 0, 3), OffsetRange(b, 7, 9)))
+        asked = replace(
+            plan, ranges=(OffsetRange(a, 2, 6), OffsetRange(b, 0, 3), OffsetRange(b, 7, 9))
+        )
         found = world.receipts_of_today(asked)
         assert found is not None and [one.rows for one in found] == [2, 3, 0]
         if a.broker_id is None:
-            assert [(one.gaps, one.gaps_complete) for one in found] == [(((4, 6),), True), ((), True), (((7, 9),), True)]
+            assert [(one.gaps, one.gaps_complete) for one in found] == [
+                (((4, 6),), True),
+                ((), True),
+                (((7, 9),), True),
+            ]
 
-    # -- append --------------------------------------------------------------------------------------------------------
+    # -- append
+    # --------------------------------------------------------------------------------------------------------
 
-    def test_an_append_puts_each_record_of_the_plan_into_the_table_once_and_says_so(self, stage: Stage) -> None:
+    def test_an_append_puts_each_record_of_the_plan_into_the_table_once_and_says_so(
+        self, stage: Stage
+    ) -> None:
         a, b, _ = stage.logs
         world = stage.world()
         plan = stored(world, {a: 4, b: 3})
         applied, table = append(world, plan)
         assert applied is not None and table is not None
         assert stage.rows() == [(a, n) for n in range(4)] + [(b, n) for n in range(3)]
-        assert applied.is_of(plan) and not applied.is_recounted and counts(applied) == [(4, 0), (3, 0)]
-        assert (applied.run_id, applied.table_id, applied.delta_version) == ("run-1", table.id, table.version)
+        assert (
+            applied.is_of(plan) and not applied.is_recounted and counts(applied) == [(4, 0), (3, 0)]
+        )
+        assert (applied.run_id, applied.table_id, applied.delta_version) == (
+            "run-1",
+            table.id,
+            table.version,
+        )
         assert table.transaction_version == 1 and table.metadata is not None
         assert (table.metadata.plan_id, table.metadata.run_id) == (plan.id, "run-1")
 
-    def test_the_plan_that_another_driver_appended_is_not_appended_again_and_its_rows_are_counted(self, stage: Stage) -> None:
+    def test_the_plan_that_another_driver_appended_is_not_appended_again_and_its_rows_are_counted(
+        self, stage: Stage
+    ) -> None:
         world, zombie = stage.world(), stage.world("run-2")
         plan, first = appended(world, {stage.logs[0]: 4})
         again, table = append(zombie, plan)
         assert again is not None and table is not None
         assert stage.rows() == [(stage.logs[0], n) for n in range(4)]
-        assert (again.run_id, again.delta_version, table.version) == ("run-1", first.delta_version, first.delta_version)
+        assert (again.run_id, again.delta_version, table.version) == (
+            "run-1",
+            first.delta_version,
+            first.delta_version,
+        )
         assert again.is_recounted and counts(again) == [(4, 0)] and not again.receipts[0].epochs
 
-    def test_where_the_table_holds_another_plan_of_the_number_nothing_is_appended(self, stage: Stage) -> None:
+    def test_where_the_table_holds_another_plan_of_the_number_nothing_is_appended(
+        self, stage: Stage
+    ) -> None:
         world, zombie = stage.world(), stage.world("run-2")
         plan = stored(world, {stage.logs[0]: 4})
         instead = another(plan, ranges=())
@@ -80,7 +105,9 @@ class TableContract:
         world.supersede(instead, world.read_ledger())
         assert append(world, instead)[0] is not None
 
-    def test_a_plan_for_no_table_is_not_appended_where_there_is_one_by_now(self, stage: Stage) -> None:
+    def test_a_plan_for_no_table_is_not_appended_where_there_is_one_by_now(
+        self, stage: Stage
+    ) -> None:
         world = stage.world()
         plan = stored(world, {stage.logs[0]: 4})
         stage.replace_table()
@@ -97,18 +124,26 @@ class TableContract:
             append(world, plan)
         assert stage.rows() == []
 
-    # -- recount and record --------------------------------------------------------------------------------------------
+    # -- recount and record
+    # --------------------------------------------------------------------------------------------
 
-    def test_a_plan_is_counted_again_where_the_table_has_it_and_no_other_is(self, stage: Stage) -> None:
+    def test_a_plan_is_counted_again_where_the_table_has_it_and_no_other_is(
+        self, stage: Stage
+    ) -> None:
         world = stage.world("run-2")
         plan = stored(world, {stage.logs[0]: 4})
         assert world.recount(plan) is None
         append(stage.world(), plan)
         recounted = world.recount(plan)
-        assert recounted is not None and (recounted.run_id, recounted.is_recounted) == ("run-1", True)
+        assert recounted is not None and (recounted.run_id, recounted.is_recounted) == (
+            "run-1",
+            True,
+        )
         assert counts(recounted) == [(4, 0)] and world.recount(another(plan)) is None
 
-    def test_where_the_tables_log_forgot_the_commit_the_rows_of_today_are_counted(self, stage: Stage) -> None:
+    def test_where_the_tables_log_forgot_the_commit_the_rows_of_today_are_counted(
+        self, stage: Stage
+    ) -> None:
         world = stage.world("run-2")
         plan, _ = appended(stage.world(), {stage.logs[0]: 4})
         stage.clean_up_log()
@@ -117,7 +152,9 @@ class TableContract:
         recounted = world.recount(plan)
         assert recounted is not None and recounted.run_id is None and counts(recounted) == [(4, 0)]
 
-    def test_a_record_stays_unless_the_run_whose_append_it_was_knows_more(self, stage: Stage) -> None:
+    def test_a_record_stays_unless_the_run_whose_append_it_was_knows_more(
+        self, stage: Stage
+    ) -> None:
         world, other = stage.world(), stage.world("run-2")
         plan, known = appended(world, {stage.logs[0]: 4})
         counted = other.recount(plan)
@@ -125,7 +162,9 @@ class TableContract:
             world.record(plan, record)
         assert world.read_ledger().applied == known
 
-    def test_the_record_of_another_plan_is_none_of_this_one_and_gives_way_to_it(self, stage: Stage) -> None:
+    def test_the_record_of_another_plan_is_none_of_this_one_and_gives_way_to_it(
+        self, stage: Stage
+    ) -> None:
         world = stage.world()
         plan, applied = appended(world, {stage.logs[0]: 0}, ranges=())
         world.record(plan, replace(applied, plan_id=another(plan).id))
@@ -133,7 +172,9 @@ class TableContract:
         world.record(plan, applied)
         assert world.read_ledger().applied == applied
 
-    def test_what_a_plan_let_go_is_written_down_once_with_its_record_or_without(self, stage: Stage) -> None:
+    def test_what_a_plan_let_go_is_written_down_once_with_its_record_or_without(
+        self, stage: Stage
+    ) -> None:
         log, world = stage.logs[0], stage.world()
         lost = Loss(log, 0, 2, LossReason.EXPIRED)
         plan, applied = appended(world, {log: 2}, ranges=(), losses=(lost,))

@@ -12,24 +12,34 @@ from etl.model.snapshot import Snapshot
 from etl.model.table import OtherPipeline
 from etl.protocol.zookeeper.plan_documents import with_id
 from tests.fakes.outside import CLUSTER, Outside
-from tests.fakes.world import FakeWorld
 from tests.fakes.stories import LOGS, SETTINGS, outside_of, run
+from tests.fakes.world import FakeWorld
 
 OLD = f"offset-range-etl/{CLUSTER}/old-group/clicks"
 ENDED = {LOGS[0]: 5, LOGS[1]: 3, LOGS[2]: 4}
 
 
-def old_pipeline(positions: Mapping[BrokerPartition, int] = ENDED, **changes: object) -> OtherPipeline:
+def old_pipeline(
+    positions: Mapping[BrokerPartition, int] = ENDED, **changes: object
+) -> OtherPipeline:
     """The pipeline of another group that has loaded this table until now."""
     loaded = outside_of(*(1 for _ in LOGS))
     run(loaded)
     newest = loaded.newest_plan()
     assert newest is not None
     plan = replace(
-        newest, number=4, positions=dict(positions), seen={log: Committed() for log in positions},
+        newest,
+        number=4,
+        positions=dict(positions),
+        seen={log: Committed() for log in positions},
         ranges=tuple(OffsetRange(log, 0, position) for log, position in positions.items()),
-        log_starts={}, leader_epochs={}, record_epochs={}, topic_ids={"clicks": "id-1"}, log_epochs={LOGS[0]: 1},
-        **changes)  # type: ignore[arg-type]
+        log_starts={},
+        leader_epochs={},
+        record_epochs={},
+        topic_ids={"clicks": "id-1"},
+        log_epochs={LOGS[0]: 1},
+        **changes,  # type: ignore[arg-type]
+    )
     return OtherPipeline(OLD, 4, 9, with_id(plan))
 
 

@@ -1,6 +1,8 @@
-"""A worker of a run without Spark that is no process of its own: what it needs was loaded long ago, a second for each run otherwise.
+"""A worker of a run without Spark that is no process of its own: what it needs was loaded long ago,
+a second for each run otherwise.
 
-`tests/wire/test_worker_pool.py` says that both give back the same; with `tests/system/test_runs_without_spark.py` it has what processes do.
+`tests/wire/test_worker_pool.py` says that both give back the same; with
+`tests/system/test_runs_without_spark.py` it has what processes do.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from etl.reader.worker import Failed, Order, done
 
 
 class WorkerHere:
-    """In the place of `etl.reader.worker_pool.Worker`. Orders and answers travel as pickled bytes, as they do between processes."""
+    """In the place of `etl.reader.worker_pool.Worker`. Orders and answers travel as pickled bytes,
+    as they do between processes.
+    """
 
     ended_by, was_killed = "", False
 
@@ -22,7 +26,9 @@ class WorkerHere:
 
     def answer(self, order: Order) -> Written | Failed:
         """What the order came to."""
-        found: Written | Failed = pickle.loads(pickle.dumps(done(pickle.loads(pickle.dumps(order)))))
+        found: Written | Failed = pickle.loads(
+            pickle.dumps(done(pickle.loads(pickle.dumps(order))))
+        )
         return found
 
     def start_again(self) -> None:

@@ -1,7 +1,8 @@
 """The outside of a run in memory, as one driver's hands reach it.
 
-Honest where it matters, as `world_contract` says: `outside` is what is there and is shared, `fake_ledger` and `fake_table` are how it
-changes. Before and after each single change the driver calls `at`, where a test may crash it or let something else happen.
+Honest where it matters, as `world_contract` says: `outside` is what is there and is shared,
+`fake_ledger` and `fake_table` are how it changes. Before and after each single change the driver
+calls `at`, where a test may crash it or let something else happen.
 """
 
 from __future__ import annotations
@@ -68,8 +69,15 @@ class FakeWorld:
     """One driver's view of `outside`; a `World` for `ingest`."""
 
     def __init__(
-        self, outside: Outside, settings: Settings, at: Callable[[str, When], None] = _nothing, *, logs_per_request: int = 2,
-        run_id: str = "run-1", request: Request | None = None, member: Callable[[FakeWorld], Member] | None = None,
+        self,
+        outside: Outside,
+        settings: Settings,
+        at: Callable[[str, When], None] = _nothing,
+        *,
+        logs_per_request: int = 2,
+        run_id: str = "run-1",
+        request: Request | None = None,
+        member: Callable[[FakeWorld], Member] | None = None,
     ) -> None:
         self._member, self._is_member = member, False
         self._request = request
@@ -108,41 +116,101 @@ class FakeWorld:
         out, ledger = self.outside, self._ledger()
         logs = frozenset(ledger.newest.positions if ledger.newest else ())
         return Snapshot(
-            cluster=CLUSTER, cluster_id=None, extents={}, leaders={}, leaderless=logs, topic_ids={}, bytes_per_offset={},
-            committed=out.committed(), offsets_in=out.offsets_in, starts={}, owners=dict(out.owners),
-            live_consumers=out.live_consumers, ledger=ledger, table=self._table())
+            cluster=CLUSTER,
+            cluster_id=None,
+            extents={},
+            leaders={},
+            leaderless=logs,
+            topic_ids={},
+            bytes_per_offset={},
+            committed=out.committed(),
+            offsets_in=out.offsets_in,
+            starts={},
+            owners=dict(out.owners),
+            live_consumers=out.live_consumers,
+            ledger=ledger,
+            table=self._table(),
+        )
 
     def _with_claims(self, found: Snapshot) -> Snapshot:
         self.claims.newest = found.ledger.newest
         own = self.claims.own
-        lives = lives_of(self.outside.live.newest_plan()) if isinstance(self.outside, Beside) else {}
-        found = replace(found, pauses=() if isinstance(self.outside, Beside) else self.outside.pauses)
-        return replace(found, claims=NO_CLAIMS if own else self.claims.seen, backfill=own.claim if own else None, live_epochs=lives)
+        lives = (
+            lives_of(self.outside.live.newest_plan()) if isinstance(self.outside, Beside) else {}
+        )
+        found = replace(
+            found, pauses=() if isinstance(self.outside, Beside) else self.outside.pauses
+        )
+        return replace(
+            found,
+            claims=NO_CLAIMS if own else self.claims.seen,
+            backfill=own.claim if own else None,
+            live_epochs=lives,
+        )
 
     def _snapshot(self, named: Named = none_named) -> Snapshot:
         out = self.outside
         own = self.claims.own
-        ours = {log: found for log, found in out.logs.items() if self._topics.admits(log.topic) and (
-            own is None or log in own.claim.left_from(self._begins()))}
+        ours = {
+            log: found
+            for log, found in out.logs.items()
+            if self._topics.admits(log.topic)
+            and (own is None or log in own.claim.left_from(self._begins()))
+        }
         logs = {log: found for log, found in ours.items() if found.has_leader}
         ledger, table = self._ledger(), self._table()
-        moments = moments_to_ask(logs, plan_in_force(ledger, table), self._settings, out.committed())
-        extents, in_force = {log: found.extent for log, found in logs.items()}, plan_in_force(ledger, table)
+        moments = moments_to_ask(
+            logs, plan_in_force(ledger, table), self._settings, out.committed()
+        )
+        extents, in_force = (
+            {log: found.extent for log, found in logs.items()},
+            plan_in_force(ledger, table),
+        )
         doubted = doubted_offsets(in_force, table, out.committed(), extents, named)
         places = (end_places(extents), known_places(in_force, extents))
-        called = cluster_name(ledger.newest, out.tells, self._settings.cluster or CLUSTER, lambda name: name == CLUSTER and bool(out.table))
+        called = cluster_name(
+            ledger.newest,
+            out.tells,
+            self._settings.cluster or CLUSTER,
+            lambda name: name == CLUSTER and bool(out.table),
+        )
         return Snapshot(
-            cluster=called.name, cluster_id=called.cluster_id, extents=extents,
-            looked_at={one.log: tuple(logs[each.log].look_at(each.offset) for each in doubted if each.log == one.log) for one in doubted},
-            leaders={log: leader_of(log) for log in logs}, leaderless=frozenset(ours.keys() - logs.keys()),
-            topic_ids={**out.creation_ids, **out.topic_ids}, creation_ids=dict(out.creation_ids),
-            bytes_per_offset={log: 100.0 for log in logs}, committed=out.committed(), offsets_in=out.offsets_in,
+            cluster=called.name,
+            cluster_id=called.cluster_id,
+            extents=extents,
+            looked_at={
+                one.log: tuple(
+                    logs[each.log].look_at(each.offset) for each in doubted if each.log == one.log
+                )
+                for one in doubted
+            },
+            leaders={log: leader_of(log) for log in logs},
+            leaderless=frozenset(ours.keys() - logs.keys()),
+            topic_ids={**out.creation_ids, **out.topic_ids},
+            creation_ids=dict(out.creation_ids),
+            bytes_per_offset={log: 100.0 for log in logs},
+            committed=out.committed(),
+            offsets_in=out.offsets_in,
             starts={log: logs[log].first_at(moment) for log, moment in moments.items()},
-            owners=dict(out.owners), live_consumers=out.live_consumers, ledger=ledger, table=table,
-            leader_epochs={log: max(found.epochs) for log, found in logs.items() if found.tells_epochs},
-            epoch_ends={log: end for log, epoch in epochs_to_ask(plan_in_force(ledger, table), ledger.applied).items()
-                        if log in logs and (end := logs[log].end_of_epoch(epoch))},
-            tails={log: tuple(logs[log].tail(*asked[log]) for asked in places if log in asked) for log in logs if log.is_physical},
+            owners=dict(out.owners),
+            live_consumers=out.live_consumers,
+            ledger=ledger,
+            table=table,
+            leader_epochs={
+                log: max(found.epochs) for log, found in logs.items() if found.tells_epochs
+            },
+            epoch_ends={
+                log: end
+                for log, epoch in epochs_to_ask(
+                    plan_in_force(ledger, table), ledger.applied
+                ).items()
+                if log in logs and (end := logs[log].end_of_epoch(epoch))
+            },
+            tails={
+                log: tuple(logs[log].tail(*asked[log]) for asked in places if log in asked)
+                for log in logs
+                if log.is_physical
+            },
             asked=self._asked(ledger, logs) if self._request else None,
             gone_topics=frozenset(topics_left_to_read(ledger) - {log.topic for log in out.logs}),
         )
@@ -150,10 +218,18 @@ class FakeWorld:
     def _asked(self, ledger: Ledger, logs: Mapping[BrokerPartition, FakeLog]) -> Asked:
         assert self._request is not None
         key, newest = self._request.run_key, ledger.newest
-        plan, kept = fake_ledger.find_key(self.outside, key, newest.number if newest else 0) if key else (None, None)
+        plan, kept = (
+            fake_ledger.find_key(self.outside, key, newest.number if newest else 0)
+            if key
+            else (None, None)
+        )
         bounds = bounds_to_find(self._request, newest, plan)
-        found = [{log: one.late_at(bound.at_ms) for log, one in logs.items()} if bound and bound.at_ms is not None else {}
-                 for bound in (bounds.start, bounds.until)]
+        found = [
+            {log: one.late_at(bound.at_ms) for log, one in logs.items()}
+            if bound and bound.at_ms is not None
+            else {}
+            for bound in (bounds.start, bounds.until)
+        ]
         return Asked(self._request, kept, plan, *found)
 
     def _begins(self) -> Mapping[BrokerPartition, int]:
@@ -172,7 +248,11 @@ class FakeWorld:
 
     def _refuse_owned(self, logs: Collection[BrokerPartition]) -> None:
         for log in sorted(self.outside.owners.keys() & logs):
-            raise Owned(f"the partition is owned by {self.outside.owners[log]}", topic=log.topic, partition=log.partition)
+            raise Owned(
+                f"the partition is owned by {self.outside.owners[log]}",
+                topic=log.topic,
+                partition=log.partition,
+            )
 
     def new_uid(self) -> str:
         """See World."""
@@ -196,7 +276,9 @@ class FakeWorld:
 
     def store(self, plan: Plan) -> Void | None:
         """See World."""
-        return self._handed_over("store plan", plan, lambda: fake_ledger.store_plan(self.outside, plan, self.claims))
+        return self._handed_over(
+            "store plan", plan, lambda: fake_ledger.store_plan(self.outside, plan, self.claims)
+        )
 
     def remember(self, key: KeptKey, *, behind: int) -> None:
         """See World."""
@@ -204,6 +286,7 @@ class FakeWorld:
 
     def supersede(self, plan: Plan, ledger: Ledger) -> Void | None:
         """See World."""
+
         def write() -> None:
             fake_ledger.replace_plan(self.outside, plan, ledger.newest_version, self.claims)
 
@@ -213,7 +296,9 @@ class FakeWorld:
         return None
 
     def _handed_over(self, step: str, plan: Plan, write: Callable[[], None]) -> Void | None:
-        void: Void | None = self._do(step, lambda: fake_ledger.hand_over(self.outside, plan, self._name, write))
+        void: Void | None = self._do(
+            step, lambda: fake_ledger.hand_over(self.outside, plan, self._name, write)
+        )
         return void
 
     def hand_over(self, plan: Plan) -> Plan | Void:
@@ -221,7 +306,9 @@ class FakeWorld:
         if plan.share is None or plan.share.membership is not Membership.COORDINATOR:
             return plan
         if plan.is_open:
-            refused: Void | None = self._do("hand over", lambda: fake_group.commit_fenced(self.outside, plan))
+            refused: Void | None = self._do(
+                "hand over", lambda: fake_group.commit_fenced(self.outside, plan)
+            )
             if refused:
                 self._do("write void", lambda: fake_group.mark(self.outside, fake_group.void(plan)))
                 return refused
@@ -236,9 +323,15 @@ class FakeWorld:
             refuse_another_storage(plan, self.outside.offsets_in)
         member_id = plan.share.member_id
         self._do("fence", lambda: self.outside.group.end(member_id))
-        found = found_out(plan, self.outside.committed()) if plan.is_open else HandOverOutcome.UNTOLD
+        found = (
+            found_out(plan, self.outside.committed()) if plan.is_open else HandOverOutcome.UNTOLD
+        )
         if found in (HandOverOutcome.TAKEN, HandOverOutcome.NOT_TAKEN):
-            known = replace(plan, handed_over=True) if found is HandOverOutcome.TAKEN else fake_group.void(plan)
+            known = (
+                replace(plan, handed_over=True)
+                if found is HandOverOutcome.TAKEN
+                else fake_group.void(plan)
+            )
             self._do("write what was found out", lambda: fake_group.mark(self.outside, known))
 
     def adopt(self, plan: Plan) -> Ledger:
@@ -246,7 +339,10 @@ class FakeWorld:
         self._record_losses(plan)
         self._do("store uid", lambda: fake_ledger.store_uid(self.outside, plan.uid))
         for version, commit in fake_ledger.commits_to_adopt(self.outside):
-            self._do(f"adopt {commit.number}", partial(fake_ledger.adopt_commit, self.outside, commit, version))
+            self._do(
+                f"adopt {commit.number}",
+                partial(fake_ledger.adopt_commit, self.outside, commit, version),
+            )
         return self._ledger()
 
     def read_ledger(self) -> Ledger:
@@ -260,7 +356,9 @@ class FakeWorld:
 
     @contextmanager
     def claiming(self, plan: Plan) -> Iterator[None]:
-        """See World. A crashed driver gives nothing back; the next one takes over what stands there under our pipeline's name."""
+        """See World. A crashed driver gives nothing back; the next one takes over what stands there
+        under our pipeline's name.
+        """
         logs = {r.log for r in plan.ranges}
         if not logs or self._ownership.mode is not OwnershipMode.CLAIM:
             yield
@@ -307,9 +405,14 @@ class FakeWorld:
         """See World."""
         opened = self._do("open table", lambda: fake_table.open_table(self.outside, plan))
         fake_table.refuse_lost(self.outside, rows)
-        is_ours = self._do("append", lambda: fake_table.write(self.outside, plan, rows, opened=opened, run_id=self._run_id))
+        is_ours = self._do(
+            "append",
+            lambda: fake_table.write(self.outside, plan, rows, opened=opened, run_id=self._run_id),
+        )
         applied = fake_table.read_back(self.outside, plan)
-        return fake_table.as_read(self.outside, applied) if applied and is_ours else applied, self._table()
+        return fake_table.as_read(
+            self.outside, applied
+        ) if applied and is_ours else applied, self._table()
 
     def recount(self, plan: Plan) -> Applied | None:
         """See World."""
@@ -325,28 +428,45 @@ class FakeWorld:
         if plan.losses:
             self._do("record losses", lambda: fake_ledger.record_losses(self.outside, plan))
 
-    def commit(self, plan: Plan, logs: Collection[BrokerPartition] | None = None) -> Mapping[BrokerPartition, Committed]:
+    def commit(
+        self, plan: Plan, logs: Collection[BrokerPartition] | None = None
+    ) -> Mapping[BrokerPartition, Committed]:
         """See World; a few logs to a request, each request all or nothing."""
         wanted, moved = sorted(plan.offsets_to_move if logs is None else logs), {}
         if plan.is_of_member and (logs is None or self._is_member):
             return self._commit_as_member(plan, wanted, is_own=logs is None)
         for start in range(0, len(wanted), self._logs_per_request):
-            some = wanted[start:start + self._logs_per_request]
+            some = wanted[start : start + self._logs_per_request]
             if plan.offsets_in is not OffsetsStorage.ZOOKEEPER:
-                self._do(f"commit from {start}", partial(fake_ledger.commit_in_kafka, self.outside, plan, some))
+                self._do(
+                    f"commit from {start}",
+                    partial(fake_ledger.commit_in_kafka, self.outside, plan, some),
+                )
                 if plan.offsets_in is OffsetsStorage.DUAL:
-                    self._do("commit in ZooKeeper", partial(fake_ledger.commit_in_zookeeper, self.outside, plan, some))
+                    self._do(
+                        "commit in ZooKeeper",
+                        partial(fake_ledger.commit_in_zookeeper, self.outside, plan, some),
+                    )
                 moved.update({log: plan.moved(log) for log in some})
                 continue
-            moved.update(self._do(f"commit from {start}", partial(fake_ledger.commit_request, self.outside, plan, some)))
+            moved.update(
+                self._do(
+                    f"commit from {start}",
+                    partial(fake_ledger.commit_request, self.outside, plan, some),
+                )
+            )
         return moved
 
     def _commit_as_member(
-        self, plan: Plan, wanted: Sequence[BrokerPartition], *, is_own: bool,
+        self,
+        plan: Plan,
+        wanted: Sequence[BrokerPartition],
+        *,
+        is_own: bool,
     ) -> dict[BrokerPartition, Committed]:
         moved = {}
         for start in range(0, len(wanted), self._logs_per_request):
-            some = wanted[start:start + self._logs_per_request]
+            some = wanted[start : start + self._logs_per_request]
             commit: Callable[[], list[BrokerPartition]]
             if plan.offsets_in is OffsetsStorage.ZOOKEEPER:
                 commit = partial(fake_ledger.commit_owned, self.outside, plan, some, self._is_ours)
@@ -372,7 +492,10 @@ class FakeWorld:
 
     def begin_backfill(self, claim: Claim, plan: Plan) -> None:
         """See World."""
-        self._do("begin", lambda: fake_ledger.begin_backfill(self.outside, claim, plan, self.claims.seen.fence))
+        self._do(
+            "begin",
+            lambda: fake_ledger.begin_backfill(self.outside, claim, plan, self.claims.seen.fence),
+        )
 
     def backfill_in_table(self, name: str) -> int | None:
         """See World."""
@@ -382,8 +505,16 @@ class FakeWorld:
         """See World."""
         assert self.claims.own
         version = self.claims.own.version
-        self._do("close", lambda: fake_ledger.close_backfill(
-            self.outside, claim, plan, version, stored=ledger.newest_version if plan.supersedes else None))
+        self._do(
+            "close",
+            lambda: fake_ledger.close_backfill(
+                self.outside,
+                claim,
+                plan,
+                version,
+                stored=ledger.newest_version if plan.supersedes else None,
+            ),
+        )
         self.claims.own = Claimed(claim, version + 1)
 
     def settle_backfill(self, claim: Claim) -> None:
@@ -392,7 +523,9 @@ class FakeWorld:
         version = self.claims.own.version
         self._do("settle", lambda: fake_ledger.settle_claim(self.outside, claim, version))
 
-    def first_at(self, moments: Collection[tuple[BrokerPartition, int]]) -> Mapping[tuple[BrokerPartition, int], int]:
+    def first_at(
+        self, moments: Collection[tuple[BrokerPartition, int]]
+    ) -> Mapping[tuple[BrokerPartition, int], int]:
         """See World."""
         return {(log, moment): self.outside.logs[log].first_at(moment) for log, moment in moments}
 

@@ -1,7 +1,9 @@
-"""The sentences that hold for the fake world of a run, for the soak's and for the real one; each suite brings a `stage` fixture of its own.
+"""The sentences that hold for the fake world of a run, for the soak's and for the real one; each
+suite brings a `stage` fixture of its own.
 
-What crash laws say of a run in memory is worth as much as the memory is like the real thing: a fake that lies fails here. Where rows are
-not the question a plan has no ranges, and then the real world needs no Spark.
+What crash laws say of a run in memory is worth as much as the memory is like the real thing: a fake
+that lies fails here. Where rows are not the question a plan has no ranges, and then the real world
+needs no Spark.
 """
 
 from __future__ import annotations
@@ -19,14 +21,25 @@ from tests.fakes.table_contract import TableContract
 from tests.fakes.world_stage import SIZES, Stage, append, stored
 
 
-class WorldContract(LedgerContract, TableContract, OffsetsContract, RunKeyContract, BackfillContract):
+class WorldContract(
+    LedgerContract, TableContract, OffsetsContract, RunKeyContract, BackfillContract
+):
     """What `ingest` may rely on."""
 
     def test_before_anything_is_planned_there_are_logs_and_nothing_else(self, stage: Stage) -> None:
         seen = stage.world().observe()
         assert set(seen.extents) == set(stage.logs)
-        assert all(seen.extents[log] == Extent(0, size) for log, size in zip(stage.logs[:2], SIZES, strict=False))
-        assert (seen.ledger, seen.table, seen.committed, seen.owners, seen.live_consumers) == (Ledger(), None, {}, {}, ())
+        assert all(
+            seen.extents[log] == Extent(0, size)
+            for log, size in zip(stage.logs[:2], SIZES, strict=False)
+        )
+        assert (seen.ledger, seen.table, seen.committed, seen.owners, seen.live_consumers) == (
+            Ledger(),
+            None,
+            {},
+            {},
+            (),
+        )
 
     def test_each_verb_of_a_run_is_seen_by_the_next_look(self, stage: Stage) -> None:
         a, b, _ = stage.logs
@@ -42,7 +55,11 @@ class WorldContract(LedgerContract, TableContract, OffsetsContract, RunKeyContra
             assert seen.table == table and seen.ledger.applied is None and seen.committed == {}
             world.record(plan, applied)
             seen = other.observe()
-            assert seen.ledger == Ledger("uid1", plan, applied, applied.delta_version, newest_version=0) and seen.committed == {}
+            assert (
+                seen.ledger
+                == Ledger("uid1", plan, applied, applied.delta_version, newest_version=0)
+                and seen.committed == {}
+            )
             moved = world.commit(plan)
             assert other.observe().committed == moved == {a: Committed(5, 0), b: Committed(3, 0)}
             before = other.observe()

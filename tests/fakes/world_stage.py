@@ -1,4 +1,6 @@
-"""The outside that the sentences of `world_contract` are said of, and short words for what a driver does in it."""
+"""The outside that the sentences of `world_contract` are said of, and short words for what a driver
+does in it.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,18 @@ SIZES = (5, 3, 4)
 
 
 class Stage(Protocol):
-    """One ZooKeeper, three logs and a place for a table, real or not; nobody has planned anything yet."""
+    """One ZooKeeper, three logs and a place for a table, real or not; nobody has planned anything
+    yet.
+    """
 
     @property
     def logs(self) -> tuple[BrokerPartition, ...]:
         """Three logs of one topic, as large as `SIZES` says."""
 
     def world(self, run_id: str = "run-1", request: Request | None = None) -> World:
-        """A driver, with a session of its own; all of them drive the one pipeline. `request`: what its run is asked for beside the conf."""
+        """A driver, with a session of its own; all of them drive the one pipeline. `request`: what
+        its run is asked for beside the conf.
+        """
 
     def backfill(self, name: str, run_id: str = "run-1") -> World:
         """A driver of a backfill beside that pipeline, whether or not somebody has begun it."""
@@ -73,12 +79,26 @@ def plan_for(world: World, until: Mapping[BrokerPartition, int], **changes: Any)
     positions = {**(newest.positions if newest else {log: 0 for log in until}), **until}
     starts = {log: newest.positions.get(log, 0) if newest else 0 for log in until}
     plan = Plan(
-        number=newest.number + 1 if newest else 1, uid=seen.ledger.uid or "uid1", kind=PlanKind.INGEST, created_at_ms=world.now_ms(),
-        dialect=Dialect.KAFKA, cluster=seen.cluster, shape="shape", positions=positions,
-        ranges=tuple(OffsetRange(log, starts[log], until[log], seen.leaders[log]) for log in sorted(until) if starts[log] < until[log]),
+        number=newest.number + 1 if newest else 1,
+        uid=seen.ledger.uid or "uid1",
+        kind=PlanKind.INGEST,
+        created_at_ms=world.now_ms(),
+        dialect=Dialect.KAFKA,
+        cluster=seen.cluster,
+        shape="shape",
+        positions=positions,
+        ranges=tuple(
+            OffsetRange(log, starts[log], until[log], seen.leaders[log])
+            for log in sorted(until)
+            if starts[log] < until[log]
+        ),
         seen={log: seen.committed.get(log, NOTHING_COMMITTED) for log in positions},
-        table_id=table.id if table else None, table_transaction_version=(table.transaction_version or 0) if table else 0,
-        table_version=table.version if table else None, previous=newest.id if newest else None, topic_ids=seen.topic_ids)
+        table_id=table.id if table else None,
+        table_transaction_version=(table.transaction_version or 0) if table else 0,
+        table_version=table.version if table else None,
+        previous=newest.id if newest else None,
+        topic_ids=seen.topic_ids,
+    )
     return with_id(replace(plan, **changes))
 
 
@@ -99,7 +119,9 @@ def stored(world: World, until: Mapping[BrokerPartition, int], **changes: Any) -
     return plan
 
 
-def appended(world: World, until: Mapping[BrokerPartition, int], **changes: Any) -> tuple[Plan, Applied]:
+def appended(
+    world: World, until: Mapping[BrokerPartition, int], **changes: Any
+) -> tuple[Plan, Applied]:
     """The next plan in the ledger and in the table; no record of it, and no offset moved."""
     plan = stored(world, until, **changes)
     applied, _ = append(world, plan)

@@ -1,4 +1,5 @@
-"""`python -m tests.fuzz`: every target in turn, each in its own process for its share of the time; exit 1 when something was found.
+"""`python -m tests.fuzz`: every target in turn, each in its own process for its share of the time;
+exit 1 when something was found.
 
     python -m tests.fuzz --seconds 600             all targets, ten minutes together
     python -m tests.fuzz --target conf-file        one of them (may be given several times)
@@ -44,8 +45,16 @@ def main() -> int:
 
     asked = argparse.ArgumentParser(prog="python -m tests.fuzz")
     asked.add_argument("--seconds", type=int, default=600, help="of all targets together")
-    asked.add_argument("--target", action="append", choices=list(BY_NAME), metavar="NAME", help=f"one of {', '.join(BY_NAME)}")
-    asked.add_argument("--repeat", nargs=2, metavar=("NAME", "FILE"), help="read one saved input again")
+    asked.add_argument(
+        "--target",
+        action="append",
+        choices=list(BY_NAME),
+        metavar="NAME",
+        help=f"one of {', '.join(BY_NAME)}",
+    )
+    asked.add_argument(
+        "--repeat", nargs=2, metavar=("NAME", "FILE"), help="read one saved input again"
+    )
     said = asked.parse_args()
     if said.repeat:
         return _repeat(said.repeat[0], Path(said.repeat[1]))
@@ -75,11 +84,18 @@ def _search_all(names: list[str], seconds: int) -> int:
         share = (deadline - time.monotonic()) / (len(names) - i)
         searches.append(_search(name, max(2.0, share)))
         last = searches[-1]
-        print(f"{name:28}{last.inputs:>12,}{last.seconds:>9.0f}  {len(last.found) or 'nothing'}", flush=True)
+        print(
+            f"{name:28}{last.inputs:>12,}{last.seconds:>9.0f}  {len(last.found) or 'nothing'}",
+            flush=True,
+        )
         for path in last.found:
-            print(f"  {_told(path)}\n  again: python -m tests.fuzz --repeat {name} {path}", flush=True)
+            print(
+                f"  {_told(path)}\n  again: python -m tests.fuzz --repeat {name} {path}", flush=True
+            )
     found = sum(len(search.found) for search in searches)
-    print(f"{'together':28}{sum(s.inputs for s in searches):>12,}{sum(s.seconds for s in searches):>9.0f}  {found or 'nothing'}")
+    print(
+        f"{'together':28}{sum(s.inputs for s in searches):>12,}{sum(s.seconds for s in searches):>9.0f}  {found or 'nothing'}"
+    )
     return 1 if found else 0
 
 
@@ -104,13 +120,17 @@ def _one_process(name: str, folder: Path, seconds: int) -> tuple[int | None, str
     """How a search ended, and what libFuzzer said."""
     (folder / "found").mkdir(parents=True, exist_ok=True)
     log = folder / "log"
-    process = multiprocessing.get_context("fork").Process(target=_child, args=(name, folder, seconds, log))
+    process = multiprocessing.get_context("fork").Process(
+        target=_child, args=(name, folder, seconds, log)
+    )
     process.start()
     process.join(seconds + ENDING_S)
     if process.exitcode is None:  # an input that nothing inside could end
         process.kill()
         process.join()
-        (folder / "found" / f"stuck-{int(time.time())}.txt").write_text(f"{name} did not end in time; see {log}\n")
+        (folder / "found" / f"stuck-{int(time.time())}.txt").write_text(
+            f"{name} did not end in time; see {log}\n"
+        )
     return process.exitcode, log.read_text("utf-8", "replace")
 
 
@@ -124,13 +144,21 @@ def _child(name: str, folder: Path, seconds: int, log: Path) -> None:
 
 
 def _findings(folder: Path) -> set[Path]:
-    return {path for path in (folder / "found").glob("*") if path.suffix != ".txt" or path.stem.startswith(("stuck", "start"))}
+    return {
+        path
+        for path in (folder / "found").glob("*")
+        if path.suffix != ".txt" or path.stem.startswith(("stuck", "start"))
+    }
 
 
 def _inputs(said: str) -> int:
     """How many inputs ran, as libFuzzer says at its end, or last said when it was killed."""
     final = re.search(r"stat::number_of_executed_units:\s*(\d+)", said)
-    return int(final[1]) if final else max((int(n) for n in re.findall(r"^#(\d+)\t", said, re.MULTILINE)), default=0)
+    return (
+        int(final[1])
+        if final
+        else max((int(n) for n in re.findall(r"^#(\d+)\t", said, re.MULTILINE)), default=0)
+    )
 
 
 def _told(path: Path) -> str:

@@ -1,8 +1,10 @@
-"""One input through one target: the named errors and nothing else, within bounds of time and memory.
+"""One input through one target: the named errors and nothing else, within bounds of time and
+memory.
 
-Time is bounded by an alarm that raises in the middle of whatever runs, counted in time of this process, so that a busy machine
-raises no false one; what waits or never comes back to Python (compiled code) is ended with a trace by faulthandler. Memory
-is bounded by what Python and numpy ask for (tracemalloc) as a multiple of the input, and by the growth of the whole process for what
+Time is bounded by an alarm that raises in the middle of whatever runs, counted in time of this
+process, so that a busy machine raises no false one; what waits or never comes back to Python
+(compiled code) is ended with a trace by faulthandler. Memory is bounded by what Python and numpy
+ask for (tracemalloc) as a multiple of the input, and by the growth of the whole process for what
 Rust and C++ take.
 """
 
@@ -27,7 +29,9 @@ PROCESS_GROWTH_BYTES = 512 << 20
 
 
 class Found(Exception):
-    """A target did what it may not; the text says what, with which bytes, and what to add to the tests."""
+    """A target did what it may not; the text says what, with which bytes, and what to add to the
+    tests.
+    """
 
 
 class _Hung(BaseException):
@@ -35,7 +39,9 @@ class _Hung(BaseException):
 
 
 def check(target: Target, content: bytes, *, hang_s: float = HANG_S) -> None:
-    """Read `content`. Raises Found for an error that the target does not name, a hang, or more memory than its bound."""
+    """Read `content`. Raises Found for an error that the target does not name, a hang, or more
+    memory than its bound.
+    """
     _read_examples(target.name)
     before = _process_bytes()
     tracemalloc.start()
@@ -49,14 +55,20 @@ def check(target: Target, content: bytes, *, hang_s: float = HANG_S) -> None:
         tracemalloc.stop()
     most = target.floor_bytes + target.multiple * len(content)
     if peak > most:
-        raise Found(_told(target, content, f"it took {peak:,} bytes of memory where {most:,} are the bound"))
+        raise Found(
+            _told(target, content, f"it took {peak:,} bytes of memory where {most:,} are the bound")
+        )
     if _process_bytes() - before > PROCESS_GROWTH_BYTES:
-        raise Found(_told(target, content, f"the process grew by {_process_bytes() - before:,} bytes"))
+        raise Found(
+            _told(target, content, f"the process grew by {_process_bytes() - before:,} bytes")
+        )
 
 
 @cache
 def _read_examples(name: str) -> None:
-    """Once a process, so that what is loaded for the first of all inputs (compiled kernels: 50 MB) is not counted as the input's."""
+    """Once a process, so that what is loaded for the first of all inputs (compiled kernels: 50 MB)
+    is not counted as the input's.
+    """
     for seed in BY_NAME[name].seeds if name in BY_NAME else ():
         BY_NAME[name].read(seed)
 
@@ -67,7 +79,9 @@ def attempt(target: Target, content: bytes) -> None:
         target.read(content)
     except target.raises as named:
         if type(named) not in target.raises:
-            raise Found(_told(target, content, f"{type(named).__name__} is narrower than what it names")) from named
+            raise Found(
+                _told(target, content, f"{type(named).__name__} is narrower than what it names")
+            ) from named
         str(named), repr(named.args)  # an error that cannot be told is none
     except Exception as other:
         raise Found(_told(target, content, f"{type(other).__name__}: {other}"[:300])) from other

@@ -1,8 +1,10 @@
-"""One target under atheris, in a process of its own: libFuzzer looks for inputs that reach new places of the code that is watched.
+"""One target under atheris, in a process of its own: libFuzzer looks for inputs that reach new
+places of the code that is watched.
 
-What the target may not raise is saved and looked for no further; only what ends the process (a hang, memory, a crash of compiled code)
-ends the search too, and libFuzzer saves that input itself. The kernels stay compiled and unwatched: a counter in them would not compile.
-Importing this module imports what is watched, with counters in it: once, and each search is a fork of that.
+What the target may not raise is saved and looked for no further; only what ends the process (a
+hang, memory, a crash of compiled code) ends the search too, and libFuzzer saves that input itself.
+The kernels stay compiled and unwatched: a counter in them would not compile. Importing this module
+imports what is watched, with counters in it: once, and each search is a fork of that.
 """
 
 from __future__ import annotations
@@ -16,8 +18,16 @@ from random import Random
 
 import atheris
 
-with contextlib.redirect_stderr(io.StringIO()), atheris.instrument_imports(include=["etl", "yaml"], exclude=[
-        f"etl.protocol.records.{name}" for name in ("compiled", "crc32", "kernel", "message_kernel")]):
+with (
+    contextlib.redirect_stderr(io.StringIO()),
+    atheris.instrument_imports(
+        include=["etl", "yaml"],
+        exclude=[
+            f"etl.protocol.records.{name}"
+            for name in ("compiled", "crc32", "kernel", "message_kernel")
+        ],
+    ),
+):
     from tests.fuzz.guard import Found, attempt
     from tests.fuzz.mutations import mutated
     from tests.fuzz.targets import BY_NAME
@@ -29,7 +39,9 @@ MEMORY_MB = 1024
 
 
 def search(name: str, folder: Path, seconds: int) -> None:
-    """Fuzz the target `name` for `seconds`, keep its corpus and findings in `folder`. Never returns: libFuzzer ends the process."""
+    """Fuzz the target `name` for `seconds`, keep its corpus and findings in `folder`. Never
+    returns: libFuzzer ends the process.
+    """
     target, known = BY_NAME[name], set[str]()
     examples = [*target.seeds, *target.bad]
     for kept in ("corpus", "seeds", "found"):
@@ -52,10 +64,21 @@ def search(name: str, folder: Path, seconds: int) -> None:
             return bytes(atheris.Mutate(content, most))
         return mutated([content, content, *examples], choose, is_json=target.is_json)[:most]
 
-    atheris.Setup([
-        "fuzz", f"-max_total_time={seconds}", f"-timeout={HANG_S}", f"-rss_limit_mb={MEMORY_MB}", f"-max_len={LONGEST_INPUT}",
-        "-print_final_stats=1", f"-artifact_prefix={folder}/found/", str(folder / "corpus"), str(folder / "seeds"),
-    ], one, custom_mutator=mutate)
+    atheris.Setup(
+        [
+            "fuzz",
+            f"-max_total_time={seconds}",
+            f"-timeout={HANG_S}",
+            f"-rss_limit_mb={MEMORY_MB}",
+            f"-max_len={LONGEST_INPUT}",
+            "-print_final_stats=1",
+            f"-artifact_prefix={folder}/found/",
+            str(folder / "corpus"),
+            str(folder / "seeds"),
+        ],
+        one,
+        custom_mutator=mutate,
+    )
     atheris.Fuzz()
 
 

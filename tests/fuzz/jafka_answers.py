@@ -17,24 +17,49 @@ _HELLO = entry(b"hello")
 
 
 def _fetch(logs: int) -> Request[Any]:
-    return _DIALECT.fetch(Fetch(tuple(FetchTarget(log, 0, 100) for log in _LOGS[:logs]), Isolation.READ_COMMITTED, 1 << 20, 0, 1))
+    return _DIALECT.fetch(
+        Fetch(
+            tuple(FetchTarget(log, 0, 100) for log in _LOGS[:logs]),
+            Isolation.READ_COMMITTED,
+            1 << 20,
+            0,
+            1,
+        )
+    )
 
 
 _REQUESTS: tuple[Request[Any], ...] = (
-    _fetch(1), _fetch(3), _DIALECT.list_offsets({_LOGS[0]: LATEST}, Isolation.READ_COMMITTED, {}),
-    _DIALECT.list_offsets(dict.fromkeys(_LOGS, EARLIEST), Isolation.READ_COMMITTED, {}), _DIALECT.offsets_before(_LOGS[0], LATEST, 5),
-    _DIALECT.create_topic("clicks", 3), _DIALECT.append(_LOGS[0], _HELLO, timestamp_ms=0, timeout_ms=0),
-    _DIALECT.delete_topic("clicks", "secret"))
+    _fetch(1),
+    _fetch(3),
+    _DIALECT.list_offsets({_LOGS[0]: LATEST}, Isolation.READ_COMMITTED, {}),
+    _DIALECT.list_offsets(dict.fromkeys(_LOGS, EARLIEST), Isolation.READ_COMMITTED, {}),
+    _DIALECT.offsets_before(_LOGS[0], LATEST, 5),
+    _DIALECT.create_topic("clicks", 3),
+    _DIALECT.append(_LOGS[0], _HELLO, timestamp_ms=0, timeout_ms=0),
+    _DIALECT.delete_topic("clicks", "secret"),
+)
 _FETCHES = 2
 """The first requests are fetches."""
 
-ANSWERS = tuple(bytes([which]) + bytes.fromhex(answer) for which, answer in (
-    (0, "0000" + _HELLO.hex()), (0, "0001"),
-    (1, "0000 00000011 0000" + _HELLO.hex() + "00000002 0003 00000002 ffff"),
-    (2, "0000 00000002 000000000000001f 0000000000000000"),
-    (3, "0000000e 0000 00000001 0000000000000007 00000006 0000 00000000 0000000e 0000 00000001 0000000000000000"),
-    (4, "0000 00000002 000000000000001f 0000000000000000"), (5, "0000 00000001 00000003"), (5, "0000 00000001 ffffffff"),
-    (6, "0000 00000001 000000000000001f"), (7, "0000 00000001 00000003"), (7, "0000 00000001 ffffffff")))
+ANSWERS = tuple(
+    bytes([which]) + bytes.fromhex(answer)
+    for which, answer in (
+        (0, "0000" + _HELLO.hex()),
+        (0, "0001"),
+        (1, "0000 00000011 0000" + _HELLO.hex() + "00000002 0003 00000002 ffff"),
+        (2, "0000 00000002 000000000000001f 0000000000000000"),
+        (
+            3,
+            "0000000e 0000 00000001 0000000000000007 00000006 0000 00000000 0000000e 0000 00000001 0000000000000000",
+        ),
+        (4, "0000 00000002 000000000000001f 0000000000000000"),
+        (5, "0000 00000001 00000003"),
+        (5, "0000 00000001 ffffffff"),
+        (6, "0000 00000001 000000000000001f"),
+        (7, "0000 00000001 00000003"),
+        (7, "0000 00000001 ffffffff"),
+    )
+)
 FETCHED = (ANSWERS[0], bytes([1]) + bytes.fromhex("0000" + 3 * ("00000011 0000" + _HELLO.hex())))
 REFUSED = ANSWERS[1:3]
 
@@ -46,7 +71,13 @@ def read(content: bytes) -> object:
 
 
 def to_rows(content: bytes) -> None:
-    """From the bytes of an answer to a fetch to Arrow batches. The high bit of the first byte: let the CRCs be wrong."""
+    """From the bytes of an answer to a fetch to Arrow batches. The high bit of the first byte: let
+    the CRCs be wrong.
+    """
     mark = content[0] if content else 0
-    for fetched in _REQUESTS[(mark & 0x7F) % _FETCHES].read(memoryview(bytearray(content[1:]))).answer.partitions:
+    for fetched in (
+        _REQUESTS[(mark & 0x7F) % _FETCHES]
+        .read(memoryview(bytearray(content[1:])))
+        .answer.partitions
+    ):
         records.physical_fetch(fetched, is_sealed=not mark & 0x80)

@@ -1,6 +1,8 @@
-"""Valid examples made wrong: what a torn write, a flipped bit, a foreign writer or a liar would leave.
+"""Valid examples made wrong: what a torn write, a flipped bit, a foreign writer or a liar would
+leave.
 
-Everything is chosen by the `random.Random` that is handed in, so that hypothesis can shrink it and a seed repeats it.
+Everything is chosen by the `random.Random` that is handed in, so that hypothesis can shrink it and
+a seed repeats it.
 """
 
 from __future__ import annotations
@@ -13,8 +15,33 @@ from typing import Any
 LENGTHS = (-(2**31), -2, -1, 0, 1, 0x7F, 0x80, 0xFFFF, 2**31 - 1)
 """What a liar writes where a length or a count is expected."""
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 2**31, 2**63 - 1, 2**63, 10**40, 1.5, -0.0, 1e308, float("inf"), float("nan"), "", "x", "0", "\ud800",
-    "a\x00b", [], {}, [[]], [None], {"": None}, [1, "x", None], "9" * 5000,
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    2**31,
+    2**63 - 1,
+    2**63,
+    10**40,
+    1.5,
+    -0.0,
+    1e308,
+    float("inf"),
+    float("nan"),
+    "",
+    "x",
+    "0",
+    "\ud800",
+    "a\x00b",
+    [],
+    {},
+    [[]],
+    [None],
+    {"": None},
+    [1, "x", None],
+    "9" * 5000,
 )
 """What a foreign writer puts where something else is expected."""
 
@@ -33,7 +60,11 @@ Mutation = Callable[[bytes, Random, Sequence[bytes]], bytes]
 
 def _flip(content: bytes, choose: Random, _: Sequence[bytes]) -> bytes:
     at = choose.randrange(len(content) or 1)
-    return content[:at] + bytes(byte ^ 1 << choose.randrange(8) for byte in content[at:at + 1]) + content[at + 1:]
+    return (
+        content[:at]
+        + bytes(byte ^ 1 << choose.randrange(8) for byte in content[at : at + 1])
+        + content[at + 1 :]
+    )
 
 
 def _insert(content: bytes, choose: Random, _: Sequence[bytes]) -> bytes:
@@ -52,12 +83,12 @@ def _repeat(content: bytes, choose: Random, _: Sequence[bytes]) -> bytes:
 
 
 def _truncate(content: bytes, choose: Random, _: Sequence[bytes]) -> bytes:
-    return content[:choose.randint(0, len(content))]
+    return content[: choose.randint(0, len(content))]
 
 
 def _splice(content: bytes, choose: Random, seeds: Sequence[bytes]) -> bytes:
     other = choose.choice(seeds)
-    return content[:choose.randint(0, len(content))] + other[choose.randint(0, len(other)):]
+    return content[: choose.randint(0, len(content))] + other[choose.randint(0, len(other)) :]
 
 
 def _lie(content: bytes, choose: Random, _: Sequence[bytes]) -> bytes:
@@ -65,7 +96,7 @@ def _lie(content: bytes, choose: Random, _: Sequence[bytes]) -> bytes:
     size = choose.choice((1, 2, 4, 8))
     at = choose.randrange(len(content) or 1)
     number = choose.choice((*LENGTHS, len(content), choose.getrandbits(64)))
-    return content[:at] + (number % (1 << 8 * size)).to_bytes(size, "big") + content[at + size:]
+    return content[:at] + (number % (1 << 8 * size)).to_bytes(size, "big") + content[at + size :]
 
 
 def _span(content: bytes, choose: Random) -> tuple[int, int]:
@@ -74,7 +105,9 @@ def _span(content: bytes, choose: Random) -> tuple[int, int]:
 
 
 def _replace_value(content: bytes, choose: Random, _: Sequence[bytes]) -> bytes:
-    return _edited(content, choose, lambda holder, key: holder.__setitem__(key, choose.choice(VALUES)))
+    return _edited(
+        content, choose, lambda holder, key: holder.__setitem__(key, choose.choice(VALUES))
+    )
 
 
 def _drop_value(content: bytes, choose: Random, _: Sequence[bytes]) -> bytes:
@@ -91,7 +124,9 @@ def _nudge_number(content: bytes, choose: Random, _: Sequence[bytes]) -> bytes:
 
 def _wrap_value(content: bytes, choose: Random, _: Sequence[bytes]) -> bytes:
     def wrap(holder: Any, key: Any) -> None:
-        holder[key] = choose.choice(([holder[key]], {"x": holder[key]}, [holder[key]] * 3, str(holder[key])))
+        holder[key] = choose.choice(
+            ([holder[key]], {"x": holder[key]}, [holder[key]] * 3, str(holder[key]))
+        )
 
     return _edited(content, choose, wrap)
 
@@ -121,5 +156,21 @@ def _places(document: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-_OF_BYTES: tuple[Mutation, ...] = (_flip, _flip, _insert, _delete, _repeat, _truncate, _splice, _lie, _lie)
-_OF_JSON: tuple[Mutation, ...] = (_replace_value, _replace_value, _drop_value, _nudge_number, _wrap_value)
+_OF_BYTES: tuple[Mutation, ...] = (
+    _flip,
+    _flip,
+    _insert,
+    _delete,
+    _repeat,
+    _truncate,
+    _splice,
+    _lie,
+    _lie,
+)
+_OF_JSON: tuple[Mutation, ...] = (
+    _replace_value,
+    _replace_value,
+    _drop_value,
+    _nudge_number,
+    _wrap_value,
+)

@@ -1,4 +1,6 @@
-"""How the targets of `tests.fuzz.targets` that are about records read their input: to Arrow batches, which must be whole ones."""
+"""How the targets of `tests.fuzz.targets` that are about records read their input: to Arrow
+batches, which must be whole ones.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from etl.protocol.records import one_by_one
 from etl.protocol.records.decode import Selection, walk
 from etl.reader.cursor import Cursor
 from tests.fakes.batches import Batch, Codec, answer, compress, encode, record_bytes
-from tests.fakes.message_sets import Entry, Msg, entry_bytes, message_bytes, physical_answer, with_wrong_checksum
+from tests.fakes.message_sets import (
+    Entry,
+    Msg,
+    entry_bytes,
+    message_bytes,
+    physical_answer,
+    with_wrong_checksum,
+)
 from tests.fakes.old_logs import OLD_CODECS, physical_cursor
 from tests.fuzz import seeds
 
@@ -31,25 +40,43 @@ def streams(codec: Codec) -> tuple[bytes, bytes, bytes]:
     """One stream, one with padding behind it where that may be, and two of them."""
     one = compress(PLAIN_RECORDS, codec)
     padding = {Codec.ZSTD: b"", Codec.SNAPPY: b"\0"}.get(codec, bytes(20))
-    return one, one + padding, compress(PLAIN_RECORDS[:9], codec) + compress(PLAIN_RECORDS[9:], codec)
+    return (
+        one,
+        one + padding,
+        compress(PLAIN_RECORDS[:9], codec) + compress(PLAIN_RECORDS[9:], codec),
+    )
 
 
 def message_streams() -> list[bytes]:
     """What wrappers of both formats hold, compressed, behind the byte that `message_payload` wants."""
-    return [bytes([magic | which << 1]) + (with_wrong_checksum(stream) if codec is Codec.LZ4 and not magic else stream)
-            for magic in (0, 1) for which, codec in enumerate(OLD_CODECS) for held in seeds.packed_messages(magic)
-            for stream in (compress(held, codec), compress(held, codec, xerial=False))]
+    return [
+        bytes([magic | which << 1])
+        + (with_wrong_checksum(stream) if codec is Codec.LZ4 and not magic else stream)
+        for magic in (0, 1)
+        for which, codec in enumerate(OLD_CODECS)
+        for held in seeds.packed_messages(magic)
+        for stream in (compress(held, codec), compress(held, codec, xerial=False))
+    ]
 
 
 def record_batches(content: bytes) -> None:
-    """The first byte is where the range starts, the second how many offsets it has, the third the isolation."""
+    """The first byte is where the range starts, the second how many offsets it has, the third the
+    isolation.
+    """
     first, size, isolation = (*content[:3], 0, 40, 0)[:3] if len(content) < 3 else content[:3]
     found = answer(sealed(content[3:]), aborted=((seeds.PRODUCER, 0),) if isolation & 2 else ())
-    rows(found, first, first + size, Isolation.READ_COMMITTED if isolation & 1 else Isolation.READ_UNCOMMITTED)
+    rows(
+        found,
+        first,
+        first + size,
+        Isolation.READ_COMMITTED if isolation & 1 else Isolation.READ_UNCOMMITTED,
+    )
 
 
 def packed_records(content: bytes) -> None:
-    """The first byte is the codec and the count of a record batch, the rest its records before compression."""
+    """The first byte is the codec and the count of a record batch, the rest its records before
+    compression.
+    """
     codec, count = Codec(content[0] % 5 if content else 0), content[0] // 5 if content else 0
     payload = compress(content[1:], codec, xerial=count % 2 == 0)
     rows(answer(encode(Batch(0, [], codec=codec, last_delta=60, count=count, payload=payload))))
@@ -61,30 +88,51 @@ def payload(content: bytes) -> None:
     rows(answer(encode(Batch(0, [], codec=codec, last_delta=60, count=3, payload=content[1:]))))
 
 
-def rows(fetched: FetchedPartition, first: int = 0, until: int = 40, isolation: Isolation = Isolation.READ_COMMITTED) -> None:
-    cursor = Cursor(OffsetRange(seeds.LOG, first, until), isolation=isolation, fetch_max_bytes=4096, fetch_limit_bytes=1 << 16,
-                    max_unpacked_bytes=MAX_UNPACKED_BYTES, max_record_bytes=MAX_RECORD_BYTES)
+def rows(
+    fetched: FetchedPartition,
+    first: int = 0,
+    until: int = 40,
+    isolation: Isolation = Isolation.READ_COMMITTED,
+) -> None:
+    cursor = Cursor(
+        OffsetRange(seeds.LOG, first, until),
+        isolation=isolation,
+        fetch_max_bytes=4096,
+        fetch_limit_bytes=1 << 16,
+        max_unpacked_bytes=MAX_UNPACKED_BYTES,
+        max_record_bytes=MAX_RECORD_BYTES,
+    )
     seen = 0
     for batch in cursor.feed(fetched):
         batch.validate(full=True)
         seen += batch.num_rows
     receipt = cursor.receipt
     walked = seen + receipt.control_records + receipt.aborted_records + receipt.missing_offsets
-    if receipt.rows != seen or walked != cursor.position - first or not first <= cursor.position <= max(first, until):
-        raise AssertionError(f"{seen} rows, position {cursor.position}, and the receipt says {receipt}")
+    if (
+        receipt.rows != seen
+        or walked != cursor.position - first
+        or not first <= cursor.position <= max(first, until)
+    ):
+        raise AssertionError(
+            f"{seen} rows, position {cursor.position}, and the receipt says {receipt}"
+        )
 
 
 def sealed(content: bytes) -> bytes:
-    """The same record batches and messages with the CRCs that belong to them, so that what lies behind the check is reached."""
+    """The same record batches and messages with the CRCs that belong to them, so that what lies
+    behind the check is reached.
+    """
     found, at = bytearray(content), 0
     while at + 26 <= len(found):
         magic, until = found[at + 16], at + 12 + struct.unpack_from(">i", found, at + 8)[0]
         if not at + (61 if magic > 1 else 26) <= until <= len(found):
             break
         if magic > 1:
-            struct.pack_into(">I", found, at + 17, google_crc32c.value(bytes(found[at + 21:until])))
+            struct.pack_into(
+                ">I", found, at + 17, google_crc32c.value(bytes(found[at + 21 : until]))
+            )
         else:
-            struct.pack_into(">I", found, at + 12, zlib.crc32(found[at + 16:until]))
+            struct.pack_into(">I", found, at + 12, zlib.crc32(found[at + 16 : until]))
         at = until
     return bytes(found)
 
@@ -93,16 +141,21 @@ def sealed_entries(content: bytes) -> bytes:
     """The same entries of 0.7 with the CRCs that belong to them."""
     found, at = bytearray(content), 0
     while at + 10 <= len(found):
-        until, crc_at = at + 4 + struct.unpack_from(">i", found, at)[0], at + 5 + (found[at + 4] & 1)
+        until, crc_at = (
+            at + 4 + struct.unpack_from(">i", found, at)[0],
+            at + 5 + (found[at + 4] & 1),
+        )
         if not crc_at + 4 <= until <= len(found):
             break
-        struct.pack_into(">I", found, crc_at, zlib.crc32(found[crc_at + 4:until]))
+        struct.pack_into(">I", found, crc_at, zlib.crc32(found[crc_at + 4 : until]))
         at = until
     return bytes(found)
 
 
 def packed_messages(content: bytes) -> None:
-    """The first byte is magic, codec and base of a wrapper, the rest what it holds before compression."""
+    """The first byte is magic, codec and base of a wrapper, the rest what it holds before
+    compression.
+    """
     mark = content[0] if content else 0
     magic, codec, base = mark & 1, OLD_CODECS[(mark >> 1) % 3], (mark >> 3) % 40
     payload = compress(sealed(content[1:]), codec, xerial=mark < 128)
@@ -110,13 +163,21 @@ def packed_messages(content: bytes) -> None:
 
 
 def message_payload(content: bytes) -> None:
-    """The first byte is magic and codec of a wrapper and where it lies, the rest what its decompressor is given."""
+    """The first byte is magic and codec of a wrapper and where it lies, the rest what its
+    decompressor is given.
+    """
     mark = content[0] if content else 0
-    rows(answer(message_bytes(Msg((mark >> 3) % 40, content[1:]), mark & 1, OLD_CODECS[(mark >> 1) % 3])))
+    rows(
+        answer(
+            message_bytes(Msg((mark >> 3) % 40, content[1:]), mark & 1, OLD_CODECS[(mark >> 1) % 3])
+        )
+    )
 
 
 def physical_sets(content: bytes) -> None:
-    """The first byte is how many of the bytes behind it lie beyond the range; its high bit: let the CRCs be wrong."""
+    """The first byte is how many of the bytes behind it lie beyond the range; its high bit: let the
+    CRCs be wrong.
+    """
     mark = content[0] if content else 0
     _physical_rows(content[1:] if mark & 0x80 else sealed_entries(content[1:]), mark & 0x7F)
 
@@ -138,23 +199,40 @@ def entry_payload(content: bytes) -> None:
 
 
 def one_at_a_time(content: bytes) -> None:
-    """The first byte says whether offsets are byte positions, the second what was asked for; the rest is given as to `etl peek`."""
+    """The first byte says whether offsets are byte positions, the second what was asked for; the
+    rest is given as to `etl peek`.
+    """
     is_physical, asked = (content[0] & 1 if content else 0), (content[1] if len(content) > 1 else 0)
-    fetched = physical_answer(sealed_entries(content[2:])) if is_physical else answer(sealed(content[2:]))
-    selection = partial(Selection, max_unpacked_bytes=MAX_UNPACKED_BYTES, max_record_bytes=MAX_RECORD_BYTES)
-    with mock.patch.object(one_by_one, "walk", partial(walk, max_unpacked_bytes=MAX_UNPACKED_BYTES)), \
-            mock.patch.object(one_by_one, "Selection", selection):
+    fetched = (
+        physical_answer(sealed_entries(content[2:])) if is_physical else answer(sealed(content[2:]))
+    )
+    selection = partial(
+        Selection, max_unpacked_bytes=MAX_UNPACKED_BYTES, max_record_bytes=MAX_RECORD_BYTES
+    )
+    with (
+        mock.patch.object(one_by_one, "walk", partial(walk, max_unpacked_bytes=MAX_UNPACKED_BYTES)),
+        mock.patch.object(one_by_one, "Selection", selection),
+    ):
         messages = replace(fetched, asked_offset=asked).messages()
         seen = [(record.offset, record.message_index, record.next_offset) for record in messages]
     ends = [asked, *(end for *_, end in seen), messages.next_offset]
-    if seen != sorted(set(seen)) or any(not asked <= at <= end for at, _, end in seen) or ends != sorted(ends):
+    if (
+        seen != sorted(set(seen))
+        or any(not asked <= at <= end for at, _, end in seen)
+        or ends != sorted(ends)
+    ):
         raise AssertionError(f"asked for {asked}: records {seen}, and on at {messages.next_offset}")
 
 
 def physical_fetch(fetched: FetchedPartition, *, is_sealed: bool) -> None:
     """What a fetch of 0.7 says of one log, to rows."""
     found = bytes(fetched.records)
-    physical_feed(replace(fetched, records=memoryview(bytearray(sealed_entries(found) if is_sealed else found))), len(found))
+    physical_feed(
+        replace(
+            fetched, records=memoryview(bytearray(sealed_entries(found) if is_sealed else found))
+        ),
+        len(found),
+    )
 
 
 def _physical_rows(content: bytes, beyond: int) -> None:
@@ -163,11 +241,29 @@ def _physical_rows(content: bytes, beyond: int) -> None:
 
 def physical_feed(fetched: FetchedPartition, until: int) -> None:
     """The rows of a range from 0 on, which must be whole ones."""
-    cursor = physical_cursor(0, until, fetch_max_bytes=4096, fetch_limit_bytes=1 << 16, max_unpacked_bytes=MAX_UNPACKED_BYTES,
-                             max_record_bytes=MAX_RECORD_BYTES)
+    cursor = physical_cursor(
+        0,
+        until,
+        fetch_max_bytes=4096,
+        fetch_limit_bytes=1 << 16,
+        max_unpacked_bytes=MAX_UNPACKED_BYTES,
+        max_record_bytes=MAX_RECORD_BYTES,
+    )
     seen = []
     for batch in cursor.feed(fetched):
         batch.validate(full=True)
-        seen += list(zip(batch.column("offset").to_pylist(), batch.column("message_index").to_pylist(), strict=True))
-    if cursor.receipt.rows != len(seen) or not 0 <= cursor.position <= until or seen != sorted(set(seen)):
-        raise AssertionError(f"rows {seen}, position {cursor.position}, and the receipt says {cursor.receipt}")
+        seen += list(
+            zip(
+                batch.column("offset").to_pylist(),
+                batch.column("message_index").to_pylist(),
+                strict=True,
+            )
+        )
+    if (
+        cursor.receipt.rows != len(seen)
+        or not 0 <= cursor.position <= until
+        or seen != sorted(set(seen))
+    ):
+        raise AssertionError(
+            f"rows {seen}, position {cursor.position}, and the receipt says {cursor.receipt}"
+        )

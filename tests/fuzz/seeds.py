@@ -1,5 +1,5 @@
-"""Valid examples for the targets, written by somebody else's encoder where there is one: kafka-python's for responses, the tests' own
-(`tests.fakes.batches`) for record batches.
+"""Valid examples for the targets, written by somebody else's encoder where there is one:
+kafka-python's for responses, the tests' own (`tests.fakes.batches`) for record batches.
 """
 
 from __future__ import annotations
@@ -11,12 +11,23 @@ from typing import Any
 from uuid import UUID
 
 from kafka.protocol.admin import (
-    DescribeConfigsResponse, DescribeGroupsResponse, DescribeLogDirsResponse, DescribeProducersResponse, DescribeTransactionsResponse,
+    DescribeConfigsResponse,
+    DescribeGroupsResponse,
+    DescribeLogDirsResponse,
+    DescribeProducersResponse,
+    DescribeTransactionsResponse,
     ListTransactionsResponse,
 )
 from kafka.protocol.consumer import (
-    FetchResponse, HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse, ListOffsetsResponse, OffsetCommitResponse, OffsetFetchResponse,
-    OffsetForLeaderEpochResponse, SyncGroupResponse,
+    FetchResponse,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    ListOffsetsResponse,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+    OffsetForLeaderEpochResponse,
+    SyncGroupResponse,
 )
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
 from kafka.protocol.producer import ProduceResponse
@@ -29,8 +40,14 @@ from etl.model.losses import Loss, LossReason
 from etl.model.plans import OffsetRange, PlanKind
 from etl.model.receipts import Applied, Receipt
 from etl.protocol.generations.kafka.fetch import VERSIONS
-from etl.protocol.generations.kafka.group_membership.consumer import ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatResponse
-from etl.protocol.generations.kafka.group_membership.subscriptions import render_assignment, render_subscription
+from etl.protocol.generations.kafka.group_membership.consumer import (
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatResponse,
+)
+from etl.protocol.generations.kafka.group_membership.subscriptions import (
+    render_assignment,
+    render_subscription,
+)
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.group_messages import Subscription
 from etl.protocol.messages import FetchTarget
@@ -46,7 +63,10 @@ PRODUCER = 4000
 def responses(api: Api) -> tuple[bytes, ...]:
     """The version as one byte, then the response with its correlation id, for every version known."""
     _, lowest, highest = api.value
-    return tuple(bytes([version]) + _framed(_response(api, version), version) for version in range(lowest, highest + 1))
+    return tuple(
+        bytes([version]) + _framed(_response(api, version), version)
+        for version in range(lowest, highest + 1)
+    )
 
 
 def _framed(response: Any, version: int) -> bytes:
@@ -57,101 +77,338 @@ def _framed(response: Any, version: int) -> bytes:
 def _response(api: Api, version: int) -> Any:
     if api is Api.API_VERSIONS:
         kind = ApiVersionsResponse.ApiVersion
-        return ApiVersionsResponse(error_code=0, api_keys=[kind(api_key=key, min_version=0, max_version=11) for key in (0, 1, 2, 3)])
+        return ApiVersionsResponse(
+            error_code=0,
+            api_keys=[kind(api_key=key, min_version=0, max_version=11) for key in (0, 1, 2, 3)],
+        )
     if api is Api.SASL_HANDSHAKE:
         return SaslHandshakeResponse(error_code=33, mechanisms=["PLAIN", "SCRAM-SHA-512"])
     if api is Api.SASL_AUTHENTICATE:
-        return SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=b"r=nonce,s=c2FsdA==,i=4096", session_lifetime_ms=4000)
+        return SaslAuthenticateResponse(
+            error_code=0,
+            error_message=None,
+            auth_bytes=b"r=nonce,s=c2FsdA==,i=4096",
+            session_lifetime_ms=4000,
+        )
     if api is Api.FIND_COORDINATOR:
-        return FindCoordinatorResponse(throttle_time_ms=0, error_code=0, error_message=None, node_id=1, host="b1", port=9092)
+        return FindCoordinatorResponse(
+            throttle_time_ms=0, error_code=0, error_message=None, node_id=1, host="b1", port=9092
+        )
     if api is Api.METADATA:
         return _metadata(version)
     if api is Api.LIST_OFFSETS:
         listed = ListOffsetsResponse.ListOffsetsTopicResponse
-        return ListOffsetsResponse(throttle_time_ms=0, topics=[listed(name="clicks", partitions=[listed.ListOffsetsPartitionResponse(
-            partition_index=3, error_code=0, timestamp=-1, offset=17, leader_epoch=2, old_style_offsets=[17, 9, 0])])])
+        return ListOffsetsResponse(
+            throttle_time_ms=0,
+            topics=[
+                listed(
+                    name="clicks",
+                    partitions=[
+                        listed.ListOffsetsPartitionResponse(
+                            partition_index=3,
+                            error_code=0,
+                            timestamp=-1,
+                            offset=17,
+                            leader_epoch=2,
+                            old_style_offsets=[17, 9, 0],
+                        )
+                    ],
+                )
+            ],
+        )
     if api is Api.OFFSET_FOR_LEADER_EPOCH:
         told = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
-        return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=[told(topic="clicks", partitions=[
-            told.EpochEndOffset(error_code=0, partition=3, leader_epoch=2, end_offset=17)])])
+        return OffsetForLeaderEpochResponse(
+            throttle_time_ms=0,
+            topics=[
+                told(
+                    topic="clicks",
+                    partitions=[
+                        told.EpochEndOffset(
+                            error_code=0, partition=3, leader_epoch=2, end_offset=17
+                        )
+                    ],
+                )
+            ],
+        )
     if api is Api.PRODUCE:
         made = ProduceResponse.TopicProduceResponse
-        return ProduceResponse(throttle_time_ms=0, responses=[made(name="clicks", partition_responses=[made.PartitionProduceResponse(
-            index=3, error_code=0, base_offset=17, log_append_time_ms=-1, log_start_offset=0, record_errors=[], error_message=None)])])
+        return ProduceResponse(
+            throttle_time_ms=0,
+            responses=[
+                made(
+                    name="clicks",
+                    partition_responses=[
+                        made.PartitionProduceResponse(
+                            index=3,
+                            error_code=0,
+                            base_offset=17,
+                            log_append_time_ms=-1,
+                            log_start_offset=0,
+                            record_errors=[],
+                            error_message=None,
+                        )
+                    ],
+                )
+            ],
+        )
     return _of_groups_and_folders(api, version)
 
 
 def _metadata(version: int) -> Any:
     topic, broker = MetadataResponse.MetadataResponseTopic, MetadataResponse.MetadataResponseBroker
-    partitions = [topic.MetadataResponsePartition(
-        error_code=0, partition_index=p, leader_id=1, leader_epoch=5, replica_nodes=[1, 2], isr_nodes=[1], offline_replicas=[])
-        for p in (3, 4)]
+    partitions = [
+        topic.MetadataResponsePartition(
+            error_code=0,
+            partition_index=p,
+            leader_id=1,
+            leader_epoch=5,
+            replica_nodes=[1, 2],
+            isr_nodes=[1],
+            offline_replicas=[],
+        )
+        for p in (3, 4)
+    ]
     more = {"topic_id": UUID(int=1)} if version >= 10 else {}
     return MetadataResponse(
-        throttle_time_ms=0, cluster_id="c1", controller_id=1,
-        brokers=[broker(node_id=1, host="b1", port=9092, rack=None), broker(node_id=2, host="::1", port=9093, rack="r")],
-        topics=[topic(error_code=0, name="clicks", is_internal=False, partitions=partitions, **more)])
+        throttle_time_ms=0,
+        cluster_id="c1",
+        controller_id=1,
+        brokers=[
+            broker(node_id=1, host="b1", port=9092, rack=None),
+            broker(node_id=2, host="::1", port=9093, rack="r"),
+        ],
+        topics=[
+            topic(error_code=0, name="clicks", is_internal=False, partitions=partitions, **more)
+        ],
+    )
 
 
 def _of_groups_and_folders(api: Api, version: int) -> Any:
     if api is Api.OFFSET_COMMIT:
         said = OffsetCommitResponse.OffsetCommitResponseTopic
-        return OffsetCommitResponse(throttle_time_ms=0, topics=[said(name="clicks", topic_id=UUID(int=1), partitions=[
-            said.OffsetCommitResponsePartition(partition_index=3, error_code=0)])])
+        return OffsetCommitResponse(
+            throttle_time_ms=0,
+            topics=[
+                said(
+                    name="clicks",
+                    topic_id=UUID(int=1),
+                    partitions=[
+                        said.OffsetCommitResponsePartition(partition_index=3, error_code=0)
+                    ],
+                )
+            ],
+        )
     if api is Api.OFFSET_FETCH:
-        found, several = OffsetFetchResponse.OffsetFetchResponseTopic, OffsetFetchResponse.OffsetFetchResponseGroup
+        found, several = (
+            OffsetFetchResponse.OffsetFetchResponseTopic,
+            OffsetFetchResponse.OffsetFetchResponseGroup,
+        )
         if version >= 8:
             of_group = several.OffsetFetchResponseTopics
-            return OffsetFetchResponse(throttle_time_ms=0, groups=[several(group_id="g", error_code=0, topics=[of_group(
-                name="clicks", topic_id=UUID(int=1), partitions=[of_group.OffsetFetchResponsePartitions(
-                    partition_index=3, committed_offset=17, committed_leader_epoch=2, metadata="", error_code=0)])])])
-        return OffsetFetchResponse(throttle_time_ms=0, error_code=0, topics=[found(name="clicks", partitions=[
-            found.OffsetFetchResponsePartition(
-                partition_index=3, committed_offset=17, committed_leader_epoch=-1, metadata="", error_code=0)])])
+            return OffsetFetchResponse(
+                throttle_time_ms=0,
+                groups=[
+                    several(
+                        group_id="g",
+                        error_code=0,
+                        topics=[
+                            of_group(
+                                name="clicks",
+                                topic_id=UUID(int=1),
+                                partitions=[
+                                    of_group.OffsetFetchResponsePartitions(
+                                        partition_index=3,
+                                        committed_offset=17,
+                                        committed_leader_epoch=2,
+                                        metadata="",
+                                        error_code=0,
+                                    )
+                                ],
+                            )
+                        ],
+                    )
+                ],
+            )
+        return OffsetFetchResponse(
+            throttle_time_ms=0,
+            error_code=0,
+            topics=[
+                found(
+                    name="clicks",
+                    partitions=[
+                        found.OffsetFetchResponsePartition(
+                            partition_index=3,
+                            committed_offset=17,
+                            committed_leader_epoch=-1,
+                            metadata="",
+                            error_code=0,
+                        )
+                    ],
+                )
+            ],
+        )
     if api is Api.DESCRIBE_GROUPS:
         group = DescribeGroupsResponse.DescribedGroup
-        return DescribeGroupsResponse(throttle_time_ms=0, groups=[group(
-            error_code=0, group_id="g", group_state="Stable", protocol_type="consumer", protocol_data="range", members=[
-                group.DescribedGroupMember(
-                    member_id="c-1", group_instance_id=None, client_id="c", client_host="/10.0.0.7", member_metadata=b"",
-                    member_assignment=bytes.fromhex("0000 00000001 0006 636c69636b73 00000002 00000003 00000004 ffffffff"))])])
+        return DescribeGroupsResponse(
+            throttle_time_ms=0,
+            groups=[
+                group(
+                    error_code=0,
+                    group_id="g",
+                    group_state="Stable",
+                    protocol_type="consumer",
+                    protocol_data="range",
+                    members=[
+                        group.DescribedGroupMember(
+                            member_id="c-1",
+                            group_instance_id=None,
+                            client_id="c",
+                            client_host="/10.0.0.7",
+                            member_metadata=b"",
+                            member_assignment=bytes.fromhex(
+                                "0000 00000001 0006 636c69636b73 00000002 00000003 00000004 ffffffff"
+                            ),
+                        )
+                    ],
+                )
+            ],
+        )
     if api is Api.CONSUMER_GROUP_DESCRIBE:
         return _of_a_consumer_group()
-    if api in (Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.CONSUMER_GROUP_HEARTBEAT):
+    if api in (
+        Api.JOIN_GROUP,
+        Api.SYNC_GROUP,
+        Api.HEARTBEAT,
+        Api.LEAVE_GROUP,
+        Api.CONSUMER_GROUP_HEARTBEAT,
+    ):
         return _of_members(api)
     if api in (Api.DESCRIBE_PRODUCERS, Api.LIST_TRANSACTIONS, Api.DESCRIBE_TRANSACTIONS):
         return _of_transactions(api)
     if api is Api.DESCRIBE_CONFIGS:
         told = DescribeConfigsResponse.DescribeConfigsResult
-        configs = [told.DescribeConfigsResourceResult(
-            name=name, value=value, read_only=False, config_source=1, is_default=False, is_sensitive=False, synonyms=[], config_type=0,
-            documentation=None) for name, value in (("cleanup.policy", "delete"), ("retention.ms", "1000"), ("retention.bytes", "-1"))]
-        return DescribeConfigsResponse(throttle_time_ms=0, results=[
-            told(error_code=0, error_message=None, resource_type=2, resource_name="clicks", configs=configs)])
+        configs = [
+            told.DescribeConfigsResourceResult(
+                name=name,
+                value=value,
+                read_only=False,
+                config_source=1,
+                is_default=False,
+                is_sensitive=False,
+                synonyms=[],
+                config_type=0,
+                documentation=None,
+            )
+            for name, value in (
+                ("cleanup.policy", "delete"),
+                ("retention.ms", "1000"),
+                ("retention.bytes", "-1"),
+            )
+        ]
+        return DescribeConfigsResponse(
+            throttle_time_ms=0,
+            results=[
+                told(
+                    error_code=0,
+                    error_message=None,
+                    resource_type=2,
+                    resource_name="clicks",
+                    configs=configs,
+                )
+            ],
+        )
     folder = DescribeLogDirsResponse.DescribeLogDirsResult
     held = folder.DescribeLogDirsTopic
-    return DescribeLogDirsResponse(throttle_time_ms=0, error_code=0, results=[folder(
-        error_code=0, log_dir="/logs", total_bytes=-1, usable_bytes=-1, topics=[held(name="clicks", partitions=[
-            held.DescribeLogDirsPartition(partition_index=3, partition_size=99, offset_lag=0, is_future_key=False)])])])
+    return DescribeLogDirsResponse(
+        throttle_time_ms=0,
+        error_code=0,
+        results=[
+            folder(
+                error_code=0,
+                log_dir="/logs",
+                total_bytes=-1,
+                usable_bytes=-1,
+                topics=[
+                    held(
+                        name="clicks",
+                        partitions=[
+                            held.DescribeLogDirsPartition(
+                                partition_index=3,
+                                partition_size=99,
+                                offset_lag=0,
+                                is_future_key=False,
+                            )
+                        ],
+                    )
+                ],
+            )
+        ],
+    )
 
 
 def _of_a_consumer_group() -> Any:
     group = ConsumerGroupDescribeResponse.DescribedGroup
     member = group.Member
     now, target = member.Assignment, member.TargetAssignment
-    return ConsumerGroupDescribeResponse(throttle_time_ms=0, groups=[group(
-        error_code=0, error_message=None, group_id="g", group_state="Stable", group_epoch=3, assignment_epoch=3, assignor_name="uniform",
-        members=[member(
-            member_id="c-1", instance_id=None, rack_id=None, member_epoch=3, client_id="c", client_host="/10.0.0.7",
-            subscribed_topic_names=["clicks"], subscribed_topic_regex=None, assignment=now(topic_partitions=[
-                now.TopicPartitions(topic_id=UUID(int=1), topic_name="clicks", partitions=[3])]),
-            target_assignment=target(target_partitions=[
-                target.TargetPartitions(topic_id=UUID(int=1), topic_name="clicks", partitions=[4])]), member_type=1)])])
+    return ConsumerGroupDescribeResponse(
+        throttle_time_ms=0,
+        groups=[
+            group(
+                error_code=0,
+                error_message=None,
+                group_id="g",
+                group_state="Stable",
+                group_epoch=3,
+                assignment_epoch=3,
+                assignor_name="uniform",
+                members=[
+                    member(
+                        member_id="c-1",
+                        instance_id=None,
+                        rack_id=None,
+                        member_epoch=3,
+                        client_id="c",
+                        client_host="/10.0.0.7",
+                        subscribed_topic_names=["clicks"],
+                        subscribed_topic_regex=None,
+                        assignment=now(
+                            topic_partitions=[
+                                now.TopicPartitions(
+                                    topic_id=UUID(int=1), topic_name="clicks", partitions=[3]
+                                )
+                            ]
+                        ),
+                        target_assignment=target(
+                            target_partitions=[
+                                target.TargetPartitions(
+                                    topic_id=UUID(int=1), topic_name="clicks", partitions=[4]
+                                )
+                            ]
+                        ),
+                        member_type=1,
+                    )
+                ],
+            )
+        ],
+    )
 
 
-SUBSCRIPTIONS = tuple(render_subscription(told) for told in (
-    Subscription(("a", "b")), Subscription(("a",), frozenset({BrokerPartition("a", 0), BrokerPartition("a", 1)}), 6, b"x")))
-ASSIGNMENTS = tuple(map(render_assignment, ((), (BrokerPartition("a", 0), BrokerPartition("a", 1), BrokerPartition("b", 3)))))
+SUBSCRIPTIONS = tuple(
+    render_subscription(told)
+    for told in (
+        Subscription(("a", "b")),
+        Subscription(
+            ("a",), frozenset({BrokerPartition("a", 0), BrokerPartition("a", 1)}), 6, b"x"
+        ),
+    )
+)
+ASSIGNMENTS = tuple(
+    map(
+        render_assignment,
+        ((), (BrokerPartition("a", 0), BrokerPartition("a", 1), BrokerPartition("b", 3))),
+    )
+)
 
 
 def _of_members(api: Api) -> Any:
@@ -159,45 +416,107 @@ def _of_members(api: Api) -> Any:
         member = JoinGroupResponse.JoinGroupResponseMember
         told = zip((("m-1", None), ("m-2", "static")), SUBSCRIPTIONS, strict=True)
         return JoinGroupResponse(
-            throttle_time_ms=0, error_code=0, generation_id=7, protocol_type="consumer", protocol_name="range", leader="m-1",
-            skip_assignment=False, member_id="m-1", members=[
-                member(member_id=name, group_instance_id=static, metadata=metadata) for (name, static), metadata in told])
+            throttle_time_ms=0,
+            error_code=0,
+            generation_id=7,
+            protocol_type="consumer",
+            protocol_name="range",
+            leader="m-1",
+            skip_assignment=False,
+            member_id="m-1",
+            members=[
+                member(member_id=name, group_instance_id=static, metadata=metadata)
+                for (name, static), metadata in told
+            ],
+        )
     if api is Api.SYNC_GROUP:
         return SyncGroupResponse(
-            throttle_time_ms=0, error_code=0, protocol_type="consumer", protocol_name="range", assignment=ASSIGNMENTS[1])
+            throttle_time_ms=0,
+            error_code=0,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignment=ASSIGNMENTS[1],
+        )
     if api is Api.HEARTBEAT:
         return HeartbeatResponse(throttle_time_ms=0, error_code=27)
     if api is Api.LEAVE_GROUP:
-        left = LeaveGroupResponse.MemberResponse(member_id="m-1", group_instance_id=None, error_code=25)
+        left = LeaveGroupResponse.MemberResponse(
+            member_id="m-1", group_instance_id=None, error_code=25
+        )
         return LeaveGroupResponse(throttle_time_ms=0, error_code=0, members=[left])
     given = ConsumerGroupHeartbeatResponse.Assignment
     return ConsumerGroupHeartbeatResponse(
-        throttle_time_ms=0, error_code=0, error_message=None, member_id="m-1", member_epoch=3, heartbeat_interval_ms=5000,
-        assignment=given(topic_partitions=[given.TopicPartitions(topic_id=UUID(int=1), partitions=[0, 2])]))
+        throttle_time_ms=0,
+        error_code=0,
+        error_message=None,
+        member_id="m-1",
+        member_epoch=3,
+        heartbeat_interval_ms=5000,
+        assignment=given(
+            topic_partitions=[given.TopicPartitions(topic_id=UUID(int=1), partitions=[0, 2])]
+        ),
+    )
 
 
 def _of_transactions(api: Api) -> Any:
     if api is Api.DESCRIBE_PRODUCERS:
         topic = DescribeProducersResponse.TopicResponse
-        writers = [topic.PartitionResponse.ProducerState(
-            producer_id=PRODUCER, producer_epoch=0, last_sequence=3, last_timestamp=5, coordinator_epoch=1, current_txn_start_offset=start)
-            for start in (7, -1)]
-        return DescribeProducersResponse(throttle_time_ms=0, topics=[topic(name="clicks", partitions=[topic.PartitionResponse(
-            partition_index=3, error_code=0, error_message=None, active_producers=writers)])])
+        writers = [
+            topic.PartitionResponse.ProducerState(
+                producer_id=PRODUCER,
+                producer_epoch=0,
+                last_sequence=3,
+                last_timestamp=5,
+                coordinator_epoch=1,
+                current_txn_start_offset=start,
+            )
+            for start in (7, -1)
+        ]
+        return DescribeProducersResponse(
+            throttle_time_ms=0,
+            topics=[
+                topic(
+                    name="clicks",
+                    partitions=[
+                        topic.PartitionResponse(
+                            partition_index=3,
+                            error_code=0,
+                            error_message=None,
+                            active_producers=writers,
+                        )
+                    ],
+                )
+            ],
+        )
     if api is Api.LIST_TRANSACTIONS:
-        listed = ListTransactionsResponse.TransactionState(transactional_id="t", producer_id=PRODUCER, transaction_state="Ongoing")
-        return ListTransactionsResponse(throttle_time_ms=0, error_code=0, unknown_state_filters=[], transaction_states=[listed])
+        listed = ListTransactionsResponse.TransactionState(
+            transactional_id="t", producer_id=PRODUCER, transaction_state="Ongoing"
+        )
+        return ListTransactionsResponse(
+            throttle_time_ms=0, error_code=0, unknown_state_filters=[], transaction_states=[listed]
+        )
     begun = DescribeTransactionsResponse.TransactionState(
-        error_code=0, transactional_id="t", transaction_state="Ongoing", transaction_timeout_ms=1, transaction_start_time_ms=5,
-        producer_id=PRODUCER, producer_epoch=0, topics=[])
+        error_code=0,
+        transactional_id="t",
+        transaction_state="Ongoing",
+        transaction_timeout_ms=1,
+        transaction_start_time_ms=5,
+        producer_id=PRODUCER,
+        producer_epoch=0,
+        topics=[],
+    )
     return DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=[begun])
 
 
-FETCHED = FetchTarget(BrokerPartition("clicks", 3), 0, 1 << 20, topic_id="00000000-0000-0000-0000-0000000000c1")
+FETCHED = FetchTarget(
+    BrokerPartition("clicks", 3), 0, 1 << 20, topic_id="00000000-0000-0000-0000-0000000000c1"
+)
 
 
 def fetches() -> tuple[bytes, ...]:
-    """The version as one byte, then a Fetch response behind its correlation id: two partitions, the second out of range."""
+    """The version as one byte, then a Fetch response behind its correlation id: two partitions, the
+    second out of range.
+    """
     records = (transactions(), *record_sets()[:2])
     return tuple(bytes([version]) + fetch(version, one) for version in VERSIONS for one in records)
 
@@ -205,13 +524,44 @@ def fetches() -> tuple[bytes, ...]:
 def fetch(version: int, records: bytes, *, second_code: int = 1) -> bytes:
     topic = FetchResponse.FetchableTopicResponse
     part = topic.PartitionData
-    common: dict[str, Any] = {"high_watermark": 40, "last_stable_offset": 40, "log_start_offset": 0, "preferred_read_replica": -1}
+    common: dict[str, Any] = {
+        "high_watermark": 40,
+        "last_stable_offset": 40,
+        "log_start_offset": 0,
+        "preferred_read_replica": -1,
+    }
     aborted = [part.AbortedTransaction(producer_id=PRODUCER, first_offset=0)]
     topic_id = UUID(FETCHED.topic_id or "")
-    answer = FetchResponse(throttle_time_ms=0, error_code=0, session_id=0, responses=[topic(topic="clicks", topic_id=topic_id, partitions=[
-        part(partition_index=3, error_code=0, aborted_transactions=aborted, records=records, **common),
-        part(partition_index=4, error_code=second_code, aborted_transactions=None, records=None, **common)])])
-    return (b"\0" if answer.flexible_version_q(version) else b"") + bytes(answer.encode(version=version))
+    answer = FetchResponse(
+        throttle_time_ms=0,
+        error_code=0,
+        session_id=0,
+        responses=[
+            topic(
+                topic="clicks",
+                topic_id=topic_id,
+                partitions=[
+                    part(
+                        partition_index=3,
+                        error_code=0,
+                        aborted_transactions=aborted,
+                        records=records,
+                        **common,
+                    ),
+                    part(
+                        partition_index=4,
+                        error_code=second_code,
+                        aborted_transactions=None,
+                        records=None,
+                        **common,
+                    ),
+                ],
+            )
+        ],
+    )
+    return (b"\0" if answer.flexible_version_q(version) else b"") + bytes(
+        answer.encode(version=version)
+    )
 
 
 RECORDS = (
@@ -223,17 +573,34 @@ RECORDS = (
 
 def record_sets() -> tuple[bytes, ...]:
     """The records field of one partition, with every codec and kind of batch."""
-    sets = [encode(Batch(0, RECORDS, codec=codec)) + encode(Batch(4, RECORDS[:1], codec=codec, append_time=True)) for codec in Codec]
+    sets = [
+        encode(Batch(0, RECORDS, codec=codec))
+        + encode(Batch(4, RECORDS[:1], codec=codec, append_time=True))
+        for codec in Codec
+    ]
     empty = encode(Batch(0, [], last_delta=3))
-    return (*sets, transactions(), empty + encode(Batch(4, RECORDS[:1])), encode(Batch(0, RECORDS, codec=Codec.SNAPPY, xerial=False)))
+    return (
+        *sets,
+        transactions(),
+        empty + encode(Batch(4, RECORDS[:1])),
+        encode(Batch(0, RECORDS, codec=Codec.SNAPPY, xerial=False)),
+    )
 
 
 def transactions() -> bytes:
     """Offsets 0 to 3 aborted, 4 to 7 committed, one behind a codec, and their markers."""
     first = Batch(0, [Rec(d, b"a") for d in range(3)], producer_id=PRODUCER, transactional=True)
     second = replace(first, base_offset=4, codec=Codec.ZSTD)
-    return b"".join(encode(each) for each in (
-        first, control(3, PRODUCER, kind=0), second, control(7, PRODUCER, kind=1), replace(control(8, PRODUCER, kind=1), codec=Codec.GZIP)))
+    return b"".join(
+        encode(each)
+        for each in (
+            first,
+            control(3, PRODUCER, kind=0),
+            second,
+            control(7, PRODUCER, kind=1),
+            replace(control(8, PRODUCER, kind=1), codec=Codec.GZIP),
+        )
+    )
 
 
 def bombs(size: int = 320 << 10) -> tuple[bytes, ...]:
@@ -241,24 +608,53 @@ def bombs(size: int = 320 << 10) -> tuple[bytes, ...]:
     return tuple(encode(Batch(0, [Rec(0, bytes(size))], codec=codec)) for codec in Codec if codec)
 
 
-MESSAGES = (Msg(0, b"hello", b"key", 5), Msg(2, None, None, -1), Msg(3, b"v" * 200, b"", 7, append_time=True))
+MESSAGES = (
+    Msg(0, b"hello", b"key", 5),
+    Msg(2, None, None, -1),
+    Msg(3, b"v" * 200, b"", 7, append_time=True),
+)
 
 
 def message_sets() -> tuple[bytes, ...]:
-    """The records field of one partition in formats v0 and v1, with every codec, and mixed with record batches."""
-    def later(codec: Codec, xerial: bool = True) -> Wrapper:
-        return Wrapper([replace(message, offset=message.offset + 5) for message in MESSAGES], codec, 9, append_time=True, xerial=xerial)
+    """The records field of one partition in formats v0 and v1, with every codec, and mixed with
+    record batches.
+    """
 
-    sets = [encode_logical([*MESSAGES, later(codec), Msg(9)], magic) for magic in (0, 1) for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4)]
-    at_0 = encode_logical([Wrapper(MESSAGES, Codec.GZIP, offset=0), later(Codec.SNAPPY, xerial=False)], 1)
-    mixed = encode_logical(MESSAGES, 0) + encode_logical([later(Codec.GZIP)], 1) + encode(Batch(9, RECORDS))
+    def later(codec: Codec, xerial: bool = True) -> Wrapper:
+        return Wrapper(
+            [replace(message, offset=message.offset + 5) for message in MESSAGES],
+            codec,
+            9,
+            append_time=True,
+            xerial=xerial,
+        )
+
+    sets = [
+        encode_logical([*MESSAGES, later(codec), Msg(9)], magic)
+        for magic in (0, 1)
+        for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
+    ]
+    at_0 = encode_logical(
+        [Wrapper(MESSAGES, Codec.GZIP, offset=0), later(Codec.SNAPPY, xerial=False)], 1
+    )
+    mixed = (
+        encode_logical(MESSAGES, 0)
+        + encode_logical([later(Codec.GZIP)], 1)
+        + encode(Batch(9, RECORDS))
+    )
     return (*sets, at_0, mixed)
 
 
 def message_bombs(size: int = 320 << 10) -> tuple[bytes, ...]:
-    """One wrapper each that decompresses to `size` zeros; that with the offset 0 is looked into before it is decoded."""
-    return tuple(encode_logical([Wrapper([Msg(offset, bytes(size))], codec)], magic)
-                 for magic in (0, 1) for offset in (0, 7) for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4))
+    """One wrapper each that decompresses to `size` zeros; that with the offset 0 is looked into
+    before it is decoded.
+    """
+    return tuple(
+        encode_logical([Wrapper([Msg(offset, bytes(size))], codec)], magic)
+        for magic in (0, 1)
+        for offset in (0, 7)
+        for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
+    )
 
 
 def packed_messages(magic: int) -> tuple[bytes, ...]:
@@ -270,28 +666,70 @@ def physical_sets() -> tuple[bytes, ...]:
     """Message sets of 0.7, nested ones too."""
     plain = [Entry(b"hello"), Entry(b"", magic=0), Entry(b"v" * 200)]
     packed = [Entry(inside=plain, codec=codec) for codec in (Codec.GZIP, Codec.SNAPPY)]
-    sets = (plain, [*packed, *plain], [Entry(inside=[*plain, *packed]), Entry(inside=[])],
-            [Entry(inside=plain, codec=Codec.SNAPPY, xerial=False)])
+    sets = (
+        plain,
+        [*packed, *plain],
+        [Entry(inside=[*plain, *packed]), Entry(inside=[])],
+        [Entry(inside=plain, codec=Codec.SNAPPY, xerial=False)],
+    )
     return tuple(encode_physical(entries) for entries in sets)
 
 
 def physical_bombs(size: int = 320 << 10) -> tuple[bytes, ...]:
     """Entries that decompress to `size` zeros: at once, and by many that are nested."""
     many = [Entry(inside=[Entry(bytes(size // 8))])] * 8
-    return tuple(encode_physical([each]) for each in (Entry(inside=[Entry(bytes(size))]), Entry(inside=many)))
+    return tuple(
+        encode_physical([each]) for each in (Entry(inside=[Entry(bytes(size))]), Entry(inside=many))
+    )
 
 
-PLAN = plan_documents.with_id(plain_plan(
-    7, uid="feedbeef", created_at_ms=1_700_000_000_000,
-    ranges=(OffsetRange(LOG, 5, 9, Leader(Broker(0, "h", 9092), 3)), OffsetRange(OTHER, 0, 4)), positions={LOG: 9, OTHER: 4},
-    seen={LOG: Committed(5, 1), OTHER: Committed()}, table_id="t1", topic_ids={"clicks": "x"}, previous="p" * 32,
-    table_transaction_version=6, losses=(Loss(LOG, 1, 5, LossReason.EXPIRED),), log_starts={LOG: 5}))
+PLAN = plan_documents.with_id(
+    plain_plan(
+        7,
+        uid="feedbeef",
+        created_at_ms=1_700_000_000_000,
+        ranges=(OffsetRange(LOG, 5, 9, Leader(Broker(0, "h", 9092), 3)), OffsetRange(OTHER, 0, 4)),
+        positions={LOG: 9, OTHER: 4},
+        seen={LOG: Committed(5, 1), OTHER: Committed()},
+        table_id="t1",
+        topic_ids={"clicks": "x"},
+        previous="p" * 32,
+        table_transaction_version=6,
+        losses=(Loss(LOG, 1, 5, LossReason.EXPIRED),),
+        log_starts={LOG: 5},
+    )
+)
 START = plan_documents.with_id(
-    replace(PLAN, number=1, kind=PlanKind.START, ranges=(), losses=(), log_starts={}, pending_starts={BrokerPartition("clicks", 9): 5}))
-APPLIED = Applied(7, PLAN.id, 12, "t1", (Receipt(3, 100, 1, 0, 0, ((6, 7),)), Receipt(0, None, 0, 2, 2, ((0, 4),), False)))
+    replace(
+        PLAN,
+        number=1,
+        kind=PlanKind.START,
+        ranges=(),
+        losses=(),
+        log_starts={},
+        pending_starts={BrokerPartition("clicks", 9): 5},
+    )
+)
+APPLIED = Applied(
+    7,
+    PLAN.id,
+    12,
+    "t1",
+    (Receipt(3, 100, 1, 0, 0, ((6, 7),)), Receipt(0, None, 0, 2, 2, ((0, 4),), False)),
+)
 COVERAGE = Coverage(6, {LOG: (Interval(0, 5, 5),), OTHER: (Interval(0, 1, 1), Interval(3, 4, 0))})
 ACKNOWLEDGEMENT = Acknowledgement(
-    "t1", 12, 7, "known", 1_700_000_000_000, plan_id="p7", transaction_version=7, was_recorded=True, commit="c7", place="/t")
+    "t1",
+    12,
+    7,
+    "known",
+    1_700_000_000_000,
+    plan_id="p7",
+    transaction_version=7,
+    was_recorded=True,
+    commit="c7",
+    place="/t",
+)
 
 
 def plans() -> tuple[bytes, ...]:
@@ -299,22 +737,71 @@ def plans() -> tuple[bytes, ...]:
 
 
 def commits_of_ours() -> tuple[bytes, ...]:
-    return tuple(commit_metadata.render_commit_metadata(plan, "offset-range-etl/c1/g/p").encode() for plan in (PLAN, START))
+    return tuple(
+        commit_metadata.render_commit_metadata(plan, "offset-range-etl/c1/g/p").encode()
+        for plan in (PLAN, START)
+    )
 
 
 def _line(*actions: dict[str, Any]) -> bytes:
     return "\n".join(json.dumps(action) for action in actions).encode() + b"\n"
 
 
-SCHEMA = json.dumps({"type": "struct", "fields": [
-    {"name": "offset", "type": "long", "nullable": True, "metadata": {}},
-    {"name": "headers", "nullable": True, "metadata": {}, "type": {"type": "array", "containsNull": True, "elementType": {
-        "type": "struct", "fields": [{"name": "key", "type": "string", "nullable": True, "metadata": {"x": 1}}]}}}]})
+SCHEMA = json.dumps(
+    {
+        "type": "struct",
+        "fields": [
+            {"name": "offset", "type": "long", "nullable": True, "metadata": {}},
+            {
+                "name": "headers",
+                "nullable": True,
+                "metadata": {},
+                "type": {
+                    "type": "array",
+                    "containsNull": True,
+                    "elementType": {
+                        "type": "struct",
+                        "fields": [
+                            {
+                                "name": "key",
+                                "type": "string",
+                                "nullable": True,
+                                "metadata": {"x": 1},
+                            }
+                        ],
+                    },
+                },
+            },
+        ],
+    }
+)
 COMMITS = (
-    _line({"commitInfo": {"operation": "WRITE", "userMetadata": "{}"}}, {"txn": {"appId": "offset-range-etl/c/g/p", "version": 3}},
-          {"add": {"path": "topic=a%20b/part-0", "partitionValues": {"topic": "a b"}, "dataChange": True}}),
-    _line({"commitInfo": {"operation": "DELETE"}}, {"remove": {"path": "x", "dataChange": True}}, {"protocol": {"minReaderVersion": 1}}),
-    _line({"metaData": {"id": "id-1", "schemaString": SCHEMA, "partitionColumns": ["topic"], "configuration": {}}}),
+    _line(
+        {"commitInfo": {"operation": "WRITE", "userMetadata": "{}"}},
+        {"txn": {"appId": "offset-range-etl/c/g/p", "version": 3}},
+        {
+            "add": {
+                "path": "topic=a%20b/part-0",
+                "partitionValues": {"topic": "a b"},
+                "dataChange": True,
+            }
+        },
+    ),
+    _line(
+        {"commitInfo": {"operation": "DELETE"}},
+        {"remove": {"path": "x", "dataChange": True}},
+        {"protocol": {"minReaderVersion": 1}},
+    ),
+    _line(
+        {
+            "metaData": {
+                "id": "id-1",
+                "schemaString": SCHEMA,
+                "partitionColumns": ["topic"],
+                "configuration": {},
+            }
+        }
+    ),
 )
 
 CONF = b"""version: 1
@@ -338,7 +825,10 @@ spark: {spark.master: "local[2]", spark.ui.enabled: false}
 """
 CONFS = (CONF, CONF.replace(b"warehouse/clicks", b"${env:PATH}/x"))
 STRANGE_CONFS = (
-    CONF + b"x: &a [1, *a]\n", CONF + b"x: &a {k: 1}\ny: &b {<<: [*a, *a]}\n", CONF + b"x: [[[[[[]]]]]]\n? !!set {a}\n: !!int 0x5\n")
+    CONF + b"x: &a [1, *a]\n",
+    CONF + b"x: &a {k: 1}\ny: &b {<<: [*a, *a]}\n",
+    CONF + b"x: [[[[[[]]]]]]\n? !!set {a}\n: !!int 0x5\n",
+)
 
 
 def conf_document() -> bytes:

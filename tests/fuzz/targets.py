@@ -1,7 +1,9 @@
-"""Everything of the product that reads bytes somebody else wrote, in one table: how it is called, valid examples, what it may raise.
+"""Everything of the product that reads bytes somebody else wrote, in one table: how it is called,
+valid examples, what it may raise.
 
-A target that raises nothing answers None for what is not its own. The memory that one input may take is `floor_bytes` plus `multiple`
-bytes for each byte of the input; what a document of Python objects takes for one byte of JSON or YAML decides the multiple.
+A target that raises nothing answers None for what is not its own. The memory that one input may
+take is `floor_bytes` plus `multiple` bytes for each byte of the input; what a document of Python
+objects takes for one byte of JSON or YAML decides the multiple.
 """
 
 from __future__ import annotations
@@ -27,7 +29,17 @@ from etl.model.named_table import NamedTable
 from etl.model.security import Security, SecurityProtocol
 from etl.protocol import error_line
 from etl.protocol.generations.jafka import errors as jafka_errors
-from etl.protocol.generations.kafka import committed, configs, fetch, groups, login, many_logs, produce, small_messages, transactions
+from etl.protocol.generations.kafka import (
+    committed,
+    configs,
+    fetch,
+    groups,
+    login,
+    many_logs,
+    produce,
+    small_messages,
+    transactions,
+)
 from etl.protocol.generations.kafka.errors import refusal_of
 from etl.protocol.generations.kafka.group_membership import classic, consumer, subscriptions
 from etl.protocol.generations.kafka.versions import Api
@@ -41,11 +53,27 @@ from etl.protocol.zookeeper.consumers import FilteredTopics, parse_registration,
 from etl.protocol.zookeeper.named_table_documents import parse_named_table, render_named_table
 from etl.protocol.zookeeper.pause_documents import parse_pauses, render_pauses
 from etl.protocol.zookeeper.payloads import (
-    DriverNode, OwnerNode, parse_driver, parse_offset, parse_owner, parse_partition_key, parse_uid, render_driver, render_owner,
+    DriverNode,
+    OwnerNode,
+    parse_driver,
+    parse_offset,
+    parse_owner,
+    parse_partition_key,
+    parse_uid,
+    render_driver,
+    render_owner,
 )
 from etl.protocol.zookeeper.registrations import (
-    dialect_of, parse_broker, parse_cluster_id, parse_count, parse_endpoints, parse_listeners, parse_partition_state, parse_physical_broker,
-    parse_replicas, parse_topic_config,
+    dialect_of,
+    parse_broker,
+    parse_cluster_id,
+    parse_count,
+    parse_endpoints,
+    parse_listeners,
+    parse_partition_state,
+    parse_physical_broker,
+    parse_replicas,
+    parse_topic_config,
 )
 from etl.reader.option_logs import parse_ranges
 from etl.reader.options import parse_options
@@ -60,7 +88,10 @@ from tests.fuzz import jafka_answers, records, seeds
 
 MIB = 1 << 20
 LOG = seeds.LOG
-_PAUSES = (Pause("clicks", None, "all of it", "kim@host", 5), Pause(LOG.topic, LOG, "broken", "kim@host", 6))
+_PAUSES = (
+    Pause("clicks", None, "all of it", "kim@host", 5),
+    Pause(LOG.topic, LOG, "broken", "kim@host", 6),
+)
 _CLAIM = Claim("old", {LOG: ((0, 10), (20, 30))}, {LOG: 1}, "from 0 until 30", 5)
 _NAMED_TABLE = NamedTable("main.lake.clicks", "/wh/clicks", "3f-1", 7)
 
@@ -84,6 +115,7 @@ class Target:
 
 # Responses
 
+
 def _response(api: Api, parse: Callable[[Any], object]) -> Callable[[bytes], object]:
     _, lowest, highest = api.value
 
@@ -95,23 +127,42 @@ def _response(api: Api, parse: Callable[[Any], object]) -> Callable[[bytes], obj
 
 
 _PARSERS: dict[Api, Callable[[Any], object]] = {
-    Api.SASL_HANDSHAKE: login.parse_mechanisms, Api.SASL_AUTHENTICATE: login.parse_token,
-    Api.API_VERSIONS: small_messages.parse_api_versions, Api.METADATA: small_messages.parse_metadata,
-    Api.LIST_OFFSETS: lambda response: (small_messages.parse_list_offsets(response), small_messages.parse_offsets_before(response, 1)),
+    Api.SASL_HANDSHAKE: login.parse_mechanisms,
+    Api.SASL_AUTHENTICATE: login.parse_token,
+    Api.API_VERSIONS: small_messages.parse_api_versions,
+    Api.METADATA: small_messages.parse_metadata,
+    Api.LIST_OFFSETS: lambda response: (
+        small_messages.parse_list_offsets(response),
+        small_messages.parse_offsets_before(response, 1),
+    ),
     Api.OFFSET_COMMIT: committed.parse_commit,
-    Api.OFFSET_FETCH: lambda response: [committed.parse_offset_fetch(response, in_zookeeper=kept) for kept in (False, True)],
-    Api.PRODUCE: produce.parse_produce, Api.FIND_COORDINATOR: committed.parse_coordinator, Api.DESCRIBE_CONFIGS: configs.parse_retention,
-    Api.DESCRIBE_PRODUCERS: transactions.parse_open_transactions, Api.LIST_TRANSACTIONS: transactions.parse_transactional_ids,
-    Api.DESCRIBE_TRANSACTIONS: transactions.parse_transactions, Api.DESCRIBE_GROUPS: groups.parse_group,
-    Api.JOIN_GROUP: classic.parse_join, Api.SYNC_GROUP: classic.parse_sync, Api.HEARTBEAT: classic.parse_heartbeat,
-    Api.LEAVE_GROUP: classic.parse_leave, Api.CONSUMER_GROUP_HEARTBEAT: consumer.parse_consumer_heartbeat,
+    Api.OFFSET_FETCH: lambda response: [
+        committed.parse_offset_fetch(response, in_zookeeper=kept) for kept in (False, True)
+    ],
+    Api.PRODUCE: produce.parse_produce,
+    Api.FIND_COORDINATOR: committed.parse_coordinator,
+    Api.DESCRIBE_CONFIGS: configs.parse_retention,
+    Api.DESCRIBE_PRODUCERS: transactions.parse_open_transactions,
+    Api.LIST_TRANSACTIONS: transactions.parse_transactional_ids,
+    Api.DESCRIBE_TRANSACTIONS: transactions.parse_transactions,
+    Api.DESCRIBE_GROUPS: groups.parse_group,
+    Api.JOIN_GROUP: classic.parse_join,
+    Api.SYNC_GROUP: classic.parse_sync,
+    Api.HEARTBEAT: classic.parse_heartbeat,
+    Api.LEAVE_GROUP: classic.parse_leave,
+    Api.CONSUMER_GROUP_HEARTBEAT: consumer.parse_consumer_heartbeat,
     Api.CONSUMER_GROUP_DESCRIBE: consumer.parse_consumer_group,
 }
 _PARSERS_OF_MANY_LOGS: dict[Api, Callable[..., many_logs.Told[Any]]] = {
-    Api.LIST_OFFSETS: many_logs.parse_offsets, Api.OFFSET_FOR_LEADER_EPOCH: many_logs.parse_epoch_ends,
-    Api.DESCRIBE_LOG_DIRS: many_logs.parse_log_dirs, Api.METADATA: many_logs.parse_cluster,
+    Api.LIST_OFFSETS: many_logs.parse_offsets,
+    Api.OFFSET_FOR_LEADER_EPOCH: many_logs.parse_epoch_ends,
+    Api.DESCRIBE_LOG_DIRS: many_logs.parse_log_dirs,
+    Api.METADATA: many_logs.parse_cluster,
 }
-_FIRST_OF_MANY_LOGS = {Api.LIST_OFFSETS: many_logs.FIRST_LISTED, Api.METADATA: many_logs.FIRST_CLUSTER}
+_FIRST_OF_MANY_LOGS = {
+    Api.LIST_OFFSETS: many_logs.FIRST_LISTED,
+    Api.METADATA: many_logs.FIRST_CLUSTER,
+}
 
 
 def _about_logs(api: Api, parse: Callable[..., many_logs.Told[Any]]) -> Callable[[bytes], object]:
@@ -128,35 +179,57 @@ def _numbers(content: bytes) -> object:
     """The first byte says how many reads the rest is for, each by its own first byte."""
     reader = Reader(memoryview(content), broker="b:9092")
     calls: list[Callable[[], object]] = [
-        reader.int8, reader.int16, reader.int32, reader.int64, lambda: reader.string16("text"), lambda: reader.count("items", item_bytes=4),
-        lambda: bytes(reader.span(reader.int32(), "span"))]
+        reader.int8,
+        reader.int16,
+        reader.int32,
+        reader.int64,
+        lambda: reader.string16("text"),
+        lambda: reader.count("items", item_bytes=4),
+        lambda: bytes(reader.span(reader.int32(), "span")),
+    ]
     return [calls[reader.int8() % len(calls)]() for _ in range(reader.count("calls", item_bytes=1))]
 
 
 def _code(refusal_of: Callable[[int], Refusal | None]) -> Callable[[bytes], object]:
     def read(content: bytes) -> object:
         refusal = refusal_of(int.from_bytes(content[:2], "big", signed=True))
-        return refusal and (refusal, str(refusal.error("fetch", topic="clicks")), refusal.error("fetch", topic="clicks").as_json())
+        return refusal and (
+            refusal,
+            str(refusal.error("fetch", topic="clicks")),
+            refusal.error("fetch", topic="clicks").as_json(),
+        )
 
     return read
 
 
 def _fetch(content: bytes) -> FetchAnswer:
     version = (content[0] & 0x7F) % len(fetch.VERSIONS) if content else 4
-    return fetch.parse_fetch(version, memoryview(bytearray(content[1:])), [seeds.FETCHED], broker="b:9092")
+    return fetch.parse_fetch(
+        version, memoryview(bytearray(content[1:])), [seeds.FETCHED], broker="b:9092"
+    )
 
 
 def _fetch_to_rows(content: bytes) -> None:
-    """From the bytes of an answer to Arrow batches. The high bit of the first byte: let the CRCs be wrong."""
+    """From the bytes of an answer to Arrow batches. The high bit of the first byte: let the CRCs be
+    wrong.
+    """
     for fetched in _fetch(content).partitions:
         found = bytes(fetched.records)
         kept = found if content[0] & 0x80 else records.sealed(found)
         code = fetched.refusal.code if fetched.refusal else 0
-        records.rows(answer(kept, error_code=code, aborted=fetched.aborted, high_watermark=fetched.high_watermark or 0,
-                     log_start_offset=fetched.log_start_offset))
+        records.rows(
+            answer(
+                kept,
+                error_code=code,
+                aborted=fetched.aborted,
+                high_watermark=fetched.high_watermark or 0,
+                log_start_offset=fetched.log_start_offset,
+            )
+        )
 
 
 # Znodes and documents
+
 
 def _text(content: bytes) -> str:
     try:
@@ -177,7 +250,9 @@ def _partition_key(content: bytes) -> object:
 
 
 def _registration(content: bytes) -> None:
-    """What is read as a consumer's registration is written so that it means the same, in the form of its family."""
+    """What is read as a consumer's registration is written so that it means the same, in the form
+    of its family.
+    """
     found = parse_registration(content, path="/consumers/g/ids/c")
     if found.dialect is Dialect.JAFKA and isinstance(found.reads, FilteredTopics):
         return
@@ -186,7 +261,9 @@ def _registration(content: bytes) -> None:
 
 
 def _owner(content: bytes) -> None:
-    """What is read as ours is written the same again: nobody else's claim may be taken for one of ours."""
+    """What is read as ours is written the same again: nobody else's claim may be taken for one of
+    ours.
+    """
     owner = _text(content)
     found = parse_owner("g", owner)
     if found is not None and parse_owner("g", render_owner("g", found).decode()) != found:
@@ -238,6 +315,7 @@ def _deflated(parse: Callable[..., object]) -> Callable[[bytes], object]:
 
 # Tables, confs, texts
 
+
 def _shape(content: bytes) -> object:
     return parse_shape("id", _text(content), ("topic",))
 
@@ -266,7 +344,11 @@ def _options(content: bytes) -> object:
         options = json.loads(content)
     except (ValueError, RecursionError):
         return None
-    return parse_options({str(k): str(v) for k, v in options.items()}) if isinstance(options, dict) else None
+    return (
+        parse_options({str(k): str(v) for k, v in options.items()})
+        if isinstance(options, dict)
+        else None
+    )
 
 
 def _unmark(content: bytes) -> object:
@@ -274,126 +356,451 @@ def _unmark(content: bytes) -> object:
     return found and (str(found), found.as_json(), found.exit_code)
 
 
-_MARKED = tuple((f"Traceback\n x\n{error_line.mark(error)}\tat y\n").encode() for error in (
-    errors.CorruptData("no", check="it", topic="clicks", offset=5), errors.EtlError("what")))
+_MARKED = tuple(
+    (f"Traceback\n x\n{error_line.mark(error)}\tat y\n").encode()
+    for error in (
+        errors.CorruptData("no", check="it", topic="clicks", offset=5),
+        errors.EtlError("what"),
+    )
+)
 _DOCUMENT = (errors.LedgersDisagree, errors.NeedsDecision)
 _RECORDS = (errors.CorruptData, errors.MessageTooLarge, errors.RecordTooLarge)
 _PHYSICAL = (*_RECORDS, errors.OffsetInsideMessage)
-_FEED = (*_RECORDS, errors.ExpiredOffsets, errors.RanOutBeforeUntil, errors.BrokerError, errors.PermissionRefused, errors.TopicMissing,
-         errors.SettingsError, errors.EtlError)
+_FEED = (
+    *_RECORDS,
+    errors.ExpiredOffsets,
+    errors.RanOutBeforeUntil,
+    errors.BrokerError,
+    errors.PermissionRefused,
+    errors.TopicMissing,
+    errors.SettingsError,
+    errors.EtlError,
+)
 _OWNED = render_owner("g", OwnerNode("p", DriverNode("h", 7, "99", "r", "0a1b2c3d-7")))
 _INDEX = json.dumps({"chunks": "0" * 64, "count": 2, "bytes": 1_000_000}).encode()
 
 TARGETS: tuple[Target, ...] = (
-    *(Target(f"response-{api.name.lower().replace('_', '-')}", _response(api, parse), seeds.responses(api), (errors.CorruptData,))
-      for api, parse in _PARSERS.items()),
-    *(Target(f"logs-{api.name.lower().replace('_', '-')}", _about_logs(api, parse), [
-        one for one in seeds.responses(api) if one[0] >= _FIRST_OF_MANY_LOGS.get(api, 0)], (errors.CorruptData,))
-      for api, parse in _PARSERS_OF_MANY_LOGS.items()),
-    Target("subscription", subscriptions.parse_subscription, seeds.SUBSCRIPTIONS, (errors.CorruptData,)),
+    *(
+        Target(
+            f"response-{api.name.lower().replace('_', '-')}",
+            _response(api, parse),
+            seeds.responses(api),
+            (errors.CorruptData,),
+        )
+        for api, parse in _PARSERS.items()
+    ),
+    *(
+        Target(
+            f"logs-{api.name.lower().replace('_', '-')}",
+            _about_logs(api, parse),
+            [one for one in seeds.responses(api) if one[0] >= _FIRST_OF_MANY_LOGS.get(api, 0)],
+            (errors.CorruptData,),
+        )
+        for api, parse in _PARSERS_OF_MANY_LOGS.items()
+    ),
+    Target(
+        "subscription", subscriptions.parse_subscription, seeds.SUBSCRIPTIONS, (errors.CorruptData,)
+    ),
     Target("assignment", subscriptions.parse_assignment, seeds.ASSIGNMENTS, (errors.CorruptData,)),
     Target("jafka-answers", jafka_answers.read, jafka_answers.ANSWERS, (errors.CorruptData,)),
-    Target("numbers", _numbers, (b"\0\0\0\3\0\1\1\0\2\4\0\1x", b"\0\0\0\1\6\0\0\0\2ab"), (errors.CorruptData,)),
+    Target(
+        "numbers",
+        _numbers,
+        (b"\0\0\0\3\0\1\1\0\2\4\0\1x", b"\0\0\0\1\6\0\0\0\2ab"),
+        (errors.CorruptData,),
+    ),
     Target("error-codes", _code(refusal_of), (b"\0\0", b"\0\1", b"\xff\xff")),
-    Target("jafka-error-codes", _code(jafka_errors.refusal_of), (b"\0\0", b"\0\1", b"\xff\xff", b"\0\7")),
+    Target(
+        "jafka-error-codes",
+        _code(jafka_errors.refusal_of),
+        (b"\0\0", b"\0\1", b"\xff\xff", b"\0\7"),
+    ),
     Target("fetch", _fetch, seeds.fetches(), (errors.CorruptData,)),
-    Target("fetch-to-rows", _fetch_to_rows, tuple(
-        bytes([v]) + seeds.fetch(v, found, second_code=0) for v in (4, 11) for found in (*seeds.record_sets(), *seeds.message_sets())),
-        _FEED, floor_bytes=24 * MIB),
-    Target("record-batches", records.record_batches, tuple(
-        mark + found for mark in (b"\0\x28\1", b"\1\5\3") for found in seeds.record_sets()), _RECORDS,
-        floor_bytes=24 * MIB, bad=tuple(b"\0\x28\1" + bomb for bomb in seeds.bombs())),
-    Target("packed-records", records.packed_records, tuple(bytes([codec + 15]) + records.PLAIN_RECORDS for codec in Codec), _RECORDS,
-           floor_bytes=24 * MIB),
-    Target("codec-payloads", records.payload, tuple(
-        bytes([codec - 1]) + stream for codec in Codec if codec for stream in records.streams(codec)), _RECORDS,
-        floor_bytes=24 * MIB, bad=tuple(bytes([codec - 1]) + compress(bytes(320 << 10), codec) for codec in Codec if codec)),
-    Target("message-sets", records.record_batches, tuple(
-        mark + found for mark in (b"\0\x28\1", b"\1\5\3") for found in seeds.message_sets()), _RECORDS,
-        floor_bytes=24 * MIB, bad=tuple(b"\0\x28\1" + bomb for bomb in seeds.message_bombs())),
-    Target("packed-messages", records.packed_messages, tuple(
-        bytes([mark]) + content for mark in range(8) for content in seeds.packed_messages(mark & 1)), _RECORDS, floor_bytes=24 * MIB),
-    Target("message-payloads", records.message_payload, records.message_streams(), _RECORDS, floor_bytes=24 * MIB,
-           bad=tuple(bytes([which << 1]) + compress(bytes(320 << 10), codec) for which, codec in enumerate(OLD_CODECS))),
-    Target("physical-sets", records.physical_sets, tuple(b"\0" + found for found in seeds.physical_sets()), _PHYSICAL,
-           floor_bytes=24 * MIB, bad=tuple(b"\0" + bomb for bomb in seeds.physical_bombs())),
-    Target("packed-entries", records.packed_entries, tuple(
-        bytes([mark]) + found for mark in range(8) for found in seeds.physical_sets()), _PHYSICAL, floor_bytes=24 * MIB),
-    Target("entry-payloads", records.entry_payload, tuple(
-        bytes([which]) + compress(found, codec) for which, codec in enumerate(OLD_CODECS[:2]) for found in seeds.physical_sets()),
-        _PHYSICAL, floor_bytes=24 * MIB, bad=tuple(
-            bytes([which]) + compress(bytes(320 << 10), codec) for which, codec in enumerate(OLD_CODECS[:2]))),
-    Target("jafka-fetch-to-rows", jafka_answers.to_rows, jafka_answers.FETCHED, (*_FEED, errors.OffsetInsideMessage),
-           floor_bytes=24 * MIB, bad=jafka_answers.REFUSED),
-    Target("one-at-a-time", records.one_at_a_time, (
-        *(b"\0\0" + found for found in (*seeds.record_sets(), *seeds.message_sets())),
-        *(b"\1\0" + found for found in seeds.physical_sets())), (*_PHYSICAL, errors.MessageTooLarge), floor_bytes=24 * MIB),
+    Target(
+        "fetch-to-rows",
+        _fetch_to_rows,
+        tuple(
+            bytes([v]) + seeds.fetch(v, found, second_code=0)
+            for v in (4, 11)
+            for found in (*seeds.record_sets(), *seeds.message_sets())
+        ),
+        _FEED,
+        floor_bytes=24 * MIB,
+    ),
+    Target(
+        "record-batches",
+        records.record_batches,
+        tuple(mark + found for mark in (b"\0\x28\1", b"\1\5\3") for found in seeds.record_sets()),
+        _RECORDS,
+        floor_bytes=24 * MIB,
+        bad=tuple(b"\0\x28\1" + bomb for bomb in seeds.bombs()),
+    ),
+    Target(
+        "packed-records",
+        records.packed_records,
+        tuple(bytes([codec + 15]) + records.PLAIN_RECORDS for codec in Codec),
+        _RECORDS,
+        floor_bytes=24 * MIB,
+    ),
+    Target(
+        "codec-payloads",
+        records.payload,
+        tuple(
+            bytes([codec - 1]) + stream
+            for codec in Codec
+            if codec
+            for stream in records.streams(codec)
+        ),
+        _RECORDS,
+        floor_bytes=24 * MIB,
+        bad=tuple(
+            bytes([codec - 1]) + compress(bytes(320 << 10), codec) for codec in Codec if codec
+        ),
+    ),
+    Target(
+        "message-sets",
+        records.record_batches,
+        tuple(mark + found for mark in (b"\0\x28\1", b"\1\5\3") for found in seeds.message_sets()),
+        _RECORDS,
+        floor_bytes=24 * MIB,
+        bad=tuple(b"\0\x28\1" + bomb for bomb in seeds.message_bombs()),
+    ),
+    Target(
+        "packed-messages",
+        records.packed_messages,
+        tuple(
+            bytes([mark]) + content
+            for mark in range(8)
+            for content in seeds.packed_messages(mark & 1)
+        ),
+        _RECORDS,
+        floor_bytes=24 * MIB,
+    ),
+    Target(
+        "message-payloads",
+        records.message_payload,
+        records.message_streams(),
+        _RECORDS,
+        floor_bytes=24 * MIB,
+        bad=tuple(
+            bytes([which << 1]) + compress(bytes(320 << 10), codec)
+            for which, codec in enumerate(OLD_CODECS)
+        ),
+    ),
+    Target(
+        "physical-sets",
+        records.physical_sets,
+        tuple(b"\0" + found for found in seeds.physical_sets()),
+        _PHYSICAL,
+        floor_bytes=24 * MIB,
+        bad=tuple(b"\0" + bomb for bomb in seeds.physical_bombs()),
+    ),
+    Target(
+        "packed-entries",
+        records.packed_entries,
+        tuple(bytes([mark]) + found for mark in range(8) for found in seeds.physical_sets()),
+        _PHYSICAL,
+        floor_bytes=24 * MIB,
+    ),
+    Target(
+        "entry-payloads",
+        records.entry_payload,
+        tuple(
+            bytes([which]) + compress(found, codec)
+            for which, codec in enumerate(OLD_CODECS[:2])
+            for found in seeds.physical_sets()
+        ),
+        _PHYSICAL,
+        floor_bytes=24 * MIB,
+        bad=tuple(
+            bytes([which]) + compress(bytes(320 << 10), codec)
+            for which, codec in enumerate(OLD_CODECS[:2])
+        ),
+    ),
+    Target(
+        "jafka-fetch-to-rows",
+        jafka_answers.to_rows,
+        jafka_answers.FETCHED,
+        (*_FEED, errors.OffsetInsideMessage),
+        floor_bytes=24 * MIB,
+        bad=jafka_answers.REFUSED,
+    ),
+    Target(
+        "one-at-a-time",
+        records.one_at_a_time,
+        (
+            *(b"\0\0" + found for found in (*seeds.record_sets(), *seeds.message_sets())),
+            *(b"\1\0" + found for found in seeds.physical_sets()),
+        ),
+        (*_PHYSICAL, errors.MessageTooLarge),
+        floor_bytes=24 * MIB,
+    ),
     Target("partition-key", _partition_key, (b"3", b"0-3", b"03", b"9999999999")),
-    Target("offset", lambda c: parse_offset(c, path="/p", log=LOG), (b"0", b"9223372036854775807"), (errors.BadOffset,)),
-    Target("broker", lambda c: parse_broker("7", c), seeds.many(
-        {"host": "b", "port": 9092, "endpoints": []},
-        {"host": None, "port": -1, "endpoints": ["SSL://x:1", "PLAINTEXT://[::1]:9092"]}), is_json=True),
-    Target("listeners", lambda c: (
-        parse_listeners(c), parse_endpoints(c), parse_broker("7", c, Security(SecurityProtocol.SASL_SSL, "INSIDE"))), seeds.many(
-        {"endpoints": ["INSIDE://b:9094", "SSL://x:1"], "listener_security_protocol_map": {"INSIDE": "SASL_SSL"}}), is_json=True),
-    Target("physical-broker", _physical_broker, (b"vm-1:vm:9092", b"vm-1:fe80##1:9092:true", b"\xac\xed\0\5t\0\x0cvm-1:vm:9092")),
+    Target(
+        "offset",
+        lambda c: parse_offset(c, path="/p", log=LOG),
+        (b"0", b"9223372036854775807"),
+        (errors.BadOffset,),
+    ),
+    Target(
+        "broker",
+        lambda c: parse_broker("7", c),
+        seeds.many(
+            {"host": "b", "port": 9092, "endpoints": []},
+            {"host": None, "port": -1, "endpoints": ["SSL://x:1", "PLAINTEXT://[::1]:9092"]},
+        ),
+        is_json=True,
+    ),
+    Target(
+        "listeners",
+        lambda c: (
+            parse_listeners(c),
+            parse_endpoints(c),
+            parse_broker("7", c, Security(SecurityProtocol.SASL_SSL, "INSIDE")),
+        ),
+        seeds.many(
+            {
+                "endpoints": ["INSIDE://b:9094", "SSL://x:1"],
+                "listener_security_protocol_map": {"INSIDE": "SASL_SSL"},
+            }
+        ),
+        is_json=True,
+    ),
+    Target(
+        "physical-broker",
+        _physical_broker,
+        (b"vm-1:vm:9092", b"vm-1:fe80##1:9092:true", b"\xac\xed\0\5t\0\x0cvm-1:vm:9092"),
+    ),
     Target("partition-count", parse_count, (b"12",)),
     Target("cluster-id", parse_cluster_id, seeds.many({"version": "1", "id": "c1"}), is_json=True),
-    Target("replicas", parse_replicas, seeds.many({"version": 1, "partitions": {"0": [1, 2], "1": [2]}}), is_json=True),
-    Target("topic-config", parse_topic_config, seeds.many({"version": 1, "config": {"cleanup.policy": "compact"}}), is_json=True),
-    Target("partition-state", parse_partition_state, seeds.many({"leader": -1, "leader_epoch": 3, "isr": [1, 2]}), is_json=True),
-    Target("driver", parse_driver, (render_driver(DriverNode("h", 7, "99", "r", "0a1b2c3d-7")),), is_json=True),
-    Target("registration", _registration, (
-        b'{"clicks":2,"orders":1}', b"*4*clicks.*", b"!4!(a|b)[0-9]+", *seeds.many(*(
-            {"version": 1, "subscription": {text: 2}, "pattern": pattern, "timestamp": "5"} for text, pattern in (
-                ("clicks", "static"), (r"(?i:a\.b|[c-f]+)\d{3}", "white_list"), (r"(?!x)\p{Alpha}\Q.\E.*?", "black_list"))))),
-           (errors.SettingsError,), is_json=True),
+    Target(
+        "replicas",
+        parse_replicas,
+        seeds.many({"version": 1, "partitions": {"0": [1, 2], "1": [2]}}),
+        is_json=True,
+    ),
+    Target(
+        "topic-config",
+        parse_topic_config,
+        seeds.many({"version": 1, "config": {"cleanup.policy": "compact"}}),
+        is_json=True,
+    ),
+    Target(
+        "partition-state",
+        parse_partition_state,
+        seeds.many({"leader": -1, "leader_epoch": 3, "isr": [1, 2]}),
+        is_json=True,
+    ),
+    Target(
+        "driver",
+        parse_driver,
+        (render_driver(DriverNode("h", 7, "99", "r", "0a1b2c3d-7")),),
+        is_json=True,
+    ),
+    Target(
+        "registration",
+        _registration,
+        (
+            b'{"clicks":2,"orders":1}',
+            b"*4*clicks.*",
+            b"!4!(a|b)[0-9]+",
+            *seeds.many(
+                *(
+                    {"version": 1, "subscription": {text: 2}, "pattern": pattern, "timestamp": "5"}
+                    for text, pattern in (
+                        ("clicks", "static"),
+                        (r"(?i:a\.b|[c-f]+)\d{3}", "white_list"),
+                        (r"(?!x)\p{Alpha}\Q.\E.*?", "black_list"),
+                    )
+                )
+            ),
+        ),
+        (errors.SettingsError,),
+        is_json=True,
+    ),
     Target("owner", _owner, (_OWNED,)),
     Target("uid", _znode(parse_uid), (b"", b"feedbeef"), (errors.LedgersDisagree,)),
-    *(Target(f"{name}-znode", _znode(parse), payloads, _DOCUMENT) for name, parse, payloads in (
-        ("plan", plan_documents.parse_plan, seeds.plans()),
-        ("applied", ledger_documents.parse_applied, (ledger_documents.render_applied(seeds.APPLIED),)),
-        ("coverage", ledger_documents.parse_coverage, (ledger_documents.render_coverage(seeds.COVERAGE),)))),
-    *(Target(f"{name}-document", read, tuple(zlib.decompress(p) for p in payloads), _DOCUMENT, is_json=True) for name, read, payloads in (
-        ("plan", _deflated(plan_documents.parse_plan), seeds.plans()),
-        ("signed-plan", _signed, seeds.plans()),
-        ("applied", _deflated(ledger_documents.parse_applied), (ledger_documents.render_applied(seeds.APPLIED),)),
-        ("coverage", _deflated(ledger_documents.parse_coverage), (ledger_documents.render_coverage(seeds.COVERAGE),)))),
-    Target("acknowledgement", _znode(ledger_documents.parse_acknowledgement),
-           (ledger_documents.render_acknowledgement(seeds.ACKNOWLEDGEMENT),), _DOCUMENT, is_json=True),
-    Target("retirement", _znode(ledger_documents.parse_retirement), (ledger_documents.render_retirement(Retirement("not needed", 5)),),
-           _DOCUMENT, is_json=True),
+    *(
+        Target(f"{name}-znode", _znode(parse), payloads, _DOCUMENT)
+        for name, parse, payloads in (
+            ("plan", plan_documents.parse_plan, seeds.plans()),
+            (
+                "applied",
+                ledger_documents.parse_applied,
+                (ledger_documents.render_applied(seeds.APPLIED),),
+            ),
+            (
+                "coverage",
+                ledger_documents.parse_coverage,
+                (ledger_documents.render_coverage(seeds.COVERAGE),),
+            ),
+        )
+    ),
+    *(
+        Target(
+            f"{name}-document",
+            read,
+            tuple(zlib.decompress(p) for p in payloads),
+            _DOCUMENT,
+            is_json=True,
+        )
+        for name, read, payloads in (
+            ("plan", _deflated(plan_documents.parse_plan), seeds.plans()),
+            ("signed-plan", _signed, seeds.plans()),
+            (
+                "applied",
+                _deflated(ledger_documents.parse_applied),
+                (ledger_documents.render_applied(seeds.APPLIED),),
+            ),
+            (
+                "coverage",
+                _deflated(ledger_documents.parse_coverage),
+                (ledger_documents.render_coverage(seeds.COVERAGE),),
+            ),
+        )
+    ),
+    Target(
+        "acknowledgement",
+        _znode(ledger_documents.parse_acknowledgement),
+        (ledger_documents.render_acknowledgement(seeds.ACKNOWLEDGEMENT),),
+        _DOCUMENT,
+        is_json=True,
+    ),
+    Target(
+        "retirement",
+        _znode(ledger_documents.parse_retirement),
+        (ledger_documents.render_retirement(Retirement("not needed", 5)),),
+        _DOCUMENT,
+        is_json=True,
+    ),
     Target("claim-znode", _znode(parse_claim), (render_claim(_CLAIM),), _DOCUMENT),
-    Target("claim-document", _deflated(parse_claim), (zlib.decompress(render_claim(_CLAIM)),), _DOCUMENT, is_json=True),
+    Target(
+        "claim-document",
+        _deflated(parse_claim),
+        (zlib.decompress(render_claim(_CLAIM)),),
+        _DOCUMENT,
+        is_json=True,
+    ),
     Target("pauses-znode", _znode(parse_pauses), (render_pauses(_PAUSES),), _DOCUMENT),
-    Target("pauses-document", _deflated(parse_pauses), (zlib.decompress(render_pauses(_PAUSES)),), _DOCUMENT, is_json=True),
-    Target("named-table-znode", _znode(parse_named_table), (render_named_table(_NAMED_TABLE),), _DOCUMENT),
-    Target("named-table-document", _deflated(parse_named_table), (zlib.decompress(render_named_table(_NAMED_TABLE)),), _DOCUMENT,
-           is_json=True),
+    Target(
+        "pauses-document",
+        _deflated(parse_pauses),
+        (zlib.decompress(render_pauses(_PAUSES)),),
+        _DOCUMENT,
+        is_json=True,
+    ),
+    Target(
+        "named-table-znode",
+        _znode(parse_named_table),
+        (render_named_table(_NAMED_TABLE),),
+        _DOCUMENT,
+    ),
+    Target(
+        "named-table-document",
+        _deflated(parse_named_table),
+        (zlib.decompress(render_named_table(_NAMED_TABLE)),),
+        _DOCUMENT,
+        is_json=True,
+    ),
     Target("stamp", _stamp, seeds.commits_of_ours(), _DOCUMENT, is_json=True),
-    Target("ledger-znode", _ledger, (ledger_documents.render_coverage(seeds.COVERAGE),), _DOCUMENT, is_json=True, bad=(_INDEX,)),
-    Target("commit-file", lambda c: parse_commit(5, c), seeds.COMMITS, (errors.TableUnreachable,), is_json=True),
+    Target(
+        "ledger-znode",
+        _ledger,
+        (ledger_documents.render_coverage(seeds.COVERAGE),),
+        _DOCUMENT,
+        is_json=True,
+        bad=(_INDEX,),
+    ),
+    Target(
+        "commit-file",
+        lambda c: parse_commit(5, c),
+        seeds.COMMITS,
+        (errors.TableUnreachable,),
+        is_json=True,
+    ),
     Target("added-files", parse_added, seeds.COMMITS, (errors.TableUnreachable,), is_json=True),
     Target("removed-files", parse_removed, seeds.COMMITS, (errors.TableUnreachable,), is_json=True),
-    Target("table-shape", _shape, (seeds.SCHEMA.encode(),), (errors.TableUnreachable,), is_json=True),
-    Target("conf-file", _conf_file, seeds.CONFS, (errors.SettingsError,), multiple=4000, bad=seeds.STRANGE_CONFS),
-    Target("conf-document", _conf_document, (seeds.conf_document(),), (errors.SettingsError,), is_json=True),
-    Target("address", lambda c: split_address(_text(c)), (b"host:9092", b"[::1]:2181"), (ValueError,)),
-    Target("bound", lambda c: parse_bound(_text(c), 1_700_000_000_000, key="--until-time"),
-           (b"2026-01-31T00:00:00Z", b"-1h", b"-10000", b"1700000000000"), (errors.SettingsError,)),
-    Target("timestamp", lambda c: parse_timestamp(_text(c)), (b"2026-01-31T00:00:00Z", b"2026-01-31 00:00+05:30"), (ValueError,)),
-    Target("change", lambda c: parse_change(_text(c)), (b"limits.max_records_per_run=1000", b"source.topics.allow=[a, b]"),
-           (errors.SettingsError,), multiple=4000),
-    Target("source-options", _options, seeds.many(
-        {"bootstrap": "b1:9092,b2:9092", "topics": "clicks", "columns": "key,offset"},
-        {"bootstrap": "b1:9092", "isolation": "read_committed", "ranges": "[]", "fetch_max_bytes": "5000"}), (errors.SettingsError,),
-        is_json=True),
-    Target("skip-option", lambda c: parse_skip(_text(c)), (b"clicks:3:100-101",), (errors.SettingsError,)),
-    Target("ranges-option", lambda c: parse_ranges(_text(c)), seeds.many([{"topic": "clicks", "partition": 0, "from": 10, "until": 20}]),
-           (errors.SettingsError,), is_json=True),
+    Target(
+        "table-shape", _shape, (seeds.SCHEMA.encode(),), (errors.TableUnreachable,), is_json=True
+    ),
+    Target(
+        "conf-file",
+        _conf_file,
+        seeds.CONFS,
+        (errors.SettingsError,),
+        multiple=4000,
+        bad=seeds.STRANGE_CONFS,
+    ),
+    Target(
+        "conf-document",
+        _conf_document,
+        (seeds.conf_document(),),
+        (errors.SettingsError,),
+        is_json=True,
+    ),
+    Target(
+        "address", lambda c: split_address(_text(c)), (b"host:9092", b"[::1]:2181"), (ValueError,)
+    ),
+    Target(
+        "bound",
+        lambda c: parse_bound(_text(c), 1_700_000_000_000, key="--until-time"),
+        (b"2026-01-31T00:00:00Z", b"-1h", b"-10000", b"1700000000000"),
+        (errors.SettingsError,),
+    ),
+    Target(
+        "timestamp",
+        lambda c: parse_timestamp(_text(c)),
+        (b"2026-01-31T00:00:00Z", b"2026-01-31 00:00+05:30"),
+        (ValueError,),
+    ),
+    Target(
+        "change",
+        lambda c: parse_change(_text(c)),
+        (b"limits.max_records_per_run=1000", b"source.topics.allow=[a, b]"),
+        (errors.SettingsError,),
+        multiple=4000,
+    ),
+    Target(
+        "source-options",
+        _options,
+        seeds.many(
+            {"bootstrap": "b1:9092,b2:9092", "topics": "clicks", "columns": "key,offset"},
+            {
+                "bootstrap": "b1:9092",
+                "isolation": "read_committed",
+                "ranges": "[]",
+                "fetch_max_bytes": "5000",
+            },
+        ),
+        (errors.SettingsError,),
+        is_json=True,
+    ),
+    Target(
+        "skip-option",
+        lambda c: parse_skip(_text(c)),
+        (b"clicks:3:100-101",),
+        (errors.SettingsError,),
+    ),
+    Target(
+        "ranges-option",
+        lambda c: parse_ranges(_text(c)),
+        seeds.many([{"topic": "clicks", "partition": 0, "from": 10, "until": 20}]),
+        (errors.SettingsError,),
+        is_json=True,
+    ),
     Target("marked-error", _unmark, _MARKED),
     Target("log-name", lambda content: parse_log(_text(content)), (b"clicks:3", b"clicks:1-0"), ()),
-    Target("stretch", lambda content: parse_stretch(_text(content)), (b"clicks:3:10-20", b"clicks:1-0:10-20"), ()),
-    Target("stretches", lambda content: parse_stretches(_text(content)), (b"clicks:3:10-20", b"a:0:0-1 a:1:2-3"), (ValueError,)),
+    Target(
+        "stretch",
+        lambda content: parse_stretch(_text(content)),
+        (b"clicks:3:10-20", b"clicks:1-0:10-20"),
+        (),
+    ),
+    Target(
+        "stretches",
+        lambda content: parse_stretches(_text(content)),
+        (b"clicks:3:10-20", b"a:0:0-1 a:1:2-3"),
+        (ValueError,),
+    ),
 )
 BY_NAME = {target.name: target for target in TARGETS}

@@ -12,8 +12,12 @@ from etl.protocol.generations.kafka.versions import Api
 RELEASES = ("0.9.0.1", "2.8.2", "3.9.1", "4.1.0")
 """Those whose groups differ most."""
 PARSERS: Mapping[Api, Callable[[Any], object]] = {
-    Api.JOIN_GROUP: classic.parse_join, Api.SYNC_GROUP: classic.parse_sync, Api.HEARTBEAT: classic.parse_heartbeat,
-    Api.LEAVE_GROUP: classic.parse_leave, Api.CONSUMER_GROUP_HEARTBEAT: consumer.parse_consumer_heartbeat}
+    Api.JOIN_GROUP: classic.parse_join,
+    Api.SYNC_GROUP: classic.parse_sync,
+    Api.HEARTBEAT: classic.parse_heartbeat,
+    Api.LEAVE_GROUP: classic.parse_leave,
+    Api.CONSUMER_GROUP_HEARTBEAT: consumer.parse_consumer_heartbeat,
+}
 
 
 def said(api: Api, response: Any) -> Any:

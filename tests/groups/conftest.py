@@ -16,18 +16,24 @@ from tests.groups.kinds import BY_JAVA, BY_LIBRDKAFKA, OLD, Kind
 from tests.groups.shared import Shared, sharing
 from tests.units_of_work import by_units
 
-_KIND = re.compile(rf"[\[-]({'|'.join(re.escape(kind.name) for kind in (*OLD, *BY_JAVA, *BY_LIBRDKAFKA))})[ \]]")
+_KIND = re.compile(
+    rf"[\[-]({'|'.join(re.escape(kind.name) for kind in (*OLD, *BY_JAVA, *BY_LIBRDKAFKA))})[ \]]"
+)
 
 
 def servers_of(nodeid: str) -> str:
-    """What is tried by the same ones has the same name. Marks of `xdist_group` tell xdist 3.8 nothing under pytest 9.2."""
+    """What is tried by the same ones has the same name. Marks of `xdist_group` tell xdist 3.8
+    nothing under pytest 9.2.
+    """
     found = _KIND.search(nodeid)
     return found[1] if found else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Under `--dist=loadgroup` whatever is tried in one kind of group comes to one worker, which has its servers."""
+    """Under `--dist=loadgroup` whatever is tried in one kind of group comes to one worker, which
+    has its servers.
+    """
     return by_units(config, log, "loadgroup", servers_of)
 
 
@@ -39,14 +45,20 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 @pytest.fixture(scope="module")
-def stage(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JafkaStage | KafkaStage]:
+def stage(
+    kind: Kind, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[JafkaStage | KafkaStage]:
     """Its servers and clients."""
     with contextlib.ExitStack() as running:
         yield kind.begin(tmp_path_factory.mktemp("stage"), running)
 
 
 @pytest.fixture
-def make(kind: Kind, stage: JafkaStage | KafkaStage, spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Shared]]:
-    """`make(others={...}, strategy=...)`: a topic that our runs share with others. Only `etl verify` needs Spark, of all that is played."""
+def make(
+    kind: Kind, stage: JafkaStage | KafkaStage, spark: SparkSession, tmp_path: Path
+) -> Iterator[Callable[..., Shared]]:
+    """`make(others={...}, strategy=...)`: a topic that our runs share with others. Only `etl
+    verify` needs Spark, of all that is played.
+    """
     with contextlib.ExitStack() as opened:
         yield lambda **given: sharing(kind, stage, tmp_path, opened, **given)

@@ -1,7 +1,8 @@
-"""`python -m tests.groups.coordinator_golden [RELEASE ...]`: take the answers in tests/golden/groups anew, from running coordinators.
+"""`python -m tests.groups.coordinator_golden [RELEASE ...]`: take the answers in
+tests/golden/groups anew, from running coordinators.
 
-Two members of ours join one group, one of them leaves; what the broker answered is kept as it came, with what we read in it, for a person
-to compare. Ids are of the day on which they were taken.
+Two members of ours join one group, one of them leaves; what the broker answered is kept as it came,
+with what we read in it, for a person to compare. Ids are of the day on which they were taken.
 """
 
 from __future__ import annotations
@@ -35,7 +36,12 @@ def take(version: str) -> list[dict[str, Any]]:
         found = decode(api, version, response, **place)
         if api in PARSERS and sum(kept is api for kept, _ in answers) < _OF_EACH:
             says = said(api, found)
-            answers[api, json.dumps(says)] = {"api": api.name, "version": version, "answer": bytes(response).hex(), "says": says}
+            answers[api, json.dumps(says)] = {
+                "api": api.name,
+                "version": version,
+                "answer": bytes(response).hex(),
+                "says": says,
+            }
         return found
 
     decode = small_messages.decode
@@ -43,7 +49,10 @@ def take(version: str) -> list[dict[str, Any]]:
         cluster.create_topic("clicks", 4)
         for protocol in GroupProtocol if version >= "4" else [GroupProtocol.CLASSIC]:
             terms = MemberTerms(f"golden-{protocol.value}", ("clicks",), session_timeout_s=6)
-            first, second = (CoordinatedMember([(HOST, cluster.brokers[0].port)], terms, protocol=protocol) for _ in range(2))
+            first, second = (
+                CoordinatedMember([(HOST, cluster.brokers[0].port)], terms, protocol=protocol)
+                for _ in range(2)
+            )
             if protocol is GroupProtocol.CONSUMER:
                 with_consumer_protocol(cluster)
             first.join()
@@ -59,7 +68,9 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for version in sys.argv[1:] or RELEASES:
         answers = ",\n".join(map(json.dumps, take(version)))
-        head = json.dumps({"release": version, "how": "python -m tests.groups.coordinator_golden", "answers": []}).removesuffix("]}")
+        head = json.dumps(
+            {"release": version, "how": "python -m tests.groups.coordinator_golden", "answers": []}
+        ).removesuffix("]}")
         (FOLDER / f"{version}.json").write_text(f"{head}\n{answers}\n]}}\n")
         print(version, answers.count("\n") + 1, flush=True)
 

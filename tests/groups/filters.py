@@ -13,8 +13,13 @@ PER_REQUEST = 500
 
 
 def in_java(java: Process, patterns: Sequence[str], question: str = "matches") -> list[str]:
-    """"refused" where it is no pattern; the question is `matches` or `finds`."""
-    return [line[0] for line in java.ask(question, ",".join(NAMES), *(f"x{pattern.encode().hex()}" for pattern in patterns))]
+    """ "refused" where it is no pattern; the question is `matches` or `finds`."""
+    return [
+        line[0]
+        for line in java.ask(
+            question, ",".join(NAMES), *(f"x{pattern.encode().hex()}" for pattern in patterns)
+        )
+    ]
 
 
 def in_python(pattern: str, question: str = "matches") -> str | None:

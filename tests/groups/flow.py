@@ -14,7 +14,9 @@ _EVERY_S = 0.05
 
 
 class Flow:
-    """`with Flow(stage, topic, folder) as flow`: a few records for each partition in turn, each like no other."""
+    """`with Flow(stage, topic, folder) as flow`: a few records for each partition in turn, each
+    like no other.
+    """
 
     def __init__(self, stage: JafkaStage | KafkaStage, topic: str, folder: Path) -> None:
         self._stage, self._topic, self._folder = stage, topic, folder
@@ -48,7 +50,10 @@ class Flow:
         else:
             java = running.enter_context(JavaProducer(cluster, self._stage.version, self._folder))
         while not self._end.wait(_EVERY_S):
-            partition, values = self.sent % PARTITIONS, [b"flow-%d" % number for number in range(self.sent, self.sent + _AT_ONCE)]
+            partition, values = (
+                self.sent % PARTITIONS,
+                [b"flow-%d" % number for number in range(self.sent, self.sent + _AT_ONCE)],
+            )
             if isinstance(self._stage, JafkaStage):
                 jafka.send(cluster.brokers[partition % 2], self._topic, partition // 2, values)
             else:

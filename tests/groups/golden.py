@@ -1,6 +1,8 @@
-"""Answers of the classes themselves to the first of the random groups and patterns, kept for tests that start no Java.
+"""Answers of the classes themselves to the first of the random groups and patterns, kept for tests
+that start no Java.
 
-`python -m tests.groups.golden` asks them again and writes `golden.json`; who changes the random groups or patterns calls it.
+`python -m tests.groups.golden` asks them again and writes `golden.json`; who changes the random
+groups or patterns calls it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _PATTERNS = 2000
 
 
 def golden() -> dict[str, Any]:
-    """`divided` and `led`: a digest for each group, by release and strategy; `matches`: what each pattern matches, in hexadecimal."""
+    """`divided` and `led`: a digest for each group, by release and strategy; `matches`: what each
+    pattern matches, in hexadecimal.
+    """
     found: dict[str, Any] = json.loads(GOLDEN.read_text())
     return found
 
@@ -35,21 +39,37 @@ def key(version: str, strategy: Strategy) -> str:
 
 def _divided(version: str, strategy: Strategy, folder: Path) -> list[str]:
     with Oracle(version, folder) as oracle:
-        return [digest(one) for one, in oracle.shares((group_for(version, seed) for seed in range(_GROUPS)), strategy)]
+        return [
+            digest(one)
+            for (one,) in oracle.shares(
+                (group_for(version, seed) for seed in range(_GROUPS)), strategy
+            )
+        ]
 
 
 def _of_java(folder: Path) -> dict[str, Any]:
     with Process("LeaderAssignors", "3.9.1", folder, sources=SOURCES) as java:
-        led = {strategy: [digest(one) for one in led_by_java(java, strategy, map(led_group_of, range(_GROUPS)))]
-               for strategy in ("range", "roundrobin")}
+        led = {
+            strategy: [
+                digest(one)
+                for one in led_by_java(java, strategy, map(led_group_of, range(_GROUPS)))
+            ]
+            for strategy in ("range", "roundrobin")
+        }
         matches = in_java(java, [pattern_of(seed) for seed in range(_PATTERNS)])
-    return {"led": led, "matches": " ".join("-" if one == "refused" else f"{int(one, 2):x}" for one in matches)}
+    return {
+        "led": led,
+        "matches": " ".join("-" if one == "refused" else f"{int(one, 2):x}" for one in matches),
+    }
 
 
 def _write() -> None:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(3) as several:
         divided = {key(*one): several.submit(_divided, *one, Path(folder)) for one in DIVIDED}
-        found = {"divided": {name: " ".join(one.result()) for name, one in divided.items()}, **_of_java(Path(folder))}
+        found = {
+            "divided": {name: " ".join(one.result()) for name, one in divided.items()},
+            **_of_java(Path(folder)),
+        }
     found["led"] = {name: " ".join(one) for name, one in found["led"].items()}
     GOLDEN.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -1,4 +1,6 @@
-"""The kinds of groups in which our runs are tried: whose consumers are beside them, and where the group is kept."""
+"""The kinds of groups in which our runs are tried: whose consumers are beside them, and where the
+group is kept.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ class Kind:
             with_consumer_protocol(stage.cluster)
         return stage
 
-    def others(self, stage: JafkaStage | KafkaStage, group: str, topic: str, opened: ExitStack, **more: Any) -> Others:
+    def others(
+        self, stage: JafkaStage | KafkaStage, group: str, topic: str, opened: ExitStack, **more: Any
+    ) -> Others:
         """The consumers of a group of this kind."""
         if self.is_old:
             session = opened.enter_context(ZooKeeper(stage.cluster.zookeeper_connect))
@@ -64,7 +68,12 @@ class Kind:
         if self.by_librdkafka:
             return LibrdkafkaConsumers(stage.cluster.bootstrap, group, topic, self.settings)
         assert isinstance(stage, KafkaStage) and isinstance(stage.java, JavaClients)
-        return JavaConsumers(stage.java, group, topic, {key.replace(".", "_"): value for key, value in self.settings.items()})
+        return JavaConsumers(
+            stage.java,
+            group,
+            topic,
+            {key.replace(".", "_"): value for key, value in self.settings.items()},
+        )
 
 
 def _by_librdkafka(kind: Kind) -> Kind:
@@ -74,7 +83,12 @@ def _by_librdkafka(kind: Kind) -> Kind:
 
 
 def _classic(version: str, strategy: str, assignor: str) -> Kind:
-    ours = {"membership": "coordinator", "strategy": strategy, "session_timeout_s": SESSION_S, "rebalance_timeout_s": 20}
+    ours = {
+        "membership": "coordinator",
+        "strategy": strategy,
+        "session_timeout_s": SESSION_S,
+        "rebalance_timeout_s": 20,
+    }
     theirs = {**_SESSION, "partition.assignment.strategy": _ASSIGNORS + assignor}
     return Kind(f"{version} {strategy}", version, ours, theirs)
 
@@ -82,11 +96,18 @@ def _classic(version: str, strategy: str, assignor: str) -> Kind:
 OLD = (Kind(JAFKA, JAFKA), Kind("0.8.2.2", "0.8.2.2"))
 """High-level consumers, in ZooKeeper."""
 CONSUMER_PROTOCOL = Kind(
-    "4.1.0 consumer", "4.1.0", {"membership": "coordinator", "protocol": "consumer", "rebalance_timeout_s": 20},
-    {"group.protocol": "consumer"})
+    "4.1.0 consumer",
+    "4.1.0",
+    {"membership": "coordinator", "protocol": "consumer", "rebalance_timeout_s": 20},
+    {"group.protocol": "consumer"},
+)
 BY_JAVA = (
-    _classic("0.9.0.1", "range", "RangeAssignor"), _classic("2.8.2", "cooperative-sticky", "CooperativeStickyAssignor"),
-    _classic("3.9.1", "range", "RangeAssignor"), _classic("4.1.0", "range", "RangeAssignor"), CONSUMER_PROTOCOL)
+    _classic("0.9.0.1", "range", "RangeAssignor"),
+    _classic("2.8.2", "cooperative-sticky", "CooperativeStickyAssignor"),
+    _classic("3.9.1", "range", "RangeAssignor"),
+    _classic("4.1.0", "range", "RangeAssignor"),
+    CONSUMER_PROTOCOL,
+)
 """Kafka's own consumers, in the group's coordinator."""
 BY_LIBRDKAFKA = tuple(map(_by_librdkafka, BY_JAVA[2:]))
 """confluent-kafka's consumers there."""

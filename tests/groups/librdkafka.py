@@ -1,4 +1,6 @@
-"""Consumers by librdkafka, which is nobody's jar: each in a thread of this process, reads, commits and tells what it read."""
+"""Consumers by librdkafka, which is nobody's jar: each in a thread of this process, reads, commits
+and tells what it read.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _AT_ONCE = 100
 
 
 class _Member(threading.Thread):
-    """One consumer. What it read is what it also committed; what it could not commit before its logs were taken, it has not read."""
+    """One consumer. What it read is what it also committed; what it could not commit before its
+    logs were taken, it has not read.
+    """
 
     def __init__(self, settings: Mapping[str, Any], topic: str) -> None:
         super().__init__(daemon=True)
@@ -32,7 +36,9 @@ class _Member(threading.Thread):
         """Until it is closed."""
         try:
             while not self.closing.is_set():
-                self._uncommitted += [one for one in self._consumer.consume(_AT_ONCE, _POLL_S) if one.error() is None]
+                self._uncommitted += [
+                    one for one in self._consumer.consume(_AT_ONCE, _POLL_S) if one.error() is None
+                ]
                 self._commit()
                 self.owned = len(self._consumer.assignment())
         except BaseException as failed:  # raised by whoever asks it to leave
@@ -47,18 +53,25 @@ class _Member(threading.Thread):
         for one in self._uncommitted:
             ends[one.topic() or "", one.partition() or 0] = (one.offset() or 0) + 1
         try:
-            told = self._consumer.commit(offsets=[TopicPartition(*log, end) for log, end in ends.items()], asynchronous=False)
+            told = self._consumer.commit(
+                offsets=[TopicPartition(*log, end) for log, end in ends.items()], asynchronous=False
+            )
         except KafkaException:
             return  # the group divides its logs anew; what stays ours is with the next time
         taken = {(one.topic, one.partition) for one in told or () if one.error is None}
         done = [one for one in self._uncommitted if (one.topic(), one.partition()) in taken]
-        self.read += [Seen(0, one.partition() or 0, one.offset() or 0, 0, one.key(), one.value()) for one in done]
+        self.read += [
+            Seen(0, one.partition() or 0, one.offset() or 0, 0, one.key(), one.value())
+            for one in done
+        ]
         self._uncommitted = [one for one in self._uncommitted if one not in done]
 
     def _revoked(self, _: Consumer, logs: list[TopicPartition]) -> None:
         self._commit()
         gone = {(log.topic, log.partition) for log in logs}
-        self._uncommitted = [one for one in self._uncommitted if (one.topic(), one.partition()) not in gone]
+        self._uncommitted = [
+            one for one in self._uncommitted if (one.topic(), one.partition()) not in gone
+        ]
 
 
 @dataclass
@@ -73,9 +86,16 @@ class LibrdkafkaConsumers:
 
     def enter(self, name: str) -> None:
         """See Others. It has no share yet when this returns."""
-        member = _Member({
-            "bootstrap.servers": self.bootstrap, "group.id": self.group, "enable.auto.commit": False, "auto.offset.reset": "earliest",
-            **self.settings}, self.topic)
+        member = _Member(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": self.group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                **self.settings,
+            },
+            self.topic,
+        )
         self._inside[name] = member
         member.start()
 

@@ -1,6 +1,8 @@
-"""`python -m tests.groups.lone_member PORT GROUP TOPIC PROTOCOL INSTANCE`: a member of ours that says each share, for tests that kill it.
+"""`python -m tests.groups.lone_member PORT GROUP TOPIC PROTOCOL INSTANCE`: a member of ours that
+says each share, for tests that kill it.
 
-A line for each share: the number of its logs, its generation, and how often the membership was lost so far.
+A line for each share: the number of its logs, its generation, and how often the membership was lost
+so far.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ from etl.model.membership import GroupProtocol
 
 def main(port: str, group: str, topic: str, protocol: str, instance: str) -> None:
     """Follow until somebody ends the process."""
-    terms = MemberTerms(group, (topic,), instance_id=instance or None, session_timeout_s=6, rebalance_timeout_s=10, join_timeout_s=90)
+    terms = MemberTerms(
+        group,
+        (topic,),
+        instance_id=instance or None,
+        session_timeout_s=6,
+        rebalance_timeout_s=10,
+        join_timeout_s=90,
+    )
     member = CoordinatedMember([(HOST, int(port))], terms, protocol=GroupProtocol(protocol))
     share = member.join()
     while True:

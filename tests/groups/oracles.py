@@ -1,4 +1,6 @@
-"""The classes of Kafka and Jafka that divide a group, asked in a process of Java; and what we say of the same group in the same words."""
+"""The classes of Kafka and Jafka that divide a group, asked in a process of Java; and what we say
+of the same group in the same words.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,20 @@ GROUPS = int(os.environ.get("GROUPS", "10000"))
 SOURCES = Path(__file__).with_name("java")
 REFUSED = "refused"
 Shares = dict[str, list[str]]
-"""By consumer, lines "THREAD TOPIC KEY" of what it owns, as it computes that itself; a line alone, where it refuses."""
+"""By consumer, lines "THREAD TOPIC KEY" of what it owns, as it computes that itself; a line alone,
+where it refuses.
+"""
 
 DIVIDED = (
-    (JAFKA, Strategy.RANGE), ("0.8.2.2", Strategy.RANGE), ("0.8.2.2", Strategy.ROUND_ROBIN), ("0.9.0.1", Strategy.ROUND_ROBIN),
-    ("0.10.2.2", Strategy.RANGE), ("0.10.2.2", Strategy.ROUND_ROBIN_0_10), ("1.1.1", Strategy.RANGE), ("1.1.1", Strategy.ROUND_ROBIN_1_0))
+    (JAFKA, Strategy.RANGE),
+    ("0.8.2.2", Strategy.RANGE),
+    ("0.8.2.2", Strategy.ROUND_ROBIN),
+    ("0.9.0.1", Strategy.ROUND_ROBIN),
+    ("0.10.2.2", Strategy.RANGE),
+    ("0.10.2.2", Strategy.ROUND_ROBIN_0_10),
+    ("1.1.1", Strategy.RANGE),
+    ("1.1.1", Strategy.ROUND_ROBIN_1_0),
+)
 """Which releases have which."""
 
 
@@ -32,13 +43,21 @@ def group_for(version: str, seed: int) -> Group:
     return group_of(seed, Dialect.JAFKA if version == JAFKA else Dialect.KAFKA)
 
 
-def ours(group: Group, strategy: Strategy, views: Mapping[str, AssignmentContext] | None = None) -> Shares:
-    """What each member comes to; `views`: by what each of them read, where that is not all of the group."""
+def ours(
+    group: Group, strategy: Strategy, views: Mapping[str, AssignmentContext] | None = None
+) -> Shares:
+    """What each member comes to; `views`: by what each of them read, where that is not all of the
+    group.
+    """
     found: Shares = {}
     for member in group.members:
         try:
-            share = share_of(member, assign(views[member] if views else group.context, strategy, member))
-            found[member] = sorted(f"{thread} {log.topic} {log.key}" for log, thread in share.items())
+            share = share_of(
+                member, assign(views[member] if views else group.context, strategy, member)
+            )
+            found[member] = sorted(
+                f"{thread} {log.topic} {log.key}" for log, thread in share.items()
+            )
         except SettingsError:
             found[member] = [REFUSED]
     return found
@@ -64,7 +83,9 @@ class Oracle:
         self.process.__exit__(None, None, None)
 
     def shares(self, groups: Iterable[Group], *strategies: Strategy) -> Iterator[list[Shares]]:
-        """Of each group by each strategy. Fails the test where two consumers come to different owners of a log."""
+        """Of each group by each strategy. Fails the test where two consumers come to different
+        owners of a log.
+        """
         return map(_shares, self.process.ask_each(_command(group, strategies) for group in groups))
 
 
@@ -92,8 +113,13 @@ def _shares(answer: Iterable[Sequence[str]]) -> list[Shares]:
 
 
 def _of_one(views: Mapping[str, dict[tuple[str, str], str]], refused: Collection[str]) -> Shares:
-    assert not any(_disagree(views[one], views[another]) for one in views for another in views), views
-    return {consumer: [REFUSED] if consumer in refused else _own(consumer, view) for consumer, view in views.items()}
+    assert not any(_disagree(views[one], views[another]) for one in views for another in views), (
+        views
+    )
+    return {
+        consumer: [REFUSED] if consumer in refused else _own(consumer, view)
+        for consumer, view in views.items()
+    }
 
 
 def _disagree(one: dict[tuple[str, str], str], another: dict[tuple[str, str], str]) -> bool:
@@ -101,21 +127,38 @@ def _disagree(one: dict[tuple[str, str], str], another: dict[tuple[str, str], st
 
 
 def _own(consumer: str, view: dict[tuple[str, str], str]) -> list[str]:
-    return sorted(f"{thread} {topic} {key}" for (topic, key), thread in view.items() if thread.rpartition("-")[0] == consumer)
+    return sorted(
+        f"{thread} {topic} {key}"
+        for (topic, key), thread in view.items()
+        if thread.rpartition("-")[0] == consumer
+    )
 
 
 def lead(strategy: str, members: Iterable[GroupMember], partitions: dict[str, int]) -> list[str]:
     """What we assign, in lines "MEMBER TOPIC PARTITION"."""
     found = assign_as_leader(strategy, list(members), partitions)
-    return sorted(f"{member} {log.topic} {log.partition}" for member, logs in found.items() for log in logs)
+    return sorted(
+        f"{member} {log.topic} {log.partition}" for member, logs in found.items() for log in logs
+    )
 
 
-def led_by_java(process: Process, strategy: str, groups: Iterable[tuple[list[GroupMember], dict[str, int]]]) -> Iterator[list[str]]:
+def led_by_java(
+    process: Process, strategy: str, groups: Iterable[tuple[list[GroupMember], dict[str, int]]]
+) -> Iterator[list[str]]:
     """What the classes of Kafka's Java consumer assign in each group."""
     answers = process.ask_each(_led(strategy, *group) for group in groups)
     return (sorted(" ".join(line) for line in answer) for answer in answers)
 
 
 def _led(strategy: str, members: Iterable[GroupMember], partitions: Mapping[str, int]) -> list[str]:
-    told = [word for one in members for word in (one.member_id, one.instance_id or "-", ",".join(sorted(one.topics)))]
-    return ["assign", strategy, ",".join(f"{topic}={count}" for topic, count in partitions.items()), *told]
+    told = [
+        word
+        for one in members
+        for word in (one.member_id, one.instance_id or "-", ",".join(sorted(one.topics)))
+    ]
+    return [
+        "assign",
+        strategy,
+        ",".join(f"{topic}={count}" for topic, count in partitions.items()),
+        *told,
+    ]

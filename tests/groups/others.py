@@ -1,4 +1,6 @@
-"""Consumers that are not ours in a group of ours, wherever the group is kept: each reads and commits, and tells what it read."""
+"""Consumers that are not ours in a group of ours, wherever the group is kept: each reads and
+commits, and tells what it read.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Others(Protocol):
 
 @dataclass
 class OldConsumers:
-    """High-level consumers of Jafka and of Kafka 0.8 to 1.1, in ZooKeeper, where they also write what they own."""
+    """High-level consumers of Jafka and of Kafka 0.8 to 1.1, in ZooKeeper, where they also write
+    what they own.
+    """
 
     stage: JafkaStage | KafkaStage
     group: str
@@ -55,10 +59,19 @@ class OldConsumers:
         """See Others. Fails the test when it does not get its share by its tries."""
         more = {} if isinstance(self.stage, JafkaStage) else {"strategy": self.strategy}
         self.clients.open(
-            name, self.group, self.topic, backoff_ms=self.backoff_ms, tries=self.tries, threads=self.threads, **more)
+            name,
+            self.group,
+            self.topic,
+            backoff_ms=self.backoff_ms,
+            tries=self.tries,
+            threads=self.threads,
+            **more,
+        )
 
     def exit(self, name: str) -> list[Seen]:
-        """See Others. Jafka's consumer tells no offsets: the place of a value is where its simple consumer finds it."""
+        """See Others. Jafka's consumer tells no offsets: the place of a value is where its simple
+        consumer finds it.
+        """
         clients = self.clients
         if isinstance(clients, ScalaClients):
             return clients.close(name)
@@ -73,7 +86,11 @@ class OldConsumers:
     def owned(self) -> dict[str, int]:
         """See Others."""
         found: dict[str, int] = {}
-        for owner in ConsumerGroup(self.zookeeper, self.group, physical=isinstance(self.stage, JafkaStage)).owners([self.topic]).values():
+        for owner in (
+            ConsumerGroup(self.zookeeper, self.group, physical=isinstance(self.stage, JafkaStage))
+            .owners([self.topic])
+            .values()
+        ):
             name = owner.removeprefix(f"{self.group}_").rpartition("-")[0].partition(":")[0]
             found[name] = found.get(name, 0) + 1
         return found

@@ -1,4 +1,6 @@
-"""Random groups of consumers, the same for the same number: in ZooKeeper, with what they and their brokers write there, and Kafka's own."""
+"""Random groups of consumers, the same for the same number: in ZooKeeper, with what they and their
+brokers write there, and Kafka's own.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,44 @@ from random import Random
 from etl.decisions.membership.assignment import AssignmentContext, context_of
 from etl.decisions.membership.leader_assignment import GroupMember
 from etl.model.logs import BrokerPartition, Dialect
-from etl.protocol.zookeeper.consumers import FilteredTopics, FixedTopics, Registration, parse_registration, render_registration
+from etl.protocol.zookeeper.consumers import (
+    FilteredTopics,
+    FixedTopics,
+    Registration,
+    parse_registration,
+    render_registration,
+)
 from etl.protocol.zookeeper.topic_filters import FilterKind, TopicFilter
 
 GROUP = "etl-g"
-_TOPICS = ("orders", "clicks", "t1", "t10", "t2", "a.b_c-d", "Z", "page-views.2015", "x0", "orders2", "missing")
+_TOPICS = (
+    "orders",
+    "clicks",
+    "t1",
+    "t10",
+    "t2",
+    "a.b_c-d",
+    "Z",
+    "page-views.2015",
+    "x0",
+    "orders2",
+    "missing",
+)
 _MISSING = "missing"
 _FILTERS = ("orders.*", "t[0-9]+", "(?!t).*", "clicks|orders", r"[a-z]\d+", "nothing", ".*")
-_NAMES = ("one", "two", "vm-1446000000000-59986c35", "vm-1446000000001-0a", "a-10", "a-2", "a_b", "B", "c.d", "z-0", "0")
+_NAMES = (
+    "one",
+    "two",
+    "vm-1446000000000-59986c35",
+    "vm-1446000000001-0a",
+    "a-10",
+    "a-2",
+    "a_b",
+    "B",
+    "c.d",
+    "z-0",
+    "0",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +65,9 @@ class Group:
 
 
 def group_of(seed: int, dialect: Dialect) -> Group:
-    """Half of them of consumers that read the same with as many threads, as round robin of 0.8.2 wants it."""
+    """Half of them of consumers that read the same with as many threads, as round robin of 0.8.2
+    wants it.
+    """
     random = Random(seed)
     partitions = _partitions(random, dialect)
     known = [*partitions, _MISSING]
@@ -43,43 +77,81 @@ def group_of(seed: int, dialect: Dialect) -> Group:
     for at, name in enumerate(random.sample(_NAMES, random.randint(1, 8))):
         reads = alike if is_alike or not at else _reads(random, known, dialect, fixed=False)
         registrations[f"{GROUP}_{name}"] = Registration(dialect, reads)
-    znodes = {f"/consumers/{GROUP}/ids/{member}": render_registration(one, now_ms=seed) for member, one in registrations.items()}
-    read = {path.rpartition("/")[2]: parse_registration(payload, path=path) for path, payload in znodes.items()}
+    znodes = {
+        f"/consumers/{GROUP}/ids/{member}": render_registration(one, now_ms=seed)
+        for member, one in registrations.items()
+    }
+    read = {
+        path.rpartition("/")[2]: parse_registration(payload, path=path)
+        for path, payload in znodes.items()
+    }
     return Group(context_of(read, partitions), {**znodes, **_topics(partitions, dialect)})
 
 
 def _partitions(random: Random, dialect: Dialect) -> dict[str, list[BrokerPartition]]:
     topics = random.sample(_TOPICS[:-1], random.randint(1, 5))
     if dialect is Dialect.KAFKA:
-        return {topic: [BrokerPartition(topic, p) for p in range(random.randint(1, 25))] for topic in topics}
-    return {topic: [BrokerPartition(topic, p, broker) for broker in random.sample(range(13), random.randint(1, 4))
-                    for p in range(random.randint(1, 13))] for topic in topics}
+        return {
+            topic: [BrokerPartition(topic, p) for p in range(random.randint(1, 25))]
+            for topic in topics
+        }
+    return {
+        topic: [
+            BrokerPartition(topic, p, broker)
+            for broker in random.sample(range(13), random.randint(1, 4))
+            for p in range(random.randint(1, 13))
+        ]
+        for topic in topics
+    }
 
 
-def _reads(random: Random, topics: Sequence[str], dialect: Dialect, *, fixed: bool) -> FixedTopics | FilteredTopics:
+def _reads(
+    random: Random, topics: Sequence[str], dialect: Dialect, *, fixed: bool
+) -> FixedTopics | FilteredTopics:
     if fixed or dialect is Dialect.JAFKA or random.random() < 0.7:
         named = random.sample(topics, random.randint(1, len(topics)))
         threads = random.randint(1, 12)
-        return FixedTopics({topic: threads if random.random() < 0.8 else random.randint(1, 3) for topic in named})
-    return FilteredTopics(TopicFilter(random.choice([*FilterKind]), random.choice(_FILTERS)), random.randint(1, 3))
+        return FixedTopics(
+            {topic: threads if random.random() < 0.8 else random.randint(1, 3) for topic in named}
+        )
+    return FilteredTopics(
+        TopicFilter(random.choice([*FilterKind]), random.choice(_FILTERS)), random.randint(1, 3)
+    )
 
 
-def _topics(partitions: Mapping[str, Sequence[BrokerPartition]], dialect: Dialect) -> dict[str, bytes]:
+def _topics(
+    partitions: Mapping[str, Sequence[BrokerPartition]], dialect: Dialect
+) -> dict[str, bytes]:
     if dialect is Dialect.KAFKA:
-        return {f"/brokers/topics/{topic}": json.dumps({"version": 1, "partitions": {log.key: [1] for log in logs}}).encode()
-                for topic, logs in partitions.items()}
+        return {
+            f"/brokers/topics/{topic}": json.dumps(
+                {"version": 1, "partitions": {log.key: [1] for log in logs}}
+            ).encode()
+            for topic, logs in partitions.items()
+        }
     found = {f"/brokers/topics/{topic}": b"" for topic in partitions}
     for topic, logs in partitions.items():
         for broker in {log.broker_id for log in logs}:
-            found[f"/brokers/topics/{topic}/{broker}"] = str(sum(log.broker_id == broker for log in logs)).encode()
+            found[f"/brokers/topics/{topic}/{broker}"] = str(
+                sum(log.broker_id == broker for log in logs)
+            ).encode()
     return found
 
 
 def led_group_of(seed: int) -> tuple[list[GroupMember], dict[str, int]]:
-    """The members of a group of Kafka's coordinator, in any order, and how many partitions each topic has."""
+    """The members of a group of Kafka's coordinator, in any order, and how many partitions each
+    topic has.
+    """
     random = Random(seed)
-    partitions = {topic: random.randint(1, 25) for topic in random.sample(_TOPICS[:-1], random.randint(1, 5))}
-    members = [GroupMember(
-        f"{name}-{random.randrange(100)}", frozenset(random.sample([*partitions, _MISSING], random.randint(1, len(partitions)))),
-        f"i-{name}" if random.random() < 0.4 else None) for name in random.sample(_NAMES, random.randint(1, 8))]
+    partitions = {
+        topic: random.randint(1, 25) for topic in random.sample(_TOPICS[:-1], random.randint(1, 5))
+    }
+    members = [
+        GroupMember(
+            f"{name}-{random.randrange(100)}",
+            frozenset(random.sample([*partitions, _MISSING], random.randint(1, len(partitions)))),
+            f"i-{name}" if random.random() < 0.4 else None,
+        )
+        for name in random.sample(_NAMES, random.randint(1, 8))
+    ]
     return members, partitions

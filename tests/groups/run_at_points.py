@@ -1,8 +1,9 @@
-"""`python -m tests.groups.run_at_points FOLDER CONF`: an `etl run` that says which point of its membership it came to, and waits there.
+"""`python -m tests.groups.run_at_points FOLDER CONF`: an `etl run` that says which point of its
+membership it came to, and waits there.
 
-FOLDER has a file for each point that it came to, with a line for each time: the ZooKeeper session in which it was. Where there is a file
-`hold-<point>` it goes no further than that point, unless `go-<point>` has as many lines. Behind the hand-over a thread of it may come to
-`registered` again.
+FOLDER has a file for each point that it came to, with a line for each time: the ZooKeeper session
+in which it was. Where there is a file `hold-<point>` it goes no further than that point, unless
+`go-<point>` has as many lines. Behind the hand-over a thread of it may come to `registered` again.
 """
 
 from __future__ import annotations
@@ -26,20 +27,59 @@ from etl.edges.zookeeper.session import ZooKeeper
 from etl.run.group_offsets import GroupOffsets
 
 _BEFORE_VERB = {
-    "store": "storing", "hand_over": "stored", "claiming": "handed-over", "fetch": "fetching", "append": "fetched", "record": "appended",
-    "commit": "recorded"}
+    "store": "storing",
+    "hand_over": "stored",
+    "claiming": "handed-over",
+    "fetch": "fetching",
+    "append": "fetched",
+    "record": "appended",
+    "commit": "recorded",
+}
 _BEFORE: tuple[tuple[type, str, str], ...] = (
-    (Rebalance, "_claim", "registered"), (MemberState, "note_join", "registered"), (GroupMembers, "deregister", "leaving"),
-    (ClassicProtocol, "leave", "leaving"), (ConsumerProtocol, "leave", "leaving"))
+    (Rebalance, "_claim", "registered"),
+    (MemberState, "note_join", "registered"),
+    (GroupMembers, "deregister", "leaving"),
+    (ClassicProtocol, "leave", "leaving"),
+    (ConsumerProtocol, "leave", "leaving"),
+)
 _BEHIND: tuple[tuple[type, str, str], ...] = (
-    (ZooKeeperMember, "join", "claimed"), (CoordinatedMember, "join", "claimed"), (GroupOffsets, "hand_over", "committed"),
-    (GroupOffsets, "commit_of_member", "moved"))
-POINTS = ("registered", "claimed", "storing", "handed-over", "fetching", "fetched", "appended", "recorded", "leaving")
-"""In the order in which a run comes to them; in ZooKeeper a plan is stored and handed over in one step."""
+    (ZooKeeperMember, "join", "claimed"),
+    (CoordinatedMember, "join", "claimed"),
+    (GroupOffsets, "hand_over", "committed"),
+    (GroupOffsets, "commit_of_member", "moved"),
+)
+POINTS = (
+    "registered",
+    "claimed",
+    "storing",
+    "handed-over",
+    "fetching",
+    "fetched",
+    "appended",
+    "recorded",
+    "leaving",
+)
+"""In the order in which a run comes to them; in ZooKeeper a plan is stored and handed over in one
+step.
+"""
 IN_TWO_STEPS = ("stored", "committed")
-"""Between storing and handed over, where the group is in Kafka: the plan is stored, and the offsets are committed."""
-BEHIND_APPEND = ("registered", "claimed", "storing", "handed-over", "fetched", "recorded", "moved", "appended", "leaving")
-"""In the order in which a run comes to them that moves its offsets behind the append: it is recorded behind that."""
+"""Between storing and handed over, where the group is in Kafka: the plan is stored, and the offsets
+are committed.
+"""
+BEHIND_APPEND = (
+    "registered",
+    "claimed",
+    "storing",
+    "handed-over",
+    "fetched",
+    "recorded",
+    "moved",
+    "appended",
+    "leaving",
+)
+"""In the order in which a run comes to them that moves its offsets behind the append: it is
+recorded behind that.
+"""
 
 
 class Watched:
@@ -56,7 +96,15 @@ class Watched:
 
 def lines_of(file: Path) -> list[str]:
     """The lines of a mark that are written to their end."""
-    return [line.rstrip("\n") for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")] if file.exists() else []
+    return (
+        [
+            line.rstrip("\n")
+            for line in file.read_text().splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
+        if file.exists()
+        else []
+    )
 
 
 def main(marks: str, conf: str) -> None:

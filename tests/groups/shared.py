@@ -1,4 +1,6 @@
-"""A topic that our runs share with consumers that are not ours, and the law: each record is in our table, or read by one of them."""
+"""A topic that our runs share with consumers that are not ours, and the law: each record is in our
+table, or read by one of them.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,12 @@ from tests.system.sessions import session_at
 
 WITHIN_S = 60
 JOINED: Mapping[str, Any] = {
-    "ownership": {"mode": "join", "wait_for_driver_s": 30}, "zookeeper": {"session_timeout_s": SESSION_S},
-    "table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 1 << 30}, "arrow_transform": ARROW_TRANSFORM}
+    "ownership": {"mode": "join", "wait_for_driver_s": 30},
+    "zookeeper": {"session_timeout_s": SESSION_S},
+    "table": {"writer": "auto"},
+    "limits": {"without_spark_below_bytes": 1 << 30},
+    "arrow_transform": ARROW_TRANSFORM,
+}
 """What a conf has of a run that is a member, reads without Spark, and whose tasks can be held."""
 Place = tuple[int, int, int, int]
 _numbers = itertools.count(1)
@@ -98,7 +104,9 @@ class Shared:
 
     @contextlib.contextmanager
     def held_at(self, point: str, *later: str, hold: Hold | None = None) -> Iterator[Run]:
-        """A run that comes to a point with 40 records to read that were written once it was registered; `hold`: its tasks instead."""
+        """A run that comes to a point with 40 records to read that were written once it was
+        registered; `hold`: its tasks instead.
+        """
         first = "registered" if point == "registered" else "claimed"
         held = {first} if hold else {first, point}
         with self.running(*held, *later, hold=hold) as run:
@@ -118,11 +126,19 @@ class Shared:
 
     def in_table(self) -> list[Seen]:
         """What our runs read."""
-        return self.pipeline.in_table_seen() if (self.pipeline.table / "_delta_log").exists() else []
+        return (
+            self.pipeline.in_table_seen() if (self.pipeline.table / "_delta_log").exists() else []
+        )
 
     def others_read_the_rest(self) -> None:
-        """Wait until no record is left that is not in our table: what those inside read is the rest."""
-        rest = len(self.pipeline.stage.read(self.pipeline.topic)) - len(self.in_table()) - len(self.read)
+        """Wait until no record is left that is not in our table: what those inside read is the
+        rest.
+        """
+        rest = (
+            len(self.pipeline.stage.read(self.pipeline.topic))
+            - len(self.in_table())
+            - len(self.read)
+        )
         assert wait_until(lambda: self.count() >= rest, WITHIN_S), f"{self.count()} of {rest}"
 
     def count(self) -> int:
@@ -134,36 +150,51 @@ class Shared:
 
         def are_so() -> bool:
             found = self.others.owned()
-            return found == owners if owners else found.keys() == self.inside and sum(found.values()) == PARTITIONS
+            return (
+                found == owners
+                if owners
+                else found.keys() == self.inside and sum(found.values()) == PARTITIONS
+            )
 
         assert wait_until(are_so, within_s), self.others.owned()
 
     def has(self, name: str, count: int) -> None:
         """Wait until that one knows that it owns so many."""
-        assert wait_until(lambda: self.others.owned().get(name) == count, WITHIN_S), self.others.owned()
+        assert wait_until(lambda: self.others.owned().get(name) == count, WITHIN_S), (
+            self.others.owned()
+        )
 
     def end(self) -> Said:
-        """All leave, a last run, whose words these are, reads what nobody has read, and the law holds."""
+        """All leave, a last run, whose words these are, reads what nobody has read, and the law
+        holds.
+        """
         last, ours, theirs, written = self._all_of_it()
         both = ours + theirs
-        assert both == written, f"lost {sorted(written - both)[:9]}, read by two {sorted(both - written)[:9]}"
+        assert both == written, (
+            f"lost {sorted(written - both)[:9]}, read by two {sorted(both - written)[:9]}"
+        )
         return last
 
     def end_behind_append(self) -> Counter[Place]:
-        """The same where offsets move behind the append: nothing is lost, our table has each record once, each is read once by others, too;
-        and what is in both, which is told by the reports.
+        """The same where offsets move behind the append: nothing is lost, our table has each record
+        once, each is read once by others, too; and what is in both, which is told by the reports.
         """
         _, ours, theirs, written = self._all_of_it()
         assert max((*ours.values(), *theirs.values())) == 1
         assert ours | theirs == written, f"lost {sorted(written - (ours | theirs))[:9]}"
-        reports = [json.loads(path.read_text()) for path in (self.pipeline.folder / "reports").glob("*.json")]
+        reports = [
+            json.loads(path.read_text())
+            for path in (self.pipeline.folder / "reports").glob("*.json")
+        ]
         told = {outcome["outcome"] for report in reports for outcome in report.get("outcomes", ())}
         twice = ours & theirs
         assert not twice or told & {"read twice", "taken by another member"}, told
         return twice
 
     def _all_of_it(self) -> tuple[Said, Counter[Place], Counter[Place], Counter[Place]]:
-        """All leave; a last run, and which records are ours, the others', and written. `etl verify` has nothing against it."""
+        """All leave; a last run, and which records are ours, the others', and written. `etl verify`
+        has nothing against it.
+        """
         for name in [*self.inside]:
             self.exit(name)
         last = self.ran()
@@ -188,14 +219,28 @@ def end_session(connect: str, session: str) -> None:
 
 
 def sharing(
-    kind: Kind, stage: JafkaStage | KafkaStage, folder: Path, opened: ExitStack, *, others: Mapping[str, Any] | None = None,
+    kind: Kind,
+    stage: JafkaStage | KafkaStage,
+    folder: Path,
+    opened: ExitStack,
+    *,
+    others: Mapping[str, Any] | None = None,
     **ownership: Any,
 ) -> Shared:
-    """A new topic, a pipeline that joins a new group of it, and others for it, set up as `others` says; `ownership` is of our conf."""
+    """A new topic, a pipeline that joins a new group of it, and others for it, set up as `others`
+    says; `ownership` is of our conf.
+    """
     number = next(_numbers)
     topic, group = stage.new_topic(), f"shared-{number}-{time.time_ns()}"
     home = folder / f"pipeline-{number}"
     home.mkdir()
-    conf = {**JOINED, "ownership": {**JOINED["ownership"], **kind.ours, **ownership}, **kind.offsets, **stage.conf}
+    conf = {
+        **JOINED,
+        "ownership": {**JOINED["ownership"], **kind.ours, **ownership},
+        **kind.offsets,
+        **stage.conf,
+    }
     pipeline = ForeignPipeline(stage.cluster, home, topic, group, conf, stage=stage)
-    return opened.enter_context(Shared(pipeline, kind.others(stage, group, topic, opened, **others or {})))
+    return opened.enter_context(
+        Shared(pipeline, kind.others(stage, group, topic, opened, **others or {}))
+    )

@@ -1,4 +1,5 @@
-"""Members of ours beside each release's own consumer, for as long as a night: rebalances, deaths, sleeps and static members.
+"""Members of ours beside each release's own consumer, for as long as a night: rebalances, deaths,
+sleeps and static members.
 
 Not in the gate, whose short form of it is `tests/brokers/test_every_generation.py`.
 """
@@ -27,7 +28,9 @@ _WITH_STATIC = (2, 3)
 
 
 @pytest.fixture(scope="module", params=RELEASES)
-def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaStage]:
+def stage(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KafkaStage]:
     """A release's servers and clients."""
     with contextlib.ExitStack() as running:
         stage = begin(request.param, tmp_path_factory.mktemp("stage"), running)
@@ -51,10 +54,20 @@ class Alone:
 
     def __init__(self, group: Group, said: Path, instance_id: str = "") -> None:
         self._said = said
-        command = [sys.executable, "-m", "tests.groups.lone_member", str(group.stage.cluster.brokers[0].port), group.name, group.topic,
-                   group.protocol.value, instance_id]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.groups.lone_member",
+            str(group.stage.cluster.brokers[0].port),
+            group.name,
+            group.topic,
+            group.protocol.value,
+            instance_id,
+        ]
         with said.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=Path(__file__).parents[2])
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, cwd=Path(__file__).parents[2]
+            )
 
     @property
     def shares(self) -> Sequence[tuple[int, ...]]:
@@ -66,7 +79,9 @@ class Alone:
 
     def owns(self, count: int, behind: int = 0) -> tuple[int, ...]:
         """Its newest share, once it is one of so many logs behind the first so many shares."""
-        assert wait_until(lambda: len(self.shares) > behind and self.shares[-1][0] == count, WITHIN_S), self.shares
+        assert wait_until(
+            lambda: len(self.shares) > behind and self.shares[-1][0] == count, WITHIN_S
+        ), self.shares
         return self.shares[-1]
 
 
@@ -82,7 +97,9 @@ def alone(group: Group, tmp_path: Path, instance_id: str = "") -> Iterator[Alone
 
 
 @of_each
-def test_however_often_consumers_of_the_release_come_and_go_every_log_has_one_owner(stage: KafkaStage, protocol: GroupProtocol) -> None:
+def test_however_often_consumers_of_the_release_come_and_go_every_log_has_one_owner(
+    stage: KafkaStage, protocol: GroupProtocol
+) -> None:
     group = group_of(stage, protocol)
     with group.joined() as (member, _):
         member.follow()
@@ -94,7 +111,9 @@ def test_however_often_consumers_of_the_release_come_and_go_every_log_has_one_ow
 
 
 @pytest.mark.parametrize("strategy", ["roundrobin", "cooperative-sticky"])
-def test_other_strategies_are_divided_by_us_for_others_and_by_others_for_us(stage: KafkaStage, strategy: str) -> None:
+def test_other_strategies_are_divided_by_us_for_others_and_by_others_for_us(
+    stage: KafkaStage, strategy: str
+) -> None:
     if strategy == "cooperative-sticky" and stage.release < (2, 4):
         pytest.skip("the strategy is of 2.4 on")
     group = group_of(stage, CLASSIC, strategy)
@@ -109,7 +128,9 @@ def test_other_strategies_are_divided_by_us_for_others_and_by_others_for_us(stag
 
 @of_each
 def test_one_of_ours_that_is_killed_is_missed_and_its_logs_go_to_others_within_its_session(
-    stage: KafkaStage, protocol: GroupProtocol, tmp_path: Path,
+    stage: KafkaStage,
+    protocol: GroupProtocol,
+    tmp_path: Path,
 ) -> None:
     group = group_of(stage, protocol)
     with alone(group, tmp_path) as killed, group.foreign():
@@ -123,7 +144,9 @@ def test_one_of_ours_that_is_killed_is_missed_and_its_logs_go_to_others_within_i
 
 @of_each
 def test_one_of_ours_that_slept_longer_than_its_session_is_told_and_comes_back_as_a_new_member(
-    stage: KafkaStage, protocol: GroupProtocol, tmp_path: Path,
+    stage: KafkaStage,
+    protocol: GroupProtocol,
+    tmp_path: Path,
 ) -> None:
     group = group_of(stage, protocol)
     with alone(group, tmp_path) as sleeper, group.foreign():
@@ -140,7 +163,9 @@ def test_one_of_ours_that_slept_longer_than_its_session_is_told_and_comes_back_a
 
 
 @of_each
-def test_a_static_member_that_goes_and_comes_back_within_its_session_is_not_noticed(stage: KafkaStage, protocol: GroupProtocol) -> None:
+def test_a_static_member_that_goes_and_comes_back_within_its_session_is_not_noticed(
+    stage: KafkaStage, protocol: GroupProtocol
+) -> None:
     group = group_of(stage, protocol)
     if stage.release < _WITH_STATIC:
         pytest.skip("static members are of 2.3 on")
@@ -158,7 +183,9 @@ def test_what_is_held_is_nobody_elses_before_it_is_released(stage: KafkaStage) -
     with group.joined() as (member, share):
         member.hold()
         with group.foreign():
-            assert not wait_until(lambda: bool(group.java.owns("java")), 5), "others are given nothing"
+            assert not wait_until(lambda: bool(group.java.owns("java")), 5), (
+                "others are given nothing"
+            )
             assert member.is_current and share.logs == group.logs
             member.release()
             group.divided(member)

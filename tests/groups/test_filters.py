@@ -1,4 +1,6 @@
-"""Patterns of topic filters mean here what they mean in Java, or are refused; and filters are cleaned as consumers clean them."""
+"""Patterns of topic filters mean here what they mean in Java, or are refused; and filters are
+cleaned as consumers clean them.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,39 @@ def test_a_pattern_matches_the_names_that_it_matches_in_java_or_is_refused(tmp_p
                 assert in_python(pattern) in (theirs, None), pattern
 
 
-def test_an_option_pattern_is_found_in_the_names_in_which_java_finds_it_or_is_refused(tmp_path: Path) -> None:
+def test_an_option_pattern_is_found_in_the_names_in_which_java_finds_it_or_is_refused(
+    tmp_path: Path,
+) -> None:
     with Process("LeaderAssignors", "3.9.1", tmp_path, sources=SOURCES) as java:
         for first in range(0, GROUPS, PER_REQUEST):
             patterns = [option_of(seed) for seed in range(first, first + PER_REQUEST)]
             for question in ("matches", "finds"):
-                for pattern, theirs in zip(patterns, in_java(java, patterns, question), strict=True):
+                for pattern, theirs in zip(
+                    patterns, in_java(java, patterns, question), strict=True
+                ):
                     assert in_python(pattern, question) in (theirs, None), (question, pattern)
 
 
 def test_a_filter_is_cleaned_as_a_consumer_does(tmp_path: Path) -> None:
-    texts = ["a, b", ' "a,b" ', "'a'", "\"'a'\"", "a b", "\ta\n", 'a"b', '"a"\x85', "a\u2028", "'a'\u2029'", " ' a' ",
-             "a,,b", '""a', " a\x00"]
+    texts = [
+        "a, b",
+        ' "a,b" ',
+        "'a'",
+        "\"'a'\"",
+        "a b",
+        "\ta\n",
+        'a"b',
+        '"a"\x85',
+        "a\u2028",
+        "'a'\u2029'",
+        " ' a' ",
+        "a,,b",
+        '""a',
+        " a\x00",
+    ]
     with Process("ScalaAssignors", "0.8.2.2", tmp_path, sources=SOURCES) as scala:
-        found = [bytes.fromhex(line[0][1:]).decode() for line in scala.ask("clean", *(f"x{text.encode().hex()}" for text in texts))]
+        found = [
+            bytes.fromhex(line[0][1:]).decode()
+            for line in scala.ask("clean", *(f"x{text.encode().hex()}" for text in texts))
+        ]
     assert [cleaned(text) for text in texts] == found

@@ -1,7 +1,9 @@
-"""Our runs beside consumers that are not ours where our offsets move behind the append: what is promised then, and what is not.
+"""Our runs beside consumers that are not ours where our offsets move behind the append: what is
+promised then, and what is not.
 
-Nothing is lost, and our table has each record once. But who takes a log over amid our work begins where our plan did, and reads the same.
-Where a share is held until the commit (KIP-848) nobody does, for as long as the rebalance time-out.
+Nothing is lost, and our table has each record once. But who takes a log over amid our work begins
+where our plan did, and reads the same. Where a share is held until the commit (KIP-848) nobody
+does, for as long as the rebalance time-out.
 """
 
 from __future__ import annotations
@@ -30,9 +32,17 @@ LETTING_GO = [*OLD, *(kind for kind in BY_JAVA if kind.name in ("3.9.1 range", "
 """Kinds of groups in which a member lets go at once."""
 KINDS = [*LETTING_GO, CONSUMER_PROTOCOL]
 in_each = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name, indirect=True)
-in_those_that_let_go = pytest.mark.parametrize("kind", LETTING_GO, ids=lambda kind: kind.name, indirect=True)
-in_one_that_waits = pytest.mark.parametrize("kind", [CONSUMER_PROTOCOL], ids=lambda kind: kind.name, indirect=True)
-KILLS = [pytest.param(kind, point, id=f"{kind.name} {point}") for kind in KINDS for point in BEHIND_APPEND]
+in_those_that_let_go = pytest.mark.parametrize(
+    "kind", LETTING_GO, ids=lambda kind: kind.name, indirect=True
+)
+in_one_that_waits = pytest.mark.parametrize(
+    "kind", [CONSUMER_PROTOCOL], ids=lambda kind: kind.name, indirect=True
+)
+KILLS = [
+    pytest.param(kind, point, id=f"{kind.name} {point}")
+    for kind in KINDS
+    for point in BEHIND_APPEND
+]
 
 
 @pytest.fixture
@@ -43,13 +53,18 @@ def behind(make: Make) -> Make:
 
 @in_each
 def test_whoever_comes_and_goes_while_records_flow_nothing_is_lost_and_the_table_has_each_record_once(
-    kind: Kind, stage: JafkaStage | KafkaStage, behind: Make, tmp_path: Path,
+    kind: Kind,
+    stage: JafkaStage | KafkaStage,
+    behind: Make,
+    tmp_path: Path,
 ) -> None:
     shared = behind(**({"rebalance_timeout_s": LONGER_S} if kind is CONSUMER_PROTOCOL else {}))
     shared.enter("a")
     with Flow(stage, shared.pipeline.topic, tmp_path / "flow"):
         for number in range(RUNS):
-            moves = threading.Thread(target=shared.exit if number % 2 else shared.enter, args=[f"z{number // 2}"])
+            moves = threading.Thread(
+                target=shared.exit if number % 2 else shared.enter, args=[f"z{number // 2}"]
+            )
             with shared.running() as run:
                 moves.start()
                 said = run.wait()
@@ -67,7 +82,9 @@ def one_of_ours_is_read_by_another(shared: Shared) -> None:
     for name in ("x", "y", "z"):
         shared.enter(name)
     others = (PARTITIONS - HALF) * EACH
-    assert wait_until(lambda: len(shared.read) + shared.count() > others, WITHIN_S), "more than there is in the logs that were never ours"
+    assert wait_until(lambda: len(shared.read) + shared.count() > others, WITHIN_S), (
+        "more than there is in the logs that were never ours"
+    )
 
 
 def a_run_is_overtaken(shared: Shared) -> None:
@@ -82,7 +99,9 @@ def a_run_is_overtaken(shared: Shared) -> None:
 
 
 @in_those_that_let_go
-def test_a_consumer_that_comes_amid_our_work_reads_the_same_and_the_run_ends_well_and_says_so(behind: Make) -> None:
+def test_a_consumer_that_comes_amid_our_work_reads_the_same_and_the_run_ends_well_and_says_so(
+    behind: Make,
+) -> None:
     shared = behind()
     a_run_is_overtaken(shared)
     doctor = shared.pipeline.door("doctor")
@@ -93,14 +112,18 @@ def test_a_consumer_that_comes_amid_our_work_reads_the_same_and_the_run_ends_wel
 
 
 @in_one_that_waits
-def test_where_the_group_waits_nobody_reads_what_we_read_and_the_commit_is_taken_by_the_epoch_of_now(behind: Make) -> None:
+def test_where_the_group_waits_nobody_reads_what_we_read_and_the_commit_is_taken_by_the_epoch_of_now(
+    behind: Make,
+) -> None:
     shared = behind(rebalance_timeout_s=LONGER_S)
     shared.enter("a")
     with shared.held_at("fetched") as run:
         shared.has("a", HALF)
         shared.enter("y")
         shared.enter("z")
-        assert wait_until(lambda: sorted(shared.others.owned().values()) == [1, 1], WITHIN_S), "one of the three waits for us"
+        assert wait_until(lambda: sorted(shared.others.owned().values()) == [1, 1], WITHIN_S), (
+            "one of the three waits for us"
+        )
         shared.exit("y")
         run.goes_on("fetched")
         said = run.wait()
@@ -111,14 +134,18 @@ def test_where_the_group_waits_nobody_reads_what_we_read_and_the_commit_is_taken
 
 
 @in_one_that_waits
-def test_longer_than_the_rebalance_timeout_nobody_waits_and_the_run_ends_well_and_says_so(behind: Make) -> None:
+def test_longer_than_the_rebalance_timeout_nobody_waits_and_the_run_ends_well_and_says_so(
+    behind: Make,
+) -> None:
     shared = behind(rebalance_timeout_s=5)
     a_run_is_overtaken(shared)
     assert shared.end_behind_append()
 
 
 @pytest.mark.parametrize(("kind", "point"), KILLS, indirect=["kind"])
-def test_a_run_that_is_killed_at_a_point_loses_nothing_and_the_next_one_finishes_it(behind: Make, point: str) -> None:
+def test_a_run_that_is_killed_at_a_point_loses_nothing_and_the_next_one_finishes_it(
+    behind: Make, point: str
+) -> None:
     shared = behind()
     shared.send(20)
     shared.enter("a")

@@ -1,4 +1,6 @@
-"""Runs that nobody else may change the ledger of, beside high-level consumers of Jafka and 0.8.2.2, which know neither logins nor ACLs."""
+"""Runs that nobody else may change the ledger of, beside high-level consumers of Jafka and 0.8.2.2,
+which know neither logins nor ACLs.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,17 @@ def guarded(shared: Shared, folder: Path) -> Shared:
     """Its runs log in, and what they make is theirs."""
     (folder / "password").write_text("of-znodes")
     login = {"scheme": "digest", "username": "etl", "password": f"${{file:{folder}/password}}"}
-    shared.pipeline.settings["zookeeper"] = {**shared.pipeline.settings["zookeeper"], "auth": login, "acl": "creator"}
+    shared.pipeline.settings["zookeeper"] = {
+        **shared.pipeline.settings["zookeeper"],
+        "auth": login,
+        "acl": "creator",
+    }
     return shared
 
 
-def test_old_consumers_join_rebalance_and_commit_beside_runs_under_acl_creator(make: Callable[..., Shared], tmp_path: Path) -> None:
+def test_old_consumers_join_rebalance_and_commit_beside_runs_under_acl_creator(
+    make: Callable[..., Shared], tmp_path: Path
+) -> None:
     shared = guarded(make(), tmp_path)
     shared.send(8)
     shared.ran()
@@ -48,6 +56,10 @@ def test_old_consumers_join_rebalance_and_commit_beside_runs_under_acl_creator(m
         group = f"/consumers/{shared.pipeline.group}"
         theirs = [f"{group}/{name}" for name in stranger.children(group) or () if name != "etl"]
         theirs += [f"{path}/{shared.pipeline.topic}" for path in theirs if not path.endswith("ids")]
-        assert EVERYBODY not in {who for writers in kept.values() for who in writers} and len(kept) > 3
-        assert set(writers_of(stranger, [*theirs, f"{group}/etl"]).values()) == {frozenset({EVERYBODY})}
+        assert (
+            EVERYBODY not in {who for writers in kept.values() for who in writers} and len(kept) > 3
+        )
+        assert set(writers_of(stranger, [*theirs, f"{group}/etl"]).values()) == {
+            frozenset({EVERYBODY})
+        }
     shared.end()

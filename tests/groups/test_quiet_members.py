@@ -1,4 +1,6 @@
-"""Runs that nobody in the group notices: of a static member, and for as long as one of them is at work."""
+"""Runs that nobody in the group notices: of a static member, and for as long as one of them is at
+work.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ SESSION_S = 120
 _WITH_STATIC = (2, 3)
 Make = Callable[..., Shared]
 with_static = pytest.mark.parametrize(
-    "kind", [kind for kind in BY_JAVA if number_of(kind.version) >= _WITH_STATIC], ids=lambda kind: kind.name, indirect=True)
+    "kind",
+    [kind for kind in BY_JAVA if number_of(kind.version) >= _WITH_STATIC],
+    ids=lambda kind: kind.name,
+    indirect=True,
+)
 with_java = pytest.mark.parametrize("kind", BY_JAVA, ids=lambda kind: kind.name, indirect=True)
 
 
@@ -54,7 +60,9 @@ def run_again_and_again(shared: Shared, runs: int, pause_s: float) -> None:
 
 
 @with_static
-def test_runs_of_a_static_member_have_its_half_each_time_and_others_never_notice_them(make: Make) -> None:
+def test_runs_of_a_static_member_have_its_half_each_time_and_others_never_notice_them(
+    make: Make,
+) -> None:
     run_again_and_again(make(member_id="driver", session_timeout_s=45), RUNS, 0)
 
 
@@ -69,7 +77,9 @@ def test_a_static_run_every_minute_is_never_noticed(kind: Kind, make: Make) -> N
 
 @pytest.mark.long
 @with_java
-def test_a_quarter_of_an_hour_of_work_at_a_session_of_ten_seconds_is_no_rebalance(make: Make) -> None:
+def test_a_quarter_of_an_hour_of_work_at_a_session_of_ten_seconds_is_no_rebalance(
+    make: Make,
+) -> None:
     shared = make(session_timeout_s=10)
     shared.enter("a")
     with shared.held_at("fetched") as run:

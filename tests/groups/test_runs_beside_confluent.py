@@ -1,4 +1,6 @@
-"""Runs that are members of Kafka's own group while confluent-kafka's consumers come and go: nothing is lost, nothing is read by two."""
+"""Runs that are members of Kafka's own group while confluent-kafka's consumers come and go: nothing
+is lost, nothing is read by two.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _NOT_SETTLED = 4
 
 
 @pytest.fixture(scope="module", params=["3.9.1", "4.1.0"])
-def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaStage]:
+def stage(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KafkaStage]:
     """A release's servers."""
     with contextlib.ExitStack() as running:
         stage = begin(request.param, tmp_path_factory.mktemp("stage"), running)
@@ -48,7 +52,9 @@ class Churn:
 
     def __enter__(self) -> Churn:
         self._stays = contextlib.ExitStack()
-        self.members.append(self._stays.enter_context(another_member(self._pipeline, **self._settings)))
+        self.members.append(
+            self._stays.enter_context(another_member(self._pipeline, **self._settings))
+        )
         self.members[0].owns(4)
         self._thread.start()
         return self
@@ -67,14 +73,33 @@ class Churn:
 
 @pytest.mark.parametrize("protocol", GroupProtocol)
 def test_while_members_come_and_go_each_record_is_read_by_one_of_us_and_by_one_alone(
-    stage: KafkaStage, protocol: GroupProtocol, tmp_path: Path, unused_group: str,
+    stage: KafkaStage,
+    protocol: GroupProtocol,
+    tmp_path: Path,
+    unused_group: str,
 ) -> None:
     if protocol is GroupProtocol.CONSUMER and stage.release < (4,):
         pytest.skip("the consumer protocol is of 4.0 on")
-    ownership = {"mode": "join", "membership": "coordinator", "protocol": protocol.value, "session_timeout_s": 6, "wait_for_driver_s": 0}
-    pipeline = Pipeline(stage.cluster, tmp_path, stage.new_topic(), unused_group, {
-        **stage.conf, "table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 2**30}, "offsets": {"storage": "kafka"},
-        "ownership": ownership})
+    ownership = {
+        "mode": "join",
+        "membership": "coordinator",
+        "protocol": protocol.value,
+        "session_timeout_s": 6,
+        "wait_for_driver_s": 0,
+    }
+    pipeline = Pipeline(
+        stage.cluster,
+        tmp_path,
+        stage.new_topic(),
+        unused_group,
+        {
+            **stage.conf,
+            "table": {"writer": "auto"},
+            "limits": {"without_spark_below_bytes": 2**30},
+            "offsets": {"storage": "kafka"},
+            "ownership": ownership,
+        },
+    )
     theirs = dict(CLASSIC) if protocol is GroupProtocol.CLASSIC else {"group.protocol": "consumer"}
     outcomes = Counter[str]()
     pipeline.produce(80)

@@ -22,7 +22,11 @@ HALF = PARTITIONS // 2
 Make = Callable[..., Shared]
 CLASSIC = [kind for kind in BY_JAVA if kind.ownership.get("protocol") is None]
 with_static = pytest.mark.parametrize(
-    "kind", [kind for kind in CLASSIC if number_of(kind.version) >= (2, 3)], ids=lambda kind: kind.name, indirect=True)
+    "kind",
+    [kind for kind in CLASSIC if number_of(kind.version) >= (2, 3)],
+    ids=lambda kind: kind.name,
+    indirect=True,
+)
 """By the consumer protocol nobody takes the name of a member that is there (111)."""
 of_each = pytest.mark.parametrize("kind", BY_JAVA, ids=lambda kind: kind.name, indirect=True)
 of_classic = pytest.mark.parametrize("kind", CLASSIC, ids=lambda kind: kind.name, indirect=True)
@@ -38,13 +42,17 @@ def under_our_name(shared: Shared, name: str) -> Iterator[None]:
     """A consumer that takes the place of our static member."""
     java = java_of(shared)
     java.clients.enter("thief", java.group, java.topic, **java.settings, group_instance_id=name)
-    assert wait_until(lambda: len(java.clients.owns("thief")) == HALF, WITHIN_S), "it has what was ours"
+    assert wait_until(lambda: len(java.clients.owns("thief")) == HALF, WITHIN_S), (
+        "it has what was ours"
+    )
     yield
     shared.read += java.clients.exit("thief")
 
 
 @of_each
-def test_a_run_whose_session_ends_before_each_of_three_hand_overs_ends_with_exit_6_and_the_others_have_all_again(make: Make) -> None:
+def test_a_run_whose_session_ends_before_each_of_three_hand_overs_ends_with_exit_6_and_the_others_have_all_again(
+    make: Make,
+) -> None:
     """Its session with ZooKeeper, where its plans and its lock are."""
     shared = make()
     shared.enter("a")
@@ -63,7 +71,9 @@ def test_a_run_whose_session_ends_before_each_of_three_hand_overs_ends_with_exit
 
 
 @with_static
-def test_a_run_whose_name_another_process_takes_before_the_hand_over_ends_with_exit_6_and_moves_nothing(make: Make) -> None:
+def test_a_run_whose_name_another_process_takes_before_the_hand_over_ends_with_exit_6_and_moves_nothing(
+    make: Make,
+) -> None:
     shared = make(member_id="driver")
     shared.enter("a")
     with shared.held_at("storing") as run:
@@ -79,7 +89,9 @@ def test_a_run_whose_name_another_process_takes_before_the_hand_over_ends_with_e
 
 @with_static
 @pytest.mark.parametrize("point", ["handed-over", "fetched"])
-def test_a_run_whose_name_another_process_takes_behind_the_hand_over_goes_on_and_says_so(make: Make, point: str) -> None:
+def test_a_run_whose_name_another_process_takes_behind_the_hand_over_goes_on_and_says_so(
+    make: Make, point: str
+) -> None:
     shared = make(member_id="driver")
     shared.enter("a")
     with shared.held_at(point) as run:
@@ -94,7 +106,9 @@ def test_a_run_whose_name_another_process_takes_behind_the_hand_over_goes_on_and
 
 
 @of_classic
-def test_a_run_beside_consumers_with_another_strategy_ends_with_exit_2_and_they_go_on(make: Make) -> None:
+def test_a_run_beside_consumers_with_another_strategy_ends_with_exit_2_and_they_go_on(
+    make: Make,
+) -> None:
     shared = make(strategy="roundrobin")
     shared.enter("a")
     shared.are_owned()
@@ -103,7 +117,9 @@ def test_a_run_beside_consumers_with_another_strategy_ends_with_exit_2_and_they_
     shared.send(8)
     shared.others_read_the_rest()
     shared.exit("a")
-    assert wait_until(lambda: shared.pipeline.run().code != 2, WITHIN_S), "0.9.0.1's may stay in the group until its session is over"
+    assert wait_until(lambda: shared.pipeline.run().code != 2, WITHIN_S), (
+        "0.9.0.1's may stay in the group until its session is over"
+    )
     shared.end()
 
 
@@ -114,8 +130,12 @@ def of_little_patience(pipeline: ForeignPipeline) -> ForeignPipeline:
 
 
 @of_classic
-def test_a_run_that_waits_for_a_consumer_in_vain_ends_with_exit_4_and_leaves_the_group_to_it(make: Make) -> None:
-    """One that stands still and whose session is not over keeps a classic group from dividing its logs."""
+def test_a_run_that_waits_for_a_consumer_in_vain_ends_with_exit_4_and_leaves_the_group_to_it(
+    make: Make,
+) -> None:
+    """One that stands still and whose session is not over keeps a classic group from dividing its
+    logs.
+    """
     shared = make()
     shared.enter("a")
     shared.are_owned()

@@ -1,4 +1,6 @@
-"""Our runs beside high-level consumers of Jafka and 0.8.2.2: what only groups in ZooKeeper have, and who is left without a reader."""
+"""Our runs beside high-level consumers of Jafka and 0.8.2.2: what only groups in ZooKeeper have,
+and who is left without a reader.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ Make = Callable[..., Shared]
 pytestmark = pytest.mark.parametrize("kind", OLD, ids=lambda kind: kind.name, indirect=True)
 
 
-def test_a_run_whose_session_ends_before_each_of_three_hand_overs_ends_with_exit_6(make: Make) -> None:
+def test_a_run_whose_session_ends_before_each_of_three_hand_overs_ends_with_exit_6(
+    make: Make,
+) -> None:
     shared = make()
     shared.enter("a")
     with shared.running("claimed") as run:
@@ -49,11 +53,17 @@ def dialect_of(stage: JafkaStage | KafkaStage) -> Dialect:
 
 def log_of(stage: JafkaStage | KafkaStage, topic: str, number: int) -> BrokerPartition:
     """As the group divides them: by the texts of their names."""
-    return BrokerPartition(topic, number % 2, number // 2) if isinstance(stage, JafkaStage) else BrokerPartition(topic, number)
+    return (
+        BrokerPartition(topic, number % 2, number // 2)
+        if isinstance(stage, JafkaStage)
+        else BrokerPartition(topic, number)
+    )
 
 
 @pytest.mark.parametrize("point", ["claimed", "leaving"])
-def test_consumers_that_gave_up_beside_a_killed_run_are_called_by_the_next_one(make: Make, point: str) -> None:
+def test_consumers_that_gave_up_beside_a_killed_run_are_called_by_the_next_one(
+    make: Make, point: str
+) -> None:
     """What the dead one owned stood in the way of all their tries."""
     shared = make(others={"tries": FEW})
     shared.enter("a")
@@ -71,17 +81,23 @@ def registered(shared: Shared, dialect: Dialect, name: str) -> Iterator[ZooKeepe
     with ZooKeeper(shared.pipeline.cluster.zookeeper_connect) as session:
         threads = Registration(dialect, FixedTopics({shared.pipeline.topic: 1}))
         group = shared.pipeline.group
-        GroupMembers(session, group).register(f"{group}_{name}", render_registration(threads, now_ms=1), is_ours=False)
+        GroupMembers(session, group).register(
+            f"{group}_{name}", render_registration(threads, now_ms=1), is_ours=False
+        )
         yield session
 
 
-def test_a_run_that_cannot_settle_ends_with_exit_4_and_leaves_nobody_without_a_reader(stage: JafkaStage | KafkaStage, make: Make) -> None:
+def test_a_run_that_cannot_settle_ends_with_exit_4_and_leaves_nobody_without_a_reader(
+    stage: JafkaStage | KafkaStage, make: Make
+) -> None:
     """Of three members `zz` owns what is to be ours, and never lets go."""
     shared = make(others={"tries": FEW}, join_timeout_s=3)
     shared.enter("a")
     group, log = shared.pipeline.group, log_of(stage, shared.pipeline.topic, HALF)
     with registered(shared, dialect_of(stage), "zz") as rival:
-        assert wait_until(lambda: rival.read(GroupPaths(group).owner(log)) is None, WITHIN_S), "it is to be another's"
+        assert wait_until(lambda: rival.read(GroupPaths(group).owner(log)) is None, WITHIN_S), (
+            "it is to be another's"
+        )
         rival.client.create(GroupPaths(group).owner(log), f"{group}_zz-0".encode(), ephemeral=True)
         said = shared.pipeline.run()
         assert said.code == 4 and "did not settle within 3 s" in said.err, said.err
@@ -93,7 +109,9 @@ def test_a_run_that_cannot_settle_ends_with_exit_4_and_leaves_nobody_without_a_r
     shared.end()
 
 
-def test_whoever_gave_up_while_a_run_made_its_plan_is_called_behind_the_hand_over(make: Make) -> None:
+def test_whoever_gave_up_while_a_run_made_its_plan_is_called_behind_the_hand_over(
+    make: Make,
+) -> None:
     """Until it has handed over a run lets go of nothing. No event comes from outside behind that."""
     shared = make(others={"tries": FEW})
     shared.enter("a")
@@ -111,13 +129,23 @@ def test_whoever_gave_up_while_a_run_made_its_plan_is_called_behind_the_hand_ove
     shared.end()
 
 
-def test_a_membership_that_ends_behind_the_hand_over_is_told_and_the_run_goes_on(stage: JafkaStage | KafkaStage, make: Make) -> None:
-    """Somebody takes what is ours and never lets go: the run leaves the group, and its plan is executed."""
+def test_a_membership_that_ends_behind_the_hand_over_is_told_and_the_run_goes_on(
+    stage: JafkaStage | KafkaStage, make: Make
+) -> None:
+    """Somebody takes what is ours and never lets go: the run leaves the group, and its plan is
+    executed.
+    """
     shared = make(join_timeout_s=2)
     shared.enter("a")
     group = shared.pipeline.group
-    with shared.held_at("fetched") as run, ZooKeeper(shared.pipeline.cluster.zookeeper_connect) as rival:
-        owners = [GroupPaths(group).owner(log_of(stage, shared.pipeline.topic, number)) for number in range(PARTITIONS)]
+    with (
+        shared.held_at("fetched") as run,
+        ZooKeeper(shared.pipeline.cluster.zookeeper_connect) as rival,
+    ):
+        owners = [
+            GroupPaths(group).owner(log_of(stage, shared.pipeline.topic, number))
+            for number in range(PARTITIONS)
+        ]
         ours = next(path for path in owners if b"_etl:" in (rival.read(path) or (b"", 0))[0])
         rival.client.delete(ours)
         rival.client.create(ours, f"{group}_zz-0".encode(), ephemeral=True)
@@ -130,12 +158,16 @@ def test_a_membership_that_ends_behind_the_hand_over_is_told_and_the_run_goes_on
     shared.end()
 
 
-def test_a_run_is_no_member_of_a_group_of_the_other_family(stage: JafkaStage | KafkaStage, make: Make) -> None:
+def test_a_run_is_no_member_of_a_group_of_the_other_family(
+    stage: JafkaStage | KafkaStage, make: Make
+) -> None:
     shared = make()
     other = Dialect.KAFKA if isinstance(stage, JafkaStage) else Dialect.JAFKA
     with registered(shared, other, "b") as session:
         said = shared.pipeline.run()
         assert said.code == 2 and f"{shared.pipeline.group}_b" in said.err, said.err
-        assert sorted(GroupMembers(session, shared.pipeline.group).read()) == [f"{shared.pipeline.group}_b"]
+        assert sorted(GroupMembers(session, shared.pipeline.group).read()) == [
+            f"{shared.pipeline.group}_b"
+        ]
     shared.send(8)
     shared.end()

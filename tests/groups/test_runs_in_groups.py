@@ -1,4 +1,5 @@
-"""Our runs beside consumers that are not ours: each record is in our table or read by one of them, whatever happens to whom.
+"""Our runs beside consumers that are not ours: each record is in our table or read by one of them,
+whatever happens to whom.
 
 Runs are processes of their own, and are killed and stopped at each point of a member's life.
 """
@@ -22,13 +23,24 @@ from tests.groups.shared import Shared
 HALF = PARTITIONS // 2
 RUNS = 10
 Make = Callable[..., Shared]
-in_each = pytest.mark.parametrize("kind", [*OLD, *BY_JAVA], ids=lambda kind: kind.name, indirect=True)
+in_each = pytest.mark.parametrize(
+    "kind", [*OLD, *BY_JAVA], ids=lambda kind: kind.name, indirect=True
+)
 SOME_POINTS = ("claimed", *IN_TWO_STEPS, "handed-over", "fetched", "appended")
-"""At which a run is killed beside librdkafka's consumers, which ask a coordinator what Java's do."""
+"""At which a run is killed beside librdkafka's consumers, which ask a coordinator what Java's do.
+"""
 KILLS = [
-    *(pytest.param(kind, point, id=f"{kind.name} {point}")
-      for kind in (*OLD, *BY_JAVA) for point in (*POINTS, *(() if kind.is_old else IN_TWO_STEPS))),
-    *(pytest.param(kind, point, id=f"{kind.name} {point}") for kind in BY_LIBRDKAFKA for point in SOME_POINTS)]
+    *(
+        pytest.param(kind, point, id=f"{kind.name} {point}")
+        for kind in (*OLD, *BY_JAVA)
+        for point in (*POINTS, *(() if kind.is_old else IN_TWO_STEPS))
+    ),
+    *(
+        pytest.param(kind, point, id=f"{kind.name} {point}")
+        for kind in BY_LIBRDKAFKA
+        for point in SOME_POINTS
+    ),
+]
 JAFKA_KIND, KAFKA_KIND = OLD
 ROUND_ROBIN = {"strategy": "roundrobin"}
 WAYS: list[Any] = [
@@ -36,13 +48,22 @@ WAYS: list[Any] = [
     pytest.param(JAFKA_KIND, {"threads": 2}, {"threads": 3}, id="jafka-3.0.6 threads"),
     pytest.param(KAFKA_KIND, {"threads": 2}, {"threads": 3}, id="0.8.2.2 threads"),
     pytest.param(KAFKA_KIND, ROUND_ROBIN, ROUND_ROBIN, id="0.8.2.2 roundrobin"),
-    pytest.param(KAFKA_KIND, {**ROUND_ROBIN, "threads": 2}, {**ROUND_ROBIN, "threads": 2}, id="0.8.2.2 roundrobin threads"),
+    pytest.param(
+        KAFKA_KIND,
+        {**ROUND_ROBIN, "threads": 2},
+        {**ROUND_ROBIN, "threads": 2},
+        id="0.8.2.2 roundrobin threads",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("kind", "theirs", "ours"), WAYS, indirect=["kind"])
 def test_whoever_comes_and_goes_while_records_flow_each_record_is_read_by_one(
-    stage: JafkaStage | KafkaStage, make: Make, tmp_path: Path, theirs: Mapping[str, Any], ours: Mapping[str, Any],
+    stage: JafkaStage | KafkaStage,
+    make: Make,
+    tmp_path: Path,
+    theirs: Mapping[str, Any],
+    ours: Mapping[str, Any],
 ) -> None:
     """Ten runs come and go, and while each of them is at work a consumer does: thirty rebalances."""
     shared = make(others=theirs, **ours)
@@ -51,13 +72,17 @@ def test_whoever_comes_and_goes_while_records_flow_each_record_is_read_by_one(
     with Flow(stage, shared.pipeline.topic, tmp_path / "flow"):
         for number in range(RUNS):
             name = f"{'0z'[number // 2 % 2]}{number // 2}"
-            moves = threading.Thread(target=shared.exit if number % 2 else shared.enter, args=[name])
+            moves = threading.Thread(
+                target=shared.exit if number % 2 else shared.enter, args=[name]
+            )
             with shared.running() as run:
                 moves.start()
                 said = run.wait()
                 moves.join()
             assert said.code in (0, 4), said.err  # 4: the group changed at each of its hand-overs
-            rebalances += said.document["statistics"]["membership"]["rebalances"] if said.code == 0 else 0
+            rebalances += (
+                said.document["statistics"]["membership"]["rebalances"] if said.code == 0 else 0
+            )
             shared.are_owned()
     assert rebalances >= RUNS
     shared.others_read_the_rest()
@@ -66,7 +91,9 @@ def test_whoever_comes_and_goes_while_records_flow_each_record_is_read_by_one(
 
 @pytest.mark.parametrize(("kind", "point"), KILLS, indirect=["kind"])
 def test_a_run_that_is_killed_at_a_point_is_finished_by_the_next_one_and_the_others_have_all_again(
-    make: Make, tmp_path: Path, point: str,
+    make: Make,
+    tmp_path: Path,
+    point: str,
 ) -> None:
     shared = make()
     shared.send(20)
@@ -87,12 +114,19 @@ def test_a_run_that_is_killed_at_a_point_is_finished_by_the_next_one_and_the_oth
 
 
 def decided(shared: Shared, point: str) -> None:
-    """The next run. Where it died between the two steps of a hand-over and others have read on since, a person says what became of it."""
+    """The next run. Where it died between the two steps of a hand-over and others have read on
+    since, a person says what became of it.
+    """
     said = shared.pipeline.run()
     if said.code == 5 and point in IN_TWO_STEPS:
         assert "nobody can tell whether plan 1 was handed over" in said.err
         words = ["--handed-over"] if point == "committed" else []
-        ruled = shared.pipeline.door("plans", "supersede", after=["1", *words, "--reason", "looked what the others read"], json_too=False)
+        ruled = shared.pipeline.door(
+            "plans",
+            "supersede",
+            after=["1", *words, "--reason", "looked what the others read"],
+            json_too=False,
+        )
         assert ruled.code == 0, ruled.err
         said = shared.pipeline.run()
     assert said.code == 0, said.err
@@ -100,7 +134,9 @@ def decided(shared: Shared, point: str) -> None:
 
 @in_each
 @pytest.mark.parametrize("point", ["registered", "claimed", "handed-over", "fetched"])
-def test_whoever_is_killed_and_not_run_again_is_forgotten_with_its_session(make: Make, point: str) -> None:
+def test_whoever_is_killed_and_not_run_again_is_forgotten_with_its_session(
+    make: Make, point: str
+) -> None:
     shared = make()
     shared.enter("a")
     with shared.held_at(point) as run:
@@ -114,7 +150,9 @@ def test_whoever_is_killed_and_not_run_again_is_forgotten_with_its_session(make:
 
 @in_each
 @pytest.mark.parametrize("point", ["claimed", "storing"])
-def test_a_run_that_stood_still_for_longer_than_its_session_before_the_hand_over_begins_anew(make: Make, point: str) -> None:
+def test_a_run_that_stood_still_for_longer_than_its_session_before_the_hand_over_begins_anew(
+    make: Make, point: str
+) -> None:
     shared = make()
     shared.enter("a")
     with shared.held_at(point) as run:
@@ -131,8 +169,12 @@ def test_a_run_that_stood_still_for_longer_than_its_session_before_the_hand_over
 
 @in_each
 @pytest.mark.parametrize("point", ["handed-over", "fetched", "appended", "recorded"])
-def test_a_run_that_stood_still_behind_the_hand_over_goes_on_and_says_so(make: Make, point: str) -> None:
-    """Behind its record it has nothing to ask anybody any more, and may end before it hears that the session did."""
+def test_a_run_that_stood_still_behind_the_hand_over_goes_on_and_says_so(
+    make: Make, point: str
+) -> None:
+    """Behind its record it has nothing to ask anybody any more, and may end before it hears that
+    the session did.
+    """
     shared = make()
     shared.enter("a")
     with shared.held_at(point) as run:

@@ -1,4 +1,6 @@
-"""What consumers write of themselves is what we write for them, byte for byte: real ones, on a real ZooKeeper, without a broker."""
+"""What consumers write of themselves is what we write for them, byte for byte: real ones, on a real
+ZooKeeper, without a broker.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ import pytest
 from etl.embedded.releases import JAFKA
 from etl.embedded.zookeeper import ZooKeeper
 from etl.model.logs import Dialect
-from etl.protocol.zookeeper.consumers import FilteredTopics, FixedTopics, Registration, parse_registration, render_registration
+from etl.protocol.zookeeper.consumers import (
+    FilteredTopics,
+    FixedTopics,
+    Registration,
+    parse_registration,
+    render_registration,
+)
 from etl.protocol.zookeeper.topic_filters import FilterKind, TopicFilter, cleaned
 from tests.brokers.foreign import Process
 from tests.groups.oracles import SOURCES
@@ -26,22 +34,43 @@ def zookeeper() -> Iterator[ZooKeeper]:
 
 
 @pytest.mark.parametrize("version", ["0.8.2.2", "0.9.0.1", "0.10.2.2", "1.1.1"])
-def test_a_consumer_of_kafka_registers_as_we_do(version: str, zookeeper: ZooKeeper, tmp_path: Path) -> None:
+def test_a_consumer_of_kafka_registers_as_we_do(
+    version: str, zookeeper: ZooKeeper, tmp_path: Path
+) -> None:
     with Process("ScalaAssignors", version, tmp_path, sources=SOURCES) as scala:
         for number, kind in enumerate(_KINDS):
-            text = "clicks" if kind == "static" else " a.*, [b] " if version == "1.1.1" else r" a.*, \d/[b] "
+            text = (
+                "clicks"
+                if kind == "static"
+                else " a.*, [b] "
+                if version == "1.1.1"
+                else r" a.*, \d/[b] "
+            )
             group, word = f"g{number}-{version}", f"x{text.encode().hex()}"
-            answer, = scala.ask("register", zookeeper.connect, group, getattr(kind, "value", kind), word, 3)
+            (answer,) = scala.ask(
+                "register", zookeeper.connect, group, getattr(kind, "value", kind), word, 3
+            )
             payload = bytes.fromhex(answer[0][1:])
-            reads = FixedTopics({text: 3}) if kind == "static" else FilteredTopics(TopicFilter(FilterKind(kind), cleaned(text)), 3)
+            reads = (
+                FixedTopics({text: 3})
+                if kind == "static"
+                else FilteredTopics(TopicFilter(FilterKind(kind), cleaned(text)), 3)
+            )
             registration = Registration(Dialect.KAFKA, reads)
-            assert render_registration(registration, now_ms=int(json.loads(payload)["timestamp"])) == payload
+            assert (
+                render_registration(registration, now_ms=int(json.loads(payload)["timestamp"]))
+                == payload
+            )
             assert parse_registration(payload, path="/p") == registration
 
 
-def test_a_consumer_of_1_1_escapes_its_filter_twice_and_whoever_reads_it_reads_another_one(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+def test_a_consumer_of_1_1_escapes_its_filter_twice_and_whoever_reads_it_reads_another_one(
+    zookeeper: ZooKeeper, tmp_path: Path
+) -> None:
     with Process("ScalaAssignors", "1.1.1", tmp_path, sources=SOURCES) as scala:
-        answer, = scala.ask("register", zookeeper.connect, "twice", "white_list", "x" + rb"t\d".hex(), 1)
+        (answer,) = scala.ask(
+            "register", zookeeper.connect, "twice", "white_list", "x" + rb"t\d".hex(), 1
+        )
     found = parse_registration(bytes.fromhex(answer[0][1:]), path="/p")
     assert found.reads == FilteredTopics(TopicFilter(FilterKind.WHITE_LIST, r"t\\d"), 1)
     assert found.threads(["t1"]) == {}
@@ -49,7 +78,7 @@ def test_a_consumer_of_1_1_escapes_its_filter_twice_and_whoever_reads_it_reads_a
 
 def test_a_consumer_of_jafka_registers_as_we_do(tmp_path: Path) -> None:
     with Process("JafkaAssignor", JAFKA, tmp_path, sources=SOURCES) as jafka:
-        answer, = jafka.ask("register", "clicks", 3, "orders", 1)
+        (answer,) = jafka.ask("register", "clicks", 3, "orders", 1)
     payload = bytes.fromhex(answer[0][1:])
     registration = Registration(Dialect.JAFKA, FixedTopics({"clicks": 3, "orders": 1}))
     assert render_registration(registration, now_ms=0) == payload

@@ -1,9 +1,11 @@
-"""A member of ours in a process of its own: it joins, says what it owns, follows, and leaves when it is told to.
+"""A member of ours in a process of its own: it joins, says what it owns, follows, and leaves when
+it is told to.
 
     python -m tests.groups.zookeeper_member CONNECT GROUP TOPIC DIALECT STOP-AT
 
-It prints a line for each point that it comes to, `registered`, `claimed 0,1`, `leaving`; at STOP-AT, if it is one of them, it does nothing
-more, so that it can be killed there. `leave` on its standard input makes it leave, and end.
+It prints a line for each point that it comes to, `registered`, `claimed 0,1`, `leaving`; at
+STOP-AT, if it is one of them, it does nothing more, so that it can be killed there. `leave` on its
+standard input makes it leave, and end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""`python -m tests.model [--large]`: look at every interleaving, and print how many states there are."""
+"""`python -m tests.model [--large]`: look at every interleaving, and print how many states there
+are.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,15 @@
-"""A plan that was made when there was no table, and a table that another pipeline makes meanwhile: a small explicit-state model.
+"""A plan that was made when there was no table, and a table that another pipeline makes meanwhile:
+a small explicit-state model.
 
-One log, plan 1 alone, two drivers of which one may be forgotten (its session is lost, and it works on). The table may appear by another
-pipeline's first commit, be put away for a new one of another pipeline's, or for a copy of its rows that carries no commit of ours.
+One log, plan 1 alone, two drivers of which one may be forgotten (its session is lost, and it works
+on). The table may appear by another pipeline's first commit, be put away for a new one of another
+pipeline's, or for a copy of its rows that carries no commit of ours.
 
     python -m tests.model.arriving
 
-Laws: the table that is there holds each offset at most once; and from every state one quiet run loads all that the log has, or refuses
-because the table was exchanged: never because another pipeline made the table first.
+Laws: the table that is there holds each offset at most once; and from every state one quiet run
+loads all that the log has, or refuses because the table was exchanged: never because another
+pipeline made the table first.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ class Plan(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table at the path: who it is, our plan 1 where its commit is there, and rows of plans that no commit of ours tells of."""
+    """A table at the path: who it is, our plan 1 where its commit is there, and rows of plans that
+    no commit of ours tells of.
+    """
 
     id: int
     held: Plan | None = None
@@ -101,7 +106,10 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
     if s.end < END:
         yield "the log grows", s._replace(end=s.end + 1)
     if s.table is None and s.made:
-        yield "another pipeline makes the table", s._replace(table=Table(s.next), next=s.next + 1, made=s.made - 1)
+        yield (
+            "another pipeline makes the table",
+            s._replace(table=Table(s.next), next=s.next + 1, made=s.made - 1),
+        )
     # in the middle of an append nobody could tell, whatever the plan says: that is left out
     if s.table and s.exchanged and not any(driver.at is At.WRITE for driver in s.drivers):
         put_away = s._replace(next=s.next + 1, exchanged=s.exchanged - 1)
@@ -134,7 +142,9 @@ def _look(s: State, i: int, driver: Driver) -> tuple[str, State]:
     if what == "new":
         return f"{i} plans", _put(s, i, Driver(At.STORE, fresh))._replace(next=s.next + 1)
     if what == "supersede":
-        return f"{i} wants another plan", _put(s, i, Driver(At.SUPERSEDE, fresh, s.plan))._replace(next=s.next + 1)
+        return f"{i} wants another plan", _put(s, i, Driver(At.SUPERSEDE, fresh, s.plan))._replace(
+            next=s.next + 1
+        )
     if what == "replay":
         return f"{i} replays", _put(s, i, Driver(At.OPEN, s.plan))
     if what == "record":
@@ -151,30 +161,39 @@ def _store(s: State, i: int, driver: Driver) -> tuple[str, State]:
 def _supersede(s: State, i: int, driver: Driver) -> tuple[str, State]:
     if s.plan != driver.old:
         return f"{i} finds another plan", _ended(s, i)
-    return f"{i} supersedes", _put(s, i, driver._replace(at=At.OPEN, old=None))._replace(plan=driver.plan)
+    return f"{i} supersedes", _put(s, i, driver._replace(at=At.OPEN, old=None))._replace(
+        plan=driver.plan
+    )
 
 
 def _open(s: State, i: int, driver: Driver) -> tuple[str, State]:
-    """A plan that was made for another table, or for none, is not appended to the one that is there: the run looks again."""
+    """A plan that was made for another table, or for none, is not appended to the one that is
+    there: the run looks again.
+    """
     assert driver.plan is not None
     there = s.table.id if s.table else 0
     if s.table and s.table.held:
         return f"{i} is skipped", _put(s, i, driver._replace(at=At.CHECK))
     if there != driver.plan.table:
-        return f"{i} finds another table", _put(s, i, Driver(At.LOOK) if driver.plan.table == 0 else Driver())._replace(
-            lock=s.lock if driver.plan.table == 0 or s.lock != i else None)
+        return f"{i} finds another table", _put(
+            s, i, Driver(At.LOOK) if driver.plan.table == 0 else Driver()
+        )._replace(lock=s.lock if driver.plan.table == 0 or s.lock != i else None)
     return f"{i} opens", _put(s, i, driver._replace(at=At.WRITE, opened=there))
 
 
 def _write(s: State, i: int, driver: Driver) -> tuple[str, State]:
-    """The writer knows a table by its path: one that appeared since takes the append, too, unless it has the number."""
+    """The writer knows a table by its path: one that appeared since takes the append, too, unless
+    it has the number.
+    """
     assert driver.plan is not None
     checking = _put(s, i, driver._replace(at=At.CHECK))
     if s.table and s.table.held:
         return f"{i} is skipped", checking
     if s.table:
         return f"{i} appends", checking._replace(table=s.table._replace(held=driver.plan))
-    return f"{i} makes the table", checking._replace(table=Table(s.next, driver.plan), next=s.next + 1)
+    return f"{i} makes the table", checking._replace(
+        table=Table(s.next, driver.plan), next=s.next + 1
+    )
 
 
 def _check(s: State, i: int, driver: Driver) -> tuple[str, State]:
@@ -182,16 +201,26 @@ def _check(s: State, i: int, driver: Driver) -> tuple[str, State]:
     held = s.table.held if s.table else None
     if held is None:
         return f"{i} finds no commit", _ended(s, i)
-    return f"{i} sees {held.id}", _put(s, i, driver._replace(at=At.RECORD, plan=held, opened=s.table.id if s.table else 0))
+    return f"{i} sees {held.id}", _put(
+        s, i, driver._replace(at=At.RECORD, plan=held, opened=s.table.id if s.table else 0)
+    )
 
 
 def _record(s: State, i: int, driver: Driver) -> tuple[str, State]:
     assert driver.plan is not None and driver.opened is not None
-    return f"{i} records", _ended(s, i)._replace(plan=driver.plan, recorded=(driver.plan, driver.opened))
+    return f"{i} records", _ended(s, i)._replace(
+        plan=driver.plan, recorded=(driver.plan, driver.opened)
+    )
 
 
 DOES: dict[At, Callable[[State, int, Driver], tuple[str, State]]] = {
-    At.LOOK: _look, At.STORE: _store, At.SUPERSEDE: _supersede, At.OPEN: _open, At.WRITE: _write, At.CHECK: _check, At.RECORD: _record,
+    At.LOOK: _look,
+    At.STORE: _store,
+    At.SUPERSEDE: _supersede,
+    At.OPEN: _open,
+    At.WRITE: _write,
+    At.CHECK: _check,
+    At.RECORD: _record,
 }
 
 
@@ -199,12 +228,22 @@ def broken_law(s: State) -> str | None:
     """What of the laws this state breaks."""
     if s.table and s.table.held and s.table.copied:
         return f"offsets are in the table twice: {s.table}"
-    alone: State = s._replace(lock=None, drivers=(Driver(), Driver()), runs=1, crashes=0, lost=0, made=0, exchanged=0)
+    alone: State = s._replace(
+        lock=None, drivers=(Driver(), Driver()), runs=1, crashes=0, lost=0, made=0, exchanged=0
+    )
     while following := [after for what, after in steps(alone) if what != "the log grows"]:
         alone = following[0]
     if alone.table and alone.table.held:
-        return None if alone.recorded and alone.plan == alone.table.held or found(alone) == REFUSED else f"a quiet run ends with {alone}"
-    return None if s.exchanged == 0 and found(alone) == REFUSED else f"a quiet run loads nothing: {alone}"
+        return (
+            None
+            if alone.recorded and alone.plan == alone.table.held or found(alone) == REFUSED
+            else f"a quiet run ends with {alone}"
+        )
+    return (
+        None
+        if s.exchanged == 0 and found(alone) == REFUSED
+        else f"a quiet run loads nothing: {alone}"
+    )
 
 
 def explore() -> tuple[int, str | None]:
@@ -212,7 +251,9 @@ def explore() -> tuple[int, str | None]:
     known = dict[State, str | None]()
 
     def law(s: State) -> str | None:
-        there = s._replace(lock=None, drivers=(Driver(), Driver()), runs=0, crashes=0, lost=0, made=0)
+        there = s._replace(
+            lock=None, drivers=(Driver(), Driver()), runs=0, crashes=0, lost=0, made=0
+        )
         if there not in known:
             known[there] = broken_law(there)
         return known[there]

@@ -1,23 +1,28 @@
-"""Backfills beside a live pipeline, in one table: in every interleaving with crashes, lost sessions, and backfills that are given up.
+"""Backfills beside a live pipeline, in one table: in every interleaving with crashes, lost
+sessions, and backfills that are given up.
 
-One log. The live pipeline reads from its start on, for ever; a backfill reads a stretch that it claimed, in plans of one offset, under
-numbers and an application id of its own. Nobody waits for anybody: what keeps them apart is a fence, one znode whose version every claim
-moves.
+One log. The live pipeline reads from its start on, for ever; a backfill reads a stretch that it
+claimed, in plans of one offset, under numbers and an application id of its own. Nobody waits for
+anybody: what keeps them apart is a fence, one znode whose version every claim moves.
 
     python -m tests.model.backfilling
 
-Who claims reads the fence first, then what all others claim, and writes its claim and the fence in one transaction at the version that it
-read. The live pipeline claims with the plan that decides its start (or by which an operator sets it back), everything from there on. A
-backfill that is given up keeps the claim of what it loaded; what a forgotten driver may still store or append it gives away only behind a
-plan without offsets that takes that one's number, in the ledger and in the table.
+Who claims reads the fence first, then what all others claim, and writes its claim and the fence in
+one transaction at the version that it read. The live pipeline claims with the plan that decides its
+start (or by which an operator sets it back), everything from there on. A backfill that is given up
+keeps the claim of what it loaded; what a forgotten driver may still store or append it gives away
+only behind a plan without offsets that takes that one's number, in the ledger and in the table.
 
-ZooKeeper and the table are not read at one moment. So each plan of a backfill is stored at the version of its claim that was read before
-both, and moves it: whoever closes the claim knows that nothing was stored since it looked, and that nothing will be.
+ZooKeeper and the table are not read at one moment. So each plan of a backfill is stored at the
+version of its claim that was read before both, and moves it: whoever closes the claim knows that
+nothing was stored since it looked, and that nothing will be.
 
-Laws: the table holds each offset at most once; claims are disjoint; and a backfill that is left alone comes to its end.
+Laws: the table holds each offset at most once; claims are disjoint; and a backfill that is left
+alone comes to its end.
 
-`backfilling_lives` has a log that is cut; `backfilling_copies` an older copy of ZooKeeper, for which a backfill is closed by another plan
-where a forgotten driver was faster, and a table that is made anew.
+`backfilling_lives` has a log that is cut; `backfilling_copies` an older copy of ZooKeeper, for
+which a backfill is closed by another plan where a forgotten driver was faster, and a table that is
+made anew.
 """
 
 from __future__ import annotations
@@ -44,7 +49,9 @@ class At(IntEnum):
 
 
 class Plan(NamedTuple):
-    """Offset `offset` under a number; None: it reads nothing, and closes a backfill that is given up."""
+    """Offset `offset` under a number; None: it reads nothing, and closes a backfill that is given
+    up.
+    """
 
     number: int
     offset: int | None
@@ -62,7 +69,9 @@ class Claim(NamedTuple):
 
 
 class Load(NamedTuple):
-    """One backfill, or the live pipeline: its claim, its newest stored plan, its commits, and who drives it."""
+    """One backfill, or the live pipeline: its claim, its newest stored plan, its commits, and who
+    drives it.
+    """
 
     claim: Claim | None = None
     plan: Plan | None = None
@@ -116,7 +125,10 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
     """Every state that may come next, with what happened."""
     for of, load in enumerate(s.loads):
         if load.lock is not None and s.losses:
-            yield f"the session of {of} is lost", _load(s, of, load._replace(lock=None))._replace(losses=s.losses - 1)
+            yield (
+                f"the session of {of} is lost",
+                _load(s, of, load._replace(lock=None))._replace(losses=s.losses - 1),
+            )
     for i, driver in enumerate(s.drivers):
         if driver.at is At.IDLE:
             yield from _begin(s, i)
@@ -133,10 +145,18 @@ def _begin(s: State, i: int) -> Iterator[tuple[str, State]]:
             begun = _load(s, of, load._replace(lock=i))._replace(runs=s.runs - 1)
             yield f"driver {i} begins for {of}", _put(begun, i, Driver(at, of, s.fence))
             if s.given_up and of != LIVE and load.claim:
-                yield f"{i} gives up {of}", _put(begun, i, Driver(At.CLOSE, of, gives_up=True))._replace(given_up=s.given_up - 1)
+                yield (
+                    f"{i} gives up {of}",
+                    _put(begun, i, Driver(At.CLOSE, of, gives_up=True))._replace(
+                        given_up=s.given_up - 1
+                    ),
+                )
         elif load.lock is None and s.runs and load.claim:
             begun = _load(s, of, load._replace(lock=i))._replace(runs=s.runs - 1)
-            yield f"driver {i} goes on giving up {of}", _put(begun, i, Driver(At.LOOK, of, gives_up=True))
+            yield (
+                f"driver {i} goes on giving up {of}",
+                _put(begun, i, Driver(At.LOOK, of, gives_up=True)),
+            )
 
 
 def _load(s: State, of: int, load: Load) -> State:
@@ -161,14 +181,27 @@ def _read(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, S
 
 
 def _claim(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, State]]:
-    """Compare-and-set on the fence as it was read before the claims: whoever claimed since then moved it."""
-    wanted = [Claim(start, END) for start in s.live_starts] if driver.of == LIVE else [Claim(*WANTED[driver.of])]
+    """Compare-and-set on the fence as it was read before the claims: whoever claimed since then
+    moved it.
+    """
+    wanted = (
+        [Claim(start, END) for start in s.live_starts]
+        if driver.of == LIVE
+        else [Claim(*WANTED[driver.of])]
+    )
     for claim in wanted:
-        if is_moved(s, driver) or load.claim or any(claim.overlaps(other) for other in driver.others):
+        if (
+            is_moved(s, driver)
+            or load.claim
+            or any(claim.overlaps(other) for other in driver.others)
+        ):
             yield f"{i} may not claim {claim.start} to {claim.until}", _ended(s, i)
         else:
             claimed = _load(s, driver.of, load._replace(claim=claim))._replace(fence=s.fence + 1)
-            yield f"{i} claims {claim.start} to {claim.until}", _put(claimed, i, driver._replace(at=At.LOOK))
+            yield (
+                f"{i} claims {claim.start} to {claim.until}",
+                _put(claimed, i, driver._replace(at=At.LOOK)),
+            )
 
 
 def is_moved(s: State, driver: Driver) -> bool:
@@ -179,7 +212,10 @@ def is_moved(s: State, driver: Driver) -> bool:
 def _look(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, State]]:
     assert load.claim is not None
     if load.plan and load.plan.number > load.bit:
-        yield f"{i} replays {load.plan.number} of {driver.of}", _put(s, i, driver._replace(at=At.APPEND, plan=load.plan))
+        yield (
+            f"{i} replays {load.plan.number} of {driver.of}",
+            _put(s, i, driver._replace(at=At.APPEND, plan=load.plan)),
+        )
     elif driver.gives_up:
         yield f"{i} finds {driver.of} closed", _put(s, i, driver._replace(at=At.SETTLE))
     elif load.position >= load.claim.until or not load.claim.is_open:
@@ -196,8 +232,13 @@ def _store(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, 
     if load.plan and load.plan.number >= driver.plan.number or is_changed(load, driver):
         yield f"{i} stores nothing", _ended(s, i)
     else:
-        stored = _load(s, driver.of, load._replace(plan=driver.plan, version=_moved(load, driver.of)))
-        yield f"{i} stores {driver.plan.number} of {driver.of}", _put(stored, i, driver._replace(at=At.APPEND))
+        stored = _load(
+            s, driver.of, load._replace(plan=driver.plan, version=_moved(load, driver.of))
+        )
+        yield (
+            f"{i} stores {driver.plan.number} of {driver.of}",
+            _put(stored, i, driver._replace(at=At.APPEND)),
+        )
 
 
 def is_changed(load: Load, driver: Driver) -> bool:
@@ -213,15 +254,27 @@ def _append(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str,
     """The table takes each number of an application id once."""
     assert driver.plan is not None
     then = At.SETTLE if driver.gives_up else At.LOOK
-    after = _load(s, driver.of, load._replace(commits=(*load.commits, driver.plan))) if load.bit < driver.plan.number else s
-    yield f"{i} appends {driver.plan.number} of {driver.of}", _put(after, i, driver._replace(at=then))
+    after = (
+        _load(s, driver.of, load._replace(commits=(*load.commits, driver.plan)))
+        if load.bit < driver.plan.number
+        else s
+    )
+    yield (
+        f"{i} appends {driver.plan.number} of {driver.of}",
+        _put(after, i, driver._replace(at=then)),
+    )
 
 
 def _close(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, State]]:
-    """Which number the plan without offsets takes: that of a stored one that is not in the table, or the next."""
+    """Which number the plan without offsets takes: that of a stored one that is not in the table,
+    or the next.
+    """
     is_left = load.plan is not None and load.plan.number > load.bit
     closing = Plan(load.plan.number if load.plan and is_left else load.bit + 1, None)
-    yield f"{i} looks what to close of {driver.of}", _put(s, i, driver._replace(at=At.SHUT, plan=closing, version=load.version))
+    yield (
+        f"{i} looks what to close of {driver.of}",
+        _put(s, i, driver._replace(at=At.SHUT, plan=closing, version=load.version)),
+    )
 
 
 def _shut(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, State]]:
@@ -230,7 +283,13 @@ def _shut(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, S
     if is_changed(load, driver):
         yield f"{i} closes nothing: {driver.of} went on", _ended(s, i)
         return
-    closed = _load(s, driver.of, load._replace(plan=driver.plan, claim=load.claim._replace(is_open=False), version=load.version + 1))
+    closed = _load(
+        s,
+        driver.of,
+        load._replace(
+            plan=driver.plan, claim=load.claim._replace(is_open=False), version=load.version + 1
+        ),
+    )
     yield f"{i} closes {driver.of}", _put(closed, i, driver._replace(at=At.APPEND))
 
 
@@ -243,24 +302,43 @@ def _release(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str
     """The claim of what was not loaded ends; nobody needs the fence for that."""
     assert load.claim is not None
     kept = load.claim._replace(until=load.position)
-    yield f"{i} gives back what {driver.of} did not load", _ended(_load(s, driver.of, load._replace(claim=kept)), i)
+    yield (
+        f"{i} gives back what {driver.of} did not load",
+        _ended(_load(s, driver.of, load._replace(claim=kept)), i),
+    )
 
 
 DOES: dict[At, Callable[[State, int, Driver, Load], Iterator[tuple[str, State]]]] = {
-    At.READ: _read, At.CLAIM: _claim, At.LOOK: _look, At.STORE: _store, At.APPEND: _append, At.CLOSE: _close, At.SHUT: _shut,
-    At.SETTLE: _settle, At.RELEASE: _release,
+    At.READ: _read,
+    At.CLAIM: _claim,
+    At.LOOK: _look,
+    At.STORE: _store,
+    At.APPEND: _append,
+    At.CLOSE: _close,
+    At.SHUT: _shut,
+    At.SETTLE: _settle,
+    At.RELEASE: _release,
 }
 
 
 def broken_law(s: State) -> str | None:
     """What of the laws this state breaks."""
-    loaded = sorted(plan.offset for load in s.loads for plan in load.commits if plan.offset is not None)
+    loaded = sorted(
+        plan.offset for load in s.loads for plan in load.commits if plan.offset is not None
+    )
     if len(set(loaded)) < len(loaded):
         return f"offsets are in the table twice: {loaded}"
     claims = [load.claim for load in s.loads if load.claim]
     if any(one.overlaps(other) for n, one in enumerate(claims) for other in claims[:n]):
         return f"claims overlap: {claims}"
-    return next((f"{of} does not come to its end" for of, load in enumerate(s.loads) if not _is_finished(s, of, load)), None)
+    return next(
+        (
+            f"{of} does not come to its end"
+            for of, load in enumerate(s.loads)
+            if not _is_finished(s, of, load)
+        ),
+        None,
+    )
 
 
 def _is_finished(s: State, of: int, load: Load) -> bool:
@@ -268,7 +346,8 @@ def _is_finished(s: State, of: int, load: Load) -> bool:
     if load.claim is None or not load.claim.is_open:
         return True
     alone: State = _load(s, of, load._replace(lock=None))._replace(
-        drivers=(Driver(At.LOOK, of), Driver()), runs=0, crashes=0, losses=0, given_up=0)
+        drivers=(Driver(At.LOOK, of), Driver()), runs=0, crashes=0, losses=0, given_up=0
+    )
     while alone.drivers[0].at is not At.IDLE:
         alone = next(after for _, after in steps(alone))
     return alone.loads[of].position == load.claim.until

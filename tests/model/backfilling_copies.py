@@ -1,18 +1,21 @@
-"""Backfills beside a live pipeline when an older copy of ZooKeeper is put back, and when the table is dropped and made again: in every
-interleaving of two drivers with lost sessions and crashes.
+"""Backfills beside a live pipeline when an older copy of ZooKeeper is put back, and when the table
+is dropped and made again: in every interleaving of two drivers with lost sessions and crashes.
 
     python -m tests.model.backfilling_copies
 
-ZooKeeper is copied at any moment, and the copy put back at any later one: claims are open again that were given up, others are not there
-while their rows are, and a name may be used again whose plans are in the table. Whoever puts a copy back ends all drivers first
-(`drivers_end`): what one still had to append nobody knows of by that copy. The table is dropped once; an operator says that it is gone
-for good, and the live pipeline makes another one; what it had loaded into the first may be loaded by a backfill, or read again by a replay.
-Or its disk is not mounted for a while, which nobody takes for that.
+ZooKeeper is copied at any moment, and the copy put back at any later one: claims are open again
+that were given up, others are not there while their rows are, and a name may be used again whose
+plans are in the table. Whoever puts a copy back ends all drivers first (`drivers_end`): what one
+still had to append nobody knows of by that copy. The table is dropped once; an operator says that
+it is gone for good, and the live pipeline makes another one; what it had loaded into the first may
+be loaded by a backfill, or read again by a replay. Or its disk is not mounted for a while, which
+nobody takes for that.
 
-A driver reads the fence and the claims first, or the version of its own claim; then ledgers and table; and then stores in one
-transaction at what was read first. Laws: no offset is in the table twice; a backfill that says that it is whole has all of its offsets
-in the table of now; and from every state commands lead on: each backfill becomes whole or is given up, and then what the table lacks is
-claimed by nobody.
+A driver reads the fence and the claims first, or the version of its own claim; then ledgers and
+table; and then stores in one transaction at what was read first. Laws: no offset is in the table
+twice; a backfill that says that it is whole has all of its offsets in the table of now; and from
+every state commands lead on: each backfill becomes whole or is given up, and then what the table
+lacks is claimed by nobody.
 """
 
 from __future__ import annotations
@@ -48,7 +51,9 @@ class At(IntEnum):
 
 
 class Plan(NamedTuple):
-    """Offsets [start, until) under a number, for one table; `uid` is that of its ledger, and of no other one of the same name."""
+    """Offsets [start, until) under a number, for one table; `uid` is that of its ledger, and of no
+    other one of the same name.
+    """
 
     number: int
     start: int
@@ -59,11 +64,15 @@ class Plan(NamedTuple):
     moves: bool = False
     """It sets the live pipeline back."""
     again: tuple[int, int] = (0, 0)
-    """Offsets below the position whose rows it replaces, or brings back where they went with the table before."""
+    """Offsets below the position whose rows it replaces, or brings back where they went with the
+    table before.
+    """
 
 
 class Claim(NamedTuple):
-    """Offsets [start, until) of one table; `is_open`: it loads; `is_settled`: what it has not loaded is given back."""
+    """Offsets [start, until) of one table; `is_open`: it loads; `is_settled`: what it has not
+    loaded is given back.
+    """
 
     start: int
     until: int
@@ -73,7 +82,9 @@ class Claim(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """Of one backfill, or of the live pipeline: its claim, its newest plan, and whether it is known that this came into the table."""
+    """Of one backfill, or of the live pipeline: its claim, its newest plan, and whether it is known
+    that this came into the table.
+    """
 
     claim: Claim | None = None
     plan: Plan | None = None
@@ -83,7 +94,9 @@ class Ledger(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """What an operator accepted in the place of the table: another one, or that there is none, after a plan of the live pipeline."""
+    """What an operator accepted in the place of the table: another one, or that there is none,
+    after a plan of the live pipeline.
+    """
 
     table: int
     plan: Plan | None
@@ -152,23 +165,49 @@ class State(NamedTuple):
 
 _BEGUN = Plan(1, 0, 1, uid=1)
 FORGOTTEN = State(
-    zk=ZooKeeper(1, (Ledger(Claim(0, 2, 1), _BEGUN), *ZooKeeper().ledgers[1:])), uid=2,
-    drivers=(Driver(At.APPEND, Does.FILL, 0, plan=_BEGUN), Driver()), fills=2, runs=0)
+    zk=ZooKeeper(1, (Ledger(Claim(0, 2, 1), _BEGUN), *ZooKeeper().ledgers[1:])),
+    uid=2,
+    drivers=(Driver(At.APPEND, Does.FILL, 0, plan=_BEGUN), Driver()),
+    fills=2,
+    runs=0,
+)
 """A driver of the first backfill lost its session before it appended plan 1."""
 _SECOND, _MADE = Plan(1, 0, 1, 2, uid=1), Plan(2, 2, 3, NONE)
 REPLACED = State(
-    zk=ZooKeeper(1, (Ledger(Claim(0, 2, 2), _SECOND), Ledger(), Ledger(plan=_MADE, is_recorded=True)), Accepted(NONE, Plan(1, 2, 2), True)),
-    table=Table(2, (None, None, _MADE), (2,)), uid=2, drivers=(Driver(At.APPEND, Does.FILL, 0, plan=_SECOND), Driver()), fills=1, runs=0,
-    restores=0, absences=1)
+    zk=ZooKeeper(
+        1,
+        (Ledger(Claim(0, 2, 2), _SECOND), Ledger(), Ledger(plan=_MADE, is_recorded=True)),
+        Accepted(NONE, Plan(1, 2, 2), True),
+    ),
+    table=Table(2, (None, None, _MADE), (2,)),
+    uid=2,
+    drivers=(Driver(At.APPEND, Does.FILL, 0, plan=_SECOND), Driver()),
+    fills=1,
+    runs=0,
+    restores=0,
+    absences=1,
+)
 """The same in a table that was made anew, after an operator had accepted that there was none."""
 REPLAYED = REPLACED._replace(
-    zk=REPLACED.zk._replace(ledgers=(Ledger(), *REPLACED.zk.ledgers[1:])), uid=1, drivers=(Driver(), Driver()), fills=2, given_up=0, runs=1,
-    replays=1, absences=0, losses=1)
-"""What the live pipeline loaded went with the table before: a backfill may load it again, and so may a replay."""
+    zk=REPLACED.zk._replace(ledgers=(Ledger(), *REPLACED.zk.ledgers[1:])),
+    uid=1,
+    drivers=(Driver(), Driver()),
+    fills=2,
+    given_up=0,
+    runs=1,
+    replays=1,
+    absences=0,
+    losses=1,
+)
+"""What the live pipeline loaded went with the table before: a backfill may load it again, and so
+may a replay.
+"""
 
 
 def in_force(s: State, of: int) -> Plan | None:
-    """The newest plan; where the table has another one of its number, or a later one, that is right."""
+    """The newest plan; where the table has another one of its number, or a later one, that is
+    right.
+    """
     stored, applied = s.zk.ledgers[of].plan, s.seen.applied[of]
     return applied if applied and (stored is None or applied.number >= stored.number) else stored
 
@@ -190,9 +229,11 @@ def is_closed(plan: Plan) -> bool:
 
 
 def is_settled_by(plan: Plan) -> bool:
-    """Whether a backfill that is being given up may give back the rest behind this plan, the newest in the table.
+    """Whether a backfill that is being given up may give back the rest behind this plan, the newest
+    in the table.
 
-    A forgotten driver may have appended the plan whose place the one that closes was to take: then another one has to close.
+    A forgotten driver may have appended the plan whose place the one that closes was to take: then
+    another one has to close.
     """
     return plan.closes
 
@@ -208,7 +249,9 @@ def moves_fence(plan: Plan) -> bool:
 
 
 def is_behind(s: State) -> bool:
-    """Whether the table holds plans of the live pipeline that its ledger does not know: nobody can tell then what it claims."""
+    """Whether the table holds plans of the live pipeline that its ledger does not know: nobody can
+    tell then what it claims.
+    """
     return in_force(s, LIVE) != s.zk.ledgers[LIVE].plan
 
 
@@ -224,9 +267,17 @@ def is_of_another_era(s: State, of: int) -> bool:
 
 
 def is_shut_out(s: State, of: int) -> bool:
-    """Whether none of this ledger's plans is in the table, or will be: another ledger of the name has taken their numbers."""
+    """Whether none of this ledger's plans is in the table, or will be: another ledger of the name
+    has taken their numbers.
+    """
     applied, ledger = s.seen.applied[of], s.zk.ledgers[of]
-    return bool(is_of_another_era(s, of) and applied and ledger.plan and ledger.plan.number <= applied.number and not ledger.is_recorded)
+    return bool(
+        is_of_another_era(s, of)
+        and applied
+        and ledger.plan
+        and ledger.plan.number <= applied.number
+        and not ledger.is_recorded
+    )
 
 
 def is_of_table(s: State, plan: Plan) -> bool:
@@ -240,15 +291,29 @@ def may_append(s: State, plan: Plan) -> bool:
 
 
 def is_accepted(s: State) -> bool:
-    """Whether an operator has said that what is at the table's path took the place of what was there; none, while nothing is planned."""
+    """Whether an operator has said that what is at the table's path took the place of what was
+    there; none, while nothing is planned.
+    """
     said = s.zk.accepted
-    return said is not None and said.table == s.seen.id and (said.table != NONE or said.plan == s.zk.ledgers[LIVE].plan)
+    return (
+        said is not None
+        and said.table == s.seen.id
+        and (said.table != NONE or said.plan == s.zk.ledgers[LIVE].plan)
+    )
 
 
 def is_gone(s: State) -> bool:
-    """Whether that holds for backfills, too. The plan behind which it was said must not have made a table since."""
+    """Whether that holds for backfills, too. The plan behind which it was said must not have made a
+    table since.
+    """
     said = s.zk.accepted
-    return is_accepted(s) and said is not None and (said.table != NONE or said.was_recorded or said.plan is None or said.plan.table != NONE)
+    return (
+        is_accepted(s)
+        and said is not None
+        and (
+            said.table != NONE or said.was_recorded or said.plan is None or said.plan.table != NONE
+        )
+    )
 
 
 def may_say(s: State) -> bool:
@@ -264,7 +329,10 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
         yield "ZooKeeper is copied", s._replace(saved=s.zk)
     if s.restores and s.saved is not None and s.saved != s.zk:
         back = s._replace(zk=s.saved, saved=None, restores=0, locks=(None, None, None))
-        yield "the copy is put back", back._replace(drivers=(Driver(), Driver())) if drivers_end() else back
+        yield (
+            "the copy is put back",
+            back._replace(drivers=(Driver(), Driver())) if drivers_end() else back,
+        )
     if s.drops and not s.is_away and s.table.id:
         yield "the table is dropped", s._replace(table=Table(NONE, (None, None, None)), drops=0)
     if s.is_away:
@@ -297,17 +365,36 @@ def _begin(s: State, i: int) -> Iterator[tuple[str, State]]:
         held = _lock(s, of, i)
         if of == LIVE:
             if s.runs:
-                yield f"{i} begins to run", _put(held, i, Driver(At.READ, Does.RUN, of))._replace(runs=s.runs - 1)
+                yield (
+                    f"{i} begins to run",
+                    _put(held, i, Driver(At.READ, Does.RUN, of))._replace(runs=s.runs - 1),
+                )
             if s.sets:
-                yield f"{i} begins to set back", _put(held, i, Driver(At.READ, Does.SET, of))._replace(sets=s.sets - 1)
+                yield (
+                    f"{i} begins to set back",
+                    _put(held, i, Driver(At.READ, Does.SET, of))._replace(sets=s.sets - 1),
+                )
             if s.replays:
-                yield f"{i} begins to replay", _put(held, i, Driver(At.READ, Does.REPLAY, of))._replace(replays=s.replays - 1)
+                yield (
+                    f"{i} begins to replay",
+                    _put(held, i, Driver(At.READ, Does.REPLAY, of))._replace(replays=s.replays - 1),
+                )
             continue
         if s.fills and (ledger.claim is None or ledger.claim.is_open):
-            yield f"{i} begins to fill {of}", _put(held, i, Driver(At.READ, Does.FILL, of))._replace(fills=s.fills - 1)
-        is_closing = ledger.claim is not None and not ledger.claim.is_open and not ledger.claim.is_settled
+            yield (
+                f"{i} begins to fill {of}",
+                _put(held, i, Driver(At.READ, Does.FILL, of))._replace(fills=s.fills - 1),
+            )
+        is_closing = (
+            ledger.claim is not None and not ledger.claim.is_open and not ledger.claim.is_settled
+        )
         if ledger.claim and (s.given_up or is_closing):
-            yield f"{i} gives up {of}", _put(held, i, Driver(At.READ, Does.GIVE_UP, of))._replace(given_up=s.given_up - (not is_closing))
+            yield (
+                f"{i} gives up {of}",
+                _put(held, i, Driver(At.READ, Does.GIVE_UP, of))._replace(
+                    given_up=s.given_up - (not is_closing)
+                ),
+            )
 
 
 def _lock(s: State, of: int, i: int | None) -> State:
@@ -341,8 +428,17 @@ def _decide(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     found, of, stored = False, driver.of, s.zk.ledgers[driver.of].plan
     for plan, claim in _PLANS[driver.does](s, driver):
         found = True
-        at = At.SETTLE if plan is None else At.APPEND if plan == stored and is_left(s, of) else At.STORE
-        yield f"{i} decides on {plan or claim}", _put(s, i, driver._replace(at=at, plan=plan, claim=claim, old=stored, claims=()))
+        at = (
+            At.SETTLE
+            if plan is None
+            else At.APPEND
+            if plan == stored and is_left(s, of)
+            else At.STORE
+        )
+        yield (
+            f"{i} decides on {plan or claim}",
+            _put(s, i, driver._replace(at=at, plan=plan, claim=claim, old=stored, claims=())),
+        )
     if not found:
         yield f"{i} has nothing to do, or is refused", _ended(s, i)
 
@@ -359,7 +455,9 @@ def _run(s: State, driver: Driver) -> _Decided:
         return
     if is_left(s, LIVE):
         yield plan._replace(table=here), None  # another one in its place where the table is gone
-    elif plan.until < END or here == NONE:  # what makes the table anew stands for records that came since
+    elif (
+        plan.until < END or here == NONE
+    ):  # what makes the table anew stands for records that came since
         yield Plan(plan.number + 1, plan.until, END, here), None
 
 
@@ -376,14 +474,19 @@ def _set(s: State, driver: Driver) -> _Decided:
 
 def _is_held(s: State, driver: Driver, start: int, until: int) -> bool:
     """Whether a backfill claims any of these offsets of this table, by what was read."""
-    return any(one and one.table == s.seen.id and max(start, one.start) < min(until, one.until) for one in driver.claims)
+    return any(
+        one and one.table == s.seen.id and max(start, one.start) < min(until, one.until)
+        for one in driver.claims
+    )
 
 
 def _replay(s: State, driver: Driver) -> _Decided:
     """What the pipeline loaded, be it into this table or into the one before."""
     plan = in_force(s, LIVE)
     assert plan
-    if not (is_left(s, LIVE) or is_behind(s) or _is_held(s, driver, *AGAIN)) and is_of_table(s, plan):
+    if not (is_left(s, LIVE) or is_behind(s) or _is_held(s, driver, *AGAIN)) and is_of_table(
+        s, plan
+    ):
         yield Plan(plan.number + 1, plan.until, plan.until, s.seen.id, again=AGAIN), None
 
 
@@ -394,28 +497,49 @@ def _fill(s: State, driver: Driver) -> _Decided:
         return
     plan = in_force(s, driver.of)
     assert plan
-    if not ledger.claim.is_open or is_closed(plan) or not is_of_table(s, plan) or is_of_another_era(s, driver.of):
+    if (
+        not ledger.claim.is_open
+        or is_closed(plan)
+        or not is_of_table(s, plan)
+        or is_of_another_era(s, driver.of)
+    ):
         return
     if is_left(s, driver.of):
         yield plan, ledger.claim
     elif plan.until < ledger.claim.until:
-        yield plan._replace(number=plan.number + 1, start=plan.until, until=plan.until + 1), ledger.claim
+        yield (
+            plan._replace(number=plan.number + 1, start=plan.until, until=plan.until + 1),
+            ledger.claim,
+        )
 
 
 def _first(s: State, driver: Driver) -> _Decided:
     """Plan 1, of what is the live pipeline's no more than another backfill's."""
     live, applied, here = s.zk.ledgers[LIVE].plan, s.seen.applied[LIVE], s.seen.id
-    if live is None or applied is None or is_behind(s) or is_used(s, driver.of) or (is_left(s, LIVE) and live.moves):
+    if (
+        live is None
+        or applied is None
+        or is_behind(s)
+        or is_used(s, driver.of)
+        or (is_left(s, LIVE) and live.moves)
+    ):
         return
     position = min(live.start, applied.until) if is_left(s, LIVE) else live.until
     for start, until in WANTED[driver.of]:
         is_read_again = is_left(s, LIVE) and max(start, live.again[0]) < min(until, live.again[1])
-        if until <= position and not is_read_again and not _is_held(s, driver, start, until) and not has_rows(s, start, until):
+        if (
+            until <= position
+            and not is_read_again
+            and not _is_held(s, driver, start, until)
+            and not has_rows(s, start, until)
+        ):
             yield Plan(1, start, start + 1, here, s.uid), Claim(start, until, here)
 
 
 def _give_up(s: State, driver: Driver) -> _Decided:
-    """A plan that closes, in the place of one that is not in the table, or the next; of what another table has nothing is kept."""
+    """A plan that closes, in the place of one that is not in the table, or the next; of what
+    another table has nothing is kept.
+    """
     ledger, plan = s.zk.ledgers[driver.of], in_force(s, driver.of)
     assert ledger.claim and ledger.plan and plan
     nothing = ledger.claim._replace(until=ledger.claim.start, is_open=False, is_settled=True)
@@ -435,23 +559,36 @@ def _give_up(s: State, driver: Driver) -> _Decided:
     else:
         at = plan.start if is_left(s, driver.of) else plan.until
         if at < ledger.claim.until or not ledger.claim.is_open:
-            closing = plan._replace(number=plan.number + (not is_left(s, driver.of)), start=at, until=at, closes=True)
+            closing = plan._replace(
+                number=plan.number + (not is_left(s, driver.of)), start=at, until=at, closes=True
+            )
             yield closing, ledger.claim._replace(is_open=False)
 
 
 def _store(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """One transaction: the plan, if its place is as it was, and the fence or the claim at the version that was read first."""
+    """One transaction: the plan, if its place is as it was, and the fence or the claim at the
+    version that was read first.
+    """
     plan, ledger = driver.plan, s.zk.ledgers[driver.of]
     assert plan
     is_anew = moves_fence(plan) if driver.of == LIVE else ledger.claim is None
-    is_moved = s.zk.fence != driver.version if is_anew else driver.of != LIVE and ledger.version != driver.version
+    is_moved = (
+        s.zk.fence != driver.version
+        if is_anew
+        else driver.of != LIVE and ledger.version != driver.version
+    )
     if is_moved or ledger.plan != driver.old:
         yield f"{i} stores nothing", _ended(s, i)
         return
-    stored = _ledger(s, driver.of, Ledger(driver.claim, plan, version=ledger.version + 1), anew=is_anew)
+    stored = _ledger(
+        s, driver.of, Ledger(driver.claim, plan, version=ledger.version + 1), anew=is_anew
+    )
     stored = stored._replace(uid=s.uid + (driver.of != LIVE and is_anew))
     after = _put(stored, i, driver._replace(at=At.APPEND, version=0, claim=None, old=None))
-    yield f"{i} stores {plan} of {driver.of}", _ended(stored, i) if driver.does is Does.SET else after
+    yield (
+        f"{i} stores {plan} of {driver.of}",
+        _ended(stored, i) if driver.does is Does.SET else after,
+    )
 
 
 def _append(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
@@ -467,7 +604,13 @@ def _append(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
             table = table._replace(id=2)
         left = (at for at in table.rows if not plan.again[0] <= at < plan.again[1])
         rows = tuple(sorted((*left, *range(*plan.again), *range(plan.start, plan.until))))
-        s = s._replace(table=Table(table.id, tuple(plan if n == of else one for n, one in enumerate(table.applied)), rows))
+        s = s._replace(
+            table=Table(
+                table.id,
+                tuple(plan if n == of else one for n, one in enumerate(table.applied)),
+                rows,
+            )
+        )
     yield f"{i} appends {plan} of {of}", _put(s, i, Driver(At.RECORD, driver.does, of, plan=plan))
 
 
@@ -475,7 +618,11 @@ def _record(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     """What the table holds under that number is the ledger's from here on."""
     ledger, plan, applied = s.zk.ledgers[driver.of], driver.plan, s.seen.applied[driver.of]
     assert plan
-    if applied and ledger.plan and (applied.number, applied.uid) == (ledger.plan.number, ledger.plan.uid):
+    if (
+        applied
+        and ledger.plan
+        and (applied.number, applied.uid) == (ledger.plan.number, ledger.plan.uid)
+    ):
         s = _ledger(s, driver.of, ledger._replace(plan=applied, is_recorded=True))
     if driver.of == LIVE:
         yield f"{i} is done", _ended(s, i)
@@ -490,19 +637,40 @@ def _settle(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         yield f"{i} settles nothing", _ended(s, i)
     else:
         kept = ledger._replace(claim=driver.claim, version=ledger.version + 1)
-        yield f"{i} gives back what {driver.of} did not load", _ended(_ledger(s, driver.of, kept), i)
+        yield (
+            f"{i} gives back what {driver.of} did not load",
+            _ended(_ledger(s, driver.of, kept), i),
+        )
 
 
 _PLANS: dict[Does, Callable[[State, Driver], _Decided]] = {
-    Does.FILL: _fill, Does.GIVE_UP: _give_up, Does.RUN: _run, Does.SET: _set, Does.REPLAY: _replay}
+    Does.FILL: _fill,
+    Does.GIVE_UP: _give_up,
+    Does.RUN: _run,
+    Does.SET: _set,
+    Does.REPLAY: _replay,
+}
 _DOES: dict[At, Callable[[State, int, Driver], Iterator[tuple[str, State]]]] = {
-    At.READ: _read, At.DECIDE: _decide, At.STORE: _store, At.APPEND: _append, At.RECORD: _record, At.SETTLE: _settle}
+    At.READ: _read,
+    At.DECIDE: _decide,
+    At.STORE: _store,
+    At.APPEND: _append,
+    At.RECORD: _record,
+    At.SETTLE: _settle,
+}
 
 
 def is_whole(s: State, of: int) -> bool:
     """Whether a backfill says that all of it is in the table, when it is begun or resumed now."""
     claim, plan = s.zk.ledgers[of].claim, in_force(s, of)
-    if claim is None or plan is None or not claim.is_open or is_closed(plan) or not is_of_table(s, plan) or is_of_another_era(s, of):
+    if (
+        claim is None
+        or plan is None
+        or not claim.is_open
+        or is_closed(plan)
+        or not is_of_table(s, plan)
+        or is_of_another_era(s, of)
+    ):
         return False
     return not is_left(s, of) and plan.until >= claim.until
 
@@ -513,7 +681,11 @@ def broken_law(s: State) -> str | None:
         return f"offsets are in the table twice: {s.table.rows}"
     for of in range(LIVE):
         claim = s.zk.ledgers[of].claim
-        if claim and is_whole(s, of) and not set(range(claim.start, claim.until)) <= set(s.table.rows):
+        if (
+            claim
+            and is_whole(s, of)
+            and not set(range(claim.start, claim.until)) <= set(s.table.rows)
+        ):
             return f"{of} says that it is whole, and the table lacks some of it"
     return None
 
@@ -542,10 +714,16 @@ def led_on(s: State) -> str | None:
         assert claim
         if not is_whole(s, of) and not claim.is_settled:
             return f"{of} is neither whole nor given up: {s}"
-        if claim.table == s.table.id and not set(range(claim.start, claim.until)) <= set(s.table.rows):
+        if claim.table == s.table.id and not set(range(claim.start, claim.until)) <= set(
+            s.table.rows
+        ):
             return f"{of} claims what the table lacks, for ever: {s}"
     plan = in_force(s, LIVE)
-    return broken_law(s) or (f"the live pipeline does not come to the end: {s}" if plan is None or plan.until < END else None)
+    return broken_law(s) or (
+        f"the live pipeline does not come to the end: {s}"
+        if plan is None or plan.until < END
+        else None
+    )
 
 
 def explore(start: State = State()) -> tuple[int, str | None]:
@@ -565,7 +743,14 @@ def explore(start: State = State()) -> tuple[int, str | None]:
 DROPPED = State(restores=0, drops=1, fills=2, losses=1)
 
 if __name__ == "__main__":
-    for start in (State(), State(losses=1, fills=2), DROPPED, REPLACED, REPLAYED, FORGOTTEN._replace(drops=1, runs=1)):
+    for start in (
+        State(),
+        State(losses=1, fills=2),
+        DROPPED,
+        REPLACED,
+        REPLAYED,
+        FORGOTTEN._replace(drops=1, runs=1),
+    ):
         states, law = explore(start)
         print(f"{states:,} states", law or "every law holds")
         if law:

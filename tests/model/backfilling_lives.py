@@ -1,19 +1,24 @@
-"""Backfills beside a live pipeline over a log that is cut once and grows again with other records: in every interleaving of two drivers.
+"""Backfills beside a live pipeline over a log that is cut once and grows again with other records:
+in every interleaving of two drivers.
 
-One log of END offsets. It loses what comes from some offset on, and others write there. What the live pipeline reads behind that it reads
-as another life of the log, once an operator has accepted the cut: by a plan without rows, which moves the position back. Backfills
-read what they claimed, in plans of one offset. Besides, an operator sets the position back, and gives backfills up.
+One log of END offsets. It loses what comes from some offset on, and others write there. What the
+live pipeline reads behind that it reads as another life of the log, once an operator has accepted
+the cut: by a plan without rows, which moves the position back. Backfills read what they claimed, in
+plans of one offset. Besides, an operator sets the position back, and gives backfills up.
 
     python -m tests.model.backfilling_lives
 
-There are brokers that tell of a cut, by the epochs of leaders, whoever asks: tasks do when they have read. Of others an operator alone
-knows: then nobody gets records of the log before the cut is accepted (`tells`).
+There are brokers that tell of a cut, by the epochs of leaders, whoever asks: tasks do when they
+have read. Of others an operator alone knows: then nobody gets records of the log before the cut is
+accepted (`tells`).
 
-Everybody first reads the fence and the claims, or the version of his own claim; then ledgers, table and log; and then stores in one
-transaction at what was read first. Laws: no record that ever was is in the table twice, and no key (life, offset); and from every state
-commands lead on: what cannot go on is given up, the cut is accepted, and the live pipeline comes to the end of the log.
+Everybody first reads the fence and the claims, or the version of his own claim; then ledgers, table
+and log; and then stores in one transaction at what was read first. Laws: no record that ever was is
+in the table twice, and no key (life, offset); and from every state commands lead on: what cannot go
+on is given up, the cut is accepted, and the live pipeline comes to the end of the log.
 
-What the code asks of coverage, claims and rows together to find what was loaded is rows alone here: none of them is ever deleted.
+What the code asks of coverage, claims and rows together to find what was loaded is rows alone here:
+none of them is ever deleted.
 """
 
 from __future__ import annotations
@@ -52,13 +57,17 @@ class Plan(NamedTuple):
     until: int
     life: int = 0
     of: int = 0
-    """How often the log had been cut by what this plan knows of it: the epoch of the leader that was asked."""
+    """How often the log had been cut by what this plan knows of it: the epoch of the leader that
+    was asked.
+    """
     moves: bool = False
     """It reads nothing, and says where to go on."""
 
 
 class Claim(NamedTuple):
-    """Offsets [start, until) of the life that the log had; `is_open`: it loads; `is_settled`: what it has not loaded is given back."""
+    """Offsets [start, until) of the life that the log had; `is_open`: it loads; `is_settled`: what
+    it has not loaded is given back.
+    """
 
     start: int
     until: int
@@ -67,7 +76,9 @@ class Claim(NamedTuple):
 
 
 class Load(NamedTuple):
-    """One backfill, or the live pipeline: its claim, its newest stored plan, the newest in the table, and who drives it."""
+    """One backfill, or the live pipeline: its claim, its newest stored plan, the newest in the
+    table, and who drives it.
+    """
 
     claim: Claim | None = None
     stored: Plan | None = None
@@ -79,7 +90,9 @@ class Load(NamedTuple):
     @property
     def plan(self) -> Plan | None:
         """The newest one; where the table has another one of its number, that is right."""
-        is_there = self.applied and (self.stored is None or self.applied.number >= self.stored.number)
+        is_there = self.applied and (
+            self.stored is None or self.applied.number >= self.stored.number
+        )
         return self.applied if is_there else self.stored
 
     @property
@@ -128,23 +141,39 @@ class State(NamedTuple):
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody gets records: no broker tells of the cut, and what the operator knows of it is not in the table yet."""
+        """Whether nobody gets records: no broker tells of the cut, and what the operator knows of
+        it is not in the table yet.
+        """
         applied, plan = self.live.applied, self.live.plan
         assert applied and plan
-        return not self.tells and (is_cut(self, applied, applied.until) or is_cut(self, plan, plan.until) or plan.life > applied.life)
+        return not self.tells and (
+            is_cut(self, applied, applied.until)
+            or is_cut(self, plan, plan.until)
+            or plan.life > applied.life
+        )
 
 
 _FROM_START = (Load(), Load(), Load(applied=Plan(1, 0, 0, moves=True)))
 FROM_START = State(loads=_FROM_START, losses=0, fills=1, given_up=0, runs=3, sets=1)
 """The live pipeline begins at the first record, and reads what is set back besides."""
 OLDER = State(
-    tells=False, cut=1, cuts=0, accepts=0, losses=0, runs=2, fills=1, loads=(
-        Load(Claim(0, 2), Plan(1, 0, 1)), Load(), Load(applied=Plan(3, 1, 1, 1, 1, moves=True))))
-"""The cut was accepted by an earlier version, which did not ask what backfills have left to load."""
+    tells=False,
+    cut=1,
+    cuts=0,
+    accepts=0,
+    losses=0,
+    runs=2,
+    fills=1,
+    loads=(Load(Claim(0, 2), Plan(1, 0, 1)), Load(), Load(applied=Plan(3, 1, 1, 1, 1, moves=True))),
+)
+"""The cut was accepted by an earlier version, which did not ask what backfills have left to load.
+"""
 
 
 def is_cut(s: State, plan: Plan, until: int) -> bool:
-    """Whether the log is not any more what the plan knows, up to there, by what brokers tell, or the operator."""
+    """Whether the log is not any more what the plan knows, up to there, by what brokers tell, or
+    the operator.
+    """
     return s.cut is not None and s.cut < until and plan.of == 0
 
 
@@ -159,7 +188,9 @@ def may_read_on(life: int) -> bool:
 
 
 def left_of(load: Load) -> bool:
-    """Whether a backfill may still load: a plan of it that is stored and not in the table has loaded nothing."""
+    """Whether a backfill may still load: a plan of it that is stored and not in the table has
+    loaded nothing.
+    """
     if load.claim is None or load.claim.is_settled:
         return False
     assert load.plan
@@ -173,7 +204,10 @@ def moves_fence(plan: Plan) -> bool:
 
 def is_loaded(s: State, start: int, until: int) -> bool:
     """Whether the table holds records of these offsets that the log still has, of whatever life."""
-    return any(start <= offset < until and (is_new or s.cut is None or offset < s.cut) for offset, is_new, _ in s.rows)
+    return any(
+        start <= offset < until and (is_new or s.cut is None or offset < s.cut)
+        for offset, is_new, _ in s.rows
+    )
 
 
 def is_found_at_end(s: State, plan: Plan) -> bool:
@@ -191,11 +225,16 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
     plan = s.live.plan
     assert plan
     if s.cuts:
-        for at in range(END if s.tells else plan.until):  # behind the position nobody has to accept it
+        for at in range(
+            END if s.tells else plan.until
+        ):  # behind the position nobody has to accept it
             yield f"the log is cut at {at}", s._replace(cut=at, cuts=0)
     for of, load in enumerate(s.loads):
         if load.lock is not None and s.losses:
-            yield f"the session of {of} is lost", _load(s, of, load._replace(lock=None))._replace(losses=s.losses - 1)
+            yield (
+                f"the session of {of} is lost",
+                _load(s, of, load._replace(lock=None))._replace(losses=s.losses - 1),
+            )
     for i, driver in enumerate(s.drivers):
         if driver.at is At.IDLE:
             yield from _begin(s, i)
@@ -213,13 +252,24 @@ def _begin(s: State, i: int) -> Iterator[tuple[str, State]]:
         if of == LIVE:
             for does, left in ((Does.RUN, "runs"), (Does.SET, "sets"), (Does.ACCEPT, "accepts")):
                 if getattr(s, left):
-                    yield f"{i} begins {does.name}", _put(held, i, Driver(At.READ, does, of))._replace(**{left: getattr(s, left) - 1})
+                    yield (
+                        f"{i} begins {does.name}",
+                        _put(held, i, Driver(At.READ, does, of))._replace(
+                            **{left: getattr(s, left) - 1}
+                        ),
+                    )
         else:
             if s.fills and (load.claim is None or load.claim.is_open):
-                yield f"{i} begins to fill {of}", _put(held, i, Driver(At.READ, Does.FILL, of))._replace(fills=s.fills - 1)
+                yield (
+                    f"{i} begins to fill {of}",
+                    _put(held, i, Driver(At.READ, Does.FILL, of))._replace(fills=s.fills - 1),
+                )
             if load.claim and not load.claim.is_settled and (s.given_up or not load.claim.is_open):
                 left_now = s.given_up - load.claim.is_open
-                yield f"{i} gives up {of}", _put(held, i, Driver(At.READ, Does.GIVE_UP, of))._replace(given_up=left_now)
+                yield (
+                    f"{i} gives up {of}",
+                    _put(held, i, Driver(At.READ, Does.GIVE_UP, of))._replace(given_up=left_now),
+                )
 
 
 def _load(s: State, of: int, load: Load) -> State:
@@ -232,7 +282,9 @@ def _put(s: State, i: int, driver: Driver) -> State:
 
 def _ended(s: State, i: int) -> State:
     load = s.loads[s.drivers[i].of]
-    return _put(_load(s, s.drivers[i].of, load._replace(lock=None)) if load.lock == i else s, i, Driver())
+    return _put(
+        _load(s, s.drivers[i].of, load._replace(lock=None)) if load.lock == i else s, i, Driver()
+    )
 
 
 def _read(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, State]]:
@@ -248,7 +300,9 @@ def _decide(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str,
     for plan in _PLANS[driver.does](s, driver, load):
         found = True
         is_there = plan == load.stored and load.is_left
-        after = driver._replace(at=At.APPEND if is_there else At.STORE, plan=plan, old=load.plan, claims=())
+        after = driver._replace(
+            at=At.APPEND if is_there else At.STORE, plan=plan, old=load.plan, claims=()
+        )
         yield f"{i} decides on {plan}", _put(s, i, after)
     if not found:
         yield f"{i} has nothing to do, or is refused", _ended(s, i)
@@ -260,7 +314,9 @@ def _run(s: State, driver: Driver, load: Load) -> Iterator[Plan]:
     if load.is_left:
         yield load.plan
     elif load.plan.until < END and not is_cut(s, load.plan, load.plan.until):
-        yield Plan(load.plan.number + 1, load.plan.until, END, load.plan.life, int(s.cut is not None))
+        yield Plan(
+            load.plan.number + 1, load.plan.until, END, load.plan.life, int(s.cut is not None)
+        )
 
 
 def _set(s: State, driver: Driver, load: Load) -> Iterator[Plan]:
@@ -280,7 +336,11 @@ def _accept(s: State, driver: Driver, load: Load) -> Iterator[Plan]:
     plan = load.plan
     assert plan
     position = plan.start if load.is_left else plan.until
-    if s.cut is not None and is_cut(s, plan, plan.until) and not any(left_of(one) for one in s.loads):
+    if (
+        s.cut is not None
+        and is_cut(s, plan, plan.until)
+        and not any(left_of(one) for one in s.loads)
+    ):
         left = min(position, s.cut)
         yield Plan(plan.number + (not load.is_left), left, left, plan.life + 1, 1, moves=True)
 
@@ -292,16 +352,33 @@ def _fill(s: State, driver: Driver, load: Load) -> Iterator[Plan]:
     if load.claim is None:
         start, until = WANTED[driver.of]
         position = min(live.start, s.live.applied.until) if s.live.is_left else live.until
-        is_claimed = any(one and max(start, one.start) < min(until, one.until) for one in driver.claims)
-        if (s.live.is_left and live.moves) or position < until or is_claimed or (s.tells and is_cut(s, live, until)):
+        is_claimed = any(
+            one and max(start, one.start) < min(until, one.until) for one in driver.claims
+        )
+        if (
+            (s.live.is_left and live.moves)
+            or position < until
+            or is_claimed
+            or (s.tells and is_cut(s, live, until))
+        ):
             return
-        if may_begin_in(live.life) and not any(start <= offset < until and life == live.life for offset, _, life in s.rows):
+        if may_begin_in(live.life) and not any(
+            start <= offset < until and life == live.life for offset, _, life in s.rows
+        ):
             yield Plan(1, start, start + 1, live.life, live.of)
     elif load.claim.is_open and load.plan and may_read_on(live.life):
         if load.is_left:
             yield load.plan
-        elif load.plan.until < load.claim.until and not (s.tells and is_cut(s, load.plan, load.claim.until)):
-            yield Plan(load.plan.number + 1, load.plan.until, load.plan.until + 1, load.plan.life, load.plan.of)
+        elif load.plan.until < load.claim.until and not (
+            s.tells and is_cut(s, load.plan, load.claim.until)
+        ):
+            yield Plan(
+                load.plan.number + 1,
+                load.plan.until,
+                load.plan.until + 1,
+                load.plan.life,
+                load.plan.of,
+            )
 
 
 def _give_up(s: State, driver: Driver, load: Load) -> Iterator[Plan]:
@@ -316,11 +393,17 @@ def _give_up(s: State, driver: Driver, load: Load) -> Iterator[Plan]:
 
 
 def _store(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, State]]:
-    """One transaction: the plan, if its place is as it was, and the fence or the claim at the version that was read first."""
+    """One transaction: the plan, if its place is as it was, and the fence or the claim at the
+    version that was read first.
+    """
     plan = driver.plan
     assert plan
     is_anew = moves_fence(plan) if driver.of == LIVE else load.claim is None
-    is_moved = s.fence != driver.version if is_anew else driver.of != LIVE and load.version != driver.version
+    is_moved = (
+        s.fence != driver.version
+        if is_anew
+        else driver.of != LIVE and load.version != driver.version
+    )
     if is_moved or load.plan != driver.old:
         yield f"{i} stores nothing", _ended(s, i)
         return
@@ -328,12 +411,19 @@ def _store(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, 
     if driver.of != LIVE:
         claim = (claim or Claim(*WANTED[driver.of]))._replace(is_open=driver.does is Does.FILL)
     then = At.APPEND if driver.does in (Does.FILL, Does.RUN, Does.GIVE_UP) else At.IDLE
-    stored = _load(s, driver.of, load._replace(stored=plan, claim=claim, version=load.version + 1))._replace(fence=s.fence + is_anew)
-    yield f"{i} stores {plan} of {driver.of}", _put(stored, i, driver._replace(at=then, version=0)) if then else _ended(stored, i)
+    stored = _load(
+        s, driver.of, load._replace(stored=plan, claim=claim, version=load.version + 1)
+    )._replace(fence=s.fence + is_anew)
+    yield (
+        f"{i} stores {plan} of {driver.of}",
+        _put(stored, i, driver._replace(at=then, version=0)) if then else _ended(stored, i),
+    )
 
 
 def _append(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, State]]:
-    """The table takes each number once; rows are read at the same moment, and then the tasks look once more which log it was."""
+    """The table takes each number once; rows are read at the same moment, and then the tasks look
+    once more which log it was.
+    """
     plan = driver.plan
     assert plan
     after = s
@@ -341,23 +431,44 @@ def _append(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str,
         if plan.start < plan.until and (s.is_held or is_found_at_end(s, plan)):
             yield f"{i} cannot read {plan} of {driver.of}", _ended(s, i)
             return
-        read = ((at, int(s.cut is not None and at >= s.cut), plan.life) for at in range(plan.start, plan.until))
-        after = _load(s, driver.of, load._replace(applied=plan))._replace(rows=tuple(sorted((*s.rows, *read))))
+        read = (
+            (at, int(s.cut is not None and at >= s.cut), plan.life)
+            for at in range(plan.start, plan.until)
+        )
+        after = _load(s, driver.of, load._replace(applied=plan))._replace(
+            rows=tuple(sorted((*s.rows, *read)))
+        )
     then = {Does.GIVE_UP: At.SETTLE, Does.FILL: At.READ}.get(driver.does, At.IDLE)
-    yield f"{i} appends {plan} of {driver.of}", _put(after, i, Driver(then, driver.does, driver.of)) if then else _ended(after, i)
+    yield (
+        f"{i} appends {plan} of {driver.of}",
+        _put(after, i, Driver(then, driver.does, driver.of)) if then else _ended(after, i),
+    )
 
 
 def _settle(s: State, i: int, driver: Driver, load: Load) -> Iterator[tuple[str, State]]:
     """What was not loaded is given back."""
     assert load.claim and load.applied
     kept = load.claim._replace(until=load.applied.until, is_settled=True)
-    yield f"{i} gives back what {driver.of} did not load", _ended(_load(s, driver.of, load._replace(claim=kept)), i)
+    yield (
+        f"{i} gives back what {driver.of} did not load",
+        _ended(_load(s, driver.of, load._replace(claim=kept)), i),
+    )
 
 
 _PLANS: dict[Does, Callable[[State, Driver, Load], Iterator[Plan]]] = {
-    Does.FILL: _fill, Does.GIVE_UP: _give_up, Does.RUN: _run, Does.SET: _set, Does.ACCEPT: _accept}
+    Does.FILL: _fill,
+    Does.GIVE_UP: _give_up,
+    Does.RUN: _run,
+    Does.SET: _set,
+    Does.ACCEPT: _accept,
+}
 _DOES: dict[At, Callable[[State, int, Driver, Load], Iterator[tuple[str, State]]]] = {
-    At.READ: _read, At.DECIDE: _decide, At.STORE: _store, At.APPEND: _append, At.SETTLE: _settle}
+    At.READ: _read,
+    At.DECIDE: _decide,
+    At.STORE: _store,
+    At.APPEND: _append,
+    At.SETTLE: _settle,
+}
 
 
 def broken_law(s: State) -> str | None:
@@ -378,7 +489,9 @@ def _alone(s: State, does: Does, of: int) -> State:
 
 def led_on(s: State) -> str | None:
     """None where commands lead out of this state: see the laws."""
-    s = s._replace(drivers=(Driver(), Driver()), loads=tuple(load._replace(lock=None) for load in s.loads))
+    s = s._replace(
+        drivers=(Driver(), Driver()), loads=tuple(load._replace(lock=None) for load in s.loads)
+    )
     for of in range(LIVE):
         if s.loads[of].claim:
             s = _alone(s, Does.FILL, of)
@@ -389,7 +502,11 @@ def led_on(s: State) -> str | None:
     for does in (Does.RUN, Does.ACCEPT, Does.RUN, Does.RUN):
         s = _alone(s, does, LIVE)
     assert s.live.plan
-    return broken_law(s) or (f"the live pipeline does not come to the end: {s}" if s.live.is_left or s.live.plan.until < END else None)
+    return broken_law(s) or (
+        f"the live pipeline does not come to the end: {s}"
+        if s.live.is_left or s.live.plan.until < END
+        else None
+    )
 
 
 def explore(start: State = State()) -> tuple[int, str | None]:
@@ -397,7 +514,10 @@ def explore(start: State = State()) -> tuple[int, str | None]:
     calm = set[tuple[object, ...]]()
 
     def law(s: State) -> str | None:
-        wrong, there = broken_law(s), (s.cut, s.rows, tuple((load.claim, load.stored, load.applied) for load in s.loads))
+        wrong, there = (
+            broken_law(s),
+            (s.cut, s.rows, tuple((load.claim, load.stored, load.applied) for load in s.loads)),
+        )
         if wrong or there in calm:
             return wrong
         calm.add(there)

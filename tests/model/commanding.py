@@ -1,16 +1,19 @@
 """Commands that set the group's offset, in every interleaving with the other members of the group.
 
-One log, and a group whose other members own it by turns with us. A command sets our position forwards past what is then told lost, or back
-over what nobody was given; the next run executes its plan, and reads on as a member. Old consumers keep in memory how far they are: who
-owns the log reads on from there, and writes the offset without looking at it.
+One log, and a group whose other members own it by turns with us. A command sets our position
+forwards past what is then told lost, or back over what nobody was given; the next run executes its
+plan, and reads on as a member. Old consumers keep in memory how far they are: who owns the log
+reads on from there, and writes the offset without looking at it.
 
     python -m tests.model.commanding
 
-A command joins the group, reads the offset as the owner, and stores its plan in one step with the offset (`etl.decisions.among_members`).
-What a run does between its claim and its hand-over, and where drivers die, is `handing_over`'s; here a run is two steps.
+A command joins the group, reads the offset as the owner, and stores its plan in one step with the
+offset (`etl.decisions.among_members`). What a run does between its claim and its hand-over, and
+where drivers die, is `handing_over`'s; here a run is two steps.
 
-Laws: nothing is in the table that others read, nor read twice by others; what is told lost nobody has; and whatever the group's offset has
-passed is in the table, or others read it, or it is told lost by a plan that is stored.
+Laws: nothing is in the table that others read, nor read twice by others; what is told lost nobody
+has; and whatever the group's offset has passed is in the table, or others read it, or it is told
+lost by a plan that is stored.
 """
 
 from __future__ import annotations
@@ -56,7 +59,9 @@ class Rules(NamedTuple):
     joins: bool = True
     """The command is the owner when it looks."""
     one_step: bool = True
-    """The offset moves as the plan is stored, if the command still owns the log then; else behind the plan's execution."""
+    """The offset moves as the plan is stored, if the command still owns the log then; else behind
+    the plan's execution.
+    """
     starts_at_group: bool = True
     """What it passes over begins at the group's offset, not at our last position."""
     leaves_theirs: bool = True
@@ -89,19 +94,38 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
     """Every state that may come next, with what happened."""
     left = s.left
     if s.owner is None and left.others:
-        yield "others claim the log", s._replace(owner=OTHERS, at=s.offset, left=left._replace(others=left.others - 1))
+        yield (
+            "others claim the log",
+            s._replace(owner=OTHERS, at=s.offset, left=left._replace(others=left.others - 1)),
+        )
     if s.owner == OTHERS:
         yield "others let go", s._replace(owner=None)
         if s.at < s.end:
-            yield f"others read {s.at}", s._replace(
-                theirs=s.theirs | {s.at}, twice=s.twice or s.at in s.theirs, at=s.at + 1, offset=s.at + 1, version=s.version + 1)
+            yield (
+                f"others read {s.at}",
+                s._replace(
+                    theirs=s.theirs | {s.at},
+                    twice=s.twice or s.at in s.theirs,
+                    at=s.at + 1,
+                    offset=s.at + 1,
+                    version=s.version + 1,
+                ),
+            )
     if s.owner == COMMAND and left.lost:
-        yield "the command's session ends", s._replace(owner=None, left=left._replace(lost=left.lost - 1))
+        yield (
+            "the command's session ends",
+            s._replace(owner=None, left=left._replace(lost=left.lost - 1)),
+        )
     if s.command is None and s.plan is None and left.commands:
         if s.owner is None or not s.rules.joins:
             looked = Command(s.offset, s.version)
             owner = COMMAND if s.rules.joins else s.owner
-            yield "a command looks", s._replace(owner=owner, command=looked, left=left._replace(commands=left.commands - 1))
+            yield (
+                "a command looks",
+                s._replace(
+                    owner=owner, command=looked, left=left._replace(commands=left.commands - 1)
+                ),
+            )
     if s.command is not None:
         yield "the command ends", _ended(s)
         yield from _store(s, s.command)
@@ -109,8 +133,16 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
         yield "a run executes the plan", _executed(s, s.plan)
     elif left.runs and s.owner is None and s.command is None and s.offset < s.end:
         read = frozenset(range(s.offset, s.end))
-        yield f"a run loads from {s.offset}", s._replace(
-            loaded=s.loaded | read, position=s.end, offset=s.end, version=s.version + 1, left=left._replace(runs=left.runs - 1))
+        yield (
+            f"a run loads from {s.offset}",
+            s._replace(
+                loaded=s.loaded | read,
+                position=s.end,
+                offset=s.end,
+                version=s.version + 1,
+                left=left._replace(runs=left.runs - 1),
+            ),
+        )
 
 
 def _ended(s: State) -> State:
@@ -128,11 +160,16 @@ def _store(s: State, knows: Command) -> Iterator[tuple[str, State]]:
         if not s.rules.one_step:
             yield f"the command stores {to}", _ended(s)._replace(plan=plan)
         elif s.version == knows.version and (s.owner == COMMAND or not s.rules.joins):
-            yield f"the command hands {to} over", _ended(s)._replace(plan=plan, offset=to, version=s.version + 1)
+            yield (
+                f"the command hands {to} over",
+                _ended(s)._replace(plan=plan, offset=to, version=s.version + 1),
+            )
 
 
 def _executed(s: State, plan: Plan) -> State:
-    """In the table; one that was not handed over moves the offset now, where it is as the command saw it."""
+    """In the table; one that was not handed over moves the offset now, where it is as the command
+    saw it.
+    """
     lost = (s.lost | set(range(plan.start, plan.to))) - set(range(plan.to, plan.start))
     done = s._replace(plan=None, position=plan.to, lost=frozenset(lost))
     if plan.is_handed_over or s.version != plan.version:

@@ -1,16 +1,21 @@
-"""Offsets that a coordinator keeps, which has no compare-and-set: read, then written, in every interleaving of two drivers with crashes,
-another client that commits in between, and brokers that drop what a group without members left.
+"""Offsets that a coordinator keeps, which has no compare-and-set: read, then written, in every
+interleaving of two drivers with crashes, another client that commits in between, and brokers that
+drop what a group without members left.
 
-One log, one table; a driver may lose its lock without noticing and work on, so both may be at any step at once.
+One log, one table; a driver may lose its lock without noticing and work on, so both may be at any
+step at once.
 
     python -m tests.model.committing_in_kafka
 
-Beside each offset stands a word: the number of the plan that moved it, or that of somebody else. Laws: what was applied is contiguous and
-disjoint, wherever the offset went; what another client wrote is never written over by a driver that has read it; and from every state one
-quiet run brings table and offset to the end of the log, or asks a person, which it may only where another client wrote last.
+Beside each offset stands a word: the number of the plan that moved it, or that of somebody else.
+Laws: what was applied is contiguous and disjoint, wherever the offset went; what another client
+wrote is never written over by a driver that has read it; and from every state one quiet run brings
+table and offset to the end of the log, or asks a person, which it may only where another client
+wrote last.
 
-A driver that reads, sleeps and writes later sets the offset back to where its plan left it: that is a word of ours, older than the newest
-plan, and is moved again as if nobody had moved it. What is lost is what another client writes between a driver's read and its write.
+A driver that reads, sleeps and writes later sets the offset back to where its plan left it: that is
+a word of ours, older than the newest plan, and is moved again as if nobody had moved it. What is
+lost is what another client writes between a driver's read and its write.
 """
 
 from __future__ import annotations
@@ -30,7 +35,9 @@ class At(IntEnum):
 
 
 class Offset(NamedTuple):
-    """What the group has: the next offset, None where there is none, and its word: a plan's number, 0 or below for somebody else."""
+    """What the group has: the next offset, None where there is none, and its word: a plan's number,
+    0 or below for somebody else.
+    """
 
     at: int | None = None
     word: int = 0
@@ -78,7 +85,9 @@ class State(NamedTuple):
 
 
 def is_ours_to_move(plan: Plan, found: Offset) -> bool:
-    """`etl.decisions.offsets_storage.place_moved` in small: whether nobody else has moved it since the plan was made."""
+    """`etl.decisions.offsets_storage.place_moved` in small: whether nobody else has moved it since
+    the plan was made.
+    """
     return found == plan.seen or found.at is None or 0 < found.word < plan.number
 
 
@@ -88,23 +97,35 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
     if s.end < left.end:
         yield "the log grows", s._replace(end=s.end + 1)
     if left.drops and s.offset.at is not None:
-        yield "the group is forgotten", s._replace(offset=Offset(), left=left._replace(drops=left.drops - 1))
+        yield (
+            "the group is forgotten",
+            s._replace(offset=Offset(), left=left._replace(drops=left.drops - 1)),
+        )
     if left.others:
         for at in range(s.end + 1):
             there = Offset(at, -left.others)
-            yield f"another client commits {at}", s._replace(offset=there, left=left._replace(others=left.others - 1))
+            yield (
+                f"another client commits {at}",
+                s._replace(offset=there, left=left._replace(others=left.others - 1)),
+            )
     for i, driver in enumerate(s.drivers):
         if driver.at is At.IDLE:
             if left.runs:
-                yield f"{i} starts", _put(s, i, Driver(At.LOOK))._replace(left=left._replace(runs=left.runs - 1))
+                yield (
+                    f"{i} starts",
+                    _put(s, i, Driver(At.LOOK))._replace(left=left._replace(runs=left.runs - 1)),
+                )
             continue
         if left.crashes:
-            yield f"{i} dies at {driver.at.name}", _put(s, i, Driver())._replace(left=left._replace(crashes=left.crashes - 1))
+            yield (
+                f"{i} dies at {driver.at.name}",
+                _put(s, i, Driver())._replace(left=left._replace(crashes=left.crashes - 1)),
+            )
         yield from _DOES[driver.at](s, i, driver)
 
 
 def _put(s: State, i: int, driver: Driver) -> State:
-    return s._replace(drivers=s.drivers[:i] + (driver,) + s.drivers[i + 1:])
+    return s._replace(drivers=s.drivers[:i] + (driver,) + s.drivers[i + 1 :])
 
 
 def _look(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
@@ -133,14 +154,20 @@ def _store(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     if len(s.plans) >= driver.plan.number:
         yield f"{i} finds its number taken", _put(s, i, Driver())
     else:
-        yield f"{i} stores {driver.plan.number}", _put(s, i, driver._replace(at=At.APPEND))._replace(plans=(*s.plans, driver.plan))
+        yield (
+            f"{i} stores {driver.plan.number}",
+            _put(s, i, driver._replace(at=At.APPEND))._replace(plans=(*s.plans, driver.plan)),
+        )
 
 
 def _append(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     assert driver.plan is not None
     is_there = len(s.applied) >= driver.plan.number
     applied = s.applied if is_there else (*s.applied, driver.plan)
-    yield f"{i} appends {driver.plan.number}", _put(s, i, driver._replace(at=At.READ))._replace(applied=applied)
+    yield (
+        f"{i} appends {driver.plan.number}",
+        _put(s, i, driver._replace(at=At.READ))._replace(applied=applied),
+    )
 
 
 def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
@@ -157,13 +184,23 @@ def _write(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     """Whatever is there by now is written over; its answer may be lost, and then it is read again."""
     assert driver.plan is not None
     over = s.offset.word < 0 and s.offset == driver.read != driver.plan.seen
-    done = _put(s, i, Driver(At.BROKEN if over else At.LOOK))._replace(offset=Offset(driver.plan.until, driver.plan.number))
+    done = _put(s, i, Driver(At.BROKEN if over else At.LOOK))._replace(
+        offset=Offset(driver.plan.until, driver.plan.number)
+    )
     yield f"{i} commits {driver.plan.number}", done
-    yield f"{i} commits {driver.plan.number}, unanswered", _put(done, i, Driver(At.BROKEN) if over else driver._replace(at=At.READ))
+    yield (
+        f"{i} commits {driver.plan.number}, unanswered",
+        _put(done, i, Driver(At.BROKEN) if over else driver._replace(at=At.READ)),
+    )
 
 
 _DOES: dict[At, Callable[[State, int, Driver], Iterator[tuple[str, State]]]] = {
-    At.LOOK: _look, At.STORE: _store, At.APPEND: _append, At.READ: _read, At.WRITE: _write, At.BROKEN: lambda s, i, driver: iter(()),
+    At.LOOK: _look,
+    At.STORE: _store,
+    At.APPEND: _append,
+    At.READ: _read,
+    At.WRITE: _write,
+    At.BROKEN: lambda s, i, driver: iter(()),
 }
 
 
@@ -179,10 +216,15 @@ def broken_law(s: State) -> str | None:
 
 def after_one_quiet_run(s: State) -> State:
     """What one driver alone makes of it, with nothing else happening, and no answer lost."""
-    now: State | None = s._replace(drivers=(Driver(),), left=Left(runs=1, crashes=0, others=0, drops=0, end=s.end))
+    now: State | None = s._replace(
+        drivers=(Driver(),), left=Left(runs=1, crashes=0, others=0, drops=0, end=s.end)
+    )
     last = s
     while now:
-        last, now = now, next((after for what, after in steps(now) if not what.endswith("unanswered")), None)
+        last, now = (
+            now,
+            next((after for what, after in steps(now) if not what.endswith("unanswered")), None),
+        )
     return last
 
 
@@ -196,7 +238,11 @@ def explore(left: Left) -> tuple[int, str | None]:
             return bad
         calm.add(there)
         last = after_one_quiet_run(there)
-        is_whole = (last.offset.at or 0) == (last.applied[-1].until if last.applied else last.offset.at or 0) >= s.end
+        is_whole = (
+            (last.offset.at or 0)
+            == (last.applied[-1].until if last.applied else last.offset.at or 0)
+            >= s.end
+        )
         may_ask = last.drivers[0].asks and s.offset.word < 0
         bad = broken_law(last)
         return None if bad is None and (is_whole or may_ask) else f"a quiet run ends: {bad or last}"

@@ -1,10 +1,14 @@
-"""Logs that are cut, in every interleaving with two drivers, their crashes, and an operator who accepts what is left.
+"""Logs that are cut, in every interleaving with two drivers, their crashes, and an operator who
+accepts what is left.
 
-One log of records that are all different, one table. What stands for the leader epochs of a plan is what the log held up to the plan's end:
-a plan is of the log as it is as long as the log still begins so. Laws: no row's key (life, offset) and no record is in the table twice,
-and from every state an operator and quiet runs bring every record of the log into the table and the offset to its end.
+One log of records that are all different, one table. What stands for the leader epochs of a plan is
+what the log held up to the plan's end: a plan is of the log as it is as long as the log still
+begins so. Laws: no row's key (life, offset) and no record is in the table twice, and from every
+state an operator and quiet runs bring every record of the log into the table and the offset to its
+end.
 
-A cut between a look and the append is seen by the tasks when they have read all (`fetch`), one between that and the commit by the next run.
+A cut between a look and the append is seen by the tasks when they have read all (`fetch`), one
+between that and the commit by the next run.
 """
 
 from __future__ import annotations
@@ -18,7 +22,9 @@ Log = tuple[int, ...]
 
 
 class Plan(NamedTuple):
-    """Offsets [start, until) under a life of the log; a reset has none and moves the position to `until`."""
+    """Offsets [start, until) under a life of the log; a reset has none and moves the position to
+    `until`.
+    """
 
     number: int
     start: int
@@ -29,7 +35,9 @@ class Plan(NamedTuple):
 
     @property
     def rows(self) -> tuple[tuple[int, int, int], ...]:
-        return tuple((self.life, offset, self.line[offset]) for offset in range(self.start, self.until))
+        return tuple(
+            (self.life, offset, self.line[offset]) for offset in range(self.start, self.until)
+        )
 
 
 class State(NamedTuple):
@@ -57,11 +65,16 @@ SMALL = State(grows=1, cuts=1, crashes=0, accepts=1)
 
 def common(one: Log, other: Log) -> int:
     """Up to where two logs are the same."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return next(
+        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
 
 
 def in_force(state: State) -> tuple[Plan | None, bool]:
-    """The newest plan, and whether it is in the table; where the table has another one of its number, that is right."""
+    """The newest plan, and whether it is in the table; where the table has another one of its
+    number, that is right.
+    """
     applied = state.last.number if state.last else 0
     if state.plan is None or applied >= state.plan.number:
         return state.last, True
@@ -84,11 +97,13 @@ def accepted(state: State) -> State:
     left = min(position, common(plan.line, state.log))
     life = plan.life + (left < position)
     number = plan.number + 1 if applied else plan.number
-    return state._replace(plan=Plan(number, left, left, life, state.log[:left], state.ids), ids=state.ids + 1)
+    return state._replace(
+        plan=Plan(number, left, left, life, state.log[:left], state.ids), ids=state.ids + 1
+    )
 
 
 def with_driver(state: State, i: int, at: str, plan: Plan | None = None, read: Log = ()) -> State:
-    return state._replace(drivers=(*state.drivers[:i], (at, plan, read), *state.drivers[i + 1:]))
+    return state._replace(drivers=(*state.drivers[:i], (at, plan, read), *state.drivers[i + 1 :]))
 
 
 def driven(state: State, i: int) -> State:
@@ -102,23 +117,48 @@ def driven(state: State, i: int) -> State:
             return with_driver(state, i, "fetch", newest)
         start = newest.until if newest else 0
         if start == len(state.log):
-            return with_driver(state, i, "idle") if state.offset == start else with_driver(state, i, "commit", newest)
-        new = Plan(newest.number + 1 if newest else 1, start, len(state.log), newest.life if newest else 0, state.log, state.ids)
+            return (
+                with_driver(state, i, "idle")
+                if state.offset == start
+                else with_driver(state, i, "commit", newest)
+            )
+        new = Plan(
+            newest.number + 1 if newest else 1,
+            start,
+            len(state.log),
+            newest.life if newest else 0,
+            state.log,
+            state.ids,
+        )
         return with_driver(state._replace(ids=state.ids + 1), i, "store", new)
     if at == "store":
         stored = state.plan.number if state.plan else 0
         is_free = plan is not None and stored < plan.number
-        return with_driver(state._replace(plan=plan), i, "fetch", plan) if is_free else with_driver(state, i, "idle")
-    if at == "fetch":  # the tasks read, and ask at their end whether the log is still the one that was planned
-        return with_driver(state, i, "idle") if is_cut(plan, state.log) else with_driver(state, i, "append", plan, state.log)
+        return (
+            with_driver(state._replace(plan=plan), i, "fetch", plan)
+            if is_free
+            else with_driver(state, i, "idle")
+        )
+    if (
+        at == "fetch"
+    ):  # the tasks read, and ask at their end whether the log is still the one that was planned
+        return (
+            with_driver(state, i, "idle")
+            if is_cut(plan, state.log)
+            else with_driver(state, i, "append", plan, state.log)
+        )
     if at == "append":
         assert plan is not None
         if (state.last.number if state.last else 0) < plan.number:
-            state = state._replace(last=plan, rows=(*state.rows, *((life, n, read[n]) for life, n, _ in plan.rows)))
+            state = state._replace(
+                last=plan, rows=(*state.rows, *((life, n, read[n]) for life, n, _ in plan.rows))
+            )
         ours = state.last is not None and state.last.id == plan.id
         return with_driver(state, i, "commit", plan) if ours else with_driver(state, i, "idle")
     newest, _ = in_force(state)
-    if plan is not None and newest is not None and newest.number == plan.number:  # compare-and-set on what the plan saw
+    if (
+        plan is not None and newest is not None and newest.number == plan.number
+    ):  # compare-and-set on what the plan saw
         state = state._replace(offset=plan.until)
     return with_driver(state, i, "idle")
 
@@ -128,7 +168,10 @@ def steps(state: State) -> Iterator[tuple[str, State]]:
         yield "the log grows", grown(state)._replace(grows=state.grows - 1)
     if state.cuts and state.log:
         for at in range(len(state.log)):
-            yield f"the log is cut at {at}", grown(state._replace(log=state.log[:at]))._replace(cuts=state.cuts - 1)
+            yield (
+                f"the log is cut at {at}",
+                grown(state._replace(log=state.log[:at]))._replace(cuts=state.cuts - 1),
+            )
     if state.accepts and is_cut(in_force(state)[0], state.log):
         yield "an operator accepts it", accepted(state)._replace(accepts=state.accepts - 1)
     for i, (doing, _, _) in enumerate(state.drivers):
@@ -136,7 +179,10 @@ def steps(state: State) -> Iterator[tuple[str, State]]:
         if after != state:
             yield f"driver {i} at {doing}", after
         if doing != "idle" and state.crashes:
-            yield f"driver {i} dies at {doing}", with_driver(state, i, "idle")._replace(crashes=state.crashes - 1)
+            yield (
+                f"driver {i} dies at {doing}",
+                with_driver(state, i, "idle")._replace(crashes=state.crashes - 1),
+            )
 
 
 def broken(state: State) -> str | None:
@@ -156,7 +202,11 @@ def quiet(state: State) -> str | None:
             break
         state = after
     missing = set(enumerate(state.log)) - {(offset, record) for _, offset, record in state.rows}
-    return broken(state) or (f"missing {missing}, offset {state.offset}: {state}" if missing or state.offset != len(state.log) else None)
+    return broken(state) or (
+        f"missing {missing}, offset {state.offset}: {state}"
+        if missing or state.offset != len(state.log)
+        else None
+    )
 
 
 def explore(start: State = State()) -> tuple[int, str | None]:
@@ -164,7 +214,10 @@ def explore(start: State = State()) -> tuple[int, str | None]:
     calm = set[tuple[object, ...]]()
 
     def law(state: State) -> str | None:
-        wrong, left = broken(state), (state.log, state.plan, state.last, state.rows, state.offset)  # all that a quiet run goes by
+        wrong, left = (
+            broken(state),
+            (state.log, state.plan, state.last, state.rows, state.offset),
+        )  # all that a quiet run goes by
         if wrong or left in calm:
             return wrong
         calm.add(left)

@@ -1,14 +1,17 @@
-"""The protocol of numbered plans as a small explicit-state model: every interleaving of two drivers with crashes, lost sessions, a log
-that grows, a ledger restored from an old copy, a plan superseded before it was appended, and one whose offsets are gone when it is read.
+"""The protocol of numbered plans as a small explicit-state model: every interleaving of two drivers
+with crashes, lost sessions, a log that grows, a ledger restored from an old copy, a plan superseded
+before it was appended, and one whose offsets are gone when it is read.
 
 One log, one table. What the model leaves out: others who change the table or move offsets.
 
     python -m tests.model [--large]
 
-A run of the model is one of `etl.run.ingest`: it looks, finishes what an earlier run left (a plan to execute, or a plan of the table to
-take over, or an offset to move), and goes on to one plan of its own. Laws: what was applied is contiguous from 0 and disjoint; the offset
-is never ahead of the table, unless the ledger was just restored; a run that ends with exit 0 leaves in the table what the log held when the
-run began; and from every state one quiet run brings table and offset to the end of the log.
+A run of the model is one of `etl.run.ingest`: it looks, finishes what an earlier run left (a plan
+to execute, or a plan of the table to take over, or an offset to move), and goes on to one plan of
+its own. Laws: what was applied is contiguous from 0 and disjoint; the offset is never ahead of the
+table, unless the ledger was just restored; a run that ends with exit 0 leaves in the table what the
+log held when the run began; and from every state one quiet run brings table and offset to the end
+of the log.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ class Plan(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """ZooKeeper: the plans, the offset with the version of its znode, and which driver holds the lock."""
+    """ZooKeeper: the plans, the offset with the version of its znode, and which driver holds the
+    lock.
+    """
 
     plans: tuple[Plan, ...] = ()
     offset: int = 0
@@ -74,7 +79,9 @@ class Driver(NamedTuple):
     """Of the table, when it opened it to write."""
     old: Plan | None = None
     is_last: bool = False
-    """With this plan's offset the run is done: the run made the plan, or had nothing new to plan when it looked."""
+    """With this plan's offset the run is done: the run made the plan, or had nothing new to plan
+    when it looked.
+    """
     then: Plan | None = None
     """The plan to make once an earlier one's offset is moved."""
 
@@ -88,7 +95,9 @@ class Left(NamedTuple):
     losses: int = 2
     supersedes: int = 1
     expiries: int = 1
-    """How often retention may overtake a plan: the run that finds its offsets gone looks again, as the next one would."""
+    """How often retention may overtake a plan: the run that finds its offsets gone looks again, as
+    the next one would.
+    """
     end: int = 3
     """Up to where the log may grow."""
     id: int = 1
@@ -141,27 +150,45 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
     if s.saved is None and ledger.plans:
         yield "the ledger is copied", s._replace(saved=ledger._replace(lock=None))
     if s.saved and left.restores:
-        yield "the ledger is restored", s._replace(ledger=s.saved, left=left._replace(restores=left.restores - 1))
+        yield (
+            "the ledger is restored",
+            s._replace(ledger=s.saved, left=left._replace(restores=left.restores - 1)),
+        )
     if ledger.lock is not None and left.losses:
-        yield "a session is lost", s._replace(ledger=ledger._replace(lock=None), left=left._replace(losses=left.losses - 1))
+        yield (
+            "a session is lost",
+            s._replace(
+                ledger=ledger._replace(lock=None), left=left._replace(losses=left.losses - 1)
+            ),
+        )
     for i, driver in enumerate(s.drivers):
         if driver.at is At.IDLE:
             if ledger.lock is None and left.runs:
                 looking = _put(s, i, Driver(At.LOOK, began=s.end))
-                yield f"{i} starts", looking._replace(ledger=ledger._replace(lock=i), left=left._replace(runs=left.runs - 1))
+                yield (
+                    f"{i} starts",
+                    looking._replace(
+                        ledger=ledger._replace(lock=i), left=left._replace(runs=left.runs - 1)
+                    ),
+                )
             continue
         if left.crashes:
-            yield f"{i} dies at {driver.at.name}", _ended(s, i)._replace(left=left._replace(crashes=left.crashes - 1))
+            yield (
+                f"{i} dies at {driver.at.name}",
+                _ended(s, i)._replace(left=left._replace(crashes=left.crashes - 1)),
+            )
         yield from _DOES[driver.at](s, i, driver)
 
 
 def _put(s: State, i: int, driver: Driver) -> State:
-    return s._replace(drivers=s.drivers[:i] + (driver,) + s.drivers[i + 1:])
+    return s._replace(drivers=s.drivers[:i] + (driver,) + s.drivers[i + 1 :])
 
 
 def _ended(s: State, i: int) -> State:
     """The run has ended, however it did: with an exit code that is not 0 it promises nothing."""
-    return _put(s, i, Driver())._replace(ledger=s.ledger._replace(lock=None if s.ledger.lock == i else s.ledger.lock))
+    return _put(s, i, Driver())._replace(
+        ledger=s.ledger._replace(lock=None if s.ledger.lock == i else s.ledger.lock)
+    )
 
 
 def _done(s: State, i: int) -> State:
@@ -191,13 +218,24 @@ def _look(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
             wants = knows._replace(at=At.SUPERSEDE, plan=instead, old=found.plan)
             yield f"{i} wants another {instead.number}", _put(s, i, wants)._replace(left=budget)
     elif found.what == "repair":
-        yield f"{i} repairs", _put(s, i, knows._replace(at=At.COMMIT, then=following, is_last=not following))._replace(left=left)
+        yield (
+            f"{i} repairs",
+            _put(
+                s, i, knows._replace(at=At.COMMIT, then=following, is_last=not following)
+            )._replace(left=left),
+        )
     elif found.what == "adopt" and found.plan:
         plans = (*(plan for plan in s.ledger.plans if plan.number < found.plan.number), found.plan)
         adopting = _put(s, i, knows._replace(at=At.COMMIT, then=following, is_last=not following))
-        yield f"{i} adopts {found.plan.number}", adopting._replace(ledger=s.ledger._replace(plans=plans), left=left)
+        yield (
+            f"{i} adopts {found.plan.number}",
+            adopting._replace(ledger=s.ledger._replace(plans=plans), left=left),
+        )
     elif following:
-        yield f"{i} plans {following.number}", _put(s, i, knows._replace(at=At.PLAN, plan=following))._replace(left=left)
+        yield (
+            f"{i} plans {following.number}",
+            _put(s, i, knows._replace(at=At.PLAN, plan=following))._replace(left=left),
+        )
     else:
         yield f"{i} finds nothing new", _done(s, i)
 
@@ -209,7 +247,10 @@ def _plan(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         yield f"{i} finds its number taken", _ended(s, i)
     else:
         stored = s.ledger._replace(plans=tuple(sorted((*s.ledger.plans, driver.plan))))
-        yield f"{i} stores {driver.plan.number}", _put(s, i, driver._replace(at=At.APPEND, is_last=True))._replace(ledger=stored)
+        yield (
+            f"{i} stores {driver.plan.number}",
+            _put(s, i, driver._replace(at=At.APPEND, is_last=True))._replace(ledger=stored),
+        )
 
 
 def _supersede(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
@@ -217,7 +258,10 @@ def _supersede(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     assert driver.plan is not None
     if s.ledger.plans and s.ledger.plans[-1] == driver.old:
         ledger = s.ledger._replace(plans=(*s.ledger.plans[:-1], driver.plan))
-        yield f"{i} supersedes {driver.plan.number}", _put(s, i, driver._replace(at=At.APPEND, old=None))._replace(ledger=ledger)
+        yield (
+            f"{i} supersedes {driver.plan.number}",
+            _put(s, i, driver._replace(at=At.APPEND, old=None))._replace(ledger=ledger),
+        )
     else:
         yield f"{i} finds the plan changed", _ended(s, i)
 
@@ -226,20 +270,34 @@ def _append(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     """Open a transaction of the table: it remembers the bit that it saw."""
     assert driver.plan is not None
     if s.table.bit >= driver.plan.number:
-        yield f"{i}'s append of {driver.plan.number} is skipped", _put(s, i, driver._replace(at=At.CHECK))
+        yield (
+            f"{i}'s append of {driver.plan.number} is skipped",
+            _put(s, i, driver._replace(at=At.CHECK)),
+        )
     else:
-        yield f"{i} writes {driver.plan.number}", _put(s, i, driver._replace(at=At.WRITE, bit=s.table.bit))
+        yield (
+            f"{i} writes {driver.plan.number}",
+            _put(s, i, driver._replace(at=At.WRITE, bit=s.table.bit)),
+        )
         if s.left.expiries:
             looking = _put(s, i, Driver(At.LOOK, driver.began, driver.turn))
-            yield f"{i} finds offsets of {driver.plan.number} gone", looking._replace(left=s.left._replace(expiries=s.left.expiries - 1))
+            yield (
+                f"{i} finds offsets of {driver.plan.number} gone",
+                looking._replace(left=s.left._replace(expiries=s.left.expiries - 1)),
+            )
 
 
 def _write(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """Commit only if nobody committed under our application id since; else an exception, and the table is read again all the same."""
+    """Commit only if nobody committed under our application id since; else an exception, and the
+    table is read again all the same.
+    """
     assert driver.plan is not None
     read = _put(s, i, driver._replace(at=At.CHECK, bit=0))
     if s.table.bit == driver.bit:
-        yield f"{i} appends {driver.plan.number}", read._replace(table=Table(driver.plan.number, (*s.table.applied, driver.plan)))
+        yield (
+            f"{i} appends {driver.plan.number}",
+            read._replace(table=Table(driver.plan.number, (*s.table.applied, driver.plan))),
+        )
     else:
         yield f"{i} loses {driver.plan.number}", read
 
@@ -253,15 +311,22 @@ def _check(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def _commit(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """Compare-and-set on the version seen when it looked. Then: a plan to make, or the end, or another look."""
+    """Compare-and-set on the version seen when it looked. Then: a plan to make, or the end, or
+    another look.
+    """
     assert driver.plan is not None
     if s.ledger.version != driver.version:
         yield f"{i} finds the offset moved", _ended(s, i)
         return
-    moved = s._replace(ledger=s.ledger._replace(offset=driver.plan.until, version=driver.version + 1))
+    moved = s._replace(
+        ledger=s.ledger._replace(offset=driver.plan.until, version=driver.version + 1)
+    )
     if driver.then:
         goes_on = Driver(At.PLAN, driver.began, driver.turn, driver.then, driver.version + 1)
-        yield f"{i} commits {driver.plan.number}, plans {driver.then.number}", _put(moved, i, goes_on)
+        yield (
+            f"{i} commits {driver.plan.number}, plans {driver.then.number}",
+            _put(moved, i, goes_on),
+        )
     elif driver.is_last:
         yield f"{i} commits {driver.plan.number}, done", _done(moved, i)
     else:
@@ -269,7 +334,13 @@ def _commit(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 _DOES: dict[At, Callable[[State, int, Driver], Iterator[tuple[str, State]]]] = {
-    At.LOOK: _look, At.PLAN: _plan, At.SUPERSEDE: _supersede, At.APPEND: _append, At.WRITE: _write, At.CHECK: _check, At.COMMIT: _commit,
+    At.LOOK: _look,
+    At.PLAN: _plan,
+    At.SUPERSEDE: _supersede,
+    At.APPEND: _append,
+    At.WRITE: _write,
+    At.CHECK: _check,
+    At.COMMIT: _commit,
     At.BROKEN: lambda s, i, driver: iter(()),
 }
 
@@ -290,10 +361,15 @@ def broken_law(s: State) -> str | None:
 
 def after_one_quiet_run(ledger: Ledger, table: Table, end: int) -> State:
     """What one driver alone makes of it, with nothing else happening."""
-    alone = Left(runs=1, restores=0, crashes=0, losses=0, supersedes=0, expiries=0, end=end, id=10_000)
+    alone = Left(
+        runs=1, restores=0, crashes=0, losses=0, supersedes=0, expiries=0, end=end, id=10_000
+    )
     s: State | None = State(ledger._replace(lock=None), table, end, (Driver(),), None, alone)
     while s:
-        last, s = s, next((after for what, after in steps(s) if what != "the ledger is copied"), None)
+        last, s = (
+            s,
+            next((after for what, after in steps(s) if what != "the ledger is copied"), None),
+        )
     return last
 
 
@@ -308,6 +384,10 @@ def explore(left: Left) -> tuple[int, str | None]:
         calm.add(there)
         last = after_one_quiet_run(*there)
         is_whole = last.ledger.offset == last.table.end == s.end
-        return f"a quiet run ends with {last.ledger}, {last.table}" if broken_law(last) or not is_whole else None
+        return (
+            f"a quiet run ends with {last.ledger}, {last.table}"
+            if broken_law(last) or not is_whole
+            else None
+        )
 
     return explored(State(Ledger(), Table(), 1, (Driver(), Driver()), None, left), steps, law)

@@ -12,11 +12,15 @@ S = TypeVar("S")
 
 
 def explored(
-    start: S, steps: Callable[[S], Iterable[tuple[str, S]]], broken_law: Callable[[S], str | None],
+    start: S,
+    steps: Callable[[S], Iterable[tuple[str, S]]],
+    broken_law: Callable[[S], str | None],
 ) -> tuple[int, str | None]:
-    """How many states there are, and the shortest way to one that breaks a law, a line each step; None where every law holds.
+    """How many states there are, and the shortest way to one that breaks a law, a line each step;
+    None where every law holds.
 
-    `steps` gives (what happens, the state after it) for all that can happen next, `broken_law` which law a state breaks.
+    `steps` gives (what happens, the state after it) for all that can happen next, `broken_law`
+    which law a state breaks.
     """
     before: dict[S, tuple[str, S] | None] = {start: None}
     queue = deque([start])
@@ -35,7 +39,9 @@ def explored(
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """States are tuples, all are kept and none leads back to itself: to look for some that do costs a quarter of the time."""
+    """States are tuples, all are kept and none leads back to itself: to look for some that do costs
+    a quarter of the time.
+    """
     was = gc.isenabled()
     gc.disable()
     try:

@@ -1,25 +1,32 @@
-"""Hand-overs: a pipeline that is one member of a group moves the group's offset when its plan is stored, in every interleaving.
+"""Hand-overs: a pipeline that is one member of a group moves the group's offset when its plan is
+stored, in every interleaving.
 
-One log, one table, two drivers of one pipeline, and the group's other members, who own the log by turns with us, read on from the group's
-offset and commit what they read. Each of us may die, lose its lock or its ownership without noticing, and work on; one that died is a
-member for as long as its session, and its last commit may arrive behind it.
+One log, one table, two drivers of one pipeline, and the group's other members, who own the log by
+turns with us, read on from the group's offset and commit what they read. Each of us may die, lose
+its lock or its ownership without noticing, and work on; one that died is a member for as long as
+its session, and its last commit may arrive behind it.
 
     python -m tests.model.handing_over
 
-Where offsets are in ZooKeeper the plan is created, its owner node checked and the offset set in one step. Where they are in Kafka there are
-three: the plan is stored, one commit fenced by the membership moves the offset and carries the plan's id, and the plan is marked as
-handed over. A commit that is refused makes the plan void before its first fetch, which is written down, too; another takes its place
-under its number. Whoever finds a plan that is neither first ends the membership that it was made with, so that no commit of it comes any
-more, and then looks whether one came: the word beside the offset is the plan's, until others commit.
+Where offsets are in ZooKeeper the plan is created, its owner node checked and the offset set in one
+step. Where they are in Kafka there are three: the plan is stored, one commit fenced by the
+membership moves the offset and carries the plan's id, and the plan is marked as handed over. A
+commit that is refused makes the plan void before its first fetch, which is written down, too;
+another takes its place under its number. Whoever finds a plan that is neither first ends the
+membership that it was made with, so that no commit of it comes any more, and then looks whether one
+came: the word beside the offset is the plan's, until others commit.
 
-A plan says what others read between the table and its start. One that was not handed over said so for nobody: the one in its place goes on
-from the same position, says it again with what others read since, and starts behind all of it.
+A plan says what others read between the table and its start. One that was not handed over said so
+for nobody: the one in its place goes on from the same position, says it again with what others read
+since, and starts behind all of it.
 
-Laws: no offset is in the table twice, nor in the table and in what others committed; whatever the group's offset has passed is in the
-table, or was read by others, or is in a plan that was handed over; a plan is fetched only once it was handed over; what is between the
-plans in the table is what others read, and the plans say so; and from every state one quiet run, with nobody else in the group, ends with
-the log's end in the table or among the others' reads. It may ask a person instead only where nobody can tell whether a plan was handed
-over: the offset is beyond the plan's end, and others have committed since.
+Laws: no offset is in the table twice, nor in the table and in what others committed; whatever the
+group's offset has passed is in the table, or was read by others, or is in a plan that was handed
+over; a plan is fetched only once it was handed over; what is between the plans in the table is what
+others read, and the plans say so; and from every state one quiet run, with nobody else in the
+group, ends with the log's end in the table or among the others' reads. It may ask a person instead
+only where nobody can tell whether a plan was handed over: the offset is beyond the plan's end, and
+others have committed since.
 """
 
 from __future__ import annotations
@@ -38,7 +45,21 @@ OTHERS = -1
 class At(IntEnum):
     """What a driver does next."""
 
-    IDLE, LOOK, FIND_OUT, CLAIM, READ, STORE, HAND_OVER, MARK, VOID, SUPERSEDE, APPEND, WRITE, ASKS = range(13)
+    (
+        IDLE,
+        LOOK,
+        FIND_OUT,
+        CLAIM,
+        READ,
+        STORE,
+        HAND_OVER,
+        MARK,
+        VOID,
+        SUPERSEDE,
+        APPEND,
+        WRITE,
+        ASKS,
+    ) = range(13)
 
 
 class Plan(NamedTuple):
@@ -51,7 +72,9 @@ class Plan(NamedTuple):
     membership: int
     """With which its run owned the log, or others of its logs."""
     position: int
-    """Where the one before it in the table left us. What lies between that and `start` others read, and the plan says so."""
+    """Where the one before it in the table left us. What lies between that and `start` others read,
+    and the plan says so.
+    """
     is_handed_over: bool = False
     is_void: bool = False
     """Its commit was refused."""
@@ -63,13 +86,17 @@ class Plan(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Where the group keeps its offset: the next one to read, the plan whose hand-over moved it last (0: others), who owns the log."""
+    """Where the group keeps its offset: the next one to read, the plan whose hand-over moved it
+    last (0: others), who owns the log.
+    """
 
     offset: int = 0
     by: int = 0
     owner: int | None = None
     membership: int = 0
-    """Of the owner; every claim has another. It stands for the session of an owner node, and for generation and member id."""
+    """Of the owner; every claim has another. It stands for the session of an owner node, and for
+    generation and member id.
+    """
     claims: int = 0
 
 
@@ -106,23 +133,33 @@ class Rules(NamedTuple):
     """What the protocol consists of; one that is taken away breaks a law, each in its own test."""
 
     is_fenced: bool = True
-    """The commit is of the membership that the driver owned the log with, and refused under another."""
+    """The commit is of the membership that the driver owned the log with, and refused under
+    another.
+    """
     read_after_claim: bool = True
     starts_at_group: bool = True
     """A plan starts at the group's offset, not at the end of our last plan."""
     refused_is_void: bool = True
     stores_under_lock: bool = True
-    """A plan is stored, or takes another's place, only while its run has the pipeline's lock: the lock's node is of the same step."""
+    """A plan is stored, or takes another's place, only while its run has the pipeline's lock: the
+    lock's node is of the same step.
+    """
     always_anew: bool = True
-    """A plan that was not handed over is never handed over later: a plan of the run that owns the log now takes its place."""
+    """A plan that was not handed over is never handed over later: a plan of the run that owns the
+    log now takes its place.
+    """
     names_again: bool = True
-    """What a plan that was not handed over says that others read the one in its place says again: it goes on from the same position."""
+    """What a plan that was not handed over says that others read the one in its place says again:
+    it goes on from the same position.
+    """
     starts_behind_named: bool = True
-    """It starts behind that, too. Else, where the offset is still as that one saw it, it takes it for one that a plan of ours forgot to
-    move, and starts at the position.
+    """It starts behind that, too. Else, where the offset is still as that one saw it, it takes it
+    for one that a plan of ours forgot to move, and starts at the position.
     """
     evicts: bool = True
-    """Before anybody looks whether a plan was handed over, the membership that it was made with is ended."""
+    """Before anybody looks whether a plan was handed over, the membership that it was made with is
+    ended.
+    """
     asks: bool = True
     """Where nobody can tell whether a plan was handed over a person is asked."""
     taken_for_handed_over: bool = False
@@ -157,31 +194,58 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
     if s.lock is not None and left.losses:
         lost = s._replace(lock=None, left=left._replace(losses=left.losses - 1))
         # an owner node is of the session that holds the lock
-        yield "a session is lost", lost._replace(group=_without(group, s.lock)) if s.is_one_step else lost
+        yield (
+            "a session is lost",
+            lost._replace(group=_without(group, s.lock)) if s.is_one_step else lost,
+        )
     if group.owner is not None and group.owner != OTHERS and left.lost_memberships:
-        let_go = s._replace(group=group._replace(owner=None), left=left._replace(lost_memberships=left.lost_memberships - 1))
+        let_go = s._replace(
+            group=group._replace(owner=None),
+            left=left._replace(lost_memberships=left.lost_memberships - 1),
+        )
         yield f"{group.owner} is no owner any more", let_go
     if s.under_way:
-        landed = _moved(group, s.under_way) if _is_of_owner(group, s.under_way.membership) or not s.rules.is_fenced else group
-        yield f"the commit of {s.under_way.number} arrives", s._replace(group=landed, under_way=None)
+        landed = (
+            _moved(group, s.under_way)
+            if _is_of_owner(group, s.under_way.membership) or not s.rules.is_fenced
+            else group
+        )
+        yield (
+            f"the commit of {s.under_way.number} arrives",
+            s._replace(group=landed, under_way=None),
+        )
     if group.owner is None and left.others:
         theirs = group._replace(owner=OTHERS, membership=group.claims + 1, claims=group.claims + 1)
-        yield "others claim the log", s._replace(group=theirs, left=left._replace(others=left.others - 1))
+        yield (
+            "others claim the log",
+            s._replace(group=theirs, left=left._replace(others=left.others - 1)),
+        )
     if group.owner == OTHERS:
         yield "others let go", s._replace(group=group._replace(owner=None))
         if group.offset < s.end:
             read = s.others_read | {group.offset}
-            yield f"others read {group.offset}", s._replace(group=group._replace(offset=group.offset + 1, by=0), others_read=read)
+            yield (
+                f"others read {group.offset}",
+                s._replace(group=group._replace(offset=group.offset + 1, by=0), others_read=read),
+            )
     for i, driver in enumerate(s.drivers):
         if driver.at is At.IDLE:
             if s.lock is None and left.runs:
-                yield f"{i} starts", _put(s, i, Driver(At.LOOK))._replace(lock=i, left=left._replace(runs=left.runs - 1))
+                yield (
+                    f"{i} starts",
+                    _put(s, i, Driver(At.LOOK))._replace(
+                        lock=i, left=left._replace(runs=left.runs - 1)
+                    ),
+                )
         elif driver.at is not At.ASKS:
             if left.crashes:
                 dead = _dead(s, i)._replace(left=left._replace(crashes=left.crashes - 1))
                 yield f"{i} dies at {driver.at.name}", dead
                 if driver.at is At.HAND_OVER:
-                    yield f"{i} dies, and its commit is under way", dead._replace(under_way=driver.plan)
+                    yield (
+                        f"{i} dies, and its commit is under way",
+                        dead._replace(under_way=driver.plan),
+                    )
             yield from _DOES[driver.at](s, i, driver)
 
 
@@ -203,7 +267,7 @@ def _moved(group: Group, plan: Plan) -> Group:
 
 
 def _put(s: State, i: int, driver: Driver) -> State:
-    return s._replace(drivers=s.drivers[:i] + (driver,) + s.drivers[i + 1:])
+    return s._replace(drivers=s.drivers[:i] + (driver,) + s.drivers[i + 1 :])
 
 
 def _ended(s: State, i: int, at: At = At.IDLE) -> State:
@@ -213,8 +277,14 @@ def _ended(s: State, i: int, at: At = At.IDLE) -> State:
 
 
 def _dead(s: State, i: int) -> State:
-    """The same of one that says nothing any more: where members are a coordinator's it is one until its session ends."""
-    return _ended(s, i) if s.is_one_step else _put(s, i, Driver())._replace(lock=None if s.lock == i else s.lock)
+    """The same of one that says nothing any more: where members are a coordinator's it is one until
+    its session ends.
+    """
+    return (
+        _ended(s, i)
+        if s.is_one_step
+        else _put(s, i, Driver())._replace(lock=None if s.lock == i else s.lock)
+    )
 
 
 def _owns(s: State, driver: Driver) -> bool:
@@ -226,36 +296,62 @@ def _may_store(s: State, i: int) -> bool:
 
 
 def _look(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """What was handed over is executed by whoever comes, member or not. Where that is not known, its membership is ended first."""
+    """What was handed over is executed by whoever comes, member or not. Where that is not known,
+    its membership is ended first.
+    """
     if s.plan and s.bit < s.plan.number and s.plan.is_open and not s.is_one_step:
         ended = s._replace(group=_evicted(s.group, s.plan.membership)) if s.rules.evicts else s
-        yield f"{i} ends the membership of {s.plan.number}", _put(ended, i, driver._replace(at=At.FIND_OUT, plan=s.plan))
+        yield (
+            f"{i} ends the membership of {s.plan.number}",
+            _put(ended, i, driver._replace(at=At.FIND_OUT, plan=s.plan)),
+        )
     elif s.plan and s.bit < s.plan.number and s.plan.is_handed_over:
-        yield f"{i} executes {s.plan.number} again", _put(s, i, driver._replace(at=At.APPEND, plan=s.plan))
+        yield (
+            f"{i} executes {s.plan.number} again",
+            _put(s, i, driver._replace(at=At.APPEND, plan=s.plan)),
+        )
     elif s.rules.read_after_claim:
         yield f"{i} wants the log", _put(s, i, driver._replace(at=At.CLAIM))
     else:
-        yield f"{i} reads the offset first", _put(s, i, driver._replace(at=At.CLAIM, offset=s.group.offset))
+        yield (
+            f"{i} reads the offset first",
+            _put(s, i, driver._replace(at=At.CLAIM, offset=s.group.offset)),
+        )
 
 
 def _find_out(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """Compare-and-set on the plan's node, where the offset tells; else whoever owns the log by then looks once more."""
+    """Compare-and-set on the plan's node, where the offset tells; else whoever owns the log by then
+    looks once more.
+    """
     plan, wants = driver.plan, driver._replace(at=At.CLAIM, plan=None)
     assert plan is not None
     if s.group.by == plan.id:
-        yield f"{i} finds out that {plan.number} was handed over", _put(s, i, driver._replace(at=At.MARK))
+        yield (
+            f"{i} finds out that {plan.number} was handed over",
+            _put(s, i, driver._replace(at=At.MARK)),
+        )
     elif _is_untold(plan, s.group.offset) or s.plan != plan:
         yield f"{i} does not find out", _put(s, i, wants)
     else:
-        yield f"{i} finds out that {plan.number} is void", _put(s, i, wants)._replace(plan=plan._replace(is_void=True))
+        yield (
+            f"{i} finds out that {plan.number} is void",
+            _put(s, i, wants)._replace(plan=plan._replace(is_void=True)),
+        )
 
 
 def _claim(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """No membership that is not the owner's can move the offset from here on. Without it a run may have a share of other logs."""
+    """No membership that is not the owner's can move the offset from here on. Without it a run may
+    have a share of other logs.
+    """
     group = s.group
     if group.owner is None:
         ours = group._replace(owner=i, membership=group.claims + 1, claims=group.claims + 1)
-        yield f"{i} claims the log", _put(s, i, driver._replace(at=At.READ, membership=ours.membership))._replace(group=ours)
+        yield (
+            f"{i} claims the log",
+            _put(s, i, driver._replace(at=At.READ, membership=ours.membership))._replace(
+                group=ours
+            ),
+        )
     else:
         yield f"{i} has no share", _put(s, i, driver._replace(at=At.READ))
 
@@ -272,27 +368,48 @@ def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     counted = s._replace(left=s.left._replace(id=s.left.id + 1))
     if plan and s.bit < plan.number:
         if plan.is_handed_over:
-            yield f"{i} executes {plan.number} again, marked meanwhile", _put(s, i, knows._replace(at=At.APPEND, plan=plan))
+            yield (
+                f"{i} executes {plan.number} again, marked meanwhile",
+                _put(s, i, knows._replace(at=At.APPEND, plan=plan)),
+            )
         elif s.group.by == plan.id:
-            yield f"{i} sees that {plan.number} was handed over", _put(s, i, knows._replace(at=At.MARK, plan=plan))
+            yield (
+                f"{i} sees that {plan.number} was handed over",
+                _put(s, i, knows._replace(at=At.MARK, plan=plan)),
+            )
         elif _is_untold(plan, offset):
             if s.rules.asks:
                 yield f"{i} cannot tell if {plan.number} was handed over", _ended(s, i, At.ASKS)
             elif s.rules.taken_for_handed_over:
-                yield f"{i} believes that {plan.number} was handed over", _put(s, i, knows._replace(at=At.MARK, plan=plan))
+                yield (
+                    f"{i} believes that {plan.number} was handed over",
+                    _put(s, i, knows._replace(at=At.MARK, plan=plan)),
+                )
             elif driver.membership and s.end > start:
-                yield f"{i} believes that {plan.number} was not", _put(counted, i, knows._replace(at=At.SUPERSEDE, plan=new, old=plan))
+                yield (
+                    f"{i} believes that {plan.number} was not",
+                    _put(counted, i, knows._replace(at=At.SUPERSEDE, plan=new, old=plan)),
+                )
         elif not driver.membership:
             yield f"{i} leaves {plan.number} to a run that owns the log", _ended(s, i)
-            if s.group.owner is not None:  # it may own others: its plan leaves this one where it was
+            if (
+                s.group.owner is not None
+            ):  # it may own others: its plan leaves this one where it was
                 empty = Plan(number, position, position, s.left.id, 0, position)
-                yield f"{i} puts one of other logs in the place of {plan.number}", _put(
-                    counted, i, knows._replace(at=At.SUPERSEDE, plan=empty, old=plan))
+                yield (
+                    f"{i} puts one of other logs in the place of {plan.number}",
+                    _put(counted, i, knows._replace(at=At.SUPERSEDE, plan=empty, old=plan)),
+                )
         else:
-            yield f"{i} puts another in the place of {plan.number}", _put(
-                counted, i, knows._replace(at=At.SUPERSEDE, plan=new, old=plan))
+            yield (
+                f"{i} puts another in the place of {plan.number}",
+                _put(counted, i, knows._replace(at=At.SUPERSEDE, plan=new, old=plan)),
+            )
             if not s.rules.always_anew and offset == plan.start:
-                yield f"{i} hands {plan.number} over", _put(s, i, knows._replace(at=At.HAND_OVER, plan=plan))
+                yield (
+                    f"{i} hands {plan.number} over",
+                    _put(s, i, knows._replace(at=At.HAND_OVER, plan=plan)),
+                )
     elif driver.membership and s.end > start:
         yield f"{i} plans {new.number}", _put(counted, i, knows._replace(at=At.STORE, plan=new))
     else:
@@ -300,7 +417,9 @@ def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def _position(s: State, offset: int) -> int:
-    """How far the table is: behind the newest plan, or before one that another takes the place of. None: at the group's offset."""
+    """How far the table is: behind the newest plan, or before one that another takes the place of.
+    None: at the group's offset.
+    """
     plan = s.plan
     if plan is None:
         return offset
@@ -316,18 +435,25 @@ def _store(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     if not _may_store(s, i) or s.plan is not None and s.plan.number >= plan.number:
         yield f"{i} finds its number or its lock taken", _ended(s, i)
     elif not s.is_one_step:
-        yield f"{i} stores {plan.number}", _put(s, i, driver._replace(at=At.HAND_OVER))._replace(plan=plan)
+        yield (
+            f"{i} stores {plan.number}",
+            _put(s, i, driver._replace(at=At.HAND_OVER))._replace(plan=plan),
+        )
     elif (_owns(s, driver) or not s.rules.is_fenced) and s.group.offset == driver.offset:
         handed = plan._replace(is_handed_over=True)
         moved = s.group._replace(offset=plan.until, by=plan.id)
-        stored = _put(s, i, driver._replace(at=At.APPEND, plan=handed))._replace(plan=handed, group=moved)
+        stored = _put(s, i, driver._replace(at=At.APPEND, plan=handed))._replace(
+            plan=handed, group=moved
+        )
         yield f"{i} stores {plan.number} and hands it over", stored
     else:
         yield f"{i} is refused", _ended(s, i)
 
 
 def _hand_over(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """Kafka's commit. Without a fence it is one with today's membership, whatever happened since the claim."""
+    """Kafka's commit. Without a fence it is one with today's membership, whatever happened since
+    the claim.
+    """
     plan = driver.plan
     assert plan is not None
     if plan.start == plan.until:
@@ -338,10 +464,19 @@ def _hand_over(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         if s.left.lost_answers:
             unsure = driver._replace(is_unsure=True)
             fewer = s.left._replace(lost_answers=s.left.lost_answers - 1)
-            yield f"{i} commits {plan.number}'s end, and is not told", _put(moved, i, unsure)._replace(left=fewer)
-            yield f"{i}'s commit is under way", _put(s, i, unsure)._replace(left=fewer, under_way=plan)
+            yield (
+                f"{i} commits {plan.number}'s end, and is not told",
+                _put(moved, i, unsure)._replace(left=fewer),
+            )
+            yield (
+                f"{i}'s commit is under way",
+                _put(s, i, unsure)._replace(left=fewer, under_way=plan),
+            )
     elif driver.is_unsure and s.group.by == plan.id:
-        yield f"{i} is refused, and reads that its commit arrived before", _put(s, i, driver._replace(at=At.MARK))
+        yield (
+            f"{i} is refused, and reads that its commit arrived before",
+            _put(s, i, driver._replace(at=At.MARK)),
+        )
     elif driver.is_unsure and _is_untold(plan, s.group.offset):
         yield f"{i} is refused, and cannot tell if its commit arrived before", _ended(s, i, At.ASKS)
     elif s.rules.refused_is_void:
@@ -356,7 +491,10 @@ def _mark(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     assert plan is not None
     if s.plan is not None and s.plan.id == plan.id:
         handed = plan._replace(is_handed_over=True, is_void=False)
-        yield f"{i} marks {plan.number}", _put(s, i, driver._replace(at=At.APPEND, plan=handed))._replace(plan=handed)
+        yield (
+            f"{i} marks {plan.number}",
+            _put(s, i, driver._replace(at=At.APPEND, plan=handed))._replace(plan=handed),
+        )
     else:
         yield f"{i} finds the plan changed", _ended(s, i)
 
@@ -369,24 +507,32 @@ def _void(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def _supersede(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """Compare-and-set on the plan's node: one that was marked meanwhile is another content. One of a run that has the lock now may be about
-    to be handed over.
+    """Compare-and-set on the plan's node: one that was marked meanwhile is another content. One of
+    a run that has the lock now may be about to be handed over.
     """
     plan = driver.plan
     assert plan is not None
     if s.plan == driver.old and _may_store(s, i):
-        yield f"{i} supersedes {plan.number}", _put(s, i, driver._replace(at=At.HAND_OVER, old=None))._replace(plan=plan)
+        yield (
+            f"{i} supersedes {plan.number}",
+            _put(s, i, driver._replace(at=At.HAND_OVER, old=None))._replace(plan=plan),
+        )
     else:
         yield f"{i} finds the plan changed", _ended(s, i)
 
 
 def _append(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """Fetch, and open a transaction of the table: it remembers the bit that it saw. No membership is asked any more."""
+    """Fetch, and open a transaction of the table: it remembers the bit that it saw. No membership
+    is asked any more.
+    """
     assert driver.plan is not None
     if s.bit >= driver.plan.number:
         yield f"{i}'s append of {driver.plan.number} is skipped", _ended(s, i)
     else:
-        yield f"{i} writes {driver.plan.number}", _put(s, i, driver._replace(at=At.WRITE, bit=s.bit))
+        yield (
+            f"{i} writes {driver.plan.number}",
+            _put(s, i, driver._replace(at=At.WRITE, bit=s.bit)),
+        )
 
 
 def _write(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
@@ -394,14 +540,26 @@ def _write(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     plan = driver.plan
     assert plan is not None
     if s.bit == driver.bit:
-        yield f"{i} appends {plan.number}", _ended(s, i)._replace(bit=plan.number, applied=(*s.applied, plan))
+        yield (
+            f"{i} appends {plan.number}",
+            _ended(s, i)._replace(bit=plan.number, applied=(*s.applied, plan)),
+        )
     else:
         yield f"{i} loses {plan.number}", _ended(s, i)
 
 
 _DOES: dict[At, Callable[[State, int, Driver], Iterator[tuple[str, State]]]] = {
-    At.LOOK: _look, At.FIND_OUT: _find_out, At.CLAIM: _claim, At.READ: _read, At.STORE: _store, At.HAND_OVER: _hand_over,
-    At.MARK: _mark, At.VOID: _void, At.SUPERSEDE: _supersede, At.APPEND: _append, At.WRITE: _write,
+    At.LOOK: _look,
+    At.FIND_OUT: _find_out,
+    At.CLAIM: _claim,
+    At.READ: _read,
+    At.STORE: _store,
+    At.HAND_OVER: _hand_over,
+    At.MARK: _mark,
+    At.VOID: _void,
+    At.SUPERSEDE: _supersede,
+    At.APPEND: _append,
+    At.WRITE: _write,
 }
 
 
@@ -412,8 +570,16 @@ def broken_law(s: State) -> str | None:
         return f"the table holds {s.applied}"
     if both := s.others_read.intersection(ours):
         return f"{sorted(both)} are in the table, and others read them"
-    promised = set(range(s.plan.start, s.plan.until)) if s.plan and s.plan.is_handed_over or s.plan and s.group.by == s.plan.id else set()
-    unmarked = set(range(s.plan.start, s.plan.until)) if s.plan and s.plan.is_open and s.group.offset >= s.plan.until else set()
+    promised = (
+        set(range(s.plan.start, s.plan.until))
+        if s.plan and s.plan.is_handed_over or s.plan and s.group.by == s.plan.id
+        else set()
+    )
+    unmarked = (
+        set(range(s.plan.start, s.plan.until))
+        if s.plan and s.plan.is_open and s.group.offset >= s.plan.until
+        else set()
+    )
     if lost := set(range(s.group.offset)) - s.others_read - set(ours) - promised - unmarked:
         return f"{sorted(lost)} are passed, and nobody has them"
     said = {offset for plan in s.applied for offset in range(plan.position, plan.start)}
@@ -427,8 +593,23 @@ def broken_law(s: State) -> str | None:
 
 def after_one_quiet_run(s: State) -> State:
     """What one driver alone makes of it, with nobody else in the group and nothing else happening."""
-    alone = Left(runs=1, crashes=0, losses=0, lost_memberships=0, others=0, lost_answers=0, end=s.end, id=10_000)
-    now: State | None = s._replace(lock=None, group=s.group._replace(owner=None), drivers=(Driver(),), left=alone, under_way=None)
+    alone = Left(
+        runs=1,
+        crashes=0,
+        losses=0,
+        lost_memberships=0,
+        others=0,
+        lost_answers=0,
+        end=s.end,
+        id=10_000,
+    )
+    now: State | None = s._replace(
+        lock=None,
+        group=s.group._replace(owner=None),
+        drivers=(Driver(),),
+        left=alone,
+        under_way=None,
+    )
     last = s
     while now:
         last, now = now, next((after for _, after in steps(now)), None)
@@ -436,7 +617,9 @@ def after_one_quiet_run(s: State) -> State:
 
 
 def is_whole(s: State) -> bool:
-    """Whether all that the log holds is in the table or among the others' reads, and the group's offset is at the end."""
+    """Whether all that the log holds is in the table or among the others' reads, and the group's
+    offset is at the end.
+    """
     ours = {offset for plan in s.applied for offset in range(plan.start, plan.until)}
     return ours | s.others_read == set(range(s.end)) and s.group.offset == s.end
 
@@ -444,11 +627,19 @@ def is_whole(s: State) -> bool:
 def is_untold(s: State) -> bool:
     """Whether nobody can tell if the newest plan was handed over."""
     plan = s.plan
-    return plan is not None and s.bit < plan.number and plan.is_open and s.group.by != plan.id and _is_untold(plan, s.group.offset)
+    return (
+        plan is not None
+        and s.bit < plan.number
+        and plan.is_open
+        and s.group.by != plan.id
+        and _is_untold(plan, s.group.offset)
+    )
 
 
 def _is_untold(plan: Plan, offset: int) -> bool:
-    """Of one whose word does not stand beside the offset. Nothing of this log is the same as nothing at all: another takes its place."""
+    """Of one whose word does not stand beside the offset. Nothing of this log is the same as
+    nothing at all: another takes its place.
+    """
     return plan.is_open and plan.start < plan.until <= offset
 
 
@@ -457,7 +648,13 @@ def explore(start: State = State()) -> tuple[int, str | None]:
     calm = set[State]()
 
     def law(s: State) -> str | None:
-        there = s._replace(lock=None, group=s.group._replace(owner=None, membership=0, claims=0), drivers=(), left=Left(), under_way=None)
+        there = s._replace(
+            lock=None,
+            group=s.group._replace(owner=None, membership=0, claims=0),
+            drivers=(),
+            left=Left(),
+            under_way=None,
+        )
         if (bad := broken_law(s)) or there in calm:
             return bad
         calm.add(there)
@@ -478,9 +675,16 @@ UNANSWERED = State(left=Left(runs=2, crashes=0, losses=0, lost_memberships=1, ot
 """The same where a commit's answer is lost, and nobody dies."""
 _LOADED = Plan(1, 0, 1, 1, 1, 0, is_handed_over=True)
 READ_ON = State(
-    Group(offset=1, by=1, claims=1), _LOADED, bit=1, applied=(_LOADED,), end=2,
-    left=Left(runs=2, losses=0, lost_memberships=1, others=1, lost_answers=0, end=3, id=2))
-"""Behind a plan that is in the table: the next one may say what others read since, and another take its place."""
+    Group(offset=1, by=1, claims=1),
+    _LOADED,
+    bit=1,
+    applied=(_LOADED,),
+    end=2,
+    left=Left(runs=2, losses=0, lost_memberships=1, others=1, lost_answers=0, end=3, id=2),
+)
+"""Behind a plan that is in the table: the next one may say what others read since, and another take
+its place.
+"""
 STARTS = State(), State(is_one_step=True)
 """Offsets in Kafka, and in ZooKeeper."""
 

@@ -1,16 +1,21 @@
-"""Hand-overs behind the append: a pipeline that is one member of a group moves the group's offset once its plan is in the table.
+"""Hand-overs behind the append: a pipeline that is one member of a group moves the group's offset
+once its plan is in the table.
 
-One log, one table, two drivers of one pipeline, and the group's other members, as in `handing_over`. The plan is stored without a check,
-and executed by whoever comes; then one commit of the membership that it was made with moves the offset, or is refused: another member has
-the log by then, and reads the same again. The next plan begins at the larger of our position and the group's offset. A membership is one
-that let go of nothing: by KIP-848 its epoch passes meanwhile, and it is the same one.
+One log, one table, two drivers of one pipeline, and the group's other members, as in
+`handing_over`. The plan is stored without a check, and executed by whoever comes; then one commit
+of the membership that it was made with moves the offset, or is refused: another member has the log
+by then, and reads the same again. The next plan begins at the larger of our position and the
+group's offset. A membership is one that let go of nothing: by KIP-848 its epoch passes meanwhile,
+and it is the same one.
 
     python -m tests.model.handing_over_later
 
-Laws: no offset is in the table twice; whatever the group's offset has passed is in the table, or others committed it; the group's offset
-never goes back; what is in the table and was committed by others as well was told by a report, where the offset's word says whose it is
-(Kafka: in ZooKeeper others who moved it by one write to just our end look like us). From every state quiet runs with nobody else in the
-group end with the log's end in the table or among what others read, and the group's offset there.
+Laws: no offset is in the table twice; whatever the group's offset has passed is in the table, or
+others committed it; the group's offset never goes back; what is in the table and was committed by
+others as well was told by a report, where the offset's word says whose it is (Kafka: in ZooKeeper
+others who moved it by one write to just our end look like us). From every state quiet runs with
+nobody else in the group end with the log's end in the table or among what others read, and the
+group's offset there.
 """
 
 from __future__ import annotations
@@ -33,7 +38,9 @@ class At(IntEnum):
 
 
 class Plan(NamedTuple):
-    """Offsets [start, until) under a number; without any it is one of other logs, and tells our position."""
+    """Offsets [start, until) under a number; without any it is one of other logs, and tells our
+    position.
+    """
 
     number: int
     start: int
@@ -46,7 +53,9 @@ class Plan(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Where the group keeps its offset, whose word is beside it (0: others'), and who owns the log by which claim."""
+    """Where the group keeps its offset, whose word is beside it (0: others'), and who owns the log
+    by which claim.
+    """
 
     offset: int = 0
     by: int = 0
@@ -87,15 +96,21 @@ class Rules(NamedTuple):
     is_fenced: bool = True
     """The commit is of the membership that the plan was made with, and never of today's."""
     starts_at_larger: bool = True
-    """A plan begins at the larger of our position and the group's offset; else at the group's offset."""
+    """A plan begins at the larger of our position and the group's offset; else at the group's
+    offset.
+    """
     unsure_ends: bool = True
     """A commit of which no answer came ends its membership: it may still be under way."""
     tells: bool = True
-    """A look tells what others read of the last plan; of one that is not recorded, what they may have read."""
+    """A look tells what others read of the last plan; of one that is not recorded, what they may
+    have read.
+    """
     records_last: bool = True
     """A plan is recorded behind its commit."""
     repairs: bool = True
-    """An offset behind our position is moved there by the run that owns the log now, whoever left it."""
+    """An offset behind our position is moved there by the run that owns the log now, whoever left
+    it.
+    """
 
 
 class State(NamedTuple):
@@ -110,7 +125,9 @@ class State(NamedTuple):
     others_read: frozenset[int] = frozenset()
     told: frozenset[int] = frozenset()
     recorded: int = 0
-    """The newest plan of which it is written down that it is in the table: behind its commit, and what came of that was told."""
+    """The newest plan of which it is written down that it is in the table: behind its commit, and
+    what came of that was told.
+    """
     has_gone_back: bool = False
     end: int = 1
     under_way: Plan | None = None
@@ -127,25 +144,46 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
         yield "the log grows", s._replace(end=s.end + 1)
     if s.lock is not None and left.losses:
         lost = s._replace(lock=None, left=left._replace(losses=left.losses - 1))
-        yield "a session is lost", lost._replace(group=_without(group, s.lock)) if s.is_in_zookeeper else lost
+        yield (
+            "a session is lost",
+            lost._replace(group=_without(group, s.lock)) if s.is_in_zookeeper else lost,
+        )
     if group.owner is not None and group.owner != OTHERS and left.lost_memberships:
         fewer = left._replace(lost_memberships=left.lost_memberships - 1)
-        yield f"{group.owner} is no owner any more", s._replace(group=group._replace(owner=None), left=fewer)
+        yield (
+            f"{group.owner} is no owner any more",
+            s._replace(group=group._replace(owner=None), left=fewer),
+        )
     if s.under_way:
-        landed = _moved(s, s.under_way) if _is_of_owner(group, s.under_way.membership) or not s.rules.is_fenced else s
+        landed = (
+            _moved(s, s.under_way)
+            if _is_of_owner(group, s.under_way.membership) or not s.rules.is_fenced
+            else s
+        )
         yield f"the commit of {s.under_way.number} arrives", landed._replace(under_way=None)
     if group.owner is None and left.others:
         theirs = group._replace(owner=OTHERS, membership=group.claims + 1, claims=group.claims + 1)
-        yield "others claim the log", s._replace(group=theirs, left=left._replace(others=left.others - 1))
+        yield (
+            "others claim the log",
+            s._replace(group=theirs, left=left._replace(others=left.others - 1)),
+        )
     if group.owner == OTHERS:
         yield "others let go", s._replace(group=group._replace(owner=None))
         if group.offset < s.end:
             read = s.others_read | {group.offset}
-            yield f"others read {group.offset}", s._replace(group=group._replace(offset=group.offset + 1, by=0), others_read=read)
+            yield (
+                f"others read {group.offset}",
+                s._replace(group=group._replace(offset=group.offset + 1, by=0), others_read=read),
+            )
     for i, driver in enumerate(s.drivers):
         if driver.at is At.IDLE:
             if s.lock is None and left.runs:
-                yield f"{i} starts", _put(s, i, Driver(At.LOOK))._replace(lock=i, left=left._replace(runs=left.runs - 1))
+                yield (
+                    f"{i} starts",
+                    _put(s, i, Driver(At.LOOK))._replace(
+                        lock=i, left=left._replace(runs=left.runs - 1)
+                    ),
+                )
             continue
         if left.crashes:
             dead = _dead(s, i)._replace(left=left._replace(crashes=left.crashes - 1))
@@ -173,23 +211,31 @@ def _moved(s: State, plan: Plan) -> State:
 
 
 def _put(s: State, i: int, driver: Driver) -> State:
-    return s._replace(drivers=s.drivers[:i] + (driver,) + s.drivers[i + 1:])
+    return s._replace(drivers=s.drivers[:i] + (driver,) + s.drivers[i + 1 :])
 
 
 def _ended(s: State, i: int) -> State:
     """The run has ended, and let go of what it owns."""
-    group = _without(s.group, i) if s.is_in_zookeeper else _evicted(s.group, s.drivers[i].membership)
+    group = (
+        _without(s.group, i) if s.is_in_zookeeper else _evicted(s.group, s.drivers[i].membership)
+    )
     return _put(s, i, Driver())._replace(lock=None if s.lock == i else s.lock, group=group)
 
 
 def _dead(s: State, i: int) -> State:
-    """The same of one that says nothing any more: where members are a coordinator's it is one until its session ends."""
-    return _ended(s, i) if s.is_in_zookeeper else _put(s, i, Driver())._replace(lock=None if s.lock == i else s.lock)
+    """The same of one that says nothing any more: where members are a coordinator's it is one until
+    its session ends.
+    """
+    return (
+        _ended(s, i)
+        if s.is_in_zookeeper
+        else _put(s, i, Driver())._replace(lock=None if s.lock == i else s.lock)
+    )
 
 
 def _overlap(plan: Plan | None, group: Group, *, until: int | None = None) -> frozenset[int]:
-    """What of a plan others have read up to the group's offset, or may have up to `until`: that is neither as this plan saw it nor as it
-    moves it.
+    """What of a plan others have read up to the group's offset, or may have up to `until`: that is
+    neither as this plan saw it nor as it moves it.
     """
     if plan is None or (group.offset, group.by) == (plan.until, plan.id):
         return frozenset()
@@ -197,8 +243,9 @@ def _overlap(plan: Plan | None, group: Group, *, until: int | None = None) -> fr
 
 
 def _overlap_of_last(s: State) -> frozenset[int]:
-    """The same of the last plan, which is in the table. Where it is recorded its commit was taken, or its run told that it was not; what
-    others read beyond its end tells nothing new. Where it is not nobody knows, and they may read on from where the plan did.
+    """The same of the last plan, which is in the table. Where it is recorded its commit was taken,
+    or its run told that it was not; what others read beyond its end tells nothing new. Where it is
+    not nobody knows, and they may read on from where the plan did.
     """
     plan, group = s.plan, s.group
     if plan is None or s.recorded >= plan.number:
@@ -214,7 +261,9 @@ def _look(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     """A stored plan is executed as it is, whoever owns the log by now."""
     if s.plan and s.bit < s.plan.number:
         ended = s if s.is_in_zookeeper else s._replace(group=_evicted(s.group, s.plan.membership))
-        executes = _put(_told(ended, _overlap(s.plan, s.group)), i, driver._replace(at=At.APPEND, plan=s.plan))
+        executes = _put(
+            _told(ended, _overlap(s.plan, s.group)), i, driver._replace(at=At.APPEND, plan=s.plan)
+        )
         yield f"{i} executes {s.plan.number} again", executes
     else:
         yield f"{i} wants the log", _put(s, i, driver._replace(at=At.CLAIM))
@@ -224,7 +273,12 @@ def _claim(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     group = s.group
     if group.owner is None:
         ours = group._replace(owner=i, membership=group.claims + 1, claims=group.claims + 1)
-        yield f"{i} claims the log", _put(s, i, driver._replace(at=At.READ, membership=ours.membership))._replace(group=ours)
+        yield (
+            f"{i} claims the log",
+            _put(s, i, driver._replace(at=At.READ, membership=ours.membership))._replace(
+                group=ours
+            ),
+        )
     else:
         yield f"{i} has no share", _put(s, i, driver._replace(at=At.READ))
 
@@ -238,15 +292,24 @@ def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         return
     s = _told(s, _overlap_of_last(s))
     if last and s.recorded < last.number:
-        yield f"{i} finds {last.number} without its record", _put(s, i, driver._replace(at=At.RECORD, plan=last, goes_on=True))
+        yield (
+            f"{i} finds {last.number} without its record",
+            _put(s, i, driver._replace(at=At.RECORD, plan=last, goes_on=True)),
+        )
         return
     owns = _is_of_owner(s.group, driver.membership)
     if s.rules.repairs and last and owns and offset < position:
         behind = last._replace(seen=offset)
-        yield f"{i} finds that the offset is behind the table", _put(s, i, driver._replace(at=At.REPAIR, plan=behind))
+        yield (
+            f"{i} finds that the offset is behind the table",
+            _put(s, i, driver._replace(at=At.REPAIR, plan=behind)),
+        )
         return
     start = max(position, offset) if s.rules.starts_at_larger else offset
-    number, counted = (last.number if last else 0) + 1, s._replace(left=s.left._replace(id=s.left.id + 1))
+    number, counted = (
+        (last.number if last else 0) + 1,
+        s._replace(left=s.left._replace(id=s.left.id + 1)),
+    )
     if owns and s.end > start:
         plan = Plan(number, start, s.end, offset, s.left.id, driver.membership)
         yield f"{i} plans {number}", _put(counted, i, driver._replace(at=At.STORE, plan=plan))
@@ -254,14 +317,20 @@ def _read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         yield f"{i} has nothing to do", _ended(s, i)
     if not driver.membership and s.left.runs:
         other = Plan(number, position, position, offset, s.left.id, 0)
-        yield f"{i} plans {number} of other logs", _put(counted, i, driver._replace(at=At.STORE, plan=other))
+        yield (
+            f"{i} plans {number} of other logs",
+            _put(counted, i, driver._replace(at=At.STORE, plan=other)),
+        )
 
 
 def _repair(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     """As the member that it is now: it has read the offset as the owner, and moves it forwards."""
     assert driver.plan is not None
     if _is_of_owner(s.group, driver.membership) and s.group.offset == driver.plan.seen:
-        yield f"{i} moves what was left", _put(_moved(s, driver.plan), i, driver._replace(at=At.READ, plan=None))
+        yield (
+            f"{i} moves what was left",
+            _put(_moved(s, driver.plan), i, driver._replace(at=At.READ, plan=None)),
+        )
     else:
         yield f"{i} is refused", _ended(s, i)
 
@@ -273,7 +342,10 @@ def _store(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     if s.plan is not None and s.plan.number >= plan.number:
         yield f"{i} finds its number taken", _ended(s, i)
     else:
-        yield f"{i} stores {plan.number}", _put(s, i, driver._replace(at=At.APPEND))._replace(plan=plan)
+        yield (
+            f"{i} stores {plan.number}",
+            _put(s, i, driver._replace(at=At.APPEND))._replace(plan=plan),
+        )
 
 
 def _append(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
@@ -282,7 +354,10 @@ def _append(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     if s.bit >= driver.plan.number:
         yield f"{i}'s append of {driver.plan.number} is skipped", _ended(s, i)
     else:
-        yield f"{i} writes {driver.plan.number}", _put(s, i, driver._replace(at=At.WRITE, bit=s.bit))
+        yield (
+            f"{i} writes {driver.plan.number}",
+            _put(s, i, driver._replace(at=At.WRITE, bit=s.bit)),
+        )
 
 
 def _write(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
@@ -290,18 +365,27 @@ def _write(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     plan = driver.plan
     assert plan is not None
     if s.bit == driver.bit:
-        done = _put(s, i, driver._replace(at=At.COMMIT))._replace(bit=plan.number, applied=(*s.applied, plan))
-        yield f"{i} appends {plan.number}", done if s.rules.records_last else done._replace(recorded=plan.number)
+        done = _put(s, i, driver._replace(at=At.COMMIT))._replace(
+            bit=plan.number, applied=(*s.applied, plan)
+        )
+        yield (
+            f"{i} appends {plan.number}",
+            done if s.rules.records_last else done._replace(recorded=plan.number),
+        )
     else:
         yield f"{i} loses {plan.number}", _ended(s, i)
 
 
 def _commit(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """By the plan's membership; in ZooKeeper by an owner node that is ours, and the offset as the plan saw it."""
+    """By the plan's membership; in ZooKeeper by an owner node that is ours, and the offset as the
+    plan saw it.
+    """
     plan, group = driver.plan, s.group
     assert plan is not None
     if s.is_in_zookeeper:
-        is_taken = group.owner not in (None, OTHERS) and group.offset == plan.seen and plan.membership > 0
+        is_taken = (
+            group.owner not in (None, OTHERS) and group.offset == plan.seen and plan.membership > 0
+        )
     else:
         is_taken = _is_of_owner(group, plan.membership)
     records = driver._replace(at=At.RECORD)
@@ -310,15 +394,26 @@ def _commit(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         yield f"{i} commits {plan.number}", _put(moved, i, records)
         if s.left.more and driver.membership:
             again = records._replace(goes_on=True)
-            yield f"{i} commits {plan.number} and goes on", _put(moved, i, again)._replace(left=s.left._replace(more=0))
+            yield (
+                f"{i} commits {plan.number} and goes on",
+                _put(moved, i, again)._replace(left=s.left._replace(more=0)),
+            )
         if s.left.lost_answers and not s.is_in_zookeeper:
-            unsure = s._replace(under_way=plan, left=s.left._replace(lost_answers=s.left.lost_answers - 1))
+            unsure = s._replace(
+                under_way=plan, left=s.left._replace(lost_answers=s.left.lost_answers - 1)
+            )
             if s.rules.unsure_ends:
                 yield f"{i}'s commit is under way, and it leaves", _ended(unsure, i)
             else:
-                yield f"{i}'s commit is under way, and sent again", _put(_moved(unsure, plan), i, driver._replace(at=At.READ, plan=None))
+                yield (
+                    f"{i}'s commit is under way, and sent again",
+                    _put(_moved(unsure, plan), i, driver._replace(at=At.READ, plan=None)),
+                )
     else:
-        yield f"{i}'s commit is refused", _put(_told(s, frozenset(range(plan.seen, plan.until))), i, records)
+        yield (
+            f"{i}'s commit is refused",
+            _put(_told(s, frozenset(range(plan.seen, plan.until))), i, records),
+        )
 
 
 def _record(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
@@ -329,8 +424,15 @@ def _record(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 _DOES: dict[At, Callable[[State, int, Driver], Iterator[tuple[str, State]]]] = {
-    At.LOOK: _look, At.CLAIM: _claim, At.READ: _read, At.REPAIR: _repair, At.STORE: _store, At.APPEND: _append, At.WRITE: _write,
-    At.COMMIT: _commit, At.RECORD: _record,
+    At.LOOK: _look,
+    At.CLAIM: _claim,
+    At.READ: _read,
+    At.REPAIR: _repair,
+    At.STORE: _store,
+    At.APPEND: _append,
+    At.WRITE: _write,
+    At.COMMIT: _commit,
+    At.RECORD: _record,
 }
 
 
@@ -346,8 +448,24 @@ def broken_law(s: State) -> str | None:
 
 def after_one_quiet_run(s: State) -> State:
     """What one driver alone makes of it, with nobody else in the group and nothing else happening."""
-    alone = Left(runs=1, crashes=0, losses=0, lost_memberships=0, others=0, lost_answers=0, more=0, end=s.end, id=10_000)
-    now: State | None = s._replace(lock=None, group=s.group._replace(owner=None), drivers=(Driver(),), left=alone, under_way=None)
+    alone = Left(
+        runs=1,
+        crashes=0,
+        losses=0,
+        lost_memberships=0,
+        others=0,
+        lost_answers=0,
+        more=0,
+        end=s.end,
+        id=10_000,
+    )
+    now: State | None = s._replace(
+        lock=None,
+        group=s.group._replace(owner=None),
+        drivers=(Driver(),),
+        left=alone,
+        under_way=None,
+    )
     last = s
     while now:
         last, now = now, next((after for _, after in steps(now)), None)
@@ -364,7 +482,11 @@ def _of_a_quiet_run(s: State) -> str | None:
     if ours | last.others_read != set(range(last.end)) or last.group.offset != last.end:
         return f"quiet runs end with {last}"
     untold = (ours & last.others_read) - last.told
-    return None if s.is_in_zookeeper or not untold else f"{sorted(untold)} are read twice, and nobody told"
+    return (
+        None
+        if s.is_in_zookeeper or not untold
+        else f"{sorted(untold)} are read twice, and nobody told"
+    )
 
 
 def explore(start: State = State()) -> tuple[int, str | None]:
@@ -372,7 +494,13 @@ def explore(start: State = State()) -> tuple[int, str | None]:
     calm = set[State]()
 
     def law(s: State) -> str | None:
-        there = s._replace(lock=None, group=s.group._replace(owner=None, membership=0, claims=0), drivers=(), left=Left(), under_way=None)
+        there = s._replace(
+            lock=None,
+            group=s.group._replace(owner=None, membership=0, claims=0),
+            drivers=(),
+            left=Left(),
+            under_way=None,
+        )
         if (bad := broken_law(s)) or there in calm:
             return bad
         calm.add(there)

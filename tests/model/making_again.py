@@ -1,13 +1,15 @@
-"""A topic that is made again on some of its brokers, each of which alone has its log, while one of them may be away.
+"""A topic that is made again on some of its brokers, each of which alone has its log, while one of
+them may be away.
 
-Two brokers, one physical log on each, two drivers and their crashes, an operator who does as the messages tell him. The topic's znode is
-made anew, and its id is another one, where nobody else keeps the topic: so its id says nothing of one log. A plan keeps for each log the id
-under which it was decided, and what the log held right before the plan's end (its tail), unless that has expired.
+Two brokers, one physical log on each, two drivers and their crashes, an operator who does as the
+messages tell him. The topic's znode is made anew, and its id is another one, where nobody else
+keeps the topic: so its id says nothing of one log. A plan keeps for each log the id under which it
+was decided, and what the log held right before the plan's end (its tail), unless that has expired.
 
     python -m tests.model.making_again
 
-Laws: no row's key (log, life, offset) and no record is in the table twice, and once all brokers are there an operator and quiet runs bring
-every record that the logs hold into the table.
+Laws: no row's key (log, life, offset) and no record is in the table twice, and once all brokers are
+there an operator and quiet runs bring every record that the logs hold into the table.
 """
 
 from __future__ import annotations
@@ -57,13 +59,18 @@ class State(NamedTuple):
     last: Plan = LOADED
     """The newest of the table."""
     rows: tuple[Row, ...] = ((0, 0, 0, 0), (0, 0, 1, 1), (1, 0, 0, 2), (1, 0, 1, 3))
-    drivers: tuple[tuple[str, Plan | None, tuple[Log, Log]], ...] = (("idle", None, ((), ())), ("idle", None, ((), ())))
+    drivers: tuple[tuple[str, Plan | None, tuple[Log, Log]], ...] = (
+        ("idle", None, ((), ())),
+        ("idle", None, ((), ())),
+    )
     made: int = 4
     ids: int = 1
     grows: int = 1
     again: int = 1
     kept: int = 1
-    """Whether it may be made again while another broker keeps it: its znode is then the one that was."""
+    """Whether it may be made again while another broker keeps it: its znode is then the one that
+    was.
+    """
     leaves: int = 1
     crashes: int = 1
     accepts: int = 2
@@ -82,7 +89,9 @@ def content(record: int) -> int:
 
 
 def in_force(state: State) -> tuple[Plan, bool]:
-    """The newest plan, and whether it is in the table; where the table has another one of its number, that is right."""
+    """The newest plan, and whether it is in the table; where the table has another one of its
+    number, that is right.
+    """
     return (state.last, True) if state.last.number >= state.plan.number else (state.plan, False)
 
 
@@ -99,8 +108,14 @@ def says(state: State, plan: Plan, i: int) -> bool | None:
 
 
 def undecided(state: State, plan: Plan) -> list[int]:
-    """The logs that stop every run until somebody decides: those that were decided under another id of the topic, where they are there."""
-    return [i for i in (0, 1) if is_there(state, i) and plan.topic_ids[i] != state.topic_id and plan.untils[i]]
+    """The logs that stop every run until somebody decides: those that were decided under another id
+    of the topic, where they are there.
+    """
+    return [
+        i
+        for i in (0, 1)
+        if is_there(state, i) and plan.topic_ids[i] != state.topic_id and plan.untils[i]
+    ]
 
 
 def lost(state: State, plan: Plan) -> list[int]:
@@ -113,22 +128,32 @@ def stops(state: State, plan: Plan) -> list[int]:
 
 
 def is_another(state: State, plan: Plan, i: int) -> bool:
-    """What is accepted of a log that stops the runs: by what it holds, and where nothing tells by an operator's look at its records."""
+    """What is accepted of a log that stops the runs: by what it holds, and where nothing tells by
+    an operator's look at its records.
+    """
     told = says(state, plan, i)
     return state.born[i] != plan.born[i] if told is None else not told
 
 
 def accepted(state: State) -> State:
-    """The reset: behind the plan in the table, or in the place of a stored one. A log that is away stays undecided."""
+    """The reset: behind the plan in the table, or in the place of a stored one. A log that is away
+    stays undecided.
+    """
     plan, applied = in_force(state)
     stopped = stops(state, plan)
     anew = [i in stopped and is_another(state, plan, i) for i in (0, 1)]
     before = plan.untils if applied else plan.starts
     at = _two(0 if anew[i] else before[i] for i in (0, 1))
     reset = Plan(
-        plan.number + 1 if applied else plan.number, state.ids, at, at, _two(plan.lives[i] + anew[i] for i in (0, 1)),
-        decided(state, plan, stopped), _two(plan.tails[i] if at[i] == plan.untils[i] else None for i in (0, 1)),
-        _two(state.born[i] if i in stopped else plan.born[i] for i in (0, 1)))
+        plan.number + 1 if applied else plan.number,
+        state.ids,
+        at,
+        at,
+        _two(plan.lives[i] + anew[i] for i in (0, 1)),
+        decided(state, plan, stopped),
+        _two(plan.tails[i] if at[i] == plan.untils[i] else None for i in (0, 1)),
+        _two(state.born[i] if i in stopped else plan.born[i] for i in (0, 1)),
+    )
     return state._replace(plan=reset, ids=state.ids + 1)
 
 
@@ -142,8 +167,10 @@ def _two(found: Iterable[T]) -> tuple[T, T]:
     return first, second
 
 
-def with_driver(state: State, i: int, at: str, plan: Plan | None = None, read: tuple[Log, Log] = ((), ())) -> State:
-    return state._replace(drivers=(*state.drivers[:i], (at, plan, read), *state.drivers[i + 1:]))
+def with_driver(
+    state: State, i: int, at: str, plan: Plan | None = None, read: tuple[Log, Log] = ((), ())
+) -> State:
+    return state._replace(drivers=(*state.drivers[:i], (at, plan, read), *state.drivers[i + 1 :]))
 
 
 def driven(state: State, i: int) -> State:
@@ -155,41 +182,78 @@ def driven(state: State, i: int) -> State:
             return state
         if not applied:
             return with_driver(state, i, "fetch", newest)
-        untils = _two(len(state.logs[j]) if is_there(state, j) else newest.untils[j] for j in (0, 1))
+        untils = _two(
+            len(state.logs[j]) if is_there(state, j) else newest.untils[j] for j in (0, 1)
+        )
         if untils == newest.untils:
             return state
         # of a log of which nothing was read it does not matter which it is
         ids = _two(state.topic_id if is_there(state, j) else newest.topic_ids[j] for j in (0, 1))
-        born = _two(newest.born[j] if newest.untils[j] or not is_there(state, j) else state.born[j] for j in (0, 1))
-        seen = _two(state.logs[j][untils[j] - 1] if untils[j] > newest.untils[j] else newest.tails[j] for j in (0, 1))
-        new = Plan(newest.number + 1, state.ids, newest.untils, untils, newest.lives, ids, seen, born)
+        born = _two(
+            newest.born[j] if newest.untils[j] or not is_there(state, j) else state.born[j]
+            for j in (0, 1)
+        )
+        seen = _two(
+            state.logs[j][untils[j] - 1] if untils[j] > newest.untils[j] else newest.tails[j]
+            for j in (0, 1)
+        )
+        new = Plan(
+            newest.number + 1, state.ids, newest.untils, untils, newest.lives, ids, seen, born
+        )
         return with_driver(state._replace(ids=state.ids + 1), i, "store", new)
     assert plan is not None
     if at == "store":
         is_free = state.plan.number < plan.number
-        return with_driver(state._replace(plan=plan), i, "fetch", plan) if is_free else with_driver(state, i, "idle")
-    if at == "fetch":  # tasks read, and ask at their end whether the logs still hold what was planned
-        return with_driver(state, i, "append", plan, state.logs) if is_readable(state, plan) else with_driver(state, i, "idle")
+        return (
+            with_driver(state._replace(plan=plan), i, "fetch", plan)
+            if is_free
+            else with_driver(state, i, "idle")
+        )
+    if (
+        at == "fetch"
+    ):  # tasks read, and ask at their end whether the logs still hold what was planned
+        return (
+            with_driver(state, i, "append", plan, state.logs)
+            if is_readable(state, plan)
+            else with_driver(state, i, "idle")
+        )
     if at == "append":
         if state.last.number < plan.number:
-            read_now = ((j, plan.lives[j], n, read[j][n]) for j in (0, 1) for n in range(plan.starts[j], plan.untils[j]))
+            read_now = (
+                (j, plan.lives[j], n, read[j][n])
+                for j in (0, 1)
+                for n in range(plan.starts[j], plan.untils[j])
+            )
             state = state._replace(last=plan, rows=(*state.rows, *read_now))
     return with_driver(state, i, "idle")
 
 
 def is_readable(state: State, plan: Plan) -> bool:
     read = [i for i in (0, 1) if plan.untils[i] > plan.starts[i]]
-    return all(is_there(state, i) and len(state.logs[i]) >= plan.untils[i] and says(state, plan, i) is not False for i in read)
+    return all(
+        is_there(state, i)
+        and len(state.logs[i]) >= plan.untils[i]
+        and says(state, plan, i) is not False
+        for i in read
+    )
 
 
 def made_again(state: State, *brokers: int) -> Iterator[State]:
-    """The topic is deleted on these brokers and made again; where no other broker keeps it, its znode is another one."""
+    """The topic is deleted on these brokers and made again; where no other broker keeps it, its
+    znode is another one.
+    """
     is_kept = any(is_there(state, i) and i not in brokers for i in (0, 1))
     for length in (1, 3) if state.kept or not is_kept else ():
         logs, born, made = list(state.logs), list(state.born), state.made
         for i in brokers:
             logs[i], born[i], made = tuple(range(made, made + length)), born[i] + 1, made + length
-        yield state._replace(logs=_two(logs), born=_two(born), made=made, topic_id=state.topic_id + (not is_kept), again=state.again - 1)
+        yield state._replace(
+            logs=_two(logs),
+            born=_two(born),
+            made=made,
+            topic_id=state.topic_id + (not is_kept),
+            again=state.again - 1,
+        )
 
 
 def steps(state: State) -> Iterator[tuple[str, State]]:
@@ -213,7 +277,10 @@ def steps(state: State) -> Iterator[tuple[str, State]]:
         if after != state:
             yield f"driver {i} at {doing}", after
         if doing != "idle" and state.crashes:
-            yield f"driver {i} dies at {doing}", with_driver(state, i, "idle")._replace(crashes=state.crashes - 1)
+            yield (
+                f"driver {i} dies at {doing}",
+                with_driver(state, i, "idle")._replace(crashes=state.crashes - 1),
+            )
 
 
 def _grown(state: State, i: int) -> State:
@@ -226,11 +293,17 @@ def broken(state: State) -> str | None:
     """Which law does not hold."""
     if len({row[:3] for row in state.rows}) < len(state.rows):
         return f"two rows have one key: {state.rows}"
-    return f"a record is there twice: {state.rows}" if len({row[3] for row in state.rows}) < len(state.rows) else None
+    return (
+        f"a record is there twice: {state.rows}"
+        if len({row[3] for row in state.rows}) < len(state.rows)
+        else None
+    )
 
 
 def quiet(state: State) -> str | None:
-    """All brokers are there, one driver works alone, an operator does as he is told; None when all is there in the end."""
+    """All brokers are there, one driver works alone, an operator does as he is told; None when all
+    is there in the end.
+    """
     state = state._replace(drivers=SMALL.drivers, away=NOBODY, ids=1_000)
     for _ in range(60):
         after = accepted(state) if stops(state, in_force(state)[0]) else driven(state, 0)
@@ -247,7 +320,15 @@ def explore(start: State = State()) -> tuple[int, str | None]:
 
     def law(state: State) -> str | None:
         left = state._replace(
-            drivers=SMALL.drivers, away=NOBODY, ids=0, grows=0, again=0, leaves=0, crashes=0, accepts=0)  # all that a quiet run goes by
+            drivers=SMALL.drivers,
+            away=NOBODY,
+            ids=0,
+            grows=0,
+            again=0,
+            leaves=0,
+            crashes=0,
+            accepts=0,
+        )  # all that a quiet run goes by
         wrong = broken(state)
         if wrong or left in calm:
             return wrong

@@ -1,13 +1,16 @@
-"""Rebalances without a leader: members of one group share two logs by registrations and owner nodes, in every interleaving.
+"""Rebalances without a leader: members of one group share two logs by registrations and owner
+nodes, in every interleaving.
 
-A member of ours takes each step that `etl.decisions.membership.rebalancing` gives it. Beside it is another of ours, an old consumer, which
-tries so often and then owns nothing until it is called again, or a run that claims what nobody owns and is no member. Each of ours may die
-at every step, with its nodes there until its session ends; any of them may be as slow as it likes.
+A member of ours takes each step that `etl.decisions.membership.rebalancing` gives it. Beside it is
+another of ours, an old consumer, which tries so often and then owns nothing until it is called
+again, or a run that claims what nobody owns and is no member. Each of ours may die at every step,
+with its nodes there until its session ends; any of them may be as slow as it likes.
 
     python -m tests.model.rebalancing
 
-Laws: whoever of ours believes that a log is its own has the owner's node, so no two do; and from every state, when nobody comes or goes any
-more, everybody settles: each log is owned by the member that the group gives it to, with no event from outside.
+Laws: whoever of ours believes that a log is its own has the owner's node, so no two do; and from
+every state, when nobody comes or goes any more, everybody settles: each log is owned by the member
+that the group gives it to, with no event from outside.
 """
 
 from __future__ import annotations
@@ -99,11 +102,15 @@ class State(NamedTuple):
 def given(ids: frozenset[int], who: int) -> frozenset[int]:
     """The range strategy for one thread each."""
     members = sorted(ids)
-    return frozenset(log for log in LOGS if members and members[log * len(members) // len(LOGS)] == who)
+    return frozenset(
+        log for log in LOGS if members and members[log * len(members) // len(LOGS)] == who
+    )
 
 
 def steps(s: State, *, is_quiet: bool = False) -> Iterator[tuple[str, State]]:
-    """Every state that may come next, with what happened; where it is quiet nobody comes, goes or dies."""
+    """Every state that may come next, with what happened; where it is quiet nobody comes, goes or
+    dies.
+    """
     left = s.left
     for i, who in enumerate(s.all):
         if who.is_dead:
@@ -111,7 +118,10 @@ def steps(s: State, *, is_quiet: bool = False) -> Iterator[tuple[str, State]]:
             yield f"the session of {i} ends", _called(gone._replace(ids=s.ids - {i}))
         if who.does is None and not is_quiet:
             if left.starts and not (who.is_dead and who.kind is not Kind.OURS):
-                yield f"{i} starts", _started(s._replace(left=left._replace(starts=left.starts - 1)), i, who)
+                yield (
+                    f"{i} starts",
+                    _started(s._replace(left=left._replace(starts=left.starts - 1)), i, who),
+                )
         elif who.kind is Kind.OURS and who.does is not None:
             if left.crashes and not is_quiet:
                 dead = _put(s, i, Who(who.kind, is_dead=True))
@@ -127,7 +137,7 @@ def steps(s: State, *, is_quiet: bool = False) -> Iterator[tuple[str, State]]:
 
 
 def _put(s: State, i: int, who: Who) -> State:
-    return s._replace(all=s.all[:i] + (who,) + s.all[i + 1:])
+    return s._replace(all=s.all[:i] + (who,) + s.all[i + 1 :])
 
 
 def _without(owners: Owners, i: int) -> Owners:
@@ -139,9 +149,15 @@ def _with(owners: Owners, logs: frozenset[int], i: int) -> Owners:
 
 
 def _called(s: State) -> State:
-    """The watch on the members fires. Ours fires once; the client of old consumers sets theirs again by itself."""
-    return s._replace(all=tuple(
-        who._replace(is_called=True, has_watch=who.kind is Kind.OLD) if who.has_watch else who for who in s.all))
+    """The watch on the members fires. Ours fires once; the client of old consumers sets theirs
+    again by itself.
+    """
+    return s._replace(
+        all=tuple(
+            who._replace(is_called=True, has_watch=who.kind is Kind.OLD) if who.has_watch else who
+            for who in s.all
+        )
+    )
 
 
 def _started(s: State, i: int, who: Who) -> State:
@@ -157,37 +173,73 @@ def _ours(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
     standing = who.standing
     if who.does is Do.REGISTER:
         after, does = rebalancing.registered(standing)
-        clean = s._replace(owners=_without(s.owners, i), ids=s.ids | {i})  # what it left when it died is taken over
-        yield f"{i} registers", _put(_called(clean), i, who._replace(does=does, standing=after, is_dead=False))
+        clean = s._replace(
+            owners=_without(s.owners, i), ids=s.ids | {i}
+        )  # what it left when it died is taken over
+        yield (
+            f"{i} registers",
+            _put(_called(clean), i, who._replace(does=does, standing=after, is_dead=False)),
+        )
     elif who.does is Do.LOOK:
         owns = all(s.owners[log] == i for log in who.share)
         after, does = rebalancing.looked(standing, s.ids, owns_its_share=owns)
-        seen = who._replace(does=does, standing=after, share=given(s.ids, i) if does is Do.CLAIM else who.share, is_called=False)
+        seen = who._replace(
+            does=does,
+            standing=after,
+            share=given(s.ids, i) if does is Do.CLAIM else who.share,
+            is_called=False,
+        )
         if s.rules.watches_first:
             yield f"{i} looks", _put(s, i, seen._replace(has_watch=True))
         else:
             yield f"{i} looks, without a watch", _put(s, i, seen)
         if does is Do.LET_GO and not s.rules.lets_go_first:
-            yield f"{i} does not let go", _put(s, i, seen._replace(does=Do.LOOK, standing=rebalancing.let_go(after)[0], has_watch=True))
+            yield (
+                f"{i} does not let go",
+                _put(
+                    s,
+                    i,
+                    seen._replace(
+                        does=Do.LOOK, standing=rebalancing.let_go(after)[0], has_watch=True
+                    ),
+                ),
+            )
     elif who.does is Do.CLAIM:
         free = frozenset(log for log in who.share if s.owners[log] in (None, i))
         if free == who.share:
             after, does = rebalancing.claimed(standing, is_called=who.is_called)
-            yield f"{i} claims {set(free)}", _put(
-                s._replace(owners=_with(s.owners, free, i)), i, who._replace(does=does, standing=after, has_watch=True, tries=0))
+            yield (
+                f"{i} claims {set(free)}",
+                _put(
+                    s._replace(owners=_with(s.owners, free, i)),
+                    i,
+                    who._replace(does=does, standing=after, has_watch=True, tries=0),
+                ),
+            )
         else:
             after, does = rebalancing.refused(standing, TIMING, elapsed_s=who.tries)
-            yield f"{i} is refused", _put(s, i, who._replace(does=does, standing=after, tries=who.tries + 1))
+            yield (
+                f"{i} is refused",
+                _put(s, i, who._replace(does=does, standing=after, tries=who.tries + 1)),
+            )
     elif who.does is Do.WAIT:
         after, does = rebalancing.waited(standing)
         yield f"{i} has waited", _put(s, i, who._replace(does=does, standing=after))
     elif who.does is Do.LET_GO:
         after, does = rebalancing.let_go(standing)
-        yield f"{i} lets go", _put(s._replace(owners=_without(s.owners, i)), i, who._replace(does=does, standing=after))
+        yield (
+            f"{i} lets go",
+            _put(
+                s._replace(owners=_without(s.owners, i)), i, who._replace(does=does, standing=after)
+            ),
+        )
     elif who.does is Do.LEAVE:
         free_again = s._replace(owners=_without(s.owners, i))
         if s.rules.leaves:
-            yield f"{i} leaves", _called(_put(free_again._replace(ids=s.ids - {i}), i, Who(who.kind)))
+            yield (
+                f"{i} leaves",
+                _called(_put(free_again._replace(ids=s.ids - {i}), i, Who(who.kind))),
+            )
         else:
             rests = who._replace(does=Do.REST, standing=rebalancing.ended(standing))
             yield f"{i} gives up", _put(free_again, i, rests)
@@ -205,29 +257,50 @@ def _old(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
         freed = s._replace(owners=_without(s.owners, i))
         yield f"{i} lets go as old consumers do", _put(freed, i, who._replace(does=Old.LOOK))
     elif who.does is Old.LOOK:
-        yield f"{i} looks as old consumers do", _put(s, i, who._replace(does=Old.CLAIM, share=given(s.ids, i)))
+        yield (
+            f"{i} looks as old consumers do",
+            _put(s, i, who._replace(does=Old.CLAIM, share=given(s.ids, i))),
+        )
     elif who.does is Old.CLAIM:
         free = frozenset(log for log in who.share if s.owners[log] is None)
         claimed = s._replace(owners=_with(s.owners, free, i))
-        after = who._replace(does=Old.REST, tries=0) if free == who.share else who._replace(does=Old.UNDO)
+        after = (
+            who._replace(does=Old.REST, tries=0)
+            if free == who.share
+            else who._replace(does=Old.UNDO)
+        )
         yield f"{i} claims {set(free)}", _put(claimed, i, after)
     elif who.does is Old.UNDO:
         freed = s._replace(owners=_without(s.owners, i))
         if who.tries + 1 < OLD_TRIES:
-            yield f"{i} will try again", _put(freed, i, who._replace(does=Old.RELEASE, tries=who.tries + 1))
+            yield (
+                f"{i} will try again",
+                _put(freed, i, who._replace(does=Old.RELEASE, tries=who.tries + 1)),
+            )
         else:
             yield f"{i} gives up, and stays", _put(freed, i, who._replace(does=Old.REST, tries=0))
     elif who.is_called:
-        yield f"{i} hears that it is called", _put(s, i, who._replace(does=Old.RELEASE, is_called=False))
+        yield (
+            f"{i} hears that it is called",
+            _put(s, i, who._replace(does=Old.RELEASE, is_called=False)),
+        )
 
 
 def _claimer(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
     if who.does is Holding.CLAIM:
         free = frozenset(log for log in LOGS if s.owners[log] is None)
-        yield f"{i} claims {set(free)}", _put(s._replace(owners=_with(s.owners, free, i)), i, who._replace(does=Holding.RELEASE))
+        yield (
+            f"{i} claims {set(free)}",
+            _put(
+                s._replace(owners=_with(s.owners, free, i)), i, who._replace(does=Holding.RELEASE)
+            ),
+        )
     elif who.does is Holding.RELEASE:
         does = Holding.NUDGE if s.rules.claimer_nudges else Holding.DONE
-        yield f"{i} lets go", _put(s._replace(owners=_without(s.owners, i)), i, who._replace(does=does))
+        yield (
+            f"{i} lets go",
+            _put(s._replace(owners=_without(s.owners, i)), i, who._replace(does=does)),
+        )
     elif who.does is Holding.NUDGE:
         yield f"{i} nudges", _called(_put(s, i, who._replace(does=Holding.DONE)))
 
@@ -235,18 +308,27 @@ def _claimer(s: State, i: int, who: Who) -> Iterator[tuple[str, State]]:
 def broken_law(s: State) -> str | None:
     """What of the laws this state breaks, the one about settling apart."""
     for i, who in enumerate(s.all):
-        if who.kind is Kind.OURS and who.standing.phase is Phase.STABLE and who.does is not None and who.does is not Do.LEAVE:
+        if (
+            who.kind is Kind.OURS
+            and who.standing.phase is Phase.STABLE
+            and who.does is not None
+            and who.does is not Do.LEAVE
+        ):
             if missing := [log for log in who.share if s.owners[log] != i]:
                 return f"{i} believes that {missing} are its own, and their owners are {s.owners}"
     return None
 
 
 def after_quiet(s: State) -> State:
-    """What becomes of it when nobody comes or goes: each takes its steps in turn, and none nudges while another one can do anything."""
+    """What becomes of it when nobody comes or goes: each takes its steps in turn, and none nudges
+    while another one can do anything.
+    """
     s = s._replace(left=Left(starts=0, leaves=0, crashes=0, nudges=3))
     for turn in range(200):
         found = list(steps(s, is_quiet=True))
-        able = [after for what, after in found if "nudges" not in what] or [after for _, after in found]
+        able = [after for what, after in found if "nudges" not in what] or [
+            after for _, after in found
+        ]
         if not able:
             return s
         s = able[turn % len(able)]
@@ -255,7 +337,9 @@ def after_quiet(s: State) -> State:
 
 def is_settled(s: State) -> bool:
     """Whether each log has the owner that the group gives it, or none where the group is empty."""
-    return all(s.owners[log] == next((i for i in s.ids if log in given(s.ids, i)), None) for log in LOGS)
+    return all(
+        s.owners[log] == next((i for i in s.ids if log in given(s.ids, i)), None) for log in LOGS
+    )
 
 
 def explore(start: State) -> tuple[int, str | None]:
@@ -270,7 +354,11 @@ def explore(start: State) -> tuple[int, str | None]:
             return None
         calm.add(quiet)
         last = after_quiet(s)
-        return broken_law(last) or (None if is_settled(last) else f"nobody does anything any more at {last.owners} of {set(last.ids)}")
+        return broken_law(last) or (
+            None
+            if is_settled(last)
+            else f"nobody does anything any more at {last.owners} of {set(last.ids)}"
+        )
 
     return explored(start, steps, law)
 
@@ -279,11 +367,18 @@ STARTS = {
     "two of ours": State((Who(Kind.OURS), Who(Kind.OURS))),
     "an old consumer": State((Who(Kind.OLD), Who(Kind.OURS))),
     "an old consumer that sorts behind": State((Who(Kind.OURS), Who(Kind.OLD))),
-    "an old consumer and a run that claims": State((Who(Kind.OLD), Who(Kind.CLAIMER)), left=Left(starts=3, leaves=0, crashes=0)),
+    "an old consumer and a run that claims": State(
+        (Who(Kind.OLD), Who(Kind.CLAIMER)), left=Left(starts=3, leaves=0, crashes=0)
+    ),
 }
 LARGE = {
-    "two of ours, again and again": STARTS["two of ours"]._replace(left=Left(starts=4, leaves=2, crashes=2, nudges=2)),
-    "all of them": State((Who(Kind.OLD), Who(Kind.OURS), Who(Kind.CLAIMER)), left=Left(starts=4, leaves=1, crashes=1, nudges=2)),
+    "two of ours, again and again": STARTS["two of ours"]._replace(
+        left=Left(starts=4, leaves=2, crashes=2, nudges=2)
+    ),
+    "all of them": State(
+        (Who(Kind.OLD), Who(Kind.OURS), Who(Kind.CLAIMER)),
+        left=Left(starts=4, leaves=1, crashes=1, nudges=2),
+    ),
 }
 
 

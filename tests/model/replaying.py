@@ -1,13 +1,16 @@
-"""Replays: a plan whose commit takes the rows of an interval out and puts in those that the log has now, in every interleaving.
+"""Replays: a plan whose commit takes the rows of an interval out and puts in those that the log has
+now, in every interleaving.
 
-One log, one table, two drivers: each run or replay takes the lock, and may die or lose its session and work on. Besides, the log grows,
-retention takes its first record, the ledger is put back from an old copy, and an operator gives up a plan that is stored.
+One log, one table, two drivers: each run or replay takes the lock, and may die or lose its session
+and work on. Besides, the log grows, retention takes its first record, the ledger is put back from
+an old copy, and an operator gives up a plan that is stored.
 
     python -m tests.model.replaying
 
-A row stands for who wrote it: the id of its plan. Laws: what was ever loaded is in the table once, at every moment; only a replay of its
-own interval writes a row anew; a replay that ends with exit 0 has written all rows of its interval; the offset is never ahead of the
-table, unless the ledger was just put back; and from every state one quiet run brings table and offset to the end of the log.
+A row stands for who wrote it: the id of its plan. Laws: what was ever loaded is in the table once,
+at every moment; only a replay of its own interval writes a row anew; a replay that ends with exit 0
+has written all rows of its interval; the offset is never ahead of the table, unless the ledger was
+just put back; and from every state one quiet run brings table and offset to the end of the log.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ class At(IntEnum):
 
 
 class Plan(NamedTuple):
-    """Offsets [start, until) under a number, and where the pipeline is after it; `id` stands for the rest of its content."""
+    """Offsets [start, until) under a number, and where the pipeline is after it; `id` stands for
+    the rest of its content.
+    """
 
     number: int
     start: int
@@ -50,7 +55,9 @@ class Commit(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """ZooKeeper: the newest plan, the offset with the version of its znode, and which driver holds the lock."""
+    """ZooKeeper: the newest plan, the offset with the version of its znode, and which driver holds
+    the lock.
+    """
 
     plan: Plan | None = None
     offset: int = 0
@@ -116,50 +123,86 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
     ledger, left = s.ledger, s.left
     if s.end < left.end:
         yield "the log grows", s._replace(end=s.end + 1)
-    # what nobody has loaded is not lost here: that is the live position's affair, and another model's
+    # what nobody has loaded is not lost here: that is the live position's affair, and another
+    # model's
     if left.expires and s.log_start < sum(len(rows) > 0 for rows in rows_of(s).values()):
-        yield "a record expires", s._replace(log_start=s.log_start + 1, left=left._replace(expires=left.expires - 1))
+        yield (
+            "a record expires",
+            s._replace(log_start=s.log_start + 1, left=left._replace(expires=left.expires - 1)),
+        )
     if s.saved is None and ledger.plan and left.restores:
         yield "the ledger is copied", s._replace(saved=ledger._replace(lock=None))
     if s.saved and left.restores:
-        yield "the ledger is restored", s._replace(ledger=s.saved, left=left._replace(restores=left.restores - 1))
+        yield (
+            "the ledger is restored",
+            s._replace(ledger=s.saved, left=left._replace(restores=left.restores - 1)),
+        )
     if ledger.lock is not None and left.losses:
-        yield "a session is lost", s._replace(ledger=ledger._replace(lock=None), left=left._replace(losses=left.losses - 1))
+        yield (
+            "a session is lost",
+            s._replace(
+                ledger=ledger._replace(lock=None), left=left._replace(losses=left.losses - 1)
+            ),
+        )
     if left.given_up and ledger.lock is None and ledger.plan and bit(s) < ledger.plan.number:
         instead = _instead(s, ledger.plan)
-        yield "an operator gives the plan up", s._replace(
-            ledger=ledger._replace(plan=instead), left=left._replace(given_up=left.given_up - 1, id=left.id + 1))
+        yield (
+            "an operator gives the plan up",
+            s._replace(
+                ledger=ledger._replace(plan=instead),
+                left=left._replace(given_up=left.given_up - 1, id=left.id + 1),
+            ),
+        )
     for i, driver in enumerate(s.drivers):
         if driver.at is At.IDLE:
             if ledger.lock is None:
                 yield from _begun(s, i)
             continue
         if left.crashes:
-            yield f"{i} dies at {driver.at.name}", _ended(s, i)._replace(left=left._replace(crashes=left.crashes - 1))
+            yield (
+                f"{i} dies at {driver.at.name}",
+                _ended(s, i)._replace(left=left._replace(crashes=left.crashes - 1)),
+            )
         yield from DOES[driver.at](s, i, driver)
 
 
 def _begun(s: State, i: int) -> Iterator[tuple[str, State]]:
     locked = s._replace(ledger=s.ledger._replace(lock=i))
     if s.left.runs:
-        yield f"{i} runs", _put(locked, i, Driver(At.LOOK))._replace(left=s.left._replace(runs=s.left.runs - 1))
+        yield (
+            f"{i} runs",
+            _put(locked, i, Driver(At.LOOK))._replace(left=s.left._replace(runs=s.left.runs - 1)),
+        )
     if s.left.replays:
-        yield f"{i} replays", _put(locked, i, Driver(At.LOOK, True))._replace(left=s.left._replace(replays=s.left.replays - 1))
+        yield (
+            f"{i} replays",
+            _put(locked, i, Driver(At.LOOK, True))._replace(
+                left=s.left._replace(replays=s.left.replays - 1)
+            ),
+        )
 
 
 def _put(s: State, i: int, driver: Driver) -> State:
-    return s._replace(drivers=s.drivers[:i] + (driver,) + s.drivers[i + 1:])
+    return s._replace(drivers=s.drivers[:i] + (driver,) + s.drivers[i + 1 :])
 
 
 def _ended(s: State, i: int) -> State:
     """However it did: with an exit code that is not 0 it promises nothing."""
-    return _put(s, i, Driver())._replace(ledger=s.ledger._replace(lock=None if s.ledger.lock == i else s.ledger.lock))
+    return _put(s, i, Driver())._replace(
+        ledger=s.ledger._replace(lock=None if s.ledger.lock == i else s.ledger.lock)
+    )
 
 
 def _done(s: State, i: int) -> State:
-    """With exit 0: what a replay was asked for is written by it, or by another one that came behind it."""
+    """With exit 0: what a replay was asked for is written by it, or by another one that came behind
+    it.
+    """
     driver, rows = s.drivers[i], rows_of(s)
-    is_older = driver.replays and driver.plan and any(not rows[at] or rows[at][0] < driver.plan.id for at in range(*INTERVAL))
+    is_older = (
+        driver.replays
+        and driver.plan
+        and any(not rows[at] or rows[at][0] < driver.plan.id for at in range(*INTERVAL))
+    )
     return _put(s, i, Driver(At.BROKEN)) if is_older else _ended(s, i)
 
 
@@ -169,7 +212,9 @@ def _again(s: State, i: int, driver: Driver) -> State:
 
 
 def _instead(s: State, old: Plan) -> Plan:
-    """In the place of a plan that is given up: what is new behind where it began; a replay began where the pipeline was."""
+    """In the place of a plan that is given up: what is new behind where it began; a replay began
+    where the pipeline was.
+    """
     start = old.position if old.is_replay else old.start
     return Plan(old.number, start, s.end, s.end, s.left.id)
 
@@ -181,10 +226,16 @@ def _look(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     budget = s.left._replace(id=s.left.id + 1)
     if in_table > number or (newest and in_table == number and held[number].id != newest.id):
         adopted = held[in_table]
-        yield f"{i} adopts {in_table}", _put(s, i, knows._replace(at=At.COMMIT, plan=adopted))._replace(
-            ledger=s.ledger._replace(plan=adopted))
+        yield (
+            f"{i} adopts {in_table}",
+            _put(s, i, knows._replace(at=At.COMMIT, plan=adopted))._replace(
+                ledger=s.ledger._replace(plan=adopted)
+            ),
+        )
     elif newest and in_table < number:
-        if newest.is_replay and newest.start < s.log_start:  # its rows stand, and could not come again
+        if (
+            newest.is_replay and newest.start < s.log_start
+        ):  # its rows stand, and could not come again
             wants = knows._replace(at=At.SUPERSEDE, plan=_instead(s, newest), old=newest)
             yield f"{i} wants another {number}", _put(s, i, wants)._replace(left=budget)
         else:
@@ -197,10 +248,16 @@ def _look(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
             yield f"{i} refuses", _ended(s, i)
             return
         plan = Plan(number + 1, start, until, position(newest), s.left.id, is_replay=True)
-        yield f"{i} plans the replay {plan.number}", _put(s, i, knows._replace(at=At.PLAN, plan=plan, is_own=True))._replace(left=budget)
+        yield (
+            f"{i} plans the replay {plan.number}",
+            _put(s, i, knows._replace(at=At.PLAN, plan=plan, is_own=True))._replace(left=budget),
+        )
     elif s.end > position(newest):
         plan = Plan(number + 1, position(newest), s.end, s.end, s.left.id)
-        yield f"{i} plans {plan.number}", _put(s, i, knows._replace(at=At.PLAN, plan=plan, is_own=True))._replace(left=budget)
+        yield (
+            f"{i} plans {plan.number}",
+            _put(s, i, knows._replace(at=At.PLAN, plan=plan, is_own=True))._replace(left=budget),
+        )
     else:
         yield f"{i} finds nothing new", _done(s, i)
 
@@ -211,37 +268,58 @@ def _plan(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     if s.ledger.plan and s.ledger.plan.number >= driver.plan.number:
         yield f"{i} finds its number taken", _ended(s, i)
     else:
-        yield f"{i} stores {driver.plan.number}", _put(s, i, driver._replace(at=At.APPEND))._replace(
-            ledger=s.ledger._replace(plan=driver.plan))
+        yield (
+            f"{i} stores {driver.plan.number}",
+            _put(s, i, driver._replace(at=At.APPEND))._replace(
+                ledger=s.ledger._replace(plan=driver.plan)
+            ),
+        )
 
 
 def _supersede(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     """Compare-and-set on the plan's znode."""
     assert driver.plan is not None
     if s.ledger.plan == driver.old:
-        yield f"{i} supersedes {driver.plan.number}", _put(s, i, driver._replace(at=At.APPEND, old=None))._replace(
-            ledger=s.ledger._replace(plan=driver.plan))
+        yield (
+            f"{i} supersedes {driver.plan.number}",
+            _put(s, i, driver._replace(at=At.APPEND, old=None))._replace(
+                ledger=s.ledger._replace(plan=driver.plan)
+            ),
+        )
     else:
         yield f"{i} finds the plan changed", _ended(s, i)
 
 
 def _append(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """Open a transaction of the table, and read; offsets that are gone stop the reader, and the command looks again."""
+    """Open a transaction of the table, and read; offsets that are gone stop the reader, and the
+    command looks again.
+    """
     assert driver.plan is not None
     if bit(s) >= driver.plan.number:
-        yield f"{i}'s commit of {driver.plan.number} is skipped", _put(s, i, driver._replace(at=At.CHECK))
+        yield (
+            f"{i}'s commit of {driver.plan.number} is skipped",
+            _put(s, i, driver._replace(at=At.CHECK)),
+        )
     elif driver.plan.is_replay and driver.plan.start < s.log_start:
         yield f"{i} finds offsets of {driver.plan.number} gone", _again(s, i, driver)
     else:
-        yield f"{i} writes {driver.plan.number}", _put(s, i, driver._replace(at=At.WRITE, bit=bit(s)))
+        yield (
+            f"{i} writes {driver.plan.number}",
+            _put(s, i, driver._replace(at=At.WRITE, bit=bit(s))),
+        )
 
 
 def _write(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """One commit, only if nobody committed under our application id since. Retention that comes now is too late: all was read."""
+    """One commit, only if nobody committed under our application id since. Retention that comes now
+    is too late: all was read.
+    """
     assert driver.plan is not None
     read = _put(s, i, driver._replace(at=At.CHECK, bit=0))
     if bit(s) == driver.bit:
-        yield f"{i} commits {driver.plan.number}", read._replace(table=(*s.table, Commit(driver.plan, driver.plan.start)))
+        yield (
+            f"{i} commits {driver.plan.number}",
+            read._replace(table=(*s.table, Commit(driver.plan, driver.plan.start))),
+        )
     else:
         yield f"{i} loses {driver.plan.number}", read
 
@@ -260,7 +338,9 @@ def _commit(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         if s.ledger.version != driver.version:
             yield f"{i} finds the offset moved", _ended(s, i)
             return
-        s = s._replace(ledger=s.ledger._replace(offset=driver.plan.position, version=driver.version + 1))
+        s = s._replace(
+            ledger=s.ledger._replace(offset=driver.plan.position, version=driver.version + 1)
+        )
     if driver.is_own:
         yield f"{i} is done with {driver.plan.number}", _done(s, i)
     else:
@@ -268,7 +348,13 @@ def _commit(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 DOES: dict[At, Callable[[State, int, Driver], Iterator[tuple[str, State]]]] = {
-    At.LOOK: _look, At.PLAN: _plan, At.SUPERSEDE: _supersede, At.APPEND: _append, At.WRITE: _write, At.CHECK: _check, At.COMMIT: _commit,
+    At.LOOK: _look,
+    At.PLAN: _plan,
+    At.SUPERSEDE: _supersede,
+    At.APPEND: _append,
+    At.WRITE: _write,
+    At.CHECK: _check,
+    At.COMMIT: _commit,
     At.BROKEN: lambda s, i, driver: iter(()),
 }
 
@@ -301,8 +387,20 @@ def broken_law(s: State) -> str | None:
 
 def after_one_quiet_run(s: State) -> State:
     """What one run alone makes of it, with nothing else happening."""
-    alone = Left(runs=1, replays=0, crashes=0, losses=0, restores=0, given_up=0, expires=0, end=s.end, id=10_000)
-    quiet: State | None = s._replace(ledger=s.ledger._replace(lock=None), drivers=(Driver(),), saved=None, left=alone)
+    alone = Left(
+        runs=1,
+        replays=0,
+        crashes=0,
+        losses=0,
+        restores=0,
+        given_up=0,
+        expires=0,
+        end=s.end,
+        id=10_000,
+    )
+    quiet: State | None = s._replace(
+        ledger=s.ledger._replace(lock=None), drivers=(Driver(),), saved=None, left=alone
+    )
     while quiet:
         last, quiet = quiet, next((after for _, after in steps(quiet)), None)
     return last
@@ -318,8 +416,14 @@ def explore(left: Left) -> tuple[int, str | None]:
             return bad
         calm.add(there)
         last = after_one_quiet_run(s)
-        is_whole = last.ledger.offset == max((one.plan.position for one in last.table), default=0) == s.end
-        return f"a quiet run ends with {last.ledger}, {last.table}" if broken_law(last) or not is_whole else None
+        is_whole = (
+            last.ledger.offset == max((one.plan.position for one in last.table), default=0) == s.end
+        )
+        return (
+            f"a quiet run ends with {last.ledger}, {last.table}"
+            if broken_law(last) or not is_whole
+            else None
+        )
 
     return explored(State(left=left), steps, law)
 

@@ -1,10 +1,12 @@
-"""Positions that an operator sets, forwards and backwards, in every interleaving with two drivers: crashes, lost sessions, a log that
-grows, and a ledger restored from an old copy.
+"""Positions that an operator sets, forwards and backwards, in every interleaving with two drivers:
+crashes, lost sessions, a log that grows, and a ledger restored from an old copy.
 
-One log, one table. A reset is a plan without rows: it is stored behind the last plan, or in the place of one that is stored and not in the
-table, and a run commits it like any other. Forwards it tells what it passes over. Backwards it may go only over offsets that the
-table does not hold. Laws: no offset is loaded twice; none is passed over without being told; and from every state one quiet run
-brings table and offset to the end of the log, where what is not loaded is what an operator passed over and did not come back for.
+One log, one table. A reset is a plan without rows: it is stored behind the last plan, or in the
+place of one that is stored and not in the table, and a run commits it like any other. Forwards it
+tells what it passes over. Backwards it may go only over offsets that the table does not hold. Laws:
+no offset is loaded twice; none is passed over without being told; and from every state one quiet
+run brings table and offset to the end of the log, where what is not loaded is what an operator
+passed over and did not come back for.
 
 `etl.commands.offsets_set` is the command, `etl.decisions.set_positions` what it decides.
 """
@@ -28,7 +30,9 @@ class Plan(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """ZooKeeper: the plans, the offset with the version of its znode, and which actor holds the driver's lock."""
+    """ZooKeeper: the plans, the offset with the version of its znode, and which actor holds the
+    driver's lock.
+    """
 
     plans: tuple[Plan, ...] = ()
     offset: int = 0
@@ -79,7 +83,9 @@ COPIED = State(runs=2, sets=1, crashes=0, losses=0, restores=1, longest=2)
 
 
 def loaded(applied: tuple[Plan, ...]) -> list[int]:
-    return [offset for plan in applied if not plan.is_reset for offset in range(plan.start, plan.until)]
+    return [
+        offset for plan in applied if not plan.is_reset for offset in range(plan.start, plan.until)
+    ]
 
 
 def passed_over(applied: tuple[Plan, ...]) -> set[int]:
@@ -87,7 +93,9 @@ def passed_over(applied: tuple[Plan, ...]) -> set[int]:
     found = set[int]()
     for plan in applied:
         if plan.is_reset:
-            found = (found | set(range(plan.start, plan.until))) - set(range(plan.until, plan.start))
+            found = (found | set(range(plan.start, plan.until))) - set(
+                range(plan.until, plan.start)
+            )
     return found
 
 
@@ -101,7 +109,9 @@ def found_by(s: State) -> tuple[str, Plan | None]:
     newest = s.ledger.plans[-1] if s.ledger.plans else None
     number = newest.number if newest else 0
     held = s.applied[-1] if s.applied else None
-    if held and (held.number > number or (newest and held.number == number and held.id != newest.id)):
+    if held and (
+        held.number > number or (newest and held.number == number and held.id != newest.id)
+    ):
         return "adopt", held
     if newest and number > s.bit:
         return "replay", newest
@@ -109,11 +119,13 @@ def found_by(s: State) -> tuple[str, Plan | None]:
 
 
 def _put(s: State, i: int, actor: Actor) -> State:
-    return s._replace(actors=(*s.actors[:i], actor, *s.actors[i + 1:]))
+    return s._replace(actors=(*s.actors[:i], actor, *s.actors[i + 1 :]))
 
 
 def _ended(s: State, i: int) -> State:
-    return _put(s, i, Actor())._replace(ledger=s.ledger._replace(lock=None if s.ledger.lock == i else s.ledger.lock))
+    return _put(s, i, Actor())._replace(
+        ledger=s.ledger._replace(lock=None if s.ledger.lock == i else s.ledger.lock)
+    )
 
 
 def _looks(s: State, i: int, actor: Actor) -> Iterator[tuple[str, State]]:
@@ -125,30 +137,54 @@ def _looks(s: State, i: int, actor: Actor) -> Iterator[tuple[str, State]]:
             return
         plans = (*(plan for plan in s.ledger.plans if plan.number < newest.number), newest)
         adopting = _put(s, i, knows._replace(at="commit", plan=newest))
-        yield f"{i} adopts {newest.number}", adopting._replace(ledger=s.ledger._replace(plans=plans))
+        yield (
+            f"{i} adopts {newest.number}",
+            adopting._replace(ledger=s.ledger._replace(plans=plans)),
+        )
     elif what == "replay" and newest:
         if actor.sets:
-            for plan in _resets(s, newest.number, newest.until if newest.is_reset else newest.start, newest):
-                yield f"{i} wants {plan}", _put(s, i, knows._replace(at="supersede", plan=plan, old=newest))._replace(ids=s.ids + 1)
+            for plan in _resets(
+                s, newest.number, newest.until if newest.is_reset else newest.start, newest
+            ):
+                yield (
+                    f"{i} wants {plan}",
+                    _put(s, i, knows._replace(at="supersede", plan=plan, old=newest))._replace(
+                        ids=s.ids + 1
+                    ),
+                )
         else:
-            yield f"{i} replays {newest.number}", _put(s, i, knows._replace(at="append", plan=newest))
+            yield (
+                f"{i} replays {newest.number}",
+                _put(s, i, knows._replace(at="append", plan=newest)),
+            )
     elif actor.sets:
         position = newest.until if newest else 0
         for plan in _resets(s, (newest.number if newest else 0) + 1, position) if newest else ():
-            wants = knows._replace(at="commit", plan=newest, then=plan) if what == "repair" else knows._replace(at="store", plan=plan)
+            wants = (
+                knows._replace(at="commit", plan=newest, then=plan)
+                if what == "repair"
+                else knows._replace(at="store", plan=plan)
+            )
             yield f"{i} wants {plan}", _put(s, i, wants)._replace(ids=s.ids + 1)
         yield f"{i} sets nothing", _ended(s, i)
     elif what == "repair":
         yield f"{i} repairs", _put(s, i, knows._replace(at="commit", plan=newest))
     elif s.end > (newest.until if newest else 0):
-        plan = Plan((newest.number if newest else 0) + 1, newest.until if newest else 0, s.end, s.ids)
-        yield f"{i} plans {plan}", _put(s, i, knows._replace(at="store", plan=plan))._replace(ids=s.ids + 1)
+        plan = Plan(
+            (newest.number if newest else 0) + 1, newest.until if newest else 0, s.end, s.ids
+        )
+        yield (
+            f"{i} plans {plan}",
+            _put(s, i, knows._replace(at="store", plan=plan))._replace(ids=s.ids + 1),
+        )
     else:
         yield f"{i} finds nothing new", _ended(s, i)
 
 
 def _resets(s: State, number: int, position: int, old: Plan | None = None) -> Iterator[Plan]:
-    """Every target. A reset that takes the place of another one begins where that one began: what it let go is let go by this one."""
+    """Every target. A reset that takes the place of another one begins where that one began: what
+    it let go is let go by this one.
+    """
     begins = old.start if old and old.is_reset else position
     for target in range(s.end + 1):
         if target != position and may_go_to(target, position, s.applied):
@@ -159,17 +195,26 @@ def _stores(s: State, i: int, actor: Actor) -> Iterator[tuple[str, State]]:
     """Put-if-absent, or compare-and-set on the plan's znode."""
     assert actor.plan is not None
     newest = s.ledger.plans[-1] if s.ledger.plans else None
-    is_free = newest == actor.old if actor.at == "supersede" else not any(plan.number == actor.plan.number for plan in s.ledger.plans)
+    is_free = (
+        newest == actor.old
+        if actor.at == "supersede"
+        else not any(plan.number == actor.plan.number for plan in s.ledger.plans)
+    )
     if not is_free:
         yield f"{i} finds another plan there", _ended(s, i)
         return
     plans = tuple(sorted((*(plan for plan in s.ledger.plans if plan != actor.old), actor.plan)))
     stored = s._replace(ledger=s.ledger._replace(plans=plans))
-    yield f"{i} stores {actor.plan}", _ended(stored, i) if actor.sets else _put(stored, i, actor._replace(at="append"))
+    yield (
+        f"{i} stores {actor.plan}",
+        _ended(stored, i) if actor.sets else _put(stored, i, actor._replace(at="append")),
+    )
 
 
 def _appends(s: State, i: int, actor: Actor) -> Iterator[tuple[str, State]]:
-    """Open the table, which remembers the bit that it saw; write only if it is still that; then read it again."""
+    """Open the table, which remembers the bit that it saw; write only if it is still that; then
+    read it again.
+    """
     plan = actor.plan
     assert plan is not None
     if actor.at == "append":
@@ -177,7 +222,10 @@ def _appends(s: State, i: int, actor: Actor) -> Iterator[tuple[str, State]]:
         yield f"{i} opens the table for {plan.number}", _put(s, i, actor._replace(at=at, bit=s.bit))
     elif actor.at == "write":
         read = _put(s, i, actor._replace(at="check", bit=0))
-        yield f"{i} writes {plan.number}", read._replace(applied=(*s.applied, plan)) if s.bit == actor.bit else read
+        yield (
+            f"{i} writes {plan.number}",
+            read._replace(applied=(*s.applied, plan)) if s.bit == actor.bit else read,
+        )
     elif plan in s.applied:
         yield f"{i} sees its plan", _put(s, i, actor._replace(at="commit"))
     else:
@@ -191,12 +239,21 @@ def _commits(s: State, i: int, actor: Actor) -> Iterator[tuple[str, State]]:
         yield f"{i} finds the offset moved", _ended(s, i)
         return
     moved = s._replace(ledger=s.ledger._replace(offset=actor.plan.until, version=actor.version + 1))
-    goes_on = actor._replace(at="store", plan=actor.then, then=None) if actor.then else Actor("look")
+    goes_on = (
+        actor._replace(at="store", plan=actor.then, then=None) if actor.then else Actor("look")
+    )
     yield f"{i} moves the offset to {actor.plan.until}", _put(moved, i, goes_on)
 
 
 _DOES = {
-    "look": _looks, "store": _stores, "supersede": _stores, "append": _appends, "write": _appends, "check": _appends, "commit": _commits}
+    "look": _looks,
+    "store": _stores,
+    "supersede": _stores,
+    "append": _appends,
+    "write": _appends,
+    "check": _appends,
+    "commit": _commits,
+}
 
 
 def steps(s: State) -> Iterator[tuple[str, State]]:
@@ -208,7 +265,10 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
     if s.restores and s.saved:
         yield "the ledger is restored", s._replace(ledger=s.saved, restores=s.restores - 1)
     if s.losses and s.ledger.lock is not None:
-        yield "a session is lost", s._replace(ledger=s.ledger._replace(lock=None), losses=s.losses - 1)
+        yield (
+            "a session is lost",
+            s._replace(ledger=s.ledger._replace(lock=None), losses=s.losses - 1),
+        )
     for i, actor in enumerate(s.actors):
         if actor.at == "idle":
             if s.ledger.lock is None:
@@ -216,7 +276,10 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
                 if s.runs:
                     yield f"{i} runs", _put(held, i, Actor("look"))._replace(runs=s.runs - 1)
                 if s.sets:
-                    yield f"{i} sets", _put(held, i, Actor("look", sets=True))._replace(sets=s.sets - 1)
+                    yield (
+                        f"{i} sets",
+                        _put(held, i, Actor("look", sets=True))._replace(sets=s.sets - 1),
+                    )
             continue
         if s.crashes:
             yield f"{i} dies at {actor.at}", _ended(s, i)._replace(crashes=s.crashes - 1)
@@ -240,8 +303,19 @@ def broken_law(s: State) -> str | None:
 
 def after_one_quiet_run(s: State) -> State:
     """What one driver alone makes of it, with nothing else happening."""
-    s = State(s.ledger._replace(lock=None), s.applied, s.end, (Actor(),), runs=1, sets=0, crashes=0, losses=0, restores=0,
-              longest=s.end, ids=10_000)
+    s = State(
+        s.ledger._replace(lock=None),
+        s.applied,
+        s.end,
+        (Actor(),),
+        runs=1,
+        sets=0,
+        crashes=0,
+        losses=0,
+        restores=0,
+        longest=s.end,
+        ids=10_000,
+    )
     while after := next((after for _, after in steps(s)), None):
         s = after
     return s
@@ -251,8 +325,12 @@ def _quiet(s: State) -> str | None:
     last = after_one_quiet_run(s)
     bad, rows = broken_law(last), set(loaded(last.applied))
     position = last.applied[-1].until if last.applied else 0
-    if bad or not last.ledger.offset == position == s.end or rows & passed_over(last.applied) or (
-            rows | passed_over(last.applied)) != set(range(s.end)):
+    if (
+        bad
+        or not last.ledger.offset == position == s.end
+        or rows & passed_over(last.applied)
+        or (rows | passed_over(last.applied)) != set(range(s.end))
+    ):
         return f"a quiet run ends with {bad or last}"
     return None
 

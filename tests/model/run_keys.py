@@ -1,20 +1,25 @@
-"""Runs under a key, in every interleaving of two drivers with crashes, lost sessions, caps, pruned and superseded plans.
+"""Runs under a key, in every interleaving of two drivers with crashes, lost sessions, caps, pruned
+and superseded plans.
 
-Two logs. The record at offset CUT is the first that is as late as the runs of the key are to read up to; until it is there, a log's end
-is the bound. The second log may be away: it grows no more then, and nobody can tell where it ends. The key K is handed in by a scheduler,
-again and again; a run without a key comes in between.
+Two logs. The record at offset CUT is the first that is as late as the runs of the key are to read
+up to; until it is there, a log's end is the bound. The second log may be away: it grows no more
+then, and nobody can tell where it ends. The key K is handed in by a scheduler, again and again; a
+run without a key comes in between.
 
     python -m tests.model.run_keys
 
-Where a key is kept: in the plan that was made under it, with the offsets that its run is to reach and this plan does not (`left`): a cap
-ends it before, or the log was away. A log that was away when the first plan was made has no bound yet; the first plan of the key that
-finds it there freezes one. Once that plan is pruned, and where there was nothing to read, the key is in a list, unless something of it is
-left: then it is forgotten. A look reads the newest number first, then the plans, then the list: pruning moves a key from the plans to the
-list, and whoever plans behind the newest number that was read stores nothing where another driver stored since.
+Where a key is kept: in the plan that was made under it, with the offsets that its run is to reach
+and this plan does not (`left`): a cap ends it before, or the log was away. A log that was away when
+the first plan was made has no bound yet; the first plan of the key that finds it there freezes one.
+Once that plan is pruned, and where there was nothing to read, the key is in a list, unless
+something of it is left: then it is forgotten. A look reads the newest number first, then the plans,
+then the list: pruning moves a key from the plans to the list, and whoever plans behind the newest
+number that was read stores nothing where another driver stored since.
 
-Laws: what was applied is contiguous and disjoint; no plan under K reaches beyond the bound that was frozen first; a run of K that ends
-with exit 0 and does not say that it is not complete leaves the table at that bound or beyond, in a log that was away also; and no run that
-begins after such an end stores a plan under K.
+Laws: what was applied is contiguous and disjoint; no plan under K reaches beyond the bound that was
+frozen first; a run of K that ends with exit 0 and does not say that it is not complete leaves the
+table at that bound or beyond, in a log that was away also; and no run that begins after such an end
+stores a plan under K.
 """
 
 from __future__ import annotations
@@ -52,7 +57,9 @@ class Plan(NamedTuple):
     is_keyed: bool = False
     left: Left = (None, None)
     held: Offsets = (0, 0)
-    """Under K: where the bounds lay by what the logs held, also one that was away. Nobody reads it: the laws do."""
+    """Under K: where the bounds lay by what the logs held, also one that was away. Nobody reads it:
+    the laws do.
+    """
 
 
 class Driver(NamedTuple):
@@ -82,8 +89,9 @@ class State(NamedTuple):
     frozen: Left = (None, None)
     """The first bounds of K; nobody reads them: the laws do."""
     owed: Offsets = (0, 0)
-    """`held` of the first plan under K, where no run of K had ended with exit 0 by then: a driver that lost its session may store a plan
-    under K behind such an end, and what that loads is as right as what any later run loads."""
+    """`held` of the first plan under K, where no run of K had ended with exit 0 by then: a driver
+    that lost its session may store a plan under K behind such an end, and what that loads is as
+    right as what any later run loads."""
     is_done: bool = False
     """A run of K has ended with exit 0 and left nothing; nobody reads it either."""
     runs: int = 2
@@ -107,7 +115,9 @@ class State(NamedTuple):
 
 
 def bound_of(end: int) -> int:
-    """Up to where a run of K reads a log of which no bound is frozen: the first record that is late enough, or the log's end."""
+    """Up to where a run of K reads a log of which no bound is frozen: the first record that is late
+    enough, or the log's end.
+    """
     return min(end, CUT)
 
 
@@ -120,7 +130,10 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
     """Every state that may come next, with what happened."""
     for log in (0, 1):
         if s.ends[log] < ENDS[log] and s.is_there(log):
-            yield f"log {log} grows", s._replace(ends=(s.ends[0] + (log == 0), s.ends[1] + (log == 1)))
+            yield (
+                f"log {log} grows",
+                s._replace(ends=(s.ends[0] + (log == 0), s.ends[1] + (log == 1))),
+            )
     if s.is_away:
         yield "log 1 is back", s._replace(is_away=False)
     elif s.absences:
@@ -132,9 +145,17 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
     for i, driver in enumerate(s.drivers):
         if driver.at is At.IDLE:
             if s.lock is None and s.runs:
-                yield f"{i} begins under K", _put(s, i, Driver(At.NEWEST, True, s.is_done))._replace(lock=i, runs=s.runs - 1)
+                yield (
+                    f"{i} begins under K",
+                    _put(s, i, Driver(At.NEWEST, True, s.is_done))._replace(
+                        lock=i, runs=s.runs - 1
+                    ),
+                )
             if s.lock is None and s.others:
-                yield f"{i} begins", _put(s, i, Driver(At.NEWEST))._replace(lock=i, others=s.others - 1)
+                yield (
+                    f"{i} begins",
+                    _put(s, i, Driver(At.NEWEST))._replace(lock=i, others=s.others - 1),
+                )
             continue
         if s.crashes:
             yield f"{i} dies", _ended(s, i)._replace(crashes=s.crashes - 1)
@@ -142,8 +163,9 @@ def steps(s: State) -> Iterator[tuple[str, State]]:
 
 
 def pruned(s: State) -> State:
-    """One transaction: the oldest plan goes, and its key into the list, where nothing of it is left. Else the key is forgotten: asked for
-    again it is a new one, and what it reads is frozen anew."""
+    """One transaction: the oldest plan goes, and its key into the list, where nothing of it is
+    left. Else the key is forgotten: asked for again it is a new one, and what it reads is frozen
+    anew."""
     oldest, more = s.plans[0], s._replace(plans=s.plans[1:], prunes=s.prunes - 1)
     if not oldest.is_keyed or any(plan.is_keyed for plan in s.plans[1:]):
         return more
@@ -154,7 +176,9 @@ def pruned(s: State) -> State:
 
 def is_reached(left: Left, positions: Offsets) -> bool:
     """Whether each log stands where the key's run was to read it."""
-    return all(bound is None or UNKNOWN != bound <= positions[log] for log, bound in enumerate(left))
+    return all(
+        bound is None or UNKNOWN != bound <= positions[log] for log, bound in enumerate(left)
+    )
 
 
 def _put(s: State, i: int, driver: Driver) -> State:
@@ -179,35 +203,50 @@ def _newest(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         yield f"{i} replays {newest.number}", _put(s, i, knows)
         if s.supersedes:
             wants = driver._replace(at=At.SUPERSEDE, plan=instead_of(newest, s), old=newest)
-            yield f"{i} wants another {newest.number}", _put(s, i, wants)._replace(supersedes=s.supersedes - 1, next=s.next + 1)
+            yield (
+                f"{i} wants another {newest.number}",
+                _put(s, i, wants)._replace(supersedes=s.supersedes - 1, next=s.next + 1),
+            )
     else:
         yield f"{i} reads the newest", _put(s, i, driver._replace(at=At.PLANS, newest=newest))
 
 
 def instead_of(old: Plan, s: State) -> Plan:
-    """The plan in the place of one: to the ends of now, but for one of K, whose bounds stay; what is away is left. Where no bound is
-    frozen yet, none is frozen here: the run need not be one of K."""
+    """The plan in the place of one: to the ends of now, but for one of K, whose bounds stay; what
+    is away is left. Where no bound is frozen yet, none is frozen here: the run need not be one of
+    K."""
     if not old.is_keyed:
-        return old._replace(until=pair(lambda log: s.ends[log] if s.is_there(log) else old.start[log]), id=s.next)
+        return old._replace(
+            until=pair(lambda log: s.ends[log] if s.is_there(log) else old.start[log]), id=s.next
+        )
     bounds = tuple(old.until[log] if bound is None else bound for log, bound in enumerate(old.left))
-    until = pair(lambda log: bounds[log] if s.is_there(log) and bounds[log] != UNKNOWN else old.start[log])
+    until = pair(
+        lambda log: bounds[log] if s.is_there(log) and bounds[log] != UNKNOWN else old.start[log]
+    )
     return old._replace(until=until, left=_left(bounds, until), id=s.next)
 
 
 def _left(bounds: tuple[int, ...], until: Offsets) -> Left:
-    first, second = (None if UNKNOWN != bound <= until[log] else bound for log, bound in enumerate(bounds))
+    first, second = (
+        None if UNKNOWN != bound <= until[log] else bound for log, bound in enumerate(bounds)
+    )
     return first, second
 
 
 def _plans(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     found = [plan for plan in s.plans if plan.is_keyed]
-    yield f"{i} reads the plans", _put(s, i, driver._replace(at=At.KEYS, of_key=found[-1] if found else None))
+    yield (
+        f"{i} reads the plans",
+        _put(s, i, driver._replace(at=At.KEYS, of_key=found[-1] if found else None)),
+    )
 
 
 def _keys(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     """The list, and what follows from all that was read."""
     of_key, newest = driver.of_key, driver.newest
-    if of_key and of_key != newest and of_key.number >= (newest.number if newest else 0):  # since then: it is not known to be in the table
+    if (
+        of_key and of_key != newest and of_key.number >= (newest.number if newest else 0)
+    ):  # since then: it is not known to be in the table
         yield f"{i} finds K stored meanwhile", _ended(s, i)
         return
     if driver.is_keyed and s.list_has_key:
@@ -215,11 +254,23 @@ def _keys(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         return
     start = newest.until if newest else (0, 0)
     bounds = pair(lambda log: bound_now(s, log, driver, start))
-    plan = Plan((newest.number if newest else 0) + 1, start, _until(s, start, bounds, driver.is_keyed), s.next, driver.is_keyed)
+    plan = Plan(
+        (newest.number if newest else 0) + 1,
+        start,
+        _until(s, start, bounds, driver.is_keyed),
+        s.next,
+        driver.is_keyed,
+    )
     if driver.is_keyed:
-        plan = plan._replace(left=_left(bounds, plan.until), held=pair(lambda log: bound_of(s.ends[log])) if of_key is None else (0, 0))
+        plan = plan._replace(
+            left=_left(bounds, plan.until),
+            held=pair(lambda log: bound_of(s.ends[log])) if of_key is None else (0, 0),
+        )
     if plan.until != start:
-        yield f"{i} plans {plan.number}", _put(s, i, driver._replace(at=At.STORE, plan=plan))._replace(next=s.next + 1)
+        yield (
+            f"{i} plans {plan.number}",
+            _put(s, i, driver._replace(at=At.STORE, plan=plan))._replace(next=s.next + 1),
+        )
     elif not driver.is_keyed:
         yield f"{i} finds nothing new", _done(s, i)
     elif not is_reached(plan.left, start):
@@ -231,7 +282,9 @@ def _keys(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def bound_now(s: State, log: int, driver: Driver, start: Offsets) -> int:
-    """Up to where the run reads the log; UNKNOWN of one that is away. Behind a plan of K as that says, or not at all."""
+    """Up to where the run reads the log; UNKNOWN of one that is away. Behind a plan of K as that
+    says, or not at all.
+    """
     if not driver.is_keyed:
         return s.ends[log] if s.is_there(log) else start[log]
     frozen = driver.of_key.left[log] if driver.of_key else UNKNOWN
@@ -267,13 +320,18 @@ def _store(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     else:
         is_first = s.frozen == (None, None)
         owed = plan.held if is_first and not s.is_done else s.owed
-        yield f"{i} stores {plan.number} under K", stored._replace(frozen=frozen_by(plan, s.frozen), owed=owed)
+        yield (
+            f"{i} stores {plan.number} under K",
+            stored._replace(frozen=frozen_by(plan, s.frozen), owed=owed),
+        )
 
 
 def frozen_by(plan: Plan, before: Left) -> Left:
     """The first bounds, one more plan of K being stored."""
     told = [plan.until[log] if bound is None else bound for log, bound in enumerate(plan.left)]
-    first, second = (told[log] if bound in (None, UNKNOWN) else bound for log, bound in enumerate(before))
+    first, second = (
+        told[log] if bound in (None, UNKNOWN) else bound for log, bound in enumerate(before)
+    )
     return first, second
 
 
@@ -281,7 +339,10 @@ def _supersede(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     """Compare-and-set on the plan's znode."""
     assert driver.plan is not None
     if s.plans and s.plans[-1] == driver.old:
-        yield f"{i} supersedes", _put(s, i, driver._replace(at=At.APPEND))._replace(plans=(*s.plans[:-1], driver.plan))
+        yield (
+            f"{i} supersedes",
+            _put(s, i, driver._replace(at=At.APPEND))._replace(plans=(*s.plans[:-1], driver.plan)),
+        )
     else:
         yield f"{i} finds the plan changed", _ended(s, i)
 
@@ -292,13 +353,18 @@ def _append(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
     bit = s.applied[-1].number if s.applied else 0
     checking = _put(s, i, driver._replace(at=At.CHECK))
     if bit < driver.plan.number:
-        yield f"{i} appends {driver.plan.number}", checking._replace(applied=(*s.applied, driver.plan))
+        yield (
+            f"{i} appends {driver.plan.number}",
+            checking._replace(applied=(*s.applied, driver.plan)),
+        )
     else:
         yield f"{i}'s append is skipped", checking
 
 
 def _check(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """Was it our plan? Whatever it was, it is the ledger's from here on. The run ends with a plan of its own that left nothing."""
+    """Was it our plan? Whatever it was, it is the ledger's from here on. The run ends with a plan
+    of its own that left nothing.
+    """
     plan = driver.plan
     assert plan is not None
     held = next(one for one in s.applied if one.number == plan.number)
@@ -311,7 +377,9 @@ def _check(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 def _remember(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-    """In one transaction with the look whether the next number is still free: else another driver may have stored a plan under K."""
+    """In one transaction with the look whether the next number is still free: else another driver
+    may have stored a plan under K.
+    """
     number = driver.newest.number if driver.newest else 0
     if s.plans and s.plans[-1].number > number:
         yield f"{i} finds a plan stored meanwhile", _ended(s, i)
@@ -320,14 +388,25 @@ def _remember(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
 
 
 DOES: dict[At, Callable[[State, int, Driver], Iterator[tuple[str, State]]]] = {
-    At.NEWEST: _newest, At.PLANS: _plans, At.KEYS: _keys, At.STORE: _store, At.SUPERSEDE: _supersede, At.APPEND: _append,
-    At.CHECK: _check, At.REMEMBER: _remember, At.BROKEN: lambda s, i, driver: iter(()),
+    At.NEWEST: _newest,
+    At.PLANS: _plans,
+    At.KEYS: _keys,
+    At.STORE: _store,
+    At.SUPERSEDE: _supersede,
+    At.APPEND: _append,
+    At.CHECK: _check,
+    At.REMEMBER: _remember,
+    At.BROKEN: lambda s, i, driver: iter(()),
 }
 
 
 def is_within(plan: Plan, frozen: Left) -> bool:
     """Whether no log is read beyond the bound that was frozen first."""
-    bounds = ((log, bound) for log, bound in enumerate(frozen) if bound not in (None, UNKNOWN) and plan.until[log] != plan.start[log])
+    bounds = (
+        (log, bound)
+        for log, bound in enumerate(frozen)
+        if bound not in (None, UNKNOWN) and plan.until[log] != plan.start[log]
+    )
     return all(plan.until[log] <= bound for log, bound in bounds if bound is not None)
 
 
@@ -351,7 +430,9 @@ def explore(start: State = State()) -> tuple[int, str | None]:
 
 
 LOST = State(others=0, crashes=0, losses=1, prunes=0)
-"""All at once is more than a machine keeps; lost sessions are looked at with plans that are superseded and logs that are away."""
+"""All at once is more than a machine keeps; lost sessions are looked at with plans that are
+superseded and logs that are away.
+"""
 
 
 if __name__ == "__main__":

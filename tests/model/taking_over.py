@@ -1,17 +1,22 @@
-"""Several pipelines, their logs and one table, as a small explicit-state model: an operator lets one take the place of another.
+"""Several pipelines, their logs and one table, as a small explicit-state model: an operator lets
+one take the place of another.
 
-Every interleaving of runs and of `etl.commands.take_over`, with crashes at each step and with sessions that are lost without their owner's
-knowing: its append may come at any later moment. All ledgers are in one ZooKeeper. `SCENARIOS` are a pipeline that is renamed, one that is
-renamed twice, two that are merged into one (each with topics of its own), a take-over that is taken back, two that take one place, one that
-is retired before it loaded anything, and two that begin one topic together.
+Every interleaving of runs and of `etl.commands.take_over`, with crashes at each step and with
+sessions that are lost without their owner's knowing: its append may come at any later moment. All
+ledgers are in one ZooKeeper. `SCENARIOS` are a pipeline that is renamed, one that is renamed twice,
+two that are merged into one (each with topics of its own), a take-over that is taken back, two that
+take one place, one that is retired before it loaded anything, and two that begin one topic
+together.
 
-A take-over and a retirement close the number of a plan that is stored and not in the table: a plan that reads nothing is stored in its
-place and committed to the table, so a driver that slept finds its number taken.
+A take-over and a retirement close the number of a plan that is stored and not in the table: a plan
+that reads nothing is stored in its place and committed to the table, so a driver that slept finds
+its number taken.
 
     python -m tests.model.taking_over
 
-Laws: no offset is in the table twice, also where sessions are lost, unless two pipelines begin a topic together; then every pipeline
-refuses whenever it looks. No offset is left out. While no session is lost, a pipeline that an operator let take over may go on.
+Laws: no offset is in the table twice, also where sessions are lost, unless two pipelines begin a
+topic together; then every pipeline refuses whenever it looks. No offset is left out. While no
+session is lost, a pipeline that an operator let take over may go on.
 """
 
 from __future__ import annotations
@@ -51,7 +56,9 @@ class Plan(NamedTuple):
     took: str | None = None
     """Of a take-over: whose place it takes."""
     heir_of: Known = ()
-    """Every pipeline whose place was taken so far, by us or by those that we took over; the newest plan of each at that time."""
+    """Every pipeline whose place was taken so far, by us or by those that we took over; the newest
+    plan of each at that time.
+    """
 
     def topics(self) -> set[str]:
         """Those that it reads."""
@@ -133,14 +140,34 @@ class State(NamedTuple):
 SCENARIOS = {
     "renamed": Scenario({"g": "a", "gn": "a"}, ("g",), {"g": 2, "gn": 3}, (Ruling("gn", "g"),)),
     "renamed twice": Scenario(
-        {"g": "a", "gn": "a", "gm": "a"}, ("g",), {"g": 1, "gn": 2, "gm": 1}, (Ruling("gn", "g"), Ruling("gm", "gn"))),
+        {"g": "a", "gn": "a", "gm": "a"},
+        ("g",),
+        {"g": 1, "gn": 2, "gm": 1},
+        (Ruling("gn", "g"), Ruling("gm", "gn")),
+    ),
     "merged": Scenario(
-        {"x": "a", "y": "b", "m": "ab"}, ("x", "y"), {"x": 1, "y": 0, "m": 2}, (Ruling("m", "x"), Ruling("m", "y"))),
+        {"x": "a", "y": "b", "m": "ab"},
+        ("x", "y"),
+        {"x": 1, "y": 0, "m": 2},
+        (Ruling("m", "x"), Ruling("m", "y")),
+    ),
     "taken back": Scenario(
-        {"g": "a", "gn": "a"}, ("g",), {"g": 2, "gn": 2}, (Ruling("gn", "g"), Ruling("g", "gn")), is_taken_back=True),
+        {"g": "a", "gn": "a"},
+        ("g",),
+        {"g": 2, "gn": 2},
+        (Ruling("gn", "g"), Ruling("g", "gn")),
+        is_taken_back=True,
+    ),
     "two heirs": Scenario(
-        {"g": "a", "x": "a", "y": "a"}, ("g",), {"g": 1, "x": 1, "y": 1}, (Ruling("x", "g"), Ruling("y", "g")), has_rivals=True),
-    "retired": Scenario({"g": "a", "x": "a"}, (), {"g": 2, "x": 2}, (Ruling("", "g"),), begins_behind="x"),
+        {"g": "a", "x": "a", "y": "a"},
+        ("g",),
+        {"g": 1, "x": 1, "y": 1},
+        (Ruling("x", "g"), Ruling("y", "g")),
+        has_rivals=True,
+    ),
+    "retired": Scenario(
+        {"g": "a", "x": "a"}, (), {"g": 2, "x": 2}, (Ruling("", "g"),), begins_behind="x"
+    ),
     "at once": Scenario({"x": "a", "y": "a"}, (), {"x": 2, "y": 2}, at_once=True),
 }
 
@@ -149,14 +176,20 @@ def begin(scenario: Scenario) -> State:
     """The first state."""
     table, plans = list[Commit](), dict[str, Plan]()
     for name in scenario.loaded:
-        plan = plans[name] = Plan(1, (), tuple((topic, 1) for topic in scenario.topics[name]), len(table))
+        plan = plans[name] = Plan(
+            1, (), tuple((topic, 1) for topic in scenario.topics[name]), len(table)
+        )
         table.append(Commit(name, plan))
-    pipelines = tuple(Pipeline(plans.get(name), int(name in plans), runs=scenario.runs[name]) for name in scenario.topics)
+    pipelines = tuple(
+        Pipeline(plans.get(name), int(name in plans), runs=scenario.runs[name])
+        for name in scenario.topics
+    )
     topics = sorted({topic for named in scenario.topics.values() for topic in named})
     return State(tuple((topic, 1) for topic in topics), tuple(table), pipelines)
 
 
-# -- what is decided -----------------------------------------------------------------------------------------------------
+# -- what is decided
+# -----------------------------------------------------------------------------------------------------
 
 
 def bit(s: State, by: str) -> int:
@@ -165,7 +198,9 @@ def bit(s: State, by: str) -> int:
 
 
 def loads(scenario: Scenario, name: str, plan: Plan | None, commit: Commit) -> bool:
-    """Whether by this commit another pipeline loaded a topic of ours, or took our place, or the place that we took."""
+    """Whether by this commit another pipeline loaded a topic of ours, or took our place, or the
+    place that we took.
+    """
     if commit.by == name:
         return False
     heir_of = dict(plan.heir_of) if plan else {}
@@ -175,45 +210,84 @@ def loads(scenario: Scenario, name: str, plan: Plan | None, commit: Commit) -> b
 
 
 def refuses(scenario: Scenario, s: State, name: str, plan: Plan | None, *, but: str = "") -> bool:
-    """Whether a run or an operator stops who finds this plan as the pipeline's newest one; what `but` did is let pass."""
+    """Whether a run or an operator stops who finds this plan as the pipeline's newest one; what
+    `but` did is let pass.
+    """
     ours, mine = bit(s, name), _of(scenario, s, name)
     others = [commit for commit in s.table if commit.by not in (name, but)]
     if mine.retired and not but:
         return True
     if not ours:
-        known, heirs = (set(dict(plan.positions)), dict(plan.heir_of)) if plan else (set[str](), dict[str, int]())
+        known, heirs = (
+            (set(dict(plan.positions)), dict(plan.heir_of))
+            if plan
+            else (set[str](), dict[str, int]())
+        )
         asked = set(scenario.topics[name])
-        if any(asked & dict(c.plan.positions).keys() - (known if c.by in heirs else set()) for c in others):
+        if any(
+            asked & dict(c.plan.positions).keys() - (known if c.by in heirs else set())
+            for c in others
+        ):
             return True
     if plan is None:
         return False
     heir_of = dict(plan.heir_of)
-    if plan.took and any(c.plan.number > heir_of[c.by] and loads(scenario, name, plan, c) for c in others if c.by in heir_of):
+    if plan.took and any(
+        c.plan.number > heir_of[c.by] and loads(scenario, name, plan, c)
+        for c in others
+        if c.by in heir_of
+    ):
         return True
-    after = max(known_by(s, name, mine, plan), last_taken(s, plan)) if plan.took else known_by(s, name, mine, plan)
-    return any(c in others and loads(scenario, name, plan, c) and c.plan.number > heir_of.get(c.by, 0) for c in s.table[after:])
+    after = (
+        max(known_by(s, name, mine, plan), last_taken(s, plan))
+        if plan.took
+        else known_by(s, name, mine, plan)
+    )
+    return any(
+        c in others and loads(scenario, name, plan, c) and c.plan.number > heir_of.get(c.by, 0)
+        for c in s.table[after:]
+    )
 
 
 def in_force(scenario: Scenario, s: State, name: str) -> Plan | None:
-    """The newest plan of the ledger; that of the table where it is ahead or another one, and a run adopts it."""
+    """The newest plan of the ledger; that of the table where it is ahead or another one, and a run
+    adopts it.
+    """
     newest, in_table = _of(scenario, s, name).newest, bit(s, name)
-    return newest_of(s, name) if in_table and in_table >= (newest.number if newest else 0) else newest
+    return (
+        newest_of(s, name) if in_table and in_table >= (newest.number if newest else 0) else newest
+    )
 
 
 def known_by(s: State, name: str, mine: Pipeline, plan: Plan) -> int:
-    """How many commits of the table nobody looks at again: up to our newest recorded one, or those that the plan was made behind."""
-    found = [i + 1 for i, commit in enumerate(s.table) if commit.by == name and commit.plan.number == mine.recorded]
+    """How many commits of the table nobody looks at again: up to our newest recorded one, or those
+    that the plan was made behind.
+    """
+    found = [
+        i + 1
+        for i, commit in enumerate(s.table)
+        if commit.by == name and commit.plan.number == mine.recorded
+    ]
     return found[-1] if found else plan.table_version
 
 
 def last_taken(s: State, plan: Plan) -> int:
     """The same for what was taken over by this plan."""
     heir_of = dict(plan.heir_of)
-    return max((i + 1 for i, c in enumerate(s.table) if c.by == plan.took and c.plan.number <= heir_of[c.by]), default=0)
+    return max(
+        (
+            i + 1
+            for i, c in enumerate(s.table)
+            if c.by == plan.took and c.plan.number <= heir_of[c.by]
+        ),
+        default=0,
+    )
 
 
 def take_over_plan(scenario: Scenario, s: State, ruling: Ruling) -> Plan:
-    """The plan that begins where the other pipeline is; one of ours that is stored and not in the table gives it its number."""
+    """The plan that begins where the other pipeline is; one of ours that is stored and not in the
+    table gives it its number.
+    """
     last, theirs = in_force(scenario, s, ruling.who), newest_of(s, ruling.of)
     is_instead = last is not None and last.number > bit(s, ruling.who)
     ours = dict((last.starts if is_instead else last.positions) if last else ())
@@ -229,10 +303,11 @@ def take_over_plan(scenario: Scenario, s: State, ruling: Ruling) -> Plan:
 
 
 def closing_plan(s: State, name: str, stored: Plan | None) -> Plan | None:
-    """The plan that takes the number of a stored plan, so that a driver that slept cannot append under it. None: there is no such plan.
+    """The plan that takes the number of a stored plan, so that a driver that slept cannot append
+    under it. None: there is no such plan.
 
-    It reads nothing and keeps every position; of a pipeline that has loaded nothing, no other pipeline takes them for loaded. A stored plan
-    that reads nothing itself is executed as it is.
+    It reads nothing and keeps every position; of a pipeline that has loaded nothing, no other
+    pipeline takes them for loaded. A stored plan that reads nothing itself is executed as it is.
     """
     if stored is None or stored.number <= bit(s, name):
         return None
@@ -243,14 +318,17 @@ def closing_plan(s: State, name: str, stored: Plan | None) -> Plan | None:
 
 def newest_of(s: State, name: str) -> Plan:
     """That of its newest commit."""
-    return max((commit.plan for commit in s.table if commit.by == name), key=lambda plan: plan.number)
+    return max(
+        (commit.plan for commit in s.table if commit.by == name), key=lambda plan: plan.number
+    )
 
 
 def _known(found: Mapping[str, int]) -> Known:
     return tuple(sorted(found.items()))
 
 
-# -- what may happen next ------------------------------------------------------------------------------------------------
+# -- what may happen next
+# ------------------------------------------------------------------------------------------------
 
 
 def steps(scenario: Scenario, s: State) -> Iterator[tuple[str, State]]:
@@ -261,7 +339,10 @@ def steps(scenario: Scenario, s: State) -> Iterator[tuple[str, State]]:
     for name in scenario.topics:
         found = _of(scenario, s, name)
         if found.lock and s.lost:
-            yield f"the session of {found.lock} is lost to {name}", _put(scenario, s._replace(lost=s.lost - 1), name, lock=None)
+            yield (
+                f"the session of {found.lock} is lost to {name}",
+                _put(scenario, s._replace(lost=s.lost - 1), name, lock=None),
+            )
         if found.at is not At.IDLE and s.crashes:
             yield f"{name} dies", _end(scenario, s, name)._replace(crashes=s.crashes - 1)
         yield from RUN(scenario, s, name, found)
@@ -276,8 +357,12 @@ def _of(scenario: Scenario, s: State, name: str) -> Pipeline:
 
 def _put(scenario: Scenario, s: State, name: str, **changes: object) -> State:
     at = list(scenario.topics).index(name)
-    return s._replace(pipelines=tuple(
-        one._replace(**changes) if i == at else one for i, one in enumerate(s.pipelines)))  # type: ignore[arg-type]
+    return s._replace(
+        pipelines=tuple(
+            one._replace(**changes) if i == at else one  # type: ignore[arg-type]
+            for i, one in enumerate(s.pipelines)
+        )
+    )
 
 
 def _end(scenario: Scenario, s: State, name: str) -> State:
@@ -287,6 +372,7 @@ def _end(scenario: Scenario, s: State, name: str) -> State:
 
 def run(scenario: Scenario, s: State, name: str, found: Pipeline) -> Iterator[tuple[str, State]]:
     """One run of a pipeline."""
+
     def goes(at: At, plan: Plan | None, to: State = s, **changes: object) -> State:
         return _put(scenario, to, name, at=at, plan=plan, **changes)
 
@@ -295,16 +381,28 @@ def run(scenario: Scenario, s: State, name: str, found: Pipeline) -> Iterator[tu
         yield f"{name} begins", goes(At.LOOK, None, lock=name, runs=found.runs - 1)
     elif found.at is At.LOOK:
         yield from _look(scenario, s, name, found)
-    elif found.at in (At.STORE, At.RECORD) and found.lock != name:  # without its session nothing is written
+    elif (
+        found.at in (At.STORE, At.RECORD) and found.lock != name
+    ):  # without its session nothing is written
         yield f"{name} notices that its session is lost", _end(scenario, s, name)
     elif found.at is At.STORE:
         yield f"{name} stores", goes(At.APPEND, found.plan, newest=found.plan)
     elif found.at is At.APPEND and found.plan:
-        written = s._replace(table=(*s.table, Commit(name, found.plan))) if bit(s, name) < found.plan.number else s
+        written = (
+            s._replace(table=(*s.table, Commit(name, found.plan)))
+            if bit(s, name) < found.plan.number
+            else s
+        )
         is_refused = refuses(scenario, written, name, found.plan)
-        yield f"{name} appends", _end(scenario, written, name) if is_refused else goes(At.RECORD, found.plan, written)
+        yield (
+            f"{name} appends",
+            _end(scenario, written, name) if is_refused else goes(At.RECORD, found.plan, written),
+        )
     elif found.at is At.RECORD and found.plan:
-        yield f"{name} records", goes(At.LOOK, None, recorded=max(found.recorded, found.plan.number))
+        yield (
+            f"{name} records",
+            goes(At.LOOK, None, recorded=max(found.recorded, found.plan.number)),
+        )
 
 
 def _look(scenario: Scenario, s: State, name: str, found: Pipeline) -> Iterator[tuple[str, State]]:
@@ -324,7 +422,14 @@ def _look(scenario: Scenario, s: State, name: str, found: Pipeline) -> Iterator[
     before = dict(newest.positions) if newest else {}
     starts = {topic: before.get(topic, 0) for topic in scenario.topics[name]}
     positions = {**before, **{topic: end for topic, end in s.ends if topic in starts}}
-    plan = Plan(ours + 1, _known({**before, **starts}), _known(positions), len(s.table), None, newest.heir_of if newest else ())
+    plan = Plan(
+        ours + 1,
+        _known({**before, **starts}),
+        _known(positions),
+        len(s.table),
+        None,
+        newest.heir_of if newest else (),
+    )
     if plan.topics():
         yield f"{name} plans", _put(scenario, s, name, at=At.STORE, plan=plan)
     else:
@@ -332,35 +437,60 @@ def _look(scenario: Scenario, s: State, name: str, found: Pipeline) -> Iterator[
 
 
 def rule(scenario: Scenario, s: State, found: Operator) -> Iterator[tuple[str, State]]:
-    """The operator: the rulings one after the other, each begun again where it did not come to its end."""
+    """The operator: the rulings one after the other, each begun again where it did not come to its
+    end.
+    """
     if found.at is At.IDLE:
-        left = scenario.rulings[s.ruled:]
+        left = scenario.rulings[s.ruled :]
         if left and not any(_of(scenario, s, name).lock for name in left[0] if name):
             locked = s
             for name in left[0]:
                 locked = _put(scenario, locked, name, lock=OPERATOR) if name else locked
-            yield f"the operator: {left[0].who or 'nobody'} for {left[0].of}", locked._replace(operator=Operator(At.READ, left[0]))
-    elif found.ruling and any(_of(scenario, s, name).lock != OPERATOR for name in found.ruling if name):
+            yield (
+                f"the operator: {left[0].who or 'nobody'} for {left[0].of}",
+                locked._replace(operator=Operator(At.READ, left[0])),
+            )
+    elif found.ruling and any(
+        _of(scenario, s, name).lock != OPERATOR for name in found.ruling if name
+    ):
         yield "the operator's session is lost", _give_up(scenario, s)
     elif found.at is At.READ and found.ruling:
         yield from _read(scenario, s, found.ruling)
     elif found.at is At.CLOSE and found.ruling:
         of = found.ruling.of
         stored = _of(scenario, s, of).newest
-        closed = s._replace(table=(*s.table, Commit(of, stored))) if stored and bit(s, of) < stored.number else s
-        yield f"the stored number of {of} is closed in the table", closed._replace(operator=found._replace(at=At.READ))
+        closed = (
+            s._replace(table=(*s.table, Commit(of, stored)))
+            if stored and bit(s, of) < stored.number
+            else s
+        )
+        yield (
+            f"the stored number of {of} is closed in the table",
+            closed._replace(operator=found._replace(at=At.READ)),
+        )
     elif found.at is At.RETIRE and found.ruling:
         retired = _put(scenario, s, found.ruling.of, retired=True)
         is_last = not found.ruling.who
-        after = _done(scenario, retired) if is_last else retired._replace(operator=found._replace(at=At.RESUME))
+        after = (
+            _done(scenario, retired)
+            if is_last
+            else retired._replace(operator=found._replace(at=At.RESUME))
+        )
         yield f"{found.ruling.of} is retired", after
     elif found.at is At.RESUME and found.ruling:
         resumed = _put(scenario, s, found.ruling.who, retired=False)
         done = found.plan is None
-        yield f"{found.ruling.who} is in service", _done(scenario, resumed) if done else (
-            resumed._replace(operator=found._replace(at=At.STORE)))
+        yield (
+            f"{found.ruling.who} is in service",
+            _done(scenario, resumed)
+            if done
+            else (resumed._replace(operator=found._replace(at=At.STORE))),
+        )
     elif found.at is At.STORE and found.ruling:
-        yield "the take-over is stored", _done(scenario, _put(scenario, s, found.ruling.who, newest=found.plan))
+        yield (
+            "the take-over is stored",
+            _done(scenario, _put(scenario, s, found.ruling.who, newest=found.plan)),
+        )
 
 
 def _read(scenario: Scenario, s: State, ruling: Ruling) -> Iterator[tuple[str, State]]:
@@ -368,19 +498,35 @@ def _read(scenario: Scenario, s: State, ruling: Ruling) -> Iterator[tuple[str, S
     closing = CLOSING(s, ruling.of, theirs.newest)
     if not ruling.who:
         at, newest = (At.CLOSE, closing) if closing else (At.RETIRE, theirs.newest)
-        yield "the operator reads", _put(scenario, s, ruling.of, newest=newest)._replace(operator=Operator(at, ruling))
+        yield (
+            "the operator reads",
+            _put(scenario, s, ruling.of, newest=newest)._replace(operator=Operator(at, ruling)),
+        )
         return
     if not bit(s, ruling.of) and not closing:  # it never went on in our place
-        yield "the operator reads", s._replace(operator=Operator(At.RESUME, ruling)) if scenario.is_taken_back else _give_up(scenario, s)
+        yield (
+            "the operator reads",
+            s._replace(operator=Operator(At.RESUME, ruling))
+            if scenario.is_taken_back
+            else _give_up(scenario, s),
+        )
     elif closing and (bit(s, ruling.of) or ruling.who in dict(closing.heir_of)):
         stored = _put(scenario, s, ruling.of, newest=closing)
-        yield f"the plan that closes {ruling.of} is stored", stored._replace(operator=Operator(At.CLOSE, ruling))
+        yield (
+            f"the plan that closes {ruling.of} is stored",
+            stored._replace(operator=Operator(At.CLOSE, ruling)),
+        )
     elif not bit(s, ruling.of):
         yield "the operator is refused", _give_up(scenario, s)
-    elif refuses(scenario, s, ruling.who, in_force(scenario, s, ruling.who), but=ruling.of) and bit(s, ruling.who):
+    elif refuses(scenario, s, ruling.who, in_force(scenario, s, ruling.who), but=ruling.of) and bit(
+        s, ruling.who
+    ):
         yield "the operator is refused", _give_up(scenario, s)
     else:
-        yield "the operator reads", s._replace(operator=Operator(At.RETIRE, ruling, take_over_plan(scenario, s, ruling)))
+        yield (
+            "the operator reads",
+            s._replace(operator=Operator(At.RETIRE, ruling, take_over_plan(scenario, s, ruling))),
+        )
 
 
 def _give_up(scenario: Scenario, s: State) -> State:
@@ -397,14 +543,19 @@ def _done(scenario: Scenario, s: State) -> State:
 RUN, RULE, CLOSING = run, rule, closing_plan
 
 
-# -- laws ----------------------------------------------------------------------------------------------------------------
+# -- laws
+# ----------------------------------------------------------------------------------------------------------------
 
 
 @functools.cache
 def told(table: tuple[Commit, ...]) -> tuple[str, bool]:
     """A topic of which the table leaves offsets out, and whether it holds one twice."""
-    rows = Counter((topic, offset) for c in table for topic, until in c.plan.positions
-                   for offset in range(dict(c.plan.starts).get(topic, 0), until))
+    rows = Counter(
+        (topic, offset)
+        for c in table
+        for topic, until in c.plan.positions
+        for offset in range(dict(c.plan.starts).get(topic, 0), until)
+    )
     ends = {topic: max(offset for one, offset in rows if one == topic) + 1 for topic, _ in rows}
     short = [topic for topic, end in ends.items() if sum(one == topic for one, _ in rows) != end]
     return min(short, default=""), any(count > 1 for count in rows.values())
@@ -416,13 +567,22 @@ def broken(scenario: Scenario, s: State) -> str | None:
     if left_out:
         return f"offsets of {left_out} are left out"
     heir = scenario.rulings[-1].who if scenario.rulings and not scenario.has_rivals else ""
-    if heir and s.lost and s.ruled == len(scenario.rulings) and refuses(scenario, s, heir, in_force(scenario, s, heir)):
+    if (
+        heir
+        and s.lost
+        and s.ruled == len(scenario.rulings)
+        and refuses(scenario, s, heir, in_force(scenario, s, heir))
+    ):
         return f"{heir} may not go on"
     if not is_doubled:
         return None
     if not scenario.at_once:
         return "rows are doubled"
-    on = [name for name in scenario.topics if not refuses(scenario, s, name, in_force(scenario, s, name))]
+    on = [
+        name
+        for name in scenario.topics
+        if not refuses(scenario, s, name, in_force(scenario, s, name))
+    ]
     return f"rows are doubled and {on[0]} goes on" if on else None
 
 

@@ -1,4 +1,6 @@
-"""An authority of the test's own, and certificates that it signed, as PEM files in a folder: made by openssl, in a second."""
+"""An authority of the test's own, and certificates that it signed, as PEM files in a folder: made
+by openssl, in a second.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,19 @@ class Authority:
         self._folder = folder / name
         self._folder.mkdir(parents=True)
         self.ca, self._key = self._folder / "ca.pem", self._folder / "ca.key"
-        _openssl("req", "-x509", *_NEW, "-keyout", str(self._key), "-out", str(self.ca), "-subj", f"/CN={name}", "-days", "2")
+        _openssl(
+            "req",
+            "-x509",
+            *_NEW,
+            "-keyout",
+            str(self._key),
+            "-out",
+            str(self.ca),
+            "-subj",
+            f"/CN={name}",
+            "-days",
+            "2",
+        )
 
     def signed(self, name: str, *names: str, days: int = 2) -> Certificate:
         """For `names` such as DNS:localhost; one of minus one day has expired."""
@@ -33,16 +47,42 @@ class Authority:
         cert, key, both = made
         request = self._folder / f"{name}.csr"
         more = ("-addext", f"subjectAltName={','.join(names)}") if names else ()
-        _openssl("req", *_NEW, "-keyout", str(key), "-out", str(request), "-subj", f"/CN={name}", *more)
-        _openssl("x509", "-req", "-in", str(request), "-CA", str(self.ca), "-CAkey", str(self._key), "-CAcreateserial",
-                 "-days", str(days), "-copy_extensions", "copy", "-out", str(cert))
+        _openssl(
+            "req", *_NEW, "-keyout", str(key), "-out", str(request), "-subj", f"/CN={name}", *more
+        )
+        _openssl(
+            "x509",
+            "-req",
+            "-in",
+            str(request),
+            "-CA",
+            str(self.ca),
+            "-CAkey",
+            str(self._key),
+            "-CAcreateserial",
+            "-days",
+            str(days),
+            "-copy_extensions",
+            "copy",
+            "-out",
+            str(cert),
+        )
         both.write_text(key.read_text() + cert.read_text() + self.ca.read_text())
         return Certificate(cert, key, both)
 
     def locked(self, own: Certificate) -> Path:
         """The same key under `KEY_PASSWORD`."""
         locked = own.key.with_suffix(".locked")
-        _openssl("pkcs8", "-topk8", "-in", str(own.key), "-out", str(locked), "-passout", f"pass:{KEY_PASSWORD}")
+        _openssl(
+            "pkcs8",
+            "-topk8",
+            "-in",
+            str(own.key),
+            "-out",
+            str(locked),
+            "-passout",
+            f"pass:{KEY_PASSWORD}",
+        )
         return locked
 
 
@@ -50,5 +90,7 @@ _NEW = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
 def _openssl(*words: str) -> None:
-    done = subprocess.run(["openssl", *words], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        ["openssl", *words], capture_output=True, text=True, timeout=30, check=False
+    )
     assert done.returncode == 0, done.stderr

@@ -31,7 +31,9 @@ def password(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module", params=list(STORES))
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+def store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StoreServer]:
     """Each of them."""
     with STORES[request.param](tmp_path_factory.mktemp(request.param)) as running:
         yield running
@@ -39,12 +41,21 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def piped(secured: Secured, tmp_path: Path) -> MakePipeline:
-    """`piped(way, partitions=4)`: a pipeline on a new topic, whose conf enters the broker by that way."""
+    """`piped(way, partitions=4)`: a pipeline on a new topic, whose conf enters the broker by that
+    way.
+    """
 
     def make(way: dict[str, Any], *, partitions: int = 4, **settings: Any) -> Pipeline:
         name = f"topic-{uuid.uuid4().hex[:8]}"
         secured.cluster.create_topic(name, partitions)
         source = {**way, **settings.pop("source", {})}
-        return Pipeline(secured.cluster, tmp_path, name, f"group-{name}", {"source": source, **settings}, everywhere=WITHOUT_SPARK)
+        return Pipeline(
+            secured.cluster,
+            tmp_path,
+            name,
+            f"group-{name}",
+            {"source": source, **settings},
+            everywhere=WITHOUT_SPARK,
+        )
 
     return make

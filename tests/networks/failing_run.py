@@ -1,4 +1,6 @@
-"""`python -m tests.networks.failing_run CONF VERB`: an `etl run` in which a bug comes up where it would begin VERB, told in full."""
+"""`python -m tests.networks.failing_run CONF VERB`: an `etl run` in which a bug comes up where it
+would begin VERB, told in full.
+"""
 
 from __future__ import annotations
 

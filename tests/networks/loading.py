@@ -31,4 +31,7 @@ def consume(consumer: Consumer, topic: str, records: int, *, partitions: int = 4
             break
     assert found == records
     consumer.commit()
-    assert sum(consumer.committed([(topic, partition) for partition in range(partitions)]).values()) == records
+    assert (
+        sum(consumer.committed([(topic, partition) for partition in range(partitions)]).values())
+        == records
+    )

@@ -14,9 +14,13 @@ NAMED = {"path": None, "name": "lake.table", "writer": "auto"}
 def metastore_in(folder: Path) -> dict[str, str]:
     """`spark` of a conf whose catalog lies there."""
     return {
-        "spark.master": "local[1]", "spark.sql.catalogImplementation": "hive", "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.master": "local[1]",
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={folder}/metastore;create=true",
-        "spark.hadoop.hive.metastore.schema.verification": "false", "spark.hadoop.datanucleus.schema.autoCreateAll": "true"}
+        "spark.hadoop.hive.metastore.schema.verification": "false",
+        "spark.hadoop.datanucleus.schema.autoCreateAll": "true",
+    }
 
 
 def said(pipeline: Pipeline, *statements: str, at: str = "") -> None:

@@ -1,4 +1,6 @@
-"""A real broker that is entered in every way: one listener for each protocol, and some more for what can be wrong with one."""
+"""A real broker that is entered in every way: one listener for each protocol, and some more for
+what can be wrong with one.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from confluent_kafka.admin._scram import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import free_port
@@ -21,8 +27,15 @@ PASSWORD = "hunter2-of-all"
 CHROOT = "/kafka"
 ODD_USER = "e=t,l"
 LISTENERS = {
-    "SSL": "SSL", "MUTUAL": "SSL", "OTHER_NAME": "SSL", "EXPIRED": "SSL", "SASL_PLAINTEXT": "SASL_PLAINTEXT", "SASL_SSL": "SASL_SSL",
-    "SHORT": "SASL_PLAINTEXT", "PLAIN_ONLY": "SASL_PLAINTEXT"}
+    "SSL": "SSL",
+    "MUTUAL": "SSL",
+    "OTHER_NAME": "SSL",
+    "EXPIRED": "SSL",
+    "SASL_PLAINTEXT": "SASL_PLAINTEXT",
+    "SASL_SSL": "SASL_SSL",
+    "SHORT": "SASL_PLAINTEXT",
+    "PLAIN_ONLY": "SASL_PLAINTEXT",
+}
 REAUTH_MS = 4000
 """Of logins on the listener SHORT."""
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -34,19 +47,32 @@ class Secured:
     """The cluster, and what there is to enter it by."""
 
     def __init__(self, folder: Path) -> None:
-        self.authority, self.stranger = Authority(folder, "authority"), Authority(folder, "stranger")
+        self.authority, self.stranger = (
+            Authority(folder, "authority"),
+            Authority(folder, "stranger"),
+        )
         names = ("DNS:localhost", "IP:127.0.0.1")
         self.broker = self.authority.signed("broker", *names)
         self.client, self.unknown = self.authority.signed("client"), self.stranger.signed("unknown")
-        self._others = {"OTHER_NAME": self.authority.signed("elsewhere", "DNS:broker.elsewhere", "DNS:other.elsewhere"),
-                        "EXPIRED": self.authority.signed("expired", *names, days=-1)}
+        self._others = {
+            "OTHER_NAME": self.authority.signed(
+                "elsewhere", "DNS:broker.elsewhere", "DNS:other.elsewhere"
+            ),
+            "EXPIRED": self.authority.signed("expired", *names, days=-1),
+        }
         self.ports = {name: free_port() for name in LISTENERS}
         self.plain_port = free_port()
         self.cluster = Cluster(
-            chroot=CHROOT, folder=folder / "cluster", properties=self._properties(), java_options=broker_options(folder / "login"))
+            chroot=CHROOT,
+            folder=folder / "cluster",
+            properties=self._properties(),
+            java_options=broker_options(folder / "login"),
+        )
         self.cluster.brokers[0].port = self.plain_port
         replaced = self.cluster.zookeeper
-        self.zookeeper = SecuredZooKeeper(replaced.folder, self.broker, self.authority.ca, port=replaced.port)
+        self.zookeeper = SecuredZooKeeper(
+            replaced.folder, self.broker, self.authority.ca, port=replaced.port
+        )
         self.cluster.zookeeper = self.zookeeper
 
     def _properties(self) -> dict[str, str]:
@@ -54,17 +80,30 @@ class Secured:
         protocols = {"PLAINTEXT": "PLAINTEXT", **LISTENERS}
         return {
             "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items()),
-            "advertised.listeners": ",".join(f"{name}://localhost:{port}" for name, port in ports.items()),
-            "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
-            "inter.broker.listener.name": "PLAINTEXT", "zookeeper.set.acl": "true",
-            "ssl.keystore.type": "PEM", "ssl.keystore.location": str(self.broker.both),
-            "ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.authority.ca),
+            "advertised.listeners": ",".join(
+                f"{name}://localhost:{port}" for name, port in ports.items()
+            ),
+            "listener.security.protocol.map": ",".join(
+                f"{name}:{protocol}" for name, protocol in protocols.items()
+            ),
+            "inter.broker.listener.name": "PLAINTEXT",
+            "zookeeper.set.acl": "true",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self.broker.both),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.authority.ca),
             "listener.name.mutual.ssl.client.auth": "required",
-            **{f"listener.name.{name.lower()}.ssl.keystore.{key}": value for name, one in self._others.items()
-               for key, value in (("type", "PEM"), ("location", str(one.both)))},
+            **{
+                f"listener.name.{name.lower()}.ssl.keystore.{key}": value
+                for name, one in self._others.items()
+                for key, value in (("type", "PEM"), ("location", str(one.both)))
+            },
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
-            **{f"listener.name.{name.lower()}.{mechanism}.sasl.jaas.config": said
-               for name in ("SASL_PLAINTEXT", "SASL_SSL", "SHORT", "PLAIN_ONLY") for mechanism, said in _JAAS.items()},
+            **{
+                f"listener.name.{name.lower()}.{mechanism}.sasl.jaas.config": said
+                for name in ("SASL_PLAINTEXT", "SASL_SSL", "SHORT", "PLAIN_ONLY")
+                for mechanism, said in _JAAS.items()
+            },
             "listener.name.plain_only.sasl.enabled.mechanisms": "PLAIN",
             "listener.name.short.plain.connections.max.reauth.ms": str(REAUTH_MS),
             "connection.failed.authentication.delay.ms": "300",
@@ -73,9 +112,15 @@ class Secured:
     def __enter__(self) -> Secured:
         self.cluster.__enter__()
         admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.plain_port}"})
-        made = admin.alter_user_scram_credentials([
-            UserScramCredentialUpsertion(user, ScramCredentialInfo(kind, 4096), PASSWORD.encode())
-            for user in (USER, ODD_USER) for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)])
+        made = admin.alter_user_scram_credentials(
+            [
+                UserScramCredentialUpsertion(
+                    user, ScramCredentialInfo(kind, 4096), PASSWORD.encode()
+                )
+                for user in (USER, ODD_USER)
+                for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
+            ]
+        )
         for one in made.values():
             one.result(30)
         return self
@@ -83,7 +128,9 @@ class Secured:
     def __exit__(self, *error: Any) -> None:
         self.cluster.__exit__(*error)
 
-    def security(self, protocol: str, mechanism: str = "", *, listener: str | None = None, **tls: Any) -> dict[str, Any]:
+    def security(
+        self, protocol: str, mechanism: str = "", *, listener: str | None = None, **tls: Any
+    ) -> dict[str, Any]:
         """Keys of `source` for a way in that works; secrets are in variables that the test sets."""
         sasl: dict[str, Any] = {}
         if mechanism == "OAUTHBEARER":
@@ -91,19 +138,38 @@ class Secured:
         elif mechanism:
             sasl = {"mechanism": mechanism, "username": USER, "password": "${env:KAFKA_PASSWORD}"}
         trusted = {"ca_file": str(self.authority.ca), **tls} if protocol.endswith("SSL") else {}
-        return {"listener": listener or protocol, "security": {"protocol": protocol, "tls": trusted, "sasl": sasl}}
+        return {
+            "listener": listener or protocol,
+            "security": {"protocol": protocol, "tls": trusted, "sasl": sasl},
+        }
 
     def zookeeper_by(
-        self, scheme: str | None, *, encrypted: bool = False, user: str = "etl", acl: str = "open", **tls: Any,
+        self,
+        scheme: str | None,
+        *,
+        encrypted: bool = False,
+        user: str = "etl",
+        acl: str = "open",
+        **tls: Any,
     ) -> dict[str, Any]:
-        """Keys of `zookeeper` for a way in that works, through the same ZooKeeper; passwords are in variables that the test sets."""
+        """Keys of `zookeeper` for a way in that works, through the same ZooKeeper; passwords are in
+        variables that the test sets.
+        """
         place = self.zookeeper.encrypted if encrypted else self.zookeeper.connect
         keys: dict[str, Any] = {"connect": place + CHROOT, "acl": acl}
         if encrypted:
-            own = {"cert_file": str(self.client.cert), "key_file": str(self.client.key)} if scheme == "x509" else {}
+            own = (
+                {"cert_file": str(self.client.cert), "key_file": str(self.client.key)}
+                if scheme == "x509"
+                else {}
+            )
             keys["tls"] = {"ca_file": str(self.authority.ca), **own, **tls}
         if scheme:
-            who = {} if scheme == "x509" else {"username": user, "password": f"${{env:{variable_of(user)}}}"}
+            who = (
+                {}
+                if scheme == "x509"
+                else {"username": user, "password": f"${{env:{variable_of(user)}}}"}
+            )
             keys["auth"] = {"scheme": scheme, **who}
         return keys
 
@@ -114,5 +180,7 @@ class Secured:
 
 _JAAS = {
     "plain": f'{_PLAIN} required username="broker" password="none" user_{USER}="{PASSWORD}";',
-    "scram-sha-256": f"{_SCRAM} required;", "scram-sha-512": f"{_SCRAM} required;",
-    "oauthbearer": f'{_OAUTH} required unsecuredLoginStringClaim_sub="broker";'}
+    "scram-sha-256": f"{_SCRAM} required;",
+    "scram-sha-512": f"{_SCRAM} required;",
+    "oauthbearer": f'{_OAUTH} required unsecuredLoginStringClaim_sub="broker";',
+}

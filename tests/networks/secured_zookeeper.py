@@ -1,4 +1,6 @@
-"""A real ZooKeeper that is entered in every way: in the clear and by TLS, by SASL, digest, or a certificate; and one that lets few in."""
+"""A real ZooKeeper that is entered in every way: in the clear and by TLS, by SASL, digest, or a
+certificate; and one that lets few in.
+"""
 
 from __future__ import annotations
 
@@ -14,47 +16,81 @@ from etl.embedded.zookeeper import ZooKeeper
 from tests.networks.certificates import Certificate
 from tests.system.sessions import session_at
 
-USERS = {"etl": "hunter2-of-znodes", "another": "another-of-znodes", "kafka": "of-the-broker", "super": "of-the-superuser"}
+USERS = {
+    "etl": "hunter2-of-znodes",
+    "another": "another-of-znodes",
+    "kafka": "of-the-broker",
+    "super": "of-the-superuser",
+}
 """Whom SASL knows, and their passwords; the last one may do all by scheme digest."""
 _MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule"
 _PROVIDERS = "org.apache.zookeeper.server.auth."
 STRICT = {"ssl.clientAuth": "need", "sessionRequireClientSASLAuth": "true"}
-"""Properties of a server that wants a certificate on its encrypted port, and a login by SASL on both."""
+"""Properties of a server that wants a certificate on its encrypted port, and a login by SASL on
+both.
+"""
 
 
 class SecuredZooKeeper(ZooKeeper):
-    """`port` is in the clear and `tls_port` encrypted. Who is not logged in is let in as well; clients' certificates are taken, and not
-    required."""
+    """`port` is in the clear and `tls_port` encrypted. Who is not logged in is let in as well;
+    clients' certificates are taken, and not required."""
 
     def __init__(
-        self, folder: Path, own: Certificate, ca: Path, *, port: int | None = None, properties: Mapping[str, str] | None = None,
+        self,
+        folder: Path,
+        own: Certificate,
+        ca: Path,
+        *,
+        port: int | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         self.tls_port = free_port()
         known = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
         jaas = logged_in(folder, f"Server {{ {_MODULE} required {known}; }};")
         superuser = f"-Dzookeeper.DigestAuthenticationProvider.superDigest={make_digest_acl_credential('super', USERS['super'])}"
         stores = {"keyStore": own.both, "trustStore": ca}
-        super().__init__(folder, port=port, options=[jaas, superuser], properties={
-            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
-            "secureClientPort": str(self.tls_port), "secureClientPortAddress": HOST, "ssl.clientAuth": "want",
-            **{f"ssl.{store}.location": str(file) for store, file in stores.items()}, **{f"ssl.{store}.type": "PEM" for store in stores},
-            "authProvider.sasl": f"{_PROVIDERS}SASLAuthenticationProvider", "authProvider.x509": f"{_PROVIDERS}X509AuthenticationProvider",
-            **(properties or {})})
+        super().__init__(
+            folder,
+            port=port,
+            options=[jaas, superuser],
+            properties={
+                "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+                "secureClientPort": str(self.tls_port),
+                "secureClientPortAddress": HOST,
+                "ssl.clientAuth": "want",
+                **{f"ssl.{store}.location": str(file) for store, file in stores.items()},
+                **{f"ssl.{store}.type": "PEM" for store in stores},
+                "authProvider.sasl": f"{_PROVIDERS}SASLAuthenticationProvider",
+                "authProvider.x509": f"{_PROVIDERS}X509AuthenticationProvider",
+                **(properties or {}),
+            },
+        )
 
     @property
     def encrypted(self) -> str:
         """`localhost:port`, as `connect` is of the other one; the certificate names that host."""
         return f"localhost:{self.tls_port}"
 
-    def entered(self, user: str | None = None, *, chroot: str = "") -> contextlib.AbstractContextManager[KazooClient]:
+    def entered(
+        self, user: str | None = None, *, chroot: str = ""
+    ) -> contextlib.AbstractContextManager[KazooClient]:
         """A session of kazoo's, of that user of SASL's, or of nobody."""
-        login = {"sasl_options": {"mechanism": "DIGEST-MD5", "username": user, "password": USERS[user]}} if user else {}
+        login = (
+            {"sasl_options": {"mechanism": "DIGEST-MD5", "username": user, "password": USERS[user]}}
+            if user
+            else {}
+        )
         return session_at(self.connect + chroot, **login)
 
 
 def broker_options(folder: Path) -> list[str]:
     """What has a broker log in as `kafka`."""
-    return [logged_in(folder, f'Client {{ {_MODULE} required username="kafka" password="{USERS["kafka"]}"; }};')]
+    return [
+        logged_in(
+            folder,
+            f'Client {{ {_MODULE} required username="kafka" password="{USERS["kafka"]}"; }};',
+        )
+    ]
 
 
 def logged_in(folder: Path, jaas: str) -> str:

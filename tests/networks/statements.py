@@ -1,4 +1,6 @@
-"""SQL by a Spark of its own, as somebody else than a pipeline says it: `python -m tests.networks.statements CONF AT STATEMENT...`."""
+"""SQL by a Spark of its own, as somebody else than a pipeline says it: `python -m
+tests.networks.statements CONF AT STATEMENT...`.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,18 @@ from etl.settings.store import TablePath
 
 
 def main(conf: str, at: str, *statements: str) -> None:
-    """Each in turn, by a session with the Spark settings of the conf, and with what the store of `at` needs; empty: of none."""
+    """Each in turn, by a session with the Spark settings of the conf, and with what the store of
+    `at` needs; empty: of none.
+    """
     settings = load_settings(conf)
     given = {**settings_for(at, settings.spark), **settings.spark}
     set_spark_environment()
     jars = [*store_jars(packages(given)), jar_path()] if at else []
-    session = build_session("statements", {**jar_settings(given["spark.master"], besides=jars), **given},
-                            log=Path(conf).with_name("statements.log"))
+    session = build_session(
+        "statements",
+        {**jar_settings(given["spark.master"], besides=jars), **given},
+        log=Path(conf).with_name("statements.log"),
+    )
     enter_store(session, TablePath(at, settings.table.store))
     for statement in statements:
         session.sql(statement).collect()

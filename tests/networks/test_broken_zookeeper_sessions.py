@@ -1,4 +1,6 @@
-"""What becomes of a run whose ZooKeeper session breaks or ends, with a login and encryption: the same as without."""
+"""What becomes of a run whose ZooKeeper session breaks or ends, with a login and encryption: the
+same as without.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from tests.system.driving import Before
 from tests.system.sessions import lose_session
 
 pytestmark = pytest.mark.networks
-WAYS = {"nobody": (None, False), "sasl by TLS": ("sasl", True), "digest": ("digest", False), "x509": ("x509", True)}
+WAYS = {
+    "nobody": (None, False),
+    "sasl by TLS": ("sasl", True),
+    "digest": ("digest", False),
+    "x509": ("x509", True),
+}
 _SASL = 102
 """The operation in ZooKeeper's protocol."""
 
@@ -32,7 +39,10 @@ def keys_of(secured: Secured, way: str) -> dict[str, Any]:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("verb", ["store", "append", "record"])
 def test_a_session_that_ends_before_a_verb_costs_a_new_beginning_and_no_record(
-    secured: Secured, piped: MakePipeline, way: str, verb: str,
+    secured: Secured,
+    piped: MakePipeline,
+    way: str,
+    verb: str,
 ) -> None:
     pipeline = piped(secured.security("PLAINTEXT"), zookeeper=keys_of(secured, way))
     pipeline.produce(40)
@@ -52,9 +62,13 @@ def test_a_session_that_ends_before_a_verb_costs_a_new_beginning_and_no_record(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_server_that_is_started_again_amid_a_run_is_entered_anew_by_the_same_session(
-    secured: Secured, piped: MakePipeline, way: str,
+    secured: Secured,
+    piped: MakePipeline,
+    way: str,
 ) -> None:
-    pipeline = piped(secured.security("PLAINTEXT"), zookeeper={**keys_of(secured, way), "session_timeout_s": 40})
+    pipeline = piped(
+        secured.security("PLAINTEXT"), zookeeper={**keys_of(secured, way), "session_timeout_s": 40}
+    )
     pipeline.produce(40)
     around = Before("record", secured.zookeeper.restart)
     report = run(load_settings(pipeline.conf), around=around)
@@ -62,10 +76,21 @@ def test_a_server_that_is_started_again_amid_a_run_is_entered_anew_by_the_same_s
     assert pipeline.is_whole()
 
 
-def test_servers_that_go_away_amid_a_login_again_and_again_are_not_taken_for_ones_that_refuse_it(secured: Secured) -> None:
+def test_servers_that_go_away_amid_a_login_again_and_again_are_not_taken_for_ones_that_refuse_it(
+    secured: Secured,
+) -> None:
     keys = ZooKeeperSettings(**secured.zookeeper_by("sasl"))
-    with ZooKeeperProxy(secured.zookeeper.port) as proxy, (
-            ZooKeeper(proxy.connect + CHROOT, session_timeout_s=30, connect_timeout_s=30, access=keys.access)) as session:
+    with (
+        ZooKeeperProxy(secured.zookeeper.port) as proxy,
+        (
+            ZooKeeper(
+                proxy.connect + CHROOT,
+                session_timeout_s=30,
+                connect_timeout_s=30,
+                access=keys.access,
+            )
+        ) as session,
+    ):
         number = session.client.client_id
         for _ in range(3):
             proxy.lose(Lost.REQUEST, lambda operation, _: operation == _SASL)

@@ -1,4 +1,6 @@
-"""What writes a table in a store besides runs: losses, backfills and replays. Each is there once, and `verify` knows it."""
+"""What writes a table in a store besides runs: losses, backfills and replays. Each is there once,
+and `verify` knows it.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,24 @@ pytestmark = [pytest.mark.networks]
 
 @pytest.fixture
 def pipeline(
-    store: StoreServer, cluster: object, topic: TopicFactory, unused_group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    store: StoreServer,
+    cluster: object,
+    topic: TopicFactory,
+    unused_group: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> StoredPipeline:
     """One whose rows come without Spark, on a topic that has 100 records in each of two partitions."""
     store.give_secrets(monkeypatch)
     made = StoredPipeline(
-        cluster, tmp_path, topic(2), unused_group, {"spark": {"spark.master": "local[2]"}},  # type: ignore[arg-type]
-        everywhere=WITHOUT_SPARK, store=store)
+        cluster,  # type: ignore[arg-type]
+        tmp_path,
+        topic(2),
+        unused_group,
+        {"spark": {"spark.master": "local[2]"}},
+        everywhere=WITHOUT_SPARK,
+        store=store,
+    )
     made.produce(200, partitions=2)
     return made
 
@@ -34,10 +47,18 @@ def pipeline(
 def losses(pipeline: StoredPipeline) -> list[tuple[Any, ...]]:
     """The rows of the losses table, as delta-rs reads it."""
     rows = pipeline.opened(f"{pipeline.url}_losses").to_pyarrow_table().to_pylist()
-    return [tuple(row[name] for name in ("topic", "partition", "from_offset", "until_offset", "why", "plan_number")) for row in rows]
+    return [
+        tuple(
+            row[name]
+            for name in ("topic", "partition", "from_offset", "until_offset", "why", "plan_number")
+        )
+        for row in rows
+    ]
 
 
-def test_what_a_killed_run_let_go_is_in_the_losses_table_of_the_store_once_and_verify_counts_it(pipeline: StoredPipeline) -> None:
+def test_what_a_killed_run_let_go_is_in_the_losses_table_of_the_store_once_and_verify_counts_it(
+    pipeline: StoredPipeline,
+) -> None:
     pipeline.settings["source"] = {"on_data_loss": "skip"}
     command(pipeline, "run")
     pipeline.produce(200, partitions=2)
@@ -52,7 +73,9 @@ def test_what_a_killed_run_let_go_is_in_the_losses_table_of_the_store_once_and_v
     assert sum(pipeline.in_table().values()) == 350
 
 
-def test_a_backfill_and_a_replay_write_a_store_and_each_row_is_there_once(pipeline: StoredPipeline) -> None:
+def test_a_backfill_and_a_replay_write_a_store_and_each_row_is_there_once(
+    pipeline: StoredPipeline,
+) -> None:
     pipeline.settings["source"] = {"start": "latest"}
     command(pipeline, "run")
     pipeline.produce(100, partitions=2)
@@ -60,6 +83,8 @@ def test_a_backfill_and_a_replay_write_a_store_and_each_row_is_there_once(pipeli
     assert sum(pipeline.in_table().values()) == 100
     command_with(pipeline, ("backfill",), "--name", "old", "--from", "0", "--until", "100")
     assert pipeline.is_whole()
-    command_with(pipeline, ("replay",), "--topic", pipeline.topic, "--from", "100", "--until", "130", "--yes")
+    command_with(
+        pipeline, ("replay",), "--topic", pipeline.topic, "--from", "100", "--until", "130", "--yes"
+    )
     assert pipeline.is_whole()
     command(pipeline, "verify")

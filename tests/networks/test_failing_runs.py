@@ -1,4 +1,6 @@
-"""What is wrong with a way in, told by whole commands: the exit code, the key and the file, by `etl run` and `etl doctor`."""
+"""What is wrong with a way in, told by whole commands: the exit code, the key and the file, by `etl
+run` and `etl doctor`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ pytestmark = pytest.mark.networks
 
 
 def failing_pipeline(failing: Failing, secured: Secured, piped: MakePipeline) -> Pipeline:
-    """By the address: a listener that ZooKeeper does not tell of is refused before anybody connects."""
+    """By the address: a listener that ZooKeeper does not tell of is refused before anybody
+    connects.
+    """
     way, address = failing.entered(secured)
     pipeline = piped(way, source={"listener": None, "bootstrap": address})
     pipeline.produce(4)
@@ -24,16 +28,31 @@ def failing_pipeline(failing: Failing, secured: Secured, piped: MakePipeline) ->
 
 @pytest.mark.parametrize("case", sorted(FAILING))
 def test_run_and_doctor_end_with_the_exit_code_the_key_and_the_file_and_nothing_is_begun(
-    secured: Secured, piped: MakePipeline, case: str,
+    secured: Secured,
+    piped: MakePipeline,
+    case: str,
 ) -> None:
     failing = FAILING[case]
     pipeline = failing_pipeline(failing, secured, piped)
-    named = [*([f"key {failing.key}"] if failing.key else []), *(f"{name} {of(secured)}" for name, of in failing.where.items())]
+    named = [
+        *([f"key {failing.key}"] if failing.key else []),
+        *(f"{name} {of(secured)}" for name, of in failing.where.items()),
+    ]
     ran, looked = pipeline.run(), pipeline.door("doctor")
     refused(ran, failing.exit_code, *named)
-    assert ran.document["error"] == failing.kind.__name__ and re.search(failing.said, " ".join(ran.err.split())), ran.err
-    lines = [line for line in looked.document["lines"] if line.get("error") == failing.kind.__name__]
-    told = [f"{line['found']} {line['to_do']}" for line in lines if all(name in line["found"] for name in named)]
-    assert looked.code == failing.exit_code and any(re.search(failing.said, text) for text in told), looked.out
+    assert ran.document["error"] == failing.kind.__name__ and re.search(
+        failing.said, " ".join(ran.err.split())
+    ), ran.err
+    lines = [
+        line for line in looked.document["lines"] if line.get("error") == failing.kind.__name__
+    ]
+    told = [
+        f"{line['found']} {line['to_do']}"
+        for line in lines
+        if all(name in line["found"] for name in named)
+    ]
+    assert looked.code == failing.exit_code and any(
+        re.search(failing.said, text) for text in told
+    ), looked.out
     assert not any(PASSWORD in text for said in (ran, looked) for text in (said.out, said.err))
     assert not pipeline.table.exists() and pipeline.committed() == {}

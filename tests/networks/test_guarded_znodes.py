@@ -1,4 +1,6 @@
-"""Who may change what a pipeline keeps: nobody else under `acl: creator`; and how one conf becomes another."""
+"""Who may change what a pipeline keeps: nobody else under `acl: creator`; and how one conf becomes
+another.
+"""
 
 from __future__ import annotations
 
@@ -41,48 +43,80 @@ def advised(pipeline: Pipeline) -> tuple[str, str]:
     return line["verdict"], f"{line['found']} {line['to_do']}"
 
 
-def test_strangers_read_what_a_pipeline_keeps_and_neither_change_nor_delete_it(secured: Secured, piped: MakePipeline) -> None:
-    pipeline = piped(secured.security("PLAINTEXT"), zookeeper=secured.zookeeper_by("sasl", acl="creator"))
+def test_strangers_read_what_a_pipeline_keeps_and_neither_change_nor_delete_it(
+    secured: Secured, piped: MakePipeline
+) -> None:
+    pipeline = piped(
+        secured.security("PLAINTEXT"), zookeeper=secured.zookeeper_by("sasl", acl="creator")
+    )
     loaded(pipeline)
     assert rights(secured, pipeline) == ({guarded_for(("sasl", "etl"))}, {EVERYBODY})
-    root, offset = f"/consumers/{pipeline.group}/etl/clicks", f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/0"
+    root, offset = (
+        f"/consumers/{pipeline.group}/etl/clicks",
+        f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/0",
+    )
     for user in (None, "another"):
         with secured.zookeeper.entered(user, chroot=CHROOT) as stranger:
             for path in below(stranger, root):
                 assert stranger.get(path) is not None
                 deeds: list[Callable[[], object]] = [
-                    lambda: stranger.set(path, b""), lambda: stranger.create(f"{path}/x"),  # noqa: B023, called at once
-                    lambda: stranger.set_acls(path, stranger.get_acls(path)[0]), lambda: stranger.delete(path)]  # noqa: B023
-                for deed in deeds[:None if path != root else -1]:
+                    lambda: stranger.set(path, b""),
+                    lambda: stranger.create(f"{path}/x"),  # noqa: B023, called at once
+                    lambda: stranger.set_acls(path, stranger.get_acls(path)[0]),
+                    lambda: stranger.delete(path),
+                ]  # noqa: B023
+                for deed in deeds[: None if path != root else -1]:
                     with pytest.raises(NoAuthError):
                         deed()
             stranger.set(offset, stranger.get(offset)[0])
     loaded(pipeline)
 
 
-def test_what_was_open_is_guarded_by_a_command_and_opened_again_by_it(secured: Secured, piped: MakePipeline) -> None:
+def test_what_was_open_is_guarded_by_a_command_and_opened_again_by_it(
+    secured: Secured, piped: MakePipeline
+) -> None:
     pipeline = piped(secured.security("PLAINTEXT"), zookeeper=secured.zookeeper_by(None))
     refused(pipeline.door("pipelines", "set-acl"), 2, "the group has no pipeline clicks")
     loaded(pipeline)
     assert advised(pipeline)[0] == "ok"
     under(secured, pipeline, "sasl", acl="creator")
     loaded(pipeline)
-    assert rights(secured, pipeline)[0] == {EVERYBODY, guarded_for(("sasl", "etl"))}, "a conf counts for what is made under it"
+    assert rights(secured, pipeline)[0] == {EVERYBODY, guarded_for(("sasl", "etl"))}, (
+        "a conf counts for what is made under it"
+    )
     verdict, said = advised(pipeline)
-    assert verdict == "advice" and "can be changed by everybody, and zookeeper.acl is creator" in said and "set-acl" in said
+    assert (
+        verdict == "advice"
+        and "can be changed by everybody, and zookeeper.acl is creator" in said
+        and "set-acl" in said
+    )
     done = pipeline.door("pipelines", "set-acl")
-    assert done.code == 0 and done.document["acl"] == "creator" and "sasl user etl, alone" in done.document["says"], done.err
+    assert (
+        done.code == 0
+        and done.document["acl"] == "creator"
+        and "sasl user etl, alone" in done.document["says"]
+    ), done.err
     assert rights(secured, pipeline) == ({guarded_for(("sasl", "etl"))}, {EVERYBODY})
     assert advised(pipeline)[0] == "ok"
     loaded(pipeline)
 
     under(secured, pipeline, None)
-    refused(pipeline.run(), 2, "ZooKeeper does not let us", "znode", "nobody (zookeeper.auth.scheme is not set)", "set-acl")
+    refused(
+        pipeline.run(),
+        2,
+        "ZooKeeper does not let us",
+        "znode",
+        "nobody (zookeeper.auth.scheme is not set)",
+        "set-acl",
+    )
     refused(pipeline.door("pipelines", "set-acl"), 2, "ZooKeeper does not let us")
     under(secured, pipeline, "sasl", acl="open")
     loaded(pipeline)
     verdict, said = advised(pipeline)
-    assert verdict == "advice" and "can be changed by sasl:etl alone, and zookeeper.acl is open" in said
+    assert (
+        verdict == "advice"
+        and "can be changed by sasl:etl alone, and zookeeper.acl is open" in said
+    )
     assert pipeline.door("pipelines", "set-acl").code == 0
     assert rights(secured, pipeline) == ({EVERYBODY}, {EVERYBODY})
     under(secured, pipeline, None)
@@ -90,16 +124,28 @@ def test_what_was_open_is_guarded_by_a_command_and_opened_again_by_it(secured: S
     assert pipeline.door("verify").code == 0
 
 
-@pytest.mark.parametrize(("scheme", "as_other"), [("sasl", "sasl user another"), ("digest", "digest user another, whose wrong password")])
+@pytest.mark.parametrize(
+    ("scheme", "as_other"),
+    [("sasl", "sasl user another"), ("digest", "digest user another, whose wrong password")],
+)
 def test_another_login_is_refused_by_every_verb_that_writes_and_let_in_by_two_commands(
-    secured: Secured, piped: MakePipeline, scheme: str, as_other: str,
+    secured: Secured,
+    piped: MakePipeline,
+    scheme: str,
+    as_other: str,
 ) -> None:
-    pipeline = piped(secured.security("PLAINTEXT"), zookeeper=secured.zookeeper_by(scheme, acl="creator"))
+    pipeline = piped(
+        secured.security("PLAINTEXT"), zookeeper=secured.zookeeper_by(scheme, acl="creator")
+    )
     loaded(pipeline)
     pipeline.produce(8)
     under(secured, pipeline, scheme, user="another", acl="creator")
-    for words, after in ((("run",), ()), (("pipelines", "set-acl"), ()), (("pipelines", "retire"), ("--reason", "seen")),
-                         (("offsets", "pause"), (f"{pipeline.topic}:0", "--reason", "seen"))):
+    for words, after in (
+        (("run",), ()),
+        (("pipelines", "set-acl"), ()),
+        (("pipelines", "retire"), ("--reason", "seen")),
+        (("offsets", "pause"), (f"{pipeline.topic}:0", "--reason", "seen")),
+    ):
         refused(pipeline.door(*words, after=after), 2, "ZooKeeper does not let us", as_other)
     doctor = pipeline.door("doctor", json_too=False)
     assert doctor.code == 2 and as_other in doctor.out, doctor.out
@@ -115,16 +161,30 @@ def test_another_login_is_refused_by_every_verb_that_writes_and_let_in_by_two_co
     refused(under(secured, pipeline, scheme, acl="creator").run(), 2, "ZooKeeper does not let us")
 
 
-def test_where_a_login_is_lost_the_superuser_opens_what_it_guarded(secured: Secured, piped: MakePipeline) -> None:
-    pipeline = piped(secured.security("PLAINTEXT"), zookeeper=secured.zookeeper_by("sasl", acl="creator"))
+def test_where_a_login_is_lost_the_superuser_opens_what_it_guarded(
+    secured: Secured, piped: MakePipeline
+) -> None:
+    pipeline = piped(
+        secured.security("PLAINTEXT"), zookeeper=secured.zookeeper_by("sasl", acl="creator")
+    )
     loaded(pipeline)
-    assert under(secured, pipeline, "digest", user="super", acl="open").door("pipelines", "set-acl").code == 0
+    assert (
+        under(secured, pipeline, "digest", user="super", acl="open")
+        .door("pipelines", "set-acl")
+        .code
+        == 0
+    )
     loaded(under(secured, pipeline, None))
 
 
 def test_no_run_is_at_work_while_acls_are_set(secured: Secured, piped: MakePipeline) -> None:
-    pipeline = piped(secured.security("PLAINTEXT"), zookeeper=secured.zookeeper_by("sasl", acl="creator"))
+    pipeline = piped(
+        secured.security("PLAINTEXT"), zookeeper=secured.zookeeper_by("sasl", acl="creator")
+    )
     loaded(pipeline)
     way = ZooKeeperSettings(**pipeline.settings["zookeeper"])
-    with ZooKeeper(way.connect, access=way.access) as other, DriverLock(other, pipeline.group, "clicks").driving(new_run_id(), wait_s=0):
+    with (
+        ZooKeeper(way.connect, access=way.access) as other,
+        DriverLock(other, pipeline.group, "clicks").driving(new_run_id(), wait_s=0),
+    ):
         refused(pipeline.door("pipelines", "set-acl"), 4, "another driver is at work")

@@ -1,4 +1,6 @@
-"""Tables that a Hive metastore names (Derby, in each JVM's own process): every command has a process of its own, as people run them."""
+"""Tables that a Hive metastore names (Derby, in each JVM's own process): every command has a
+process of its own, as people run them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ pytestmark = [pytest.mark.networks]
 
 @pytest.fixture
 def pipeline(cluster: Cluster, topic: TopicFactory, unused_group: str, tmp_path: Path) -> Pipeline:
-    """One whose table is called so in a schema `lake`, in a metastore of its own; the schema's folder is the pipeline's."""
+    """One whose table is called so in a schema `lake`, in a metastore of its own; the schema's
+    folder is the pipeline's.
+    """
     made = Pipeline(cluster, tmp_path, topic(2), unused_group)
     made.settings |= {**WITHOUT_SPARK, "table": dict(NAMED), "spark": metastore_in(made.folder)}
     said(made, f"CREATE SCHEMA lake LOCATION '{made.folder}'")
@@ -33,7 +37,10 @@ def as_if_catalog_managed(log: Path) -> None:
     """The table's first commit, with the table feature by which only its catalog commits."""
     commit = log / f"{0:020d}.json"
     actions = [json.loads(line) for line in commit.read_text().splitlines()]
-    features = {"readerFeatures": ["catalogManaged"], "writerFeatures": ["catalogManaged", "inCommitTimestamp"]}
+    features = {
+        "readerFeatures": ["catalogManaged"],
+        "writerFeatures": ["catalogManaged", "inCommitTimestamp"],
+    }
     protocol: dict[str, Any] = {"minReaderVersion": 3, "minWriterVersion": 7, **features}
     kept = [action for action in actions if "protocol" not in action]
     for action in kept:
@@ -47,7 +54,9 @@ def as_if_catalog_managed(log: Path) -> None:
     commit.write_text("\n".join(map(json.dumps, [*kept, {"protocol": protocol}])))
 
 
-def test_runs_by_a_name_of_a_hive_metastore_load_rows_once_and_idle_ones_start_no_jvm(pipeline: Pipeline) -> None:
+def test_runs_by_a_name_of_a_hive_metastore_load_rows_once_and_idle_ones_start_no_jvm(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(200, partitions=2)
     command(pipeline, "run")
     pipeline.produce(200, partitions=2)
@@ -66,7 +75,9 @@ def test_runs_by_a_name_of_a_hive_metastore_load_rows_once_and_idle_ones_start_n
 
 
 @pytest.mark.parametrize("verb", ["store", "append", "record"])
-def test_a_run_by_a_name_that_is_killed_is_finished_by_the_next_one(pipeline: Pipeline, verb: str) -> None:
+def test_a_run_by_a_name_that_is_killed_is_finished_by_the_next_one(
+    pipeline: Pipeline, verb: str
+) -> None:
     pipeline.produce(100, partitions=2)
     if verb == "append":  # by Spark: one JVM asks the catalog, the next one writes
         pipeline.settings |= {"table": {**NAMED, "writer": "spark"}, "limits": {}}
@@ -75,7 +86,9 @@ def test_a_run_by_a_name_that_is_killed_is_finished_by_the_next_one(pipeline: Pi
     assert pipeline.is_whole()
 
 
-def test_a_table_that_is_moved_stops_the_next_run_with_spark_and_is_gone_on_with_once_somebody_says_so(pipeline: Pipeline) -> None:
+def test_a_table_that_is_moved_stops_the_next_run_with_spark_and_is_gone_on_with_once_somebody_says_so(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(100, partitions=2)
     command(pipeline, "run")
     said(pipeline, "ALTER TABLE lake.table RENAME TO lake.renamed")  # with its folder
@@ -87,7 +100,9 @@ def test_a_table_that_is_moved_stops_the_next_run_with_spark_and_is_gone_on_with
     assert DeltaTable(str(pipeline.folder / "renamed")).to_pyarrow_table().num_rows == 200
 
 
-def test_a_pipeline_that_went_by_a_path_goes_on_by_a_name_of_it_and_stops_where_the_name_leads_elsewhere(pipeline: Pipeline) -> None:
+def test_a_pipeline_that_went_by_a_path_goes_on_by_a_name_of_it_and_stops_where_the_name_leads_elsewhere(
+    pipeline: Pipeline,
+) -> None:
     pipeline.settings["table"] = {"writer": "auto"}
     for table in ({"writer": "auto"}, NAMED):
         pipeline.settings["table"] = dict(table)
@@ -96,13 +111,19 @@ def test_a_pipeline_that_went_by_a_path_goes_on_by_a_name_of_it_and_stops_where_
         if table is not NAMED:
             said(pipeline, f"CREATE TABLE lake.table USING delta LOCATION '{pipeline.table}'")
     assert pipeline.is_whole()
-    said(pipeline, "DROP TABLE lake.table", f"CREATE TABLE lake.table (a int) USING delta LOCATION '{pipeline.folder}/elsewhere'")
+    said(
+        pipeline,
+        "DROP TABLE lake.table",
+        f"CREATE TABLE lake.table (a int) USING delta LOCATION '{pipeline.folder}/elsewhere'",
+    )
     for words in (("verify",), ("doctor",)):
         told = command(pipeline, *words, code=5)
         assert "elsewhere by now" in told and "etl table resolve CONF" in told
 
 
-def test_commands_that_need_spark_go_by_the_name_and_leave_each_row_once(pipeline: Pipeline) -> None:
+def test_commands_that_need_spark_go_by_the_name_and_leave_each_row_once(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(100, partitions=2)
     command(pipeline, "run")
     rows = "--topic", pipeline.topic, "--from", "0", "--until", "20"
@@ -118,7 +139,9 @@ def test_a_catalog_in_the_sessions_memory_is_given_no_table_and_another_metastor
     pipeline: Pipeline,
 ) -> None:
     spark = dict(pipeline.settings["spark"])
-    pipeline.settings["spark"] = {key: value for key, value in spark.items() if "catalogImplementation" not in key}
+    pipeline.settings["spark"] = {
+        key: value for key, value in spark.items() if "catalogImplementation" not in key
+    }
     pipeline.settings["table"] |= {"name": "default.table"}
     pipeline.produce(100, partitions=2)
     assert "in memory here" in command(pipeline, "run", code=2)
@@ -129,11 +152,24 @@ def test_a_catalog_in_the_sessions_memory_is_given_no_table_and_another_metastor
     assert "the catalog has no table lake.table" in command(pipeline, "run", code=2)
 
 
-def test_a_catalog_that_cannot_be_asked_is_told_with_its_cause_and_the_key_that_names_it(pipeline: Pipeline) -> None:
+def test_a_catalog_that_cannot_be_asked_is_told_with_its_cause_and_the_key_that_names_it(
+    pipeline: Pipeline,
+) -> None:
     spark = dict(pipeline.settings["spark"])
     for key, value, code, told in (
-            ("spark.hadoop.hive.metastore.uris", "thrift://127.0.0.1:1", 7, "connection refused, thrift://127.0.0.1:1"),
-            ("spark.hadoop.javax.jdo.option.ConnectionURL", "jdbc:mysql://127.0.0.1:1/hive?password=hunter2", 2, "no JDBC driver")):
+        (
+            "spark.hadoop.hive.metastore.uris",
+            "thrift://127.0.0.1:1",
+            7,
+            "connection refused, thrift://127.0.0.1:1",
+        ),
+        (
+            "spark.hadoop.javax.jdo.option.ConnectionURL",
+            "jdbc:mysql://127.0.0.1:1/hive?password=hunter2",
+            2,
+            "no JDBC driver",
+        ),
+    ):
         pipeline.settings["spark"] = {**spark, key: value}
         said_of_it = command(pipeline, "run", code=code)
         assert told in said_of_it and key in said_of_it and "hunter2" not in said_of_it, said_of_it
@@ -141,19 +177,28 @@ def test_a_catalog_that_cannot_be_asked_is_told_with_its_cause_and_the_key_that_
 
 def test_what_no_run_may_commit_to_by_its_path_is_refused_by_its_name(pipeline: Pipeline) -> None:
     place = pipeline.folder
-    said(pipeline, "CREATE TABLE lake.rows (a int) USING parquet", "CREATE TABLE lake.text (a int) STORED AS TEXTFILE",
-         "CREATE VIEW lake.seen AS SELECT 1 AS a", f"CREATE TABLE lake.managed (a int) USING delta LOCATION '{place}/managed'",
-         f"CREATE TABLE lake.gone (a int) USING delta LOCATION '{place}/gone'")
+    said(
+        pipeline,
+        "CREATE TABLE lake.rows (a int) USING parquet",
+        "CREATE TABLE lake.text (a int) STORED AS TEXTFILE",
+        "CREATE VIEW lake.seen AS SELECT 1 AS a",
+        f"CREATE TABLE lake.managed (a int) USING delta LOCATION '{place}/managed'",
+        f"CREATE TABLE lake.gone (a int) USING delta LOCATION '{place}/gone'",
+    )
     as_if_catalog_managed(place / "managed" / "_delta_log")
     for file in (place / "gone" / "_delta_log").rglob("*"):
         if file.is_file():
             file.unlink()
     for name, code, words in (
-            ("lake.rows", 2, "no Delta table, but one of parquet"), ("lake.text", 2, "no Delta table, but one of hive"),
-            ("lake.seen", 2, "lake.seen is a view"), ("lake.managed", 2, "managed by its catalog"),
-            ("lake.gone", 5, "no Delta table is at"),
-            ("nowhere.table", 2, "no schema to make it in"),
-            ("unknown.lake.table", 2, "Spark knows no catalog unknown"), ("global_temp.seen", 2, "temporary view")):
+        ("lake.rows", 2, "no Delta table, but one of parquet"),
+        ("lake.text", 2, "no Delta table, but one of hive"),
+        ("lake.seen", 2, "lake.seen is a view"),
+        ("lake.managed", 2, "managed by its catalog"),
+        ("lake.gone", 5, "no Delta table is at"),
+        ("nowhere.table", 2, "no schema to make it in"),
+        ("unknown.lake.table", 2, "Spark knows no catalog unknown"),
+        ("global_temp.seen", 2, "temporary view"),
+    ):
         pipeline.settings["table"] |= {"name": name}
         told = command(pipeline, "run", code=code)
         assert words in told and "table.name" in told, told

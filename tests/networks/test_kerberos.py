@@ -1,4 +1,6 @@
-"""A login by Kerberos: a broker, its KDC of Debian's packages, and a ticket of a keytab. Only where both are installed."""
+"""A login by Kerberos: a broker, its KDC of Debian's packages, and a ticket of a keytab. Only where
+both are installed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from tests.said import refused
 from tests.system.driving import ROOT, WITHOUT_SPARK, Pipeline
 
 _PATH = f"{os.environ['PATH']}:/usr/sbin"
-pytestmark = [pytest.mark.networks, pytest.mark.skipif(shutil.which("krb5kdc", path=_PATH) is None, reason="apt install krb5-kdc")]
+pytestmark = [
+    pytest.mark.networks,
+    pytest.mark.skipif(shutil.which("krb5kdc", path=_PATH) is None, reason="apt install krb5-kdc"),
+]
 _WAY = {"protocol": "SASL_PLAINTEXT", "sasl": {"mechanism": "GSSAPI"}}
 _CONF = """\
 [libdefaults]
@@ -52,16 +57,30 @@ def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     conf = folder / "krb5.conf"
     conf.write_text(_CONF.format(port=free_port(), folder=folder))
     (folder / "acl").touch()
-    environment = {**os.environ, "PATH": _PATH, "KRB5_CONFIG": str(conf), "KRB5_KDC_PROFILE": str(conf)}
-    for words in (["kdb5_util", "create", "-s", "-P", "master"],
-                  *(["kadmin.local", "-q", question] for name, file in (("kafka/localhost", "kafka"), ("etl", "etl"))
-                    for question in (f"addprinc -randkey {name}", f"ktadd -k {folder}/{file}.keytab {name}"))):
+    environment = {
+        **os.environ,
+        "PATH": _PATH,
+        "KRB5_CONFIG": str(conf),
+        "KRB5_KDC_PROFILE": str(conf),
+    }
+    for words in (
+        ["kdb5_util", "create", "-s", "-P", "master"],
+        *(
+            ["kadmin.local", "-q", question]
+            for name, file in (("kafka/localhost", "kafka"), ("etl", "etl"))
+            for question in (f"addprinc -randkey {name}", f"ktadd -k {folder}/{file}.keytab {name}")
+        ),
+    ):
         subprocess.run(words, env=environment, check=True, capture_output=True, timeout=60)
-    with subprocess.Popen(["krb5kdc", "-n"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+    with subprocess.Popen(
+        ["krb5kdc", "-n"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as running:
         try:
             deadline = time.monotonic() + 20
             words = ["kinit", "-k", "-t", f"{folder}/etl.keytab", "-c", f"{folder}/ticket", "etl"]
-            while subprocess.run(words, env=environment, capture_output=True, timeout=60, check=False).returncode:
+            while subprocess.run(
+                words, env=environment, capture_output=True, timeout=60, check=False
+            ).returncode:
                 assert time.monotonic() < deadline, "no ticket"
                 time.sleep(0.2)
             yield folder
@@ -70,7 +89,9 @@ def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def kerberized(kdc: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, int]]:
+def kerberized(
+    kdc: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Cluster, int]]:
     """A broker, and the port of its listener that takes tickets."""
     module = "com.sun.security.auth.module.Krb5LoginModule"
     entered, plain = free_port(), free_port()
@@ -78,11 +99,17 @@ def kerberized(kdc: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with_listener = {
         "listeners": f"PLAINTEXT://127.0.0.1:{plain},KERBEROS://127.0.0.1:{entered}",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{plain},KERBEROS://localhost:{entered}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,KERBEROS:SASL_PLAINTEXT", "inter.broker.listener.name": "PLAINTEXT",
-        "sasl.enabled.mechanisms": "GSSAPI", "sasl.kerberos.service.name": "kafka",
-        "listener.name.kerberos.gssapi.sasl.jaas.config": keytab}
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,KERBEROS:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.enabled.mechanisms": "GSSAPI",
+        "sasl.kerberos.service.name": "kafka",
+        "listener.name.kerberos.gssapi.sasl.jaas.config": keytab,
+    }
     cluster = Cluster(
-        folder=tmp_path_factory.mktemp("cluster"), properties=with_listener, java_options=[f"-Djava.security.krb5.conf={kdc}/krb5.conf"])
+        folder=tmp_path_factory.mktemp("cluster"),
+        properties=with_listener,
+        java_options=[f"-Djava.security.krb5.conf={kdc}/krb5.conf"],
+    )
     cluster.brokers[0].port = plain
     with cluster:
         yield cluster, entered
@@ -100,7 +127,9 @@ def pipeline(kerberized: tuple[Cluster, int], tmp_path: Path) -> Pipeline:
     name = f"topic-{uuid.uuid4().hex[:8]}"
     kerberized[0].create_topic(name, 2)
     source = {"listener": "KERBEROS", "security": _WAY}
-    return Pipeline(kerberized[0], tmp_path, name, f"group-{name}", {"source": source}, everywhere=WITHOUT_SPARK)
+    return Pipeline(
+        kerberized[0], tmp_path, name, f"group-{name}", {"source": source}, everywhere=WITHOUT_SPARK
+    )
 
 
 def ours(kdc: Path, empty: Path, variable: str | None) -> dict[str, str]:
@@ -111,14 +140,18 @@ def ours(kdc: Path, empty: Path, variable: str | None) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("variable", ["KRB5CCNAME", "KRB5_CLIENT_KTNAME"])
-def test_a_ticket_or_a_keytab_logs_in(kdc: Path, port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str) -> None:
+def test_a_ticket_or_a_keytab_logs_in(
+    kdc: Path, port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str
+) -> None:
     for name, value in ours(kdc, tmp_path, variable).items():
         monkeypatch.setenv(name, value)
     with SimpleConsumer("localhost", port, security=security_of(_WAY), timeout_s=20) as consumer:
         assert consumer.topic_metadata(()).brokers[0].port == port
 
 
-def test_who_has_no_ticket_is_told(kdc: Path, port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_who_has_no_ticket_is_told(
+    kdc: Path, port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name, value in ours(kdc, tmp_path, None).items():
         monkeypatch.setenv(name, value)
     with SimpleConsumer("localhost", port, security=security_of(_WAY), timeout_s=20) as consumer:
@@ -128,7 +161,11 @@ def test_who_has_no_ticket_is_told(kdc: Path, port: int, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("variable", ["KRB5CCNAME", "KRB5_CLIENT_KTNAME"])
 def test_runs_load_each_record_once_and_verify_doctor_and_peek_enter_alike(
-    kdc: Path, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str,
+    kdc: Path,
+    pipeline: Pipeline,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    variable: str,
 ) -> None:
     for name, value in ours(kdc, tmp_path, variable).items():
         monkeypatch.setenv(name, value)
@@ -142,23 +179,44 @@ def test_runs_load_each_record_once_and_verify_doctor_and_peek_enter_alike(
     assert peeked.code == 0 and len(peeked.document["records"]) == 3, peeked.err
 
 
-def test_tasks_of_spark_get_tickets_of_the_keytab_that_their_environment_names(kdc: Path, pipeline: Pipeline, tmp_path: Path) -> None:
-    pipeline.settings |= {"table": {"writer": "spark"}, "limits": {"without_spark_below_bytes": 0}, "spark": {"spark.master": "local[2]"}}
+def test_tasks_of_spark_get_tickets_of_the_keytab_that_their_environment_names(
+    kdc: Path, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    pipeline.settings |= {
+        "table": {"writer": "spark"},
+        "limits": {"without_spark_below_bytes": 0},
+        "spark": {"spark.master": "local[2]"},
+    }
     pipeline.produce(40, partitions=2)
-    found_by = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))  # the library may lie beside the environment
+    found_by = os.pathsep.join(
+        filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    )  # the library may lie beside the environment
     child = pipeline.start(
-        "etl", "run", str(pipeline.conf), PYTHONPATH=found_by, **ours(kdc, tmp_path, "KRB5_CLIENT_KTNAME"))
+        "etl",
+        "run",
+        str(pipeline.conf),
+        PYTHONPATH=found_by,
+        **ours(kdc, tmp_path, "KRB5_CLIENT_KTNAME"),
+    )
     _, err = child.communicate(timeout=240)
     assert child.returncode == 0, err
     assert pipeline.is_whole()
 
 
 def test_a_run_without_a_ticket_ends_with_2_and_so_does_doctor(
-    kdc: Path, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    kdc: Path,
+    pipeline: Pipeline,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     for name, value in ours(kdc, tmp_path, None).items():
         monkeypatch.setenv(name, value)
     pipeline.produce(4, partitions=2)
-    refused(pipeline.run(), 2, "the login by GSSAPI came to nothing", "key source.security.sasl.mechanism")
+    refused(
+        pipeline.run(),
+        2,
+        "the login by GSSAPI came to nothing",
+        "key source.security.sasl.mechanism",
+    )
     looked = pipeline.door("doctor")
     assert looked.code == 2 and "the login by GSSAPI came to nothing" in looked.out

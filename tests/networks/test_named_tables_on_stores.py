@@ -1,4 +1,6 @@
-"""Tables that a Hive metastore names and that lie in a store: the session that asks the catalog has to reach it to make one."""
+"""Tables that a Hive metastore names and that lie in a store: the session that asks the catalog has
+to reach it to make one.
+"""
 
 from __future__ import annotations
 
@@ -37,18 +39,27 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
 
 @pytest.fixture
 def pipeline(
-    store: StoreServer, cluster: Cluster, topic: TopicFactory, unused_group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    store: StoreServer,
+    cluster: Cluster,
+    topic: TopicFactory,
+    unused_group: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> NamedInStore:
     """One of two partitions; the metastore is a folder of this machine."""
     store.give_secrets(monkeypatch)
-    made = NamedInStore(cluster, tmp_path, topic(2), unused_group, everywhere=WITHOUT_SPARK, store=store)
+    made = NamedInStore(
+        cluster, tmp_path, topic(2), unused_group, everywhere=WITHOUT_SPARK, store=store
+    )
     made.settings |= {"table": dict(NAMED), "spark": metastore_in(made.folder)}
     made.produce(100, partitions=2)
     return made
 
 
 @pytest.mark.parametrize("scheme", ["s3a", "s3"])
-def test_a_first_run_has_the_catalog_make_a_table_in_the_store_that_its_schema_is_in(pipeline: NamedInStore, scheme: str) -> None:
+def test_a_first_run_has_the_catalog_make_a_table_in_the_store_that_its_schema_is_in(
+    pipeline: NamedInStore, scheme: str
+) -> None:
     at = f"{scheme}://lake/{pipeline.group}"
     said(pipeline, f"CREATE SCHEMA lake LOCATION '{at}'", at=at)
     command(pipeline, "run")
@@ -56,11 +67,17 @@ def test_a_first_run_has_the_catalog_make_a_table_in_the_store_that_its_schema_i
     command(pipeline, "run")
     assert pipeline.is_whole()
     told = [file for file in pipeline.folder.rglob("*") if file.is_file()]
-    assert not [file for file in told for secret in pipeline.store.secrets.values() if secret.encode() in file.read_bytes()]
+    assert not [
+        file
+        for file in told
+        for secret in pipeline.store.secrets.values()
+        if secret.encode() in file.read_bytes()
+    ]
 
 
 def test_a_warehouse_in_a_store_is_reached_by_the_session_that_asks_and_keys_that_are_missing_make_no_table(
-    pipeline: NamedInStore, monkeypatch: pytest.MonkeyPatch,
+    pipeline: NamedInStore,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at = f"s3a://lake/{pipeline.group}"
     pipeline.settings["spark"]["spark.sql.warehouse.dir"] = at

@@ -32,46 +32,81 @@ def left_behind(pipeline: Pipeline, secrets: Collection[Path]) -> Iterator[tuple
                 waiting += [f"{znode}/{name}" for name in client.get_children(znode)]
 
 
-@pytest.mark.parametrize(("writer", "mechanism", "scheme"), [("spark", "PLAIN", "sasl"), ("arrow", "OAUTHBEARER", "digest")])
+@pytest.mark.parametrize(
+    ("writer", "mechanism", "scheme"),
+    [("spark", "PLAIN", "sasl"), ("arrow", "OAUTHBEARER", "digest")],
+)
 def test_no_secret_is_in_what_a_run_leaves_that_fails_at_a_verb(
-    secured: Secured, piped: MakePipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str, mechanism: str,
+    secured: Secured,
+    piped: MakePipeline,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    writer: str,
+    mechanism: str,
     scheme: str,
 ) -> None:
     """It says all that it can say: kazoo, too, at DEBUG."""
     for variable in ("KAFKA_PASSWORD", *map(variable_of, USERS)):
         monkeypatch.delenv(variable)
-    secret, of_zookeeper, of_key, events = (tmp_path / name for name in ("secret", "zookeeper", "key", "events"))
+    secret, of_zookeeper, of_key, events = (
+        tmp_path / name for name in ("secret", "zookeeper", "key", "events")
+    )
     events.mkdir()
     token = secured.token()
     secret.write_text(PASSWORD if mechanism == "PLAIN" else token)
-    reference = {"mechanism": mechanism, "username": "etl", "password": "${file:secret}"} if mechanism == "PLAIN" else {
-        "mechanism": mechanism, "token": "${file:secret}"}
+    reference = (
+        {"mechanism": mechanism, "username": "etl", "password": "${file:secret}"}
+        if mechanism == "PLAIN"
+        else {"mechanism": mechanism, "token": "${file:secret}"}
+    )
     way = secured.security("SASL_SSL", mechanism)
     way["security"]["sasl"] = reference
-    spark = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{events}", "spark.master": "local[2]",
-             "spark.eventLog.compress": "false", "spark.eventLog.rolling.enabled": "false",
-             "spark.log.level": "DEBUG" if writer == "spark" else "INFO"}
+    spark = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": f"file://{events}",
+        "spark.master": "local[2]",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.log.level": "DEBUG" if writer == "spark" else "INFO",
+    }
     of_zookeeper.write_text(USERS["etl"])
     of_key.write_text(KEY_PASSWORD)
-    locked = {"cert_file": str(secured.client.cert), "key_file": str(secured.authority.locked(secured.client)),
-              "key_password": "${file:key}"}
+    locked = {
+        "cert_file": str(secured.client.cert),
+        "key_file": str(secured.authority.locked(secured.client)),
+        "key_password": "${file:key}",
+    }
     zookeeper = secured.zookeeper_by(scheme, encrypted=True, acl="creator", **locked)
     zookeeper["auth"]["password"] = "${file:zookeeper}"
-    pipeline = piped(way, zookeeper=zookeeper, table={"writer": writer}, limits={"without_spark_below_bytes": 0}, spark=spark)
+    pipeline = piped(
+        way,
+        zookeeper=zookeeper,
+        table={"writer": writer},
+        limits={"without_spark_below_bytes": 0},
+        spark=spark,
+    )
     said = list[tuple[str, bytes]]()
     for verb in VERBS:
         pipeline.produce(8)
         said.append((verb, failed_at(pipeline, verb)))
     pipeline.produce(8)
-    way["security"]["sasl"] = {**reference, **({"username": "nobody"} if mechanism == "PLAIN" else {"token": "${file:events}"})}
+    way["security"]["sasl"] = {
+        **reference,
+        **({"username": "nobody"} if mechanism == "PLAIN" else {"token": "${file:events}"}),
+    }
     said.append(("a refused login", failed_at(pipeline, "nothing")))
-    pipeline.settings["zookeeper"] = {**zookeeper, "auth": {**zookeeper["auth"], "username": "kafka"}}
+    pipeline.settings["zookeeper"] = {
+        **zookeeper,
+        "auth": {**zookeeper["auth"], "username": "kafka"},
+    }
     said.append(("a login that ZooKeeper refuses, or its znodes", failed_at(pipeline, "nothing")))
     found = [*left_behind(pipeline, (secret, of_zookeeper, of_key)), *said]
     secrets = [secret.encode() for secret in (PASSWORD, token, USERS["etl"], KEY_PASSWORD)]
     assert {name for name, content in found if any(one in content for one in secrets)} == set()
     assert any("events" in name and b"SparkListenerTaskEnd" in content for name, content in found)
-    assert all(b"DEBUG:kazoo.client" in content for _, content in said[:len(VERBS)]), "it was asked to say all"
+    assert all(b"DEBUG:kazoo.client" in content for _, content in said[: len(VERBS)]), (
+        "it was asked to say all"
+    )
     assert sum(b"Traceback" in content for _, content in said) >= len(VERBS) - 1
 
 
@@ -85,29 +120,97 @@ def failed_at(pipeline: Pipeline, verb: str) -> bytes:
 
 _ONE = ("--reason", "seen")
 COMMANDS: Mapping[str, Sequence[str]] = {
-    "doctor": (), "lag": (), "plan": (), "verify": (), "peek": ("TOPIC", "0", "-n", "2"), "offsets show": (), "offsets diff": (),
-    "tail": ("--group", "another", "--membership", "coordinator", "--start", "earliest", "-n", "1", "--timeout", "30"),
+    "doctor": (),
+    "lag": (),
+    "plan": (),
+    "verify": (),
+    "peek": ("TOPIC", "0", "-n", "2"),
+    "offsets show": (),
+    "offsets diff": (),
+    "tail": (
+        "--group",
+        "another",
+        "--membership",
+        "coordinator",
+        "--start",
+        "earliest",
+        "-n",
+        "1",
+        "--timeout",
+        "30",
+    ),
     "complete": ("--until-time", "2026-01-01T00:00:00Z"),
     "intervals": ("--from-time", "2026-01-01T00:00:00Z", "--until-time", "2026-01-01T03:00:00Z"),
-    "offsets pause": ("TOPIC:1", *_ONE), "offsets resume": ("TOPIC:1", *_ONE),
-    "offsets set": ("TOPIC:0", "--to", "latest", "--yes", *_ONE), "run": (), "offsets restore": ("--from-table", "--yes", *_ONE),
-    "backfill begin": ("--name", "b", "--topic", "TOPIC", "-p", "0", "--from", "0", "--until", "40", "--missing", "--yes"),
-    "backfill resume": ("--name", "b"), "backfill list": (), "backfill show": ("--name", "b"),
+    "offsets pause": ("TOPIC:1", *_ONE),
+    "offsets resume": ("TOPIC:1", *_ONE),
+    "offsets set": ("TOPIC:0", "--to", "latest", "--yes", *_ONE),
+    "run": (),
+    "offsets restore": ("--from-table", "--yes", *_ONE),
+    "backfill begin": (
+        "--name",
+        "b",
+        "--topic",
+        "TOPIC",
+        "-p",
+        "0",
+        "--from",
+        "0",
+        "--until",
+        "40",
+        "--missing",
+        "--yes",
+    ),
+    "backfill resume": ("--name", "b"),
+    "backfill list": (),
+    "backfill show": ("--name", "b"),
     "backfill abandon": ("--name", "b", "--yes", *_ONE),
     "replay": ("--topic", "TOPIC", "-p", "0", "--from", "0", "--until", "2", "--yes"),
-    "plans list": (), "plans show": ("1",), "plans supersede": ("9", *_ONE), "plans take-over": ("--from", "nobody", *_ONE),
-    "plans acknowledge": ("0", *_ONE), "plans accept-log": ("TOPIC", *_ONE), "compact": ("--dry-run",), "maintain": ("--dry-run",),
-    "report": (), "table resolve": (), "pipelines list": (), "pipelines set-acl": (), "pipelines resume": ("clicks", *_ONE),
-    "pipelines retire": ("clicks", *_ONE)}
-"""What is said behind CONF to each command that takes one; the last ones leave no pipeline to go on with."""
+    "plans list": (),
+    "plans show": ("1",),
+    "plans supersede": ("9", *_ONE),
+    "plans take-over": ("--from", "nobody", *_ONE),
+    "plans acknowledge": ("0", *_ONE),
+    "plans accept-log": ("TOPIC", *_ONE),
+    "compact": ("--dry-run",),
+    "maintain": ("--dry-run",),
+    "report": (),
+    "table resolve": (),
+    "pipelines list": (),
+    "pipelines set-acl": (),
+    "pipelines resume": ("clicks", *_ONE),
+    "pipelines retire": ("clicks", *_ONE),
+}
+"""What is said behind CONF to each command that takes one; the last ones leave no pipeline to go on
+with.
+"""
 _ASK_NO_BROKER = {  # as things stand here: the backfill is whole, and each row of the table is counted
-    "verify", "offsets pause", "offsets resume", "backfill resume", "backfill list", "backfill show", "backfill abandon", "plans list",
-    "plans show", "plans acknowledge", "compact", "maintain", "report", "table resolve", "pipelines list", "pipelines set-acl",
-    "pipelines resume", "pipelines retire"}
+    "verify",
+    "offsets pause",
+    "offsets resume",
+    "backfill resume",
+    "backfill list",
+    "backfill show",
+    "backfill abandon",
+    "plans list",
+    "plans show",
+    "plans acknowledge",
+    "compact",
+    "maintain",
+    "report",
+    "table resolve",
+    "pipelines list",
+    "pipelines set-acl",
+    "pipelines resume",
+    "pipelines retire",
+}
 
 
 def test_the_commands_of_this_test_are_all_that_take_a_conf() -> None:
-    assert set(COMMANDS) == {name for name, command in leaves(COMMAND) if any(one.name == "conf" for one in command.params)}
+    assert set(COMMANDS) == {
+        name
+        for name, command in leaves(COMMAND)
+        if any(one.name == "conf" for one in command.params)
+    }
 
 
 def leaves(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -120,7 +223,10 @@ def leaves(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def test_no_secret_is_in_what_any_command_says_or_leaves_with_a_right_login_and_with_a_wrong_one(
-    secured: Secured, piped: MakePipeline, tmp_path: Path, spark: Any,
+    secured: Secured,
+    piped: MakePipeline,
+    tmp_path: Path,
+    spark: Any,
 ) -> None:
     secret, wrong = tmp_path / "secret", "another-hunter3-secret"
     way = secured.security("SASL_SSL", "SCRAM-SHA-256")
@@ -134,7 +240,9 @@ def test_no_secret_is_in_what_any_command_says_or_leaves_with_a_right_login_and_
         for password in (wrong, PASSWORD):
             secret.write_text(password)
             pipeline.produce(4)
-            got = pipeline.door(*name.split(), after=[word.replace("TOPIC", pipeline.topic) for word in words])
+            got = pipeline.door(
+                *name.split(), after=[word.replace("TOPIC", pipeline.topic) for word in words]
+            )
             said[f"{name} by {password}"] = (got.out + got.err).encode()
             assert got.code != 1 and "Traceback" not in got.err, (name, got.err)
             if password == wrong and "refuses the login" in got.err:
@@ -143,4 +251,6 @@ def test_no_secret_is_in_what_any_command_says_or_leaves_with_a_right_login_and_
             assert password == wrong or "refuses the login" not in got.err, got.err
     assert set(COMMANDS) - refused == _ASK_NO_BROKER
     found = [*left_behind(pipeline, (secret,)), *said.items()]
-    assert {name for name, content in found if any(one.encode() in content for one in (PASSWORD, wrong))} == set()
+    assert {
+        name for name, content in found if any(one.encode() in content for one in (PASSWORD, wrong))
+    } == set()

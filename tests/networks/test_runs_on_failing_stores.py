@@ -1,4 +1,6 @@
-"""Whole runs, by each writer, on a store (moto) that throttles, is away for a while or loses its answers: rows are there once."""
+"""Whole runs, by each writer, on a store (moto) that throttles, is away for a while or loses its
+answers: rows are there once.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,21 @@ from tests.system.driving import WITHOUT_SPARK
 
 pytestmark = [pytest.mark.networks]
 _WITHIN_S = 300
-_SMALL: Mapping[str, Any] = {"spark": {
-    "spark.master": "local[2]", "spark.hadoop.fs.s3a.attempts.maximum": "1", "spark.hadoop.fs.s3a.retry.limit": "2"}}
-"""What Hadoop's client itself asks again for other than throttling is another matter, and takes minutes."""
+_SMALL: Mapping[str, Any] = {
+    "spark": {
+        "spark.master": "local[2]",
+        "spark.hadoop.fs.s3a.attempts.maximum": "1",
+        "spark.hadoop.fs.s3a.retry.limit": "2",
+    }
+}
+"""What Hadoop's client itself asks again for other than throttling is another matter, and takes
+minutes.
+"""
 _WRITERS: Mapping[str, Mapping[str, Any]] = {
-    "spark": {**_SMALL, "table": {"writer": "spark"}}, "arrow": {**_SMALL, "table": {"writer": "auto"}}, "without Spark": WITHOUT_SPARK}
+    "spark": {**_SMALL, "table": {"writer": "spark"}},
+    "arrow": {**_SMALL, "table": {"writer": "auto"}},
+    "without Spark": WITHOUT_SPARK,
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +48,23 @@ def way(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Moto, Faulty
 
 @pytest.fixture
 def pipeline(
-    way: tuple[Moto, FaultyWay], cluster: object, topic: TopicFactory, unused_group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    way: tuple[Moto, FaultyWay],
+    cluster: object,
+    topic: TopicFactory,
+    unused_group: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[StoredPipeline]:
     """A pipeline whose table holds a plan, and that has more to read."""
     way[0].give_secrets(monkeypatch)
-    made = StoredPipeline(cluster, tmp_path, topic(2), unused_group, dict(WITHOUT_SPARK), store=way[0])  # type: ignore[arg-type]
+    made = StoredPipeline(
+        cluster,  # type: ignore[arg-type]
+        tmp_path,
+        topic(2),
+        unused_group,
+        dict(WITHOUT_SPARK),
+        store=way[0],
+    )
     made.produce(100, partitions=2)
     made.ran()
     made.produce(100, partitions=2)
@@ -61,7 +85,10 @@ def run(pipeline: StoredPipeline) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("writer", ["spark", "without Spark"])
 @pytest.mark.parametrize("fault", ["slow", "away", "lose"])
 def test_a_run_goes_on_behind_answers_that_are_refused_for_now_or_lost(
-    pipeline: StoredPipeline, way: tuple[Moto, FaultyWay], writer: str, fault: str,
+    pipeline: StoredPipeline,
+    way: tuple[Moto, FaultyWay],
+    writer: str,
+    fault: str,
 ) -> None:
     """At a look at the log, at a file, and at the commit."""
     pipeline.settings = dict(_WRITERS[writer])
@@ -75,7 +102,10 @@ def test_a_run_goes_on_behind_answers_that_are_refused_for_now_or_lost(
 @pytest.mark.parametrize("writer", list(_WRITERS))
 @pytest.mark.parametrize("fault", ["slow", "lose"])
 def test_what_a_store_never_answers_well_ends_a_run_and_the_next_one_finishes_the_plan(
-    pipeline: StoredPipeline, way: tuple[Moto, FaultyWay], writer: str, fault: str,
+    pipeline: StoredPipeline,
+    way: tuple[Moto, FaultyWay],
+    writer: str,
+    fault: str,
 ) -> None:
     """At the commit. Where the answer is lost it is done, and the table says so."""
     pipeline.settings = dict(_WRITERS[writer])

@@ -1,4 +1,6 @@
-"""Who reads without a pipeline enters by the same way: the data source alone, consumers of streams, `etl tail`."""
+"""Who reads without a pipeline enters by the same way: the data source alone, consumers of streams,
+`etl tail`.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,38 @@ pytestmark = pytest.mark.networks
 
 @pytest.mark.parametrize("found_by", ["bootstrap", "zookeeper"])
 def test_the_data_source_alone_takes_references_and_its_plan_holds_no_secret(
-    secured: Secured, piped: MakePipeline, tmp_path: Path, spark: Any, found_by: str,
+    secured: Secured,
+    piped: MakePipeline,
+    tmp_path: Path,
+    spark: Any,
+    found_by: str,
 ) -> None:
     pipeline = piped(secured.security("SASL_SSL", "SCRAM-SHA-512"))
     pipeline.produce(40)
     (tmp_path / "secret").write_text(PASSWORD)
     spark.dataSource.register(OffsetRanges)
-    place = {"bootstrap": f"localhost:{secured.ports['SASL_SSL']}"} if found_by == "bootstrap" else {
-        "zookeeper": secured.cluster.zookeeper_connect, "listener": "SASL_SSL"}
+    place = (
+        {"bootstrap": f"localhost:{secured.ports['SASL_SSL']}"}
+        if found_by == "bootstrap"
+        else {"zookeeper": secured.cluster.zookeeper_connect, "listener": "SASL_SSL"}
+    )
 
     def read(secret: Path) -> Any:
-        return spark.read.format("offset_ranges").options(**place).options(**{
-            "topics": pipeline.topic, "kafka.security.protocol": "SASL_SSL", "tls_ca_file": str(secured.authority.ca),
-            "kafka.sasl.mechanism": "SCRAM-SHA-512", "sasl_username": "etl", "sasl_password": f"${{file:{secret}}}"}).load()
+        return (
+            spark.read.format("offset_ranges")
+            .options(**place)
+            .options(
+                **{
+                    "topics": pipeline.topic,
+                    "kafka.security.protocol": "SASL_SSL",
+                    "tls_ca_file": str(secured.authority.ca),
+                    "kafka.sasl.mechanism": "SCRAM-SHA-512",
+                    "sasl_username": "etl",
+                    "sasl_password": f"${{file:{secret}}}",
+                }
+            )
+            .load()
+        )
 
     rows = read(tmp_path / "secret")
     assert rows.count() == 40
@@ -44,35 +65,82 @@ def test_a_consumer_in_a_group_reads_and_commits(secured: Secured, piped: MakePi
     way = secured.security("SASL_SSL", "PLAIN")
     pipeline = piped(way)
     pipeline.produce(40)
-    with Consumer(f"localhost:{secured.ports['SASL_SSL']}", group=pipeline.group, start="earliest", security=way["security"]) as consumer:
+    with Consumer(
+        f"localhost:{secured.ports['SASL_SSL']}",
+        group=pipeline.group,
+        start="earliest",
+        security=way["security"],
+    ) as consumer:
         consume(consumer, pipeline.topic, 40)
 
 
 def test_tail_shows_what_its_group_is_given(secured: Secured, piped: MakePipeline) -> None:
     pipeline = piped(secured.security("SASL_PLAINTEXT", "SCRAM-SHA-256"))
     pipeline.produce(8)
-    group = ["--group", f"{pipeline.group}-tail", "--membership", "coordinator", "--start", "earliest"]
+    group = [
+        "--group",
+        f"{pipeline.group}-tail",
+        "--membership",
+        "coordinator",
+        "--start",
+        "earliest",
+    ]
     said = pipeline.door("tail", after=[*group, "-n", "8", "--timeout", "60"])
     assert said.code == 0 and len(said.document["records"]) == 8, said.err + said.out
 
 
 def test_a_first_conf_says_what_to_set_and_with_that_the_doctor_has_nothing_against_it_and_a_run_loads(
-    secured: Secured, piped: MakePipeline, tmp_path: Path,
+    secured: Secured,
+    piped: MakePipeline,
+    tmp_path: Path,
 ) -> None:
     pipeline = piped(secured.security("SSL"))
     pipeline.produce(8)
     (tmp_path / "secret").write_text(PASSWORD)
     conf = tmp_path / "conf" / "clicks.yaml"
-    words = ["init", "--zookeeper", secured.cluster.zookeeper_connect, "--topic", pipeline.topic, "--table", str(tmp_path / "table"),
-             "--out", str(conf), "--json"]
+    words = [
+        "init",
+        "--zookeeper",
+        secured.cluster.zookeeper_connect,
+        "--topic",
+        pipeline.topic,
+        "--table",
+        str(tmp_path / "table"),
+        "--out",
+        str(conf),
+        "--json",
+    ]
     bootstrap = ["--bootstrap", f"localhost:{secured.ports['SASL_SSL']}"]
-    refused(said_by(*words, *bootstrap), 2, "the port speaks TLS", "--set source.security.protocol=SASL_SSL")
+    refused(
+        said_by(*words, *bootstrap),
+        2,
+        "the port speaks TLS",
+        "--set source.security.protocol=SASL_SSL",
+    )
     bootstrap = ["--bootstrap", f"localhost:{secured.ports['SASL_PLAINTEXT']}"]
-    refused(said_by(*words, *bootstrap), 2, "wants a login, by", "'source.security.sasl.password=${file:/PATH}'")
-    refused(said_by(*words, "--set", "source.listener=SASL_SSL"), 2, "no", "--set source.security.protocol=SASL_SSL")
-    said = [word for key in (
-        "protocol=SASL_SSL", "sasl.mechanism=SCRAM-SHA-512", "sasl.username=etl", f"sasl.password=${{file:{tmp_path}/secret}}",
-        f"tls.ca_file={secured.authority.ca}") for word in ("--set", f"source.security.{key}")]
+    refused(
+        said_by(*words, *bootstrap),
+        2,
+        "wants a login, by",
+        "'source.security.sasl.password=${file:/PATH}'",
+    )
+    refused(
+        said_by(*words, "--set", "source.listener=SASL_SSL"),
+        2,
+        "no",
+        "--set source.security.protocol=SASL_SSL",
+    )
+    said = [
+        word
+        for key in (
+            "protocol=SASL_SSL",
+            "sasl.mechanism=SCRAM-SHA-512",
+            "sasl.username=etl",
+            f"sasl.password=${{file:{tmp_path}/secret}}",
+            f"tls.ca_file={secured.authority.ca}",
+        )
+        for word in ("--set", f"source.security.{key}")
+    ]
     assert said_by(*words, *said, "--set", "source.listener=SASL_SSL").code == 0
     assert PASSWORD not in conf.read_text()
     for command in ("doctor", "run"):

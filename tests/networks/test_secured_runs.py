@@ -1,4 +1,6 @@
-"""Pipelines on a broker that is entered with encryption and a login: each record once, by every command, however long a login holds."""
+"""Pipelines on a broker that is entered with encryption and a login: each record once, by every
+command, however long a login holds.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,18 @@ from tests.said import refused
 from tests.system.driving import Before
 
 WAYS = [
-    ("SSL", ""), *((protocol, mechanism) for protocol in ("SASL_PLAINTEXT", "SASL_SSL")
-                   for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"))]
+    ("SSL", ""),
+    *(
+        (protocol, mechanism)
+        for protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+        for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+    ),
+]
 
 
-def test_a_pipeline_behind_encryption_and_a_login_loads_each_record_once(secured: Secured, piped: MakePipeline) -> None:
+def test_a_pipeline_behind_encryption_and_a_login_loads_each_record_once(
+    secured: Secured, piped: MakePipeline
+) -> None:
     """At its brokers and at its ZooKeeper, where nobody else changes what it keeps."""
     zookeeper = secured.zookeeper_by("sasl", encrypted=True, acl="creator")
     pipeline = piped(secured.security("SASL_SSL", "PLAIN"), partitions=1, zookeeper=zookeeper)
@@ -32,9 +41,15 @@ def test_a_pipeline_behind_encryption_and_a_login_loads_each_record_once(secured
     pipeline.settings["source"] = secured.security("SASL_PLAINTEXT", "SCRAM-SHA-512")
     peeks(pipeline)
     with secured.zookeeper.entered("another", chroot=CHROOT) as stranger:
-        plan, offset = f"/consumers/{pipeline.group}/etl/clicks/plans/1", f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/0"
+        plan, offset = (
+            f"/consumers/{pipeline.group}/etl/clicks/plans/1",
+            f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/0",
+        )
         changes: list[Callable[[], object]] = [
-            lambda: stranger.set(plan, b""), lambda: stranger.create(f"{plan}/x"), lambda: stranger.delete(plan)]
+            lambda: stranger.set(plan, b""),
+            lambda: stranger.create(f"{plan}/x"),
+            lambda: stranger.delete(plan),
+        ]
         for change in changes:
             with pytest.raises(NoAuthError):
                 change()
@@ -44,7 +59,10 @@ def test_a_pipeline_behind_encryption_and_a_login_loads_each_record_once(secured
 @pytest.mark.networks
 @pytest.mark.parametrize(("protocol", "mechanism"), WAYS)
 def test_every_way_in_goes_for_run_verify_doctor_and_peek(
-    secured: Secured, piped: MakePipeline, protocol: str, mechanism: str,
+    secured: Secured,
+    piped: MakePipeline,
+    protocol: str,
+    mechanism: str,
 ) -> None:
     pipeline = piped(secured.security(protocol, mechanism))
     loads(pipeline)
@@ -54,17 +72,34 @@ def test_every_way_in_goes_for_run_verify_doctor_and_peek(
 
 
 @pytest.mark.networks
-def test_tasks_of_spark_enter_by_the_same_way(secured: Secured, piped: MakePipeline, spark: Any) -> None:
-    pipeline = piped(secured.security("SASL_SSL", "SCRAM-SHA-256"), table={"writer": "spark"}, limits={"without_spark_below_bytes": 0})
+def test_tasks_of_spark_enter_by_the_same_way(
+    secured: Secured, piped: MakePipeline, spark: Any
+) -> None:
+    pipeline = piped(
+        secured.security("SASL_SSL", "SCRAM-SHA-256"),
+        table={"writer": "spark"},
+        limits={"without_spark_below_bytes": 0},
+    )
     loads(pipeline)
 
 
 @pytest.mark.networks
-def test_brokers_by_address_offsets_in_kafka_and_a_membership_go_by_the_same_way(secured: Secured, piped: MakePipeline) -> None:
+def test_brokers_by_address_offsets_in_kafka_and_a_membership_go_by_the_same_way(
+    secured: Secured, piped: MakePipeline
+) -> None:
     way = secured.security("SASL_SSL", "SCRAM-SHA-512")
     by_address = {"listener": None, "bootstrap": f"localhost:{secured.ports['SASL_SSL']}"}
-    pipeline = piped(way, source=by_address, offsets={"storage": "kafka"}, ownership={
-        "mode": "join", "membership": "coordinator", "wait_for_driver_s": 0, "session_timeout_s": 10})
+    pipeline = piped(
+        way,
+        source=by_address,
+        offsets={"storage": "kafka"},
+        ownership={
+            "mode": "join",
+            "membership": "coordinator",
+            "wait_for_driver_s": 0,
+            "session_timeout_s": 10,
+        },
+    )
     for _ in range(2):
         pipeline.produce(40)
         pipeline.ran()
@@ -72,7 +107,9 @@ def test_brokers_by_address_offsets_in_kafka_and_a_membership_go_by_the_same_way
 
 
 @pytest.mark.networks
-def test_a_stored_plan_goes_on_when_the_way_in_is_another_one(secured: Secured, piped: MakePipeline) -> None:
+def test_a_stored_plan_goes_on_when_the_way_in_is_another_one(
+    secured: Secured, piped: MakePipeline
+) -> None:
     pipeline = piped(secured.security("PLAINTEXT"))
     pipeline.produce(40)
     assert pipeline.killed_before("fetch") == -9
@@ -82,14 +119,23 @@ def test_a_stored_plan_goes_on_when_the_way_in_is_another_one(secured: Secured, 
 
 
 @pytest.mark.networks
-def test_a_listener_that_no_broker_has_is_told_with_those_that_there_are(secured: Secured, piped: MakePipeline) -> None:
+def test_a_listener_that_no_broker_has_is_told_with_those_that_there_are(
+    secured: Secured, piped: MakePipeline
+) -> None:
     pipeline = piped({**secured.security("SASL_SSL", "PLAIN"), "listener": "NOWHERE"})
-    refused(pipeline.run(), 2, "none of the 1 registered brokers has a listener of SASL_SSL by the name NOWHERE", "MUTUAL (SSL)")
+    refused(
+        pipeline.run(),
+        2,
+        "none of the 1 registered brokers has a listener of SASL_SSL by the name NOWHERE",
+        "MUTUAL (SSL)",
+    )
 
 
 @pytest.mark.networks
 def test_a_wrong_password_is_told_by_run_and_by_doctor(
-    secured: Secured, piped: MakePipeline, monkeypatch: pytest.MonkeyPatch,
+    secured: Secured,
+    piped: MakePipeline,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "another")
     pipeline = piped(secured.security("SASL_SSL", "PLAIN"))
@@ -102,16 +148,24 @@ def test_a_wrong_password_is_told_by_run_and_by_doctor(
 @pytest.mark.networks
 @pytest.mark.parametrize("writer", ["spark", "arrow"])
 def test_an_executor_without_the_secret_ends_the_run_and_says_its_host_and_the_file(
-    secured: Secured, piped: MakePipeline, tmp_path: Path, writer: str, spark: Any,
+    secured: Secured,
+    piped: MakePipeline,
+    tmp_path: Path,
+    writer: str,
+    spark: Any,
 ) -> None:
     secret = tmp_path / "secret"
     secret.write_text(PASSWORD)
     way = secured.security("SASL_SSL", "PLAIN")
     way["security"]["sasl"]["password"] = "${file:secret}"
     without_spark = 0 if writer == "spark" else 1 << 30
-    pipeline = piped(way, table={"writer": writer}, limits={"without_spark_below_bytes": without_spark})
+    pipeline = piped(
+        way, table={"writer": writer}, limits={"without_spark_below_bytes": without_spark}
+    )
     pipeline.produce(40)
-    with pytest.raises(Exception, match="that source.security.sasl.password refers to cannot be read") as failed:
+    with pytest.raises(
+        Exception, match="that source.security.sasl.password refers to cannot be read"
+    ) as failed:
         run(load_settings(pipeline.conf), around=Before("append", secret.unlink))
     assert getattr(failed.value, "exit_code", None) == 2 and failed.value.where["host"]  # type: ignore[attr-defined]
     assert str(secret) in str(failed.value)
@@ -122,26 +176,54 @@ def test_an_executor_without_the_secret_ends_the_run_and_says_its_host_and_the_f
 
 @pytest.mark.networks
 @pytest.mark.parametrize("writer", ["processes", "arrow", "spark"])
-@pytest.mark.parametrize(("listener", "sasl"), [
-    ("SHORT", {}), ("SASL_PLAINTEXT", {"mechanism": "OAUTHBEARER", "token": "tests.networks.tokens:short_token"})])
+@pytest.mark.parametrize(
+    ("listener", "sasl"),
+    [
+        ("SHORT", {}),
+        (
+            "SASL_PLAINTEXT",
+            {"mechanism": "OAUTHBEARER", "token": "tests.networks.tokens:short_token"},
+        ),
+    ],
+)
 def test_logins_that_end_amid_a_long_task_cost_a_connect_and_nothing_else(
-    secured: Secured, piped: MakePipeline, tmp_path: Path, listener: str, sasl: dict[str, Any], writer: str,
+    secured: Secured,
+    piped: MakePipeline,
+    tmp_path: Path,
+    listener: str,
+    sasl: dict[str, Any],
+    writer: str,
 ) -> None:
-    """The broker ends a login of SHORT after 4 s (KIP-368), and one by such a token after 5 s; the one task takes more than 20."""
+    """The broker ends a login of SHORT after 4 s (KIP-368), and one by such a token after 5 s; the
+    one task takes more than 20.
+    """
     counted = tmp_path / "asked"
     way = secured.security("SASL_PLAINTEXT", "PLAIN", listener=listener)
     if sasl:
         way["security"]["sasl"] = sasl
-    by_spark = {"table": {"writer": writer}, "limits": {"without_spark_below_bytes": 0}, "spark": {"spark.master": "local[1]"}}
-    pipeline = piped(way, partitions=1, source={"fetch_max_bytes": 1024}, arrow_transform="tests.networks.slowly:slowly",
-                     **({} if writer == "processes" else by_spark))
+    by_spark = {
+        "table": {"writer": writer},
+        "limits": {"without_spark_below_bytes": 0},
+        "spark": {"spark.master": "local[1]"},
+    }
+    pipeline = piped(
+        way,
+        partitions=1,
+        source={"fetch_max_bytes": 1024},
+        arrow_transform="tests.networks.slowly:slowly",
+        **({} if writer == "processes" else by_spark),
+    )
     pipeline.produce(200, partitions=1)
     child = pipeline.start("etl", "run", str(pipeline.conf), "--json", TOKENS_ASKED=str(counted))
     out, err = child.communicate(timeout=300)
     assert child.returncode == 0 and "WARN" not in err.upper(), err
     ran = json.loads(out)
     assert [one["outcome"] for one in ran["outcomes"]] == ["ingested"]
-    assert writer in ran["plan"]["writer"] or writer == "processes" and "without Spark" in ran["plan"]["writer"]
+    assert (
+        writer in ran["plan"]["writer"]
+        or writer == "processes"
+        and "without Spark" in ran["plan"]["writer"]
+    )
     assert pipeline.is_whole()
     assert pipeline.door("verify").code == 0
     assert float((tmp_path / "asked.took").read_text()) > 20

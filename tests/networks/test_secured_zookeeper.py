@@ -1,4 +1,6 @@
-"""Pipelines, consumers and the data source whose ZooKeeper is entered with encryption and a login: by every command, each record once."""
+"""Pipelines, consumers and the data source whose ZooKeeper is entered with encryption and a login:
+by every command, each record once.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,30 @@ from tests.networks.secured_zookeeper import USERS
 from tests.networks.znodes import EVERYBODY, guarded_for, rights
 
 pytestmark = pytest.mark.networks
-WAYS = [("sasl", False), ("sasl", True), ("digest", False), ("digest", True), ("x509", True), (None, True)]
+WAYS = [
+    ("sasl", False),
+    ("sasl", True),
+    ("digest", False),
+    ("digest", True),
+    ("x509", True),
+    (None, True),
+]
 JOIN = {"mode": "join", "membership": "zookeeper", "wait_for_driver_s": 0}
 SAYS = ("--reason", "seen")
 
 
 @pytest.mark.parametrize(("scheme", "encrypted"), WAYS)
 def test_every_way_in_goes_for_run_verify_doctor_and_peek(
-    secured: Secured, piped: MakePipeline, scheme: str | None, encrypted: bool,
+    secured: Secured,
+    piped: MakePipeline,
+    scheme: str | None,
+    encrypted: bool,
 ) -> None:
     acl = "creator" if scheme else "open"
-    pipeline = piped(secured.security("PLAINTEXT"), zookeeper=secured.zookeeper_by(scheme, encrypted=encrypted, acl=acl))
+    pipeline = piped(
+        secured.security("PLAINTEXT"),
+        zookeeper=secured.zookeeper_by(scheme, encrypted=encrypted, acl=acl),
+    )
     loads(pipeline)
     doctor = pipeline.door("doctor")
     assert doctor.code == 0, doctor.out
@@ -33,41 +48,85 @@ def test_every_way_in_goes_for_run_verify_doctor_and_peek(
     kept, shared = rights(secured, pipeline)
     assert shared == {EVERYBODY} and len(kept) == 1
     [writers] = kept
-    assert writers == EVERYBODY if scheme is None else {one[0] for one in writers} <= {scheme, "world", "x509"} and EVERYBODY != writers
+    assert (
+        writers == EVERYBODY
+        if scheme is None
+        else {one[0] for one in writers} <= {scheme, "world", "x509"} and EVERYBODY != writers
+    )
 
 
-def test_every_command_goes_by_the_same_way_and_what_it_makes_is_guarded(secured: Secured, piped: MakePipeline) -> None:
-    pipeline = piped(secured.security("PLAINTEXT"), zookeeper=secured.zookeeper_by("sasl", encrypted=True, acl="creator"), ownership=JOIN)
+def test_every_command_goes_by_the_same_way_and_what_it_makes_is_guarded(
+    secured: Secured, piped: MakePipeline
+) -> None:
+    pipeline = piped(
+        secured.security("PLAINTEXT"),
+        zookeeper=secured.zookeeper_by("sasl", encrypted=True, acl="creator"),
+        ownership=JOIN,
+    )
     topic = pipeline.topic
     loads(pipeline)
     pipeline.produce(40)
     for words, after in (
-        (("plan",), ()), (("lag",), ()), (("complete",), ("--until-time", "2020-01-01T00:00:00+00:00")), (("report",), ()),
-        (("offsets", "show"), ()), (("offsets", "diff"), ()), (("offsets", "pause"), (f"{topic}:1", *SAYS)),
-        (("offsets", "set"), (f"{topic}:0", "--to", "latest", "--yes", *SAYS)), (("run",), ()),
-        (("offsets", "resume"), (topic, *SAYS)), (("run",), ()), (("plans", "list"), ()), (("plans", "show"), ("1",)),
-        (("pipelines", "list"), ()), (("backfill", "list"), ()), (("maintain",), ("--yes",)), (("verify",), ()),
-        (("tail",), ("--group", f"{pipeline.group}-tail", "--start", "earliest", "-n", "2", "--timeout", "60", topic)),
-        (("pipelines", "retire"), SAYS), (("pipelines", "resume"), SAYS), (("doctor",), ()),
+        (("plan",), ()),
+        (("lag",), ()),
+        (("complete",), ("--until-time", "2020-01-01T00:00:00+00:00")),
+        (("report",), ()),
+        (("offsets", "show"), ()),
+        (("offsets", "diff"), ()),
+        (("offsets", "pause"), (f"{topic}:1", *SAYS)),
+        (("offsets", "set"), (f"{topic}:0", "--to", "latest", "--yes", *SAYS)),
+        (("run",), ()),
+        (("offsets", "resume"), (topic, *SAYS)),
+        (("run",), ()),
+        (("plans", "list"), ()),
+        (("plans", "show"), ("1",)),
+        (("pipelines", "list"), ()),
+        (("backfill", "list"), ()),
+        (("maintain",), ("--yes",)),
+        (("verify",), ()),
+        (
+            ("tail",),
+            (
+                "--group",
+                f"{pipeline.group}-tail",
+                "--start",
+                "earliest",
+                "-n",
+                "2",
+                "--timeout",
+                "60",
+                topic,
+            ),
+        ),
+        (("pipelines", "retire"), SAYS),
+        (("pipelines", "resume"), SAYS),
+        (("doctor",), ()),
     ):
         said = pipeline.door(*words, after=after, json_too=words != ("report",))
         assert said.code == 0, (words, said.out, said.err)
     assert rights(secured, pipeline) == ({guarded_for(("sasl", "etl"))}, {EVERYBODY})
 
 
-def test_a_consumer_of_a_zookeeper_group_reads_and_commits(secured: Secured, piped: MakePipeline) -> None:
+def test_a_consumer_of_a_zookeeper_group_reads_and_commits(
+    secured: Secured, piped: MakePipeline
+) -> None:
     pipeline = piped(secured.security("PLAINTEXT"))
     pipeline.produce(40)
     for scheme, encrypted in WAYS:
         way = secured.zookeeper_by(scheme, encrypted=encrypted)
         access: dict[str, Any] = {key: way[key] for key in ("tls", "auth") if key in way}
         group = Group(f"{pipeline.group}-{scheme}-{encrypted}", membership="zookeeper")
-        with Consumer(zookeeper=way["connect"], group=group, start="earliest", zookeeper_access=access) as consumer:
+        with Consumer(
+            zookeeper=way["connect"], group=group, start="earliest", zookeeper_access=access
+        ) as consumer:
             consume(consumer, pipeline.topic, 40)
 
 
 def test_the_data_source_alone_enters_zookeeper_by_references(
-    secured: Secured, piped: MakePipeline, tmp_path: Path, spark: Any,
+    secured: Secured,
+    piped: MakePipeline,
+    tmp_path: Path,
+    spark: Any,
 ) -> None:
     pipeline = piped(secured.security("PLAINTEXT"))
     pipeline.produce(40)
@@ -75,10 +134,21 @@ def test_the_data_source_alone_enters_zookeeper_by_references(
     spark.dataSource.register(OffsetRanges)
 
     def read(secret: Path) -> Any:
-        return spark.read.format("offset_ranges").options(**{
-            "zookeeper": secured.zookeeper.encrypted + CHROOT, "topics": pipeline.topic, "listener": "PLAINTEXT",
-            "zookeeper_tls_ca_file": str(secured.authority.ca), "zookeeper_auth_scheme": "sasl", "zookeeper_auth_username": "etl",
-            "zookeeper_auth_password": f"${{file:{secret}}}"}).load()
+        return (
+            spark.read.format("offset_ranges")
+            .options(
+                **{
+                    "zookeeper": secured.zookeeper.encrypted + CHROOT,
+                    "topics": pipeline.topic,
+                    "listener": "PLAINTEXT",
+                    "zookeeper_tls_ca_file": str(secured.authority.ca),
+                    "zookeeper_auth_scheme": "sasl",
+                    "zookeeper_auth_username": "etl",
+                    "zookeeper_auth_password": f"${{file:{secret}}}",
+                }
+            )
+            .load()
+        )
 
     rows = read(tmp_path / "secret")
     assert rows.count() == 40 and USERS["etl"] not in rows._jdf.queryExecution().toString()

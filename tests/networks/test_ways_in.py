@@ -1,4 +1,6 @@
-"""Every way into a real broker, and every way to fail there: which error, which exit code, which key, and what it says besides."""
+"""Every way into a real broker, and every way to fail there: which error, which exit code, which
+key, and what it says besides.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from tests.networks.ways_that_fail import FAILING, Way, changed
 pytestmark = pytest.mark.networks
 
 
-def entered(secured: Secured, way: Way, listener: str | None = None, host: str = "localhost") -> SimpleConsumer:
+def entered(
+    secured: Secured, way: Way, listener: str | None = None, host: str = "localhost"
+) -> SimpleConsumer:
     """A connection by that way, on which something was asked."""
     name = listener or way["listener"]
     port = secured.plain_port if name == "PLAINTEXT" else secured.ports[name]
@@ -33,47 +37,70 @@ def entered(secured: Secured, way: Way, listener: str | None = None, host: str =
 
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
-def test_each_mechanism_logs_in_with_and_without_encryption(secured: Secured, protocol: str, mechanism: str) -> None:
+def test_each_mechanism_logs_in_with_and_without_encryption(
+    secured: Secured, protocol: str, mechanism: str
+) -> None:
     entered(secured, secured.security(protocol, mechanism)).close()
 
 
 def test_encryption_alone_by_name_by_address_and_with_a_certificate_of_our_own(
-    secured: Secured, monkeypatch: pytest.MonkeyPatch,
+    secured: Secured,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = secured.client
     entered(secured, secured.security("SSL")).close()
     entered(secured, secured.security("SSL"), host="127.0.0.1").close()
     monkeypatch.setenv("KEY_PASSWORD", KEY_PASSWORD)
     locked = secured.authority.locked(own)
-    for given in ({"cert_file": str(own.cert), "key_file": str(own.key)}, {"cert_file": str(own.both)},
-                  {"cert_file": str(own.cert), "key_file": str(locked), "key_password": "${env:KEY_PASSWORD}"}):
+    for given in (
+        {"cert_file": str(own.cert), "key_file": str(own.key)},
+        {"cert_file": str(own.both)},
+        {
+            "cert_file": str(own.cert),
+            "key_file": str(locked),
+            "key_password": "${env:KEY_PASSWORD}",
+        },
+    ):
         entered(secured, secured.security("SSL", listener="MUTUAL", **given)).close()
 
 
 def test_a_name_that_scram_must_escape_logs_in(secured: Secured) -> None:
-    entered(secured, changed(secured.security("SASL_SSL", "SCRAM-SHA-256"), username=ODD_USER)).close()
+    entered(
+        secured, changed(secured.security("SASL_SSL", "SCRAM-SHA-256"), username=ODD_USER)
+    ).close()
 
 
 @pytest.mark.parametrize("case", sorted(FAILING))
-def test_a_way_in_that_does_not_lead_in_says_which_end_has_what(secured: Secured, case: str) -> None:
+def test_a_way_in_that_does_not_lead_in_says_which_end_has_what(
+    secured: Secured, case: str
+) -> None:
     failing = FAILING[case]
     way, address = failing.entered(secured)
     host, _, port = address.rpartition(":")
-    with SimpleConsumer(host, int(port), security=security_of(way["security"]), timeout_s=20) as consumer:
+    with SimpleConsumer(
+        host, int(port), security=security_of(way["security"]), timeout_s=20
+    ) as consumer:
         with pytest.raises(EtlError) as refused:
             consumer.topic_metadata(())
     error = refused.value
     assert PASSWORD not in f"{error} {error.as_json()} {error!r}"
     assert type(error) is failing.kind and re.search(failing.said, str(error)), str(error)
     assert (error.where.get("key"), error.exit_code) == (failing.key, failing.exit_code)
-    assert {name: error.where.get(name) for name in failing.where} == {name: of(secured) for name, of in failing.where.items()}
+    assert {name: error.where.get(name) for name in failing.where} == {
+        name: of(secured) for name, of in failing.where.items()
+    }
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN"])
-def test_a_login_that_ends_is_made_anew_before_it_does_where_nothing_is_under_way(secured: Secured, mechanism: str) -> None:
+def test_a_login_that_ends_is_made_anew_before_it_does_where_nothing_is_under_way(
+    secured: Secured, mechanism: str
+) -> None:
     with entered(secured, secured.security("SASL_PLAINTEXT", mechanism), "SHORT") as consumer:
         first = consumer._exchange._open
-        assert first is not None and 0 < first[0].renew_at - time.monotonic() <= 0.85 * REAUTH_MS / 1000
+        assert (
+            first is not None
+            and 0 < first[0].renew_at - time.monotonic() <= 0.85 * REAUTH_MS / 1000
+        )
         begun = time.monotonic()
         while time.monotonic() < begun + 2 * REAUTH_MS / 1000:
             consumer.topic_metadata(())
@@ -90,10 +117,14 @@ def test_a_login_that_ended_unnoticed_costs_a_connect_and_nothing_else(secured: 
         assert consumer.topic_metadata(()).brokers
 
 
-def test_a_renewed_password_counts_from_the_next_connection_on(secured: Secured, tmp_path: Path) -> None:
+def test_a_renewed_password_counts_from_the_next_connection_on(
+    secured: Secured, tmp_path: Path
+) -> None:
     (tmp_path / "password").write_text("not yet\n")
     way = changed(secured.security("SASL_SSL", "PLAIN"), password=f"${{file:{tmp_path}/password}}")
-    with SimpleConsumer("localhost", secured.ports["SASL_SSL"], security=security_of(way["security"]), timeout_s=20) as consumer:
+    with SimpleConsumer(
+        "localhost", secured.ports["SASL_SSL"], security=security_of(way["security"]), timeout_s=20
+    ) as consumer:
         with pytest.raises(PermissionRefused):
             consumer.topic_metadata(())
         (tmp_path / "password").write_text(f"{PASSWORD}\n")

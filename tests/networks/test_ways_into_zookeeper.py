@@ -1,4 +1,6 @@
-"""Every way to fail at a real ZooKeeper's door: which error, exit code, key and file; and that none waits for ever."""
+"""Every way to fail at a real ZooKeeper's door: which error, exit code, key and file; and that none
+waits for ever.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ pytestmark = pytest.mark.networks
 Way = dict[str, Any]
 WRONG = "opens-nothing-at-all"
 _LONG_S = 120
-"""No refusal waits so long: whoever is refused is told at once, or after seconds where the server only hangs up."""
+"""No refusal waits so long: whoever is refused is told at once, or after seconds where the server
+only hangs up.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -45,27 +49,51 @@ def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 def entered(way: Way, *, connect_timeout_s: float = 5.0) -> None:
     """A session by that way, in which something was asked."""
     settings = ZooKeeperSettings(**way, connect_timeout_s=connect_timeout_s, session_timeout_s=6)
-    session = ZooKeeper(settings.connect, session_timeout_s=6, connect_timeout_s=connect_timeout_s, access=settings.access)
+    session = ZooKeeper(
+        settings.connect,
+        session_timeout_s=6,
+        connect_timeout_s=connect_timeout_s,
+        access=settings.access,
+    )
     with session as zookeeper:
         zookeeper.ensure("/consumers/group/etl/clicks/plans")
 
 
 _GOOD: dict[str, Callable[[Servers], Way]] = {
     "encryption alone": lambda s: {"connect": s.plain.encrypted, "tls": s.trusted()},
-    "by its address": lambda s: {"connect": s.plain.encrypted.replace("localhost", "127.0.0.1"), "tls": s.trusted()},
+    "by its address": lambda s: {
+        "connect": s.plain.encrypted.replace("localhost", "127.0.0.1"),
+        "tls": s.trusted(),
+    },
     "a login that nobody asked for": lambda s: {"connect": s.plain.connect, "auth": login()},
     "a login that is required": lambda s: {"connect": s.strict.connect, "auth": login()},
     "a login and a certificate that are required": lambda s: {
-        "connect": s.strict.encrypted, "auth": login(), "tls": s.trusted(cert_file=s.client.cert, key_file=s.client.key)},
+        "connect": s.strict.encrypted,
+        "auth": login(),
+        "tls": s.trusted(cert_file=s.client.cert, key_file=s.client.key),
+    },
     "certificate and key in one file": lambda s: {
-        "connect": s.strict.encrypted, "auth": login(), "tls": s.trusted(cert_file=s.client.both)},
+        "connect": s.strict.encrypted,
+        "auth": login(),
+        "tls": s.trusted(cert_file=s.client.both),
+    },
     "a key under a password": lambda s: {
-        "connect": s.strict.encrypted, "auth": login(),
-        "tls": s.trusted(cert_file=s.client.cert, key_file=s.locked, key_password="${env:KEY_PASSWORD}")},
+        "connect": s.strict.encrypted,
+        "auth": login(),
+        "tls": s.trusted(
+            cert_file=s.client.cert, key_file=s.locked, key_password="${env:KEY_PASSWORD}"
+        ),
+    },
     "the second server, where nobody listens at the first": lambda s: {
-        "connect": f"localhost:1,{s.plain.encrypted}", "tls": s.trusted(), "auth": login()},
+        "connect": f"localhost:1,{s.plain.encrypted}",
+        "tls": s.trusted(),
+        "auth": login(),
+    },
     "the second server, where the first one's certificate has expired": lambda s: {
-        "connect": f"{s.expired.encrypted},{s.plain.encrypted}", "tls": s.trusted(), "auth": login()},
+        "connect": f"{s.expired.encrypted},{s.plain.encrypted}",
+        "tls": s.trusted(),
+        "auth": login(),
+    },
 }
 
 
@@ -74,9 +102,13 @@ def test_there_is_a_way_in_by(servers: Servers, case: str) -> None:
     entered(_GOOD[case](servers))
 
 
-def test_a_silent_server_keeps_nobody_from_the_next_one_with_encryption_or_without(servers: Servers) -> None:
-    for way in ({"connect": f"{servers.silent},{servers.plain.connect}"},
-                {"connect": f"{servers.silent},{servers.plain.encrypted}", "tls": servers.trusted()}):
+def test_a_silent_server_keeps_nobody_from_the_next_one_with_encryption_or_without(
+    servers: Servers,
+) -> None:
+    for way in (
+        {"connect": f"{servers.silent},{servers.plain.connect}"},
+        {"connect": f"{servers.silent},{servers.plain.encrypted}", "tls": servers.trusted()},
+    ):
         for _ in range(4):  # kazoo asks them in an order of its own
             entered(way)
 
@@ -94,89 +126,205 @@ class Told:
 _REFUSED: dict[str, tuple[Callable[[Servers], Way], Told]] = {
     "a wrong password": (
         lambda s: {"connect": s.plain.connect, "auth": login(variable="WRONG")},
-        Told(PermissionRefused, "refuses our login, sasl user etl", "zookeeper.auth")),
+        Told(PermissionRefused, "refuses our login, sasl user etl", "zookeeper.auth"),
+    ),
     "a wrong password, encrypted": (
-        lambda s: {"connect": s.plain.encrypted, "auth": login(variable="WRONG"), "tls": s.trusted()},
-        Told(PermissionRefused, "refuses our login, sasl user etl", "zookeeper.auth")),
+        lambda s: {
+            "connect": s.plain.encrypted,
+            "auth": login(variable="WRONG"),
+            "tls": s.trusted(),
+        },
+        Told(PermissionRefused, "refuses our login, sasl user etl", "zookeeper.auth"),
+    ),
     "a wrong password where a login is required": (
         lambda s: {"connect": s.strict.connect, "auth": login(variable="WRONG")},
-        Told(PermissionRefused, "refuses our login, sasl user etl", "zookeeper.auth")),
+        Told(PermissionRefused, "refuses our login, sasl user etl", "zookeeper.auth"),
+    ),
     "a name that nobody knows": (
         lambda s: {"connect": s.plain.connect, "auth": login("nobody", variable="WRONG")},
-        Told(PermissionRefused, "refuses our login, sasl user nobody", "zookeeper.auth")),
+        Told(PermissionRefused, "refuses our login, sasl user nobody", "zookeeper.auth"),
+    ),
     "no login": (
-        lambda s: {"connect": s.strict.connect}, Told(PermissionRefused, "wants a login by SASL", "zookeeper.auth")),
+        lambda s: {"connect": s.strict.connect},
+        Told(PermissionRefused, "wants a login by SASL", "zookeeper.auth"),
+    ),
     "a login of another scheme": (
         lambda s: {"connect": s.strict.connect, "auth": login(scheme="digest")},
-        Told(PermissionRefused, "wants a login by SASL", "zookeeper.auth")),
+        Told(PermissionRefused, "wants a login by SASL", "zookeeper.auth"),
+    ),
     "a certificate for a login": (
-        lambda s: {"connect": s.strict.encrypted, "auth": {"scheme": "x509"}, "tls": s.trusted(cert_file=s.client.both)},
-        Told(PermissionRefused, "wants a login by SASL", "zookeeper.auth")),
+        lambda s: {
+            "connect": s.strict.encrypted,
+            "auth": {"scheme": "x509"},
+            "tls": s.trusted(cert_file=s.client.both),
+        },
+        Told(PermissionRefused, "wants a login by SASL", "zookeeper.auth"),
+    ),
     "no password": (
         lambda s: {"connect": s.plain.connect, "auth": login(variable="NOWHERE")},
-        Told(SettingsError, "NOWHERE that zookeeper.auth.password refers to cannot be read", "zookeeper.auth.password")),
+        Told(
+            SettingsError,
+            "NOWHERE that zookeeper.auth.password refers to cannot be read",
+            "zookeeper.auth.password",
+        ),
+    ),
     "no certificate of our own": (
         lambda s: {"connect": s.strict.encrypted, "auth": login(), "tls": s.trusted()},
-        Told(PermissionRefused, "does not take our certificate, or has to have one", "zookeeper.tls.cert_file")),
+        Told(
+            PermissionRefused,
+            "does not take our certificate, or has to have one",
+            "zookeeper.tls.cert_file",
+        ),
+    ),
     "a certificate that the server does not trust": (
-        lambda s: {"connect": s.strict.encrypted, "auth": login(), "tls": s.trusted(cert_file=s.unknown.both)},
-        Told(PermissionRefused, "does not take our certificate", "zookeeper.tls.cert_file")),
+        lambda s: {
+            "connect": s.strict.encrypted,
+            "auth": login(),
+            "tls": s.trusted(cert_file=s.unknown.both),
+        },
+        Told(PermissionRefused, "does not take our certificate", "zookeeper.tls.cert_file"),
+    ),
     "one that it does not ask for, and does not trust": (
         lambda s: {"connect": s.plain.encrypted, "tls": s.trusted(cert_file=s.unknown.both)},
-        Told(PermissionRefused, "does not take our certificate", "zookeeper.tls.cert_file")),
+        Told(PermissionRefused, "does not take our certificate", "zookeeper.tls.cert_file"),
+    ),
     "an authority that did not sign it": (
         lambda s: {"connect": s.plain.encrypted, "tls": {"ca_file": str(s.stranger.ca)}},
-        Told(SettingsError, "nobody whom we trust has signed the server's certificate", "zookeeper.tls.ca_file",
-             lambda s: s.stranger.ca)),
+        Told(
+            SettingsError,
+            "nobody whom we trust has signed the server's certificate",
+            "zookeeper.tls.ca_file",
+            lambda s: s.stranger.ca,
+        ),
+    ),
     "the system's authorities": (
         lambda s: {"connect": s.plain.encrypted, "tls": {"enabled": True}},
-        Told(SettingsError, "nobody whom we trust has signed", "zookeeper.tls.ca_file", lambda s: "the system's authorities")),
+        Told(
+            SettingsError,
+            "nobody whom we trust has signed",
+            "zookeeper.tls.ca_file",
+            lambda s: "the system's authorities",
+        ),
+    ),
     "another host's": (
         lambda s: {"connect": s.elsewhere.encrypted, "tls": s.trusted()},
-        Told(SettingsError, "the server's certificate is of another host: zookeeper.elsewhere", None)),
+        Told(
+            SettingsError, "the server's certificate is of another host: zookeeper.elsewhere", None
+        ),
+    ),
     "an expired one": (
         lambda s: {"connect": s.expired.encrypted, "tls": s.trusted()},
-        Told(SettingsError, "has expired", "zookeeper.tls.ca_file", lambda s: s.authority.ca)),
+        Told(SettingsError, "has expired", "zookeeper.tls.ca_file", lambda s: s.authority.ca),
+    ),
     "no file of authorities": (
         lambda s: {"connect": s.plain.encrypted, "tls": {"ca_file": "/no/ca.pem"}},
-        Told(SettingsError, "the file cannot be read: No such file", "zookeeper.tls.ca_file", lambda s: "/no/ca.pem")),
+        Told(
+            SettingsError,
+            "the file cannot be read: No such file",
+            "zookeeper.tls.ca_file",
+            lambda s: "/no/ca.pem",
+        ),
+    ),
     "no file of our own": (
         lambda s: {"connect": s.plain.encrypted, "tls": s.trusted(cert_file="/no/cert.pem")},
-        Told(SettingsError, "the file cannot be read: No such file", "zookeeper.tls.cert_file", lambda s: "/no/cert.pem")),
+        Told(
+            SettingsError,
+            "the file cannot be read: No such file",
+            "zookeeper.tls.cert_file",
+            lambda s: "/no/cert.pem",
+        ),
+    ),
     "no key": (
-        lambda s: {"connect": s.plain.encrypted, "tls": s.trusted(cert_file=s.client.cert, key_file="/no/key.pem")},
-        Told(SettingsError, "the file cannot be read: No such file", "zookeeper.tls.key_file", lambda s: "/no/key.pem")),
+        lambda s: {
+            "connect": s.plain.encrypted,
+            "tls": s.trusted(cert_file=s.client.cert, key_file="/no/key.pem"),
+        },
+        Told(
+            SettingsError,
+            "the file cannot be read: No such file",
+            "zookeeper.tls.key_file",
+            lambda s: "/no/key.pem",
+        ),
+    ),
     "another key": (
-        lambda s: {"connect": s.plain.encrypted, "tls": s.trusted(cert_file=s.client.cert, key_file=s.unknown.key)},
-        Told(SettingsError, "the key is not the certificate's", "zookeeper.tls.key_file", lambda s: s.unknown.key)),
+        lambda s: {
+            "connect": s.plain.encrypted,
+            "tls": s.trusted(cert_file=s.client.cert, key_file=s.unknown.key),
+        },
+        Told(
+            SettingsError,
+            "the key is not the certificate's",
+            "zookeeper.tls.key_file",
+            lambda s: s.unknown.key,
+        ),
+    ),
     "a key whose password nobody gives": (
-        lambda s: {"connect": s.plain.encrypted, "tls": s.trusted(cert_file=s.client.cert, key_file=s.locked)},
-        Told(SettingsError, "the password does not open the key", "zookeeper.tls.key_password", lambda s: s.locked)),
+        lambda s: {
+            "connect": s.plain.encrypted,
+            "tls": s.trusted(cert_file=s.client.cert, key_file=s.locked),
+        },
+        Told(
+            SettingsError,
+            "the password does not open the key",
+            "zookeeper.tls.key_password",
+            lambda s: s.locked,
+        ),
+    ),
     "a key of another password": (
-        lambda s: {"connect": s.plain.encrypted,
-                   "tls": s.trusted(cert_file=s.client.cert, key_file=s.locked, key_password="${env:WRONG}")},
-        Told(SettingsError, "the password does not open the key", "zookeeper.tls.key_password", lambda s: s.locked)),
+        lambda s: {
+            "connect": s.plain.encrypted,
+            "tls": s.trusted(
+                cert_file=s.client.cert, key_file=s.locked, key_password="${env:WRONG}"
+            ),
+        },
+        Told(
+            SettingsError,
+            "the password does not open the key",
+            "zookeeper.tls.key_password",
+            lambda s: s.locked,
+        ),
+    ),
     "encryption that the port does not speak": (
         lambda s: {"connect": s.plain.connect, "tls": s.trusted()},
-        Told(SettingsError, "the port does not speak TLS", "zookeeper.tls.enabled")),
-    "no encryption": (lambda s: {"connect": s.plain.encrypted}, Told(SettingsError, "the port speaks TLS", "zookeeper.tls.enabled")),
+        Told(SettingsError, "the port does not speak TLS", "zookeeper.tls.enabled"),
+    ),
+    "no encryption": (
+        lambda s: {"connect": s.plain.encrypted},
+        Told(SettingsError, "the port speaks TLS", "zookeeper.tls.enabled"),
+    ),
     "no encryption of a login": (
-        lambda s: {"connect": s.plain.encrypted, "auth": login()}, Told(SettingsError, "the port speaks TLS", "zookeeper.tls.enabled")),
+        lambda s: {"connect": s.plain.encrypted, "auth": login()},
+        Told(SettingsError, "the port speaks TLS", "zookeeper.tls.enabled"),
+    ),
     "one server's certificate expired, the other one's of elsewhere": (
         lambda s: {"connect": f"{s.expired.encrypted},{s.elsewhere.encrypted}", "tls": s.trusted()},
-        Told(SettingsError, "has expired|is of another host", "any")),
-    "nobody": (lambda s: {"connect": "localhost:1", "tls": s.trusted()}, Told(ZooKeeperUnreachable, "ZooKeeper does not answer", None)),
-    "nobody who says a word": (lambda s: {"connect": s.silent}, Told(ZooKeeperUnreachable, "ZooKeeper does not answer", None)),
+        Told(SettingsError, "has expired|is of another host", "any"),
+    ),
+    "nobody": (
+        lambda s: {"connect": "localhost:1", "tls": s.trusted()},
+        Told(ZooKeeperUnreachable, "ZooKeeper does not answer", None),
+    ),
+    "nobody who says a word": (
+        lambda s: {"connect": s.silent},
+        Told(ZooKeeperUnreachable, "ZooKeeper does not answer", None),
+    ),
     "nobody who says a word, encrypted": (
-        lambda s: {"connect": s.silent, "tls": s.trusted()}, Told(ZooKeeperUnreachable, "ZooKeeper does not answer", None)),
+        lambda s: {"connect": s.silent, "tls": s.trusted()},
+        Told(ZooKeeperUnreachable, "ZooKeeper does not answer", None),
+    ),
 }
 
 
 @pytest.mark.parametrize("case", _REFUSED)
 def test_there_is_none_with(
-    servers: Servers, case: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str],
+    servers: Servers,
+    case: str,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """A session is refused with the key and the file, and nothing else is written on our screen or tells a secret."""
+    """A session is refused with the key and the file, and nothing else is written on our screen or
+    tells a secret.
+    """
     way, told = _REFUSED[case]
     caplog.set_level("DEBUG")
     begun = time.monotonic()
@@ -195,49 +343,130 @@ def test_there_is_none_with(
     assert "Traceback" not in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("case", ["a wrong password where a login is required", "no login", "an expired one", "no encryption"])
+@pytest.mark.parametrize(
+    "case",
+    ["a wrong password where a login is required", "no login", "an expired one", "no encryption"],
+)
 def test_each_command_says_it_in_the_same_way(servers: Servers, case: str, tmp_path: Path) -> None:
     way, told = _REFUSED[case]
     conf = tmp_path / "conf.yaml"
-    conf.write_text(yaml.safe_dump({
-        "version": 1, "pipeline": "clicks", "group": "group", "zookeeper": {**way(servers), "connect_timeout_s": 3},
-        "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": str(tmp_path / "table")}}))
-    for words in (("run",), ("plan",), ("lag",), ("verify",), ("offsets", "show"), ("plans", "list"), ("pipelines", "list")):
+    conf.write_text(
+        yaml.safe_dump(
+            {
+                "version": 1,
+                "pipeline": "clicks",
+                "group": "group",
+                "zookeeper": {**way(servers), "connect_timeout_s": 3},
+                "source": {"topics": {"allow": ["clicks"]}},
+                "table": {"path": str(tmp_path / "table")},
+            }
+        )
+    )
+    for words in (
+        ("run",),
+        ("plan",),
+        ("lag",),
+        ("verify",),
+        ("offsets", "show"),
+        ("plans", "list"),
+        ("pipelines", "list"),
+    ):
         refused(said_by(*words, str(conf), "--json"), 2, *([told.key] if told.key else []))
     doctor = said_by("doctor", str(conf))
-    assert doctor.code == 2 and re.search(told.text, doctor.out + doctor.err), doctor.out + doctor.err
+    assert doctor.code == 2 and re.search(told.text, doctor.out + doctor.err), (
+        doctor.out + doctor.err
+    )
     assert WRONG not in doctor.out + doctor.err
 
 
 def test_files_of_a_conf_are_sought_beside_it(servers: Servers, tmp_path: Path) -> None:
     (tmp_path / "authority.pem").write_text(servers.authority.ca.read_text())
     conf = tmp_path / "conf.yaml"
-    conf.write_text(yaml.safe_dump({
-        "version": 1, "pipeline": "clicks", "group": "group",
-        "zookeeper": {"connect": servers.plain.encrypted, "tls": {"ca_file": "authority.pem"}},
-        "source": {"topics": {"allow": ["clicks"]}, "bootstrap": "localhost:1"}, "table": {"path": str(tmp_path / "table")}}))
+    conf.write_text(
+        yaml.safe_dump(
+            {
+                "version": 1,
+                "pipeline": "clicks",
+                "group": "group",
+                "zookeeper": {
+                    "connect": servers.plain.encrypted,
+                    "tls": {"ca_file": "authority.pem"},
+                },
+                "source": {"topics": {"allow": ["clicks"]}, "bootstrap": "localhost:1"},
+                "table": {"path": str(tmp_path / "table")},
+            }
+        )
+    )
     said = said_by("plans", "list", str(conf), "--json")
     assert (said.code, said.document) == (0, []), said.err
 
 
-@pytest.mark.parametrize("case", ["a login that is required", "a login and a certificate that are required"])
-def test_doctors_probes_enter_and_log_in_as_a_run_does(servers: Servers, case: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "case", ["a login that is required", "a login and a certificate that are required"]
+)
+def test_doctors_probes_enter_and_log_in_as_a_run_does(
+    servers: Servers, case: str, tmp_path: Path
+) -> None:
     conf = tmp_path / "conf.yaml"
-    conf.write_text(yaml.safe_dump({
-        "version": 1, "pipeline": "clicks", "group": "probed", "zookeeper": {**_GOOD[case](servers), "acl": "creator"},
-        "source": {"topics": {"allow": ["clicks"]}, "bootstrap": "localhost:1"}, "table": {"path": str(tmp_path / "table")}}))
-    lines = {line["name"]: line for line in said_by("doctor", str(conf), "--json").document["lines"]}
+    conf.write_text(
+        yaml.safe_dump(
+            {
+                "version": 1,
+                "pipeline": "clicks",
+                "group": "probed",
+                "zookeeper": {**_GOOD[case](servers), "acl": "creator"},
+                "source": {"topics": {"allow": ["clicks"]}, "bootstrap": "localhost:1"},
+                "table": {"path": str(tmp_path / "table")},
+            }
+        )
+    )
+    lines = {
+        line["name"]: line for line in said_by("doctor", str(conf), "--json").document["lines"]
+    }
     for name in ("ZooKeeper", "request limit", "znode permissions"):
         assert lines[name]["verdict"] == "ok", lines[name]
     assert "ZooKeeper 3.9" in lines["ZooKeeper"]["found"]
 
 
-def test_a_first_conf_enters_by_the_keys_that_are_said_and_says_which_where_none_are(servers: Servers, tmp_path: Path) -> None:
-    words = ["init", "--bootstrap", "127.0.0.1:1", "--topic", "clicks", "--table", str(tmp_path / "table"), "--json",
-             "--out", str(tmp_path / "c.yaml")]
-    strict, encrypted = ("--zookeeper", servers.strict.connect), ("--zookeeper", servers.plain.encrypted)
-    refused(said_by(*words, *strict), 2, "wants a login by SASL", "Of etl init: --set zookeeper.auth.scheme=sasl")
-    refused(said_by(*words, *encrypted), 2, "the port speaks TLS", "Of etl init: --set zookeeper.tls.enabled=true")
-    keys = [word for name, value in login().items() for word in ("--set", f"zookeeper.auth.{name}={value}")]
+def test_a_first_conf_enters_by_the_keys_that_are_said_and_says_which_where_none_are(
+    servers: Servers, tmp_path: Path
+) -> None:
+    words = [
+        "init",
+        "--bootstrap",
+        "127.0.0.1:1",
+        "--topic",
+        "clicks",
+        "--table",
+        str(tmp_path / "table"),
+        "--json",
+        "--out",
+        str(tmp_path / "c.yaml"),
+    ]
+    strict, encrypted = (
+        ("--zookeeper", servers.strict.connect),
+        ("--zookeeper", servers.plain.encrypted),
+    )
+    refused(
+        said_by(*words, *strict),
+        2,
+        "wants a login by SASL",
+        "Of etl init: --set zookeeper.auth.scheme=sasl",
+    )
+    refused(
+        said_by(*words, *encrypted),
+        2,
+        "the port speaks TLS",
+        "Of etl init: --set zookeeper.tls.enabled=true",
+    )
+    keys = [
+        word
+        for name, value in login().items()
+        for word in ("--set", f"zookeeper.auth.{name}={value}")
+    ]
     refused(said_by(*words, *strict, *keys), 6, "no connection")
-    refused(said_by(*words, *encrypted, "--set", f"zookeeper.tls.ca_file={servers.authority.ca}"), 6, "no connection")
+    refused(
+        said_by(*words, *encrypted, "--set", f"zookeeper.tls.ca_file={servers.authority.ca}"),
+        6,
+        "no connection",
+    )

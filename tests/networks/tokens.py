@@ -15,11 +15,21 @@ def unsecured_token(lifetime_s: float = 3600.0, subject: str = USER) -> str:
     """A token that nobody signed, as the broker of these tests takes them."""
     now = time.time()
     parts = ({"alg": "none"}, {"sub": subject, "iat": now, "exp": now + lifetime_s})
-    return ".".join([*(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts), ""])
+    return ".".join(
+        [
+            *(
+                base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
+                for part in parts
+            ),
+            "",
+        ]
+    )
 
 
 def token() -> str:
-    """One that holds for an hour; it also says in a file that it was asked, where a test wants to know."""
+    """One that holds for an hour; it also says in a file that it was asked, where a test wants to
+    know.
+    """
     if counted := os.environ.get("TOKENS_ASKED"):
         with open(counted, "a", encoding="utf-8") as file:
             file.write("1")

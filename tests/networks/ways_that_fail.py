@@ -1,4 +1,6 @@
-"""Each way to fail at a real broker's listeners: whose keys of `source` lead there, which error it is, and what it says."""
+"""Each way to fail at a real broker's listeners: whose keys of `source` lead there, which error it
+is, and what it says.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ Of = Callable[[Secured], str]
 
 @dataclass(frozen=True)
 class Failing:
-    """One of them. `said` is an expression for what is wrong; `where` what the error names besides its key."""
+    """One of them. `said` is an expression for what is wrong; `where` what the error names besides
+    its key.
+    """
 
     way: Callable[[Secured], Way]
     listener: str | None
@@ -37,7 +41,10 @@ class Failing:
         """The way, and the address at which it fails."""
         way = self.way(secured)
         name = self.listener or way["listener"]
-        return way, f"{self.host}:{secured.plain_port if name == 'PLAINTEXT' else secured.ports[name]}"
+        return (
+            way,
+            f"{self.host}:{secured.plain_port if name == 'PLAINTEXT' else secured.ports[name]}",
+        )
 
 
 def changed(way: Way, **keys: Any) -> Way:
@@ -49,98 +56,240 @@ def changed(way: Way, **keys: Any) -> Way:
 
 _LOGINS: dict[str, tuple[Callable[[Secured], Way], str | None, Case]] = {
     "a wrong name": (
-        lambda s: changed(s.security("SASL_SSL", "PLAIN"), username="nobody"), None,
-        (PermissionRefused, "refuses the login by PLAIN: Authentication failed", "source.security.sasl.password")),
+        lambda s: changed(s.security("SASL_SSL", "PLAIN"), username="nobody"),
+        None,
+        (
+            PermissionRefused,
+            "refuses the login by PLAIN: Authentication failed",
+            "source.security.sasl.password",
+        ),
+    ),
     "a wrong name of SCRAM": (
-        lambda s: changed(s.security("SASL_SSL", "SCRAM-SHA-512"), username="nobody"), None,
-        (PermissionRefused, "refuses the login by SCRAM-SHA-512", "source.security.sasl.password")),
+        lambda s: changed(s.security("SASL_SSL", "SCRAM-SHA-512"), username="nobody"),
+        None,
+        (PermissionRefused, "refuses the login by SCRAM-SHA-512", "source.security.sasl.password"),
+    ),
     "a wrong password": (
-        lambda s: changed(s.security("SASL_SSL", "SCRAM-SHA-256"), password="${env:HOME}"), None,
-        (PermissionRefused, "refuses the login by SCRAM-SHA-256", "source.security.sasl.password")),
+        lambda s: changed(s.security("SASL_SSL", "SCRAM-SHA-256"), password="${env:HOME}"),
+        None,
+        (PermissionRefused, "refuses the login by SCRAM-SHA-256", "source.security.sasl.password"),
+    ),
     "a wrong token": (
-        lambda s: changed(s.security("SASL_SSL", "OAUTHBEARER"), token="${env:HOME}"), None,
-        (PermissionRefused, 'refuses the login by OAUTHBEARER: .*"status":"invalid_token"', "source.security.sasl.token")),
+        lambda s: changed(s.security("SASL_SSL", "OAUTHBEARER"), token="${env:HOME}"),
+        None,
+        (
+            PermissionRefused,
+            'refuses the login by OAUTHBEARER: .*"status":"invalid_token"',
+            "source.security.sasl.token",
+        ),
+    ),
     "a mechanism that the listener does not have": (
-        lambda s: s.security("SASL_PLAINTEXT", "SCRAM-SHA-256"), "PLAIN_ONLY",
-        (SettingsError, "takes no login by SCRAM-SHA-256; it has PLAIN", "source.security.sasl.mechanism")),
+        lambda s: s.security("SASL_PLAINTEXT", "SCRAM-SHA-256"),
+        "PLAIN_ONLY",
+        (
+            SettingsError,
+            "takes no login by SCRAM-SHA-256; it has PLAIN",
+            "source.security.sasl.mechanism",
+        ),
+    ),
     "a login that nobody wants, encrypted": (
-        lambda s: s.security("SASL_SSL", "PLAIN"), "SSL", (SettingsError, "wants no login", "source.security.protocol")),
+        lambda s: s.security("SASL_SSL", "PLAIN"),
+        "SSL",
+        (SettingsError, "wants no login", "source.security.protocol"),
+    ),
     "a login that nobody wants": (
-        lambda s: s.security("SASL_PLAINTEXT", "PLAIN"), "PLAINTEXT", (SettingsError, "wants no login", "source.security.protocol")),
+        lambda s: s.security("SASL_PLAINTEXT", "PLAIN"),
+        "PLAINTEXT",
+        (SettingsError, "wants no login", "source.security.protocol"),
+    ),
     "no login": (
-        lambda s: s.security("PLAINTEXT"), "SASL_PLAINTEXT",
-        (PermissionRefused, "wants a login, by .*SCRAM-SHA-512.*, and we have none", "source.security.protocol")),
+        lambda s: s.security("PLAINTEXT"),
+        "SASL_PLAINTEXT",
+        (
+            PermissionRefused,
+            "wants a login, by .*SCRAM-SHA-512.*, and we have none",
+            "source.security.protocol",
+        ),
+    ),
     "no login, encrypted": (
-        lambda s: s.security("SSL"), "SASL_SSL", (PermissionRefused, "wants a login, by .*PLAIN", "source.security.protocol")),
-    "no encryption": (lambda s: s.security("PLAINTEXT"), "SSL", (NotKafka, "the port speaks TLS", None)),
+        lambda s: s.security("SSL"),
+        "SASL_SSL",
+        (PermissionRefused, "wants a login, by .*PLAIN", "source.security.protocol"),
+    ),
+    "no encryption": (
+        lambda s: s.security("PLAINTEXT"),
+        "SSL",
+        (NotKafka, "the port speaks TLS", None),
+    ),
     "no encryption of a login": (
-        lambda s: s.security("SASL_PLAINTEXT", "PLAIN"), "SASL_SSL", (NotKafka, "the port speaks TLS.*SASL_SSL", None)),
+        lambda s: s.security("SASL_PLAINTEXT", "PLAIN"),
+        "SASL_SSL",
+        (NotKafka, "the port speaks TLS.*SASL_SSL", None),
+    ),
     "encryption that the port does not speak": (
-        lambda s: s.security("SSL"), "PLAINTEXT", (NotKafka, "the port does not speak TLS", "source.security.protocol")),
+        lambda s: s.security("SSL"),
+        "PLAINTEXT",
+        (NotKafka, "the port does not speak TLS", "source.security.protocol"),
+    ),
     "encryption of a login that the port does not speak": (
-        lambda s: s.security("SASL_SSL", "PLAIN"), "SASL_PLAINTEXT", (NotKafka, "the port does not speak TLS", "source.security.protocol")),
+        lambda s: s.security("SASL_SSL", "PLAIN"),
+        "SASL_PLAINTEXT",
+        (NotKafka, "the port does not speak TLS", "source.security.protocol"),
+    ),
     "a function that fails": (
-        lambda s: changed(s.security("SASL_SSL", "OAUTHBEARER"), token="tests.networks.tokens:failing"), None,
-        (BrokerUnreachable, r"raised ConnectionError at tokens.py:\d+, and gave no token", "source.security.sasl.token")),
+        lambda s: changed(
+            s.security("SASL_SSL", "OAUTHBEARER"), token="tests.networks.tokens:failing"
+        ),
+        None,
+        (
+            BrokerUnreachable,
+            r"raised ConnectionError at tokens.py:\d+, and gave no token",
+            "source.security.sasl.token",
+        ),
+    ),
     "a function that gives nothing": (
-        lambda s: changed(s.security("SASL_SSL", "OAUTHBEARER"), token="tests.networks.tokens:empty"), None,
-        (SettingsError, "tests.networks.tokens:empty gave no token", "source.security.sasl.token")),
+        lambda s: changed(
+            s.security("SASL_SSL", "OAUTHBEARER"), token="tests.networks.tokens:empty"
+        ),
+        None,
+        (SettingsError, "tests.networks.tokens:empty gave no token", "source.security.sasl.token"),
+    ),
     "no function": (
-        lambda s: changed(s.security("SASL_SSL", "OAUTHBEARER"), token="tests.networks.tokens:NOT_CALLABLE"), None,
-        (SettingsError, "is no function", "source.security.sasl.token")),
+        lambda s: changed(
+            s.security("SASL_SSL", "OAUTHBEARER"), token="tests.networks.tokens:NOT_CALLABLE"
+        ),
+        None,
+        (SettingsError, "is no function", "source.security.sasl.token"),
+    ),
     "no module": (
-        lambda s: changed(s.security("SASL_SSL", "OAUTHBEARER"), token="no_such.module:token"), None,
-        (SettingsError, "there is no module no_such", "source.security.sasl.token")),
+        lambda s: changed(s.security("SASL_SSL", "OAUTHBEARER"), token="no_such.module:token"),
+        None,
+        (SettingsError, "there is no module no_such", "source.security.sasl.token"),
+    ),
     "no secret": (
-        lambda s: changed(s.security("SASL_SSL", "PLAIN"), password="${file:/no/such/secret}"), None,
-        (SettingsError, "the file /no/such/secret that source.security.sasl.password refers to cannot be read",
-         "source.security.sasl.password")),
+        lambda s: changed(s.security("SASL_SSL", "PLAIN"), password="${file:/no/such/secret}"),
+        None,
+        (
+            SettingsError,
+            "the file /no/such/secret that source.security.sasl.password refers to cannot be read",
+            "source.security.sasl.password",
+        ),
+    ),
 }
 _CERTIFICATES: dict[str, tuple[Callable[[Secured], Way], str, str, str | None, dict[str, Of]]] = {
     "an authority that did not sign it": (
-        lambda s: s.security("SSL", ca_file=str(s.stranger.ca)), "SSL", "nobody whom we trust has signed the broker's certificate",
-        "source.security.tls.ca_file", {"file": lambda s: str(s.stranger.ca), "host": lambda s: "localhost"}),
+        lambda s: s.security("SSL", ca_file=str(s.stranger.ca)),
+        "SSL",
+        "nobody whom we trust has signed the broker's certificate",
+        "source.security.tls.ca_file",
+        {"file": lambda s: str(s.stranger.ca), "host": lambda s: "localhost"},
+    ),
     "the system's authorities": (
-        lambda s: {"listener": "SSL", "security": {"protocol": "SSL"}}, "SSL", "nobody whom we trust has signed the broker's certificate",
-        "source.security.tls.ca_file", {"file": lambda s: "the system's authorities"}),
+        lambda s: {"listener": "SSL", "security": {"protocol": "SSL"}},
+        "SSL",
+        "nobody whom we trust has signed the broker's certificate",
+        "source.security.tls.ca_file",
+        {"file": lambda s: "the system's authorities"},
+    ),
     "another host's": (
-        lambda s: s.security("SSL"), "OTHER_NAME", "is of another host: broker.elsewhere, other.elsewhere", None,
-        {"host": lambda s: "localhost"}),
+        lambda s: s.security("SSL"),
+        "OTHER_NAME",
+        "is of another host: broker.elsewhere, other.elsewhere",
+        None,
+        {"host": lambda s: "localhost"},
+    ),
     "an expired one": (
-        lambda s: s.security("SSL"), "EXPIRED", "has expired", "source.security.tls.ca_file", {"host": lambda s: "localhost"}),
+        lambda s: s.security("SSL"),
+        "EXPIRED",
+        "has expired",
+        "source.security.tls.ca_file",
+        {"host": lambda s: "localhost"},
+    ),
     "no file of authorities": (
-        lambda s: s.security("SSL", ca_file="/no/ca.pem"), "SSL", "the file cannot be read: No such file",
-        "source.security.tls.ca_file", {"file": lambda s: "/no/ca.pem"}),
+        lambda s: s.security("SSL", ca_file="/no/ca.pem"),
+        "SSL",
+        "the file cannot be read: No such file",
+        "source.security.tls.ca_file",
+        {"file": lambda s: "/no/ca.pem"},
+    ),
     "a file of something else": (
-        lambda s: s.security("SSL", ca_file=str(s.client.key)), "SSL", "nothing of the kind in PEM", "source.security.tls.ca_file", {}),
+        lambda s: s.security("SSL", ca_file=str(s.client.key)),
+        "SSL",
+        "nothing of the kind in PEM",
+        "source.security.tls.ca_file",
+        {},
+    ),
     "no file of our own": (
-        lambda s: s.security("SSL", cert_file="/no/cert.pem"), "MUTUAL", "the file cannot be read: No such file",
-        "source.security.tls.cert_file", {"file": lambda s: "/no/cert.pem"}),
+        lambda s: s.security("SSL", cert_file="/no/cert.pem"),
+        "MUTUAL",
+        "the file cannot be read: No such file",
+        "source.security.tls.cert_file",
+        {"file": lambda s: "/no/cert.pem"},
+    ),
     "no key": (
-        lambda s: s.security("SSL", cert_file=str(s.client.cert), key_file="/no/key.pem"), "MUTUAL", "the file cannot be read",
-        "source.security.tls.key_file", {"file": lambda s: "/no/key.pem"}),
+        lambda s: s.security("SSL", cert_file=str(s.client.cert), key_file="/no/key.pem"),
+        "MUTUAL",
+        "the file cannot be read",
+        "source.security.tls.key_file",
+        {"file": lambda s: "/no/key.pem"},
+    ),
     "another key": (
-        lambda s: s.security("SSL", cert_file=str(s.client.cert), key_file=str(s.unknown.key)), "MUTUAL",
-        "the key is not the certificate's", "source.security.tls.key_file", {"file": lambda s: str(s.unknown.key)}),
+        lambda s: s.security("SSL", cert_file=str(s.client.cert), key_file=str(s.unknown.key)),
+        "MUTUAL",
+        "the key is not the certificate's",
+        "source.security.tls.key_file",
+        {"file": lambda s: str(s.unknown.key)},
+    ),
     "a key whose password nobody gives": (
-        lambda s: s.security("SSL", cert_file=str(s.client.cert), key_file=str(s.authority.locked(s.client))), "MUTUAL",
-        "the password does not open the key", "source.security.tls.key_password", {}),
+        lambda s: s.security(
+            "SSL", cert_file=str(s.client.cert), key_file=str(s.authority.locked(s.client))
+        ),
+        "MUTUAL",
+        "the password does not open the key",
+        "source.security.tls.key_password",
+        {},
+    ),
     "a key of another password": (
-        lambda s: s.security("SSL", cert_file=str(s.client.cert), key_file=str(s.authority.locked(s.client)),
-                             key_password="${env:KAFKA_PASSWORD}"), "MUTUAL",
-        "the password does not open the key", "source.security.tls.key_password", {}),
+        lambda s: s.security(
+            "SSL",
+            cert_file=str(s.client.cert),
+            key_file=str(s.authority.locked(s.client)),
+            key_password="${env:KAFKA_PASSWORD}",
+        ),
+        "MUTUAL",
+        "the password does not open the key",
+        "source.security.tls.key_password",
+        {},
+    ),
 }
 _CERT_FILE = "source.security.tls.cert_file"
 FAILING: Mapping[str, Failing] = {
     **{name: Failing(way, listener, *case) for name, (way, listener, case) in _LOGINS.items()},
-    **{name: Failing(way, listener, SettingsError, said, key, where)
-       for name, (way, listener, said, key, where) in _CERTIFICATES.items()},
+    **{
+        name: Failing(way, listener, SettingsError, said, key, where)
+        for name, (way, listener, said, key, where) in _CERTIFICATES.items()
+    },
     "a certificate of an address that it does not name": Failing(
-        lambda s: s.security("SSL"), "OTHER_NAME", SettingsError, "is of another host", None, host="127.0.0.1"),
+        lambda s: s.security("SSL"),
+        "OTHER_NAME",
+        SettingsError,
+        "is of another host",
+        None,
+        host="127.0.0.1",
+    ),
     "no certificate of ours": Failing(
-        lambda s: s.security("SSL"), "MUTUAL", PermissionRefused, "does not take our certificate, or has to have one", _CERT_FILE),
+        lambda s: s.security("SSL"),
+        "MUTUAL",
+        PermissionRefused,
+        "does not take our certificate, or has to have one",
+        _CERT_FILE,
+    ),
     "a certificate of ours that the broker does not trust": Failing(
-        lambda s: s.security("SSL", cert_file=str(s.unknown.both)), "MUTUAL", PermissionRefused, "does not take our certificate",
-        _CERT_FILE),
+        lambda s: s.security("SSL", cert_file=str(s.unknown.both)),
+        "MUTUAL",
+        PermissionRefused,
+        "does not take our certificate",
+        _CERT_FILE,
+    ),
 }
 """Each row of what a broker, its certificate or our own files can have against us."""

@@ -26,10 +26,14 @@ def below(client: KazooClient, path: str) -> Iterator[str]:
 
 
 def rights(secured: Secured, pipeline: Pipeline) -> tuple[set[Rights], set[Rights]]:
-    """What others may do, as everybody may see, to what the pipelines of its group keep, and to what the group's consumers share."""
+    """What others may do, as everybody may see, to what the pipelines of its group keep, and to
+    what the group's consumers share.
+    """
     kept, shared = set[Rights](), set[Rights]()
     with secured.zookeeper.entered(chroot=CHROOT) as stranger:
         for path in below(stranger, f"/consumers/{pipeline.group}"):
-            found = frozenset((acl.id.scheme, acl.id.id, acl.perms) for acl in stranger.get_acls(path)[0])
+            found = frozenset(
+                (acl.id.scheme, acl.id.id, acl.perms) for acl in stranger.get_acls(path)[0]
+            )
             (kept if path.count("/") > 3 and path.split("/")[3] == "etl" else shared).add(found)
     return kept, shared

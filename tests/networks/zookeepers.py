@@ -1,4 +1,6 @@
-"""ZooKeepers without a broker, by which it is tried who is let in: what they want, and what their certificates prove, differs."""
+"""ZooKeepers without a broker, by which it is tried who is let in: what they want, and what their
+certificates prove, differs.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +14,41 @@ from tests.networks.secured_zookeeper import STRICT, SecuredZooKeeper, variable_
 
 
 class Servers:
-    """Four of them: `plain` lets all in, `strict` few; the other two have certificates that prove nothing."""
+    """Four of them: `plain` lets all in, `strict` few; the other two have certificates that prove
+    nothing.
+    """
 
     def __init__(self, folder: Path, running: contextlib.ExitStack) -> None:
-        self.authority, self.stranger = Authority(folder, "authority"), Authority(folder, "stranger")
+        self.authority, self.stranger = (
+            Authority(folder, "authority"),
+            Authority(folder, "stranger"),
+        )
         names = ("DNS:localhost", "IP:127.0.0.1")
         self.client, self.unknown = self.authority.signed("client"), self.stranger.signed("unknown")
         self.locked = self.authority.locked(self.client)
         own = self.authority.signed("zookeeper", *names)
 
-        def server(name: str, certificate: Certificate, properties: Mapping[str, str] | None = None) -> SecuredZooKeeper:
-            return running.enter_context(SecuredZooKeeper(folder / name, certificate, self.authority.ca, properties=properties))
+        def server(
+            name: str, certificate: Certificate, properties: Mapping[str, str] | None = None
+        ) -> SecuredZooKeeper:
+            return running.enter_context(
+                SecuredZooKeeper(
+                    folder / name, certificate, self.authority.ca, properties=properties
+                )
+            )
 
         self.plain, self.strict = server("plain", own), server("strict", own, STRICT)
-        self.elsewhere = server("elsewhere", self.authority.signed("other", "DNS:zookeeper.elsewhere"))
+        self.elsewhere = server(
+            "elsewhere", self.authority.signed("other", "DNS:zookeeper.elsewhere")
+        )
         self.expired = server("expired", self.authority.signed("expired", *names, days=-1))
         self.silent: str = running.enter_context(_listening())
 
     def trusted(self, **more: object) -> dict[str, str]:
-        return {"ca_file": str(self.authority.ca), **{key: str(value) for key, value in more.items()}}
+        return {
+            "ca_file": str(self.authority.ca),
+            **{key: str(value) for key, value in more.items()},
+        }
 
 
 @contextlib.contextmanager
@@ -40,5 +58,11 @@ def _listening() -> Iterator[str]:
         yield f"localhost:{listening.getsockname()[1]}"
 
 
-def login(user: str = "etl", *, scheme: str = "sasl", variable: str | None = None) -> dict[str, str]:
-    return {"scheme": scheme, "username": user, "password": f"${{env:{variable or variable_of(user)}}}"}
+def login(
+    user: str = "etl", *, scheme: str = "sasl", variable: str | None = None
+) -> dict[str, str]:
+    return {
+        "scheme": scheme,
+        "username": user,
+        "password": f"${{env:{variable or variable_of(user)}}}",
+    }

@@ -1,6 +1,8 @@
-"""`python -m tests.on_airflow.broker FOLDER`: a real cluster for tests in Airflow's environment, which has no client of Kafka.
+"""`python -m tests.on_airflow.broker FOLDER`: a real cluster for tests in Airflow's environment,
+which has no client of Kafka.
 
-It runs in the toolkit's environment. Each line of standard input is one question in JSON, each line of standard output its answer:
+It runs in the toolkit's environment. Each line of standard input is one question in JSON, each line
+of standard output its answer:
 
     {"do": "topic", "name": ..., "partitions": 4}                     makes a topic
     {"do": "produce", "name": ..., "times": [[0, ms], ...]}           a record each, of a partition and a time, in that order
@@ -43,16 +45,21 @@ class Broker:
         """A record for each."""
         producer = KafkaProducer(bootstrap_servers=self.cluster.bootstrap)
         for partition, ms in times:
-            producer.send(name, value=b"%d" % next(self._numbers), partition=partition, timestamp_ms=ms)
+            producer.send(
+                name, value=b"%d" % next(self._numbers), partition=partition, timestamp_ms=ms
+            )
         producer.close()
 
     def flow(self, name: str, partitions: int, every_s: float) -> None:
         """Begin to produce."""
+
         def go_on() -> None:
             producer = KafkaProducer(bootstrap_servers=self.cluster.bootstrap)
             while not self._is_still.wait(every_s):
                 value, partition = b"%d" % next(self._numbers), self._flowed % partitions
-                producer.send(name, value=value, partition=partition, timestamp_ms=round(time.time() * 1000))
+                producer.send(
+                    name, value=value, partition=partition, timestamp_ms=round(time.time() * 1000)
+                )
                 self._flowed += 1
             producer.close()
 
@@ -76,7 +83,9 @@ class Broker:
         found: list[list[Any]] = []
         while any(consumer.position(log) < ends[log] for log in logs):
             for records in consumer.poll(1000).values():
-                found += [[record.partition, record.offset, record.value.decode()] for record in records]
+                found += [
+                    [record.partition, record.offset, record.value.decode()] for record in records
+                ]
         consumer.close()
         return sorted(found)
 
@@ -84,7 +93,9 @@ class Broker:
         """All of the table; none where there is none yet."""
         if not Path(table, "_delta_log").exists():
             return []
-        rows = DeltaTable(table).to_pyarrow_table(columns=["partition", "offset", "value"]).to_pylist()
+        rows = (
+            DeltaTable(table).to_pyarrow_table(columns=["partition", "offset", "value"]).to_pylist()
+        )
         return sorted([row["partition"], row["offset"], row["value"].decode()] for row in rows)
 
 
@@ -93,9 +104,16 @@ def main() -> int:
     set_spark_environment()
     with Cluster(folder=Path(sys.argv[1])) as cluster:
         broker = Broker(cluster)
-        print(json.dumps({
-            "zookeeper": cluster.zookeeper_connect, "bootstrap": cluster.bootstrap, "spark": jar_settings("local[2]", SHORT_RUN)}),
-            flush=True)
+        print(
+            json.dumps(
+                {
+                    "zookeeper": cluster.zookeeper_connect,
+                    "bootstrap": cluster.bootstrap,
+                    "spark": jar_settings("local[2]", SHORT_RUN),
+                }
+            ),
+            flush=True,
+        )
         try:
             for line in sys.stdin:
                 asked = json.loads(line)

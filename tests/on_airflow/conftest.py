@@ -13,7 +13,9 @@ from tests.on_airflow.stand_in import StandIn
 
 @pytest.fixture(scope="session")
 def database() -> None:
-    """Airflow's own, new. Airflow 2 would make connections for examples, and knows the assets of the DAGs that were written to it."""
+    """Airflow's own, new. Airflow 2 would make connections for examples, and knows the assets of
+    the DAGs that were written to it.
+    """
     from airflow.utils.db import initdb
 
     if IS_2:
@@ -25,7 +27,9 @@ def database() -> None:
 
 @pytest.fixture
 def stand_in() -> Iterator[StandIn]:
-    """The toolkit's environment, as scripts that do as they are told and remember what they were asked."""
+    """The toolkit's environment, as scripts that do as they are told and remember what they were
+    asked.
+    """
     TOOLKIT.forget()
     yield TOOLKIT
     TOOLKIT.forget()

@@ -1,4 +1,5 @@
-"""`python -m tests.on_airflow.demo`: a standalone Airflow with the DAGs of this project, on an embedded broker with clicks coming in.
+"""`python -m tests.on_airflow.demo`: a standalone Airflow with the DAGs of this project, on an
+embedded broker with clicks coming in.
 
 It runs in Airflow's environment, until Ctrl-C. Everything it makes is in a temporary folder.
 """
@@ -17,7 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAST, PAST_MS = 4000, 4 * 3600 * 1000
-"""Clicks of the last hours, so that the first run, which is for the last whole hour, has something to load."""
+"""Clicks of the last hours, so that the first run, which is for the last whole hour, has something
+to load.
+"""
 
 
 def main() -> int:
@@ -28,23 +31,35 @@ def main() -> int:
 
     folder = Path(tempfile.mkdtemp(prefix="etl-airflow-demo-"))
     home = folder / "airflow"
-    shutil.copytree(ROOT / "airflow_dags", home / "dags", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "airflow_dags", home / "dags", ignore=shutil.ignore_patterns("__pycache__")
+    )
     (folder / "conf").mkdir()
     print("starting ZooKeeper, Kafka and Airflow: half a minute", flush=True)
     try:
         with contextlib.suppress(KeyboardInterrupt), real_pipeline(folder) as real:
             now = round(time.time() * 1000)
-            hours = [[number % PARTITIONS, now - PAST_MS + number * PAST_MS // PAST] for number in range(PAST)]
+            hours = [
+                [number % PARTITIONS, now - PAST_MS + number * PAST_MS // PAST]
+                for number in range(PAST)
+            ]
             real.ask("produce", name="clicks", times=hours)
             real.ask("flow", name="clicks", partitions=PARTITIONS, every_s=0.02)
             shutil.copy(real.conf, folder / "conf")
             environment = {
-                "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"), "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "ETL_CONF": str(folder / "conf"),
-                "ETL_JOBS": str(ROOT / "jobs"), "ETL_SPARK_SUBMIT": real.environment["ETL_REAL_SUBMIT"],
-                "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[2]"}'}
+                "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
+                "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+                "ETL_CONF": str(folder / "conf"),
+                "ETL_JOBS": str(ROOT / "jobs"),
+                "ETL_SPARK_SUBMIT": real.environment["ETL_REAL_SUBMIT"],
+                "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[2]"}',
+            }
             with StandaloneAirflow(home, environment) as airflow:
                 airflow.cli("dags", "unpause", "ingest_clicks")
-                print(f"Airflow: {airflow.url} (no login), DAG ingest_clicks; table and reports: {folder}; Ctrl-C ends all", flush=True)
+                print(
+                    f"Airflow: {airflow.url} (no login), DAG ingest_clicks; table and reports: {folder}; Ctrl-C ends all",
+                    flush=True,
+                )
                 _until_stopped()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,6 @@
-"""An Airflow of the tests' own: home, database, DAG folder and conf files are in a temporary folder. Imported before Airflow is."""
+"""An Airflow of the tests' own: home, database, DAG folder and conf files are in a temporary
+folder. Imported before Airflow is.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,27 @@ atexit.register(shutil.rmtree, HOME, ignore_errors=True)
 DAGS, CONF = HOME / "dags", HOME / "conf"
 DAGS.mkdir()
 CONF.mkdir()
-for file in (*(ROOT / "airflow_dags").glob("*.py"), ROOT / "tests" / "on_airflow" / "quick_dags.py"):
+for file in (
+    *(ROOT / "airflow_dags").glob("*.py"),
+    ROOT / "tests" / "on_airflow" / "quick_dags.py",
+):
     shutil.copy(file, DAGS)
 for file in (ROOT / "conf").glob("*.yaml"):
     shutil.copy(file, CONF)
 TOOLKIT = StandIn(HOME / "toolkit")
-os.environ.update({
-    "AIRFLOW_HOME": str(HOME), "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS), "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-    "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING", "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
-    "AIRFLOW__CORE__UNIT_TEST_MODE": "False", "PYTHONWARNINGS": "ignore",
-    "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[2]"}',
-    "ETL_CONF": str(CONF), "ETL_JOBS": str(ROOT / "jobs"),
-    "ETL_REAL_PYTHON": os.environ.get("ETL_PYTHON", ""), "ETL_PYTHON": str(TOOLKIT.python),
-})
+os.environ.update(
+    {
+        "AIRFLOW_HOME": str(HOME),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
+        "AIRFLOW__LOGGING__COLORED_CONSOLE_LOG": "False",
+        "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+        "PYTHONWARNINGS": "ignore",
+        "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[2]"}',
+        "ETL_CONF": str(CONF),
+        "ETL_JOBS": str(ROOT / "jobs"),
+        "ETL_REAL_PYTHON": os.environ.get("ETL_PYTHON", ""),
+        "ETL_PYTHON": str(TOOLKIT.python),
+    }
+)

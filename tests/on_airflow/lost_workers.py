@@ -1,4 +1,6 @@
-"""The toolkit's environment on a worker that is lost: its spark-submit is the real one, and is killed when the test says so."""
+"""The toolkit's environment on a worker that is lost: its spark-submit is the real one, and is
+killed when the test says so.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ exit $code
 
 
 class LostWorkers:
-    """`python` and `spark-submit` in a folder, which are those of the environment that ETL_REAL_PYTHON names."""
+    """`python` and `spark-submit` in a folder, which are those of the environment that
+    ETL_REAL_PYTHON names.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -35,7 +39,11 @@ class LostWorkers:
         real = Path(os.environ["ETL_REAL_PYTHON"])
         for name, script in (("python", _PYTHON), ("spark-submit", _SPARK_SUBMIT)):
             path = folder / "bin" / name
-            path.write_text(script.format(python=real, spark_submit=real.with_name("spark-submit"), folder=folder))
+            path.write_text(
+                script.format(
+                    python=real, spark_submit=real.with_name("spark-submit"), folder=folder
+                )
+            )
             path.chmod(0o755)
 
     def lose_the_next_one_after_its_commit(self) -> None:

@@ -9,21 +9,61 @@ from etl.airflow.dags import backfill_dag, ingest_dag, maintenance_dag, replay_d
 from etl.airflow.toolkit import Toolkit
 
 CLICKS = Path(os.environ["ETL_CONF"]) / "clicks.yaml"
-quick = ingest_dag(CLICKS, "0 * * * *", dag_id="quick", retries=2, retry_delay=timedelta(), poke_interval_s=1)
-at_once = ingest_dag(CLICKS, "0 * * * *", dag_id="at_once", retries=2, retry_delay=timedelta(), grace=None)
-polling = ingest_dag(CLICKS, "0 * * * *", dag_id="polling", retries=0, deferrable=False, poke_interval_s=1)
+quick = ingest_dag(
+    CLICKS, "0 * * * *", dag_id="quick", retries=2, retry_delay=timedelta(), poke_interval_s=1
+)
+at_once = ingest_dag(
+    CLICKS, "0 * * * *", dag_id="at_once", retries=2, retry_delay=timedelta(), grace=None
+)
+polling = ingest_dag(
+    CLICKS, "0 * * * *", dag_id="polling", retries=0, deferrable=False, poke_interval_s=1
+)
 pooled = ingest_dag(CLICKS, "0 * * * *", dag_id="pooled", pool="clicks", grace=None)
 
 if os.environ.get("ETL_REAL_CONF"):
     real = Toolkit(
-        os.environ["ETL_REAL_PYTHON"], os.environ["ETL_JOBS"], submit=json.loads(os.environ["ETL_REAL_SUBMIT"]),
-        variables={"PYTHONPATH": os.environ["PYTHONPATH"]})
+        os.environ["ETL_REAL_PYTHON"],
+        os.environ["ETL_JOBS"],
+        submit=json.loads(os.environ["ETL_REAL_SUBMIT"]),
+        variables={"PYTHONPATH": os.environ["PYTHONPATH"]},
+    )
     conf, soon = os.environ["ETL_REAL_CONF"], timedelta(seconds=5)
     every_minute = ingest_dag(
-        conf, "* * * * *", dag_id="every_minute", toolkit=real, retries=5, retry_delay=soon, poke_interval_s=2, grace=timedelta(seconds=5))
-    by_hand = ingest_dag(conf, "0 * * * *", dag_id="by_hand", toolkit=real, retries=5, retry_delay=timedelta(), poke_interval_s=1)
-    filling = backfill_dag(conf, dag_id="filling", toolkit=real, default_args={"retries": 5, "retry_delay": timedelta()})
-    again = replay_dag(conf, dag_id="again", toolkit=real, default_args={"retries": 5, "retry_delay": timedelta()})
+        conf,
+        "* * * * *",
+        dag_id="every_minute",
+        toolkit=real,
+        retries=5,
+        retry_delay=soon,
+        poke_interval_s=2,
+        grace=timedelta(seconds=5),
+    )
+    by_hand = ingest_dag(
+        conf,
+        "0 * * * *",
+        dag_id="by_hand",
+        toolkit=real,
+        retries=5,
+        retry_delay=timedelta(),
+        poke_interval_s=1,
+    )
+    filling = backfill_dag(
+        conf,
+        dag_id="filling",
+        toolkit=real,
+        default_args={"retries": 5, "retry_delay": timedelta()},
+    )
+    again = replay_dag(
+        conf, dag_id="again", toolkit=real, default_args={"retries": 5, "retry_delay": timedelta()}
+    )
     proof = maintenance_dag(conf, "0 * * * *", dag_id="proof", toolkit=real)
     patient = ingest_dag(
-        conf, "0 0 1 * *", dag_id="patient", toolkit=real, retries=5, retry_delay=soon, poke_interval_s=10, grace=timedelta(days=3650))
+        conf,
+        "0 0 1 * *",
+        dag_id="patient",
+        toolkit=real,
+        retries=5,
+        retry_delay=soon,
+        poke_interval_s=10,
+        grace=timedelta(days=3650),
+    )

@@ -1,4 +1,6 @@
-"""The real toolkit beside Airflow: an embedded cluster in its own process, and a conf, for DAGs that start real Spark."""
+"""The real toolkit beside Airflow: an embedded cluster in its own process, and a conf, for DAGs
+that start real Spark.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,13 @@ class Real:
 
     def etl(self, *words: str) -> subprocess.CompletedProcess[str]:
         """The command, in the toolkit's environment."""
-        return subprocess.run([python(), "-m", "etl", *words], cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        return subprocess.run(
+            [python(), "-m", "etl", *words],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
 
     def rows(self) -> list[list[Any]]:
         found: list[list[Any]] = self.ask("rows", table=str(self.folder / "table"))
@@ -59,10 +67,15 @@ class Real:
     @property
     def environment(self) -> dict[str, str]:
         """By which DAG files find it."""
-        spark = {**self.told["spark"], "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
-                 "spark.driver.bindAddress": "127.0.0.1",
-                 "spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1",
-                 "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2"}  # VACUUM lists by so many tasks: 10,000 unless told
+        spark = {
+            **self.told["spark"],
+            "spark.ui.enabled": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": "1",
+            "spark.databricks.delta.snapshotPartitions": "1",
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+        }  # VACUUM lists by so many tasks: 10,000 unless told
         return {"ETL_REAL_CONF": str(self.conf), "ETL_REAL_SUBMIT": json.dumps({"conf": spark})}
 
 
@@ -73,21 +86,37 @@ def python() -> str:
 
 @contextmanager
 def real_pipeline(
-    folder: Path, wait_for_driver_s: int = 5, *, start: str = "earliest", max_records_per_run: int | None = None,
+    folder: Path,
+    wait_for_driver_s: int = 5,
+    *,
+    start: str = "earliest",
+    max_records_per_run: int | None = None,
 ) -> Iterator[Real]:
     """The cluster, the topic and the conf."""
     with (folder / "broker.log").open("w") as log:
         process = subprocess.Popen(
-            [python(), "-m", "tests.on_airflow.broker", str(folder / "cluster")], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=log, text=True, start_new_session=True)  # Ctrl-C is for who started it, which then lets it end
+            [python(), "-m", "tests.on_airflow.broker", str(folder / "cluster")],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )  # Ctrl-C is for who started it, which then lets it end
     try:
         assert process.stdout
         line = process.stdout.readline()
         assert line, (folder / "broker.log").read_text()
         real = Real(folder, process, json.loads(line))
-        real.conf.write_text(CONF.format(
-            zookeeper=real.told["zookeeper"], folder=folder, wait_for_driver_s=wait_for_driver_s, start=start,
-            max_records_per_run=max_records_per_run or "null"))
+        real.conf.write_text(
+            CONF.format(
+                zookeeper=real.told["zookeeper"],
+                folder=folder,
+                wait_for_driver_s=wait_for_driver_s,
+                start=start,
+                max_records_per_run=max_records_per_run or "null",
+            )
+        )
         real.ask("topic", name="clicks", partitions=PARTITIONS)
         yield real
     finally:

@@ -32,13 +32,25 @@ class Ran:
     """What the task `load` returned."""
 
 
-def run(dag_id: str, when: datetime | None, conf: dict[str, Any] | None = None, task: str = "load") -> Ran:
-    """Run it in this process, up to its end. `when`: the logical date; None: none, where Airflow has such runs."""
+def run(
+    dag_id: str, when: datetime | None, conf: dict[str, Any] | None = None, task: str = "load"
+) -> Ran:
+    """Run it in this process, up to its end. `when`: the logical date; None: none, where Airflow
+    has such runs.
+    """
     dag = dag_bag().get_dag(dag_id)
-    found = dag.test(execution_date=when, run_conf=conf) if IS_2 else dag.test(logical_date=when, run_conf=conf)
+    found = (
+        dag.test(execution_date=when, run_conf=conf)
+        if IS_2
+        else dag.test(logical_date=when, run_conf=conf)
+    )
     tasks = {one.task_id: one for one in found.get_task_instances()}
     said = tasks[task].xcom_pull(task_ids=task) if tasks[task].state == "success" else None
-    return Ran(str(found.state), {name: (str(one.state), one.try_number) for name, one in tasks.items()}, said)
+    return Ran(
+        str(found.state),
+        {name: (str(one.state), one.try_number) for name, one in tasks.items()},
+        said,
+    )
 
 
 def events() -> list[Any]:

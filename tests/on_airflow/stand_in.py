@@ -1,4 +1,6 @@
-"""A stand-in for the toolkit's environment: a `python` and a `spark-submit` that keep what they were asked, and answer as they are told."""
+"""A stand-in for the toolkit's environment: a `python` and a `spark-submit` that keep what they
+were asked, and answer as they are told.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,15 @@ class Asked:
     @property
     def job(self) -> list[str]:
         """Of spark-submit: the job's file and its arguments."""
-        at = next(at for at, word in enumerate(self.words) if word.endswith(".py") and "/jobs/" in word)
-        return [Path(self.words[at]).name, *self.words[at + 1:]]
+        at = next(
+            at for at, word in enumerate(self.words) if word.endswith(".py") and "/jobs/" in word
+        )
+        return [Path(self.words[at]).name, *self.words[at + 1 :]]
 
 
 class StandIn:
-    """Answers are given in turn, the last one from then on: `code`, `document`, or `signal`, by which it then ends.
+    """Answers are given in turn, the last one from then on: `code`, `document`, or `signal`, by
+    which it then ends.
 
     A spark-submit that was told nothing answers as a job that was done.
     """
@@ -65,7 +70,9 @@ class StandIn:
         """As new."""
         for name in ("python", "spark-submit"):
             script = self.folder / "bin" / name
-            script.write_text(_SCRIPT.format(python=sys.executable, folder=str(self.folder), name=name))
+            script.write_text(
+                _SCRIPT.format(python=sys.executable, folder=str(self.folder), name=name)
+            )
             script.chmod(0o755)
         for path in (*self.folder.glob("*.json"), self.folder / "asked"):
             path.unlink(missing_ok=True)
@@ -79,12 +86,16 @@ class StandIn:
         (self.folder / "python.json").write_text(json.dumps(answers))
 
     def without_package(self) -> None:
-        """Its python is a real one, without any package; its spark-submit ends as the real one does then."""
+        """Its python is a real one, without any package; its spark-submit ends as the real one does
+        then.
+        """
         self.python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
         self.spark_submit({"code": 1})
 
     def asked(self, who: str = "spark-submit") -> list[Asked]:
         """What they were asked so far."""
         path = self.folder / "asked"
-        found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        found = (
+            [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        )
         return [Asked(words, environment) for name, words, environment in found if name == who]

@@ -1,4 +1,6 @@
-"""A whole Airflow on this machine: scheduler, triggerer, workers and pages, with a database of its own."""
+"""A whole Airflow on this machine: scheduler, triggerer, workers and pages, with a database of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +44,7 @@ def wait_for(what: str, found: Callable[[], Any], within_s: float) -> Any:
 
 def started_with(name: str, value: str) -> list[int]:
     """Every process that was started with this variable; none on machines without /proc."""
+
     def has(process: Path) -> bool:
         try:
             return f"{name}={value}".encode() in (process / "environ").read_bytes().split(b"\0")
@@ -52,22 +55,34 @@ def started_with(name: str, value: str) -> list[int]:
 
 
 class StandaloneAirflow:
-    """`with StandaloneAirflow(home, environment) as airflow:`; its output is in `home`/standalone.log."""
+    """`with StandaloneAirflow(home, environment) as airflow:`; its output is in
+    `home`/standalone.log.
+    """
 
     def __init__(self, home: Path, environment: Mapping[str, str]) -> None:
         self.home, self.port = home, free_port()
         url = f"http://127.0.0.1:{self.port}"
         self.url = url
-        self.environment = {**os.environ, **environment, **{
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # it starts its parts by the name `airflow`
-            "AIRFLOW_HOME": str(home), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=60",
-            "AIRFLOW__API__BASE_URL": url,
-            "AIRFLOW__API__HOST": "127.0.0.1", "AIRFLOW__API__PORT": str(self.port),
-            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/", "AIRFLOW__API__WORKERS": "1",
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True", "AIRFLOW__CORE__PARALLELISM": "4",
-            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True", "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
-            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(HEARTBEAT_S),
-            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5"}}
+        self.environment = {
+            **os.environ,
+            **environment,
+            **{
+                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # it starts its parts by the name `airflow`
+                "AIRFLOW_HOME": str(home),
+                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=60",
+                "AIRFLOW__API__BASE_URL": url,
+                "AIRFLOW__API__HOST": "127.0.0.1",
+                "AIRFLOW__API__PORT": str(self.port),
+                "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+                "AIRFLOW__API__WORKERS": "1",
+                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+                "AIRFLOW__CORE__PARALLELISM": "4",
+                "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
+                "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(HEARTBEAT_S),
+                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+            },
+        }
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -78,8 +93,14 @@ class StandaloneAirflow:
 
         with (self.home / "standalone.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "airflow", "standalone"], cwd=self.home, env=self.environment, stdout=log, stderr=log,
-                stdin=subprocess.DEVNULL, preexec_fn=begin)
+                [sys.executable, "-m", "airflow", "standalone"],
+                cwd=self.home,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                preexec_fn=begin,
+            )
         try:
             wait_for("Airflow's health page", self._is_well, 240)
         except BaseException:  # also Ctrl-C: nobody else knows of it yet
@@ -87,11 +108,18 @@ class StandaloneAirflow:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._end()
 
     def _end(self) -> None:
-        """It ends what it has started, but for tasks and their drivers, which are in sessions of their own."""
+        """It ends what it has started, but for tasks and their drivers, which are in sessions of
+        their own.
+        """
         assert self._process
         self._process.send_signal(signal.SIGINT)
         try:
@@ -106,24 +134,38 @@ class StandaloneAirflow:
     def cli(self, *words: str) -> str:
         """What `airflow WORDS` prints; its error where it fails."""
         done = subprocess.run(
-            [sys.executable, "-m", "airflow", *words], cwd=self.home, env=self.environment, capture_output=True, text=True,
-            stdin=subprocess.DEVNULL)
-        assert done.returncode == 0, f"airflow {' '.join(words)}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+            [sys.executable, "-m", "airflow", *words],
+            cwd=self.home,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode == 0, (
+            f"airflow {' '.join(words)}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+        )
         return done.stdout
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Of Airflow's database; none while it is locked."""
         try:
-            with sqlite3.connect(f"file:{self.home / 'airflow.db'}?mode=ro", uri=True, timeout=10) as database:
+            with sqlite3.connect(
+                f"file:{self.home / 'airflow.db'}?mode=ro", uri=True, timeout=10
+            ) as database:
                 return database.execute(query, values).fetchall()
         except sqlite3.OperationalError:
             return []
 
     def _is_well(self) -> bool:
-        assert self._process and self._process.poll() is None, (self.home / "standalone.log").read_text()[-4000:]
+        assert self._process and self._process.poll() is None, (
+            self.home / "standalone.log"
+        ).read_text()[-4000:]
         try:
             with urllib.request.urlopen(f"{self.url}/api/v2/monitor/health", timeout=5) as answer:
                 told = json.load(answer)
         except (urllib.error.URLError, OSError, ValueError):
             return False
-        return all(told.get(part, {}).get("status") == "healthy" for part in ("scheduler", "triggerer", "dag_processor"))
+        return all(
+            told.get(part, {}).get("status") == "healthy"
+            for part in ("scheduler", "triggerer", "dag_processor")
+        )

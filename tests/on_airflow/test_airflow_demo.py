@@ -1,4 +1,6 @@
-"""`make airflow-demo` as somebody plays it: it opens, a run of its DAG ends well, and Ctrl-C ends all of it."""
+"""`make airflow-demo` as somebody plays it: it opens, a run of its DAG ends well, and Ctrl-C ends
+all of it.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +28,33 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def demo() -> Iterator[subprocess.Popen[str]]:
     """As a terminal starts it: in a group of its own, which Ctrl-C is for."""
+
     def begin() -> None:
         os.setsid()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    environment = {**os.environ, "ETL_PYTHON": os.environ["ETL_REAL_PYTHON"], "PYTHONUNBUFFERED": "1"}
+    environment = {
+        **os.environ,
+        "ETL_PYTHON": os.environ["ETL_REAL_PYTHON"],
+        "PYTHONUNBUFFERED": "1",
+    }
     with subprocess.Popen(
-            [sys.executable, "-m", "tests.on_airflow.demo"], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True,
-            preexec_fn=begin) as started:
+        [sys.executable, "-m", "tests.on_airflow.demo"],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=begin,
+    ) as started:
         yield started
         if started.poll() is None:
             os.killpg(started.pid, signal.SIGINT)
 
 
 def got(url: str, token: str = "") -> str:
-    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    asked = urllib.request.Request(
+        url, headers={"Authorization": f"Bearer {token}"} if token else {}
+    )
     with urllib.request.urlopen(asked, timeout=30) as answer:
         text: str = answer.read().decode()
     return text
@@ -51,7 +65,10 @@ def of(folder: str) -> list[str]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            words, environment = ((process / name).read_bytes().replace(b"\0", b" ").decode() for name in ("cmdline", "environ"))
+            words, environment = (
+                (process / name).read_bytes().replace(b"\0", b" ").decode()
+                for name in ("cmdline", "environ")
+            )
         except OSError:
             continue
         if folder in words or folder in environment:
@@ -59,7 +76,9 @@ def of(folder: str) -> list[str]:
     return found
 
 
-def test_the_demo_opens_a_run_of_its_dag_loads_the_last_hour_and_ctrl_c_leaves_nothing(demo: subprocess.Popen[str]) -> None:
+def test_the_demo_opens_a_run_of_its_dag_loads_the_last_hour_and_ctrl_c_leaves_nothing(
+    demo: subprocess.Popen[str],
+) -> None:
     assert demo.stdout
     told = next(line for line in demo.stdout if line.startswith("Airflow: "))
     url, folder = re.findall(r"Airflow: (\S+) .*reports: (\S+);", told)[0]
@@ -70,10 +89,17 @@ def test_the_demo_opens_a_run_of_its_dag_loads_the_last_hour_and_ctrl_c_leaves_n
     def api(path: str) -> Any:
         return json.loads(got(f"{url}/api/v2/dags/ingest_clicks/{path}", token))
 
-    states = wait_for("a run", lambda: [
-        run for run in api("dagRuns")["dag_runs"] if run["state"] in ("success", "failed")], 300)
+    states = wait_for(
+        "a run",
+        lambda: [
+            run for run in api("dagRuns")["dag_runs"] if run["state"] in ("success", "failed")
+        ],
+        300,
+    )
     assert {run["state"] for run in states} == {"success"}
-    said = api(f"dagRuns/{states[0]['dag_run_id']}/taskInstances/load/xcomEntries/return_value")["value"]
+    said = api(f"dagRuns/{states[0]['dag_run_id']}/taskInstances/load/xcomEntries/return_value")[
+        "value"
+    ]
     assert (said if isinstance(said, dict) else json.loads(said))["records"] > 0
 
     os.killpg(demo.pid, signal.SIGINT)

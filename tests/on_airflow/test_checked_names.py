@@ -23,42 +23,70 @@ told: list[Any] = []
 
 @pytest.mark.usefixtures("database")
 def test_a_pool_that_a_dag_names_and_nobody_made_is_told_with_the_command_and_then_it_is_there(
-        capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from etl.airflow.__main__ import main
 
     assert main(["check", str(DAGS)]) == 2
     said = capsys.readouterr().out
-    assert "the pool clicks is not there, and task load of DAG pooled names it. Make it: airflow pools set clicks 1" in said
+    assert (
+        "the pool clicks is not there, and task load of DAG pooled names it. Make it: airflow pools set clicks 1"
+        in said
+    )
     assert "connection" not in said
-    subprocess.run([sys.executable, "-m", "airflow", "pools", "set", "clicks", "1", "one load at a time"], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "airflow", "pools", "set", "clicks", "1", "one load at a time"],
+        check=True,
+        capture_output=True,
+    )
     assert main(["check", str(DAGS)]) == 0
     assert "are there" in capsys.readouterr().out
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
     assert main(["check", str(DAGS)]) == 2
-    assert "the connection spark_default is not there, and task load of DAG" in capsys.readouterr().out
+    assert (
+        "the connection spark_default is not there, and task load of DAG" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.usefixtures("database")
-def test_the_lines_of_the_page_make_what_is_missing_and_find_that_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/AIRFLOW.md, "Install", and its program; the DAG folder is that of a page's reader, with the project's DAG files alone."""
+def test_the_lines_of_the_page_make_what_is_missing_and_find_that_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/AIRFLOW.md, "Install", and its program; the DAG folder is that of a page's reader, with
+    the project's DAG files alone.
+    """
     page = (ROOT / "docs" / "AIRFLOW.md").read_text()
     [program] = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     for file in (ROOT / "airflow_dags").glob("*.py"):
-        if file.stem != "ingest":  # the program of the page is in its place, with a DAG of the same id
+        if (
+            file.stem != "ingest"
+        ):  # the program of the page is in its place, with a DAG of the same id
             shutil.copy(file, tmp_path)
-    (tmp_path / "own.py").write_text(program.replace("/srv/conf", str(CONF)).replace(', pool="clicks"', ""))
+    (tmp_path / "own.py").write_text(
+        program.replace("/srv/conf", str(CONF)).replace(', pool="clicks"', "")
+    )
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
-    add, check = re.findall(r"^    ((?:airflow connections add|python -m etl\.airflow check) .*)$", page, re.MULTILINE)
+    add, check = re.findall(
+        r"^    ((?:airflow connections add|python -m etl\.airflow check) .*)$", page, re.MULTILINE
+    )
     words = {"airflow": [sys.executable, "-m", "airflow"], "python": [sys.executable]}
     said = []
     for line in (check, add, check):
         first, *others = shlex.split(line.replace("/path/to/dags", str(tmp_path)))
-        said.append(subprocess.run([*words[first], *others], cwd=ROOT, capture_output=True, text=True))
-    subprocess.run([*words["airflow"], "connections", "delete", "spark_default"], check=True, capture_output=True)
+        said.append(
+            subprocess.run([*words[first], *others], cwd=ROOT, capture_output=True, text=True)
+        )
+    subprocess.run(
+        [*words["airflow"], "connections", "delete", "spark_default"],
+        check=True,
+        capture_output=True,
+    )
     assert [one.returncode for one in said] == [2, 0, 0], said
 
 
-def test_words_that_it_does_not_know_are_told_with_those_that_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_that_it_does_not_know_are_told_with_those_that_it_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     from etl.airflow.__main__ import main
 
     assert [main(words) for words in ([], ["check"], ["look", "dags"])] == [2, 2, 2]
@@ -66,7 +94,9 @@ def test_words_that_it_does_not_know_are_told_with_those_that_it_does(capsys: py
 
 
 def context() -> dict[str, Any]:
-    task = SimpleNamespace(dag_id="ingest_clicks", task_id="load", run_id="r", try_number=4, log_url="http://here/log")
+    task = SimpleNamespace(
+        dag_id="ingest_clicks", task_id="load", run_id="r", try_number=4, log_url="http://here/log"
+    )
     params = {"from_time": "2026-11-10T05:00:00Z", "until_time": "2026-11-10T06:00:00Z"}
     return {"task_instance": task, "params": params, "exception": RuntimeError("a bad CRC")}
 
@@ -76,8 +106,16 @@ def test_a_failure_is_one_value_with_what_is_asked_first(caplog: pytest.LogCaptu
 
     found = failure_of(context())
     assert found == {
-        "dag": "ingest_clicks", "task": "load", "run": "r", "try": 4, "log": "http://here/log", "from_time": "2026-11-10T05:00:00+00:00",
-        "until_time": "2026-11-10T06:00:00+00:00", "run_key": "20261110T050000Z-20261110T060000Z", "why": "a bad CRC"}
+        "dag": "ingest_clicks",
+        "task": "load",
+        "run": "r",
+        "try": 4,
+        "log": "http://here/log",
+        "from_time": "2026-11-10T05:00:00+00:00",
+        "until_time": "2026-11-10T06:00:00+00:00",
+        "run_key": "20261110T050000Z-20261110T060000Z",
+        "why": "a bad CRC",
+    }
     with caplog.at_level(logging.ERROR, "etl.airflow.failure"):
         on_failure()(context())
     assert json.loads(caplog.messages[-1].removeprefix("failed: ")) == found

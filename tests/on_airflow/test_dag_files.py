@@ -1,4 +1,6 @@
-"""The DAG files as Airflow finds them: they load, load nothing heavy, and have what a schedule needs."""
+"""The DAG files as Airflow finds them: they load, load nothing heavy, and have what a schedule
+needs.
+"""
 
 from __future__ import annotations
 
@@ -32,36 +34,68 @@ def test_dag_files_load_in_a_process_of_their_own_without_anything_heavy() -> No
     program = (
         "import sys, json, runpy\nbefore = set(sys.modules)\n"
         f"for path in {[str(path) for path in sorted(DAGS.glob('*.py'))]!r}: runpy.run_path(path)\n"
-        f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))")
-    told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+        f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     heavy = json.loads(told.stdout.splitlines()[-1])
     without_ours = subprocess.run(
-        [sys.executable, "-c", "import sys, json, etl.airflow.sdk, airflow.providers.apache.spark.operators.spark_submit\n"
-                               f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"],
-        cwd=ROOT, capture_output=True, text=True, check=True)
-    assert set(heavy) <= set(json.loads(without_ours.stdout.splitlines()[-1])), "what Airflow loads itself is not ours to avoid"
+        [
+            sys.executable,
+            "-c",
+            "import sys, json, etl.airflow.sdk, airflow.providers.apache.spark.operators.spark_submit\n"
+            f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(heavy) <= set(json.loads(without_ours.stdout.splitlines()[-1])), (
+        "what Airflow loads itself is not ours to avoid"
+    )
 
 
-def test_scheduled_dags_have_intervals_and_do_not_catch_up_and_run_one_at_a_time(dags: dict[str, Any]) -> None:
+def test_scheduled_dags_have_intervals_and_do_not_catch_up_and_run_one_at_a_time(
+    dags: dict[str, Any],
+) -> None:
     for name, dag in dags.items():
         if name.startswith(("ingest", "maintain")):
             assert type(dag.timetable).__name__ == "CronDataIntervalTimetable", name
         assert (dag.catchup, dag.max_active_runs) == (False, 1), name
         assert "offset-range-etl" in dag.tags and dag.doc_md and dag.description, name
     schedules = [dags[name].timetable for name in ("ingest_jafka", "ingest_clicks")]
-    assert [getattr(one, "expression", None) or one.summary for one in schedules] == ["*/15 * * * *", "0 * * * *"]
+    assert [getattr(one, "expression", None) or one.summary for one in schedules] == [
+        "*/15 * * * *",
+        "0 * * * *",
+    ]
 
 
-def test_jobs_are_tried_again_and_never_run_twice_at_a_time_and_call_somebody_when_they_fail(dags: dict[str, Any]) -> None:
+def test_jobs_are_tried_again_and_never_run_twice_at_a_time_and_call_somebody_when_they_fail(
+    dags: dict[str, Any],
+) -> None:
     looking = ("wait_until_complete", "missing_intervals")
-    jobs = [task for name, dag in dags.items() if name.startswith(KINDS) for task in dag.tasks if task.task_id not in looking]
-    assert len(jobs) == (len(KINDS) + 1) * len(list(CONF.glob("*.yaml"))), "one of each kind, and maintenance proves before it maintains"
+    jobs = [
+        task
+        for name, dag in dags.items()
+        if name.startswith(KINDS)
+        for task in dag.tasks
+        if task.task_id not in looking
+    ]
+    assert len(jobs) == (len(KINDS) + 1) * len(list(CONF.glob("*.yaml"))), (
+        "one of each kind, and maintenance proves before it maintains"
+    )
     for task in jobs:
         assert task.retries >= 2 and task.retry_exponential_backoff and task.execution_timeout, task
-        assert task.max_active_tis_per_dag == 1 and task.on_failure_callback, "max_active_runs does not bind Airflow's backfills"
+        assert task.max_active_tis_per_dag == 1 and task.on_failure_callback, (
+            "max_active_runs does not bind Airflow's backfills"
+        )
 
 
-def test_tasks_name_no_pool_and_one_connection_unless_they_are_told_to(dags: dict[str, Any]) -> None:
+def test_tasks_name_no_pool_and_one_connection_unless_they_are_told_to(
+    dags: dict[str, Any],
+) -> None:
     tasks = [task for name, dag in dags.items() if name.startswith(KINDS) for task in dag.tasks]
     assert {task.pool for task in tasks} == {"default_pool"}
     assert {task._conn_id for task in tasks if hasattr(task, "_conn_id")} == {"spark_default"}
@@ -69,13 +103,22 @@ def test_tasks_name_no_pool_and_one_connection_unless_they_are_told_to(dags: dic
 
 
 def test_each_table_is_one_asset_of_whatever_loads_it(dags: dict[str, Any]) -> None:
-    named = {name: [asset.uri for task in dag.tasks for asset in task.outlets] for name, dag in dags.items()}
-    assert named["ingest_clicks"] == named["replay_clicks"] == named["backfill_clicks"] != named["ingest_jafka"]
+    named = {
+        name: [asset.uri for task in dag.tasks for asset in task.outlets]
+        for name, dag in dags.items()
+    }
+    assert (
+        named["ingest_clicks"]
+        == named["replay_clicks"]
+        == named["backfill_clicks"]
+        != named["ingest_jafka"]
+    )
     assert named["ingest_clicks"][0].startswith("file:///") and named["maintain_clicks"] == []
 
 
 def test_a_conf_file_that_cannot_be_read_takes_no_other_dag_away_and_its_own_fails_and_says_why(
-        tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from etl.airflow.sdk import AirflowFailException
 
     folder = tmp_path_factory.mktemp("half")
@@ -84,18 +127,25 @@ def test_a_conf_file_that_cannot_be_read_takes_no_other_dag_away_and_its_own_fai
     monkeypatch.setenv("ETL_CONF", str(folder))
     found = dag_bag()
     assert found.import_errors == {}
-    assert {name for name in found.dags if name.startswith(KINDS)} == {f"{kind}_{stem}" for kind in KINDS for stem in ("clicks", "half")}
+    assert {name for name in found.dags if name.startswith(KINDS)} == {
+        f"{kind}_{stem}" for kind in KINDS for stem in ("clicks", "half")
+    }
     for kind in KINDS:
         [task] = found.dags[f"{kind}_half"].tasks
         assert task.on_failure_callback
         with pytest.raises(AirflowFailException, match="table.path.*half.yaml"):
             task.execute({})
-    timetables = [type(found.dags[f"{kind}_half"].timetable).__name__ for kind in ("ingest", "maintain")]
-    assert timetables == ["CronDataIntervalTimetable"] * 2, "they fail when the pipeline would have run"
+    timetables = [
+        type(found.dags[f"{kind}_half"].timetable).__name__ for kind in ("ingest", "maintain")
+    ]
+    assert timetables == ["CronDataIntervalTimetable"] * 2, (
+        "they fail when the pipeline would have run"
+    )
 
 
 def test_names_of_conf_files_that_no_dag_can_have_and_two_of_one_name_take_no_dag_away(
-        tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path_factory.mktemp("names")
     for name in ("clicks.yaml", "clicks.yml", "clicks (eu).yaml"):
         (folder / name).write_text((CONF / "clicks.yaml").read_text())
@@ -103,17 +153,22 @@ def test_names_of_conf_files_that_no_dag_can_have_and_two_of_one_name_take_no_da
     monkeypatch.setenv("ETL_CONF", str(folder))
     found = dag_bag()
     assert found.import_errors == {}
-    names = {name: dag.tasks[-1].task_id for name, dag in found.dags.items() if name.startswith("ingest")}
+    names = {
+        name: dag.tasks[-1].task_id for name, dag in found.dags.items() if name.startswith("ingest")
+    }
     failing = {name for name, task in names.items() if task == "read_conf"}
     assert names.keys() - failing == {"ingest_clicks", "ingest_clicks__eu_"}
     assert len(failing) == 2 and "ingest_odd" in failing
 
 
-def test_a_conf_file_with_a_mistake_is_an_import_error_that_names_it(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_conf_file_with_a_mistake_is_an_import_error_that_names_it(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     folder = tmp_path_factory.mktemp("wrong")
     (folder / "dags").mkdir()
     (folder / "half.yaml").write_text("pipeline: clicks")
     (folder / "dags" / "wrong.py").write_text(
-        f"from etl.airflow.dags import ingest_dag\ndag = ingest_dag({str(folder / 'half.yaml')!r}, '0 * * * *')\n")
+        f"from etl.airflow.dags import ingest_dag\ndag = ingest_dag({str(folder / 'half.yaml')!r}, '0 * * * *')\n"
+    )
     told = "".join(dag_bag(folder / "dags").import_errors.values())
     assert "SettingsError" in told and "half.yaml" in told and "table.path" in told

@@ -1,4 +1,6 @@
-"""The sensor that waits for the logs: in a real run, deferred and not, with a command that answers as it is told."""
+"""The sensor that waits for the logs: in a real run, deferred and not, with a command that answers
+as it is told.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,29 @@ pytestmark = pytest.mark.usefixtures("database")
 FIVE, SIX = "2026-11-10T05:00:00+00:00", "2026-11-10T06:00:00+00:00"
 BY_PARAMS = {"from_time": FIVE, "until_time": SIX}
 COMPLETE = {"document": {"is_complete": True, "says": "2 partitions complete"}}
-NOT_YET = {"code": NotYetReadable.exit_code, "document": {"is_complete": False, "says": "1 of 2 partitions not complete"}}
-AWAY = {"code": BrokerUnreachable.exit_code, "document": BrokerUnreachable("no broker answers").as_json()}
-NO_TOPIC = {"code": TopicMissing.exit_code, "document": TopicMissing("the topic is not there", topic="clicks").as_json()}
-WORDS = ["-m", "etl", "complete", str(CONF / "clicks.yaml"), "--until-time", SIX, "--grace-s", "600", "--json"]
+NOT_YET = {
+    "code": NotYetReadable.exit_code,
+    "document": {"is_complete": False, "says": "1 of 2 partitions not complete"},
+}
+AWAY = {
+    "code": BrokerUnreachable.exit_code,
+    "document": BrokerUnreachable("no broker answers").as_json(),
+}
+NO_TOPIC = {
+    "code": TopicMissing.exit_code,
+    "document": TopicMissing("the topic is not there", topic="clicks").as_json(),
+}
+WORDS = [
+    "-m",
+    "etl",
+    "complete",
+    str(CONF / "clicks.yaml"),
+    "--until-time",
+    SIX,
+    "--grace-s",
+    "600",
+    "--json",
+]
 WHEN = datetime(2026, 11, 16, tzinfo=UTC)
 
 
@@ -32,7 +53,9 @@ def test_logs_that_are_complete_are_loaded_at_once(stand_in: StandIn) -> None:
     assert [asked.words for asked in stand_in.asked("python")] == [WORDS]
 
 
-def test_logs_that_are_not_complete_are_waited_for_by_a_trigger_also_while_brokers_are_away(stand_in: StandIn) -> None:
+def test_logs_that_are_not_complete_are_waited_for_by_a_trigger_also_while_brokers_are_away(
+    stand_in: StandIn,
+) -> None:
     stand_in.command(NOT_YET, AWAY, NOT_YET, COMPLETE)
     ran = run("quick", WHEN.replace(hour=1), BY_PARAMS)
     assert ran.tasks["wait_until_complete"][0] == "success" and ran.tasks["load"][0] == "success"
@@ -44,11 +67,18 @@ def test_without_a_triggerer_a_worker_looks(stand_in: StandIn) -> None:
     assert run("polling", WHEN.replace(hour=2), BY_PARAMS).state == "success"
 
 
-@pytest.mark.parametrize("answers", [(NO_TOPIC,), (NOT_YET, NO_TOPIC)], ids=["at the first look", "in the trigger"])
-def test_a_conf_that_no_look_can_use_fails_and_nothing_is_loaded(stand_in: StandIn, answers: tuple[dict[str, Any], ...]) -> None:
+@pytest.mark.parametrize(
+    "answers", [(NO_TOPIC,), (NOT_YET, NO_TOPIC)], ids=["at the first look", "in the trigger"]
+)
+def test_a_conf_that_no_look_can_use_fails_and_nothing_is_loaded(
+    stand_in: StandIn, answers: tuple[dict[str, Any], ...]
+) -> None:
     stand_in.command(*answers)
     ran = run("quick", WHEN.replace(hour=3, minute=len(answers)), BY_PARAMS)
-    assert ran.tasks["wait_until_complete"][0] == "failed" and ran.tasks["load"][0] == "upstream_failed"
+    assert (
+        ran.tasks["wait_until_complete"][0] == "failed"
+        and ran.tasks["load"][0] == "upstream_failed"
+    )
     assert stand_in.asked() == []
 
 
@@ -84,14 +114,25 @@ def test_a_trigger_is_the_same_after_it_was_kept_in_airflows_database(stand_in: 
 def test_a_triggerer_without_the_toolkits_environment_says_so() -> None:
     from etl.airflow.log_complete import LogCompleteTrigger
 
-    assert "The triggerer needs it, too" in event_of(LogCompleteTrigger("/no/such/python", {}, WORDS[2:], 0.01))["refused"]
+    assert (
+        "The triggerer needs it, too"
+        in event_of(LogCompleteTrigger("/no/such/python", {}, WORDS[2:], 0.01))["refused"]
+    )
 
 
-def test_a_worker_or_a_triggerer_whose_environment_lacks_the_package_says_what_installs_it(stand_in: StandIn) -> None:
+def test_a_worker_or_a_triggerer_whose_environment_lacks_the_package_says_what_installs_it(
+    stand_in: StandIn,
+) -> None:
     from etl.airflow.log_complete import LogCompleteTrigger
 
     stand_in.without_package()
     told = event_of(LogCompleteTrigger(str(TOOLKIT.python), {}, WORDS[2:], 0.01))["refused"]
-    assert "No module named 'etl'" in told and f"{TOOLKIT.python} -m pip install offset-range-etl" in told
+    assert (
+        "No module named 'etl'" in told
+        and f"{TOOLKIT.python} -m pip install offset-range-etl" in told
+    )
     ran = run("quick", WHEN.replace(hour=5), BY_PARAMS)
-    assert ran.tasks["wait_until_complete"] == ("failed", 1) and ran.tasks["load"][0] == "upstream_failed"
+    assert (
+        ran.tasks["wait_until_complete"] == ("failed", 1)
+        and ran.tasks["load"][0] == "upstream_failed"
+    )

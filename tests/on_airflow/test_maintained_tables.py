@@ -17,12 +17,22 @@ CLICKS = str(CONF / "clicks.yaml")
 WHOLE = {"document": {"incomplete": [], "says": "whole"}}
 
 
-def test_a_table_that_was_proven_is_maintained_behind_it_without_a_question(stand_in: StandIn) -> None:
-    stand_in.spark_submit({"document": {"is_right": True}}, {"document": {"small_files": 9, "large_files": 1}})
+def test_a_table_that_was_proven_is_maintained_behind_it_without_a_question(
+    stand_in: StandIn,
+) -> None:
+    stand_in.spark_submit(
+        {"document": {"is_right": True}}, {"document": {"small_files": 9, "large_files": 1}}
+    )
     stand_in.command(WHOLE)
     ran = run("maintain_clicks", datetime(2026, 11, 16, 1, tzinfo=UTC), task="maintain")
-    assert [asked.job for asked in stand_in.asked()] == [["verify.py", CLICKS, "--json"], ["maintain.py", CLICKS, "--yes", "--json"]]
-    assert ran.state == "success" and {"job": "maintain", "small_files": 9, "large_files": 1}.items() <= ran.said.items()
+    assert [asked.job for asked in stand_in.asked()] == [
+        ["verify.py", CLICKS, "--json"],
+        ["maintain.py", CLICKS, "--yes", "--json"],
+    ]
+    assert (
+        ran.state == "success"
+        and {"job": "maintain", "small_files": 9, "large_files": 1}.items() <= ran.said.items()
+    )
 
 
 def test_a_table_that_lacks_something_is_left_as_it_is(stand_in: StandIn) -> None:

@@ -1,4 +1,6 @@
-"""Real runs: the DAGs, real spark-submit, real brokers and a real table, with Airflow's scheduler left out."""
+"""Real runs: the DAGs, real spark-submit, real brokers and a real table, with Airflow's scheduler
+left out.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,11 @@ def real(tmp_path_factory: pytest.TempPathFactory, workers: LostWorkers) -> Iter
 def produce(real: Real, hour: datetime, each: int = 10) -> None:
     """So many records of that hour in each partition."""
     begin = round(hour.timestamp() * 1000)
-    real.ask("produce", name="clicks", times=[[n % PARTITIONS, begin + n * 1000] for n in range(each * PARTITIONS)])
+    real.ask(
+        "produce",
+        name="clicks",
+        times=[[n % PARTITIONS, begin + n * 1000] for n in range(each * PARTITIONS)],
+    )
 
 
 def of(start: datetime, end: datetime) -> dict[str, str]:
@@ -51,51 +57,88 @@ def of(start: datetime, end: datetime) -> dict[str, str]:
 
 
 def test_a_worker_that_is_lost_after_its_driver_committed_is_tried_again_and_the_interval_is_loaded_once(
-        real: Real, workers: LostWorkers) -> None:
+    real: Real, workers: LostWorkers
+) -> None:
     produce(real, FOUR, BEFORE_FIVE)
     produce(real, FIVE)
     produce(real, SIX)
     workers.lose_the_next_one_after_its_commit()
     ran = run("by_hand", WHEN, of(FIVE, SIX))
     assert ran.state == "success" and ran.tasks["load"][1] == 2
-    assert any("already applied by plan" in said for said in ran.said["outcomes"]), "the second try met the commit of the first"
+    assert any("already applied by plan" in said for said in ran.said["outcomes"]), (
+        "the second try met the commit of the first"
+    )
     assert len(real.rows()) == 10 * PARTITIONS, "up to the end of the interval, and no further"
 
 
 def test_a_backfill_is_tried_again_while_the_driver_of_a_lost_worker_is_still_at_work_and_its_interval_is_loaded_once(
-        real: Real, workers: LostWorkers) -> None:
+    real: Real, workers: LostWorkers
+) -> None:
     workers.lose_the_next_one_before_its_driver_ends()
-    ran = run("filling", WHEN, {"name": "four", "from": FOUR.isoformat(), "until": FIVE.isoformat()}, task="backfill")
+    ran = run(
+        "filling",
+        WHEN,
+        {"name": "four", "from": FOUR.isoformat(), "until": FIVE.isoformat()},
+        task="backfill",
+    )
     assert ran.state == "success" and ran.tasks["backfill"][1] > 1
-    wait_for("the first driver's end", lambda: not Path("/proc", str(workers.left_behind())).exists(), 120)
-    assert ran.said["outcomes"][-1].startswith(f"backfill four is whole: {BEFORE_FIVE * PARTITIONS} offsets of {PARTITIONS} partitions")
-    assert real.rows() == [record for record in real.records() if record[1] < BEFORE_FIVE + 10], "that hour and the one behind it, once"
+    wait_for(
+        "the first driver's end",
+        lambda: not Path("/proc", str(workers.left_behind())).exists(),
+        120,
+    )
+    assert ran.said["outcomes"][-1].startswith(
+        f"backfill four is whole: {BEFORE_FIVE * PARTITIONS} offsets of {PARTITIONS} partitions"
+    )
+    assert real.rows() == [record for record in real.records() if record[1] < BEFORE_FIVE + 10], (
+        "that hour and the one behind it, once"
+    )
 
 
-def test_a_replay_whose_worker_is_lost_after_its_commit_leaves_each_row_of_its_interval_once(real: Real, workers: LostWorkers) -> None:
+def test_a_replay_whose_worker_is_lost_after_its_commit_leaves_each_row_of_its_interval_once(
+    real: Real, workers: LostWorkers
+) -> None:
     before = real.rows()
     workers.lose_the_next_one_after_its_commit()
-    ran = run("again", WHEN, {"topic": "clicks", "from": FIVE.isoformat(), "until": SIX.isoformat()}, task="replay")
+    ran = run(
+        "again",
+        WHEN,
+        {"topic": "clicks", "from": FIVE.isoformat(), "until": SIX.isoformat()},
+        task="replay",
+    )
     assert ran.state == "success" and ran.tasks["replay"][1] == 2
-    assert f"{10 * PARTITIONS} records took the place of {10 * PARTITIONS}" in ran.said["outcomes"][-1]
+    assert (
+        f"{10 * PARTITIONS} records took the place of {10 * PARTITIONS}" in ran.said["outcomes"][-1]
+    )
     assert real.rows() == before
 
 
-def test_a_retry_while_the_driver_of_a_lost_worker_is_still_at_work_loads_the_interval_once(real: Real, workers: LostWorkers) -> None:
+def test_a_retry_while_the_driver_of_a_lost_worker_is_still_at_work_loads_the_interval_once(
+    real: Real, workers: LostWorkers
+) -> None:
     produce(real, SEVEN)
     workers.lose_the_next_one_before_its_driver_ends()
     ran = run("by_hand", WHEN.replace(hour=1), of(SEVEN, EIGHT))
     assert ran.state == "success" and ran.tasks["load"][1] > 1
-    wait_for("the first driver's end", lambda: not Path("/proc", str(workers.left_behind())).exists(), 120)
+    wait_for(
+        "the first driver's end",
+        lambda: not Path("/proc", str(workers.left_behind())).exists(),
+        120,
+    )
     assert real.rows() == real.records(), "each record of this interval and of all before it once"
     assert run("proof", WHEN.replace(hour=2), task="verify").state == "success"
 
 
-def test_a_conf_whose_topic_is_not_there_fails_in_the_first_look_of_the_real_command(real: Real) -> None:
+def test_a_conf_whose_topic_is_not_there_fails_in_the_first_look_of_the_real_command(
+    real: Real,
+) -> None:
     right = real.conf.read_text()
     real.conf.write_text(right.replace("[clicks]", "[nosuch]"))
     try:
         ran = run("by_hand", WHEN.replace(hour=4), of(FIVE, SIX))
     finally:
         real.conf.write_text(right)
-    assert ran.tasks["wait_until_complete"] == ("failed", 1) and ran.tasks["load"][0] == "upstream_failed"
+    assert (
+        ran.tasks["wait_until_complete"] == ("failed", 1)
+        and ran.tasks["load"][0] == "upstream_failed"
+    )

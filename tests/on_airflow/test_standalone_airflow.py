@@ -1,4 +1,6 @@
-"""A whole Airflow: a sensor at rest, a schedule, a backfill over the same intervals, a worker that is killed, and each record once."""
+"""A whole Airflow: a sensor at rest, a schedule, a backfill over the same intervals, a worker that
+is killed, and each record once.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from tests.on_airflow.real import PARTITIONS, Real, real_pipeline
 from tests.on_airflow.running import IS_2
 from tests.on_airflow.standalone import StandaloneAirflow, wait_for
 
-pytestmark = [pytest.mark.long, pytest.mark.skipif(IS_2, reason="backfills that the scheduler runs are those of Airflow 3")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(IS_2, reason="backfills that the scheduler runs are those of Airflow 3"),
+]
 
 DAG = "every_minute"
 RUNS = "select run_type, state, data_interval_start from dag_run where dag_id = ?"
@@ -35,7 +40,11 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, real: Real) -> Iterator[St
     home = tmp_path_factory.mktemp("standalone") / "airflow"
     (home / "dags").mkdir(parents=True)
     shutil.copy(DAGS / "quick_dags.py", home / "dags")
-    environment = {**real.environment, "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"), "ETL_CONF": str(CONF)}
+    environment = {
+        **real.environment,
+        "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
+        "ETL_CONF": str(CONF),
+    }
     with StandaloneAirflow(home, environment) as running:
         yield running
 
@@ -63,30 +72,55 @@ def loads(airflow: StandaloneAirflow) -> list[tuple[str, str, int]]:
 
 
 def begin_backfill(airflow: StandaloneAirflow, first: datetime, last: datetime) -> None:
-    """Airflow's command may meet its scheduler at work on the same SQLite, and end with some of the runs made: these do."""
+    """Airflow's command may meet its scheduler at work on the same SQLite, and end with some of the
+    runs made: these do.
+    """
     while not [kind for kind, _, _ in airflow.rows(RUNS, DAG) if kind == "backfill"]:
         try:
             airflow.cli(
-                "backfill", "create", "--dag-id", DAG, "--from-date", first.isoformat(), "--to-date", last.isoformat(),
-                "--max-active-runs", "3", "--reprocess-behavior", "completed")
+                "backfill",
+                "create",
+                "--dag-id",
+                DAG,
+                "--from-date",
+                first.isoformat(),
+                "--to-date",
+                last.isoformat(),
+                "--max-active-runs",
+                "3",
+                "--reprocess-behavior",
+                "completed",
+            )
         except AssertionError as error:
             if "database is locked" not in str(error):
                 raise
 
 
-def test_a_sensor_that_waits_for_the_logs_holds_no_worker_and_the_triggerer_ends_its_wait(airflow: StandaloneAirflow, real: Real) -> None:
+def test_a_sensor_that_waits_for_the_logs_holds_no_worker_and_the_triggerer_ends_its_wait(
+    airflow: StandaloneAirflow, real: Real
+) -> None:
     wait_for("the DAG", lambda: "patient" in airflow.cli("dags", "list"), 120)
-    airflow.cli("dags", "unpause", "patient")  # its schedule has one run to make, that of last month
+    airflow.cli(
+        "dags", "unpause", "patient"
+    )  # its schedule has one run to make, that of last month
     sensor = "select state from task_instance where dag_id = 'patient' and task_id = 'wait_until_complete'"
     wait_for("the sensor's rest", lambda: airflow.rows(sensor) == [("deferred",)], 120)
     now = round(time.time() * 1000)
     real.ask("produce", name="clicks", times=[[partition, now] for partition in range(PARTITIONS)])
     wait_for("the sensor's end", lambda: airflow.rows(sensor) == [("success",)], 120)
-    wait_for("the run's end", lambda: airflow.rows("select state from dag_run where dag_id = 'patient'") == [("success",)], 300)
+    wait_for(
+        "the run's end",
+        lambda: (
+            airflow.rows("select state from dag_run where dag_id = 'patient'") == [("success",)]
+        ),
+        300,
+    )
     assert real.rows() == [], "what came this month is not of the last one"
 
 
-def test_a_schedule_a_backfill_over_it_and_a_worker_that_is_killed_load_each_record_once(airflow: StandaloneAirflow, real: Real) -> None:
+def test_a_schedule_a_backfill_over_it_and_a_worker_that_is_killed_load_each_record_once(
+    airflow: StandaloneAirflow, real: Real
+) -> None:
     begun = datetime.now(UTC).replace(second=0, microsecond=0)
     already = len(real.records())
     real.ask("flow", name="clicks", partitions=PARTITIONS, every_s=0.02)
@@ -95,15 +129,22 @@ def test_a_schedule_a_backfill_over_it_and_a_worker_that_is_killed_load_each_rec
     wait_for("a first load", lambda: any(state == "success" for _, state, _ in loads(airflow)), 300)
 
     # the worker of the next load is lost while its Spark driver goes on
-    driver, worker = wait_for("a driver at work", lambda: next(iter(drivers(real).items()), None), 300)
+    driver, worker = wait_for(
+        "a driver at work", lambda: next(iter(drivers(real).items()), None), 300
+    )
     [lost] = [run for run, state, _ in loads(airflow) if state == "running"]
     for pid in (parent_of(worker), worker):
         os.kill(pid, signal.SIGKILL)
     assert driver in drivers(real), "nobody told the driver"
 
-    # while it is not known yet that it is lost, a backfill begins over intervals of the schedule, and others before them
+    # while it is not known yet that it is lost, a backfill begins over intervals of the schedule,
+    # and others before them
     begin_backfill(airflow, begun - timedelta(minutes=3), begun)
-    wait_for("the lost try to be tried again", lambda: any(run == lost and tries > 1 for run, _, tries in loads(airflow)), 300)
+    wait_for(
+        "the lost try to be tried again",
+        lambda: any(run == lost and tries > 1 for run, _, tries in loads(airflow)),
+        300,
+    )
     wait_for("the backfill", lambda: _is_done(airflow, "backfill"), 600)
 
     produced = already + real.ask("still")
@@ -114,18 +155,27 @@ def test_a_schedule_a_backfill_over_it_and_a_worker_that_is_killed_load_each_rec
     assert states[lost] == "success" and "failed" not in states.values()
     assert len({run for run, _, _ in loads(airflow)}) > 4
     rows, records = real.rows(), real.records()
-    assert len(records) == produced and rows == records, "each record once, by Kafka's own client and delta-rs"
+    assert len(records) == produced and rows == records, (
+        "each record once, by Kafka's own client and delta-rs"
+    )
     assert len({value for _, _, value in rows}) == produced
     verified = real.etl("verify", str(real.conf), "--json")
     assert verified.returncode == 0, verified.stderr
 
 
 def _is_done(airflow: StandaloneAirflow, kind: str) -> bool:
-    states = [state for run_type, state, _ in airflow.rows(RUNS, DAG) if str(run_type).startswith(kind)]
+    states = [
+        state for run_type, state, _ in airflow.rows(RUNS, DAG) if str(run_type).startswith(kind)
+    ]
     return bool(states) and set(states) <= {"success", "failed"}
 
 
 def _is_loaded_after(airflow: StandaloneAirflow, when: datetime) -> bool:
     """Whether a run of an interval that ends behind that moment is done."""
-    found = airflow.rows("select data_interval_end from dag_run where dag_id = ? and state = 'success' and run_type = 'scheduled'", DAG)
-    return any(datetime.fromisoformat(str(end)).replace(tzinfo=UTC) > when for (end,) in found if end)
+    found = airflow.rows(
+        "select data_interval_end from dag_run where dag_id = ? and state = 'success' and run_type = 'scheduled'",
+        DAG,
+    )
+    return any(
+        datetime.fromisoformat(str(end)).replace(tzinfo=UTC) > when for (end,) in found if end
+    )

@@ -1,4 +1,6 @@
-"""What the operator submits, and what it makes of the answer: with a spark-submit that does as it is told, and a run of the real DAG."""
+"""What the operator submits, and what it makes of the answer: with a spark-submit that does as it
+is told, and a run of the real DAG.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,16 @@ FIVE, SIX = "2026-11-10T05:00:00+00:00", "2026-11-10T06:00:00+00:00"
 KEY = "20261110T050000Z-20261110T060000Z"
 BY_PARAMS = {"from_time": FIVE, "until_time": SIX}
 RANGES = [{"topic": "clicks", "partition": 0, "from": 0, "until": 7}]
-DONE = {"document": {"run_id": "r-1", "records": 7, "exit_code": 0, "error": None, "outcomes": [{"outcome": "ingested", "says": "plan 3"}],
-                     "plan": {"number": 3, "ranges": RANGES}}}
+DONE = {
+    "document": {
+        "run_id": "r-1",
+        "records": 7,
+        "exit_code": 0,
+        "error": None,
+        "outcomes": [{"outcome": "ingested", "says": "plan 3"}],
+        "plan": {"number": 3, "ranges": RANGES},
+    }
+}
 CLICKS = str(CONF / "clicks.yaml")
 
 _minutes = iter(range(10_000))
@@ -36,37 +46,55 @@ def failing(error: Any) -> dict[str, Any]:
     return {"code": error.exit_code, "document": error.as_json()}
 
 
-def test_a_run_submits_the_job_of_its_interval_and_returns_what_the_job_said(stand_in: StandIn) -> None:
+def test_a_run_submits_the_job_of_its_interval_and_returns_what_the_job_said(
+    stand_in: StandIn,
+) -> None:
     stand_in.spark_submit(DONE)
     ran = run("at_once", now(), BY_PARAMS)
     [asked] = stand_in.asked()
     assert asked.job == ["ingest.py", CLICKS, "--run-key", KEY, "--until-time", SIX, "--json"]
     assert str(ROOT / "jobs" / "ingest.py") in asked.words
-    assert asked.after("--master") == ["local[2]"] and asked.after("--packages") == ["io.delta:delta-spark_4.2_2.13:4.4.0"]
-    assert asked.after("--name") == ["ingest etl-clicks/clicks"] and "spark.log.level=WARN" in asked.after("--conf")
+    assert asked.after("--master") == ["local[2]"] and asked.after("--packages") == [
+        "io.delta:delta-spark_4.2_2.13:4.4.0"
+    ]
+    assert asked.after("--name") == [
+        "ingest etl-clicks/clicks"
+    ] and "spark.log.level=WARN" in asked.after("--conf")
     assert asked.environment["PYSPARK_PYTHON"] == str(TOOLKIT.python)
     assert ran.tasks["load"] == ("success", 1)
-    assert ran.said["run_key"] == KEY and ran.said["records"] == 7 and ran.said["outcomes"] == ["plan 3"]
+    assert (
+        ran.said["run_key"] == KEY
+        and ran.said["records"] == 7
+        and ran.said["outcomes"] == ["plan 3"]
+    )
     assert ran.said["plan"] == {"number": 3, "ranges_in_all": 1, "ranges": RANGES}
 
 
-def test_whoever_waits_for_the_table_is_told_the_report_and_of_the_same_interval_the_same_run_key(stand_in: StandIn) -> None:
+def test_whoever_waits_for_the_table_is_told_the_report_and_of_the_same_interval_the_same_run_key(
+    stand_in: StandIn,
+) -> None:
     stand_in.spark_submit(DONE)
     before = len(events())
     for _ in range(2):
         assert run("at_once", now(), BY_PARAMS).state == "success"
     told = events()[before:]
-    assert [extra["run_key"] for extra in told] == [KEY, KEY], "at least once: who must act once remembers the run key"
+    assert [extra["run_key"] for extra in told] == [KEY, KEY], (
+        "at least once: who must act once remembers the run key"
+    )
     assert told[0]["plan"]["number"] == 3 and told[0]["pipeline"] == "etl-clicks/clicks"
 
 
 def test_a_scheduled_run_is_for_its_data_interval(stand_in: StandIn) -> None:
     stand_in.spark_submit(DONE)
     ran = run("at_once", datetime(2026, 11, 10, 5, 30, tzinfo=UTC))
-    assert ran.said["run_key"] == "20261110T040000Z-20261110T050000Z", "the last whole interval before it"
+    assert ran.said["run_key"] == "20261110T040000Z-20261110T050000Z", (
+        "the last whole interval before it"
+    )
 
 
-def test_a_run_without_an_interval_fails_in_its_first_try_and_submits_nothing(stand_in: StandIn) -> None:
+def test_a_run_without_an_interval_fails_in_its_first_try_and_submits_nothing(
+    stand_in: StandIn,
+) -> None:
     if IS_2:
         pytest.skip("every run of Airflow 2 has a logical date")
     ran = run("at_once", None)
@@ -74,49 +102,104 @@ def test_a_run_without_an_interval_fails_in_its_first_try_and_submits_nothing(st
     assert stand_in.asked() == []
 
 
-@pytest.mark.parametrize("params", [
-    {"from_time": SIX, "until_time": FIVE}, {"from_time": FIVE, "until_time": FIVE}, {"from_time": FIVE}, {"until_time": FIVE},
-], ids=["backwards", "empty", "no end", "no start"])
-def test_an_interval_that_is_none_fails_in_its_first_try_and_submits_nothing(stand_in: StandIn, params: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"from_time": SIX, "until_time": FIVE},
+        {"from_time": FIVE, "until_time": FIVE},
+        {"from_time": FIVE},
+        {"until_time": FIVE},
+    ],
+    ids=["backwards", "empty", "no end", "no start"],
+)
+def test_an_interval_that_is_none_fails_in_its_first_try_and_submits_nothing(
+    stand_in: StandIn, params: dict[str, str]
+) -> None:
     ran = run("at_once", now(), params)
     assert (ran.state, ran.tasks["load"]) == ("failed", ("failed", 1))
     assert stand_in.asked() == []
 
 
 def test_what_may_help_is_tried_again_with_the_same_run_key(stand_in: StandIn) -> None:
-    stand_in.spark_submit(failing(BrokerUnreachable("no broker answers")), failing(Owned("another driver is at work")), DONE)
+    stand_in.spark_submit(
+        failing(BrokerUnreachable("no broker answers")),
+        failing(Owned("another driver is at work")),
+        DONE,
+    )
     ran = run("at_once", now(), BY_PARAMS)
     assert ran.tasks["load"] == ("success", 3)
     assert {tuple(asked.job) for asked in stand_in.asked()} == {tuple(stand_in.asked()[0].job)}
     assert len(stand_in.asked()) == 3
 
 
-def test_a_driver_that_was_killed_is_tried_again_and_one_that_had_committed_is_done_then(stand_in: StandIn) -> None:
-    again = {"document": {"run_key": KEY, "exit_code": 0, "error": None, "outcomes": [{"says": "already applied by plan 3"}]}}
+def test_a_driver_that_was_killed_is_tried_again_and_one_that_had_committed_is_done_then(
+    stand_in: StandIn,
+) -> None:
+    again = {
+        "document": {
+            "run_key": KEY,
+            "exit_code": 0,
+            "error": None,
+            "outcomes": [{"says": "already applied by plan 3"}],
+        }
+    }
     stand_in.spark_submit({**DONE, "signal": 9}, again)
     ran = run("at_once", now(), BY_PARAMS)
-    assert ran.tasks["load"] == ("success", 2) and ran.said["outcomes"] == ["already applied by plan 3"]
+    assert ran.tasks["load"] == ("success", 2) and ran.said["outcomes"] == [
+        "already applied by plan 3"
+    ]
 
 
 def test_what_a_person_must_decide_fails_in_its_first_try(stand_in: StandIn) -> None:
-    stand_in.spark_submit(failing(CorruptData("a bad CRC", topic="clicks", partition=3, check="the broker's disk")))
+    stand_in.spark_submit(
+        failing(CorruptData("a bad CRC", topic="clicks", partition=3, check="the broker's disk"))
+    )
     assert run("at_once", now(), BY_PARAMS).tasks["load"] == ("failed", 1)
     assert len(stand_in.asked()) == 1
 
 
 def test_a_replay_names_the_range_of_its_params_and_says_yes(stand_in: StandIn) -> None:
     stand_in.spark_submit({"document": {"rows": 5, "exit_code": 0}})
-    ran = run("replay_clicks", now(), {"topic": "clicks", "partition": 3, "from": "10", "until": "20"}, task="replay")
+    ran = run(
+        "replay_clicks",
+        now(),
+        {"topic": "clicks", "partition": 3, "from": "10", "until": "20"},
+        task="replay",
+    )
     assert ran.state == "success"
     assert stand_in.asked()[0].job == [
-        "replay.py", CLICKS, "--topic", "clicks", "--partition", "3", "--from", "10", "--until", "20", "--yes", "--json"]
+        "replay.py",
+        CLICKS,
+        "--topic",
+        "clicks",
+        "--partition",
+        "3",
+        "--from",
+        "10",
+        "--until",
+        "20",
+        "--yes",
+        "--json",
+    ]
 
 
 def test_a_backfill_has_a_name_by_which_a_retry_resumes_it(stand_in: StandIn) -> None:
     stand_in.spark_submit({"document": {"exit_code": 0}})
-    ran = run("backfill_clicks", now(), {"name": "old", "from": FIVE, "until": SIX}, task="backfill")
+    ran = run(
+        "backfill_clicks", now(), {"name": "old", "from": FIVE, "until": SIX}, task="backfill"
+    )
     assert ran.state == "success"
-    assert stand_in.asked()[0].job == ["backfill.py", CLICKS, "--name", "old", "--from", FIVE, "--until", SIX, "--json"]
+    assert stand_in.asked()[0].job == [
+        "backfill.py",
+        CLICKS,
+        "--name",
+        "old",
+        "--from",
+        FIVE,
+        "--until",
+        SIX,
+        "--json",
+    ]
 
 
 def test_maintenance_verifies_the_table(stand_in: StandIn) -> None:
@@ -125,26 +208,57 @@ def test_maintenance_verifies_the_table(stand_in: StandIn) -> None:
     assert run("maintain_clicks", now(), task="verify").state == "success"
     assert stand_in.asked()[0].job == ["verify.py", CLICKS, "--json"]
     [asked] = stand_in.asked("python")
-    times = [datetime.fromisoformat(*asked.after(option)) for option in ("--from-time", "--until-time")]
-    assert all(time.utcoffset() == timedelta() for time in times) and times[1] - times[0] == timedelta(days=7)
+    times = [
+        datetime.fromisoformat(*asked.after(option)) for option in ("--from-time", "--until-time")
+    ]
+    assert all(time.utcoffset() == timedelta() for time in times) and times[1] - times[
+        0
+    ] == timedelta(days=7)
 
 
-def test_intervals_that_the_table_lacks_fail_the_maintenance_by_their_names(stand_in: StandIn) -> None:
-    whole = {"intervals": 168, "says": "168 intervals: all that the logs hold of them is in the table", "incomplete": []}
+def test_intervals_that_the_table_lacks_fail_the_maintenance_by_their_names(
+    stand_in: StandIn,
+) -> None:
+    whole = {
+        "intervals": 168,
+        "says": "168 intervals: all that the logs hold of them is in the table",
+        "incomplete": [],
+    }
     lost = {"from_time": FIVE, "until_time": SIX, "run_key": KEY, "missing": 1234}
-    stand_in.command({"document": whole}, {"document": {**whole, "says": "1 of 168 intervals not whole", "incomplete": [lost]}})
+    stand_in.command(
+        {"document": whole},
+        {"document": {**whole, "says": "1 of 168 intervals not whole", "incomplete": [lost]}},
+    )
     at = datetime(2026, 11, 10, 6, tzinfo=UTC)
-    [task] = [one for one in dag_bag().get_dag("maintain_clicks").tasks if one.task_id == "missing_intervals"]
+    [task] = [
+        one
+        for one in dag_bag().get_dag("maintain_clicks").tasks
+        if one.task_id == "missing_intervals"
+    ]
     context = {"data_interval_start": at, "data_interval_end": at.replace(hour=7)}
     assert task.execute(context) == {"says": whole["says"]}
-    with pytest.raises(Exception, match=f"1 of 168 intervals not whole: {re.escape(FIVE)} to .* \\(1,234 offsets\\)"):
+    with pytest.raises(
+        Exception,
+        match=f"1 of 168 intervals not whole: {re.escape(FIVE)} to .* \\(1,234 offsets\\)",
+    ):
         task.execute(context)
     assert stand_in.asked("python")[0].words == [
-        "-m", "etl", "intervals", CLICKS, "--from-time", "2026-11-03T04:00:00+00:00", "--until-time", "2026-11-10T04:00:00+00:00",
-        "--every", "1h", "--json"]
+        "-m",
+        "etl",
+        "intervals",
+        CLICKS,
+        "--from-time",
+        "2026-11-03T04:00:00+00:00",
+        "--until-time",
+        "2026-11-10T04:00:00+00:00",
+        "--every",
+        "1h",
+        "--json",
+    ]
 
 
-# -- what is not there ------------------------------------------------------------------------------------------------------
+# -- what is not there
+# ------------------------------------------------------------------------------------------------------
 
 
 def failure(context: dict[str, Any]) -> str:
@@ -158,16 +272,24 @@ def failure(context: dict[str, Any]) -> str:
 
 
 def test_a_missing_connection_is_told_with_the_command_that_makes_it_and_nothing_goes_to_yarn(
-        stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
     told = failure({})
-    assert "the Airflow connection spark_default is not there" in told and "airflow connections add spark_default" in told
+    assert (
+        "the Airflow connection spark_default is not there" in told
+        and "airflow connections add spark_default" in told
+    )
     assert stand_in.asked() == []
 
 
 def test_a_connection_in_deploy_mode_cluster_is_refused_for_no_report_comes_back(
-        stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}')
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SPARK_DEFAULT",
+        '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}',
+    )
     assert "deploy-mode must be client" in failure({})
     assert stand_in.asked() == []
 
@@ -177,16 +299,24 @@ def test_the_deploy_mode_cluster_is_refused_as_spark_calls_it_too(stand_in: Stan
 
     [task] = dag_bag().get_dag("at_once").tasks
     task.conf = {**task.conf, "spark.submit.deployMode": "cluster"}
-    with pytest.raises(AirflowFailException, match="deploy-mode must be client; and spark.submit.deployMode"):
+    with pytest.raises(
+        AirflowFailException, match="deploy-mode must be client; and spark.submit.deployMode"
+    ):
         task.execute({"params": BY_PARAMS})
     assert stand_in.asked() == []
 
 
-def test_the_report_comes_back_from_a_driver_beside_a_kubernetes_too(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_comes_back_from_a_driver_beside_a_kubernetes_too(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from airflow.providers.apache.spark.hooks import spark_submit as hook
 
-    monkeypatch.setattr(hook, "kube_client", object(), raising=False)  # asked for, and used only to stop what was started
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "k8s://https://127.0.0.1:1"}')
+    monkeypatch.setattr(
+        hook, "kube_client", object(), raising=False
+    )  # asked for, and used only to stop what was started
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "k8s://https://127.0.0.1:1"}'
+    )
     stand_in.spark_submit(DONE)
     ran = run("at_once", now(), BY_PARAMS)
     assert ran.tasks["load"][0] == "success" and ran.said["records"] == 7
@@ -194,7 +324,9 @@ def test_the_report_comes_back_from_a_driver_beside_a_kubernetes_too(stand_in: S
     assert asked.environment["PYSPARK_PYTHON"] == str(TOOLKIT.python)
 
 
-def test_a_job_that_left_no_report_is_not_taken_for_done_though_spark_submit_ended_well(stand_in: StandIn) -> None:
+def test_a_job_that_left_no_report_is_not_taken_for_done_though_spark_submit_ended_well(
+    stand_in: StandIn,
+) -> None:
     stand_in.spark_submit({"code": 0})
     before = len(events())
     assert "left no report" in failure({})
@@ -202,26 +334,38 @@ def test_a_job_that_left_no_report_is_not_taken_for_done_though_spark_submit_end
 
 
 def test_a_worker_without_the_toolkits_environment_is_told_by_the_variable_that_names_it(
-        stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ETL_PYTHON", "/no/such/bin/python")
     told = failure({})
     assert "/no/such/bin/python" in told and "ETL_PYTHON" in told
 
 
-def test_a_worker_whose_environment_lacks_the_package_is_told_what_installs_it_and_is_not_tried_again(stand_in: StandIn) -> None:
+def test_a_worker_whose_environment_lacks_the_package_is_told_what_installs_it_and_is_not_tried_again(
+    stand_in: StandIn,
+) -> None:
     stand_in.without_package()
     told = failure({})
-    assert "No module named 'etl'" in told and f"{TOOLKIT.python} -m pip install offset-range-etl" in told
+    assert (
+        "No module named 'etl'" in told
+        and f"{TOOLKIT.python} -m pip install offset-range-etl" in told
+    )
 
 
 def test_a_worker_without_the_job_is_told_by_the_variable_that_names_its_folder(
-        stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("ETL_JOBS", str(tmp_path))
     told = failure({})
     assert str(tmp_path / "ingest.py") in told and "ETL_JOBS" in told
 
 
 def test_the_failure_says_what_the_job_said(stand_in: StandIn) -> None:
-    stand_in.spark_submit(failing(CorruptData("a bad CRC", topic="clicks", partition=3, check="the broker's disk")))
+    stand_in.spark_submit(
+        failing(CorruptData("a bad CRC", topic="clicks", partition=3, check="the broker's disk"))
+    )
     told = failure({})
-    assert "CorruptData: a bad CRC (topic clicks, partition 3). Check: the broker's disk" in told and "exit code 5" in told
+    assert (
+        "CorruptData: a bad CRC (topic clicks, partition 3). Check: the broker's disk" in told
+        and "exit code 5" in told
+    )

@@ -1,4 +1,6 @@
-"""`python -m tests.soak [--kills 60] [--seed S]`, or `--fast [--minutes M] [--seed S]`: random kills, and a check that knows no ledger."""
+"""`python -m tests.soak [--kills 60] [--seed S]`, or `--fast [--minutes M] [--seed S]`: random
+kills, and a check that knows no ledger.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ def main(arguments: list[str]) -> int:
     if asked.fast:
         from tests.soak import fast
 
-        return fast.main(seed=seed, minutes=asked.minutes, story=asked.story, every_moment=asked.every_moment, jobs=asked.jobs)
+        return fast.main(
+            seed=seed,
+            minutes=asked.minutes,
+            story=asked.story,
+            every_moment=asked.every_moment,
+            jobs=asked.jobs,
+        )
     from tests.soak import real
 
     return real.main(seed=seed, kills=asked.kills)
@@ -22,13 +30,21 @@ def main(arguments: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
-    parser.add_argument("--seed", type=int, help="repeats what another run did; a new one is printed")
+    parser.add_argument(
+        "--seed", type=int, help="repeats what another run did; a new one is printed"
+    )
     parser.add_argument("--kills", type=int, default=60, help="SIGKILLs of the real process")
-    parser.add_argument("--fast", action="store_true", help="without brokers and Spark: thousands of interrupted runs a minute")
+    parser.add_argument(
+        "--fast",
+        action="store_true",
+        help="without brokers and Spark: thousands of interrupted runs a minute",
+    )
     parser.add_argument("--minutes", type=float, default=5, help="how long, with --fast")
     parser.add_argument("--jobs", type=int, help="processes, with --fast; one per core by default")
     parser.add_argument("--story", type=int, help="only this story of the seed, with --fast")
-    parser.add_argument("--every-moment", action="store_true", help="each moment in turn, with --fast")
+    parser.add_argument(
+        "--every-moment", action="store_true", help="each moment in turn, with --fast"
+    )
     return parser
 
 

@@ -1,6 +1,8 @@
-"""The fast soak: thousands of interrupted runs a minute, on real ZooKeeper and Delta, without brokers and without Spark.
+"""The fast soak: thousands of interrupted runs a minute, on real ZooKeeper and Delta, without
+brokers and without Spark.
 
-Owns handing stories to processes, the clock, and what is printed. `tests.soak.story` is what is told.
+Owns handing stories to processes, the clock, and what is printed. `tests.soak.story` is what is
+told.
 """
 
 from __future__ import annotations
@@ -55,7 +57,12 @@ class Lane:
 
 def tell_random(place: Place, seed: int, index: int) -> Told:
     """Story `index` of this seed."""
-    return _tell(place, Story(seed, str(index), place.sessions, place.connect, place.folder), Story.tell, f"--story {index}")
+    return _tell(
+        place,
+        Story(seed, str(index), place.sessions, place.connect, place.folder),
+        Story.tell,
+        f"--story {index}",
+    )
 
 
 def tell_moments(place: Place, seed: int, lane: Lane, first: int) -> Told:
@@ -63,11 +70,20 @@ def tell_moments(place: Place, seed: int, lane: Lane, first: int) -> Told:
     name = f"{lane.deed.value}-{'first' if lane.first else 'later'}-{first}"
     story = Story(seed, name, place.sessions, place.connect, place.folder)
     runs, moments = (0, 1) if lane.first else (RUNS_BEFORE, MOMENTS_IN_A_STORY)
-    return _tell(place, story, lambda s: s.tell_moments(lane.deed, range(first, first + moments), runs_before=runs), "--every-moment")
+    return _tell(
+        place,
+        story,
+        lambda s: s.tell_moments(lane.deed, range(first, first + moments), runs_before=runs),
+        "--every-moment",
+    )
 
 
-def tell_every_moment(place: Place, seed: int, lane: Lane, *, start: int = 0, step: int = 1) -> Told:
-    """The whole lane, or every `step`-th story of it from `start` on; ends at the first story that broke."""
+def tell_every_moment(
+    place: Place, seed: int, lane: Lane, *, start: int = 0, step: int = 1
+) -> Told:
+    """The whole lane, or every `step`-th story of it from `start` on; ends at the first story that
+    broke.
+    """
     total, first, more = Tally(), start, True
     while more:
         told = tell_moments(place, seed, lane, first)
@@ -124,7 +140,9 @@ def _tellers(jobs: int) -> Iterator[Pool]:
         folder.rmdir()
 
 
-def _told(pool: Pool, calls: Iterator[Callable[[Pool], AsyncResult[Told]]], ahead: int) -> tuple[Tally, str | None]:
+def _told(
+    pool: Pool, calls: Iterator[Callable[[Pool], AsyncResult[Told]]], ahead: int
+) -> tuple[Tally, str | None]:
     """All tallies together, and the failure of the first story that broke, which ends the telling."""
     total, under_way = Tally(), deque[AsyncResult[Told]]()
     for call in itertools.chain(calls, itertools.repeat(None)):
@@ -140,17 +158,29 @@ def _told(pool: Pool, calls: Iterator[Callable[[Pool], AsyncResult[Told]]], ahea
     return total, None
 
 
-def main(*, seed: int, minutes: float, story: int | None, every_moment: bool, jobs: int | None) -> int:
+def main(
+    *, seed: int, minutes: float, story: int | None, every_moment: bool, jobs: int | None
+) -> int:
     """Print the seed, tell, and print what happened. 1 when a story broke."""
     print(f"seed {seed}", flush=True)
     began, count = time.monotonic(), jobs or os.cpu_count() or 1
     stories: Sequence[int] = [story] if story is not None else range(10**9)
-    in_time = itertools.takewhile(lambda _: story is not None or time.monotonic() < began + minutes * 60, stories)
+    in_time = itertools.takewhile(
+        lambda _: story is not None or time.monotonic() < began + minutes * 60, stories
+    )
     calls: Iterator[Callable[[Pool], AsyncResult[Told]]]
     if every_moment:
-        calls = (lambda pool, lane=lane: pool.apply_async(_lane_here, (seed, lane)) for lane in LANES)  # type: ignore[misc]
+        calls = (
+            lambda pool, lane=lane: pool.apply_async(_lane_here, (seed, lane))  # type: ignore[misc]
+            for lane in LANES
+        )
     else:
-        calls = (lambda pool, index=index: pool.apply_async(_random_here, (seed, index)) for index in in_time)  # type: ignore[misc]
+        calls = (
+            lambda pool, index=index: pool.apply_async(  # type: ignore[misc]
+                _random_here, (seed, index)
+            )
+            for index in in_time
+        )
     with _tellers(count) as pool:
         began = time.monotonic()
         total, failure = _told(pool, calls, 2 * count)
@@ -166,8 +196,14 @@ def summary(total: Tally, passed_s: float) -> str:
     """What happened, as a table."""
     interrupted = sum(total.counts[deed.value] for deed in Deed)
     rate = f"{passed_s:.0f} s: {interrupted / passed_s * 60:,.0f} a minute"
-    lines = [f"{interrupted:,} interrupted of {total.counts['runs']:,} runs in {rate}, at {len(total.moments)} different moments"]
+    lines = [
+        f"{interrupted:,} interrupted of {total.counts['runs']:,} runs in {rate}, at {len(total.moments)} different moments"
+    ]
     lines += [f"{total.counts['checks']:,} checks, {total.records:,} records in the tables"]
-    lines += [f"  {count:>8,}  {name}" for name, count in sorted(total.counts.items()) if ":" in name]
-    lines += ["interrupted at"] + [f"  {count:>8,}  {moment}" for moment, count in total.moments.most_common()]
+    lines += [
+        f"  {count:>8,}  {name}" for name, count in sorted(total.counts.items()) if ":" in name
+    ]
+    lines += ["interrupted at"] + [
+        f"  {count:>8,}  {moment}" for moment, count in total.moments.most_common()
+    ]
     return "\n".join(lines)

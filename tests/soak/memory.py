@@ -1,7 +1,9 @@
-"""The outside that is not real in the fast soak: logs in memory in place of the brokers, and a writer on delta-rs in place of Spark.
+"""The outside that is not real in the fast soak: logs in memory in place of the brokers, and a
+writer on delta-rs in place of Spark.
 
-Everything else of a run is the product's own: `live_world.LiveWorld` with its ledger, group, lock, and the reading of the table.
-The writer commits as `EmptyCommit` does: application transaction and metadata, on the very object that was looked at.
+Everything else of a run is the product's own: `live_world.LiveWorld` with its ledger, group, lock,
+and the reading of the table. The writer commits as `EmptyCommit` does: application transaction and
+metadata, on the very object that was looked at.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from deltalake import DeltaTable
 
 from etl.decisions import coverage
 from etl.edges.brokers.offsets import Extents
-from etl.edges.delta import log as delta_log, losses, writers
+from etl.edges.delta import log as delta_log
+from etl.edges.delta import losses, writers
 from etl.edges.delta.path import open_table
 from etl.edges.delta.taking import Takes
 from etl.edges.delta.writers import Destination, Load
@@ -31,7 +34,16 @@ from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import ExpiredOffsets
 from etl.model.bounds import Request
 from etl.model.logs import (
-    Broker, BrokerPartition, DoubtedOffset, EpochEnd, Extent, KafkaGroup, Leader, LookedAt, OpenTransaction, Retention,
+    Broker,
+    BrokerPartition,
+    DoubtedOffset,
+    EpochEnd,
+    Extent,
+    KafkaGroup,
+    Leader,
+    LookedAt,
+    OpenTransaction,
+    Retention,
 )
 from etl.model.plans import OffsetRange, Plan
 from etl.model.raw_table import arrow_schema
@@ -87,7 +99,10 @@ class MemoryCluster:
     def describe(self, topics: Collection[str] | None = None) -> ClusterMetadata:
         """See `edges.brokers.cluster.Cluster`."""
         names = sorted({log.topic for log in self._logs if topics is None or log.topic in topics})
-        found = {name: TopicMetadata(name, None, f"id-{name}", False, self._partitions(name)) for name in names}
+        found = {
+            name: TopicMetadata(name, None, f"id-{name}", False, self._partitions(name))
+            for name in names
+        }
         return through("describe", lambda: ClusterMetadata(CLUSTER_ID, {0: BROKER}, found))
 
     def describe_once_told(self, topics: Collection[str] | None, **_: Any) -> ClusterMetadata:
@@ -95,27 +110,35 @@ class MemoryCluster:
 
     def extents(self, logs: Collection[BrokerPartition], **_: Any) -> Extents:
         """See `edges.brokers.cluster.Cluster`."""
+
         def ask() -> Extents:
             found = {log: Extent(self._logs[log].log_start, self._logs[log].end) for log in logs}
             return Extents(found, {log: Leader(BROKER, 0) for log in logs}, frozenset())
+
         return through("list offsets", ask)
 
     def retention(self, topics: Collection[str]) -> dict[str, Retention]:
         """These brokers do not tell."""
         return {}
 
-    def retained_from(self, found: Extents, since_ms: Mapping[BrokerPartition, int], **_: Any) -> dict[BrokerPartition, int]:
+    def retained_from(
+        self, found: Extents, since_ms: Mapping[BrokerPartition, int], **_: Any
+    ) -> dict[BrokerPartition, int]:
         """See `edges.brokers.cluster.Cluster`."""
         return {}
 
     def looked_at(
-        self, doubted: Collection[DoubtedOffset], leaders: Mapping[BrokerPartition, Leader],
+        self,
+        doubted: Collection[DoubtedOffset],
+        leaders: Mapping[BrokerPartition, Leader],
     ) -> dict[BrokerPartition, tuple[LookedAt, ...]]:
         """An offset of these logs is a record's: there is none to doubt."""
         assert not doubted
         return {}
 
-    def epoch_ends(self, epochs: Mapping[BrokerPartition, int], **_: Any) -> dict[BrokerPartition, EpochEnd]:
+    def epoch_ends(
+        self, epochs: Mapping[BrokerPartition, int], **_: Any
+    ) -> dict[BrokerPartition, EpochEnd]:
         """These brokers have no epochs."""
         return {}
 
@@ -132,7 +155,11 @@ class MemoryCluster:
         return dict.fromkeys(found.extents, 100.0)
 
     def _partitions(self, topic: str) -> tuple[PartitionMetadata, ...]:
-        return tuple(PartitionMetadata(log, None, Leader(BROKER, 0)) for log in sorted(self._logs) if log.topic == topic)
+        return tuple(
+            PartitionMetadata(log, None, Leader(BROKER, 0))
+            for log in sorted(self._logs)
+            if log.topic == topic
+        )
 
 
 class Rows:
@@ -140,7 +167,9 @@ class Rows:
 
     last_came = None
 
-    def __init__(self, logs: Mapping[BrokerPartition, MemoryLog], ranges: Sequence[OffsetRange]) -> None:
+    def __init__(
+        self, logs: Mapping[BrokerPartition, MemoryLog], ranges: Sequence[OffsetRange]
+    ) -> None:
         self._logs, self._ranges = logs, ranges
         self._receipts: list[Receipt] = []
 
@@ -163,15 +192,33 @@ class Rows:
             columns["offset"] += found
             columns["value"] += [value_of(r.log, offset) for offset in found]
             fetched_bytes = sum(len(value_of(r.log, offset)) for offset in found)
-            self._receipts.append(Receipt(len(found), fetched_bytes, missing_offsets=r.size - len(found), gaps=_gaps(r, found)))
+            self._receipts.append(
+                Receipt(
+                    len(found),
+                    fetched_bytes,
+                    missing_offsets=r.size - len(found),
+                    gaps=_gaps(r, found),
+                )
+            )
         count = len(columns["offset"])
-        arrays = [pyarrow.array(columns.get(f.name, [None] * count), f.type) for f in _SCHEMA if f.name != "log_epoch"]
-        return pyarrow.table([*arrays, pyarrow.array([0] * count, _SCHEMA.field("log_epoch").type)], schema=_SCHEMA)
+        arrays = [
+            pyarrow.array(columns.get(f.name, [None] * count), f.type)
+            for f in _SCHEMA
+            if f.name != "log_epoch"
+        ]
+        return pyarrow.table(
+            [*arrays, pyarrow.array([0] * count, _SCHEMA.field("log_epoch").type)], schema=_SCHEMA
+        )
 
     def _fetch(self, r: OffsetRange) -> list[int]:
         log = self._logs[r.log]
         if r.from_offset < log.log_start:
-            raise ExpiredOffsets("the range's start has expired", topic=r.log.topic, partition=r.log.partition, offset=r.from_offset)
+            raise ExpiredOffsets(
+                "the range's start has expired",
+                topic=r.log.topic,
+                partition=r.log.partition,
+                offset=r.from_offset,
+            )
         assert r.until_offset <= log.end, "a plan reaches beyond the log"
         return log.records(r.from_offset, r.until_offset)
 
@@ -179,8 +226,16 @@ class Rows:
 class MemoryWorld(live_world.LiveWorld):
     """The real world of a run, with `Rows` in place of Spark's."""
 
-    def __init__(self, settings: Settings, zookeeper: ZooKeeper, *, run_id: str, uid: str, now_ms: Callable[[], int],
-                 request: Request | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        zookeeper: ZooKeeper,
+        *,
+        run_id: str,
+        uid: str,
+        now_ms: Callable[[], int],
+        request: Request | None = None,
+    ) -> None:
         super().__init__(settings, zookeeper, context.RunContext(), run_id, request=request)
         self._uid, self._clock = uid, now_ms
 
@@ -204,7 +259,9 @@ class MemoryWorld(live_world.LiveWorld):
 
 @contextlib.contextmanager
 def in_place_of_brokers_and_spark() -> Iterator[None]:
-    """Inside, runs of MemoryWorld read logs in memory and write by delta-rs, and the table's calls have their moments."""
+    """Inside, runs of MemoryWorld read logs in memory and write by delta-rs, and the table's calls
+    have their moments.
+    """
     with contextlib.ExitStack() as stack:
         for owner, name, replacement in [
             (discovery, "Cluster", MemoryCluster),
@@ -230,27 +287,37 @@ def serving(host: str, logs: dict[BrokerPartition, MemoryLog]) -> Iterator[None]
 
 
 class MemoryWriter:
-    """The writer in place of Spark's, by delta-rs: files first, then one commit with the plan's number."""
+    """The writer in place of Spark's, by delta-rs: files first, then one commit with the plan's
+    number.
+    """
 
     name = "memory"
     takes = Takes.FILES
     writes_files = True
 
-    def commit(self, plan: Plan, rows: Rows, table: DeltaTable | None, metadata: str, to: Destination) -> None:
+    def commit(
+        self, plan: Plan, rows: Rows, table: DeltaTable | None, metadata: str, to: Destination
+    ) -> None:
         """See `Writer`."""
         from deltalake import CommitProperties, Schema, Transaction
         from deltalake.transaction import create_table_with_add_actions
 
         transaction = Transaction(to.app_id, plan.number, last_updated=int(time.time() * 1000))
-        said = CommitProperties(custom_metadata={"userMetadata": metadata}, app_transactions=[transaction])
+        said = CommitProperties(
+            custom_metadata={"userMetadata": metadata}, app_transactions=[transaction]
+        )
         read = rows.read()
         added = through("write file", lambda: [_write_file(to.path, read)], changes=True)
 
         def commit() -> None:
             if table is None:
-                create_table_with_add_actions(to.path, Schema.from_arrow(_SCHEMA), added, mode="error", commit_properties=said)
+                create_table_with_add_actions(
+                    to.path, Schema.from_arrow(_SCHEMA), added, mode="error", commit_properties=said
+                )
             else:
-                table.create_write_transaction(added, "append", table.schema(), commit_properties=said)
+                table.create_write_transaction(
+                    added, "append", table.schema(), commit_properties=said
+                )
 
         through("commit to the table", commit, changes=True)
 
@@ -261,7 +328,14 @@ def _write_file(path: str, rows: pyarrow.Table) -> Any:
     name = f"{uuid.uuid4()}.parquet"
     file = Path(path, name)
     pyarrow.parquet.write_table(rows, file)
-    return AddAction(name, file.stat().st_size, {}, int(time.time() * 1000), True, json.dumps({"numRecords": rows.num_rows}))
+    return AddAction(
+        name,
+        file.stat().st_size,
+        {},
+        int(time.time() * 1000),
+        True,
+        json.dumps({"numRecords": rows.num_rows}),
+    )
 
 
 def _gaps(r: OffsetRange, found: Sequence[int]) -> tuple[tuple[int, int], ...]:

@@ -1,11 +1,13 @@
-"""Where a driver may be interrupted: every call to the outside, ZooKeeper's requests, delta-rs's calls and fetches alike.
+"""Where a driver may be interrupted: every call to the outside, ZooKeeper's requests, delta-rs's
+calls and fetches alike.
 
-Owns counting those moments and doing to the driver what was decided for one of them. What is decided, and what another driver
-does meanwhile, is the story's (`tests.soak.story`).
+Owns counting those moments and doing to the driver what was decided for one of them. What is
+decided, and what another driver does meanwhile, is the story's (`tests.soak.story`).
 
-A call that changes something has a moment before and one after it, any other call only the one before: after it nothing
-has happened that the next moment would not find. A driver that was killed reaches nothing any more: whatever its `finally`
-blocks try is refused, as with a process that is gone.
+A call that changes something has a moment before and one after it, any other call only the one
+before: after it nothing has happened that the next moment would not find. A driver that was killed
+reaches nothing any more: whatever its `finally` blocks try is refused, as with a process that is
+gone.
 """
 
 from __future__ import annotations
@@ -25,8 +27,18 @@ from kazoo.protocol import serialization
 T = TypeVar("T")
 
 _CHANGES = tuple(
-    getattr(serialization, name) for name in ("Create", "Create2", "CreateContainer", "SetData", "Delete", "Transaction", "SetACL")
-    if hasattr(serialization, name))
+    getattr(serialization, name)
+    for name in (
+        "Create",
+        "Create2",
+        "CreateContainer",
+        "SetData",
+        "Delete",
+        "Transaction",
+        "SetACL",
+    )
+    if hasattr(serialization, name)
+)
 _ANSWER_WITHIN_S = 30.0
 
 
@@ -41,7 +53,9 @@ class Deed(str, Enum):
     PAUSE = "pause"
     """It stands still while others do whole runs, and goes on where it was: a zombie."""
     LOSE = "lose"
-    """Its connection to ZooKeeper breaks: before a request the request is lost, after it the answer. Elsewhere nothing happens."""
+    """Its connection to ZooKeeper breaks: before a request the request is lost, after it the
+    answer. Elsewhere nothing happens.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +79,9 @@ class Driver:
     thread: int = field(default_factory=threading.get_ident)
 
     def reach(self, moment: str) -> Deed | None:
-        """Pass one moment. Raises Killed when it is this driver's last, or was before. Returns LOSE where that is its fate."""
+        """Pass one moment. Raises Killed when it is this driver's last, or was before. Returns LOSE
+        where that is its fate.
+        """
         if self.is_dead:
             raise Killed
         self.passed.append(moment)
@@ -90,7 +106,9 @@ _now = _Now()
 
 @contextlib.contextmanager
 def at_work(driver: Driver, client: KazooClient) -> Iterator[None]:
-    """Inside, `driver` drives on this thread, and the requests of `client` are its calls to the outside."""
+    """Inside, `driver` drives on this thread, and the requests of `client` are its calls to the
+    outside.
+    """
     before, _now.driver = _now.driver, driver
     try:
         with mock.patch.object(client, "_call", _interrupted(driver, client, client._call)):
@@ -100,7 +118,9 @@ def at_work(driver: Driver, client: KazooClient) -> Iterator[None]:
 
 
 def through(step: str, call: Callable[[], T], *, changes: bool = False) -> T:
-    """Do a call to the outside that is not ZooKeeper's, as the driver at work on this thread; without one, just do it."""
+    """Do a call to the outside that is not ZooKeeper's, as the driver at work on this thread;
+    without one, just do it.
+    """
     driver = _now.driver
     if driver is None:
         return call()
@@ -120,9 +140,9 @@ Call = Callable[[Any, Any], Any]
 
 
 def _interrupted(driver: Driver, client: KazooClient, send: Call) -> Call:
-    """kazoo's one door for requests. It is also used by kazoo's own threads (the parents of a new znode), where an exception
-    outside Exception would end the thread and leave the driver waiting for ever: there a killed driver loses its connection,
-    and dies with the next thing it tries."""
+    """kazoo's one door for requests. It is also used by kazoo's own threads (the parents of a new
+    znode), where an exception outside Exception would end the thread and leave the driver waiting
+    for ever: there a killed driver loses its connection, and dies with the next thing it tries."""
 
     def call(request: Any, answer: Any) -> Any:
         if request.type in (serialization.Close.type,):
@@ -157,5 +177,8 @@ def _interrupted(driver: Driver, client: KazooClient, send: Call) -> Call:
 def _named(request: Any) -> str:
     if isinstance(request, serialization.Transaction):
         return "multi " + " ".join(sorted({_named(one) for one in request.operations}))
-    path = "/".join(part if not part.isdecimal() else "N" for part in getattr(request, "path", "").split("/")[3:])
+    path = "/".join(
+        part if not part.isdecimal() else "N"
+        for part in getattr(request, "path", "").split("/")[3:]
+    )
     return f"{type(request).__name__} {path}".strip()

@@ -1,7 +1,9 @@
-"""The real soak: `etl run` as its own process, killed by SIGKILL at random moments, while producers keep writing.
+"""The real soak: `etl run` as its own process, killed by SIGKILL at random moments, while producers
+keep writing.
 
-Owns the draw of the moments, the kills and the table at the end. What becomes of the rows is checked by `tests.chaos.stage.checked`,
-which uses neither the package nor its ledger; the ledger is read here only to say which verb a kill hit.
+Owns the draw of the moments, the kills and the table at the end. What becomes of the rows is
+checked by `tests.chaos.stage.checked`, which uses neither the package nor its ledger; the ledger is
+read here only to say which verb a kill hit.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ from tests.system.driving import Pipeline
 CHECK_EVERY = 10
 _PARTITIONS = 4
 _RETRIABLE = (0, 4, 6, 7)
-"""Exit codes after which a scheduler would try again: a run after a kill may need that, a decision of a person it may not."""
+"""Exit codes after which a scheduler would try again: a run after a kill may need that, a decision
+of a person it may not.
+"""
 _LONGER = 1.1
 """Moments are drawn over a little more than the length of a run, so that its end is hit too."""
 
@@ -57,17 +61,30 @@ class Sums:
 
     def table(self, passed_s: float) -> str:
         """Everything as text."""
-        sections = (("killed", self.kills), ("the run had come to", self.hit), ("runs that ended by themselves", self.outcomes))
-        lines = [f"{self.kills.total()} kills in {passed_s / 60:.1f} minutes, {len(self.checks)} checks"]
+        sections = (
+            ("killed", self.kills),
+            ("the run had come to", self.hit),
+            ("runs that ended by themselves", self.outcomes),
+        )
+        lines = [
+            f"{self.kills.total()} kills in {passed_s / 60:.1f} minutes, {len(self.checks)} checks"
+        ]
         for title, counts in sections:
-            lines += [f"{title}:"] + [f"  {count:>5}  {name}" for name, count in counts.most_common()]
+            lines += [f"{title}:"] + [
+                f"  {count:>5}  {name}" for name, count in counts.most_common()
+            ]
         lines += ["the table:"]
-        lines += [f"  {c.records:>9,} records, {c.rows:>9,} rows, missing {c.missing}, double {c.double}" for c in self.checks]
+        lines += [
+            f"  {c.records:>9,} records, {c.rows:>9,} rows, missing {c.missing}, double {c.double}"
+            for c in self.checks
+        ]
         return "\n".join(lines)
 
 
 class TransactionsWriter:
-    """A producer that writes transactions on a thread of its own, some of them aborted, until the end of the block."""
+    """A producer that writes transactions on a thread of its own, some of them aborted, until the
+    end of the block.
+    """
 
     def __init__(self, pipeline: Pipeline, seed: str) -> None:
         self._pipeline, self._random, self._end = pipeline, random.Random(seed), threading.Event()
@@ -78,16 +95,27 @@ class TransactionsWriter:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._end.set()
         self._thread.join(60)
         if kind is None:
-            assert not self._thread.is_alive() and self._failure is None, f"the producer failed: {self._failure!r}"
+            assert not self._thread.is_alive() and self._failure is None, (
+                f"the producer failed: {self._failure!r}"
+            )
 
     def _write(self) -> None:
         servers = self._pipeline.cluster.bootstrap.split(",")
         try:
-            with contextlib.closing(KafkaProducer(bootstrap_servers=servers, transactional_id=f"of-{self._pipeline.topic}")) as producer:
+            with contextlib.closing(
+                KafkaProducer(
+                    bootstrap_servers=servers, transactional_id=f"of-{self._pipeline.topic}"
+                )
+            ) as producer:
                 producer.init_transactions()
                 for number in itertools.count():
                     if self._end.wait(0.5):
@@ -100,7 +128,9 @@ class TransactionsWriter:
         producer.begin_transaction()
         for i in range(self._random.randrange(1, 20)):
             producer.send(self._pipeline.topic, value=b"transaction %d, record %d" % (number, i))
-        self._end.wait(self._random.choice((0, 0, 0.5, 3)))  # an open one holds the readable end back
+        self._end.wait(
+            self._random.choice((0, 0, 0.5, 3))
+        )  # an open one holds the readable end back
         if self._random.random() < 0.3:
             producer.abort_transaction()
         else:
@@ -134,7 +164,10 @@ class Soak:
         self._quiet_runs()
         while self.sums.kills.total() < kills:
             wanted = min(kills, self.sums.kills.total() + CHECK_EVERY)
-            with Writer(self._pipeline), TransactionsWriter(self._pipeline, f"{self._seed}/{next(self._round)}"):
+            with (
+                Writer(self._pipeline),
+                TransactionsWriter(self._pipeline, f"{self._seed}/{next(self._round)}"),
+            ):
                 while self.sums.kills.total() < wanted:
                     self._run_and_kill()
             self._quiet_runs()
@@ -142,7 +175,9 @@ class Soak:
             print(f"{self.sums.kills.total()} kills: {self.sums.checks[-1]}", flush=True)
 
     def _quiet_runs(self) -> None:
-        """Runs that nothing happens to, up to the end of the topic; the first one tells how long a run is now."""
+        """Runs that nothing happens to, up to the end of the topic; the first one tells how long a
+        run is now.
+        """
         lengths, said = [], None
         while said is None or "nothing new" not in said.outcomes:
             began = time.monotonic()
@@ -181,11 +216,23 @@ class Soak:
         with ZooKeeper(pipeline.cluster.zookeeper_connect) as zookeeper:
             ledger = PlanLedger(zookeeper, pipeline.group, "clicks").read_ledger()
             plan = ledger.newest
-            committed = ConsumerGroup(zookeeper, pipeline.group).committed(plan.positions) if plan else {}
+            committed = (
+                ConsumerGroup(zookeeper, pipeline.group).committed(plan.positions) if plan else {}
+            )
         app_id = f"offset-range-etl/{plan.cluster}/{pipeline.group}/clicks" if plan else ""
-        in_table = (DeltaTable(str(pipeline.table)).transaction_version(app_id) if there else None) or 0
-        moved = plan is not None and all(log in committed and committed[log].offset == to for log, to in plan.positions.items())
-        return _Stand(plan.number if plan else 0, in_table, ledger.applied is not None, moved, frozenset(complete_files(pipeline)))
+        in_table = (
+            DeltaTable(str(pipeline.table)).transaction_version(app_id) if there else None
+        ) or 0
+        moved = plan is not None and all(
+            log in committed and committed[log].offset == to for log, to in plan.positions.items()
+        )
+        return _Stand(
+            plan.number if plan else 0,
+            in_table,
+            ledger.applied is not None,
+            moved,
+            frozenset(complete_files(pipeline)),
+        )
 
 
 def _come_to(before: _Stand, after: _Stand) -> str:
@@ -193,9 +240,17 @@ def _come_to(before: _Stand, after: _Stand) -> str:
     if after.in_table < after.plan:
         if after.files > before.files:
             return "append: files written, not committed"
-        return "fetch: its plan stored, no file written" if after.plan > before.plan else "fetch: replaying an older plan, no file written"
+        return (
+            "fetch: its plan stored, no file written"
+            if after.plan > before.plan
+            else "fetch: replaying an older plan, no file written"
+        )
     if after.in_table == before.in_table:
-        return "before the plan was stored, or nothing new" if after.moved else "before the last run's offsets were moved"
+        return (
+            "before the plan was stored, or nothing new"
+            if after.moved
+            else "before the last run's offsets were moved"
+        )
     if not after.recorded:
         return "commit: in the table, not recorded"
     return "commit: all offsets moved" if after.moved else "commit: recorded, offsets not moved"
@@ -219,7 +274,11 @@ def _all_at_once(driver: Driver, draw: random.Random) -> str:
 
 def _a_python_worker(driver: Driver, draw: random.Random) -> str:
     """One of the Python processes that Spark has started; the driver where there is none by now."""
-    workers = [pid for pid in driver.processes() if pid != driver.process.pid and "pyspark.daemon" in command(pid)]
+    workers = [
+        pid
+        for pid in driver.processes()
+        if pid != driver.process.pid and "pyspark.daemon" in command(pid)
+    ]
     if not workers:
         return _the_driver(driver, draw)
     send(draw.choice(sorted(workers)), SIGKILL)
@@ -227,7 +286,9 @@ def _a_python_worker(driver: Driver, draw: random.Random) -> str:
 
 
 def main(*, seed: int, kills: int) -> int:
-    """Print the seed, kill, and print what happened. 1 when the promise did not hold; the folder is kept then."""
+    """Print the seed, kill, and print what happened. 1 when the promise did not hold; the folder is
+    kept then.
+    """
     print(f"seed {seed}: python -m tests.soak --kills {kills} --seed {seed}", flush=True)
     folder, began = Path(tempfile.mkdtemp(prefix="etl-soak-")), time.monotonic()
     with Cluster(folder=folder / "cluster") as cluster:

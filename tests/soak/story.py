@@ -1,7 +1,9 @@
-"""One story of the fast soak: a new pipeline, drivers that are killed, paused or cut off at one moment each, and an independent check.
+"""One story of the fast soak: a new pipeline, drivers that are killed, paused or cut off at one
+moment each, and an independent check.
 
-Owns what happens in which order, drawn from the story's own seed, so that a story can be told again; and the check, which
-uses neither the package's ledger nor its reading: the logs in memory against the table's rows by delta-rs.
+Owns what happens in which order, drawn from the story's own seed, so that a story can be told
+again; and the check, which uses neither the package's ledger nor its reading: the logs in memory
+against the table's rows by delta-rs.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ RUNS_BEFORE = 5
 MOMENTS_IN_A_STORY = 8
 """A longer table would make every run slower."""
 _MOMENTS_OF_A_RUN = 45
-"""About as many as a run has that finds something new: most fates reach their driver, some runs come through."""
+"""About as many as a run has that finds something new: most fates reach their driver, some runs
+come through.
+"""
 
 
 Znodes = tuple[tuple[str, bytes, int], ...]
@@ -68,8 +72,9 @@ class Tally:
 class Sessions:
     """ZooKeeper sessions that are handed from driver to driver.
 
-    A killed driver's session stays open as that of a killed process does, and its lock's znode with it, until the next driver
-    finds its process gone. To open one for every driver would be most of the soak's time.
+    A killed driver's session stays open as that of a killed process does, and its lock's znode with
+    it, until the next driver finds its process gone. To open one for every driver would be most of
+    the soak's time.
     """
 
     def __init__(self, connect: str) -> None:
@@ -90,7 +95,9 @@ class Sessions:
 
     def _new(self) -> ZooKeeper:
         session = ZooKeeper(self._connect, session_timeout_s=30).__enter__()
-        session.client._retry.sleep_func = lambda seconds: time.sleep(seconds / 100)  # what looks lost here is not
+        session.client._retry.sleep_func = lambda seconds: time.sleep(
+            seconds / 100
+        )  # what looks lost here is not
         return session
 
     def end_one(self) -> None:
@@ -107,7 +114,9 @@ class Sessions:
 class Story:
     """A pipeline of its own on the shared ZooKeeper. `seed` and `name` say all that happens."""
 
-    def __init__(self, seed: int, name: str, sessions: Sessions, connect: str, folder: Path) -> None:
+    def __init__(
+        self, seed: int, name: str, sessions: Sessions, connect: str, folder: Path
+    ) -> None:
         self.random = random.Random(f"{seed}/{name}")
         self.seed, self.name = seed, f"soak-{seed}-{name}"
         self.tally = Tally()
@@ -116,21 +125,40 @@ class Story:
         self._sessions, self._folder = sessions, folder / self.name
         self._runs = itertools.count(1)
         self._forgets, self._goes_back = self.random.random() < 0.4, self.random.random() < 0.4
-        """Whether retention takes records away; whether ZooKeeper is restored from older copies, or emptied."""
+        """Whether retention takes records away; whether ZooKeeper is restored from older copies, or
+        emptied.
+        """
         self._copy: Znodes = ()
-        self.logs = {BrokerPartition("clicks", p): MemoryLog() for p in range(self.random.choice((1, 2, 3, 5)))}
+        self.logs = {
+            BrokerPartition("clicks", p): MemoryLog()
+            for p in range(self.random.choice((1, 2, 3, 5)))
+        }
         self.settings = self._settings(connect)
 
     def _settings(self, connect: str) -> Settings:
-        limits = {"max_records_per_run": self.random.choice((None, 20, 80)), "target_task_bytes": self.random.choice((1_000, 2**28))}
+        limits = {
+            "max_records_per_run": self.random.choice((None, 20, 80)),
+            "target_task_bytes": self.random.choice((1_000, 2**28)),
+        }
         ownership = {"wait_for_driver_s": 0, "mode": self.random.choice(("observe", "claim"))}
-        source = {"topics": {"allow": ["clicks"]}, "bootstrap": f"{self.name}:1", "on_data_loss": "skip" if self._forgets else "fail"}
+        source = {
+            "topics": {"allow": ["clicks"]},
+            "bootstrap": f"{self.name}:1",
+            "on_data_loss": "skip" if self._forgets else "fail",
+        }
         return plain_settings(
-            group=self.name, zookeeper={"connect": connect}, source=source, table={"path": str(self._folder / "table")}, limits=limits,
-            ownership=ownership)
+            group=self.name,
+            zookeeper={"connect": connect},
+            source=source,
+            table={"path": str(self._folder / "table")},
+            limits=limits,
+            ownership=ownership,
+        )
 
     def tell(self) -> bool:
-        """A random story; True. Raises Broken, or whatever a run raised that nothing had happened to."""
+        """A random story; True. Raises Broken, or whatever a run raised that nothing had happened
+        to.
+        """
         with serving(self.name, self.logs):
             for turn in range(_RUNS_IN_A_STORY):
                 self._produce()
@@ -169,12 +197,20 @@ class Story:
     def _produce(self, least: int = 0) -> None:
         for log in self.logs.values():
             count = self.random.randrange(least, 9)
-            log.holes.update(offset for offset in range(log.end, log.end + count) if self.random.random() < 0.15)
+            log.holes.update(
+                offset for offset in range(log.end, log.end + count) if self.random.random() < 0.15
+            )
             log.end += count
 
     def _forget(self) -> None:
-        """Retention deletes the oldest records of a log: not before a first plan is in the table, which starts where the log does then."""
-        if self._forgets and self.random.random() < 0.3 and DeltaTable.is_deltatable(self.settings.table.path):
+        """Retention deletes the oldest records of a log: not before a first plan is in the table,
+        which starts where the log does then.
+        """
+        if (
+            self._forgets
+            and self.random.random() < 0.3
+            and DeltaTable.is_deltatable(self.settings.table.path)
+        ):
             log = self.random.choice(list(self.logs.values()))
             log.log_start = self.random.randint(log.log_start, log.end)
             self.told.append("retention deleted records")
@@ -189,16 +225,26 @@ class Story:
                 else:
                     self._copy = self._copy if what < 0.25 else ()
                     write_znodes(operator.client, f"/consumers/{self.name}", self._copy)
-                    self.told.append(f"ZooKeeper {'restored from an older copy' if self._copy else 'emptied'}")
+                    self.told.append(
+                        f"ZooKeeper {'restored from an older copy' if self._copy else 'emptied'}"
+                    )
                     self.tally.counts["restored: ZooKeeper"] += 1
 
     def drive(self, fate: Fate | None, depth: int = 0) -> bool:
-        """One run, whatever becomes of it; whether its fate came true. Raises what a run raised that nothing happened to."""
+        """One run, whatever becomes of it; whether its fate came true. Raises what a run raised
+        that nothing happened to.
+        """
         number = next(self._runs)
         driver = Driver(f"{self.name}/{number}", fate)
         report = Report(driver.run_id, "clicks", self.name, self.settings.table.path, 0)
         with self._sessions.one() as session:
-            world = MemoryWorld(self.settings, session, run_id=driver.run_id, uid=f"uid{number}", now_ms=lambda: 1_700_000_000_000 + number)
+            world = MemoryWorld(
+                self.settings,
+                session,
+                run_id=driver.run_id,
+                uid=f"uid{number}",
+                now_ms=lambda: 1_700_000_000_000 + number,
+            )
             driver.meanwhile = lambda: self._meanwhile(world, session, depth)
             alive.add(driver.run_id)
             ended = "came through"
@@ -217,9 +263,14 @@ class Story:
         return fate is not None and len(driver.passed) > fate.moment
 
     def _note(self, driver: Driver, depth: int, ended: str, report: Report) -> None:
-        fate, came = driver.fate, driver.fate is not None and len(driver.passed) > driver.fate.moment
+        fate, came = (
+            driver.fate,
+            driver.fate is not None and len(driver.passed) > driver.fate.moment,
+        )
         said = ", ".join(outcome.value for outcome, _ in report.outcomes)
-        where = f"{fate.deed.value} {driver.passed[fate.moment]}" if fate and came else "undisturbed"
+        where = (
+            f"{fate.deed.value} {driver.passed[fate.moment]}" if fate and came else "undisturbed"
+        )
         self.told.append(f"{'  ' * depth}{driver.run_id}: {where}: {ended} ({said})")
         self.tally.counts[f"{fate.deed.value if fate and came else 'undisturbed'}: {ended}"] += 1
         self.tally.counts["runs"] += 1
@@ -228,19 +279,25 @@ class Story:
             self.tally.moments[driver.passed[fate.moment]] += 1
 
     def _meanwhile(self, world: MemoryWorld, session: ZooKeeper, depth: int) -> None:
-        """Past its session's end the driver's lock and claims are gone. Others drive; then it wakes up, and may hear of it in time."""
+        """Past its session's end the driver's lock and claims are gone. Others drive; then it wakes
+        up, and may hear of it in time.
+        """
         with self._sessions.one() as operator:
             operator.delete_tree(f"/consumers/{self.name}/owners")
             operator.delete_tree(f"/consumers/{self.name}/etl/clicks/driver")
         for _ in range(self.random.choice((1, 1, 2, 3))):
             self._produce()
             self._forget()
-            self.drive(self._fate() if depth < 2 and self.random.random() < 0.4 else None, depth + 1)
+            self.drive(
+                self._fate() if depth < 2 and self.random.random() < 0.4 else None, depth + 1
+            )
         if self.random.random() < 0.5:
             session.life.hear(KazooState.LOST)
 
     def finish(self) -> None:
-        """Undisturbed runs until there is nothing new; then everything must be there: after the first one, where no cap leaves anything."""
+        """Undisturbed runs until there is nothing new; then everything must be there: after the
+        first one, where no cap leaves anything.
+        """
         if self.settings.limits.max_records_per_run is None:
             self.drive(None)
             self.check(whole=True)
@@ -251,25 +308,37 @@ class Story:
         raise Broken("the pipeline does not get to the end of its logs")
 
     def check(self, *, whole: bool = False) -> None:
-        """No record twice, none that was not produced, none left out below one that is there; with `whole`: all of them.
+        """No record twice, none that was not produced, none left out below one that is there; with
+        `whole`: all of them.
 
-        A record that retention took may be written down as lost instead, once, and then it is not a row.
+        A record that retention took may be written down as lost instead, once, and then it is not a
+        row.
         """
         rows, lost = self._rows(), self._lost()
         doubles = [one for one, count in [*rows.items(), *lost.items()] if count > 1]
         if doubles:
             raise Broken(f"{len(doubles)} rows or losses are double, the first: {doubles[0]}")
         for log, there in self.logs.items():
-            found = {offset for topic, p, offset, value in rows if (topic, p) == (log.topic, log.partition)}
+            found = {
+                offset
+                for topic, p, offset, value in rows
+                if (topic, p) == (log.topic, log.partition)
+            }
             gone = {offset for topic, p, offset in lost if (topic, p) == (log.topic, log.partition)}
-            wrong = [row for row in rows if row[:2] == (log.topic, log.partition) and row[3] != value_of(log, row[2])]
+            wrong = [
+                row
+                for row in rows
+                if row[:2] == (log.topic, log.partition) and row[3] != value_of(log, row[2])
+            ]
             wrong += sorted(found - set(there.records(0, there.end)))
             until = there.end if whole else max(found, default=-1) + 1
             missing = set(there.records(0, until)) - found - gone
             if not whole:  # what was let go is written down after the rows are in the table
                 missing -= set(range(there.log_start))
             if wrong or missing or found & gone:
-                raise Broken(f"{log}: missing {sorted(missing)[:9]}, wrong {wrong[:3]}, lost and there {sorted(found & gone)[:9]}")
+                raise Broken(
+                    f"{log}: missing {sorted(missing)[:9]}, wrong {wrong[:3]}, lost and there {sorted(found & gone)[:9]}"
+                )
         self.tally.counts["checks"] += 1
         if whole:
             self.tally.records = sum(rows.values())
@@ -279,8 +348,16 @@ class Story:
         path = f"{self.settings.table.path}_losses"
         if not DeltaTable.is_deltatable(path):
             return Counter()
-        rows = DeltaTable(path).to_pyarrow_table(columns=["topic", "partition", "from_offset", "until_offset"]).to_pylist()
-        return Counter((r["topic"], r["partition"], offset) for r in rows for offset in range(r["from_offset"], r["until_offset"]))
+        rows = (
+            DeltaTable(path)
+            .to_pyarrow_table(columns=["topic", "partition", "from_offset", "until_offset"])
+            .to_pylist()
+        )
+        return Counter(
+            (r["topic"], r["partition"], offset)
+            for r in rows
+            for offset in range(r["from_offset"], r["until_offset"])
+        )
 
     def _rows(self) -> Counter[tuple[Any, ...]]:
         path = self.settings.table.path

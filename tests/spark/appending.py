@@ -20,11 +20,12 @@ from etl.model.plans import Plan
 from etl.model.raw_table import arrow_schema
 from etl.model.receipts import Receipt
 
-
 SPARK = SparkWriter()
 ARROW = ArrowWriter()
 WRITERS: Mapping[str, Writer] = {"spark": SPARK, "arrow": ARROW}
-"""The writers of rows by the name that `table.writer` has for them: the laws of `test_delta` hold for each."""
+"""The writers of rows by the name that `table.writer` has for them: the laws of `test_delta` hold
+for each.
+"""
 
 
 def append_rows(rows: Any, plan: Plan, *, by: Writer = SPARK, **destination: Any) -> Outcome:
@@ -34,23 +35,41 @@ def append_rows(rows: Any, plan: Plan, *, by: Writer = SPARK, **destination: Any
 
 
 class FilesOfFrame:
-    """The rows of a DataFrame as files that Spark's tasks write: those of a task are what its partition of the frame has."""
+    """The rows of a DataFrame as files that Spark's tasks write: those of a task are what its
+    partition of the frame has.
+    """
 
     def __init__(self, rows: Any, plan: Plan) -> None:
         self._rows, self._plan = rows, plan
 
     def write(self, wanted: FilesWanted) -> Sequence[Written]:
-        """See `FilesOfTasks`. All ranges came with the first task, and all rows count as the first one's."""
+        """See `FilesOfTasks`. All ranges came with the first task, and all rows count as the first
+        one's.
+        """
+
         def written(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
             files = DataFiles(wanted)
             for batch in batches:
                 files.take(batch)
-            yield pyarrow.record_batch({"files": pyarrow.array([pickle.dumps(files.end())], pyarrow.binary())})
+            yield pyarrow.record_batch(
+                {"files": pyarrow.array([pickle.dumps(files.end())], pyarrow.binary())}
+            )
 
-        found = [pickle.loads(row.files) for row in self._rows.mapInArrow(written, "files binary").collect()]
-        ranges, rows = tuple(range(len(self._plan.ranges))), sum(file.rows for files in found for file in files)
-        receipts = {i: Receipt(0 if i else rows, 7 * r.size) for i, r in enumerate(self._plan.ranges)}
-        return [Written(ranges if i == 0 else (), files, receipts if i == 0 else {}) for i, files in enumerate(found)]
+        found = [
+            pickle.loads(row.files)
+            for row in self._rows.mapInArrow(written, "files binary").collect()
+        ]
+        ranges, rows = (
+            tuple(range(len(self._plan.ranges))),
+            sum(file.rows for files in found for file in files),
+        )
+        receipts = {
+            i: Receipt(0 if i else rows, 7 * r.size) for i, r in enumerate(self._plan.ranges)
+        }
+        return [
+            Written(ranges if i == 0 else (), files, receipts if i == 0 else {})
+            for i, files in enumerate(found)
+        ]
 
 
 def append_nothing(plan: Plan, **destination: Any) -> Outcome:

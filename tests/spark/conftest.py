@@ -23,19 +23,35 @@ LOG = BrokerPartition("clicks", 0)
 def make_plan() -> Callable[..., Plan]:
     """Plan N of one pipeline: it reads ten offsets of one log, as long as it is not told otherwise."""
 
-    def make(number: int, *, table_id: str | None = None, created_at_ms: int = 0, ranges: tuple[OffsetRange, ...] | None = None) -> Plan:
+    def make(
+        number: int,
+        *,
+        table_id: str | None = None,
+        created_at_ms: int = 0,
+        ranges: tuple[OffsetRange, ...] | None = None,
+    ) -> Plan:
         if ranges is None:
             ranges = (OffsetRange(LOG, number * 10 - 10, number * 10),)
         positions = {r.log: r.until_offset for r in ranges} or {LOG: number * 10}
-        return with_id(plain_plan(
-            number, uid="uid-1", created_at_ms=created_at_ms, ranges=ranges, positions=positions, table_id=table_id))
+        return with_id(
+            plain_plan(
+                number,
+                uid="uid-1",
+                created_at_ms=created_at_ms,
+                ranges=ranges,
+                positions=positions,
+                table_id=table_id,
+            )
+        )
 
     return make
 
 
 @pytest.fixture(scope="session")
 def rows_of(spark: SparkSession) -> Callable[[Plan], DataFrame]:
-    """The rows of a plan, one for each offset of its ranges; the record of offset n is n seconds after 1970 began."""
+    """The rows of a plan, one for each offset of its ranges; the record of offset n is n seconds
+    after 1970 began.
+    """
 
     from pyspark.sql.types import StructType
 
@@ -45,9 +61,15 @@ def rows_of(spark: SparkSession) -> Callable[[Plan], DataFrame]:
     def rows(plan: Plan) -> DataFrame:
         parts = [
             spark.range(r.from_offset, r.until_offset, numPartitions=1).selectExpr(
-                "cast(null as binary) key", "cast('v' as binary) value", f"'{r.log.topic}' topic", f"{r.log.partition} partition",
-                "id offset", "timestamp_seconds(id) timestamp", "0 timestampType",
-                "cast(null as array<struct<key:string,value:binary>>) headers", "0 log_epoch",
+                "cast(null as binary) key",
+                "cast('v' as binary) value",
+                f"'{r.log.topic}' topic",
+                f"{r.log.partition} partition",
+                "id offset",
+                "timestamp_seconds(id) timestamp",
+                "0 timestampType",
+                "cast(null as array<struct<key:string,value:binary>>) headers",
+                "0 log_epoch",
             )
             for r in plan.ranges
         ]

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 APP = "app"
 CLICKS, VIEWS = BrokerPartition("clicks", 0), BrokerPartition("views", 3)
-RANGES = (OffsetRange(CLICKS, 0, 70_000), OffsetRange(VIEWS, 1_000_000, 1_000_010), OffsetRange(CLICKS, 70_000, 70_020))
+RANGES = (
+    OffsetRange(CLICKS, 0, 70_000),
+    OffsetRange(VIEWS, 1_000_000, 1_000_010),
+    OffsetRange(CLICKS, 70_000, 70_020),
+)
 
 
 @pytest.fixture
@@ -35,20 +39,45 @@ def path(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def filled(path: str, make_plan: Callable[..., Plan], rows_of: Callable[[Plan], DataFrame]) -> DataFrame:
-    """The rows of one plan, in the table but for offsets 5 to 7 and 33,000, which the log never gave."""
-    rows = rows_of(make_plan(1, ranges=RANGES)).where("topic = 'views' or not (offset between 5 and 7 or offset = 33000)")
-    append_rows(rows, make_plan(1, ranges=RANGES), app_id=APP, path=path, partition_by=("topic",), known=None)
+def filled(
+    path: str, make_plan: Callable[..., Plan], rows_of: Callable[[Plan], DataFrame]
+) -> DataFrame:
+    """The rows of one plan, in the table but for offsets 5 to 7 and 33,000, which the log never
+    gave.
+    """
+    rows = rows_of(make_plan(1, ranges=RANGES)).where(
+        "topic = 'views' or not (offset between 5 and 7 or offset = 33000)"
+    )
+    append_rows(
+        rows,
+        make_plan(1, ranges=RANGES),
+        app_id=APP,
+        path=path,
+        partition_by=("topic",),
+        known=None,
+    )
     return rows
 
 
 def rows_of_others(rows: list[tuple[Any, Any, Any]]) -> pyarrow.Table:
-    kinds = zip(("topic", "partition", "offset"), (pyarrow.string(), pyarrow.int32(), pyarrow.int64()), strict=True)
-    return pyarrow.table({name: pyarrow.array([row[i] for row in rows], kind) for i, (name, kind) in enumerate(kinds)})
+    kinds = zip(
+        ("topic", "partition", "offset"),
+        (pyarrow.string(), pyarrow.int32(), pyarrow.int64()),
+        strict=True,
+    )
+    return pyarrow.table(
+        {
+            name: pyarrow.array([row[i] for row in rows], kind)
+            for i, (name, kind) in enumerate(kinds)
+        }
+    )
 
 
 RECEIPTS = (
-    Receipt(rows=69_996, missing_offsets=4, gaps=((5, 8), (33_000, 33_001))), Receipt(rows=10), Receipt(rows=20))
+    Receipt(rows=69_996, missing_offsets=4, gaps=((5, 8), (33_000, 33_001))),
+    Receipt(rows=10),
+    Receipt(rows=20),
+)
 
 
 def find(spark: SparkSession, path: str) -> dict[BrokerPartition, LogFindings]:
@@ -69,18 +98,33 @@ def test_a_table_is_right_until_rows_are_missing_double_or_strange_and_each_is_f
     spark.sql(f"DELETE FROM delta.`{path}` WHERE topic = 'clicks' AND offset IN (9, 40000)")
     views = filled.where("topic = 'views'")
     more = views.where("offset >= 1000008").unionAll(views.where("offset = 1000009"))
-    stray = views.limit(1).selectExpr("key", "value", "topic", "partition", "offset * 2 as offset", *views.columns[5:])
+    stray = views.limit(1).selectExpr(
+        "key", "value", "topic", "partition", "offset * 2 as offset", *views.columns[5:]
+    )
     more.unionAll(stray).write.format("delta").mode("append").save(path)
     found = find(spark, path)
-    assert (found[CLICKS].missing, found[CLICKS].missing_first, found[CLICKS].double_rows) == (2, (9, 40_000), 0)
-    assert (found[VIEWS].double_rows, found[VIEWS].unexpected_first, found[VIEWS].missing) == (3, (2_000_000,), 0)
+    assert (found[CLICKS].missing, found[CLICKS].missing_first, found[CLICKS].double_rows) == (
+        2,
+        (9, 40_000),
+        0,
+    )
+    assert (found[VIEWS].double_rows, found[VIEWS].unexpected_first, found[VIEWS].missing) == (
+        3,
+        (2_000_000,),
+        0,
+    )
     (bucket,) = found[VIEWS].double_places
-    assert doubled_offsets(spark, path, AuditedLog(VIEWS), bucket) == [(1_000_008, 2), (1_000_009, 3)]
+    assert doubled_offsets(spark, path, AuditedLog(VIEWS), bucket) == [
+        (1_000_008, 2),
+        (1_000_009, 3),
+    ]
     before = Scan(spark, path, 0).buckets()
     assert sum(bucket.rows for _, bucket in before) == 70_026
 
 
-def test_a_table_without_log_epoch_can_be_proved_and_one_without_offsets_cannot(spark: SparkSession, filled: DataFrame, path: str) -> None:
+def test_a_table_without_log_epoch_can_be_proved_and_one_without_offsets_cannot(
+    spark: SparkSession, filled: DataFrame, path: str
+) -> None:
     for column in ("log_epoch", "offset"):
         filled.where("topic = 'views'").drop(column).write.format("delta").save(f"{path}-{column}")
     assert [a for a, _ in Scan(spark, f"{path}-log_epoch").buckets()] == [AuditedLog(VIEWS)]
@@ -88,19 +132,33 @@ def test_a_table_without_log_epoch_can_be_proved_and_one_without_offsets_cannot(
         list(Scan(spark, f"{path}-offset").buckets())
 
 
-def test_rows_of_no_log_are_counted_apart_and_named_and_in_nobodys_way(spark: SparkSession, path: str) -> None:
+def test_rows_of_no_log_are_counted_apart_and_named_and_in_nobodys_way(
+    spark: SparkSession, path: str
+) -> None:
     strange = [
-        (None, 0, 1), ("clicks", None, 1), ("clicks", 0, None), ("clicks", -1, 1), ("clicks", 0, -1), ("clicks", 0, 2**63 - 1),
-        (None, None, None)]
+        (None, 0, 1),
+        ("clicks", None, 1),
+        ("clicks", 0, None),
+        ("clicks", -1, 1),
+        ("clicks", 0, -1),
+        ("clicks", 0, 2**63 - 1),
+        (None, None, None),
+    ]
     write_deltalake(path, rows_of_others([*strange, ("clicks", 0, 2**63 - 2), ("clicks", 0, 0)]))
     scan = Scan(spark, path)
     assert [(audited, bucket.number, bucket.rows) for audited, bucket in scan.buckets()] == [
-        (AuditedLog(CLICKS), 0, 1), (AuditedLog(CLICKS), 2**48 - 1, 1)]
+        (AuditedLog(CLICKS), 0, 1),
+        (AuditedLog(CLICKS), 2**48 - 1, 1),
+    ]
     assert scan.rows_of_no_log == len(strange)
-    assert {tuple(one.values()) for one in scan.first_of_no_log()} <= set(strange) and len(scan.first_of_no_log()) == 3
+    assert {tuple(one.values()) for one in scan.first_of_no_log()} <= set(strange) and len(
+        scan.first_of_no_log()
+    ) == 3
 
 
-def test_rows_are_counted_in_the_files_whatever_the_log_says_of_them(spark: SparkSession, path: str) -> None:
+def test_rows_are_counted_in_the_files_whatever_the_log_says_of_them(
+    spark: SparkSession, path: str
+) -> None:
     """Spark answers a plain count from the log, which only repeats what the writer of a file said."""
     write_deltalake(path, rows_of_others([("clicks", 0, 0), ("clicks", 0, 1)]))
     log = Path(path, "_delta_log", f"{0:020d}.json")
@@ -111,11 +169,18 @@ def test_rows_are_counted_in_the_files_whatever_the_log_says_of_them(spark: Spar
     assert bucket.rows == 2
 
 
-@pytest.mark.parametrize("damage, says", [
-    (None, "not there"), (lambda whole: whole[:-9], "cannot be read"),
-    (lambda whole: whole[:8] + b"\xff" * 60 + whole[68:], "cannot be read"),
-], ids=["lost", "cut off", "overwritten"])
-def test_a_file_that_is_lost_or_damaged_is_named(spark: SparkSession, path: str, damage: Any, says: str) -> None:
+@pytest.mark.parametrize(
+    "damage, says",
+    [
+        (None, "not there"),
+        (lambda whole: whole[:-9], "cannot be read"),
+        (lambda whole: whole[:8] + b"\xff" * 60 + whole[68:], "cannot be read"),
+    ],
+    ids=["lost", "cut off", "overwritten"],
+)
+def test_a_file_that_is_lost_or_damaged_is_named(
+    spark: SparkSession, path: str, damage: Any, says: str
+) -> None:
     write_deltalake(path, rows_of_others([("clicks", 0, 0)]))
     [file] = Path(path).glob("*.parquet")
     whole = file.read_bytes()
@@ -131,7 +196,9 @@ def test_receipts_are_counted_again_from_the_files_of_the_commit(filled: Any, pa
     assert recount(path, 0, RANGES) == Recount(RECEIPTS)
 
 
-def test_what_a_commit_held_is_counted_from_its_own_files_whatever_was_deleted_since(filled: Any, path: str) -> None:
+def test_what_a_commit_held_is_counted_from_its_own_files_whatever_was_deleted_since(
+    filled: Any, path: str
+) -> None:
     DeltaTable(path).delete("topic = 'views'")
     assert recount_commit(path, 0, RANGES) == RECEIPTS
     assert recount_commit(path, 0, RANGES[:1]) == RECEIPTS[:1]
@@ -142,17 +209,25 @@ def test_what_a_commit_held_is_counted_from_its_own_files_whatever_was_deleted_s
 
 @pytest.mark.long
 def test_receipts_are_counted_from_a_table_with_mapped_columns_and_deletion_vectors_when_its_own_files_are_gone(
-    spark: SparkSession, make_plan: Callable[..., Plan], rows_of: Callable[[Plan], DataFrame], filled: DataFrame, path: str,
+    spark: SparkSession,
+    make_plan: Callable[..., Plan],
+    rows_of: Callable[[Plan], DataFrame],
+    filled: DataFrame,
+    path: str,
 ) -> None:
     properties = "'delta.columnMapping.mode' = 'name', 'delta.enableDeletionVectors' = 'true'"
-    spark.sql(f"CREATE TABLE delta.`{path}-mapped` LIKE delta.`{path}` TBLPROPERTIES ({properties})")
+    spark.sql(
+        f"CREATE TABLE delta.`{path}-mapped` LIKE delta.`{path}` TBLPROPERTIES ({properties})"
+    )
     path = f"{path}-mapped"
     filled.write.format("delta").mode("append").save(path)
     version = DeltaTable(path).version()
     assert recount(path, version, RANGES) == Recount(RECEIPTS)
     spark.sql(f"DELETE FROM delta.`{path}` WHERE topic = 'clicks' AND offset = 40000")
     rows_of(make_plan(2)).where("offset = 10").write.format("delta").mode("append").save(path)
-    assert recount(path, None, RANGES) == Recount(RECEIPTS)  # the row that was deleted since came, too
+    assert recount(path, None, RANGES) == Recount(
+        RECEIPTS
+    )  # the row that was deleted since came, too
     spark.sql(f"OPTIMIZE delta.`{path}`")
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     spark.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")

@@ -1,4 +1,6 @@
-"""Small files put together on real tables: no row moves, an append meanwhile passes, and who changes the same files meanwhile wins."""
+"""Small files put together on real tables: no row moves, an append meanwhile passes, and who
+changes the same files meanwhile wins.
+"""
 
 from __future__ import annotations
 
@@ -32,22 +34,36 @@ MIB = 2**20
 def rows(first: int, many: int = 10, topic: str = "clicks") -> pa.Table:
     """Of the raw table; each has another offset and value."""
     values = {
-        "topic": [topic] * many, "partition": [0] * many, "offset": list(range(first, first + many)), "log_epoch": [0] * many,
+        "topic": [topic] * many,
+        "partition": [0] * many,
+        "offset": list(range(first, first + many)),
+        "log_epoch": [0] * many,
         "timestamp": [1_700_000_000_123_000 + n * 1000 for n in range(first, first + many)],
         "value": [b"\xff\x00%d" % n for n in range(first, first + many)],
-        "headers": [[{"key": "n", "value": b"%d" % n}] if n % 2 else None for n in range(first, first + many)]}
-    return pa.table([pa.array(values.get(field.name, [None] * many), field.type) for field in arrow_schema()], schema=arrow_schema())
+        "headers": [
+            [{"key": "n", "value": b"%d" % n}] if n % 2 else None
+            for n in range(first, first + many)
+        ],
+    }
+    return pa.table(
+        [pa.array(values.get(field.name, [None] * many), field.type) for field in arrow_schema()],
+        schema=arrow_schema(),
+    )
 
 
 def table_of(path: Path, *topics: str, partition_by: tuple[str, ...] = ()) -> str:
     """A table with a small file of ten rows for each of these topics."""
     for n, topic in enumerate(topics):
-        write_deltalake(path, rows(n * 10, topic=topic), mode="append", partition_by=list(partition_by) or None)
+        write_deltalake(
+            path, rows(n * 10, topic=topic), mode="append", partition_by=list(partition_by) or None
+        )
     return str(path)
 
 
 def content(path: str) -> list[dict[str, Any]]:
-    return sorted(DeltaTable(path).to_pyarrow_table().to_pylist(), key=lambda row: int(row["offset"]))
+    return sorted(
+        DeltaTable(path).to_pyarrow_table().to_pylist(), key=lambda row: int(row["offset"])
+    )
 
 
 @pytest.fixture
@@ -58,7 +74,9 @@ def three(tmp_path: Path) -> str:
 
 @pytest.fixture
 def held_up(spark: Any, three: str, tmp_path: Path) -> Callable[..., Any]:
-    """Inside, no task of Spark's begins: all its slots wait. What is to be done has looked at the table, and its first job waits, too."""
+    """Inside, no task of Spark's begins: all its slots wait. What is to be done has looked at the
+    table, and its first job waits, too.
+    """
     DeltaTables.forPath(spark, three).toDF().collect()  # so that the look itself takes no job
 
     @contextlib.contextmanager
@@ -77,7 +95,9 @@ def held_up(spark: Any, three: str, tmp_path: Path) -> Callable[..., Any]:
                 came.append(error)
 
         slots = context.defaultParallelism
-        holder = threading.Thread(target=lambda: context.parallelize(range(slots), slots).foreach(wait))
+        holder = threading.Thread(
+            target=lambda: context.parallelize(range(slots), slots).foreach(wait)
+        )
         doing = threading.Thread(target=told)
         holder.start()
         until(lambda: sum(info.numActiveTasks for info in stages(context)) == slots)
@@ -106,22 +126,35 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_small_files_of_a_partition_become_one_and_the_rows_stay(spark: Any, tmp_path: Path) -> None:
+def test_small_files_of_a_partition_become_one_and_the_rows_stay(
+    spark: Any, tmp_path: Path
+) -> None:
     path = table_of(tmp_path / "table", "a", "ä b/c", "a", "ä b/c", "lone", partition_by=("topic",))
-    before, said = content(path), spark.conf.get("spark.databricks.delta.optimize.maxFileSize", None)
+    before, said = (
+        content(path),
+        spark.conf.get("spark.databricks.delta.optimize.maxFileSize", None),
+    )
     done = compact(spark, path, MIB)
     assert (done.files_removed, done.files_added) == (4, 2) and content(path) == before
     assert sorted(str(file.partition[0]) for file in data_files(path)) == ["a", "lone", "ä b/c"]
-    assert spark.conf.get("spark.databricks.delta.optimize.maxFileSize", None) == said, "others' OPTIMIZE is as it was"
+    assert spark.conf.get("spark.databricks.delta.optimize.maxFileSize", None) == said, (
+        "others' OPTIMIZE is as it was"
+    )
 
 
-def test_files_become_no_larger_than_what_is_asked_for_and_those_of_half_that_size_stay(spark: Any, three: str) -> None:
+def test_files_become_no_larger_than_what_is_asked_for_and_those_of_half_that_size_stay(
+    spark: Any, three: str
+) -> None:
     size = max(file.size_bytes for file in data_files(three))
     assert compact(spark, three, 2 * size - 2) == Compacted()
-    assert compact(spark, three, int(2.5 * size)).files_removed == 2, "a third one would make it larger"
+    assert compact(spark, three, int(2.5 * size)).files_removed == 2, (
+        "a third one would make it larger"
+    )
 
 
-def test_an_append_while_files_are_put_together_passes_and_stays(spark: Any, three: str, held_up: Any) -> None:
+def test_an_append_while_files_are_put_together_passes_and_stays(
+    spark: Any, three: str, held_up: Any
+) -> None:
     with held_up(lambda: compact(spark, three, MIB)) as came:
         assert not came
         write_deltalake(three, rows(30), mode="append")
@@ -131,19 +164,25 @@ def test_an_append_while_files_are_put_together_passes_and_stays(spark: Any, thr
 
 @pytest.mark.parametrize("meanwhile", ["DELETE", pytest.param("OPTIMIZE", marks=pytest.mark.long)])
 def test_who_takes_the_same_files_out_while_they_are_put_together_wins_and_it_is_told(
-        spark: Any, three: str, held_up: Any, meanwhile: str) -> None:
+    spark: Any, three: str, held_up: Any, meanwhile: str
+) -> None:
     with held_up(lambda: compact(spark, three, MIB)) as came:
         if meanwhile == "DELETE":
             DeltaTable(three).delete("offset < 5")
         else:
             DeltaTable(three).optimize.compact()
         left, version = content(three), DeltaTable(three).version()
-    assert isinstance(came[0], TableUnreachable) and "somebody else changed the same files" in came[0].what
+    assert (
+        isinstance(came[0], TableUnreachable)
+        and "somebody else changed the same files" in came[0].what
+    )
     assert content(three) == left and DeltaTable(three).version() == version
 
 
 def test_delta_rs_still_doubles_rows_where_two_put_the_same_files_together(three: str) -> None:
-    """Why it is Spark that does it here. Once this fails, delta-rs looks at what others put together, and can be asked."""
+    """Why it is Spark that does it here. Once this fails, delta-rs looks at what others put
+    together, and can be asked.
+    """
     looked_at = DeltaTable(three)
     DeltaTable(three).optimize.compact()
     looked_at.optimize.compact()
@@ -151,12 +190,20 @@ def test_delta_rs_still_doubles_rows_where_two_put_the_same_files_together(three
 
 
 @pytest.mark.long
-def test_a_stream_sees_no_row_twice_and_an_older_version_reads_as_it_was(spark: Any, three: str, tmp_path: Path) -> None:
+def test_a_stream_sees_no_row_twice_and_an_older_version_reads_as_it_was(
+    spark: Any, three: str, tmp_path: Path
+) -> None:
     before = content(three)
 
     def streamed() -> int:
-        query = spark.readStream.format("delta").load(three).writeStream.format("delta").option(
-            "checkpointLocation", str(tmp_path / "at")).trigger(availableNow=True).start(str(tmp_path / "out"))
+        query = (
+            spark.readStream.format("delta")
+            .load(three)
+            .writeStream.format("delta")
+            .option("checkpointLocation", str(tmp_path / "at"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "out"))
+        )
         query.awaitTermination()
         return int(DeltaTable(str(tmp_path / "out")).to_pyarrow_table().num_rows)
 
@@ -164,10 +211,18 @@ def test_a_stream_sees_no_row_twice_and_an_older_version_reads_as_it_was(spark: 
     compact(spark, three, MIB)
     write_deltalake(three, rows(30), mode="append")
     assert streamed() == 40
-    assert sorted(DeltaTable(three, version=2).to_pyarrow_table().to_pylist(), key=lambda row: row["offset"]) == before
+    assert (
+        sorted(
+            DeltaTable(three, version=2).to_pyarrow_table().to_pylist(),
+            key=lambda row: row["offset"],
+        )
+        == before
+    )
 
 
-def test_files_that_a_run_is_writing_and_those_that_a_version_of_the_week_needs_are_not_counted_as_unneeded(spark: Any, three: str) -> None:
+def test_files_that_a_run_is_writing_and_those_that_a_version_of_the_week_needs_are_not_counted_as_unneeded(
+    spark: Any, three: str
+) -> None:
     compact(spark, three, MIB)
     written = Path(three, "part-00000-now.parquet")
     written.write_bytes(b"rows")
@@ -177,8 +232,15 @@ def test_files_that_a_run_is_writing_and_those_that_a_version_of_the_week_needs_
     assert unneeded(three, timedelta()) == 4
 
 
-def test_a_checkpoint_is_written_once_without_spark_and_keeps_what_the_ledger_goes_by(three: str) -> None:
-    write_deltalake(three, rows(30), mode="append", commit_properties=CommitProperties(app_transactions=[Transaction("us", 7)]))
+def test_a_checkpoint_is_written_once_without_spark_and_keeps_what_the_ledger_goes_by(
+    three: str,
+) -> None:
+    write_deltalake(
+        three,
+        rows(30),
+        mode="append",
+        commit_properties=CommitProperties(app_transactions=[Transaction("us", 7)]),
+    )
     assert write_checkpoint(three, spark_is_asked) == 3
     log = Path(three, "_delta_log")
     written_at = (log / f"{3:020}.checkpoint.parquet").stat().st_mtime_ns
@@ -203,7 +265,9 @@ class World:
         return self._session or spark_is_asked()
 
 
-def behind_a_run(settings: Settings, world: World, *, appended: bool = True) -> list[tuple[Outcome, str]]:
+def behind_a_run(
+    settings: Settings, world: World, *, appended: bool = True
+) -> list[tuple[Outcome, str]]:
     report, plan = Report("run-1", "clicks", "group", settings.table.path, 0), plain_plan(1)
     report.plans.append(Executed(plan, Applied(1, plan.id, 0, "table", ()) if appended else None))
     compact_when_due(settings, world, report)
@@ -211,10 +275,14 @@ def behind_a_run(settings: Settings, world: World, *, appended: bool = True) -> 
 
 
 def conf(path: str, at: int) -> Settings:
-    return plain_settings(table={"path": path, "compact_at_small_files": at, "target_file_bytes": MIB})
+    return plain_settings(
+        table={"path": path, "compact_at_small_files": at, "target_file_bytes": MIB}
+    )
 
 
-def test_a_run_asks_for_spark_only_once_as_many_small_files_wait_as_the_conf_says(spark: Any, three: str) -> None:
+def test_a_run_asks_for_spark_only_once_as_many_small_files_wait_as_the_conf_says(
+    spark: Any, three: str
+) -> None:
     assert behind_a_run(conf(three, 0), World()) == behind_a_run(conf(three, 4), World()) == []
     assert behind_a_run(conf(three, 3), World(), appended=False) == []
     [(outcome, said)] = behind_a_run(conf(three, 3), World(spark))
@@ -222,9 +290,14 @@ def test_a_run_asks_for_spark_only_once_as_many_small_files_wait_as_the_conf_say
     assert behind_a_run(conf(three, 1), World()) == []
 
 
-def test_files_that_a_run_cannot_put_together_are_told_and_the_run_is_what_it_was(spark: Any, three: str) -> None:
+def test_files_that_a_run_cannot_put_together_are_told_and_the_run_is_what_it_was(
+    spark: Any, three: str
+) -> None:
     [lost, *_] = Path(three).glob("*.parquet")
     lost.unlink()
     [(outcome, said)] = behind_a_run(conf(three, 3), World(spark))
     assert outcome is Outcome.NOT_COMPACTED and outcome.is_loud
-    assert "a file that the table's log names is not there" in said and len(DeltaTable(three).file_uris()) == 3
+    assert (
+        "a file that the table's log names is not there" in said
+        and len(DeltaTable(three).file_uris()) == 3
+    )

@@ -1,4 +1,6 @@
-"""What the log says of files that tasks wrote, as Spark uses it: a filter finds the same rows whether files are passed over or not."""
+"""What the log says of files that tasks wrote, as Spark uses it: a filter finds the same rows
+whether files are passed over or not.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +26,44 @@ from etl.model.data_files import FilesWanted, Written
 from tests.builders import plain_plan
 
 MICROS = 1_700_000_000_123_456
-SCHEMA = pa.schema({
-    "n": pa.int64(), "real": pa.float64(), "money": pa.decimal128(10, 2), "large": pa.decimal128(30, 3), "day": pa.date32(),
-    "at": pa.timestamp("us", tz="UTC"), "wall": pa.timestamp("us"), "text": pa.string(), "yes": pa.bool_(),
-    "inner": pa.struct([("n", pa.int32()), ("text", pa.string())]), "country": pa.string(), "flag": pa.bool_(), "born": pa.date32()})
+SCHEMA = pa.schema(
+    {
+        "n": pa.int64(),
+        "real": pa.float64(),
+        "money": pa.decimal128(10, 2),
+        "large": pa.decimal128(30, 3),
+        "day": pa.date32(),
+        "at": pa.timestamp("us", tz="UTC"),
+        "wall": pa.timestamp("us"),
+        "text": pa.string(),
+        "yes": pa.bool_(),
+        "inner": pa.struct([("n", pa.int32()), ("text", pa.string())]),
+        "country": pa.string(),
+        "flag": pa.bool_(),
+        "born": pa.date32(),
+    }
+)
 
 
 def row(n: int, **changes: Any) -> dict[str, Any]:
     micros = MICROS + n * 1_000_001
     moment = datetime.fromtimestamp(micros // 10**6, UTC).replace(microsecond=micros % 10**6)
     return {
-        "n": n, "real": n / 7, "money": Decimal(n) / 4, "large": Decimal(n) * 10**20 + Decimal("0.125"), "day": date(1900 + n, 1, 31),
-        "at": moment, "wall": moment.replace(tzinfo=None), "text": f"{'é' * 40}{n:03d}", "yes": n % 2 == 0,
-        "inner": {"n": n, "text": f"t{n}"}, "country": f"c{n % 2}", "flag": n % 2 == 0, "born": date(2000, 1, 1 + n % 2), **changes}
+        "n": n,
+        "real": n / 7,
+        "money": Decimal(n) / 4,
+        "large": Decimal(n) * 10**20 + Decimal("0.125"),
+        "day": date(1900 + n, 1, 31),
+        "at": moment,
+        "wall": moment.replace(tzinfo=None),
+        "text": f"{'é' * 40}{n:03d}",
+        "yes": n % 2 == 0,
+        "inner": {"n": n, "text": f"t{n}"},
+        "country": f"c{n % 2}",
+        "flag": n % 2 == 0,
+        "born": date(2000, 1, 1 + n % 2),
+        **changes,
+    }
 
 
 LACKED = ("real", "money", "at", "text", "yes", "inner")
@@ -44,19 +71,55 @@ LACKED = ("real", "money", "at", "text", "yes", "inner")
 FILES: tuple[list[dict[str, Any]], ...] = (
     [row(n) for n in range(1, 9)],
     [row(n) for n in range(9, 17)],
-    [row(20, real=math.nan), row(21, real=-0.0, text=None, inner=None), row(22, real=1.0, at=None, day=None)],
-    [row(30, real=math.inf, money=None, inner={"n": None, "text": None}, country="", flag=None, born=None), row(31, country="a b/c=d%")],
+    [
+        row(20, real=math.nan),
+        row(21, real=-0.0, text=None, inner=None),
+        row(22, real=1.0, at=None, day=None),
+    ],
+    [
+        row(
+            30,
+            real=math.inf,
+            money=None,
+            inner={"n": None, "text": None},
+            country="",
+            flag=None,
+            born=None,
+        ),
+        row(31, country="a b/c=d%"),
+    ],
     [row(40, **dict.fromkeys(LACKED)), row(41, **dict.fromkeys(LACKED))],
 )
-FILTERS = [f"{column} {sign} {value}" for column, values in {
-    "n": ("1", "8", "22"), "real": ("0.0", "1.0", "5.0", "cast('NaN' as double)", "cast('Infinity' as double)"), "money": ("2.00", "4.00"),
-    "large": ("800000000000000000000.125",), "day": ("date'1908-01-31'", "date'1901-01-31'"),
-    "at": (f"timestamp_micros({MICROS + 8_000_008})", f"timestamp_micros({MICROS + 31_000_031})"),
-    "wall": ("timestamp_ntz'2023-11-14 22:13:28.123464'", "timestamp_ntz'2023-11-14 22:13:51.123487'"),
-    "text": (f"'{'é' * 40}008'", f"'{'é' * 32}'"), "inner.n": ("8", "31"), "inner.text": ("'t31'",),
-    "country": ("'c1'", "'a b/c=d%'"), "born": ("date'2000-01-02'",),
-}.items() for value in values for sign in ("<", "<=", "=", ">", ">=")]
-FILTERS += [f"{column} is {null}null" for column in ("real", "text", "at", "inner.n", "money", "country", "born") for null in ("", "not ")]
+FILTERS = [
+    f"{column} {sign} {value}"
+    for column, values in {
+        "n": ("1", "8", "22"),
+        "real": ("0.0", "1.0", "5.0", "cast('NaN' as double)", "cast('Infinity' as double)"),
+        "money": ("2.00", "4.00"),
+        "large": ("800000000000000000000.125",),
+        "day": ("date'1908-01-31'", "date'1901-01-31'"),
+        "at": (
+            f"timestamp_micros({MICROS + 8_000_008})",
+            f"timestamp_micros({MICROS + 31_000_031})",
+        ),
+        "wall": (
+            "timestamp_ntz'2023-11-14 22:13:28.123464'",
+            "timestamp_ntz'2023-11-14 22:13:51.123487'",
+        ),
+        "text": (f"'{'é' * 40}008'", f"'{'é' * 32}'"),
+        "inner.n": ("8", "31"),
+        "inner.text": ("'t31'",),
+        "country": ("'c1'", "'a b/c=d%'"),
+        "born": ("date'2000-01-02'",),
+    }.items()
+    for value in values
+    for sign in ("<", "<=", "=", ">", ">=")
+]
+FILTERS += [
+    f"{column} is {null}null"
+    for column in ("real", "text", "at", "inner.n", "money", "country", "born")
+    for null in ("", "not ")
+]
 FILTERS += ["flag", "not flag", "yes", "real <> real", "inner is null"]
 
 
@@ -72,36 +135,78 @@ class OneFileEach:
         return found
 
 
-MOST_TELLING = ["real > 5.0", f"at >= timestamp_micros({MICROS + 8_000_008})", "inner.n = 31", "money is null", "inner is null"]
-"""Each finds rows of a file that bounds which are a little too tight, or wrong counts of nulls, would pass over."""
+MOST_TELLING = [
+    "real > 5.0",
+    f"at >= timestamp_micros({MICROS + 8_000_008})",
+    "inner.n = 31",
+    "money is null",
+    "inner is null",
+]
+"""Each finds rows of a file that bounds which are a little too tight, or wrong counts of nulls,
+would pass over.
+"""
 
 
-@pytest.mark.parametrize("filters", [MOST_TELLING, pytest.param(FILTERS, marks=pytest.mark.long)], ids=["most telling", "all"])
-def test_a_filter_finds_the_same_rows_whether_files_are_passed_over_or_not(spark: SparkSession, tmp_path: Path, filters: list[str]) -> None:
-    """By Spark: everything that passes rows over is off the one time (files by the log, row groups by their footers)."""
-    for by in ((), ("country", "flag", "born")) if filters is FILTERS else (("country", "flag", "born"),):
+@pytest.mark.parametrize(
+    "filters",
+    [MOST_TELLING, pytest.param(FILTERS, marks=pytest.mark.long)],
+    ids=["most telling", "all"],
+)
+def test_a_filter_finds_the_same_rows_whether_files_are_passed_over_or_not(
+    spark: SparkSession, tmp_path: Path, filters: list[str]
+) -> None:
+    """By Spark: everything that passes rows over is off the one time (files by the log, row groups
+    by their footers).
+    """
+    for by in (
+        ((), ("country", "flag", "born")) if filters is FILTERS else (("country", "flag", "born"),)
+    ):
         path = str(tmp_path / f"by{len(by)}")
-        outcome = append(Load(ArrowWriter(made=SCHEMA), OneFileEach()), plain_plan(ranges=()), Destination(path, "app", by))
+        outcome = append(
+            Load(ArrowWriter(made=SCHEMA), OneFileEach()),
+            plain_plan(ranges=()),
+            Destination(path, "app", by),
+        )
         assert outcome.result is Result.APPLIED
         with skipping(spark, "false"):
-            every = spark.read.format("delta").load(path).selectExpr(*(f"count_if({each})" for each in filters)).collect()[0]
+            every = (
+                spark.read.format("delta")
+                .load(path)
+                .selectExpr(*(f"count_if({each})" for each in filters))
+                .collect()[0]
+            )
         with skipping(spark, "true"):
             found = one_by_one(spark, path, filters)
         assert dict(zip(filters, found, strict=True)) == dict(zip(filters, every, strict=True))
-        assert DeltaTable(path).to_pyarrow_table(columns=["n"], filters=[("n", ">", 16)]).num_rows == 7
+        assert (
+            DeltaTable(path).to_pyarrow_table(columns=["n"], filters=[("n", ">", 16)]).num_rows == 7
+        )
 
 
-def test_a_column_that_a_file_lacks_is_null_in_its_rows_for_spark_and_for_delta_rs(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_column_that_a_file_lacks_is_null_in_its_rows_for_spark_and_for_delta_rs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     path = str(tmp_path / "table")
-    append(Load(ArrowWriter(made=SCHEMA), OneFileEach()), plain_plan(ranges=()), Destination(path, "app", ()))
+    append(
+        Load(ArrowWriter(made=SCHEMA), OneFileEach()),
+        plain_plan(ranges=()),
+        Destination(path, "app", ()),
+    )
     names = [set(parquet.read_schema(file).names) for file in sorted(Path(path).glob("*.parquet"))]
     assert names == [set(SCHEMA.names)] * 4 + [set(SCHEMA.names) - set(LACKED)]
     rows = spark.read.format("delta").load(path).select("n", *LACKED).where("n >= 31").orderBy("n")
     by_spark = [each.asDict() for each in rows.collect()]
-    by_delta_rs = DeltaTable(path).to_pyarrow_table(columns=["n", *LACKED], filters=[("n", ">=", 31)]).sort_by("n").to_pylist()
+    by_delta_rs = (
+        DeltaTable(path)
+        .to_pyarrow_table(columns=["n", *LACKED], filters=[("n", ">=", 31)])
+        .sort_by("n")
+        .to_pylist()
+    )
     for found in (by_spark, by_delta_rs):
         assert [each["n"] for each in found] == [31, 40, 41]
-        assert None not in found[0].values() and {value for each in found[1:] for name, value in each.items() if name != "n"} == {None}
+        assert None not in found[0].values() and {
+            value for each in found[1:] for name, value in each.items() if name != "n"
+        } == {None}
 
 
 @contextlib.contextmanager
@@ -118,7 +223,11 @@ def skipping(spark: SparkSession, value: str) -> Iterator[None]:
 
 
 def one_by_one(spark: SparkSession, path: str, filters: list[str]) -> list[int]:
-    """Each filter as a query of its own, all of them as one job: branches of a union are planned each by itself."""
+    """Each filter as a query of its own, all of them as one job: branches of a union are planned
+    each by itself.
+    """
     spark.read.format("delta").load(path).createOrReplaceTempView("skipped")
-    every = " union all ".join(f"select {i} i, count(*) c from skipped where {each}" for i, each in enumerate(filters))
+    every = " union all ".join(
+        f"select {i} i, count(*) c from skipped where {each}" for i, each in enumerate(filters)
+    )
     return [found.c for found in sorted(spark.sql(every).collect(), key=lambda one: one.i)]

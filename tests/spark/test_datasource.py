@@ -42,22 +42,46 @@ if TYPE_CHECKING:
 CLICKS = BrokerPartition("clicks", 2)
 
 
-def planned(ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], **known: Any) -> list[Task]:
+def planned(
+    ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], **known: Any
+) -> list[Task]:
     """As a run plans them."""
     return tasks_of_ranges(
-        ranges, tasks, **{"topic_ids": {}, "leader_epochs": {}, "log_epochs": {}, "cleanups": {}, "tails": {}, **known})
+        ranges,
+        tasks,
+        **{
+            "topic_ids": {},
+            "leader_epochs": {},
+            "log_epochs": {},
+            "cleanups": {},
+            "tails": {},
+            **known,
+        },
+    )
 
 
 def reading_at(bootstrap: str, transform: str | None = None) -> Reading:
     """What a run says of how to read."""
     host, port = bootstrap.split(":")
     return Reading(
-        ((host, int(port)),), Isolation.READ_COMMITTED, raw_columns(), 2**20, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0,
-        transform=load_arrow_transform(transform) if transform else None)
+        ((host, int(port)),),
+        Isolation.READ_COMMITTED,
+        raw_columns(),
+        2**20,
+        FETCH_LIMIT_BYTES,
+        MAX_RECORD_BYTES,
+        2**28,
+        10.0,
+        transform=load_arrow_transform(transform) if transform else None,
+    )
 
 
 def read(
-    spark: SparkSession, bootstrap: str, ranges: Sequence[OffsetRange], tasks: Sequence[Sequence[int]], transform: str | None = None,
+    spark: SparkSession,
+    bootstrap: str,
+    ranges: Sequence[OffsetRange],
+    tasks: Sequence[Sequence[int]],
+    transform: str | None = None,
 ) -> Any:
     """The rows and the receipts of these tasks, as a run reads them."""
     return read_tasks(spark, planned(ranges, tasks), reading_at(bootstrap, transform))
@@ -65,44 +89,84 @@ def read(
 
 def test_each_task_has_its_ranges_in_its_own_order_and_what_concerns_them_alone() -> None:
     led = OffsetRange(CLICKS, 5, 9, Leader(Broker(1, "h", 9092), 7))
-    ranges = [led, OffsetRange(BrokerPartition("views", 0, 3), 0, 4), OffsetRange(CLICKS, 9, 12, Leader(Broker(1, "h", 9092)))]
+    ranges = [
+        led,
+        OffsetRange(BrokerPartition("views", 0, 3), 0, 4),
+        OffsetRange(CLICKS, 9, 12, Leader(Broker(1, "h", 9092))),
+    ]
     ids = {"clicks": "id of clicks", "views": "id of views", "others": "id of others"}
-    assert [replace(task, topic_ids={}) for task in planned(ranges, [[2, 0], [1]], topic_ids=ids)] == [
-        Task((2, 0), (ranges[2], ranges[0])), Task((1,), (ranges[1],))]
+    assert [
+        replace(task, topic_ids={}) for task in planned(ranges, [[2, 0], [1]], topic_ids=ids)
+    ] == [Task((2, 0), (ranges[2], ranges[0])), Task((1,), (ranges[1],))]
     assert [task.topic_ids for task in planned(ranges, [[2, 0], [1]], topic_ids=ids)] == [
-        {"clicks": "id of clicks"}, {"views": "id of views"}]
+        {"clicks": "id of clicks"},
+        {"views": "id of views"},
+    ]
 
 
 def test_by_which_bytes_a_physical_log_is_known_goes_with_the_tasks_that_read_it() -> None:
     log, tail = BrokerPartition("views", 0, 3), Tail(40, 12, "0a1b")
-    tasks = planned([OffsetRange(log, 0, 40), OffsetRange(CLICKS, 5, 9)], [[0], [1]], tails={log: tail})
+    tasks = planned(
+        [OffsetRange(log, 0, 40), OffsetRange(CLICKS, 5, 9)], [[0], [1]], tails={log: tail}
+    )
     assert [task.tails for task in tasks] == [{log: tail}, {}]
 
 
 def test_what_is_known_of_how_topics_are_cleaned_up_goes_with_the_tasks_that_read_them() -> None:
-    known = {"clicks": Cleanup(True), "views": Cleanup(None, is_tiered=True), "others": Cleanup(False)}
-    tasks = planned([OffsetRange(CLICKS, 5, 9), OffsetRange(BrokerPartition("views", 0), 0, 4)], [[0], [1]], cleanups=known)
-    assert [task.cleanups for task in tasks] == [{"clicks": Cleanup(True)}, {"views": Cleanup(None, is_tiered=True)}]
+    known = {
+        "clicks": Cleanup(True),
+        "views": Cleanup(None, is_tiered=True),
+        "others": Cleanup(False),
+    }
+    tasks = planned(
+        [OffsetRange(CLICKS, 5, 9), OffsetRange(BrokerPartition("views", 0), 0, 4)],
+        [[0], [1]],
+        cleanups=known,
+    )
+    assert [task.cleanups for task in tasks] == [
+        {"clicks": Cleanup(True)},
+        {"views": Cleanup(None, is_tiered=True)},
+    ]
 
 
-@pytest.mark.parametrize(("configs", "said", "known"), [
-    ({"cleanup.policy": "compact"}, {}, Cleanup(True)), ({"cleanup.policy": "delete"}, {}, Cleanup(False)), (None, {}, Cleanup()),
-    (None, {"compacted_topics": "views, clicks"}, Cleanup(True)),
-    ({"cleanup.policy": "delete", "remote.storage.enable": "true"}, {"compacted_topics": "clicks"}, Cleanup(True, is_tiered=True))])
-def test_the_brokers_are_asked_what_explains_missing_offsets(configs: dict[str, str] | None, said: dict[str, str], known: Cleanup) -> None:
+@pytest.mark.parametrize(
+    ("configs", "said", "known"),
+    [
+        ({"cleanup.policy": "compact"}, {}, Cleanup(True)),
+        ({"cleanup.policy": "delete"}, {}, Cleanup(False)),
+        (None, {}, Cleanup()),
+        (None, {"compacted_topics": "views, clicks"}, Cleanup(True)),
+        (
+            {"cleanup.policy": "delete", "remote.storage.enable": "true"},
+            {"compacted_topics": "clicks"},
+            Cleanup(True, is_tiered=True),
+        ),
+    ],
+)
+def test_the_brokers_are_asked_what_explains_missing_offsets(
+    configs: dict[str, str] | None, said: dict[str, str], known: Cleanup
+) -> None:
     with FakeBroker() as broker:
         broker.append("clicks", 0, encode(Batch(0, [Rec(0)])))
         broker.world.configs = {} if configs is None else {"clicks": configs}
-        reader = OffsetRanges({"bootstrap": f"{broker.host}:{broker.port}", "topics": "clicks", **said}).reader(None)
-        assert [partition.value.cleanups for partition in reader.partitions()] == [{"clicks": known}]
+        reader = OffsetRanges(
+            {"bootstrap": f"{broker.host}:{broker.port}", "topics": "clicks", **said}
+        ).reader(None)
+        assert [partition.value.cleanups for partition in reader.partitions()] == [
+            {"clicks": known}
+        ]
 
 
 @pytest.mark.parametrize("said, seconds", [({}, 30.0), ({"timeout_s": "2.5"}, 2.5)])
 def test_a_task_asks_brokers_under_the_deadline_of_its_options(
-    said: dict[str, str], seconds: float, monkeypatch: pytest.MonkeyPatch,
+    said: dict[str, str],
+    seconds: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: dict[str, Any] = {}
-    monkeypatch.setattr("etl.reader.fetch.read_ranges", lambda ranges, **manner: iter(asked.update(manner) or ()))
+    monkeypatch.setattr(
+        "etl.reader.fetch.read_ranges", lambda ranges, **manner: iter(asked.update(manner) or ())
+    )
     reader = OffsetRanges({"bootstrap": "h:1", "topics": "clicks", **said}).reader(None)
     assert list(reader.read(InputPartition(Task((0,), (OffsetRange(CLICKS, 5, 9),))))) == []
     assert asked["timeout_s"] == seconds
@@ -118,7 +182,10 @@ def test_a_task_that_is_tried_again_has_less_patience(monkeypatch: pytest.Monkey
     monkeypatch.setattr("etl.reader.fetch.read_ranges", read)
     reader = OffsetRanges({"bootstrap": "h:1", "topics": "clicks"}).reader(None)
     for attempt in range(3):
-        monkeypatch.setattr("pyspark.TaskContext.get", lambda attempt=attempt: SimpleNamespace(attemptNumber=lambda: attempt))
+        monkeypatch.setattr(
+            "pyspark.TaskContext.get",
+            lambda attempt=attempt: SimpleNamespace(attemptNumber=lambda: attempt),
+        )
         assert list(reader.read(InputPartition(Task((0,), (OffsetRange(CLICKS, 5, 9),))))) == []
     assert waits[0] > waits[1] == waits[2]
 
@@ -132,51 +199,107 @@ def filled(cluster: Cluster, topic: Any) -> str:
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
     for n in range(120):
         at = 1_700_000_000_000 + n
-        producer.send(name, key=str(n).encode(), value=b"v" * 20, partition=n % 3, timestamp_ms=at, headers=[("h", b"1")])
+        producer.send(
+            name,
+            key=str(n).encode(),
+            value=b"v" * 20,
+            partition=n % 3,
+            timestamp_ms=at,
+            headers=[("h", b"1")],
+        )
     producer.close()
     return name
 
 
-def test_a_topic_is_a_dataframe_without_any_of_the_rest(spark: SparkSession, cluster: Cluster, filled: str) -> None:
+def test_a_topic_is_a_dataframe_without_any_of_the_rest(
+    spark: SparkSession, cluster: Cluster, filled: str
+) -> None:
     from pyspark.sql.types import StructType
 
     spark.dataSource.register(OffsetRanges)
-    frame = spark.read.format("offset_ranges").option("bootstrap", cluster.bootstrap).option("topics", filled).load()
+    frame = (
+        spark.read.format("offset_ranges")
+        .option("bootstrap", cluster.bootstrap)
+        .option("topics", filled)
+        .load()
+    )
     assert frame.schema == StructType.fromDDL(spark_schema())
     rows = frame.selectExpr("*", "unix_micros(timestamp) at").collect()
-    assert sorted((r.partition, r.offset, int(r.key)) for r in rows) == [(p, o, o * 3 + p) for p in range(3) for o in range(40)]
-    assert {(r.topic, bytes(r.value), r.timestampType, r.log_epoch) for r in rows} == {(filled, b"v" * 20, 0, 0)}
+    assert sorted((r.partition, r.offset, int(r.key)) for r in rows) == [
+        (p, o, o * 3 + p) for p in range(3) for o in range(40)
+    ]
+    assert {(r.topic, bytes(r.value), r.timestampType, r.log_epoch) for r in rows} == {
+        (filled, b"v" * 20, 0, 0)
+    }
     assert [(h.key, bytes(h.value)) for h in rows[0].headers] == [("h", b"1")]
     assert {(r.partition, r.offset): r.at for r in rows}[(1, 0)] == 1_700_000_000_001_000
 
 
-def test_exact_ranges_and_chosen_columns(spark: SparkSession, cluster: Cluster, filled: str) -> None:
+def test_exact_ranges_and_chosen_columns(
+    spark: SparkSession, cluster: Cluster, filled: str
+) -> None:
     spark.dataSource.register(OffsetRanges)
-    ranges = [{"topic": filled, "partition": 1, "from": 7, "until": 9}, {"topic": filled, "partition": 2, "from": 0, "until": 1}]
-    reader = spark.read.format(NAME).option("bootstrap", cluster.bootstrap).option("ranges", json.dumps(ranges))
-    frame = reader.option("columns", "offset,partition").option("isolation", "read_uncommitted").load()
+    ranges = [
+        {"topic": filled, "partition": 1, "from": 7, "until": 9},
+        {"topic": filled, "partition": 2, "from": 0, "until": 1},
+    ]
+    reader = (
+        spark.read.format(NAME)
+        .option("bootstrap", cluster.bootstrap)
+        .option("ranges", json.dumps(ranges))
+    )
+    frame = (
+        reader.option("columns", "offset,partition").option("isolation", "read_uncommitted").load()
+    )
     assert frame.columns == ["partition", "offset"]
     assert sorted(map(tuple, frame.collect())) == [(1, 7), (1, 8), (2, 0)]
 
 
-def test_what_was_written_for_sparks_own_source_reads_the_same(spark: SparkSession, cluster: Cluster, filled: str) -> None:
+def test_what_was_written_for_sparks_own_source_reads_the_same(
+    spark: SparkSession, cluster: Cluster, filled: str
+) -> None:
     spark.dataSource.register(OffsetRanges)
-    reader = spark.read.format(NAME).option("kafka.bootstrap.servers", cluster.bootstrap).option("subscribe", filled)
-    reader = reader.option("startingOffsets", json.dumps({filled: {"0": 4, "1": -2, "2": 3}})).option("minPartitions", 6)
+    reader = (
+        spark.read.format(NAME)
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
+        .option("subscribe", filled)
+    )
+    reader = reader.option(
+        "startingOffsets", json.dumps({filled: {"0": 4, "1": -2, "2": 3}})
+    ).option("minPartitions", 6)
     reader = reader.option("endingTimestamp", 1_700_000_000_010).option("kafka.fetch.min.bytes", 1)
-    assert sorted(map(tuple, reader.option("columns", "partition,offset").load().collect())) == [(1, n) for n in range(3)]
-    late = spark.read.format(NAME).option("kafka.bootstrap.servers", cluster.bootstrap).option("assign", json.dumps({filled: [0]}))
-    frame = late.option("startingTimestamp", 1_700_000_000_100).option("includeHeaders", "false").load()
+    assert sorted(map(tuple, reader.option("columns", "partition,offset").load().collect())) == [
+        (1, n) for n in range(3)
+    ]
+    late = (
+        spark.read.format(NAME)
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
+        .option("assign", json.dumps({filled: [0]}))
+    )
+    frame = (
+        late.option("startingTimestamp", 1_700_000_000_100).option("includeHeaders", "false").load()
+    )
     assert "headers" not in frame.columns
     assert sorted(row.offset for row in frame.collect()) == list(range(34, 40))
 
 
-def test_nothing_to_read_is_an_empty_dataframe(spark: SparkSession, cluster: Cluster, topic: Any) -> None:
+def test_nothing_to_read_is_an_empty_dataframe(
+    spark: SparkSession, cluster: Cluster, topic: Any
+) -> None:
     spark.dataSource.register(OffsetRanges)
-    assert spark.read.format(NAME).option("bootstrap", cluster.bootstrap).option("topics", topic()).load().collect() == []
+    assert (
+        spark.read.format(NAME)
+        .option("bootstrap", cluster.bootstrap)
+        .option("topics", topic())
+        .load()
+        .collect()
+        == []
+    )
 
 
-def test_a_missing_topic_and_a_wrong_option_are_told_by_what_they_are(spark: SparkSession, cluster: Cluster) -> None:
+def test_a_missing_topic_and_a_wrong_option_are_told_by_what_they_are(
+    spark: SparkSession, cluster: Cluster
+) -> None:
     spark.dataSource.register(OffsetRanges)
     reader = spark.read.format(NAME).option("bootstrap", cluster.bootstrap)
     with pytest.raises(Exception, match="topic no-such"):
@@ -186,17 +309,24 @@ def test_a_missing_topic_and_a_wrong_option_are_told_by_what_they_are(spark: Spa
 
 
 def test_a_partition_and_an_offset_that_are_not_there_are_told_when_the_query_is_planned(
-    spark: SparkSession, cluster: Cluster, filled: str,
+    spark: SparkSession,
+    cluster: Cluster,
+    filled: str,
 ) -> None:
     spark.dataSource.register(OffsetRanges)
     reader = spark.read.format(NAME).option("bootstrap", cluster.bootstrap)
-    for partition, until, said in ((9, 5, "3 partitions, numbered from 0, and not this one.*partition 9"), (1, 41, "read up to 40")):
+    for partition, until, said in (
+        (9, 5, "3 partitions, numbered from 0, and not this one.*partition 9"),
+        (1, 41, "read up to 40"),
+    ):
         ranges = json.dumps([{"topic": filled, "partition": partition, "from": 0, "until": until}])
         with pytest.raises(Exception, match=said):
             reader.option("ranges", ranges).load().collect()
 
 
-def test_logs_that_change_after_a_query_is_planned_are_told_or_read_as_the_option_says(cluster: Cluster, topic: Any) -> None:
+def test_logs_that_change_after_a_query_is_planned_are_told_or_read_as_the_option_says(
+    cluster: Cluster, topic: Any
+) -> None:
     from kafka import KafkaProducer, TopicPartition
     from kafka.admin import KafkaAdminClient
     from kafka.errors import TopicAlreadyExistsError
@@ -209,14 +339,24 @@ def test_logs_that_change_after_a_query_is_planned_are_told_or_read_as_the_optio
                 producer.send(name, b"v", partition=0)
 
     fill()
-    options = {"bootstrap": cluster.bootstrap, "topics": name, "startingOffsets": json.dumps({name: {"0": 0}})}
-    strict, lenient = (RangesReader({**options, "failOnDataLoss": fails}) for fails in ("true", "false"))
+    options = {
+        "bootstrap": cluster.bootstrap,
+        "topics": name,
+        "startingOffsets": json.dumps({name: {"0": 0}}),
+    }
+    strict, lenient = (
+        RangesReader({**options, "failOnDataLoss": fails}) for fails in ("true", "false")
+    )
     [planned] = strict.partitions()
     with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
         admin.delete_records({TopicPartition(name, 0): 6})
         with pytest.raises(TaskFailed, match="failOnDataLoss: false"):
             list(strict.read(planned))
-        assert [row["offset"] for arrow_batch in lenient.read(planned) for row in arrow_batch.to_pylist()] == [6, 7, 8, 9]
+        assert [
+            row["offset"]
+            for arrow_batch in lenient.read(planned)
+            for row in arrow_batch.to_pylist()
+        ] == [6, 7, 8, 9]
         admin.delete_topics([name])
 
     def is_made_again() -> bool:
@@ -269,17 +409,27 @@ def _offsets_of(frame: DataFrame) -> list[int]:
 
 
 def test_each_query_of_a_dataframe_and_of_its_views_reads_up_to_the_end_of_the_log_at_that_time(
-    spark: SparkSession, cluster: Cluster, topic: Any,
+    spark: SparkSession,
+    cluster: Cluster,
+    topic: Any,
 ) -> None:
     spark.dataSource.register(OffsetRanges)
     name = topic(config={"retention.ms": "-1"})
     _produce(cluster, name, 10)
-    frame = spark.read.format(NAME).option("bootstrap", cluster.bootstrap).option("topics", name).load()
+    frame = (
+        spark.read.format(NAME).option("bootstrap", cluster.bootstrap).option("topics", name).load()
+    )
     frame.createOrReplaceTempView("temporary_view")
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW sql_view USING {NAME} OPTIONS (bootstrap '{cluster.bootstrap}', topics '{name}')")
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW sql_view USING {NAME} OPTIONS (bootstrap '{cluster.bootstrap}', topics '{name}')"
+    )
 
     def counts() -> list[int]:
-        return [frame.count(), spark.table("temporary_view").count(), spark.sql("SELECT * FROM sql_view").count()]
+        return [
+            frame.count(),
+            spark.table("temporary_view").count(),
+            spark.sql("SELECT * FROM sql_view").count(),
+        ]
 
     assert counts() == [10, 10, 10]
     _produce(cluster, name, 10)
@@ -290,7 +440,9 @@ def test_each_query_of_a_dataframe_and_of_its_views_reads_up_to_the_end_of_the_l
     assert frame.where("offset > 17").count() == 2
 
 
-def test_queries_of_a_dataframe_of_many_spark_partitions_read_each_offset_once(spark: SparkSession, cluster: Cluster, topic: Any) -> None:
+def test_queries_of_a_dataframe_of_many_spark_partitions_read_each_offset_once(
+    spark: SparkSession, cluster: Cluster, topic: Any
+) -> None:
     spark.dataSource.register(OffsetRanges)
     name = topic(config={"retention.ms": "-1"})
     _produce(cluster, name, 10)
@@ -303,7 +455,9 @@ def test_queries_of_a_dataframe_of_many_spark_partitions_read_each_offset_once(s
     assert _offsets_of(frame) == list(range(7, 20))
 
 
-def test_ends_and_starts_that_are_given_as_offsets_stay_as_they_are(spark: SparkSession, cluster: Cluster, topic: Any) -> None:
+def test_ends_and_starts_that_are_given_as_offsets_stay_as_they_are(
+    spark: SparkSession, cluster: Cluster, topic: Any
+) -> None:
     spark.dataSource.register(OffsetRanges)
     name = topic(config={"retention.ms": "-1"})
     _produce(cluster, name, 10)
@@ -319,7 +473,9 @@ def test_ends_and_starts_that_are_given_as_offsets_stay_as_they_are(spark: Spark
         both.count()
 
 
-def test_bounds_that_are_times_are_looked_up_for_each_query(spark: SparkSession, cluster: Cluster, topic: Any) -> None:
+def test_bounds_that_are_times_are_looked_up_for_each_query(
+    spark: SparkSession, cluster: Cluster, topic: Any
+) -> None:
     from kafka import KafkaProducer
 
     spark.dataSource.register(OffsetRanges)
@@ -332,7 +488,9 @@ def test_bounds_that_are_times_are_looked_up_for_each_query(spark: SparkSession,
 
     produce(0, 1, 2)
     reader = spark.read.format(NAME).option("bootstrap", cluster.bootstrap).option("topics", name)
-    late = reader.option("startingOffsetsByTimestampStrategy", "latest").option("startingTimestamp", began + 5)
+    late = reader.option("startingOffsetsByTimestampStrategy", "latest").option(
+        "startingTimestamp", began + 5
+    )
     since, between = late.load(), late.option("endingTimestamp", began + 7).load()
     assert (since.count(), between.count()) == (0, 0)
     produce(4, 5, 6, 7, 8)
@@ -340,13 +498,24 @@ def test_bounds_that_are_times_are_looked_up_for_each_query(spark: SparkSession,
 
 
 def test_partitions_and_topics_that_come_after_the_first_query_are_read_by_the_next(
-    spark: SparkSession, cluster: Cluster, topic: Any,
+    spark: SparkSession,
+    cluster: Cluster,
+    topic: Any,
 ) -> None:
     spark.dataSource.register(OffsetRanges)
     first, second = topic(config={"retention.ms": "-1"}), f"made-later-{topic()}"
-    named = spark.read.format(NAME).option("bootstrap", cluster.bootstrap).option("topics", first).load()
-    matching = spark.read.format(NAME).option("bootstrap", cluster.bootstrap).option(
-        "subscribePattern", f"^({first}|{second})$").load()
+    named = (
+        spark.read.format(NAME)
+        .option("bootstrap", cluster.bootstrap)
+        .option("topics", first)
+        .load()
+    )
+    matching = (
+        spark.read.format(NAME)
+        .option("bootstrap", cluster.bootstrap)
+        .option("subscribePattern", f"^({first}|{second})$")
+        .load()
+    )
     assert (named.count(), matching.count()) == (0, 0)
     _produce(cluster, first, 3)
     assert (named.count(), matching.count()) == (3, 3)
@@ -355,36 +524,57 @@ def test_partitions_and_topics_that_come_after_the_first_query_are_read_by_the_n
     cluster.create_topic(second, 1)
     _produce(cluster, second, 5)
     assert (named.count(), matching.count()) == (7, 12)
-    assert sorted({(row.topic, row.partition) for row in matching.collect()}) == sorted([(first, 0), (first, 2), (second, 0)])
+    assert sorted({(row.topic, row.partition) for row in matching.collect()}) == sorted(
+        [(first, 0), (first, 2), (second, 0)]
+    )
 
 
-def test_a_pattern_of_javas_is_read_as_java_reads_it_or_refused_by_name(spark: SparkSession, cluster: Cluster, topic: Any) -> None:
+def test_a_pattern_of_javas_is_read_as_java_reads_it_or_refused_by_name(
+    spark: SparkSession, cluster: Cluster, topic: Any
+) -> None:
     spark.dataSource.register(OffsetRanges)
     name = topic(config={"retention.ms": "-1"})
     _produce(cluster, name, 2)
     reader = spark.read.format(NAME).option("bootstrap", cluster.bootstrap)
     assert reader.option("subscribePattern", rf"^\Q{name}\E\z").load().count() == 2
-    assert reader.option("subscribePattern", rf"^\p{{Lower}}{{3,9}}-{name.rpartition('-')[2]}$").load().count() == 2
-    with pytest.raises(Exception, match=r"subscribePattern.*a class inside a class|a class inside a class.*subscribePattern"):
+    assert (
+        reader.option("subscribePattern", rf"^\p{{Lower}}{{3,9}}-{name.rpartition('-')[2]}$")
+        .load()
+        .count()
+        == 2
+    )
+    with pytest.raises(
+        Exception,
+        match=r"subscribePattern.*a class inside a class|a class inside a class.*subscribePattern",
+    ):
         reader.option("subscribePattern", "clicks|or[c-e&&[^c]]ers").load().count()
 
 
 def _led(cluster: Cluster, topic: str, *bounds: tuple[int, int, int]) -> list[OffsetRange]:
     host, _, port = cluster.bootstrap.partition(":")
     leader = Leader(Broker(0, host, int(port)))
-    return [OffsetRange(BrokerPartition(topic, p), start, until, leader) for p, start, until in bounds]
+    return [
+        OffsetRange(BrokerPartition(topic, p), start, until, leader) for p, start, until in bounds
+    ]
 
 
 @pytest.mark.parametrize("padding", [0, 3_000], ids=["few ranges", "many"])
 def test_a_plans_rows_reach_the_table_and_its_receipts_come_back(
-    spark: SparkSession, cluster: Cluster, filled: str, make_plan: Callable[..., Plan], tmp_path: Path, padding: int
+    spark: SparkSession,
+    cluster: Cluster,
+    filled: str,
+    make_plan: Callable[..., Plan],
+    tmp_path: Path,
+    padding: int,
 ) -> None:
     ranges = _led(cluster, filled, (0, 0, 40), (1, 10, 30), (2, 5, 5), *[(0, 40, 40)] * padding)
     tasks = [[1], [0, 2], *([list(range(3, 3 + padding))] if padding else [])]
     plan, path = make_plan(1, ranges=tuple(ranges[:2])), str(tmp_path / "table")
     frame, received = read(spark, cluster.bootstrap, ranges, tasks)
     assert received.in_order(3) is None
-    outcome = append_rows(frame, plan, app_id="app", path=path, partition_by=("partition",), known=None)
+    outcome = append_rows(
+        frame, plan, app_id="app", path=path, partition_by=("partition",), known=None
+    )
     assert outcome.result is Result.APPLIED
     receipts = received.in_order(3 + padding)
     assert receipts is not None
@@ -393,7 +583,9 @@ def test_a_plans_rows_reach_the_table_and_its_receipts_come_back(
     assert spark.read.format("delta").load(path).count() == 60
 
 
-def test_spark_takes_the_rows_of_a_plan_for_many_so_that_a_transforms_join_broadcasts_the_other_side(spark: SparkSession) -> None:
+def test_spark_takes_the_rows_of_a_plan_for_many_so_that_a_transforms_join_broadcasts_the_other_side(
+    spark: SparkSession,
+) -> None:
     rows, _ = read(spark, "127.0.0.1:1", [OffsetRange(CLICKS, 0, 5)], [[0]])
     assert rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes() > 2**40
 
@@ -401,7 +593,10 @@ def test_spark_takes_the_rows_of_a_plan_for_many_so_that_a_transforms_join_broad
 def test_a_bug_of_our_reader_is_not_told_as_the_transforms(spark: SparkSession) -> None:
     broken: Any = (None,)
     rows, _ = read_tasks(spark, [Task((0,), broken)], reading_at("127.0.0.1:1"))
-    with pytest.raises(Exception, match="AttributeError") as raised, translating_transform_errors("shaping:shape"):
+    with (
+        pytest.raises(Exception, match="AttributeError") as raised,
+        translating_transform_errors("shaping:shape"),
+    ):
         rows.where("offset > 0").count()
     assert not isinstance(raised.value, EtlError)
 
@@ -411,8 +606,12 @@ def test_a_transform_may_join_the_rows_of_a_plan_with_themselves(spark: SparkSes
         broker.append("clicks", 2, encode(Batch(0, [Rec(n, b"v") for n in range(5)])))
         ranges = [OffsetRange(CLICKS, 0, 5, Leader(Broker(0, broker.host, broker.port)))]
         rows, received = read(spark, f"{broker.host}:{broker.port}", ranges, [[0]])
-        joined = rows.join(rows.groupBy("topic").count(), "topic").join(rows.select("offset", "value"), "offset")
-        assert sorted((row["offset"], row["count"]) for row in joined.collect()) == [(n, 5) for n in range(5)]
+        joined = rows.join(rows.groupBy("topic").count(), "topic").join(
+            rows.select("offset", "value"), "offset"
+        )
+        assert sorted((row["offset"], row["count"]) for row in joined.collect()) == [
+            (n, 5) for n in range(5)
+        ]
     assert received.receipts[0].rows == 5
 
 
@@ -420,56 +619,93 @@ def test_a_plan_without_ranges_is_an_empty_dataframe_of_its_columns(spark: Spark
     from pyspark.sql.types import StructType
 
     rows, received = read(spark, "127.0.0.1:1", [], [])
-    assert (rows.schema, rows.collect(), received.in_order(0)) == (StructType.fromDDL(spark_schema()), [], ())
+    assert (rows.schema, rows.collect(), received.in_order(0)) == (
+        StructType.fromDDL(spark_schema()),
+        [],
+        (),
+    )
 
 
-def test_each_task_says_that_it_begins_and_its_rows_are_those_that_the_transform_makes(spark: SparkSession) -> None:
+def test_each_task_says_that_it_begins_and_its_rows_are_those_that_the_transform_makes(
+    spark: SparkSession,
+) -> None:
     with FakeBroker() as broker:
         broker.append("clicks", 2, encode(Batch(0, [Rec(n, b"v") for n in range(5)])))
         ranges = [OffsetRange(CLICKS, 0, 5, Leader(Broker(0, broker.host, broker.port)))]
-        rows, received = read(spark, f"{broker.host}:{broker.port}", ranges, [[0]], "tests.system.arrow_functions:begun")
+        rows, received = read(
+            spark,
+            f"{broker.host}:{broker.port}",
+            ranges,
+            [[0]],
+            "tests.system.arrow_functions:begun",
+        )
         found = rows.select("offset", "task", "all", "by_name").collect()
-    assert [(row.offset, row.all, row.by_name) for row in found] == [(n, [row.task], {"task": row.task}) for n, row in enumerate(found)]
+    assert [(row.offset, row.all, row.by_name) for row in found] == [
+        (n, [row.task], {"task": row.task}) for n, row in enumerate(found)
+    ]
     assert len(found) == received.receipts[0].rows == 5 and found[0].task >= 1
 
 
-def test_a_range_that_is_read_twice_has_one_receipt(spark: SparkSession, cluster: Cluster, filled: str) -> None:
+def test_a_range_that_is_read_twice_has_one_receipt(
+    spark: SparkSession, cluster: Cluster, filled: str
+) -> None:
     ranges = _led(cluster, filled, (0, 0, 40))
     frame, received = read(spark, cluster.bootstrap, ranges, [[0]])
     assert frame.union(frame).count() == 80
     assert {i: r.rows for i, r in received.receipts.items()} == {0: 40}
 
 
-def test_a_task_that_is_tried_again_asks_for_the_leader(spark: SparkSession, cluster: Cluster, filled: str) -> None:
+def test_a_task_that_is_tried_again_asks_for_the_leader(
+    spark: SparkSession, cluster: Cluster, filled: str
+) -> None:
     gone = Leader(Broker(9, "127.0.0.1", 1))
     ranges = [OffsetRange(BrokerPartition(filled, 0), 0, 40, gone)]
     frame, received = read(spark, cluster.bootstrap, ranges, [[0]])
     assert frame.count() == 40
     found = received.receipts[0]
-    assert received.in_order(1) == (Receipt(rows=40, fetched_bytes=found.fetched_bytes, last_epoch=0, epochs=((0, 0),)),)
+    assert received.in_order(1) == (
+        Receipt(rows=40, fetched_bytes=found.fetched_bytes, last_epoch=0, epochs=((0, 0),)),
+    )
 
 
 def test_a_failure_in_a_task_comes_back_as_itself(
-    spark: SparkSession, cluster: Cluster, filled: str, make_plan: Callable[..., Plan], tmp_path: Path
+    spark: SparkSession,
+    cluster: Cluster,
+    filled: str,
+    make_plan: Callable[..., Plan],
+    tmp_path: Path,
 ) -> None:
     beyond = tuple(_led(cluster, filled, (0, 1_000, 1_040)))
     plan = make_plan(1, ranges=beyond)
     frame, received = read(spark, cluster.bootstrap, beyond, [[0]])
     with pytest.raises(NeedsDecision) as caught:
-        append_rows(frame, plan, app_id="app", path=str(tmp_path / "table"), partition_by=(), known=None)
+        append_rows(
+            frame, plan, app_id="app", path=str(tmp_path / "table"), partition_by=(), known=None
+        )
     assert (caught.value.where["topic"], caught.value.where["partition"]) == (filled, 0)
     assert received.in_order(1) is None
 
 
-@pytest.mark.parametrize(("key", "value"), [
-    ("spark.sql.timestampType", "TIMESTAMP_NTZ"), ("spark.sql.ansi.enabled", "false"), ("spark.sql.caseSensitive", "true"),
-    ("spark.sql.execution.arrow.useLargeVarTypes", "true"), ("spark.sql.session.timeZone", "Pacific/Apia"),
-    ("spark.sql.parquet.outputTimestampType", "INT96"), ("spark.sql.storeAssignmentPolicy", "STRICT"),
-])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.sql.timestampType", "TIMESTAMP_NTZ"),
+        ("spark.sql.ansi.enabled", "false"),
+        ("spark.sql.caseSensitive", "true"),
+        ("spark.sql.execution.arrow.useLargeVarTypes", "true"),
+        ("spark.sql.session.timeZone", "Pacific/Apia"),
+        ("spark.sql.parquet.outputTimestampType", "INT96"),
+        ("spark.sql.storeAssignmentPolicy", "STRICT"),
+    ],
+)
 def test_settings_of_the_session_change_no_row(
-        spark: SparkSession, make_plan: Callable[..., Plan], tmp_path: Path, key: str, value: str) -> None:
+    spark: SparkSession, make_plan: Callable[..., Plan], tmp_path: Path, key: str, value: str
+) -> None:
     path, before = str(tmp_path / "table"), spark.conf.get(key) or ""
-    records = [Rec(0, b"v", b"k", ((b"h", b"1"), (b"n", None))), Rec(1, None, None, timestamp_delta=5_000_000)]
+    records = [
+        Rec(0, b"v", b"k", ((b"h", b"1"), (b"n", None))),
+        Rec(1, None, None, timestamp_delta=5_000_000),
+    ]
     columns = with_event_date_field(arrow_schema(), ["event_date"])
     expected = DeltaTable.create(str(tmp_path / "like"), columns, partition_by=["event_date"])
     with FakeBroker() as broker:
@@ -478,11 +714,29 @@ def test_settings_of_the_session_change_no_row(
         spark.conf.set(key, value)
         try:
             rows, _ = read(spark, f"127.0.0.1:{broker.port}", plan.ranges, [[0]])
-            append_rows(rows, plan, app_id="app", path=path, partition_by=["event_date"], known=None)
+            append_rows(
+                rows, plan, app_id="app", path=path, partition_by=["event_date"], known=None
+            )
         finally:
             spark.conf.set(key, before)
     assert DeltaTable(path).schema() == expected.schema()
     found = sorted(DeltaTable(path).to_pyarrow_table().to_pylist(), key=lambda row: row["offset"])
-    assert [(row["key"], row["value"], row["headers"], row["timestamp"].timestamp(), row["event_date"].isoformat()) for row in found] == [
-        (b"k", b"v", [{"key": "h", "value": b"1"}, {"key": "n", "value": None}], 1_700_000_000, "2023-11-14"),
-        (None, None, None, 1_700_005_000, "2023-11-14")]
+    assert [
+        (
+            row["key"],
+            row["value"],
+            row["headers"],
+            row["timestamp"].timestamp(),
+            row["event_date"].isoformat(),
+        )
+        for row in found
+    ] == [
+        (
+            b"k",
+            b"v",
+            [{"key": "h", "value": b"1"}, {"key": "n", "value": None}],
+            1_700_000_000,
+            "2023-11-14",
+        ),
+        (None, None, None, 1_700_005_000, "2023-11-14"),
+    ]

@@ -1,4 +1,6 @@
-"""Whether a plan is in the table, on real Delta tables: what an append does, what a read-back finds, what others did."""
+"""Whether a plan is in the table, on real Delta tables: what an append does, what a read-back
+finds, what others did.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def path(tmp_path: Path) -> str:
 
 
 @pytest.fixture(params=WRITERS)
-def append(request: pytest.FixtureRequest, rows_of: Callable[[Plan], Any], path: str) -> Callable[..., Outcome]:
+def append(
+    request: pytest.FixtureRequest, rows_of: Callable[[Plan], Any], path: str
+) -> Callable[..., Outcome]:
     """Append a plan's rows to the test's table, by each of the writers."""
     return appending(WRITERS[request.param], rows_of, path)
 
@@ -50,15 +54,23 @@ def append_by_spark(rows_of: Callable[[Plan], Any], path: str) -> Callable[..., 
 
 
 def appending(by: Writer, rows_of: Callable[[Plan], Any], path: str) -> Callable[..., Outcome]:
-    def do(plan: Plan, frame: Any = None, partition_by: tuple[str, ...] = (), known: int | None = None) -> Outcome:
+    def do(
+        plan: Plan, frame: Any = None, partition_by: tuple[str, ...] = (), known: int | None = None
+    ) -> Outcome:
         rows = rows_of(plan) if frame is None else frame
-        return append_rows(rows, plan, by=by, app_id=APP, path=path, partition_by=partition_by, known=known)
+        return append_rows(
+            rows, plan, by=by, app_id=APP, path=path, partition_by=partition_by, known=known
+        )
 
     return do
 
 
 @pytest.fixture(scope="module")
-def made(rows_of: Callable[[Plan], Any], make_plan: Callable[..., Plan], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(
+    rows_of: Callable[[Plan], Any],
+    make_plan: Callable[..., Plan],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
     """A table with plans 1 and 2, made once."""
     folder = tmp_path_factory.mktemp("made") / "table"
     for number in (1, 2):
@@ -75,19 +87,28 @@ def two_plans(made: Path, path: str) -> str:
 
 
 def offsets(spark: Any, path: str) -> list[int]:
-    return sorted(row.offset for row in spark.read.format("delta").load(path).select("offset").collect())
+    return sorted(
+        row.offset for row in spark.read.format("delta").load(path).select("offset").collect()
+    )
 
 
 def read(path: str, known: int | None = None) -> Any:
     return state.read_table(path, APP, known=known)
 
 
-def test_a_plan_is_in_the_table_once_with_its_stamp_in_the_history(spark: Any, append: Any, make_plan: Any, path: str) -> None:
+def test_a_plan_is_in_the_table_once_with_its_stamp_in_the_history(
+    spark: Any, append: Any, make_plan: Any, path: str
+) -> None:
     plan = make_plan(1)
     outcome = append(plan)
     assert (outcome.result, outcome.delta_version) == (Result.APPLIED, 0)
     table = read(path)
-    assert (table.transaction_version, table.metadata.plan_id, table.metadata.uid, table.foreign) == (1, plan.id, "uid-1", ())
+    assert (
+        table.transaction_version,
+        table.metadata.plan_id,
+        table.metadata.uid,
+        table.foreign,
+    ) == (1, plan.id, "uid-1", ())
     said = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").collect()[0].userMetadata
     assert json.loads(said)["plan_id"] == plan.id
     assert offsets(spark, path) == list(range(10))
@@ -110,15 +131,27 @@ def test_a_value_that_no_folder_can_be_named_by_is_told_and_the_mended_rows_are_
 ) -> None:
     plan = make_plan(1)
     rows = rows_of(plan).selectExpr("*", "concat('r', char(0), 'd') as colour")
-    with pytest.raises(SettingsError, match="the column colour, by which the table is partitioned, holds a NUL"):
+    with pytest.raises(
+        SettingsError, match="the column colour, by which the table is partitioned, holds a NUL"
+    ):
         append_by_spark(plan, rows, ("colour",))
     assert read(path) is None
-    assert append_by_spark(plan, rows.selectExpr("* except (colour)", "'red' as colour"), ("colour",)).result is Result.APPLIED
+    assert (
+        append_by_spark(
+            plan, rows.selectExpr("* except (colour)", "'red' as colour"), ("colour",)
+        ).result
+        is Result.APPLIED
+    )
     assert offsets(spark, path) == list(range(10))
 
 
 def test_spark_itself_skips_a_used_number_without_a_word(
-    spark: Any, append_by_spark: Any, make_plan: Any, rows_of: Any, path: str, monkeypatch: pytest.MonkeyPatch
+    spark: Any,
+    append_by_spark: Any,
+    make_plan: Any,
+    rows_of: Any,
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     append_by_spark(make_plan(1))
     late = make_plan(1, created_at_ms=7)
@@ -147,16 +180,23 @@ def test_of_two_appends_at_a_time_under_one_number_exactly_one_is_applied(
         thread.start()
     for thread in threads:
         thread.join(120)
-    assert sorted(outcome.result.value for outcome in outcomes.values()) == ["applied", "applied by another run"]
+    assert sorted(outcome.result.value for outcome in outcomes.values()) == [
+        "applied",
+        "applied by another run",
+    ]
     winner = next(at for at, outcome in outcomes.items() if outcome.result is Result.APPLIED)
-    assert {outcome.metadata.plan_id for outcome in outcomes.values() if outcome.metadata} == {plans[winner].id}
+    assert {outcome.metadata.plan_id for outcome in outcomes.values() if outcome.metadata} == {
+        plans[winner].id
+    }
     assert offsets(spark, path) == list(range(number * 10))
 
 
 def test_an_append_that_loses_the_race_after_it_looked_is_told_by_the_read_back(
     spark: Any, append: Any, make_plan: Any, rows_of: Any, path: str
 ) -> None:
-    """The other driver commits while our job runs: Spark raises, for a first write a bare Py4JJavaError."""
+    """The other driver commits while our job runs: Spark raises, for a first write a bare
+    Py4JJavaError.
+    """
     ours, theirs = make_plan(1), make_plan(1, created_at_ms=9)
     slow = rows_of(ours).withColumn("value", _commit_meanwhile(theirs, path)("value"))
     outcome = append(ours, slow)
@@ -179,20 +219,26 @@ def _commit_meanwhile(plan: Plan, path: str) -> Any:
     return commit
 
 
-def test_a_plan_made_for_another_table_is_refused_before_anything_is_written(append: Any, make_plan: Any, path: str) -> None:
+def test_a_plan_made_for_another_table_is_refused_before_anything_is_written(
+    append: Any, make_plan: Any, path: str
+) -> None:
     append(make_plan(1))
     with pytest.raises(LedgersDisagree, match="another-id"):
         append(make_plan(2, table_id="another-id"))
     assert read(path).transaction_version == 1
 
 
-def test_a_table_that_was_replaced_while_its_plan_was_appended_is_told(append: Any, make_plan: Any, path: str) -> None:
+def test_a_table_that_was_replaced_while_its_plan_was_appended_is_told(
+    append: Any, make_plan: Any, path: str
+) -> None:
     append(make_plan(1))
     with pytest.raises(LedgersDisagree, match="another-id"):
         read_back(make_plan(1, table_id="another-id"), app_id=APP, path=path, known=None)
 
 
-def test_a_plan_made_when_there_was_no_table_is_refused_once_somebody_made_one(spark: Any, append: Any, make_plan: Any, path: str) -> None:
+def test_a_plan_made_when_there_was_no_table_is_refused_once_somebody_made_one(
+    spark: Any, append: Any, make_plan: Any, path: str
+) -> None:
     spark.range(3).write.format("delta").save(path)
     with pytest.raises(LedgersDisagree, match="no table"):
         append(make_plan(1))
@@ -206,17 +252,34 @@ def test_an_empty_plan_makes_the_very_table_that_sparks_append_would_make(
     other = str(tmp_path / "by-spark")
     outcome = append_nothing(start, app_id=APP, path=path, partition_by=partition_by, known=None)
     assert (outcome.result, outcome.delta_version) == (Result.APPLIED, 0)
-    append_rows(rows_of(make_plan(1)), make_plan(1), app_id=APP, path=other, partition_by=partition_by, known=None)
+    append_rows(
+        rows_of(make_plan(1)),
+        make_plan(1),
+        app_id=APP,
+        path=other,
+        partition_by=partition_by,
+        known=None,
+    )
     assert DeltaTable(path).schema().to_json() == DeltaTable(other).schema().to_json()
-    assert DeltaTable(path).metadata().partition_columns == DeltaTable(other).metadata().partition_columns == list(partition_by)
+    assert (
+        DeltaTable(path).metadata().partition_columns
+        == DeltaTable(other).metadata().partition_columns
+        == list(partition_by)
+    )
     assert DeltaTable(path).protocol() == DeltaTable(other).protocol()
 
-    assert append(make_plan(2, table_id=read(path).id), partition_by=partition_by).result is Result.APPLIED
+    assert (
+        append(make_plan(2, table_id=read(path).id), partition_by=partition_by).result
+        is Result.APPLIED
+    )
     third = make_plan(3, table_id=read(path).id, ranges=())
     applied = append_nothing(third, app_id=APP, path=path, partition_by=partition_by, known=1)
     assert (applied.result, applied.delta_version) == (Result.APPLIED, 2)
     assert read(path).transaction_version == 3
-    assert append(make_plan(4, table_id=read(path).id), partition_by=partition_by).result is Result.APPLIED
+    assert (
+        append(make_plan(4, table_id=read(path).id), partition_by=partition_by).result
+        is Result.APPLIED
+    )
     assert offsets(spark, path) == list(range(10, 20)) + list(range(30, 40))
 
 
@@ -233,9 +296,16 @@ def test_the_event_date_is_the_utc_date_in_the_years_1_to_9999_whatever_the_sess
 ) -> None:
     plan = make_plan(1, ranges=(OffsetRange(LOG, 0, len(_DATES) + 1),))
     plan_rows = rows_of(plan).selectExpr(
-        "key", "value", "topic", "partition", "offset",
+        "key",
+        "value",
+        "topic",
+        "partition",
+        "offset",
         f"timestamp_micros(get(array({', '.join(map(str, _DATES))}), cast(offset as int))) timestamp",
-        "timestampType", "headers", "log_epoch")
+        "timestampType",
+        "headers",
+        "log_epoch",
+    )
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
     try:
@@ -243,30 +313,65 @@ def test_the_event_date_is_the_utc_date_in_the_years_1_to_9999_whatever_the_sess
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
     dates = dict(enumerate([*_DATES.values(), None]))
-    rows = spark.read.format("delta").load(path).selectExpr("offset", "event_date", "unix_micros(timestamp) micros").collect()
+    rows = (
+        spark.read.format("delta")
+        .load(path)
+        .selectExpr("offset", "event_date", "unix_micros(timestamp) micros")
+        .collect()
+    )
     assert {row.offset: row.event_date for row in rows} == dates
     assert {row.offset: row.micros for row in rows} == dict(enumerate([*_DATES, None]))
-    by_another_reader = DeltaTable(path).to_pyarrow_table(columns=["offset", "event_date", "timestamp"])
-    assert dict(zip(*(by_another_reader.column(name).to_pylist() for name in ("offset", "event_date")), strict=True)) == dates
+    by_another_reader = DeltaTable(path).to_pyarrow_table(
+        columns=["offset", "event_date", "timestamp"]
+    )
+    assert (
+        dict(
+            zip(
+                *(by_another_reader.column(name).to_pylist() for name in ("offset", "event_date")),
+                strict=True,
+            )
+        )
+        == dates
+    )
     assert by_another_reader.column("timestamp").cast("int64").null_count == 1
     assert rows_in_null_partition(path, 0, "event_date") == 5
     assert rows_in_null_partition(path, 7, "event_date") is None
 
 
 _DATES = {
-    -1: date(1969, 12, 31), 0: date(1970, 1, 1), 86_399_999_999: date(1970, 1, 1), 86_400_000_000: date(1970, 1, 2),
-    -62_135_596_800_000_000: date(1, 1, 1), 253_402_300_799_999_999: date(9999, 12, 31), -62_135_596_800_000_001: None,
-    253_402_300_800_000_000: None, -9_223_372_036_854_775_000: None, 9_223_372_036_854_775_000: None}
+    -1: date(1969, 12, 31),
+    0: date(1970, 1, 1),
+    86_399_999_999: date(1970, 1, 1),
+    86_400_000_000: date(1970, 1, 2),
+    -62_135_596_800_000_000: date(1, 1, 1),
+    253_402_300_799_999_999: date(9999, 12, 31),
+    -62_135_596_800_000_001: None,
+    253_402_300_800_000_000: None,
+    -9_223_372_036_854_775_000: None,
+    9_223_372_036_854_775_000: None,
+}
 """Microseconds since 1970, and the date they lie in."""
 
 
 def test_columns_that_no_row_of_a_physical_log_has_are_null_for_every_reader_though_no_file_has_them(
-    spark: Any, make_plan: Any, path: str,
+    spark: Any,
+    make_plan: Any,
+    path: str,
 ) -> None:
     plan = make_plan(1, ranges=(OffsetRange(BrokerPartition("clicks", 0, 1), 0, 5),))
     nulls = ", ".join(f"cast(null as {kind}) {name}" for name, kind in PHYSICAL_TYPES.items())
-    rows = spark.sql(f"select {nulls.replace('cast(null as bigint) offset', 'id offset')} from range(5)")
-    append_rows(rows, plan, by=ArrowWriter(physical=True), app_id=APP, path=path, partition_by=(), known=None)
+    rows = spark.sql(
+        f"select {nulls.replace('cast(null as bigint) offset', 'id offset')} from range(5)"
+    )
+    append_rows(
+        rows,
+        plan,
+        by=ArrowWriter(physical=True),
+        app_id=APP,
+        path=path,
+        partition_by=(),
+        known=None,
+    )
     read_by_spark = spark.read.format("delta").load(path)
     assert read_by_spark.columns == list(PHYSICAL_TYPES)
     are_null = "key is null and timestamp is null and timestampType is null and headers is null"
@@ -277,38 +382,72 @@ def test_columns_that_no_row_of_a_physical_log_has_are_null_for_every_reader_tho
 
 
 def test_files_of_our_own_are_right_in_a_table_with_every_feature_that_they_are_said_to_fit(
-    spark: Any, make_plan: Any, rows_of: Any, path: str,
+    spark: Any,
+    make_plan: Any,
+    rows_of: Any,
+    path: str,
 ) -> None:
-    properties = {"enableDeletionVectors": "true", "enableChangeDataFeed": "true", "checkpointPolicy": "v2", "checkpointInterval": "2"}
+    properties = {
+        "enableDeletionVectors": "true",
+        "enableChangeDataFeed": "true",
+        "checkpointPolicy": "v2",
+        "checkpointInterval": "2",
+    }
     said = ", ".join(f"'delta.{key}' = '{value}'" for key, value in properties.items())
-    spark.sql(f"CREATE TABLE delta.`{path}` ({spark_schema()}, at timestamp_ntz) USING delta TBLPROPERTIES ({said})")
+    spark.sql(
+        f"CREATE TABLE delta.`{path}` ({spark_schema()}, at timestamp_ntz) USING delta TBLPROPERTIES ({said})"
+    )
     for number in (1, 2):
         plan = make_plan(number, table_id=DeltaTable(path).metadata().id)
-        assert append_rows(rows_of(plan), plan, by=ARROW, app_id=APP, path=path, partition_by=(), known=None).result is Result.APPLIED
+        assert (
+            append_rows(
+                rows_of(plan), plan, by=ARROW, app_id=APP, path=path, partition_by=(), known=None
+            ).result
+            is Result.APPLIED
+        )
         if number == 1:
             spark.sql(f"DELETE FROM delta.`{path}` WHERE offset = 3")
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
     third = make_plan(3, table_id=DeltaTable(path).metadata().id)
-    assert append_rows(rows_of(third), third, by=ARROW, app_id=APP, path=path, partition_by=(), known=None).result is Result.APPLIED
+    assert (
+        append_rows(
+            rows_of(third), third, by=ARROW, app_id=APP, path=path, partition_by=(), known=None
+        ).result
+        is Result.APPLIED
+    )
     assert WRITTEN_BY_ARROW <= features_of(DeltaTable(path))
     assert offsets(spark, path) == [offset for offset in range(30) if offset != 3]
-    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 1).load(path)
+    feed = (
+        spark.read.format("delta")
+        .option("readChangeFeed", "true")
+        .option("startingVersion", 1)
+        .load(path)
+    )
     assert feed.where("_change_type = 'insert'").select("offset").distinct().count() == 30
 
 
-@pytest.mark.parametrize("statement, operation, why", [
-    ("DELETE FROM {t} WHERE offset = 3", "DELETE", "removed rows"),
-    ("UPDATE {t} SET topic = 'x' WHERE offset = 3", "UPDATE", "removed rows"),
-    ("TRUNCATE TABLE {t}", "TRUNCATE", "removed rows"),
-    ("RESTORE TABLE {t} TO VERSION AS OF 0", "RESTORE", "removed rows"),
-    ("overwrite", "WRITE", "removed rows"),
-    ("overwrite columns", "WRITE", "redefined the table"),
-])
-def test_what_others_do_to_our_rows_is_seen(spark: Any, two_plans: str, statement: str, operation: str, why: str) -> None:
+@pytest.mark.parametrize(
+    "statement, operation, why",
+    [
+        ("DELETE FROM {t} WHERE offset = 3", "DELETE", "removed rows"),
+        ("UPDATE {t} SET topic = 'x' WHERE offset = 3", "UPDATE", "removed rows"),
+        ("TRUNCATE TABLE {t}", "TRUNCATE", "removed rows"),
+        ("RESTORE TABLE {t} TO VERSION AS OF 0", "RESTORE", "removed rows"),
+        ("overwrite", "WRITE", "removed rows"),
+        ("overwrite columns", "WRITE", "redefined the table"),
+    ],
+)
+def test_what_others_do_to_our_rows_is_seen(
+    spark: Any, two_plans: str, statement: str, operation: str, why: str
+) -> None:
     path = two_plans
     if statement.startswith("overwrite"):
         frame = spark.read.format("delta").load(path).limit(1)
-        frame = frame.selectExpr("*", "cast(null as string) extra") if statement == "overwrite" else frame.drop("headers")
+        frame = (
+            frame.selectExpr("*", "cast(null as string) extra")
+            if statement == "overwrite"
+            else frame.drop("headers")
+        )
         frame.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
     else:
         spark.sql(statement.format(t=f"delta.`{path}`"))
@@ -331,13 +470,20 @@ def test_a_delete_between_two_of_our_commits_is_seen_from_the_commit_the_ledger_
 def test_a_restore_that_only_brings_files_back_is_seen(two_plans: str) -> None:
     DeltaTable(two_plans).delete()
     DeltaTable(two_plans).restore(1)
-    assert [(f.operation, f.why) for f in read(two_plans).foreign] == [("DELETE", "removed rows"), ("RESTORE", "brought rows back")]
+    assert [(f.operation, f.why) for f in read(two_plans).foreign] == [
+        ("DELETE", "removed rows"),
+        ("RESTORE", "brought rows back"),
+    ]
 
 
-def test_what_moves_no_row_is_quiet(spark: Any, append: Any, make_plan: Any, two_plans: str) -> None:
+def test_what_moves_no_row_is_quiet(
+    spark: Any, append: Any, make_plan: Any, two_plans: str
+) -> None:
     path = two_plans
     for statement in (
-        "OPTIMIZE {t}", "ALTER TABLE {t} SET TBLPROPERTIES ('delta.checkpointInterval' = '7')", "ALTER TABLE {t} ADD COLUMN extra string",
+        "OPTIMIZE {t}",
+        "ALTER TABLE {t} SET TBLPROPERTIES ('delta.checkpointInterval' = '7')",
+        "ALTER TABLE {t} ADD COLUMN extra string",
     ):
         spark.sql(statement.format(t=f"delta.`{path}`"))
     spark.read.format("delta").load(path).limit(1).write.format("delta").mode("append").save(path)
@@ -346,7 +492,9 @@ def test_what_moves_no_row_is_quiet(spark: Any, append: Any, make_plan: Any, two
     assert append(make_plan(3, table_id=read(path).id)).result is Result.APPLIED
 
 
-def test_a_cleaned_up_log_keeps_the_number_and_loses_the_stamp(append: Any, make_plan: Any, path: str) -> None:
+def test_a_cleaned_up_log_keeps_the_number_and_loses_the_stamp(
+    append: Any, make_plan: Any, path: str
+) -> None:
     append(make_plan(1))
     table = DeltaTable(path)
     for _ in range(2):
@@ -362,35 +510,55 @@ def test_a_cleaned_up_log_keeps_the_number_and_loses_the_stamp(append: Any, make
 def test_delta_rs_takes_a_lower_number_so_we_must_look_first(two_plans: str) -> None:
     table = DeltaTable(two_plans)
     table.create_write_transaction(
-        [], "append", table.schema(), commit_properties=CommitProperties(app_transactions=[Transaction(APP, 1)]))
+        [],
+        "append",
+        table.schema(),
+        commit_properties=CommitProperties(app_transactions=[Transaction(APP, 1)]),
+    )
     assert DeltaTable(two_plans).transaction_version(APP) == 1
 
 
-def test_of_two_empty_plans_at_a_time_the_later_one_is_refused_by_the_table(make_plan: Any, path: str) -> None:
+def test_of_two_empty_plans_at_a_time_the_later_one_is_refused_by_the_table(
+    make_plan: Any, path: str
+) -> None:
     append_nothing(make_plan(1, ranges=()), app_id=APP, path=path, partition_by=(), known=None)
     stale = DeltaTable(path)
     second = make_plan(2, table_id=read(path).id, ranges=())
     append_nothing(second, app_id=APP, path=path, partition_by=(), known=0)
     with pytest.raises(Exception, match="(?i)transaction"):
         stale.create_write_transaction(
-            [], "append", stale.schema(), commit_properties=CommitProperties(app_transactions=[Transaction(APP, 2)]))
+            [],
+            "append",
+            stale.schema(),
+            commit_properties=CommitProperties(app_transactions=[Transaction(APP, 2)]),
+        )
     assert DeltaTable(path).version() == 1
 
 
-def test_an_executors_failure_is_raised_as_itself(spark: Any, append: Any, make_plan: Any, rows_of: Any, path: str) -> None:
+def test_an_executors_failure_is_raised_as_itself(
+    spark: Any, append: Any, make_plan: Any, rows_of: Any, path: str
+) -> None:
     from pyspark.sql.functions import udf
 
     from etl.protocol.error_line import mark
 
     @udf("binary")
     def spoil(value: bytes) -> bytes:
-        raise RuntimeError(mark(CorruptData("a bad \"CRC\"", topic="clicks", partition=0, offset=7, check="the broker's disk")))
+        raise RuntimeError(
+            mark(
+                CorruptData(
+                    'a bad "CRC"', topic="clicks", partition=0, offset=7, check="the broker's disk"
+                )
+            )
+        )
 
     plan = make_plan(1)
     with pytest.raises(CorruptData) as caught:
         append(plan, rows_of(plan).withColumn("value", spoil("value")))
     assert caught.value.where == {"topic": "clicks", "partition": 0, "offset": 7}
-    assert read(path) is None, "the files of a first write that failed are no table, and not somebody else's folder"
+    assert read(path) is None, (
+        "the files of a first write that failed are no table, and not somebody else's folder"
+    )
     assert os.listdir(path)
     assert append(plan).result is Result.APPLIED
 
@@ -402,14 +570,20 @@ def test_any_other_failure_is_raised_as_it_is(append: Any, make_plan: Any, rows_
     assert not isinstance(caught.value, TableUnreachable)
 
 
-def test_a_folder_that_cannot_be_made_is_told_before_and_after(append: Any, make_plan: Any, rows_of: Any, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_told_before_and_after(
+    append: Any, make_plan: Any, rows_of: Any, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("x")
     path = str(tmp_path / "file" / "table")
     with pytest.raises(NotOurTable, match="file/table"):
-        append_rows(rows_of(make_plan(1)), make_plan(1), app_id=APP, path=path, partition_by=(), known=None)
+        append_rows(
+            rows_of(make_plan(1)), make_plan(1), app_id=APP, path=path, partition_by=(), known=None
+        )
 
 
-def test_a_table_of_another_shape_is_refused_by_the_first_column_that_differs(spark: Any, append: Any, make_plan: Any, path: str) -> None:
+def test_a_table_of_another_shape_is_refused_by_the_first_column_that_differs(
+    spark: Any, append: Any, make_plan: Any, path: str
+) -> None:
     expected = arrow_schema()
     check_shape(path, expected, ())
     append(make_plan(1))
@@ -422,9 +596,13 @@ def test_a_table_of_another_shape_is_refused_by_the_first_column_that_differs(sp
         check_shape(path, expected, ("event_date",))
 
 
-def test_a_table_that_forgets_transaction_ids_is_refused(spark: Any, append: Any, make_plan: Any, path: str) -> None:
+def test_a_table_that_forgets_transaction_ids_is_refused(
+    spark: Any, append: Any, make_plan: Any, path: str
+) -> None:
     append(make_plan(1))
-    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 1 days')")
+    spark.sql(
+        f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 1 days')"
+    )
     with pytest.raises(NotOurTable, match="UNSET TBLPROPERTIES"):
         state.read_table(path, APP, known=None)
 

@@ -1,4 +1,6 @@
-"""What Delta's own writer takes of columns, and that `etl.edges.delta.shape` says the same before anything is written."""
+"""What Delta's own writer takes of columns, and that `etl.edges.delta.shape` says the same before
+anything is written.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,20 @@ def write(rows: DataFrame, path: str, *partition_by: str) -> None:
     rows.write.format("delta").mode("append").partitionBy(*partition_by).save(path)
 
 
-def test_rows_that_are_never_null_fit_the_table_that_they_made(rows: DataFrame, tmp_path: Path) -> None:
+def test_rows_that_are_never_null_fit_the_table_that_they_made(
+    rows: DataFrame, tmp_path: Path
+) -> None:
     one = f.struct(f.lit(1).alias("a"), f.array(f.lit(1)).alias("b"))
     made = rows.select(
-        "*", f.lit("web").alias("source"), f.monotonically_increasing_id().alias("id"), f.explode(f.array(f.lit(1))).alias("each"),
-        one.alias("struct"), f.array(one).alias("array"), f.create_map(f.lit("a"), one).alias("map"), f.lit(None).alias("void"))
+        "*",
+        f.lit("web").alias("source"),
+        f.monotonically_increasing_id().alias("id"),
+        f.explode(f.array(f.lit(1))).alias("each"),
+        one.alias("struct"),
+        f.array(one).alias("array"),
+        f.create_map(f.lit("a"), one).alias("map"),
+        f.lit(None).alias("void"),
+    )
     assert not made.schema["source"].nullable
     path = str(tmp_path / "table")
     for _ in range(2):
@@ -35,34 +46,67 @@ def test_rows_that_are_never_null_fit_the_table_that_they_made(rows: DataFrame, 
     assert made.sparkSession.read.format("delta").load(path).count() == 2
 
 
-@pytest.mark.parametrize("made", [
-    "1 as `a b`", "1 as `a;b`", "named_struct('a b', 1) as s", "array(named_struct('a,b', 1)) as s", "1 as KEY",
-    "named_struct('a', 1, 'A', 2) as s", "interval '1' year as s", "array(interval '1' day) as s", "make_interval(1) as s", "array() as s",
-    "named_struct('a', null) as s", "current_time() as s",
-])
-def test_columns_that_delta_refuses_are_refused_before(rows: DataFrame, tmp_path: Path, made: str) -> None:
+@pytest.mark.parametrize(
+    "made",
+    [
+        "1 as `a b`",
+        "1 as `a;b`",
+        "named_struct('a b', 1) as s",
+        "array(named_struct('a,b', 1)) as s",
+        "1 as KEY",
+        "named_struct('a', 1, 'A', 2) as s",
+        "interval '1' year as s",
+        "array(interval '1' day) as s",
+        "make_interval(1) as s",
+        "array() as s",
+        "named_struct('a', null) as s",
+        "current_time() as s",
+    ],
+)
+def test_columns_that_delta_refuses_are_refused_before(
+    rows: DataFrame, tmp_path: Path, made: str
+) -> None:
     path = str(tmp_path / "table")
     refused = rows.selectExpr("*", made)
-    with pytest.raises(SettingsError, match="the transform makes the column|the transform makes a column"):
+    with pytest.raises(
+        SettingsError, match="the transform makes the column|the transform makes a column"
+    ):
         check_columns(path, refused.schema.json(), [])
     with pytest.raises(AnalysisException):
         write(refused, path)
 
 
-@pytest.mark.parametrize("partition_by", [["headers"], ["name"], ["variant"], ["topic", "headers", "name", "variant"]])
-def test_partitions_that_delta_refuses_are_refused_before(spark: SparkSession, tmp_path: Path, partition_by: list[str]) -> None:
+@pytest.mark.parametrize(
+    "partition_by", [["headers"], ["name"], ["variant"], ["topic", "headers", "name", "variant"]]
+)
+def test_partitions_that_delta_refuses_are_refused_before(
+    spark: SparkSession, tmp_path: Path, partition_by: list[str]
+) -> None:
     path = str(tmp_path / "table")
-    rows = spark.sql("select 't' topic, array(1) headers, named_struct('a', 1) name, parse_json('1') variant")
+    rows = spark.sql(
+        "select 't' topic, array(1) headers, named_struct('a', 1) name, parse_json('1') variant"
+    )
     with pytest.raises(SettingsError, match="cannot be partitioned by"):
         check_columns(path, rows.schema.json(), partition_by)
     with pytest.raises(AnalysisException):
         write(rows, path, *partition_by)
 
 
-def test_a_partition_of_bytes_comes_back_as_other_bytes(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_partition_of_bytes_comes_back_as_other_bytes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     path = str(tmp_path / "table")
-    write(spark.createDataFrame([(b"\xff\xfe", 1), (b"", 2)], "key binary, offset bigint"), path, "key")
+    write(
+        spark.createDataFrame([(b"\xff\xfe", 1), (b"", 2)], "key binary, offset bigint"),
+        path,
+        "key",
+    )
     found = spark.read.format("delta").load(path).collect()
-    assert {row.offset: row.key and bytes(row.key) for row in found} == {1: b"\xef\xbf\xbd\xef\xbf\xbd", 2: None}
+    assert {row.offset: row.key and bytes(row.key) for row in found} == {
+        1: b"\xef\xbf\xbd\xef\xbf\xbd",
+        2: None,
+    }
     with pytest.raises(SettingsError, match="etl plans acknowledge"):
-        check_columns(path, spark.createDataFrame([], "key binary, offset bigint").schema.json(), ["key"])
+        check_columns(
+            path, spark.createDataFrame([], "key binary, offset bigint").schema.json(), ["key"]
+        )

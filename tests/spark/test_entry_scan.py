@@ -1,4 +1,6 @@
-"""What an audit finds of physical logs in a real table: Spark counts the messages of each entry, and what is wrong is found where it is."""
+"""What an audit finds of physical logs in a real table: Spark counts the messages of each entry,
+and what is wrong is found where it is.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,20 @@ UNTIL = ENTRIES * BYTES
 
 
 def rows_of(keys: Sequence[Key], epochs: Sequence[int | None] | None = None) -> pyarrow.Table:
-    kinds = {"topic": pyarrow.string(), "broker_id": pyarrow.int32(), "partition": pyarrow.int32(), "offset": pyarrow.int64(),
-             "message_index": pyarrow.int32()}
-    columns = {name: pyarrow.array([key[i] for key in keys], kind) for i, (name, kind) in enumerate(kinds.items())}
-    return pyarrow.table({**columns, **({"log_epoch": pyarrow.array(epochs, pyarrow.int32())} if epochs else {})})
+    kinds = {
+        "topic": pyarrow.string(),
+        "broker_id": pyarrow.int32(),
+        "partition": pyarrow.int32(),
+        "offset": pyarrow.int64(),
+        "message_index": pyarrow.int32(),
+    }
+    columns = {
+        name: pyarrow.array([key[i] for key in keys], kind)
+        for i, (name, kind) in enumerate(kinds.items())
+    }
+    return pyarrow.table(
+        {**columns, **({"log_epoch": pyarrow.array(epochs, pyarrow.int32())} if epochs else {})}
+    )
 
 
 def of(log: BrokerPartition, messages: Sequence[tuple[int, int]]) -> list[Key]:
@@ -50,8 +62,14 @@ def path(tmp_path: Path) -> str:
 
 EXPECTED = {
     AuditedLog(ONE): Expected(
-        ((OffsetRange(ONE, 3_000 * BYTES, UNTIL), Receipt(rows=sum(entry >= 3_000 * BYTES for entry, _ in MESSAGES), fetched_bytes=9)),),
-        (Interval(0, 3_000 * BYTES, sum(entry < 3_000 * BYTES for entry, _ in MESSAGES)),)),
+        (
+            (
+                OffsetRange(ONE, 3_000 * BYTES, UNTIL),
+                Receipt(rows=sum(entry >= 3_000 * BYTES for entry, _ in MESSAGES), fetched_bytes=9),
+            ),
+        ),
+        (Interval(0, 3_000 * BYTES, sum(entry < 3_000 * BYTES for entry, _ in MESSAGES)),),
+    ),
     AuditedLog(TWO): Expected(((OffsetRange(TWO, 0, 100), Receipt(rows=2, fetched_bytes=9)),)),
 }
 
@@ -61,60 +79,101 @@ def find(spark: SparkSession, path: str) -> tuple[dict[AuditedLog, LogFindings],
     return {found.audited: found for found in scan.findings(EXPECTED)}, scan
 
 
-def test_a_table_of_physical_logs_is_right_until_messages_are_missing_double_or_strange(spark: SparkSession, path: str) -> None:
+def test_a_table_of_physical_logs_is_right_until_messages_are_missing_double_or_strange(
+    spark: SparkSession, path: str
+) -> None:
     write_deltalake(path, rows_of([*of(ONE, MESSAGES), *of(TWO, [(0, 0), (50, 0)])]))
     found, scan = find(spark, path)
     assert all(one.is_right for one in found.values()) and scan.rows_of_no_log == 0
     assert found[AuditedLog(ONE)].found_rows == len(MESSAGES)
-    write_deltalake(path, rows_of([
-        *of(ONE, [(74, 2), (74, 2), (74, 0)]), *of(TWO, [(100, 0)]), ("clicks", 1, 7, 5, 0), (None, 1, 0, 5, 0), ("clicks", None, 0, 5, 0),
-        ("clicks", 1, 0, 5, None), ("clicks", 1, 0, 5, -1)]), mode="append")
+    write_deltalake(
+        path,
+        rows_of(
+            [
+                *of(ONE, [(74, 2), (74, 2), (74, 0)]),
+                *of(TWO, [(100, 0)]),
+                ("clicks", 1, 7, 5, 0),
+                (None, 1, 0, 5, 0),
+                ("clicks", None, 0, 5, 0),
+                ("clicks", 1, 0, 5, None),
+                ("clicks", 1, 0, 5, -1),
+            ]
+        ),
+        mode="append",
+    )
     found, scan = find(spark, path)
-    assert scan.rows_of_no_log == 4 and all(set(one) == {"topic", "broker_id", "partition", "offset", "message_index"}
-                                            for one in scan.first_of_no_log())
-    one, two, strange = found[AuditedLog(ONE)], found[AuditedLog(TWO)], found[AuditedLog(BrokerPartition("clicks", 7, 1))]
+    assert scan.rows_of_no_log == 4 and all(
+        set(one) == {"topic", "broker_id", "partition", "offset", "message_index"}
+        for one in scan.first_of_no_log()
+    )
+    one, two, strange = (
+        found[AuditedLog(ONE)],
+        found[AuditedLog(TWO)],
+        found[AuditedLog(BrokerPartition("clicks", 7, 1))],
+    )
     assert (one.double_rows, one.double_places, one.missing, one.unexpected) == (3, (74,), 0, 0)
     assert scan.doubles(one) == [((74, 0), 2), ((74, 2), 3)] and scan.doubles(two) == []
     assert (two.unexpected, two.unexpected_first, strange.unexpected) == (1, (100,), 1)
 
 
-def test_missing_messages_and_other_lives_of_a_log_are_told_apart(spark: SparkSession, path: str) -> None:
+def test_missing_messages_and_other_lives_of_a_log_are_told_apart(
+    spark: SparkSession, path: str
+) -> None:
     there = [message for message in MESSAGES if message not in ((74, 1), (3_002 * BYTES, 0))]
     keys = [*of(ONE, there), *of(ONE, [(0, 0)]), *of(TWO, [(0, 0), (50, 1)])]
     write_deltalake(path, rows_of(keys, [None] * len(there) + [1, 0, 0]))
     found, _ = find(spark, path)
     one, two = found[AuditedLog(ONE)], found[AuditedLog(TWO)]
     assert (one.missing, one.missing_first) == (2, (74, 3_002 * BYTES))
-    assert [(short.from_offset, short.missing) for short in one.short] == [(0, 1), (3_000 * BYTES, 1)]
+    assert [(short.from_offset, short.missing) for short in one.short] == [
+        (0, 1),
+        (3_000 * BYTES, 1),
+    ]
     assert (two.missing, two.entries_with_holes, two.entries_with_holes_first) == (0, 1, (50,))
     assert found[AuditedLog(ONE, 1)].unexpected == 1
 
 
-def test_a_table_without_the_key_of_physical_logs_cannot_be_proven(spark: SparkSession, path: str) -> None:
+def test_a_table_without_the_key_of_physical_logs_cannot_be_proven(
+    spark: SparkSession, path: str
+) -> None:
     write_deltalake(path, rows_of(of(ONE, MESSAGES[:5])).drop_columns(["message_index"]))
     with pytest.raises(SettingsError, match="no column message_index") as refused:
         find(spark, path)
-    assert "it must leave topic, broker_id, partition, offset and message_index as they are" in refused.value.check
+    assert (
+        "it must leave topic, broker_id, partition, offset and message_index as they are"
+        in refused.value.check
+    )
 
 
 def test_an_empty_table_lacks_everything(spark: SparkSession, path: str) -> None:
     write_deltalake(path, rows_of([]))
     found, _ = find(spark, path)
-    assert {audited: one.missing for audited, one in found.items()} == {AuditedLog(ONE): len(MESSAGES), AuditedLog(TWO): 2}
+    assert {audited: one.missing for audited, one in found.items()} == {
+        AuditedLog(ONE): len(MESSAGES),
+        AuditedLog(TWO): 2,
+    }
 
 
 def test_of_a_table_whose_rows_lie_as_they_were_read_no_message_is_counted_alone(
-    spark: SparkSession, path: str, monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession,
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counted = list[AuditedLog]()
 
-    def count(scan: EntryScan, keys: DataFrame, edges: dict[AuditedLog, Sequence[int]]) -> Iterator[tuple[AuditedLog, Stretch]]:
+    def count(
+        scan: EntryScan, keys: DataFrame, edges: dict[AuditedLog, Sequence[int]]
+    ) -> Iterator[tuple[AuditedLog, Stretch]]:
         counted.extend(edges)
         return iter(())
 
     monkeypatch.setattr(EntryScan, "_counted", count)
     ours = of(ONE, MESSAGES)
-    for part in (ours[5_001:], of(TWO, [(0, 0)]), [*ours[:2_500], *of(TWO, [(50, 0)]), *ours[2_500:5_001]]):  # the cut is inside an entry
+    for part in (
+        ours[5_001:],
+        of(TWO, [(0, 0)]),
+        [*ours[:2_500], *of(TWO, [(50, 0)]), *ours[2_500:5_001]],
+    ):  # the cut is inside an entry
         write_deltalake(path, rows_of(part), mode="append")
     found, _ = find(spark, path)
     assert all(one.is_right for one in found.values()) and not counted
@@ -131,10 +190,20 @@ def test_rows_in_any_other_order_are_as_right(spark: SparkSession, path: str) ->
     assert found[AuditedLog(ONE)].found_rows == len(MESSAGES)
 
 
-def test_rows_from_before_plan_one_are_left_out_and_counted_by_log_and_life(spark: SparkSession, path: str) -> None:
-    write_deltalake(path, rows_of([*of(ONE, [(10, 0), (10, 0), (20, 0)]), *of(TWO, [(0, 0), (50, 0), (500, 0)])]))
+def test_rows_from_before_plan_one_are_left_out_and_counted_by_log_and_life(
+    spark: SparkSession, path: str
+) -> None:
+    write_deltalake(
+        path,
+        rows_of([*of(ONE, [(10, 0), (10, 0), (20, 0)]), *of(TWO, [(0, 0), (50, 0), (500, 0)])]),
+    )
     before = {AuditedLog(ONE): [(0, 15), (18, 30)], AuditedLog(TWO): [(400, 600)]}
-    found = list(EntryScan(spark, path, before=before).findings({AuditedLog(TWO): EXPECTED[AuditedLog(TWO)]}))
+    found = list(
+        EntryScan(spark, path, before=before).findings({AuditedLog(TWO): EXPECTED[AuditedLog(TWO)]})
+    )
     assert [one.audited for one in found] == [AuditedLog(TWO)] and found[0].is_right
-    assert rows_in_intervals(spark, path, None, before, physical=True) == {AuditedLog(ONE): 3, AuditedLog(TWO): 1}
+    assert rows_in_intervals(spark, path, None, before, physical=True) == {
+        AuditedLog(ONE): 3,
+        AuditedLog(TWO): 1,
+    }
     assert rows_in_intervals(spark, path, None, {}, physical=True) == {}

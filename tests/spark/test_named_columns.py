@@ -1,4 +1,6 @@
-"""Queries that name their columns, and why they name no filters: what Spark hands to a source, and what it keeps of it."""
+"""Queries that name their columns, and why they name no filters: what Spark hands to a source, and
+what it keeps of it.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,26 @@ def clicks(spark: SparkSession) -> Iterator[Any]:
     """A reader of a topic with ten records."""
     spark.dataSource.register(OffsetRanges)
     with FakeBroker() as broker:
-        broker.append("clicks", 0, encode(Batch(0, [Rec(n, b"v%d" % n, b"k", ((b"h", b"1"),)) for n in range(10)])))
-        yield spark.read.format("offset_ranges").option("bootstrap", f"{broker.host}:{broker.port}").option("topics", "clicks")
+        broker.append(
+            "clicks",
+            0,
+            encode(Batch(0, [Rec(n, b"v%d" % n, b"k", ((b"h", b"1"),)) for n in range(10)])),
+        )
+        yield (
+            spark.read.format("offset_ranges")
+            .option("bootstrap", f"{broker.host}:{broker.port}")
+            .option("topics", "clicks")
+        )
 
 
 def test_a_query_that_names_columns_by_a_schema_gets_those_in_its_order(clicks: Any) -> None:
     frame = clicks.schema("offset BIGINT, value BINARY, timestamp TIMESTAMP").load()
     assert frame.columns == ["offset", "value", "timestamp"]
-    found = frame.where("offset > 8").selectExpr("offset", "cast(value as string)", "unix_millis(timestamp)").collect()
+    found = (
+        frame.where("offset > 8")
+        .selectExpr("offset", "cast(value as string)", "unix_millis(timestamp)")
+        .collect()
+    )
     assert list(map(tuple, found)) == [(9, "v9", 1_700_000_000_000)]
 
 
@@ -49,11 +63,20 @@ def test_columns_that_a_schema_leaves_out_are_not_built(monkeypatch: pytest.Monk
         fill(self, columns, **more)
 
     monkeypatch.setattr(arrow.BatchBuffers, "__init__", watched)
-    schema = StructType.fromJson({"type": "struct", "fields": [
-        {"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in (("value", "binary"), ("partition", "integer"))]})
+    schema = StructType.fromJson(
+        {
+            "type": "struct",
+            "fields": [
+                {"name": name, "type": kind, "nullable": True, "metadata": {}}
+                for name, kind in (("value", "binary"), ("partition", "integer"))
+            ],
+        }
+    )
     with FakeBroker() as broker:
         broker.append("clicks", 0, encode(Batch(0, [Rec(0, b"v", b"k", ((b"h", b"1"),))])))
-        reader = OffsetRanges({"bootstrap": f"{broker.host}:{broker.port}", "topics": "clicks"}).reader(schema)
+        reader = OffsetRanges(
+            {"bootstrap": f"{broker.host}:{broker.port}", "topics": "clicks"}
+        ).reader(schema)
         [task] = reader.partitions()
         batches: Any = reader.read(task)
         assert [batch.to_pylist() for batch in batches] == [[{"value": b"v", "partition": 0}]]
@@ -61,7 +84,9 @@ def test_columns_that_a_schema_leaves_out_are_not_built(monkeypatch: pytest.Monk
 
 
 def numbers_source() -> type[DataSource]:
-    """0 to 9, by a reader that takes every filter there is as one for 7; made here, so that workers get it with what it is."""
+    """0 to 9, by a reader that takes every filter there is as one for 7; made here, so that workers
+    get it with what it is.
+    """
 
     class Reader(DataSourceReader):
         wanted = tuple(range(10))
@@ -90,8 +115,12 @@ def numbers_source() -> type[DataSource]:
     return Numbers
 
 
-def test_spark_gives_what_one_querys_filters_left_to_the_next_query_too(spark: SparkSession) -> None:
-    """So the data source takes none: rows would be missing without a word. Where this fails Spark is mended, and filters can be taken."""
+def test_spark_gives_what_one_querys_filters_left_to_the_next_query_too(
+    spark: SparkSession,
+) -> None:
+    """So the data source takes none: rows would be missing without a word. Where this fails Spark
+    is mended, and filters can be taken.
+    """
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         spark.dataSource.register(numbers_source())
@@ -102,7 +131,9 @@ def test_spark_gives_what_one_querys_filters_left_to_the_next_query_too(spark: S
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def test_our_rows_are_all_there_for_every_query_where_a_session_pushes_filters(spark: SparkSession, clicks: Any) -> None:
+def test_our_rows_are_all_there_for_every_query_where_a_session_pushes_filters(
+    spark: SparkSession, clicks: Any
+) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         frame = clicks.load()

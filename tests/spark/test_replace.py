@@ -1,4 +1,6 @@
-"""What a replay's commit does to a real Delta table: its rows go and come in one commit, at most once, and no others do."""
+"""What a replay's commit does to a real Delta table: its rows go and come in one commit, at most
+once, and no others do.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from etl.decisions.replaced import Span, spans_of
 from etl.edges.delta import state
 from etl.edges.delta.outcome import Outcome, Result
 from etl.edges.delta.recount import recount
 from etl.edges.delta.replace_where import condition, rows_there
-from etl.decisions.replaced import Span, spans_of
 from etl.errors import LedgersDisagree, SettingsError, TableUnreachable
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange, Plan, PlanKind
@@ -23,7 +25,11 @@ from tests.builders import plain_plan
 from tests.spark.appending import append_rows
 
 APP = "offset-range-etl/cluster/group/clicks"
-LOGS = [BrokerPartition("clicks", 0), BrokerPartition("clicks", 1), BrokerPartition("other.topic", 0)]
+LOGS = [
+    BrokerPartition("clicks", 0),
+    BrokerPartition("clicks", 1),
+    BrokerPartition("other.topic", 0),
+]
 
 
 def ranges(*bounds: tuple[int, int, int]) -> tuple[OffsetRange, ...]:
@@ -35,22 +41,46 @@ def put(rows_of: Callable[[Plan], Any], tmp_path: Path) -> Callable[..., Outcome
     """Append or replace these ranges as the next plan; `value` tells who wrote a row."""
     path, made = str(tmp_path / "table"), list[Plan]()
 
-    def do(kind: PlanKind, *bounds: tuple[int, int, int], value: str, number: int | None = None, rows: Any = None,
-           partition_by: tuple[str, ...] = ()) -> Outcome:
+    def do(
+        kind: PlanKind,
+        *bounds: tuple[int, int, int],
+        value: str,
+        number: int | None = None,
+        rows: Any = None,
+        partition_by: tuple[str, ...] = (),
+    ) -> Outcome:
         table = state.read_table(path, APP, known=None)
-        plan = with_id(plain_plan(
-            number or len(made) + 1, uid="uid-1", kind=kind, ranges=ranges(*bounds), positions=dict.fromkeys(LOGS, 100),
-            table_id=table.id if table else None, table_transaction_version=len(made), reason=value))
+        plan = with_id(
+            plain_plan(
+                number or len(made) + 1,
+                uid="uid-1",
+                kind=kind,
+                ranges=ranges(*bounds),
+                positions=dict.fromkeys(LOGS, 100),
+                table_id=table.id if table else None,
+                table_transaction_version=len(made),
+                reason=value,
+            )
+        )
         made.append(plan)
         frame = (rows or rows_of)(plan).selectExpr(
-            "* except (value, log_epoch)", f"cast('{value}' as binary) as value", "cast(null as int) as log_epoch")
-        return append_rows(frame, plan, app_id=APP, path=path, partition_by=partition_by, known=None)
+            "* except (value, log_epoch)",
+            f"cast('{value}' as binary) as value",
+            "cast(null as int) as log_epoch",
+        )
+        return append_rows(
+            frame, plan, app_id=APP, path=path, partition_by=partition_by, known=None
+        )
 
     return do
 
 
 def there(path: Path) -> dict[tuple[str, int, int], str]:
-    rows = DeltaTable(str(path)).to_pyarrow_table(columns=["topic", "partition", "offset", "value"]).to_pylist()
+    rows = (
+        DeltaTable(str(path))
+        .to_pyarrow_table(columns=["topic", "partition", "offset", "value"])
+        .to_pylist()
+    )
     found = {(row["topic"], row["partition"], row["offset"]): row["value"].decode() for row in rows}
     assert len(found) == len(rows), "a row is there twice"
     return found
@@ -58,7 +88,10 @@ def there(path: Path) -> dict[tuple[str, int, int], str]:
 
 @pytest.mark.parametrize("partition_by", [(), ("topic",)], ids=["plain", "partitioned"])
 def test_a_replay_is_one_commit_that_replaces_its_rows_and_is_known_as_ours(
-    spark: SparkSession, put: Callable[..., Outcome], tmp_path: Path, partition_by: tuple[str, ...],
+    spark: SparkSession,
+    put: Callable[..., Outcome],
+    tmp_path: Path,
+    partition_by: tuple[str, ...],
 ) -> None:
     path = tmp_path / "table"
     put(PlanKind.INGEST, (0, 0, 20), (1, 0, 20), (2, 0, 20), value="old", partition_by=partition_by)
@@ -66,30 +99,50 @@ def test_a_replay_is_one_commit_that_replaces_its_rows_and_is_known_as_ours(
     before = there(path)
     outcome = put(PlanKind.REPLAY, (0, 10, 30), (2, 5, 9), value="new", partition_by=partition_by)
     assert (outcome.result, outcome.delta_version) == (Result.APPLIED, 2)
-    assert outcome.table is not None and (outcome.table.transaction_version, outcome.table.foreign) == (3, ())
+    assert outcome.table is not None and (
+        outcome.table.transaction_version,
+        outcome.table.foreign,
+    ) == (3, ())
     new = {("clicks", 0, n) for n in range(10, 30)} | {("other.topic", 0, n) for n in range(5, 9)}
     assert there(path) == {row: "new" if row in new else by for row, by in before.items()}
     counted = recount(str(path), 2, ranges((0, 10, 30), (2, 5, 9)))
-    assert [receipt.rows for receipt in counted.receipts] == [20, 4], "rows that its files hold of others are none of its own"
+    assert [receipt.rows for receipt in counted.receipts] == [20, 4], (
+        "rows that its files hold of others are none of its own"
+    )
     known = state.read_table(str(path), APP, known=1)
-    assert known is not None and known.foreign == (), "nobody takes it for somebody else's commit that removed rows"
+    assert known is not None and known.foreign == (), (
+        "nobody takes it for somebody else's commit that removed rows"
+    )
 
     again = put(PlanKind.REPLAY, (0, 0, 40), value="newer", number=3, partition_by=partition_by)
-    assert again.result is Result.APPLIED_BY_ANOTHER and "newer" not in there(path).values(), "its number was used"
-    spans = spans_of(plain_plan(kind=PlanKind.REPLAY, ranges=ranges((0, 10, 50), (1, 30, 40), (2, 0, 9))))
+    assert again.result is Result.APPLIED_BY_ANOTHER and "newer" not in there(path).values(), (
+        "its number was used"
+    )
+    spans = spans_of(
+        plain_plan(kind=PlanKind.REPLAY, ranges=ranges((0, 10, 50), (1, 30, 40), (2, 0, 9)))
+    )
     assert rows_there(spark, str(path), spans) == {LOGS[0]: 30, LOGS[1]: 0, LOGS[2]: 9}
 
 
 def test_rows_outside_of_what_is_replaced_are_refused_and_nothing_is_replaced(
-    put: Callable[..., Outcome], rows_of: Callable[[Plan], Any], tmp_path: Path,
+    put: Callable[..., Outcome],
+    rows_of: Callable[[Plan], Any],
+    tmp_path: Path,
 ) -> None:
     put(PlanKind.INGEST, (0, 0, 20), value="old")
     with pytest.raises(SettingsError, match="the transform changes what names the record of a row"):
-        put(PlanKind.REPLAY, (0, 5, 10), value="new", rows=lambda plan: rows_of(plan).selectExpr("* except (offset)", "offset + 1 offset"))
+        put(
+            PlanKind.REPLAY,
+            (0, 5, 10),
+            value="new",
+            rows=lambda plan: rows_of(plan).selectExpr("* except (offset)", "offset + 1 offset"),
+        )
     assert set(there(tmp_path / "table").values()) == {"old"}
 
 
-def test_without_a_table_nothing_is_replaced_and_none_is_made(put: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_without_a_table_nothing_is_replaced_and_none_is_made(
+    put: Callable[..., Outcome], tmp_path: Path
+) -> None:
     with pytest.raises((LedgersDisagree, TableUnreachable), match="no table"):
         put(PlanKind.REPLAY, (0, 5, 10), value="new")
     assert not list((tmp_path / "table").rglob("*.json"))
@@ -99,5 +152,6 @@ def test_the_condition_names_each_life_of_each_log() -> None:
     spans = [Span(BrokerPartition("a'b\\", 3), 5, 9, 2), Span(BrokerPartition("c", 0, 7), 0, 4)]
     assert condition(spans, ["topic", "log_epoch"]) == (
         "(`topic` = 'a\\'b\\\\' AND `partition` = 3 AND `offset` >= 5 AND `offset` < 9 AND coalesce(`log_epoch`, 0) = 2) OR "
-        "(`topic` = 'c' AND `partition` = 0 AND `broker_id` = 7 AND `offset` >= 0 AND `offset` < 4 AND coalesce(`log_epoch`, 0) = 0)")
+        "(`topic` = 'c' AND `partition` = 0 AND `broker_id` = 7 AND `offset` >= 0 AND `offset` < 4 AND coalesce(`log_epoch`, 0) = 0)"
+    )
     assert condition(spans[1:], ["topic"]).endswith("AND 0 = 0)")

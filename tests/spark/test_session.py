@@ -1,4 +1,6 @@
-"""The session that a run builds: what of pyspark's own manners is changed, and what is said when Spark loses a process."""
+"""The session that a run builds: what of pyspark's own manners is changed, and what is said when
+Spark loses a process.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,16 @@ import pytest
 
 from etl.edges.spark.failures import translating_spark_errors
 from etl.edges.spark.starting import own_ctrl_c
-from etl.errors import SettingsError, ProcessLost
+from etl.errors import ProcessLost, SettingsError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def test_a_jvm_that_hangs_up_on_the_accumulators_is_told_to_the_log_and_not_to_the_terminal(
-    spark: SparkSession, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str],
+    spark: SparkSession,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     server = spark.sparkContext._accumulatorServer
 
@@ -34,7 +38,9 @@ def test_a_jvm_that_hangs_up_on_the_accumulators_is_told_to_the_log_and_not_to_t
     hang_up()
     assert "hung up" in caplog.text and "half a number" in caplog.text
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logging.getLogger(), "handlers", [])  # where nobody has set up a log, Python itself prints errors
+        patch.setattr(
+            logging.getLogger(), "handlers", []
+        )  # where nobody has set up a log, Python itself prints errors
         logging.getLogger("somebody else's").error("this one is seen")
         hang_up()
     told = capfd.readouterr()
@@ -43,18 +49,23 @@ def test_a_jvm_that_hangs_up_on_the_accumulators_is_told_to_the_log_and_not_to_t
 
 
 def test_a_worker_that_lacks_the_package_is_told_with_the_command_that_makes_what_brings_it(
-        spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     only_here = ModuleType("etl.only_on_the_driver")
     exec("def same(number): return number", only_here.__dict__)
     monkeypatch.setitem(sys.modules, only_here.__name__, only_here)
-    with pytest.raises(SettingsError, match="workers' Python does not have the module etl.only_on_the_driver") as caught:
+    with pytest.raises(
+        SettingsError, match="workers' Python does not have the module etl.only_on_the_driver"
+    ) as caught:
         with translating_spark_errors():
             spark.sparkContext.parallelize([1], 1).map(only_here.same).collect()
     assert "`etl package` makes" in caught.value.check and caught.value.exit_code == 2
 
 
 def test_what_fails_because_of_a_stop_that_is_on_its_way_out_is_the_stop() -> None:
-    """As in `RDD.collect`: py4j shuts the connection of an interrupted call, and `SCCallSiteSync.__exit__` makes the next one."""
+    """As in `RDD.collect`: py4j shuts the connection of an interrupted call, and
+    `SCCallSiteSync.__exit__` makes the next one.
+    """
     from py4j.protocol import Py4JNetworkError
 
     lost = Py4JNetworkError("Answer from Java side is empty")
@@ -82,16 +93,23 @@ def test_a_second_ctrl_c_while_spark_starts_ends_what_was_started() -> None:
     assert held[0].wait(60) == -signal.SIGKILL
 
 
-def test_a_worker_that_is_killed_whenever_it_is_tried_is_named_and_no_bug(spark: SparkSession) -> None:
+def test_a_worker_that_is_killed_whenever_it_is_tried_is_named_and_no_bug(
+    spark: SparkSession,
+) -> None:
     from pyspark.sql.functions import udf
 
     killed = udf(lambda _: os.kill(os.getpid(), signal.SIGKILL), "int")
-    with pytest.raises(ProcessLost, match="Python worker exited unexpectedly") as caught, translating_spark_errors():
+    with (
+        pytest.raises(ProcessLost, match="Python worker exited unexpectedly") as caught,
+        translating_spark_errors(),
+    ):
         spark.range(1).select(killed("id")).collect()
     assert caught.value.exit_code == 6 and caught.value.retriable and "memory" in caught.value.check
 
 
-@pytest.mark.parametrize("bug", [ZeroDivisionError("ours"), ConnectionResetError("somebody else's")])
+@pytest.mark.parametrize(
+    "bug", [ZeroDivisionError("ours"), ConnectionResetError("somebody else's")]
+)
 def test_what_is_not_sparks_stays_what_it_is(bug: Exception) -> None:
     with pytest.raises(type(bug)), translating_spark_errors():
         raise bug

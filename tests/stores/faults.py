@@ -1,4 +1,5 @@
-"""`python -m tests.stores.faults PORT STORE_PORT RULES [HEADER]`: the way to a store that speaks HTTP, without that header of requests.
+"""`python -m tests.stores.faults PORT STORE_PORT RULES [HEADER]`: the way to a store that speaks
+HTTP, without that header of requests.
 
 See `tests.stores.way`.
 """
@@ -15,8 +16,11 @@ from etl.embedded.server import HOST
 from tests.stores.way import Kept
 
 _ANSWERS = {
-    "slow": (503, "Service Unavailable", "SlowDown"), "away": (503, "Service Unavailable", "ServiceUnavailable"),
-    "denied": (403, "Forbidden", "AccessDenied"), "unknown": (501, "Not Implemented", "NotImplemented")}
+    "slow": (503, "Service Unavailable", "SlowDown"),
+    "away": (503, "Service Unavailable", "ServiceUnavailable"),
+    "denied": (403, "Forbidden", "AccessDenied"),
+    "unknown": (501, "Not Implemented", "NotImplemented"),
+}
 
 
 class _Way(BaseHTTPRequestHandler):
@@ -44,7 +48,7 @@ class _Way(BaseHTTPRequestHandler):
         if "Content-Length" not in self.headers:
             store.putheader("Content-Length", str(len(body)))
         if fault == "half":
-            store.endheaders(body[:len(body) // 2])
+            store.endheaders(body[: len(body) // 2])
             self.kept.is_let_go()
             store.close()
             self.close_connection = True
@@ -58,9 +62,17 @@ class _Way(BaseHTTPRequestHandler):
             return
         if fault is not None:
             self.kept.answered()
-        self._answer(found.status, found.reason, [
-            (name, value) for name, value in found.getheaders()
-            if name.lower() not in ("transfer-encoding", "connection", "content-length")], content, found.getheader("Content-Length"))
+        self._answer(
+            found.status,
+            found.reason,
+            [
+                (name, value)
+                for name, value in found.getheaders()
+                if name.lower() not in ("transfer-encoding", "connection", "content-length")
+            ],
+            content,
+            found.getheader("Content-Length"),
+        )
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = do_PATCH = _pass_on
 
@@ -74,11 +86,20 @@ class _Way(BaseHTTPRequestHandler):
         self.rfile.readline()
         return b"".join(parts)
 
-    def _answer(self, status: int, reason: str, headers: list[tuple[str, str]], content: bytes, length: str | None = None) -> None:
+    def _answer(
+        self,
+        status: int,
+        reason: str,
+        headers: list[tuple[str, str]],
+        content: bytes,
+        length: str | None = None,
+    ) -> None:
         self.send_response_only(status, reason)
         for name, value in headers:
             self.send_header(name, value)
-        self.send_header("Content-Length", length if self.command == "HEAD" and length else str(len(content)))
+        self.send_header(
+            "Content-Length", length if self.command == "HEAD" and length else str(len(content))
+        )
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)

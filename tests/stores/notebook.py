@@ -1,6 +1,8 @@
-"""`python -m tests.stores.notebook EVENTS URL [REGEX]`: a session that somebody made before us, into which a table's store is entered.
+"""`python -m tests.stores.notebook EVENTS URL [REGEX]`: a session that somebody made before us,
+into which a table's store is entered.
 
-Its event log lies in the folder EVENTS. The key of the store is in the variable of the tests' stores.
+Its event log lies in the folder EVENTS. The key of the store is in the variable of the tests'
+stores.
 """
 
 from __future__ import annotations
@@ -18,13 +20,25 @@ from tests.stores.servers import SECRET_VARIABLE
 if __name__ == "__main__":
     set_spark_environment()
     events, url, *regex = sys.argv[1:]
-    made = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").config("spark.eventLog.enabled", "true")
-    made = made.config("spark.eventLog.dir", f"file://{events}").config("spark.eventLog.compress", "false")
+    made = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.eventLog.enabled", "true")
+    )
+    made = made.config("spark.eventLog.dir", f"file://{events}").config(
+        "spark.eventLog.compress", "false"
+    )
     for expression in regex:
         made = made.config("spark.redaction.regex", expression)
     session = made.getOrCreate()
     secret = SecretRef("env", SECRET_VARIABLE)
-    store = StoreSettings(account_key=secret) if url.startswith("abfss://") else StoreSettings(access_key=secret, secret_key=secret)
+    store = (
+        StoreSettings(account_key=secret)
+        if url.startswith("abfss://")
+        else StoreSettings(access_key=secret, secret_key=secret)
+    )
     enter_store(session, TablePath(url, store))
-    session.sparkContext.addFile(__file__)  # then Spark lists all settings in its event log, Hadoop's too
+    session.sparkContext.addFile(
+        __file__
+    )  # then Spark lists all settings in its event log, Hadoop's too
     session.stop()

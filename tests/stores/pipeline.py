@@ -40,8 +40,14 @@ class StoredPipeline(Pipeline):
         return made
 
     def table_files(self) -> list[str]:
-        found = self._files().get_file_info(fs.FileSelector("", recursive=True, allow_not_found=True))
-        return [one.path for one in found if one.type == fs.FileType.File and not one.base_name.startswith(".")]
+        found = self._files().get_file_info(
+            fs.FileSelector("", recursive=True, allow_not_found=True)
+        )
+        return [
+            one.path
+            for one in found
+            if one.type == fs.FileType.File and not one.base_name.startswith(".")
+        ]
 
     def table_file(self, path: str) -> bytes:
         try:
@@ -59,4 +65,6 @@ class StoredPipeline(Pipeline):
     def in_table(self) -> Counter[Row]:
         place = self.traffic.place
         rows = self.opened().to_pyarrow_table(columns=[*place, "value"])
-        return Counter((*(row[column] for column in place), hash_of(row["value"])) for row in rows.to_pylist())
+        return Counter(
+            (*(row[column] for column in place), hash_of(row["value"])) for row in rows.to_pylist()
+        )

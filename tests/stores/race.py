@@ -1,6 +1,8 @@
-"""Races for a version of a table: Spark's log store, as a run's session has it, against delta-rs. Prints what came of them, as JSON.
+"""Races for a version of a table: Spark's log store, as a run's session has it, against delta-rs.
+Prints what came of them, as JSON.
 
-`python -m tests.stores.race GIVEN RACES BEGUN_BEFORE`: GIVEN has `url`, `settings` (`table.store`) and `options` (delta-rs's).
+`python -m tests.stores.race GIVEN RACES BEGUN_BEFORE`: GIVEN has `url`, `settings` (`table.store`)
+and `options` (delta-rs's).
 """
 
 from __future__ import annotations
@@ -33,16 +35,26 @@ class Racers:
     """The two, at one table."""
 
     def __init__(self, given: dict[str, Any]) -> None:
-        said = {name: (parse_reference(value) or value) if isinstance(value, str) else value for name, value in given["settings"].items()}
-        self.path, self._options = TablePath(given["url"], StoreSettings.model_validate(said)), given["options"]
+        said = {
+            name: (parse_reference(value) or value) if isinstance(value, str) else value
+            for name, value in given["settings"].items()
+        }
+        self.path, self._options = (
+            TablePath(given["url"], StoreSettings.model_validate(said)),
+            given["options"],
+        )
         set_spark_environment()
         wanted = settings_for(self.path, {})
         jars = [*store_jars(packages(wanted)), *([jar_path()] if is_ours(wanted) else [])]
-        self.spark = build_session("race", {"spark.master": "local[2]", **jar_settings("local[2]", besides=jars), **wanted})
+        self.spark = build_session(
+            "race", {"spark.master": "local[2]", **jar_settings("local[2]", besides=jars), **wanted}
+        )
         enter_store(self.spark, self.path)
         write_deltalake(self.path, pa.table({"n": [1]}), storage_options=self._options)
         jvm: Any = self.spark._jvm
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self.spark._jsparkSession, spark_path(self.path))
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
+            self.spark._jsparkSession, spark_path(self.path)
+        )
         self.store, self.hadoop, self.jvm = log.store(), log.newDeltaHadoopConf(), jvm
 
     def table(self) -> DeltaTable:
@@ -60,7 +72,9 @@ class Racers:
 
     def by_spark(self, version: int, actions: Any = None) -> bool:
         """One try by the log store."""
-        path = self.jvm.org.apache.hadoop.fs.Path(f"{spark_path(self.path)}/_delta_log/{version:020}.json")
+        path = self.jvm.org.apache.hadoop.fs.Path(
+            f"{spark_path(self.path)}/_delta_log/{version:020}.json"
+        )
         try:
             self.store.write(path, actions or self.scala([LINE]), False, self.hadoop)
         except Exception as error:
@@ -81,32 +95,55 @@ class Racers:
         return self.jvm.scala.jdk.javaapi.CollectionConverters.asScala(iterator)
 
     def begun_before(self) -> bool:
-        """Whether the log store says that it committed what delta-rs committed while its file was open."""
+        """Whether the log store says that it committed what delta-rs committed while its file was
+        open.
+        """
         table = self.table()
         line, opened = self.jvm.java.io.PipedWriter(), threading.Event()
-        lines = self.jvm.java.io.BufferedReader(self.jvm.java.io.PipedReader(line)).lines().iterator()
+        lines = (
+            self.jvm.java.io.BufferedReader(self.jvm.java.io.PipedReader(line)).lines().iterator()
+        )
         with ThreadPoolExecutor(1) as pool:
             writing = pool.submit(self.by_spark, table.version() + 1, self.of_java(lines))
-            opened.wait(0.5)  # the file is begun before the first line is asked for; were it not, this would be an easy race, and no fault
+            opened.wait(
+                0.5
+            )  # the file is begun before the first line is asked for; were it not, this would be an easy race, and no fault
             assert self.by_delta_rs(table)
             line.write(LINE + "\n")
             line.close()
             return writing.result()
 
 
-LINE = json.dumps({"commitInfo": {"timestamp": 0, "operation": "WRITE", "operationParameters": {}, "userMetadata": BY_SPARK}})
+LINE = json.dumps(
+    {
+        "commitInfo": {
+            "timestamp": 0,
+            "operation": "WRITE",
+            "operationParameters": {},
+            "userMetadata": BY_SPARK,
+        }
+    }
+)
 
 
 def main(given: str, races: str, begun_before: str) -> None:
     """All of it."""
-    racers, found = Racers(json.loads(given)), Counter[str](spark=0, delta_rs=0, both=0, none=0, replaced=0, begun_before=0)
+    racers, found = (
+        Racers(json.loads(given)),
+        Counter[str](spark=0, delta_rs=0, both=0, none=0, replaced=0, begun_before=0),
+    )
     with ThreadPoolExecutor(2) as pool:
         for _ in range(int(races)):
             table = racers.table()
             version = table.version() + 1
-            one, other = pool.submit(racers.by_spark, version), pool.submit(racers.by_delta_rs, table)
+            one, other = (
+                pool.submit(racers.by_spark, version),
+                pool.submit(racers.by_delta_rs, table),
+            )
             won = one.result(), other.result()
-            found["both" if all(won) else "spark" if won[0] else "delta_rs" if won[1] else "none"] += 1
+            found[
+                "both" if all(won) else "spark" if won[0] else "delta_rs" if won[1] else "none"
+            ] += 1
             said = racers.table().history(1)[0].get("userMetadata")
             found["replaced"] += said != (BY_SPARK if won[0] else BY_DELTA_RS)
     for _ in range(int(begun_before)):

@@ -1,7 +1,9 @@
-"""`python -m tests.stores.rpc_faults PORT STORE_PORT RULES`: the way to a name node of HDFS. See `tests.stores.way`.
+"""`python -m tests.stores.rpc_faults PORT STORE_PORT RULES`: the way to a name node of HDFS. See
+`tests.stores.way`.
 
-A connection begins with seven bytes; then each side sends frames, four bytes of length and that many. A call has its method's name and the
-paths as texts in its frame. Data goes to data nodes directly.
+A connection begins with seven bytes; then each side sends frames, four bytes of length and that
+many. A call has its method's name and the paths as texts in its frame. Data goes to data nodes
+directly.
 """
 
 from __future__ import annotations
@@ -38,9 +40,11 @@ class _Link:
             threading.Thread(target=self._answers, daemon=True).start()
             while True:
                 frame = _frame(self._client)
-                fault = self._kept.fault(lambda method, part: method.encode() in frame and part.encode() in frame)
+                fault = self._kept.fault(
+                    lambda method, part: method.encode() in frame and part.encode() in frame
+                )
                 if fault == "half":
-                    self._store.sendall(frame[:len(frame) // 2])
+                    self._store.sendall(frame[: len(frame) // 2])
                     self._kept.is_let_go()
                     return
                 if fault == "late" and not self._kept.is_let_go():
@@ -48,7 +52,9 @@ class _Link:
                 self._fault = fault or self._fault
                 self._store.sendall(frame)
                 if fault == "late":
-                    self._is_answered.wait(_SOON_S)  # its client may be gone, and the name node answers nobody who hangs up
+                    self._is_answered.wait(
+                        _SOON_S
+                    )  # its client may be gone, and the name node answers nobody who hangs up
 
     def _answers(self) -> None:
         with self._ending():

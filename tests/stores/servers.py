@@ -1,7 +1,8 @@
-"""Servers of stores on this machine, each with a bucket or container that is there, and what a conf says of them.
+"""Servers of stores on this machine, each with a bucket or container that is there, and what a conf
+says of them.
 
-None is a cloud: moto looks at no credentials, versitygw does, Azurite has no hierarchical namespace.
-`python -m tests.stores.servers` fetches what the gate has of them.
+None is a cloud: moto looks at no credentials, versitygw does, Azurite has no hierarchical
+namespace. `python -m tests.stores.servers` fetches what the gate has of them.
 """
 
 from __future__ import annotations
@@ -104,12 +105,22 @@ class _S3(StoreServer):
         return f"s3://{BUCKET}/{name}"
 
     def settings(self) -> dict[str, Any]:
-        return {"endpoint": self.endpoint, "region": "us-east-1", "allow_http": True, "access_key": f"${{env:{KEY_VARIABLE}}}",
-                "secret_key": f"${{env:{SECRET_VARIABLE}}}"}
+        return {
+            "endpoint": self.endpoint,
+            "region": "us-east-1",
+            "allow_http": True,
+            "access_key": f"${{env:{KEY_VARIABLE}}}",
+            "secret_key": f"${{env:{SECRET_VARIABLE}}}",
+        }
 
     def options(self) -> dict[str, str]:
-        return {"aws_endpoint": f"http://{HOST}:{self.port}", "aws_region": "us-east-1", "aws_allow_http": "true",
-                "aws_access_key_id": self.key, "aws_secret_access_key": self.secret}
+        return {
+            "aws_endpoint": f"http://{HOST}:{self.port}",
+            "aws_region": "us-east-1",
+            "aws_allow_http": "true",
+            "aws_access_key_id": self.key,
+            "aws_secret_access_key": self.secret,
+        }
 
 
 class Moto(_S3):
@@ -131,7 +142,17 @@ class VersityGateway(_S3):
 
     def command(self) -> list[str]:
         (self.folder / "buckets" / BUCKET).mkdir(parents=True, exist_ok=True)
-        return [str(versitygw()), "--access", self.key, "--secret", self.secret, "--port", f"{HOST}:{self.port}", "posix", "buckets"]
+        return [
+            str(versitygw()),
+            "--access",
+            self.key,
+            "--secret",
+            self.secret,
+            "--port",
+            f"{HOST}:{self.port}",
+            "posix",
+            "buckets",
+        ]
 
     def make_bucket(self) -> None:
         """A folder of its root is one."""
@@ -153,22 +174,49 @@ class Azurite(StoreServer):
         return f"abfss://{BUCKET}@{self.account}.dfs.core.windows.net/{name}"
 
     def settings(self) -> dict[str, Any]:
-        return {"endpoint": f"{self.endpoint}/{self.account}", "allow_http": True, "account_key": f"${{env:{SECRET_VARIABLE}}}"}
+        return {
+            "endpoint": f"{self.endpoint}/{self.account}",
+            "allow_http": True,
+            "account_key": f"${{env:{SECRET_VARIABLE}}}",
+        }
 
     def options(self) -> dict[str, str]:
-        return {"azure_storage_account_name": self.account, "azure_storage_account_key": self.key, "allow_http": "true",
-                "azure_storage_endpoint": f"http://{HOST}:{self.port}/{self.account}"}
+        return {
+            "azure_storage_account_name": self.account,
+            "azure_storage_account_key": self.key,
+            "allow_http": "true",
+            "azure_storage_endpoint": f"http://{HOST}:{self.port}/{self.account}",
+        }
 
     def command(self) -> list[str]:
         main = azurite() / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-        return ["node", str(main), "--blobPort", str(self.port), "--location", str(self.folder), "--skipApiVersionCheck", "--silent"]
+        return [
+            "node",
+            str(main),
+            "--blobPort",
+            str(self.port),
+            "--location",
+            str(self.folder),
+            "--skipApiVersionCheck",
+            "--silent",
+        ]
 
     def make_bucket(self) -> None:
         date, version = email.utils.formatdate(usegmt=True), "2021-08-06"
         signed = f"PUT{chr(10) * 12}x-ms-date:{date}\nx-ms-version:{version}\n/{self.account}/{self.account}/{BUCKET}\nrestype:container"
-        proof = base64.b64encode(hmac.new(base64.b64decode(self.key), signed.encode(), hashlib.sha256).digest()).decode()
-        request(self.port, "PUT", f"/{self.account}/{BUCKET}?restype=container", {
-            "x-ms-date": date, "x-ms-version": version, "Authorization": f"SharedKey {self.account}:{proof}"})
+        proof = base64.b64encode(
+            hmac.new(base64.b64decode(self.key), signed.encode(), hashlib.sha256).digest()
+        ).decode()
+        request(
+            self.port,
+            "PUT",
+            f"/{self.account}/{BUCKET}?restype=container",
+            {
+                "x-ms-date": date,
+                "x-ms-version": version,
+                "Authorization": f"SharedKey {self.account}:{proof}",
+            },
+        )
 
 
 class MiniDfs(StoreServer):
@@ -191,11 +239,28 @@ class MiniDfs(StoreServer):
         return {}
 
     def command(self) -> list[str]:
-        jars = fetched("hadoop-minicluster-3.5.0", [
-            Artifact("org.apache.hadoop", "hadoop-client-minicluster", "3.5.0"), Artifact("org.mockito", "mockito-core", "4.11.0")])
+        jars = fetched(
+            "hadoop-minicluster-3.5.0",
+            [
+                Artifact("org.apache.hadoop", "hadoop-client-minicluster", "3.5.0"),
+                Artifact("org.mockito", "mockito-core", "4.11.0"),
+            ],
+        )
         options = ["-Xmx400m", *SHORT_RUN.split(), "-cp", os.pathsep.join(map(str, jars))]
-        return [str(find_java()), *options, "org.apache.hadoop.test.MiniDFSClusterManager", "-format", "-nnport", str(self.port),
-                "-datanodes", "1", "-writeDetails", str(self._details), "-D", f"hdfs.minidfs.basedir={self.folder / 'data'}"]
+        return [
+            str(find_java()),
+            *options,
+            "org.apache.hadoop.test.MiniDFSClusterManager",
+            "-format",
+            "-nnport",
+            str(self.port),
+            "-datanodes",
+            "1",
+            "-writeDetails",
+            str(self._details),
+            "-D",
+            f"hdfs.minidfs.basedir={self.folder / 'data'}",
+        ]
 
     def environment(self) -> dict[str, str]:
         return java_environment()
@@ -212,7 +277,11 @@ class MiniDfs(StoreServer):
 
 
 STORES: Mapping[str, type[StoreServer]] = {
-    "moto": Moto, "azurite": Azurite, "versitygw": VersityGateway, "minidfs": MiniDfs}
+    "moto": Moto,
+    "azurite": Azurite,
+    "versitygw": VersityGateway,
+    "minidfs": MiniDfs,
+}
 """By their names."""
 
 
@@ -227,12 +296,18 @@ def request(port: int, method: str, path: str, headers: Mapping[str, str] | None
 
 def azurite() -> Path:
     """The folder that npm put Azurite into, once."""
-    return _installed("azurite-3.37.0", lambda: ["npm", "install", "--no-fund", "--no-audit", "--prefix", ".", "azurite@3.37.0"])
+    return _installed(
+        "azurite-3.37.0",
+        lambda: ["npm", "install", "--no-fund", "--no-audit", "--prefix", ".", "azurite@3.37.0"],
+    )
 
 
 def versitygw() -> Path:
     """The program, built once by Go."""
-    folder = _installed("versitygw-1.8.0", lambda: ["go", "install", "github.com/versity/versitygw/cmd/versitygw@v1.8.0"])
+    folder = _installed(
+        "versitygw-1.8.0",
+        lambda: ["go", "install", "github.com/versity/versitygw/cmd/versitygw@v1.8.0"],
+    )
     return folder / "versitygw"
 
 
@@ -243,7 +318,13 @@ def _installed(name: str, command: Any) -> Path:
         if not (folder / "installed").exists():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-            subprocess.run(command(), cwd=folder, env={**os.environ, "GOBIN": str(folder)}, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                command(),
+                cwd=folder,
+                env={**os.environ, "GOBIN": str(folder)},
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
             (folder / "installed").touch()
     return folder
 

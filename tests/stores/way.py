@@ -1,7 +1,9 @@
-"""The way to a store, which fails as it is told: a process between a client and the store's server, and the rules that it keeps.
+"""The way to a store, which fails as it is told: a process between a client and the store's server,
+and the rules that it keeps.
 
-In a process of its own, because delta-rs may hold Python's lock while it waits for an answer. The rules are a file with a JSON list, read
-anew for each request; files beside it count how often each was kept, and let go what is held.
+In a process of its own, because delta-rs may hold Python's lock while it waits for an answer. The
+rules are a file with a JSON list, read anew for each request; files beside it count how often each
+was kept, and let go what is held.
 """
 
 from __future__ import annotations
@@ -29,15 +31,16 @@ class Rule:
     times: int
     fault: str
     """`slow`: 503 SlowDown, and the store is not asked; `away`, `denied`, `unknown`: the same with
-    other codes; `lose`: the store does it, and the connection ends without an answer;
-    `late`: it is held, and then goes on to the store; `late_answer`: its answer is; `half`: the store
-    gets half of its body, then nothing until it is let go, and the connection ends."""
+    other codes; `lose`: the store does it, and the connection ends without an answer; `late`: it is
+    held, and then goes on to the store; `late_answer`: its answer is; `half`: the store gets half
+    of its body, then nothing until it is let go, and the connection ends."""
 
 
 class FaultyWay(Server):
     """The way to a store that speaks HTTP. `rules` are kept from then on; none are at first.
 
-    `without`: a header that no request has behind it. Without If-None-Match it is the way to a store that ignores the condition.
+    `without`: a header that no request has behind it. Without If-None-Match it is the way to a
+    store that ignores the condition.
     """
 
     program = "tests.stores.faults"
@@ -53,7 +56,15 @@ class FaultyWay(Server):
 
     def command(self) -> list[str]:
         self.rules()
-        return [sys.executable, "-m", self.program, str(self.port), str(self._store_port), str(self.folder / "rules.json"), *self._without]
+        return [
+            sys.executable,
+            "-m",
+            self.program,
+            str(self.port),
+            str(self._store_port),
+            str(self.folder / "rules.json"),
+            *self._without,
+        ]
 
     def environment(self) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

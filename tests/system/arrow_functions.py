@@ -22,11 +22,19 @@ def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
     size = compute.binary_length(batch["value"])
     offset = batch["offset"]
     more = {
-        "size": size.cast(pa.int16()), "half": compute.divide(offset.cast(pa.float64()), 2.0),
-        "kind": compute.if_else(compute.equal(compute.bit_wise_and(offset, 1), 0), "even", "odd").dictionary_encode(),
-        "day": batch["timestamp"].cast(pa.timestamp("us")).cast(pa.date32()), "wall": batch["timestamp"].cast(pa.timestamp("us")),
-        "price": offset.cast(pa.decimal128(19, 0)), "inner": pa.StructArray.from_arrays([offset, size], ["offset", "size"])}
-    return pa.RecordBatch.from_arrays([*batch.columns, *more.values()], names=[*batch.schema.names, *more])
+        "size": size.cast(pa.int16()),
+        "half": compute.divide(offset.cast(pa.float64()), 2.0),
+        "kind": compute.if_else(
+            compute.equal(compute.bit_wise_and(offset, 1), 0), "even", "odd"
+        ).dictionary_encode(),
+        "day": batch["timestamp"].cast(pa.timestamp("us")).cast(pa.date32()),
+        "wall": batch["timestamp"].cast(pa.timestamp("us")),
+        "price": offset.cast(pa.decimal128(19, 0)),
+        "inner": pa.StructArray.from_arrays([offset, size], ["offset", "size"]),
+    }
+    return pa.RecordBatch.from_arrays(
+        [*batch.columns, *more.values()], names=[*batch.schema.names, *more]
+    )
 
 
 def even(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -35,11 +43,20 @@ def even(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def begun(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Which of its process's tasks made each row, so far as tasks said that they begin; lists and maps of it, too."""
+    """Which of its process's tasks made each row, so far as tasks said that they begin; lists and
+    maps of it, too.
+    """
     task = pa.array([kept_worker._tasks] * batch.num_rows, pa.int64())
-    more = {"task": task, "all": pa.array([[n] for n in task.to_pylist()], pa.list_(pa.int64())),
-            "by_name": pa.array([{"task": n} for n in task.to_pylist()], pa.map_(pa.string(), pa.int64()))}
-    return pa.RecordBatch.from_arrays([*batch.columns, *more.values()], names=[*batch.schema.names, *more])
+    more = {
+        "task": task,
+        "all": pa.array([[n] for n in task.to_pylist()], pa.list_(pa.int64())),
+        "by_name": pa.array(
+            [{"task": n} for n in task.to_pylist()], pa.map_(pa.string(), pa.int64())
+        ),
+    }
+    return pa.RecordBatch.from_arrays(
+        [*batch.columns, *more.values()], names=[*batch.schema.names, *more]
+    )
 
 
 def unlucky(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -55,7 +72,9 @@ def narrow(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def killing_once(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """In the middle of a task ends its process, or the driver that started it, as the file says; that once."""
+    """In the middle of a task ends its process, or the driver that started it, as the file says;
+    that once.
+    """
     if batch.num_rows and batch["offset"][0].as_py() > 0 and os.path.exists(KILLING):
         with open(KILLING) as file:
             whom = {"worker": os.getpid(), "driver": os.getppid()}[file.read()]

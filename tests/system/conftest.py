@@ -1,4 +1,6 @@
-"""Fixtures of the system tests: a Python for Spark's workers that has the libraries, but not this package."""
+"""Fixtures of the system tests: a Python for Spark's workers that has the libraries, but not this
+package.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from tests.fakes.broker import FakeBroker
 from tests.fakes.worker_here import WorkerHere
 from tests.system.driving import WITHOUT_SPARK, Pipeline
 
-# Without `site`, .pth files are not read, and through such a file an editable install puts this package on the path.
+# Without `site`, .pth files are not read, and through such a file an editable install puts this
+# package on the path.
 _SCRIPT = """#!/bin/sh
 PYTHONPATH="{libraries}${{PYTHONPATH:+:$PYTHONPATH}}" exec "{python}" -S "$@"
 """
@@ -29,9 +32,13 @@ PYTHONPATH="{libraries}${{PYTHONPATH:+:$PYTHONPATH}}" exec "{python}" -S "$@"
 
 @pytest.fixture(scope="session")
 def python_without_the_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A `python` as on a worker that somebody else installed. What `--py-files` brings it still sees."""
+    """A `python` as on a worker that somebody else installed. What `--py-files` brings it still
+    sees.
+    """
     script = tmp_path_factory.mktemp("bare") / "python"
-    script.write_text(_SCRIPT.format(libraries=sysconfig.get_path("purelib"), python=sys.executable))
+    script.write_text(
+        _SCRIPT.format(libraries=sysconfig.get_path("purelib"), python=sys.executable)
+    )
     script.chmod(0o755)
     return script
 
@@ -69,13 +76,28 @@ def without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def make_pipeline(
-    cluster: Cluster, topic: TopicFactory, unused_group: str, tmp_path: Path, without_spark: bool,
+    cluster: Cluster,
+    topic: TopicFactory,
+    unused_group: str,
+    tmp_path: Path,
+    without_spark: bool,
 ) -> Callable[..., Pipeline]:
-    """`make_pipeline(partitions=4, source={...})`: a pipeline on a new topic, with its own group and folder."""
+    """`make_pipeline(partitions=4, source={...})`: a pipeline on a new topic, with its own group
+    and folder.
+    """
     everywhere = WITHOUT_SPARK if without_spark else {}
 
-    def make(*, partitions: int = 4, config: dict[str, str] | None = None, **settings: Any) -> Pipeline:
-        return Pipeline(cluster, tmp_path, topic(partitions, config=config), unused_group, settings, everywhere=everywhere)
+    def make(
+        *, partitions: int = 4, config: dict[str, str] | None = None, **settings: Any
+    ) -> Pipeline:
+        return Pipeline(
+            cluster,
+            tmp_path,
+            topic(partitions, config=config),
+            unused_group,
+            settings,
+            everywhere=everywhere,
+        )
 
     return make
 
@@ -88,7 +110,9 @@ def pipeline(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pip
 
 @pytest.fixture
 def late(pipeline: Pipeline) -> Pipeline:
-    """A pipeline of four partitions that began at offset 100 of each, and has loaded 200 more; a plan takes on 160 records."""
+    """A pipeline of four partitions that began at offset 100 of each, and has loaded 200 more; a
+    plan takes on 160 records.
+    """
     pipeline.settings = {"source": {"start": "latest"}}
     pipeline.produce(400)
     pipeline.ran()
@@ -99,7 +123,9 @@ def late(pipeline: Pipeline) -> Pipeline:
 
 
 @pytest.fixture
-def spoiled(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Iterator[tuple[Pipeline, FakeBroker]]:
+def spoiled(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession
+) -> Iterator[tuple[Pipeline, FakeBroker]]:
     """A pipeline on a broker of our own that can misbehave; its ledger is in the real ZooKeeper."""
     with FakeBroker() as broker:
         pipeline = make_pipeline(source={"bootstrap": f"127.0.0.1:{broker.port}", "timeout_s": 3})

@@ -1,4 +1,6 @@
-"""One pipeline under test: its conf file, the real command on it, and a check that uses neither the package nor its ledger."""
+"""One pipeline under test: its conf file, the real command on it, and a check that uses neither the
+package nor its ledger.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,18 @@ from tests.traffic.choice import Traffic, traffic_of
 from tests.traffic.rows import Row, hash_of
 
 ROOT = Path(__file__).parents[2]
-WITHOUT_SPARK: Mapping[str, Any] = {"table": {"writer": "auto"}, "limits": {"without_spark_below_bytes": 1 << 30}}
+WITHOUT_SPARK: Mapping[str, Any] = {
+    "table": {"writer": "auto"},
+    "limits": {"without_spark_below_bytes": 1 << 30},
+}
 """Settings of a pipeline whose plans are so small that processes of this machine write them."""
 
 
 @dataclass
 class Pipeline:
-    """`settings` are merged into the conf, section by section; `everywhere` before them, also in what `under` makes."""
+    """`settings` are merged into the conf, section by section; `everywhere` before them, also in
+    what `under` makes.
+    """
 
     cluster: Cluster
     folder: Path
@@ -56,20 +63,39 @@ class Pipeline:
     def conf(self) -> Path:
         path = self.folder / "conf.yaml"
         document: dict[str, Any] = {
-            "version": 1, "pipeline": "clicks", "group": self.group, "zookeeper": {"connect": self.cluster.zookeeper_connect},
-            "source": {"topics": {"allow": [self.topic]}, "timeout_s": 20}, "table": {"path": str(self.table)},
-            "report": {"path": str(self.folder / "reports")}, "ownership": {"wait_for_driver_s": 0},
+            "version": 1,
+            "pipeline": "clicks",
+            "group": self.group,
+            "zookeeper": {"connect": self.cluster.zookeeper_connect},
+            "source": {"topics": {"allow": [self.topic]}, "timeout_s": 20},
+            "table": {"path": str(self.table)},
+            "report": {"path": str(self.folder / "reports")},
+            "ownership": {"wait_for_driver_s": 0},
         }
-        for section, keys in (*self.traffic.conf.items(), *self.everywhere.items(), *self.settings.items()):
-            document[section] = {**document.get(section, {}), **keys} if isinstance(keys, dict) else keys
+        for section, keys in (
+            *self.traffic.conf.items(),
+            *self.everywhere.items(),
+            *self.settings.items(),
+        ):
+            document[section] = (
+                {**document.get(section, {}), **keys} if isinstance(keys, dict) else keys
+            )
         path.write_text(yaml.safe_dump(document))
         return path
 
     def under(self, name: str, **changes: Any) -> Pipeline:
-        """The same conf under one more group: a folder and a ledger of its own, the same topic and table."""
+        """The same conf under one more group: a folder and a ledger of its own, the same topic and
+        table.
+        """
         folder = self.folder / name
         folder.mkdir()
-        return replace(self, folder=folder, group=f"{self.group}-{name}", settings={"table": {"path": str(self.table)}}, **changes)
+        return replace(
+            self,
+            folder=folder,
+            group=f"{self.group}-{name}",
+            settings={"table": {"path": str(self.table)}},
+            **changes,
+        )
 
     @property
     def traffic(self) -> Traffic:
@@ -99,11 +125,25 @@ class Pipeline:
         return said
 
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-        """The same in a process of its own, as the leader of its own process group; `variables` are added to its environment."""
-        environment = {**os.environ, "JDK_JAVA_OPTIONS": SHORT_RUN, "PYTHONPATH": str(ROOT), **variables}
+        """The same in a process of its own, as the leader of its own process group; `variables` are
+        added to its environment.
+        """
+        environment = {
+            **os.environ,
+            "JDK_JAVA_OPTIONS": SHORT_RUN,
+            "PYTHONPATH": str(ROOT),
+            **variables,
+        }
         return subprocess.Popen(
-            [sys.executable, "-m", *arguments], cwd=self.folder, env=environment, text=True, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            [sys.executable, "-m", *arguments],
+            cwd=self.folder,
+            env=environment,
+            text=True,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def killed_before(self, verb: str) -> int:
         """A real run that kills itself with SIGKILL when it would begin `verb`; its exit status."""
@@ -119,11 +159,15 @@ class Pipeline:
         """Every row of the table, by delta-rs."""
         place = self.traffic.place
         rows = DeltaTable(str(self.table)).to_pyarrow_table(columns=[*place, "value"])
-        return Counter((*(row[column] for column in place), hash_of(row["value"])) for row in rows.to_pylist())
+        return Counter(
+            (*(row[column] for column in place), hash_of(row["value"])) for row in rows.to_pylist()
+        )
 
     def table_files(self) -> list[str]:
         """The paths of all files in the table's folder."""
-        return [str(path.relative_to(self.table)) for path in self.table.rglob("*") if path.is_file()]
+        return [
+            str(path.relative_to(self.table)) for path in self.table.rglob("*") if path.is_file()
+        ]
 
     def table_file(self, path: str) -> bytes:
         """What one of them holds; nothing where it is gone."""
@@ -135,7 +179,9 @@ class Pipeline:
     def is_whole(self) -> bool:
         """Every record of the topic is in the table once, and nothing else."""
         expected, found = self.in_topic(), self.in_table()
-        assert found == expected, f"missing {list((expected - found))[:5]}, too many {list((found - expected))[:5]}"
+        assert found == expected, (
+            f"missing {list((expected - found))[:5]}, too many {list((found - expected))[:5]}"
+        )
         return True
 
     def committed(self) -> dict[int, int]:
@@ -146,7 +192,11 @@ class Pipeline:
         """The same in that ZooKeeper."""
         with session_at(connect) as client:
             path = f"/consumers/{self.group}/offsets/{self.topic}"
-            return {int(key): int(client.get(f"{path}/{key}")[0]) for key in client.get_children(path)} if client.exists(path) else {}
+            return (
+                {int(key): int(client.get(f"{path}/{key}")[0]) for key in client.get_children(path)}
+                if client.exists(path)
+                else {}
+            )
 
     def zookeeper(self) -> contextlib.AbstractContextManager[KazooClient]:
         """A session of somebody else's."""
@@ -154,7 +204,9 @@ class Pipeline:
 
 
 def clean_log(table: Path) -> None:
-    """As clean-up does once the log's retention is over: what is left begins with a checkpoint, and somebody's commit below it."""
+    """As clean-up does once the log's retention is over: what is left begins with a checkpoint, and
+    somebody's commit below it.
+    """
     DeltaTable(str(table)).optimize.compact()
     DeltaTable(str(table)).create_checkpoint()
     for file in sorted(table.glob("_delta_log/*[0-9].json"))[:-1]:
@@ -177,7 +229,11 @@ def put_back(copy: Path, table: Path) -> None:
 
 def data_files(table: Path) -> set[str]:
     """Those of the table's folder, needed or not."""
-    return {str(path.relative_to(table)) for path in table.rglob("*.parquet") if "_delta_log" not in path.parts}
+    return {
+        str(path.relative_to(table))
+        for path in table.rglob("*.parquet")
+        if "_delta_log" not in path.parts
+    }
 
 
 class BrokenOff(BaseException):
@@ -185,7 +241,9 @@ class BrokenOff(BaseException):
 
 
 class Before(Dying):
-    """`run(settings, around=Before("append", deed))`: a run in which something else happens, once, before a verb of its world."""
+    """`run(settings, around=Before("append", deed))`: a run in which something else happens, once,
+    before a verb of its world.
+    """
 
     def __init__(self, verb: str, deed: Callable[[], object]) -> None:
         super().__init__(cast(World, None), verb)  # the run brings its worlds
@@ -204,7 +262,9 @@ class Before(Dying):
 
 
 class BeforeOneOf(Before):
-    """The same before the so manieth time that the verb would begin: a backfill is made of many plans."""
+    """The same before the so manieth time that the verb would begin: a backfill is made of many
+    plans.
+    """
 
     def __init__(self, verb: str, deed: Callable[[], object], time: int) -> None:
         super().__init__(verb, deed)
@@ -222,22 +282,40 @@ def break_off() -> None:
 
 
 def broken_off_before(verb: str, pipeline: Pipeline, request: Request | None = None) -> None:
-    """A run in this process that ends, without a word, when it would begin `verb`; `request`: what it is asked for."""
+    """A run in this process that ends, without a word, when it would begin `verb`; `request`: what
+    it is asked for.
+    """
     with pytest.raises(BrokenOff):
         run(load_settings(pipeline.conf), request=request, around=Before(verb, break_off))
 
 
-def backfill_broken_off_before(verb: str, pipeline: Pipeline, name: str, from_: str, until: str, *, plan: int = 1) -> None:
+def backfill_broken_off_before(
+    verb: str, pipeline: Pipeline, name: str, from_: str, until: str, *, plan: int = 1
+) -> None:
     """The same of a backfill, when it would begin `verb` of that plan."""
     with pytest.raises(BrokenOff):
-        run_backfill(load_settings(pipeline.conf), name, parse_asked(from_, until, None, ()), around=BeforeOneOf(verb, break_off, plan))
+        run_backfill(
+            load_settings(pipeline.conf),
+            name,
+            parse_asked(from_, until, None, ()),
+            around=BeforeOneOf(verb, break_off, plan),
+        )
 
 
 def take_over(heir: Pipeline, before: Pipeline) -> None:
-    """What is new comes by the heir, which is refused until it has taken the place of the one before it."""
+    """What is new comes by the heir, which is refused until it has taken the place of the one
+    before it.
+    """
     heir.produce(40, partitions=1)
-    refused(heir.door("run"), 5, "has loaded this topic into this table", f"take-over CONF --from {before.group}/clicks")
-    taken = heir.door("plans", "take-over", after=("--from", f"{before.group}/clicks", "--reason", "renamed"))
+    refused(
+        heir.door("run"),
+        5,
+        "has loaded this topic into this table",
+        f"take-over CONF --from {before.group}/clicks",
+    )
+    taken = heir.door(
+        "plans", "take-over", after=("--from", f"{before.group}/clicks", "--reason", "renamed")
+    )
     assert taken.code == 0, taken.err
     heir.ran()
     before.produced = heir.produced

@@ -1,4 +1,6 @@
-"""Kafka's own groups by another client: a live consumer that holds its partitions while a test looks, and the offsets of a group."""
+"""Kafka's own groups by another client: a live consumer that holds its partitions while a test
+looks, and the offsets of a group.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,21 @@ from tests.system.driving import Pipeline
 
 @contextlib.contextmanager
 def consuming(pipeline: Pipeline, group: str, *, partitions: int) -> Iterator[None]:
-    """A member of `group` called `somebody` has all `partitions` of the pipeline's topic, until the context ends.
+    """A member of `group` called `somebody` has all `partitions` of the pipeline's topic, until the
+    context ends.
 
-    It is librdkafka's, which joins and stays behind what is asked of it: kafka-python's gets in while a poll waits for records, which
-    takes the poll's whole time where there are none.
+    It is librdkafka's, which joins and stays behind what is asked of it: kafka-python's gets in
+    while a poll waits for records, which takes the poll's whole time where there are none.
     """
-    consumer = Consumer({
-        "bootstrap.servers": pipeline.cluster.bootstrap, "group.id": group, "client.id": "somebody", "enable.auto.commit": False,
-        "session.timeout.ms": 120_000})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": pipeline.cluster.bootstrap,
+            "group.id": group,
+            "client.id": "somebody",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 120_000,
+        }
+    )
 
     def has_all() -> bool:
         consumer.poll(0.05)
@@ -38,21 +47,36 @@ def consuming(pipeline: Pipeline, group: str, *, partitions: int) -> Iterator[No
 
 def offsets_of(pipeline: Pipeline, group: str) -> dict[int, tuple[int, str]]:
     """Offset and word of each partition of the pipeline's topic, as Kafka's group has them."""
-    with contextlib.closing(KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap)) as admin:
+    with contextlib.closing(
+        KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap)
+    ) as admin:
         found: Any = admin.list_group_offsets(group)
-        return {at.partition: (one.offset, one.metadata) for at, one in found[group].items() if at.topic == pipeline.topic}
+        return {
+            at.partition: (one.offset, one.metadata)
+            for at, one in found[group].items()
+            if at.topic == pipeline.topic
+        }
 
 
 def committed_by_another(pipeline: Pipeline, offsets: Mapping[int, int]) -> None:
     """Offsets that somebody commits from outside of the group, which has no members."""
-    consumer = KafkaConsumer(bootstrap_servers=pipeline.cluster.bootstrap, group_id=pipeline.group, enable_auto_commit=False)
+    consumer = KafkaConsumer(
+        bootstrap_servers=pipeline.cluster.bootstrap,
+        group_id=pipeline.group,
+        enable_auto_commit=False,
+    )
     with contextlib.closing(consumer):
-        logs = {TopicPartition(pipeline.topic, partition): OffsetAndMetadata(offset, "mine", -1) for partition, offset in offsets.items()}
+        logs = {
+            TopicPartition(pipeline.topic, partition): OffsetAndMetadata(offset, "mine", -1)
+            for partition, offset in offsets.items()
+        }
         consumer.assign(list(logs))
         consumer.commit(logs)
 
 
 def forget_group(pipeline: Pipeline) -> None:
     """As a broker does once `offsets.retention.minutes` are over."""
-    with contextlib.closing(KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap)) as admin:
+    with contextlib.closing(
+        KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap)
+    ) as admin:
         admin.delete_groups([pipeline.group])

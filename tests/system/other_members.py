@@ -1,4 +1,6 @@
-"""Members of Kafka's own group that are not ours: confluent-kafka's consumers, which read, commit, and say what they have committed."""
+"""Members of Kafka's own group that are not ours: confluent-kafka's consumers, which read, commit,
+and say what they have committed.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,23 @@ from tests.traffic.rows import Row, hash_of
 
 WITHIN_S = 60
 ASKED_WITHIN_S = 2
-"""What a rebalance waits for at most while it is asked what is committed: the coordinator may answer nothing before it has ended."""
+"""What a rebalance waits for at most while it is asked what is committed: the coordinator may
+answer nothing before it has ended.
+"""
 MEMBER: dict[str, Any] = {
-    **WITHOUT_SPARK, "offsets": {"storage": "kafka"}, "ownership": {"mode": "join", "membership": "coordinator", "session_timeout_s": 6}}
+    **WITHOUT_SPARK,
+    "offsets": {"storage": "kafka"},
+    "ownership": {"mode": "join", "membership": "coordinator", "session_timeout_s": 6},
+}
 """What a conf has of a run that is a member of Kafka's own group, and reads without Spark."""
 
 
 class OtherMember:
-    """One consumer in a thread of its own. A record counts as read once an offset behind it is committed.
+    """One consumer in a thread of its own. A record counts as read once an offset behind it is
+    committed.
 
-    A commit may be refused and the record be its own all the same, where the partition stays (KIP-848): the next commit is one of it, too.
+    A commit may be refused and the record be its own all the same, where the partition stays
+    (KIP-848): the next commit is one of it, too.
     """
 
     def __init__(self, pipeline: Pipeline, **settings: Any) -> None:
@@ -35,9 +44,15 @@ class OtherMember:
         self.owned = frozenset[int]()
         self._alone, self._rested = 0, threading.Event()
         self._uncommitted: dict[int, list[Row]] = {}
-        self._consumer = Consumer({
-            "bootstrap.servers": pipeline.cluster.bootstrap, "group.id": pipeline.group, "enable.auto.commit": False,
-            "auto.offset.reset": "earliest", **settings})
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": pipeline.cluster.bootstrap,
+                "group.id": pipeline.group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                **settings,
+            }
+        )
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -59,7 +74,9 @@ class OtherMember:
         assert wait_until(lambda: self.read.total() >= count, WITHIN_S), self.read.total()
 
     def rests_while_it_owns(self, count: int) -> None:
-        """Wait until it reads nothing: from now on it does not while it owns so many partitions, so that what comes is left to others."""
+        """Wait until it reads nothing: from now on it does not while it owns so many partitions, so
+        that what comes is left to others.
+        """
         self._alone = count
         assert self._rested.wait(WITHIN_S), f"it reads on, and owns {self.owned}"
 
@@ -74,7 +91,9 @@ class OtherMember:
                 continue
             partition, offset = message.partition(), message.offset()
             assert partition is not None and offset is not None
-            self._uncommitted.setdefault(partition, []).append((partition, offset, hash_of(message.value())))
+            self._uncommitted.setdefault(partition, []).append(
+                (partition, offset, hash_of(message.value()))
+            )
             with contextlib.suppress(KafkaException):
                 consumer.commit(message=message, asynchronous=False)
                 self._count(partition, offset + 1)
@@ -106,7 +125,11 @@ class OtherMember:
             self._uncommitted.pop(each.partition, None)
 
 
-CLASSIC: Mapping[str, Any] = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 300, "partition.assignment.strategy": "range"}
+CLASSIC: Mapping[str, Any] = {
+    "session.timeout.ms": 6000,
+    "heartbeat.interval.ms": 300,
+    "partition.assignment.strategy": "range",
+}
 
 
 @contextlib.contextmanager
@@ -119,7 +142,9 @@ def another_member(pipeline: Pipeline, **settings: Any) -> Iterator[OtherMember]
         member.close()
 
 
-def at_first(kind: type, name: str, patched: pytest.MonkeyPatch, do: Callable[[Any], object], *, before: bool) -> None:
+def at_first(
+    kind: type, name: str, patched: pytest.MonkeyPatch, do: Callable[[Any], object], *, before: bool
+) -> None:
     """Something else happens at the first call of this method."""
     real, left = getattr(kind, name), [do]
 

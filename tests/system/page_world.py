@@ -1,4 +1,6 @@
-"""A world in which the pages' commands can be typed: their topics, their conf, a person at a terminal, and what is to be there before."""
+"""A world in which the pages' commands can be typed: their topics, their conf, a person at a
+terminal, and what is to be there before.
+"""
 
 from __future__ import annotations
 
@@ -31,23 +33,42 @@ from tests.system.sessions import session_at
 CONF = Path("conf/clicks.yaml")
 """What the pages say CONF for, seen from the folder where commands are typed."""
 FIRST_MS, JANUARY_MS, LAST_DAY_MS, FEBRUARY_MS = (
-    1_764_547_200_000, 1_767_225_600_000, 1_769_817_600_000, 1_769_904_000_000)  # December 1st, 2025; January 1st and 31st, February 1st
+    1_764_547_200_000,
+    1_767_225_600_000,
+    1_769_817_600_000,
+    1_769_904_000_000,
+)  # December 1st, 2025; January 1st and 31st, February 1st
 LARGE, OF_EACH = 4_800, 24
-"""Records of December in partition 3, as many as the pages' offsets want; and of each stretch of time in each partition otherwise."""
+"""Records of December in partition 3, as many as the pages' offsets want; and of each stretch of
+time in each partition otherwise.
+"""
 
 
 def fill(cluster: Cluster) -> None:
-    """The topics `clicks` and `orders`: December is offsets 0 to 4800 of partition 3, then come January, its last day, and February."""
+    """The topics `clicks` and `orders`: December is offsets 0 to 4800 of partition 3, then come
+    January, its last day, and February.
+    """
     for topic in ("clicks", "orders"):
         cluster.create_topic(topic, 4, config={"retention.ms": "-1"})
-    with contextlib.closing(KafkaProducer(bootstrap_servers=cluster.bootstrap, acks="all", linger_ms=20)) as producer:
+    with contextlib.closing(
+        KafkaProducer(bootstrap_servers=cluster.bootstrap, acks="all", linger_ms=20)
+    ) as producer:
         for partition in range(4):
-            counts = [(FIRST_MS, JANUARY_MS, LARGE if partition == 3 else OF_EACH), (JANUARY_MS, LAST_DAY_MS, OF_EACH),
-                      (LAST_DAY_MS, FEBRUARY_MS, OF_EACH), (FEBRUARY_MS, FEBRUARY_MS + 86_400_000, OF_EACH)]
+            counts = [
+                (FIRST_MS, JANUARY_MS, LARGE if partition == 3 else OF_EACH),
+                (JANUARY_MS, LAST_DAY_MS, OF_EACH),
+                (LAST_DAY_MS, FEBRUARY_MS, OF_EACH),
+                (FEBRUARY_MS, FEBRUARY_MS + 86_400_000, OF_EACH),
+            ]
             for begins, ends, count in counts:
                 for n in range(count):
                     value = json.dumps({"page": f"/article/{n}"}).encode()
-                    producer.send("clicks", value, partition=partition, timestamp_ms=begins + (ends - begins) * n // count)
+                    producer.send(
+                        "clicks",
+                        value,
+                        partition=partition,
+                        timestamp_ms=begins + (ends - begins) * n // count,
+                    )
 
 
 class Terminal(io.StringIO):
@@ -69,7 +90,9 @@ class UntilShown(Terminal):
 
 
 class PageWorld:
-    """The folder in which commands are typed is the current one; one pipeline at a time has its conf in `conf/clicks.yaml`."""
+    """The folder in which commands are typed is the current one; one pipeline at a time has its
+    conf in `conf/clicks.yaml`.
+    """
 
     def __init__(self, cluster: Cluster, groups: str) -> None:
         self.cluster = cluster
@@ -77,10 +100,19 @@ class PageWorld:
         self.group = ""
         self._loaded: str | None = None
         self.words: dict[str, Callable[[], str]] = {
-            "CONF": lambda: str(CONF), "conf/clicks.yaml": lambda: str(CONF), "FOLDER": lambda: "conf", "N": self.newest_plan,
-            "VERSION": lambda: str(self.table.version()), "RUN": self.newest_run, "NAME": lambda: "clicks", "[NAME]": lambda: "clicks",
-            "TOPIC": lambda: "clicks", "PARTITION": lambda: "3", "TOPIC:PARTITION:FROM-UNTIL": lambda: "clicks:3:1200-1300",
-            "GROUP/PIPELINE": lambda: f"{self.before}/clicks", "127.0.0.1:2181/kafka": lambda: cluster.zookeeper_connect,
+            "CONF": lambda: str(CONF),
+            "conf/clicks.yaml": lambda: str(CONF),
+            "FOLDER": lambda: "conf",
+            "N": self.newest_plan,
+            "VERSION": lambda: str(self.table.version()),
+            "RUN": self.newest_run,
+            "NAME": lambda: "clicks",
+            "[NAME]": lambda: "clicks",
+            "TOPIC": lambda: "clicks",
+            "PARTITION": lambda: "3",
+            "TOPIC:PARTITION:FROM-UNTIL": lambda: "clicks:3:1200-1300",
+            "GROUP/PIPELINE": lambda: f"{self.before}/clicks",
+            "127.0.0.1:2181/kafka": lambda: cluster.zookeeper_connect,
         }
         self.before = ""
         """The group of the pipeline that had the conf before this one."""
@@ -94,7 +126,9 @@ class PageWorld:
         return load_settings(CONF)
 
     def begin(self, name: str, *, table: str | None = None, **sections: Mapping[str, Any]) -> None:
-        """The project's own conf, for a pipeline of a group, table and folder of reports of its own; its small plans need no Spark."""
+        """The project's own conf, for a pipeline of a group, table and folder of reports of its
+        own; its small plans need no Spark.
+        """
         document = yaml.safe_load((ROOT / "conf" / "clicks.yaml").read_text())
         self.before, self.group = self.group, f"{self.groups}-{name}"
         document["group"] = self.group
@@ -141,17 +175,26 @@ class PageWorld:
             client.delete(f"/consumers/{self.group}", recursive=True)
 
     def newest_plan(self) -> str:
-        return str(max(row["number"] for row in said_by("plans", "list", str(CONF), "--json").document))
+        return str(
+            max(row["number"] for row in said_by("plans", "list", str(CONF), "--json").document)
+        )
 
     def newest_run(self) -> str:
-        pages = sorted((Path("reports") / self.group.removeprefix(f"{self.groups}-")).glob("*.json"))
+        pages = sorted(
+            (Path("reports") / self.group.removeprefix(f"{self.groups}-")).glob("*.json")
+        )
         return str(json.loads(pages[-1].read_text())["run_id"])
 
     def filled(self, text: str) -> list[str]:
         """The words behind `etl`, each that stands for another one replaced."""
-        words = [self.words[word]() if word in self.words else word for word in shlex.split(text)[1:]]
+        words = [
+            self.words[word]() if word in self.words else word for word in shlex.split(text)[1:]
+        ]
         meant = {"--reason": "the page says so", "--skip": "clicks:3:1300-1400"}
-        words = [meant.get(before, word) if word == "..." else word for before, word in zip(["", *words], words)]
+        words = [
+            meant.get(before, word) if word == "..." else word
+            for before, word in zip(["", *words], words)
+        ]
         return [*words, "--group", f"{self.groups}-first"] if words[0] == "init" else words
 
     def type(self, text: str, code: int = 0, answer: str | None = None) -> Said:
@@ -165,7 +208,11 @@ class PageWorld:
     @staticmethod
     def _at_terminal(words: list[str], answer: str) -> Said:
         out, err = Terminal(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
             patch.setattr(sys, "stdin", Terminal(f"{answer}\n"))
             code = entered(words)
         return Said(code, out.getvalue(), err.getvalue())
@@ -182,7 +229,9 @@ class PageWorld:
         done = threading.Event()
 
         def send() -> None:
-            with contextlib.closing(KafkaProducer(bootstrap_servers=self.cluster.bootstrap)) as producer:
+            with contextlib.closing(
+                KafkaProducer(bootstrap_servers=self.cluster.bootstrap)
+            ) as producer:
                 while not done.wait(0.1):
                     producer.send("clicks", b'{"page": "/article/new"}', partition=3).get(20)
 
@@ -198,6 +247,7 @@ class PageWorld:
 @contextlib.contextmanager
 def _broken_off() -> Iterator[Before]:
     """It ends when it would fetch."""
+
     def break_off() -> None:
         raise BrokenOff
 

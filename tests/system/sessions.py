@@ -13,7 +13,9 @@ from etl.edges.zookeeper.session import ZooKeeper
 
 @contextlib.contextmanager
 def session_at(connect: str, **options: Any) -> Iterator[KazooClient]:
-    """A session of kazoo's alone, which ends with the block; by `client_id` it is the one of that id and password."""
+    """A session of kazoo's alone, which ends with the block; by `client_id` it is the one of that
+    id and password.
+    """
     client = KazooClient(hosts=connect, **options)
     client.start()
     try:
@@ -24,6 +26,8 @@ def session_at(connect: str, **options: Any) -> Iterator[KazooClient]:
 
 
 def lose_session(zookeeper: ZooKeeper, connect: str | None = None) -> None:
-    """As its timeout would: whoever knows a session's id and password ends it. `connect`: another way to the server than its own."""
+    """As its timeout would: whoever knows a session's id and password ends it. `connect`: another
+    way to the server than its own.
+    """
     with session_at(connect or zookeeper.hosts, client_id=zookeeper.client.client_id):
         pass

@@ -1,4 +1,6 @@
-"""Runs whose tasks write the table's files themselves: on real brokers, beside Spark's writer, and after crashes."""
+"""Runs whose tasks write the table's files themselves: on real brokers, beside Spark's writer, and
+after crashes.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,15 @@ def by_arrow(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
 
 
 def by(writer: str, pipeline: Pipeline, **more: object) -> None:
-    pipeline.settings = {**pipeline.settings, "table": {**pipeline.settings.get("table", {}), "writer": writer, **more}}
+    pipeline.settings = {
+        **pipeline.settings,
+        "table": {**pipeline.settings.get("table", {}), "writer": writer, **more},
+    }
 
 
-def test_runs_that_change_their_writer_from_plan_to_plan_load_every_record_once(by_arrow: Pipeline, spark: SparkSession) -> None:
+def test_runs_that_change_their_writer_from_plan_to_plan_load_every_record_once(
+    by_arrow: Pipeline, spark: SparkSession
+) -> None:
     for writer in ("arrow", "spark", "auto", "arrow"):
         by(writer, by_arrow)
         by_arrow.produce(400)
@@ -39,7 +46,8 @@ def test_runs_that_change_their_writer_from_plan_to_plan_load_every_record_once(
 
 
 def test_a_run_whose_tasks_write_files_is_one_job_of_spark_and_one_file_for_each_task_that_works_at_once(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+    make_pipeline: Callable[..., Pipeline],
+    spark: SparkSession,
 ) -> None:
     """However many partitions there are: a second job would be what reads or writes the rows again."""
     pipeline = make_pipeline(partitions=12, **ARROW)
@@ -51,13 +59,17 @@ def test_a_run_whose_tasks_write_files_is_one_job_of_spark_and_one_file_for_each
     assert (len(jobs), len(files)) == (1, spark.sparkContext.defaultParallelism)
 
 
-def test_every_column_of_every_row_is_what_sparks_writer_writes(by_arrow: Pipeline, spark: SparkSession, tmp_path: Path) -> None:
+def test_every_column_of_every_row_is_what_sparks_writer_writes(
+    by_arrow: Pipeline, spark: SparkSession, tmp_path: Path
+) -> None:
     by_arrow.produce(2_000)
     by_arrow.ran()
     other = by_arrow.under("by-spark")
     other.settings = {"table": {"path": str(tmp_path / "other"), "writer": "spark"}}
     other.ran()
-    ours, theirs = (spark.read.format("delta").load(str(path)) for path in (by_arrow.table, tmp_path / "other"))
+    ours, theirs = (
+        spark.read.format("delta").load(str(path)) for path in (by_arrow.table, tmp_path / "other")
+    )
     assert ours.schema == theirs.schema
     assert ours.count() == theirs.count() == 2_000
     assert ours.where("size(headers) > 0").count() > 0
@@ -65,7 +77,8 @@ def test_every_column_of_every_row_is_what_sparks_writer_writes(by_arrow: Pipeli
 
 
 def test_filters_at_the_bounds_of_files_find_in_spark_what_they_find_without_what_the_log_says_of_files(
-    by_arrow: Pipeline, spark: SparkSession,
+    by_arrow: Pipeline,
+    spark: SparkSession,
 ) -> None:
     """A bound that is too tight loses rows without a word."""
     for _ in range(2):
@@ -77,14 +90,31 @@ def test_filters_at_the_bounds_of_files_find_in_spark_what_they_find_without_wha
     for sign, holds in (("<", int.__lt__), (">=", int.__ge__), ("=", int.__eq__)):
         for micros in (min(row.micros for row in every), last):
             expected = sum(holds(row.micros, micros) for row in every)
-            assert len(frame.where(f"timestamp {sign} timestamp_micros({micros})").select("offset").collect()) == expected
+            assert (
+                len(
+                    frame.where(f"timestamp {sign} timestamp_micros({micros})")
+                    .select("offset")
+                    .collect()
+                )
+                == expected
+            )
     for offset in sorted({row.offset for row in every})[::20]:
         found = frame.where(f"offset = {offset}").select("partition").collect()
-        assert sorted(row.partition for row in found) == sorted(row.partition for row in every if row.offset == offset)
+        assert sorted(row.partition for row in found) == sorted(
+            row.partition for row in every if row.offset == offset
+        )
 
 
-@pytest.mark.parametrize("verb", ["append", *(pytest.param(verb, marks=pytest.mark.long) for verb in ("commit", "record", "tidy"))])
-def test_a_run_that_ends_anywhere_is_finished_by_the_next_one_under_either_writer(by_arrow: Pipeline, verb: str) -> None:
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "append",
+        *(pytest.param(verb, marks=pytest.mark.long) for verb in ("commit", "record", "tidy")),
+    ],
+)
+def test_a_run_that_ends_anywhere_is_finished_by_the_next_one_under_either_writer(
+    by_arrow: Pipeline, verb: str
+) -> None:
     for after in ("arrow", "spark"):
         by("arrow", by_arrow)
         by_arrow.produce(200)
@@ -97,7 +127,9 @@ def test_a_run_that_ends_anywhere_is_finished_by_the_next_one_under_either_write
     assert by_arrow.door("verify").code == 0
 
 
-def test_receipts_travel_with_the_commit_so_a_crash_before_the_record_costs_no_count(by_arrow: Pipeline) -> None:
+def test_receipts_travel_with_the_commit_so_a_crash_before_the_record_costs_no_count(
+    by_arrow: Pipeline,
+) -> None:
     by_arrow.produce(200)
     broken_off_before("record", by_arrow)
     for file in files_of_commit(str(by_arrow.table), 0).added:  # type: ignore[union-attr]
@@ -111,7 +143,9 @@ def test_receipts_travel_with_the_commit_so_a_crash_before_the_record_costs_no_c
     assert by_arrow.door("verify").code == 0
 
 
-def test_a_ledger_that_is_lost_is_made_anew_with_the_receipts_of_the_tables_commits(by_arrow: Pipeline) -> None:
+def test_a_ledger_that_is_lost_is_made_anew_with_the_receipts_of_the_tables_commits(
+    by_arrow: Pipeline,
+) -> None:
     for _ in range(2):
         by_arrow.produce(200)
         by_arrow.ran()
@@ -122,7 +156,9 @@ def test_a_ledger_that_is_lost_is_made_anew_with_the_receipts_of_the_tables_comm
     assert by_arrow.is_whole()
 
 
-def test_a_partitioned_table_has_its_rows_in_their_partitions(by_arrow: Pipeline, spark: SparkSession) -> None:
+def test_a_partitioned_table_has_its_rows_in_their_partitions(
+    by_arrow: Pipeline, spark: SparkSession
+) -> None:
     by("arrow", by_arrow, partition_by=["partition", "event_date"])
     by_arrow.produce(400)
     by_arrow.ran()
@@ -130,7 +166,11 @@ def test_a_partitioned_table_has_its_rows_in_their_partitions(by_arrow: Pipeline
     frame = spark.read.format("delta").load(str(by_arrow.table))
     assert frame.where("event_date <> to_date(timestamp)").count() == 0
     assert frame.where("partition = 3").select("offset").distinct().count() == 100
-    assert all(path.parent.name.startswith("event_date=") for path in by_arrow.table.rglob("*.parquet") if "_delta_log" not in str(path))
+    assert all(
+        path.parent.name.startswith("event_date=")
+        for path in by_arrow.table.rglob("*.parquet")
+        if "_delta_log" not in str(path)
+    )
 
 
 def test_a_transform_is_refused_under_arrow_before_anything_is_stored(by_arrow: Pipeline) -> None:

@@ -1,4 +1,6 @@
-"""Pipelines with an Arrow transform on real servers: the same rows from each writer, and a clear word for what it does wrong."""
+"""Pipelines with an Arrow transform on real servers: the same rows from each writer, and a clear
+word for what it does wrong.
+"""
 
 from __future__ import annotations
 
@@ -21,50 +23,80 @@ SMALL = {"without_spark_below_bytes": 64 << 20}
 
 @pytest.fixture
 def decoding(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
-    """A pipeline whose rows are made by `decoded`; nothing of it starts Spark unless its writer is changed."""
-    return make_pipeline(table={"writer": "auto"}, limits=SMALL, arrow_transform=f"{MODULE}:decoded")
+    """A pipeline whose rows are made by `decoded`; nothing of it starts Spark unless its writer is
+    changed.
+    """
+    return make_pipeline(
+        table={"writer": "auto"}, limits=SMALL, arrow_transform=f"{MODULE}:decoded"
+    )
 
 
 def by(writer: str, pipeline: Pipeline, **limits: Any) -> None:
-    pipeline.settings = {**pipeline.settings, "table": {**pipeline.settings["table"], "writer": writer}, "limits": limits}
+    pipeline.settings = {
+        **pipeline.settings,
+        "table": {**pipeline.settings["table"], "writer": writer},
+        "limits": limits,
+    }
 
 
 def rows_in(path: Path) -> list[dict[str, Any]]:
-    return sorted(DeltaTable(str(path)).to_pyarrow_table().to_pylist(), key=lambda row: (row["partition"], row["offset"]))
+    return sorted(
+        DeltaTable(str(path)).to_pyarrow_table().to_pylist(),
+        key=lambda row: (row["partition"], row["offset"]),
+    )
 
 
 def test_the_same_rows_come_from_either_writer_with_and_without_spark_and_one_may_finish_what_the_other_began(
-    decoding: Pipeline, spark: SparkSession,
+    decoding: Pipeline,
+    spark: SparkSession,
 ) -> None:
     decoding.produce(100)
     assert decoding.ran().document["plan"]["writer"] == "arrow: table.writer is auto, without Spark"
     rows = rows_in(decoding.table)
-    assert all(row["half"] * 2 == row["price"] == row["inner"]["offset"] == row["offset"] for row in rows)
-    assert all(row["kind"] == ("odd" if row["offset"] % 2 else "even") and row["size"] == len(row["value"]) for row in rows)
+    assert all(
+        row["half"] * 2 == row["price"] == row["inner"]["offset"] == row["offset"] for row in rows
+    )
+    assert all(
+        row["kind"] == ("odd" if row["offset"] % 2 else "even") and row["size"] == len(row["value"])
+        for row in rows
+    )
     assert all(row["wall"].date() == row["day"] == row["timestamp"].date() for row in rows)
     other = decoding.under("by-spark")
     table = str(other.folder / "table")
-    other.settings = {"table": {"path": table, "writer": "arrow"}, "arrow_transform": decoding.settings["arrow_transform"]}
+    other.settings = {
+        "table": {"path": table, "writer": "arrow"},
+        "arrow_transform": decoding.settings["arrow_transform"],
+    }
     broken_off_before("append", other)
     by("spark", other)
     assert other.ran().outcomes[0] == "replayed"
     assert rows_in(other.folder / "table") == rows
-    assert DeltaTable(table).schema().to_json() == DeltaTable(str(decoding.table)).schema().to_json()
+    assert (
+        DeltaTable(table).schema().to_json() == DeltaTable(str(decoding.table)).schema().to_json()
+    )
     assert decoding.is_whole()
 
 
 @pytest.mark.long
-def test_a_pipeline_may_change_its_writer_from_plan_to_plan(decoding: Pipeline, spark: SparkSession) -> None:
+def test_a_pipeline_may_change_its_writer_from_plan_to_plan(
+    decoding: Pipeline, spark: SparkSession
+) -> None:
     for writer, limits in (("spark", {}), ("arrow", SMALL), ("auto", {}), ("spark", {})):
         by(writer, decoding, **limits)
         decoding.produce(100)
-        assert decoding.ran().document["plan"]["writer"].startswith("spark" if writer == "spark" else "arrow")
+        assert (
+            decoding.ran()
+            .document["plan"]["writer"]
+            .startswith("spark" if writer == "spark" else "arrow")
+        )
     assert decoding.is_whole()
     assert decoding.door("verify").code == 0
 
 
 @pytest.mark.long
-def test_rows_that_the_function_drops_are_told_by_verify_and_records_are_those_that_were_read(decoding: Pipeline) -> None:
+def test_rows_that_the_function_drops_are_told_by_verify_and_records_are_those_that_were_read(
+    decoding: Pipeline,
+) -> None:
     decoding.settings["arrow_transform"] = f"{MODULE}:even"
     decoding.produce(100)
     assert decoding.ran().document["records"] == 100
@@ -74,9 +106,15 @@ def test_rows_that_the_function_drops_are_told_by_verify_and_records_are_those_t
     assert f"the transform {MODULE}:even may have done it" in proof.err
 
 
-def test_what_the_function_does_wrong_is_told_before_a_plan_is_stored_by_plan_doctor_and_run_alike(decoding: Pipeline) -> None:
+def test_what_the_function_does_wrong_is_told_before_a_plan_is_stored_by_plan_doctor_and_run_alike(
+    decoding: Pipeline,
+) -> None:
     decoding.produce(40)
-    for function, words in (("narrow", "there is no column offset"), ("missing", "cannot be imported"), ("MODULE", "cannot be imported")):
+    for function, words in (
+        ("narrow", "there is no column offset"),
+        ("missing", "cannot be imported"),
+        ("MODULE", "cannot be imported"),
+    ):
         decoding.settings["arrow_transform"] = f"{MODULE}:{function}"
         refused(decoding.run(), 2, words, "arrow_transform")
         refused(decoding.door("plan"), 2, words, "arrow_transform")
@@ -84,9 +122,14 @@ def test_what_the_function_does_wrong_is_told_before_a_plan_is_stored_by_plan_do
     assert decoding.door("doctor").code == 2
 
 
-@pytest.mark.parametrize("writer", [pytest.param("arrow", marks=pytest.mark.long), pytest.param("spark", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "writer",
+    [pytest.param("arrow", marks=pytest.mark.long), pytest.param("spark", marks=pytest.mark.long)],
+)
 def test_a_function_that_fails_on_a_row_is_named_and_the_mended_one_finishes_the_plan(
-    decoding: Pipeline, spark: SparkSession, writer: str,
+    decoding: Pipeline,
+    spark: SparkSession,
+    writer: str,
 ) -> None:
     why = Path(UNLUCKY)
     why.touch()
@@ -94,7 +137,13 @@ def test_a_function_that_fails_on_a_row_is_named_and_the_mended_one_finishes_the
     decoding.settings["arrow_transform"] = f"{MODULE}:unlucky"
     decoding.produce(40)
     try:
-        refused(decoding.run(), 2, "the Arrow transform failed on rows: ValueError: no luck", "arrow_functions.py:", "plans supersede")
+        refused(
+            decoding.run(),
+            2,
+            "the Arrow transform failed on rows: ValueError: no luck",
+            "arrow_functions.py:",
+            "plans supersede",
+        )
     finally:
         why.unlink()
     assert not DeltaTable.is_deltatable(str(decoding.table))
@@ -115,7 +164,8 @@ def test_a_table_of_other_columns_is_refused_before_a_plan_is_stored(decoding: P
 
 @pytest.mark.long
 def test_a_crash_under_sparks_writer_leaves_what_the_function_may_have_dropped_unproven_and_under_arrow_nothing(
-    decoding: Pipeline, spark: SparkSession,
+    decoding: Pipeline,
+    spark: SparkSession,
 ) -> None:
     """Behind a transform nobody can count again; receipts in the commit need no count."""
     for writer, code in (("arrow", 0), ("spark", 0)):
@@ -130,8 +180,13 @@ def test_a_crash_under_sparks_writer_leaves_what_the_function_may_have_dropped_u
 
 @pytest.mark.long
 @pytest.mark.parametrize("whom", ["worker", "driver"])
-def test_a_kill_in_the_middle_of_the_functions_work_loses_and_doubles_nothing(decoding: Pipeline, whom: str) -> None:
-    decoding.settings |= {"arrow_transform": f"{MODULE}:killing_once", "source": {"fetch_max_bytes": 4096}}
+def test_a_kill_in_the_middle_of_the_functions_work_loses_and_doubles_nothing(
+    decoding: Pipeline, whom: str
+) -> None:
+    decoding.settings |= {
+        "arrow_transform": f"{MODULE}:killing_once",
+        "source": {"fetch_max_bytes": 4096},
+    }
     decoding.produce(2_000)
     Path(KILLING).write_text(whom)
     run = decoding.start("etl", "run", str(decoding.conf))
@@ -144,15 +199,33 @@ def test_a_kill_in_the_middle_of_the_functions_work_loses_and_doubles_nothing(de
 
 
 @pytest.mark.long
-def test_a_replay_makes_its_rows_by_the_function_too(decoding: Pipeline, spark: SparkSession) -> None:
+def test_a_replay_makes_its_rows_by_the_function_too(
+    decoding: Pipeline, spark: SparkSession
+) -> None:
     decoding.produce(100)
     decoding.ran()
     before = rows_in(decoding.table)
-    said = decoding.door("replay", after=("--topic", decoding.topic, "--from", "5", "--until", "15", "--yes", "--reason", "again"))
+    said = decoding.door(
+        "replay",
+        after=(
+            "--topic",
+            decoding.topic,
+            "--from",
+            "5",
+            "--until",
+            "15",
+            "--yes",
+            "--reason",
+            "again",
+        ),
+    )
     assert said.code == 0, said.err
     assert rows_in(decoding.table) == before
     into = decoding.folder / "beside"
-    said = decoding.door("replay", after=("--topic", decoding.topic, "--from", "5", "--until", "15", "--into", str(into)))
+    said = decoding.door(
+        "replay",
+        after=("--topic", decoding.topic, "--from", "5", "--until", "15", "--into", str(into)),
+    )
     assert said.code == 0, said.err
     assert rows_in(into) == [row for row in before if 5 <= row["offset"] < 15]
     assert decoding.door("verify").code == 0

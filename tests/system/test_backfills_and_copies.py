@@ -1,4 +1,6 @@
-"""Copies that are put back, and tables that are not there, beside backfills on real servers: what is refused, and what leads out."""
+"""Copies that are put back, and tables that are not there, beside backfills on real servers: what
+is refused, and what leads out.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.said import Said, refused
-from tests.system.driving import Pipeline, backfill_broken_off_before, data_files, log_copied, put_back
+from tests.system.driving import (
+    Pipeline,
+    backfill_broken_off_before,
+    data_files,
+    log_copied,
+    put_back,
+)
 
 pytestmark = pytest.mark.without_spark
 INTERVAL = ("--from", "0", "--until", "100")
@@ -39,12 +47,16 @@ def maintain(pipeline: Pipeline) -> Said:
     return pipeline.door("maintain", after=("--yes",))
 
 
-def test_an_older_copy_of_the_tables_log_that_lacks_a_backfills_commits_alone_is_not_maintained(late: Pipeline) -> None:
+def test_an_older_copy_of_the_tables_log_that_lacks_a_backfills_commits_alone_is_not_maintained(
+    late: Pipeline,
+) -> None:
     older = log_copied(late.table, "older")
     assert late.door("backfill", after=(*NAME, *INTERVAL)).code == 0
     newer, files = log_copied(late.table, "newer"), data_files(late.table)
     put_back(older, late.table)
-    assert late.ran().outcomes == ["nothing new"], "of the pipeline's own commits the copy lacks none"
+    assert late.ran().outcomes == ["nothing new"], (
+        "of the pipeline's own commits the copy lacks none"
+    )
     for words in ("--yes",), ("--dry-run",):
         refused(late.door("maintain", after=words), 5, "backfill old", "plan 3", "older copy")
     assert data_files(late.table) == files
@@ -54,7 +66,9 @@ def test_an_older_copy_of_the_tables_log_that_lacks_a_backfills_commits_alone_is
 
 
 @pytest.mark.long
-def test_where_the_table_lacks_what_a_backfill_has_loaded_nobody_goes_on_until_the_newer_copy_is_back(late: Pipeline) -> None:
+def test_where_the_table_lacks_what_a_backfill_has_loaded_nobody_goes_on_until_the_newer_copy_is_back(
+    late: Pipeline,
+) -> None:
     older = log_copied(late.table, "older")
     backfill_broken_off_before("store", late, "old", "0", "100")
     newer = log_copied(late.table, "newer")
@@ -71,7 +85,8 @@ def test_where_the_table_lacks_what_a_backfill_has_loaded_nobody_goes_on_until_t
 @pytest.mark.long
 @pytest.mark.parametrize("verb", ["append", "store"])
 def test_while_the_table_is_not_there_a_backfill_is_not_given_up_and_once_it_is_back_what_was_loaded_stays(
-        late: Pipeline, verb: str) -> None:
+    late: Pipeline, verb: str
+) -> None:
     backfill_broken_off_before(verb, late, "old", "0", "100")
     away = late.table.rename(late.table.with_name("away"))
     refused(abandon(late), 5, "there is no table at this path")
@@ -79,18 +94,26 @@ def test_while_the_table_is_not_there_a_backfill_is_not_given_up_and_once_it_is_
     refused(maintain(late), 2, "there is no table yet")
     away.rename(late.table)
     assert abandon(late).code == 0
-    assert late.door("backfill", "list").document[0]["loaded"] == sum(late.in_table().values()) - 200
+    assert (
+        late.door("backfill", "list").document[0]["loaded"] == sum(late.in_table().values()) - 200
+    )
     assert late.door("backfill", after=("--name", "rest", *INTERVAL, "--missing")).code == 0
     assert late.is_whole() and late.door("verify").document["found_rows"] == 600
 
 
 @pytest.mark.long
 def test_a_backfill_whose_table_is_gone_for_good_is_given_up_once_that_is_accepted_and_claims_nothing_of_the_next_one(
-        late: Pipeline) -> None:
+    late: Pipeline,
+) -> None:
     backfill_broken_off_before("store", late, "old", "0", "100")
     away = late.table.rename(late.table.with_name("away"))
     DeltaTable.create(str(late.table), DeltaTable(str(away)).schema())
-    refused(abandon(late), 5, "is not the one that the backfill has loaded into", "plans acknowledge CONF 0")
+    refused(
+        abandon(late),
+        5,
+        "is not the one that the backfill has loaded into",
+        "plans acknowledge CONF 0",
+    )
     refused(maintain(late), 2, "this pipeline has no commit in the table")
     assert late.door("plans", "acknowledge", after=("0", "--reason", "a new table")).code == 0
     assert abandon(late).code == 0
@@ -99,16 +122,25 @@ def test_a_backfill_whose_table_is_gone_for_good_is_given_up_once_that_is_accept
     assert late.ran().outcomes[-1] == "ingested"
     late.settings["limits"] = {}
     assert late.door("backfill", after=("--name", "new", *INTERVAL)).code == 0
-    assert late.in_table() == Counter({row: n for row, n in late.in_topic().items() if not 100 <= row[1] < given_up[row[0]]})
+    assert late.in_table() == Counter(
+        {row: n for row, n in late.in_topic().items() if not 100 <= row[1] < given_up[row[0]]}
+    )
     assert late.door("verify").code == 0 and maintain(late).code == 0
 
 
 @pytest.mark.long
-def test_a_pipelines_place_is_not_taken_while_a_backfill_beside_it_is_unfinished(late: Pipeline) -> None:
+def test_a_pipelines_place_is_not_taken_while_a_backfill_beside_it_is_unfinished(
+    late: Pipeline,
+) -> None:
     backfill_broken_off_before("record", late, "old", "0", "100")
     heir = late.under("heir")
     taking = ("plans", "take-over"), ("--from", f"{late.group}/clicks", "--reason", "renamed")
-    refused(heir.door(*taking[0], after=taking[1]), 5, "backfill old beside that pipeline is stopped", "etl backfill resume")
+    refused(
+        heir.door(*taking[0], after=taking[1]),
+        5,
+        "backfill old beside that pipeline is stopped",
+        "etl backfill resume",
+    )
     assert abandon(late).code == 0
     assert heir.door(*taking[0], after=taking[1]).code == 0
     heir.produce(40)
@@ -122,7 +154,9 @@ def test_a_pipelines_place_is_not_taken_while_a_backfill_beside_it_is_unfinished
 
 @pytest.mark.long
 @pytest.mark.parametrize("verb", ["fetch", "record", "store"])
-def test_an_older_copy_of_a_backfills_znodes_that_comes_back_after_it_was_given_up_loads_nothing_again(late: Pipeline, verb: str) -> None:
+def test_an_older_copy_of_a_backfills_znodes_that_comes_back_after_it_was_given_up_loads_nothing_again(
+    late: Pipeline, verb: str
+) -> None:
     backfill_broken_off_before(verb, late, "old", "0", "100")
     place = f"/consumers/{late.group}/etl/clicks@old"
     with late.zookeeper() as client:
@@ -145,14 +179,21 @@ def test_an_older_copy_of_a_backfills_znodes_that_comes_back_after_it_was_given_
 
 
 @pytest.mark.long
-def test_a_pipelines_place_is_not_taken_in_an_older_copy_of_the_table_that_lacks_what_its_backfill_loaded(late: Pipeline) -> None:
+def test_a_pipelines_place_is_not_taken_in_an_older_copy_of_the_table_that_lacks_what_its_backfill_loaded(
+    late: Pipeline,
+) -> None:
     older = log_copied(late.table, "older")
     assert late.door("backfill", after=(*NAME, *INTERVAL)).code == 0
     newer = log_copied(late.table, "newer")
     heir = late.under("heir")
     taking = "--from", f"{late.group}/clicks", "--reason", "renamed"
     put_back(older, late.table)
-    refused(heir.door("plans", "take-over", after=taking), 5, "backfill old has loaded plan 3", "older copy")
+    refused(
+        heir.door("plans", "take-over", after=taking),
+        5,
+        "backfill old has loaded plan 3",
+        "older copy",
+    )
     assert late.ran().outcomes == ["nothing new"], "nobody took its place"
     put_back(newer, late.table)
     assert heir.door("plans", "take-over", after=taking).code == 0
@@ -162,13 +203,23 @@ def test_a_pipelines_place_is_not_taken_in_an_older_copy_of_the_table_that_lacks
 
 
 @pytest.mark.long
-def test_where_zookeeper_lost_a_backfills_ledger_its_name_and_its_offsets_are_refused(late: Pipeline) -> None:
+def test_where_zookeeper_lost_a_backfills_ledger_its_name_and_its_offsets_are_refused(
+    late: Pipeline,
+) -> None:
     assert late.door("backfill", after=(*NAME, *INTERVAL)).code == 0
     with late.zookeeper() as client:
         client.delete(f"/consumers/{late.group}/etl/clicks@old", recursive=True)
-    refused(late.door("backfill", after=(*NAME, *INTERVAL)), 2, "the table holds plan 3 of a backfill of this name")
+    refused(
+        late.door("backfill", after=(*NAME, *INTERVAL)),
+        2,
+        "the table holds plan 3 of a backfill of this name",
+    )
     for more in (), ("--missing",):
-        refused(late.door("backfill", after=("--name", "new", *INTERVAL, *more)), 5, "the table holds 400 rows of these offsets")
+        refused(
+            late.door("backfill", after=("--name", "new", *INTERVAL, *more)),
+            5,
+            "the table holds 400 rows of these offsets",
+        )
     late.produce(40)
     assert late.ran().outcomes == ["ingested"]
     assert late.door("backfill", "list").document == [] and late.is_whole()

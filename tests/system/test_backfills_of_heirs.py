@@ -1,4 +1,6 @@
-"""What a pipeline had backfilled before another one took its place, and pipelines that are taken out of service beside a backfill."""
+"""What a pipeline had backfilled before another one took its place, and pipelines that are taken
+out of service beside a backfill.
+"""
 
 from __future__ import annotations
 
@@ -14,31 +16,53 @@ pytestmark = pytest.mark.without_spark
 
 
 def heir_that_fills_the_rest(late: Pipeline) -> Pipeline:
-    """It takes the pipeline's place, and backfills what of offsets 0 to 100 nobody has loaded: then each record is there once."""
+    """It takes the pipeline's place, and backfills what of offsets 0 to 100 nobody has loaded: then
+    each record is there once.
+    """
     heir = late.under("heir")
-    assert heir.door("plans", "take-over", after=("--from", f"{late.group}/clicks", "--reason", "renamed")).code == 0
+    assert (
+        heir.door(
+            "plans", "take-over", after=("--from", f"{late.group}/clicks", "--reason", "renamed")
+        ).code
+        == 0
+    )
     assert heir.ran().outcomes[0] in ("replayed", "ingested")
     assert heir.door("verify").code == 0
-    filled = heir.door("backfill", after=("--name", "rest", "--from", "0", "--until", "100", "--missing"))
+    filled = heir.door(
+        "backfill", after=("--name", "rest", "--from", "0", "--until", "100", "--missing")
+    )
     assert filled.code == 0, filled.err
     assert late.in_table() == Counter(dict.fromkeys(late.in_topic(), 1))
     return heir
 
 
 @pytest.mark.long
-def test_an_heir_knows_what_was_backfilled_beside_the_pipeline_whose_place_it_took_and_fills_only_what_is_missing(late: Pipeline) -> None:
+def test_an_heir_knows_what_was_backfilled_beside_the_pipeline_whose_place_it_took_and_fills_only_what_is_missing(
+    late: Pipeline,
+) -> None:
     assert late.door("backfill", after=("--name", "jan", "--from", "0", "--until", "50")).code == 0
     heir = heir_that_fills_the_rest(late)
     assert heir.door("verify").document["found_rows"] == 600
 
 
 @pytest.mark.long
-def test_an_heir_loads_what_a_backfill_gave_back_of_deleted_rows_and_what_another_one_loaded_of_it_is_there_once(late: Pipeline) -> None:
+def test_an_heir_loads_what_a_backfill_gave_back_of_deleted_rows_and_what_another_one_loaded_of_it_is_there_once(
+    late: Pipeline,
+) -> None:
     assert late.door("backfill", after=("--name", "jan", "--from", "0", "--until", "100")).code == 0
     DeltaTable(str(late.table)).delete("offset < 60")
-    accepted = late.door("plans", "acknowledge", after=(str(DeltaTable(str(late.table)).version()), "--reason", "a test"))
+    accepted = late.door(
+        "plans",
+        "acknowledge",
+        after=(str(DeltaTable(str(late.table)).version()), "--reason", "a test"),
+    )
     assert accepted.code == 0, accepted.err
-    assert late.door("backfill", "abandon", after=("--name", "jan", "--reason", "deleted", "--yes")).code == 0
+    assert (
+        late.door(
+            "backfill", "abandon", after=("--name", "jan", "--reason", "deleted", "--yes")
+        ).code
+        == 0
+    )
     assert late.door("backfill", after=("--name", "feb", "--from", "0", "--until", "30")).code == 0
     heir = heir_that_fills_the_rest(late)
     proof = heir.door("verify")
@@ -46,10 +70,17 @@ def test_an_heir_loads_what_a_backfill_gave_back_of_deleted_rows_and_what_anothe
 
 
 @pytest.mark.long
-def test_a_pipeline_is_not_taken_out_of_service_while_a_backfill_beside_it_may_still_load(late: Pipeline) -> None:
+def test_a_pipeline_is_not_taken_out_of_service_while_a_backfill_beside_it_may_still_load(
+    late: Pipeline,
+) -> None:
     backfill_broken_off_before("record", late, "old", "0", "100")
     retiring = ("pipelines", "retire"), ("--reason", "no more")
-    refused(late.door(*retiring[0], after=retiring[1]), 5, "backfill old beside that pipeline is stopped", "etl backfill abandon")
+    refused(
+        late.door(*retiring[0], after=retiring[1]),
+        5,
+        "backfill old beside that pipeline is stopped",
+        "etl backfill abandon",
+    )
     assert late.door("backfill", "resume", after=("--name", "old")).code == 0
     assert late.door(*retiring[0], after=retiring[1]).code == 0
     assert late.in_table() == Counter(dict.fromkeys(late.in_topic(), 1))

@@ -1,4 +1,6 @@
-"""docs/CLUSTER.md, "What brings the package" and "Standalone": the zip is made and both commands load by it, word for word."""
+"""docs/CLUSTER.md, "What brings the package" and "Standalone": the zip is made and both commands
+load by it, word for word.
+"""
 
 from __future__ import annotations
 
@@ -40,24 +42,48 @@ def produce(cluster: Cluster, topic: str) -> None:
 
 @pytest.mark.long
 def test_the_page_is_typed_from_the_zip_to_a_table_that_a_cluster_wrote(
-        cluster: Cluster, topic: TopicFactory, python_without_the_package: Path, tmp_path: Path) -> None:
-    """Delta's jars are named by their place, as the command that `etl package` prints has them on a machine where they are."""
+    cluster: Cluster, topic: TopicFactory, python_without_the_package: Path, tmp_path: Path
+) -> None:
+    """Delta's jars are named by their place, as the command that `etl package` prints has them on a
+    machine where they are.
+    """
     name, here, jars = topic(2), tmp_path / "here", ",".join(map(str, delta_jars()))
     (here / "conf").mkdir(parents=True)
     (here / "jobs").symlink_to(ROOT / "jobs")
-    (here / "conf" / "clicks.yaml").write_text(CONF.format(topic=name, zookeeper=cluster.zookeeper_connect))
+    (here / "conf" / "clicks.yaml").write_text(
+        CONF.format(topic=name, zookeeper=cluster.zookeeper_connect)
+    )
     package, by_job, by_file = (
         next(one.text for one in lines(PAGE) if all(word in one.text for word in words))
-        for words in (["etl package"], ["--master MASTER", "dist/etl_job.py"], ["spark://HOST:7077", "jobs/ingest.py"]))
+        for words in (
+            ["etl package"],
+            ["--master MASTER", "dist/etl_job.py"],
+            ["spark://HOST:7077", "jobs/ingest.py"],
+        )
+    )
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**submit_environment(), "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
     with StandaloneSpark(tmp_path / "standalone") as spark:
         for text in (package, by_job, by_file):
             produce(cluster, name)
-            for page, ours in (("/opt/venv/bin/python", str(python_without_the_package)), ("run CONF", "run conf/clicks.yaml"),
-                               ("--packages io.delta:delta-spark_4.2_2.13:4.4.0", f"--jars {jars}"),
-                               ("--master MASTER", f"--master {spark.master_url}"), ("spark://HOST:7077", spark.master_url)):
+            for page, ours in (
+                ("/opt/venv/bin/python", str(python_without_the_package)),
+                ("run CONF", "run conf/clicks.yaml"),
+                ("--packages io.delta:delta-spark_4.2_2.13:4.4.0", f"--jars {jars}"),
+                ("--master MASTER", f"--master {spark.master_url}"),
+                ("spark://HOST:7077", spark.master_url),
+            ):
                 text = text.replace(page, ours)
-            typed = subprocess.run(["bash", "-c", text], cwd=here, env=environment, capture_output=True, text=True, timeout=600)
+            typed = subprocess.run(
+                ["bash", "-c", text],
+                cwd=here,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=600,
+            )
             assert typed.returncode == 0, f"{text}\n{typed.stdout[-2000:]}{typed.stderr[-3000:]}"
-    assert DeltaTable(str(here / "warehouse" / "clicks")).to_pyarrow_table(columns=["offset"]).num_rows == 3 * RECORDS
+    assert (
+        DeltaTable(str(here / "warehouse" / "clicks")).to_pyarrow_table(columns=["offset"]).num_rows
+        == 3 * RECORDS
+    )

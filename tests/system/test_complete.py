@@ -1,4 +1,6 @@
-"""Whether the logs are complete up to a time, and which intervals are not in the table, asked of real brokers."""
+"""Whether the logs are complete up to a time, and which intervals are not in the table, asked of
+real brokers.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,35 @@ HOUR = timedelta(hours=1)
 def ask(pipeline: Pipeline, until: datetime, *more: str) -> tuple[int, bool, list[int]]:
     said = pipeline.door("complete", after=("--until-time", until.isoformat(), *more))
     assert "Traceback" not in said.err
-    return said.code, said.document["is_complete"], [log["partition"] for log in said.document["incomplete"]]
+    return (
+        said.code,
+        said.document["is_complete"],
+        [log["partition"] for log in said.document["incomplete"]],
+    )
 
 
 def produce(pipeline: Pipeline, when: datetime, *partitions: int) -> None:
     producer = KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap)
     for partition in partitions:
-        producer.send(pipeline.topic, value=b"x", partition=partition, timestamp_ms=round(when.timestamp() * 1000))
+        producer.send(
+            pipeline.topic,
+            value=b"x",
+            partition=partition,
+            timestamp_ms=round(when.timestamp() * 1000),
+        )
     producer.close()
 
 
 def test_logs_are_complete_up_to_a_time_once_each_has_a_record_of_it_or_the_grace_is_over(
-        make_pipeline: Callable[..., Pipeline]) -> None:
-    pipeline, past = make_pipeline(partitions=3, config={"retention.ms": "-1"}), datetime.now(UTC).replace(microsecond=0) - HOUR
-    assert ask(pipeline, past) == (0, True, []), "an empty log, and the grace of ten minutes is over"
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
+    pipeline, past = (
+        make_pipeline(partitions=3, config={"retention.ms": "-1"}),
+        datetime.now(UTC).replace(microsecond=0) - HOUR,
+    )
+    assert ask(pipeline, past) == (0, True, []), (
+        "an empty log, and the grace of ten minutes is over"
+    )
     assert ask(pipeline, past, "--grace-s", "7200") == (6, False, [0, 1, 2])
     produce(pipeline, past - HOUR, 0, 1, 2)
     produce(pipeline, past, 1)
@@ -39,9 +56,13 @@ def test_logs_are_complete_up_to_a_time_once_each_has_a_record_of_it_or_the_grac
     assert ask(pipeline, past + 2 * HOUR) == (6, False, [0, 1, 2]), "a time that is still to come"
 
 
-@pytest.mark.parametrize(("until", "said"), [("soon", "--until-time is no time: soon"), ("2026-11-10T05:00:00", "has no UTC offset")])
+@pytest.mark.parametrize(
+    ("until", "said"),
+    [("soon", "--until-time is no time: soon"), ("2026-11-10T05:00:00", "has no UTC offset")],
+)
 def test_a_time_that_is_none_is_told_before_any_broker_is_asked(
-        make_pipeline: Callable[..., Pipeline], until: str, said: str) -> None:
+    make_pipeline: Callable[..., Pipeline], until: str, said: str
+) -> None:
     pipeline = make_pipeline(source={"bootstrap": "127.0.0.1:1"})
     found = pipeline.door("complete", after=("--until-time", until))
     assert found.code == 2 and said in found.document["what"]
@@ -49,7 +70,14 @@ def test_a_time_that_is_none_is_told_before_any_broker_is_asked(
 
 def test_intervals_that_a_run_has_not_loaded_are_told_until_it_has(pipeline: Pipeline) -> None:
     begin = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - 3 * HOUR
-    asked = ("--from-time", begin.isoformat(), "--until-time", (begin + 4 * HOUR).isoformat(), "--every", "1h")
+    asked = (
+        "--from-time",
+        begin.isoformat(),
+        "--until-time",
+        (begin + 4 * HOUR).isoformat(),
+        "--every",
+        "1h",
+    )
 
     def missing() -> list[tuple[str, int]]:
         said = pipeline.door("intervals", after=asked)

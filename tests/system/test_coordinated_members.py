@@ -24,5 +24,7 @@ class TestMembers(MemberContract):
 
 
 def stage_on(cluster: Cluster, topic: str) -> Stage:
-    terms = MemberTerms(new_group(), (topic,), session_timeout_s=6, rebalance_timeout_s=20, join_timeout_s=60)
+    terms = MemberTerms(
+        new_group(), (topic,), session_timeout_s=6, rebalance_timeout_s=20, join_timeout_s=60
+    )
     return Stage([(HOST, cluster.brokers[0].port)], topic, terms, grow=partial(grow_topic, cluster))

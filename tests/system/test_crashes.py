@@ -1,4 +1,6 @@
-"""The short form of the crash matrix: what takes real processes to break. `make chaos` plays all of it, a kill at each point too."""
+"""The short form of the crash matrix: what takes real processes to break. `make chaos` plays all of
+it, a kill at each point too.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,8 @@ from tests.chaos.stage import Case, Stage
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in ALL if case.short])
-def test_every_record_is_in_the_table_once_after(case: Case, cluster: Cluster, spark: SparkSession, tmp_path: Path) -> None:
+def test_every_record_is_in_the_table_once_after(
+    case: Case, cluster: Cluster, spark: SparkSession, tmp_path: Path
+) -> None:
     with Stage(cluster, tmp_path / "case") as stage:
         assert case.play(stage).checked.is_whole

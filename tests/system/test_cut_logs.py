@@ -1,4 +1,6 @@
-"""Logs that were cut or made again, from the broker to the proof, with the real ledger, table and Spark."""
+"""Logs that were cut or made again, from the broker to the proof, with the real ledger, table and
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,22 @@ from tests.system.driving import Pipeline
 
 def write(broker: FakeBroker, topic: str, records: int) -> None:
     log = broker.log(topic)
-    batch = Batch(log.log_end, [Rec(delta, b"value-%d" % delta) for delta in range(records)], leader_epoch=log.leader_epoch)
+    batch = Batch(
+        log.log_end,
+        [Rec(delta, b"value-%d" % delta) for delta in range(records)],
+        leader_epoch=log.leader_epoch,
+    )
     broker.append(topic, 0, encode(batch))
 
 
 @pytest.mark.long
-def test_a_cut_log_is_told_by_every_door_accepted_and_gone_on_with(spoiled: tuple[Pipeline, FakeBroker]) -> None:
+def test_a_cut_log_is_told_by_every_door_accepted_and_gone_on_with(
+    spoiled: tuple[Pipeline, FakeBroker],
+) -> None:
     pipeline, broker = spoiled
-    broker.log(pipeline.topic).batches.clear()  # those of the fixture name another epoch than the broker's
+    broker.log(
+        pipeline.topic
+    ).batches.clear()  # those of the fixture name another epoch than the broker's
     for _ in range(3):
         write(broker, pipeline.topic, 10)
     pipeline.ran()
@@ -28,15 +38,31 @@ def test_a_cut_log_is_told_by_every_door_accepted_and_gone_on_with(spoiled: tupl
     broker.log(pipeline.topic).elect(3)
     write(broker, pipeline.topic, 25)
     for door in ("run", "plan", "doctor"):
-        refused(pipeline.door(door), 5, "cut at offset 20, and records up to 30", f"accept-log CONF {pipeline.topic}:0")
+        refused(
+            pipeline.door(door),
+            5,
+            "cut at offset 20, and records up to 30",
+            f"accept-log CONF {pipeline.topic}:0",
+        )
     shown = pipeline.door("offsets", "show", json_too=False)
-    assert (shown.code, "cut at offset 20, and records up to 30" in shown.err) == (5, True), shown.err
+    assert (shown.code, "cut at offset 20, and records up to 30" in shown.err) == (5, True), (
+        shown.err
+    )
     said = pipeline.accept_log(f"{pipeline.topic}:0")
     assert said.code == 0, said.err
-    assert said.document["plan"]["vanished"] == [{"topic": pipeline.topic, "partition": 0, "from": 20, "until": 30, "log_epoch": 0}]
-    assert pipeline.ran().outcomes == ["went on with another log", "went on with another log", "ingested"]
+    assert said.document["plan"]["vanished"] == [
+        {"topic": pipeline.topic, "partition": 0, "from": 20, "until": 30, "log_epoch": 0}
+    ]
+    assert pipeline.ran().outcomes == [
+        "went on with another log",
+        "went on with another log",
+        "ingested",
+    ]
     assert pipeline.committed() == {0: 45}
     proof = pipeline.door("verify")
     assert proof.code == 0, proof.err
-    assert [(log["log_epoch"], log["found_rows"]) for log in proof.document["logs"]] == [(0, 30), (1, 25)]
+    assert [(log["log_epoch"], log["found_rows"]) for log in proof.document["logs"]] == [
+        (0, 30),
+        (1, 25),
+    ]
     assert any("offsets 20 to 30 with log_epoch 0" in note for note in proof.document["notes"])

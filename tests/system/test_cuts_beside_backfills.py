@@ -1,6 +1,8 @@
-"""Logs that are cut, and a topic that is made again, inside of what a backfill claims: on brokers of now, from the cut to the proof.
+"""Logs that are cut, and a topic that is made again, inside of what a backfill claims: on brokers
+of now, from the cut to the proof.
 
-The table keeps the rows of every life of a log, each once: an independent client has counted the first life before it was gone.
+The table keeps the rows of every life of a log, each once: an independent client has counted the
+first life before it was gone.
 """
 
 from __future__ import annotations
@@ -30,14 +32,19 @@ UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 
 @pytest.fixture
 def replicated(tmp_path: Path, spark: SparkSession, unused_group: str) -> Iterator[Pipeline]:
-    """A pipeline on two brokers of its own, whose leaders move only when the test says so; it begins at the ends of its logs."""
-    with Cluster(2, folder=tmp_path / "cluster", properties={"auto.leader.rebalance.enable": "false"}) as cluster:
+    """A pipeline on two brokers of its own, whose leaders move only when the test says so; it
+    begins at the ends of its logs.
+    """
+    with Cluster(
+        2, folder=tmp_path / "cluster", properties={"auto.leader.rebalance.enable": "false"}
+    ) as cluster:
         cluster.create_topic("clicks", len(ALL), replication_factor=2, config=UNCLEAN)
         yield Pipeline(cluster, tmp_path, "clicks", unused_group, {"source": {"start": "latest"}})
 
 
 def is_led_through(pipeline: Pipeline, says: str, *accepting: Sequence[str]) -> bool:
-    """What an operator is told at each step, and does: the backfill is given up before the log is accepted; then the pipeline goes on.
+    """What an operator is told at each step, and does: the backfill is given up before the log is
+    accepted; then the pipeline goes on.
 
     `accepting`: the words of each `accept-log` that it takes.
     """
@@ -45,8 +52,12 @@ def is_led_through(pipeline: Pipeline, says: str, *accepting: Sequence[str]) -> 
     refused(pipeline.run(), 5, says, "accept-log")
     what = "backfill old has not loaded all that it claims of this partition"
     refused(pipeline.accept_log(*first), 5, what, "etl backfill abandon CONF --name old")
-    refused(pipeline.door("backfill", "resume", after=NAME), 5, "etl backfill abandon CONF --name old")
-    given_up = pipeline.door("backfill", "abandon", after=(*NAME, "--reason", "the log was cut", "--yes"))
+    refused(
+        pipeline.door("backfill", "resume", after=NAME), 5, "etl backfill abandon CONF --name old"
+    )
+    given_up = pipeline.door(
+        "backfill", "abandon", after=(*NAME, "--reason", "the log was cut", "--yes")
+    )
     assert given_up.code == 0, given_up.err
     for words in (first, *others):
         refused(pipeline.run(), 5, says, "accept-log")
@@ -56,7 +67,9 @@ def is_led_through(pipeline: Pipeline, says: str, *accepting: Sequence[str]) -> 
 
 
 def are_all_there(pipeline: Pipeline, first: Counter[Row], starts: Mapping[int, int]) -> bool:
-    """Each record of both lives once, by others' clients; the package says the same, and no further run adds any."""
+    """Each record of both lives once, by others' clients; the package says the same, and no further
+    run adds any.
+    """
     pipeline.produce(80)
     pipeline.ran()
     assert Lives(pipeline).in_table() == first + second_life(pipeline.in_topic(), starts)
@@ -68,7 +81,8 @@ def are_all_there(pipeline: Pipeline, first: Counter[Row], starts: Mapping[int, 
 
 @pytest.mark.parametrize(("verb", "plan", "more"), [("fetch", 3, 400), ("record", 2, 0)])
 def test_a_log_that_an_unclean_leader_cut_inside_of_a_claim_is_gone_on_with_and_every_record_is_there_once(
-        replicated: Pipeline, verb: str, plan: int, more: int) -> None:
+    replicated: Pipeline, verb: str, plan: int, more: int
+) -> None:
     pipeline, (kept, behind) = replicated, replicated.cluster.brokers
     wait_for_all(pipeline, 2)
     pipeline.produce(240)
@@ -88,12 +102,17 @@ def test_a_log_that_an_unclean_leader_cut_inside_of_a_claim_is_gone_on_with_and_
     assert is_led_through(pipeline, "cut at offset 60 or below, and we were at 140", *at)
     first = Counter({row: n for row, n in whole.items() if row[1] < 80 or row[1] >= 120})
     assert are_all_there(pipeline, first, dict.fromkeys(ALL, 60))
-    refused(pipeline.door("backfill", after=("--name", "rest", "--from", "0", "--until", "60")), 5, "cut or made again")
+    refused(
+        pipeline.door("backfill", after=("--name", "rest", "--from", "0", "--until", "60")),
+        5,
+        "cut or made again",
+    )
 
 
 @pytest.mark.parametrize(("verb", "plan"), [("fetch", 2), ("append", 1)])
 def test_a_topic_that_is_made_again_under_a_claim_is_gone_on_with_and_every_record_is_there_once(
-        late: Pipeline, verb: str, plan: int) -> None:
+    late: Pipeline, verb: str, plan: int
+) -> None:
     backfill_broken_off_before(verb, late, "old", "0", "100", plan=plan)
     whole, ends = late.in_topic(), late.committed()
     recreate_topic(late)
@@ -101,5 +120,7 @@ def test_a_topic_that_is_made_again_under_a_claim_is_gone_on_with_and_every_reco
     del late.settings["limits"]
     assert is_led_through(late, "deleted and made again", [late.topic])
     loaded = 40 * (plan - 1)
-    first = Counter({row: n for row, n in whole.items() if row[1] < loaded or 100 <= row[1] < ends[row[0]]})
+    first = Counter(
+        {row: n for row, n in whole.items() if row[1] < loaded or 100 <= row[1] < ends[row[0]]}
+    )
     assert are_all_there(late, first, dict.fromkeys(ALL, 0))

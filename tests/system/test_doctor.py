@@ -1,4 +1,6 @@
-"""`etl doctor` on real parts: all lines ok before and after the first run, each failing line with what to do, and no trace."""
+"""`etl doctor` on real parts: all lines ok before and after the first run, each failing line with
+what to do, and no trace.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def lines(said: Said, name: str) -> list[Line]:
 
 
 def failing(pipeline: Pipeline, name: str, code: int, *words: str) -> Said:
-    """The doctor's exit code is that of this one failing line, which says all of `words`; every other one is fine or not checked."""
+    """The doctor's exit code is that of this one failing line, which says all of `words`; every
+    other one is fine or not checked.
+    """
     said = pipeline.door("doctor")
     assert "Traceback" not in said.err
     bad = [line for line in said.document["lines"] if line["verdict"] == "failed"]
@@ -50,7 +54,9 @@ def all_well(pipeline: Pipeline) -> Said:
 
 
 def tree(pipeline: Pipeline) -> dict[str, Any]:
-    """Every znode with its payload and all that ZooKeeper knows of it, and every folder, and every file with its time of change."""
+    """Every znode with its payload and all that ZooKeeper knows of it, and every folder, and every
+    file with its time of change.
+    """
     found: dict[str, Any] = {}
     with pipeline.zookeeper() as client:
         client.chroot = ""
@@ -64,14 +70,19 @@ def tree(pipeline: Pipeline) -> dict[str, Any]:
         found["/"] = sorted(client.get_children("/"))
         found["/kafka"] = client.exists("/kafka"), sorted(client.get_children("/kafka"))
     for file in sorted(pipeline.folder.rglob("*")):
-        found[str(file)] = file.stat().st_mtime_ns if file.is_file() else None  # a probe begins and ends in a folder
+        found[str(file)] = (
+            file.stat().st_mtime_ns if file.is_file() else None
+        )  # a probe begins and ends in a folder
     return found
 
 
-# -- healthy --------------------------------------------------------------------------------------------------------------
+# -- healthy
+# --------------------------------------------------------------------------------------------------------------
 
 
-def test_all_is_well_before_the_first_run_and_after_it_and_then_each_damage_is_named(pipeline: Pipeline) -> None:
+def test_all_is_well_before_the_first_run_and_after_it_and_then_each_damage_is_named(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(80)
     pipeline.conf.touch()
     before = tree(pipeline)
@@ -79,13 +90,17 @@ def test_all_is_well_before_the_first_run_and_after_it_and_then_each_damage_is_n
     assert "first run" in lines(said, "ledger and table")[0]["found"]
     assert "none yet" in lines(said, "table")[0]["found"]
     assert "Kafka 3.9" in lines(said, "broker 0")[0]["found"]
-    assert tree(pipeline) | _conf(pipeline) == before | _conf(pipeline), "the doctor leaves no trace"
+    assert tree(pipeline) | _conf(pipeline) == before | _conf(pipeline), (
+        "the doctor leaves no trace"
+    )
 
     pipeline.ran()
     before = tree(pipeline)
     said = all_well(pipeline)
     assert "plan 1 is the newest in both" in lines(said, "ledger and table")[0]["found"]
-    assert tree(pipeline) | _conf(pipeline) == before | _conf(pipeline), "the doctor leaves no trace"
+    assert tree(pipeline) | _conf(pipeline) == before | _conf(pipeline), (
+        "the doctor leaves no trace"
+    )
 
     pipeline.settings = {"pipeline": "another", "table": {"path": str(pipeline.folder / "another")}}
     failing(pipeline, "group", 2, "pipeline clicks of the same group", pipeline.topic)
@@ -95,12 +110,22 @@ def test_all_is_well_before_the_first_run_and_after_it_and_then_each_damage_is_n
     with pipeline.zookeeper() as client:
         uid, _ = client.get(root)
         client.set(root, b"feedfeedfeedfeed")
-        failing(pipeline, "ledger and table", 5, "another pipeline of the same name", "feedfeedfeedfeed")
+        failing(
+            pipeline, "ledger and table", 5, "another pipeline of the same name", "feedfeedfeedfeed"
+        )
         client.set(root, uid)
     DeltaTable(str(pipeline.table)).delete("partition = 1")
     failing(pipeline, "ledger and table", 5, "removed rows", "plans acknowledge")
-    DeltaTable(str(pipeline.table)).alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 1 days"})
-    said = failing(pipeline, "table retention", 2, "delta.setTransactionRetentionDuration", "UNSET TBLPROPERTIES")
+    DeltaTable(str(pipeline.table)).alter.set_table_properties(
+        {"delta.setTransactionRetentionDuration": "interval 1 days"}
+    )
+    said = failing(
+        pipeline,
+        "table retention",
+        2,
+        "delta.setTransactionRetentionDuration",
+        "UNSET TBLPROPERTIES",
+    )
     assert lines(said, "ledger and table")[0]["verdict"] == "not checked"
 
 
@@ -109,7 +134,9 @@ def _conf(pipeline: Pipeline) -> dict[str, Any]:
     return dict.fromkeys((str(pipeline.folder / "conf.yaml"), str(pipeline.folder)), None)
 
 
-def test_the_screen_has_one_line_for_each_thing_and_says_what_to_do(make_pipeline: Callable[..., Pipeline]) -> None:
+def test_the_screen_has_one_line_for_each_thing_and_says_what_to_do(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
     pipeline = make_pipeline(report={"path": "/dev/null/reports"})
     said = pipeline.door("doctor", json_too=False)
     told = said.out.splitlines()
@@ -126,29 +153,50 @@ def test_a_wrong_conf_is_told_as_at_every_door(make_pipeline: Callable[..., Pipe
     assert "source.strat" in said.err
 
 
-# -- ZooKeeper --------------------------------------------------------------------------------------------------------------
+# -- ZooKeeper
+# --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_zookeeper_that_does_not_answer_is_named_and_what_needs_it_is_not_checked(make_pipeline: Callable[..., Pipeline]) -> None:
+def test_a_zookeeper_that_does_not_answer_is_named_and_what_needs_it_is_not_checked(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
     nobody = free_port()
-    pipeline = make_pipeline(zookeeper={"connect": f"127.0.0.1:{nobody}/kafka", "connect_timeout_s": 1})
+    pipeline = make_pipeline(
+        zookeeper={"connect": f"127.0.0.1:{nobody}/kafka", "connect_timeout_s": 1}
+    )
     said = failing(pipeline, "ZooKeeper", 6, f"127.0.0.1:{nobody}", "zookeeper.connect")
     skipped = {line["name"] for line in said.document["lines"] if line["verdict"] == "not checked"}
     assert skipped == {
-        "request limit", "chroot", "znode permissions", "znode ACLs", "cluster", "broker", "topics", "group", "backfills",
-        "ledger and table"}
+        "request limit",
+        "chroot",
+        "znode permissions",
+        "znode ACLs",
+        "cluster",
+        "broker",
+        "topics",
+        "group",
+        "backfills",
+        "ledger and table",
+    }
     assert said.document["not_checked"] == len(skipped)
 
 
-def test_one_server_of_several_that_does_not_answer_is_advice(make_pipeline: Callable[..., Pipeline]) -> None:
+def test_one_server_of_several_that_does_not_answer_is_advice(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
     pipeline = make_pipeline()
     nobody, connect = free_port(), pipeline.cluster.zookeeper_connect
-    pipeline.settings = {"zookeeper": {"connect": f"127.0.0.1:{nobody},{connect}", "session_timeout_s": 300}}
+    pipeline.settings = {
+        "zookeeper": {"connect": f"127.0.0.1:{nobody},{connect}", "session_timeout_s": 300}
+    }
     said = pipeline.door("doctor")
     dead, alive = lines(said, "ZooKeeper")
     assert (said.code, dead["verdict"], alive["verdict"]) == (0, "advice", "advice")
     assert f"127.0.0.1:{nobody}" in dead["found"]
-    assert "session timeout 60 s, where 300 s were asked for" in alive["found"] and "maxSessionTimeout" in alive["to_do"]
+    assert (
+        "session timeout 60 s, where 300 s were asked for" in alive["found"]
+        and "maxSessionTimeout" in alive["to_do"]
+    )
 
 
 def test_a_wrong_chroot_is_named_and_stays_empty(make_pipeline: Callable[..., Pipeline]) -> None:
@@ -160,10 +208,14 @@ def test_a_wrong_chroot_is_named_and_stays_empty(make_pipeline: Callable[..., Pi
         assert not client.exists("/kafak")
 
 
-def test_a_chroot_that_a_run_will_make_is_not_made_by_the_doctor(make_pipeline: Callable[..., Pipeline]) -> None:
+def test_a_chroot_that_a_run_will_make_is_not_made_by_the_doctor(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
     pipeline = make_pipeline()
     pipeline.settings = {
-        "zookeeper": {"connect": f"{pipeline.cluster.zookeeper.connect}/not/made/yet"}, "source": {"bootstrap": pipeline.cluster.bootstrap}}
+        "zookeeper": {"connect": f"{pipeline.cluster.zookeeper.connect}/not/made/yet"},
+        "source": {"bootstrap": pipeline.cluster.bootstrap},
+    }
     all_well(pipeline)
     with pipeline.zookeeper() as client:
         client.chroot = ""
@@ -179,74 +231,128 @@ def small_zookeeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         yield server
 
 
-def test_a_server_that_takes_small_requests_only_is_named(make_pipeline: Callable[..., Pipeline], small_zookeeper: ZooKeeper) -> None:
+def test_a_server_that_takes_small_requests_only_is_named(
+    make_pipeline: Callable[..., Pipeline], small_zookeeper: ZooKeeper
+) -> None:
     pipeline = make_pipeline()
-    pipeline.settings = {"zookeeper": {"connect": small_zookeeper.connect}, "source": {"bootstrap": pipeline.cluster.bootstrap}}
+    pipeline.settings = {
+        "zookeeper": {"connect": small_zookeeper.connect},
+        "source": {"bootstrap": pipeline.cluster.bootstrap},
+    }
     failing(pipeline, "request limit", 2, "920,000 bytes", "jute.maxbuffer")
 
 
-@pytest.mark.parametrize(("path", "may", "words"), [
-    ("", {"read": True}, ("create znodes below",)),
-    ("/etl/clicks/plans", {"read": True, "create": True}, ("delete znodes below", "/etl/clicks/plans")),
-    ("/etl/clicks", {"create": True, "delete": True}, ("read ", "/etl/clicks")),
-    ("/offsets/{topic}/0", {"read": True}, ("write ", "/offsets/{topic}/0")),
-], ids=["the group's znode cannot be added to", "plans cannot be pruned", "the pipeline cannot be read", "an offset cannot be moved"])
+@pytest.mark.parametrize(
+    ("path", "may", "words"),
+    [
+        ("", {"read": True}, ("create znodes below",)),
+        (
+            "/etl/clicks/plans",
+            {"read": True, "create": True},
+            ("delete znodes below", "/etl/clicks/plans"),
+        ),
+        ("/etl/clicks", {"create": True, "delete": True}, ("read ", "/etl/clicks")),
+        ("/offsets/{topic}/0", {"read": True}, ("write ", "/offsets/{topic}/0")),
+    ],
+    ids=[
+        "the group's znode cannot be added to",
+        "plans cannot be pruned",
+        "the pipeline cannot be read",
+        "an offset cannot be moved",
+    ],
+)
 def test_a_znode_that_is_locked_is_named_with_what_is_refused(
-    make_pipeline: Callable[..., Pipeline], path: str, may: dict[str, bool], words: tuple[str, ...],
+    make_pipeline: Callable[..., Pipeline],
+    path: str,
+    may: dict[str, bool],
+    words: tuple[str, ...],
 ) -> None:
     pipeline = make_pipeline()
     locked = f"/consumers/{pipeline.group}{path}".format(topic=pipeline.topic)
     with pipeline.zookeeper() as client:
         client.ensure_path(locked)
-        client.set_acls(locked, [make_acl("world", "anyone", **may), make_acl("world", "anyone", admin=True)])
+        client.set_acls(
+            locked, [make_acl("world", "anyone", **may), make_acl("world", "anyone", admin=True)]
+        )
         said = pipeline.door("doctor")
         client.set_acls(locked, [make_acl("world", "anyone", all=True)])
-    line, = lines(said, "znode permissions")
+    (line,) = lines(said, "znode permissions")
     assert (line["verdict"], line["exit_code"], said.code) == ("failed", 2, 2)
     for word in words:
         assert word.format(topic=pipeline.topic) in line["found"], line
 
 
-# -- brokers, topics, group -------------------------------------------------------------------------------------------------
+# -- brokers, topics, group
+# -------------------------------------------------------------------------------------------------
 
 
-def test_a_broker_that_is_registered_and_dead_is_named(make_pipeline: Callable[..., Pipeline]) -> None:
+def test_a_broker_that_is_registered_and_dead_is_named(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
     pipeline = make_pipeline()
     nobody, chroot = free_port(), f"/doctor-{pipeline.group}"
     with pipeline.zookeeper() as client:
         alive, _ = client.get("/brokers/ids/0")
         client.chroot = ""
-        dead = json.dumps({**json.loads(alive), "host": "127.0.0.1", "port": nobody, "endpoints": [f"PLAINTEXT://127.0.0.1:{nobody}"]})
-        for number, payload in ((0, alive), (7, dead.encode()), (8, b'{"host": null, "port": -1, "endpoints": ["SSL://h:9093"]}')):
+        dead = json.dumps(
+            {
+                **json.loads(alive),
+                "host": "127.0.0.1",
+                "port": nobody,
+                "endpoints": [f"PLAINTEXT://127.0.0.1:{nobody}"],
+            }
+        )
+        for number, payload in (
+            (0, alive),
+            (7, dead.encode()),
+            (8, b'{"host": null, "port": -1, "endpoints": ["SSL://h:9093"]}'),
+        ):
             client.create(f"{chroot}/brokers/ids/{number}", payload, makepath=True)
     pipeline.settings = {"zookeeper": {"connect": f"{pipeline.cluster.zookeeper.connect}{chroot}"}}
     said = failing(pipeline, "broker 7", 6, f"127.0.0.1:{nobody}", "partitions led: 0")
     assert lines(said, "broker 0")[0]["verdict"] == "ok"
-    assert "1 of 3 brokers" in lines(said, "chroot")[0]["found"] and "PLAINTEXT" in lines(said, "chroot")[0]["found"]
+    assert (
+        "1 of 3 brokers" in lines(said, "chroot")[0]["found"]
+        and "PLAINTEXT" in lines(said, "chroot")[0]["found"]
+    )
     assert lines(said, "ledger and table")[0]["verdict"] == "ok"
 
 
-def test_a_cluster_that_does_not_answer_and_a_port_that_is_not_kafka_are_named(make_pipeline: Callable[..., Pipeline]) -> None:
+def test_a_cluster_that_does_not_answer_and_a_port_that_is_not_kafka_are_named(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
     pipeline = make_pipeline(source={"bootstrap": f"127.0.0.1:{free_port()}"})
     said = failing(pipeline, "cluster", 6, "no broker answers")
     assert lines(said, "topics")[0]["verdict"] == "not checked"
-    pipeline.settings = {"source": {"bootstrap": pipeline.cluster.zookeeper.connect, "timeout_s": 5}}
+    pipeline.settings = {
+        "source": {"bootstrap": pipeline.cluster.zookeeper.connect, "timeout_s": 5}
+    }
     said = pipeline.door("doctor")
     assert (lines(said, "cluster")[0]["verdict"], said.code) == ("failed", 2)
 
 
 def test_a_topic_that_is_not_there_is_named(make_pipeline: Callable[..., Pipeline]) -> None:
-    failing(make_pipeline(source={"topics": {"allow": ["no-such-topic"]}}), "topics", 2, "no-such-topic", "source.topics.allow")
+    failing(
+        make_pipeline(source={"topics": {"allow": ["no-such-topic"]}}),
+        "topics",
+        2,
+        "no-such-topic",
+        "source.topics.allow",
+    )
 
 
-def test_live_consumers_and_owners_are_named_by_policy_and_a_run_at_work_is_no_harm(make_pipeline: Callable[..., Pipeline]) -> None:
+def test_live_consumers_and_owners_are_named_by_policy_and_a_run_at_work_is_no_harm(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
     pipeline = make_pipeline()
     root = f"/consumers/{pipeline.group}"
     with pipeline.zookeeper() as client:
         client.create(f"{root}/ids/old-consumer-1", b"{}", ephemeral=True, makepath=True)
         failing(pipeline, "group", 4, "old-consumer-1")
         client.delete(f"{root}/ids/old-consumer-1")
-        client.create(f"{root}/owners/{pipeline.topic}/2", b"old-consumer-1-0", ephemeral=True, makepath=True)
+        client.create(
+            f"{root}/owners/{pipeline.topic}/2", b"old-consumer-1-0", ephemeral=True, makepath=True
+        )
         failing(pipeline, "group", 4, "old-consumer-1-0", pipeline.topic)
         pipeline.settings = {"ownership": {"on_owned": "skip"}}
         assert lines(pipeline.door("doctor"), "group")[0]["verdict"] == "advice"
@@ -257,7 +363,8 @@ def test_live_consumers_and_owners_are_named_by_policy_and_a_run_at_work_is_no_h
         assert "run theirs, pid 7 on elsewhere" in lines(said, "group")[0]["found"]
 
 
-# -- table ------------------------------------------------------------------------------------------------------------------
+# -- table
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def rows() -> Any:
@@ -268,34 +375,50 @@ def rows() -> Any:
 
 
 def test_a_store_that_loses_commits_is_refused(make_pipeline: Callable[..., Pipeline]) -> None:
-    pipeline = make_pipeline(spark={"spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore"})
+    pipeline = make_pipeline(
+        spark={"spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore"}
+    )
     failing(pipeline, "store", 2, "LocalLogStore", "spark.delta.logStore.file.impl")
 
 
-def test_a_path_that_holds_something_else_is_named_and_one_that_cannot_be_written(make_pipeline: Callable[..., Pipeline]) -> None:
+def test_a_path_that_holds_something_else_is_named_and_one_that_cannot_be_written(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
     pipeline = make_pipeline()
     pipeline.table.mkdir()
     (pipeline.table / "part-0.parquet").write_text("rows of somebody")
     said = failing(pipeline, "table", 2, "part-0.parquet", "no Delta table")
-    assert {lines(said, name)[0]["verdict"] for name in ("table features", "table columns", "ledger and table")} == {"not checked"}
-    pipeline.settings = {"table": {"path": "/proc/table", "losses_path": str(pipeline.folder / "losses")}}
+    assert {
+        lines(said, name)[0]["verdict"]
+        for name in ("table features", "table columns", "ledger and table")
+    } == {"not checked"}
+    pipeline.settings = {
+        "table": {"path": "/proc/table", "losses_path": str(pipeline.folder / "losses")}
+    }
     failing(pipeline, "table folder", 7, "/proc/table")
     losing = {"source": {"on_data_loss": "skip"}}
-    pipeline.settings = {"table": {"path": str(pipeline.folder / "another"), "losses_path": "/proc/losses"}, **losing}
+    pipeline.settings = {
+        "table": {"path": str(pipeline.folder / "another"), "losses_path": "/proc/losses"},
+        **losing,
+    }
     failing(pipeline, "losses table", 7, "/proc/losses")
 
 
-def test_another_table_where_the_losses_would_be_written_down_is_named(make_pipeline: Callable[..., Pipeline]) -> None:
+def test_another_table_where_the_losses_would_be_written_down_is_named(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
     pipeline = make_pipeline()
     write_deltalake(f"{pipeline.table}_losses", rows())
     said = pipeline.door("doctor")
-    line, = lines(said, "losses table")
+    (line,) = lines(said, "losses table")
     assert (said.code, line["verdict"]) == (0, "advice") and "has no column app_id" in line["found"]
     pipeline.settings = {"source": {"on_data_loss": "skip"}}
     failing(pipeline, "losses table", 2, "has no column app_id", "table.losses_path")
 
 
-def test_a_table_of_another_shape_is_named_with_the_column(make_pipeline: Callable[..., Pipeline]) -> None:
+def test_a_table_of_another_shape_is_named_with_the_column(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
     import pyarrow
 
     pipeline = make_pipeline()
@@ -303,9 +426,13 @@ def test_a_table_of_another_shape_is_named_with_the_column(make_pipeline: Callab
     failing(pipeline, "table columns", 2, "column key is string, expected binary")
 
 
-def test_features_that_one_of_the_two_writers_lacks_and_a_short_log_are_told(make_pipeline: Callable[..., Pipeline]) -> None:
+def test_features_that_one_of_the_two_writers_lacks_and_a_short_log_are_told(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
     pipeline = make_pipeline()
-    write_deltalake(str(pipeline.table), rows(), configuration={"delta.logRetentionDuration": "interval 2 days"})
+    write_deltalake(
+        str(pipeline.table), rows(), configuration={"delta.logRetentionDuration": "interval 2 days"}
+    )
     said = pipeline.door("doctor")
     assert "2 days" in lines(said, "table retention")[0]["found"]
     _with_feature(pipeline.table, "domainMetadata")
@@ -313,7 +440,7 @@ def test_features_that_one_of_the_two_writers_lacks_and_a_short_log_are_told(mak
     assert advised["verdict"] == "advice" and "domainMetadata" in advised["found"]
     _with_feature(pipeline.table, "somethingNew")
     said = pipeline.door("doctor")
-    line, = lines(said, "table features")
+    (line,) = lines(said, "table features")
     assert (line["verdict"], line["exit_code"], said.code) == ("failed", 2, 2)
     assert "somethingNew" in line["found"]
 
@@ -324,18 +451,28 @@ def _with_feature(table: Path, feature: str, *, for_readers_too: bool = False) -
     actions = [json.loads(line) for line in commit.read_text().splitlines()]
     for action in actions:
         if "protocol" in action:
-            both = {"minReaderVersion": 3, "readerFeatures": [feature]} if for_readers_too else {"minReaderVersion": 1}
+            both = (
+                {"minReaderVersion": 3, "readerFeatures": [feature]}
+                if for_readers_too
+                else {"minReaderVersion": 1}
+            )
             action["protocol"] = {**both, "minWriterVersion": 7, "writerFeatures": [feature]}
     commit.write_text("\n".join(json.dumps(action) for action in actions))
 
 
-def test_what_the_doctor_says_of_table_features_is_what_the_two_writers_say(spark: Any, tmp_path: Path) -> None:
+def test_what_the_doctor_says_of_table_features_is_what_the_two_writers_say(
+    spark: Any, tmp_path: Path
+) -> None:
     from deltalake import CommitProperties, Transaction
     from deltalake.exceptions import DeltaError
 
     from etl.edges.delta.features import WRITTEN_BY_DELTA_RS, WRITTEN_BY_SPARK
 
-    supported = spark._jvm.org.apache.spark.sql.delta.TableFeature.allSupportedFeaturesMap().values().iterator()
+    supported = (
+        spark._jvm.org.apache.spark.sql.delta.TableFeature.allSupportedFeaturesMap()
+        .values()
+        .iterator()
+    )
     named = {}
     while supported.hasNext():
         feature = supported.next()
@@ -349,7 +486,9 @@ def test_what_the_doctor_says_of_table_features_is_what_the_two_writers_say(spar
         try:
             table = DeltaTable(str(tmp_path / "t"))
             said = CommitProperties(app_transactions=[Transaction("a", 1, last_updated=1)])
-            table.create_write_transaction([], "append", table.schema(), partition_by=[], commit_properties=said)
+            table.create_write_transaction(
+                [], "append", table.schema(), partition_by=[], commit_properties=said
+            )
             taken.add(name)
         except DeltaError:
             continue

@@ -1,4 +1,6 @@
-"""What the doctor says of clusters by what a real ZooKeeper has: made-up brokers of Jafka, and Kafka's partitions without a leader."""
+"""What the doctor says of clusters by what a real ZooKeeper has: made-up brokers of Jafka, and
+Kafka's partitions without a leader.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from etl.doctor import brokers, group, zookeeper as zookeeper_lines
+from etl.doctor import brokers, group
+from etl.doctor import zookeeper as zookeeper_lines
 from etl.doctor.check import Findings, Line, Verdict
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
@@ -21,7 +24,9 @@ from tests.fakes.jafka import JafkaBroker, entry
 @pytest.fixture
 def findings(connect: str, zookeeper: ZooKeeper) -> Iterator[Findings]:
     with contextlib.ExitStack() as closing:
-        found = Findings(plain_settings(zookeeper={"connect": connect}, source={"on_no_leader": "skip"}), closing)
+        found = Findings(
+            plain_settings(zookeeper={"connect": connect}, source={"on_no_leader": "skip"}), closing
+        )
         found.zookeeper = zookeeper
         yield found
 
@@ -35,7 +40,12 @@ def of_jafka(connect: str, zookeeper: ZooKeeper) -> Iterator[Findings]:
         zookeeper.create("/brokers/ids/1", f"vm-1:{broker.host}:{broker.port}:true".encode())
         zookeeper.create("/brokers/topics/clicks/1", b"1")
         zookeeper.create("/consumers/group/offsets/clicks/2-0", b"36")
-        found = Findings(plain_settings(cluster="old", zookeeper={"connect": connect}, source={"dialect": "jafka"}), closing)
+        found = Findings(
+            plain_settings(
+                cluster="old", zookeeper={"connect": connect}, source={"dialect": "jafka"}
+            ),
+            closing,
+        )
         found.zookeeper = zookeeper
         yield found
 
@@ -47,21 +57,34 @@ def said(lines: Iterator[Line]) -> list[tuple[Verdict, str]]:
 def test_of_a_cluster_of_jafka_every_line_up_to_the_group_is_told(of_jafka: Findings) -> None:
     [(_, chroot)] = said(zookeeper_lines.chroot("chroot", of_jafka))
     assert chroot.endswith("registered brokers: 1")
-    assert said(brokers.cluster("cluster", of_jafka)) == [(Verdict.OK, "id old; brokers: 1, topics: 1")]
+    assert said(brokers.cluster("cluster", of_jafka)) == [
+        (Verdict.OK, "id old; brokers: 1, topics: 1")
+    ]
     [(verdict, broker)] = said(brokers.each_broker("broker", of_jafka))
-    assert (verdict, broker.partition(": ")[2]) == (Verdict.OK, "Jafka, or Kafka 0.7, partitions led: 1")
+    assert (verdict, broker.partition(": ")[2]) == (
+        Verdict.OK,
+        "Jafka, or Kafka 0.7, partitions led: 1",
+    )
     away, _, there = said(brokers.topics("topics", of_jafka))
     assert away == (Verdict.ADVICE, "1 partitions are of brokers that are away (2): clicks 2-0")
     assert there == (Verdict.OK, "clicks; partitions: 2")
-    assert said(group.group("group", of_jafka)) == [(Verdict.OK, "group: no live consumer, no owner, no driver")]
+    assert said(group.group("group", of_jafka)) == [
+        (Verdict.OK, "group: no live consumer, no owner, no driver")
+    ]
 
 
-def test_offsets_that_the_group_left_on_kafka_are_told_and_are_nobodys_failure(of_jafka: Findings, zookeeper: ZooKeeper) -> None:
+def test_offsets_that_the_group_left_on_kafka_are_told_and_are_nobodys_failure(
+    of_jafka: Findings, zookeeper: ZooKeeper
+) -> None:
     zookeeper.create("/consumers/group/offsets/clicks/0", b"5")
-    assert said(brokers.cluster("cluster", of_jafka)) == [(Verdict.OK, "id old; brokers: 1, topics: 1")]
+    assert said(brokers.cluster("cluster", of_jafka)) == [
+        (Verdict.OK, "id old; brokers: 1, topics: 1")
+    ]
     nobody, left = said(group.group("group", of_jafka))
     assert (nobody[0], left[0]) == (Verdict.OK, Verdict.ADVICE)
-    assert left[1].startswith("1 of the group's offsets are of the other family of brokers, the first of clicks 0")
+    assert left[1].startswith(
+        "1 of the group's offsets are of the other family of brokers, the first of clicks 0"
+    )
 
 
 def test_the_wrong_family_is_told_where_the_chroot_is_looked_at(of_jafka: Findings) -> None:
@@ -70,14 +93,27 @@ def test_the_wrong_family_is_told_where_the_chroot_is_looked_at(of_jafka: Findin
         list(zookeeper_lines.chroot("chroot", of_jafka))
 
 
-def test_a_partition_of_kafka_without_a_leader_is_told_with_the_brokers_that_hold_it(findings: Findings, zookeeper: ZooKeeper) -> None:
+def test_a_partition_of_kafka_without_a_leader_is_told_with_the_brokers_that_hold_it(
+    findings: Findings, zookeeper: ZooKeeper
+) -> None:
     logs = [BrokerPartition("clicks", number) for number in range(5)]
     partitions = {str(log.partition): [1, 2] for log in logs[:2]}
-    zookeeper.create("/brokers/topics/clicks", json.dumps({"version": 1, "partitions": partitions}).encode())
-    zookeeper.create("/brokers/topics/clicks/partitions/0/state", json.dumps({"leader": -1, "leader_epoch": 3, "isr": [2]}).encode())
-    told = TopicMetadata("clicks", None, None, False, tuple(PartitionMetadata(log, None, None) for log in logs))
+    zookeeper.create(
+        "/brokers/topics/clicks", json.dumps({"version": 1, "partitions": partitions}).encode()
+    )
+    zookeeper.create(
+        "/brokers/topics/clicks/partitions/0/state",
+        json.dumps({"leader": -1, "leader_epoch": 3, "isr": [2]}).encode(),
+    )
+    told = TopicMetadata(
+        "clicks", None, None, False, tuple(PartitionMetadata(log, None, None) for log in logs)
+    )
     findings.metadata = ClusterMetadata("c", {7: Broker(7, "h", 1)}, {"clicks": told})
     findings.silent_brokers = {7}
     (verdict, found), _ = said(brokers.topics("topics", findings))
-    assert (verdict, found) == (Verdict.ADVICE, (
-        "5 partitions have no leader: clicks 0 (on brokers 1 2, in sync were 2), clicks 1 (on brokers 1 2), clicks 2 and 2 more"))
+    assert (verdict, found) == (
+        Verdict.ADVICE,
+        (
+            "5 partitions have no leader: clicks 0 (on brokers 1 2, in sync were 2), clicks 1 (on brokers 1 2), clicks 2 and 2 more"
+        ),
+    )

@@ -1,4 +1,6 @@
-"""The command as a program sees it: one JSON document on standard output whatever happens, exit codes, and what the doors import."""
+"""The command as a program sees it: one JSON document on standard output whatever happens, exit
+codes, and what the doors import.
+"""
 
 from __future__ import annotations
 
@@ -18,39 +20,98 @@ from tests.system.driving import ROOT, Pipeline
 
 pytestmark = pytest.mark.without_spark
 
-DOORS = [("plan",), ("run",), ("verify",), ("lag",), ("offsets", "show"), ("offsets", "diff"), ("plans", "list"), ("plans", "show")]
+DOORS = [
+    ("plan",),
+    ("run",),
+    ("verify",),
+    ("lag",),
+    ("offsets", "show"),
+    ("offsets", "diff"),
+    ("plans", "list"),
+    ("plans", "show"),
+]
 
 
-# -- without any server -------------------------------------------------------------------------------------------------
+# -- without any server
+# -------------------------------------------------------------------------------------------------
 
 
 def test_help_lists_every_door_and_imports_nothing_heavy() -> None:
     program = (
         "import sys; from etl.cli import main; code = main(['--help'])\n"
         "heavy = {'pyspark', 'numba', 'numpy', 'pyarrow', 'kafka', 'kazoo', 'deltalake', 'pydantic', 'yaml', 'cramjam'}\n"
-        "print(code, sorted(heavy & set(sys.modules)))")
-    said = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+        "print(code, sorted(heavy & set(sys.modules)))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     *screen, last = said.stdout.splitlines()
     assert last == "0 []"
-    listed = {line.split()[0] for line in screen[screen.index("Commands:") + 1:] if line.strip()}
+    listed = {line.split()[0] for line in screen[screen.index("Commands:") + 1 :] if line.strip()}
     assert listed == {
-        "demo", "backfill", "compact", "complete", "intervals", "doctor", "init", "lag", "maintain", "package", "peek", "plan", "replay",
-        "report", "run", "schema", "tail", "verify", "offsets", "plans", "pipelines", "table"}
+        "demo",
+        "backfill",
+        "compact",
+        "complete",
+        "intervals",
+        "doctor",
+        "init",
+        "lag",
+        "maintain",
+        "package",
+        "peek",
+        "plan",
+        "replay",
+        "report",
+        "run",
+        "schema",
+        "tail",
+        "verify",
+        "offsets",
+        "plans",
+        "pipelines",
+        "table",
+    }
 
 
 def test_the_module_is_the_command_and_says_its_version() -> None:
-    said = subprocess.run([sys.executable, "-m", "etl", "--version"], cwd=ROOT, capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        [sys.executable, "-m", "etl", "--version"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert said.stdout == f"offset-range-etl {__version__}\n"
 
 
-@pytest.mark.parametrize("words", [
-    (), ("nosuch",), ("run",), ("run", "--bogus", "a.yaml"), ("run", "a.yaml", "b.yaml"), ("offsets",), ("plans",), ("offsets", "set"),
-    ("offsets", "set", "conf.yaml", "clicks:0", "--reason", "r"),
-    ("peek", "a.yaml"), ("peek", "a.yaml", "clicks"), ("peek", "a.yaml", "clicks", "0", "-n", "x"), ("plans", "show", "conf.yaml", "first"),
-    ("plans", "show", "conf.yaml", "0"), ("demo", "--records", "3"), ("init",),
-    ("replay", "a.yaml"), ("replay", "a.yaml", "--topic", "clicks"),
-], ids=" ".join)
-def test_wrong_words_are_told_on_the_terminal_and_as_a_document(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("nosuch",),
+        ("run",),
+        ("run", "--bogus", "a.yaml"),
+        ("run", "a.yaml", "b.yaml"),
+        ("offsets",),
+        ("plans",),
+        ("offsets", "set"),
+        ("offsets", "set", "conf.yaml", "clicks:0", "--reason", "r"),
+        ("peek", "a.yaml"),
+        ("peek", "a.yaml", "clicks"),
+        ("peek", "a.yaml", "clicks", "0", "-n", "x"),
+        ("plans", "show", "conf.yaml", "first"),
+        ("plans", "show", "conf.yaml", "0"),
+        ("demo", "--records", "3"),
+        ("init",),
+        ("replay", "a.yaml"),
+        ("replay", "a.yaml", "--topic", "clicks"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_words_are_told_on_the_terminal_and_as_a_document(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     from etl.cli import main
 
     assert main(list(words)) == 2
@@ -64,19 +125,27 @@ def test_wrong_words_are_told_on_the_terminal_and_as_a_document(words: tuple[str
 
 
 @pytest.mark.parametrize("door", [*DOORS, ("peek",)], ids=" ".join)
-def test_every_door_tells_a_conf_file_that_is_not_there(door: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_door_tells_a_conf_file_that_is_not_there(
+    door: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     from etl.cli import main
 
-    assert main([*door, "no/such.yaml", *(("clicks", "0") if door == ("peek",) else ()), "--json"]) == 2
+    assert (
+        main([*door, "no/such.yaml", *(("clicks", "0") if door == ("peek",) else ()), "--json"])
+        == 2
+    )
     said = capsys.readouterr()
     assert json.loads(said.out)["where"] == {"path": "no/such.yaml"}
     assert "no/such.yaml" in said.err
 
 
-# -- on a pipeline ------------------------------------------------------------------------------------------------------
+# -- on a pipeline
+# ------------------------------------------------------------------------------------------------------
 
 
-def test_every_door_prints_one_document_before_the_first_run_and_after_it(pipeline: Pipeline) -> None:
+def test_every_door_prints_one_document_before_the_first_run_and_after_it(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(40)
     codes: dict[str, list[int]] = {}
     first = tuple(door for door in DOORS if door != ("run",))
@@ -86,11 +155,20 @@ def test_every_door_prints_one_document_before_the_first_run_and_after_it(pipeli
         assert isinstance(said.document, (dict, list)), said.out
         assert "Traceback" not in said.err
     assert codes == {
-        "plan": [0, 0], "verify": [0, 0], "lag": [0, 0], "offsets show": [0, 0], "offsets diff": [0, 0], "plans list": [0, 0],
-        "plans show": [2, 0], "run": [0, 0, 0]}
+        "plan": [0, 0],
+        "verify": [0, 0],
+        "lag": [0, 0],
+        "offsets show": [0, 0],
+        "offsets diff": [0, 0],
+        "plans list": [0, 0],
+        "plans show": [2, 0],
+        "run": [0, 0, 0],
+    }
 
 
-def test_offsets_are_compared_with_plan_and_table_also_while_no_broker_answers(pipeline: Pipeline) -> None:
+def test_offsets_are_compared_with_plan_and_table_also_while_no_broker_answers(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(80)
     pipeline.ran()
     with pipeline.zookeeper() as client:
@@ -99,17 +177,27 @@ def test_offsets_are_compared_with_plan_and_table_also_while_no_broker_answers(p
     pipeline.settings = {"source": {"bootstrap": "127.0.0.1:1", "timeout_s": 2}}
     found.append(pipeline.door("offsets", "diff"))
     assert [said.code for said in found] == [5, 5]
-    rows = [[(r["partition"], r["committed"], r["plan"], r["table"], r["difference"]) for r in said.document["rows"]] for said in found]
+    rows = [
+        [
+            (r["partition"], r["committed"], r["plan"], r["table"], r["difference"])
+            for r in said.document["rows"]
+        ]
+        for said in found
+    ]
     assert rows == [[(1, 7, 20, 20, "moved by another client")]] * 2
     assert [bool(said.document["not_looked_at"]) for said in found] == [False, True]
     with pipeline.zookeeper() as client:
         client.set(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/1", b"20")
     said = pipeline.door("offsets", "diff", after=("--all",))
     assert (said.code, said.document["differing"], len(said.document["rows"])) == (0, 0, 4)
-    assert said.code == 0 and pipeline.door("offsets", "show").code == 6, "what must ask the brokers still does"
+    assert said.code == 0 and pipeline.door("offsets", "show").code == 6, (
+        "what must ask the brokers still does"
+    )
 
 
-def test_the_records_of_a_partition_are_shown_before_and_after_a_run_has_read_them(pipeline: Pipeline) -> None:
+def test_the_records_of_a_partition_are_shown_before_and_after_a_run_has_read_them(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(80)
     before = pipeline.door("peek", after=(pipeline.topic, "1", "-n", "50")).document
     pipeline.ran()
@@ -119,9 +207,12 @@ def test_the_records_of_a_partition_are_shown_before_and_after_a_run_has_read_th
 
 
 def test_how_far_the_table_is_behind_is_told_with_its_time_and_size_and_retention_and_moves_nothing(
-        make_pipeline: Callable[..., Pipeline]) -> None:
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
     ten_years_ms = 10 * 365 * 24 * 3600 * 1000
-    pipeline = make_pipeline(config={"retention.ms": str(ten_years_ms), "retention.bytes": "1000000000"})
+    pipeline = make_pipeline(
+        config={"retention.ms": str(ten_years_ms), "retention.bytes": "1000000000"}
+    )
     pipeline.produce(80)
     pipeline.ran()
     assert pipeline.door("lag").document["totals"]["lag"] == 0
@@ -132,13 +223,21 @@ def test_how_far_the_table_is_behind_is_told_with_its_time_and_size_and_retentio
     assert [row["unknown"] for row in lagging] == [{}] * len(lagging)
     assert totals["estimated_bytes"] > 0 and 0 < totals["headroom_bytes"] < 1_000_000_000
     for row in lagging:
-        assert row["behind_s"] > 0 and row["behind_s"] + row["headroom_s"] == pytest.approx(ten_years_ms / 1000)
+        assert row["behind_s"] > 0 and row["behind_s"] + row["headroom_s"] == pytest.approx(
+            ten_years_ms / 1000
+        )
     assert {row["headroom_rests_on"] for row in lagging} == {"retention.ms"}
-    assert pipeline.door("lag").document["totals"]["lag"] == 40 == pipeline.door("plan").document["lag"]
+    assert (
+        pipeline.door("lag").document["totals"]["lag"]
+        == 40
+        == pipeline.door("plan").document["lag"]
+    )
     assert pipeline.ran().document["records"] == 40
 
 
-def test_a_plan_that_is_not_stored_is_told_with_those_that_are(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_that_is_not_stored_is_told_with_those_that_are(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
     from etl.cli import main
 
     pipeline.produce(40)
@@ -149,9 +248,14 @@ def test_a_plan_that_is_not_stored_is_told_with_those_that_are(pipeline: Pipelin
     assert main(["plans", "show", str(pipeline.conf), "1", "--json"]) == 0
 
 
-@pytest.mark.parametrize(("words", "code"), [(("run",), 0), (("run", "--strict"), 3)], ids=["run", "run --strict"])
+@pytest.mark.parametrize(
+    ("words", "code"), [(("run",), 0), (("run", "--strict"), 3)], ids=["run", "run --strict"]
+)
 def test_a_loss_that_policy_allowed_is_loud_and_an_error_only_where_that_was_asked_for(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession, words: tuple[str, ...], code: int,
+    make_pipeline: Callable[..., Pipeline],
+    spark: SparkSession,
+    words: tuple[str, ...],
+    code: int,
 ) -> None:
     pipeline = make_pipeline(source={"on_data_loss": "skip"})
     pipeline.produce(80)
@@ -172,8 +276,12 @@ def test_a_reader_that_hangs_up_gets_no_traceback(pipeline: Pipeline) -> None:
     pipeline.produce(40)
     pipeline.ran()
     door = subprocess.Popen(
-        [sys.executable, "-m", "etl", "plans", "show", str(pipeline.conf), "--json"], cwd=ROOT, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True)
+        [sys.executable, "-m", "etl", "plans", "show", str(pipeline.conf), "--json"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert door.stdout and door.stderr
     door.stdout.close()
     assert door.stderr.read() == ""
@@ -183,6 +291,11 @@ def test_a_reader_that_hangs_up_gets_no_traceback(pipeline: Pipeline) -> None:
 def test_a_job_for_spark_submit_is_the_same_door(tmp_path: Path) -> None:
     for job in ("ingest", "verify"):
         said = subprocess.run(
-            [sys.executable, str(ROOT / "jobs" / f"{job}.py"), "no/such.yaml", "--json"], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)},
-            capture_output=True, text=True, check=False)
+            [sys.executable, str(ROOT / "jobs" / f"{job}.py"), "no/such.yaml", "--json"],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert (said.returncode, json.loads(said.stdout)["where"]) == (2, {"path": "no/such.yaml"})

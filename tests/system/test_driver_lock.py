@@ -1,4 +1,6 @@
-"""One driver of a pipeline at a time, on a real ZooKeeper: others wait or leave, the dead are taken over, the lost know it."""
+"""One driver of a pipeline at a time, on a real ZooKeeper: others wait or leave, the dead are taken
+over, the lost know it.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +47,14 @@ def test_the_lock_is_given_back_when_the_run_fails(zookeeper: ZooKeeper) -> None
 
 
 @pytest.mark.parametrize("wait_s", [0, 0.2])
-def test_a_second_driver_leaves_when_the_first_stays_and_names_it(connect: str, zookeeper: ZooKeeper, wait_s: float) -> None:
+def test_a_second_driver_leaves_when_the_first_stays_and_names_it(
+    connect: str, zookeeper: ZooKeeper, wait_s: float
+) -> None:
     with lock_of(zookeeper).driving("run-1", wait_s=0), ZooKeeper(connect) as second:
-        with pytest.raises(Owned, match="run run-1, pid") as caught, lock_of(second).driving("run-2", wait_s=wait_s):
+        with (
+            pytest.raises(Owned, match="run run-1, pid") as caught,
+            lock_of(second).driving("run-2", wait_s=wait_s),
+        ):
             pytest.fail("two drivers at once")
         assert caught.value.exit_code == 4
         driver = driver_in(zookeeper)
@@ -55,7 +62,9 @@ def test_a_second_driver_leaves_when_the_first_stays_and_names_it(connect: str, 
 
 
 def test_a_second_driver_that_waits_goes_on_when_the_first_ends(
-    connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+    connect: str,
+    zookeeper: ZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     drove = []
     watches = threading.Event()
@@ -103,7 +112,9 @@ def test_a_run_that_stored_nothing_leaves_what_was_there(zookeeper: ZooKeeper) -
     assert tree(zookeeper) == before
 
 
-def test_the_empty_znodes_of_a_killed_run_go_with_the_next_one_that_stores_nothing(zookeeper: ZooKeeper) -> None:
+def test_the_empty_znodes_of_a_killed_run_go_with_the_next_one_that_stores_nothing(
+    zookeeper: ZooKeeper,
+) -> None:
     zookeeper.ensure("/consumers/g/etl/clicks")
     with lock_of(zookeeper).driving("run-1", wait_s=0):
         pass
@@ -121,7 +132,9 @@ def test_what_a_run_stored_stays(zookeeper: ZooKeeper, kept: str) -> None:
     assert tree(zookeeper) == [path for path in during if not path.endswith("/driver")]
 
 
-def test_drivers_that_store_nothing_leave_nothing_however_they_come_together(connect: str, zookeeper: ZooKeeper) -> None:
+def test_drivers_that_store_nothing_leave_nothing_however_they_come_together(
+    connect: str, zookeeper: ZooKeeper
+) -> None:
     """Each takes away what the other has just found there."""
     failures: list[BaseException] = []
 
@@ -134,7 +147,10 @@ def test_drivers_that_store_nothing_leave_nothing_however_they_come_together(con
         except BaseException as error:
             failures.append(error)
 
-    together = [threading.Thread(target=drive, args=args) for args in (("clicks", "a"), ("clicks", "b"), ("other", "c"))]
+    together = [
+        threading.Thread(target=drive, args=args)
+        for args in (("clicks", "a"), ("clicks", "b"), ("other", "c"))
+    ]
     for thread in together:
         thread.start()
     for thread in together:
@@ -144,7 +160,10 @@ def test_drivers_that_store_nothing_leave_nothing_however_they_come_together(con
 
 
 def test_pipelines_of_one_group_do_not_wait_for_each_other(zookeeper: ZooKeeper) -> None:
-    with lock_of(zookeeper).driving("run-1", wait_s=0), DriverLock(zookeeper, "g", "other").driving("run-2", wait_s=0):
+    with (
+        lock_of(zookeeper).driving("run-1", wait_s=0),
+        DriverLock(zookeeper, "g", "other").driving("run-2", wait_s=0),
+    ):
         assert sorted(zookeeper.children("/consumers/g/etl") or []) == ["clicks", "other"]
 
 
@@ -158,12 +177,19 @@ with ZooKeeper(sys.argv[1], session_timeout_s=60) as session, DriverLock(session
 """
 
 
-def test_a_driver_whose_process_was_killed_is_taken_over_at_once(connect: str, zookeeper: ZooKeeper) -> None:
-    process = subprocess.Popen([sys.executable, "-c", DRIVE_FOR_EVER, connect], stdout=subprocess.PIPE)
+def test_a_driver_whose_process_was_killed_is_taken_over_at_once(
+    connect: str, zookeeper: ZooKeeper
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", DRIVE_FOR_EVER, connect], stdout=subprocess.PIPE
+    )
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == b"driving\n"
-        with pytest.raises(Owned, match=f"pid {process.pid}"), lock_of(zookeeper).driving("run-2", wait_s=0):
+        with (
+            pytest.raises(Owned, match=f"pid {process.pid}"),
+            lock_of(zookeeper).driving("run-2", wait_s=0),
+        ):
             pytest.fail("the first is alive")
     finally:
         process.kill()
@@ -175,12 +201,21 @@ def test_a_driver_whose_process_was_killed_is_taken_over_at_once(connect: str, z
         assert driver is not None and driver.run_id == "run-2"
 
 
-def test_a_driver_in_another_pid_namespace_of_this_host_is_not_taken_for_dead(connect: str, zookeeper: ZooKeeper) -> None:
-    """Containers may share a host name; the pid of a driver in one of them is nobody here, or somebody else."""
+def test_a_driver_in_another_pid_namespace_of_this_host_is_not_taken_for_dead(
+    connect: str, zookeeper: ZooKeeper
+) -> None:
+    """Containers may share a host name; the pid of a driver in one of them is nobody here, or
+    somebody else.
+    """
     apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    if not shutil.which("unshare") or subprocess.run([*apart, "true"], stderr=subprocess.DEVNULL).returncode:
+    if (
+        not shutil.which("unshare")
+        or subprocess.run([*apart, "true"], stderr=subprocess.DEVNULL).returncode
+    ):
         pytest.skip("this system does not let us make a PID namespace")
-    process = subprocess.Popen([*apart, sys.executable, "-c", DRIVE_FOR_EVER, connect], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [*apart, sys.executable, "-c", DRIVE_FOR_EVER, connect], stdout=subprocess.PIPE
+    )
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == b"driving\n"
@@ -192,19 +227,29 @@ def test_a_driver_in_another_pid_namespace_of_this_host_is_not_taken_for_dead(co
         process.stdout.close()
 
 
-@pytest.mark.parametrize("left", [
-    b'{"host":"another host","pid":1,"started":null,"run_id":"run-0"}',
-    b'{"host":"%s","pid":4194304,"started":"1","run_id":"of an earlier version"}' % socket.gethostname().encode(),
-    b"", b"not ours", b'{"host":1,"pid":1e999,"run_id":2}',
-])
-def test_a_driver_that_nobody_here_can_judge_is_left_alone(zookeeper: ZooKeeper, left: bytes) -> None:
+@pytest.mark.parametrize(
+    "left",
+    [
+        b'{"host":"another host","pid":1,"started":null,"run_id":"run-0"}',
+        b'{"host":"%s","pid":4194304,"started":"1","run_id":"of an earlier version"}'
+        % socket.gethostname().encode(),
+        b"",
+        b"not ours",
+        b'{"host":1,"pid":1e999,"run_id":2}',
+    ],
+)
+def test_a_driver_that_nobody_here_can_judge_is_left_alone(
+    zookeeper: ZooKeeper, left: bytes
+) -> None:
     zookeeper.create(DRIVER, left)
     with pytest.raises(Owned), lock_of(zookeeper).driving("run-2", wait_s=0):
         pytest.fail("it may be alive")
     assert zookeeper.read(DRIVER) == (left, 0)
 
 
-def test_a_later_process_with_the_pid_of_a_dead_driver_is_not_that_driver(zookeeper: ZooKeeper) -> None:
+def test_a_later_process_with_the_pid_of_a_dead_driver_is_not_that_driver(
+    zookeeper: ZooKeeper,
+) -> None:
     with lock_of(zookeeper).driving("run-1", wait_s=0):
         us = driver_in(zookeeper)
     assert us is not None
@@ -216,7 +261,9 @@ def test_a_later_process_with_the_pid_of_a_dead_driver_is_not_that_driver(zookee
         assert driver is not None and driver.run_id == "run-2"
 
 
-def test_a_driver_that_lost_its_session_knows_it_and_leaves_the_next_ones_lock_alone(connect: str, zookeeper: ZooKeeper) -> None:
+def test_a_driver_that_lost_its_session_knows_it_and_leaves_the_next_ones_lock_alone(
+    connect: str, zookeeper: ZooKeeper
+) -> None:
     ended = threading.Event()
     with ZooKeeper(connect) as first:
         first.client.add_listener(lambda state: ended.set() if state == KazooState.LOST else None)

@@ -54,7 +54,9 @@ def test_zookeeper_keeps_its_port_and_data_over_restart_and_kill() -> None:
 def test_a_broker_keeps_its_records_over_restart_and_kill(zookeeper: ZooKeeper) -> None:
     with Kafka(zookeeper=zookeeper.connect, chroot="/kept") as broker:
         with KafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
-            admin.create_topics({"kept": {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+            admin.create_topics(
+                {"kept": {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True
+            )
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
         producer.send("kept", b"first").get(30)
         producer.close()
@@ -81,14 +83,18 @@ def test_a_cluster_leaves_no_process_and_no_folder() -> None:
 @pytest.mark.long
 def test_two_brokers_are_one_number_more() -> None:
     with Cluster(brokers=2) as cluster:
-        cluster.create_topic("shared", partitions=4, replication_factor=2, config={"retention.ms": "-1"})
+        cluster.create_topic(
+            "shared", partitions=4, replication_factor=2, config={"retention.ms": "-1"}
+        )
         with KafkaAdminClient(bootstrap_servers=cluster.bootstrap) as admin:
 
             def is_led_by_both() -> bool:
                 [described] = admin.describe_topics(["shared"])
                 return {partition["leader_id"] for partition in described["partitions"]} == {0, 1}
 
-            assert wait_until(is_led_by_both, within_s=30), "each broker learns of a new topic in its own time"
+            assert wait_until(is_led_by_both, within_s=30), (
+                "each broker learns of a new topic in its own time"
+            )
 
 
 PROGRAM = """
@@ -101,8 +107,14 @@ with ZooKeeper(sys.argv[1]) as zookeeper:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_server_ends_with_the_program_that_started_it(tmp_path: Path, how: signal.Signals) -> None:
-    program = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+def test_a_server_ends_with_the_program_that_started_it(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
     assert program.stdout is not None
     server = int(program.stdout.readline())
     assert is_running(server)
@@ -120,7 +132,9 @@ def test_ctrl_c_on_the_terminal_does_not_reach_a_server(zookeeper: ZooKeeper) ->
 
 
 def test_a_broken_start_names_the_log_file_shows_its_end_and_keeps_it(zookeeper: ZooKeeper) -> None:
-    broken = Kafka(zookeeper=zookeeper.connect, chroot="/broken", properties={"log.retention.ms": "soon"})
+    broken = Kafka(
+        zookeeper=zookeeper.connect, chroot="/broken", properties={"log.retention.ms": "soon"}
+    )
     with pytest.raises(Unreachable) as failure, broken:
         pytest.fail("a broker started with a setting that is no number")
     assert failure.value.where["log"] == broken.log
@@ -142,7 +156,9 @@ def test_a_broker_without_zookeeper_says_so() -> None:
     assert not broker.folder.exists()
 
 
-def test_a_version_that_cannot_be_embedded_is_refused_with_those_that_can(zookeeper: ZooKeeper) -> None:
+def test_a_version_that_cannot_be_embedded_is_refused_with_those_that_can(
+    zookeeper: ZooKeeper,
+) -> None:
     with pytest.raises(SettingsError, match="3.9.1"):
         Kafka(zookeeper=zookeeper.connect, version="0.0.1").start()
 

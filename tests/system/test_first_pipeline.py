@@ -1,4 +1,6 @@
-"""The way of a new user: `etl init` asks real servers, `etl doctor` has nothing against the conf, `etl run` loads by it."""
+"""The way of a new user: `etl init` asks real servers, `etl doctor` has nothing against the conf,
+`etl run` loads by it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,15 @@ def filled(cluster: Cluster, topic: TopicFactory) -> str:
 
 
 def init(folder: Path, *words: str) -> Said:
-    return said_by("init", *words, "--table", str(folder / "warehouse" / "clicks"), "--out", str(folder / "conf" / "clicks.yaml"), "--json")
+    return said_by(
+        "init",
+        *words,
+        "--table",
+        str(folder / "warehouse" / "clicks"),
+        "--out",
+        str(folder / "conf" / "clicks.yaml"),
+        "--json",
+    )
 
 
 def loaded_by(conf: Path, table: Path, *words: str) -> Said:
@@ -48,35 +58,64 @@ def loaded_by(conf: Path, table: Path, *words: str) -> Said:
 
 
 def in_logs(told: str, run_id: str) -> None:
-    """Standard error of a run under `--log-format json`: each line an object, from its beginning to what it came to."""
+    """Standard error of a run under `--log-format json`: each line an object, from its beginning to
+    what it came to.
+    """
     lines = [json.loads(line) for line in told.splitlines()]
-    assert (lines[0]["message"], lines[-1]["message"], lines[-1]["records"]) == ("the run begins", "the run is done", RECORDS)
-    assert {(line["pipeline"], line["run_id"], line["level"]) for line in lines} == {("clicks", run_id, "info")}
+    assert (lines[0]["message"], lines[-1]["message"], lines[-1]["records"]) == (
+        "the run begins",
+        "the run is done",
+        RECORDS,
+    )
+    assert {(line["pipeline"], line["run_id"], line["level"]) for line in lines} == {
+        ("clicks", run_id, "info")
+    }
     assert lines[-1]["plan"] == 1 and lines[0]["plan"] is None
 
 
 def in_metrics(file: Path) -> None:
     """What Prometheus reads of it, by its own parser."""
     families = text_string_to_metric_families(file.read_text())
-    found = {sample.name.removeprefix(PREFIX): sample for family in families for sample in family.samples}
-    assert {name: found[name].value for name in ("run_rows", "run_success", "lag_records", "run_offsets_committed")} == {
-        "run_rows": RECORDS, "run_success": 1, "lag_records": 0, "run_offsets_committed": 4}, "of four partitions"
+    found = {
+        sample.name.removeprefix(PREFIX): sample for family in families for sample in family.samples
+    }
+    assert {
+        name: found[name].value
+        for name in ("run_rows", "run_success", "lag_records", "run_offsets_committed")
+    } == {"run_rows": RECORDS, "run_success": 1, "lag_records": 0, "run_offsets_committed": 4}, (
+        "of four partitions"
+    )
     assert found["run_rows"].labels["pipeline"] == "clicks"
 
 
 def test_a_first_conf_is_written_by_asking_passes_the_doctor_and_loads_every_record(
-        cluster: Cluster, filled: str, spark: SparkSession, tmp_path: Path) -> None:
+    cluster: Cluster, filled: str, spark: SparkSession, tmp_path: Path
+) -> None:
     said = init(tmp_path, "--zookeeper", cluster.zookeeper_connect, "--topic", filled)
     assert said.code == 0, said.err
     why = {one["key"]: one["why"] for one in said.document["chosen"]}
-    assert f"{filled} (4 partitions)" in why["source.topics.allow"] and f"{RECORDS} offsets" in why["source.start"]
+    assert (
+        f"{filled} (4 partitions)" in why["source.topics.allow"]
+        and f"{RECORDS} offsets" in why["source.start"]
+    )
     assert json.loads((tmp_path / "conf" / SCHEMA_FILE).read_text()) == conf_schema()
     conf = tmp_path / "conf" / "clicks.yaml"
     before = conf.read_text()
-    refused(init(tmp_path, "--zookeeper", cluster.zookeeper_connect, "--topic", filled), 2, "none is written over")
+    refused(
+        init(tmp_path, "--zookeeper", cluster.zookeeper_connect, "--topic", filled),
+        2,
+        "none is written over",
+    )
     assert conf.read_text() == before
     metrics = tmp_path / "metrics"
-    ran = loaded_by(conf, tmp_path / "warehouse" / "clicks", "--set", f"metrics_path={metrics}", "--log-format", "json")
+    ran = loaded_by(
+        conf,
+        tmp_path / "warehouse" / "clicks",
+        "--set",
+        f"metrics_path={metrics}",
+        "--log-format",
+        "json",
+    )
     [report] = (tmp_path / "conf" / "reports").glob("*.json")
     run_id = json.loads(report.read_text())["run_id"]
     in_logs(ran.err, run_id)
@@ -86,20 +125,28 @@ def test_a_first_conf_is_written_by_asking_passes_the_doctor_and_loads_every_rec
 
 
 def test_brokers_may_be_named_with_a_ledger_of_ones_own_elsewhere(
-        cluster: Cluster, filled: str, spark: SparkSession, tmp_path: Path) -> None:
+    cluster: Cluster, filled: str, spark: SparkSession, tmp_path: Path
+) -> None:
     ledger = f"{cluster.zookeeper_connect.partition('/')[0]}/ledger-of-{filled}"
-    said = init(tmp_path, "--zookeeper", ledger, "--bootstrap", cluster.bootstrap, "--topic", filled)
+    said = init(
+        tmp_path, "--zookeeper", ledger, "--bootstrap", cluster.bootstrap, "--topic", filled
+    )
     assert said.code == 0, said.err
     loaded_by(tmp_path / "conf" / "clicks.yaml", tmp_path / "warehouse" / "clicks")
 
 
 def test_what_the_servers_do_not_know_is_refused_with_what_they_know_and_nothing_is_written(
-        cluster: Cluster, filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_conf, "ZooKeeper", lambda connect, **_: ZooKeeper(connect, connect_timeout_s=2))  # and not ten seconds
+    cluster: Cluster, filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        first_conf, "ZooKeeper", lambda connect, **_: ZooKeeper(connect, connect_timeout_s=2)
+    )  # and not ten seconds
     servers, _, chroot = cluster.zookeeper_connect.partition("/")
     here = ("--zookeeper", cluster.zookeeper_connect)
     wrong: list[tuple[tuple[str, ...], int, str]] = [
-        (here, 2, "--topic"), ((*here, "--topic", f"{filled}x"), 2, filled), ((*here, "--topic", "no-.*-such"), 2, "the cluster has"),
+        (here, 2, "--topic"),
+        ((*here, "--topic", f"{filled}x"), 2, filled),
+        ((*here, "--topic", "no-.*-such"), 2, "the cluster has"),
         (("--zookeeper", f"{servers}/nowhere", "--topic", filled), 2, f"/{chroot}"),
         ((*here, "--topic", filled, "--cluster", "mine"), 2, "leave --cluster out"),
         ((*here, "--bootstrap", "127.0.0.1:1", "--topic", filled), 6, "127.0.0.1:1"),

@@ -1,4 +1,6 @@
-"""A consumer group in a real ZooKeeper: offsets move all or nothing, and nothing is believed that was not read."""
+"""A consumer group in a real ZooKeeper: offsets move all or nothing, and nothing is believed that
+was not read.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,15 @@ from etl.edges.zookeeper.registry import read_brokers, read_cluster_id, read_cre
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded import zookeeper as embedded
 from etl.embedded.server import free_port
-from etl.errors import BadOffset, CommitUnknown, OffsetMoved, PermissionRefused, SessionLost, WrongChroot, ZooKeeperUnreachable
+from etl.errors import (
+    BadOffset,
+    CommitUnknown,
+    OffsetMoved,
+    PermissionRefused,
+    SessionLost,
+    WrongChroot,
+    ZooKeeperUnreachable,
+)
 from etl.model.committed import Committed
 from etl.model.logs import Broker, BrokerPartition
 from etl.model.plans import Plan
@@ -49,12 +59,23 @@ def group(zookeeper: ZooKeeper, client: KazooClient) -> ConsumerGroup:
     return ConsumerGroup(zookeeper, "g")
 
 
-def plan_of(positions: Mapping[BrokerPartition, int], seen: Mapping[BrokerPartition, Committed], **changes: Any) -> Plan:
-    return plain_plan(3, positions=dict(positions), seen={log: seen.get(log, Committed()) for log in positions}, **changes)
+def plan_of(
+    positions: Mapping[BrokerPartition, int],
+    seen: Mapping[BrokerPartition, Committed],
+    **changes: Any,
+) -> Plan:
+    return plain_plan(
+        3,
+        positions=dict(positions),
+        seen={log: seen.get(log, Committed()) for log in positions},
+        **changes,
+    )
 
 
 def set_offset(client: KazooClient, log: BrokerPartition, text: bytes) -> None:
-    path = f"/consumers/g/offsets/{log.topic}/" + (str(log.partition) if log.broker_id is None else f"{log.broker_id}-{log.partition}")
+    path = f"/consumers/g/offsets/{log.topic}/" + (
+        str(log.partition) if log.broker_id is None else f"{log.broker_id}-{log.partition}"
+    )
     if client.exists(path):
         client.set(path, text)
     else:
@@ -77,7 +98,9 @@ class Meddled(TransactionRequest):  # type: ignore[misc]  # kazoo has no types
         return answer
 
 
-def meddle_with(monkeypatch: pytest.MonkeyPatch, client: KazooClient, meddle: Callable[[Callable[[], Any]], Any]) -> None:
+def meddle_with(
+    monkeypatch: pytest.MonkeyPatch, client: KazooClient, meddle: Callable[[Callable[[], Any]], Any]
+) -> None:
     monkeypatch.setattr(client, "transaction", lambda: Meddled(client, meddle))
 
 
@@ -87,7 +110,9 @@ def test_a_group_without_anything_has_nothing(group: ConsumerGroup) -> None:
     assert group.committed([A, B]) == {}
 
 
-def test_offsets_are_read_with_their_versions_and_only_those_asked_for(group: ConsumerGroup, client: KazooClient) -> None:
+def test_offsets_are_read_with_their_versions_and_only_those_asked_for(
+    group: ConsumerGroup, client: KazooClient
+) -> None:
     set_offset(client, A, b"17")
     set_offset(client, A, b"18")
     set_offset(client, B, b"0")
@@ -97,14 +122,22 @@ def test_offsets_are_read_with_their_versions_and_only_those_asked_for(group: Co
 
 
 @pytest.mark.parametrize("text", [b"null", b"-1", b"12\n", b"\xff"])
-def test_text_that_is_no_number_is_a_bad_offset_that_names_the_znode(group: ConsumerGroup, client: KazooClient, text: bytes) -> None:
+def test_text_that_is_no_number_is_a_bad_offset_that_names_the_znode(
+    group: ConsumerGroup, client: KazooClient, text: bytes
+) -> None:
     set_offset(client, A, text)
     with pytest.raises(BadOffset) as caught:
         group.committed([A])
-    assert caught.value.where == {"topic": "clicks", "partition": 0, "znode": "/consumers/g/offsets/clicks/0"}
+    assert caught.value.where == {
+        "topic": "clicks",
+        "partition": 0,
+        "znode": "/consumers/g/offsets/clicks/0",
+    }
 
 
-def test_a_bare_znode_is_nothing_committed_and_is_written_all_the_same(group: ConsumerGroup, client: KazooClient) -> None:
+def test_a_bare_znode_is_nothing_committed_and_is_written_all_the_same(
+    group: ConsumerGroup, client: KazooClient
+) -> None:
     client.ensure_path("/consumers/g/offsets/clicks/0")
     seen = group.committed([A])
     assert seen.get(A, Committed()).offset is None
@@ -119,13 +152,24 @@ def test_live_consumers_and_owners_are_named(group: ConsumerGroup, client: Kazoo
     assert group.owners(["clicks", "other"]) == {B: "g_host-1-0"}
 
 
-@pytest.mark.parametrize(("physical", "ours", "theirs"), [(False, A, OLD_A), (True, OLD_A, A)], ids=["of-kafka", "of-jafka"])
+@pytest.mark.parametrize(
+    ("physical", "ours", "theirs"),
+    [(False, A, OLD_A), (True, OLD_A, A)],
+    ids=["of-kafka", "of-jafka"],
+)
 def test_what_consumers_of_the_other_family_left_for_the_same_partition_is_left_alone(
-        zookeeper: ZooKeeper, client: KazooClient, physical: bool, ours: BrokerPartition, theirs: BrokerPartition) -> None:
+    zookeeper: ZooKeeper,
+    client: KazooClient,
+    physical: bool,
+    ours: BrokerPartition,
+    theirs: BrokerPartition,
+) -> None:
     group = ConsumerGroup(zookeeper, "g", physical=physical)
     for log, text in ((ours, b"17"), (theirs, b"5")):
         set_offset(client, log, text)
-        client.create(f"/consumers/g/owners/clicks/{log.key}", log.key.encode(), ephemeral=True, makepath=True)
+        client.create(
+            f"/consumers/g/owners/clicks/{log.key}", log.key.encode(), ephemeral=True, makepath=True
+        )
     assert group.committed([ours]) == {ours: Committed(17, 0)}
     assert group.logs_with_offsets(lambda topic: True) == {ours}
     assert group.owners(["clicks"]) == {ours: ours.key}
@@ -134,7 +178,9 @@ def test_what_consumers_of_the_other_family_left_for_the_same_partition_is_left_
     assert client.get(f"/consumers/g/offsets/clicks/{theirs.key}")[0] == b"5"
 
 
-def test_a_commit_makes_sets_and_leaves_alone_and_says_what_is_there_now(group: ConsumerGroup, client: KazooClient) -> None:
+def test_a_commit_makes_sets_and_leaves_alone_and_says_what_is_there_now(
+    group: ConsumerGroup, client: KazooClient
+) -> None:
     for log, text in ((A, b"3"), (B, b"9")):
         set_offset(client, log, text)
     seen = group.committed([A, B, C, OTHER])
@@ -154,13 +200,17 @@ def test_a_plan_that_moves_no_offsets_commits_none(group: ConsumerGroup) -> None
     assert group.committed([A]) == {}
 
 
-def test_the_keys_of_the_old_family_are_broker_and_partition(group: ConsumerGroup, client: KazooClient) -> None:
+def test_the_keys_of_the_old_family_are_broker_and_partition(
+    group: ConsumerGroup, client: KazooClient
+) -> None:
     group.commit(plan_of({OLD: 4096}, {}))
     assert client.get("/consumers/g/offsets/clicks/0-3")[0] == b"4096"
 
 
 @pytest.mark.parametrize("stale", ["moved", "removed", "appeared"])
-def test_one_stale_offset_moves_nothing_at_all(group: ConsumerGroup, client: KazooClient, stale: str) -> None:
+def test_one_stale_offset_moves_nothing_at_all(
+    group: ConsumerGroup, client: KazooClient, stale: str
+) -> None:
     set_offset(client, A, b"3")
     set_offset(client, B, b"4")
     seen = group.committed([A, B, C])
@@ -178,7 +228,9 @@ def test_one_stale_offset_moves_nothing_at_all(group: ConsumerGroup, client: Kaz
 
 
 def test_a_lost_answer_to_a_commit_that_happened_is_recognised_as_ours(
-    group: ConsumerGroup, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+    group: ConsumerGroup,
+    zookeeper: ZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def lose_the_answer(commit: Callable[[], Any]) -> Any:
         commit()
@@ -188,7 +240,9 @@ def test_a_lost_answer_to_a_commit_that_happened_is_recognised_as_ours(
     assert group.commit(plan_of({A: 5, B: 6}, {})) == {A: Committed(5, 0), B: Committed(6, 0)}
 
 
-def test_a_lost_request_is_not_taken_for_a_commit(group: ConsumerGroup, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_request_is_not_taken_for_a_commit(
+    group: ConsumerGroup, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def lose_the_request(commit: Callable[[], Any]) -> Any:
         raise ConnectionLoss
 
@@ -200,7 +254,9 @@ def test_a_lost_request_is_not_taken_for_a_commit(group: ConsumerGroup, zookeepe
 
 
 def test_a_lost_answer_behind_which_somebody_else_wrote_is_no_commit_of_ours(
-    group: ConsumerGroup, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+    group: ConsumerGroup,
+    zookeeper: ZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def lose_and_let_others_write(commit: Callable[[], Any]) -> Any:
         commit()
@@ -213,14 +269,18 @@ def test_a_lost_answer_behind_which_somebody_else_wrote_is_no_commit_of_ours(
     assert (caught.value.where["partition"], caught.value.where["offset"]) == (0, 99)
 
 
-def test_offsets_that_another_driver_of_the_same_plan_committed_are_ours(group: ConsumerGroup) -> None:
+def test_offsets_that_another_driver_of_the_same_plan_committed_are_ours(
+    group: ConsumerGroup,
+) -> None:
     plan = plan_of({A: 5, B: 6}, {})
     group.commit(plan)
     assert group.commit(plan) == {A: Committed(5, 0), B: Committed(6, 0)}
 
 
 def test_a_commit_too_large_for_one_request_goes_in_several(
-    group: ConsumerGroup, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+    group: ConsumerGroup,
+    zookeeper: ZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     requests = []
 
@@ -236,7 +296,9 @@ def test_a_commit_too_large_for_one_request_goes_in_several(
     assert len(requests) == 5
 
 
-def test_twelve_thousand_offsets_fit_into_the_requests_that_a_server_takes(group: ConsumerGroup) -> None:
+def test_twelve_thousand_offsets_fit_into_the_requests_that_a_server_takes(
+    group: ConsumerGroup,
+) -> None:
     logs = [BrokerPartition("a-topic-with-a-long-name." * 4, p) for p in range(12_000)]
     plan = plan_of({log: 10**18 + log.partition for log in logs}, {})
     now = group.commit(plan)
@@ -244,7 +306,9 @@ def test_twelve_thousand_offsets_fit_into_the_requests_that_a_server_takes(group
     assert group.commit(plan_of({log: 5 for log in logs}, now))[logs[-1]] == Committed(5, 1)
 
 
-def test_offsets_that_we_may_not_write_are_a_refused_permission(group: ConsumerGroup, client: KazooClient) -> None:
+def test_offsets_that_we_may_not_write_are_a_refused_permission(
+    group: ConsumerGroup, client: KazooClient
+) -> None:
     client.create("/consumers/g/offsets/clicks/0", b"3", makepath=True)
     client.set_acls("/consumers/g/offsets/clicks/0", [make_digest_acl("root", "secret", all=True)])
     with pytest.raises(PermissionRefused):
@@ -255,14 +319,18 @@ def test_offsets_that_we_may_not_write_are_a_refused_permission(group: ConsumerG
 
 
 def expire(zookeeper: ZooKeeper) -> None:
-    """End the session from outside, as the server does after its timeout: another client with the same id closes it."""
+    """End the session from outside, as the server does after its timeout: another client with the
+    same id closes it.
+    """
     ended = threading.Event()
     zookeeper.client.add_listener(lambda state: ended.set() if state == KazooState.LOST else None)
     lose_session(zookeeper)
     assert ended.wait(30)
 
 
-def test_after_a_lost_session_nothing_is_committed_although_a_new_one_reads(server: embedded.ZooKeeper) -> None:
+def test_after_a_lost_session_nothing_is_committed_although_a_new_one_reads(
+    server: embedded.ZooKeeper,
+) -> None:
     chroot = uuid.uuid4().hex
     with ZooKeeper(f"{server.connect}/{chroot}") as zookeeper:
         zookeeper.ensure("/")
@@ -275,7 +343,9 @@ def test_after_a_lost_session_nothing_is_committed_although_a_new_one_reads(serv
         assert group.committed([A]) == {}
 
 
-def test_brokers_are_those_registered_in_order_of_their_ids(zookeeper: ZooKeeper, client: KazooClient) -> None:
+def test_brokers_are_those_registered_in_order_of_their_ids(
+    zookeeper: ZooKeeper, client: KazooClient
+) -> None:
     for number, port in ((10, 2), (2, 1)):
         client.create(f"/brokers/ids/{number}", b'{"host":"h","port":%d}' % port, makepath=True)
     client.create("/brokers/ids/3", b'{"host":null,"port":-1,"endpoints":["SSL://h:3"]}')
@@ -284,7 +354,9 @@ def test_brokers_are_those_registered_in_order_of_their_ids(zookeeper: ZooKeeper
     assert read_cluster_id(zookeeper) == "abc"
 
 
-def test_a_topic_whose_znode_was_made_again_has_another_creation_id(zookeeper: ZooKeeper, client: KazooClient) -> None:
+def test_a_topic_whose_znode_was_made_again_has_another_creation_id(
+    zookeeper: ZooKeeper, client: KazooClient
+) -> None:
     client.create("/brokers/topics/clicks", b"{}", makepath=True)
     first = read_creation_ids(zookeeper, ["clicks", "no-such-topic"])
     client.set("/brokers/topics/clicks", b"{ }")
@@ -295,7 +367,9 @@ def test_a_topic_whose_znode_was_made_again_has_another_creation_id(zookeeper: Z
     assert (list(first), list(again), first == again) == (["clicks"], ["clicks"], False)
 
 
-def test_a_chroot_without_a_cluster_is_the_wrong_one_and_stays_untouched(server: embedded.ZooKeeper) -> None:
+def test_a_chroot_without_a_cluster_is_the_wrong_one_and_stays_untouched(
+    server: embedded.ZooKeeper,
+) -> None:
     with ZooKeeper(f"{server.connect}/no/such/chroot") as zookeeper:
         with pytest.raises(WrongChroot, match="/no/such/chroot") as caught:
             read_brokers(zookeeper)
@@ -305,7 +379,9 @@ def test_a_chroot_without_a_cluster_is_the_wrong_one_and_stays_untouched(server:
         assert root.read("/no") is None
 
 
-def test_a_cluster_whose_brokers_are_all_down_is_unreachable(zookeeper: ZooKeeper, client: KazooClient) -> None:
+def test_a_cluster_whose_brokers_are_all_down_is_unreachable(
+    zookeeper: ZooKeeper, client: KazooClient
+) -> None:
     client.ensure_path("/brokers/ids")
     with pytest.raises(ZooKeeperUnreachable, match="no broker is registered"):
         read_brokers(zookeeper)
@@ -320,14 +396,18 @@ def test_a_chroot_of_several_parts_is_made(server: embedded.ZooKeeper) -> None:
         assert root.read(chroot + "/x/y") == (b"7", 0)
 
 
-def test_a_znode_below_a_chroot_that_is_not_there_is_made_with_it(server: embedded.ZooKeeper) -> None:
+def test_a_znode_below_a_chroot_that_is_not_there_is_made_with_it(
+    server: embedded.ZooKeeper,
+) -> None:
     chroot = f"/{uuid.uuid4().hex}/b"
     with ZooKeeper(server.connect + chroot) as zookeeper:
         zookeeper.ensure("/consumers/g")
         assert zookeeper.read("/consumers/g") == (b"", 0)
 
 
-def test_put_if_absent_and_compare_and_set_say_whether_they_did(zookeeper: ZooKeeper, client: KazooClient) -> None:
+def test_put_if_absent_and_compare_and_set_say_whether_they_did(
+    zookeeper: ZooKeeper, client: KazooClient
+) -> None:
     assert zookeeper.create("/a/b", b"1")
     assert not zookeeper.create("/a/b", b"1")
     assert zookeeper.replace("/a/b", b"2", version=0)
@@ -340,7 +420,9 @@ def test_put_if_absent_and_compare_and_set_say_whether_they_did(zookeeper: ZooKe
 
 
 def test_a_create_whose_answer_was_lost_is_read_back(
-    zookeeper: ZooKeeper, client: KazooClient, monkeypatch: pytest.MonkeyPatch,
+    zookeeper: ZooKeeper,
+    client: KazooClient,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     create = client.create
 
@@ -350,7 +432,9 @@ def test_a_create_whose_answer_was_lost_is_read_back(
 
     monkeypatch.setattr(client, "create", lose_the_answer)
     assert zookeeper.create("/x", b"1")
-    monkeypatch.setattr(client, "create", lambda *given, **named: (_ for _ in ()).throw(ConnectionLoss()))
+    monkeypatch.setattr(
+        client, "create", lambda *given, **named: (_ for _ in ()).throw(ConnectionLoss())
+    )
     with pytest.raises(ZooKeeperUnreachable):
         zookeeper.create("/y", b"1")
 
@@ -363,14 +447,21 @@ def test_a_zookeeper_that_is_not_there_is_unreachable() -> None:
 
 
 def test_a_zookeeper_that_went_away_is_unreachable() -> None:
-    with embedded.ZooKeeper() as server, ZooKeeper(server.connect, session_timeout_s=1, connect_timeout_s=0.5) as zookeeper:
+    with (
+        embedded.ZooKeeper() as server,
+        ZooKeeper(server.connect, session_timeout_s=1, connect_timeout_s=0.5) as zookeeper,
+    ):
         group = ConsumerGroup(zookeeper, "g")
         plan = plan_of({A: 5}, {})
         group.commit(plan)
         server.kill()
         for ask in (
-            lambda: group.committed([A]), group.live_consumers, lambda: group.commit(plan_of({A: 6}, {A: Committed(5, 0)})),
-            lambda: zookeeper.create("/x", b""), lambda: zookeeper.sync("/"), lambda: zookeeper.ensure("/x"),
+            lambda: group.committed([A]),
+            group.live_consumers,
+            lambda: group.commit(plan_of({A: 6}, {A: Committed(5, 0)})),
+            lambda: zookeeper.create("/x", b""),
+            lambda: zookeeper.sync("/"),
+            lambda: zookeeper.ensure("/x"),
         ):
             with pytest.raises((ZooKeeperUnreachable, SessionLost)):
                 ask()

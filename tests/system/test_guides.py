@@ -1,4 +1,6 @@
-"""What docs/TUTORIAL.md and docs/HOWTO.md tell a new user to type works as it stands there, in that order, on real servers."""
+"""What docs/TUTORIAL.md and docs/HOWTO.md tell a new user to type works as it stands there, in that
+order, on real servers.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +24,34 @@ RECORDS = 80
 
 
 def steps(page: str, until: str = "") -> Iterator[str]:
-    """What is to be typed, in order: lines that begin with `etl`, and programs; up to the heading `until`."""
+    """What is to be typed, in order: lines that begin with `etl`, and programs; up to the heading
+    `until`.
+    """
     text = (DOCS / page).read_text()
-    text = text[:text.index(until)] if until else text
-    for found in re.finditer(r"^ *```python\n(?P<program>.*?)^ *```$|^ {4,}etl (?P<words>\S[^\n]*)$", text, re.MULTILINE | re.DOTALL):
-        yield textwrap.dedent(found["program"]) if found["program"] else found["words"].split("   ")[0]
+    text = text[: text.index(until)] if until else text
+    for found in re.finditer(
+        r"^ *```python\n(?P<program>.*?)^ *```$|^ {4,}etl (?P<words>\S[^\n]*)$",
+        text,
+        re.MULTILINE | re.DOTALL,
+    ):
+        yield (
+            textwrap.dedent(found["program"])
+            if found["program"]
+            else found["words"].split("   ")[0]
+        )
 
 
 @pytest.fixture
 def follow(
-    cluster: Cluster, topic: TopicFactory, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    cluster: Cluster,
+    topic: TopicFactory,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[str], list[str]]:
-    """Types one step, with the test's topic, group and ZooKeeper for those of the page; the outcomes of a run."""
+    """Types one step, with the test's topic, group and ZooKeeper for those of the page; the
+    outcomes of a run.
+    """
     name, bootstrap = topic(4), cluster.bootstrap
     producer = KafkaProducer(bootstrap_servers=bootstrap)
     for n in range(RECORDS):
@@ -42,12 +60,16 @@ def follow(
     monkeypatch.chdir(tmp_path)
 
     def ours(text: str) -> str:
-        here = text.replace("127.0.0.1:2181/kafka", cluster.zookeeper_connect).replace('"clicks"', f'"{name}"')
+        here = text.replace("127.0.0.1:2181/kafka", cluster.zookeeper_connect).replace(
+            '"clicks"', f'"{name}"'
+        )
         return here.replace("etl-clicks", f"etl-{name}")
 
     def do(step: str) -> list[str]:
         if "\n" in step:
-            exec(compile(ours(step), "a program of the page", "exec"), {})  # it is ours, from the page
+            exec(
+                compile(ours(step), "a program of the page", "exec"), {}
+            )  # it is ours, from the page
             return []
         words = [name if word == "clicks" else word for word in shlex.split(ours(step))]
         more = ["--pipeline", "clicks", "--group", f"etl-{name}"] if words[0] == "init" else []
@@ -59,18 +81,37 @@ def follow(
 
 
 def rows(tmp_path: Path) -> int:
-    return int(DeltaTable(str(tmp_path / "warehouse" / "clicks")).to_pyarrow_table(columns=["offset"]).num_rows)
+    return int(
+        DeltaTable(str(tmp_path / "warehouse" / "clicks"))
+        .to_pyarrow_table(columns=["offset"])
+        .num_rows
+    )
 
 
-def test_the_tutorial_leads_from_nothing_to_a_table_that_is_proven_whole(follow: Callable[[str], list[str]], tmp_path: Path) -> None:
+def test_the_tutorial_leads_from_nothing_to_a_table_that_is_proven_whole(
+    follow: Callable[[str], list[str]], tmp_path: Path
+) -> None:
     said = {step: follow(step) for step in steps("TUTORIAL.md")}
-    assert {step.split()[0] for step in said} >= {"init", "doctor", "plan", "run", "verify", "lag", "offsets", "report", "plans", "peek"}
+    assert {step.split()[0] for step in said} >= {
+        "init",
+        "doctor",
+        "plan",
+        "run",
+        "verify",
+        "lag",
+        "offsets",
+        "report",
+        "plans",
+        "peek",
+    }
     assert rows(tmp_path) == RECORDS
     [under_key] = [found for step, found in said.items() if "--run-key" in step]
     assert "already applied" in under_key, "what is said of the second time"
 
 
-def test_a_pipeline_goes_on_exactly_where_a_job_with_sparks_kafka_source_ended(follow: Callable[[str], list[str]], tmp_path: Path) -> None:
+def test_a_pipeline_goes_on_exactly_where_a_job_with_sparks_kafka_source_ended(
+    follow: Callable[[str], list[str]], tmp_path: Path
+) -> None:
     for step in steps("HOWTO.md", until="## Take over a group"):
         follow(step)
     assert rows(tmp_path) == RECORDS - (4 + 3 + 0 + 10)

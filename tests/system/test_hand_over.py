@@ -1,4 +1,6 @@
-"""Hand-overs on a real ZooKeeper: plan, owner nodes and offsets in one step, or nothing of it, and why."""
+"""Hand-overs on a real ZooKeeper: plan, owner nodes and offsets in one step, or nothing of it, and
+why.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ class Driver:
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self.zookeeper = zookeeper
-        self.ledger, self.group = PlanLedger(zookeeper, "g", "clicks"), ConsumerGroup(zookeeper, "g")
+        self.ledger, self.group = (
+            PlanLedger(zookeeper, "g", "clicks"),
+            ConsumerGroup(zookeeper, "g"),
+        )
         self.lock = DriverLock(zookeeper, "g", "clicks")
         self._hand_over = HandOver(zookeeper, "g", self.lock)
 
@@ -64,15 +69,24 @@ class Driver:
         seen = {log: committed.get(log, NOTHING_COMMITTED) for log in logs}
         starts = {log: found.offset or 0 for log, found in seen.items()}
         share = Share("m", Membership.ZOOKEEPER, "range", None, frozenset(logs))
-        return with_id(plain_plan(
-            ranges=tuple(OffsetRange(log, start, start + 10) for log, start in starts.items()), seen=seen, share=share, handed_over=True,
-            positions={log: start + 10 for log, start in starts.items()}))
+        return with_id(
+            plain_plan(
+                ranges=tuple(OffsetRange(log, start, start + 10) for log, start in starts.items()),
+                seen=seen,
+                share=share,
+                handed_over=True,
+                positions={log: start + 10 for log, start in starts.items()},
+            )
+        )
 
 
 @pytest.fixture
 def driver(zookeeper: ZooKeeper) -> Iterator[Driver]:
     driver = Driver(zookeeper)
-    with driver.lock.driving("run-1", wait_s=0), Owners(zookeeper, "g", "clicks").claiming(LOGS, "run-1"):
+    with (
+        driver.lock.driving("run-1", wait_s=0),
+        Owners(zookeeper, "g", "clicks").claiming(LOGS, "run-1"),
+    ):
         yield driver
 
 
@@ -95,7 +109,9 @@ def test_a_plan_and_the_offsets_of_its_logs_are_stored_in_one_step(driver: Drive
     plan = driver.plan()
     assert driver.store(plan) is None
     assert driver.ledger.read_plan(1) == plan
-    assert driver.group.committed(LOGS) == {log: plan.moved(log) for log in LOGS} | {LOGS[0]: Committed(15, 1)}
+    assert driver.group.committed(LOGS) == {log: plan.moved(log) for log in LOGS} | {
+        LOGS[0]: Committed(15, 1)
+    }
 
 
 def test_behind_a_hand_over_the_commit_of_its_plan_moves_nothing(driver: Driver) -> None:
@@ -111,12 +127,24 @@ def test_what_a_plan_handed_over_in_kafka_moves_no_offset_here(driver: Driver) -
     share = Share("m-1", Membership.COORDINATOR, "range", 1, frozenset(LOGS))
     plan = with_id(replace(driver.plan(), offsets_in=OffsetsStorage.KAFKA, share=share))
     store = PlanStore()
-    store.settings, store.zookeeper, store.ledger, store._lock = SETTINGS, driver.zookeeper, driver.ledger, driver.lock
-    assert store._written(plan, lambda parts: driver.ledger.store_plan(plan, also=parts), is_handed_over=True) is None
+    store.settings, store.zookeeper, store.ledger, store._lock = (
+        SETTINGS,
+        driver.zookeeper,
+        driver.ledger,
+        driver.lock,
+    )
+    assert (
+        store._written(
+            plan, lambda parts: driver.ledger.store_plan(plan, also=parts), is_handed_over=True
+        )
+        is None
+    )
     assert driver.ledger.read_plan(1) == plan and offsets(driver) == [None] * 3
 
 
-def test_what_became_of_a_hand_over_is_written_once_but_that_a_void_one_was_taken_all_the_same(driver: Driver) -> None:
+def test_what_became_of_a_hand_over_is_written_once_but_that_a_void_one_was_taken_all_the_same(
+    driver: Driver,
+) -> None:
     stored = with_id(replace(driver.plan(), handed_over=False))
     void, handed_over = replace(stored, is_void=True), replace(stored, handed_over=True)
     driver.ledger.store_plan(stored)
@@ -127,32 +155,59 @@ def test_what_became_of_a_hand_over_is_written_once_but_that_a_void_one_was_take
         write_mark(driver.ledger, void)
 
 
-@pytest.mark.parametrize(("meanwhile", "says"), [
-    (lambda z: own_as_a_consumer(z, LOGS[1]), "clicks 1 is not ours any more: g_consumer-1-0 owns it"),
-    (lambda z: let_go(z, LOGS[2]), "clicks 2 is not ours any more: nobody owns it"),
-    (lambda z: z.client.create(PATHS.offset(LOGS[0]), b"3"), "the offset of clicks 0 was moved since it was read: from None to 3"),
-    (lambda z: z.client.set(PATHS.offset(LOGS[1]), b"7"), "the offset of clicks 1 was moved since it was read: from 0 to 7"),
-    (lambda z: z.client.delete(PATHS.offset(LOGS[1])), "the offset of clicks 1 was moved since it was read: from 0 to None"),
-])
+@pytest.mark.parametrize(
+    ("meanwhile", "says"),
+    [
+        (
+            lambda z: own_as_a_consumer(z, LOGS[1]),
+            "clicks 1 is not ours any more: g_consumer-1-0 owns it",
+        ),
+        (lambda z: let_go(z, LOGS[2]), "clicks 2 is not ours any more: nobody owns it"),
+        (
+            lambda z: z.client.create(PATHS.offset(LOGS[0]), b"3"),
+            "the offset of clicks 0 was moved since it was read: from None to 3",
+        ),
+        (
+            lambda z: z.client.set(PATHS.offset(LOGS[1]), b"7"),
+            "the offset of clicks 1 was moved since it was read: from 0 to 7",
+        ),
+        (
+            lambda z: z.client.delete(PATHS.offset(LOGS[1])),
+            "the offset of clicks 1 was moved since it was read: from 0 to None",
+        ),
+    ],
+)
 def test_where_others_came_before_nothing_is_stored_and_nothing_moves(
-    driver: Driver, meanwhile: Callable[[ZooKeeper], object], says: str,
+    driver: Driver,
+    meanwhile: Callable[[ZooKeeper], object],
+    says: str,
 ) -> None:
     driver.zookeeper.client.create(PATHS.offset(LOGS[1]), b"0", makepath=True)
     plan, before = driver.plan(), offsets(driver)
     assert driver.store(plan, meanwhile=lambda: meanwhile(driver.zookeeper)) == Void(says)
     after = offsets(driver)
-    assert [log for log in range(3) if after[log] != before[log]] in ([], [0], [1]) and 10 not in after
+    assert [log for log in range(3) if after[log] != before[log]] in (
+        [],
+        [0],
+        [1],
+    ) and 10 not in after
     assert driver.ledger.plan_numbers() == []
 
 
-def test_of_two_plans_of_one_number_the_second_is_refused_and_is_not_called_void(driver: Driver) -> None:
+def test_of_two_plans_of_one_number_the_second_is_refused_and_is_not_called_void(
+    driver: Driver,
+) -> None:
     plan = driver.plan()
     with pytest.raises(Owned, match="stored or changed plan 1"):
-        driver.store(plan, meanwhile=lambda: driver.ledger.store_plan(with_id(plain_plan(uid=plan.uid))))
+        driver.store(
+            plan, meanwhile=lambda: driver.ledger.store_plan(with_id(plain_plan(uid=plan.uid)))
+        )
     assert offsets(driver) == [None] * 3
 
 
-def test_a_driver_that_lost_its_lock_hands_nothing_over_though_another_has_one_like_it(driver: Driver, connect: str) -> None:
+def test_a_driver_that_lost_its_lock_hands_nothing_over_though_another_has_one_like_it(
+    driver: Driver, connect: str
+) -> None:
     """The other's znode has the version that ours had, and its owner nodes have, too."""
     plan = driver.plan()
     with ZooKeeper(connect) as other, contextlib.ExitStack() as at_work:
@@ -178,12 +233,20 @@ def move(driver: Driver, plan: Plan) -> dict[BrokerPartition, Committed]:
     return OwnedOffsets(driver.zookeeper, "g", driver.group).move(plan, plan.offsets_to_move)
 
 
-@pytest.mark.parametrize("meanwhile", [
-    lambda z: own_as_a_consumer(z, LOGS[1]), lambda z: let_go(z, LOGS[1]), lambda z: z.client.set(PATHS.offset(LOGS[1]), b"7"),
-    lambda z: z.client.delete(PATHS.offset(LOGS[1])), lambda z: z.client.set(PATHS.offset(LOGS[1]), b"10"),
-], ids=["owned", "let go", "moved", "removed", "moved to the same"])
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        lambda z: own_as_a_consumer(z, LOGS[1]),
+        lambda z: let_go(z, LOGS[1]),
+        lambda z: z.client.set(PATHS.offset(LOGS[1]), b"7"),
+        lambda z: z.client.delete(PATHS.offset(LOGS[1])),
+        lambda z: z.client.set(PATHS.offset(LOGS[1]), b"10"),
+    ],
+    ids=["owned", "let go", "moved", "removed", "moved to the same"],
+)
 def test_behind_an_append_those_offsets_move_whose_logs_are_still_ours_and_as_the_plan_saw_them(
-    driver: Driver, meanwhile: Callable[[ZooKeeper], object],
+    driver: Driver,
+    meanwhile: Callable[[ZooKeeper], object],
 ) -> None:
     driver.zookeeper.client.create(PATHS.offset(LOGS[1]), b"5", makepath=True)
     driver.zookeeper.client.set(PATHS.offset(LOGS[1]), b"0")
@@ -195,7 +258,8 @@ def test_behind_an_append_those_offsets_move_whose_logs_are_still_ours_and_as_th
 
 
 def test_behind_an_append_an_offset_that_is_as_we_would_have_left_it_is_ours_where_an_answer_was_lost(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch,
+    driver: Driver,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan = behind_the_append(driver)
 
@@ -209,7 +273,9 @@ def test_behind_an_append_an_offset_that_is_as_we_would_have_left_it_is_ours_whe
     assert move(driver, plan) == {}, "and nothing of it is done twice"
 
 
-def test_behind_an_append_many_offsets_move_and_one_that_is_anothers_keeps_none_back(driver: Driver) -> None:
+def test_behind_an_append_many_offsets_move_and_one_that_is_anothers_keeps_none_back(
+    driver: Driver,
+) -> None:
     logs = [BrokerPartition("clicks", p) for p in range(500)]
     with Owners(driver.zookeeper, "g", "clicks").claiming(logs[3:], "run-1"):
         plan = behind_the_append(driver, logs)
@@ -232,8 +298,12 @@ def test_five_thousand_partitions_are_handed_over_in_one_step(driver: Driver) ->
         assert driver.group.committed(logs) == {log: Committed(10, 0) for log in logs}
 
 
-def test_more_partitions_than_a_request_of_zookeeper_holds_are_refused_by_name(driver: Driver) -> None:
+def test_more_partitions_than_a_request_of_zookeeper_holds_are_refused_by_name(
+    driver: Driver,
+) -> None:
     logs = [BrokerPartition("clicks", p) for p in range(9_000)]
-    with pytest.raises(SettingsError, match="handing 9,000 partitions over takes a request of") as caught:
+    with pytest.raises(
+        SettingsError, match="handing 9,000 partitions over takes a request of"
+    ) as caught:
         driver.store(driver.plan(logs))
     assert (caught.value.exit_code, driver.ledger.plan_numbers()) == (2, [])

@@ -35,8 +35,15 @@ class TestRealJafka(JafkaContract):
 
 @pytest.mark.long
 def test_what_is_not_flushed_is_neither_told_nor_given_by_a_real_one() -> None:
-    never = {"log.flush.interval": "4", "log.default.flush.interval.ms": "3600000", "log.default.flush.scheduler.interval.ms": "3600000"}
-    with Cluster(version=JAFKA, properties={**_SETTINGS, **never}) as cluster, served_by(cluster, "unflushed").consumer() as consumer:
+    never = {
+        "log.flush.interval": "4",
+        "log.default.flush.interval.ms": "3600000",
+        "log.default.flush.scheduler.interval.ms": "3600000",
+    }
+    with (
+        Cluster(version=JAFKA, properties={**_SETTINGS, **never}) as cluster,
+        served_by(cluster, "unflushed").consumer() as consumer,
+    ):
         for _ in range(6):
             consumer.produce("late", 0, entry(b"hello"))
         assert consumer.earliest_or_latest_offset("late", 0, LATEST) == 4 * 15

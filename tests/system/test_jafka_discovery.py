@@ -1,5 +1,5 @@
-"""Two real brokers of Jafka as ZooKeeper has them: one topic on both, one that dies or freezes and comes back, a topic made again, and the
-wrong family in the conf.
+"""Two real brokers of Jafka as ZooKeeper has them: one topic on both, one that dies or freezes and
+comes back, a topic made again, and the wrong family in the conf.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ from etl.embedded.clicks import click_messages
 from etl.embedded.cluster import Cluster
 from etl.embedded.releases import JAFKA
 from etl.embedded.server import wait_until
-from etl.errors import BrokerError, OffsetInsideMessage, RanOutBeforeUntil, SettingsError, TopicMissing
+from etl.errors import (
+    BrokerError,
+    OffsetInsideMessage,
+    RanOutBeforeUntil,
+    SettingsError,
+    TopicMissing,
+)
 from etl.model.logs import BrokerPartition, Isolation
 from etl.reader.fetch import read_ranges
 from etl.reader.source import OffsetRanges, RangesReader
@@ -45,7 +51,9 @@ GONE_WITHIN_S = 20.0
 def jafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Small segments, so that there is something to cut at."""
     folder = tmp_path_factory.mktemp("jafka")
-    with Cluster(2, version=JAFKA, chroot="/old", folder=folder, properties={"log.file.size": "4096"}) as running:
+    with Cluster(
+        2, version=JAFKA, chroot="/old", folder=folder, properties={"log.file.size": "4096"}
+    ) as running:
         yield running
 
 
@@ -66,53 +74,104 @@ def zookeeper(jafka: Cluster) -> Iterator[ZooKeeper]:
 
 def produce(jafka: Cluster, topic: str, count: int) -> None:
     for number, messages in click_messages(0, count, partitions=4, messages_per_set=10):
-        with SimpleConsumer("127.0.0.1", jafka.brokers[number % 2].port, generation="jafka") as broker:
+        with SimpleConsumer(
+            "127.0.0.1", jafka.brokers[number % 2].port, generation="jafka"
+        ) as broker:
             broker.produce(topic, number // 2, messages)
 
 
 def settings_of(jafka: Cluster, topic: str, folder: Path, **source: Any) -> Settings:
     return plain_settings(
-        cluster="old", zookeeper={"connect": jafka.zookeeper_connect}, table={"path": str(folder / "table")}, group=f"group-{topic}",
-        source={"dialect": "jafka", "topics": {"allow": [topic]}, **source}, report={"path": str(folder / "reports")})
+        cluster="old",
+        zookeeper={"connect": jafka.zookeeper_connect},
+        table={"path": str(folder / "table")},
+        group=f"group-{topic}",
+        source={"dialect": "jafka", "topics": {"allow": [topic]}, **source},
+        report={"path": str(folder / "reports")},
+    )
 
 
-def test_a_plan_reads_both_brokers_from_themselves_and_is_cut_at_segments(jafka: Cluster, topic: str, tmp_path: Path) -> None:
+def test_a_plan_reads_both_brokers_from_themselves_and_is_cut_at_segments(
+    jafka: Cluster, topic: str, tmp_path: Path
+) -> None:
     settings = settings_of(jafka, topic, tmp_path)
-    seen = preview(settings.model_copy(update={"limits": settings.limits.model_copy(update={"target_task_bytes": 1000})}))
-    assert {r.log for r in seen.ranges} == {BrokerPartition(topic, number, broker) for broker in (0, 1) for number in (0, 1)}
+    seen = preview(
+        settings.model_copy(
+            update={"limits": settings.limits.model_copy(update={"target_task_bytes": 1000})}
+        )
+    )
+    assert {r.log for r in seen.ranges} == {
+        BrokerPartition(topic, number, broker) for broker in (0, 1) for number in (0, 1)
+    }
     assert {(r.log.broker_id, r.leader.broker.port) for r in seen.ranges if r.leader} == {
-        (broker.broker_id, broker.port) for broker in jafka.brokers}
+        (broker.broker_id, broker.port) for broker in jafka.brokers
+    }
     cuts = [(r.log, offset) for r in seen.ranges for offset in (r.from_offset, r.until_offset)]
     assert len(seen.ranges) > 4
     assert all(offset in (seen.snapshot.extents[log].boundaries or ()) for log, offset in cuts)
 
 
 def test_a_first_conf_is_written_by_what_these_brokers_registered_and_the_doctor_has_nothing_against_it(
-        jafka: Cluster, topic: str, tmp_path: Path) -> None:
+    jafka: Cluster, topic: str, tmp_path: Path
+) -> None:
     conf, table = tmp_path / "conf" / "old.yaml", str(tmp_path / "table")
-    asked = ("init", "--zookeeper", jafka.zookeeper_connect, "--topic", topic, "--table", table, "--out", str(conf), "--json")
+    asked = (
+        "init",
+        "--zookeeper",
+        jafka.zookeeper_connect,
+        "--topic",
+        topic,
+        "--table",
+        table,
+        "--out",
+        str(conf),
+        "--json",
+    )
     written = said_by(*asked)
     assert written.code == 0, written.err
     found = load_settings(conf)
-    assert (found.source.is_physical, found.cluster, found.source.topics.allow) == (True, "old", (topic,))
+    assert (found.source.is_physical, found.cluster, found.source.topics.allow) == (
+        True,
+        "old",
+        (topic,),
+    )
     checked = said_by("doctor", str(conf), "--json")
     assert checked.code == 0, checked.err
 
 
 def test_a_table_is_behind_both_brokers_by_bytes_and_of_times_and_limits_nothing_is_guessed(
-        jafka: Cluster, topic: str, tmp_path: Path) -> None:
+    jafka: Cluster, topic: str, tmp_path: Path
+) -> None:
     settings = settings_of(jafka, topic, tmp_path)
     behind = lag(settings)
-    assert behind.totals["lag"] == behind.totals["estimated_bytes"] == preview(settings).lag > 0 and len(behind.logs) == 4
-    assert {behind.totals[name] for name in ("records_at_most", "behind_s", "headroom_s", "headroom_bytes")} == {None}
+    assert (
+        behind.totals["lag"] == behind.totals["estimated_bytes"] == preview(settings).lag > 0
+        and len(behind.logs) == 4
+    )
+    assert {
+        behind.totals[name]
+        for name in ("records_at_most", "behind_s", "headroom_s", "headroom_bytes")
+    } == {None}
     assert all(one.unknown.keys() == {"behind_s", "headroom_s"} for one in behind.logs)
 
 
-def test_the_rows_of_a_query_without_a_pipeline_are_those_that_were_sent(jafka: Cluster, topic: str) -> None:
-    options = {"dialect": "jafka", "zookeeper": jafka.zookeeper_connect, "topics": topic, "target_task_bytes": "1000"}
+def test_the_rows_of_a_query_without_a_pipeline_are_those_that_were_sent(
+    jafka: Cluster, topic: str
+) -> None:
+    options = {
+        "dialect": "jafka",
+        "zookeeper": jafka.zookeeper_connect,
+        "topics": topic,
+        "target_task_bytes": "1000",
+    }
     reader = OffsetRanges(options).reader(None)
     assert isinstance(reader, RangesReader)
-    rows = [row for partition in reader.partitions() for arrow_batch in reader.read(partition) for row in arrow_batch.to_pylist()]
+    rows = [
+        row
+        for partition in reader.partitions()
+        for arrow_batch in reader.read(partition)
+        for row in arrow_batch.to_pylist()
+    ]
     assert len(rows) == 500
     assert len({row["value"] for row in rows}) == 500
     assert {row["broker_id"] for row in rows} == {0, 1}
@@ -120,9 +179,16 @@ def test_the_rows_of_a_query_without_a_pipeline_are_those_that_were_sent(jafka: 
 
 @pytest.mark.parametrize("frozen", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_broker_that_dies_or_freezes_is_away_once_its_session_ended_and_read_again_when_it_is_back(
-        jafka: Cluster, topic: str, zookeeper: ZooKeeper, tmp_path: Path, frozen: bool) -> None:
-    settings, second, away = settings_of(jafka, topic, tmp_path), jafka.brokers[1], BrokerPartition(topic, 0, 1)
-    zookeeper.create(f"/consumers/{settings.group}/offsets/{topic}/1-0", b"0")  # the group has read there before
+    jafka: Cluster, topic: str, zookeeper: ZooKeeper, tmp_path: Path, frozen: bool
+) -> None:
+    settings, second, away = (
+        settings_of(jafka, topic, tmp_path),
+        jafka.brokers[1],
+        BrokerPartition(topic, 0, 1),
+    )
+    zookeeper.create(
+        f"/consumers/{settings.group}/offsets/{topic}/1-0", b"0"
+    )  # the group has read there before
     pid = second.pid
     assert pid is not None
     if frozen:
@@ -137,13 +203,19 @@ def test_a_broker_that_dies_or_freezes_is_away_once_its_session_ended_and_read_a
         else:
             second.start()
     assert {r.log.broker_id for r in seen.ranges} == {0}
-    assert away in seen.snapshot.leaderless and {log.broker_id for log in seen.snapshot.leaderless} == {1}
+    assert away in seen.snapshot.leaderless and {
+        log.broker_id for log in seen.snapshot.leaderless
+    } == {1}
     assert "their broker is away" in seen.leaderless[0]
-    assert wait_until(lambda: zookeeper.read(f"/brokers/topics/{topic}/1") is not None, GONE_WITHIN_S)
+    assert wait_until(
+        lambda: zookeeper.read(f"/brokers/topics/{topic}/1") is not None, GONE_WITHIN_S
+    )
     assert {r.log.broker_id for r in preview(settings).ranges} == {0, 1}
 
 
-def test_a_topic_that_was_deleted_on_both_brokers_and_made_again_is_another_one(jafka: Cluster, topic: str, zookeeper: ZooKeeper) -> None:
+def test_a_topic_that_was_deleted_on_both_brokers_and_made_again_is_another_one(
+    jafka: Cluster, topic: str, zookeeper: ZooKeeper
+) -> None:
     before = read_creation_ids(zookeeper, [topic])
     for broker in jafka.brokers:
         with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as asked:
@@ -154,24 +226,40 @@ def test_a_topic_that_was_deleted_on_both_brokers_and_made_again_is_another_one(
     assert (list(before), list(after), before == after) == ([topic], [topic], False)
 
 
-def test_a_topic_that_is_nowhere_is_told_missing_and_the_wrong_family_with_the_right_one(jafka: Cluster, tmp_path: Path) -> None:
+def test_a_topic_that_is_nowhere_is_told_missing_and_the_wrong_family_with_the_right_one(
+    jafka: Cluster, tmp_path: Path
+) -> None:
     with pytest.raises(TopicMissing, match="not there"):
         preview(settings_of(jafka, "no-such-topic", tmp_path))
     with pytest.raises(SettingsError, match="is of Jafka or Kafka 0.7") as caught:
-        preview(plain_settings(zookeeper={"connect": jafka.zookeeper_connect}, table={"path": str(tmp_path / "t")}))
+        preview(
+            plain_settings(
+                zookeeper={"connect": jafka.zookeeper_connect}, table={"path": str(tmp_path / "t")}
+            )
+        )
     assert "source.dialect: jafka" in caught.value.check
 
 
 def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_that_has_one_is_put_right(
-        jafka: Cluster, topic: str, zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    jafka: Cluster, topic: str, zookeeper: ZooKeeper, tmp_path: Path
+) -> None:
     settings, log = settings_of(jafka, topic, tmp_path), BrokerPartition(topic, 0, 1)
     znode = f"/consumers/group-{topic}/offsets/{topic}/1-0"
     with SimpleConsumer("127.0.0.1", jafka.brokers[1].port, generation="jafka") as broker:
-        second, third, fourth = [message.next_offset for message in list(broker.fetch(topic, 0, 0).messages())[:3]]
+        second, third, fourth = [
+            message.next_offset for message in list(broker.fetch(topic, 0, 0).messages())[:3]
+        ]
     zookeeper.create(znode, str(second + 7).encode())
-    with pytest.raises(OffsetInsideMessage, match=f"it lies inside the one from {second} to {third}") as refused:
+    with pytest.raises(
+        OffsetInsideMessage, match=f"it lies inside the one from {second} to {third}"
+    ) as refused:
         preview(settings)
-    assert refused.value.where == {"topic": topic, "partition": 0, "broker_id": 1, "offset": second + 7}
+    assert refused.value.where == {
+        "topic": topic,
+        "partition": 0,
+        "broker_id": 1,
+        "offset": second + 7,
+    }
     with open_world(settings, ALONE) as world, world.driving("test"):
         blind = replace(world.observe(), looked_at={})
         [step] = steps_ahead(blind, settings, now_ms=world.now_ms(), uid=world.new_uid())
@@ -184,16 +272,44 @@ def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_th
     supersede(settings, 1, "put right", ())
     assert min(r.from_offset for r in preview(settings).ranges if r.log == log) == third
     conf = tmp_path / "conf.yaml"
-    conf.write_text(yaml.safe_dump({"version": 1, **settings.model_dump(mode="json", exclude_unset=True, by_alias=True)}))
-    left_out = said_by("plans", "supersede", str(conf), "1", "--skip", f"{topic}:1-0:{third}-{fourth}", "--reason", "damaged")
+    conf.write_text(
+        yaml.safe_dump(
+            {"version": 1, **settings.model_dump(mode="json", exclude_unset=True, by_alias=True)}
+        )
+    )
+    left_out = said_by(
+        "plans",
+        "supersede",
+        str(conf),
+        "1",
+        "--skip",
+        f"{topic}:1-0:{third}-{fourth}",
+        "--reason",
+        "damaged",
+    )
     assert left_out.code == 0, left_out.err
     assert min(r.from_offset for r in preview(settings).ranges if r.log == log) == fourth
 
 
-def test_a_log_whose_topic_is_deleted_while_it_is_read_is_told_without_waiting(jafka: Cluster, topic: str, tmp_path: Path) -> None:
-    ranges = [r for r in preview(settings_of(jafka, topic, tmp_path)).ranges if r.log.broker_id == 1]
+def test_a_log_whose_topic_is_deleted_while_it_is_read_is_told_without_waiting(
+    jafka: Cluster, topic: str, tmp_path: Path
+) -> None:
+    ranges = [
+        r for r in preview(settings_of(jafka, topic, tmp_path)).ranges if r.log.broker_id == 1
+    ]
     with SimpleConsumer("127.0.0.1", jafka.brokers[1].port, generation="jafka") as broker:
         broker.delete_topic(topic)
     with pytest.raises((RanOutBeforeUntil, BrokerError)) as refused:
-        list(read_ranges(ranges, isolation=Isolation.READ_UNCOMMITTED, on_receipt=lambda index, receipt: None, deadline_s=300, retry=2))
-    assert (type(refused.value), refused.value.what) == (RanOutBeforeUntil, f"the log ends at 0, the range at {ranges[0].until_offset}")
+        list(
+            read_ranges(
+                ranges,
+                isolation=Isolation.READ_UNCOMMITTED,
+                on_receipt=lambda index, receipt: None,
+                deadline_s=300,
+                retry=2,
+            )
+        )
+    assert (type(refused.value), refused.value.what) == (
+        RanOutBeforeUntil,
+        f"the log ends at 0, the range at {ranges[0].until_offset}",
+    )

@@ -1,4 +1,6 @@
-"""Topics of two real brokers of Jafka that are deleted and made again on one of them, while the other one is away or keeps its log."""
+"""Topics of two real brokers of Jafka that are deleted and made again on one of them, while the
+other one is away or keeps its log.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def jafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(2, version=JAFKA, chroot="/old", folder=tmp_path_factory.mktemp("jafka")) as running:
+    with Cluster(
+        2, version=JAFKA, chroot="/old", folder=tmp_path_factory.mktemp("jafka")
+    ) as running:
         yield running
 
 
@@ -40,7 +44,9 @@ def zookeeper(jafka: Cluster) -> Iterator[ZooKeeper]:
 
 @pytest.fixture
 def pipeline(jafka: Cluster, spark: SparkSession, tmp_path: Path) -> Pipeline:
-    """A topic of one partition on each broker, with a hundred messages of one size in each, all of them loaded."""
+    """A topic of one partition on each broker, with a hundred messages of one size in each, all of
+    them loaded.
+    """
     name = uuid.uuid4().hex
     jafka.create_topic(f"topic-{name}", 1)
     made = Pipeline(jafka, tmp_path, f"topic-{name}", f"group-{name}")
@@ -57,44 +63,77 @@ def asking(pipeline: Pipeline, broker: int) -> SimpleConsumer:
 def send(pipeline: Pipeline, broker: int, count: int, life: str) -> None:
     """Messages of one size: an entry of one log begins where one of any other does."""
     with asking(pipeline, broker) as consumer:
-        consumer.produce(pipeline.topic, 0, [(None, f"{life:>8}-{broker}-{number:06}".encode()) for number in range(count)])
+        consumer.produce(
+            pipeline.topic,
+            0,
+            [(None, f"{life:>8}-{broker}-{number:06}".encode()) for number in range(count)],
+        )
 
 
 def make_again(pipeline: Pipeline, broker: int, zookeeper: ZooKeeper, *, is_kept: bool) -> None:
-    """Delete the topic on this broker, and make it again there once ZooKeeper has forgotten it; `is_kept`: another broker has it."""
+    """Delete the topic on this broker, and make it again there once ZooKeeper has forgotten it;
+    `is_kept`: another broker has it.
+    """
     there = f"/brokers/topics/{pipeline.topic}"
     with asking(pipeline, broker) as consumer:
         consumer.delete_topic(pipeline.topic)
-        assert wait_until(lambda: zookeeper.read(f"{there}/{broker}") is None and (is_kept or zookeeper.read(there) is None), WITHIN_S)
+        assert wait_until(
+            lambda: (
+                zookeeper.read(f"{there}/{broker}") is None
+                and (is_kept or zookeeper.read(there) is None)
+            ),
+            WITHIN_S,
+        )
         consumer.create_topic(pipeline.topic, 1)
 
 
 def rows(pipeline: Pipeline) -> Counter[tuple[Any, ...]]:
     """How many rows each life of each broker's log has; every message is there once."""
-    found = DeltaTable(str(pipeline.table)).to_pyarrow_table(columns=["broker_id", "log_epoch", "value"]).to_pylist()
+    found = (
+        DeltaTable(str(pipeline.table))
+        .to_pyarrow_table(columns=["broker_id", "log_epoch", "value"])
+        .to_pylist()
+    )
     assert len({row["value"] for row in found}) == len(found)
     return Counter((row["broker_id"], row["log_epoch"]) for row in found)
 
 
 def test_a_topic_is_made_again_on_one_broker_while_the_other_is_away_and_each_log_is_decided_for_itself(
-        pipeline: Pipeline, zookeeper: ZooKeeper) -> None:
+    pipeline: Pipeline, zookeeper: ZooKeeper
+) -> None:
     away, topic = pipeline.cluster.brokers[1], pipeline.topic
     away.stop()
     try:
         assert wait_until(lambda: zookeeper.read(f"/brokers/topics/{topic}/1") is None, WITHIN_S)
         make_again(pipeline, 0, zookeeper, is_kept=False)
         send(pipeline, 0, 200, "second")
-        refused(pipeline.run(), 5, f"{topic}:0-0: the bytes that were read or planned are not there", f"accept-log CONF {topic} --reason")
+        refused(
+            pipeline.run(),
+            5,
+            f"{topic}:0-0: the bytes that were read or planned are not there",
+            f"accept-log CONF {topic} --reason",
+        )
         said = pipeline.accept_log(topic)
         assert said.code == 0, said.err
-        assert f"{topic}:1-0: is left as it is: its broker is away" in " ".join(said.document["says"])
-        assert pipeline.ran().outcomes == ["went on with another log", "went on with another log", "no leader", "ingested"]
+        assert f"{topic}:1-0: is left as it is: its broker is away" in " ".join(
+            said.document["says"]
+        )
+        assert pipeline.ran().outcomes == [
+            "went on with another log",
+            "went on with another log",
+            "no leader",
+            "ingested",
+        ]
     finally:
         away.start()
     assert wait_until(lambda: zookeeper.read(f"/brokers/topics/{topic}/1") is not None, WITHIN_S)
     send(pipeline, 1, 10, "later")
     for door in ("run", "plan", "doctor"):
-        refused(pipeline.door(door), 5, f"{topic}:1-0: the bytes that were read or planned last are there")
+        refused(
+            pipeline.door(door),
+            5,
+            f"{topic}:1-0: the bytes that were read or planned last are there",
+        )
     refused(pipeline.accept_log(f"{topic}:1-0"), 2, "it is the same log", "--same-log")
     assert pipeline.accept_log(f"{topic}:1-0", "--same-log").code == 0
     pipeline.ran()
@@ -103,11 +142,17 @@ def test_a_topic_is_made_again_on_one_broker_while_the_other_is_away_and_each_lo
 
 
 def test_a_topic_is_made_again_on_one_broker_while_the_other_keeps_it_and_its_longer_log_is_told(
-        pipeline: Pipeline, zookeeper: ZooKeeper) -> None:
+    pipeline: Pipeline, zookeeper: ZooKeeper
+) -> None:
     topic = pipeline.topic
     make_again(pipeline, 0, zookeeper, is_kept=True)
     send(pipeline, 0, 300, "second")
-    refused(pipeline.run(), 5, "the log holds other bytes before offset", f"accept-log CONF {topic}:0-0 --at OFFSET")
+    refused(
+        pipeline.run(),
+        5,
+        "the log holds other bytes before offset",
+        f"accept-log CONF {topic}:0-0 --at OFFSET",
+    )
     assert pipeline.accept_log(f"{topic}:0-0", "--at", "0").code == 0
     pipeline.ran()
     assert rows(pipeline) == {(0, 0): 100, (0, 1): 300, (1, 0): 100}

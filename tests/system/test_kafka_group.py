@@ -1,4 +1,6 @@
-"""A live consumer of Kafka's own group of our group's name, on a real broker: it is seen, named, and left what it reads."""
+"""A live consumer of Kafka's own group of our group's name, on a real broker: it is seen, named,
+and left what it reads.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,12 @@ pytestmark = pytest.mark.without_spark
 
 
 @pytest.mark.parametrize("policy", ["fail", "unowned"])
-def test_a_live_consumer_of_kafkas_own_group_is_refused_or_left_what_it_reads(make_pipeline: Callable[..., Pipeline], policy: str) -> None:
-    pipeline = make_pipeline(partitions=2, ownership={"on_live_group": policy, "wait_for_driver_s": 0})
+def test_a_live_consumer_of_kafkas_own_group_is_refused_or_left_what_it_reads(
+    make_pipeline: Callable[..., Pipeline], policy: str
+) -> None:
+    pipeline = make_pipeline(
+        partitions=2, ownership={"on_live_group": policy, "wait_for_driver_s": 0}
+    )
     pipeline.produce(40, partitions=2)
     with consuming(pipeline, pipeline.group, partitions=2):
         said, diagnosis = pipeline.run(), pipeline.door("doctor").document

@@ -1,4 +1,6 @@
-"""The numbered plans in a real ZooKeeper: put-if-absent, whole or not at all, and folded into coverage without a row twice."""
+"""The numbered plans in a real ZooKeeper: put-if-absent, whole or not at all, and folded into
+coverage without a row twice.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +44,21 @@ def ledger(zookeeper: ZooKeeper) -> PlanLedger:
 
 def plan_of(number: int, **changes: Any) -> Plan:
     plan = plain_plan(
-        number, uid="feedbeef", ranges=(OffsetRange(LOG, number * 10, number * 10 + 10, Leader(Broker(0, "h", 9092), 1)),),
-        positions={LOG: number * 10 + 10}, seen={LOG: Committed(number * 10, number)}, table_id="t",
-        table_transaction_version=number - 1)
+        number,
+        uid="feedbeef",
+        ranges=(OffsetRange(LOG, number * 10, number * 10 + 10, Leader(Broker(0, "h", 9092), 1)),),
+        positions={LOG: number * 10 + 10},
+        seen={LOG: Committed(number * 10, number)},
+        table_id="t",
+        table_transaction_version=number - 1,
+    )
     return with_id(replace(plan, **changes))
 
 
 def applied_of(plan: Plan, rows: int = 9) -> Applied:
-    return Applied(plan.number, plan.id, plan.number + 4, "t", tuple(Receipt(rows=rows) for _ in plan.ranges))
+    return Applied(
+        plan.number, plan.id, plan.number + 4, "t", tuple(Receipt(rows=rows) for _ in plan.ranges)
+    )
 
 
 def large_plan(number: int, partitions: int = 40_000) -> Plan:
@@ -57,9 +66,14 @@ def large_plan(number: int, partitions: int = 40_000) -> Plan:
     chance = random.Random(number)
     starts = {BrokerPartition("clicks", p): chance.randrange(2**60) for p in range(partitions)}
     return plan_of(
-        number, ranges=tuple(OffsetRange(log, start, start + chance.randrange(1, 2**40)) for log, start in starts.items()),
+        number,
+        ranges=tuple(
+            OffsetRange(log, start, start + chance.randrange(1, 2**40))
+            for log, start in starts.items()
+        ),
         positions={log: start + 2**40 for log, start in starts.items()},
-        seen={log: Committed(start, chance.randrange(2**31)) for log, start in starts.items()})
+        seen={log: Committed(start, chance.randrange(2**31)) for log, start in starts.items()},
+    )
 
 
 def pieces_of(zookeeper: ZooKeeper) -> int:
@@ -69,10 +83,17 @@ def pieces_of(zookeeper: ZooKeeper) -> int:
 
 def test_a_pipeline_that_never_ran_has_an_empty_ledger(ledger: PlanLedger) -> None:
     assert ledger.read_ledger() == Ledger()
-    assert (ledger.plan_numbers(), ledger.read_plan(1), ledger.read_applied(1), ledger.read_coverage()) == ([], None, None, Coverage())
+    assert (
+        ledger.plan_numbers(),
+        ledger.read_plan(1),
+        ledger.read_applied(1),
+        ledger.read_coverage(),
+    ) == ([], None, None, Coverage())
 
 
-def test_the_root_that_the_lock_made_holds_no_uid_yet(ledger: PlanLedger, zookeeper: ZooKeeper) -> None:
+def test_the_root_that_the_lock_made_holds_no_uid_yet(
+    ledger: PlanLedger, zookeeper: ZooKeeper
+) -> None:
     zookeeper.ensure(ROOT)
     assert ledger.read_ledger() == Ledger()
 
@@ -92,13 +113,17 @@ def test_new_uids_are_sixteen_hex_digits_and_differ() -> None:
     assert len(first) == 16 and int(first, 16) >= 0
 
 
-def test_the_newest_plan_comes_back_with_what_came_of_it(ledger: PlanLedger, zookeeper: ZooKeeper) -> None:
+def test_the_newest_plan_comes_back_with_what_came_of_it(
+    ledger: PlanLedger, zookeeper: ZooKeeper
+) -> None:
     zookeeper.ensure(ROOT)
     ledger.store_uid("feedbeef")
     for number in (1, 2, 9, 10):
         ledger.store_plan(plan_of(number))
         ledger.record_applied(applied_of(plan_of(number)))
-    assert ledger.read_ledger() == Ledger("feedbeef", plan_of(10), applied_of(plan_of(10)), 14, newest_version=0)
+    assert ledger.read_ledger() == Ledger(
+        "feedbeef", plan_of(10), applied_of(plan_of(10)), 14, newest_version=0
+    )
 
 
 def test_a_plan_without_a_record_knows_the_version_of_the_one_before(ledger: PlanLedger) -> None:
@@ -110,12 +135,16 @@ def test_a_plan_without_a_record_knows_the_version_of_the_one_before(ledger: Pla
 
 def test_storing_the_same_plan_twice_is_one_plan(ledger: PlanLedger) -> None:
     ledger.store_plan(plan_of(1))
-    elsewhere = replace(plan_of(1), ranges=tuple(replace(r, leader=None) for r in plan_of(1).ranges))
+    elsewhere = replace(
+        plan_of(1), ranges=tuple(replace(r, leader=None) for r in plan_of(1).ranges)
+    )
     ledger.store_plan(elsewhere)
     assert ledger.read_plan(1) == plan_of(1)
 
 
-def test_storing_another_plan_under_a_taken_number_is_refused_and_keeps_the_first(ledger: PlanLedger) -> None:
+def test_storing_another_plan_under_a_taken_number_is_refused_and_keeps_the_first(
+    ledger: PlanLedger,
+) -> None:
     ledger.store_plan(plan_of(1))
     with pytest.raises(Owned) as caught:
         ledger.store_plan(plan_of(1, created_at_ms=2))
@@ -127,7 +156,12 @@ def another(ledger: PlanLedger, topic: str = "clicks") -> tuple[PlanLedger, Plan
     """Another pipeline of the group, and its first plan."""
     log = BrokerPartition(topic, 0)
     return ledger.beside("other"), plan_of(
-        1, uid="deadbeef", ranges=(OffsetRange(log, 10, 20),), positions={log: 20}, seen={log: Committed(10, 1)})
+        1,
+        uid="deadbeef",
+        ranges=(OffsetRange(log, 10, 20),),
+        positions={log: 20},
+        seen={log: Committed(10, 1)},
+    )
 
 
 @pytest.fixture
@@ -140,17 +174,24 @@ def group(zookeeper: ZooKeeper) -> str:
 
 @pytest.mark.parametrize("topic", ["clicks", "views"])
 def test_of_two_pipelines_that_take_topics_at_the_same_moment_one_wins_and_the_other_stores_nothing(
-    ledger: PlanLedger, zookeeper: ZooKeeper, group: str, topic: str,
+    ledger: PlanLedger,
+    zookeeper: ZooKeeper,
+    group: str,
+    topic: str,
 ) -> None:
     other, first = another(ledger, topic)
     versions = ledger.pipelines_version(), other.pipelines_version()
-    assert not ledger.other_pipelines() and not other.other_pipelines(), "each sees that it is alone"
+    assert not ledger.other_pipelines() and not other.other_pipelines(), (
+        "each sees that it is alone"
+    )
     ledger.store_plan(plan_of(1), beside=versions[0])
     with pytest.raises(Owned) as caught:
         other.store_plan(first, beside=versions[1])
     assert caught.value.exit_code == 4
     assert zookeeper.read(f"{group}/other") == (b"", 0) and not zookeeper.children(f"{group}/other")
-    assert other.other_pipelines() == {"clicks": frozenset({"clicks"})}, "and at the next look it sees the winner"
+    assert other.other_pipelines() == {"clicks": frozenset({"clicks"})}, (
+        "and at the next look it sees the winner"
+    )
 
 
 def test_a_superseding_plan_takes_topics_as_a_new_one_does(ledger: PlanLedger, group: str) -> None:
@@ -165,7 +206,9 @@ def test_a_superseding_plan_takes_topics_as_a_new_one_does(ledger: PlanLedger, g
     assert ledger.read_plan(1) == plan_of(1)
 
 
-def test_a_pipeline_that_takes_no_new_topic_does_not_mind_the_others(ledger: PlanLedger, group: str) -> None:
+def test_a_pipeline_that_takes_no_new_topic_does_not_mind_the_others(
+    ledger: PlanLedger, group: str
+) -> None:
     other, first = another(ledger, "views")
     ledger.store_plan(plan_of(1), beside=ledger.pipelines_version())
     version = ledger.pipelines_version()
@@ -175,7 +218,9 @@ def test_a_pipeline_that_takes_no_new_topic_does_not_mind_the_others(ledger: Pla
     assert ledger.read_plan(2) == plan_of(2, created_at_ms=9)
 
 
-def test_a_plan_whose_answer_was_lost_is_stored(ledger: PlanLedger, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_whose_answer_was_lost_is_stored(
+    ledger: PlanLedger, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = zookeeper.refused_at
 
     def refused_at(request: Any, path: str) -> str | None:
@@ -189,7 +234,9 @@ def test_a_plan_whose_answer_was_lost_is_stored(ledger: PlanLedger, zookeeper: Z
     assert ledger.read_plan(1) == plan_of(1)
 
 
-def test_a_retired_pipeline_leaves_its_topics_to_others_until_it_is_resumed(ledger: PlanLedger, group: str) -> None:
+def test_a_retired_pipeline_leaves_its_topics_to_others_until_it_is_resumed(
+    ledger: PlanLedger, group: str
+) -> None:
     other, first = another(ledger)
     ledger.store_plan(plan_of(1))
     ledger.retire(Retirement("moved", 5))
@@ -212,7 +259,9 @@ def test_what_came_of_a_plan_stays_once_it_is_kept(ledger: PlanLedger) -> None:
     assert ledger.read_applied(1) == applied_of(plan_of(1))
 
 
-def test_the_record_of_the_run_that_appended_takes_the_place_of_one_that_was_counted_again(ledger: PlanLedger) -> None:
+def test_the_record_of_the_run_that_appended_takes_the_place_of_one_that_was_counted_again(
+    ledger: PlanLedger,
+) -> None:
     known = replace(applied_of(plan_of(1)), receipts=(Receipt(9, 100, control_records=1),))
     for record in (applied_of(plan_of(1)), known, applied_of(plan_of(1))):
         ledger.record_applied(record)
@@ -222,12 +271,16 @@ def test_the_record_of_the_run_that_appended_takes_the_place_of_one_that_was_cou
 def test_the_record_of_another_plan_is_no_record_of_the_stored_one(ledger: PlanLedger) -> None:
     for number in (1, 2):
         ledger.store_plan(plan_of(number, previous="another"))
-        ledger.record_applied(replace(applied_of(plan_of(number)), plan_id="from before a copy was restored"))
+        ledger.record_applied(
+            replace(applied_of(plan_of(number)), plan_id="from before a copy was restored")
+        )
         assert ledger.read_record_of(plan_of(number, previous="another")) is None
     assert (ledger.read_ledger().applied, ledger.read_ledger().known_version) == (None, None)
 
 
-def test_a_plan_of_several_megabytes_goes_in_pieces_and_comes_back(ledger: PlanLedger, zookeeper: ZooKeeper) -> None:
+def test_a_plan_of_several_megabytes_goes_in_pieces_and_comes_back(
+    ledger: PlanLedger, zookeeper: ZooKeeper
+) -> None:
     plan = large_plan(1)
     assert len(render_plan(plan)) > 1_200_000
     ledger.store_plan(plan)
@@ -239,7 +292,9 @@ def test_a_plan_of_several_megabytes_goes_in_pieces_and_comes_back(ledger: PlanL
 
 
 def test_a_plan_with_a_missing_or_changed_piece_is_refused(
-    ledger: PlanLedger, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+    ledger: PlanLedger,
+    zookeeper: ZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(documents, "NODE_MAX_BYTES", 100)
     ledger.store_plan(plan_of(1))
@@ -256,11 +311,22 @@ def test_a_plan_with_a_missing_or_changed_piece_is_refused(
         ledger.read_ledger()
 
 
-@pytest.mark.parametrize("junk", [
-    b"x", b"{", b"{}", b'{"chunks":"a","count":"b"}', b'{"chunks":"a","count":1e999}', b'{"chunks":7,"count":1,"bytes":1}',
-    b'{"chunks":"' + b"0" * 64 + b'","count":999999999999,"bytes":1}', b'{"chunks":"' + b"0" * 64 + b'","count":1,"bytes":1}',
-])
-def test_a_plan_that_is_not_ours_to_read_is_refused(ledger: PlanLedger, zookeeper: ZooKeeper, junk: bytes) -> None:
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"x",
+        b"{",
+        b"{}",
+        b'{"chunks":"a","count":"b"}',
+        b'{"chunks":"a","count":1e999}',
+        b'{"chunks":7,"count":1,"bytes":1}',
+        b'{"chunks":"' + b"0" * 64 + b'","count":999999999999,"bytes":1}',
+        b'{"chunks":"' + b"0" * 64 + b'","count":1,"bytes":1}',
+    ],
+)
+def test_a_plan_that_is_not_ours_to_read_is_refused(
+    ledger: PlanLedger, zookeeper: ZooKeeper, junk: bytes
+) -> None:
     zookeeper.create(f"{ROOT}/plans/1", junk)
     with pytest.raises(NeedsDecision) as caught:
         ledger.read_ledger()
@@ -273,7 +339,9 @@ def test_junk_beside_the_plans_is_not_one_of_them(ledger: PlanLedger, zookeeper:
     assert ledger.plan_numbers() == [3]
 
 
-def test_pruning_drops_loose_pieces_and_no_others(ledger: PlanLedger, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruning_drops_loose_pieces_and_no_others(
+    ledger: PlanLedger, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(documents, "NODE_MAX_BYTES", 100)
     ledger.store_plan(plan_of(1))
     ledger.record_applied(applied_of(plan_of(1)))
@@ -292,7 +360,9 @@ def fill(ledger: PlanLedger, numbers: range) -> None:
 
 
 def test_plans_beyond_those_kept_are_folded_into_coverage_once(
-    ledger: PlanLedger, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+    ledger: PlanLedger,
+    zookeeper: ZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(coverage, "PLANS_KEPT", 3)
     fill(ledger, range(1, 6))
@@ -309,20 +379,28 @@ def test_plans_beyond_those_kept_are_folded_into_coverage_once(
 
 
 def test_coverage_that_needs_pieces_replaces_its_old_ones(
-    ledger: PlanLedger, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+    ledger: PlanLedger,
+    zookeeper: ZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
     monkeypatch.setattr(documents, "NODE_MAX_BYTES", 50)
     fill(ledger, range(1, 4))
     prune(ledger)
     assert ledger.read_coverage() == Coverage(2, {LOG: (Interval(10, 30, 18),)}, table_id="t")
-    named = [p[0] for p in zookeeper.read_all([f"{ROOT}/coverage", f"{ROOT}/plans/3", f"{ROOT}/applied/3"]) if p]
+    named = [
+        p[0]
+        for p in zookeeper.read_all([f"{ROOT}/coverage", f"{ROOT}/plans/3", f"{ROOT}/applied/3"])
+        if p
+    ]
     pieces = zookeeper.children(f"{ROOT}/chunks")
     assert pieces and all(any(digest.encode() in text for text in named) for digest in pieces)
     assert (ledger.read_plan(3), ledger.read_applied(3)) == (plan_of(3), applied_of(plan_of(3)))
 
 
-def test_a_plan_whose_outcome_nobody_knows_is_never_pruned(ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_whose_outcome_nobody_knows_is_never_pruned(
+    ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
     ledger.store_plan(plan_of(1))
     fill(ledger, range(2, 4))
@@ -332,7 +410,10 @@ def test_a_plan_whose_outcome_nobody_knows_is_never_pruned(ledger: PlanLedger, m
 
 
 def test_pruning_that_meets_another_driver_folds_no_plan_twice(
-    ledger: PlanLedger, server: embedded.ZooKeeper, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+    ledger: PlanLedger,
+    server: embedded.ZooKeeper,
+    zookeeper: ZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Between our reading of coverage and our transaction another driver prunes the same plans."""
     monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
@@ -358,15 +439,27 @@ def overtake(ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch, by: Callable[[
 
 
 def test_nothing_is_written_over_a_coverage_that_another_driver_changed_since_it_was_read(
-    ledger: PlanLedger, server: embedded.ZooKeeper, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+    ledger: PlanLedger,
+    server: embedded.ZooKeeper,
+    zookeeper: ZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    removal, first, second = ForeignCommit(3, "DELETE", "removed rows"), KeptKey("first", 0), KeptKey("second", 0)
+    removal, first, second = (
+        ForeignCommit(3, "DELETE", "removed rows"),
+        KeptKey("first", 0),
+        KeptKey("second", 0),
+    )
     with ZooKeeper(server.connect + zookeeper.chroot) as session:
         other = PlanLedger(session, "g", "clicks")
         overtake(ledger, monkeypatch, lambda: remember(other, first, behind=0))
         note_removals(ledger, [removal])
-        assert (ledger.read_coverage().keys, ledger.read_coverage().removals) == ((first,), (removal,))
-        overtake(ledger, monkeypatch, lambda: note_removals(other, [replace(removal, delta_version=4)]))
+        assert (ledger.read_coverage().keys, ledger.read_coverage().removals) == (
+            (first,),
+            (removal,),
+        )
+        overtake(
+            ledger, monkeypatch, lambda: note_removals(other, [replace(removal, delta_version=4)])
+        )
         with pytest.raises(Owned):
             remember(ledger, second, behind=0)
     assert len(ledger.read_coverage().removals) == 2
@@ -385,7 +478,9 @@ def test_a_superseded_plan_is_replaced_only_while_it_is_what_was_seen(ledger: Pl
 
 
 @pytest.mark.long
-def test_a_superseding_plan_of_several_megabytes_goes_in_pieces_too(ledger: PlanLedger, zookeeper: ZooKeeper) -> None:
+def test_a_superseding_plan_of_several_megabytes_goes_in_pieces_too(
+    ledger: PlanLedger, zookeeper: ZooKeeper
+) -> None:
     ledger.store_plan(plan_of(7))
     new = large_plan(7)
     ledger.supersede_plan(new, 0)
@@ -393,7 +488,9 @@ def test_a_superseding_plan_of_several_megabytes_goes_in_pieces_too(ledger: Plan
     assert pieces_of(zookeeper) > 1
 
 
-def test_adopted_plans_take_the_place_of_what_was_there_with_their_outcomes(ledger: PlanLedger) -> None:
+def test_adopted_plans_take_the_place_of_what_was_there_with_their_outcomes(
+    ledger: PlanLedger,
+) -> None:
     stale, adopted, next_one = plan_of(1), plan_of(1, reason="the table says so"), plan_of(2)
     ledger.store_plan(stale)
     ledger.record_applied(applied_of(stale))
@@ -402,7 +499,11 @@ def test_adopted_plans_take_the_place_of_what_was_there_with_their_outcomes(ledg
     assert ledger.read_plan(1) == adopted
     assert ledger.read_applied(1) == applied_of(adopted, rows=5)
     found = ledger.read_ledger()
-    assert (found.newest, found.applied, found.known_version) == (next_one, applied_of(next_one, rows=5), 6)
+    assert (found.newest, found.applied, found.known_version) == (
+        next_one,
+        applied_of(next_one, rows=5),
+        6,
+    )
 
 
 def test_the_outcome_of_another_plan_of_that_number_is_not_this_ones(ledger: PlanLedger) -> None:
@@ -418,16 +519,23 @@ def test_the_outcome_of_another_plan_of_that_number_is_not_this_ones(ledger: Pla
 def test_an_operators_last_word_is_kept(ledger: PlanLedger) -> None:
     ledger.store_plan(plan_of(1))
     assert ledger.read_ledger().acknowledged is None
-    for acknowledgement in (Acknowledgement("t", 7, 1, "it was me", 5), Acknowledgement(None, None, 1, "it is gone", 6)):
+    for acknowledgement in (
+        Acknowledgement("t", 7, 1, "it was me", 5),
+        Acknowledgement(None, None, 1, "it is gone", 6),
+    ):
         ledger.acknowledge(acknowledgement)
         assert ledger.read_ledger().acknowledged == acknowledgement
 
 
 def test_what_others_removed_is_kept_in_the_coverage_and_pruning_keeps_it(
-    ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch,
+    ledger: PlanLedger,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
-    removals = (ForeignCommit(3, "DELETE", "removed rows"), ForeignCommit(9, "DELETE", "removed rows"))
+    removals = (
+        ForeignCommit(3, "DELETE", "removed rows"),
+        ForeignCommit(9, "DELETE", "removed rows"),
+    )
     for plan in (plan_of(1), plan_of(2)):
         ledger.store_plan(plan)
         ledger.record_applied(applied_of(plan))
@@ -438,7 +546,9 @@ def test_what_others_removed_is_kept_in_the_coverage_and_pruning_keeps_it(
     assert (found.through, found.removals) == (1, removals)
 
 
-def test_pruning_keeps_apart_what_a_later_plan_tells_to_be_given_up(ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruning_keeps_apart_what_a_later_plan_tells_to_be_given_up(
+    ledger: PlanLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(ledger, range(1, 4))
     ledger.acknowledge(Acknowledgement("t", 4, 3, "the copy of yesterday", 5))
     behind = plan_of(4, table_transaction_version=1)
@@ -447,21 +557,30 @@ def test_pruning_keeps_apart_what_a_later_plan_tells_to_be_given_up(ledger: Plan
     monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
     prune(ledger)
     found = ledger.read_coverage()
-    assert (found.intervals, found.given_up) == ({LOG: (Interval(10, 20, 9),)}, {LOG: (Interval(20, 40, 18),)})
+    assert (found.intervals, found.given_up) == (
+        {LOG: (Interval(10, 20, 9),)},
+        {LOG: (Interval(20, 40, 18),)},
+    )
 
 
 def backfill_plan(number: int, until: int) -> Plan:
     reads = (OffsetRange(LOG, until - 4, until),)
-    return plan_of(number, ranges=reads, positions={LOG: until}, kind=PlanKind.BACKFILL, moves_offsets=False)
+    return plan_of(
+        number, ranges=reads, positions={LOG: until}, kind=PlanKind.BACKFILL, moves_offsets=False
+    )
 
 
-def test_what_a_backfill_has_left_to_load_is_what_no_recorded_plan_of_it_reads(ledger: PlanLedger, zookeeper: ZooKeeper) -> None:
+def test_what_a_backfill_has_left_to_load_is_what_no_recorded_plan_of_it_reads(
+    ledger: PlanLedger, zookeeper: ZooKeeper
+) -> None:
     beside, other = ClaimsBeside(zookeeper, "g", "clicks"), BrokerPartition("clicks", 1)
     ledger.store_plan(plan_of(1))
     assert left_beside(ledger) == {}
     claim = Claim("old", {LOG: ((0, 8), (20, 24)), other: ((5, 9),)}, {}, "asked", 5)
     beside.begin(claim, backfill_plan(1, 4), None)
-    assert left_beside(ledger) == {"old": claim.stretches}, "it is stored, and nobody knows of it in the table"
+    assert left_beside(ledger) == {"old": claim.stretches}, (
+        "it is stored, and nobody knows of it in the table"
+    )
     own = beside.ledger_of("old")
     own.record_applied(applied_of(backfill_plan(1, 4)))
     assert left_beside(ledger) == {"old": {LOG: ((4, 8), (20, 24)), other: ((5, 9),)}}
@@ -472,10 +591,14 @@ def test_what_a_backfill_has_left_to_load_is_what_no_recorded_plan_of_it_reads(l
     assert left_beside(ledger) == {"old": {}}
 
 
-def test_what_an_operator_accepts_is_said_to_backfills_of_their_own_plans(ledger: PlanLedger) -> None:
+def test_what_an_operator_accepts_is_said_to_backfills_of_their_own_plans(
+    ledger: PlanLedger,
+) -> None:
     ledger.store_plan(plan_of(1))
     of_old = Acknowledgement("t", 7, 4, "it was me", 5, plan_id="p")
     ledger.acknowledge(Acknowledgement("t", 7, 1, "it was me", 5, beside={"old": of_old}))
     assert ledger.beside("clicks@old").read_acknowledgement() == of_old
-    assert ledger.beside("clicks@new").read_acknowledgement() == Acknowledgement("t", 7, -1, "it was me", 5)
+    assert ledger.beside("clicks@new").read_acknowledgement() == Acknowledgement(
+        "t", 7, -1, "it was me", 5
+    )
     assert ledger.beside("other@old").read_acknowledgement() is None

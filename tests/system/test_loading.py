@@ -1,4 +1,6 @@
-"""The real command on real ZooKeeper, Kafka, Spark and Delta: what a run loads, and what it does after a crash."""
+"""The real command on real ZooKeeper, Kafka, Spark and Delta: what a run loads, and what it does
+after a crash.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ from tests.said import refused
 from tests.system.driving import ROOT, Pipeline, broken_off_before
 
 
-def test_a_first_run_loads_all_a_second_nothing_and_a_third_what_came_since(pipeline: Pipeline) -> None:
+def test_a_first_run_loads_all_a_second_nothing_and_a_third_what_came_since(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(4_000)
     assert pipeline.ran().outcomes == ["ingested"]
     assert pipeline.is_whole()
@@ -52,7 +56,11 @@ def test_a_first_run_loads_all_a_second_nothing_and_a_third_what_came_since(pipe
     assert (third.outcomes, third.document["records"]) == (["ingested"], 2_000)
     assert pipeline.is_whole()
     proof = pipeline.door("verify")
-    assert (proof.code, proof.document["is_right"], proof.document["found_rows"]) == (0, True, 6_000)
+    assert (proof.code, proof.document["is_right"], proof.document["found_rows"]) == (
+        0,
+        True,
+        6_000,
+    )
 
 
 def test_each_run_leaves_a_report_with_plan_timings_lag_and_outcome(pipeline: Pipeline) -> None:
@@ -63,19 +71,30 @@ def test_each_run_leaves_a_report_with_plan_timings_lag_and_outcome(pipeline: Pi
     saw = report.pop("saw")  # what the run saw is kept in the file alone
     assert report == said.document
     assert saw["first"]["extents"]
-    assert (report["state"], report["conf"], report["versions"]["offset_range_etl"]) == ("done", str(pipeline.conf), etl.__version__)
+    assert (report["state"], report["conf"], report["versions"]["offset_range_etl"]) == (
+        "done",
+        str(pipeline.conf),
+        etl.__version__,
+    )
     assert abs(sum(report["seconds"].values()) - report["seconds_in_all"]) < 0.01
     assert report["bytes"] == sum(r["fetched_bytes"] for r in report["plan"]["ranges"])
     assert [(one["before"], one["after"]) for one in report["lag"]] == [(100, 0)] * 4
-    assert [(r["partition"], r["from"], r["until"], r["rows"]) for r in report["plan"]["ranges"]] == [(p, 0, 100, 100) for p in range(4)]
+    assert [
+        (r["partition"], r["from"], r["until"], r["rows"]) for r in report["plan"]["ranges"]
+    ] == [(p, 0, 100, 100) for p in range(4)]
     assert all(r["fetched_bytes"] > 0 for r in report["plan"]["ranges"])
     assert (report["delta_version"], report["exit_code"]) == (0, 0)
 
 
-def test_what_tasks_have_read_is_known_while_they_read(spoiled: tuple[Pipeline, FakeBroker]) -> None:
+def test_what_tasks_have_read_is_known_while_they_read(
+    spoiled: tuple[Pipeline, FakeBroker],
+) -> None:
     pipeline, broker = spoiled
     pipeline.settings["source"]["fetch_max_bytes"] = 1024
-    batches = [encode(Batch(30 + 10 * n, [Rec(delta, bytes(100)) for delta in range(10)])) for n in range(4)]
+    batches = [
+        encode(Batch(30 + 10 * n, [Rec(delta, bytes(100)) for delta in range(10)]))
+        for n in range(4)
+    ]
     broker.append(pipeline.topic, 0, *batches)
     seen, states = threading.Event(), set[Doing]()
 
@@ -88,7 +107,12 @@ def test_what_tasks_have_read_is_known_while_they_read(spoiled: tuple[Pipeline, 
         def known() -> bool:
             now = doing()
             states.add(now)
-            return bool(now.verb is Verb.FETCH and now.reached and now.reached.records and not now.reached.ranges)
+            return bool(
+                now.verb is Verb.FETCH
+                and now.reached
+                and now.reached.records
+                and not now.reached.ranges
+            )
 
         def watch() -> None:
             if wait_until(known, 60):
@@ -117,16 +141,28 @@ def test_a_run_with_nothing_new_does_not_start_spark(pipeline: Pipeline) -> None
     pipeline.produce(40)
     pipeline.ran()
     program = "import sys; from etl.cli import main; code = main(['run', sys.argv[1]]); print(code, 'pyspark' in sys.modules)"
-    asked = subprocess.run([sys.executable, "-c", program, str(pipeline.conf)], cwd=ROOT, capture_output=True, text=True, check=True)
+    asked = subprocess.run(
+        [sys.executable, "-c", program, str(pipeline.conf)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert asked.stdout.split()[-2:] == ["0", "False"]
 
 
-@pytest.mark.parametrize(("verb", "then"), [
-    pytest.param("fetch", ["replayed", "ingested", "ingested"], marks=pytest.mark.long),
-    pytest.param("record", ["repaired", "repaired", "ingested"], marks=pytest.mark.long),
-    ("commit", ["repaired", "ingested"]), pytest.param("tidy", ["ingested"], marks=pytest.mark.long),
-])
-def test_a_run_that_breaks_off_is_finished_by_the_next_and_the_proof_holds(pipeline: Pipeline, verb: str, then: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("verb", "then"),
+    [
+        pytest.param("fetch", ["replayed", "ingested", "ingested"], marks=pytest.mark.long),
+        pytest.param("record", ["repaired", "repaired", "ingested"], marks=pytest.mark.long),
+        ("commit", ["repaired", "ingested"]),
+        pytest.param("tidy", ["ingested"], marks=pytest.mark.long),
+    ],
+)
+def test_a_run_that_breaks_off_is_finished_by_the_next_and_the_proof_holds(
+    pipeline: Pipeline, verb: str, then: list[str]
+) -> None:
     """In this process; killed ones are in the crash matrix."""
     pipeline.produce(800)
     broken_off_before(verb, pipeline)
@@ -138,9 +174,17 @@ def test_a_run_that_breaks_off_is_finished_by_the_next_and_the_proof_holds(pipel
     assert (proof.code, proof.document["found_rows"]) == (0, 1_200)
 
 
-def test_keys_values_and_headers_of_every_codec_arrive_as_they_were_sent(pipeline: Pipeline) -> None:
+def test_keys_values_and_headers_of_every_codec_arrive_as_they_were_sent(
+    pipeline: Pipeline,
+) -> None:
     headers = ((b"h", b"1"), (b"h", None))
-    records = [Rec(0, b"v", b"k", headers), Rec(1, None, b"k"), Rec(2, b"", None), Rec(3, None, None), Rec(4, b"x" * 3_000, b"")]
+    records = [
+        Rec(0, b"v", b"k", headers),
+        Rec(1, None, b"k"),
+        Rec(2, b"", None),
+        Rec(3, None, None),
+        Rec(4, b"x" * 3_000, b""),
+    ]
     with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
         for codec in Codec:
             broker.produce(pipeline.topic, 1, encode(Batch(0, records, codec)))
@@ -148,14 +192,26 @@ def test_keys_values_and_headers_of_every_codec_arrive_as_they_were_sent(pipelin
     rows = DeltaTable(str(pipeline.table)).to_pyarrow_table().sort_by("offset").to_pylist()
     expected = [(b"k", b"v"), (b"k", None), (None, b""), (None, None), (b"", b"x" * 3_000)]
     assert [(row["key"], row["value"]) for row in rows] == expected * len(Codec)
-    assert [row["headers"] for row in rows[:2]] == [[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], None]
-    assert {(row["topic"], row["partition"], row["log_epoch"]) for row in rows} == {(pipeline.topic, 1, 0)}
+    assert [row["headers"] for row in rows[:2]] == [
+        [{"key": "h", "value": b"1"}, {"key": "h", "value": None}],
+        None,
+    ]
+    assert {(row["topic"], row["partition"], row["log_epoch"]) for row in rows} == {
+        (pipeline.topic, 1, 0)
+    }
 
 
-def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_for_when_open(pipeline: Pipeline) -> None:
-    with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap, transactional_id=f"for-{pipeline.topic}") as producer:
+def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_for_when_open(
+    pipeline: Pipeline,
+) -> None:
+    with KafkaProducer(
+        bootstrap_servers=pipeline.cluster.bootstrap, transactional_id=f"for-{pipeline.topic}"
+    ) as producer:
         producer.init_transactions()
-        for value, finish in ((b"kept", producer.commit_transaction), (b"dropped", producer.abort_transaction)):
+        for value, finish in (
+            (b"kept", producer.commit_transaction),
+            (b"dropped", producer.abort_transaction),
+        ):
             producer.begin_transaction()
             producer.send(pipeline.topic, value, partition=0).get(30)
             finish()
@@ -163,14 +219,25 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
         producer.send(pipeline.topic, b"open", partition=0).get(30)
         first = pipeline.ran()
         [r] = first.document["plan"]["ranges"]
-        assert (r["from"], r["until"], r["rows"], r["control_records"], r["aborted_records"]) == (0, 4, 1, 2, 1)
+        assert (r["from"], r["until"], r["rows"], r["control_records"], r["aborted_records"]) == (
+            0,
+            4,
+            1,
+            2,
+            1,
+        )
         assert pipeline.is_whole()
         assert pipeline.ran().outcomes == ["open transaction", "nothing new"]
         behind = f"{pipeline.topic} 0: 1 offset below the high watermark waits behind the open transaction for-{pipeline.topic} of"
         [told] = pipeline.door("plan").document["open_transactions"]
         assert told.startswith(behind) and ", open since 20" in told
         shown = pipeline.door("offsets", "show").document[0]
-        assert (shown["log_end"], shown["high_watermark"], shown["held_back"], shown["lag"]) == (4, 5, 1, 0)
+        assert (shown["log_end"], shown["high_watermark"], shown["held_back"], shown["lag"]) == (
+            4,
+            5,
+            1,
+            0,
+        )
         assert told in pipeline.door("doctor", json_too=False).out
         producer.commit_transaction()
     assert pipeline.ran().document["records"] == 1
@@ -180,13 +247,18 @@ def test_transactions_are_loaded_when_committed_skipped_when_aborted_and_waited_
 
 @pytest.mark.long
 def test_a_start_by_time_behind_an_open_transaction_waits_for_its_end_and_loads_no_older_record(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+    make_pipeline: Callable[..., Pipeline],
+    spark: SparkSession,
 ) -> None:
     noon_ms = 1_769_860_800_000
-    pipeline = make_pipeline(partitions=2, source={"start": {"timestamp": "2026-01-31T12:00:00+00:00"}})
+    pipeline = make_pipeline(
+        partitions=2, source={"start": {"timestamp": "2026-01-31T12:00:00+00:00"}}
+    )
     with contextlib.ExitStack() as closing:
         bootstrap = pipeline.cluster.bootstrap
-        late = closing.enter_context(KafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"for-{pipeline.topic}"))
+        late = closing.enter_context(
+            KafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"for-{pipeline.topic}")
+        )
         other = closing.enter_context(KafkaProducer(bootstrap_servers=bootstrap))
         late.init_transactions()
         late.begin_transaction()
@@ -200,15 +272,27 @@ def test_a_start_by_time_behind_an_open_transaction_waits_for_its_end_and_loads_
         assert pipeline.ran().outcomes == ["open transaction", "nothing new"]
         late.commit_transaction()
     assert pipeline.ran().outcomes == ["ingested"]
-    assert sorted((partition, offset) for partition, offset, _ in pipeline.in_table()) == [(0, 2), (0, 3), (1, 1), (1, 2)]
+    assert sorted((partition, offset) for partition, offset, _ in pipeline.in_table()) == [
+        (0, 2),
+        (0, 3),
+        (1, 1),
+        (1, 2),
+    ]
     assert pipeline.door("verify").code == 0
 
 
-@pytest.mark.parametrize("source", [
-    {"start": "latest"}, {"start": {"timestamp": "2030-01-01T00:00:00+00:00"}},
-], ids=["latest", "timestamp"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"start": "latest"},
+        {"start": {"timestamp": "2030-01-01T00:00:00+00:00"}},
+    ],
+    ids=["latest", "timestamp"],
+)
 def test_a_start_that_skips_is_decided_once_and_kept(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession, source: dict[str, object],
+    make_pipeline: Callable[..., Pipeline],
+    spark: SparkSession,
+    source: dict[str, object],
 ) -> None:
     pipeline = make_pipeline(source=source)
     pipeline.produce(400)
@@ -222,14 +306,20 @@ def test_a_start_that_skips_is_decided_once_and_kept(
 def test_what_an_older_consumer_committed_comes_before_the_start_policy(pipeline: Pipeline) -> None:
     pipeline.produce(400)
     with pipeline.zookeeper() as client:
-        client.create(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/2", b"70", makepath=True)
+        client.create(
+            f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/2", b"70", makepath=True
+        )
     pipeline.ran()
     assert sum(pipeline.in_table().values()) == 330
     assert pipeline.committed() == dict.fromkeys(range(4), 100)
 
 
-def test_partitions_and_topics_that_appear_later_are_read_from_their_first_record(pipeline: Pipeline) -> None:
-    pipeline.settings = {"source": {"topics": {"allow": [f"{pipeline.topic}.*"], "deny": [".*-private"]}}}
+def test_partitions_and_topics_that_appear_later_are_read_from_their_first_record(
+    pipeline: Pipeline,
+) -> None:
+    pipeline.settings = {
+        "source": {"topics": {"allow": [f"{pipeline.topic}.*"], "deny": [".*-private"]}}
+    }
     pipeline.produce(400)
     pipeline.ran()
     with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
@@ -241,13 +331,17 @@ def test_partitions_and_topics_that_appear_later_are_read_from_their_first_recor
     with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
         broker.produce(pipeline.topic, 5, [(None, b"new")] * 3)
     pipeline.ran()
-    rows = DeltaTable(str(pipeline.table)).to_pyarrow_table(columns=["topic", "partition"]).to_pylist()
+    rows = (
+        DeltaTable(str(pipeline.table)).to_pyarrow_table(columns=["topic", "partition"]).to_pylist()
+    )
     assert sum(r["topic"] == pipeline.topic for r in rows) == 403
     assert {r["topic"] for r in rows} == {pipeline.topic, f"{pipeline.topic}-more"}
 
 
 @pytest.mark.long
-def test_caps_and_small_tasks_load_everything_in_the_end(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> None:
+def test_caps_and_small_tasks_load_everything_in_the_end(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession
+) -> None:
     pipeline = make_pipeline(limits={"max_records_per_run": 500, "target_task_bytes": 4_000})
     pipeline.produce(1_200)
     told = [pipeline.ran().document for _ in range(4)]
@@ -257,12 +351,17 @@ def test_caps_and_small_tasks_load_everything_in_the_end(make_pipeline: Callable
 
 
 def test_rows_can_be_partitioned_by_their_date_and_pass_a_transform(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
+    make_pipeline: Callable[..., Pipeline],
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pipeline = make_pipeline(transform="shaping_of_tests:shaped", table={"partition_by": ["event_date"]})
+    pipeline = make_pipeline(
+        transform="shaping_of_tests:shaped", table={"partition_by": ["event_date"]}
+    )
     (pipeline.folder / "shaping_of_tests.py").write_text(
         "from pyspark.sql import functions as f\n\n"
-        "def shaped(rows):\n    return rows.withColumns({'size': f.length('value'), 'source': f.lit('web')}).drop('headers')\n")
+        "def shaped(rows):\n    return rows.withColumns({'size': f.length('value'), 'source': f.lit('web')}).drop('headers')\n"
+    )
     monkeypatch.syspath_prepend(str(pipeline.folder))
     pipeline.settings["table"]["path"] = str(pipeline.table)
     for _ in range(2):  # `source` is never null: so the rows say, and not the table that they made
@@ -271,35 +370,46 @@ def test_rows_can_be_partitioned_by_their_date_and_pass_a_transform(
     table = DeltaTable(str(pipeline.table))
     assert table.metadata().partition_columns == ["event_date"]
     assert {"size", "event_date"} < set(table.to_pyarrow_table().column_names)
-    assert [str(d) for d in table.to_pyarrow_table(columns=["event_date"])["event_date"].unique().to_pylist()] == ["2023-11-14"]
+    assert [
+        str(d)
+        for d in table.to_pyarrow_table(columns=["event_date"])["event_date"].unique().to_pylist()
+    ] == ["2023-11-14"]
     assert pipeline.is_whole()
     assert pipeline.door("verify").code == 0
 
 
 def test_a_plan_without_ranges_reaches_a_table_with_features_that_only_spark_can_commit_to(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+    make_pipeline: Callable[..., Pipeline],
+    spark: SparkSession,
 ) -> None:
     pipeline = make_pipeline(source={"start": "latest"})
     pipeline.produce(400)
-    spark.sql(f"CREATE TABLE delta.`{pipeline.table}` ({spark_schema()}) USING delta CLUSTER BY (topic)")
+    spark.sql(
+        f"CREATE TABLE delta.`{pipeline.table}` ({spark_schema()}) USING delta CLUSTER BY (topic)"
+    )
     assert pipeline.ran().outcomes == ["kept the start"]
     pipeline.produce(200)
     assert (pipeline.ran().document["records"], sum(pipeline.in_table().values())) == (200, 200)
 
 
 def test_a_plan_without_ranges_is_not_stored_for_a_transform_that_does_not_work(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+    make_pipeline: Callable[..., Pipeline],
+    spark: SparkSession,
 ) -> None:
     pipeline = make_pipeline(source={"start": "latest"}, transform="no_such_module_of_tests:shaped")
     pipeline.produce(400)
-    spark.sql(f"CREATE TABLE delta.`{pipeline.table}` ({spark_schema()}) USING delta CLUSTER BY (topic)")
+    spark.sql(
+        f"CREATE TABLE delta.`{pipeline.table}` ({spark_schema()}) USING delta CLUSTER BY (topic)"
+    )
     assert pipeline.run().code == 2
     pipeline.settings = {"source": {"start": "latest"}}
     assert pipeline.ran().outcomes == ["kept the start"]
 
 
 @pytest.mark.long
-def test_rows_that_a_constraint_of_the_table_refuses_are_told_as_that(pipeline: Pipeline, spark: SparkSession) -> None:
+def test_rows_that_a_constraint_of_the_table_refuses_are_told_as_that(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
     pipeline.produce(80)
     pipeline.ran()
     spark.sql(f"ALTER TABLE delta.`{pipeline.table}` ADD CONSTRAINT few CHECK (offset < 30)")
@@ -310,17 +420,26 @@ def test_rows_that_a_constraint_of_the_table_refuses_are_told_as_that(pipeline: 
     assert pipeline.is_whole()
 
 
-def test_a_plan_is_shown_with_numbers_before_it_is_made_and_nothing_is_stored(pipeline: Pipeline) -> None:
+def test_a_plan_is_shown_with_numbers_before_it_is_made_and_nothing_is_stored(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(4_000)
     told = pipeline.door("plan").document
-    assert (told["records_at_most"], told["lag"], told["tasks"], told["bytes_are_assumed"]) == (4_000, 4_000, 2, False)
+    assert (told["records_at_most"], told["lag"], told["tasks"], told["bytes_are_assumed"]) == (
+        4_000,
+        4_000,
+        2,
+        False,
+    )
     assert 0 < told["estimated_bytes"] < 4_000 * 200
     with pipeline.zookeeper() as client:
         assert not client.exists(f"/consumers/{pipeline.group}")
     assert not pipeline.table.exists()
 
 
-def test_a_plan_is_shown_with_as_many_tasks_as_the_run_has(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_is_shown_with_as_many_tasks_as_the_run_has(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     packed: list[PlanTasks] = []
 
     def recorded(*arguments: Any, **more: Any) -> PlanTasks:
@@ -334,7 +453,9 @@ def test_a_plan_is_shown_with_as_many_tasks_as_the_run_has(pipeline: Pipeline, m
     assert [len(one.tasks) for one in packed] == [told["tasks"]]
 
 
-def test_records_that_expired_are_skipped_loudly_where_policy_says_so(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> None:
+def test_records_that_expired_are_skipped_loudly_where_policy_says_so(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession
+) -> None:
     pipeline = make_pipeline(source={"on_data_loss": "skip"})
     pipeline.produce(400)
     pipeline.ran()
@@ -343,7 +464,14 @@ def test_records_that_expired_are_skipped_loudly_where_policy_says_so(make_pipel
         admin.delete_records({TopicPartition(pipeline.topic, 1): 150})
     said = pipeline.door("run", "--strict")
     assert (said.code, said.outcomes) == (3, ["records lost", "ingested"])
-    lost = {"topic": pipeline.topic, "partition": 1, "from": 100, "until": 150, "why": "expired", "log_epoch": 0}
+    lost = {
+        "topic": pipeline.topic,
+        "partition": 1,
+        "from": 100,
+        "until": 150,
+        "why": "expired",
+        "log_epoch": 0,
+    }
     assert said.document["plan"]["losses"] == [lost]
     assert sum(pipeline.in_table().values()) == 750
     assert pipeline.door("verify").code == 0
@@ -353,23 +481,39 @@ def test_the_doors_for_people_print_tables_and_sentences(pipeline: Pipeline) -> 
     pipeline.produce(400)
     assert "makes plan 1" in pipeline.door("plan", json_too=False).out
     assert "ingested: plan 1: 400 records" in pipeline.door("run", json_too=False).out
-    assert "verified: 400 records, each once, none missing" in pipeline.door("verify", json_too=False).out
+    assert (
+        "verified: 400 records, each once, none missing"
+        in pipeline.door("verify", json_too=False).out
+    )
     assert pipeline.topic in pipeline.door("offsets", "show", json_too=False).out
-    assert pipeline.door("plans", "list", json_too=False).out.splitlines()[1].split()[3:6] == ["400", "400", "0"]
+    assert pipeline.door("plans", "list", json_too=False).out.splitlines()[1].split()[3:6] == [
+        "400",
+        "400",
+        "0",
+    ]
     assert "in the table at version 0" in pipeline.door("plans", "show", json_too=False).out
 
 
 def test_the_doors_for_programs_print_one_document(pipeline: Pipeline) -> None:
     pipeline.produce(400)
     pipeline.ran()
-    assert [(o["committed"], o["position"], o["lag"]) for o in pipeline.door("offsets", "show").document] == [(100, 100, 0)] * 4
+    assert [
+        (o["committed"], o["position"], o["lag"]) for o in pipeline.door("offsets", "show").document
+    ] == [(100, 100, 0)] * 4
     [listed] = pipeline.door("plans", "list").document
-    assert (listed["number"], listed["rows"], listed["offsets"], listed["delta_version"]) == (1, 400, 400, 0)
+    assert (listed["number"], listed["rows"], listed["offsets"], listed["delta_version"]) == (
+        1,
+        400,
+        400,
+        0,
+    )
     shown = pipeline.door("plans", "show").document
     assert (shown["number"], shown["id"], len(shown["ranges"])) == (1, listed["id"], 4)
 
 
-def test_a_run_in_another_thread_uses_the_session_that_is_there_and_leaves_it_alone(pipeline: Pipeline, spark: SparkSession) -> None:
+def test_a_run_in_another_thread_uses_the_session_that_is_there_and_leaves_it_alone(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
     pipeline.produce(400)
     told: list[Report] = []
     cell = threading.Thread(target=lambda: told.append(run(load_settings(pipeline.conf))))
@@ -380,11 +524,15 @@ def test_a_run_in_another_thread_uses_the_session_that_is_there_and_leaves_it_al
 
 
 @pytest.mark.long
-def test_verify_names_the_first_row_that_is_missing_and_the_first_that_is_double(pipeline: Pipeline, spark: SparkSession) -> None:
+def test_verify_names_the_first_row_that_is_missing_and_the_first_that_is_double(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
     pipeline.produce(400)
     pipeline.ran()
     path = str(pipeline.table)
-    spark.read.format("delta").load(path).where("partition = 2 and offset = 7").write.format("delta").mode("append").save(path)
+    spark.read.format("delta").load(path).where("partition = 2 and offset = 7").write.format(
+        "delta"
+    ).mode("append").save(path)
     DeltaTable(path).delete("partition = 3 and offset = 11")
     proof = pipeline.door("verify")
     assert proof.code == 5
@@ -395,11 +543,24 @@ def test_verify_names_the_first_row_that_is_missing_and_the_first_that_is_double
 
 
 @pytest.mark.long
-def test_the_demo_tells_its_story_and_leaves_nothing_running(tmp_path: Path, pipeline: Pipeline) -> None:
-    child = pipeline.start("etl", "demo", "--records", "8000", "--folder", str(tmp_path / "demo"), "--json")
+def test_the_demo_tells_its_story_and_leaves_nothing_running(
+    tmp_path: Path, pipeline: Pipeline
+) -> None:
+    child = pipeline.start(
+        "etl", "demo", "--records", "8000", "--folder", str(tmp_path / "demo"), "--json"
+    )
     out, err = child.communicate(timeout=300)
     assert child.returncode == 0, err
     told = json.loads(out)
-    assert (told["produced"], told["in_the_table"], told["verified"], told["killed_by_signal"]) == (9_600, 9_600, True, 9)
-    assert [run["outcomes"][0]["outcome"] for run in told["runs"]] == ["ingested", "repaired", "nothing new"]
+    assert (told["produced"], told["in_the_table"], told["verified"], told["killed_by_signal"]) == (
+        9_600,
+        9_600,
+        True,
+        9,
+    )
+    assert [run["outcomes"][0]["outcome"] for run in told["runs"]] == [
+        "ingested",
+        "repaired",
+        "nothing new",
+    ]
     assert not (tmp_path / "demo" / "cluster").exists()

@@ -1,4 +1,6 @@
-"""The losses table: every stretch of offsets that a plan let go is in it once, whoever dies and whoever works at the same moment."""
+"""The losses table: every stretch of offsets that a plan let go is in it once, whoever dies and
+whoever works at the same moment.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,15 @@ Rows = list[tuple[str, int, int, int, str, int]]
 
 
 def plan_of(number: int, *lost: Loss, uid: str = "uid-1") -> Plan:
-    return with_id(plain_plan(number, uid=uid, ranges=(OffsetRange(LOG, 5, 9),), positions={LOG: 9, OTHER: 2}, losses=lost))
+    return with_id(
+        plain_plan(
+            number,
+            uid=uid,
+            ranges=(OffsetRange(LOG, 5, 9),),
+            positions={LOG: 9, OTHER: 2},
+            losses=lost,
+        )
+    )
 
 
 LOSING = plan_of(3, Loss(LOG, 0, 5, LossReason.EXPIRED), Loss(LOG, 7, 8, LossReason.SKIPPED))
@@ -47,7 +57,10 @@ LOSING = plan_of(3, Loss(LOG, 0, 5, LossReason.EXPIRED), Loss(LOG, 7, 8, LossRea
 
 def rows_in(path: str | Path) -> Rows:
     columns = ("topic", "partition", "from_offset", "until_offset", "why", "plan_number")
-    return sorted(tuple(row[name] for name in columns) for row in DeltaTable(str(path)).to_pyarrow_table().to_pylist())
+    return sorted(
+        tuple(row[name] for name in columns)
+        for row in DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    )
 
 
 THEIRS: Rows = [("clicks", 0, 0, 5, "expired", 3), ("clicks", 0, 7, 8, "skipped by hand", 3)]
@@ -80,12 +93,25 @@ def test_each_column_of_the_table_says_what_it_holds(path: str) -> None:
     record_losses(LOSING, app_id=APP, path=path)
     fields = DeltaTable(path).schema().fields
     assert [field.name for field in fields] == [
-        "app_id", "uid", "topic", "partition", "broker_id", "from_offset", "until_offset", "why", "plan_number", "plan_id", "recorded_at",
-        "log_epoch"]
+        "app_id",
+        "uid",
+        "topic",
+        "partition",
+        "broker_id",
+        "from_offset",
+        "until_offset",
+        "why",
+        "plan_number",
+        "plan_id",
+        "recorded_at",
+        "log_epoch",
+    ]
     assert all(field.metadata["comment"] for field in fields)
 
 
-def test_a_table_of_before_logs_had_lives_gets_their_column_when_it_is_first_needed(path: str) -> None:
+def test_a_table_of_before_logs_had_lives_gets_their_column_when_it_is_first_needed(
+    path: str,
+) -> None:
     before = losses.schema()
     DeltaTable.create(path, before.remove(before.get_field_index("log_epoch")))
     record_losses(LOSING, app_id=APP, path=path)
@@ -96,10 +122,14 @@ def test_a_table_of_before_logs_had_lives_gets_their_column_when_it_is_first_nee
     assert read_losses(path, uid="uid-1") == tuple(sorted((*LOSING.losses, *later.losses)))
 
 
-def test_a_losses_table_that_was_made_when_there_were_fewer_reasons_takes_new_ones(path: str) -> None:
+def test_a_losses_table_that_was_made_when_there_were_fewer_reasons_takes_new_ones(
+    path: str,
+) -> None:
     before = losses.schema()
     at = before.get_field_index("why")
-    DeltaTable.create(path, before.set(at, before.field(at).with_metadata({"comment": "expired; offset moved"})))
+    DeltaTable.create(
+        path, before.set(at, before.field(at).with_metadata({"comment": "expired; offset moved"}))
+    )
     for number, life in ((4, 0), (5, 1)):
         later = plan_of(number, Loss(LOG, 1, 2, LossReason.DELETED, life))
         record_losses(later, app_id=APP, path=path)
@@ -114,7 +144,9 @@ def test_a_driver_that_wakes_up_after_others_went_on_writes_nothing_twice(path: 
     assert rows_in(path) == [*THEIRS, ("views", 3, 1, 2, "offset moved", 4)]
 
 
-def test_pipelines_that_share_a_losses_table_and_one_that_begins_anew_do_not_hide_each_other(path: str) -> None:
+def test_pipelines_that_share_a_losses_table_and_one_that_begins_anew_do_not_hide_each_other(
+    path: str,
+) -> None:
     record_losses(LOSING, app_id=APP, path=path)
     anew = plan_of(1, Loss(OTHER, 1, 2, LossReason.EXPIRED), uid="uid-2")
     record_losses(anew, app_id=APP, path=path)
@@ -122,9 +154,15 @@ def test_pipelines_that_share_a_losses_table_and_one_that_begins_anew_do_not_hid
     assert read_losses(path, uid="uid-1") == LOSING.losses
 
 
-@pytest.mark.parametrize("there_before", [True, False], ids=["a table that is there", "a first write"])
-def test_two_drivers_at_the_same_moment_write_each_loss_once(path: str, monkeypatch: pytest.MonkeyPatch, there_before: bool) -> None:
-    """The second one writes all of it between the moment the first has looked, and the moment the first commits."""
+@pytest.mark.parametrize(
+    "there_before", [True, False], ids=["a table that is there", "a first write"]
+)
+def test_two_drivers_at_the_same_moment_write_each_loss_once(
+    path: str, monkeypatch: pytest.MonkeyPatch, there_before: bool
+) -> None:
+    """The second one writes all of it between the moment the first has looked, and the moment the
+    first commits.
+    """
     if there_before:
         record_losses(plan_of(2, Loss(OTHER, 0, 1, LossReason.EXPIRED)), app_id=APP, path=path)
     real, met = losses._rows, list[bool]()
@@ -141,7 +179,9 @@ def test_two_drivers_at_the_same_moment_write_each_loss_once(path: str, monkeypa
     assert [row for row in rows_in(path) if row[0] == "clicks"] == THEIRS
 
 
-def test_two_pipelines_that_make_one_losses_table_at_the_same_moment_begin_it_once(tmp_path: Path) -> None:
+def test_two_pipelines_that_make_one_losses_table_at_the_same_moment_begin_it_once(
+    tmp_path: Path,
+) -> None:
     for turn in range(8):
         path, ready = str(tmp_path / str(turn)), threading.Barrier(2)
 
@@ -155,7 +195,9 @@ def test_two_pipelines_that_make_one_losses_table_at_the_same_moment_begin_it_on
         assert (operations.count("CREATE TABLE"), len(rows_in(path))) == (1, 2 * len(THEIRS))
 
 
-def test_an_answer_that_was_lost_is_read_back_and_not_written_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_was_lost_is_read_back_and_not_written_again(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = losses._append
 
     def written_and_lost(*arguments: object) -> None:
@@ -168,7 +210,9 @@ def test_an_answer_that_was_lost_is_read_back_and_not_written_again(path: str, m
 
 
 def test_what_is_no_losses_table_is_refused_and_a_place_that_cannot_be_written_is_named(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import pyarrow
 
@@ -181,9 +225,13 @@ def test_what_is_no_losses_table_is_refused_and_a_place_that_cannot_be_written_i
 
 
 @pytest.mark.long
-def test_a_losses_table_with_deletion_vectors_is_read_and_written(path: str, spark: SparkSession) -> None:
+def test_a_losses_table_with_deletion_vectors_is_read_and_written(
+    path: str, spark: SparkSession
+) -> None:
     record_losses(LOSING, app_id="app", path=path)
-    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(
+        f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    )
     spark.sql(f"DELETE FROM delta.`{path}` WHERE from_offset = {LOSING.losses[0].from_offset}")
     assert read_losses(path, uid="uid-1") == LOSING.losses[1:]
     later = plan_of(9, Loss(LOSING.losses[0].log, 90, 95, LossReason.EXPIRED))
@@ -197,22 +245,31 @@ def test_a_lost_file_of_a_losses_table_is_named_and_no_retry_is_advised(path: st
     lost.unlink()
     with pytest.raises(FileLost) as caught:
         read_losses(path, uid="uid-1")
-    assert caught.value.where["file"] == lost.name and "repair()" in caught.value.check and not caught.value.retriable
+    assert (
+        caught.value.where["file"] == lost.name
+        and "repair()" in caught.value.check
+        and not caught.value.retriable
+    )
 
 
 def test_a_losses_table_that_forgets_transaction_ids_is_refused(path: str) -> None:
     record_losses(LOSING, app_id=APP, path=path)
-    DeltaTable(path).alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 1 days"}, raise_if_not_exists=False)
+    DeltaTable(path).alter.set_table_properties(
+        {"delta.setTransactionRetentionDuration": "interval 1 days"}, raise_if_not_exists=False
+    )
     with pytest.raises(NotOurTable, match="forgets transaction ids"):
         record_losses(plan_of(4, *LOSING.losses), app_id=APP, path=path)
 
 
-# -- runs on real parts --------------------------------------------------------------------------------------------------
+# -- runs on real parts
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def losing(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pipeline:
-    """A pipeline under `on_data_loss: skip` whose next run finds that offsets 100 to 149 of partition 1 have expired."""
+    """A pipeline under `on_data_loss: skip` whose next run finds that offsets 100 to 149 of
+    partition 1 have expired.
+    """
     pipeline = make_pipeline(source={"on_data_loss": "skip"})
     pipeline.produce(400)
     pipeline.ran()
@@ -230,18 +287,25 @@ def written(pipeline: Pipeline) -> Rows:
     return rows_in(f"{pipeline.table}_losses")
 
 
-def test_offsets_that_expired_are_a_row_beside_the_data_and_strict_ends_with_3(losing: Pipeline) -> None:
+def test_offsets_that_expired_are_a_row_beside_the_data_and_strict_ends_with_3(
+    losing: Pipeline,
+) -> None:
     said = losing.door("run", "--strict")
     assert (said.code, said.outcomes) == (3, ["records lost", "ingested"])
     assert written(losing) == [(losing.topic, 1, 100, 150, "expired", 2)]
     assert losing.ran().outcomes == ["nothing new"]
     expire(losing, 275)
     assert losing.ran().outcomes == ["records lost", "ingested"]
-    assert written(losing) == [(losing.topic, 1, 100, 150, "expired", 2), (losing.topic, 1, 200, 275, "expired", 3)]
+    assert written(losing) == [
+        (losing.topic, 1, 100, 150, "expired", 2),
+        (losing.topic, 1, 200, 275, "expired", 3),
+    ]
 
 
 @pytest.mark.long
-def test_retention_between_plan_and_fetch_is_a_loss_of_the_same_run(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> None:
+def test_retention_between_plan_and_fetch_is_a_loss_of_the_same_run(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession
+) -> None:
     pipeline = make_pipeline(source={"on_data_loss": "skip"})
     pipeline.produce(400)
 
@@ -258,34 +322,52 @@ def test_retention_between_plan_and_fetch_is_a_loss_of_the_same_run(make_pipelin
     assert pipeline.door("verify").code == 0
 
 
-@pytest.mark.parametrize("verb", [
-    "record", pytest.param(HALF_RECORD, marks=pytest.mark.long), pytest.param("commit", marks=pytest.mark.long)])
-def test_a_run_that_broke_off_around_its_losses_has_them_written_down_once(losing: Pipeline, verb: str) -> None:
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "record",
+        pytest.param(HALF_RECORD, marks=pytest.mark.long),
+        pytest.param("commit", marks=pytest.mark.long),
+    ],
+)
+def test_a_run_that_broke_off_around_its_losses_has_them_written_down_once(
+    losing: Pipeline, verb: str
+) -> None:
     broken_off_before(verb, losing)
     assert (Path(f"{losing.table}_losses").exists()) == (verb != "record")
     said = losing.door("run", "--strict")
     assert written(losing) == [(losing.topic, 1, 100, 150, "expired", 2)]
-    if verb != "commit":  # before that, nobody wrote down that the plan was done: the next run says again what it let go
+    if (
+        verb != "commit"
+    ):  # before that, nobody wrote down that the plan was done: the next run says again what it let go
         assert (said.code, said.outcomes[0]) == (3, "records lost")
     assert losing.ran().outcomes == ["nothing new"]
     assert losing.committed() == dict.fromkeys(range(4), 200)
 
 
-def test_a_losses_path_that_holds_another_table_stops_the_run_before_a_plan_is_stored(losing: Pipeline) -> None:
+def test_a_losses_path_that_holds_another_table_stops_the_run_before_a_plan_is_stored(
+    losing: Pipeline,
+) -> None:
     DeltaTable.create(str(losing.folder / "another"), arrow_schema())
-    losing.settings["table"] = {"path": str(losing.table), "losses_path": str(losing.folder / "another")}
+    losing.settings["table"] = {
+        "path": str(losing.table),
+        "losses_path": str(losing.folder / "another"),
+    }
     said = losing.run()
     assert (said.code, said.document["error"]) == (2, "NotOurTable")
     losing.settings["table"].pop("losses_path")
     assert losing.ran().outcomes == ["records lost", "ingested"]
 
 
-# -- a stored plan whose topic is gone -----------------------------------------------------------------------------------
+# -- a stored plan whose topic is gone
+# -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def stored(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Pipeline:
-    """Offsets 0 to 99 of each partition are loaded, and a stored plan reads 100 to 199; the conf admits another topic as well."""
+    """Offsets 0 to 99 of each partition are loaded, and a stored plan reads 100 to 199; the conf
+    admits another topic as well.
+    """
     pipeline = make_pipeline()
     pipeline.cluster.create_topic(f"{pipeline.topic}-kept", 1)
     pipeline.settings["source"] = {"topics": {"allow": [f"{pipeline.topic}(-kept)?"]}}
@@ -309,25 +391,48 @@ def refuse_untold(said: Said, pipeline: Pipeline, why: str) -> None:
     """The command names each stretch that it gives up, for people and for programs."""
     assert said.code == 0, said.err + said.out
     assert said.document["lost"] == [
-        {"topic": pipeline.topic, "partition": partition, "from": 100, "until": 200, "why": why, "log_epoch": 0} for partition in range(4)]
+        {
+            "topic": pipeline.topic,
+            "partition": partition,
+            "from": 100,
+            "until": 200,
+            "why": why,
+            "log_epoch": 0,
+        }
+        for partition in range(4)
+    ]
 
 
 def refuse_unproven(pipeline: Pipeline, why: str) -> None:
     """`etl verify` finds the table right, and says which offsets are lost."""
     proof = pipeline.door("verify")
     assert proof.code == 0, proof.err + proof.out
-    found = [(log["partition"], log["log_epoch"], log["without_row"]["losses"]) for log in proof.document["logs"]]
-    assert [one for one in found if one[2]] == [(partition, 0, [[100, 200, why]]) for partition in range(4)]
+    found = [
+        (log["partition"], log["log_epoch"], log["without_row"]["losses"])
+        for log in proof.document["logs"]
+    ]
+    assert [one for one in found if one[2]] == [
+        (partition, 0, [[100, 200, why]]) for partition in range(4)
+    ]
 
 
 def test_a_stored_plan_of_a_deleted_topic_that_is_superseded_is_a_loss_and_strict_ends_with_3(
-    stored: Pipeline, caplog: pytest.LogCaptureFixture,
+    stored: Pipeline,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     loaded = stored.in_table()
     delete_topic(stored)
-    refused(stored.run(), 5, "do not know this topic of it any more", "400 offsets of plan 2", "plans supersede CONF 2")
+    refused(
+        stored.run(),
+        5,
+        "do not know this topic of it any more",
+        "400 offsets of plan 2",
+        "plans supersede CONF 2",
+    )
     refuse_untold(superseded(stored), stored, "topic deleted")
-    assert "100 offsets (100 to 200), topic deleted" in caplog.text, "said before the plan is stored"
+    assert "100 offsets (100 to 200), topic deleted" in caplog.text, (
+        "said before the plan is stored"
+    )
     said = stored.door("run", "--strict")
     assert (said.code, said.outcomes.count("records lost")) == (3, 4), said.out
     assert (written(stored), stored.in_table()) == (planned(stored, "topic deleted"), loaded)
@@ -341,10 +446,14 @@ def test_a_stored_plan_of_a_deleted_topic_that_is_superseded_is_a_loss_and_stric
     assert "loaded up to 100" in " ".join(accepted.document["says"])
     stored.ran()
     assert written(stored) == planned(stored, "topic deleted"), "each loss is told once"
-    assert Lives(stored).in_table() == loaded + second_life(stored.in_topic(), dict.fromkeys(range(4), 0))
+    assert Lives(stored).in_table() == loaded + second_life(
+        stored.in_topic(), dict.fromkeys(range(4), 0)
+    )
 
 
-def test_a_stored_plan_of_a_recreated_topic_that_is_accepted_is_a_loss_and_strict_ends_with_3(stored: Pipeline) -> None:
+def test_a_stored_plan_of_a_recreated_topic_that_is_accepted_is_a_loss_and_strict_ends_with_3(
+    stored: Pipeline,
+) -> None:
     loaded = stored.in_table()
     recreate_topic(stored)
     stored.produce(40)
@@ -355,11 +464,15 @@ def test_a_stored_plan_of_a_recreated_topic_that_is_accepted_is_a_loss_and_stric
     said = stored.door("run", "--strict")
     assert (said.code, said.outcomes.count("records lost")) == (3, 4), said.out
     assert written(stored) == planned(stored, "topic recreated")
-    assert Lives(stored).in_table() == loaded + second_life(stored.in_topic(), dict.fromkeys(range(4), 0))
+    assert Lives(stored).in_table() == loaded + second_life(
+        stored.in_topic(), dict.fromkeys(range(4), 0)
+    )
     refuse_unproven(stored, "topic recreated")
 
 
-def test_a_deleted_topic_is_accepted_once_it_is_recreated_and_what_was_planned_of_it_is_lost(stored: Pipeline) -> None:
+def test_a_deleted_topic_is_accepted_once_it_is_recreated_and_what_was_planned_of_it_is_lost(
+    stored: Pipeline,
+) -> None:
     delete_topic(stored)
     refused(stored.accept_log(stored.topic), 2, "the topic is not there", "plans supersede CONF 2")
     make_topic(stored)
@@ -369,8 +482,12 @@ def test_a_deleted_topic_is_accepted_once_it_is_recreated_and_what_was_planned_o
     refuse_unproven(stored, "topic recreated")
 
 
-def test_what_was_planned_of_a_deleted_topic_is_recorded_also_where_the_conf_names_that_topic_alone(stored: Pipeline) -> None:
-    """The run that records it ends with what is wrong with the conf: the topic that it names is not there."""
+def test_what_was_planned_of_a_deleted_topic_is_recorded_also_where_the_conf_names_that_topic_alone(
+    stored: Pipeline,
+) -> None:
+    """The run that records it ends with what is wrong with the conf: the topic that it names is not
+    there.
+    """
     delete_topic(stored)
     refuse_untold(superseded(stored), stored, "topic deleted")
     stored.settings["source"] = {"topics": {"allow": [stored.topic]}}
@@ -379,13 +496,23 @@ def test_what_was_planned_of_a_deleted_topic_is_recorded_also_where_the_conf_nam
     assert stored.door("verify").code == 0
 
 
-def test_a_position_that_is_set_in_the_place_of_that_plan_says_first_what_is_lost_besides(stored: Pipeline) -> None:
+def test_a_position_that_is_set_in_the_place_of_that_plan_says_first_what_is_lost_besides(
+    stored: Pipeline,
+) -> None:
     kept = f"{stored.topic}-kept"
     stored.traffic.load(stored.cluster, kept, 0, 40, 1)
     delete_topic(stored)
     words = kept, "--to", "latest", "--reason", "why not"
-    refused(stored.door("offsets", "set", after=words), 2, "0 to 40", "100 offsets (100 to 200), topic deleted")
+    refused(
+        stored.door("offsets", "set", after=words),
+        2,
+        "0 to 40",
+        "100 offsets (100 to 200), topic deleted",
+    )
     refuse_untold(stored.door("offsets", "set", after=(*words, "--yes")), stored, "topic deleted")
     assert stored.door("run", "--strict").code == 3
-    assert written(stored) == [*planned(stored, "topic deleted"), (kept, 0, 0, 40, "skipped by hand", 2)]
+    assert written(stored) == [
+        *planned(stored, "topic deleted"),
+        (kept, 0, 0, 40, "skipped by hand", 2),
+    ]
     assert stored.door("verify").code == 0

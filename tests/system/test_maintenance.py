@@ -1,4 +1,6 @@
-"""`etl maintain` on a real table: small files become large ones, files go, and every proof and every further run finds what it found."""
+"""`etl maintain` on a real table: small files become large ones, files go, and every proof and
+every further run finds what it found.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,17 @@ SPARK = {"pyspark", "py4j", "delta"}
 
 
 def grown_older(table: Path, days: int) -> None:
-    """As if all that was written lay there for so long: VACUUM goes by the time of a removal in the log and by that of files."""
+    """As if all that was written lay there for so long: VACUUM goes by the time of a removal in the
+    log and by that of files.
+    """
     for path in table.rglob("*"):
         if path.is_file():
             os.utime(path, (time.time() - days * DAY_S,) * 2)
 
 
-def test_a_table_that_is_maintained_is_proven_and_loaded_as_before_and_no_row_moves(pipeline: Pipeline) -> None:
+def test_a_table_that_is_maintained_is_proven_and_loaded_as_before_and_no_row_moves(
+    pipeline: Pipeline,
+) -> None:
     for _ in range(2):
         pipeline.produce(80)
         pipeline.ran()
@@ -38,15 +44,27 @@ def test_a_table_that_is_maintained_is_proven_and_loaded_as_before_and_no_row_mo
 
     done = pipeline.door("maintain", after=("--yes",))
     assert done.code == 0, done.err
-    assert (done.document["small_files"], done.document["large_files"], done.document["removed_files"]) == (len(before), 1, 0)
+    assert (
+        done.document["small_files"],
+        done.document["large_files"],
+        done.document["removed_files"],
+    ) == (len(before), 1, 0)
     assert before < data_files(pipeline.table), "what OPTIMIZE replaced stays for a week"
-    assert (pipeline.table / "_delta_log" / f"{done.document['checkpoint']:020}.checkpoint.parquet").exists()
+    assert (
+        pipeline.table / "_delta_log" / f"{done.document['checkpoint']:020}.checkpoint.parquet"
+    ).exists()
     assert pipeline.in_table() == rows and pipeline.committed() == committed
     assert pipeline.door("verify").document["is_right"] is True
     assert pipeline.ran().outcomes == ["nothing new"], "nobody's rows were moved"
     cost, again = watched(pipeline, "maintain", after=("--yes",))
-    assert cost["started"] == [] and not SPARK & set(cost["loaded"]), "where nothing is to be done no Spark is started"
-    assert (again["small_files"], again["removed_files"], again["checkpoint"]) == (0, 0, done.document["checkpoint"])
+    assert cost["started"] == [] and not SPARK & set(cost["loaded"]), (
+        "where nothing is to be done no Spark is started"
+    )
+    assert (again["small_files"], again["removed_files"], again["checkpoint"]) == (
+        0,
+        0,
+        done.document["checkpoint"],
+    )
 
     pipeline.produce(80)
     assert pipeline.ran().document["records"] == 80
@@ -55,11 +73,14 @@ def test_a_table_that_is_maintained_is_proven_and_loaded_as_before_and_no_row_mo
 
 @pytest.mark.long
 def test_files_of_a_crashed_run_and_what_was_replaced_go_after_a_week_and_a_plan_that_was_never_recorded_is_counted(
-        pipeline: Pipeline) -> None:
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(80)
     pipeline.ran()
     pipeline.produce(80)
-    assert pipeline.killed_before("record") == -9, "its rows are in the table, and the ledger does not know what came of it"
+    assert pipeline.killed_before("record") == -9, (
+        "its rows are in the table, and the ledger does not know what came of it"
+    )
     assert pipeline.door("maintain", after=("--yes",)).code == 0
     left = pipeline.table / "part-00000-of-a-run-that-was-killed.parquet"
     left.write_bytes(b"half a file")
@@ -75,7 +96,12 @@ def test_files_of_a_crashed_run_and_what_was_replaced_go_after_a_week_and_a_plan
 def removed_earlier(table: Path, days: int) -> None:
     """Rewrite the moments of removals in the log, and drop the checkpoints, which have them too."""
     log = table / "_delta_log"
-    for path in [*log.glob("*.checkpoint*"), log / "_last_checkpoint", *log.glob(".*.crc"), *log.glob("*.crc")]:
+    for path in [
+        *log.glob("*.checkpoint*"),
+        log / "_last_checkpoint",
+        *log.glob(".*.crc"),
+        *log.glob("*.crc"),
+    ]:
         path.unlink(missing_ok=True)
     for path in log.glob("*.json"):
         actions = [json.loads(line) for line in path.read_text().splitlines()]
@@ -86,13 +112,17 @@ def removed_earlier(table: Path, days: int) -> None:
 
 
 def test_what_somebody_deleted_can_still_be_put_back_for_nothing_is_touched_until_it_is_decided(
-        pipeline: Pipeline, spark: SparkSession) -> None:
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
     pipeline.produce(80)
     pipeline.ran()
     spark.sql(f"DELETE FROM delta.`{pipeline.table}` WHERE offset < 3")
     before, version = data_files(pipeline.table), DeltaTable(str(pipeline.table)).version()
     refused(pipeline.door("maintain", after=("--yes",)), 5, "DELETE", "etl plans acknowledge")
-    assert data_files(pipeline.table) == before and DeltaTable(str(pipeline.table)).version() == version
+    assert (
+        data_files(pipeline.table) == before
+        and DeltaTable(str(pipeline.table)).version() == version
+    )
     acknowledged = pipeline.door("plans", "acknowledge", after=(str(version), "--reason", "a test"))
     assert acknowledged.code == 0, acknowledged.err
     assert pipeline.door("maintain", after=("--yes",)).code == 0
@@ -100,11 +130,15 @@ def test_what_somebody_deleted_can_still_be_put_back_for_nothing_is_touched_unti
 
 
 @pytest.mark.long
-def test_a_table_with_deletion_vectors_loses_them_and_no_row(pipeline: Pipeline, spark: SparkSession) -> None:
+def test_a_table_with_deletion_vectors_loses_them_and_no_row(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
     pipeline.settings = {"table": {"on_rows_removed": "record"}}
     pipeline.produce(80)
     pipeline.ran()
-    spark.sql(f"ALTER TABLE delta.`{pipeline.table}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(
+        f"ALTER TABLE delta.`{pipeline.table}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    )
     spark.sql(f"DELETE FROM delta.`{pipeline.table}` WHERE offset < 3")
     rows = spark.read.format("delta").load(str(pipeline.table)).count()
     done = pipeline.door("maintain", after=("--yes",))
@@ -116,11 +150,18 @@ def test_a_table_with_deletion_vectors_loses_them_and_no_row(pipeline: Pipeline,
     assert proof["is_right"] is True, "the DELETE was noted before the log may forget it"
 
 
-def test_what_cannot_be_maintained_is_told_and_nothing_is_written(pipeline: Pipeline, spark: SparkSession) -> None:
+def test_what_cannot_be_maintained_is_told_and_nothing_is_written(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
     refused(pipeline.door("maintain", after=("--yes",)), 2, "there is no table yet", "etl run")
     pipeline.produce(40)
     pipeline.ran()
-    refused(pipeline.door("maintain", after=("--yes", "--keep-days", "6")), 2, "7 days at least", "--keep-days 7")
+    refused(
+        pipeline.door("maintain", after=("--yes", "--keep-days", "6")),
+        2,
+        "7 days at least",
+        "--keep-days 7",
+    )
     refused(pipeline.door("maintain"), 2, "there is no terminal to ask at", "OPTIMIZE")
     other = pipeline.under("other")
     refused(other.door("maintain", after=("--yes",)), 2, "this pipeline has no commit in the table")
@@ -129,7 +170,8 @@ def test_what_cannot_be_maintained_is_told_and_nothing_is_written(pipeline: Pipe
 
 @pytest.mark.without_spark
 def test_runs_without_spark_leave_small_files_until_as_many_wait_as_the_conf_says_and_then_one_run_puts_them_together(
-        pipeline: Pipeline) -> None:
+    pipeline: Pipeline,
+) -> None:
     pipeline.settings = {"table": {"compact_at_small_files": 100}}
     for _ in range(2):
         pipeline.produce(80)
@@ -137,20 +179,42 @@ def test_runs_without_spark_leave_small_files_until_as_many_wait_as_the_conf_say
     pipeline.settings["table"]["compact_at_small_files"] = 3
     pipeline.produce(80)
     broken_off_before("record", pipeline)
-    assert len(DeltaTable(str(pipeline.table)).file_uris()) >= 3, "the run that appended came to its end too early"
+    assert len(DeltaTable(str(pipeline.table)).file_uris()) >= 3, (
+        "the run that appended came to its end too early"
+    )
     pipeline.produce(80)
     said = pipeline.ran()
-    assert said.outcomes[-1] == "compacted" and len(DeltaTable(str(pipeline.table)).file_uris()) == 1
-    assert pipeline.is_whole() and pipeline.door("verify").document["is_right"] is True, "its rows were counted behind a crash"
-    replayed = pipeline.door("replay", after=(
-        "--topic", pipeline.topic, "--partition", "0", "--from", "0", "--until", "10", "--reason", "a test", "--yes"))
+    assert (
+        said.outcomes[-1] == "compacted" and len(DeltaTable(str(pipeline.table)).file_uris()) == 1
+    )
+    assert pipeline.is_whole() and pipeline.door("verify").document["is_right"] is True, (
+        "its rows were counted behind a crash"
+    )
+    replayed = pipeline.door(
+        "replay",
+        after=(
+            "--topic",
+            pipeline.topic,
+            "--partition",
+            "0",
+            "--from",
+            "0",
+            "--until",
+            "10",
+            "--reason",
+            "a test",
+            "--yes",
+        ),
+    )
     assert replayed.code == 0, replayed.err
     assert pipeline.is_whole() and pipeline.door("verify").document["is_right"] is True
     assert pipeline.ran().outcomes == ["nothing new"]
 
 
 @pytest.mark.long
-def test_etl_compact_puts_small_files_together_and_nothing_else_and_stops_where_a_run_does(pipeline: Pipeline, spark: SparkSession) -> None:
+def test_etl_compact_puts_small_files_together_and_nothing_else_and_stops_where_a_run_does(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
     refused(pipeline.door("compact"), 2, "there is no table yet", "etl run")
     for _ in range(2):
         pipeline.produce(40)
@@ -159,7 +223,9 @@ def test_etl_compact_puts_small_files_together_and_nothing_else_and_stops_where_
     shown = pipeline.door("compact", after=("--dry-run",))
     assert shown.document["small_files"] == len(before) and data_files(pipeline.table) == before
     done = pipeline.door("compact")
-    assert (done.document["small_files"], done.document["large_files"]) == (len(before), 1), done.err
+    assert (done.document["small_files"], done.document["large_files"]) == (len(before), 1), (
+        done.err
+    )
     assert before < data_files(pipeline.table) and pipeline.is_whole()
     cost, again = watched(pipeline, "compact")
     assert cost["started"] == [] and not SPARK & set(cost["loaded"]) and again["small_files"] == 0

@@ -1,4 +1,6 @@
-"""Many znodes at once, on a real ZooKeeper: read by few requests or one by one, written by transactions that are in flight together."""
+"""Many znodes at once, on a real ZooKeeper: read by few requests or one by one, written by
+transactions that are in flight together.
+"""
 
 from __future__ import annotations
 
@@ -39,24 +41,48 @@ def made(zookeeper: ZooKeeper, count: int) -> list[str]:
     return [f"/x/{number}" for number in range(count)]
 
 
-def test_znodes_are_the_same_whether_a_server_reads_many_at_once_or_each(zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_znodes_are_the_same_whether_a_server_reads_many_at_once_or_each(
+    zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths = [*made(zookeeper, MANY), "/x", "/x/none", "/none"]
     assert knows_multi_read(zookeeper.client)
     monkeypatch.setattr(multi_read, "_PATHS_OF_ONE", 300)
     together = zookeeper.read_znodes(paths)
     with ZooKeeper(zookeeper.connect) as another:
-        monkeypatch.setattr(another.client, "command", lambda _: "Zookeeper version: 3.5.10-x, built on 2022-04-14 23:18 UTC\n")
+        monkeypatch.setattr(
+            another.client,
+            "command",
+            lambda _: "Zookeeper version: 3.5.10-x, built on 2022-04-14 23:18 UTC\n",
+        )
         assert another.read_znodes(paths) == together
-    assert [found and found.payload for found in together] == [*(str(n).encode() for n in range(MANY)), b"", None, None]
-    assert {found.owner_session for found in together if found} == {0, zookeeper.client.client_id[0]}
+    assert [found and found.payload for found in together] == [
+        *(str(n).encode() for n in range(MANY)),
+        b"",
+        None,
+        None,
+    ]
+    assert {found.owner_session for found in together if found} == {
+        0,
+        zookeeper.client.client_id[0],
+    }
 
 
-@pytest.mark.parametrize(("says", "knows"), [
-    ("Zookeeper version: 3.9.3-c26634f34490bb0ea7a09cc51e05ede3b4e320ee, built on 2024", True), ("Zookeeper version: 3.6.0--b4", True),
-    ("Zookeeper version: 3.4.14-4c25d480e66aadd371de8bd2fd8da255ac140bcf", False), ("Zookeeper version: 4.0.0", True),
-    ("srvr is not executed because it is not in the whitelist.", False), ("", False)])
+@pytest.mark.parametrize(
+    ("says", "knows"),
+    [
+        ("Zookeeper version: 3.9.3-c26634f34490bb0ea7a09cc51e05ede3b4e320ee, built on 2024", True),
+        ("Zookeeper version: 3.6.0--b4", True),
+        ("Zookeeper version: 3.4.14-4c25d480e66aadd371de8bd2fd8da255ac140bcf", False),
+        ("Zookeeper version: 4.0.0", True),
+        ("srvr is not executed because it is not in the whitelist.", False),
+        ("", False),
+    ],
+)
 def test_only_a_server_that_says_it_is_of_3_6_or_later_is_asked_for_many(
-    zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch, says: str, knows: bool,
+    zookeeper: ZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
+    says: str,
+    knows: bool,
 ) -> None:
     monkeypatch.setattr(zookeeper.client, "command", lambda _: says)
     assert knows_multi_read(zookeeper.client) is knows
@@ -78,10 +104,14 @@ def test_znodes_are_ensured_with_those_above_them_and_again(zookeeper: ZooKeeper
     assert children_of_each(zookeeper, ["/a/7", "/none", "/a/19"]) == [["b"], [], ["b"]]
 
 
-def test_a_request_that_is_refused_keeps_none_of_the_others_back(zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_is_refused_keeps_none_of_the_others_back(
+    zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     group = ConsumerGroup(zookeeper, "g")
     logs = [BrokerPartition("clicks", number) for number in range(30)]
-    before = group.commit(plain_plan(1, positions=dict.fromkeys(logs, 5), seen=dict.fromkeys(logs, NOTHING_COMMITTED)))
+    before = group.commit(
+        plain_plan(1, positions=dict.fromkeys(logs, 5), seen=dict.fromkeys(logs, NOTHING_COMMITTED))
+    )
     monkeypatch.setattr(session, "NODE_MAX_BYTES", 1_700)  # some ten offsets
     zookeeper.client.set("/consumers/g/offsets/clicks/15", b"7")
     with pytest.raises(OffsetMoved, match="it is 7, ours is 9"):

@@ -1,4 +1,6 @@
-"""Runs under `ownership.mode: join` on real servers: they own what the group gives them, and the group's offsets move with the plan."""
+"""Runs under `ownership.mode: join` on real servers: they own what the group gives them, and the
+group's offsets move with the plan.
+"""
 
 from __future__ import annotations
 
@@ -15,75 +17,139 @@ from tests.system.driving import Pipeline
 pytestmark = pytest.mark.without_spark
 
 
-def test_a_run_beside_a_registered_consumer_reads_its_share_and_names_what_the_other_read(make_pipeline: Callable[..., Pipeline]) -> None:
-    pipeline = make_pipeline(ownership={"mode": "join", "member_id": "a", "backoff_s": 0.2, "stay": "share"})
+def test_a_run_beside_a_registered_consumer_reads_its_share_and_names_what_the_other_read(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
+    pipeline = make_pipeline(
+        ownership={"mode": "join", "member_id": "a", "backoff_s": 0.2, "stay": "share"}
+    )
     pipeline.produce(80)
     paths = GroupPaths(pipeline.group)
-    registration = '{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}' % pipeline.topic
+    registration = (
+        '{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}' % pipeline.topic
+    )
     with ZooKeeper(pipeline.cluster.zookeeper_connect) as other:
-        other.client.create(f"{paths.consumer_ids}/{pipeline.group}_z", registration.encode(), ephemeral=True, makepath=True)
+        other.client.create(
+            f"{paths.consumer_ids}/{pipeline.group}_z",
+            registration.encode(),
+            ephemeral=True,
+            makepath=True,
+        )
         doctor = pipeline.door("doctor")
-        assert doctor.code == 0 and f"a run shares with live consumers: {pipeline.group}_z" in doctor.out
+        assert (
+            doctor.code == 0
+            and f"a run shares with live consumers: {pipeline.group}_z" in doctor.out
+        )
         said = pipeline.ran()
         assert said.outcomes == ["left to its owner", "ingested"]
-        assert pipeline.committed() == {0: 20, 1: 20} and {row[0] for row in pipeline.in_table()} == {0, 1}
-        assert other.children(paths.consumer_ids) == [f"{pipeline.group}_z"] and not other.children(paths.owners_of(pipeline.topic))
+        assert pipeline.committed() == {0: 20, 1: 20} and {
+            row[0] for row in pipeline.in_table()
+        } == {0, 1}
+        assert other.children(paths.consumer_ids) == [f"{pipeline.group}_z"] and not other.children(
+            paths.owners_of(pipeline.topic)
+        )
         membership = said.document["statistics"]["membership"]
         assert (membership["rebalances"], membership["lost"]) == (1, 0)
         pipeline.produce(80)
         for partition, offset in {2: 5, 3: 40}.items():
-            other.client.create(f"{paths.offsets_of(pipeline.topic)}/{partition}", str(offset).encode())
+            other.client.create(
+                f"{paths.offsets_of(pipeline.topic)}/{partition}", str(offset).encode()
+            )
         other.client.set(f"{paths.offsets_of(pipeline.topic)}/0", b"25")
         rows = said_by("offsets", "diff", str(pipeline.conf), "--json").document["rows"]
         assert [(r["difference"], r["next_run"]) for r in rows if r["partition"] == 0] == [
-            ("read on by others", "goes on at the offset where the partition is of its share, and names what others read")]
+            (
+                "read on by others",
+                "goes on at the offset where the partition is of its share, and names what others read",
+            )
+        ]
     assert pipeline.ran().outcomes == ["read by others", "ingested"]
     read = Counter(partition for partition, _, _ in pipeline.in_table())
     assert read == {0: 35, 1: 40, 2: 35} and pipeline.committed() == dict.fromkeys(range(4), 40)
 
 
-def test_a_position_is_set_by_a_member_in_one_step_and_not_in_a_partition_of_another(make_pipeline: Callable[..., Pipeline]) -> None:
-    pipeline = make_pipeline(ownership={"mode": "join", "member_id": "a", "backoff_s": 0.2, "stay": "share"})
+def test_a_position_is_set_by_a_member_in_one_step_and_not_in_a_partition_of_another(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
+    pipeline = make_pipeline(
+        ownership={"mode": "join", "member_id": "a", "backoff_s": 0.2, "stay": "share"}
+    )
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["ingested"]
     pipeline.produce(80)
     paths = GroupPaths(pipeline.group)
-    registration = '{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}' % pipeline.topic
+    registration = (
+        '{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}' % pipeline.topic
+    )
 
     def setting(log: str, to: str) -> Said:
-        return said_by("offsets", "set", str(pipeline.conf), f"{pipeline.topic}{log}", "--to", to, "--reason", "r", "--yes", "--json")
+        return said_by(
+            "offsets",
+            "set",
+            str(pipeline.conf),
+            f"{pipeline.topic}{log}",
+            "--to",
+            to,
+            "--reason",
+            "r",
+            "--yes",
+            "--json",
+        )
 
     with ZooKeeper(pipeline.cluster.zookeeper_connect) as other:
-        other.client.create(f"{paths.consumer_ids}/{pipeline.group}_z", registration.encode(), ephemeral=True)
+        other.client.create(
+            f"{paths.consumer_ids}/{pipeline.group}_z", registration.encode(), ephemeral=True
+        )
         refused(setting(":3", "30"), 4, "the partition is owned by another member of the group")
         said = setting(":0", "30")
         assert said.code == 0 and said.document["plan"]["number"] == 2, said.err
-        assert pipeline.committed() == {0: 30, 1: 20, 2: 20, 3: 20}, "with the plan, before anybody executes it"
-        assert other.children(paths.consumer_ids) == [f"{pipeline.group}_z"] and not other.children(paths.owners_of(pipeline.topic))
+        assert pipeline.committed() == {0: 30, 1: 20, 2: 20, 3: 20}, (
+            "with the plan, before anybody executes it"
+        )
+        assert other.children(paths.consumer_ids) == [f"{pipeline.group}_z"] and not other.children(
+            paths.owners_of(pipeline.topic)
+        )
         refused(setting("", "latest"), 5, "plan 2 was handed over and is not in the table")
-        retired = said_by("pipelines", "retire", str(pipeline.conf), "clicks", "--reason", "r", "--json")
+        retired = said_by(
+            "pipelines", "retire", str(pipeline.conf), "clicks", "--reason", "r", "--json"
+        )
         refused(retired, 5, "plan 2 of clicks was handed over", "nobody else reads its ranges")
     assert "ingested" in pipeline.ran().outcomes
-    assert Counter(partition for partition, _, _ in pipeline.in_table()) == {0: 30, 1: 40, 2: 40, 3: 40}
+    assert Counter(partition for partition, _, _ in pipeline.in_table()) == {
+        0: 30,
+        1: 40,
+        2: 40,
+        3: 40,
+    }
     assert pipeline.committed() == dict.fromkeys(range(4), 40)
     with ZooKeeper(pipeline.cluster.zookeeper_connect) as other:
         other.client.set(f"{paths.offsets_of(pipeline.topic)}/1", b"7")
     refused(pipeline.run(), 5, "it is 7, ours is 40")
-    restored = said_by("offsets", "restore", str(pipeline.conf), "--from-table", "--reason", "r", "--yes", "--json")
-    assert restored.code == 0 and pipeline.committed() == dict.fromkeys(range(4), 40), "and so is an offset that is restored"
-    assert pipeline.ran().code == 0 and sum(pipeline.in_table().values()) == 150, "and nothing comes twice"
+    restored = said_by(
+        "offsets", "restore", str(pipeline.conf), "--from-table", "--reason", "r", "--yes", "--json"
+    )
+    assert restored.code == 0 and pipeline.committed() == dict.fromkeys(range(4), 40), (
+        "and so is an offset that is restored"
+    )
+    assert pipeline.ran().code == 0 and sum(pipeline.in_table().values()) == 150, (
+        "and nothing comes twice"
+    )
 
 
 @pytest.mark.long
 def test_a_pipeline_takes_over_from_another_of_its_group_behind_what_others_read_and_while_none_of_them_lives(
     make_pipeline: Callable[..., Pipeline],
 ) -> None:
-    pipeline = make_pipeline(ownership={"mode": "join", "member_id": "a", "backoff_s": 0.2, "stay": "share"})
+    pipeline = make_pipeline(
+        ownership={"mode": "join", "member_id": "a", "backoff_s": 0.2, "stay": "share"}
+    )
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["ingested"]
     pipeline.produce(80)
     paths = GroupPaths(pipeline.group)
-    registration = '{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}' % pipeline.topic
+    registration = (
+        '{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}' % pipeline.topic
+    )
     pipeline.settings["pipeline"] = "heir"
 
     def take_over() -> Said:
@@ -92,10 +158,17 @@ def test_a_pipeline_takes_over_from_another_of_its_group_behind_what_others_read
 
     with ZooKeeper(pipeline.cluster.zookeeper_connect) as other:
         other.client.set(f"{paths.offsets_of(pipeline.topic)}/3", b"25")
-        other.client.create(f"{paths.consumer_ids}/{pipeline.group}_z", registration.encode(), ephemeral=True)
+        other.client.create(
+            f"{paths.consumer_ids}/{pipeline.group}_z", registration.encode(), ephemeral=True
+        )
         refused(take_over(), 4, "the partition is owned by another member of the group")
     said = take_over()
     assert said.code == 0 and pipeline.committed() == {0: 20, 1: 20, 2: 20, 3: 25}, said.err
     assert pipeline.ran().outcomes[-2:] == ["read by others", "ingested"]
-    assert Counter(partition for partition, _, _ in pipeline.in_table()) == {0: 40, 1: 40, 2: 40, 3: 35}
+    assert Counter(partition for partition, _, _ in pipeline.in_table()) == {
+        0: 40,
+        1: 40,
+        2: 40,
+        3: 35,
+    }
     assert pipeline.door("verify").code == 0

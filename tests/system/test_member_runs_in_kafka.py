@@ -1,4 +1,6 @@
-"""Runs that are members of Kafka's own group beside a consumer that is not ours: each record is read by one of them, and once."""
+"""Runs that are members of Kafka's own group beside a consumer that is not ours: each record is
+read by one of them, and once.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ pytestmark = pytest.mark.without_spark
 
 @pytest.fixture
 def member(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
-    """A pipeline that is a member of Kafka's own group, and has loaded 20 records of each of four partitions while it was alone."""
+    """A pipeline that is a member of Kafka's own group, and has loaded 20 records of each of four
+    partitions while it was alone.
+    """
     pipeline = make_pipeline()
     pipeline.everywhere = MEMBER
     pipeline.produce(80)
@@ -36,7 +40,8 @@ def member(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
 
 
 def test_beside_a_consumer_that_is_not_ours_each_record_is_read_by_one_of_us_and_a_void_plan_by_nobody(
-    member: Pipeline, monkeypatch: pytest.MonkeyPatch,
+    member: Pipeline,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shares = list[Share]()
 
@@ -53,7 +58,10 @@ def test_beside_a_consumer_that_is_not_ours_each_record_is_read_by_one_of_us_and
         assert doctor.code == 0 and "a run shares with live consumers: rdkafka-" in doctor.out
         at_first(CoordinatedMember, "join", monkeypatch, joined, before=False)
         said = member.ran()
-        assert said.outcomes == ["left to its owner", "read by others", "ingested"] and len(shares[0].logs) == 2
+        assert (
+            said.outcomes == ["left to its owner", "read by others", "ingested"]
+            and len(shares[0].logs) == 2
+        )
         assert said.document["statistics"]["membership"]["lost"] == 0
         late = list[OtherMember]()
 
@@ -80,7 +88,8 @@ def static(member: Pipeline, strategy: str = "range", session_timeout_s: int = 2
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_static_run_that_comes_back_loads_partitions_that_were_added_between_the_runs(
-    make_pipeline: Callable[..., Pipeline], strategy: str,
+    make_pipeline: Callable[..., Pipeline],
+    strategy: str,
 ) -> None:
     pipeline = make_pipeline(partitions=1)
     pipeline.everywhere = MEMBER
@@ -117,7 +126,9 @@ def test_a_run_that_dies_before_its_commit_is_told_by_the_offsets(member: Pipeli
     member.produce(80)
     broken_off_before("hand_over", member)
     assert {at for at, _ in offsets_of(member, member.group).values()} == {20}
-    assert member.ran().outcomes == ["superseded", "ingested"], "it is known to be void before the run plans"
+    assert member.ran().outcomes == ["superseded", "ingested"], (
+        "it is known to be void before the run plans"
+    )
     assert member.is_whole() and member.door("verify").code == 0
 
 
@@ -125,7 +136,9 @@ def test_a_run_that_dies_before_its_commit_is_told_by_the_offsets(member: Pipeli
 @pytest.mark.parametrize("step", ["hand_over", "claiming", "append"])
 def test_nobody_waits_for_the_session_of_a_run_that_was_killed(member: Pipeline, step: str) -> None:
     """Its membership, of a session longer than a run waits for its share, is ended by the next run."""
-    member.settings = {"ownership": {**MEMBER["ownership"], "session_timeout_s": 120, "join_timeout_s": 60}}
+    member.settings = {
+        "ownership": {**MEMBER["ownership"], "session_timeout_s": 120, "join_timeout_s": 60}
+    }
     member.produce(80)
     assert member.killed_before(step) == -signal.SIGKILL
     at = {number for number, _ in offsets_of(member, member.group).values()}
@@ -136,12 +149,22 @@ def test_nobody_waits_for_the_session_of_a_run_that_was_killed(member: Pipeline,
         other.has_read(1)
     member.ran()
     union = member.in_table() + other.read
-    assert union == member.in_topic() and max(union.values()) == 1 and member.door("verify").code == 0
+    assert (
+        union == member.in_topic() and max(union.values()) == 1 and member.door("verify").code == 0
+    )
 
 
-@pytest.mark.parametrize("words", [pytest.param([], id="they read it", marks=pytest.mark.long), pytest.param(["--handed-over"], id="not")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param([], id="they read it", marks=pytest.mark.long),
+        pytest.param(["--handed-over"], id="not"),
+    ],
+)
 def test_where_nobody_can_tell_a_person_says_who_read_what_the_dead_run_planned(
-    member: Pipeline, monkeypatch: pytest.MonkeyPatch, words: list[str],
+    member: Pipeline,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
 ) -> None:
     member.produce(80)
     with monkeypatch.context() as patched, pytest.raises(BrokenOff):
@@ -151,15 +174,30 @@ def test_where_nobody_can_tell_a_person_says_who_read_what_the_dead_run_planned(
     committed_by_another(member, {partition: 50 for partition in range(4)})
     refused(member.run(), 5, "nobody can tell whether plan 2 was handed over", "--handed-over")
     assert member.door("plans", "supersede", after=["2", "--reason", "looked", *words]).code == 0
-    assert member.ran().outcomes == ["replayed", "ingested" if words else "kept the start", "read by others", "ingested"]
+    assert member.ran().outcomes == [
+        "replayed",
+        "ingested" if words else "kept the start",
+        "read by others",
+        "ingested",
+    ]
     assert member.in_table().total() == (40 * 4 if words else 20 * 4) + 10 * 4
     assert member.door("verify").code == 0
-    refused(member.door("plans", "supersede", after=["3", "--reason", "looked", "--handed-over"]), 5, "plan 3 is in the table")
+    refused(
+        member.door("plans", "supersede", after=["3", "--reason", "looked", "--handed-over"]),
+        5,
+        "plan 3 is in the table",
+    )
 
 
-def test_brokers_that_are_named_are_joined_too_and_keys_of_newer_ones_are_refused_with_their_release(member: Pipeline) -> None:
+def test_brokers_that_are_named_are_joined_too_and_keys_of_newer_ones_are_refused_with_their_release(
+    member: Pipeline,
+) -> None:
     member.settings = {"source": {"bootstrap": [member.cluster.bootstrap]}}
     member.produce(80)
     assert member.ran().outcomes == ["ingested"] and member.is_whole()
     member.settings = {"ownership": {"protocol": "consumer"}}
-    refused(member.run(), 2, "protocol: consumer takes brokers of 4.0 or later, and the brokers are Kafka 3.9")
+    refused(
+        member.run(),
+        2,
+        "protocol: consumer takes brokers of 4.0 or later, and the brokers are Kafka 3.9",
+    )

@@ -1,4 +1,6 @@
-"""What a process that fetches and writes has in memory at most, with default settings and whatever its range: on a real broker."""
+"""What a process that fetches and writes has in memory at most, with default settings and whatever
+its range: on a real broker.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,15 @@ from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange
 from etl.model.raw_table import COLUMNS, raw_columns
 from etl.reader.reading import Reading
+from etl.reader.tasks import tasks_of_ranges
 from etl.reader.worker import Order
 from etl.reader.worker_pool import Worker
-from etl.reader.tasks import tasks_of_ranges
-from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MAX_RECORD_BYTES, TARGET_TASK_BYTES
+from etl.settings.fetch_sizes import (
+    FETCH_LIMIT_BYTES,
+    FETCH_MAX_BYTES,
+    MAX_RECORD_BYTES,
+    TARGET_TASK_BYTES,
+)
 from tests.conftest import TopicFactory
 
 pytestmark = pytest.mark.long
@@ -32,9 +39,16 @@ MOST_MB = 400
 def fill(cluster: Cluster, topic: str, records: int, size: int, compression: str) -> None:
     """Values of which no two neighbours are alike, in the large record batches of a busy producer."""
     values = [random.Random(number).randbytes(size // 2).hex().encode() for number in range(1000)]
-    producer = Producer({
-        "bootstrap.servers": cluster.bootstrap, "compression.type": compression, "linger.ms": 50, "batch.size": 1 << 20,
-        "queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 1 << 20})
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "compression.type": compression,
+            "linger.ms": 50,
+            "batch.size": 1 << 20,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 1 << 20,
+        }
+    )
     for number in range(records):
         if number % 10_000 == 0:
             producer.flush()
@@ -45,18 +59,36 @@ def fill(cluster: Cluster, topic: str, records: int, size: int, compression: str
 def peak_mb(worker: Worker) -> float:
     """The most that the process ever had in memory, its libraries among it."""
     status = Path(f"/proc/{worker._process.pid}/status").read_text()
-    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
+    return next(
+        int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:")
+    )
 
 
 def peak_of(cluster: Cluster, whole: OffsetRange, size: int, root: Path) -> float:
-    """Of one worker that does the tasks of a range one after the other, as a run without Spark would cut it."""
+    """Of one worker that does the tasks of a range one after the other, as a run without Spark
+    would cut it.
+    """
     host, port = cluster.bootstrap.split(":")
     reading = Reading(
-        ((host, int(port)),), Isolation.READ_COMMITTED, raw_columns(), FETCH_MAX_BYTES, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES,
-        TARGET_TASK_BYTES, 30.0)
+        ((host, int(port)),),
+        Isolation.READ_COMMITTED,
+        raw_columns(),
+        FETCH_MAX_BYTES,
+        FETCH_LIMIT_BYTES,
+        MAX_RECORD_BYTES,
+        TARGET_TASK_BYTES,
+        30.0,
+    )
     ranges = list(split_range(whole, {whole.log: float(size)}, TARGET_TASK_BYTES))
     tasks = tasks_of_ranges(
-        ranges, [[i] for i in range(len(ranges))], topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={})
+        ranges,
+        [[i] for i in range(len(ranges))],
+        topic_ids={},
+        leader_epochs={},
+        log_epochs={},
+        cleanups={},
+        tails={},
+    )
     worker, rows = Worker(), 0
     with contextlib.ExitStack() as ending:
         ending.callback(worker.end)
@@ -70,7 +102,11 @@ def peak_of(cluster: Cluster, whole: OffsetRange, size: int, root: Path) -> floa
 
 @pytest.mark.parametrize(("size", "compression"), [(100, "lz4"), (1000, "zstd")])
 def test_a_range_twenty_times_as_large_takes_a_tenth_more_memory_at_most_and_none_takes_more_than_400_mb(
-    cluster: Cluster, topic: TopicFactory, tmp_path: Path, size: int, compression: str,
+    cluster: Cluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    size: int,
+    compression: str,
 ) -> None:
     name, records = topic(), RANGE_BYTES // size
     fill(cluster, name, TIMES * records, size, compression)

@@ -1,4 +1,6 @@
-"""Tables that a catalog names: Spark's own session catalog here, in the JVM that tests share; a Hive metastore in tests/networks."""
+"""Tables that a catalog names: Spark's own session catalog here, in the JVM that tests share; a
+Hive metastore in tests/networks.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from tests.system.driving import WITHOUT_SPARK, Pipeline, broken_off_before, tak
 
 @pytest.fixture
 def named(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> Iterator[Pipeline]:
-    """A pipeline whose table is called `table` in a schema of its own, whose folder is the pipeline's; small plans need no Spark."""
+    """A pipeline whose table is called `table` in a schema of its own, whose folder is the
+    pipeline's; small plans need no Spark.
+    """
     pipeline = make_pipeline(partitions=1, limits=WITHOUT_SPARK["limits"])
     schema = f"lake_{pipeline.topic.replace('-', '_')}"
     spark.sql(f"CREATE SCHEMA {schema} LOCATION '{pipeline.folder}'")
@@ -29,7 +33,8 @@ def name_of(pipeline: Pipeline) -> str:
 
 @pytest.mark.long
 def test_the_first_run_makes_a_name_that_is_not_taken_a_table_and_a_pipeline_by_its_path_finds_the_rows_of_the_one_by_its_name(
-    named: Pipeline, spark: SparkSession,
+    named: Pipeline,
+    spark: SparkSession,
 ) -> None:
     refused(named.door("plan"), 2, "the catalog has no table", "table.name", "etl run CONF")
     assert not spark.catalog.tableExists(name_of(named))
@@ -40,45 +45,70 @@ def test_the_first_run_makes_a_name_that_is_not_taken_a_table_and_a_pipeline_by_
 
 
 @pytest.mark.long
-def test_a_catalog_whose_class_spark_does_not_find_is_a_mistake_of_the_conf(named: Pipeline, spark: SparkSession) -> None:
+def test_a_catalog_whose_class_spark_does_not_find_is_a_mistake_of_the_conf(
+    named: Pipeline, spark: SparkSession
+) -> None:
     spark.conf.set("spark.sql.catalog.odd", "no.such.Catalog")
     for catalog in ("odd", "unknown"):
         named.settings["table"] |= {"name": f"{catalog}.lake.table"}
-        refused(named.door("run"), 2, f"Spark knows no catalog {catalog}", "table.name", f"spark.sql.catalog.{catalog}")
+        refused(
+            named.door("run"),
+            2,
+            f"Spark knows no catalog {catalog}",
+            "table.name",
+            f"spark.sql.catalog.{catalog}",
+        )
 
 
 @pytest.mark.long
-def test_a_plan_whose_table_is_dropped_before_it_is_executed_makes_none_by_its_path(named: Pipeline, spark: SparkSession) -> None:
+def test_a_plan_whose_table_is_dropped_before_it_is_executed_makes_none_by_its_path(
+    named: Pipeline, spark: SparkSession
+) -> None:
     named.ran()
     named.produce(40, partitions=1)
     broken_off_before("append", named)
     spark.sql(f"DROP TABLE {name_of(named)}")
     refused(named.door("run"), 5, "no Delta table is at the place", "etl table resolve CONF")
-    refused(named.door("table", "resolve"), 2, "the catalog has no table", "etl table resolve CONF --make")
+    refused(
+        named.door("table", "resolve"),
+        2,
+        "the catalog has no table",
+        "etl table resolve CONF --make",
+    )
     assert not named.table.exists()
 
 
 @pytest.mark.long
 def test_doctor_says_of_a_name_that_is_not_taken_what_a_run_makes_of_it(named: Pipeline) -> None:
     looked = named.door("doctor")
-    assert looked.code == 0 and f"the catalog has no table {name_of(named)} yet, the first run makes it" in looked.out
+    assert (
+        looked.code == 0
+        and f"the catalog has no table {name_of(named)} yet, the first run makes it" in looked.out
+    )
     named.ran()
     named.settings["table"] |= {"name": f"{name_of(named)}_of_another_name"}
     refused(told := named.door("run"), 2, "the catalog has no table", "no run does")
     looked = named.door("doctor")
-    assert looked.code == 2 and told.document["what"] in looked.out and told.document["check"] in looked.out
+    assert (
+        looked.code == 2
+        and told.document["what"] in looked.out
+        and told.document["check"] in looked.out
+    )
 
 
 @pytest.mark.long
 def test_a_table_that_is_gone_for_good_is_made_by_its_catalog_as_the_message_says_and_gone_on_with_once_it_is_accepted(
-    named: Pipeline, spark: SparkSession,
+    named: Pipeline,
+    spark: SparkSession,
 ) -> None:
     named.ran()
     named.produce(40, partitions=1)
     broken_off_before("append", named)
     spark.sql(f"DROP TABLE {name_of(named)}")
     assert "the next run stops" in named.door("table", "resolve", after=["--make"]).document["says"]
-    refused(named.door("run"), 5, "plan 2", "etl table resolve CONF", "etl plans acknowledge CONF 0")
+    refused(
+        named.door("run"), 5, "plan 2", "etl table resolve CONF", "etl plans acknowledge CONF 0"
+    )
     accepted = named.door("plans", "acknowledge", after=["0", "--reason", "it is gone"])
     assert accepted.code == 0, accepted.err
     named.ran()
@@ -89,61 +119,85 @@ def test_a_table_that_is_gone_for_good_is_made_by_its_catalog_as_the_message_say
 
 @pytest.mark.long
 def test_a_table_that_lies_where_the_catalog_would_make_it_or_has_no_columns_is_told_with_the_statement_that_mends_it(
-    named: Pipeline, spark: SparkSession,
+    named: Pipeline,
+    spark: SparkSession,
 ) -> None:
     spark.sql(f"CREATE TABLE delta.`{named.table}` USING delta")
     said = named.door("run")
-    refused(said, 2, str(named.table), mending := f"CREATE TABLE {name_of(named)} USING delta LOCATION '{named.table}'")
+    refused(
+        said,
+        2,
+        str(named.table),
+        mending := f"CREATE TABLE {name_of(named)} USING delta LOCATION '{named.table}'",
+    )
     spark.sql(mending)
     refused(named.door("run"), 2, "the Delta table has no columns", "ADD COLUMNS")
     spark.sql(f"ALTER TABLE {name_of(named)} ADD COLUMNS (topic STRING)")
     said = named.door("run")
     refused(said, 2, "the table has no column key")
-    spark.sql(f"ALTER TABLE {name_of(named)} {said.document['check'].partition('ALTER TABLE ... ')[2]}")
+    spark.sql(
+        f"ALTER TABLE {name_of(named)} {said.document['check'].partition('ALTER TABLE ... ')[2]}"
+    )
     named.ran()
     assert named.is_whole()
 
 
 @pytest.mark.long
 def test_a_table_that_is_dropped_and_made_again_elsewhere_stops_runs_until_somebody_accepts_it(
-    named: Pipeline, spark: SparkSession,
+    named: Pipeline,
+    spark: SparkSession,
 ) -> None:
     named.ran()
     name = name_of(named)
-    spark.sql(f"CREATE TABLE {name}_again USING delta LOCATION '{named.folder}/again' AS SELECT * FROM {name} LIMIT 0")
+    spark.sql(
+        f"CREATE TABLE {name}_again USING delta LOCATION '{named.folder}/again' AS SELECT * FROM {name} LIMIT 0"
+    )
     spark.sql(f"DROP TABLE {name}")
     refused(named.door("run"), 5, "no Delta table is at the place", "etl table resolve CONF")
     spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{named.folder}/again'")
     resolved = named.door("table", "resolve")
     assert resolved.code == 0, resolved.err
-    assert f"{named.folder}/again" in resolved.document["says"] and "the next run stops" in resolved.document["says"]
+    assert (
+        f"{named.folder}/again" in resolved.document["says"]
+        and "the next run stops" in resolved.document["says"]
+    )
     refused(named.door("run"), 5, "plan 1")
 
 
 @pytest.mark.long
-def test_what_can_be_told_of_a_run_before_its_table_is_made_leaves_none_behind(named: Pipeline, spark: SparkSession) -> None:
+def test_what_can_be_told_of_a_run_before_its_table_is_made_leaves_none_behind(
+    named: Pipeline, spark: SparkSession
+) -> None:
     meant = dict(named.settings["table"])
     for section, changed, code, said in (
-            ("table", {"losses_path": f"{named.table}/losses"}, 2, "table.losses_path"),
-            ("table", {"writer": "arrow", "partition_by": ["timestamp"]}, 2, "table.writer"),
-            ("table", {"store": {"region": "eu-central-1"}}, 2, "table.store.region"),
-            ("table", {"name": "nowhere.table"}, 2, "no schema to make it in"),
-            ("source", {"topics": {"allow": ["not-there"]}}, 2, "not-there")):
+        ("table", {"losses_path": f"{named.table}/losses"}, 2, "table.losses_path"),
+        ("table", {"writer": "arrow", "partition_by": ["timestamp"]}, 2, "table.writer"),
+        ("table", {"store": {"region": "eu-central-1"}}, 2, "table.store.region"),
+        ("table", {"name": "nowhere.table"}, 2, "no schema to make it in"),
+        ("source", {"topics": {"allow": ["not-there"]}}, 2, "not-there"),
+    ):
         named.settings |= {section: {**(meant if section == "table" else {}), **changed}}
         refused(named.door("run"), code, said)
-        assert not spark.catalog.tableExists(name_of(named)) and not (named.table / "_delta_log").exists(), changed
+        assert (
+            not spark.catalog.tableExists(name_of(named))
+            and not (named.table / "_delta_log").exists()
+        ), changed
         named.settings = {"limits": named.settings["limits"], "table": dict(meant)}
     named.ran()
     assert named.is_whole()
 
 
 @pytest.mark.long
-def test_a_pipeline_that_has_plans_is_given_no_new_table_by_a_name_that_is_not_taken(named: Pipeline, spark: SparkSession) -> None:
+def test_a_pipeline_that_has_plans_is_given_no_new_table_by_a_name_that_is_not_taken(
+    named: Pipeline, spark: SparkSession
+) -> None:
     by_name = dict(named.settings["table"])
     named.settings["table"] = {"path": f"{named.folder}/before", "writer": "auto"}
     named.ran()
     named.settings["table"] = by_name
-    refused(told := named.door("run"), 2, "the catalog has no table", "etl table resolve CONF --make")
+    refused(
+        told := named.door("run"), 2, "the catalog has no table", "etl table resolve CONF --make"
+    )
     assert told.document["check"] in named.door("doctor").out
     assert not spark.catalog.tableExists(name_of(named))
     spark.sql(f"CREATE TABLE {name_of(named)} USING delta LOCATION '{named.folder}/before'")

@@ -1,4 +1,5 @@
-"""What a scheduled run costs that finds nothing to read: processes that it starts, libraries that it loads, questions that it asks.
+"""What a scheduled run costs that finds nothing to read: processes that it starts, libraries that
+it loads, questions that it asks.
 
 No clock is looked at: a machine may be busy. What takes the time is counted.
 """
@@ -12,10 +13,16 @@ from tests.system.driving import Pipeline
 from tests.system.watching import watched_run
 
 
-def test_a_run_with_nothing_new_starts_no_process_and_loads_neither_spark_nor_the_compiler(pipeline: Pipeline) -> None:
+def test_a_run_with_nothing_new_starts_no_process_and_loads_neither_spark_nor_the_compiler(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(40)
     pipeline.ran()
-    every = {"table": {"writer": "auto"}, "transform": "os.path:join", "metrics_path": str(pipeline.folder / "etl.prom")}
+    every = {
+        "table": {"writer": "auto"},
+        "transform": "os.path:join",
+        "metrics_path": str(pipeline.folder / "etl.prom"),
+    }
     for settings in ({}, every):
         pipeline.settings = settings
         cost, outcomes = watched_run(pipeline)

@@ -1,4 +1,6 @@
-"""What a run meets on a real broker and a real ledger beyond the plain path: odd logs, and people who change things between two runs."""
+"""What a run meets on a real broker and a real ledger beyond the plain path: odd logs, and people
+who change things between two runs.
+"""
 
 from __future__ import annotations
 
@@ -37,24 +39,38 @@ def stopped(pipeline: Pipeline, *words: str) -> None:
     assert pipeline.committed() == before
 
 
-# -- odd logs -----------------------------------------------------------------------------------------------------------
+# -- odd logs
+# -----------------------------------------------------------------------------------------------------------
 
 
-def test_one_record_beside_empty_partitions_is_loaded_and_every_position_is_kept(pipeline: Pipeline) -> None:
+def test_one_record_beside_empty_partitions_is_loaded_and_every_position_is_kept(
+    pipeline: Pipeline,
+) -> None:
     with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
         broker.produce(pipeline.topic, 2, [(b"only", b"one")])
     assert pipeline.ran().document["records"] == 1
     assert pipeline.is_whole()
     with pipeline.zookeeper() as client:
         root = f"/consumers/{pipeline.group}/offsets/{pipeline.topic}"
-        assert {key: client.get(f"{root}/{key}")[0] for key in client.get_children(root)} == {"0": b"0", "1": b"0", "2": b"1", "3": b"0"}
+        assert {key: client.get(f"{root}/{key}")[0] for key in client.get_children(root)} == {
+            "0": b"0",
+            "1": b"0",
+            "2": b"1",
+            "3": b"0",
+        }
     assert pipeline.ran().outcomes == ["nothing new"]
     assert pipeline.door("verify").code == 0
 
 
-def test_a_topic_without_any_leader_at_the_first_run_is_no_new_topic_when_it_has_one(spoiled: tuple[Pipeline, FakeBroker]) -> None:
+def test_a_topic_without_any_leader_at_the_first_run_is_no_new_topic_when_it_has_one(
+    spoiled: tuple[Pipeline, FakeBroker],
+) -> None:
     pipeline, broker = spoiled
-    pipeline.settings["source"] |= {"start_new_topics": "latest", "on_no_leader": "skip", "wait_for_leader_s": 0}
+    pipeline.settings["source"] |= {
+        "start_new_topics": "latest",
+        "on_no_leader": "skip",
+        "wait_for_leader_s": 0,
+    }
     for partition in (0, 1):
         broker.append(pipeline.topic, partition, encode(Batch(0, [Rec(0, b"there")])))
         broker.log(pipeline.topic, partition).leader_id = -1
@@ -68,7 +84,11 @@ def test_a_partition_without_a_leader_at_the_first_run_starts_at_the_latest_reco
     spoiled: tuple[Pipeline, FakeBroker],
 ) -> None:
     pipeline, broker = spoiled
-    pipeline.settings["source"] |= {"start": "latest", "on_no_leader": "skip", "wait_for_leader_s": 0}
+    pipeline.settings["source"] |= {
+        "start": "latest",
+        "on_no_leader": "skip",
+        "wait_for_leader_s": 0,
+    }
     away, there = broker.log(pipeline.topic, 0), encode(Batch(0, [Rec(0, b"there")]))
     broker.append(pipeline.topic, 1, there)
     away.leader_id = -1
@@ -77,30 +97,48 @@ def test_a_partition_without_a_leader_at_the_first_run_starts_at_the_latest_reco
     assert kept["partition"] == 0
     away.leader_id = broker.broker_id
     now_ms = round(time.time() * 1000)
-    broker.append(pipeline.topic, 0, encode(Batch(30, [Rec(0, b"new")], base_timestamp=now_ms, max_timestamp=now_ms)))
+    broker.append(
+        pipeline.topic,
+        0,
+        encode(Batch(30, [Rec(0, b"new")], base_timestamp=now_ms, max_timestamp=now_ms)),
+    )
     [r] = pipeline.door("plan").document["ranges"]
     assert (r["partition"], r["from"], r["until"]) == (0, 30, 31)
 
 
 @pytest.mark.long
-def test_a_range_of_aborted_records_and_markers_alone_gives_no_row_and_is_done(pipeline: Pipeline) -> None:
-    with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap, transactional_id=f"aborts-{pipeline.topic}") as producer:
+def test_a_range_of_aborted_records_and_markers_alone_gives_no_row_and_is_done(
+    pipeline: Pipeline,
+) -> None:
+    with KafkaProducer(
+        bootstrap_servers=pipeline.cluster.bootstrap, transactional_id=f"aborts-{pipeline.topic}"
+    ) as producer:
         producer.init_transactions()
         for _ in range(2):
             producer.begin_transaction()
             producer.send(pipeline.topic, b"dropped", partition=0).get(30)
             producer.abort_transaction()
     [r] = pipeline.ran().document["plan"]["ranges"]
-    assert (r["from"], r["until"], r["rows"], r["control_records"], r["aborted_records"]) == (0, 4, 0, 2, 2)
+    assert (r["from"], r["until"], r["rows"], r["control_records"], r["aborted_records"]) == (
+        0,
+        4,
+        0,
+        2,
+        2,
+    )
     assert pipeline.in_table() == Counter()
     assert pipeline.committed()[0] == 4
     assert pipeline.ran().outcomes == ["nothing new"]
     assert pipeline.door("verify").code == 0
 
 
-def test_read_uncommitted_takes_aborted_and_open_records_too(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> None:
+def test_read_uncommitted_takes_aborted_and_open_records_too(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession
+) -> None:
     pipeline = make_pipeline(source={"isolation": "read_uncommitted"})
-    with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap, transactional_id=f"open-{pipeline.topic}") as producer:
+    with KafkaProducer(
+        bootstrap_servers=pipeline.cluster.bootstrap, transactional_id=f"open-{pipeline.topic}"
+    ) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(pipeline.topic, b"dropped", partition=0).get(30)
@@ -118,31 +156,50 @@ def test_read_uncommitted_takes_aborted_and_open_records_too(make_pipeline: Call
 
 
 def test_a_start_by_time_begins_at_the_first_record_of_that_time_in_each_partition(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+    make_pipeline: Callable[..., Pipeline],
+    spark: SparkSession,
 ) -> None:
-    pipeline = make_pipeline(partitions=3, source={"start": {"timestamp": "2023-11-14T22:13:25+00:00"}})  # 1,700,000,005,000
+    pipeline = make_pipeline(
+        partitions=3, source={"start": {"timestamp": "2023-11-14T22:13:25+00:00"}}
+    )  # 1,700,000,005,000
     with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
         for partition, seconds in ((0, (0, 4, 5, 9)), (1, (1, 2))):
             for second in seconds:
                 at = 1_700_000_000_000 + 1000 * second
-                broker.produce(pipeline.topic, partition, encode(Batch(0, [Rec(0, b"v")], base_timestamp=at, max_timestamp=at)))
+                broker.produce(
+                    pipeline.topic,
+                    partition,
+                    encode(Batch(0, [Rec(0, b"v")], base_timestamp=at, max_timestamp=at)),
+                )
     assert pipeline.ran().document["records"] == 2
-    assert sorted((partition, offset) for partition, offset, _ in pipeline.in_table()) == [(0, 2), (0, 3)]
+    assert sorted((partition, offset) for partition, offset, _ in pipeline.in_table()) == [
+        (0, 2),
+        (0, 3),
+    ]
     assert pipeline.committed() == {0: 4, 1: 2, 2: 0}
 
 
 def test_a_range_whose_start_the_brokers_will_soon_delete_is_told_by_plan_and_run(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+    make_pipeline: Callable[..., Pipeline],
+    spark: SparkSession,
 ) -> None:
     hour_ms = 3_600_000
-    pipeline = make_pipeline(partitions=2, config={"retention.ms": str(12 * hour_ms)}, source={"expiry_warning_s": 7_200})
+    pipeline = make_pipeline(
+        partitions=2, config={"retention.ms": str(12 * hour_ms)}, source={"expiry_warning_s": 7_200}
+    )
     now = int(time.time() * 1000)
     with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
         for partition, hours_ago in ((0, 1), (1, 11), (1, 1)):
             at = now - hours_ago * hour_ms
-            broker.produce(pipeline.topic, partition, encode(Batch(0, [Rec(0, b"v")], base_timestamp=at, max_timestamp=at)))
-    expected = (f"{pipeline.topic} 1: records up to offset 1 may expire within 2.0 h (retention.ms 43,200,000); "
-                "its range (from 0) is read first")
+            broker.produce(
+                pipeline.topic,
+                partition,
+                encode(Batch(0, [Rec(0, b"v")], base_timestamp=at, max_timestamp=at)),
+            )
+    expected = (
+        f"{pipeline.topic} 1: records up to offset 1 may expire within 2.0 h (retention.ms 43,200,000); "
+        "its range (from 0) is read first"
+    )
     assert pipeline.door("plan").document["expires_soon"] == [expected]
     said = pipeline.ran()
     assert said.document["outcomes"][0] == {"outcome": "expires soon", "says": expected}
@@ -150,7 +207,8 @@ def test_a_range_whose_start_the_brokers_will_soon_delete_is_told_by_plan_and_ru
 
 
 def test_a_cap_of_bytes_loads_everything_in_the_end_and_every_partition_moves(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+    make_pipeline: Callable[..., Pipeline],
+    spark: SparkSession,
 ) -> None:
     pipeline = make_pipeline(limits={"max_bytes_per_run": 30_000})
     pipeline.produce(1_600)
@@ -163,7 +221,9 @@ def test_a_cap_of_bytes_loads_everything_in_the_end_and_every_partition_moves(
     assert pipeline.is_whole()
 
 
-def test_a_record_batch_larger_than_a_fetch_is_read(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> None:
+def test_a_record_batch_larger_than_a_fetch_is_read(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession
+) -> None:
     pipeline = make_pipeline(partitions=1, source={"fetch_max_bytes": 1024})
     with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
         for value in (b"small", b"x" * 50_000, b"small"):
@@ -172,7 +232,8 @@ def test_a_record_batch_larger_than_a_fetch_is_read(make_pipeline: Callable[...,
     assert pipeline.is_whole()
 
 
-# -- crashes upon crashes -----------------------------------------------------------------------------------------------
+# -- crashes upon crashes
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
@@ -186,7 +247,9 @@ def test_crashes_in_a_row_at_different_verbs_lose_and_double_nothing(pipeline: P
     assert pipeline.door("verify").document["found_rows"] == 480
 
 
-def test_files_of_a_first_write_that_never_finished_are_no_rows_and_no_obstacle(pipeline: Pipeline) -> None:
+def test_files_of_a_first_write_that_never_finished_are_no_rows_and_no_obstacle(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(80)
     broken_off_before("append", pipeline)
     (pipeline.table / "_delta_log").mkdir(parents=True)
@@ -195,7 +258,9 @@ def test_files_of_a_first_write_that_never_finished_are_no_rows_and_no_obstacle(
     assert pipeline.is_whole()
 
 
-def test_a_stored_plan_whose_records_expired_stops_until_a_person_decides(pipeline: Pipeline) -> None:
+def test_a_stored_plan_whose_records_expired_stops_until_a_person_decides(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(80)
     broken_off_before("append", pipeline)
     with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin:
@@ -208,7 +273,8 @@ def test_a_stored_plan_whose_records_expired_stops_until_a_person_decides(pipeli
     assert not DeltaTable.is_deltatable(str(pipeline.table))
 
 
-# -- what others do between two runs ------------------------------------------------------------------------------------
+# -- what others do between two runs
+# ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -222,14 +288,19 @@ def loaded(pipeline: Pipeline) -> Pipeline:
 
 
 @pytest.mark.parametrize("lost", [pytest.param("consumers", marks=pytest.mark.long), "newest plan"])
-def test_a_ledger_that_was_lost_is_rebuilt_from_the_table_and_the_proof_holds(loaded: Pipeline, lost: str) -> None:
+def test_a_ledger_that_was_lost_is_rebuilt_from_the_table_and_the_proof_holds(
+    loaded: Pipeline, lost: str
+) -> None:
     root = f"/consumers/{loaded.group}/etl/clicks"
     with loaded.zookeeper() as client:
         if lost == "consumers":
             client.delete(f"/consumers/{loaded.group}", recursive=True)
         else:
             for branch in ("plans", "applied"):
-                client.delete(f"{root}/{branch}/{max(client.get_children(f'{root}/{branch}'))}", recursive=True)
+                client.delete(
+                    f"{root}/{branch}/{max(client.get_children(f'{root}/{branch}'))}",
+                    recursive=True,
+                )
     again = ["repaired"] if lost == "consumers" else []
     assert loaded.ran().outcomes == ["rebuilt the ledger from the table", *again, "ingested"]
     assert loaded.is_whole()
@@ -262,7 +333,9 @@ def test_compacting_the_table_and_vacuuming_it_are_nobodys_business(loaded: Pipe
     assert loaded.door("verify").code == 0
 
 
-def test_a_topic_that_was_deleted_is_named_and_one_made_again_is_not_read_on(loaded: Pipeline) -> None:
+def test_a_topic_that_was_deleted_is_named_and_one_made_again_is_not_read_on(
+    loaded: Pipeline,
+) -> None:
     delete_topic(loaded)
     said = loaded.run()
     assert (said.code, "Traceback" in said.err) == (2, False), said.err
@@ -282,13 +355,18 @@ def test_a_stored_plan_is_not_executed_on_a_topic_that_was_made_again(pipeline: 
 
 
 def delete_topic(pipeline: Pipeline) -> None:
-    with KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin, pipeline.zookeeper() as client:
+    with (
+        KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap) as admin,
+        pipeline.zookeeper() as client,
+    ):
         admin.delete_topics([pipeline.topic])
         assert wait_until(lambda: not client.exists(f"/brokers/topics/{pipeline.topic}"), 30)
         assert wait_until(lambda: pipeline.topic not in admin.list_topics(), 30)
 
 
-def test_a_stored_plan_is_not_executed_under_another_transform_or_partitioning(pipeline: Pipeline) -> None:
+def test_a_stored_plan_is_not_executed_under_another_transform_or_partitioning(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(80)
     broken_off_before("append", pipeline)
     pipeline.settings = {"table": {"path": str(pipeline.table), "partition_by": ["event_date"]}}
@@ -299,7 +377,9 @@ def test_a_stored_plan_is_not_executed_under_another_transform_or_partitioning(p
 
 
 @pytest.mark.long
-def test_a_second_pipeline_of_the_group_on_the_same_topic_is_refused(loaded: Pipeline, tmp_path: Path) -> None:
+def test_a_second_pipeline_of_the_group_on_the_same_topic_is_refused(
+    loaded: Pipeline, tmp_path: Path
+) -> None:
     loaded.settings = {"pipeline": "other", "table": {"path": str(tmp_path / "other")}}
     said = loaded.run()
     assert said.code == 2, said.out + said.err

@@ -1,4 +1,6 @@
-"""`offsets.storage: kafka` and `dual` on real servers: a group's offsets where its coordinator keeps them, moved by what stands there."""
+"""`offsets.storage: kafka` and `dual` on real servers: a group's offsets where its coordinator
+keeps them, moved by what stands there.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,25 @@ def kept(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
 
 
 def offsets(pipeline: Pipeline) -> dict[int, int]:
-    return {partition: offset for partition, (offset, _) in offsets_of(pipeline, pipeline.group).items()}
+    return {
+        partition: offset for partition, (offset, _) in offsets_of(pipeline, pipeline.group).items()
+    }
 
 
 def all_at(offset: int) -> dict[int, int]:
     return dict.fromkeys(PARTITIONS, offset)
 
 
-def test_offsets_are_moved_in_kafka_alone_and_tell_whose_they_are_and_a_crash_before_them_is_mended(kept: Pipeline) -> None:
+def test_offsets_are_moved_in_kafka_alone_and_tell_whose_they_are_and_a_crash_before_them_is_mended(
+    kept: Pipeline,
+) -> None:
     words = {word for _, word in offsets_of(kept, kept.group).values()}
-    assert len(words) == 1 and words.pop().startswith("etl:clicks:1:") and offsets(kept) == all_at(20) and kept.committed() == {}
+    assert (
+        len(words) == 1
+        and words.pop().startswith("etl:clicks:1:")
+        and offsets(kept) == all_at(20)
+        and kept.committed() == {}
+    )
     kept.produce(80)
     broken_off_before("commit", kept)
     assert offsets(kept) == all_at(20)
@@ -51,17 +62,28 @@ def test_offsets_are_moved_in_kafka_alone_and_tell_whose_they_are_and_a_crash_be
 
 
 @pytest.mark.long
-def test_an_offset_that_another_client_moves_stops_a_run_or_is_followed_and_is_set_back_from_the_table(kept: Pipeline) -> None:
+def test_an_offset_that_another_client_moves_stops_a_run_or_is_followed_and_is_set_back_from_the_table(
+    kept: Pipeline,
+) -> None:
     committed_by_another(kept, {1: 7})
     kept.produce(80)
     refused(kept.run(), 5, "somebody else moved a committed offset: it is 7, ours is 20")
-    assert kept.door("offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]).code == 0
+    assert (
+        kept.door("offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]).code
+        == 0
+    )
     assert kept.ran().code == 0 and kept.is_whole() and offsets(kept) == all_at(40)
     with pytest.raises(BaseException, match="it is 3, ours is"):  # in the middle of a run
         kept.produce(80)
-        run(load_settings(kept.conf), around=Before("commit", lambda: committed_by_another(kept, {2: 3})))
+        run(
+            load_settings(kept.conf),
+            around=Before("commit", lambda: committed_by_another(kept, {2: 3})),
+        )
     assert offsets(kept) == {**all_at(40), 2: 3}, "none of the plan's was moved over it"
-    assert kept.door("offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]).code == 0
+    assert (
+        kept.door("offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]).code
+        == 0
+    )
     kept.settings = {**kept.settings, "source": {"on_moved": "follow"}}
     assert kept.ran().code == 0 and kept.is_whole() and offsets(kept) == all_at(60)
 
@@ -80,12 +102,17 @@ def test_a_group_that_kafka_forgot_goes_on_at_its_positions_and_says_so(kept: Pi
 
 
 @pytest.mark.long
-def test_a_consumer_that_joins_during_a_run_keeps_its_offsets_and_the_next_run_moves_ours(kept: Pipeline) -> None:
+def test_a_consumer_that_joins_during_a_run_keeps_its_offsets_and_the_next_run_moves_ours(
+    kept: Pipeline,
+) -> None:
     kept.produce(80)
     with contextlib.ExitStack() as consumers:
         joined = consuming(kept, kept.group, partitions=4)
         with pytest.raises(Owned, match="has live members in Kafka"):
-            run(load_settings(kept.conf), around=Before("commit", lambda: consumers.enter_context(joined)))
+            run(
+                load_settings(kept.conf),
+                around=Before("commit", lambda: consumers.enter_context(joined)),
+            )
         assert offsets(kept) == all_at(20) and kept.is_whole()
     assert kept.ran().outcomes == ["repaired", "nothing new"]
     assert offsets(kept) == all_at(40)
@@ -93,7 +120,8 @@ def test_a_consumer_that_joins_during_a_run_keeps_its_offsets_and_the_next_run_m
 
 @pytest.mark.long
 def test_offsets_in_both_places_go_from_one_to_the_other_and_neither_is_set_back_unseen(
-    make_pipeline: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch,
+    make_pipeline: Callable[..., Pipeline],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pipeline = make_pipeline()
     pipeline.produce(80)
@@ -106,15 +134,25 @@ def test_offsets_in_both_places_go_from_one_to_the_other_and_neither_is_set_back
     with monkeypatch.context() as patched, pytest.raises(BrokenOff):
         patched.setattr(ConsumerGroup, "commit", lambda *given: break_off())
         run(load_settings(pipeline.conf))
-    assert (offsets(pipeline), pipeline.committed()) == (all_at(60), all_at(40)), "a crash between the two"
+    assert (offsets(pipeline), pipeline.committed()) == (all_at(60), all_at(40)), (
+        "a crash between the two"
+    )
     assert pipeline.ran().outcomes == ["repaired", "nothing new"]
     assert offsets(pipeline) == pipeline.committed() == all_at(60)
     committed_by_another(pipeline, {0: 50})
     refused(pipeline.run(), 5, "it is 50, ours is 60")
     assert pipeline.door("offsets", "diff").code != 0
-    assert pipeline.door("offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]).code == 0
+    assert (
+        pipeline.door(
+            "offsets", "restore", after=["--from-table", "--reason", "seen", "--yes"]
+        ).code
+        == 0
+    )
     pipeline.ran()
     pipeline.settings = {"offsets": {"storage": "kafka"}}
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["ingested"]
-    assert (offsets(pipeline), pipeline.committed()) == (all_at(80), all_at(60)) and pipeline.is_whole()
+    assert (offsets(pipeline), pipeline.committed()) == (
+        all_at(80),
+        all_at(60),
+    ) and pipeline.is_whole()

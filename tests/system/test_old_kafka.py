@@ -24,13 +24,25 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def settings_of(old: Cluster, folder: Path, **source: object) -> Settings:
     return plain_settings(
-        cluster="old", zookeeper={"connect": old.zookeeper_connect}, group=f"group-{uuid.uuid4().hex}",
-        table={"path": str(folder / "table")}, source={"topics": {"allow": ["clicks"]}, **source}, report={"path": str(folder / "reports")})
+        cluster="old",
+        zookeeper={"connect": old.zookeeper_connect},
+        group=f"group-{uuid.uuid4().hex}",
+        table={"path": str(folder / "table")},
+        source={"topics": {"allow": ["clicks"]}, **source},
+        report={"path": str(folder / "reports")},
+    )
 
 
-def test_a_broker_version_above_the_brokers_own_is_told_as_that_setting(old: Cluster, tmp_path: Path) -> None:
+def test_a_broker_version_above_the_brokers_own_is_told_as_that_setting(
+    old: Cluster, tmp_path: Path
+) -> None:
     for said in ("0.9", "0.10.0", "0.10.2", "0.11", "1.1", "2.8", "3.9", "4.1"):
-        with pytest.raises(OtherRelease, match=f"spoken to as Kafka {said}.*answers as Kafka 0.8 does") as refused:
+        with pytest.raises(
+            OtherRelease, match=f"spoken to as Kafka {said}.*answers as Kafka 0.8 does"
+        ) as refused:
             preview(settings_of(old, tmp_path, broker_version=said, timeout_s=5))
         assert (refused.value.exit_code, refused.value.where["key"]) == (2, "source.broker_version")
-    assert preview(settings_of(old, tmp_path, broker_version="0.8")).says == preview(settings_of(old, tmp_path)).says
+    assert (
+        preview(settings_of(old, tmp_path, broker_version="0.8")).says
+        == preview(settings_of(old, tmp_path)).says
+    )

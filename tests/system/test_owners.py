@@ -1,4 +1,6 @@
-"""Owner nodes on a real ZooKeeper: claimed all or nothing, given back, taken from the dead, waited for; and runs among owners."""
+"""Owner nodes on a real ZooKeeper: claimed all or nothing, given back, taken from the dead, waited
+for; and runs among owners.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def owners_in(session: ZooKeeper) -> dict[BrokerPartition, str]:
 
 def own(session: ZooKeeper, log: BrokerPartition, owner: str = FOREIGN) -> None:
     """As an old consumer does it."""
-    session.client.create(paths.GroupPaths(GROUP).owner(log), owner.encode(), ephemeral=True, makepath=True)
+    session.client.create(
+        paths.GroupPaths(GROUP).owner(log), owner.encode(), ephemeral=True, makepath=True
+    )
 
 
 class RealStage:
@@ -77,10 +81,13 @@ class TestTheRealWorld(ClaimContract):
     pass
 
 
-# -- claiming -----------------------------------------------------------------------------------------------------------
+# -- claiming
+# -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_claim_is_ephemeral_and_names_the_driver_as_a_thread_of_the_group(zookeeper: ZooKeeper) -> None:
+def test_a_claim_is_ephemeral_and_names_the_driver_as_a_thread_of_the_group(
+    zookeeper: ZooKeeper,
+) -> None:
     with owners_of(zookeeper).claiming([OLD], "run-1"):
         payload, stat = zookeeper.client.get("/consumers/group/owners/clicks/3-0")
         assert stat.owner_session_id == zookeeper.client.client_id[0]
@@ -89,7 +96,9 @@ def test_a_claim_is_ephemeral_and_names_the_driver_as_a_thread_of_the_group(zook
     assert zookeeper.client.exists("/consumers/group/owners/clicks/3-0") is None
 
 
-def test_of_two_who_claim_the_same_log_exactly_one_wins_and_the_loser_leaves_nothing(connect: str, zookeeper: ZooKeeper) -> None:
+def test_of_two_who_claim_the_same_log_exactly_one_wins_and_the_loser_leaves_nothing(
+    connect: str, zookeeper: ZooKeeper
+) -> None:
     start, released = threading.Barrier(2), threading.Event()
     won: dict[str, set[BrokerPartition]] = {}
     lost: list[str] = []
@@ -109,7 +118,10 @@ def test_of_two_who_claim_the_same_log_exactly_one_wins_and_the_loser_leaves_not
         won.clear()
         lost.clear()
         released.clear()
-        rivals = [threading.Thread(target=claim, args=each) for each in (("left", LOGS[:3]), ("right", LOGS[2:]))]
+        rivals = [
+            threading.Thread(target=claim, args=each)
+            for each in (("left", LOGS[:3]), ("right", LOGS[2:]))
+        ]
         for rival in rivals:
             rival.start()
         assert wait_until(lambda: len(won) + len(lost) == 2, 60)
@@ -121,7 +133,9 @@ def test_of_two_who_claim_the_same_log_exactly_one_wins_and_the_loser_leaves_not
 
 
 def test_a_large_claim_goes_in_several_requests_and_all_of_it_is_undone_when_the_last_one_fails(
-    connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+    connect: str,
+    zookeeper: ZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     logs = [BrokerPartition("clicks", p) for p in range(3000)]
     requests: list[int] = []
@@ -143,7 +157,9 @@ def test_a_large_claim_goes_in_several_requests_and_all_of_it_is_undone_when_the
         assert owners_in(zookeeper) == {logs[-1]: FOREIGN}
 
 
-def test_foreign_owners_who_took_the_place_of_ours_are_not_deleted(connect: str, zookeeper: ZooKeeper) -> None:
+def test_foreign_owners_who_took_the_place_of_ours_are_not_deleted(
+    connect: str, zookeeper: ZooKeeper
+) -> None:
     """An operator deletes our nodes, a consumer takes the logs."""
     with ZooKeeper(connect) as consumer:
         with owners_of(zookeeper).claiming(LOGS, "run-1"):
@@ -154,11 +170,14 @@ def test_foreign_owners_who_took_the_place_of_ours_are_not_deleted(connect: str,
 
 
 def test_a_node_made_anew_between_the_look_and_the_delete_is_not_deleted(
-    connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+    connect: str,
+    zookeeper: ZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path, owners = paths.GroupPaths(GROUP).owner(LOGS[1]), owners_of(zookeeper)
     send_deletes = owners._send_deletes
     with ZooKeeper(connect) as consumer:
+
         def delete_too_late(logs: Any) -> Any:
             consumer.client.delete(path)
             own(consumer, LOGS[1])
@@ -169,7 +188,8 @@ def test_a_node_made_anew_between_the_look_and_the_delete_is_not_deleted(
         assert owners_in(zookeeper) == {LOGS[1]: FOREIGN}
 
 
-# -- the dead and the lost ----------------------------------------------------------------------------------------------
+# -- the dead and the lost
+# ----------------------------------------------------------------------------------------------
 
 
 CLAIM_FOR_EVER = """
@@ -185,12 +205,19 @@ with ZooKeeper(sys.argv[1], session_timeout_s=60) as session, Owners(session, "g
 
 
 @pytest.fixture
-def claimed_by_a_process(connect: str, zookeeper: ZooKeeper) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+def claimed_by_a_process(
+    connect: str, zookeeper: ZooKeeper
+) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
     """Starts a process that owns the first three logs for a pipeline."""
     with contextlib.ExitStack() as started:
+
         def start(pipeline: str) -> subprocess.Popen[bytes]:
             process = started.enter_context(
-                subprocess.Popen([sys.executable, "-c", CLAIM_FOR_EVER, connect, pipeline], stdout=subprocess.PIPE))
+                subprocess.Popen(
+                    [sys.executable, "-c", CLAIM_FOR_EVER, connect, pipeline],
+                    stdout=subprocess.PIPE,
+                )
+            )
             started.callback(process.kill)
             assert process.stdout is not None and process.stdout.readline() == b"claimed\n"
             return process
@@ -199,10 +226,14 @@ def claimed_by_a_process(connect: str, zookeeper: ZooKeeper) -> Iterator[Callabl
 
 
 def test_the_claims_of_a_killed_process_are_taken_over_at_once(
-    claimed_by_a_process: Callable[[str], subprocess.Popen[bytes]], zookeeper: ZooKeeper,
+    claimed_by_a_process: Callable[[str], subprocess.Popen[bytes]],
+    zookeeper: ZooKeeper,
 ) -> None:
     process = claimed_by_a_process(PIPELINE)
-    with pytest.raises(Owned, match=f"run-1:{process.pid}:"), owners_of(zookeeper).claiming(LOGS, "run-2"):
+    with (
+        pytest.raises(Owned, match=f"run-1:{process.pid}:"),
+        owners_of(zookeeper).claiming(LOGS, "run-2"),
+    ):
         pytest.fail("it is alive")
     process.kill()
     process.wait()
@@ -210,11 +241,14 @@ def test_the_claims_of_a_killed_process_are_taken_over_at_once(
     with owners_of(zookeeper).claiming(LOGS[1:], "run-2"):
         found = owners_in(zookeeper)
         assert ["run-2" in found[log] for log in LOGS] == [False, True, True, True]
-    assert set(owners_in(zookeeper)) == {LOGS[0]}, "what this run does not read is left to its session"
+    assert set(owners_in(zookeeper)) == {LOGS[0]}, (
+        "what this run does not read is left to its session"
+    )
 
 
 def test_the_claims_of_another_pipelines_killed_process_are_somebody_elses(
-    claimed_by_a_process: Callable[[str], subprocess.Popen[bytes]], zookeeper: ZooKeeper,
+    claimed_by_a_process: Callable[[str], subprocess.Popen[bytes]],
+    zookeeper: ZooKeeper,
 ) -> None:
     process = claimed_by_a_process("other")
     process.kill()
@@ -225,13 +259,17 @@ def test_the_claims_of_another_pipelines_killed_process_are_somebody_elses(
 
 
 def test_a_dead_drivers_node_that_becomes_a_consumers_meanwhile_is_left_to_it(
-    claimed_by_a_process: Callable[[str], subprocess.Popen[bytes]], connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+    claimed_by_a_process: Callable[[str], subprocess.Popen[bytes]],
+    connect: str,
+    zookeeper: ZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     process = claimed_by_a_process(PIPELINE)
     process.kill()
     process.wait()
     owners = owners_of(zookeeper)
     with ZooKeeper(connect) as consumer:
+
         def read_then_too_late(logs: Any) -> Any:
             monkeypatch.undo()
             found = owners._read(logs)
@@ -247,7 +285,9 @@ def test_a_dead_drivers_node_that_becomes_a_consumers_meanwhile_is_left_to_it(
 
 @pytest.mark.parametrize("happened", [True, False])
 def test_after_a_lost_answer_the_nodes_say_whether_they_are_ours(
-    zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch, happened: bool,
+    zookeeper: ZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
+    happened: bool,
 ) -> None:
     transaction = zookeeper.client.transaction
     lost: list[Any] = []
@@ -274,9 +314,15 @@ def test_after_a_lost_answer_the_nodes_say_whether_they_are_ours(
     assert owners_in(zookeeper) == {} and lost
 
 
-def test_who_lost_the_session_claims_nothing_more_and_deletes_nothing_of_the_next_run(connect: str, zookeeper: ZooKeeper) -> None:
+def test_who_lost_the_session_claims_nothing_more_and_deletes_nothing_of_the_next_run(
+    connect: str, zookeeper: ZooKeeper
+) -> None:
     ended = threading.Event()
-    with ZooKeeper(connect) as first, ZooKeeper(connect) as second, contextlib.ExitStack() as claims:
+    with (
+        ZooKeeper(connect) as first,
+        ZooKeeper(connect) as second,
+        contextlib.ExitStack() as claims,
+    ):
         first.client.add_listener(lambda state: ended.set() if state == KazooState.LOST else None)
         with owners_of(first).claiming(LOGS, "run-1"):
             lose_session(first)
@@ -291,16 +337,24 @@ def test_who_lost_the_session_claims_nothing_more_and_deletes_nothing_of_the_nex
 
 def test_who_may_not_claim_is_told_so(zookeeper: ZooKeeper) -> None:
     zookeeper.ensure("/consumers/group/owners")
-    zookeeper.client.create("/consumers/group/owners/clicks", b"", acl=[make_acl("world", "anyone", read=True)])
-    with pytest.raises(PermissionRefused, match="claim partitions") as caught, owners_of(zookeeper).claiming(LOGS, "run-1"):
+    zookeeper.client.create(
+        "/consumers/group/owners/clicks", b"", acl=[make_acl("world", "anyone", read=True)]
+    )
+    with (
+        pytest.raises(PermissionRefused, match="claim partitions") as caught,
+        owners_of(zookeeper).claiming(LOGS, "run-1"),
+    ):
         pytest.fail("nobody may")
     assert caught.value.where == {"znode": "/consumers/group/owners/clicks/0"}
 
 
-# -- waiting ------------------------------------------------------------------------------------------------------------
+# -- waiting
+# ------------------------------------------------------------------------------------------------------------
 
 
-def test_who_waits_goes_on_when_the_last_owner_goes(connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_goes_on_when_the_last_owner_goes(
+    connect: str, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waiter = owners_of(zookeeper)
     looks: queue.Queue[set[BrokerPartition]] = queue.Queue()
     look = waiter.owned_of
@@ -327,15 +381,22 @@ def test_who_waits_goes_on_when_the_last_owner_goes(connect: str, zookeeper: Zoo
     assert not waiting.is_alive()
 
 
-# -- whole runs ---------------------------------------------------------------------------------------------------------
+# -- whole runs
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def consumer(pipeline: Pipeline) -> Iterator[Callable[[int], None]]:
     """`consumer(2)`: an old consumer owns partition 2 of the pipeline's topic."""
     with pipeline.zookeeper() as client:
+
         def owns(partition: int) -> None:
-            client.create(f"{owners_path(pipeline)}/{partition}", FOREIGN.encode(), ephemeral=True, makepath=True)
+            client.create(
+                f"{owners_path(pipeline)}/{partition}",
+                FOREIGN.encode(),
+                ephemeral=True,
+                makepath=True,
+            )
 
         yield owns
 
@@ -346,7 +407,11 @@ def owners_path(pipeline: Pipeline) -> str:
 
 def keys_owned(pipeline: Pipeline) -> set[str]:
     with pipeline.zookeeper() as client:
-        return set(client.get_children(owners_path(pipeline))) if client.exists(owners_path(pipeline)) else set()
+        return (
+            set(client.get_children(owners_path(pipeline)))
+            if client.exists(owners_path(pipeline))
+            else set()
+        )
 
 
 def partitions_in(pipeline: Pipeline) -> set[int]:
@@ -361,13 +426,17 @@ def test_a_run_owns_what_it_reads_while_it_reads_and_nothing_afterwards(pipeline
         seen.append(keys_owned(pipeline))
 
     looking = [Before(verb, look) for verb in ("claiming", "fetch", "tidy")]
-    run.run(load_settings(pipeline.conf), around=lambda world: functools.reduce(lambda inner, before: before(inner), looking, world))
+    run.run(
+        load_settings(pipeline.conf),
+        around=lambda world: functools.reduce(lambda inner, before: before(inner), looking, world),
+    )
     assert seen == [set(), {"0", "1", "2", "3"}, {"0", "1", "2", "3"}]
     assert keys_owned(pipeline) == set()
 
 
 def test_owned_partitions_are_skipped_told_previewed_and_read_once_they_are_free(
-    pipeline: Pipeline, consumer: Callable[[int], None],
+    pipeline: Pipeline,
+    consumer: Callable[[int], None],
 ) -> None:
     pipeline.produce(80)
     consumer(2)
@@ -385,12 +454,15 @@ def test_owned_partitions_are_skipped_told_previewed_and_read_once_they_are_free
 
 
 def test_among_live_consumers_a_run_takes_what_none_of_them_owns_where_the_conf_says_so(
-    pipeline: Pipeline, consumer: Callable[[int], None],
+    pipeline: Pipeline,
+    consumer: Callable[[int], None],
 ) -> None:
     pipeline.produce(80)
     consumer(0)
     with pipeline.zookeeper() as client:
-        client.create(f"/consumers/{pipeline.group}/ids/group_host-1", b"{}", ephemeral=True, makepath=True)
+        client.create(
+            f"/consumers/{pipeline.group}/ids/group_host-1", b"{}", ephemeral=True, makepath=True
+        )
         assert pipeline.run().code == 4
         pipeline.settings = {"ownership": {"on_live_group": "unowned"}}
         assert pipeline.ran().outcomes == ["left to its owner", "ingested"]
@@ -398,7 +470,8 @@ def test_among_live_consumers_a_run_takes_what_none_of_them_owns_where_the_conf_
 
 
 def test_an_owner_who_comes_after_the_look_stops_the_run_and_the_next_one_replays_the_stored_plan(
-    pipeline: Pipeline, consumer: Callable[[int], None],
+    pipeline: Pipeline,
+    consumer: Callable[[int], None],
 ) -> None:
     pipeline.produce(80)
 
@@ -416,7 +489,9 @@ def test_an_owner_who_comes_after_the_look_stops_the_run_and_the_next_one_replay
     assert pipeline.is_whole()
 
 
-def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(pipeline: Pipeline, consumer: Callable[[int], None]) -> None:
+def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(
+    pipeline: Pipeline, consumer: Callable[[int], None]
+) -> None:
     pipeline.produce(80)
     consumer(2)
     pipeline.settings = {"ownership": {"on_owned": "wait", "wait_for_driver_s": 60}}
@@ -424,11 +499,16 @@ def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(pipeline: P
     waits = threading.Event()
 
     waiting = threading.Thread(
-        target=lambda: said.append(run.run(load_settings(pipeline.conf), around=Before("wait_for_owners", waits.set))))
+        target=lambda: said.append(
+            run.run(load_settings(pipeline.conf), around=Before("wait_for_owners", waits.set))
+        )
+    )
     waiting.start()
     with pipeline.zookeeper() as client:
         assert waits.wait(60)
-        client.create(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/2", b"15", makepath=True)
+        client.create(
+            f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/2", b"15", makepath=True
+        )
         client.delete(f"{owners_path(pipeline)}/2")
         waiting.join(120)
     assert said and said[0].exit_code == 0
@@ -453,7 +533,10 @@ def test_the_claims_of_a_killed_driver_do_not_stop_the_next_run(pipeline: Pipeli
     pipeline.settings = {"zookeeper": {"session_timeout_s": 30}}
     pipeline.produce(80)
     process = subprocess.Popen(
-        [sys.executable, "-c", DRIVE_AND_CLAIM, str(pipeline.conf), pipeline.topic], stdout=subprocess.PIPE, cwd=ROOT)
+        [sys.executable, "-c", DRIVE_AND_CLAIM, str(pipeline.conf), pipeline.topic],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+    )
     try:
         assert process.stdout is not None and process.stdout.readline() == b"claimed\n"
         assert pipeline.run().code == 4, "it is alive"

@@ -1,4 +1,6 @@
-"""Pausing and resuming on a real ledger: who may, what is kept, and what a run and those who look are told."""
+"""Pausing and resuming on a real ledger: who may, what is kept, and what a run and those who look
+are told.
+"""
 
 from __future__ import annotations
 
@@ -23,29 +25,53 @@ from tests.system.driving import Pipeline
 
 
 def say(pipeline: Pipeline, word: str, *logs: str) -> Said:
-    return said_by("offsets", word, str(pipeline.conf), *logs, "--reason", "its records are broken", "--json")
+    return said_by(
+        "offsets", word, str(pipeline.conf), *logs, "--reason", "its records are broken", "--json"
+    )
 
 
 @pytest.mark.without_spark
-def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(make_pipeline: Callable[..., Pipeline]) -> None:
+def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
     pipeline = make_pipeline(config={"retention.ms": "315360000000"}, table={"writer": "arrow"})
     topic = pipeline.topic
     refused(say(pipeline, "pause", f"{topic}:9"), 2, f"there is no partition {topic}:9")
-    assert say(pipeline, "pause", f"{topic}:1").document["changed"], "before the first run the brokers know the partitions"
+    assert say(pipeline, "pause", f"{topic}:1").document["changed"], (
+        "before the first run the brokers know the partitions"
+    )
     pipeline.produce(80)
     first = pipeline.ran()
-    assert sorted(first.outcomes) == ["ingested", "paused"] and pipeline.committed() == {0: 20, 2: 20, 3: 20}
+    assert sorted(first.outcomes) == ["ingested", "paused"] and pipeline.committed() == {
+        0: 20,
+        2: 20,
+        3: 20,
+    }
     statistics = first.document["statistics"]
-    assert statistics["topics"] == [{"topic": topic, "messages": 60, "bytes": first.document["bytes"]}] and first.document["bytes"]
-    assert {one["asked_by"] for one in statistics["brokers"] if one["answers"] and one["received_bytes"]} == {"driver", "tasks"}
+    assert (
+        statistics["topics"] == [{"topic": topic, "messages": 60, "bytes": first.document["bytes"]}]
+        and first.document["bytes"]
+    )
+    assert {
+        one["asked_by"] for one in statistics["brokers"] if one["answers"] and one["received_bytes"]
+    } == {"driver", "tasks"}
     [told] = first.document["paused"]
-    assert (told["partitions"], told["reason"], told["unread"]) == (["1"], "its records are broken", 20)
+    assert (told["partitions"], told["reason"], told["unread"]) == (
+        ["1"],
+        "its records are broken",
+        20,
+    )
     assert told["headroom_s"] > 3600
 
     again = say(pipeline, "pause", f"{topic}:1", f"{topic}:2")
-    assert again.document["says"][0] == f"{topic}:1 is paused already: its records are broken" and again.code == 0
+    assert (
+        again.document["says"][0] == f"{topic}:1 is paused already: its records are broken"
+        and again.code == 0
+    )
     shown = {row["partition"]: row["paused"] for row in pipeline.door("offsets", "show").document}
-    assert [partition for partition, why in shown.items() if why] == [1, 2] and "@" in shown[1]["by"]
+    assert [partition for partition, why in shown.items() if why] == [1, 2] and "@" in shown[1][
+        "by"
+    ]
     lag = pipeline.door("lag").document
     assert len(lag["paused"]) == 2 and lag["partitions"][1]["paused"]["since_at"]
     assert len(pipeline.door("plan").document["paused"]) == 2
@@ -55,27 +81,53 @@ def test_a_paused_log_rests_and_everybody_who_looks_is_told_until_it_is_resumed(
     assert [one["partition"] for one in listed["paused"]] == [1, 2]
 
     begin = datetime(2020, 1, 1, tzinfo=UTC)
-    times = "--from-time", begin.isoformat(), "--until-time", (begin + timedelta(days=7300)).isoformat(), "--every", "7300d"
+    times = (
+        "--from-time",
+        begin.isoformat(),
+        "--until-time",
+        (begin + timedelta(days=7300)).isoformat(),
+        "--every",
+        "7300d",
+    )
     seen = pipeline.door("intervals", after=times).document
     assert (seen["incomplete"], [one["missing"] for one in seen["waiting_in_paused"]]) == ([], [20])
-    assert f"; 20 offsets more of 1 interval wait in paused partitions: {topic} 1: paused since " in seen["says"]
-    assert "and the oldest may expire in " in seen["says"] and [one["unread"] for one in seen["paused"]] == [20, 0]
+    assert (
+        f"; 20 offsets more of 1 interval wait in paused partitions: {topic} 1: paused since "
+        in seen["says"]
+    )
+    assert "and the oldest may expire in " in seen["says"] and [
+        one["unread"] for one in seen["paused"]
+    ] == [20, 0]
     done = pipeline.door("complete", after=("--until-time", begin.isoformat())).document
-    assert (done["is_complete"], done["partitions"], [one["partition"] for one in done["paused"]]) == (True, 2, [1, 2])
-    assert done["says"].startswith("2 partitions complete up to 2020-01-01") and f"; 2 partitions more paused, {topic} 1 " in done["says"]
+    assert (
+        done["is_complete"],
+        done["partitions"],
+        [one["partition"] for one in done["paused"]],
+    ) == (True, 2, [1, 2])
+    assert (
+        done["says"].startswith("2 partitions complete up to 2020-01-01")
+        and f"; 2 partitions more paused, {topic} 1 " in done["says"]
+    )
 
     assert say(pipeline, "resume", topic).code == 0
     assert pipeline.ran().outcomes == ["ingested"] and pipeline.is_whole()
-    assert say(pipeline, "resume", topic).document["says"][0] == f"{topic} is not paused: there is nothing to resume"
-    with ZooKeeper(pipeline.cluster.zookeeper_connect) as session, (
-            DriverLock(session, pipeline.group, "clicks").driving(new_run_id(), wait_s=0)):
+    assert (
+        say(pipeline, "resume", topic).document["says"][0]
+        == f"{topic} is not paused: there is nothing to resume"
+    )
+    with (
+        ZooKeeper(pipeline.cluster.zookeeper_connect) as session,
+        DriverLock(session, pipeline.group, "clicks").driving(new_run_id(), wait_s=0),
+    ):
         refused(say(pipeline, "pause", topic), 4)
 
 
 A = Pause("clicks", BrokerPartition("clicks", 1), "r" * 40, "kim@h", 5)
 
 
-def test_of_two_who_pause_at_the_same_moment_the_second_is_refused_and_says_it_again(zookeeper: ZooKeeper) -> None:
+def test_of_two_who_pause_at_the_same_moment_the_second_is_refused_and_says_it_again(
+    zookeeper: ZooKeeper,
+) -> None:
     ledger = PlanLedger(zookeeper, "g", "p")
     zookeeper.ensure(ledger.paths.root)
     (seen, version) = read_pauses_at(ledger)
@@ -88,18 +140,26 @@ def test_of_two_who_pause_at_the_same_moment_the_second_is_refused_and_says_it_a
 def test_more_pauses_than_one_znode_holds_are_kept_all_the_same(zookeeper: ZooKeeper) -> None:
     ledger = PlanLedger(zookeeper, "g", "p")
     zookeeper.ensure(ledger.paths.root)
-    many = tuple(Pause("clicks", BrokerPartition("clicks", n), sha256(b"%d" % n).hexdigest() * 2, "kim@h", n) for n in range(30_000))
+    many = tuple(
+        Pause("clicks", BrokerPartition("clicks", n), sha256(b"%d" % n).hexdigest() * 2, "kim@h", n)
+        for n in range(30_000)
+    )
     write_pauses(ledger, many, None)
     assert read_pauses(ledger) == many and ledger.documents.pieces()
 
 
-def test_a_log_of_the_ledger_is_paused_and_resumed_while_no_broker_answers(zookeeper: ZooKeeper, connect: str) -> None:
+def test_a_log_of_the_ledger_is_paused_and_resumed_while_no_broker_answers(
+    zookeeper: ZooKeeper, connect: str
+) -> None:
     ledger = PlanLedger(zookeeper, "group", "clicks")
     zookeeper.ensure(ledger.paths.root)
     write_pauses(ledger, (A,), None)
     settings = plain_settings(zookeeper={"connect": connect}, source={"bootstrap": "127.0.0.1:1"})
     assert pause(settings, ["clicks:1"], "again").document["changed"] is False
-    assert resume(settings, ["clicks:1"], "mended").document["paused"] == [] and read_pauses(ledger) == ()
+    assert (
+        resume(settings, ["clicks:1"], "mended").document["paused"] == []
+        and read_pauses(ledger) == ()
+    )
 
 
 @pytest.mark.without_spark

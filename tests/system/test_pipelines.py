@@ -1,4 +1,6 @@
-"""Several pipelines of one group: one of them has a topic, an operator retires the other, and who is refused leaves nothing behind."""
+"""Several pipelines of one group: one of them has a topic, an operator retires the other, and who
+is refused leaves nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +23,58 @@ from tests.system.driving import Before, Pipeline
 pytestmark = pytest.mark.without_spark
 
 
-def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_retired(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_retired(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
     pipeline.produce(80)
     other = replace(pipeline, folder=tmp_path / "b", settings={"pipeline": "other"})
     other.folder.mkdir()
     with pytest.raises(Owned, match="took a topic"):
         run.run(load_settings(other.conf), around=Before("store", pipeline.ran))
-    refused(other.run(), 2, "pipeline clicks of the same group", "group of its own", "pipelines retire CONF clicks")
+    refused(
+        other.run(),
+        2,
+        "pipeline clicks of the same group",
+        "group of its own",
+        "pipelines retire CONF clicks",
+    )
     assert not other.table.exists() and pipeline.run().outcomes == ["nothing new"]
     with pipeline.zookeeper() as client:
-        assert client.get_children(f"/consumers/{pipeline.group}/etl") == ["clicks"], "the one that was refused left nothing"
+        assert client.get_children(f"/consumers/{pipeline.group}/etl") == ["clicks"], (
+            "the one that was refused left nothing"
+        )
 
     told = {row["pipeline"]: row for row in pipeline.door("pipelines", "list").document}
     assert told.keys() == {"clicks"}
     row = told["clicks"]
-    assert (row["group"], row["state"], row["newest_plan"], row["topics"], row["driver"], row["table"]) == (
-        pipeline.group, "up to date", 1, [pipeline.topic], None, str(pipeline.table)) and row["age_s"] >= 0
-    assert other.door("pipelines", "list").document[0]["table"] is None, "that conf names another table"
-    with ZooKeeper(pipeline.cluster.zookeeper_connect) as session, DriverLock(session, pipeline.group, "clicks").driving("run-9", wait_s=0):
-        there = {(row["group"], row["pipeline"]): row for row in pipeline.door("pipelines", "list", after=("--all",)).document}
-        assert there[pipeline.group, "clicks"]["state"] == "at work" and "run run-9" in there[pipeline.group, "clicks"]["driver"]
-    assert other.door("pipelines", "retire", after=("clicks", "--reason", "moved")).document["topics"] == [pipeline.topic]
+    assert (
+        row["group"],
+        row["state"],
+        row["newest_plan"],
+        row["topics"],
+        row["driver"],
+        row["table"],
+    ) == (pipeline.group, "up to date", 1, [pipeline.topic], None, str(pipeline.table)) and row[
+        "age_s"
+    ] >= 0
+    assert other.door("pipelines", "list").document[0]["table"] is None, (
+        "that conf names another table"
+    )
+    with (
+        ZooKeeper(pipeline.cluster.zookeeper_connect) as session,
+        DriverLock(session, pipeline.group, "clicks").driving("run-9", wait_s=0),
+    ):
+        there = {
+            (row["group"], row["pipeline"]): row
+            for row in pipeline.door("pipelines", "list", after=("--all",)).document
+        }
+        assert (
+            there[pipeline.group, "clicks"]["state"] == "at work"
+            and "run run-9" in there[pipeline.group, "clicks"]["driver"]
+        )
+    assert other.door("pipelines", "retire", after=("clicks", "--reason", "moved")).document[
+        "topics"
+    ] == [pipeline.topic]
     assert [row["state"] for row in pipeline.door("pipelines", "list").document] == ["retired"]
     refused(pipeline.run(), 5, "was retired: moved", "pipelines resume CONF")
     assert other.door("plan").code == 0
@@ -51,7 +84,8 @@ def test_of_two_pipelines_that_start_on_one_topic_one_wins_and_either_can_be_ret
 
 
 def test_a_plan_that_no_commit_can_carry_is_refused_by_plan_and_run_and_binds_nobody(
-    make_pipeline: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch,
+    make_pipeline: Callable[..., Pipeline],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pipeline = make_pipeline(partitions=1)
     pipeline.produce(4, partitions=1)
@@ -64,7 +98,9 @@ def test_a_plan_that_no_commit_can_carry_is_refused_by_plan_and_run_and_binds_no
     assert pipeline.door("plan").code == 0
 
 
-def test_two_pipelines_that_both_have_loaded_one_topic_are_led_out_by_retiring_one(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_two_pipelines_that_both_have_loaded_one_topic_are_led_out_by_retiring_one(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
     """Earlier versions let both begin; then each was refused because of the other, for ever."""
     pipeline.produce(80)
     pipeline.ran()
@@ -72,30 +108,59 @@ def test_two_pipelines_that_both_have_loaded_one_topic_are_led_out_by_retiring_o
     other.folder.mkdir()
     with pipeline.zookeeper() as client:  # as if both had stored their first plan
         root = f"/consumers/{pipeline.group}/etl"
-        client.create(f"{root}/other/plans/1", client.get(f"{root}/clicks/plans/1")[0], makepath=True)
+        client.create(
+            f"{root}/other/plans/1", client.get(f"{root}/clicks/plans/1")[0], makepath=True
+        )
     for one in (pipeline, other):
         refused(one.run(), 2, "of the same group", "pipelines retire CONF")
         refused(one.door("plan"), 2, "of the same group")
     listed = pipeline.door("pipelines", "list").document
-    assert [(row["pipeline"], row["newest_plan"], row["topics"], row["retired"]) for row in listed] == [
-        (name, 1, [pipeline.topic], None) for name in ("clicks", "other")]
+    assert [
+        (row["pipeline"], row["newest_plan"], row["topics"], row["retired"]) for row in listed
+    ] == [(name, 1, [pipeline.topic], None) for name in ("clicks", "other")]
     assert pipeline.door("pipelines", "retire", after=("other", "--reason", "by mistake")).code == 0
     assert pipeline.run().outcomes == ["nothing new"]
-    refused(pipeline.door("pipelines", "resume", after=("other", "--reason", "no")), 2, "pipeline clicks of the same group")
-    refused(pipeline.door("pipelines", "retire", after=("other", "--reason", "again")), 2, "retired already: by mistake")
-    refused(pipeline.door("pipelines", "retire", after=("nobody", "--reason", "x")), 2, "its pipelines: clicks, other")
+    refused(
+        pipeline.door("pipelines", "resume", after=("other", "--reason", "no")),
+        2,
+        "pipeline clicks of the same group",
+    )
+    refused(
+        pipeline.door("pipelines", "retire", after=("other", "--reason", "again")),
+        2,
+        "retired already: by mistake",
+    )
+    refused(
+        pipeline.door("pipelines", "retire", after=("nobody", "--reason", "x")),
+        2,
+        "its pipelines: clicks, other",
+    )
     with pipeline.zookeeper() as client:
         assert sorted(client.get_children(root)) == ["clicks", "other"]
 
 
-@pytest.mark.parametrize(("settings", "code"), [
-    ({"source": {"topics": {"allow": ["no-such-topic"]}}}, 2),
-    ({"transform": "no_such_module:rows"}, 2),
-    ({"table": {"partition_by": ["no_such_column"]}}, 2),
-    ({"source": {"start": {"timestamp": "2026-01-31T00:00:00+00:00"}, "bootstrap": "127.0.0.1:1"}}, 6),
-    ({}, 4),
-], ids=["topic", "transform", "table", "broker", "live consumer"])
-def test_a_first_run_that_is_refused_leaves_no_znode(make_pipeline: Callable[..., Pipeline], settings: dict[str, Any], code: int) -> None:
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"source": {"topics": {"allow": ["no-such-topic"]}}}, 2),
+        ({"transform": "no_such_module:rows"}, 2),
+        ({"table": {"partition_by": ["no_such_column"]}}, 2),
+        (
+            {
+                "source": {
+                    "start": {"timestamp": "2026-01-31T00:00:00+00:00"},
+                    "bootstrap": "127.0.0.1:1",
+                }
+            },
+            6,
+        ),
+        ({}, 4),
+    ],
+    ids=["topic", "transform", "table", "broker", "live consumer"],
+)
+def test_a_first_run_that_is_refused_leaves_no_znode(
+    make_pipeline: Callable[..., Pipeline], settings: dict[str, Any], code: int
+) -> None:
     pipeline = make_pipeline(partitions=1, **settings)
     pipeline.produce(4, partitions=1)
     with pipeline.zookeeper() as client:

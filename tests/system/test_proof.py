@@ -1,4 +1,6 @@
-"""What `etl verify` says on real parts: why offsets have no row, who took a row that was there, and which row never came."""
+"""What `etl verify` says on real parts: why offsets have no row, who took a row that was there, and
+which row never came.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,21 @@ def log_of(document: Any, partition: int) -> Any:
 def reasons(document: Any, partition: int = 0) -> dict[str, int]:
     """The reasons that apply, without the sentence and the stretches."""
     found = log_of(document, partition)["without_row"]
-    return {name: count for name, count in found.items() if name not in ("says", "losses") and count}
+    return {
+        name: count for name, count in found.items() if name not in ("says", "losses") and count
+    }
 
 
 def in_a_transaction(pipeline: Pipeline, *, aborted: int) -> None:
     """Two records and a marker, then `aborted` records and a marker, in partition 0."""
-    with KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap, transactional_id=f"for-{pipeline.topic}") as producer:
+    with KafkaProducer(
+        bootstrap_servers=pipeline.cluster.bootstrap, transactional_id=f"for-{pipeline.topic}"
+    ) as producer:
         producer.init_transactions()
-        for count, finish in ((2, producer.commit_transaction), (aborted, producer.abort_transaction)):
+        for count, finish in (
+            (2, producer.commit_transaction),
+            (aborted, producer.abort_transaction),
+        ):
             producer.begin_transaction()
             for n in range(count):
                 producer.send(pipeline.topic, b"%d" % n, partition=0).get(30)
@@ -64,12 +73,14 @@ class Losing:
         return replace(load, rows=load.rows.where("not (partition = 2 and offset = 7)"))
 
 
-# -- offsets without a row -----------------------------------------------------------------------------------------------
+# -- offsets without a row
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
 def test_control_records_at_the_end_and_aborted_records_are_told_and_outlive_their_plans(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch,
+    pipeline: Pipeline,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     in_a_transaction(pipeline, aborted=3)
     pipeline.ran()
@@ -87,7 +98,9 @@ def test_control_records_at_the_end_and_aborted_records_are_told_and_outlive_the
 
 
 @pytest.mark.long
-def test_where_a_crash_took_the_receipts_nobody_knows_why_offsets_have_no_row(pipeline: Pipeline) -> None:
+def test_where_a_crash_took_the_receipts_nobody_knows_why_offsets_have_no_row(
+    pipeline: Pipeline,
+) -> None:
     in_a_transaction(pipeline, aborted=3)
     broken_off_before("record", pipeline)
     for _ in range(2):  # before and after the next run counted the rows again
@@ -97,13 +110,24 @@ def test_where_a_crash_took_the_receipts_nobody_knows_why_offsets_have_no_row(pi
 
 
 @pytest.mark.long
-def test_offsets_that_compaction_took_are_told(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> None:
-    pipeline = make_pipeline(partitions=1, config={
-        "cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "100"})
+def test_offsets_that_compaction_took_are_told(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession
+) -> None:
+    pipeline = make_pipeline(
+        partitions=1,
+        config={
+            "cleanup.policy": "compact",
+            "segment.ms": "100",
+            "min.cleanable.dirty.ratio": "0.01",
+            "max.compaction.lag.ms": "100",
+        },
+    )
     with SimpleConsumer(*split_address(pipeline.cluster.bootstrap)) as broker:
         broker.produce(pipeline.topic, 0, [(b"same", b"%d" % n) for n in range(50)])
         end, deadline = 50, time.monotonic() + 60
-        while sum(pipeline.in_topic().values()) == end:  # the cleaner leaves the newest segment alone, and a new record rolls it
+        while (
+            sum(pipeline.in_topic().values()) == end
+        ):  # the cleaner leaves the newest segment alone, and a new record rolls it
             assert time.monotonic() < deadline, "the cleaner never came"
             broker.produce(pipeline.topic, 0, [(b"other %d" % end, b"")])
             end += 1
@@ -116,7 +140,9 @@ def test_offsets_that_compaction_took_are_told(make_pipeline: Callable[..., Pipe
 
 @pytest.mark.long
 def test_offsets_that_were_let_go_are_told_from_plans_and_later_from_the_losses_table(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession, monkeypatch: pytest.MonkeyPatch,
+    make_pipeline: Callable[..., Pipeline],
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pipeline = make_pipeline(source={"on_data_loss": "skip"})
     pipeline.produce(400)
@@ -127,17 +153,22 @@ def test_offsets_that_were_let_go_are_told_from_plans_and_later_from_the_losses_
     broken_off_before("record", pipeline)
     before = pipeline.door("verify")
     assert (before.code, reasons(before.document, 1)) == (0, {"lost": 50})
-    assert any("plan 2 let go is not in the losses table" in note for note in before.document["notes"])
+    assert any(
+        "plan 2 let go is not in the losses table" in note for note in before.document["notes"]
+    )
     monkeypatch.setattr(coverage, "PLANS_KEPT", 1)
     pipeline.ran()
     pipeline.produce(4)
     pipeline.ran()
     shown = pipeline.door("verify", json_too=False)
     assert (shown.code, "the losses table" in shown.out) == (0, False)
-    assert f"offsets without a row in {pipeline.topic} 1: 50 lost (100 to 150, expired)" in shown.out
+    assert (
+        f"offsets without a row in {pipeline.topic} 1: 50 lost (100 to 150, expired)" in shown.out
+    )
 
 
-# -- rows that are not there ---------------------------------------------------------------------------------------------
+# -- rows that are not there
+# ---------------------------------------------------------------------------------------------
 
 
 def test_a_row_that_never_came_is_named_and_nobody_else_is_blamed(pipeline: Pipeline) -> None:
@@ -146,19 +177,28 @@ def test_a_row_that_never_came_is_named_and_nobody_else_is_blamed(pipeline: Pipe
     proof = pipeline.door("verify")
     found = log_of(proof.document, 2)
     assert proof.code == 5
-    assert (found["missing_first"], found["never_came"], found["removed_by_others"], found["removed_by"]) == ([7], 1, 0, [])
+    assert (
+        found["missing_first"],
+        found["never_came"],
+        found["removed_by_others"],
+        found["removed_by"],
+    ) == ([7], 1, 0, [])
     assert "1 missing (first: 7): 1 never came into the table" in proof.err
 
 
 @pytest.mark.without_spark
-def test_rows_that_somebody_deleted_are_told_from_one_that_never_came_until_an_operator_accepts_the_loss(pipeline: Pipeline) -> None:
+def test_rows_that_somebody_deleted_are_told_from_one_that_never_came_until_an_operator_accepts_the_loss(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(400)
     pipeline.ran()
     DeltaTable(str(pipeline.table)).delete("partition = 3 and offset < 11")
     proof = pipeline.door("verify")
     found = log_of(proof.document, 3)
     assert (proof.code, found["never_came"], found["removed_by_others"]) == (5, 0, 11)
-    assert found["removed_by"] == [{"delta_version": 1, "operation": "DELETE", "why": "removed rows"}]
+    assert found["removed_by"] == [
+        {"delta_version": 1, "operation": "DELETE", "why": "removed rows"}
+    ]
     assert "11 removed later by somebody else's DELETE at version 1" in proof.err
     assert "plans acknowledge CONF 1" in proof.err
 
@@ -167,13 +207,17 @@ def test_rows_that_somebody_deleted_are_told_from_one_that_never_came_until_an_o
     pipeline.ran()
     shown = pipeline.door("verify", json_too=False)
     assert shown.code == 0, shown.err
-    assert f"{pipeline.topic} 3: 11 removed later by somebody else's DELETE at version 1, as policy or an operator allows" in shown.out
+    assert (
+        f"{pipeline.topic} 3: 11 removed later by somebody else's DELETE at version 1, as policy or an operator allows"
+        in shown.out
+    )
     assert "429 records, each once, 11 were removed since, as allowed" in shown.out
 
 
 @pytest.mark.long
 def test_rows_that_policy_lets_others_delete_are_told_loudly_and_the_proof_holds(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+    make_pipeline: Callable[..., Pipeline],
+    spark: SparkSession,
 ) -> None:
     pipeline = make_pipeline()
     pipeline.settings = {"table": {"path": str(pipeline.table), "on_rows_removed": "record"}}
@@ -191,7 +235,9 @@ def test_rows_that_policy_lets_others_delete_are_told_loudly_and_the_proof_holds
 
 
 @pytest.mark.long
-def test_rows_lost_in_an_overwrite_are_blamed_on_it_and_where_the_files_are_gone_nobody_knows(pipeline: Pipeline) -> None:
+def test_rows_lost_in_an_overwrite_are_blamed_on_it_and_where_the_files_are_gone_nobody_knows(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(400)
     pipeline.ran()
     path = str(pipeline.table)
@@ -199,17 +245,33 @@ def test_rows_lost_in_an_overwrite_are_blamed_on_it_and_where_the_files_are_gone
     write_deltalake(path, rows.slice(1), mode="overwrite")
     proof = pipeline.door("verify")
     [wrong] = [log for log in proof.document["logs"] if not log["is_right"]]
-    assert (proof.code, wrong["removed_by_others"], [by["operation"] for by in wrong["removed_by"]]) == (5, 1, ["WRITE"])
+    assert (
+        proof.code,
+        wrong["removed_by_others"],
+        [by["operation"] for by in wrong["removed_by"]],
+    ) == (5, 1, ["WRITE"])
 
     DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     proof = pipeline.door("verify")
     [wrong] = [log for log in proof.document["logs"] if not log["is_right"]]
-    assert (proof.code, wrong["nobody_knows"], wrong["never_came"], wrong["removed_by_others"]) == (5, 1, 0, 0)
-    assert "1 of which nobody knows any more whether they came; since then somebody else did WRITE at version 1" in proof.err
+    assert (proof.code, wrong["nobody_knows"], wrong["never_came"], wrong["removed_by_others"]) == (
+        5,
+        1,
+        0,
+        0,
+    )
+    assert (
+        "1 of which nobody knows any more whether they came; since then somebody else did WRITE at version 1"
+        in proof.err
+    )
 
 
-def test_a_transform_that_drops_rows_is_named_and_nobody_else(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    (pipeline.folder / "choosy_of_tests.py").write_text("def chosen(rows):\n    return rows.where('offset % 10 <> 3')\n")
+def test_a_transform_that_drops_rows_is_named_and_nobody_else(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pipeline.folder / "choosy_of_tests.py").write_text(
+        "def chosen(rows):\n    return rows.where('offset % 10 <> 3')\n"
+    )
     monkeypatch.syspath_prepend(str(pipeline.folder))
     pipeline.settings = {"transform": "choosy_of_tests:chosen"}
     pipeline.produce(400)
@@ -228,11 +290,17 @@ def test_doubled_rows_stay_wrong_whatever_an_operator_accepted(pipeline: Pipelin
     rows = DeltaTable(path).to_pyarrow_table()
     write_deltalake(path, rows.slice(0, 2), mode="append")
     proof = pipeline.door("verify")
-    assert (proof.code, sum(log["double_rows"] for log in proof.document["logs"]), proof.document["missing"]) == (5, 2, 0)
+    assert (
+        proof.code,
+        sum(log["double_rows"] for log in proof.document["logs"]),
+        proof.document["missing"],
+    ) == (5, 2, 0)
 
 
 @pytest.mark.without_spark
-def test_a_lost_table_and_an_old_copy_of_it_are_refused_by_every_door_in_the_words_of_a_run(pipeline: Pipeline) -> None:
+def test_a_lost_table_and_an_old_copy_of_it_are_refused_by_every_door_in_the_words_of_a_run(
+    pipeline: Pipeline,
+) -> None:
     copy = pipeline.folder / "copy"
     for turn in range(2):
         pipeline.produce(40)
@@ -243,9 +311,18 @@ def test_a_lost_table_and_an_old_copy_of_it_are_refused_by_every_door_in_the_wor
     pipeline.table.rename(whole)
     for there in ("now there is no table", "now the table does not hold it"):
         for words in (("run",), ("verify",), ("plan",)):
-            refused(pipeline.door(*words), 5, there, f"path {pipeline.table}", "loading goes on behind them")
+            refused(
+                pipeline.door(*words),
+                5,
+                there,
+                f"path {pipeline.table}",
+                "loading goes on behind them",
+            )
         offsets = pipeline.door("offsets", "show")
-        assert (offsets.code, {(one["position"], one["lag"]) for one in offsets.document}) == (5, {(None, None)})
+        assert (offsets.code, {(one["position"], one["lag"]) for one in offsets.document}) == (
+            5,
+            {(None, None)},
+        )
         assert there in offsets.err
         if not pipeline.table.exists():
             copy.rename(pipeline.table)
@@ -257,7 +334,9 @@ def test_a_lost_table_and_an_old_copy_of_it_are_refused_by_every_door_in_the_wor
 @pytest.mark.long
 @pytest.mark.parametrize("kept", [1, 100])
 def test_an_old_copy_that_was_put_back_and_accepted_is_proven_with_what_was_given_up_named(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, kept: int,
+    pipeline: Pipeline,
+    monkeypatch: pytest.MonkeyPatch,
+    kept: int,
 ) -> None:
     copy = pipeline.folder / "copy"
     for turn in range(3):
@@ -274,13 +353,20 @@ def test_an_old_copy_that_was_put_back_and_accepted_is_proven_with_what_was_give
     pipeline.produce(40)
     pipeline.ran()
     proof = pipeline.door("verify")
-    assert (proof.code, proof.document["found_rows"], proof.document["missing"]) == (0, 80, 80 if kept == 100 else 0), proof.err
-    assert kept == 1 or any("in the table that was there before this one" in note for note in proof.document["notes"])
+    assert (proof.code, proof.document["found_rows"], proof.document["missing"]) == (
+        0,
+        80,
+        80 if kept == 100 else 0,
+    ), proof.err
+    assert kept == 1 or any(
+        "in the table that was there before this one" in note for note in proof.document["notes"]
+    )
 
 
 @pytest.mark.long
 def test_rows_that_an_operator_copied_into_another_table_are_no_surprise_after_their_plans_were_pruned(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch,
+    pipeline: Pipeline,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pipeline.produce(40)
     pipeline.ran()
@@ -294,61 +380,94 @@ def test_rows_that_an_operator_copied_into_another_table_are_no_surprise_after_t
     pipeline.ran()
     proof = pipeline.door("verify")
     assert (proof.code, proof.document["found_rows"]) == (0, 80), proof.err
-    assert any("40 rows are of plans that were given up" in note for note in proof.document["notes"])
+    assert any(
+        "40 rows are of plans that were given up" in note for note in proof.document["notes"]
+    )
     write_deltalake(str(pipeline.table), rows.slice(0, 1), mode="append")
     assert pipeline.door("verify").code == 5
 
 
 @pytest.mark.without_spark
-def test_an_update_of_somebody_elses_is_reported_as_a_run_reports_it_until_it_is_acknowledged(pipeline: Pipeline) -> None:
+def test_an_update_of_somebody_elses_is_reported_as_a_run_reports_it_until_it_is_acknowledged(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(40)
     pipeline.ran()
-    DeltaTable(str(pipeline.table)).update({"value": "key"}, predicate="partition = 0 and offset < 3")
+    DeltaTable(str(pipeline.table)).update(
+        {"value": "key"}, predicate="partition = 0 and offset < 3"
+    )
     proof, ran = pipeline.door("verify"), pipeline.run()
     assert (proof.code, ran.code, proof.document["missing"]) == (5, 5, 0)
-    assert proof.document["by_others"] == [{"delta_version": 1, "operation": "UPDATE", "why": "removed rows"}]
+    assert proof.document["by_others"] == [
+        {"delta_version": 1, "operation": "UPDATE", "why": "removed rows"}
+    ]
     assert ran.document["what"] in proof.err and "etl plans acknowledge CONF 1" in proof.err
     operator.acknowledge(load_settings(pipeline.conf), "1", "it was us")
     assert pipeline.door("verify").code == 0
 
 
 @pytest.mark.without_spark
-def test_a_table_with_somebodys_rows_made_after_plan_1_was_stored_takes_the_plan_once_it_is_acknowledged(pipeline: Pipeline) -> None:
+def test_a_table_with_somebodys_rows_made_after_plan_1_was_stored_takes_the_plan_once_it_is_acknowledged(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(40)
     broken_off_before("fetch", pipeline)
     DeltaTable.create(str(pipeline.table), arrow_schema())
-    write_deltalake(str(pipeline.table), pyarrow.Table.from_pylist([{"topic": "a try"}], schema=arrow_schema()), mode="append")
+    write_deltalake(
+        str(pipeline.table),
+        pyarrow.Table.from_pylist([{"topic": "a try"}], schema=arrow_schema()),
+        mode="append",
+    )
     DeltaTable(str(pipeline.table)).delete()
     refused(pipeline.run(), 5, "plan 1 was made when there was no table")
     ruling = operator.acknowledge(load_settings(pipeline.conf), "2", "made by hand")
-    assert "0 rows of that plan are in it, so another one takes its place" in ruling.says and "given up" not in ruling.says
+    assert (
+        "0 rows of that plan are in it, so another one takes its place" in ruling.says
+        and "given up" not in ruling.says
+    )
     assert pipeline.ran().outcomes == ["superseded", "ingested"]
     assert pipeline.is_whole() and pipeline.door("verify").code == 0
 
 
 @pytest.mark.long
-def test_rows_of_a_stored_plan_that_a_copied_table_holds_are_not_loaded_again(pipeline: Pipeline) -> None:
+def test_rows_of_a_stored_plan_that_a_copied_table_holds_are_not_loaded_again(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(40)
     broken_off_before("record", pipeline)
     rows = DeltaTable(str(pipeline.table)).to_pyarrow_table()
     shutil.rmtree(pipeline.table)
     write_deltalake(str(pipeline.table), rows)
     refused(pipeline.run(), 5, "plan 1 was made when there was no table")
-    assert "40 rows of that plan are in it, so it counts as done" in operator.acknowledge(load_settings(pipeline.conf), "0", "a copy").says
+    assert (
+        "40 rows of that plan are in it, so it counts as done"
+        in operator.acknowledge(load_settings(pipeline.conf), "0", "a copy").says
+    )
     pipeline.produce(40)
     pipeline.ran()
     assert pipeline.is_whole() and pipeline.door("verify").code == 0
 
 
 @pytest.mark.without_spark
-def test_a_row_of_somebody_that_names_no_record_is_told_and_so_is_a_file_that_is_lost(pipeline: Pipeline) -> None:
+def test_a_row_of_somebody_that_names_no_record_is_told_and_so_is_a_file_that_is_lost(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(400)
     pipeline.ran()
     path = str(pipeline.table)
-    write_deltalake(path, pyarrow.Table.from_pylist([{"partition": 2}], schema=arrow_schema()), mode="append")
+    write_deltalake(
+        path, pyarrow.Table.from_pylist([{"partition": 2}], schema=arrow_schema()), mode="append"
+    )
     proof = pipeline.door("verify")
-    assert (proof.code, proof.document["rows_of_no_log"], [log["is_right"] for log in proof.document["logs"]]) == (5, 1, [True] * 4)
-    assert "1 rows name no record of any log (first: topic NULL, partition 2, offset NULL)" in proof.err
+    assert (
+        proof.code,
+        proof.document["rows_of_no_log"],
+        [log["is_right"] for log in proof.document["logs"]],
+    ) == (5, 1, [True] * 4)
+    assert (
+        "1 rows name no record of any log (first: topic NULL, partition 2, offset NULL)"
+        in proof.err
+    )
 
     lost = next(Path(path).glob("**/*.parquet"))
     lost.unlink()
@@ -356,7 +475,11 @@ def test_a_row_of_somebody_that_names_no_record_is_told_and_so_is_a_file_that_is
     DeltaTable(path).repair()
     version = str(DeltaTable(path).version())
     refused(pipeline.run(), 5, "removed rows", f"acknowledge CONF {version}")
-    assert pipeline.door("plans", "acknowledge", after=(version, "--reason", "nobody has it")).code == pipeline.run().code == 0
+    assert (
+        pipeline.door("plans", "acknowledge", after=(version, "--reason", "nobody has it")).code
+        == pipeline.run().code
+        == 0
+    )
 
 
 @pytest.mark.without_spark

@@ -1,4 +1,6 @@
-"""The data source without a pipeline on brokers that a real ZooKeeper registers: Jafka's, made up, and what it plans and reads of them."""
+"""The data source without a pipeline on brokers that a real ZooKeeper registers: Jafka's, made up,
+and what it plans and reads of them.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,24 @@ from tests.fakes.jafka import JafkaBroker, entry
 
 @pytest.fixture
 def brokers(zookeeper: ZooKeeper) -> Iterator[list[JafkaBroker]]:
-    """Brokers 1 and 2 with the topic clicks, two partitions on the first one, and their registrations."""
-    with JafkaBroker(counts={"clicks": 2}).listening() as first, JafkaBroker(counts={"clicks": 1}).listening() as second:
+    """Brokers 1 and 2 with the topic clicks, two partitions on the first one, and their
+    registrations.
+    """
+    with (
+        JafkaBroker(counts={"clicks": 2}).listening() as first,
+        JafkaBroker(counts={"clicks": 1}).listening() as second,
+    ):
         for number, (broker, count) in enumerate([(first, 2), (second, 1)], start=1):
-            zookeeper.create(f"/brokers/ids/{number}", f"vm-1:{broker.host}:{broker.port}:true".encode())
+            zookeeper.create(
+                f"/brokers/ids/{number}", f"vm-1:{broker.host}:{broker.port}:true".encode()
+            )
             zookeeper.create(f"/brokers/topics/clicks/{number}", str(count).encode())
             for partition in range(count):
-                broker.append("clicks", partition, b"".join(entry(b"%d-%d %d" % (number, partition, n)) for n in range(50)))
+                broker.append(
+                    "clicks",
+                    partition,
+                    b"".join(entry(b"%d-%d %d" % (number, partition, n)) for n in range(50)),
+                )
                 broker.logs["clicks", partition].roll()
                 broker.append("clicks", partition, entry(b"last"))
         yield [first, second]
@@ -34,7 +47,9 @@ def brokers(zookeeper: ZooKeeper) -> Iterator[list[JafkaBroker]]:
 
 def reader_of(connect: str, **options: str) -> RangesReader:
     chosen = {} if {"ranges", "assign", "subscribePattern"} & set(options) else {"topics": "clicks"}
-    reader = OffsetRanges({"dialect": "jafka", "zookeeper": connect, **chosen, **options}).reader(None)
+    reader = OffsetRanges({"dialect": "jafka", "zookeeper": connect, **chosen, **options}).reader(
+        None
+    )
     assert isinstance(reader, RangesReader)
     return reader
 
@@ -45,44 +60,76 @@ def tasks_of(connect: str, **options: str) -> list[Task]:
 
 def rows_of(connect: str, **options: str) -> list[dict[str, Any]]:
     reader = reader_of(connect, **options)
-    return [row for partition in reader.partitions() for arrow_batch in reader.read(partition) for row in arrow_batch.to_pylist()]
+    return [
+        row
+        for partition in reader.partitions()
+        for arrow_batch in reader.read(partition)
+        for row in arrow_batch.to_pylist()
+    ]
 
 
-def test_every_message_of_every_broker_is_read_once(connect: str, brokers: list[JafkaBroker]) -> None:
+def test_every_message_of_every_broker_is_read_once(
+    connect: str, brokers: list[JafkaBroker]
+) -> None:
     rows = rows_of(connect)
     assert len(rows) == 3 * 51
-    assert len({(row["broker_id"], row["partition"], row["offset"], row["message_index"]) for row in rows}) == 3 * 51
+    assert (
+        len(
+            {
+                (row["broker_id"], row["partition"], row["offset"], row["message_index"])
+                for row in rows
+            }
+        )
+        == 3 * 51
+    )
     assert {(row["key"], row["timestamp"], row["headers"]) for row in rows} == {(None, None, None)}
 
 
 def test_tasks_are_cut_where_segments_begin(connect: str, brokers: list[JafkaBroker]) -> None:
     cut = brokers[0].logs["clicks", 0].starts[1]
     ranges = [r for task in tasks_of(connect, target_task_bytes="100") for r in task.ranges]
-    assert sorted((r.from_offset, r.until_offset) for r in ranges if r.log == BrokerPartition("clicks", 0, 1)) == [
-        (0, cut), (cut, brokers[0].logs["clicks", 0].flushed)]
+    assert sorted(
+        (r.from_offset, r.until_offset) for r in ranges if r.log == BrokerPartition("clicks", 0, 1)
+    ) == [(0, cut), (cut, brokers[0].logs["clicks", 0].flushed)]
 
 
 def test_a_planned_query_reads_what_its_brokers_hold_by_now_and_asks_no_zookeeper(
-        connect: str, zookeeper: ZooKeeper, brokers: list[JafkaBroker]) -> None:
+    connect: str, zookeeper: ZooKeeper, brokers: list[JafkaBroker]
+) -> None:
     reader = reader_of(connect, target_task_bytes="100")
     planned = reader.partitions()
     for number in (1, 2):
         zookeeper.client.delete(f"/brokers/ids/{number}")
     brokers[1].append("clicks", 0, entry(b"later"))
-    values = [row["value"] for partition in planned for arrow_batch in reader.read(partition) for row in arrow_batch.to_pylist()]
+    values = [
+        row["value"]
+        for partition in planned
+        for arrow_batch in reader.read(partition)
+        for row in arrow_batch.to_pylist()
+    ]
     assert len(values) == len(set(values)) + 2 == 3 * 51 + 1  # "last" is in all three logs
     assert b"later" in values
 
 
-def test_brokers_of_kafka_that_were_found_once_are_asked_by_each_query(connect: str, zookeeper: ZooKeeper) -> None:
+def test_brokers_of_kafka_that_were_found_once_are_asked_by_each_query(
+    connect: str, zookeeper: ZooKeeper
+) -> None:
     with FakeBroker() as broker:
-        zookeeper.create("/brokers/ids/1", json.dumps({"version": 1, "host": broker.host, "port": broker.port}).encode())
+        zookeeper.create(
+            "/brokers/ids/1",
+            json.dumps({"version": 1, "host": broker.host, "port": broker.port}).encode(),
+        )
         broker.log("clicks", 0)
         reader = reader_of(connect, dialect="kafka")
         planned = reader.partitions()
         zookeeper.client.delete("/brokers/ids/1")
         broker.append("clicks", 0, encode(Batch(0, [Rec(0), Rec(1)])))
-        rows = [row for partition in planned for arrow_batch in reader.read(partition) for row in arrow_batch.to_pylist()]
+        rows = [
+            row
+            for partition in planned
+            for arrow_batch in reader.read(partition)
+            for row in arrow_batch.to_pylist()
+        ]
     assert [row["offset"] for row in rows] == [0, 1]
 
 
@@ -92,14 +139,17 @@ def test_a_range_of_one_broker_is_read_alone(connect: str, brokers: list[JafkaBr
     assert [row["value"] for row in rows_of(connect, ranges=text)] == [b"2-0 0", b"2-0 1"]
 
 
-def test_an_offset_inside_a_message_is_an_error_with_its_place(connect: str, brokers: list[JafkaBroker]) -> None:
+def test_an_offset_inside_a_message_is_an_error_with_its_place(
+    connect: str, brokers: list[JafkaBroker]
+) -> None:
     starts = json.dumps({"clicks": {"2-0": 3}})
     with pytest.raises(TaskFailed, match="offset 3"):
         rows_of(connect, assign='{"clicks": ["2-0"]}', startingOffsets=starts)
 
 
 def test_a_log_of_a_broker_that_is_away_cannot_be_read_and_nothing_is_passed_over(
-        connect: str, zookeeper: ZooKeeper, brokers: list[JafkaBroker]) -> None:
+    connect: str, zookeeper: ZooKeeper, brokers: list[JafkaBroker]
+) -> None:
     zookeeper.client.delete("/brokers/ids/2")
     zookeeper.client.delete("/brokers/topics/clicks/2")
     with pytest.raises(BrokerUnreachable, match="of a broker that is away"):
@@ -107,7 +157,9 @@ def test_a_log_of_a_broker_that_is_away_cannot_be_read_and_nothing_is_passed_ove
     assert {r.log.broker_id for task in tasks_of(connect) for r in task.ranges} == {1}
 
 
-def test_what_is_not_there_is_told(connect: str, zookeeper: ZooKeeper, brokers: list[JafkaBroker]) -> None:
+def test_what_is_not_there_is_told(
+    connect: str, zookeeper: ZooKeeper, brokers: list[JafkaBroker]
+) -> None:
     with pytest.raises(TopicMissing, match="not there"):
         tasks_of(connect, topics="clocks")
     with pytest.raises(TopicMissing, match="2 partitions on broker 1"):
@@ -118,9 +170,14 @@ def test_what_is_not_there_is_told(connect: str, zookeeper: ZooKeeper, brokers: 
         tasks_of(connect, dialect="kafka")
 
 
-def test_brokers_of_kafka_are_found_where_they_are_registered(connect: str, zookeeper: ZooKeeper) -> None:
+def test_brokers_of_kafka_are_found_where_they_are_registered(
+    connect: str, zookeeper: ZooKeeper
+) -> None:
     with FakeBroker() as broker:
-        zookeeper.create("/brokers/ids/1", json.dumps({"version": 1, "host": broker.host, "port": broker.port}).encode())
+        zookeeper.create(
+            "/brokers/ids/1",
+            json.dumps({"version": 1, "host": broker.host, "port": broker.port}).encode(),
+        )
         broker.log("clicks", 0)
         [task] = tasks_of(connect, dialect="kafka")
         assert [each.size for each in task.ranges] == [0]

@@ -1,4 +1,6 @@
-"""A crash between the table's commit and the plan's record, on tables and behind transforms that make counting again hard."""
+"""A crash between the table's commit and the plan's record, on tables and behind transforms that
+make counting again hard.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ Shape = Callable[[str], str]
 
 @pytest.fixture
 def shape(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Shape:
-    """`shape("rows.limit(1)")`: the pipeline's transform makes that of its rows; called again, it is changed under its name."""
+    """`shape("rows.limit(1)")`: the pipeline's transform makes that of its rows; called again, it
+    is changed under its name.
+    """
     monkeypatch.syspath_prepend(str(pipeline.folder))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     name = f"shape_of_{pipeline.topic.replace('-', '_')}"
@@ -41,11 +45,14 @@ def unproven(proof: Any) -> list[int]:
 
 @pytest.mark.long
 def test_columns_with_other_names_and_deletion_vectors_are_counted_again_also_when_the_commits_files_are_gone(
-    pipeline: Pipeline, spark: SparkSession,
+    pipeline: Pipeline,
+    spark: SparkSession,
 ) -> None:
     properties = "'delta.columnMapping.mode' = 'name', 'delta.enableDeletionVectors' = 'true'"
     table = f"delta.`{pipeline.table}`"
-    spark.sql(f"CREATE TABLE {table} ({spark_schema()}) USING delta PARTITIONED BY (partition) TBLPROPERTIES ({properties})")
+    spark.sql(
+        f"CREATE TABLE {table} ({spark_schema()}) USING delta PARTITIONED BY (partition) TBLPROPERTIES ({properties})"
+    )
     pipeline.settings = {"table": {"path": str(pipeline.table), "partition_by": ["partition"]}}
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     for are_gone in (False, True):
@@ -64,7 +71,8 @@ def test_columns_with_other_names_and_deletion_vectors_are_counted_again_also_wh
 
 
 def test_what_a_transform_may_have_dropped_before_a_crash_is_not_proven_until_an_operator_accepts_the_table(
-    pipeline: Pipeline, shape: Shape,
+    pipeline: Pipeline,
+    shape: Shape,
 ) -> None:
     shape("rows.where('not (partition = 2 and offset = 7)')")
     pipeline.produce(80)
@@ -72,27 +80,41 @@ def test_what_a_transform_may_have_dropped_before_a_crash_is_not_proven_until_an
     for _ in range(2):  # before and after the next run wrote its record
         proof = pipeline.door("verify")
         assert (proof.code, unproven(proof)) == (5, [0, 0, 1, 0])
-        assert "1 offsets without a row cannot be proven (first between 0 and 20; plan 1)" in proof.err
+        assert (
+            "1 offsets without a row cannot be proven (first between 0 and 20; plan 1)" in proof.err
+        )
         said = pipeline.ran()
     assert "nothing new" in said.outcomes
-    operator.acknowledge(load_settings(pipeline.conf), str(DeltaTable(str(pipeline.table)).version()), "a test record, dropped on purpose")
+    operator.acknowledge(
+        load_settings(pipeline.conf),
+        str(DeltaTable(str(pipeline.table)).version()),
+        "a test record, dropped on purpose",
+    )
     accepted = pipeline.door("verify")
     assert (accepted.code, unproven(accepted)) == (0, [0, 0, 1, 0])
     assert any("an operator accepted that" in note for note in accepted.document["notes"])
 
 
 @pytest.mark.long
-def test_a_transform_that_doubles_rows_before_a_crash_is_found(pipeline: Pipeline, shape: Shape) -> None:
+def test_a_transform_that_doubles_rows_before_a_crash_is_found(
+    pipeline: Pipeline, shape: Shape
+) -> None:
     shape("rows.unionAll(rows.where('partition = 2 and offset = 7'))")
     pipeline.produce(80)
     broken_off_before("record", pipeline)
     pipeline.ran()
     proof = pipeline.door("verify")
-    assert (proof.code, [log["double_rows"] for log in proof.document["logs"]], proof.document["missing"]) == (5, [0, 0, 1, 0], 0)
+    assert (
+        proof.code,
+        [log["double_rows"] for log in proof.document["logs"]],
+        proof.document["missing"],
+    ) == (5, [0, 0, 1, 0], 0)
 
 
 @pytest.mark.long
-def test_offsets_that_a_transform_rewrote_stop_no_run_after_a_crash_and_verify_tells_them(pipeline: Pipeline, shape: Shape) -> None:
+def test_offsets_that_a_transform_rewrote_stop_no_run_after_a_crash_and_verify_tells_them(
+    pipeline: Pipeline, shape: Shape
+) -> None:
     shape("rows.withColumn('offset', rows['offset'] + 1000)")
     pipeline.produce(80)
     broken_off_before("record", pipeline)
@@ -104,23 +126,33 @@ def test_offsets_that_a_transform_rewrote_stop_no_run_after_a_crash_and_verify_t
     assert (proof.code, unproven(proof)) == (5, [20] * 4)
 
 
-def test_a_transform_that_drops_an_offset_is_refused_and_the_doctor_says_so_before_a_run(pipeline: Pipeline, shape: Shape) -> None:
+def test_a_transform_that_drops_an_offset_is_refused_and_the_doctor_says_so_before_a_run(
+    pipeline: Pipeline, shape: Shape
+) -> None:
     pipeline.produce(80)
     pipeline.ran()
     name = shape("rows.drop('offset')")
     pipeline.produce(80)
     doctor = pipeline.door("doctor")
     [line] = [line for line in doctor.document["lines"] if line["verdict"] == "failed"]
-    assert (doctor.code, line["name"], "there is no column offset" in line["found"]) == (2, "transformed rows", True)
+    assert (doctor.code, line["name"], "there is no column offset" in line["found"]) == (
+        2,
+        "transformed rows",
+        True,
+    )
     refused(pipeline.run(), 2, "there is no column offset", name, "topic, partition and offset")
     assert [plan["number"] for plan in pipeline.door("plans", "list").document] == [1]
 
 
 @pytest.mark.long
 def test_where_the_table_has_no_offsets_a_crash_leaves_what_nobody_knows_and_the_runs_go_on(
-    pipeline: Pipeline, shape: Shape, spark: SparkSession,
+    pipeline: Pipeline,
+    shape: Shape,
+    spark: SparkSession,
 ) -> None:
-    spark.sql(f"CREATE TABLE delta.`{pipeline.table}` (topic string, partition int, value binary) USING delta")
+    spark.sql(
+        f"CREATE TABLE delta.`{pipeline.table}` (topic string, partition int, value binary) USING delta"
+    )
     shape("rows.select('topic', 'partition', 'value')")
     pipeline.produce(80)
     broken_off_before("record", pipeline)

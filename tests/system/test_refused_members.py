@@ -1,4 +1,6 @@
-"""Runs that are members in a group coordinator which refuses: each code with the exit code that a scheduler sees, and what stays behind."""
+"""Runs that are members in a group coordinator which refuses: each code with the exit code that a
+scheduler sees, and what stays behind.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,20 @@ def made(broker: FakeCoordinator, make_pipeline: Callable[..., Pipeline]) -> Mad
 
     def make(protocol: str) -> Pipeline:
         pipeline = make_pipeline(
-            source={"bootstrap": f"{broker.host}:{broker.port}", "timeout_s": 3}, offsets={"storage": "kafka"},
-            ownership={"mode": "join", "membership": "coordinator", "protocol": protocol, "join_timeout_s": 10})
-        broker.append(pipeline.topic, 0, encode(Batch(0, [Rec(delta, b"value-%d" % delta) for delta in range(10)])))
+            source={"bootstrap": f"{broker.host}:{broker.port}", "timeout_s": 3},
+            offsets={"storage": "kafka"},
+            ownership={
+                "mode": "join",
+                "membership": "coordinator",
+                "protocol": protocol,
+                "join_timeout_s": 10,
+            },
+        )
+        broker.append(
+            pipeline.topic,
+            0,
+            encode(Batch(0, [Rec(delta, b"value-%d" % delta) for delta in range(10)])),
+        )
         broker.world.topic_ids[pipeline.topic] = UUID(int=1)
         return pipeline
 
@@ -39,18 +52,35 @@ def made(broker: FakeCoordinator, make_pipeline: Callable[..., Pipeline]) -> Mad
 
 
 PASSING = [
-    *((protocol, api, code) for code in (14, 15, 16, 7, -1) for protocol, api in ((CLASSIC, JOIN), (CLASSIC, SYNC), (CONSUMERS, CONSUMER))),
+    *(
+        (protocol, api, code)
+        for code in (14, 15, 16, 7, -1)
+        for protocol, api in ((CLASSIC, JOIN), (CLASSIC, SYNC), (CONSUMERS, CONSUMER))
+    ),
     *((CLASSIC, api, code) for api in (JOIN, SYNC) for code in (22, 25, 27)),
     *((CONSUMERS, CONSUMER, code) for code in (25, 110, 111, 113)),
-    (CLASSIC, JOIN, 81), *((protocol, FIND_COORDINATOR, 15) for protocol in (CLASSIC, CONSUMERS)),
+    (CLASSIC, JOIN, 81),
+    *((protocol, FIND_COORDINATOR, 15) for protocol in (CLASSIC, CONSUMERS)),
 ]
 ENDING = [
-    *((protocol, api, code, exit_code) for protocol, api in ((CLASSIC, JOIN), (CONSUMERS, CONSUMER)) for code, exit_code in (
-        (24, 2), (30, 2), (35, 2), (42, 1), (69, 2), (82, 6))),
-    (CLASSIC, JOIN, 23, 2), (CLASSIC, JOIN, 26, 2), (CONSUMERS, CONSUMER, 112, 2),
-    (CLASSIC, FIND_COORDINATOR, 30, 2), (CONSUMERS, FIND_COORDINATOR, 30, 2),
+    *(
+        (protocol, api, code, exit_code)
+        for protocol, api in ((CLASSIC, JOIN), (CONSUMERS, CONSUMER))
+        for code, exit_code in ((24, 2), (30, 2), (35, 2), (42, 1), (69, 2), (82, 6))
+    ),
+    (CLASSIC, JOIN, 23, 2),
+    (CLASSIC, JOIN, 26, 2),
+    (CONSUMERS, CONSUMER, 112, 2),
+    (CLASSIC, FIND_COORDINATOR, 30, 2),
+    (CONSUMERS, FIND_COORDINATOR, 30, 2),
 ]
-IN_THE_GATE = ((CLASSIC, JOIN, 23, 2), (CLASSIC, JOIN, 26, 2), (CLASSIC, JOIN, 30, 2), (CLASSIC, JOIN, 82, 6), (CONSUMERS, CONSUMER, 30, 2))
+IN_THE_GATE = (
+    (CLASSIC, JOIN, 23, 2),
+    (CLASSIC, JOIN, 26, 2),
+    (CLASSIC, JOIN, 30, 2),
+    (CLASSIC, JOIN, 82, 6),
+    (CONSUMERS, CONSUMER, 30, 2),
+)
 
 
 def refuse(broker: FakeCoordinator, api: int, *codes: int) -> None:
@@ -59,7 +89,9 @@ def refuse(broker: FakeCoordinator, api: int, *codes: int) -> None:
 
 @pytest.mark.groups
 @pytest.mark.parametrize(("protocol", "api", "code"), PASSING, ids=str)
-def test_what_may_pass_is_waited_for_and_the_run_loads(broker: FakeCoordinator, made: Made, protocol: str, api: int, code: int) -> None:
+def test_what_may_pass_is_waited_for_and_the_run_loads(
+    broker: FakeCoordinator, made: Made, protocol: str, api: int, code: int
+) -> None:
     pipeline = made(protocol)
     refuse(broker, api, code, code)
     assert "ingested" in pipeline.ran().outcomes
@@ -67,10 +99,21 @@ def test_what_may_pass_is_waited_for_and_the_run_loads(broker: FakeCoordinator, 
     assert not broker.group.members and not broker.consumers
 
 
-@pytest.mark.parametrize(("protocol", "api", "code", "exit_code"), [
-    pytest.param(*refused, marks=[] if refused in IN_THE_GATE else pytest.mark.groups) for refused in ENDING], ids=str)
+@pytest.mark.parametrize(
+    ("protocol", "api", "code", "exit_code"),
+    [
+        pytest.param(*refused, marks=[] if refused in IN_THE_GATE else pytest.mark.groups)
+        for refused in ENDING
+    ],
+    ids=str,
+)
 def test_what_will_not_pass_is_told_with_its_exit_code_and_nothing_of_ours_stays(
-    broker: FakeCoordinator, made: Made, protocol: str, api: int, code: int, exit_code: int,
+    broker: FakeCoordinator,
+    made: Made,
+    protocol: str,
+    api: int,
+    code: int,
+    exit_code: int,
 ) -> None:
     pipeline = made(protocol)
     refuse(broker, api, code)

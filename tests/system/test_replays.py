@@ -1,4 +1,6 @@
-"""`etl replay` on real ZooKeeper, Kafka, Spark and Delta: exactly its rows are new, in one commit, and everybody knows them as ours."""
+"""`etl replay` on real ZooKeeper, Kafka, Spark and Delta: exactly its rows are new, in one commit,
+and everybody knows them as ours.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def marked(rows):
 
 @pytest.fixture
 def marking(pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
-    """A pipeline that has loaded 600 records by two plans, and whose conf has a transform since then that marks each row."""
+    """A pipeline that has loaded 600 records by two plans, and whose conf has a transform since
+    then that marks each row.
+    """
     pipeline.produce(400)
     pipeline.ran()
     pipeline.produce(200)
@@ -44,13 +48,19 @@ def replay(pipeline: Pipeline, *words: str) -> Any:
 
 def marks(path: Path) -> dict[tuple[int, int], int]:
     """The mark of each row, of which each is there once."""
-    rows = DeltaTable(str(path)).to_pyarrow_table(columns=["partition", "offset", "timestampType"]).to_pylist()
+    rows = (
+        DeltaTable(str(path))
+        .to_pyarrow_table(columns=["partition", "offset", "timestampType"])
+        .to_pylist()
+    )
     places = Counter((row["partition"], row["offset"]) for row in rows)
     assert max(places.values(), default=1) == 1, places.most_common(3)
     return {(row["partition"], row["offset"]): row["timestampType"] for row in rows}
 
 
-def test_a_replay_replaces_exactly_its_rows_in_one_commit_and_verify_and_the_next_run_know_it(marking: Pipeline) -> None:
+def test_a_replay_replaces_exactly_its_rows_in_one_commit_and_verify_and_the_next_run_know_it(
+    marking: Pipeline,
+) -> None:
     pipeline = marking
     before, offsets = marks(pipeline.table), pipeline.committed()
     shown = replay(pipeline, "--from", "50", "--until", "120", "-p", "1", "-p", "2", "--dry-run")
@@ -58,11 +68,29 @@ def test_a_replay_replaces_exactly_its_rows_in_one_commit_and_verify_and_the_nex
     assert [r["rows_that_come_at_most"] for r in shown.document["replaces"]] == [70, 70]
     assert DeltaTable(str(pipeline.table)).version() == 1, "a dry run changes nothing"
 
-    said = replay(pipeline, "--from", "50", "--until", "120", "-p", "1", "-p", "2", "--yes", "--reason", "the mark was missing")
+    said = replay(
+        pipeline,
+        "--from",
+        "50",
+        "--until",
+        "120",
+        "-p",
+        "1",
+        "-p",
+        "2",
+        "--yes",
+        "--reason",
+        "the mark was missing",
+    )
     assert (said.code, said.outcomes) == (0, ["replaced rows"]), said.err
-    assert said.document["outcomes"][0]["says"] == "plan 3: 140 records took the place of 140 at version 2"
+    assert (
+        said.document["outcomes"][0]["says"]
+        == "plan 3: 140 records took the place of 140 at version 2"
+    )
     after = marks(pipeline.table)
-    assert {place for place, mark in after.items() if mark == 7} == {(p, n) for p in (1, 2) for n in range(50, 120)}
+    assert {place for place, mark in after.items() if mark == 7} == {
+        (p, n) for p in (1, 2) for n in range(50, 120)
+    }
     assert after.keys() == before.keys() and pipeline.is_whole() and pipeline.committed() == offsets
     table = DeltaTable(str(pipeline.table))
     assert (table.version(), table.history(1)[0]["operation"]) == (2, "WRITE")
@@ -78,44 +106,78 @@ def test_a_replay_replaces_exactly_its_rows_in_one_commit_and_verify_and_the_nex
 
 @pytest.mark.parametrize("verb", [pytest.param("fetch", marks=pytest.mark.long), "record"])
 def test_a_replay_that_broke_off_is_executed_or_repaired_by_the_next_run(
-    marking: Pipeline, monkeypatch: pytest.MonkeyPatch, verb: str,
+    marking: Pipeline,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: str,
 ) -> None:
     def break_off() -> None:
         raise BrokenOff
 
     whole = replaying.replay_rows
     with monkeypatch.context() as patched:
-        patched.setattr(replaying, "replay_rows", lambda *a, **k: whole(*a, **{**k, "around": Before(verb, break_off)}))
+        patched.setattr(
+            replaying,
+            "replay_rows",
+            lambda *a, **k: whole(*a, **{**k, "around": Before(verb, break_off)}),
+        )
         with pytest.raises(BrokenOff):
             replay(marking, "--from", "90", "--until", "110", "--yes")
     assert set(Counter(marks(marking.table).values())) == ({0} if verb == "fetch" else {0, 7})
-    assert marking.ran().outcomes == (["replayed", "replaced rows"] if verb == "fetch" else ["repaired", "nothing new"])
-    assert {place for place, mark in marks(marking.table).items() if mark == 7} == {(p, n) for p in range(4) for n in range(90, 110)}
+    assert marking.ran().outcomes == (
+        ["replayed", "replaced rows"] if verb == "fetch" else ["repaired", "nothing new"]
+    )
+    assert {place for place, mark in marks(marking.table).items() if mark == 7} == {
+        (p, n) for p in range(4) for n in range(90, 110)
+    }
     assert [r["rows"] for r in marking.door("plans", "show").document["ranges"]] == [20] * 4
     assert marking.is_whole() and marking.door("verify").code == 0
 
 
-def test_rows_are_made_in_another_table_and_the_pipelines_own_stays_as_it_is(marking: Pipeline) -> None:
+def test_rows_are_made_in_another_table_and_the_pipelines_own_stays_as_it_is(
+    marking: Pipeline,
+) -> None:
     into = str(marking.folder / "other")
     for turn in range(2):
         said = replay(marking, "--from", "0", "--until", "100", "--into", into)
-        assert (said.code, said.document["rows"], said.document["rows_that_went"]) == (0, 400, 400 * turn), said.err
+        assert (said.code, said.document["rows"], said.document["rows_that_went"]) == (
+            0,
+            400,
+            400 * turn,
+        ), said.err
         assert set(marks(Path(into)).values()) == {7} and len(marks(Path(into))) == 400
-    assert replay(marking, "--from", "100", "--until", "150", "-p", "0", "--into", into).document["rows"] == 50
+    assert (
+        replay(marking, "--from", "100", "--until", "150", "-p", "0", "--into", into).document[
+            "rows"
+        ]
+        == 50
+    )
     assert len(marks(Path(into))) == 450
-    assert DeltaTable(str(marking.table)).version() == 1 and set(marks(marking.table).values()) == {0}
-    refused(replay(marking, "--from", "0", "--until", "9", "--into", str(marking.table)), 2, "this is the pipeline's own table")
+    assert DeltaTable(str(marking.table)).version() == 1 and set(marks(marking.table).values()) == {
+        0
+    }
+    refused(
+        replay(marking, "--from", "0", "--until", "9", "--into", str(marking.table)),
+        2,
+        "this is the pipeline's own table",
+    )
 
 
 def test_a_table_with_deletion_vectors_and_mapped_columns_is_replayed_and_its_receipts_can_be_counted_again(
-    marking: Pipeline, spark: SparkSession,
+    marking: Pipeline,
+    spark: SparkSession,
 ) -> None:
     table = f"delta.`{marking.table}`"
-    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', 'delta.columnMapping.mode' = 'name')")
+    spark.sql(
+        f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', 'delta.columnMapping.mode' = 'name')"
+    )
     assert replay(marking, "--from", "20", "--until", "30", "--yes").code == 0
     assert replay(marking, "--from", "25", "--until", "60", "--yes").code == 0
     rows = spark.read.format("delta").load(str(marking.table))
-    assert (rows.count(), rows.where("timestampType = 7").count(), rows.select("partition", "offset").distinct().count()) == (600, 160, 600)
+    assert (
+        rows.count(),
+        rows.where("timestampType = 7").count(),
+        rows.select("partition", "offset").distinct().count(),
+    ) == (600, 160, 600)
     with marking.zookeeper() as client:
         client.delete(f"/consumers/{marking.group}/etl/clicks/applied/4")
     assert marking.ran().outcomes == ["repaired", "nothing new"]
@@ -124,23 +186,50 @@ def test_a_table_with_deletion_vectors_and_mapped_columns_is_replayed_and_its_re
 
 
 def test_what_cannot_be_replayed_is_refused_with_what_to_do_and_nothing_is_changed(
-    marking: Pipeline, spark: SparkSession,
+    marking: Pipeline,
+    spark: SparkSession,
 ) -> None:
     interval = ("--from", "0", "--until", "10")
     refused(replay(marking, *interval), 2, "there is no terminal on which to ask", "--yes")
     refused(replay(marking, "--from", "10", "--until", "10", "--yes"), 2, "the interval is empty")
-    refused(replay(marking, "--from", "10", "--until", "9", "--yes"), 2, "the interval runs backwards")
-    refused(replay(marking, "--from", "yesterday", "--until", "9", "--yes"), 2, "neither an offset nor a time")
-    refused(replay(marking, "--from", "2026-01-01T00:00:00", "--until", "9", "--yes"), 2, "has no UTC offset")
-    refused(replay(marking, "--from", "0", "--until", "151", "--yes"), 2, "this partition is loaded up to offset")
+    refused(
+        replay(marking, "--from", "10", "--until", "9", "--yes"), 2, "the interval runs backwards"
+    )
+    refused(
+        replay(marking, "--from", "yesterday", "--until", "9", "--yes"),
+        2,
+        "neither an offset nor a time",
+    )
+    refused(
+        replay(marking, "--from", "2026-01-01T00:00:00", "--until", "9", "--yes"),
+        2,
+        "has no UTC offset",
+    )
+    refused(
+        replay(marking, "--from", "0", "--until", "151", "--yes"),
+        2,
+        "this partition is loaded up to offset",
+    )
     refused(replay(marking, *interval, "-p", "9", "--yes"), 2, "has loaded nothing of")
-    refused(replay(marking, "--from", "2035-01-01T00:00:00Z", "--until", "2035-01-02T00:00:00Z", "--yes"), 2, "nothing that this pipeline")
-    spark.sql(f"ALTER TABLE delta.`{marking.table}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
+    refused(
+        replay(
+            marking, "--from", "2035-01-01T00:00:00Z", "--until", "2035-01-02T00:00:00Z", "--yes"
+        ),
+        2,
+        "nothing that this pipeline",
+    )
+    spark.sql(
+        f"ALTER TABLE delta.`{marking.table}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')"
+    )
     refused(replay(marking, *interval, "--yes"), 2, "the table is append-only")
     assert [row["number"] for row in marking.door("plans", "list").document] == [1, 2]
 
 
-def test_before_the_first_run_a_replay_is_refused(make_pipeline: Callable[..., Pipeline], spark: SparkSession) -> None:
+def test_before_the_first_run_a_replay_is_refused(
+    make_pipeline: Callable[..., Pipeline], spark: SparkSession
+) -> None:
     pipeline = make_pipeline()
     pipeline.produce(40)
-    refused(replay(pipeline, "--from", "0", "--until", "10", "--yes"), 2, "there is nothing to replay")
+    refused(
+        replay(pipeline, "--from", "0", "--until", "10", "--yes"), 2, "there is nothing to replay"
+    )

@@ -1,4 +1,6 @@
-"""Runs under `hand_over: after_append` on real servers: a commit is of the plan's membership or refused; what is left is moved later."""
+"""Runs under `hand_over: after_append` on real servers: a commit is of the plan's membership or
+refused; what is left is moved later.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,14 @@ from tests.system.driving import Pipeline, broken_off_before
 from tests.system.other_members import MEMBER, another_member, at_first
 
 pytestmark = pytest.mark.without_spark
-BEHIND: dict[str, Any] = {**MEMBER, "ownership": {**MEMBER["ownership"], "hand_over": "after_append"}}
+BEHIND: dict[str, Any] = {
+    **MEMBER,
+    "ownership": {**MEMBER["ownership"], "hand_over": "after_append"},
+}
 IN_ZOOKEEPER: dict[str, Any] = {
-    **{key: value for key, value in MEMBER.items() if key != "offsets"}, "ownership": {"mode": "join", "hand_over": "after_append"}}
+    **{key: value for key, value in MEMBER.items() if key != "offsets"},
+    "ownership": {"mode": "join", "hand_over": "after_append"},
+}
 
 
 def loaded(pipeline: Pipeline, settings: dict[str, Any]) -> Pipeline:
@@ -28,7 +35,8 @@ def loaded(pipeline: Pipeline, settings: dict[str, Any]) -> Pipeline:
 
 @pytest.mark.long
 def test_a_member_that_comes_before_the_commit_takes_partitions_and_the_run_ends_well_and_tells(
-    make_pipeline: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch,
+    make_pipeline: Callable[..., Pipeline],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pipeline = loaded(make_pipeline(), BEHIND)
     pipeline.produce(80)
@@ -37,7 +45,13 @@ def test_a_member_that_comes_before_the_commit_takes_partitions_and_the_run_ends
         other.has_read(80)
     pipeline.produce(80)
     with contextlib.ExitStack() as others:
-        at_first(LiveWorld, "append", monkeypatch, lambda _: others.enter_context(another_member(pipeline)).owns(2), before=True)
+        at_first(
+            LiveWorld,
+            "append",
+            monkeypatch,
+            lambda _: others.enter_context(another_member(pipeline)).owns(2),
+            before=True,
+        )
         assert pipeline.ran().outcomes == ["read by others", "ingested", "taken by another member"]
     ours = pipeline.in_table()
     assert max(ours.values()) == 1 and ours.total() == 160
@@ -48,13 +62,24 @@ def test_a_member_that_comes_before_the_commit_takes_partitions_and_the_run_ends
     assert pipeline.door("verify").code == 0
 
 
-@pytest.mark.parametrize(("settings", "step"), [
-    pytest.param(BEHIND, "commit", id="kafka commit"),
-    *(pytest.param(settings, step, id=f"{place} {step}", marks=pytest.mark.long) for settings, place, step in (
-        (BEHIND, "kafka", "append"), (IN_ZOOKEEPER, "zookeeper", "append"), (IN_ZOOKEEPER, "zookeeper", "commit"))),
-])
+@pytest.mark.parametrize(
+    ("settings", "step"),
+    [
+        pytest.param(BEHIND, "commit", id="kafka commit"),
+        *(
+            pytest.param(settings, step, id=f"{place} {step}", marks=pytest.mark.long)
+            for settings, place, step in (
+                (BEHIND, "kafka", "append"),
+                (IN_ZOOKEEPER, "zookeeper", "append"),
+                (IN_ZOOKEEPER, "zookeeper", "commit"),
+            )
+        ),
+    ],
+)
 def test_what_a_run_that_died_did_not_move_is_moved_by_the_next_one(
-    make_pipeline: Callable[..., Pipeline], settings: dict[str, Any], step: str,
+    make_pipeline: Callable[..., Pipeline],
+    settings: dict[str, Any],
+    step: str,
 ) -> None:
     pipeline = loaded(make_pipeline(), settings)
     pipeline.produce(80)

@@ -32,11 +32,15 @@ def each(*in_the_gate: str) -> pytest.MarkDecorator:
     marks = {name: [] if name in in_the_gate else [pytest.mark.networks] for name in STORES}
     for name, (program, why) in lacking.items():
         marks[name].append(pytest.mark.skipif(shutil.which(program) is None, reason=why))
-    return pytest.mark.parametrize("store", [pytest.param(name, marks=marks[name]) for name in STORES], indirect=True)
+    return pytest.mark.parametrize(
+        "store", [pytest.param(name, marks=marks[name]) for name in STORES], indirect=True
+    )
 
 
 @pytest.fixture(scope="module")
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+def store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StoreServer]:
     """Each of the stores."""
     with STORES[request.param](tmp_path_factory.mktemp(request.param)) as running:
         yield running
@@ -44,15 +48,29 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def pipeline(
-    store: StoreServer, cluster: object, topic: TopicFactory, unused_group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    store: StoreServer,
+    cluster: object,
+    topic: TopicFactory,
+    unused_group: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> StoredPipeline:
     """A pipeline of two partitions with its table there."""
     store.give_secrets(monkeypatch)
-    return StoredPipeline(cluster, tmp_path, topic(2), unused_group, everywhere=WITHOUT_SPARK, store=store)  # type: ignore[arg-type]
+    return StoredPipeline(
+        cluster,  # type: ignore[arg-type]
+        tmp_path,
+        topic(2),
+        unused_group,
+        everywhere=WITHOUT_SPARK,
+        store=store,
+    )
 
 
 @each("moto")
-def test_a_run_loads_its_records_once_the_next_one_finds_nothing_new_and_no_secret_is_left_behind(pipeline: StoredPipeline) -> None:
+def test_a_run_loads_its_records_once_the_next_one_finds_nothing_new_and_no_secret_is_left_behind(
+    pipeline: StoredPipeline,
+) -> None:
     pipeline.produce(200, partitions=2)
     assert pipeline.ran().document["plan"]["writer"].endswith("without Spark")
     assert pipeline.is_whole()
@@ -60,13 +78,25 @@ def test_a_run_loads_its_records_once_the_next_one_finds_nothing_new_and_no_secr
     assert outcomes == ["nothing new"]
     assert (cost["code"], cost["started"], cost["loaded"]) == (0, [], [])
     said = pipeline.ran()
-    told = [said.out, said.err, *(file.read_text("utf-8", "replace") for file in pipeline.folder.rglob("*") if file.is_file())]
-    assert not [text for text in told for secret in pipeline.store.secrets.values() if secret in text]
+    told = [
+        said.out,
+        said.err,
+        *(
+            file.read_text("utf-8", "replace")
+            for file in pipeline.folder.rglob("*")
+            if file.is_file()
+        ),
+    ]
+    assert not [
+        text for text in told for secret in pipeline.store.secrets.values() if secret in text
+    ]
 
 
 @each("azurite")
 @pytest.mark.parametrize("verb", ["append", pytest.param("record", marks=pytest.mark.long)])
-def test_a_run_that_ends_at_any_verb_is_finished_by_the_next_one(pipeline: StoredPipeline, verb: str) -> None:
+def test_a_run_that_ends_at_any_verb_is_finished_by_the_next_one(
+    pipeline: StoredPipeline, verb: str
+) -> None:
     pipeline.produce(100, partitions=2)
     broken_off_before(verb, pipeline)  # there is no table yet, and files of tasks may be
     pipeline.ran()
@@ -75,7 +105,9 @@ def test_a_run_that_ends_at_any_verb_is_finished_by_the_next_one(pipeline: Store
 
 @pytest.mark.long
 @each("moto", "azurite")
-def test_files_that_no_commit_names_yet_make_the_place_nobody_elses(pipeline: StoredPipeline) -> None:
+def test_files_that_no_commit_names_yet_make_the_place_nobody_elses(
+    pipeline: StoredPipeline,
+) -> None:
     from etl.edges.delta.path import announce_first_write, open_table
     from etl.edges.delta.table_folder import table_folder
     from etl.settings.loader import load_settings
@@ -84,14 +116,19 @@ def test_files_that_no_commit_names_yet_make_the_place_nobody_elses(pipeline: St
     announce_first_write(path)
     with table_folder(path).create("part-0.parquet") as file:
         file.write(b"x" * 10)
-    assert table_folder(path).sizes(["part-0.parquet", "none"]) == [10, None] and open_table(path) is None
+    assert (
+        table_folder(path).sizes(["part-0.parquet", "none"]) == [10, None]
+        and open_table(path) is None
+    )
     pipeline.produce(20, partitions=2)
     pipeline.ran()
     assert pipeline.is_whole()
 
 
 @each("moto")
-def test_what_is_wrong_with_the_store_has_its_exit_code_and_its_key(pipeline: StoredPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_with_the_store_has_its_exit_code_and_its_key(
+    pipeline: StoredPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = pipeline.store.settings()
     if not given:
         pytest.skip("HDFS takes no settings of ours")
@@ -120,7 +157,14 @@ def through(way: FaultyWay | None, pipeline: StoredPipeline) -> StoredPipeline:
 
 
 def refused_by_name(said: Said, way: FaultyWay) -> None:
-    refused(said, 7, "the store ignores If-None-Match", "two writers could replace each other's commit", str(way.port), "docs/STORES.md")
+    refused(
+        said,
+        7,
+        "the store ignores If-None-Match",
+        "two writers could replace each other's commit",
+        str(way.port),
+        "docs/STORES.md",
+    )
 
 
 def line_of_doctor(pipeline: StoredPipeline) -> tuple[int, dict[str, Any]]:
@@ -131,7 +175,9 @@ def line_of_doctor(pipeline: StoredPipeline) -> tuple[int, dict[str, Any]]:
 
 
 @each("moto")
-def test_a_table_is_not_begun_on_a_store_that_ignores_if_none_match(pipeline: StoredPipeline, careless: FaultyWay) -> None:
+def test_a_table_is_not_begun_on_a_store_that_ignores_if_none_match(
+    pipeline: StoredPipeline, careless: FaultyWay
+) -> None:
     if not pipeline.store.settings():
         pytest.skip("HDFS has no such header")
     pipeline.produce(50, partitions=2)
@@ -143,14 +189,20 @@ def test_a_table_is_not_begun_on_a_store_that_ignores_if_none_match(pipeline: St
 
     through(None, pipeline).ran()
     assert pipeline.is_whole(), "nothing was lost"
-    assert line_of_doctor(pipeline) == (0, {**line, "verdict": "ok", "error": None, "exit_code": 0, "to_do": "", "found": ANY})
+    assert line_of_doctor(pipeline) == (
+        0,
+        {**line, "verdict": "ok", "error": None, "exit_code": 0, "to_do": "", "found": ANY},
+    )
     assert not [file for file in pipeline.table_files() if ".etl_probe_" in file]
 
 
 @each("moto")
 @pytest.mark.parametrize("is_left", [False, True], ids=["a new plan", "a plan that was left"])
 def test_the_first_run_of_a_day_finds_that_the_store_ignores_if_none_match_by_now(
-    pipeline: StoredPipeline, careless: FaultyWay, monkeypatch: pytest.MonkeyPatch, is_left: bool,
+    pipeline: StoredPipeline,
+    careless: FaultyWay,
+    monkeypatch: pytest.MonkeyPatch,
+    is_left: bool,
 ) -> None:
     if not pipeline.store.settings():
         pytest.skip("HDFS has no such header")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
+import pytest
 from deltalake import DeltaTable
 from kafka import KafkaProducer
-import pytest
 from pyspark.sql import SparkSession
 
 from etl.model.bounds import Request
@@ -24,10 +24,14 @@ UNTIL = ("--until-time", "2026-01-31T13:00:00Z", "--run-key", "clicks/12")
 
 def send(pipeline: Pipeline, *times_ms: int) -> None:
     """One record in each of two partitions at each of these times."""
-    with contextlib.closing(KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap, acks="all")) as producer:
+    with contextlib.closing(
+        KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap, acks="all")
+    ) as producer:
         for when in times_ms:
             for partition in range(2):
-                producer.send(pipeline.topic, b"%d" % when, partition=partition, timestamp_ms=when).get(20)
+                producer.send(
+                    pipeline.topic, b"%d" % when, partition=partition, timestamp_ms=when
+                ).get(20)
 
 
 def times(pipeline: Pipeline) -> list[int]:
@@ -37,7 +41,8 @@ def times(pipeline: Pipeline) -> list[int]:
 
 
 def test_an_hour_is_loaded_once_under_its_key_whoever_asks_again_and_the_next_hour_by_the_next_key(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+    make_pipeline: Callable[..., Pipeline],
+    spark: SparkSession,
 ) -> None:
     pipeline = make_pipeline(partitions=2)
     send(pipeline, NOON, NOON + 1, NOON + HOUR_MS, NOON + 2 * HOUR_MS)
@@ -45,32 +50,60 @@ def test_an_hour_is_loaded_once_under_its_key_whoever_asks_again_and_the_next_ho
     assert planned.document["records_at_most"] == 4
     first = pipeline.door("run", after=UNTIL)
     assert (first.code, first.outcomes, times(pipeline)) == (0, ["ingested"], [0, 0, 0, 0])
-    assert first.document["asked"]["run_key"] == "clicks/12" and first.document["plan"]["until"]["said"] == "2026-01-31T13:00:00Z"
+    assert (
+        first.document["asked"]["run_key"] == "clicks/12"
+        and first.document["plan"]["until"]["said"] == "2026-01-31T13:00:00Z"
+    )
 
     send(pipeline, NOON + 2)
     again = pipeline.door("run", after=UNTIL)
     assert (again.code, again.outcomes) == (0, ["already applied"])
     assert again.document["outcomes"][0]["says"] == (
-        "run key clicks/12 is already applied by plan 1 (until 2026-01-31T13:00:00Z)")
+        "run key clicks/12 is already applied by plan 1 (until 2026-01-31T13:00:00Z)"
+    )
     assert "already applied by plan 1" in pipeline.door("plan", after=UNTIL).document["says"]
-    other = pipeline.door("run", after=("--until-time", "2026-01-31T14:00:00Z", "--run-key", "clicks/12"))
+    other = pipeline.door(
+        "run", after=("--until-time", "2026-01-31T14:00:00Z", "--run-key", "clicks/12")
+    )
     refused(other, 2, "another one needs another key")
 
-    second = pipeline.door("run", after=("--from-time", "2026-01-31T13:00:00Z", "--until-time", "1769868000000", "--run-key", "clicks/13"))
+    second = pipeline.door(
+        "run",
+        after=(
+            "--from-time",
+            "2026-01-31T13:00:00Z",
+            "--until-time",
+            "1769868000000",
+            "--run-key",
+            "clicks/13",
+        ),
+    )
     assert (second.code, times(pipeline)) == (0, [0] * 4 + [1] * 2)
     late = pipeline.door("run", after=("--from-time", "2026-01-31T16:00:00Z"))
     refused(late, 5, "are not loaded yet, and a run passes over none")
-    empty = pipeline.door("run", after=("--until-time", "2026-01-31T11:00:00Z", "--run-key", "clicks/11"))
+    empty = pipeline.door(
+        "run", after=("--until-time", "2026-01-31T11:00:00Z", "--run-key", "clicks/11")
+    )
     assert (empty.code, empty.outcomes) == (0, ["beyond the bound", "nothing new"])
     assert pipeline.ran().code == 0 and pipeline.is_whole()
-    assert [row["run_key"] for row in pipeline.door("plans", "list").document] == ["clicks/12", "clicks/13", None]
+    assert [row["run_key"] for row in pipeline.door("plans", "list").document] == [
+        "clicks/12",
+        "clicks/13",
+        None,
+    ]
 
 
-def test_a_run_that_is_broken_off_under_its_key_is_finished_by_a_retry_up_to_where_it_was_going(pipeline: Pipeline) -> None:
+def test_a_run_that_is_broken_off_under_its_key_is_finished_by_a_retry_up_to_where_it_was_going(
+    pipeline: Pipeline,
+) -> None:
     send(pipeline, NOON)
     broken_off_before("append", pipeline, Request("k"))
     send(pipeline, NOON + 1)
     retried = pipeline.door("run", after=("--run-key", "k"))
-    assert (retried.code, retried.outcomes, len(times(pipeline))) == (0, ["replayed", "ingested", "already applied"], 2)
+    assert (retried.code, retried.outcomes, len(times(pipeline))) == (
+        0,
+        ["replayed", "ingested", "already applied"],
+        2,
+    )
     assert pipeline.door("run", after=("--run-key", "k")).outcomes == ["already applied"]
     assert pipeline.ran().outcomes == ["ingested"] and pipeline.is_whole()

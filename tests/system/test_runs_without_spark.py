@@ -1,4 +1,6 @@
-"""Small plans read by processes of the driver's machine: no JVM, the same files, the same commit, and rows once whatever dies."""
+"""Small plans read by processes of the driver's machine: no JVM, the same files, the same commit,
+and rows once whatever dies.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def test_a_small_run_loads_its_records_once_and_no_spark_is_loaded(small: Pipeli
     assert small.door("verify").document["found_rows"] == 400
 
 
-def test_the_report_says_that_spark_was_not_asked_and_a_larger_plan_takes_it(small: Pipeline) -> None:
+def test_the_report_says_that_spark_was_not_asked_and_a_larger_plan_takes_it(
+    small: Pipeline,
+) -> None:
     small.produce(400)
     said = small.ran()
     assert said.document["plan"]["writer"] == "arrow: table.writer is auto, without Spark"
@@ -45,9 +49,18 @@ def test_the_report_says_that_spark_was_not_asked_and_a_larger_plan_takes_it(sma
     assert small.is_whole()
 
 
-@pytest.mark.parametrize("verb", [
-    pytest.param("fetch", marks=pytest.mark.long), "append", "record", pytest.param("commit", marks=pytest.mark.long)])
-def test_a_run_that_ends_at_any_verb_is_finished_by_the_next_one_with_or_without_spark(small: Pipeline, verb: str) -> None:
+@pytest.mark.parametrize(
+    "verb",
+    [
+        pytest.param("fetch", marks=pytest.mark.long),
+        "append",
+        "record",
+        pytest.param("commit", marks=pytest.mark.long),
+    ],
+)
+def test_a_run_that_ends_at_any_verb_is_finished_by_the_next_one_with_or_without_spark(
+    small: Pipeline, verb: str
+) -> None:
     for after in (SMALL, {**SMALL, "limits": {}}):
         small.produce(200)
         broken_off_before(verb, small)
@@ -57,7 +70,9 @@ def test_a_run_that_ends_at_any_verb_is_finished_by_the_next_one_with_or_without
         assert small.is_whole()
 
 
-def test_a_worker_that_is_killed_is_replaced_and_rows_come_once(small: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_killed_is_replaced_and_rows_come_once(
+    small: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     killed = list[int]()
 
     def answer(self: worker_pool.Worker, order: Order) -> object:
@@ -73,7 +88,9 @@ def test_a_worker_that_is_killed_is_replaced_and_rows_come_once(small: Pipeline,
     assert killed and small.is_whole()
 
 
-def test_workers_that_die_again_and_again_end_the_run_which_says_how_they_ended(small: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_die_again_and_again_end_the_run_which_says_how_they_ended(
+    small: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = worker_pool.Worker.answer
 
     def answer(self: worker_pool.Worker, order: Order) -> object:
@@ -82,13 +99,21 @@ def test_workers_that_die_again_and_again_end_the_run_which_says_how_they_ended(
 
     monkeypatch.setattr(worker_pool.Worker, "answer", answer)
     small.produce(400)
-    refused(small.run(), 6, "a worker process was lost 4 times", "signal 9", "limits.without_spark_below_bytes")
+    refused(
+        small.run(),
+        6,
+        "a worker process was lost 4 times",
+        "signal 9",
+        "limits.without_spark_below_bytes",
+    )
     monkeypatch.setattr(worker_pool.Worker, "answer", real)
     assert small.ran().document["records"] == 400
     assert small.is_whole()
 
 
-def test_what_a_worker_raises_is_told_with_its_place_and_the_same_plan_is_finished_once_it_can_be(small: Pipeline) -> None:
+def test_what_a_worker_raises_is_told_with_its_place_and_the_same_plan_is_finished_once_it_can_be(
+    small: Pipeline,
+) -> None:
     with contextlib.closing(KafkaProducer(bootstrap_servers=small.cluster.bootstrap)) as producer:
         producer.send(small.topic, b"x" * 5000, partition=1)
     small.settings = {**SMALL, "source": {"max_record_bytes": 1024}}

@@ -1,9 +1,11 @@
-"""Positions that an operator sets, from the broker to the proof, with the real ledger, table and Spark."""
+"""Positions that an operator sets, from the broker to the proof, with the real ledger, table and
+Spark.
+"""
 
 from __future__ import annotations
 
-from deltalake import DeltaTable
 import pytest
+from deltalake import DeltaTable
 
 from etl.commands.run import new_run_id
 from etl.edges.zookeeper.driver_lock import DriverLock
@@ -15,15 +17,24 @@ pytestmark = pytest.mark.without_spark
 
 
 def set_to(pipeline: Pipeline, log: str, to: str, *more: str) -> Said:
-    return said_by("offsets", "set", str(pipeline.conf), log, "--to", to, "--reason", "seen", *more, "--json")
+    return said_by(
+        "offsets", "set", str(pipeline.conf), log, "--to", to, "--reason", "seen", *more, "--json"
+    )
 
 
-def test_a_position_is_set_forwards_and_back_and_every_record_is_there_once_or_told(pipeline: Pipeline) -> None:
+def test_a_position_is_set_forwards_and_back_and_every_record_is_there_once_or_told(
+    pipeline: Pipeline,
+) -> None:
     topic = pipeline.topic
     pipeline.produce(80)
     refused(set_to(pipeline, f"{topic}:0", "5", "--yes"), 2, "no plan yet")
     pipeline.ran()
-    refused(set_to(pipeline, f"{topic}:0", "5", "--yes"), 5, "given offsets before 20 already", "position stays at 20")
+    refused(
+        set_to(pipeline, f"{topic}:0", "5", "--yes"),
+        5,
+        "given offsets before 20 already",
+        "position stays at 20",
+    )
     pipeline.produce(80)
     refused(set_to(pipeline, f"{topic}:0", "latest"), 2, "from 20 to 40", "--yes")
     refused(set_to(pipeline, topic, "30", "--yes"), 2, "an offset is one partition's", f"{topic}:0")
@@ -33,37 +44,63 @@ def test_a_position_is_set_forwards_and_back_and_every_record_is_there_once_or_t
 
     said = set_to(pipeline, f"{topic}:0", "-5", "--yes")
     assert said.code == 0 and said.document["moves"] == [
-        {"topic": topic, "partition": 0, "from": 20, "to": 35, "skipped": 15, "comes": 0}], said.err
-    assert set_to(pipeline, f"{topic}:1", "1970-01-02T00:00:00+00:00", "--yes").code == 5, "that early everything is loaded"
+        {"topic": topic, "partition": 0, "from": 20, "to": 35, "skipped": 15, "comes": 0}
+    ], said.err
+    assert set_to(pipeline, f"{topic}:1", "1970-01-02T00:00:00+00:00", "--yes").code == 5, (
+        "that early everything is loaded"
+    )
     assert set_to(pipeline, f"{topic}:1", "2100-01-01T00:00:00+00:00", "--yes").code == 0
     assert pipeline.ran().outcomes == ["records lost", "records lost", "position set", "ingested"]
     losses = DeltaTable(f"{pipeline.table}_losses").to_pyarrow_table().to_pylist()
-    assert sorted((row["partition"], row["from_offset"], row["until_offset"], row["why"]) for row in losses) == [
-        (0, 20, 35, "skipped by hand"), (1, 20, 40, "skipped by hand")]
+    assert sorted(
+        (row["partition"], row["from_offset"], row["until_offset"], row["why"]) for row in losses
+    ) == [(0, 20, 35, "skipped by hand"), (1, 20, 40, "skipped by hand")]
     assert sum(pipeline.in_table().values()) == 160 - 15 - 20
     proof = pipeline.door("verify")
     assert proof.code == 0 and "15 lost" in str(proof.document), proof.err
 
-    assert set_to(pipeline, f"{topic}:1", "40", "--yes").document["moves"] == [], "it is there already"
+    assert set_to(pipeline, f"{topic}:1", "40", "--yes").document["moves"] == [], (
+        "it is there already"
+    )
     said = set_to(pipeline, f"{topic}:1", "20", "--yes")
     assert said.code == 0, said.err
     assert pipeline.ran().outcomes == ["position set", "ingested"]
-    assert sum(pipeline.in_table().values()) == 160 - 15 and pipeline.committed() == {0: 40, 1: 40, 2: 40, 3: 40}
+    assert sum(pipeline.in_table().values()) == 160 - 15 and pipeline.committed() == {
+        0: 40,
+        1: 40,
+        2: 40,
+        3: 40,
+    }
     proof = pipeline.door("verify")
     assert proof.code == 0 and "20 lost" not in str(proof.document), proof.err
 
-    with ZooKeeper(pipeline.cluster.zookeeper_connect) as session, (
-            DriverLock(session, pipeline.group, "clicks").driving(new_run_id(), wait_s=0)):
-        assert set_to(pipeline, f"{topic}:1", "20", "--yes").code == 5, "what is loaded is told before anybody waits"
+    with (
+        ZooKeeper(pipeline.cluster.zookeeper_connect) as session,
+        DriverLock(session, pipeline.group, "clicks").driving(new_run_id(), wait_s=0),
+    ):
+        assert set_to(pipeline, f"{topic}:1", "20", "--yes").code == 5, (
+            "what is loaded is told before anybody waits"
+        )
         pipeline.produce(80)
         refused(set_to(pipeline, f"{topic}:2", "latest", "--yes"), 4)
 
 
 def restore(pipeline: Pipeline, *more: str) -> Said:
-    return said_by("offsets", "restore", str(pipeline.conf), "--from-table", "--reason", "seen", *more, "--json")
+    return said_by(
+        "offsets",
+        "restore",
+        str(pipeline.conf),
+        "--from-table",
+        "--reason",
+        "seen",
+        *more,
+        "--json",
+    )
 
 
-def test_where_zookeeper_was_lost_the_table_tells_where_to_go_on_by_its_commits_or_by_its_rows(pipeline: Pipeline) -> None:
+def test_where_zookeeper_was_lost_the_table_tells_where_to_go_on_by_its_commits_or_by_its_rows(
+    pipeline: Pipeline,
+) -> None:
     refused(restore(pipeline, "--yes"), 2, "nothing to restore")
     for _ in range(2):
         pipeline.produce(80)
@@ -72,7 +109,9 @@ def test_where_zookeeper_was_lost_the_table_tells_where_to_go_on_by_its_commits_
     with pipeline.zookeeper() as client:
         client.set(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/1", b"7")
     refused(pipeline.run(), 5, "moved a committed offset", "etl offsets restore CONF --from-table")
-    refused(restore(pipeline), 2, f"{pipeline.topic}:1: the committed offset goes from 7 to 40", "--yes")
+    refused(
+        restore(pipeline), 2, f"{pipeline.topic}:1: the committed offset goes from 7 to 40", "--yes"
+    )
     assert restore(pipeline, "--yes").document["restored"] == "offsets"
     pipeline.produce(80)
     assert pipeline.ran().outcomes == ["position set", "ingested"]
@@ -80,7 +119,11 @@ def test_where_zookeeper_was_lost_the_table_tells_where_to_go_on_by_its_commits_
     with pipeline.zookeeper() as client:
         client.delete(f"/consumers/{pipeline.group}", recursive=True)
     said = restore(pipeline, "--yes")
-    assert (said.code, said.document["restored"], said.document["plan"]["number"]) == (0, "ledger", 5), said.err
+    assert (said.code, said.document["restored"], said.document["plan"]["number"]) == (
+        0,
+        "ledger",
+        5,
+    ), said.err
     assert pipeline.committed() == {partition: 60 for partition in range(4)}
     pipeline.produce(80)
     pipeline.ran()
@@ -88,14 +131,23 @@ def test_where_zookeeper_was_lost_the_table_tells_where_to_go_on_by_its_commits_
 
     with pipeline.zookeeper() as client:
         client.delete(f"/consumers/{pipeline.group}", recursive=True)
-        client.create(f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/2", b"81", makepath=True)
+        client.create(
+            f"/consumers/{pipeline.group}/offsets/{pipeline.topic}/2", b"81", makepath=True
+        )
     clean_log(pipeline.table)
-    refused(pipeline.run(), 5, "the table's log no longer says", "etl offsets restore CONF --from-table")
+    refused(
+        pipeline.run(), 5, "the table's log no longer says", "etl offsets restore CONF --from-table"
+    )
     said = restore(pipeline, "--yes")
     assert (said.code, said.document["restored"]) == (0, "plans"), said.err
-    assert any("the committed offset is 81, and what lies between is read again" in sentence for sentence in said.document["says"])
+    assert any(
+        "the committed offset is 81, and what lies between is read again" in sentence
+        for sentence in said.document["says"]
+    )
     pipeline.produce(80)
     pipeline.ran()
-    assert pipeline.is_whole() and pipeline.committed() == {partition: 100 for partition in range(4)}
+    assert pipeline.is_whole() and pipeline.committed() == {
+        partition: 100 for partition in range(4)
+    }
     proof = pipeline.door("verify")
     assert (proof.code, proof.document["found_rows"]) == (0, 400), proof.err

@@ -26,59 +26,120 @@ def served(cluster: Cluster, topic: TopicFactory) -> Served:
 
 class TestRealBroker(BrokerContract):
     @pytest.mark.parametrize("codec", list(Codec))
-    def test_what_was_sent_with_any_codec_is_read_to_the_row(self, served: Served, codec: Codec) -> None:
+    def test_what_was_sent_with_any_codec_is_read_to_the_row(
+        self, served: Served, codec: Codec
+    ) -> None:
         name = served.make_topic(2)
         with served.consumer() as consumer:
             for number in range(20):
-                records = [Rec(delta, b"value-%d" % (100 * (number // 2) + delta), b"key-%d" % delta, ((b"h", b"%d" % number),))
-                           for delta in range(100)]
+                records = [
+                    Rec(
+                        delta,
+                        b"value-%d" % (100 * (number // 2) + delta),
+                        b"key-%d" % delta,
+                        ((b"h", b"%d" % number),),
+                    )
+                    for delta in range(100)
+                ]
                 consumer.produce(name, number % 2, encode(Batch(0, records, codec)))
         receipts: dict[int, Receipt] = {}
-        batches = read_ranges([OffsetRange(BrokerPartition(name, partition), 50, 950) for partition in range(2)],
-                              isolation=Isolation.READ_COMMITTED, on_receipt=receipts.__setitem__,
-                              bootstrap=[(served.host, served.port)], fetch_max_bytes=8000)
-        rows = {(row["partition"], row["offset"]): row for arrow_batch in batches for row in arrow_batch.to_pylist()}
-        assert sorted(rows) == [(partition, offset) for partition in range(2) for offset in range(50, 950)]
+        batches = read_ranges(
+            [OffsetRange(BrokerPartition(name, partition), 50, 950) for partition in range(2)],
+            isolation=Isolation.READ_COMMITTED,
+            on_receipt=receipts.__setitem__,
+            bootstrap=[(served.host, served.port)],
+            fetch_max_bytes=8000,
+        )
+        rows = {
+            (row["partition"], row["offset"]): row
+            for arrow_batch in batches
+            for row in arrow_batch.to_pylist()
+        }
+        assert sorted(rows) == [
+            (partition, offset) for partition in range(2) for offset in range(50, 950)
+        ]
         for (partition, offset), row in rows.items():
             assert (row["key"], row["value"]) == (b"key-%d" % (offset % 100), b"value-%d" % offset)
-            assert row["headers"] == [{"key": "h", "value": b"%d" % (2 * (offset // 100) + partition)}]
+            assert row["headers"] == [
+                {"key": "h", "value": b"%d" % (2 * (offset // 100) + partition)}
+            ]
         assert [receipts[index].rows for index in range(2)] == [900, 900]
 
-    @pytest.mark.parametrize(("codec", "behind"), [
-        (Codec.GZIP, bytes(20)), (Codec.SNAPPY, b"\0"), (Codec.LZ4, bytes(20)), (Codec.SNAPPY, None)])
-    def test_what_the_broker_takes_as_compressed_is_read(self, served: Served, codec: Codec, behind: bytes | None) -> None:
+    @pytest.mark.parametrize(
+        ("codec", "behind"),
+        [
+            (Codec.GZIP, bytes(20)),
+            (Codec.SNAPPY, b"\0"),
+            (Codec.LZ4, bytes(20)),
+            (Codec.SNAPPY, None),
+        ],
+    )
+    def test_what_the_broker_takes_as_compressed_is_read(
+        self, served: Served, codec: Codec, behind: bytes | None
+    ) -> None:
         """The broker looks into what a producer sends with the code of its Java clients."""
-        name, records = served.make_topic(1), [Rec(delta, b"value-%d" % delta) for delta in range(4)]
+        name, records = (
+            served.make_topic(1),
+            [Rec(delta, b"value-%d" % delta) for delta in range(4)],
+        )
         plain = b"".join(map(record_bytes, records))
-        padded = compress(plain, codec) + behind if behind else compress(plain[:9], codec) + compress(plain[9:], codec)
+        padded = (
+            compress(plain, codec) + behind
+            if behind
+            else compress(plain[:9], codec) + compress(plain[9:], codec)
+        )
         with served.consumer() as consumer:
             consumer.produce(name, 0, encode(Batch(0, records, codec, payload=padded)))
         arrow_batches = _read(served, OffsetRange(BrokerPartition(name, 0), 0, 4))
-        assert [row["value"] for each in arrow_batches for row in each.to_pylist()] == [record.value for record in records]
+        assert [row["value"] for each in arrow_batches for row in each.to_pylist()] == [
+            record.value for record in records
+        ]
 
-    def test_rows_of_a_producer_of_another_library_are_read(self, served: Served, cluster: Cluster) -> None:
+    def test_rows_of_a_producer_of_another_library_are_read(
+        self, served: Served, cluster: Cluster
+    ) -> None:
         name = served.make_topic(1)
-        with KafkaProducer(bootstrap_servers=cluster.bootstrap, compression_type="gzip", linger_ms=20) as producer:
+        with KafkaProducer(
+            bootstrap_servers=cluster.bootstrap, compression_type="gzip", linger_ms=20
+        ) as producer:
             for number in range(1000):
                 producer.send(name, b"%d" % number, headers=[("h", b"v")])
         arrow_batches = _read(served, OffsetRange(BrokerPartition(name, 0), 0, 1000))
-        assert [int(row["value"]) for arrow_batch in arrow_batches for row in arrow_batch.to_pylist()] == list(range(1000))
+        assert [
+            int(row["value"]) for arrow_batch in arrow_batches for row in arrow_batch.to_pylist()
+        ] == list(range(1000))
 
-    def test_aborted_transactions_are_left_out_under_read_committed_only(self, served: Served, cluster: Cluster) -> None:
+    def test_aborted_transactions_are_left_out_under_read_committed_only(
+        self, served: Served, cluster: Cluster
+    ) -> None:
         name = served.make_topic(1)
-        with KafkaProducer(bootstrap_servers=cluster.bootstrap, transactional_id=f"for-{name}") as producer:
+        with KafkaProducer(
+            bootstrap_servers=cluster.bootstrap, transactional_id=f"for-{name}"
+        ) as producer:
             producer.init_transactions()
-            for value, finish in ((b"kept", producer.commit_transaction), (b"dropped", producer.abort_transaction),
-                                  (b"kept too", producer.commit_transaction)):
+            for value, finish in (
+                (b"kept", producer.commit_transaction),
+                (b"dropped", producer.abort_transaction),
+                (b"kept too", producer.commit_transaction),
+            ):
                 producer.begin_transaction()
                 producer.send(name, value).get(30)
                 finish()
         wanted = OffsetRange(BrokerPartition(name, 0), 0, 6)
         committed = [row["value"] for each in _read(served, wanted) for row in each.to_pylist()]
-        everything = [row["value"] for each in _read(served, wanted, Isolation.READ_UNCOMMITTED) for row in each.to_pylist()]
-        assert (committed, everything) == ([b"kept", b"kept too"], [b"kept", b"dropped", b"kept too"])
+        everything = [
+            row["value"]
+            for each in _read(served, wanted, Isolation.READ_UNCOMMITTED)
+            for row in each.to_pylist()
+        ]
+        assert (committed, everything) == (
+            [b"kept", b"kept too"],
+            [b"kept", b"dropped", b"kept too"],
+        )
 
-    def test_a_range_whose_records_were_deleted_is_data_loss_with_the_log_start(self, served: Served, cluster: Cluster) -> None:
+    def test_a_range_whose_records_were_deleted_is_data_loss_with_the_log_start(
+        self, served: Served, cluster: Cluster
+    ) -> None:
         name = served.make_topic(1)
         with served.consumer() as consumer:
             consumer.produce(name, 0, [(None, b"x")] * 10)
@@ -94,5 +155,14 @@ class TestRealBroker(BrokerContract):
             _read(served, OffsetRange(BrokerPartition(name, 0), 5, 10))
 
 
-def _read(served: Served, wanted: OffsetRange, isolation: Isolation = Isolation.READ_COMMITTED) -> list[pa.RecordBatch]:
-    return list(read_ranges([wanted], isolation=isolation, on_receipt=lambda index, receipt: None, bootstrap=[(served.host, served.port)]))
+def _read(
+    served: Served, wanted: OffsetRange, isolation: Isolation = Isolation.READ_COMMITTED
+) -> list[pa.RecordBatch]:
+    return list(
+        read_ranges(
+            [wanted],
+            isolation=isolation,
+            on_receipt=lambda index, receipt: None,
+            bootstrap=[(served.host, served.port)],
+        )
+    )

@@ -1,4 +1,6 @@
-"""The short form of the fast soak: each moment of a run is once its last one, and some random stories; see tests/soak."""
+"""The short form of the fast soak: each moment of a run is once its last one, and some random
+stories; see tests/soak.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ SEEDS = (20_110, 4_711)
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A ZooKeeper for these stories alone."""
-    with ZooKeeper(tmp_path_factory.mktemp("soak-zookeeper")) as server, in_place_of_brokers_and_spark():
+    with (
+        ZooKeeper(tmp_path_factory.mktemp("soak-zookeeper")) as server,
+        in_place_of_brokers_and_spark(),
+    ):
         sessions = Sessions(server.connect)
         yield Place(server.connect, tmp_path_factory.mktemp("soak"), sessions)
         sessions.close()
@@ -44,7 +49,9 @@ def test_a_later_run_may_be_killed_at_any_call_to_the_outside(place: Place) -> N
 
 
 @pytest.mark.parametrize("seed", [pytest.param(SEEDS[0], marks=pytest.mark.long), SEEDS[1]])
-def test_kills_zombies_and_lost_answers_in_any_order_leave_each_record_once(place: Place, seed: int) -> None:
+def test_kills_zombies_and_lost_answers_in_any_order_leave_each_record_once(
+    place: Place, seed: int
+) -> None:
     told = tell_random(place, seed, 0)
     assert is_whole(told) and told.tally.counts["runs"] > 20
 

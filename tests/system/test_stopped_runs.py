@@ -1,4 +1,6 @@
-"""Runs that stop or are stopped: somebody else is at work, servers are away or go away, Ctrl-C and SIGTERM. Nothing is left behind."""
+"""Runs that stop or are stopped: somebody else is at work, servers are away or go away, Ctrl-C and
+SIGTERM. Nothing is left behind.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,13 @@ from tests.processes import command_line, of_session, that_mention
 from tests.said import refused
 from tests.system.driving import Before, Pipeline
 
+# -- 4: somebody else is at work
+# --------------------------------------------------------------------------------------
 
-# -- 4: somebody else is at work --------------------------------------------------------------------------------------
 
-
-def test_a_live_group_an_owned_partition_and_a_second_driver_are_left_alone(make_pipeline: Callable[..., Pipeline]) -> None:
+def test_a_live_group_an_owned_partition_and_a_second_driver_are_left_alone(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
     pipeline = make_pipeline()
     pipeline.produce(40)
     root = f"/consumers/{pipeline.group}"
@@ -33,7 +37,9 @@ def test_a_live_group_an_owned_partition_and_a_second_driver_are_left_alone(make
         client.create(f"{root}/ids/old-consumer-1", b"{}", ephemeral=True, makepath=True)
         refused(pipeline.run(), 4, "old-consumer-1", "retry")
         client.delete(f"{root}/ids/old-consumer-1")
-        client.create(f"{root}/owners/{pipeline.topic}/2", b"old-consumer-1-0", ephemeral=True, makepath=True)
+        client.create(
+            f"{root}/owners/{pipeline.topic}/2", b"old-consumer-1-0", ephemeral=True, makepath=True
+        )
         refused(pipeline.run(), 4, "old-consumer-1-0", "partition 2", pipeline.topic)
         client.delete(f"{root}/owners/{pipeline.topic}/2")
         driver = b'{"host": "elsewhere", "pid": 7, "started": null, "run_id": "theirs"}'
@@ -42,29 +48,42 @@ def test_a_live_group_an_owned_partition_and_a_second_driver_are_left_alone(make
         assert not client.exists(f"{root}/etl/clicks/plans")
 
 
-# -- 1 and 6: what breaks or goes away --------------------------------------------------------------------------------
+# -- 1 and 6: what breaks or goes away
+# --------------------------------------------------------------------------------
 
 
-def test_a_zookeeper_that_is_down_and_a_broker_that_is_down_are_named(make_pipeline: Callable[..., Pipeline]) -> None:
+def test_a_zookeeper_that_is_down_and_a_broker_that_is_down_are_named(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    no_zookeeper = make_pipeline(zookeeper={"connect": f"127.0.0.1:{port}/kafka", "connect_timeout_s": 1})
+    no_zookeeper = make_pipeline(
+        zookeeper={"connect": f"127.0.0.1:{port}/kafka", "connect_timeout_s": 1}
+    )
     refused(no_zookeeper.run(), 6, f"127.0.0.1:{port}", "retry")
     no_broker = make_pipeline(source={"bootstrap": f"127.0.0.1:{port}", "timeout_s": 2})
     refused(no_broker.run(), 6, f"127.0.0.1:{port}", "retry")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("verb", "then"), [
-    ("store", ["ingested"]), ("record", ["repaired", "repaired", "ingested"])])
+@pytest.mark.parametrize(
+    ("verb", "then"), [("store", ["ingested"]), ("record", ["repaired", "repaired", "ingested"])]
+)
 def test_a_zookeeper_that_goes_away_in_the_middle_is_named_and_the_next_run_completes(
-    pipeline: Pipeline, verb: str, then: list[str],
+    pipeline: Pipeline,
+    verb: str,
+    then: list[str],
 ) -> None:
     pipeline.produce(40)
     _, _, chroot = pipeline.cluster.zookeeper_connect.partition("/")
     with ZooKeeperProxy(pipeline.cluster.zookeeper.port) as proxy:
         pipeline.settings = {
-            "zookeeper": {"connect": f"{proxy.connect}/{chroot}", "session_timeout_s": 1, "connect_timeout_s": 1}}
+            "zookeeper": {
+                "connect": f"{proxy.connect}/{chroot}",
+                "session_timeout_s": 1,
+                "connect_timeout_s": 1,
+            }
+        }
         with pytest.raises(Unreachable) as caught:
             run.run(load_settings(pipeline.conf), around=Before(verb, proxy.cut))
     assert (caught.value.exit_code, bool(caught.value.check)) == (6, True)
@@ -86,20 +105,29 @@ def test_a_run_that_breaks_leaves_no_report_that_says_all_is_well(pipeline: Pipe
         run.run(load_settings(pipeline.conf), around=Before("fetch", bug))
     [written] = (pipeline.folder / "reports").glob("*.json")
     report = json.loads(written.read_text())
-    assert (report["state"], report["exit_code"], report["outcomes"][-1]["outcome"]) == ("failed", 1, "failed")
+    assert (report["state"], report["exit_code"], report["outcomes"][-1]["outcome"]) == (
+        "failed",
+        1,
+        "failed",
+    )
     assert "ZeroDivisionError: a bug" in report["error"]["what"]
 
 
-# -- 130: stopped -----------------------------------------------------------------------------------------------------
+# -- 130: stopped
+# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
-def test_a_run_that_is_terminated_during_the_fetch_loses_nothing(spoiled: tuple[Pipeline, FakeBroker]) -> None:
+def test_a_run_that_is_terminated_during_the_fetch_loses_nothing(
+    spoiled: tuple[Pipeline, FakeBroker],
+) -> None:
     pipeline, broker = spoiled
     pipeline.settings["source"]["timeout_s"] = 120
     broker.script[FETCH].extend([never] * 50)
     child = pipeline.start("etl", "run", str(pipeline.conf), "--json")
-    assert wait_until(lambda: any(key == FETCH for key, _ in broker.requests), 120), "the run never came to its fetch"
+    assert wait_until(lambda: any(key == FETCH for key, _ in broker.requests), 120), (
+        "the run never came to its fetch"
+    )
     child.terminate()
     _, err = child.communicate(timeout=60)
     assert (child.returncode, "Traceback" in err) == (130, False), err
@@ -110,18 +138,28 @@ def test_a_run_that_is_terminated_during_the_fetch_loses_nothing(spoiled: tuple[
     assert sum(pipeline.in_table().values()) == 30
 
 
-@pytest.mark.parametrize("what", [
-    pytest.param(signal.SIGINT, id="Ctrl-C", marks=pytest.mark.long), pytest.param(signal.SIGTERM, id="a scheduler")])
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(signal.SIGINT, id="Ctrl-C", marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, id="a scheduler"),
+    ],
+)
 def test_a_second_driver_leaves_the_first_alone_and_when_that_is_stopped_nothing_is_lost_or_left_behind(
-    spoiled: tuple[Pipeline, FakeBroker], what: signal.Signals,
+    spoiled: tuple[Pipeline, FakeBroker],
+    what: signal.Signals,
 ) -> None:
-    """Terminals and Airflow send their signal to all processes of a job, and SIGTERM ends Spark's JVM before the run is asked."""
+    """Terminals and Airflow send their signal to all processes of a job, and SIGTERM ends Spark's
+    JVM before the run is asked.
+    """
     pipeline, broker = spoiled
     pipeline.settings["source"]["timeout_s"] = 120
     broker.script[FETCH].extend([never] * 50)
     child = pipeline.start("etl", "run", str(pipeline.conf), "--json", "--quiet")
     try:
-        assert wait_until(lambda: any(key == FETCH for key, _ in broker.requests), 120), "the run never came to its fetch"
+        assert wait_until(lambda: any(key == FETCH for key, _ in broker.requests), 120), (
+            "the run never came to its fetch"
+        )
         refused(pipeline.run(), 4, f"pid {child.pid}", "retry")
         os.killpg(child.pid, what)
         out, err = child.communicate(timeout=60)
@@ -131,8 +169,13 @@ def test_a_second_driver_leaves_the_first_alone_and_when_that_is_stopped_nothing
     assert "etl: stopped; nothing is lost" in err
     assert len(err.splitlines()) == 2 or what is signal.SIGTERM, err
     assert (json.loads(out)["exit_code"], json.loads(out)["retriable"]) == (130, True)
-    assert wait_until(lambda: not of_session(child.pid), 20), [command_line(pid) for pid in of_session(child.pid)]
-    [_, stopped] = sorted((pipeline.folder / "reports").glob("*.json"), key=lambda path: json.loads(path.read_text())["exit_code"])
+    assert wait_until(lambda: not of_session(child.pid), 20), [
+        command_line(pid) for pid in of_session(child.pid)
+    ]
+    [_, stopped] = sorted(
+        (pipeline.folder / "reports").glob("*.json"),
+        key=lambda path: json.loads(path.read_text())["exit_code"],
+    )
     assert json.loads(stopped.read_text())["state"] == "failed"
     broker.script.clear()
     broker.hang_up_on_everybody()
@@ -140,47 +183,70 @@ def test_a_second_driver_leaves_the_first_alone_and_when_that_is_stopped_nothing
     assert sum(pipeline.in_table().values()) == 30
 
 
-def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(spoiled: tuple[Pipeline, FakeBroker]) -> None:
+def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind(
+    spoiled: tuple[Pipeline, FakeBroker],
+) -> None:
     pipeline, _ = spoiled
     child = pipeline.start("etl", "run", str(pipeline.conf), "--json")
     try:
-        assert wait_until(lambda: any("deploy.SparkSubmit" in command_line(pid) for pid in of_session(child.pid)), 60)
+        assert wait_until(
+            lambda: any("deploy.SparkSubmit" in command_line(pid) for pid in of_session(child.pid)),
+            60,
+        )
         os.killpg(child.pid, signal.SIGINT)
         out, err = child.communicate(timeout=60)
     finally:
         child.kill()
     assert (child.returncode, json.loads(out)["exit_code"]) == (130, 130), err
     *told, stopped, _ = err.splitlines()
-    assert {line.partition(" etl: ")[2] for line in told} == {"starting Spark"} and stopped.startswith("etl: stopped"), err
-    assert wait_until(lambda: not of_session(child.pid), 20), [command_line(pid) for pid in of_session(child.pid)]
+    assert {line.partition(" etl: ")[2] for line in told} == {
+        "starting Spark"
+    } and stopped.startswith("etl: stopped"), err
+    assert wait_until(lambda: not of_session(child.pid), 20), [
+        command_line(pid) for pid in of_session(child.pid)
+    ]
     assert pipeline.ran().outcomes == ["replayed", "ingested"]
 
 
-def test_ctrl_c_on_a_folder_of_confs_ends_the_run_at_work_and_begins_no_other(spoiled: tuple[Pipeline, FakeBroker]) -> None:
-    """The run of each conf is a process with a session of its own, which a terminal's Ctrl-C does not reach: it is handed on."""
+def test_ctrl_c_on_a_folder_of_confs_ends_the_run_at_work_and_begins_no_other(
+    spoiled: tuple[Pipeline, FakeBroker],
+) -> None:
+    """The run of each conf is a process with a session of its own, which a terminal's Ctrl-C does
+    not reach: it is handed on.
+    """
     pipeline, broker = spoiled
     pipeline.settings["source"]["timeout_s"] = 120
     first, confs = pipeline.conf, pipeline.folder / "confs"
     confs.mkdir()
     first.rename(confs / "1-held.yaml")
-    (confs / "2-next.yaml").write_text((confs / "1-held.yaml").read_text().replace("pipeline: clicks", "pipeline: next"))
+    (confs / "2-next.yaml").write_text(
+        (confs / "1-held.yaml").read_text().replace("pipeline: clicks", "pipeline: next")
+    )
     broker.script[LIST_OFFSETS].extend([never] * 50)
     child = pipeline.start("etl", "run", str(confs), "--json", "--quiet")
     try:
-        assert wait_until(lambda: any(key == LIST_OFFSETS for key, _ in broker.requests), 60), "the first run never came to the broker"
+        assert wait_until(lambda: any(key == LIST_OFFSETS for key, _ in broker.requests), 60), (
+            "the first run never came to the broker"
+        )
         at_work = that_mention(str(confs / "1-held.yaml"))
         os.killpg(child.pid, signal.SIGINT)
         out, err = child.communicate(timeout=60)
     finally:
         child.kill()
     assert child.returncode == 130, err
-    told = [(Path(run["conf"]).name, run["exit_code"], run["error"]["what"]) for run in json.loads(out)["runs"]]
+    told = [
+        (Path(run["conf"]).name, run["exit_code"], run["error"]["what"])
+        for run in json.loads(out)["runs"]
+    ]
     assert told == [
         ("1-held.yaml", 130, "stopped; nothing is lost, the next run goes on from what is stored"),
-        ("2-next.yaml", 130, "not begun: the runs were stopped")]
+        ("2-next.yaml", 130, "not begun: the runs were stopped"),
+    ]
     assert "Traceback" not in err
     assert len(at_work) == 1, "a process for the run at work"
-    assert wait_until(lambda: not that_mention(str(confs)), 20), [command_line(pid) for pid in that_mention(str(confs))]
+    assert wait_until(lambda: not that_mention(str(confs)), 20), [
+        command_line(pid) for pid in that_mention(str(confs))
+    ]
     [report] = (pipeline.folder / "reports").glob("*.json")
     assert json.loads(report.read_text())["state"] == "failed"
     broker.script.clear()
@@ -190,12 +256,18 @@ def test_ctrl_c_on_a_folder_of_confs_ends_the_run_at_work_and_begins_no_other(sp
 
 
 @pytest.mark.long
-def test_a_demo_that_is_stopped_stops_all_that_it_started(make_pipeline: Callable[..., Pipeline]) -> None:
+def test_a_demo_that_is_stopped_stops_all_that_it_started(
+    make_pipeline: Callable[..., Pipeline],
+) -> None:
     pipeline = make_pipeline()
     home = pipeline.folder / "demo"
     child = pipeline.start("etl", "demo", "--records", "8000", "--folder", str(home))
-    assert wait_until(lambda: (home / "reports").exists(), 120), "the demo never came to its first run"
+    assert wait_until(lambda: (home / "reports").exists(), 120), (
+        "the demo never came to its first run"
+    )
     os.killpg(child.pid, signal.SIGINT)
     _, err = child.communicate(timeout=60)
     assert child.returncode == 130, err
-    assert wait_until(lambda: not that_mention(str(home)), 30), [command_line(pid) for pid in that_mention(str(home))]
+    assert wait_until(lambda: not that_mention(str(home)), 30), [
+        command_line(pid) for pid in that_mention(str(home))
+    ]

@@ -1,5 +1,6 @@
-"""Consumers and streams as members of a group in a real ZooKeeper, before fake brokers: nothing is read by two and nothing is lost, each
-stream owns as its thread, new topics join, and who is a member no more commits nothing. Beside consumers not ours: tests/brokers."""
+"""Consumers and streams as members of a group in a real ZooKeeper, before fake brokers: nothing is
+read by two and nothing is lost, each stream owns as its thread, new topics join, and who is a
+member no more commits nothing. Beside consumers not ours: tests/brokers."""
 
 from __future__ import annotations
 
@@ -37,29 +38,59 @@ class Stage:
     def add(self, topic: str, partitions: int = 1) -> None:
         for number in range(partitions):
             self.broker.log(topic, number)
-        registered = json.dumps({"version": 1, "partitions": {str(number): [1] for number in range(partitions)}}).encode()
+        registered = json.dumps(
+            {"version": 1, "partitions": {str(number): [1] for number in range(partitions)}}
+        ).encode()
         self.zookeeper.client.create(f"/brokers/topics/{topic}", registered, makepath=True)
 
     def write(self, topic: str, count: int = 5) -> None:
         for (name, number), log in self.broker.world.logs.items():
             if name == topic:
                 start = log.log_end
-                self.broker.append(topic, number, encode(Batch(start, [Rec(delta, b"%d" % (start + delta)) for delta in range(count)])))
+                self.broker.append(
+                    topic,
+                    number,
+                    encode(
+                        Batch(
+                            start, [Rec(delta, b"%d" % (start + delta)) for delta in range(count)]
+                        )
+                    ),
+                )
 
     def conf(self) -> Conf:
         group = Group("g", join_timeout_s=20)
-        return Conf(f"127.0.0.1:{self.broker.port}", self.connect, group, start="earliest", max_wait_ms=20, timeout_s=5)
+        return Conf(
+            f"127.0.0.1:{self.broker.port}",
+            self.connect,
+            group,
+            start="earliest",
+            max_wait_ms=20,
+            timeout_s=5,
+        )
 
     def consumer(self) -> Consumer:
         conf = self.conf()
-        return Consumer(conf.bootstrap, zookeeper=conf.zookeeper, group=conf.group, start="earliest", max_wait_ms=20, timeout_s=5)
+        return Consumer(
+            conf.bootstrap,
+            zookeeper=conf.zookeeper,
+            group=conf.group,
+            start="earliest",
+            max_wait_ms=20,
+            timeout_s=5,
+        )
 
     def committed(self) -> dict[int, int | None]:
-        return {log.partition: one.offset for log, one in ConsumerGroup(self.zookeeper, "g").committed(LOGS).items()}
+        return {
+            log.partition: one.offset
+            for log, one in ConsumerGroup(self.zookeeper, "g").committed(LOGS).items()
+        }
 
     def owners(self, topic: str = "clicks") -> dict[int, str]:
         self.zookeeper.sync("/")
-        return {log.partition: owner for log, owner in ConsumerGroup(self.zookeeper, "g").owners([topic]).items()}
+        return {
+            log.partition: owner
+            for log, owner in ConsumerGroup(self.zookeeper, "g").owners([topic]).items()
+        }
 
 
 @pytest.fixture
@@ -116,7 +147,8 @@ def test_what_a_member_commits_is_refused_once_somebody_else_owns_it(stage: Stag
 
 
 def test_a_late_commit_is_refused_also_where_a_consumer_of_our_own_kind_has_the_partitions_by_now(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch,
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sessions: list[ZooKeeper] = []
 
@@ -143,7 +175,9 @@ def test_a_late_commit_is_refused_also_where_a_consumer_of_our_own_kind_has_the_
     assert stage.committed() == {0: 1}
 
 
-def test_offsets_are_read_behind_all_that_was_written_before_the_share_was_ours(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_are_read_behind_all_that_was_written_before_the_share_was_ours(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
 
     class Seen(ZooKeeper):
@@ -162,7 +196,8 @@ def test_offsets_are_read_behind_all_that_was_written_before_the_share_was_ours(
 
 
 def test_a_member_whose_session_ended_hears_so_and_joins_again_where_the_group_is(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch,
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     heard: list[str] = []
     sessions: list[ZooKeeper] = []
@@ -209,13 +244,18 @@ def test_each_stream_owns_its_partitions_as_its_thread_and_gives_them(stage: Sta
     assert stage.owners() == {} and not stage.zookeeper.children(PATHS.consumer_ids)
 
 
-def test_a_new_topic_that_passes_the_filter_joins_by_itself_and_is_registered_as_originals_do(stage: Stage) -> None:
+def test_a_new_topic_that_passes_the_filter_joins_by_itself_and_is_registered_as_originals_do(
+    stage: Stage,
+) -> None:
     with Connector(stage.conf()) as connector:
-        stream, = connector.create_message_streams_by_filter("clicks|ord.*", timeout_s=20)
+        (stream,) = connector.create_message_streams_by_filter("clicks|ord.*", timeout_s=20)
         assert wait_until(lambda: len(stage.owners()) == PARTITIONS, 20)
         [member] = stage.zookeeper.children(PATHS.consumer_ids) or [""]
         registered = json.loads(stage.zookeeper.client.get(f"{PATHS.consumer_ids}/{member}")[0])
-        assert (registered["pattern"], registered["subscription"]) == ("white_list", {"clicks|ord.*": 1})
+        assert (registered["pattern"], registered["subscription"]) == (
+            "white_list",
+            {"clicks|ord.*": 1},
+        )
         stage.add("orders")
         stage.write("orders")
         assert [next(stream).topic for _ in range(5)] == ["orders"] * 5
@@ -223,14 +263,16 @@ def test_a_new_topic_that_passes_the_filter_joins_by_itself_and_is_registered_as
         assert stage.owners("others") == {}
 
 
-def test_streams_of_two_connectors_share_a_group_and_hand_over_by_what_is_committed(stage: Stage) -> None:
+def test_streams_of_two_connectors_share_a_group_and_hand_over_by_what_is_committed(
+    stage: Stage,
+) -> None:
     stage.write("clicks")
     first, second = Connector(stage.conf()), Connector(stage.conf())
     with first, second:
-        mine, = first.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
+        (mine,) = first.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
         read = [next(mine) for _ in range(20)]
         first.commit()
-        theirs, = second.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
+        (theirs,) = second.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
         assert wait_until(lambda: len(set(stage.owners().values())) == 2, 20)
         stage.write("clicks")
         for stream in (mine, theirs):
@@ -238,4 +280,6 @@ def test_streams_of_two_connectors_share_a_group_and_hand_over_by_what_is_commit
             stream.timeout_s = 0.3
             with pytest.raises(NothingCame):
                 next(stream)
-    assert Counter((record.log, record.offset) for record in read) == Counter((log, offset) for log in LOGS for offset in range(10))
+    assert Counter((record.log, record.offset) for record in read) == Counter(
+        (log, offset) for log in LOGS for offset in range(10)
+    )

@@ -1,4 +1,6 @@
-"""A consumer on a real broker and a real ZooKeeper: every record once, the group's offsets in either place, beside another client."""
+"""A consumer on a real broker and a real ZooKeeper: every record once, the group's offsets in
+either place, beside another client.
+"""
 
 from __future__ import annotations
 
@@ -41,20 +43,28 @@ def filled(cluster: Cluster, topic: TopicFactory) -> str:
     host, _, port = cluster.bootstrap.split(",")[0].rpartition(":")
     with SimpleConsumer(host, int(port)) as broker:
         for partition in range(3):
-            broker.produce(name, partition, [(None, b"%d" % number) for number in range(partition, 300, 3)])
+            broker.produce(
+                name, partition, [(None, b"%d" % number) for number in range(partition, 300, 3)]
+            )
     return name
 
 
 def test_every_record_comes_once_and_a_group_of_kafka_goes_on_where_another_client_left_it(
-    cluster: Cluster, filled: str, unused_group: str,
+    cluster: Cluster,
+    filled: str,
+    unused_group: str,
 ) -> None:
-    with Consumer(cluster.bootstrap, group=unused_group, start="earliest", value_decoder=int) as consumer:
+    with Consumer(
+        cluster.bootstrap, group=unused_group, start="earliest", value_decoder=int
+    ) as consumer:
         consumer.assign(consumer.partitions_of(filled))
         assert sorted(values(consumer, 300)) == list(range(300))
         consumer.commit()
     theirs = KafkaConsumer(bootstrap_servers=cluster.bootstrap, group_id=unused_group)
     try:
-        assert [theirs.committed(TopicPartition(filled, partition)) for partition in range(3)] == [100] * 3
+        assert [theirs.committed(TopicPartition(filled, partition)) for partition in range(3)] == [
+            100
+        ] * 3
         theirs.commit({TopicPartition(filled, 1): OffsetAndMetadata(90, "", -1)})
     finally:
         theirs.close()
@@ -63,7 +73,9 @@ def test_every_record_comes_once_and_a_group_of_kafka_goes_on_where_another_clie
         assert values(again, 10) == list(range(271, 300, 3))
 
 
-def test_a_time_is_searched_from_1970_on_and_no_negative_one_comes_to_a_broker(cluster: Cluster, filled: str) -> None:
+def test_a_time_is_searched_from_1970_on_and_no_negative_one_comes_to_a_broker(
+    cluster: Cluster, filled: str
+) -> None:
     with Consumer(cluster.bootstrap) as consumer:
         assert consumer.offsets_for_times({(filled, 0): 0}) == {BrokerPartition(filled, 0): 0}
         for when in (-1, -2, -3):
@@ -73,7 +85,10 @@ def test_a_time_is_searched_from_1970_on_and_no_negative_one_comes_to_a_broker(c
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_static_consumer_that_comes_back_reads_what_was_added_to_its_subscription_meanwhile(
-    cluster: Cluster, filled: str, unused_group: str, strategy: str,
+    cluster: Cluster,
+    filled: str,
+    unused_group: str,
+    strategy: str,
 ) -> None:
     group = Group(unused_group, member_id="reader", strategy=strategy, auto_commit_s=0)
 
@@ -111,24 +126,40 @@ class ConfluentReader:
         self.values: list[bytes | None] = []
         self.owned = self._committed = 0
         self._is_over = threading.Event()
-        self._consumer = confluent_kafka.Consumer({
-            "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False,
-            "partition.assignment.strategy": "range", "session.timeout.ms": 6000, "heartbeat.interval.ms": 300})
+        self._consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "partition.assignment.strategy": "range",
+                "session.timeout.ms": 6000,
+                "heartbeat.interval.ms": 300,
+            }
+        )
         self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def _assigned(self, consumer: confluent_kafka.Consumer, logs: list[confluent_kafka.TopicPartition]) -> None:
+    def _assigned(
+        self, consumer: confluent_kafka.Consumer, logs: list[confluent_kafka.TopicPartition]
+    ) -> None:
         self.owned = len(logs)
 
-    def _revoked(self, consumer: confluent_kafka.Consumer, logs: list[confluent_kafka.TopicPartition]) -> None:
+    def _revoked(
+        self, consumer: confluent_kafka.Consumer, logs: list[confluent_kafka.TopicPartition]
+    ) -> None:
         if len(self.values) > self._committed:  # it refuses to commit nothing
             consumer.commit(asynchronous=False)
         self.owned, self._committed = 0, len(self.values)
 
     def _run(self) -> None:
         while not self._is_over.is_set():
-            self.values += [message.value() for message in self._consumer.consume(10, 0.05) if message.error() is None]
+            self.values += [
+                message.value()
+                for message in self._consumer.consume(10, 0.05)
+                if message.error() is None
+            ]
         self._consumer.close()
 
     def end(self) -> None:
@@ -137,13 +168,19 @@ class ConfluentReader:
 
 
 def test_beside_another_client_in_a_group_of_kafka_each_record_is_read_once(
-    cluster: Cluster, filled: str, unused_group: str, theirs: ConfluentReader,
+    cluster: Cluster,
+    filled: str,
+    unused_group: str,
+    theirs: ConfluentReader,
 ) -> None:
     assert wait_until(lambda: theirs.owned == 3, 60)
     group = Group(unused_group, session_timeout_s=6)
     ours = GroupReader(Consumer(cluster.bootstrap, group=group, start="earliest"), [filled])
     try:
-        assert wait_until(lambda: theirs.owned + len(ours.owned) == 3 and bool(ours.owned) and bool(theirs.owned), 60)
+        assert wait_until(
+            lambda: theirs.owned + len(ours.owned) == 3 and bool(ours.owned) and bool(theirs.owned),
+            60,
+        )
         theirs.end()
         assert ours.owns(3)
         assert wait_until(lambda: len(theirs.values) + len(ours.values) >= 300, 60)
@@ -154,12 +191,21 @@ def test_beside_another_client_in_a_group_of_kafka_each_record_is_read_once(
 
 
 def test_a_group_in_zookeeper_is_kept_there_and_what_another_client_moved_is_not_gone_over_unseen(
-    cluster: Cluster, filled: str, unused_group: str,
+    cluster: Cluster,
+    filled: str,
+    unused_group: str,
 ) -> None:
     log = BrokerPartition(filled, 0)
     znode = f"/consumers/{unused_group}/offsets/{filled}/0"
-    with Consumer(zookeeper=cluster.zookeeper_connect, group=unused_group, start="earliest", value_decoder=int) as consumer, \
-            ZooKeeper(cluster.zookeeper_connect) as zookeeper:
+    with (
+        Consumer(
+            zookeeper=cluster.zookeeper_connect,
+            group=unused_group,
+            start="earliest",
+            value_decoder=int,
+        ) as consumer,
+        ZooKeeper(cluster.zookeeper_connect) as zookeeper,
+    ):
         consumer.assign([log])
         assert values(consumer, 100) == list(range(0, 300, 3))
         consumer.commit()

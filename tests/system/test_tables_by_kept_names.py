@@ -1,4 +1,6 @@
-"""Tables by the name that the ledger has kept the place of: what goes by it asks no catalog, and starts no Spark."""
+"""Tables by the name that the ledger has kept the place of: what goes by it asks no catalog, and
+starts no Spark.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ def keep(pipeline: Pipeline, place: Path) -> None:
     """The catalog's word of an empty table there, as a first run keeps it."""
     table = DeltaTable.create(str(place), arrow_schema())
     with ZooKeeper(pipeline.cluster.zookeeper_connect) as zookeeper:
-        write_named_table(PlanLedger(zookeeper, pipeline.group, "clicks"), NamedTable(NAME, str(place), id_of(table), 0))
+        write_named_table(
+            PlanLedger(zookeeper, pipeline.group, "clicks"),
+            NamedTable(NAME, str(place), id_of(table), 0),
+        )
 
 
 def keep_as(pipeline: Pipeline, other: Pipeline) -> None:
@@ -53,7 +58,9 @@ def named(make_pipeline: Callable[..., Pipeline]) -> Pipeline:
     return pipeline
 
 
-def test_runs_and_looks_go_by_the_kept_place_and_a_pipeline_by_its_path_finds_the_rows_of_the_one_by_its_name(named: Pipeline) -> None:
+def test_runs_and_looks_go_by_the_kept_place_and_a_pipeline_by_its_path_finds_the_rows_of_the_one_by_its_name(
+    named: Pipeline,
+) -> None:
     for _ in range(2):
         named.ran()
         assert named.is_whole()
@@ -61,16 +68,27 @@ def test_runs_and_looks_go_by_the_kept_place_and_a_pipeline_by_its_path_finds_th
     refused(named.under("by-path").door("run"), 5, "loaded", str(named.table))
 
 
-def test_a_command_that_waited_for_the_driver_does_not_go_by_a_place_that_was_resolved_anew_meanwhile(named: Pipeline) -> None:
+def test_a_command_that_waited_for_the_driver_does_not_go_by_a_place_that_was_resolved_anew_meanwhile(
+    named: Pipeline,
+) -> None:
     settings = with_table(load_settings(str(named.conf)))
     keep(named, named.folder / "elsewhere")
-    with open_world(settings, ALONE) as world, pytest.raises(Owned, match="resolved anew"), world.driving("late"):
+    with (
+        open_world(settings, ALONE) as world,
+        pytest.raises(Owned, match="resolved anew"),
+        world.driving("late"),
+    ):
         pytest.fail("it drives the pipeline by a place that is not its table's any more")
     named.ran()
-    assert DeltaTable(str(named.folder / "elsewhere")).version() == 1 and DeltaTable(str(named.table)).version() == 0
+    assert (
+        DeltaTable(str(named.folder / "elsewhere")).version() == 1
+        and DeltaTable(str(named.table)).version() == 0
+    )
 
 
-def test_commands_that_need_no_spark_go_by_the_kept_place_and_start_none(named: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_that_need_no_spark_go_by_the_kept_place_and_start_none(
+    named: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("etl.run.spark.RunSpark.session", None)
     named.settings["source"] = {"start": "latest"}
     named.ran()
@@ -78,15 +96,24 @@ def test_commands_that_need_no_spark_go_by_the_kept_place_and_start_none(named: 
     named.ran()
     backfill = ("--name", "before", "--topic", named.topic, "--from", "0", "--until", "40", "--yes")
     for words, after in (
-            (("plan",), ()), (("lag",), ()), (("offsets", "show"), ()), (("plans", "list"), ()), (("compact",), ()),
-            (("backfill", "begin"), backfill), (("pipelines", "list"), ()), (("pipelines", "retire"), ("--reason", "seen"))):
+        (("plan",), ()),
+        (("lag",), ()),
+        (("offsets", "show"), ()),
+        (("plans", "list"), ()),
+        (("compact",), ()),
+        (("backfill", "begin"), backfill),
+        (("pipelines", "list"), ()),
+        (("pipelines", "retire"), ("--reason", "seen")),
+    ):
         said = named.door(*words, after=after)
         assert said.code == 0, (words, said.err)
     assert named.is_whole()
 
 
 @pytest.mark.parametrize("given", [None, "let_go"])
-def test_what_a_run_lets_go_is_in_the_losses_table_beside_the_kept_place_or_where_the_conf_says(named: Pipeline, given: str | None) -> None:
+def test_what_a_run_lets_go_is_in_the_losses_table_beside_the_kept_place_or_where_the_conf_says(
+    named: Pipeline, given: str | None
+) -> None:
     losses = named.folder / (given or f"{named.table.name}_losses")
     named.settings["source"] = {"on_data_loss": "skip"}
     named.settings["table"] |= {"losses_path": str(losses)} if given else {}
@@ -95,7 +122,11 @@ def test_what_a_run_lets_go_is_in_the_losses_table_beside_the_kept_place_or_wher
     with KafkaAdminClient(bootstrap_servers=named.cluster.bootstrap) as admin:
         admin.delete_records({TopicPartition(named.topic, 0): 50})
     assert named.ran().outcomes == ["records lost", "ingested"]
-    [lost] = DeltaTable(str(losses)).to_pyarrow_table(columns=["from_offset", "until_offset"]).to_pylist()
+    [lost] = (
+        DeltaTable(str(losses))
+        .to_pyarrow_table(columns=["from_offset", "until_offset"])
+        .to_pylist()
+    )
     assert tuple(lost.values()) == (40, 50) and sum(named.in_table().values()) == 70
 
 
@@ -110,7 +141,9 @@ def test_a_pipeline_that_is_in_service_again_goes_on_by_the_kept_place(named: Pi
     assert named.is_whole()
 
 
-def test_a_pipeline_that_has_the_kept_name_takes_the_place_of_another_one_in_that_table(named: Pipeline) -> None:
+def test_a_pipeline_that_has_the_kept_name_takes_the_place_of_another_one_in_that_table(
+    named: Pipeline,
+) -> None:
     named.ran()
     heir = named.under("heir")
     heir.settings = {**named.settings}

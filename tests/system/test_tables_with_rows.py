@@ -1,4 +1,6 @@
-"""A table that holds rows of the topic from before plan 1, by real Spark, brokers and ZooKeeper: nothing is loaded a second time."""
+"""A table that holds rows of the topic from before plan 1, by real Spark, brokers and ZooKeeper:
+nothing is loaded a second time.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,12 @@ OF_KAFKA_SOURCE = COLUMNS[:7]
 BY_SPARK, BY_ARROW = {"writer": "spark"}, {"writer": "arrow"}
 
 
-def written_by_a_query(pipeline: Pipeline, spark: SparkSession, columns: Sequence[str] = COLUMNS, **table: Any) -> Pipeline:
-    """A new pipeline on a table that a streaming query wrote: 400 rows of the topic, which has 600 records."""
+def written_by_a_query(
+    pipeline: Pipeline, spark: SparkSession, columns: Sequence[str] = COLUMNS, **table: Any
+) -> Pipeline:
+    """A new pipeline on a table that a streaming query wrote: 400 rows of the topic, which has 600
+    records.
+    """
     pipeline.produce(400)
     pipeline.ran()
     rows = spark.read.format("delta").load(str(pipeline.table)).select(*columns)
@@ -41,12 +47,18 @@ def _on_copy(pipeline: Pipeline, rows: Any, table: dict[str, Any]) -> Pipeline:
 
 def rows_by_offset(pipeline: Pipeline) -> Counter[tuple[int, int]]:
     """How many rows each record has."""
-    rows = DeltaTable(str(pipeline.table)).to_pyarrow_table(columns=["partition", "offset"]).to_pylist()
+    rows = (
+        DeltaTable(str(pipeline.table))
+        .to_pyarrow_table(columns=["partition", "offset"])
+        .to_pylist()
+    )
     return Counter((row["partition"], row["offset"]) for row in rows)
 
 
 def restored(pipeline: Pipeline) -> Said:
-    return pipeline.door("offsets", "restore", after=("--from-table", "--yes", "--reason", "a query wrote them"))
+    return pipeline.door(
+        "offsets", "restore", after=("--from-table", "--yes", "--reason", "a query wrote them")
+    )
 
 
 def accepted(pipeline: Pipeline) -> Said:
@@ -58,13 +70,19 @@ def is_proven(pipeline: Pipeline, *, before: int, loaded: int) -> None:
     proof = pipeline.door("verify")
     assert proof.code == 0, proof.err + proof.out
     found = proof.document
-    assert (found["rows_before_plan_1"], found["expected_rows"], found["found_rows"]) == (before, loaded, before + loaded)
+    assert (found["rows_before_plan_1"], found["expected_rows"], found["found_rows"]) == (
+        before,
+        loaded,
+        before + loaded,
+    )
     assert any(f"{before} rows are from before plan 1" in note for note in found["notes"])
 
 
 @pytest.mark.parametrize("table", [BY_SPARK, BY_ARROW], ids=["spark", "arrow"])
 def test_a_table_of_a_streaming_query_is_refused_by_each_command_until_the_run_begins_behind_its_rows(
-    pipeline: Pipeline, spark: SparkSession, table: dict[str, Any],
+    pipeline: Pipeline,
+    spark: SparkSession,
+    table: dict[str, Any],
 ) -> None:
     heir = written_by_a_query(pipeline, spark, **table)
     for words in ("run",), ("plan",), ("doctor",):
@@ -72,7 +90,11 @@ def test_a_table_of_a_streaming_query_is_refused_by_each_command_until_the_run_b
         assert said.code == 5, said.err + said.out
         assert f"the table holds 100 rows of {heir.topic}:0" in said.err, said.err
         assert "from offset 0 to 99, and rows of 3 more partitions" in said.err, said.err
-        for way in "table.path", "etl offsets restore CONF --from-table --reason", "etl plans acknowledge CONF 0 --reason":
+        for way in (
+            "table.path",
+            "etl offsets restore CONF --from-table --reason",
+            "etl plans acknowledge CONF 0 --reason",
+        ):
             assert way in said.err, said.err
     assert sum(rows_by_offset(heir).values()) == 400
     assert restored(heir).code == 0
@@ -88,7 +110,9 @@ def test_a_table_of_a_streaming_query_is_refused_by_each_command_until_the_run_b
 
 @pytest.mark.parametrize("table", [BY_SPARK, BY_ARROW], ids=["spark", "arrow"])
 def test_rows_that_are_said_to_be_of_another_log_stay_and_every_record_is_loaded_in_the_next_life(
-    pipeline: Pipeline, spark: SparkSession, table: dict[str, Any],
+    pipeline: Pipeline,
+    spark: SparkSession,
+    table: dict[str, Any],
 ) -> None:
     heir = written_by_a_query(pipeline, spark, **table)
     refused(heir.run(), 5)
@@ -96,7 +120,12 @@ def test_rows_that_are_said_to_be_of_another_log_stay_and_every_record_is_loaded
     assert said.code == 0 and heir.topic in said.document["says"], said.err
     heir.ran()
     assert Counter(rows_by_offset(heir).values()) == {2: 400, 1: 200}
-    lives = DeltaTable(str(heir.table)).to_pyarrow_table(columns=["log_epoch"]).column("log_epoch").to_pylist()
+    lives = (
+        DeltaTable(str(heir.table))
+        .to_pyarrow_table(columns=["log_epoch"])
+        .column("log_epoch")
+        .to_pylist()
+    )
     assert Counter(lives) == {0: 400, 1: 600}
     is_proven(heir, before=400, loaded=600)
     heir.produce(40)
@@ -104,7 +133,9 @@ def test_rows_that_are_said_to_be_of_another_log_stay_and_every_record_is_loaded
     is_proven(heir, before=400, loaded=640)
 
 
-def test_a_word_counts_for_the_version_that_was_seen_and_not_for_rows_that_came_later(pipeline: Pipeline, spark: SparkSession) -> None:
+def test_a_word_counts_for_the_version_that_was_seen_and_not_for_rows_that_came_later(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
     heir = written_by_a_query(pipeline, spark)
     assert accepted(heir).code == 0
     more = spark.read.format("delta").load(str(heir.table)).limit(1)
@@ -113,7 +144,8 @@ def test_a_word_counts_for_the_version_that_was_seen_and_not_for_rows_that_came_
 
 
 def test_rows_that_somebody_writes_after_plan_one_among_those_from_before_it_are_found_by_verify(
-    pipeline: Pipeline, spark: SparkSession,
+    pipeline: Pipeline,
+    spark: SparkSession,
 ) -> None:
     heir = written_by_a_query(pipeline, spark)
     assert restored(heir).code == 0
@@ -122,16 +154,22 @@ def test_rows_that_somebody_writes_after_plan_one_among_those_from_before_it_are
     again = spark.read.format("delta").load(str(heir.table)).where("offset < 100")
     again.limit(7).write.format("delta").mode("append").save(str(heir.table))
     proof = heir.door("verify")
-    assert proof.code == 5 and "7 rows of offsets from before plan 1 were written since" in proof.err, proof.err
+    assert (
+        proof.code == 5 and "7 rows of offsets from before plan 1 were written since" in proof.err
+    ), proof.err
 
 
-def test_a_table_without_our_columns_says_what_it_holds_and_is_no_way_to_a_second_load(pipeline: Pipeline, spark: SparkSession) -> None:
+def test_a_table_without_our_columns_says_what_it_holds_and_is_no_way_to_a_second_load(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
     heir = written_by_a_query(pipeline, spark, OF_KAFKA_SOURCE)
     for words in ("run",), ("plan",), ("doctor",):
         said = heir.door(*words)
         assert said.code == 5, said.err + said.out
         assert f"the table holds 100 rows of {heir.topic}:0" in said.err, said.err
-    spark.sql(f"ALTER TABLE delta.`{heir.table}` ADD COLUMNS (headers array<struct<key:string,value:binary>>, log_epoch int)")
+    spark.sql(
+        f"ALTER TABLE delta.`{heir.table}` ADD COLUMNS (headers array<struct<key:string,value:binary>>, log_epoch int)"
+    )
     refused(heir.run(), 5, "a second time")
     assert restored(heir).code == 0
     heir.ran()
@@ -140,14 +178,21 @@ def test_a_table_without_our_columns_says_what_it_holds_and_is_no_way_to_a_secon
     is_proven(heir, before=400, loaded=200)
 
 
-def test_our_own_table_whose_transactions_an_old_client_dropped_is_gone_on_with_behind_its_rows(pipeline: Pipeline) -> None:
+def test_our_own_table_whose_transactions_an_old_client_dropped_is_gone_on_with_behind_its_rows(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(400)
     pipeline.ran()
     without_transactions(pipeline.table)
     with pipeline.zookeeper() as client:
         client.delete(f"/consumers/{pipeline.group}", recursive=True)
     pipeline.produce(200)
-    refused(pipeline.run(), 5, "that no plan of this pipeline loaded", "offsets restore CONF --from-table")
+    refused(
+        pipeline.run(),
+        5,
+        "that no plan of this pipeline loaded",
+        "offsets restore CONF --from-table",
+    )
     assert restored(pipeline).code == 0
     pipeline.ran()
     pipeline.ran()
@@ -161,10 +206,14 @@ def without_transactions(table: Path) -> None:
     [checkpoint] = table.glob("_delta_log/*.checkpoint.parquet")
     found = parquet.read_table(checkpoint)
     assert found.column("txn").null_count < found.num_rows
-    parquet.write_table(found.filter(compute.is_null(found.column("txn"))).drop_columns(["txn"]), checkpoint)
+    parquet.write_table(
+        found.filter(compute.is_null(found.column("txn"))).drop_columns(["txn"]), checkpoint
+    )
 
 
-def test_a_copy_of_our_table_is_no_table_of_ours_and_its_rows_are_not_loaded_again(pipeline: Pipeline, spark: SparkSession) -> None:
+def test_a_copy_of_our_table_is_no_table_of_ours_and_its_rows_are_not_loaded_again(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
     pipeline.produce(400)
     pipeline.ran()
     copy = pipeline.table.with_name("copy")
@@ -175,20 +224,30 @@ def test_a_copy_of_our_table_is_no_table_of_ours_and_its_rows_are_not_loaded_aga
 
 
 def test_where_the_group_has_committed_offsets_behind_the_rows_the_run_begins_there_without_a_word(
-    pipeline: Pipeline, spark: SparkSession,
+    pipeline: Pipeline,
+    spark: SparkSession,
 ) -> None:
     heir = written_by_a_query(pipeline, spark)
     with heir.zookeeper() as client:
         for partition in range(4):
-            client.create(f"/consumers/{heir.group}/offsets/{heir.topic}/{partition}", b"100", makepath=True)
+            client.create(
+                f"/consumers/{heir.group}/offsets/{heir.topic}/{partition}", b"100", makepath=True
+            )
     heir.ran()
     assert heir.is_whole()
     is_proven(heir, before=400, loaded=200)
-    refused(heir.door("backfill", after=("--name", "old", "--from", "0", "--until", "50")), 5, "the table holds", "rows of these offsets")
+    refused(
+        heir.door("backfill", after=("--name", "old", "--from", "0", "--until", "50")),
+        5,
+        "the table holds",
+        "rows of these offsets",
+    )
 
 
 def test_a_topic_that_is_added_to_the_conf_later_is_not_loaded_over_rows_from_before_plan_one(
-    pipeline: Pipeline, spark: SparkSession, topic: TopicFactory,
+    pipeline: Pipeline,
+    spark: SparkSession,
+    topic: TopicFactory,
 ) -> None:
     heir = written_by_a_query(pipeline, spark)
     of_it = pipeline.topic
@@ -200,29 +259,52 @@ def test_a_topic_that_is_added_to_the_conf_later_is_not_loaded_over_rows_from_be
 
 
 def test_rows_of_a_topic_that_is_added_later_are_gone_on_behind_or_said_to_be_other_records(
-    pipeline: Pipeline, spark: SparkSession, topic: TopicFactory,
+    pipeline: Pipeline,
+    spark: SparkSession,
+    topic: TopicFactory,
 ) -> None:
     heir = written_by_a_query(pipeline, spark)
     first = replace(heir, topic=topic(4), produced=0)
     first.produce(40)
     first.ran()
-    both = replace(first, settings={**heir.settings, "source": {"topics": {"allow": [first.topic, heir.topic]}, "timeout_s": 20}})
-    refused(both.run(), 5, f"the table holds 100 rows of {heir.topic}:0", "offsets restore CONF --from-table")
+    both = replace(
+        first,
+        settings={
+            **heir.settings,
+            "source": {"topics": {"allow": [first.topic, heir.topic]}, "timeout_s": 20},
+        },
+    )
+    refused(
+        both.run(),
+        5,
+        f"the table holds 100 rows of {heir.topic}:0",
+        "offsets restore CONF --from-table",
+    )
     assert restored(both).code == 0
     assert both.ran().outcomes[-1] == "ingested"
-    assert set(rows_by_offset(both).values()) == {1, 2}, "partitions of two topics have the same numbers"
-    rows = DeltaTable(str(heir.table)).to_pyarrow_table(columns=["topic", "partition", "offset"]).to_pylist()
+    assert set(rows_by_offset(both).values()) == {1, 2}, (
+        "partitions of two topics have the same numbers"
+    )
+    rows = (
+        DeltaTable(str(heir.table))
+        .to_pyarrow_table(columns=["topic", "partition", "offset"])
+        .to_pylist()
+    )
     assert len(rows) == 640 == len({tuple(row.values()) for row in rows})
     assert both.door("verify").code == 0
 
 
 def test_a_topic_that_the_conf_left_out_of_a_restore_by_rows_is_not_loaded_over_its_rows_when_it_is_named_again(
-    pipeline: Pipeline, topic: TopicFactory,
+    pipeline: Pipeline,
+    topic: TopicFactory,
 ) -> None:
     other = replace(pipeline, topic=topic(4), produced=0)
     for one in pipeline, other:
         one.produce(40)
-    both = replace(pipeline, settings={"source": {"topics": {"allow": [pipeline.topic, other.topic]}, "timeout_s": 20}})
+    both = replace(
+        pipeline,
+        settings={"source": {"topics": {"allow": [pipeline.topic, other.topic]}, "timeout_s": 20}},
+    )
     both.ran()
     clean_log(pipeline.table)
     with pipeline.zookeeper() as client:
@@ -234,13 +316,18 @@ def test_a_topic_that_the_conf_left_out_of_a_restore_by_rows_is_not_loaded_over_
     assert restored(both).code == 0
     other.produce(20)
     assert both.ran().outcomes[-1] == "ingested"
-    rows = DeltaTable(str(pipeline.table)).to_pyarrow_table(columns=["topic", "partition", "offset"]).to_pylist()
+    rows = (
+        DeltaTable(str(pipeline.table))
+        .to_pyarrow_table(columns=["topic", "partition", "offset"])
+        .to_pylist()
+    )
     assert len(rows) == 100 == len({tuple(row.values()) for row in rows})
     assert both.door("verify").code == 0
 
 
 def test_partitions_that_the_topic_gets_later_begin_behind_rows_that_the_table_had_or_in_the_next_life(
-    make_pipeline: Callable[..., Pipeline], spark: SparkSession,
+    make_pipeline: Callable[..., Pipeline],
+    spark: SparkSession,
 ) -> None:
     small = make_pipeline(partitions=1)
     small.produce(40, partitions=1)
@@ -258,17 +345,33 @@ def test_partitions_that_the_topic_gets_later_begin_behind_rows_that_the_table_h
     assert heir.door("verify").code == 0
 
 
-def test_a_first_conf_says_that_the_table_holds_rows_of_the_topic_already(pipeline: Pipeline, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_first_conf_says_that_the_table_holds_rows_of_the_topic_already(
+    pipeline: Pipeline, spark: SparkSession, tmp_path: Path
+) -> None:
     heir = written_by_a_query(pipeline, spark)
     said = said_by(
-        "init", "--zookeeper", heir.cluster.zookeeper_connect, "--topic", heir.topic, "--table", str(heir.table),
-        "--out", str(tmp_path / "first" / "conf.yaml"), "--json")
+        "init",
+        "--zookeeper",
+        heir.cluster.zookeeper_connect,
+        "--topic",
+        heir.topic,
+        "--table",
+        str(heir.table),
+        "--out",
+        str(tmp_path / "first" / "conf.yaml"),
+        "--json",
+    )
     assert said.code == 0, said.err
     why = {one["key"]: one["why"] for one in said.document["chosen"]}["table.path"]
-    assert "the first run stops, for the table holds 100 rows" in why and "etl offsets restore CONF --from-table" in why
+    assert (
+        "the first run stops, for the table holds 100 rows" in why
+        and "etl offsets restore CONF --from-table" in why
+    )
 
 
-def test_rows_that_were_deleted_by_a_deletion_vector_are_in_nobodys_way(pipeline: Pipeline, spark: SparkSession) -> None:
+def test_rows_that_were_deleted_by_a_deletion_vector_are_in_nobodys_way(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
     heir = written_by_a_query(pipeline, spark)
     table = f"delta.`{heir.table}`"
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)")
@@ -276,11 +379,17 @@ def test_rows_that_were_deleted_by_a_deletion_vector_are_in_nobodys_way(pipeline
     refused(heir.run(), 5, f"the table holds 40 rows of {heir.topic}:0", "from offset 60 to 99")
     spark.sql(f"DELETE FROM {table} WHERE offset < 100")
     heir.ran()
-    assert spark.sql(f"SELECT DISTINCT partition, offset FROM {table}").count() == spark.table(table).count() == 600
+    assert (
+        spark.sql(f"SELECT DISTINCT partition, offset FROM {table}").count()
+        == spark.table(table).count()
+        == 600
+    )
     assert heir.door("verify").code == 0
 
 
-def test_rows_in_files_that_columns_have_other_names_in_are_found(pipeline: Pipeline, spark: SparkSession) -> None:
+def test_rows_in_files_that_columns_have_other_names_in_are_found(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
     heir = written_by_a_query(pipeline, spark)
     spark.sql(f"""ALTER TABLE delta.`{heir.table}` SET TBLPROPERTIES (
         'delta.columnMapping.mode' = 'name', 'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5')""")

@@ -1,4 +1,6 @@
-"""The same load under several local time zones, on real servers: the same rows, and a word where a zone was another one."""
+"""The same load under several local time zones, on real servers: the same rows, and a word where a
+zone was another one.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,12 @@ MOMENT = datetime(2026, 3, 2, 1, 30, tzinfo=UTC)
 def produce_at(pipeline: Pipeline, moment: datetime, count: int = 10) -> None:
     producer = KafkaProducer(bootstrap_servers=pipeline.cluster.bootstrap)
     for number in range(count):
-        producer.send(pipeline.topic, b"%d" % number, partition=0, timestamp_ms=round(moment.timestamp() * 1000))
+        producer.send(
+            pipeline.topic,
+            b"%d" % number,
+            partition=0,
+            timestamp_ms=round(moment.timestamp() * 1000),
+        )
     producer.close()
 
 
@@ -48,13 +55,26 @@ def rows_of(table: Path) -> list[dict[str, Any]]:
 def make_table(spark: SparkSession, table: Path) -> None:
     """With a column that Delta computes, and a constraint on its date."""
     from delta.tables import DeltaTable as Made
+
     from etl.model.raw_table import spark_schema
 
-    made = Made.create(spark).location(str(table)).addColumns(spark.createDataFrame([], spark_schema()).schema)
-    for name, kind in (("hour", "INT"), ("date", "DATE"), ("text", "STRING"), ("parsed", "BIGINT"), ("hour_in_python", "INT")):
+    made = (
+        Made.create(spark)
+        .location(str(table))
+        .addColumns(spark.createDataFrame([], spark_schema()).schema)
+    )
+    for name, kind in (
+        ("hour", "INT"),
+        ("date", "DATE"),
+        ("text", "STRING"),
+        ("parsed", "BIGINT"),
+        ("hour_in_python", "INT"),
+    ):
         made = made.addColumn(name, kind)
     made.addColumn("day", "DATE", generatedAlwaysAs="CAST(timestamp AS DATE)").execute()
-    spark.sql(f"ALTER TABLE delta.`{table}` ADD CONSTRAINT since_march CHECK (CAST(timestamp AS DATE) >= DATE'2026-03-02')")
+    spark.sql(
+        f"ALTER TABLE delta.`{table}` ADD CONSTRAINT since_march CHECK (CAST(timestamp AS DATE) >= DATE'2026-03-02')"
+    )
 
 
 @pytest.fixture
@@ -67,7 +87,9 @@ def pipelines(make_pipeline: Callable[..., Pipeline]) -> list[Pipeline]:
     return [first, second]
 
 
-def test_the_same_load_from_new_york_and_from_tokyo_gives_the_same_rows(pipelines: list[Pipeline], spark: SparkSession) -> None:
+def test_the_same_load_from_new_york_and_from_tokyo_gives_the_same_rows(
+    pipelines: list[Pipeline], spark: SparkSession
+) -> None:
     found = []
     for pipeline, zone in zip(pipelines, ("America/New_York", "Asia/Tokyo"), strict=True):
         pipeline.settings["transform"] = f"{MODULE}:hours"
@@ -76,7 +98,12 @@ def test_the_same_load_from_new_york_and_from_tokyo_gives_the_same_rows(pipeline
         found.append(rows_of(pipeline.table))
     assert found[0] == found[1]
     row = found[0][0]
-    assert (len(found[0]), row["hour"], row["date"], row["day"]) == (10, 1, date(2026, 3, 2), date(2026, 3, 2))
+    assert (len(found[0]), row["hour"], row["date"], row["day"]) == (
+        10,
+        1,
+        date(2026, 3, 2),
+        date(2026, 3, 2),
+    )
     assert (row["text"], row["hour_in_python"]) == ("2026-03-02 01:30", 1)
     assert row["parsed"] == datetime(2026, 3, 2, 0, 30, tzinfo=UTC).timestamp()
 
@@ -94,14 +121,21 @@ def test_a_zone_of_sparks_own_file_holds_unless_the_conf_has_one(pipelines: list
     assert hours == [{(10, 10)}, {(2, 2)}]
 
 
-@pytest.mark.parametrize("small", [{}, {"without_spark_below_bytes": 64 << 20}], ids=["spark", "without spark"])
+@pytest.mark.parametrize(
+    "small", [{}, {"without_spark_below_bytes": 64 << 20}], ids=["spark", "without spark"]
+)
 def test_a_transform_of_arrow_batches_sees_utc_wherever_the_tasks_run(
-    pipelines: list[Pipeline], small: dict[str, int],
+    pipelines: list[Pipeline],
+    small: dict[str, int],
 ) -> None:
     found = []
     for pipeline, zone in zip(pipelines, ("America/New_York", "Asia/Tokyo"), strict=True):
         pipeline.settings |= {"arrow_transform": f"{MODULE}:local_hours", "limits": small}
-        pipeline.settings["table"] = {**pipeline.settings.get("table", {}), "writer": "arrow", "partition_by": ["event_date"]}
+        pipeline.settings["table"] = {
+            **pipeline.settings.get("table", {}),
+            "writer": "arrow",
+            "partition_by": ["event_date"],
+        }
         run_in(zone, pipeline)
         found.append(rows_of(pipeline.table))
     assert found[0] == found[1]
@@ -111,7 +145,8 @@ def test_a_transform_of_arrow_batches_sees_utc_wherever_the_tasks_run(
 
 
 def test_a_stored_plan_that_is_executed_under_another_time_zone_is_told_and_its_commit_names_that_zone(
-    pipelines: list[Pipeline], spark: SparkSession,
+    pipelines: list[Pipeline],
+    spark: SparkSession,
 ) -> None:
     pipeline = pipelines[0]
     pipeline.settings |= {"transform": f"{MODULE}:hours", "spark": {KEY: "America/New_York"}}
@@ -120,8 +155,13 @@ def test_a_stored_plan_that_is_executed_under_another_time_zone_is_told_and_its_
     pipeline.settings["spark"] = {KEY: "Asia/Tokyo"}
     ran = pipeline.ran()
     assert ran.outcomes == ["replayed", "another time zone", "ingested"]
-    [sentence] = [one["says"] for one in ran.document["outcomes"] if one["outcome"] == "another time zone"]
-    assert "executed under the time zone Asia/Tokyo" in sentence and "stored under America/New_York" in sentence
+    [sentence] = [
+        one["says"] for one in ran.document["outcomes"] if one["outcome"] == "another time zone"
+    ]
+    assert (
+        "executed under the time zone Asia/Tokyo" in sentence
+        and "stored under America/New_York" in sentence
+    )
     assert {row["hour"] for row in rows_of(pipeline.table)} == {10}
     [commit] = DeltaTable(str(pipeline.table)).history()
     metadata = parse_commit_metadata(commit["userMetadata"], 0)
@@ -130,7 +170,8 @@ def test_a_stored_plan_that_is_executed_under_another_time_zone_is_told_and_its_
 
 
 def test_rows_of_another_time_zone_are_told_by_the_next_run_a_replay_its_preview_and_a_backfill(
-    pipelines: list[Pipeline], spark: SparkSession,
+    pipelines: list[Pipeline],
+    spark: SparkSession,
 ) -> None:
     pipeline = pipelines[0]
     pipeline.settings |= {"transform": f"{MODULE}:hours", "source": {"start": "latest"}}
@@ -143,16 +184,22 @@ def test_rows_of_another_time_zone_are_told_by_the_next_run_a_replay_its_preview
     shown = pipeline.door("replay", after=(*which, "--dry-run"))
     assert any("made under UTC" in note for note in shown.document["notes"])
     assert "made under UTC" in pipeline.door("plan").document["says"]
-    filled = pipeline.door("backfill", after=("--name", "before", "--from", "0", "--until", "10", *which[:2], "--yes"))
+    filled = pipeline.door(
+        "backfill", after=("--name", "before", "--from", "0", "--until", "10", *which[:2], "--yes")
+    )
     assert filled.outcomes[0] == "another time zone"
     assert pipeline.ran().outcomes == ["another time zone", "ingested"]
-    assert pipeline.door("replay", after=(*which, "--yes")).outcomes == ["another time zone", "replaced rows"]
+    assert pipeline.door("replay", after=(*which, "--yes")).outcomes == [
+        "another time zone",
+        "replaced rows",
+    ]
     assert [row["hour"] for row in rows_of(pipeline.table)] == [10] * 30
     assert pipeline.door("replay", after=(*which, "--yes")).outcomes == ["replaced rows"]
 
 
 def test_a_session_that_was_there_computes_in_the_zone_of_the_run_and_keeps_its_own(
-    pipelines: list[Pipeline], spark: SparkSession,
+    pipelines: list[Pipeline],
+    spark: SparkSession,
 ) -> None:
     pipeline = pipelines[0]
     pipeline.settings["transform"] = f"{MODULE}:hours"
@@ -163,10 +210,14 @@ def test_a_session_that_was_there_computes_in_the_zone_of_the_run_and_keeps_its_
         assert KEY not in spark.conf.getAll
     finally:
         spark.conf.set(KEY, before)
-    assert {row["parsed"] for row in rows_of(pipeline.table)} == {datetime(2026, 3, 2, 0, 30, tzinfo=UTC).timestamp()}
+    assert {row["parsed"] for row in rows_of(pipeline.table)} == {
+        datetime(2026, 3, 2, 0, 30, tzinfo=UTC).timestamp()
+    }
 
 
-def test_a_time_zone_that_spark_does_not_know_is_told_with_its_key_and_by_doctor(pipelines: list[Pipeline], spark: SparkSession) -> None:
+def test_a_time_zone_that_spark_does_not_know_is_told_with_its_key_and_by_doctor(
+    pipelines: list[Pipeline], spark: SparkSession
+) -> None:
     pipeline = pipelines[0]
     pipeline.settings |= {"transform": f"{MODULE}:hours", "spark": {KEY: "Middle/Earth"}}
     refused(pipeline.run(), 2, "Middle/Earth", KEY)

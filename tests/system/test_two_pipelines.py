@@ -1,4 +1,6 @@
-"""Two pipelines and one table on real parts: what one has loaded the other never loads again, and one can take the other's place."""
+"""Two pipelines and one table on real parts: what one has loaded the other never loads again, and
+one can take the other's place.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,23 @@ from etl.errors import LedgersDisagree, NeedsDecision, Owned
 from etl.report.run_state import Outcome
 from etl.settings.loader import load_settings
 from tests.said import refused
-from tests.system.driving import Before, Pipeline, broken_off_before, clean_log, log_copied, put_back
+from tests.system.driving import (
+    Before,
+    Pipeline,
+    broken_off_before,
+    clean_log,
+    log_copied,
+    put_back,
+)
 
 pytestmark = pytest.mark.without_spark
 
 
 @pytest.fixture
 def renamed(pipeline: Pipeline) -> Pipeline:
-    """The same conf under another group: the same topic, the same table, an empty ledger. The old one has loaded 80 records."""
+    """The same conf under another group: the same topic, the same table, an empty ledger. The old
+    one has loaded 80 records.
+    """
     for _ in range(2):
         pipeline.produce(40)
         pipeline.ran()
@@ -36,12 +47,15 @@ def take_over(pipeline: Pipeline, place: str) -> Any:
 
 
 def test_a_renamed_group_is_refused_by_every_door_until_it_takes_the_old_ones_place_and_then_nothing_is_there_twice(
-    pipeline: Pipeline, renamed: Pipeline,
+    pipeline: Pipeline,
+    renamed: Pipeline,
 ) -> None:
     renamed.produce(20)
     for words in ("run",), ("plan",), ("doctor",), ("verify",):
         said = renamed.door(*words)
-        assert said.code == 5 and f"pipeline clicks of group {pipeline.group} on cluster" in said.err, said.err
+        assert (
+            said.code == 5 and f"pipeline clicks of group {pipeline.group} on cluster" in said.err
+        ), said.err
         assert f"etl plans take-over CONF --from {pipeline.group}/clicks" in said.err
     ruling = take_over(renamed, f"{pipeline.group}/clicks")
     assert ruling.code == 0, ruling.err
@@ -49,14 +63,19 @@ def test_a_renamed_group_is_refused_by_every_door_until_it_takes_the_old_ones_pl
     assert renamed.ran().outcomes[-1] == "ingested"
     assert pipeline.is_whole()
     proof = renamed.door("verify")
-    assert (proof.code, proof.document["found_rows"], proof.document["expected_rows"]) == (0, 100, 100), proof.err
+    assert (proof.code, proof.document["found_rows"], proof.document["expected_rows"]) == (
+        0,
+        100,
+        100,
+    ), proof.err
     refused(pipeline.run(), 5)
     assert sum(pipeline.in_table().values()) == 100
 
 
 @pytest.mark.long
 def test_a_take_over_that_was_never_executed_is_taken_back_and_one_that_was_is_taken_over_with_all_it_had_taken(
-    pipeline: Pipeline, renamed: Pipeline,
+    pipeline: Pipeline,
+    renamed: Pipeline,
 ) -> None:
     assert take_over(renamed, f"{pipeline.group}/clicks").code == 0
     refused(pipeline.run(), 5, "was retired", f"take-over CONF --from {renamed.group}/clicks")
@@ -78,12 +97,15 @@ def test_a_take_over_that_was_never_executed_is_taken_back_and_one_that_was_is_t
     assert sum(pipeline.in_table().values()) == 140
     for one in last, renamed, pipeline:
         proof = one.door("verify")
-        assert (proof.code, proof.document["found_rows"]) == (0, 140 if one is last else 140), proof.err
+        assert (proof.code, proof.document["found_rows"]) == (0, 140 if one is last else 140), (
+            proof.err
+        )
 
 
 @pytest.mark.long
 def test_a_taken_over_pipeline_of_another_zookeeper_stops_by_the_tables_word_and_can_take_its_place_back(
-    pipeline: Pipeline, renamed: Pipeline,
+    pipeline: Pipeline,
+    renamed: Pipeline,
 ) -> None:
     with pipeline.zookeeper() as client:
         away = "/kept"
@@ -93,9 +115,19 @@ def test_a_taken_over_pipeline_of_another_zookeeper_stops_by_the_tables_word_and
         renamed.produce(20)
         renamed.ran()
         proof = renamed.door("verify")
-        assert (proof.code, proof.document["found_rows"], proof.document["expected_rows"]) == (0, 100, 20), proof.err
+        assert (proof.code, proof.document["found_rows"], proof.document["expected_rows"]) == (
+            0,
+            100,
+            20,
+        ), proof.err
         copy_tree(client, away, f"/consumers/{pipeline.group}")
-    refused(pipeline.run(), 5, f"pipeline clicks of group {renamed.group}", "took over topic", "this one never again")
+    refused(
+        pipeline.run(),
+        5,
+        f"pipeline clicks of group {renamed.group}",
+        "took over topic",
+        "this one never again",
+    )
     assert take_over(pipeline, f"{renamed.group}/clicks").code == 0
     pipeline.produce(20)
     pipeline.ran()
@@ -104,7 +136,9 @@ def test_a_taken_over_pipeline_of_another_zookeeper_stops_by_the_tables_word_and
 
 
 @pytest.mark.long
-def test_where_an_older_copy_of_the_table_was_put_back_an_heir_goes_on_from_the_copy_and_expects_what_it_holds(pipeline: Pipeline) -> None:
+def test_where_an_older_copy_of_the_table_was_put_back_an_heir_goes_on_from_the_copy_and_expects_what_it_holds(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(40)
     pipeline.ran()
     older = log_copied(pipeline.table, "older")
@@ -115,14 +149,20 @@ def test_where_an_older_copy_of_the_table_was_put_back_an_heir_goes_on_from_the_
     assert take_over(renamed, f"{pipeline.group}/clicks").code == 0
     for rows in 40, 80:
         proof = renamed.door("verify")
-        assert (proof.code, proof.document["found_rows"], proof.document["expected_rows"]) == (0, rows, rows), proof.err
+        assert (proof.code, proof.document["found_rows"], proof.document["expected_rows"]) == (
+            0,
+            rows,
+            rows,
+        ), proof.err
         while renamed.ran().outcomes != ["nothing new"]:
             pass
     assert pipeline.is_whole()
 
 
 def end_session_of_the_driver(pipeline: Pipeline) -> None:
-    """As ZooKeeper does with a driver that sleeps past its session: its lock and its owner nodes are gone, and the driver does not know."""
+    """As ZooKeeper does with a driver that sleeps past its session: its lock and its owner nodes
+    are gone, and the driver does not know.
+    """
     with pipeline.zookeeper() as client:
         client.delete(f"/consumers/{pipeline.group}/etl/clicks/driver", recursive=True)
         owners = f"/consumers/{pipeline.group}/owners"
@@ -131,7 +171,9 @@ def end_session_of_the_driver(pipeline: Pipeline) -> None:
 
 
 def lose_the_place(pipeline: Pipeline, heir: Pipeline) -> None:
-    """What happens while the driver of `pipeline` sleeps: its session ends, and `heir` takes its place and loads the same offsets."""
+    """What happens while the driver of `pipeline` sleeps: its session ends, and `heir` takes its
+    place and loads the same offsets.
+    """
     end_session_of_the_driver(pipeline)
     assert take_over(heir, f"{pipeline.group}/clicks").code == 0
     heir.ran()
@@ -139,11 +181,16 @@ def lose_the_place(pipeline: Pipeline, heir: Pipeline) -> None:
 
 @pytest.mark.parametrize("verb", ["claiming", "append"])
 def test_a_driver_that_slept_while_its_pipeline_was_taken_over_appends_nothing(
-    pipeline: Pipeline, renamed: Pipeline, verb: str,
+    pipeline: Pipeline,
+    renamed: Pipeline,
+    verb: str,
 ) -> None:
     pipeline.produce(40)
     with pytest.raises((NeedsDecision, LedgersDisagree, Owned)):
-        run.run(load_settings(pipeline.conf), around=Before(verb, partial(lose_the_place, pipeline, renamed)))
+        run.run(
+            load_settings(pipeline.conf),
+            around=Before(verb, partial(lose_the_place, pipeline, renamed)),
+        )
     assert pipeline.is_whole()
     assert renamed.ran().outcomes == ["nothing new"]
     assert renamed.door("verify").code == 0
@@ -151,13 +198,18 @@ def test_a_driver_that_slept_while_its_pipeline_was_taken_over_appends_nothing(
 
 
 def test_verify_names_the_replay_that_removes_exactly_the_second_copies_of_rows_that_were_loaded_twice(
-    pipeline: Pipeline, renamed: Pipeline, monkeypatch: pytest.MonkeyPatch,
+    pipeline: Pipeline,
+    renamed: Pipeline,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pipeline.produce(40)
     with monkeypatch.context() as patched:
         patched.setattr("etl.commands.take_over.close_stored_plan", lambda *_: None)
         with pytest.raises(LedgersDisagree):
-            run.run(load_settings(pipeline.conf), around=Before("append", partial(lose_the_place, pipeline, renamed)))
+            run.run(
+                load_settings(pipeline.conf),
+                around=Before("append", partial(lose_the_place, pipeline, renamed)),
+            )
     doubled = pipeline.in_table()
     assert sum(doubled.values()) == 160
 
@@ -173,11 +225,17 @@ def test_verify_names_the_replay_that_removes_exactly_the_second_copies_of_rows_
     assert pipeline.is_whole()
 
 
-def test_a_driver_that_slept_while_its_pipeline_was_retired_appends_nothing(pipeline: Pipeline) -> None:
+def test_a_driver_that_slept_while_its_pipeline_was_retired_appends_nothing(
+    pipeline: Pipeline,
+) -> None:
     other = beside(pipeline)
     other.produce(8)
     other.ran()
-    heir = replace(pipeline, folder=pipeline.folder / "heir", settings={"pipeline": "heir", "table": {"path": str(pipeline.table)}})
+    heir = replace(
+        pipeline,
+        folder=pipeline.folder / "heir",
+        settings={"pipeline": "heir", "table": {"path": str(pipeline.table)}},
+    )
     heir.folder.mkdir()
     pipeline.produce(40)
 
@@ -194,10 +252,14 @@ def test_a_driver_that_slept_while_its_pipeline_was_retired_appends_nothing(pipe
     assert heir.door("verify").code == 0
 
 
-def test_a_stored_plan_is_closed_by_spark_in_a_table_that_delta_rs_cannot_commit_to(pipeline: Pipeline, spark: SparkSession) -> None:
+def test_a_stored_plan_is_closed_by_spark_in_a_table_that_delta_rs_cannot_commit_to(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
     pipeline.produce(40)
     pipeline.ran()
-    spark.sql(f"ALTER TABLE delta.`{pipeline.table}` SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')")
+    spark.sql(
+        f"ALTER TABLE delta.`{pipeline.table}` SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')"
+    )
     pipeline.produce(40)
     broken_off_before("append", pipeline)
     retired = pipeline.door("pipelines", "retire", after=("--reason", "moved"))
@@ -208,7 +270,9 @@ def test_a_stored_plan_is_closed_by_spark_in_a_table_that_delta_rs_cannot_commit
     assert pipeline.is_whole()
 
 
-def test_a_retired_pipeline_whose_stored_plan_was_closed_reads_the_same_offsets_when_it_is_resumed(pipeline: Pipeline) -> None:
+def test_a_retired_pipeline_whose_stored_plan_was_closed_reads_the_same_offsets_when_it_is_resumed(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(40)
     pipeline.ran()
     pipeline.produce(40)
@@ -222,7 +286,8 @@ def test_a_retired_pipeline_whose_stored_plan_was_closed_reads_the_same_offsets_
 
 
 def test_a_taken_over_pipeline_whose_ledger_is_elsewhere_cannot_append_the_plan_that_it_stored_there(
-    pipeline: Pipeline, renamed: Pipeline,
+    pipeline: Pipeline,
+    renamed: Pipeline,
 ) -> None:
     def taken_over_from_another_zookeeper() -> None:
         with pipeline.zookeeper() as client:
@@ -236,7 +301,9 @@ def test_a_taken_over_pipeline_whose_ledger_is_elsewhere_cannot_append_the_plan_
 
     pipeline.produce(40)
     with pytest.raises((NeedsDecision, LedgersDisagree, Owned)):
-        run.run(load_settings(pipeline.conf), around=Before("append", taken_over_from_another_zookeeper))
+        run.run(
+            load_settings(pipeline.conf), around=Before("append", taken_over_from_another_zookeeper)
+        )
     assert pipeline.is_whole()
     assert renamed.door("verify").code == 0
 
@@ -252,15 +319,24 @@ def copy_tree(client: Any, source: str, target: str) -> None:
 
 
 @pytest.mark.long
-def test_a_ledger_that_is_lost_with_the_tables_log_goes_on_behind_the_rows_that_are_there(pipeline: Pipeline) -> None:
+def test_a_ledger_that_is_lost_with_the_tables_log_goes_on_behind_the_rows_that_are_there(
+    pipeline: Pipeline,
+) -> None:
     for _ in range(2):
         pipeline.produce(40)
         pipeline.ran()
     with pipeline.zookeeper() as client:
         client.delete(f"/consumers/{pipeline.group}", recursive=True)
-    refused(pipeline.door("verify"), 5, "the table holds plan 2 of pipeline clicks", "ZooKeeper knows none")
+    refused(
+        pipeline.door("verify"),
+        5,
+        "the table holds plan 2 of pipeline clicks",
+        "ZooKeeper knows none",
+    )
     clean_log(pipeline.table)
-    refused(pipeline.run(), 5, "the table's log no longer says", "etl offsets restore CONF --from-table")
+    refused(
+        pipeline.run(), 5, "the table's log no longer says", "etl offsets restore CONF --from-table"
+    )
     assert take_over(pipeline, f"{pipeline.group}/clicks").code == 0
     pipeline.produce(40)
     pipeline.ran()
@@ -276,7 +352,9 @@ def beside(pipeline: Pipeline) -> Pipeline:
     return pipeline.under("other", topic=other_topic, produced=0)
 
 
-def test_of_two_pipelines_that_make_one_table_at_the_same_moment_both_load_their_records_in_their_first_run(pipeline: Pipeline) -> None:
+def test_of_two_pipelines_that_make_one_table_at_the_same_moment_both_load_their_records_in_their_first_run(
+    pipeline: Pipeline,
+) -> None:
     other = beside(pipeline)
     pipeline.produce(40)
     other.produce(20)
@@ -289,7 +367,9 @@ def test_of_two_pipelines_that_make_one_table_at_the_same_moment_both_load_their
 
 
 @pytest.mark.long
-def test_two_topics_in_one_table_are_two_pipelines_affair_and_each_proves_its_own(pipeline: Pipeline) -> None:
+def test_two_topics_in_one_table_are_two_pipelines_affair_and_each_proves_its_own(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(40)
     pipeline.ran()
     other = beside(pipeline)
@@ -303,5 +383,8 @@ def test_two_topics_in_one_table_are_two_pipelines_affair_and_each_proves_its_ow
     for one, rows in ((pipeline, 80), (other, 60)):
         proof = one.door("verify")
         assert (proof.code, proof.document["found_rows"]) == (0, rows), proof.err
-        assert any("of topics that other pipelines load into this table" in note for note in proof.document["notes"])
+        assert any(
+            "of topics that other pipelines load into this table" in note
+            for note in proof.document["notes"]
+        )
     shutil.rmtree(other.folder)

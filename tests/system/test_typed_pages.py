@@ -1,4 +1,6 @@
-"""Each command of ours that a page names is typed as it stands there, section by section, on real ZooKeeper, Kafka, Spark and Delta."""
+"""Each command of ours that a page names is typed as it stands there, section by section, on real
+ZooKeeper, Kafka, Spark and Delta.
+"""
 
 from __future__ import annotations
 
@@ -67,39 +69,55 @@ WAYS: dict[str, Way] = {
     "etl plans acknowledge CONF VERSION --reason ...": Way(rows_deleted),
     "etl plans supersede CONF N --reason ...": Way(PageWorld.left),
     "etl plans supersede CONF N --skip ... --reason ...": Way(PageWorld.left),
-    "etl plans supersede CONF N --skip TOPIC:PARTITION:FROM-UNTIL --reason ...": Way(PageWorld.left),
+    "etl plans supersede CONF N --skip TOPIC:PARTITION:FROM-UNTIL --reason ...": Way(
+        PageWorld.left
+    ),
     "etl pipelines resume CONF --reason ...": Way(retired),
     "etl pipelines retire CONF NAME --reason ...": Way(PageWorld.left),
     "etl offsets set CONF clicks:3 --to 1200 --reason ...": Way(answer="y"),
     "etl offsets restore CONF --from-table --reason ...": Way(zookeeper_lost, answer="y"),
     "etl peek CONF clicks 3 --from latest --follow --decoder json": Way(code=130),
-    "etl replay CONF --topic clicks --from 2026-01-31T00:00:00+00:00 --until 2026-02-01T00:00:00+00:00 --reason ...": Way(answer="y"),
-    "etl backfill abandon CONF --name january --reason ...": Way(PageWorld.left_backfill, answer="y"),
+    "etl replay CONF --topic clicks --from 2026-01-31T00:00:00+00:00 --until 2026-02-01T00:00:00+00:00 --reason ...": Way(
+        answer="y"
+    ),
+    "etl backfill abandon CONF --name january --reason ...": Way(
+        PageWorld.left_backfill, answer="y"
+    ),
 }
 WORLDS: dict[str, Callable[[PageWorld], object]] = {
     "README.md: Use it": lambda world: CONF.unlink(missing_ok=True),
     "docs/RUNNING.md: One interval, once: run keys and bounds": lambda world: world.begin("keys"),
     "docs/RUNNING.md: Taking another pipeline's place": to_be_taken_over,
     "docs/RUNNING.md: Setting a position: `etl offsets set`": part_loaded,
-    "docs/RUNNING.md: Loading what was never loaded: `etl backfill`": lambda world: world.begun_late("late"),
+    "docs/RUNNING.md: Loading what was never loaded: `etl backfill`": lambda world: (
+        world.begun_late("late")
+    ),
     "docs/SETTINGS.md: For one time: `--set KEY=VALUE`": lambda world: world.begin("changed"),
 }
 LONG = (
-    "docs/RUNNING.md: Making rows again: `etl replay`", "docs/RUNNING.md: Loading what was never loaded: `etl backfill`",
-    "docs/RUNNING.md: Keeping the table quick: `etl maintain CONF`, `etl compact CONF`")
+    "docs/RUNNING.md: Making rows again: `etl replay`",
+    "docs/RUNNING.md: Loading what was never loaded: `etl backfill`",
+    "docs/RUNNING.md: Keeping the table quick: `etl maintain CONF`, `etl compact CONF`",
+)
 """Sections of which each run has tests of its own besides."""
 
 
 @pytest.fixture(scope="module")
-def pages(cluster: Cluster, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[PageWorld, Path]]:
+def pages(
+    cluster: Cluster, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[PageWorld, Path]]:
     fill(cluster)
     yield PageWorld(cluster, "etl-pages"), tmp_path_factory.mktemp("pages")
 
 
 @pytest.mark.parametrize(
-    "section", [pytest.param(one, marks=[pytest.mark.long] * (one.name in LONG)) for one in TYPED], ids=str)
+    "section",
+    [pytest.param(one, marks=[pytest.mark.long] * (one.name in LONG)) for one in TYPED],
+    ids=str,
+)
 def test_what_a_section_says_to_type_ends_as_it_says(
-        pages: tuple[PageWorld, Path], section: Section, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages: tuple[PageWorld, Path], section: Section, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world, folder = pages
     monkeypatch.chdir(folder)
     WORLDS.get(str(section), PageWorld.loaded)(world)
@@ -116,7 +134,9 @@ def test_what_a_section_says_to_type_ends_as_it_says(
 
 
 @pytest.mark.long
-def test_what_cron_and_systemd_are_told_to_do_ends_well(pages: tuple[PageWorld, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cron_and_systemd_are_told_to_do_ends_well(
+    pages: tuple[PageWorld, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world, folder = pages
     monkeypatch.chdir(folder)
     world.loaded()
@@ -128,23 +148,42 @@ def test_what_cron_and_systemd_are_told_to_do_ends_well(pages: tuple[PageWorld, 
 
 
 def test_the_programs_of_the_reader_read_what_is_in_the_topic(
-        pages: tuple[PageWorld, Path], cluster: Cluster, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    pages: tuple[PageWorld, Path],
+    cluster: Cluster,
+    spark: SparkSession,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The last one starts servers of its own."""
     [first] = programs(ROOT / "README.md")
     reader, consumer, servers = programs(ROOT / "docs" / "READER.md")
     assert first == reader
     names: dict[str, Any] = {"spark": spark}
-    exec(compile(reader.replace("127.0.0.1:9092", cluster.bootstrap), "the reader alone", "exec"), names)  # it is ours, from the page
+    exec(
+        compile(reader.replace("127.0.0.1:9092", cluster.bootstrap), "the reader alone", "exec"),
+        names,
+    )  # it is ours, from the page
     assert names["clicks"].count() >= LARGE
-    exec(compile(consumer.replace("9092", cluster.bootstrap.rpartition(":")[2]), "one broker", "exec"), {})
+    exec(
+        compile(
+            consumer.replace("9092", cluster.bootstrap.rpartition(":")[2]), "one broker", "exec"
+        ),
+        {},
+    )
     assert "/article/0" in capsys.readouterr().out
     exec(compile(servers, "real servers", "exec"), {})
 
 
 def test_the_programs_of_the_streams_read_what_is_in_the_topic(
-        pages: tuple[PageWorld, Path], cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    pages: tuple[PageWorld, Path], cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     polling, subscribing, streaming = programs(ROOT / "docs" / "STREAMS.md")
-    for program, told in ((polling, "/article/0"), (subscribing, " records"), (streaming, "/article/0")):
-        short = program.replace("127.0.0.1:9092", cluster.bootstrap).replace("timeout_s=10)[", "timeout_s=2)[")
+    for program, told in (
+        (polling, "/article/0"),
+        (subscribing, " records"),
+        (streaming, "/article/0"),
+    ):
+        short = program.replace("127.0.0.1:9092", cluster.bootstrap).replace(
+            "timeout_s=10)[", "timeout_s=2)["
+        )
         exec(compile(short, "STREAMS.md", "exec"), {})
         assert told in capsys.readouterr().out

@@ -1,4 +1,6 @@
-"""The wheel, and what it does where there is no clone: all that a command needs is in it or comes with its libraries."""
+"""The wheel, and what it does where there is no clone: all that a command needs is in it or comes
+with its libraries.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,12 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the files that git has."""
     source = tmp_path_factory.mktemp("source")
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    for name in filter(None, subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")):
+    for name in filter(
+        None,
+        subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+            "\0"
+        ),
+    ):
         if (ROOT / name).exists():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
@@ -52,8 +59,19 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ran(command: Sequence[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """In that folder, and without what points Python at the clone."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
-    done = subprocess.run(command, cwd=folder, env={**environment, **variables}, capture_output=True, text=True, timeout=900)
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "PYSPARK_PYTHON")
+    }
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
     return done
 
@@ -63,13 +81,21 @@ def test_the_wheel_holds_the_package_and_nothing_of_the_repository_beside_it(whe
     with zipfile.ZipFile(wheel) as opened:
         names = set(opened.namelist())
         metadata = opened.read(f"offset_range_etl-{__version__}.dist-info/METADATA").decode()
-    modules = {str(path.relative_to(ROOT)) for ending in ("py", "json", "jar", "java") for path in (ROOT / "etl").rglob(f"*.{ending}")}
+    modules = {
+        str(path.relative_to(ROOT))
+        for ending in ("py", "json", "jar", "java")
+        for path in (ROOT / "etl").rglob(f"*.{ending}")
+    }
     assert {name for name in names if ".dist-info/" not in name} == modules | {"etl/py.typed"}
     assert any(name.endswith("dist-info/licenses/LICENSE") for name in names)
-    assert "Requires-Dist: pyspark==4.2.0" in metadata and "Requires-Python: <3.14,>=3.11" in metadata
+    assert (
+        "Requires-Dist: pyspark==4.2.0" in metadata and "Requires-Python: <3.14,>=3.11" in metadata
+    )
 
 
-def test_the_package_of_the_wheel_answers_where_there_is_no_clone(wheel: Path, python_without_the_package: Path, tmp_path: Path) -> None:
+def test_the_package_of_the_wheel_answers_where_there_is_no_clone(
+    wheel: Path, python_without_the_package: Path, tmp_path: Path
+) -> None:
     with zipfile.ZipFile(wheel) as opened:
         opened.extractall(tmp_path / "installed")
     etl = [str(python_without_the_package), "-m", "etl"]
@@ -103,11 +129,21 @@ class Place:
 
     def type(self, text: str) -> None:
         """A line of a page, in the shell."""
-        for page, ours in (("/opt/venv", str(self.folder / "venv")), ("python3.11 ", f"{sys.executable} "),
-                           ("--wheel-dir dist .", f"--wheel-dir dist {self.source}")):
+        for page, ours in (
+            ("/opt/venv", str(self.folder / "venv")),
+            ("python3.11 ", f"{sys.executable} "),
+            ("--wheel-dir dist .", f"--wheel-dir dist {self.source}"),
+        ):
             text = text.replace(page, ours)
         path = f"{self.programs}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        ran(["bash", "-c", text], self.folder, PATH=path, PIP_QUIET="1", PIP_DISABLE_PIP_VERSION_CHECK="1", **CACHE)
+        ran(
+            ["bash", "-c", text],
+            self.folder,
+            PATH=path,
+            PIP_QUIET="1",
+            PIP_DISABLE_PIP_VERSION_CHECK="1",
+            **CACHE,
+        )
 
 
 def of_the_page() -> list[str]:
@@ -117,7 +153,9 @@ def of_the_page() -> list[str]:
 
 @pytest.fixture(scope="module")
 def installed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """A new environment with nothing but the wheel, as the page makes it; the libraries come from the registry."""
+    """A new environment with nothing but the wheel, as the page makes it; the libraries come from
+    the registry.
+    """
     place = Place(tmp_path_factory.mktemp("installed"), source)
     for text in of_the_page():
         if not text.startswith("etl "):
@@ -130,35 +168,81 @@ CACHE = {"XDG_CACHE_HOME": str(cache_folder().parent)}
 
 
 def first_conf(etl: str, cluster: Cluster, topic: str, folder: Path) -> None:
-    words = ["--zookeeper", cluster.zookeeper_connect, "--topic", topic, "--table", "warehouse/clicks", "--out", "clicks.yaml"]
+    words = [
+        "--zookeeper",
+        cluster.zookeeper_connect,
+        "--topic",
+        topic,
+        "--table",
+        "warehouse/clicks",
+        "--out",
+        "clicks.yaml",
+    ]
     ran([etl, "init", *words], folder, **CACHE)
 
 
 @pytest.mark.long
-def test_a_new_environment_with_nothing_but_the_wheel_goes_the_whole_way(installed: Place, cluster: Cluster, filled: str) -> None:
-    """By what docs/INSTALL.md says: Delta's jars, a first conf, the doctor and a run; then its proof."""
+def test_a_new_environment_with_nothing_but_the_wheel_goes_the_whole_way(
+    installed: Place, cluster: Cluster, filled: str
+) -> None:
+    """By what docs/INSTALL.md says: Delta's jars, a first conf, the doctor and a run; then its
+    proof.
+    """
     installed.type("/opt/venv/bin/python -m etl.embedded")
     for text in of_the_page():
         if text.startswith("etl "):
-            ours = text.replace("127.0.0.1:2181/kafka", cluster.zookeeper_connect).replace("--topic clicks", f"--topic {filled}")
-            installed.type(f"{ours} --pipeline clicks --group etl-{filled}" if text.startswith("etl init") else ours)
+            ours = text.replace("127.0.0.1:2181/kafka", cluster.zookeeper_connect).replace(
+                "--topic clicks", f"--topic {filled}"
+            )
+            installed.type(
+                f"{ours} --pipeline clicks --group etl-{filled}"
+                if text.startswith("etl init")
+                else ours
+            )
     etl, folder = str(installed.programs / "etl"), installed.folder
-    assert json.loads(ran([etl, "verify", "conf/clicks.yaml", "--json"], folder, **CACHE).stdout)["is_right"] is True
-    assert DeltaTable(str(folder / "warehouse" / "clicks")).to_pyarrow_table(columns=["offset"]).num_rows == RECORDS
+    assert (
+        json.loads(ran([etl, "verify", "conf/clicks.yaml", "--json"], folder, **CACHE).stdout)[
+            "is_right"
+        ]
+        is True
+    )
+    assert (
+        DeltaTable(str(folder / "warehouse" / "clicks"))
+        .to_pyarrow_table(columns=["offset"])
+        .num_rows
+        == RECORDS
+    )
 
 
 @pytest.mark.long
 def test_that_environment_is_packed_and_reads_on_workers_that_have_nothing_by_the_very_command_that_is_printed(
-        installed: Place, cluster: Cluster, filled: str, tmp_path: Path) -> None:
-    etl, path = str(installed.programs / "etl"), f"{installed.programs}{os.pathsep}{os.environ['PATH']}"
-    installed.type("pip install 'offset-range-etl[package]'")  # as docs/CLUSTER.md has it: no index is asked for what is installed
+    installed: Place, cluster: Cluster, filled: str, tmp_path: Path
+) -> None:
+    etl, path = (
+        str(installed.programs / "etl"),
+        f"{installed.programs}{os.pathsep}{os.environ['PATH']}",
+    )
+    installed.type(
+        "pip install 'offset-range-etl[package]'"
+    )  # as docs/CLUSTER.md has it: no index is asked for what is installed
     first_conf(etl, cluster, filled, tmp_path)
     made = json.loads(ran([etl, "package", "--environment", "--json"], tmp_path, **CACHE).stdout)
-    assert made["environment"] == str(tmp_path / "dist" / f"offset-range-etl-{__version__}-environment.tar.gz")
+    assert made["environment"] == str(
+        tmp_path / "dist" / f"offset-range-etl-{__version__}-environment.tar.gz"
+    )
     with StandaloneSpark(tmp_path / "standalone") as spark:
         command = made["command"].replace("MASTER", spark.master_url).replace("CONF", "clicks.yaml")
-        where = {"SPARK_LOCAL_IP": "127.0.0.1", "PATH": path, "JAVA_HOME": java_environment()["JAVA_HOME"]}
+        where = {
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PATH": path,
+            "JAVA_HOME": java_environment()["JAVA_HOME"],
+        }
         ran(["bash", "-c", command], tmp_path, **CACHE, **where)
         packed = list((tmp_path / "standalone" / "worker-0" / "work").glob("*/*/environment"))
         assert packed, "the worker unpacked it in a folder of its own"
-    assert DeltaTable(str(tmp_path / "warehouse" / "clicks")).to_pyarrow_table(columns=["offset"]).num_rows == RECORDS
+    assert (
+        DeltaTable(str(tmp_path / "warehouse" / "clicks"))
+        .to_pyarrow_table(columns=["offset"])
+        .num_rows
+        == RECORDS
+    )

@@ -1,4 +1,6 @@
-"""An operator's acknowledgement is about the very table that was seen: real ZooKeeper, brokers, Spark and Delta."""
+"""An operator's acknowledgement is about the very table that was seen: real ZooKeeper, brokers,
+Spark and Delta.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def put_back(pipeline: Pipeline, copy: Path) -> None:
     shutil.copytree(copy, pipeline.table)
 
 
-def test_a_word_on_a_version_does_not_cover_another_commit_of_that_number(pipeline: Pipeline) -> None:
+def test_a_word_on_a_version_does_not_cover_another_commit_of_that_number(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(20)
     pipeline.ran()
     copy = pipeline.folder / "copy"
@@ -43,11 +47,19 @@ def test_a_word_on_a_version_does_not_cover_another_commit_of_that_number(pipeli
     DeltaTable(str(pipeline.table)).delete("offset = 1")
     refused(pipeline.run(), 5, "DELETE removed rows", "acknowledge CONF 1")
     DeltaTable(str(pipeline.table)).restore(0)
-    refused(pipeline.run(), 5, "a RESTORE came after it, at version 2", "counts them", "acknowledge CONF 2")
+    refused(
+        pipeline.run(),
+        5,
+        "a RESTORE came after it, at version 2",
+        "counts them",
+        "acknowledge CONF 2",
+    )
     assert acknowledge(pipeline, "2").code == pipeline.door("verify").code == 0
 
 
-def test_a_word_on_there_being_no_table_covers_that_place_alone_and_the_plan_left_can_be_superseded(pipeline: Pipeline) -> None:
+def test_a_word_on_there_being_no_table_covers_that_place_alone_and_the_plan_left_can_be_superseded(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(20)
     pipeline.ran()
     pipeline.produce(20)
@@ -65,7 +77,9 @@ def test_a_word_on_there_being_no_table_covers_that_place_alone_and_the_plan_lef
 
 
 @pytest.mark.long
-def test_a_table_of_another_era_is_gone_on_with_by_taking_its_place_and_not_by_a_word(pipeline: Pipeline) -> None:
+def test_a_table_of_another_era_is_gone_on_with_by_taking_its_place_and_not_by_a_word(
+    pipeline: Pipeline,
+) -> None:
     pipeline.produce(20)
     pipeline.ran()
     old = pipeline.folder / "old"
@@ -79,7 +93,9 @@ def test_a_table_of_another_era_is_gone_on_with_by_taking_its_place_and_not_by_a
     place = f"take-over CONF --from {pipeline.group}/clicks"
     refused(pipeline.run(), 5, "another pipeline of the same name", place)
     refused(acknowledge(pipeline, "0"), 5, "another pipeline of the same name", place)
-    taken = pipeline.door("plans", "take-over", after=("--from", f"{pipeline.group}/clicks", "--reason", "put back"))
+    taken = pipeline.door(
+        "plans", "take-over", after=("--from", f"{pipeline.group}/clicks", "--reason", "put back")
+    )
     assert taken.code == 0 and "is not loaded into this table" in taken.document["says"], taken.err
     pipeline.produce(20)
     assert pipeline.ran().outcomes == ["replayed", "took over", "ingested"]
@@ -91,16 +107,26 @@ def _forget(client: KazooClient, pipeline: Pipeline) -> None:
     client.delete(f"/consumers/{pipeline.group}", recursive=True)
 
 
-def test_a_stored_plan_of_a_topic_that_was_deleted_is_superseded_by_name(pipeline: Pipeline, topic: Callable[..., str]) -> None:
+def test_a_stored_plan_of_a_topic_that_was_deleted_is_superseded_by_name(
+    pipeline: Pipeline, topic: Callable[..., str]
+) -> None:
     gone = topic(1)
     pipeline.settings = {"source": {"topics": {"allow": [pipeline.topic, gone]}}}
     pipeline.produce(20)
     replace(pipeline, topic=gone).produce(20, partitions=1)
     broken_off_before("fetch", pipeline)
-    with contextlib.closing(KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap)) as admin:
+    with contextlib.closing(
+        KafkaAdminClient(bootstrap_servers=pipeline.cluster.bootstrap)
+    ) as admin:
         admin.delete_topics([gone])
     assert wait_until(lambda: pipeline.door("plan").code == 5, 60)
-    refused(pipeline.run(), 5, "the brokers do not know this topic of it any more", gone, "etl plans supersede CONF 1")
+    refused(
+        pipeline.run(),
+        5,
+        "the brokers do not know this topic of it any more",
+        gone,
+        "etl plans supersede CONF 1",
+    )
     assert pipeline.door("plans", "supersede", after=("1", "--reason", "deleted")).code == 0
     refused(pipeline.run(), 2, gone, "take it out")
     pipeline.settings = {}

@@ -1,4 +1,6 @@
-"""The world of a run on real ZooKeeper, brokers, Spark and Delta keeps what `world_contract` says, and so does the fast soak's."""
+"""The world of a run on real ZooKeeper, brokers, Spark and Delta keeps what `world_contract` says,
+and so does the fast soak's.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ from etl.model.table import ForeignCommit
 from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
 from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld
-from etl.settings.backfills import settings_of_backfill
 from etl.settings.address import split_address
+from etl.settings.backfills import settings_of_backfill
 from tests.builders import plain_settings
 from tests.conftest import TopicFactory
 from tests.fakes.world_contract import WorldContract
@@ -41,13 +43,32 @@ PIPELINE = "clicks"
 class RealStage:
     """`world_stage.Stage` on ZooKeeper and Delta."""
 
-    def __init__(self, connect: str, bootstrap: str, group: str, topic: str, folder: Path, opened: contextlib.ExitStack) -> None:
-        self._connect, self._bootstrap, self._group, self._opened, self._table = connect, bootstrap, group, opened, folder / "table"
+    def __init__(
+        self,
+        connect: str,
+        bootstrap: str,
+        group: str,
+        topic: str,
+        folder: Path,
+        opened: contextlib.ExitStack,
+    ) -> None:
+        self._connect, self._bootstrap, self._group, self._opened, self._table = (
+            connect,
+            bootstrap,
+            group,
+            opened,
+            folder / "table",
+        )
         self.logs = tuple(BrokerPartition(topic, partition) for partition in range(len(SIZES)))
         self.settings = plain_settings(
-            pipeline=PIPELINE, group=group, zookeeper={"connect": connect}, table={"path": str(self._table)},
-            source={"topics": {"allow": [topic]}, "timeout_s": 20, "bootstrap": bootstrap}, report={"path": str(folder / "reports")},
-            ownership={"wait_for_driver_s": 0})
+            pipeline=PIPELINE,
+            group=group,
+            zookeeper={"connect": connect},
+            table={"path": str(self._table)},
+            source={"topics": {"allow": [topic]}, "timeout_s": 20, "bootstrap": bootstrap},
+            report={"path": str(folder / "reports")},
+            ownership={"wait_for_driver_s": 0},
+        )
         self._ours = opened.enter_context(ZooKeeper(connect))
         self._ledger = PlanLedger(self._ours, group, PIPELINE)
         self._paths, self._offsets = PipelinePaths(group, PIPELINE), GroupPaths(group)
@@ -57,14 +78,22 @@ class RealStage:
         return LiveWorld(self.settings, self._session(), RunContext(), run_id, request=request)
 
     def backfill(self, name: str, run_id: str = "run-1") -> LiveWorld:
-        return LiveWorld(settings_of_backfill(self.settings, name), self._session(), RunContext(), run_id)
+        return LiveWorld(
+            settings_of_backfill(self.settings, name), self._session(), RunContext(), run_id
+        )
 
     def _session(self) -> ZooKeeper:
         return self._opened.enter_context(ZooKeeper(self._connect))
 
     def rows(self) -> list[tuple[BrokerPartition, int]]:
-        rows = DeltaTable(str(self._table)).to_pyarrow_table(columns=["topic", "partition", "offset"]).to_pylist()
-        return sorted((BrokerPartition(row["topic"], row["partition"]), row["offset"]) for row in rows)
+        rows = (
+            DeltaTable(str(self._table))
+            .to_pyarrow_table(columns=["topic", "partition", "offset"])
+            .to_pylist()
+        )
+        return sorted(
+            (BrokerPartition(row["topic"], row["partition"]), row["offset"]) for row in rows
+        )
 
     def losses(self) -> list[Loss]:
         return list(read_losses(self.settings.table.losses_at, uid="uid1"))
@@ -76,7 +105,11 @@ class RealStage:
         return list(self._ledger.read_coverage().removals)
 
     def forget(self, number: int | None = None) -> None:
-        gone = [self._paths.plan(number), self._paths.applied(number)] if number else [self._paths.root]
+        gone = (
+            [self._paths.plan(number), self._paths.applied(number)]
+            if number
+            else [self._paths.root]
+        )
         for path in gone:
             self._ours.delete_tree(path)
         self._ours.ensure(self._paths.root)
@@ -87,7 +120,12 @@ class RealStage:
             self._ours.client.set(path, payload)
 
     def own(self, log: BrokerPartition) -> None:
-        self._ours.client.create(self._offsets.owner(log), f"{self._group}_{GROUP_OWNER}".encode(), ephemeral=True, makepath=True)
+        self._ours.client.create(
+            self._offsets.owner(log),
+            f"{self._group}_{GROUP_OWNER}".encode(),
+            ephemeral=True,
+            makepath=True,
+        )
 
     def expire(self, log: BrokerPartition, until: int) -> None:
         from kafka import TopicPartition
@@ -98,7 +136,9 @@ class RealStage:
 
     def replace_table(self) -> None:
         shutil.rmtree(self._table, ignore_errors=True)
-        DeltaTable.create(str(self._table), arrow_schema(), partition_by=list(self.settings.table.partition_by))
+        DeltaTable.create(
+            str(self._table), arrow_schema(), partition_by=list(self.settings.table.partition_by)
+        )
 
     def clean_up_log(self) -> None:
         table = DeltaTable(str(self._table))
@@ -110,18 +150,31 @@ class RealStage:
 class SoaksStage(RealStage):
     """The same with logs in memory."""
 
-    def __init__(self, connect: str, group: str, folder: Path, opened: contextlib.ExitStack) -> None:
+    def __init__(
+        self, connect: str, group: str, folder: Path, opened: contextlib.ExitStack
+    ) -> None:
         super().__init__(connect, f"{group}:1", group, "clicks", folder, opened)
         self._memory = {log: MemoryLog(size) for log, size in zip(self.logs, SIZES, strict=True)}
         opened.enter_context(serving(group, self._memory))
 
     def world(self, run_id: str = "run-1", request: Request | None = None) -> MemoryWorld:
         return MemoryWorld(
-            self.settings, self._session(), run_id=run_id, uid="uid1", now_ms=lambda: 1_700_000_000_000, request=request)
+            self.settings,
+            self._session(),
+            run_id=run_id,
+            uid="uid1",
+            now_ms=lambda: 1_700_000_000_000,
+            request=request,
+        )
 
     def backfill(self, name: str, run_id: str = "run-1") -> MemoryWorld:
         return MemoryWorld(
-            settings_of_backfill(self.settings, name), self._session(), run_id=run_id, uid="uid2", now_ms=lambda: 1_700_000_000_000)
+            settings_of_backfill(self.settings, name),
+            self._session(),
+            run_id=run_id,
+            uid="uid2",
+            now_ms=lambda: 1_700_000_000_000,
+        )
 
     def expire(self, log: BrokerPartition, until: int) -> None:
         self._memory[log].log_start = until
@@ -141,9 +194,13 @@ def filled(cluster: Cluster, topic: TopicFactory) -> str:
 
 class TestTheRealWorld(WorldContract):
     @pytest.fixture
-    def stage(self, cluster: Cluster, filled: str, unused_group: str, tmp_path: Path, spark: SparkSession) -> Iterator[RealStage]:
+    def stage(
+        self, cluster: Cluster, filled: str, unused_group: str, tmp_path: Path, spark: SparkSession
+    ) -> Iterator[RealStage]:
         with contextlib.ExitStack() as opened:
-            yield RealStage(cluster.zookeeper_connect, cluster.bootstrap, unused_group, filled, tmp_path, opened)
+            yield RealStage(
+                cluster.zookeeper_connect, cluster.bootstrap, unused_group, filled, tmp_path, opened
+            )
 
 
 class TestTheSoaksWorld(WorldContract):

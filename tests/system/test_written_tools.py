@@ -1,4 +1,6 @@
-"""What pages name beside the commands of the package: tools of the tests, each as it stands there, small or up to where it would begin."""
+"""What pages name beside the commands of the package: tools of the tests, each as it stands there,
+small or up to where it would begin.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,34 @@ SMALL = {
     "python tests/bench/first_decode.py": ["--rounds", "1"],
     "PYTHONPATH=. python tests/bench/spark_start.py": ["1"],
     "pytest -m long": ["--collect-only", "-q"],
-    'pytest -m "not long" --numprocesses=3 --dist=loadfile tests/brokers': ["--collect-only", "-q", "-p", "no:xdist"],
+    'pytest -m "not long" --numprocesses=3 --dist=loadfile tests/brokers': [
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:xdist",
+    ],
 }
 """What is said besides, so that it does little; of the others --help."""
-TOOLS = [text for text, runs in ELSEWHERE.items() if runs.file == "tests/system/test_written_tools.py"]
+TOOLS = [
+    text for text, runs in ELSEWHERE.items() if runs.file == "tests/system/test_written_tools.py"
+]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("text", TOOLS)
-def test_a_tool_that_a_page_names_begins_with_the_words_that_are_there(text: str, tmp_path: Path) -> None:
+def test_a_tool_that_a_page_names_begins_with_the_words_that_are_there(
+    text: str, tmp_path: Path
+) -> None:
     words = [word for word in shlex.split(text) if not word.startswith("PYTHONPATH=")]
-    more = [str(tmp_path / word) if word.endswith(".png") else word for word in SMALL.get(text, ["--help"])]
+    more = [
+        str(tmp_path / word) if word.endswith(".png") else word
+        for word in SMALL.get(text, ["--help"])
+    ]
     if "no:xdist" in more:
         words = [word for word in words if not word.startswith(("--numprocesses", "--dist"))]
     program = [sys.executable, "-m", "pytest"] if words[0] == "pytest" else [sys.executable]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*program, *words[1:], *more], cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [*program, *words[1:], *more], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

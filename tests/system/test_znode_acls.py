@@ -1,4 +1,6 @@
-"""ACLs of znodes on a real ZooKeeper, by logins that any server takes (scheme digest): what is made with which, found, and set."""
+"""ACLs of znodes on a real ZooKeeper, by logins that any server takes (scheme digest): what is made
+with which, found, and set.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,16 @@ OPEN = {frozenset({EVERYBODY})}
 def etl(tmp_path: Path) -> Access:
     """Somebody who has a password."""
     (tmp_path / "secret").write_text("of-znodes")
-    return Access(auth=Auth(Scheme.DIGEST, "etl", SecretRef("file", str(tmp_path / "secret"))), acl=Acl.CREATOR)
+    return Access(
+        auth=Auth(Scheme.DIGEST, "etl", SecretRef("file", str(tmp_path / "secret"))),
+        acl=Acl.CREATOR,
+    )
 
 
 def test_what_a_pipeline_keeps_is_its_creators_and_what_its_group_shares_is_everybodys(
-    connect: str, zookeeper: ZooKeeper, etl: Access,
+    connect: str,
+    zookeeper: ZooKeeper,
+    etl: Access,
 ) -> None:
     with ZooKeeper(connect, access=etl) as ours:
         PlanLedger(ours, "g", "p").store_plan(plain_plan(1))
@@ -37,14 +44,22 @@ def test_what_a_pipeline_keeps_is_its_creators_and_what_its_group_shares_is_ever
     assert {path.split("/")[4] for path in kept} == {"p", "p@of-may"} and len(kept) == 6
     [writers] = set(writers_of(zookeeper, kept).values())
     assert {who.partition(":")[0] for who in writers} == {"digest"}
-    shared = ["/consumers", "/consumers/g", "/consumers/g/etl", "/consumers/g/offsets", "/consumers/g/offsets/clicks"]
+    shared = [
+        "/consumers",
+        "/consumers/g",
+        "/consumers/g/etl",
+        "/consumers/g/offsets",
+        "/consumers/g/offsets/clicks",
+    ]
     assert set(writers_of(zookeeper, [*shared, *kept_by(zookeeper, "g", "pq")]).values()) == OPEN
     assert kept_by(zookeeper, "g", "none") == [] and writers_of(zookeeper, ["/none"]) == {}
     with pytest.raises(PermissionRefused, match="nobody.*`etl pipelines set-acl CONF`"):
         PlanLedger(zookeeper, "g", "p").store_plan(plain_plan(2))
 
 
-def test_acls_are_set_by_whom_they_name_alone(connect: str, zookeeper: ZooKeeper, etl: Access) -> None:
+def test_acls_are_set_by_whom_they_name_alone(
+    connect: str, zookeeper: ZooKeeper, etl: Access
+) -> None:
     PlanLedger(zookeeper, "g", "p").store_plan(plain_plan(1))
     kept = kept_by(zookeeper, "g", "p")
     with ZooKeeper(connect, access=etl) as ours:
@@ -62,7 +77,12 @@ def test_no_acl_is_set_while_a_backfill_is_at_work(connect: str, zookeeper: ZooK
     for pipeline in ("p", "p@of-may"):
         PlanLedger(zookeeper, "g", pipeline).store_plan(plain_plan(1))
     zookeeper.create("/consumers/g/etl/p@of-may/driver", b"")
-    settings = plain_settings(group="g", pipeline="p", zookeeper={"connect": connect}, source={"bootstrap": ["127.0.0.1:1"]})
+    settings = plain_settings(
+        group="g",
+        pipeline="p",
+        zookeeper={"connect": connect},
+        source={"bootstrap": ["127.0.0.1:1"]},
+    )
     with pytest.raises(Owned, match="a backfill of the pipeline is at work"):
         set_acl(settings)
     assert zookeeper.read("/consumers/g/etl/p/driver") is None

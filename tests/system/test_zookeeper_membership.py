@@ -1,4 +1,5 @@
-"""Members of ours on a real ZooKeeper without brokers: what they register, what calls them, what a hand-over checks, how they end.
+"""Members of ours on a real ZooKeeper without brokers: what they register, what calls them, what a
+hand-over checks, how they end.
 
 Beside consumers that are not ours: tests/brokers.
 """
@@ -44,10 +45,16 @@ Make = Callable[..., ZooKeeperMember]
 @pytest.fixture
 def make(connect: str, zookeeper: ZooKeeper) -> Iterator[Make]:
     """`make("run-1")`: a member on a session of its own; the topic clicks has four partitions."""
-    zookeeper.client.create("/brokers/topics/clicks", json.dumps({"version": 1, "partitions": {n: [0] for n in range(4)}}).encode(),
-                            makepath=True)
+    zookeeper.client.create(
+        "/brokers/topics/clicks",
+        json.dumps({"version": 1, "partitions": {n: [0] for n in range(4)}}).encode(),
+        makepath=True,
+    )
     with contextlib.ExitStack() as opened:
-        def member(run_id: str = "run-1", *, timing: Timing = TIMING, **options: object) -> ZooKeeperMember:
+
+        def member(
+            run_id: str = "run-1", *, timing: Timing = TIMING, **options: object
+        ) -> ZooKeeperMember:
             session = opened.enter_context(ZooKeeper(connect))
             wanted = MemberOptions(Dialect.KAFKA, frozenset({"clicks"}), timing=timing, **options)  # type: ignore[arg-type]
             made = ZooKeeperMember(session, GROUP, "clicks", run_id, wanted)
@@ -69,11 +76,15 @@ def owners_in(zookeeper: ZooKeeper) -> dict[BrokerPartition, str]:
     return ConsumerGroup(zookeeper, GROUP).owners(["clicks"])
 
 
-def test_a_member_is_called_in_the_group_as_the_owner_of_its_logs_is(make: Make, zookeeper: ZooKeeper) -> None:
+def test_a_member_is_called_in_the_group_as_the_owner_of_its_logs_is(
+    make: Make, zookeeper: ZooKeeper
+) -> None:
     member = make(threads=2)
     share = member.join()
     assert share.logs == set(LOGS) and zookeeper.children(IDS) == [member.id] == [share.member_id]
-    assert sorted(owners_in(zookeeper).values()) == [f"{member.id}-{thread}" for thread in (0, 0, 1, 1)]
+    assert sorted(owners_in(zookeeper).values()) == [
+        f"{member.id}-{thread}" for thread in (0, 0, 1, 1)
+    ]
     member.leave()
     member.leave()
     assert (zookeeper.children(IDS), owners_in(zookeeper)) == ([], {})
@@ -84,13 +95,27 @@ def test_two_of_ours_share_and_who_stays_has_everything(make: Make, zookeeper: Z
     first.join()
     first.follow()
     assert len(second.join().logs) == 2
-    assert wait_until(lambda: sorted(owners_in(zookeeper).values()) == [f"{member.id}-0" for member in (first, first, second, second)], 60)
+    assert wait_until(
+        lambda: (
+            sorted(owners_in(zookeeper).values())
+            == [f"{member.id}-0" for member in (first, first, second, second)]
+        ),
+        60,
+    )
     second.leave()
-    assert wait_until(lambda: set(owners_in(zookeeper).values()) == {f"{first.id}-0"} and len(owners_in(zookeeper)) == 4, 60)
+    assert wait_until(
+        lambda: (
+            set(owners_in(zookeeper).values()) == {f"{first.id}-0"}
+            and len(owners_in(zookeeper)) == 4
+        ),
+        60,
+    )
     assert first.rejoin().logs == set(LOGS)
 
 
-def test_a_hundred_events_are_one_rebalance_and_none_where_the_group_is_the_same(make: Make, consumer: ZooKeeper) -> None:
+def test_a_hundred_events_are_one_rebalance_and_none_where_the_group_is_the_same(
+    make: Make, consumer: ZooKeeper
+) -> None:
     member = make()
     member.join()
     assert member.is_current
@@ -124,11 +149,20 @@ def test_a_nudge_in_a_group_without_members_makes_nothing(zookeeper: ZooKeeper) 
     assert zookeeper.children("/consumers") is None
 
 
-@pytest.mark.parametrize(("registration", "is_called"), [
-    (STATIC % b"clicks", True), (STATIC % b"other", False), (b"{}", False), (b"nobody knows", True),
-])
+@pytest.mark.parametrize(
+    ("registration", "is_called"),
+    [
+        (STATIC % b"clicks", True),
+        (STATIC % b"other", False),
+        (b"{}", False),
+        (b"nobody knows", True),
+    ],
+)
 def test_who_ends_a_claim_calls_those_who_read_the_topic_and_those_whom_nobody_understands(
-    zookeeper: ZooKeeper, consumer: ZooKeeper, registration: bytes, is_called: bool,
+    zookeeper: ZooKeeper,
+    consumer: ZooKeeper,
+    registration: bytes,
+    is_called: bool,
 ) -> None:
     GroupMembers(consumer, GROUP).register("group_a", registration, is_ours=False)
 
@@ -143,11 +177,16 @@ def test_who_ends_a_claim_calls_those_who_read_the_topic_and_those_whom_nobody_u
 
 
 def test_under_a_name_that_stays_a_member_waits_until_the_session_of_the_last_one_ends(
-    make: Make, consumer: ZooKeeper, zookeeper: ZooKeeper,
+    make: Make,
+    consumer: ZooKeeper,
+    zookeeper: ZooKeeper,
 ) -> None:
     GroupMembers(consumer, GROUP).register("group_loader", STATIC % b"clicks", is_ours=False)
     impatient = make(member_id="loader", timing=Timing(0.2, 0.1, 60))
-    with pytest.raises(Owned, match="did not settle within 0.2 s: a consumer group_loader is registered in another session"):
+    with pytest.raises(
+        Owned,
+        match="did not settle within 0.2 s: a consumer group_loader is registered in another session",
+    ):
         impatient.join()
     assert zookeeper.children(IDS) == ["group_loader"], "which is not ours to delete"
     member = make(member_id="loader")
@@ -159,7 +198,9 @@ def test_under_a_name_that_stays_a_member_waits_until_the_session_of_the_last_on
     assert joined == [4] and member.id == "group_loader"
 
 
-def test_a_member_whose_registration_somebody_deletes_registers_again(make: Make, zookeeper: ZooKeeper) -> None:
+def test_a_member_whose_registration_somebody_deletes_registers_again(
+    make: Make, zookeeper: ZooKeeper
+) -> None:
     member = make()
     member.join()
     member.follow()
@@ -168,7 +209,9 @@ def test_a_member_whose_registration_somebody_deletes_registers_again(make: Make
     assert member.rejoin().logs == set(LOGS) and member.statistics.rebalances == 1
 
 
-def answers_once_with_a_broken_connection(zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def answers_once_with_a_broken_connection(
+    zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next transaction of that session does nothing: deleting what a member lets go is one."""
     transaction = zookeeper.client.transaction
 
@@ -184,7 +227,10 @@ def answers_once_with_a_broken_connection(zookeeper: ZooKeeper, monkeypatch: pyt
 
 
 def test_what_a_broken_connection_kept_a_member_from_letting_go_is_let_go_before_it_claims_again(
-    make: Make, zookeeper: ZooKeeper, consumer: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+    make: Make,
+    zookeeper: ZooKeeper,
+    consumer: ZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nobody else could own it, and no event would tell us so."""
     member = make()
@@ -196,7 +242,9 @@ def test_what_a_broken_connection_kept_a_member_from_letting_go_is_let_go_before
 
 
 def test_nor_is_it_left_behind_by_a_member_that_leaves_while_its_session_goes_on(
-    make: Make, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch,
+    make: Make,
+    zookeeper: ZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     member = make()
     member.join()
@@ -209,13 +257,18 @@ def test_a_new_partition_is_shared_at_once(make: Make, zookeeper: ZooKeeper) -> 
     member = make()
     member.join()
     member.follow()
-    zookeeper.client.set("/brokers/topics/clicks", json.dumps({"partitions": {n: [0] for n in range(5)}}).encode())
+    zookeeper.client.set(
+        "/brokers/topics/clicks", json.dumps({"partitions": {n: [0] for n in range(5)}}).encode()
+    )
     assert wait_until(lambda: len(owners_in(zookeeper)) == 5, 60)
 
 
 def topic(zookeeper: ZooKeeper, name: str, count: int) -> None:
     """There are so many partitions of it from now on."""
-    path, payload = f"/brokers/topics/{name}", json.dumps({"partitions": {n: [0] for n in range(count)}}).encode()
+    path, payload = (
+        f"/brokers/topics/{name}",
+        json.dumps({"partitions": {n: [0] for n in range(count)}}).encode(),
+    )
     if zookeeper.client.exists(path):
         zookeeper.client.set(path, payload)
     else:
@@ -243,16 +296,26 @@ def take_away(zookeeper: ZooKeeper, znodes: Mapping[str, bytes]) -> None:
     assert not any(isinstance(result, Exception) for result in request.commit())
 
 
-def dealt(zookeeper: ZooKeeper, member: ZooKeeperMember, counts: dict[str, int], theirs: dict[str, int]) -> bool:
-    """Whether that member owns what round robin deals it of these topics, beside a consumer `group_a` that reads `theirs`."""
-    logs = {topic: [BrokerPartition(topic, p) for p in range(count)] for topic, count in counts.items()}
+def dealt(
+    zookeeper: ZooKeeper, member: ZooKeeperMember, counts: dict[str, int], theirs: dict[str, int]
+) -> bool:
+    """Whether that member owns what round robin deals it of these topics, beside a consumer
+    `group_a` that reads `theirs`.
+    """
+    logs = {
+        topic: [BrokerPartition(topic, p) for p in range(count)] for topic, count in counts.items()
+    }
     context = AssignmentContext({member.id: {"clicks": 1}, "group_a": theirs}, logs)
     expected = share_of(member.id, assign(context, Strategy.ROUND_ROBIN_0_10, member.id))
-    return {log for log, owner in owners_in(zookeeper).items() if owner.startswith(member.id)} == expected.keys()
+    return {
+        log for log, owner in owners_in(zookeeper).items() if owner.startswith(member.id)
+    } == expected.keys()
 
 
 def test_round_robin_deals_what_others_read_too_and_calls_us_when_that_changes(
-    make: Make, consumer: ZooKeeper, zookeeper: ZooKeeper,
+    make: Make,
+    consumer: ZooKeeper,
+    zookeeper: ZooKeeper,
 ) -> None:
     topic(zookeeper, "orders", 3)
     filtered = STATIC.replace(b"static", b"white_list") % b"clicks|orders.*"
@@ -270,35 +333,56 @@ def test_round_robin_deals_what_others_read_too_and_calls_us_when_that_changes(
     assert wait_until(lambda: dealt(zookeeper, member, three, {**both, "orders-2": 1}), 60)
 
 
-@pytest.mark.parametrize(("version", "strategy"), [one for one in DIVIDED if one[1] is not Strategy.RANGE])
+@pytest.mark.parametrize(
+    ("version", "strategy"), [one for one in DIVIDED if one[1] is not Strategy.RANGE]
+)
 def test_what_each_member_reads_of_a_random_group_divides_it_as_the_classes_of_the_release_do(
-    zookeeper: ZooKeeper, version: str, strategy: Strategy,
+    zookeeper: ZooKeeper,
+    version: str,
+    strategy: Strategy,
 ) -> None:
     """Each member reads no more than its own topics and what the strategy needs of the others'."""
     for seed, expected in enumerate(golden()["divided"][key(version, strategy)].split()[:5]):
         group = group_for(version, seed)
         put(zookeeper, group.znodes)
         seen = WatchedGroup(zookeeper, RANDOM_GROUP, Dialect.KAFKA, Bell())
-        views = {member: seen.read(group.context.members[member], strategy).context for member in group.members}
+        views = {
+            member: seen.read(group.context.members[member], strategy).context
+            for member in group.members
+        }
         assert digest(ours(group, strategy, views)) == expected, f"group {seed}"
         take_away(zookeeper, group.znodes)
 
 
-def test_a_member_whose_session_ends_behind_the_hand_over_is_none_any_more_and_says_so(connect: str, zookeeper: ZooKeeper) -> None:
+def test_a_member_whose_session_ends_behind_the_hand_over_is_none_any_more_and_says_so(
+    connect: str, zookeeper: ZooKeeper
+) -> None:
     zookeeper.client.create("/brokers/topics/clicks", b'{"partitions":{"0":[0]}}', makepath=True)
     with ZooKeeper(connect) as session:
-        member = ZooKeeperMember(session, GROUP, "clicks", "run-1", MemberOptions(Dialect.KAFKA, frozenset({"clicks"}), timing=TIMING))
+        member = ZooKeeperMember(
+            session,
+            GROUP,
+            "clicks",
+            "run-1",
+            MemberOptions(Dialect.KAFKA, frozenset({"clicks"}), timing=TIMING),
+        )
         member.join()
         member.follow()
         lose_session(session)
         assert wait_until(lambda: member.ended is not None, 60)
-        assert isinstance(member.ended, SessionLost) and member.statistics.lost == 1 and not member.is_current
+        assert (
+            isinstance(member.ended, SessionLost)
+            and member.statistics.lost == 1
+            and not member.is_current
+        )
         member.leave()
         with pytest.raises(SessionLost):
             member.join()
 
 
-def test_beside_consumers_that_know_no_filter_one_is_registered_by_the_names_that_pass(connect: str, zookeeper: ZooKeeper) -> None:
+def test_beside_consumers_that_know_no_filter_one_is_registered_by_the_names_that_pass(
+    connect: str, zookeeper: ZooKeeper
+) -> None:
     def add(topic: str, partitions: int) -> None:
         zookeeper.client.create(f"/brokers/topics/{topic}/3", b"%d" % partitions, makepath=True)
 
@@ -306,7 +390,9 @@ def test_beside_consumers_that_know_no_filter_one_is_registered_by_the_names_tha
         [(_, payload)] = GroupMembers(zookeeper, GROUP).read().items()
         return payload
 
-    wanted = MemberOptions(Dialect.JAFKA, frozenset(), timing=TIMING, filter=TopicFilter(FilterKind.WHITE_LIST, "cl.*"))
+    wanted = MemberOptions(
+        Dialect.JAFKA, frozenset(), timing=TIMING, filter=TopicFilter(FilterKind.WHITE_LIST, "cl.*")
+    )
     add("clicks", 2)
     with ZooKeeper(connect) as session:
         member = ZooKeeperMember(session, GROUP, "clicks", "run-1", wanted)
@@ -319,7 +405,9 @@ def test_beside_consumers_that_know_no_filter_one_is_registered_by_the_names_tha
 
 
 @pytest.mark.parametrize("registration", [b'{"clicks":1}', b"*1*clicks", b"nobody knows"])
-def test_a_group_of_another_family_is_refused_by_name_and_we_are_gone(make: Make, consumer: ZooKeeper, registration: bytes) -> None:
+def test_a_group_of_another_family_is_refused_by_name_and_we_are_gone(
+    make: Make, consumer: ZooKeeper, registration: bytes
+) -> None:
     GroupMembers(consumer, GROUP).register("group_a", registration, is_ours=False)
     with pytest.raises(SettingsError) as caught:
         make().join()
@@ -327,8 +415,12 @@ def test_a_group_of_another_family_is_refused_by_name_and_we_are_gone(make: Make
     assert consumer.children(IDS) == ["group_a"] and owners_in(consumer) == {}
 
 
-@pytest.mark.parametrize(("meanwhile", "is_done"), [("nothing", True), ("another owner", False), ("no owner", False)])
-def test_a_hand_over_happens_only_while_each_log_is_ours(make: Make, consumer: ZooKeeper, meanwhile: str, is_done: bool) -> None:
+@pytest.mark.parametrize(
+    ("meanwhile", "is_done"), [("nothing", True), ("another owner", False), ("no owner", False)]
+)
+def test_a_hand_over_happens_only_while_each_log_is_ours(
+    make: Make, consumer: ZooKeeper, meanwhile: str, is_done: bool
+) -> None:
     member = make()
     logs = member.join().logs
     path = GroupPaths(GROUP).owner(LOGS[2])

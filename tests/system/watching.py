@@ -1,4 +1,6 @@
-"""Commands that are watched: which processes they start, which libraries they load, whom they connect to."""
+"""Commands that are watched: which processes they start, which libraries they load, whom they
+connect to.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,19 @@ print(json.dumps({"code": code, "started": started, "loaded": [name for name in 
 """
 
 
-def watched(pipeline: Pipeline, *words: str, after: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A command on its conf in a process of its own, as a scheduler starts it: what it cost, and its document."""
+def watched(
+    pipeline: Pipeline, *words: str, after: tuple[str, ...] = ()
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A command on its conf in a process of its own, as a scheduler starts it: what it cost, and
+    its document.
+    """
     ran = subprocess.run(
-        [sys.executable, "-c", _WATCHED, *words, str(pipeline.conf), *after], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+        [sys.executable, "-c", _WATCHED, *words, str(pipeline.conf), *after],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     document, cost = ran.stdout.strip().rsplit("\n", 1)
     return json.loads(cost), json.loads(document)
 

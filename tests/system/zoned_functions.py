@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def hours(frame: DataFrame) -> DataFrame:
-    """Add what Spark and a Python function of its workers make of a moment and of a time without a zone."""
+    """Add what Spark and a Python function of its workers make of a moment and of a time without a
+    zone.
+    """
     from pyspark.sql import functions
 
     in_python = functions.udf(lambda moment: moment.hour, "int")
@@ -21,8 +23,12 @@ def hours(frame: DataFrame) -> DataFrame:
         frame.withColumn("hour", functions.hour("timestamp"))
         .withColumn("date", functions.to_date("timestamp"))
         .withColumn("text", functions.date_format("timestamp", "yyyy-MM-dd HH:mm"))
-        .withColumn("parsed", functions.unix_seconds(functions.to_timestamp(functions.lit("2026-03-02 00:30:00"))))
-        .withColumn("hour_in_python", in_python("timestamp")))
+        .withColumn(
+            "parsed",
+            functions.unix_seconds(functions.to_timestamp(functions.lit("2026-03-02 00:30:00"))),
+        )
+        .withColumn("hour_in_python", in_python("timestamp"))
+    )
 
 
 def local_hours(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:

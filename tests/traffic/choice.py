@@ -16,7 +16,9 @@ from tests.traffic.rows import Message, Row
 
 
 class Traffic(Protocol):
-    """What others than the package do with topics on brokers of one kind. Logs are counted over all brokers together."""
+    """What others than the package do with topics on brokers of one kind. Logs are counted over all
+    brokers together.
+    """
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -26,14 +28,28 @@ class Traffic(Protocol):
     def conf(self) -> Mapping[str, Any]:
         """What the conf of a pipeline must say of such brokers."""
 
-    def create_topic(self, cluster: Cluster, name: str, logs: int, *, replication_factor: int, config: Mapping[str, str] | None) -> None:
+    def create_topic(
+        self,
+        cluster: Cluster,
+        name: str,
+        logs: int,
+        *,
+        replication_factor: int,
+        config: Mapping[str, str] | None,
+    ) -> None:
         """Return when every log can be written and read."""
 
     def load(self, cluster: Cluster, topic: str, first: int, count: int, logs: int) -> None:
-        """Append `count` events from number `first` on, in every codec, spread evenly, and return when the brokers have them."""
+        """Append `count` events from number `first` on, in every codec, spread evenly, and return
+        when the brokers have them.
+        """
 
-    def sending(self, cluster: Cluster, topic: str) -> AbstractContextManager[Callable[[Sequence[Message]], None]]:
-        """`send(messages)` within the block; at its end all are sent. Raises KafkaError or OSError while brokers are away."""
+    def sending(
+        self, cluster: Cluster, topic: str
+    ) -> AbstractContextManager[Callable[[Sequence[Message]], None]]:
+        """`send(messages)` within the block; at its end all are sent. Raises KafkaError or OSError
+        while brokers are away.
+        """
 
     def in_topic(self, cluster: Cluster, topic: str) -> Counter[Row]:
         """Every readable record of the topic."""

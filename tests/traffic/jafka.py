@@ -1,4 +1,6 @@
-"""Jafka: a log is (broker, partition), an offset a byte position, and a message in a wrapper has only its place in there."""
+"""Jafka: a log is (broker, partition), an offset a byte position, and a message in a wrapper has
+only its place in there.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +28,32 @@ class JafkaTraffic(OldTraffic):
     place = ("broker_id", "partition", "offset", "message_index")
     conf: Mapping[str, object] = {"cluster": "jafka", "source": {"dialect": "jafka"}}
 
-    def create_topic(self, cluster: Cluster, name: str, logs: int, *, replication_factor: int, config: Mapping[str, str] | None) -> None:
+    def create_topic(
+        self,
+        cluster: Cluster,
+        name: str,
+        logs: int,
+        *,
+        replication_factor: int,
+        config: Mapping[str, str] | None,
+    ) -> None:
         each, left = divmod(logs, len(cluster.brokers))
         assert not left, "every broker has as many logs as the others"
-        super().create_topic(cluster, name, each, replication_factor=replication_factor, config=config)
+        super().create_topic(
+            cluster, name, each, replication_factor=replication_factor, config=config
+        )
 
     def logs(self, cluster: Cluster, topic: str) -> list[OldLog]:
         with session(cluster.zookeeper_connect) as client:
-            counts = {broker: int(client.get(f"/brokers/topics/{topic}/{broker.broker_id}")[0]) for broker in cluster.brokers}
-        return [OldLog(broker, topic, partition) for broker, count in counts.items() for partition in range(count)]
+            counts = {
+                broker: int(client.get(f"/brokers/topics/{topic}/{broker.broker_id}")[0])
+                for broker in cluster.brokers
+            }
+        return [
+            OldLog(broker, topic, partition)
+            for broker, count in counts.items()
+            for partition in range(count)
+        ]
 
     def encode(self, messages: Sequence[Message], number: int) -> bytes:
         entries = [Entry(value or b"") for _, value in messages]
@@ -60,8 +79,8 @@ def _entries(content: bytes) -> Iterator[tuple[int, bytes]]:
     """Each entry of a message set and where it begins."""
     at = 0
     while at < len(content):
-        size = 4 + int.from_bytes(content[at:at + 4], "big")
-        yield at, content[at:at + size]
+        size = 4 + int.from_bytes(content[at : at + 4], "big")
+        yield at, content[at : at + size]
         at += size
     assert at == len(content), "the last entry is cut off"
 
@@ -69,7 +88,7 @@ def _entries(content: bytes) -> Iterator[tuple[int, bytes]]:
 def _payloads(entry: bytes) -> Iterator[bytes]:
     """What is in an entry, and in those that are in it."""
     _, magic, attributes, crc = _HEAD.unpack_from(entry)
-    payload = entry[_HEAD.size:]
+    payload = entry[_HEAD.size :]
     assert magic == 1 and zlib.crc32(payload) == crc, entry
     if attributes & 3 == _GZIP:
         for _, inner in _entries(gzip.decompress(payload)):

@@ -22,16 +22,24 @@ _BY_THE_LEADER, _WITHIN_MS = 1, 10_000
 
 
 class Kafka08Traffic(OldTraffic):
-    """Messages are plain, in gzip, or in snappy. Files are read by kafka-python's record parser, whose CRC check is asked, too."""
+    """Messages are plain, in gzip, or in snappy. Files are read by kafka-python's record parser,
+    whose CRC check is asked, too.
+    """
 
     place = ("partition", "offset")
     conf: Mapping[str, object] = {"cluster": "kafka-0-8"}
 
     def logs(self, cluster: Cluster, topic: str) -> list[OldLog]:
-        brokers, path = {broker.broker_id: broker for broker in cluster.brokers}, f"/brokers/topics/{topic}/partitions"
+        brokers, path = (
+            {broker.broker_id: broker for broker in cluster.brokers},
+            f"/brokers/topics/{topic}/partitions",
+        )
         with session(cluster.zookeeper_connect) as client:
             partitions = sorted(map(int, client.get_children(path)))
-            leaders = {partition: json.loads(client.get(f"{path}/{partition}/state")[0])["leader"] for partition in partitions}
+            leaders = {
+                partition: json.loads(client.get(f"{path}/{partition}/state")[0])["leader"]
+                for partition in partitions
+            }
         return [OldLog(brokers[leader], topic, partition) for partition, leader in leaders.items()]
 
     def encode(self, messages: Sequence[Message], number: int) -> bytes:
@@ -44,10 +52,21 @@ class Kafka08Traffic(OldTraffic):
         acks = struct.pack(">hi", _BY_THE_LEADER, _WITHIN_MS)
         where = _ONE + string(log.topic) + _ONE + struct.pack(">i", log.partition)
         with asking(log.broker) as ask:
-            answer = ask(_PRODUCE_V0 + string("traffic") + acks + where + struct.pack(">i", len(content)) + content)()
-        refused = int.from_bytes(answer[-10:-8], "big", signed=True)  # behind it, and last, the offset
+            answer = ask(
+                _PRODUCE_V0
+                + string("traffic")
+                + acks
+                + where
+                + struct.pack(">i", len(content))
+                + content
+            )()
+        refused = int.from_bytes(
+            answer[-10:-8], "big", signed=True
+        )  # behind it, and last, the offset
         if refused:
-            raise ConnectionError(f"{log.broker.bootstrap} does not take messages for {log.topic}-{log.partition}: error {refused}")
+            raise ConnectionError(
+                f"{log.broker.bootstrap} does not take messages for {log.topic}-{log.partition}: error {refused}"
+            )
 
     def rows(self, log: OldLog) -> Iterator[Row]:
         with codecs():

@@ -25,7 +25,9 @@ from tests.traffic.rows import Message, Row, hash_of
 
 
 def grow_topic(cluster: Cluster, topic: str, partitions: int) -> None:
-    """Give a topic that many partitions, create it where it does not exist, and wait until each has a leader."""
+    """Give a topic that many partitions, create it where it does not exist, and wait until each has
+    a leader.
+    """
     addresses = [split_address(address) for address in cluster.bootstrap.split(",")]
     with Brokers(addresses) as asked:
         if not asked.describe([topic]).leaders:
@@ -37,20 +39,35 @@ def grow_topic(cluster: Cluster, topic: str, partitions: int) -> None:
 
 
 class ModernTraffic:
-    """See `choice.Traffic`. What is loaded are batches of every codec, which our own client appends as they are."""
+    """See `choice.Traffic`. What is loaded are batches of every codec, which our own client appends
+    as they are.
+    """
 
     place = ("partition", "offset")
     conf: Mapping[str, Any] = {}
 
-    def create_topic(self, cluster: Cluster, name: str, logs: int, *, replication_factor: int, config: Mapping[str, str] | None) -> None:
+    def create_topic(
+        self,
+        cluster: Cluster,
+        name: str,
+        logs: int,
+        *,
+        replication_factor: int,
+        config: Mapping[str, str] | None,
+    ) -> None:
         cluster.create_topic(name, logs, replication_factor=replication_factor, config=config)
 
     def load(self, cluster: Cluster, topic: str, first: int, count: int, logs: int) -> None:
         addresses = [split_address(address) for address in cluster.bootstrap.split(",")]
         with Brokers(addresses) as asked, contextlib.ExitStack() as opened:
             leaders = _leaders(asked, topic, logs)
-            brokers = {one: opened.enter_context(SimpleConsumer(one.host, one.port)) for one in set(leaders.values())}
-            batches = click_batches(first, count, partitions=logs, began_ms=1_700_000_000_000, records_per_batch=20)
+            brokers = {
+                one: opened.enter_context(SimpleConsumer(one.host, one.port))
+                for one in set(leaders.values())
+            }
+            batches = click_batches(
+                first, count, partitions=logs, began_ms=1_700_000_000_000, records_per_batch=20
+            )
             for partition, batch in batches:
                 broker = brokers[leaders[partition]]
                 is_taken = functools.partial(took, broker, topic, partition, batch)
@@ -58,7 +75,9 @@ class ModernTraffic:
 
     @contextlib.contextmanager
     def sending(self, cluster: Cluster, topic: str) -> Iterator[Any]:
-        producer = KafkaProducer(bootstrap_servers=cluster.bootstrap.split(","), acks="all", max_block_ms=5_000)
+        producer = KafkaProducer(
+            bootstrap_servers=cluster.bootstrap.split(","), acks="all", max_block_ms=5_000
+        )
 
         def send(messages: Sequence[Message]) -> None:
             for key, value in messages:
@@ -76,8 +95,16 @@ class ModernTraffic:
 def read(cluster: Cluster, topic: str, isolation: str = "read_committed") -> Counter[Row]:
     """Every readable record of the topic, by kafka-python's consumer."""
     rows: Counter[Row] = Counter()
-    with codecs(), contextlib.closing(KafkaConsumer(
-            bootstrap_servers=cluster.bootstrap, isolation_level=isolation, enable_auto_commit=False)) as consumer:
+    with (
+        codecs(),
+        contextlib.closing(
+            KafkaConsumer(
+                bootstrap_servers=cluster.bootstrap,
+                isolation_level=isolation,
+                enable_auto_commit=False,
+            )
+        ) as consumer,
+    ):
         logs = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
         ends = consumer.end_offsets(logs)
         consumer.assign(logs)
@@ -90,8 +117,12 @@ def read(cluster: Cluster, topic: str, isolation: str = "read_committed") -> Cou
     return rows
 
 
-def took(broker: SimpleConsumer, topic: str, partition: int, batch: bytes | Sequence[Message]) -> bool:
-    """Append, unless the broker does not yet know that it leads what everybody says it leads, or that there is such a topic."""
+def took(
+    broker: SimpleConsumer, topic: str, partition: int, batch: bytes | Sequence[Message]
+) -> bool:
+    """Append, unless the broker does not yet know that it leads what everybody says it leads, or
+    that there is such a topic.
+    """
     try:
         broker.produce(topic, partition, batch)
     except (BrokerError, TopicMissing) as error:
@@ -102,12 +133,21 @@ def took(broker: SimpleConsumer, topic: str, partition: int, batch: bytes | Sequ
 
 
 def _leaders(cluster: Brokers, topic: str, partitions: int) -> dict[int, Broker]:
-    """Who leads each partition, once all have a leader: behind the restart of a broker that takes a moment."""
+    """Who leads each partition, once all have a leader: behind the restart of a broker that takes a
+    moment.
+    """
     found: dict[int, Broker] = {}
 
     def are_known() -> bool:
-        found.update({log.partition: leader.broker for log, leader in cluster.describe([topic]).leaders.items()})
+        found.update(
+            {
+                log.partition: leader.broker
+                for log, leader in cluster.describe([topic]).leaders.items()
+            }
+        )
         return len(found) >= partitions
 
-    assert wait_until(are_known, 60), f"partitions without a leader: {set(range(partitions)) - found.keys()}"
+    assert wait_until(are_known, 60), (
+        f"partitions without a leader: {set(range(partitions)) - found.keys()}"
+    )
     return found

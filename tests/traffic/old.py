@@ -1,7 +1,7 @@
 """What Jafka and Kafka 0.8 have in common here: no client library of today speaks to them.
 
-Messages go over sockets of our own, encoded by `tests.fakes.message_sets`, one set of every codec in turn; and a topic is read
-from the brokers' own files, past every broker.
+Messages go over sockets of our own, encoded by `tests.fakes.message_sets`, one set of every codec
+in turn; and a topic is read from the brokers' own files, past every broker.
 """
 
 from __future__ import annotations
@@ -61,17 +61,34 @@ class OldTraffic(ABC):
     def rows(self, log: OldLog) -> Iterator[Row]:
         """Every message of a log."""
 
-    def create_topic(self, cluster: Cluster, name: str, logs: int, *, replication_factor: int, config: Mapping[str, str] | None) -> None:
+    def create_topic(
+        self,
+        cluster: Cluster,
+        name: str,
+        logs: int,
+        *,
+        replication_factor: int,
+        config: Mapping[str, str] | None,
+    ) -> None:
         cluster.create_topic(name, logs, replication_factor=replication_factor, config=config)
 
     def load(self, cluster: Cluster, topic: str, first: int, count: int, logs: int) -> None:
-        assert len(self.logs(cluster, topic)) == logs, f"the topic has {len(self.logs(cluster, topic))} logs"
+        assert len(self.logs(cluster, topic)) == logs, (
+            f"the topic has {len(self.logs(cluster, topic))} logs"
+        )
         with self.sending(cluster, topic) as send:
             for start in range(first, first + count, _AT_ONCE):
-                send([_event(number) for number in range(start, min(start + _AT_ONCE, first + count))])
+                send(
+                    [
+                        _event(number)
+                        for number in range(start, min(start + _AT_ONCE, first + count))
+                    ]
+                )
 
     @contextlib.contextmanager
-    def sending(self, cluster: Cluster, topic: str) -> Iterator[Callable[[Sequence[Message]], None]]:
+    def sending(
+        self, cluster: Cluster, topic: str
+    ) -> Iterator[Callable[[Sequence[Message]], None]]:
         logs, numbers = self.logs(cluster, topic), itertools.count()
 
         def send(messages: Sequence[Message]) -> None:
@@ -87,7 +104,9 @@ class OldTraffic(ABC):
 
 @contextlib.contextmanager
 def asking(broker: Kafka) -> Iterator[Callable[[bytes], Callable[[], bytes]]]:
-    """A connection: `ask(request)` sends a frame, and what it gives waits for the answer. OSError when the broker hangs up."""
+    """A connection: `ask(request)` sends a frame, and what it gives waits for the answer. OSError
+    when the broker hangs up.
+    """
     with socket.create_connection((HOST, broker.port), timeout=_WITHIN_S) as connection:
 
         def answer() -> bytes:
@@ -110,4 +129,7 @@ def string(text: str) -> bytes:
 
 def _event(number: int) -> Message:
     """A click event; every fiftieth has no value."""
-    return b"user-%d" % (number % 97), None if number % 50 == 49 else b'{"event": %d, "ms": %d}' % (number, number % 977)
+    return b"user-%d" % (number % 97), None if number % 50 == 49 else b'{"event": %d, "ms": %d}' % (
+        number,
+        number % 977,
+    )

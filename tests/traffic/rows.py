@@ -8,7 +8,9 @@ from typing import Any
 Message = tuple[bytes | None, bytes | None]
 """Key and value."""
 Row = tuple[Any, ...]
-"""Where a record lies, as `Traffic.place` says it (partition and offset, mostly), then the hash of its value."""
+"""Where a record lies, as `Traffic.place` says it (partition and offset, mostly), then the hash of
+its value.
+"""
 
 
 def hash_of(value: bytes | None) -> str:

@@ -1,4 +1,6 @@
-"""No command stands on a page that nothing runs: each is typed by a test, or a table says by which one, or why by none."""
+"""No command stands on a page that nothing runs: each is typed by a test, or a table says by which
+one, or why by none.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,35 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.page_commands import ELSEWHERE, IN_ORDER, NOT_HERE, NOT_RUN_SECTIONS, PROGRAMS, Runs, group_of
-from tests.pages import PAGES, ROOT, Written, family, is_command, lines, meant_by, place, programs, sentences
+from tests.page_commands import (
+    ELSEWHERE,
+    IN_ORDER,
+    NOT_HERE,
+    NOT_RUN_SECTIONS,
+    PROGRAMS,
+    Runs,
+    group_of,
+)
+from tests.pages import (
+    PAGES,
+    ROOT,
+    Written,
+    family,
+    is_command,
+    lines,
+    meant_by,
+    place,
+    programs,
+    sentences,
+)
 
 NO_COMMANDS = re.compile(
     r"/consumers/|time\(\) - |offset_range_etl_|# |(FROM|USER|COPY|RUN) |brokers$|ZooKeeper├?|ZooKeeper |Delta$|└|Replay, |FirstRun, |"
-    r"(table|spark):$|(path|store|name|spark\.[\w.]+): ")
-"""What stands in lines of its own and is not to be typed: znodes, Prometheus' expressions, comments, a Dockerfile, a conf, a picture."""
+    r"(table|spark):$|(path|store|name|spark\.[\w.]+): "
+)
+"""What stands in lines of its own and is not to be typed: znodes, Prometheus' expressions,
+comments, a Dockerfile, a conf, a picture.
+"""
 OF_SEVERAL = ROOT / "tests" / "system" / "driving.py"
 
 
@@ -32,7 +56,12 @@ EACH = [(one, in_line, group_of(one, in_line=in_line)) for one, in_line in writt
 
 
 def test_nothing_in_a_line_of_its_own_is_unknown() -> None:
-    unknown = [one for page in PAGES for one in lines(page) if not is_command(one.text) and not NO_COMMANDS.match(one.text)]
+    unknown = [
+        one
+        for page in PAGES
+        for one in lines(page)
+        if not is_command(one.text) and not NO_COMMANDS.match(one.text)
+    ]
     assert unknown == []
 
 
@@ -40,19 +69,34 @@ def test_each_command_is_run_by_a_test_or_it_is_said_why_by_none() -> None:
     assert [one for one, _, group in EACH if group is None] == []
 
 
-@pytest.mark.parametrize(("text", "group"), [
-    ("pytest tests/nowhere", None), ("airflow dags list", None), ("etl demo --dialect jafka", "typed"), ("etl plan CONF --all", "typed"),
-    ("etl offsets set ...", "name"), ("make nothing", "dry run"),
-])
-def test_a_new_command_is_typed_if_it_is_ours_and_else_nothing_runs_it(text: str, group: str | None) -> None:
+@pytest.mark.parametrize(
+    ("text", "group"),
+    [
+        ("pytest tests/nowhere", None),
+        ("airflow dags list", None),
+        ("etl demo --dialect jafka", "typed"),
+        ("etl plan CONF --all", "typed"),
+        ("etl offsets set ...", "name"),
+        ("make nothing", "dry run"),
+    ],
+)
+def test_a_new_command_is_typed_if_it_is_ours_and_else_nothing_runs_it(
+    text: str, group: str | None
+) -> None:
     assert group_of(Written("docs/RUNNING.md", "The page", text), in_line=True) == group
 
 
 def test_what_is_named_by_its_first_words_alone_is_typed_as_a_whole_somewhere() -> None:
-    run = {family(one.text.removeprefix(".venv/bin/")) for one, _, group in EACH if group in ("typed", "in order", "elsewhere")}
+    run = {
+        family(one.text.removeprefix(".venv/bin/"))
+        for one, _, group in EACH
+        if group in ("typed", "in order", "elsewhere")
+    }
     named = {family(one.text): one for one, _, group in EACH if group == "name"}
     typed_by_tests = {"intervals": "tests/system/test_complete.py"}
-    assert {name: one for name, one in named.items() if name not in run | typed_by_tests.keys() | GROUPS} == {}
+    assert {
+        name: one for name, one in named.items() if name not in run | typed_by_tests.keys() | GROUPS
+    } == {}
     for name, file in typed_by_tests.items():
         assert set(name.split()) <= literals(file)
 
@@ -63,13 +107,25 @@ GROUPS = {"", "offsets", "plans", "pipelines", "backfill", "table"}
 
 @functools.cache
 def literals(file: str) -> frozenset[str]:
-    nodes = [node for path in (ROOT / file, OF_SEVERAL) for node in ast.walk(ast.parse(path.read_text()))]
-    return frozenset(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    nodes = [
+        node for path in (ROOT / file, OF_SEVERAL) for node in ast.walk(ast.parse(path.read_text()))
+    ]
+    return frozenset(
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
 
 
-@pytest.mark.parametrize("runs", sorted({*ELSEWHERE.values(), *IN_ORDER.values(), *PROGRAMS.values()}), ids=str)
+@pytest.mark.parametrize(
+    "runs", sorted({*ELSEWHERE.values(), *IN_ORDER.values(), *PROGRAMS.values()}), ids=str
+)
 def test_the_test_that_a_table_names_is_there_and_types_these_words(runs: Runs) -> None:
-    names = {node.name for node in ast.walk(ast.parse((ROOT / runs.file).read_text())) if isinstance(node, ast.FunctionDef)}
+    names = {
+        node.name
+        for node in ast.walk(ast.parse((ROOT / runs.file).read_text()))
+        if isinstance(node, ast.FunctionDef)
+    }
     assert not runs.test or runs.test in names
     assert set(runs.types.split()) <= literals(runs.file)
 
@@ -77,7 +133,9 @@ def test_the_test_that_a_table_names_is_there_and_types_these_words(runs: Runs) 
 def test_the_tables_have_nothing_that_is_on_no_page() -> None:
     found = {meant_by(one.text) for one, _, _ in EACH}
     assert [text for text in (*ELSEWHERE, *NOT_HERE) if text not in found] == []
-    assert {name.partition(":")[0] for name in IN_ORDER} | PROGRAMS.keys() <= {place(page) for page in PAGES}
+    assert {name.partition(":")[0] for name in IN_ORDER} | PROGRAMS.keys() <= {
+        place(page) for page in PAGES
+    }
 
 
 def test_programs_in_python_stand_only_where_a_test_runs_them() -> None:
@@ -92,11 +150,15 @@ def test_a_section_that_nobody_ran_says_so(section: str) -> None:
     assert part and re.search(r"\bnot run here\b", part[1], re.IGNORECASE)
 
 
-@pytest.mark.parametrize("text", sorted({one.text for one, _, _ in EACH if one.text.startswith("make ")}))
+@pytest.mark.parametrize(
+    "text", sorted({one.text for one, _, _ in EACH if one.text.startswith("make ")})
+)
 def test_make_knows_what_a_page_asks_of_it(text: str) -> None:
     """What it then starts are tests and plays of their own; here it says what it would do."""
     quiet = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    said = subprocess.run([*shlex.split(text), "--dry-run"], cwd=ROOT, env=quiet, capture_output=True, text=True)
+    said = subprocess.run(
+        [*shlex.split(text), "--dry-run"], cwd=ROOT, env=quiet, capture_output=True, text=True
+    )
     assert said.returncode == 0 and "python" in said.stdout, said.stderr
     for module in re.findall(r"python -m (tests[\w.]*)", said.stdout):
         path = ROOT / module.replace(".", "/")

@@ -1,4 +1,6 @@
-"""The crash harness itself: its check can fail, its short form has what takes real processes, its table keeps what was not played again."""
+"""The crash harness itself: its check can fail, its short form has what takes real processes, its
+table keeps what was not played again.
+"""
 
 from __future__ import annotations
 
@@ -41,19 +43,25 @@ def test_a_table_with_every_record_once_is_whole() -> None:
     assert checked(Figures(Counter(THREE), Counter(THREE))) == Checked(3, 3, 0, 0, 0)
 
 
-@pytest.mark.parametrize(("rows", "found"), [
-    (THREE[:2], "missing=1, double=0, unexpected=0"),
-    ([*THREE, THREE[0], THREE[0]], "missing=0, double=2, unexpected=0"),
-    ([*THREE, (1, 1, "c")], "missing=0, double=0, unexpected=1"),
-    ([*THREE[:2], (1, 0, "c")], "missing=1, double=0, unexpected=1"),
-    ([*THREE, (1, 0, "c")], "missing=0, double=1, unexpected=1"),
-], ids=["missing", "double", "not in the topic", "another value", "double with another value"])
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        (THREE[:2], "missing=1, double=0, unexpected=0"),
+        ([*THREE, THREE[0], THREE[0]], "missing=0, double=2, unexpected=0"),
+        ([*THREE, (1, 1, "c")], "missing=0, double=0, unexpected=1"),
+        ([*THREE[:2], (1, 0, "c")], "missing=1, double=0, unexpected=1"),
+        ([*THREE, (1, 0, "c")], "missing=0, double=1, unexpected=1"),
+    ],
+    ids=["missing", "double", "not in the topic", "another value", "double with another value"],
+)
 def test_a_table_that_differs_from_the_topic_is_not_whole(rows: list[Row], found: str) -> None:
     with pytest.raises(AssertionError, match=found):
         checked(Figures(Counter(THREE), Counter(rows)))
 
 
-def test_two_messages_of_one_entry_of_a_physical_log_are_not_double_and_the_second_of_one_index_is() -> None:
+def test_two_messages_of_one_entry_of_a_physical_log_are_not_double_and_the_second_of_one_index_is() -> (
+    None
+):
     entry: list[Row] = [(0, 1, 31, 0, "a"), (0, 1, 31, 1, "a"), (1, 1, 31, 0, "a")]
     assert checked(Figures(Counter(entry), Counter(entry))) == Checked(3, 3, 0, 0, 0)
     with pytest.raises(AssertionError, match="missing=0, double=1, unexpected=0"):
@@ -64,18 +72,26 @@ def test_what_a_case_expects_comes_before_what_the_topic_still_holds() -> None:
     assert checked(Figures(Counter(THREE[:1]), Counter(THREE)), Counter(THREE)).is_whole
 
 
-def test_every_case_has_a_name_of_its_own_and_the_short_form_has_what_takes_real_processes() -> None:
+def test_every_case_has_a_name_of_its_own_and_the_short_form_has_what_takes_real_processes() -> (
+    None
+):
     """The fast soak kills and pauses at each request of a run; Delta's own commit is real."""
     names = [case.name for case in ALL]
     assert sorted(set(names)) == sorted(names)
     assert {7} <= {case.row for case in ALL if case.short}
-    assert {*range(1, 11)} <= {case.row for case in ALL if not case.short}, "the whole matrix kills at each point"
+    assert {*range(1, 11)} <= {case.row for case in ALL if not case.short}, (
+        "the whole matrix kills at each point"
+    )
 
 
 @pytest.mark.parametrize("row", [28, 29])
 def test_other_generations_are_killed_where_kafka_is_and_see_the_same_two_drivers(row: int) -> None:
     again = [case.name.rpartition(", ")[0] for case in ALL if case.row == row]
-    assert again == [case.name for case in (*cases_kill.CASES, *cases_zombie.CASES) if case.row in (*range(1, 9), 10)]
+    assert again == [
+        case.name
+        for case in (*cases_kill.CASES, *cases_zombie.CASES)
+        if case.row in (*range(1, 9), 10)
+    ]
 
 
 def names_of(row: int) -> list[str]:
@@ -87,43 +103,125 @@ def test_each_kind_of_void_hand_over_is_played_on_a_new_table_and_on_one_with_a_
     kinds = ["nobody owns a partition", "another owns a partition", "another committed"]
     more = ["a rival", "in another plan's place"]
     named = [[name for kind in some for name in (kind, f"{kind}, later")] for some in (kinds, more)]
-    assert void == [*named[0], "each time", "set back", "deleted", *named[1], "its answer lost", "killed"]
-    assert {"hand-over behind a lost session", "another driver's plan before ours", "answer of the hand-over lost"} <= set(names_of(33))
+    assert void == [
+        *named[0],
+        "each time",
+        "set back",
+        "deleted",
+        *named[1],
+        "its answer lost",
+        "killed",
+    ]
+    assert {
+        "hand-over behind a lost session",
+        "another driver's plan before ours",
+        "answer of the hand-over lost",
+    } <= set(names_of(33))
 
 
 def test_a_member_is_killed_at_each_step_from_its_registration_to_its_leaving() -> None:
     killed = {name.removeprefix("member killed: ").partition(",")[0] for name in names_of(34)}
     assert killed == {
-        "registered", "claiming", "settled", "handing over", "handed over", "fetching", "before it writes", "appended", "recorded",
-        "letting go", "leaving"}
+        "registered",
+        "claiming",
+        "settled",
+        "handing over",
+        "handed over",
+        "fetching",
+        "before it writes",
+        "appended",
+        "recorded",
+        "letting go",
+        "leaving",
+    }
 
 
 def test_a_member_of_kafkas_own_group_is_killed_and_refused_at_each_step_too() -> None:
-    killed = {name.removeprefix("coordinated member killed: ").partition(",")[0] for name in names_of(38) if "killed: " in name}
+    killed = {
+        name.removeprefix("coordinated member killed: ").partition(",")[0]
+        for name in names_of(38)
+        if "killed: " in name
+    }
     assert killed == {
-        "joining", "sharing", "settled", "stored", "handing over", "marking", "handed over", "before it writes", "appended", "recorded",
-        "leaving"}
-    others = {name.removeprefix("coordinated: ") for name in names_of(38) if name.startswith("coordinated: ")}
-    assert {"void", "answer of the commit lost", "coordinator moved", "asleep before its commit", "nobody can tell, it was not"} <= others
-    assert {"void each time", "void, killed as it is marked, request", "asleep before its commit, static"} <= others
+        "joining",
+        "sharing",
+        "settled",
+        "stored",
+        "handing over",
+        "marking",
+        "handed over",
+        "before it writes",
+        "appended",
+        "recorded",
+        "leaving",
+    }
+    others = {
+        name.removeprefix("coordinated: ")
+        for name in names_of(38)
+        if name.startswith("coordinated: ")
+    }
+    assert {
+        "void",
+        "answer of the commit lost",
+        "coordinator moved",
+        "asleep before its commit",
+        "nobody can tell, it was not",
+    } <= others
+    assert {
+        "void each time",
+        "void, killed as it is marked, request",
+        "asleep before its commit, static",
+    } <= others
 
 
-def test_a_member_that_commits_behind_its_append_is_killed_and_overtaken_around_that_commit_in_both_places() -> None:
+def test_a_member_that_commits_behind_its_append_is_killed_and_overtaken_around_that_commit_in_both_places() -> (
+    None
+):
     named = [name.removeprefix("behind the append") for name in names_of(39)]
     assert named == [
-        *(f": {name}" for name in (
-            "killed settled", "killed stored", "killed before it writes", "killed appended", "killed moved",
-            "killed as it moves offsets, request", "killed as it moves offsets, answer", "taken", "asleep")),
-        *(f", in Kafka: {name}" for name in (
-            "killed settled", "killed stored", "killed before it writes", "killed appended", "killed moved", "killed as it commits",
-            "taken", "answer lost", "each answer lost", "asleep", "coordinator moved"))]
+        *(
+            f": {name}"
+            for name in (
+                "killed settled",
+                "killed stored",
+                "killed before it writes",
+                "killed appended",
+                "killed moved",
+                "killed as it moves offsets, request",
+                "killed as it moves offsets, answer",
+                "taken",
+                "asleep",
+            )
+        ),
+        *(
+            f", in Kafka: {name}"
+            for name in (
+                "killed settled",
+                "killed stored",
+                "killed before it writes",
+                "killed appended",
+                "killed moved",
+                "killed as it commits",
+                "taken",
+                "answer lost",
+                "each answer lost",
+                "asleep",
+                "coordinator moved",
+            )
+        ),
+    ]
 
 
 def test_offsets_in_kafka_and_in_both_places_see_the_same() -> None:
     in_kafka, in_both = (names_of(row) for row in (36, 37))
-    assert [name.replace("offsets in kafka: ", "offsets in dual: ") for name in in_kafka] == in_both[:len(in_kafka)]
-    assert [name.partition(": ")[2] for name in in_both[len(in_kafka):]] == [
-        "killed between the places, request", "killed between the places, answer", "ZooKeeper went back"]
+    assert [
+        name.replace("offsets in kafka: ", "offsets in dual: ") for name in in_kafka
+    ] == in_both[: len(in_kafka)]
+    assert [name.partition(": ")[2] for name in in_both[len(in_kafka) :]] == [
+        "killed between the places, request",
+        "killed between the places, answer",
+        "ZooKeeper went back",
+    ]
 
 
 def test_the_table_keeps_the_rows_that_were_not_played_again(tmp_path: Path) -> None:
@@ -139,7 +237,9 @@ def test_the_table_keeps_the_rows_that_were_not_played_again(tmp_path: Path) -> 
     page = (tmp_path / "CRASHES.md").read_text()
     assert "2 cases, 12 records, 12 rows: 0 missing, 0 double.**" in page
     assert "| 1 | what is done in 1 | nothing | exit 0: ingested | 5 | 5 | 0 | 0 |" in page
-    assert r"| 2 | what is done in 2 | plan 1 | exit 0: replayed \| ingested | 7 | 7 | 0 | 0 |" in page
+    assert (
+        r"| 2 | what is done in 2 | plan 1 | exit 0: replayed \| ingested | 7 | 7 | 0 | 0 |" in page
+    )
 
 
 def test_the_table_says_how_many_cases_were_not_played(tmp_path: Path) -> None:
@@ -154,9 +254,14 @@ def test_the_table_says_how_many_cases_were_not_played(tmp_path: Path) -> None:
 
 
 def test_the_table_says_when_its_cases_were_played(tmp_path: Path) -> None:
-    cases, whole = [Case(1, f"case {n}", "what is done", _never_played) for n in (1, 2, 3)], Told("", "", Checked(5, 5, 0, 0, 0))
-    (tmp_path / "crashes.json").write_text('{"case 1": {"row": 1, "what": "", "after": "", "next_run": "", "checked": %s}}' % json.dumps(
-        asdict(whole.checked)))
+    cases, whole = (
+        [Case(1, f"case {n}", "what is done", _never_played) for n in (1, 2, 3)],
+        Told("", "", Checked(5, 5, 0, 0, 0)),
+    )
+    (tmp_path / "crashes.json").write_text(
+        '{"case 1": {"row": 1, "what": "", "after": "", "next_run": "", "checked": %s}}'
+        % json.dumps(asdict(whole.checked))
+    )
     for case, day in zip(cases[1:], (date(2026, 11, 22), date(2026, 11, 23))):
         table = Published(tmp_path, cases, today=day)
         table.played(case, whole)
@@ -166,8 +271,13 @@ def test_the_table_says_when_its_cases_were_played(tmp_path: Path) -> None:
     assert "Not played" not in page
 
 
-def test_the_page_of_stores_has_a_line_for_each_store_writer_and_row_and_each_pair_is_continued_alone(tmp_path: Path) -> None:
-    cases, told = [Case(row, f"case {row}", "", _never_played) for row in (1, 40)], Told("", "", Checked(5, 5, 0, 0, 0))
+def test_the_page_of_stores_has_a_line_for_each_store_writer_and_row_and_each_pair_is_continued_alone(
+    tmp_path: Path,
+) -> None:
+    cases, told = (
+        [Case(row, f"case {row}", "", _never_played) for row in (1, 40)],
+        Told("", "", Checked(5, 5, 0, 0, 0)),
+    )
     for store, writer in (("moto", "spark"), ("azurite", "arrow")):
         table = PublishedOnStores(tmp_path, lambda _: cases, store, writer)
         table.played(cases[0], told)
@@ -177,15 +287,20 @@ def test_the_page_of_stores_has_a_line_for_each_store_writer_and_row_and_each_pa
     page = table.page.read_text()
     assert "3 cases, 10 records, 10 rows: 0 missing, 0 double; 1 CASES FAILED.**" in page
     assert [line for line in page.splitlines() if line.startswith(("| moto", "| azurite"))] == [
-        "| moto | spark | 1 | 1 | 5 | 5 | 0 | 0 |  |", "| moto | spark | 40 | 1 | 0 | 0 | 0 | 0 | 1 FAILED |",
-        "| azurite | arrow | 1 | 1 | 5 | 5 | 0 | 0 |  |", "| azurite | arrow | 40 | 0 | 0 | 0 | 0 | 0 | 1 not played |"]
+        "| moto | spark | 1 | 1 | 5 | 5 | 0 | 0 |  |",
+        "| moto | spark | 40 | 1 | 0 | 0 | 0 | 0 | 1 FAILED |",
+        "| azurite | arrow | 1 | 1 | 5 | 5 | 0 | 0 |  |",
+        "| azurite | arrow | 40 | 0 | 0 | 0 | 0 | 0 | 1 not played |",
+    ]
     again = PublishedOnStores(tmp_path, lambda _: cases, "moto", "spark")
     assert [again.is_whole(case) for case in cases] == [True, False]
     assert not PublishedOnStores(tmp_path, lambda _: cases, "moto", "arrow").is_whole(cases[0])
 
 
 @pytest.mark.parametrize("store", list(STORES))
-def test_on_stores_the_first_ten_rows_are_played_and_what_stands_between_a_run_and_its_store(store: str) -> None:
+def test_on_stores_the_first_ten_rows_are_played_and_what_stands_between_a_run_and_its_store(
+    store: str,
+) -> None:
     rows, names = {case.row for case in cases_on(store)}, [case.name for case in cases_on(store)]
     assert rows == {*range(1, 11), 40} and sorted(set(names)) == sorted(names)
     assert ("store: commit throttled" in names) == (store != "minidfs")

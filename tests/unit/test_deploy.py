@@ -30,21 +30,45 @@ RETRIABLE = {kind.exit_code for kind in kinds() if kind.retriable}
 FINAL = {kind.exit_code for kind in kinds() if not kind.retriable}
 
 
-@pytest.mark.parametrize(("codes", "runs"), [
-    ([0], 1), ([6, 0], 2), ([6, 7, 4], 3), ([5], 1), ([7, 2], 2), ([3], 1), ([130], 1),
-], ids=str)
-def test_the_script_for_cron_tries_again_what_may_pass_and_ends_as_the_last_run_did(codes: list[int], runs: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("codes", "runs"),
+    [
+        ([0], 1),
+        ([6, 0], 2),
+        ([6, 7, 4], 3),
+        ([5], 1),
+        ([7, 2], 2),
+        ([3], 1),
+        ([130], 1),
+    ],
+    ids=str,
+)
+def test_the_script_for_cron_tries_again_what_may_pass_and_ends_as_the_last_run_did(
+    codes: list[int], runs: int, tmp_path: Path
+) -> None:
     for name, text in (("etl", FAKE), ("page", '#!/bin/sh\necho "$@" > paged\n')):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     (tmp_path / "codes").write_text("".join(f"{code}\n" for code in codes))
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "ETL_PAUSE_S": "0", "ETL_PAGE": str(tmp_path / "page")}
-    done = subprocess.run([str(DEPLOY / "etl-run"), "a b.yaml", "--strict"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "ETL_PAUSE_S": "0",
+        "ETL_PAGE": str(tmp_path / "page"),
+    }
+    done = subprocess.run(
+        [str(DEPLOY / "etl-run"), "a b.yaml", "--strict"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     said = (tmp_path / "said").read_text().splitlines()
     assert (done.returncode, said) == (codes[-1], ["run a b.yaml --strict --quiet"] * runs)
     assert done.stdout == "" and done.stderr.count("told on standard error") == runs
     paged = tmp_path / "paged"
-    assert (paged.read_text() if paged.exists() else "") == (f"{codes[-1]} a b.yaml\n" if codes[-1] else "")
+    assert (paged.read_text() if paged.exists() else "") == (
+        f"{codes[-1]} a b.yaml\n" if codes[-1] else ""
+    )
 
 
 def test_systemd_starts_again_exactly_what_a_retry_may_mend() -> None:

@@ -13,15 +13,51 @@ import pytest
 from etl import errors
 from etl.errors import CorruptData, EtlError, SettingsError
 
-KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, EtlError)]
+KINDS = [
+    kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, EtlError)
+]
 EXIT_CODES = {
-    "EtlError": 1, "ConsumerInUse": 1, "NotAssigned": 1, "SettingsError": 2, "TopicMissing": 2, "WrongChroot": 2, "NotKafka": 2,
-    "OtherRelease": 2, "PermissionRefused": 2, "MessageTooLarge": 2, "NotOurTable": 2, "DataLost": 3, "Owned": 4, "NeedsDecision": 5,
-    "LedgersDisagree": 5, "TableAppeared": 5, "OffsetMoved": 5, "BadOffset": 5, "LogTruncated": 5, "TopicMadeAgain": 5, "DataLoss": 5,
-    "ExpiredOffsets": 5, "MissingOffsets": 5, "CorruptData": 5, "OffsetInsideMessage": 5, "RecordTooLarge": 5, "RanOutBeforeUntil": 5,
-    "FileLost": 5, "VerifyFailed": 5, "Unreachable": 6, "ZooKeeperUnreachable": 6, "SessionLost": 6, "MembershipLost": 6,
-    "CommitUnknown": 6, "BrokerUnreachable": 6, "BrokerError": 6, "NotYetReadable": 6, "ProcessLost": 6, "TableUnreachable": 7,
-    "NoExclusiveCreate": 7, "Stopped": 130,
+    "EtlError": 1,
+    "ConsumerInUse": 1,
+    "NotAssigned": 1,
+    "SettingsError": 2,
+    "TopicMissing": 2,
+    "WrongChroot": 2,
+    "NotKafka": 2,
+    "OtherRelease": 2,
+    "PermissionRefused": 2,
+    "MessageTooLarge": 2,
+    "NotOurTable": 2,
+    "DataLost": 3,
+    "Owned": 4,
+    "NeedsDecision": 5,
+    "LedgersDisagree": 5,
+    "TableAppeared": 5,
+    "OffsetMoved": 5,
+    "BadOffset": 5,
+    "LogTruncated": 5,
+    "TopicMadeAgain": 5,
+    "DataLoss": 5,
+    "ExpiredOffsets": 5,
+    "MissingOffsets": 5,
+    "CorruptData": 5,
+    "OffsetInsideMessage": 5,
+    "RecordTooLarge": 5,
+    "RanOutBeforeUntil": 5,
+    "FileLost": 5,
+    "VerifyFailed": 5,
+    "Unreachable": 6,
+    "ZooKeeperUnreachable": 6,
+    "SessionLost": 6,
+    "MembershipLost": 6,
+    "CommitUnknown": 6,
+    "BrokerUnreachable": 6,
+    "BrokerError": 6,
+    "NotYetReadable": 6,
+    "ProcessLost": 6,
+    "TableUnreachable": 7,
+    "NoExclusiveCreate": 7,
+    "Stopped": 130,
 }
 RETRIABLE_CODES = {4, 6, 7, 130}
 
@@ -54,11 +90,18 @@ def test_an_error_comes_back_whole_from_a_pickle(kind: type[EtlError]) -> None:
     error = kind("it broke", check="the logs", topic="clicks", partition=3, offset=17)
     found = pickle.loads(pickle.dumps(error))
     assert type(found) is kind
-    assert (found.what, found.check, found.where, str(found)) == (error.what, error.check, error.where, str(error))
+    assert (found.what, found.check, found.where, str(found)) == (
+        error.what,
+        error.check,
+        error.where,
+        str(error),
+    )
 
 
 def test_the_text_names_what_where_and_what_to_check() -> None:
-    error = CorruptData("the CRC is wrong", topic="clicks", partition=3, offset=None, check="the broker's disk")
+    error = CorruptData(
+        "the CRC is wrong", topic="clicks", partition=3, offset=None, check="the broker's disk"
+    )
     assert str(error) == "the CRC is wrong (topic clicks, partition 3). Check: the broker's disk"
     assert str(EtlError("odd")) == "odd"
 

@@ -1,6 +1,8 @@
-"""Random bytes and valid examples made wrong, for everything that reads what somebody else wrote: the named error and nothing else.
+"""Random bytes and valid examples made wrong, for everything that reads what somebody else wrote:
+the named error and nothing else.
 
-The targets, their examples and their bounds: `tests/fuzz/targets.py`. The longer, coverage-guided form is `make fuzz`.
+The targets, their examples and their bounds: `tests/fuzz/targets.py`. The longer, coverage-guided
+form is `make fuzz`.
 """
 
 from __future__ import annotations
@@ -35,21 +37,42 @@ def test_random_bytes_give_the_named_error_and_nothing_else(target: Target, cont
 
 @each_target
 @given(choose=st.randoms(use_true_random=False))
-def test_an_example_made_wrong_gives_the_named_error_and_nothing_else(target: Target, choose: Random) -> None:
+def test_an_example_made_wrong_gives_the_named_error_and_nothing_else(
+    target: Target, choose: Random
+) -> None:
     check(target, mutated([*target.seeds, *target.bad], choose, is_json=target.is_json))
 
 
 def test_every_parser_of_the_protocol_is_somebodys_target() -> None:
     documents = (Path("zookeeper", "plan_content.py"), Path("zookeeper", "ledger_documents.py"))
     asked_whole = (Path("generations", "jafka", "dialect.py"), *documents)
-    callers = [*(ROOT / "tests" / "fuzz").glob("*.py"), *(ROOT / "etl" / "protocol" / path for path in asked_whole)]
+    callers = [
+        *(ROOT / "tests" / "fuzz").glob("*.py"),
+        *(ROOT / "etl" / "protocol" / path for path in asked_whole),
+    ]
     targets = [node for caller in callers for node in ast.walk(ast.parse(caller.read_text()))]
-    used = {node.id for node in targets if isinstance(node, ast.Name)} | {node.attr for node in targets if isinstance(node, ast.Attribute)}
+    used = {node.id for node in targets if isinstance(node, ast.Name)} | {
+        node.attr for node in targets if isinstance(node, ast.Attribute)
+    }
     modules = [
-        *(ROOT / "etl" / "protocol").rglob("*.py"), *(ROOT / "etl" / "settings").glob("*.py"), ROOT / "etl" / "edges" / "delta" / "log.py"]
-    parsers = [node.name for module in modules for node in ast.parse(module.read_text()).body
-               if isinstance(node, ast.FunctionDef) and node.name.startswith(("parse_", "load_"))]
-    assert {"parse_metadata", "parse_fetch", "parse_plan", "parse_owner", "parse_commit", "load_settings"} <= set(parsers)
+        *(ROOT / "etl" / "protocol").rglob("*.py"),
+        *(ROOT / "etl" / "settings").glob("*.py"),
+        ROOT / "etl" / "edges" / "delta" / "log.py",
+    ]
+    parsers = [
+        node.name
+        for module in modules
+        for node in ast.parse(module.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith(("parse_", "load_"))
+    ]
+    assert {
+        "parse_metadata",
+        "parse_fetch",
+        "parse_plan",
+        "parse_owner",
+        "parse_commit",
+        "load_settings",
+    } <= set(parsers)
     assert [name for name in parsers if name not in used] == []
 
 
@@ -58,9 +81,15 @@ def endless(_: bytes) -> None:
         pass
 
 
-@pytest.mark.parametrize("read, found", [
-    (lambda content: content[5], "IndexError"), (lambda content: [0] * 2**20, "bytes of memory"), (endless, "more than"),
-], ids=["another error", "memory", "a hang"])
+@pytest.mark.parametrize(
+    "read, found",
+    [
+        (lambda content: content[5], "IndexError"),
+        (lambda content: [0] * 2**20, "bytes of memory"),
+        (endless, "more than"),
+    ],
+    ids=["another error", "memory", "a hang"],
+)
 def test_the_guard_sees_what_it_is_there_for(read: object, found: str) -> None:
     target = Target("broken", read, (b"",), (ValueError,), floor_bytes=2**20)  # type: ignore[arg-type]
     with pytest.raises(Found, match=found):

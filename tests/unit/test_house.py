@@ -21,8 +21,30 @@ JOBS = sorted((ROOT / "jobs").glob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 
 JOB_CEILING_LINES = 40
-HEAVY = ("pyspark", "py4j", "delta", "deltalake", "numba", "numpy", "pandas", "pyarrow", "kafka", "kazoo")
-BANNED = {"manager", "helper", "helpers", "util", "utils", "handler", "processor", "info", "base", "impl"}
+HEAVY = (
+    "pyspark",
+    "py4j",
+    "delta",
+    "deltalake",
+    "numba",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "kafka",
+    "kazoo",
+)
+BANNED = {
+    "manager",
+    "helper",
+    "helpers",
+    "util",
+    "utils",
+    "handler",
+    "processor",
+    "info",
+    "base",
+    "impl",
+}
 
 
 def place(path: Path) -> str:
@@ -58,7 +80,11 @@ def read(path: Path) -> Read:
     called = [exc.func if isinstance(exc, ast.Call) else exc for exc in raised]
     return Read(
         ast.get_docstring(tree),
-        tuple(node.name for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)),
+        tuple(
+            node.name
+            for node in nodes
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        ),
         tuple(name.id for name in called if isinstance(name, ast.Name)),
         tuple(node.lineno for node in nodes if isinstance(node, ast.Assert)),
         tuple(node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)),
@@ -66,11 +92,18 @@ def read(path: Path) -> Read:
 
 
 def test_a_module_says_what_it_owns() -> None:
-    assert MODULES and [place(module) for module in MODULES if not read(module).docstring] == [], "its first statement is a docstring"
+    assert MODULES and [place(module) for module in MODULES if not read(module).docstring] == [], (
+        "its first statement is a docstring"
+    )
 
 
 def test_names_say_what_a_thing_does_and_not_that_it_does_something() -> None:
-    assert [(place(module), name) for module in MODULES for name in (module.stem, *read(module).defined) if BANNED & words(name)] == []
+    assert [
+        (place(module), name)
+        for module in MODULES
+        for name in (module.stem, *read(module).defined)
+        if BANNED & words(name)
+    ] == []
 
 
 def test_a_module_raises_no_bare_exception_and_asserts_nothing_about_data() -> None:
@@ -85,10 +118,22 @@ def test_a_job_is_arguments_wiring_and_an_exit_code() -> None:
 
 
 def test_a_test_is_a_sentence() -> None:
-    told = {place(test): [name for name in read(test).defined if name.startswith("test_")] for test in TESTS}
-    assert told and [(file, name) for file, names in told.items() for name in names if name.count("_") < 4] == [], "four words at least"
-    twice = {file: [name for name, count in Counter(names).items() if count > 1] for file, names in told.items()}
-    assert {file: names for file, names in twice.items() if names} == {}, "a second one of the same name would hide the first"
+    told = {
+        place(test): [name for name in read(test).defined if name.startswith("test_")]
+        for test in TESTS
+    }
+    assert (
+        told
+        and [(file, name) for file, names in told.items() for name in names if name.count("_") < 4]
+        == []
+    ), "four words at least"
+    twice = {
+        file: [name for name, count in Counter(names).items() if count > 1]
+        for file, names in told.items()
+    }
+    assert {file: names for file, names in twice.items() if names} == {}, (
+        "a second one of the same name would hide the first"
+    )
 
 
 def test_no_two_files_of_tests_have_one_name_for_pytest_would_collect_one() -> None:
@@ -98,7 +143,11 @@ def test_no_two_files_of_tests_have_one_name_for_pytest_would_collect_one() -> N
 
 def test_what_tests_share_is_in_no_file_of_tests() -> None:
     named = {place(path): read(path).imported_from for path in (ROOT / "tests").rglob("*.py")}
-    assert {path: found for path, names in named.items() if (found := [name for name in names if ".test_" in name])} == {}
+    assert {
+        path: found
+        for path, names in named.items()
+        if (found := [name for name in names if ".test_" in name])
+    } == {}
 
 
 def test_the_package_is_installed_under_the_version_it_says() -> None:
@@ -111,8 +160,14 @@ def test_the_package_is_installed_under_the_version_it_says() -> None:
 def test_the_contracts_of_imports_name_every_generation() -> None:
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg")
-    there = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "etl" / "protocol" / "generations").glob("*/__init__.py")}
-    apart, hidden = settings["importlinter:contract:generations-apart"], settings["importlinter:contract:no-generation-above"]
+    there = {
+        ".".join(path.parent.relative_to(ROOT).parts)
+        for path in (ROOT / "etl" / "protocol" / "generations").glob("*/__init__.py")
+    }
+    apart, hidden = (
+        settings["importlinter:contract:generations-apart"],
+        settings["importlinter:contract:no-generation-above"],
+    )
     assert set(apart["modules"].split()) == set(hidden["forbidden_modules"].split()) == there
 
 
@@ -126,5 +181,7 @@ def test_the_command_of_setup_cfg_exists() -> None:
 
 def test_asking_for_help_imports_nothing_heavy() -> None:
     program = f"import sys, etl.cli; print([name for name in {HEAVY!r} if name in sys.modules])"
-    answer = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert answer.stdout.strip() == "[]"

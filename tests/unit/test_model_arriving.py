@@ -1,4 +1,6 @@
-"""The laws of a table that another pipeline makes behind a stored plan's back, in every interleaving of a small model."""
+"""The laws of a table that another pipeline makes behind a stored plan's back, in every
+interleaving of a small model.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from tests.model import arriving
 from tests.model.arriving import explore
 
 
-def test_every_interleaving_of_two_drivers_with_a_table_that_appears_or_is_exchanged_keeps_every_law() -> None:
+def test_every_interleaving_of_two_drivers_with_a_table_that_appears_or_is_exchanged_keeps_every_law() -> (
+    None
+):
     states, law = explore()
     assert law is None, law
     assert states > 50_000
@@ -22,7 +26,9 @@ def test_a_plan_that_goes_on_into_any_table_is_found_out(monkeypatch: pytest.Mon
     assert "twice" in (explore()[1] or "")
 
 
-def test_a_plan_that_waits_for_an_operator_wherever_another_pipeline_made_the_table_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_waits_for_an_operator_wherever_another_pipeline_made_the_table_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     never: Any = property(lambda table: False)
     monkeypatch.setattr(arriving.Table, "is_of_others_alone", never)
     assert "a quiet run loads nothing" in (explore()[1] or "")

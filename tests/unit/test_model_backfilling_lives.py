@@ -15,13 +15,18 @@ UNTOLD = TOLD._replace(tells=False)
 GIVEN_UP = State(tells=False, fills=1, runs=2, losses=0)
 
 
-@pytest.mark.parametrize(("start", "at_least"), [
-    pytest.param(State(fills=1), 50_000, id="brokers tell of the cut"),
-    pytest.param(GIVEN_UP, 15_000, id="an operator alone knows of it"),
-    pytest.param(FROM_START, 10_000, id="the position is set back"),
-    pytest.param(OLDER, 400, id="accepted by an earlier version"),
-])
-def test_no_record_is_loaded_twice_over_a_log_that_is_cut_and_backfills_beside_its_pipeline(start: State, at_least: int) -> None:
+@pytest.mark.parametrize(
+    ("start", "at_least"),
+    [
+        pytest.param(State(fills=1), 50_000, id="brokers tell of the cut"),
+        pytest.param(GIVEN_UP, 15_000, id="an operator alone knows of it"),
+        pytest.param(FROM_START, 10_000, id="the position is set back"),
+        pytest.param(OLDER, 400, id="accepted by an earlier version"),
+    ],
+)
+def test_no_record_is_loaded_twice_over_a_log_that_is_cut_and_backfills_beside_its_pipeline(
+    start: State, at_least: int
+) -> None:
     states, broken = explore(start)
     assert broken is None, broken
     assert states > at_least
@@ -34,25 +39,51 @@ def rows_of_now(s: State, start: int, until: int) -> bool:
 
 def counts_what_is_stored(load: Load) -> bool:
     claim = load.claim
-    return claim is not None and not claim.is_settled and load.plan is not None and load.plan.until < claim.until
+    return (
+        claim is not None
+        and not claim.is_settled
+        and load.plan is not None
+        and load.plan.until < claim.until
+    )
 
 
 def of_this_life(plan: Plan) -> bool:
     return plan.moves and plan.life == 0
 
 
-@pytest.mark.parametrize(("start", "rule", "instead"), [
-    pytest.param(FROM_START, "may_begin_in", lambda life: True, id="begun in a log that was cut"),
-    pytest.param(UNTOLD, "left_of", lambda load: False, id="accepted while a backfill has something left"),
-    pytest.param(UNTOLD, "left_of", counts_what_is_stored, id="what is stored is taken for loaded"),
-    pytest.param(UNTOLD, "moves_fence", of_this_life, id="accepted without the fence"),
-    pytest.param(OLDER, "may_read_on", lambda life: True, id="read on in another life"),
-    pytest.param(TOLD, "is_found_at_end", lambda s, plan: False, id="tasks that do not ask at their end"),
-    pytest.param(FROM_START, "is_loaded", rows_of_now, id="set back by the rows of the life of now"),
-    pytest.param(TOLD._replace(sets=1), "held_before", lambda claims, start, before: False, id="set back into a claim"),
-])
+@pytest.mark.parametrize(
+    ("start", "rule", "instead"),
+    [
+        pytest.param(
+            FROM_START, "may_begin_in", lambda life: True, id="begun in a log that was cut"
+        ),
+        pytest.param(
+            UNTOLD, "left_of", lambda load: False, id="accepted while a backfill has something left"
+        ),
+        pytest.param(
+            UNTOLD, "left_of", counts_what_is_stored, id="what is stored is taken for loaded"
+        ),
+        pytest.param(UNTOLD, "moves_fence", of_this_life, id="accepted without the fence"),
+        pytest.param(OLDER, "may_read_on", lambda life: True, id="read on in another life"),
+        pytest.param(
+            TOLD, "is_found_at_end", lambda s, plan: False, id="tasks that do not ask at their end"
+        ),
+        pytest.param(
+            FROM_START, "is_loaded", rows_of_now, id="set back by the rows of the life of now"
+        ),
+        pytest.param(
+            TOLD._replace(sets=1),
+            "held_before",
+            lambda claims, start, before: False,
+            id="set back into a claim",
+        ),
+    ],
+)
 def test_each_rule_over_a_log_that_is_cut_is_missed_where_it_is_taken_away(
-    start: State, rule: str, instead: Any, monkeypatch: pytest.MonkeyPatch,
+    start: State,
+    rule: str,
+    instead: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(backfilling_lives, rule, instead)
     assert "in the table twice" in (explore(start)[1] or "")

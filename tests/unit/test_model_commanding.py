@@ -1,4 +1,6 @@
-"""Commands that set offsets among other members of a group, in every interleaving of the small model."""
+"""Commands that set offsets among other members of a group, in every interleaving of the small
+model.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,15 @@ def test_a_command_that_is_a_member_loses_nothing_and_gives_nothing_to_two() -> 
     assert states > 1_000
 
 
-@pytest.mark.parametrize(("without", "law"), [
-    ({"joins": False}, "told lost, and somebody has them"),
-    ({"one_step": False}, "told lost, and somebody has them"),
-    ({"starts_at_group": False}, "told lost, and somebody has them"),
-    ({"leaves_theirs": False}, "others read something twice"),
-], ids=str)
+@pytest.mark.parametrize(
+    ("without", "law"),
+    [
+        ({"joins": False}, "told lost, and somebody has them"),
+        ({"one_step": False}, "told lost, and somebody has them"),
+        ({"starts_at_group": False}, "told lost, and somebody has them"),
+        ({"leaves_theirs": False}, "others read something twice"),
+    ],
+    ids=str,
+)
 def test_each_rule_keeps_a_law(without: dict[str, Any], law: str) -> None:
     assert law in (explore(State(rules=Rules()._replace(**without)))[1] or "")

@@ -22,24 +22,35 @@ def test_every_interleaving_of_reading_and_writing_keeps_every_law(left: Left, l
 
 def test_a_driver_that_writes_without_reading_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
-        yield f"{i} reads and goes on", model._put(s, i, driver._replace(at=At.WRITE, read=s.offset))
+        yield (
+            f"{i} reads and goes on",
+            model._put(s, i, driver._replace(at=At.WRITE, read=s.offset)),
+        )
 
     monkeypatch.setitem(model._DOES, At.READ, read)
     assert "was read, and written over" in (explore(SMALL)[1] or "")
 
 
-def test_a_late_write_of_our_own_that_counted_as_another_clients_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_write_of_our_own_that_counted_as_another_clients_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def is_ours_to_move(plan: Plan, found: Offset) -> bool:
         return found == plan.seen or found.at is None
 
     monkeypatch.setattr(model, "is_ours_to_move", is_ours_to_move)
-    assert "a quiet run ends" in (explore(Left(runs=4, crashes=0, others=0, drops=0, end=3))[1] or "")
+    assert "a quiet run ends" in (
+        explore(Left(runs=4, crashes=0, others=0, drops=0, end=3))[1] or ""
+    )
 
 
-def test_a_run_that_starts_anew_where_the_group_was_forgotten_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_starts_anew_where_the_group_was_forgotten_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def look(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         is_done = bool(s.plans) and s.plans[-1] in s.applied
-        yield from model._next(s, i, 0) if is_done and s.offset.at is None else _as_it_is(s, i, driver)
+        yield from (
+            model._next(s, i, 0) if is_done and s.offset.at is None else _as_it_is(s, i, driver)
+        )
 
     _as_it_is = model._look
     monkeypatch.setitem(model._DOES, At.LOOK, look)

@@ -14,7 +14,9 @@ def test_every_law_holds_in_every_interleaving_of_a_log_that_is_cut() -> None:
     assert states > 1_000
 
 
-def test_the_model_sees_a_rule_that_looks_at_the_logs_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_sees_a_rule_that_looks_at_the_logs_end_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def is_shorter(plan: Plan | None, log: Log) -> bool:
         return plan is not None and len(log) < plan.until
 

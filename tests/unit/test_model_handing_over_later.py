@@ -1,4 +1,6 @@
-"""Hand-overs behind the append, in every interleaving of the small model; `STARTS` have more budgets and take minutes."""
+"""Hand-overs behind the append, in every interleaving of the small model; `STARTS` have more
+budgets and take minutes.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,14 @@ import pytest
 from tests.model.handing_over_later import SMALL, STARTS, UNANSWERED, Rules, State, explore
 
 
-@pytest.mark.parametrize("start", [SMALL, SMALL._replace(is_in_zookeeper=True), UNANSWERED], ids=["Kafka", "ZooKeeper", "unanswered"])
-def test_nothing_is_lost_nor_loaded_twice_and_what_others_read_as_well_is_told(start: State) -> None:
+@pytest.mark.parametrize(
+    "start",
+    [SMALL, SMALL._replace(is_in_zookeeper=True), UNANSWERED],
+    ids=["Kafka", "ZooKeeper", "unanswered"],
+)
+def test_nothing_is_lost_nor_loaded_twice_and_what_others_read_as_well_is_told(
+    start: State,
+) -> None:
     states, broken = explore(start)
     assert broken is None, broken
     assert states > 500
@@ -22,13 +30,17 @@ def test_the_same_holds_with_more_of_everything(start: State) -> None:
     assert explore(start)[1] is None
 
 
-@pytest.mark.parametrize(("start", "without", "law"), [
-    (SMALL, {"is_fenced": False}, "the group's offset went back"),
-    (SMALL, {"starts_at_larger": False, "repairs": False}, "the table holds"),
-    (UNANSWERED, {"unsure_ends": False}, "the group's offset went back"),
-    (SMALL, {"tells": False}, "read twice, and nobody told"),
-    (SMALL, {"records_last": False}, "read twice, and nobody told"),
-    (SMALL, {"repairs": False}, "quiet runs end with"),
-], ids=str)
+@pytest.mark.parametrize(
+    ("start", "without", "law"),
+    [
+        (SMALL, {"is_fenced": False}, "the group's offset went back"),
+        (SMALL, {"starts_at_larger": False, "repairs": False}, "the table holds"),
+        (UNANSWERED, {"unsure_ends": False}, "the group's offset went back"),
+        (SMALL, {"tells": False}, "read twice, and nobody told"),
+        (SMALL, {"records_last": False}, "read twice, and nobody told"),
+        (SMALL, {"repairs": False}, "quiet runs end with"),
+    ],
+    ids=str,
+)
 def test_each_rule_keeps_a_law(start: State, without: dict[str, Any], law: str) -> None:
     assert law in (explore(start._replace(rules=Rules()._replace(**without)))[1] or "")

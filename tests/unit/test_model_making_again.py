@@ -1,4 +1,6 @@
-"""Topics that are made again on some of their brokers, in every interleaving of the small model; with two drivers it takes minutes."""
+"""Topics that are made again on some of their brokers, in every interleaving of the small model;
+with two drivers it takes minutes.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,10 @@ from tests.model import making_again
 from tests.model.making_again import SMALL, UNTOLD, Plan, State, explore
 
 
-@pytest.mark.parametrize("start", [pytest.param(SMALL, id="by its bytes"), pytest.param(UNTOLD, id="by the topic's id alone")])
+@pytest.mark.parametrize(
+    "start",
+    [pytest.param(SMALL, id="by its bytes"), pytest.param(UNTOLD, id="by the topic's id alone")],
+)
 def test_every_law_holds_however_a_topic_is_made_again_while_a_broker_is_away(start: State) -> None:
     states, broken = explore(start)
     assert broken is None, broken
@@ -16,7 +21,8 @@ def test_every_law_holds_however_a_topic_is_made_again_while_a_broker_is_away(st
 
 
 def test_the_model_sees_that_an_id_which_is_accepted_for_the_whole_topic_loses_the_log_of_a_broker_that_is_away(
-        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def of_the_topic(state: State, plan: Plan, stopped: list[int]) -> tuple[int, int]:
         return state.topic_id, state.topic_id
 
@@ -26,24 +32,37 @@ def test_the_model_sees_that_an_id_which_is_accepted_for_the_whole_topic_loses_t
 
 
 def test_the_model_sees_that_a_topic_which_is_accepted_as_a_whole_doubles_the_log_that_a_broker_kept(
-        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(making_again, "is_another", lambda *_: True)
     assert "there twice" in str(explore(SMALL)[1])
 
 
 def test_the_model_sees_that_the_topics_id_alone_does_not_tell_of_a_log_whose_znode_another_broker_kept(
-        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(making_again, "lost", lambda *_: [])
     assert "missing" in str(explore(SMALL)[1])
 
 
-def test_the_model_sees_that_tasks_which_do_not_ask_at_their_end_read_another_log_than_was_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making_again, "is_readable", lambda state, plan: all(
-        making_again.is_there(state, i) and len(state.logs[i]) >= plan.untils[i] for i in (0, 1) if plan.untils[i] > plan.starts[i]))
+def test_the_model_sees_that_tasks_which_do_not_ask_at_their_end_read_another_log_than_was_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        making_again,
+        "is_readable",
+        lambda state, plan: all(
+            making_again.is_there(state, i) and len(state.logs[i]) >= plan.untils[i]
+            for i in (0, 1)
+            if plan.untils[i] > plan.starts[i]
+        ),
+    )
     assert "there twice" in str(explore(SMALL)[1])
 
 
-def test_logs_of_messages_that_are_all_alike_are_not_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_of_messages_that_are_all_alike_are_not_told_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A known hole: the bytes before our position are the same in both."""
     monkeypatch.setattr(making_again, "content", lambda record: 0)
     assert "missing" in str(explore(SMALL)[1])

@@ -1,4 +1,6 @@
-"""Rebalances of a group in ZooKeeper, in every interleaving of the small model; `LARGE` has more budgets."""
+"""Rebalances of a group in ZooKeeper, in every interleaving of the small model; `LARGE` has more
+budgets.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,16 @@ def test_the_same_holds_when_members_come_and_go_more_often(start: State) -> Non
     assert states > 50_000
 
 
-@pytest.mark.parametrize(("rule", "start"), [
-    ("nudges", "an old consumer"), ("claimer_nudges", "an old consumer and a run that claims"), ("watches_first", "two of ours"),
-    ("leaves", "two of ours"), ("lets_go_first", "an old consumer"),
-])
+@pytest.mark.parametrize(
+    ("rule", "start"),
+    [
+        ("nudges", "an old consumer"),
+        ("claimer_nudges", "an old consumer and a run that claims"),
+        ("watches_first", "two of ours"),
+        ("leaves", "two of ours"),
+        ("lets_go_first", "an old consumer"),
+    ],
+)
 def test_without_one_of_the_rules_somebody_never_settles(rule: str, start: str) -> None:
     broken = explore(STARTS[start]._replace(rules=Rules()._replace(**{rule: False})))[1]
     assert broken is not None and "nobody does anything any more" in broken

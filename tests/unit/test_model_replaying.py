@@ -1,4 +1,6 @@
-"""The laws of replays in every interleaving of a small model; `python -m tests.model.replaying` looks at more of them."""
+"""The laws of replays in every interleaving of a small model; `python -m tests.model.replaying`
+looks at more of them.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,20 @@ def test_a_ledger_that_is_put_back_from_before_a_replay_keeps_every_law() -> Non
     assert states > 5_000
 
 
-def test_rows_that_are_taken_out_before_others_come_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_taken_out_before_others_come_are_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def write(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         plan = driver.plan
         assert plan is not None
-        removed = Commit(plan._replace(number=s.table[-1].plan.number), plan.until) if s.table else None
+        removed = (
+            Commit(plan._replace(number=s.table[-1].plan.number), plan.until) if s.table else None
+        )
         if plan.is_replay and removed not in s.table:
-            yield "rows are taken out", s._replace(table=(*s.table, *((removed,) if removed else ())))
+            yield (
+                "rows are taken out",
+                s._replace(table=(*s.table, *((removed,) if removed else ()))),
+            )
         else:
             yield from replaying._write(s, i, driver)
 
@@ -36,14 +45,20 @@ def test_rows_that_are_taken_out_before_others_come_are_found_out(monkeypatch: p
     assert "is in the table 0 times" in (explore(SMALL)[1] or "")
 
 
-def test_a_reader_that_gives_what_retention_left_of_an_interval_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_gives_what_retention_left_of_an_interval_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def append(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         yield from replaying._append(s._replace(log_start=0), i, driver)
 
     def write(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         for what, after in replaying._write(s, i, driver):
-            came = tuple(one._replace(came_from=max(s.log_start, one.plan.start)) if one.plan == driver.plan and one not in s.table
-                         and one.plan.is_replay else one for one in after.table)
+            came = tuple(
+                one._replace(came_from=max(s.log_start, one.plan.start))
+                if one.plan == driver.plan and one not in s.table and one.plan.is_replay
+                else one
+                for one in after.table
+            )
             yield what, after._replace(table=came, log_start=s.log_start)
 
     monkeypatch.setitem(replaying.DOES, At.APPEND, append)
@@ -51,7 +66,9 @@ def test_a_reader_that_gives_what_retention_left_of_an_interval_is_found_out(mon
     assert "is in the table 0 times" in (explore(SMALL)[1] or "")
 
 
-def test_a_plan_in_the_place_of_a_replay_that_begins_where_that_did_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_in_the_place_of_a_replay_that_begins_where_that_did_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def instead(s: State, old: Plan) -> Plan:
         return Plan(old.number, old.start, s.end, s.end, s.left.id)
 
@@ -59,10 +76,16 @@ def test_a_plan_in_the_place_of_a_replay_that_begins_where_that_did_is_found_out
     assert "a quiet run ends" in (explore(SMALL)[1] or "")
 
 
-def test_a_replay_that_leaves_the_position_where_its_interval_ends_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_that_leaves_the_position_where_its_interval_ends_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def plan(s: State, i: int, driver: Driver) -> Iterator[tuple[str, State]]:
         assert driver.plan is not None
-        wrong = driver.plan._replace(position=driver.plan.until - 1) if driver.plan.is_replay else driver.plan
+        wrong = (
+            driver.plan._replace(position=driver.plan.until - 1)
+            if driver.plan.is_replay
+            else driver.plan
+        )
         yield from replaying._plan(s, i, driver._replace(plan=wrong))
 
     monkeypatch.setitem(replaying.DOES, At.PLAN, plan)

@@ -8,11 +8,28 @@ from typing import Any
 import pytest
 
 from tests.model import taking_over
-from tests.model.taking_over import OPERATOR, SCENARIOS, At, Commit, Operator, Plan, Scenario, State, explore
+from tests.model.taking_over import (
+    OPERATOR,
+    SCENARIOS,
+    At,
+    Commit,
+    Operator,
+    Plan,
+    Scenario,
+    State,
+    explore,
+)
 
 
-@pytest.mark.parametrize("title", [
-    pytest.param(title, marks=[pytest.mark.long] if title in ("two heirs", "renamed twice") else []) for title in SCENARIOS])
+@pytest.mark.parametrize(
+    "title",
+    [
+        pytest.param(
+            title, marks=[pytest.mark.long] if title in ("two heirs", "renamed twice") else []
+        )
+        for title in SCENARIOS
+    ],
+)
 def test_every_interleaving_of_runs_rulings_and_crashes_keeps_every_law(title: str) -> None:
     states, law = explore(SCENARIOS[title])
     assert law is None, law
@@ -23,7 +40,9 @@ def broken(title: str) -> str:
     return explore(SCENARIOS[title])[1] or ""
 
 
-def test_an_operator_who_does_not_wait_for_the_old_driver_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operator_who_does_not_wait_for_the_old_driver_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     as_it_is: Any = taking_over.rule
 
     def rule(scenario: Scenario, s: State, found: Operator) -> Iterator[tuple[str, State]]:
@@ -31,25 +50,40 @@ def test_an_operator_who_does_not_wait_for_the_old_driver_is_found_out(monkeypat
         held = s._replace(pipelines=tuple(one._replace(lock=holder) for one in s.pipelines))
         for what, after in as_it_is(scenario, held, found):
             locks = [one.lock for one in s.pipelines]
-            yield what, after._replace(pipelines=tuple(
-                one._replace(lock=lock) for one, lock in zip(after.pipelines, locks, strict=True)))
+            yield (
+                what,
+                after._replace(
+                    pipelines=tuple(
+                        one._replace(lock=lock)
+                        for one, lock in zip(after.pipelines, locks, strict=True)
+                    )
+                ),
+            )
 
     monkeypatch.setattr(taking_over, "RULE", rule)
     assert "gn may not go on" in broken("renamed")
 
 
 def without_heirs(plan: Plan) -> Plan:
-    return plan._replace(heir_of=tuple((name, number) for name, number in plan.heir_of if name == plan.took))
+    return plan._replace(
+        heir_of=tuple((name, number) for name, number in plan.heir_of if name == plan.took)
+    )
 
 
-def test_who_takes_over_a_pipeline_without_what_that_one_took_over_may_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_takes_over_a_pipeline_without_what_that_one_took_over_may_not_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     as_it_is: Callable[..., Plan] = taking_over.take_over_plan
-    monkeypatch.setattr(taking_over, "take_over_plan", lambda *given: without_heirs(as_it_is(*given)))
+    monkeypatch.setattr(
+        taking_over, "take_over_plan", lambda *given: without_heirs(as_it_is(*given))
+    )
     assert "gm may not go on" in broken("renamed twice")
     assert "m may not go on" in broken("merged")
 
 
-def test_a_take_over_or_retirement_that_does_not_close_a_stored_number_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_take_over_or_retirement_that_does_not_close_a_stored_number_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(taking_over, "CLOSING", lambda *_: None)
     assert "rows are doubled" in broken("renamed")
     assert "rows are doubled" in broken("retired")
@@ -59,17 +93,23 @@ def behind_its_own(s: State, name: str, *_: object) -> int:
     return max((i + 1 for i, commit in enumerate(s.table) if commit.by == name), default=0)
 
 
-def test_a_pipeline_that_does_not_know_what_the_table_held_when_it_planned_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_that_does_not_know_what_the_table_held_when_it_planned_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(taking_over, "known_by", behind_its_own)
     assert "goes on" in broken("at once")
     assert "rows are doubled" in broken("two heirs")
 
 
-def test_two_pipelines_that_take_one_place_without_seeing_each_other_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_pipelines_that_take_one_place_without_seeing_each_other_are_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     as_it_is: Any = taking_over.loads
 
     def loads(scenario: Scenario, name: str, plan: Plan | None, commit: Commit) -> bool:
-        return bool(as_it_is(scenario, name, plan, commit._replace(plan=commit.plan._replace(took=None))))
+        return bool(
+            as_it_is(scenario, name, plan, commit._replace(plan=commit.plan._replace(took=None)))
+        )
 
     monkeypatch.setattr(taking_over, "loads", loads)
     assert "rows are doubled" in broken("two heirs")

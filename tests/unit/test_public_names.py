@@ -18,7 +18,9 @@ PUBLIC = [name for name in etl.__all__ if name != "__version__"]
 
 
 def told_by_python(program: str) -> str:
-    return subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -45,14 +47,19 @@ def test_a_name_that_is_not_public_is_no_attribute_of_the_package() -> None:
 
 
 def test_a_star_import_gives_the_public_names_alone() -> None:
-    assert told_by_python("before = set(globals()); from etl import *; print(sorted(set(globals()) - before - {'before'}))") \
-        == str(sorted(etl.__all__))
+    assert told_by_python(
+        "before = set(globals()); from etl import *; print(sorted(set(globals()) - before - {'before'}))"
+    ) == str(sorted(etl.__all__))
 
 
 def test_type_checkers_see_the_names_that_are_loaded_at_runtime() -> None:
     tree = ast.parse((ROOT / "etl" / "__init__.py").read_text())
-    checked = {name.name: node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module in etl._HOMES.values()
-               for name in node.names}
+    checked = {
+        name.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in etl._HOMES.values()
+        for name in node.names
+    }
     assert checked == etl._HOMES
 
 

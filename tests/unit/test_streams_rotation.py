@@ -1,4 +1,6 @@
-"""Whose turn it is among the logs of one consumer: the eight polls literally, then each law by itself."""
+"""Whose turn it is among the logs of one consumer: the eight polls literally, then each law by
+itself.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,12 @@ def test_what_came_of_a_paused_log_is_kept_and_handed_out_once_it_is_resumed() -
     turns = rotation(P0, P1)
     turns.feed(P0, iter([0, 1]))
     turns.pause([P0])
-    assert turns.paused == {P0} and turns.to_ask() == (P1,) and turns.take(9) == {} and not turns.has_some
+    assert (
+        turns.paused == {P0}
+        and turns.to_ask() == (P1,)
+        and turns.take(9) == {}
+        and not turns.has_some
+    )
     turns.feed(P1, iter([5]))
     assert turns.take(9) == {P1: [5]}
     turns.resume([P0])
@@ -75,7 +82,9 @@ def test_a_log_that_is_sought_in_forgets_what_came_and_is_asked_for_again() -> N
     assert turns.to_ask() == (P0,) and turns.take(9) == {}
 
 
-def test_a_log_that_is_assigned_no_longer_hands_out_nothing_and_one_that_stays_keeps_its_turn_its_rest_and_its_pause() -> None:
+def test_a_log_that_is_assigned_no_longer_hands_out_nothing_and_one_that_stays_keeps_its_turn_its_rest_and_its_pause() -> (
+    None
+):
     turns = rotation(P0, P1)
     turns.feed(P0, iter([0]))
     turns.feed(P1, iter([5, 6]))
@@ -107,7 +116,9 @@ def broken(*before: int) -> Iterator[int]:
     raise CorruptData("a bad CRC")
 
 
-def test_records_before_a_broken_one_are_handed_out_and_it_is_told_when_nothing_else_was_in_that_turn() -> None:
+def test_records_before_a_broken_one_are_handed_out_and_it_is_told_when_nothing_else_was_in_that_turn() -> (
+    None
+):
     turns = rotation(P0, P1)
     turns.feed(P0, broken(0, 1))
     turns.feed(P1, iter([5, 6]))
@@ -140,10 +151,19 @@ def test_a_log_that_is_not_assigned_is_refused_by_name_and_nothing_is_changed(wo
     assert refused.value.where["partition"] == 1 and turns.paused == frozenset()
 
 
-@given(sizes=st.lists(st.lists(st.integers(0, 7), max_size=5), min_size=1, max_size=4), most=st.integers(1, 5))
-def test_every_record_is_handed_out_once_and_in_the_order_of_its_log_however_answers_come(sizes: list[list[int]], most: int) -> None:
+@given(
+    sizes=st.lists(st.lists(st.integers(0, 7), max_size=5), min_size=1, max_size=4),
+    most=st.integers(1, 5),
+)
+def test_every_record_is_handed_out_once_and_in_the_order_of_its_log_however_answers_come(
+    sizes: list[list[int]], most: int
+) -> None:
     logs = [BrokerPartition("clicks", p) for p in range(len(sizes))]
-    turns, given_, got = rotation(*logs), Counter[BrokerPartition](), {log: list[int]() for log in logs}
+    turns, given_, got = (
+        rotation(*logs),
+        Counter[BrokerPartition](),
+        {log: list[int]() for log in logs},
+    )
     left = {log: list(some) for log, some in zip(logs, sizes, strict=True)}
     while any(left.values()) or turns.has_some:
         for log in turns.to_ask():

@@ -1,4 +1,6 @@
-"""Every command that a page or a message names is one of ours, with the options that it has, and whole where it names its conf."""
+"""Every command that a page or a message names is one of ours, with the options that it has, and
+whole where it names its conf.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def place(path: Path) -> str:
 
 
 def named_in(text: str) -> Iterator[str]:
-    """Commands between backticks, in lines of their own, and in a sentence up to the reason that each ends with."""
+    """Commands between backticks, in lines of their own, and in a sentence up to the reason that
+    each ends with.
+    """
     one_line = re.sub(r"\s+", " ", text)
     yield from re.findall(r"`etl ([a-z][^`|\\]*)", one_line)
     yield from re.findall(rf"^ {{4}}etl ((?:{DOORS})\b[^`]*?)(?: {{3,}}.*)?$", text, re.MULTILINE)
@@ -45,8 +49,12 @@ def _texts(nodes: Sequence[ast.AST]) -> Iterator[str]:
     parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in nodes:
         if isinstance(node, ast.JoinedStr):
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            yield "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values
+            )
+        elif (
+            isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts
+        ):
             yield node.value
 
 
@@ -57,7 +65,9 @@ def is_option(word: str) -> bool:
 
 def wrong_with(command: str) -> str | None:
     """Why the words behind `etl` are no command; None where they are one."""
-    whole = re.sub(r"(--\w+) \.\.\.", r"\1 something", re.sub(r"\b1--", "--", command))  # before an option may stand what is there at times
+    whole = re.sub(
+        r"(--\w+) \.\.\.", r"\1 something", re.sub(r"\b1--", "--", command)
+    )  # before an option may stand what is there at times
     words = shlex.split(whole.replace("LOG...", "LOG"))
     found, is_cut = COMMAND, "..." in words
     while words and hasattr(found, "commands"):
@@ -68,7 +78,12 @@ def wrong_with(command: str) -> str | None:
         if name not in found.commands:
             return None if name == "..." else f"there is no {name}"
         found = found.commands[name]
-    options = {flag: one for one in found.params if one.param_type_name == "option" for flag in (*one.opts, *one.secondary_opts)}
+    options = {
+        flag: one
+        for one in found.params
+        if one.param_type_name == "option"
+        for flag in (*one.opts, *one.secondary_opts)
+    }
     takes = [one for one in found.params if one.param_type_name == "argument"]
     given, said = list[str](), set[str]()
     words = [word for word in words if word not in ("...", "--help")]
@@ -83,36 +98,58 @@ def wrong_with(command: str) -> str | None:
         else:
             given.append(word)
     if len(given) > len(takes) and all(one.nargs == 1 for one in takes):
-        return f"{given[len(takes):]} is more than it takes"
+        return f"{given[len(takes) :]} is more than it takes"
     if given[:1] and given[0] in CONFS and not is_cut:
-        needed = [one.name for one in takes[len(given):] if one.required] + [
-            one.name for one in options.values() if one.required and one.name not in said]
+        needed = [one.name for one in takes[len(given) :] if one.required] + [
+            one.name for one in options.values() if one.required and one.name not in said
+        ]
         return f"it lacks {needed}" if needed else None
     return None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=place)
 def test_a_command_that_a_page_names_is_one_of_ours(page: Path) -> None:
-    found = {command: wrong for command in named_in(page.read_text()) if (wrong := wrong_with(command))}
+    found = {
+        command: wrong for command in named_in(page.read_text()) if (wrong := wrong_with(command))
+    }
     assert found == {}
 
 
 def test_a_command_that_a_message_or_a_docstring_names_is_one_of_ours() -> None:
-    named = {(place(module), command) for module in MODULES for text in messages(module) for command in named_in(text)}
+    named = {
+        (place(module), command)
+        for module in MODULES
+        for text in messages(module)
+        for command in named_in(text)
+    }
     assert named and {one: wrong for one in named if (wrong := wrong_with(one[1]))} == {}
 
 
-@pytest.mark.parametrize(("command", "wrong"), [
-    ("plans forget CONF", "there is no forget"), ("plan CONF --strict", "it has no --strict"), ("plan CONF 3", "is more than it takes"),
-    ("plans acknowledge CONF 3", "it lacks ['reason']"), ("plans supersede CONF --reason ...", "it lacks ['number']"),
-    ("peek CONF clicks 3 --from", "--from takes something"),
-])
+@pytest.mark.parametrize(
+    ("command", "wrong"),
+    [
+        ("plans forget CONF", "there is no forget"),
+        ("plan CONF --strict", "it has no --strict"),
+        ("plan CONF 3", "is more than it takes"),
+        ("plans acknowledge CONF 3", "it lacks ['reason']"),
+        ("plans supersede CONF --reason ...", "it lacks ['number']"),
+        ("peek CONF clicks 3 --from", "--from takes something"),
+    ],
+)
 def test_a_command_that_is_none_of_ours_would_be_told(command: str, wrong: str) -> None:
     assert wrong in (wrong_with(command) or "")
 
 
 def test_commands_are_found_on_pages_and_in_messages() -> None:
     on_pages = {command for page in PAGES for command in named_in(page.read_text())}
-    in_messages = {command for module in MODULES for text in messages(module) for command in named_in(text)}
-    assert {"plans take-over CONF --from GROUP/PIPELINE --reason ...", "offsets show CONF --json"} <= in_messages | on_pages
-    assert "plans acknowledge CONF VERSION --reason ..." in on_pages and "plans supersede CONF 1 --reason ..." in in_messages
+    in_messages = {
+        command for module in MODULES for text in messages(module) for command in named_in(text)
+    }
+    assert {
+        "plans take-over CONF --from GROUP/PIPELINE --reason ...",
+        "offsets show CONF --json",
+    } <= in_messages | on_pages
+    assert (
+        "plans acknowledge CONF VERSION --reason ..." in on_pages
+        and "plans supersede CONF 1 --reason ..." in in_messages
+    )

@@ -18,10 +18,16 @@ from etl.settings.sections import Settings
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "etl").rglob("*.py"))
 CODE = [*MODULES, *sorted((ROOT / "jobs").glob("*.py"))]
-DOCS = [ROOT / "README.md", *sorted((ROOT / "airflow_dags").glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = [
+    ROOT / "README.md",
+    *sorted((ROOT / "airflow_dags").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 DESIGN = ROOT / "docs" / "DESIGN.md"
 THEIRS = ("spark.", "kafka.", "delta.", "etl.zip")
-"""So begin names of Spark, Kafka and Delta; folders of ours that are called so are named from `edges.` or `generations.` on."""
+"""So begin names of Spark, Kafka and Delta; folders of ours that are called so are named from
+`edges.` or `generations.` on.
+"""
 
 
 def place(path: Path) -> str:
@@ -49,10 +55,22 @@ def written(path: Path) -> Written:
     symbols, texts, names = dict[str, set[str]](), list[str](), set[str]()
     for node in ast.walk(ast.parse(path.read_text())):
         symbols.update(_defined(node))
-        names.update(value for key in ("id", "attr", "arg", "name") if isinstance(value := getattr(node, key, None), str))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value:
+        names.update(
+            value
+            for key in ("id", "attr", "arg", "name")
+            if isinstance(value := getattr(node, key, None), str)
+        )
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and "\n" not in node.value
+        ):
             names.update(re.findall(r"\w+", node.value))
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        elif (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             texts.append(node.value.value)
     return Written(symbols, tuple(texts), frozenset(names))
 
@@ -71,7 +89,10 @@ def _defined(node: ast.AST) -> Iterator[tuple[str, set[str]]]:
 def is_setting(name: str) -> bool:
     section: type[BaseModel] = Settings
     for part in name.split("."):
-        if not (isinstance(section, type) and issubclass(section, BaseModel)) or part not in section.model_fields:
+        if (
+            not (isinstance(section, type) and issubclass(section, BaseModel))
+            or part not in section.model_fields
+        ):
             return False
         section = section.model_fields[part].annotation  # type: ignore[assignment]
     return True
@@ -79,12 +100,18 @@ def is_setting(name: str) -> bool:
 
 @functools.cache
 def is_there(name: str) -> bool:
-    """Whether it is a module of ours, from any of its folders on, or a symbol in one, or the member of a class."""
+    """Whether it is a module of ours, from any of its folders on, or a symbol in one, or the member
+    of a class.
+    """
     parts = name.split(".")
     for depth in range(3):
-        head, tail = parts[:len(parts) - depth], parts[len(parts) - depth:]
+        head, tail = parts[: len(parts) - depth], parts[len(parts) - depth :]
         for path in MODULES:
-            if head and f".{dotted(path)}".endswith("." + ".".join(head)) and _has(written(path).symbols, tail):
+            if (
+                head
+                and f".{dotted(path)}".endswith("." + ".".join(head))
+                and _has(written(path).symbols, tail)
+            ):
                 return True
     return any(_has(written(path).symbols, parts[-2:]) for path in MODULES)
 
@@ -97,46 +124,77 @@ def _has(defined: dict[str, set[str]], tail: list[str]) -> bool:
 
 @functools.cache
 def ours() -> frozenset[str]:
-    """Modules, folders and classes. Asked by tests and not when this file is imported, which each worker does."""
+    """Modules, folders and classes. Asked by tests and not when this file is imported, which each
+    worker does.
+    """
     modules = {part for path in MODULES for part in dotted(path).split(".")}
-    return frozenset(modules | {name for path in MODULES for name, members in written(path).symbols.items() if members})
+    return frozenset(
+        modules
+        | {name for path in MODULES for name, members in written(path).symbols.items() if members}
+    )
 
 
 def names_in(text: str) -> set[str]:
     """`module.symbol` in backticks, where the first part is a module, a folder or a class of ours."""
-    found = {name.removesuffix("()") for name in re.findall(r"`((?:[A-Za-z_]+\.)+[A-Za-z_]+(?:\(\))?)`", text)}
-    return {name for name in found if name.split(".")[0] in ours() and not name.startswith(THEIRS)
-            and not name.endswith(".py")}
+    found = {
+        name.removesuffix("()")
+        for name in re.findall(r"`((?:[A-Za-z_]+\.)+[A-Za-z_]+(?:\(\))?)`", text)
+    }
+    return {
+        name
+        for name in found
+        if name.split(".")[0] in ours() and not name.startswith(THEIRS) and not name.endswith(".py")
+    }
 
 
 def test_what_a_docstring_calls_by_its_name_is_there() -> None:
-    named = {(place(module), name) for module in CODE for text in written(module).texts for name in names_in(text)}
-    assert named and sorted(one for one in named if not is_there(one[1]) and not is_setting(one[1])) == []
+    named = {
+        (place(module), name)
+        for module in CODE
+        for text in written(module).texts
+        for name in names_in(text)
+    }
+    assert (
+        named
+        and sorted(one for one in named if not is_there(one[1]) and not is_setting(one[1])) == []
+    )
 
 
 @functools.cache
 def spelled() -> frozenset[str]:
     """Every name and every word of a text in the code."""
-    return frozenset(part for path in MODULES for part in dotted(path).split(".")).union(*(written(path).spelled for path in MODULES))
+    return frozenset(part for path in MODULES for part in dotted(path).split(".")).union(
+        *(written(path).spelled for path in MODULES)
+    )
 
 
 def test_a_snake_case_name_in_a_docstring_is_one_of_the_code() -> None:
-    named = {(place(module), name) for module in CODE for text in written(module).texts
-             for name in re.findall(r"`([a-z]+(?:_[a-z]+)+)`", text)}
-    assert named and sorted(one for one in named if one[1] not in spelled() | {"to_date"}) == []  # that one is a function of Spark's SQL
+    named = {
+        (place(module), name)
+        for module in CODE
+        for text in written(module).texts
+        for name in re.findall(r"`([a-z]+(?:_[a-z]+)+)`", text)
+    }
+    assert (
+        named and sorted(one for one in named if one[1] not in spelled() | {"to_date"}) == []
+    )  # that one is a function of Spark's SQL
 
 
 @pytest.mark.parametrize("page", DOCS, ids=place)
 def test_a_file_that_a_page_names_is_there(page: Path) -> None:
     """But for `NAME`, which stands for a file to come."""
-    found = re.findall(r"\b((?:etl|tests|jobs|conf|docs|airflow_dags)/[\w/.-]*\w)", page.read_text())
+    found = re.findall(
+        r"\b((?:etl|tests|jobs|conf|docs|airflow_dags)/[\w/.-]*\w)", page.read_text()
+    )
     assert sorted(path for path in found if "NAME" not in path and not (ROOT / path).exists()) == []
 
 
 @pytest.mark.parametrize("page", DOCS, ids=place)
 def test_a_module_or_symbol_that_a_page_names_is_there(page: Path) -> None:
     text = page.read_text()
-    names = names_in(text) | {name for name in re.findall(r"\betl(?:\.\w+)+", text) if not name.startswith(THEIRS)}
+    names = names_in(text) | {
+        name for name in re.findall(r"\betl(?:\.\w+)+", text) if not name.startswith(THEIRS)
+    }
     assert sorted(name for name in names if not is_there(name) and not is_setting(name)) == []
 
 
@@ -150,11 +208,15 @@ def keys_of(section: type[BaseModel], above: str = "") -> Iterator[str]:
 
 
 def test_the_page_of_settings_has_each_key_once() -> None:
-    firsts = re.findall(r"^\| (`[^|]+`) \|", (ROOT / "docs" / "SETTINGS.md").read_text(), re.MULTILINE)
+    firsts = re.findall(
+        r"^\| (`[^|]+`) \|", (ROOT / "docs" / "SETTINGS.md").read_text(), re.MULTILINE
+    )
     assert sorted(re.findall(r"`([^`]+)`", " ".join(firsts))) == sorted(keys_of(Settings))
 
 
-def leaves(document: Mapping[str, object], known: Collection[str], above: str = "") -> Iterator[str]:
+def leaves(
+    document: Mapping[str, object], known: Collection[str], above: str = ""
+) -> Iterator[str]:
     """The keys of a conf file, down to those that are known, or to what holds no others."""
     for name, value in document.items():
         key = above + name
@@ -166,7 +228,9 @@ def leaves(document: Mapping[str, object], known: Collection[str], above: str = 
 
 def test_the_conf_that_has_every_key_has_each_of_them() -> None:
     known = sorted(keys_of(Settings))
-    assert sorted(leaves(yaml.safe_load((ROOT / "conf" / "clicks.yaml").read_text()), known)) == known
+    assert (
+        sorted(leaves(yaml.safe_load((ROOT / "conf" / "clicks.yaml").read_text()), known)) == known
+    )
 
 
 def section(title: str) -> str:
@@ -176,14 +240,28 @@ def section(title: str) -> str:
 
 def test_the_map_names_no_module_in_a_row_that_is_not_there() -> None:
     floors = re.findall(r"^\| `(etl/[^`]*?/)` \| (.*) \|$", section("The floors"), re.MULTILINE)
-    named = {(folder, name) for folder, owns in floors for name in re.findall(r"`([a-z_0-9]+)`", owns)}
+    named = {
+        (folder, name) for folder, owns in floors for name in re.findall(r"`([a-z_0-9]+)`", owns)
+    }
     there = {path.stem for path in MODULES}
-    assert named and sorted(f"{folder}{name}" for folder, name in named if name not in there and name not in spelled()) == []
+    assert (
+        named
+        and sorted(
+            f"{folder}{name}"
+            for folder, name in named
+            if name not in there and name not in spelled()
+        )
+        == []
+    )
 
 
 def test_each_test_that_the_map_names_is_there() -> None:
     defined = re.compile(r"^ *def (test_\w+)\(", re.MULTILINE)
-    tests = {name for path in (ROOT / "tests").rglob("*.py") for name in defined.findall(path.read_text())}
+    tests = {
+        name
+        for path in (ROOT / "tests").rglob("*.py")
+        for name in defined.findall(path.read_text())
+    }
     files = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
     named = set(re.findall(r"\btest_[a-z0-9_]+", DESIGN.read_text()))
     assert named and sorted(named - tests - files) == []

@@ -12,12 +12,35 @@ import pytest
 from etl.decisions.ownership import members_as_owners
 from etl.edges.brokers.cluster import Cluster, unknown_topics
 from etl.errors import BrokerError, BrokerUnreachable, SettingsError, TopicMissing
-from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Isolation, KafkaGroup, Leader, OpenTransaction, Retention
+from etl.model.logs import (
+    Broker,
+    BrokerPartition,
+    EpochEnd,
+    Extent,
+    Isolation,
+    KafkaGroup,
+    Leader,
+    OpenTransaction,
+    Retention,
+)
 from etl.protocol.refusal import Meaning
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
-    CONFIGS, CONSUMER_GROUPS, FIND_COORDINATOR, GROUPS, LEADER_EPOCHS, LIST_OFFSETS, LOG_DIRS, METADATA, PRODUCERS, TRANSACTION_LIST,
-    TRANSACTIONS, FakeBroker, FakeLog, World, as_it_is,
+    CONFIGS,
+    CONSUMER_GROUPS,
+    FIND_COORDINATOR,
+    GROUPS,
+    LEADER_EPOCHS,
+    LIST_OFFSETS,
+    LOG_DIRS,
+    METADATA,
+    PRODUCERS,
+    TRANSACTION_LIST,
+    TRANSACTIONS,
+    FakeBroker,
+    FakeLog,
+    World,
+    as_it_is,
 )
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
@@ -33,7 +56,11 @@ def brokers() -> Iterator[tuple[FakeBroker, FakeBroker]]:
             leader = (first, second)[log.partition % 2]
             leader.log(log.topic, log.partition)
             for number in range(log.partition):
-                leader.append(log.topic, log.partition, encode(Batch(10 * number, [Rec(delta) for delta in range(10)])))
+                leader.append(
+                    log.topic,
+                    log.partition,
+                    encode(Batch(10 * number, [Rec(delta) for delta in range(10)])),
+                )
         yield first, second
 
 
@@ -49,54 +76,84 @@ def asked(brokers: tuple[FakeBroker, FakeBroker], key: int) -> list[int]:
 
 @pytest.mark.parametrize(("isolation", "requests"), [(UNCOMMITTED, [2, 2]), (COMMITTED, [3, 3])])
 def test_extents_take_one_metadata_request_and_two_or_three_list_offsets_per_broker(
-        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster, isolation: Isolation, requests: list[int]) -> None:
+    brokers: tuple[FakeBroker, FakeBroker],
+    cluster: Cluster,
+    isolation: Isolation,
+    requests: list[int],
+) -> None:
     found = cluster.extents(LOGS, isolation=isolation)
     assert dict(found.extents) == {log: Extent(0, 10 * log.partition) for log in LOGS}
-    assert {log: leader.broker.id for log, leader in found.leaders.items()} == {log: 1 + log.partition % 2 for log in LOGS}
+    assert {log: leader.broker.id for log, leader in found.leaders.items()} == {
+        log: 1 + log.partition % 2 for log in LOGS
+    }
     assert (asked(brokers, METADATA), asked(brokers, LIST_OFFSETS)) == ([1, 0], requests)
 
 
 @pytest.mark.parametrize("topics", [["demo"], None])
 @pytest.mark.parametrize("answers_before", [1, 2, 3])
-def test_a_broker_that_has_just_started_is_asked_again_until_it_was_told_of_topics(topics: list[str] | None, answers_before: int) -> None:
+def test_a_broker_that_has_just_started_is_asked_again_until_it_was_told_of_topics(
+    topics: list[str] | None, answers_before: int
+) -> None:
     with FakeBroker() as broker, Cluster([(broker.host, broker.port)], timeout_s=5) as cluster:
+
         def answers_and_is_told(connection: socket.socket, frame: bytes) -> None:
             connection.sendall(frame)
             broker.append("demo", 0, encode(Batch(0, [Rec(0)])))
 
-        broker.script[METADATA].extend([lambda connection, frame: connection.sendall(frame)] * (answers_before - 1) + [answers_and_is_told])
-        assert cluster.describe_once_told(topics, wait_s=30).leaders.keys() == {BrokerPartition("demo", 0)}
+        broker.script[METADATA].extend(
+            [lambda connection, frame: connection.sendall(frame)] * (answers_before - 1)
+            + [answers_and_is_told]
+        )
+        assert cluster.describe_once_told(topics, wait_s=30).leaders.keys() == {
+            BrokerPartition("demo", 0)
+        }
 
 
-def test_a_broker_that_knows_other_topics_is_believed_at_once(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+def test_a_broker_that_knows_other_topics_is_believed_at_once(
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     told = cluster.describe_once_told(["domo"], wait_s=float("inf"))
     assert unknown_topics(told, ["domo"]) == {"domo"}
     assert asked(brokers, METADATA) == [2, 0]
 
 
-def test_of_a_cluster_without_topics_it_is_believed_in_the_end(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+def test_of_a_cluster_without_topics_it_is_believed_in_the_end(
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     brokers[0].world.logs.clear()
     assert unknown_topics(cluster.describe_once_told(["demo"], wait_s=0.2), ["demo"]) == {"demo"}
     assert cluster.describe_once_told(None, wait_s=0).topics == {}
 
 
-def test_the_end_is_the_last_stable_offset_under_read_committed_only(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+def test_the_end_is_the_last_stable_offset_under_read_committed_only(
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     brokers[1].log("demo", 1).last_stable = 4
-    assert cluster.extents(LOGS[1:2], isolation=COMMITTED).extents == {LOGS[1]: Extent(0, 4, high_watermark=10)}
+    assert cluster.extents(LOGS[1:2], isolation=COMMITTED).extents == {
+        LOGS[1]: Extent(0, 4, high_watermark=10)
+    }
     assert cluster.extents(LOGS[1:2], isolation=UNCOMMITTED).extents == {LOGS[1]: Extent(0, 10)}
 
 
 def test_an_open_transaction_is_named_with_its_start_by_one_request_to_each_leader_of_such_a_log(
-        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     brokers[1].log("demo", 3).last_stable, brokers[1].log("demo", 3).open = 12, (7, 12)
     brokers[0].world.transactions = {7: ("orders-7", 1_700_000_000_000), 8: ("another", 0)}
     found = cluster.extents(LOGS, isolation=COMMITTED)
-    assert cluster.open_transactions(found) == {LOGS[3]: OpenTransaction(7, 12, "orders-7", 1_700_000_000_000)}
-    assert (asked(brokers, PRODUCERS), asked(brokers, TRANSACTION_LIST), asked(brokers, TRANSACTIONS)) == ([0, 1], [1, 1], [1, 1])
+    assert cluster.open_transactions(found) == {
+        LOGS[3]: OpenTransaction(7, 12, "orders-7", 1_700_000_000_000)
+    }
+    assert (
+        asked(brokers, PRODUCERS),
+        asked(brokers, TRANSACTION_LIST),
+        asked(brokers, TRANSACTIONS),
+    ) == ([0, 1], [1, 1], [1, 1])
 
 
 def test_brokers_that_tell_less_of_transactions_or_nothing_stop_nothing(
-        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     brokers[1].log("demo", 3).last_stable, brokers[1].log("demo", 3).open = 12, (7, 12)
     for broker in brokers:
         del broker.versions[TRANSACTION_LIST]
@@ -107,27 +164,37 @@ def test_brokers_that_tell_less_of_transactions_or_nothing_stop_nothing(
     assert cluster.open_transactions(found) == {}
 
 
-def test_where_no_transaction_holds_anything_back_nobody_is_asked(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+def test_where_no_transaction_holds_anything_back_nobody_is_asked(
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     assert cluster.open_transactions(cluster.extents(LOGS, isolation=COMMITTED)) == {}
     assert asked(brokers, PRODUCERS) == [0, 0]
 
 
 def test_a_log_without_a_leader_is_reported_and_the_others_are_not_held_up(
-        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     brokers[0].world.logs["demo", 2].leader_id = -1
     found = cluster.extents(LOGS, isolation=COMMITTED, wait_for_leader_s=0)
-    assert (found.leaderless, set(found.extents)) == (frozenset({LOGS[2]}), {LOGS[0], LOGS[1], LOGS[3]})
+    assert (found.leaderless, set(found.extents)) == (
+        frozenset({LOGS[2]}),
+        {LOGS[0], LOGS[1], LOGS[3]},
+    )
     assert type(found.leaderless) is frozenset, "a report writes no other set"
 
 
-def test_a_leader_that_moved_since_the_metadata_is_looked_up_again(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+def test_a_leader_that_moved_since_the_metadata_is_looked_up_again(
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     before = cluster.describe(["demo"])
     brokers[0].world.logs["demo", 2].leader_id = 2
     found = cluster.extents(LOGS, isolation=COMMITTED, metadata=before)
     assert (found.extents[LOGS[2]], found.leaders[LOGS[2]].broker.id) == (Extent(0, 20), 2)
 
 
-def test_a_leader_that_never_answers_is_unreachable(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+def test_a_leader_that_never_answers_is_unreachable(
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     world = brokers[0].world
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         world.addresses[3] = nobody.getsockname()
@@ -146,20 +213,30 @@ def test_describe_tells_the_code_of_a_topic_that_is_not_there(cluster: Cluster) 
     assert refusal and refusal.meaning is Meaning.UNKNOWN_TOPIC
 
 
-def test_describe_of_everything_names_leaders_and_the_cluster(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+def test_describe_of_everything_names_leaders_and_the_cluster(
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     metadata = cluster.describe()
     assert (metadata.cluster_id, list(metadata.topics)) == ("fake-cluster", ["demo"])
     assert metadata.leaders[LOGS[1]] == Leader(Broker(2, brokers[1].host, brokers[1].port), 0)
 
 
-def test_a_time_is_an_offset_and_the_end_where_no_record_is_that_late(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+def test_a_time_is_an_offset_and_the_end_where_no_record_is_that_late(
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     brokers[1].append("demo", 3, encode(Batch(30, [Rec(0)], max_timestamp=1_800_000_000_000)))
-    assert cluster.offsets_at(dict.fromkeys(LOGS, 1_750_000_000_000)) == {LOGS[0]: 0, LOGS[1]: 10, LOGS[2]: 20, LOGS[3]: 30}
+    assert cluster.offsets_at(dict.fromkeys(LOGS, 1_750_000_000_000)) == {
+        LOGS[0]: 0,
+        LOGS[1]: 10,
+        LOGS[2]: 20,
+        LOGS[3]: 30,
+    }
     assert asked(brokers, LIST_OFFSETS) == [3, 3], "the time, the end, and the largest time"
 
 
 def test_a_time_behind_an_open_transaction_is_its_records_offset_and_not_the_end_below_it(
-        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     brokers[1].append("demo", 3, encode(Batch(30, [Rec(0)], max_timestamp=1_800_000_000_000)))
     brokers[1].log("demo", 3).last_stable = 12
     assert cluster.offsets_at({LOGS[3]: 1_750_000_000_000}) == {LOGS[3]: 30}
@@ -168,23 +245,33 @@ def test_a_time_behind_an_open_transaction_is_its_records_offset_and_not_the_end
 
 
 def test_bytes_per_offset_come_from_one_request_per_broker_and_leave_out_empty_logs(
-        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     size = len(brokers[1].log("demo", 1).batches[0])
-    assert cluster.bytes_per_offset(cluster.extents(LOGS, isolation=COMMITTED)) == {log: size / 10 for log in LOGS[1:]}
+    assert cluster.bytes_per_offset(cluster.extents(LOGS, isolation=COMMITTED)) == {
+        log: size / 10 for log in LOGS[1:]
+    }
     assert asked(brokers, LOG_DIRS) == [1, 1]
 
 
-def test_a_broker_too_old_to_tell_sizes_is_left_out(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+def test_a_broker_too_old_to_tell_sizes_is_left_out(
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     del brokers[1].versions[LOG_DIRS]
     assert set(cluster.bytes_per_offset(cluster.extents(LOGS, isolation=COMMITTED))) == {LOGS[2]}
 
 
-def test_the_next_bootstrap_address_is_asked_when_one_is_silent(brokers: tuple[FakeBroker, FakeBroker]) -> None:
+def test_the_next_bootstrap_address_is_asked_when_one_is_silent(
+    brokers: tuple[FakeBroker, FakeBroker],
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         silent: tuple[str, int] = nobody.getsockname()
     with Cluster([silent, (brokers[1].host, brokers[1].port)]) as patient:
         assert list(patient.describe().topics) == ["demo"]
-    with Cluster([silent]) as alone, pytest.raises(BrokerUnreachable, match="no broker answers") as raised:
+    with (
+        Cluster([silent]) as alone,
+        pytest.raises(BrokerUnreachable, match="no broker answers") as raised,
+    ):
         alone.describe()
     assert raised.value.where["brokers"] == f"{silent[0]}:{silent[1]}"
 
@@ -194,26 +281,48 @@ def test_a_cluster_of_no_addresses_is_a_settings_error() -> None:
         Cluster([])
 
 
-@pytest.mark.parametrize(("configs", "told"), [
-    ({"cleanup.policy": "delete", "retention.ms": "5000", "retention.bytes": "-1"}, Retention(5000, None)),
-    ({"cleanup.policy": "compact,delete", "retention.ms": "-1", "retention.bytes": "7"}, Retention(None, 7, is_compacted=True)),
-    ({"cleanup.policy": "compact", "retention.ms": "5000", "retention.bytes": "7"}, Retention(is_compacted=True)),
-    ({"cleanup.policy": "delete", "remote.storage.enable": "true"}, Retention(is_tiered=True)),
-])
+@pytest.mark.parametrize(
+    ("configs", "told"),
+    [
+        (
+            {"cleanup.policy": "delete", "retention.ms": "5000", "retention.bytes": "-1"},
+            Retention(5000, None),
+        ),
+        (
+            {"cleanup.policy": "compact,delete", "retention.ms": "-1", "retention.bytes": "7"},
+            Retention(None, 7, is_compacted=True),
+        ),
+        (
+            {"cleanup.policy": "compact", "retention.ms": "5000", "retention.bytes": "7"},
+            Retention(is_compacted=True),
+        ),
+        ({"cleanup.policy": "delete", "remote.storage.enable": "true"}, Retention(is_tiered=True)),
+    ],
+)
 def test_how_long_topics_are_kept_takes_one_request(
-        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster, configs: dict[str, str], told: Retention) -> None:
+    brokers: tuple[FakeBroker, FakeBroker],
+    cluster: Cluster,
+    configs: dict[str, str],
+    told: Retention,
+) -> None:
     brokers[0].world.configs["demo"] = configs
     assert cluster.retention({"demo", "of somebody else"}) == {"demo": told}
     assert asked(brokers, CONFIGS) == [1, 0]
 
 
-def test_a_broker_that_cannot_tell_how_long_topics_are_kept_stops_nothing(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
-    brokers[0].versions = {key: spoken for key, spoken in brokers[0].versions.items() if key != CONFIGS}
+def test_a_broker_that_cannot_tell_how_long_topics_are_kept_stops_nothing(
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
+    brokers[0].versions = {
+        key: spoken for key, spoken in brokers[0].versions.items() if key != CONFIGS
+    }
     assert cluster.retention({"demo"}) == {}
     assert cluster.retention(()) == {}
 
 
-def test_how_topics_are_kept_is_asked_of_the_next_broker_when_one_is_silent(brokers: tuple[FakeBroker, FakeBroker]) -> None:
+def test_how_topics_are_kept_is_asked_of_the_next_broker_when_one_is_silent(
+    brokers: tuple[FakeBroker, FakeBroker],
+) -> None:
     brokers[0].world.configs["demo"] = {"cleanup.policy": "compact"}
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         silent: tuple[str, int] = nobody.getsockname()
@@ -222,7 +331,8 @@ def test_how_topics_are_kept_is_asked_of_the_next_broker_when_one_is_silent(brok
 
 
 def test_where_records_last_takes_one_request_per_broker_and_is_the_end_where_none_does(
-        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     found = cluster.extents(LOGS, isolation=COMMITTED)
     before = asked(brokers, LIST_OFFSETS)
     late = cluster.retained_from(found, {log: 2**50 for log in LOGS[2:]}, isolation=COMMITTED)
@@ -232,7 +342,9 @@ def test_where_records_last_takes_one_request_per_broker_and_is_the_end_where_no
     assert cluster.retained_from(found, {}, isolation=COMMITTED) == {}
 
 
-def test_the_end_of_an_epoch_is_asked_of_each_leader_once(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+def test_the_end_of_an_epoch_is_asked_of_each_leader_once(
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     for log in LOGS:
         brokers[0].world.logs["demo", log.partition].elect(4)
         fill = brokers[log.partition % 2]
@@ -244,104 +356,161 @@ def test_the_end_of_an_epoch_is_asked_of_each_leader_once(brokers: tuple[FakeBro
 
 
 def test_an_epoch_that_the_log_does_not_know_and_a_broker_that_knows_none_are_left_out(
-        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     assert cluster.epoch_ends({LOGS[0]: 9, LOGS[1]: 0}) == {LOGS[1]: EpochEnd(0, 0, 10)}
     del brokers[1].versions[LEADER_EPOCHS]
     with Cluster([(brokers[0].host, brokers[0].port)], timeout_s=5) as of_old_brokers:
         assert of_old_brokers.epoch_ends({LOGS[1]: 0}) == {}
 
 
-def test_the_end_of_an_epoch_is_not_asked_of_a_leader_of_the_past(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+def test_the_end_of_an_epoch_is_not_asked_of_a_leader_of_the_past(
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     before = cluster.describe(["demo"]).leaders
     brokers[0].world.logs["demo", 2].elect(1)
     brokers[0].world.logs["demo", 2].leader_id = 2
     assert cluster.epoch_ends({LOGS[2]: 0}, leaders=before) == {LOGS[2]: EpochEnd(0, 0, 20)}
 
 
-def test_not_to_know_where_an_epoch_ends_is_no_answer(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+def test_not_to_know_where_an_epoch_ends_is_no_answer(
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     brokers[0].world.logs["demo", 2].leader_id = -1
     with pytest.raises(BrokerError, match="nobody leads"):
         cluster.epoch_ends({LOGS[2]: 0}, wait_for_leader_s=0)
 
 
-def test_the_leader_that_tells_an_end_tells_its_epoch(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+def test_the_leader_that_tells_an_end_tells_its_epoch(
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     brokers[0].world.logs["demo", 2].elect(6)
     assert cluster.extents(LOGS[2:3], isolation=COMMITTED).epochs == {LOGS[2]: 6}
 
 
-# -- Kafka's own group ----------------------------------------------------------------------------------------------------
+# -- Kafka's own group
+# ----------------------------------------------------------------------------------------------------
 
 
 def assignment(*partitions: int) -> bytes:
     """Of `demo`, as a leader of the group writes it (ConsumerProtocolAssignment)."""
     numbers = b"".join(number.to_bytes(4, "big") for number in partitions)
-    return bytes.fromhex("0003 00000001 0004 64656d6f") + len(partitions).to_bytes(4, "big") + numbers + bytes.fromhex("ffffffff")
+    return (
+        bytes.fromhex("0003 00000001 0004 64656d6f")
+        + len(partitions).to_bytes(4, "big")
+        + numbers
+        + bytes.fromhex("ffffffff")
+    )
 
 
 def members_of(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> KafkaGroup:
-    return cluster.members_of("g", [Broker(each.broker_id, each.host, each.port) for each in brokers])
+    return cluster.members_of(
+        "g", [Broker(each.broker_id, each.host, each.port) for each in brokers]
+    )
 
 
 def test_the_members_of_kafkas_own_group_are_told_by_its_coordinator_with_what_each_reads(
-        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     world = brokers[0].world
     world.coordinator, world.members = 2, {"c-1": assignment(0, 3), "c-2": assignment(), "c-3": b""}
     found = members_of(brokers, cluster)
-    assert found == KafkaGroup({
-        "c-1 at 10.0.0.7": frozenset({LOGS[0], LOGS[3]}), "c-2 at 10.0.0.7": frozenset(), "c-3 at 10.0.0.7": None})
-    assert (asked(brokers, GROUPS), asked(brokers, FIND_COORDINATOR)) == ([1, 1], [0, 0]), "who asks for the coordinator makes a topic"
-    assert members_as_owners(found, LOGS[:2]) == dict.fromkeys(LOGS[:2], "c-3 at 10.0.0.7"), "what is not known may be all"
+    assert found == KafkaGroup(
+        {
+            "c-1 at 10.0.0.7": frozenset({LOGS[0], LOGS[3]}),
+            "c-2 at 10.0.0.7": frozenset(),
+            "c-3 at 10.0.0.7": None,
+        }
+    )
+    assert (asked(brokers, GROUPS), asked(brokers, FIND_COORDINATOR)) == ([1, 1], [0, 0]), (
+        "who asks for the coordinator makes a topic"
+    )
+    assert members_as_owners(found, LOGS[:2]) == dict.fromkeys(LOGS[:2], "c-3 at 10.0.0.7"), (
+        "what is not known may be all"
+    )
 
 
 def test_where_there_never_was_a_group_nobody_coordinates_it_and_nobody_is_in_it(
-        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     assert members_of(brokers, cluster) == KafkaGroup()
 
 
-@pytest.mark.parametrize(("state", "kind"), [("PreparingRebalance", "consumer"), ("Stable", "connect")])
+@pytest.mark.parametrize(
+    ("state", "kind"), [("PreparingRebalance", "consumer"), ("Stable", "connect")]
+)
 def test_what_the_members_of_a_group_read_is_not_known_while_they_divide_it_or_divide_something_else(
-        brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster, state: str, kind: str) -> None:
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster, state: str, kind: str
+) -> None:
     world = brokers[0].world
-    world.coordinator, world.members, world.group_state, world.group_type = 1, {"c-1": b"whatever it is"}, state, kind
+    world.coordinator, world.members, world.group_state, world.group_type = (
+        1,
+        {"c-1": b"whatever it is"},
+        state,
+        kind,
+    )
     assert members_of(brokers, cluster) == KafkaGroup({"c-1 at 10.0.0.7": None})
 
 
-@pytest.mark.parametrize(("state", "expected"), [
-    ("Stable", frozenset({LOGS[0], LOGS[3]})), ("Reconciling", frozenset({LOGS[0], LOGS[3]})), ("Assigning", None)])
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("Stable", frozenset({LOGS[0], LOGS[3]})),
+        ("Reconciling", frozenset({LOGS[0], LOGS[3]})),
+        ("Assigning", None),
+    ],
+)
 def test_the_members_of_a_group_of_the_consumer_protocol_are_told_with_what_each_reads_or_is_about_to(
-        state: str, expected: frozenset[BrokerPartition] | None) -> None:
-    with FakeBroker(versions={CONSUMER_GROUPS: (0, 1)}) as broker, Cluster([(broker.host, broker.port)], timeout_s=5) as cluster:
+    state: str, expected: frozenset[BrokerPartition] | None
+) -> None:
+    with (
+        FakeBroker(versions={CONSUMER_GROUPS: (0, 1)}) as broker,
+        Cluster([(broker.host, broker.port)], timeout_s=5) as cluster,
+    ):
         broker.world.coordinator, broker.world.group_state = 1, state
         one = [Broker(broker.broker_id, broker.host, broker.port)]
         for code in (69, 35):
             broker.world.no_consumer_group = code
-            assert cluster.members_of("g", one) == KafkaGroup(), "no group of either protocol, or none can be"
+            assert cluster.members_of("g", one) == KafkaGroup(), (
+                "no group of either protocol, or none can be"
+            )
         broker.world.no_consumer_group = 30
         assert cluster.members_of("g", one) == KafkaGroup(unknown="GROUP_AUTHORIZATION_FAILED")
         broker.world.consumer_members = {"c-1": ([("demo", 0)], [("demo", 0), ("demo", 3)])}
         assert cluster.members_of("g", one) == KafkaGroup({"c-1 at 10.0.0.7": expected})
 
 
-def test_a_group_that_we_may_not_describe_is_not_known(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster) -> None:
+def test_a_group_that_we_may_not_describe_is_not_known(
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster
+) -> None:
     brokers[0].world.coordinator, brokers[0].world.group_error = 1, 30
     assert members_of(brokers, cluster) == KafkaGroup(unknown="GROUP_AUTHORIZATION_FAILED")
 
 
-@pytest.mark.parametrize("content", [b"\0", assignment(0)[:-6], bytes.fromhex("0000 7fffffff"), assignment(2**32 - 1)])
-def test_an_assignment_that_is_none_is_not_known(brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b"\0", assignment(0)[:-6], bytes.fromhex("0000 7fffffff"), assignment(2**32 - 1)]
+)
+def test_an_assignment_that_is_none_is_not_known(
+    brokers: tuple[FakeBroker, FakeBroker], cluster: Cluster, content: bytes
+) -> None:
     brokers[0].world.coordinator, brokers[0].world.members = 1, {"c-1": content}
     found = members_of(brokers, cluster)
     assert not found.members and found.unknown
 
 
 def test_brokers_that_speak_no_version_of_ours_tell_of_no_group_and_stop_nobody() -> None:
-    with FakeBroker(versions={GROUPS: (5, 6)}) as broker, Cluster([(broker.host, broker.port)], timeout_s=5) as cluster:
+    with (
+        FakeBroker(versions={GROUPS: (5, 6)}) as broker,
+        Cluster([(broker.host, broker.port)], timeout_s=5) as cluster,
+    ):
         found = cluster.members_of("g", [Broker(broker.broker_id, broker.host, broker.port)])
     assert found.unknown and "DESCRIBE_GROUPS" in found.unknown
 
 
 def test_a_slow_broker_keeps_no_other_from_being_asked() -> None:
-    """Each holds its answer back until all have been asked: 24 of them, where a large cluster has hundreds."""
+    """Each holds its answer back until all have been asked: 24 of them, where a large cluster has
+    hundreds.
+    """
     many = 24
     all_asked = threading.Barrier(many)
 
@@ -352,10 +521,15 @@ def test_a_slow_broker_keeps_no_other_from_being_asked() -> None:
 
     with contextlib.ExitStack() as closing:
         world = World()
-        brokers = [closing.enter_context(FakeBroker(world, broker_id=number)) for number in range(many)]
+        brokers = [
+            closing.enter_context(FakeBroker(world, broker_id=number)) for number in range(many)
+        ]
         for number, broker in enumerate(brokers):
             broker.log("demo", number)
             broker.script[LIST_OFFSETS].append(held_until_all_are_asked)
         cluster = closing.enter_context(Cluster([(brokers[0].host, brokers[0].port)], timeout_s=30))
-        found = cluster.extents([BrokerPartition("demo", number) for number in range(many)], isolation=Isolation.READ_COMMITTED)
+        found = cluster.extents(
+            [BrokerPartition("demo", number) for number in range(many)],
+            isolation=Isolation.READ_COMMITTED,
+        )
     assert len(found.extents) == many and not all_asked.broken

@@ -1,4 +1,6 @@
-"""What interrupts or refuses a consumer's poll or a stream's next record: nothing is passed over by it, and nobody waits for ever."""
+"""What interrupts or refuses a consumer's poll or a stream's next record: nothing is passed over by
+it, and nobody waits for ever.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ from etl.embedded.server import wait_until
 from etl.errors import ConsumerInUse, CorruptData, MembershipLost, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.membership import Share
-from etl.streams import Conf, Connector, Consumer, Group, Listener, MessageStream, NothingCame, Record
+from etl.streams import (
+    Conf,
+    Connector,
+    Consumer,
+    Group,
+    Listener,
+    MessageStream,
+    NothingCame,
+    Record,
+)
 from etl.streams.fetches import Fetches
 from etl.streams.kept import KeptInKafka
 from etl.streams.records import records_of
@@ -33,21 +44,33 @@ def broker() -> Iterator[FakeCoordinator]:
 
 def append(broker: FakeCoordinator, partition: int, *values: bytes) -> None:
     start = broker.log("clicks", partition).log_end
-    broker.append("clicks", partition, encode(Batch(start, [Rec(at, one) for at, one in enumerate(values)])))
+    broker.append(
+        "clicks", partition, encode(Batch(start, [Rec(at, one) for at, one in enumerate(values)]))
+    )
 
 
 def conf(broker: FakeCoordinator, *, group: dict[str, Any] | None = None, **settings: Any) -> Conf:
     terms = Group("g", **{"session_timeout_s": 0.6, "join_timeout_s": 20.0, **(group or {})})
-    return Conf(f"127.0.0.1:{broker.port}", group=terms, **{"start": "earliest", "max_wait_ms": 20, "timeout_s": 5, **settings})
+    return Conf(
+        f"127.0.0.1:{broker.port}",
+        group=terms,
+        **{"start": "earliest", "max_wait_ms": 20, "timeout_s": 5, **settings},
+    )
 
 
-def opened(broker: FakeCoordinator, *, group: dict[str, Any] | None = None, **given: Any) -> Consumer:
+def opened(
+    broker: FakeCoordinator, *, group: dict[str, Any] | None = None, **given: Any
+) -> Consumer:
     told = conf(broker, group=group)
-    return Consumer(told.bootstrap, group=told.group, start="earliest", max_wait_ms=20, timeout_s=5, **given)
+    return Consumer(
+        told.bootstrap, group=told.group, start="earliest", max_wait_ms=20, timeout_s=5, **given
+    )
 
 
 def streamed(connector: Connector, **given: Any) -> MessageStream:
-    return connector.create_message_streams({"clicks": 1}, **{"timeout_s": 20, **given})["clicks"][0]
+    return connector.create_message_streams({"clicks": 1}, **{"timeout_s": 20, **given})["clicks"][
+        0
+    ]
 
 
 def polled(consumer: Consumer, count: int, *, most: int = 500) -> list[int]:
@@ -76,7 +99,10 @@ class Interrupted:
 
 # Of a consumer
 
-def test_a_poll_that_ctrl_c_ends_amid_its_records_leaves_none_of_them_out(broker: FakeCoordinator) -> None:
+
+def test_a_poll_that_ctrl_c_ends_amid_its_records_leaves_none_of_them_out(
+    broker: FakeCoordinator,
+) -> None:
     append(broker, 0, b"0", b"1", b"2", b"3")
     with opened(broker, value_decoder=Interrupted(b"2")) as consumer:
         consumer.assign([P0])
@@ -89,7 +115,9 @@ def test_a_poll_that_ctrl_c_ends_amid_its_records_leaves_none_of_them_out(broker
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), SettingsError("not now")])
 def test_records_that_were_taken_are_handed_out_also_where_the_next_fetch_cannot_be_sent(
-    broker: FakeCoordinator, monkeypatch: pytest.MonkeyPatch, failure: BaseException,
+    broker: FakeCoordinator,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: BaseException,
 ) -> None:
     append(broker, 0, b"0", b"1", b"2", b"3")
     with opened(broker) as consumer:
@@ -109,7 +137,9 @@ def test_records_that_were_taken_are_handed_out_also_where_the_next_fetch_cannot
 
 
 @pytest.mark.parametrize("call", ["poll", "close", "unsubscribe"])
-def test_a_listener_that_ends_what_calls_it_is_refused_and_no_member_is_left_behind(broker: FakeCoordinator, call: str) -> None:
+def test_a_listener_that_ends_what_calls_it_is_refused_and_no_member_is_left_behind(
+    broker: FakeCoordinator, call: str
+) -> None:
     refused: list[str] = []
 
     class Ending(Listener):
@@ -126,10 +156,14 @@ def test_a_listener_that_ends_what_calls_it_is_refused_and_no_member_is_left_beh
         broker.call_for_a_rebalance()
         assert wait_until(lambda: bool(consumer.poll(0.05)) or bool(refused), 20)
     assert "listener" in refused[0]
-    assert not broker.group.members and not [one for one in threading.enumerate() if one.name == "member of g"]
+    assert not broker.group.members and not [
+        one for one in threading.enumerate() if one.name == "member of g"
+    ]
 
 
-def test_what_the_group_takes_while_a_member_only_asks_for_its_epoch_is_told_before_it_goes(broker: FakeCoordinator) -> None:
+def test_what_the_group_takes_while_a_member_only_asks_for_its_epoch_is_told_before_it_goes(
+    broker: FakeCoordinator,
+) -> None:
     heard: list[tuple[str, int]] = []
 
     class Told(Listener):
@@ -156,15 +190,25 @@ def test_what_the_group_takes_while_a_member_only_asks_for_its_epoch_is_told_bef
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_one_that_was_given_nothing_is_in_nobodys_way_and_takes_over_from_who_leaves(broker: FakeCoordinator, protocol: str) -> None:
-    terms = {"protocol": protocol, "session_timeout_s": 10.0, "rebalance_timeout_s": 600.0, "join_timeout_s": 600.0}
+def test_one_that_was_given_nothing_is_in_nobodys_way_and_takes_over_from_who_leaves(
+    broker: FakeCoordinator, protocol: str
+) -> None:
+    terms = {
+        "protocol": protocol,
+        "session_timeout_s": 10.0,
+        "rebalance_timeout_s": 600.0,
+        "join_timeout_s": 600.0,
+    }
     with ExitStack() as ending:
         readers = [GroupReader(opened(broker, group=terms), ["clicks"]) for _ in range(3)]
         for reader in readers:
             ending.callback(reader.end)
         assert wait_until(lambda: sorted(len(reader.owned) for reader in readers) == [0, 1, 1], 20)
         next(reader for reader in readers if reader.owned).end()
-        assert wait_until(lambda: sorted(len(reader.owned) for reader in readers if not reader.is_over) == [1, 1], 20)
+        assert wait_until(
+            lambda: sorted(len(reader.owned) for reader in readers if not reader.is_over) == [1, 1],
+            20,
+        )
 
 
 def test_a_pattern_that_nothing_matches_any_more_leaves_the_group(broker: FakeCoordinator) -> None:
@@ -182,7 +226,10 @@ def test_a_pattern_that_nothing_matches_any_more_leaves_the_group(broker: FakeCo
 
 # Of streams
 
-def test_a_stream_that_ctrl_c_ends_amid_a_record_gives_that_one_next(broker: FakeCoordinator) -> None:
+
+def test_a_stream_that_ctrl_c_ends_amid_a_record_gives_that_one_next(
+    broker: FakeCoordinator,
+) -> None:
     append(broker, 0, b"0", b"1", b"2", b"3")
     with Connector(conf(broker)) as here:
         stream = streamed(here, value_decoder=Interrupted(b"2"))
@@ -192,7 +239,9 @@ def test_a_stream_that_ctrl_c_ends_amid_a_record_gives_that_one_next(broker: Fak
         assert found + [next(stream).offset, next(stream).offset] == [0, 1, 2, 3]
 
 
-def test_a_last_record_that_no_decoder_reads_takes_no_position_back(broker: FakeCoordinator) -> None:
+def test_a_last_record_that_no_decoder_reads_takes_no_position_back(
+    broker: FakeCoordinator,
+) -> None:
     append(broker, 0, b"0", b"x")
     append(broker, 0, b"2", b"3")
     size = len(broker.log("clicks", 0).batches[0])
@@ -223,7 +272,8 @@ def test_what_says_that_there_is_nothing_waits_once_for_each_log() -> None:
 
 
 def test_while_what_was_handed_out_is_committed_at_let_go_nothing_more_is(
-    broker: FakeCoordinator, monkeypatch: pytest.MonkeyPatch,
+    broker: FakeCoordinator,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     append(broker, 0, *[b"%d" % number for number in range(10)])
     meanwhile: list[Record] = []
@@ -232,7 +282,9 @@ def test_while_what_was_handed_out_is_committed_at_let_go_nothing_more_is(
         stream = streamed(here)
         assert [next(stream).offset for _ in range(3)] == [0, 1, 2]
 
-        def commits(kept: KeptInKafka, offsets: Mapping[BrokerPartition, int], share: Share | None) -> None:
+        def commits(
+            kept: KeptInKafka, offsets: Mapping[BrokerPartition, int], share: Share | None
+        ) -> None:
             before, stream.timeout_s = stream.timeout_s, 0.0
             try:
                 meanwhile.append(next(stream))
@@ -245,12 +297,16 @@ def test_while_what_was_handed_out_is_committed_at_let_go_nothing_more_is(
         with monkeypatch.context() as patched:
             patched.setattr(KeptInKafka, "commit", commits)
             broker.call_for_a_rebalance()
-            assert wait_until(lambda: broker.group.generation > generation and bool(stream.queue.count), 20)
+            assert wait_until(
+                lambda: broker.group.generation > generation and bool(stream.queue.count), 20
+            )
         assert not meanwhile
         assert next(stream).offset == 2, "the last, which its thread may have been at"
 
 
-def test_what_a_thread_had_in_its_hands_when_its_partition_went_is_not_committed_with_the_next_share(broker: FakeCoordinator) -> None:
+def test_what_a_thread_had_in_its_hands_when_its_partition_went_is_not_committed_with_the_next_share(
+    broker: FakeCoordinator,
+) -> None:
     append(broker, 0, *[b"%d" % number for number in range(10)])
     with Connector(conf(broker, group={"auto_commit_s": 3600.0})) as here:
         stream = streamed(here)
@@ -258,7 +314,12 @@ def test_what_a_thread_had_in_its_hands_when_its_partition_went_is_not_committed
         generation, before = broker.group.generation, stream.queue.head
         broker.forget()
         broker.world.committed["g", "clicks", 0] = (1, "")
-        assert wait_until(lambda: broker.group.generation > generation and stream.queue.head not in (None, before), 20)
+        assert wait_until(
+            lambda: (
+                broker.group.generation > generation and stream.queue.head not in (None, before)
+            ),
+            20,
+        )
         assert [next(stream).offset for _ in range(2)] == [1, 2]
     assert broker.world.committed["g", "clicks", 0][0] == 2
 
@@ -274,7 +335,9 @@ def test_a_commit_does_not_wait_for_a_group_that_does_not_settle(broker: FakeCoo
         assert not thread.is_alive(), "nothing was handed out, and there is nothing to commit"
 
 
-def test_what_a_commit_fails_with_is_raised_by_it_whatever_it_is(broker: FakeCoordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_commit_fails_with_is_raised_by_it_whatever_it_is(
+    broker: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     append(broker, 0, b"0", b"1")
 
     def fails(*_: object) -> None:
@@ -290,7 +353,9 @@ def test_what_a_commit_fails_with_is_raised_by_it_whatever_it_is(broker: FakeCoo
         assert next(stream).offset == 1
 
 
-def test_a_last_commit_that_fails_is_raised_by_shutdown(broker: FakeCoordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_last_commit_that_fails_is_raised_by_shutdown(
+    broker: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     append(broker, 0, b"0", b"1")
 
     def fails(*_: object) -> None:

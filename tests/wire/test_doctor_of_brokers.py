@@ -29,15 +29,28 @@ class _Empty:
 NOTHING_KEPT = cast(ZooKeeper, _Empty())
 
 
-@pytest.mark.parametrize(("configs", "said", "verdicts"), [
-    ({}, [], [Verdict.ADVICE, Verdict.OK]), ({}, ["cli.*"], [Verdict.OK]), ({"clicks": {"cleanup.policy": "delete"}}, [], [Verdict.OK])])
+@pytest.mark.parametrize(
+    ("configs", "said", "verdicts"),
+    [
+        ({}, [], [Verdict.ADVICE, Verdict.OK]),
+        ({}, ["cli.*"], [Verdict.OK]),
+        ({"clicks": {"cleanup.policy": "delete"}}, [], [Verdict.OK]),
+    ],
+)
 def test_topics_whose_cleaning_the_brokers_do_not_tell_are_named(
-    configs: dict[str, dict[str, str]], said: list[str], verdicts: list[Verdict],
+    configs: dict[str, dict[str, str]],
+    said: list[str],
+    verdicts: list[Verdict],
 ) -> None:
     with FakeBroker() as broker, contextlib.ExitStack() as closing:
         broker.log("clicks")
         broker.world.configs = configs
-        findings = Findings(plain_settings(source={"compacted_topics": said, "bootstrap": f"{broker.host}:{broker.port}"}), closing)
+        findings = Findings(
+            plain_settings(
+                source={"compacted_topics": said, "bootstrap": f"{broker.host}:{broker.port}"}
+            ),
+            closing,
+        )
         findings.zookeeper = NOTHING_KEPT
         with Cluster([(broker.host, broker.port)]) as cluster:
             findings.metadata = cluster.describe(None)
@@ -49,11 +62,18 @@ def test_topics_whose_cleaning_the_brokers_do_not_tell_are_named(
 
 def test_of_topics_on_brokers_of_byte_positions_it_says_what_is_not_known_and_who_is_away() -> None:
     here, away = BrokerPartition("clicks", 0, 1), BrokerPartition("clicks", 0, 2)
-    logs = (PartitionMetadata(here, None, Leader(Broker(1, "h", 1, "jafka"))), PartitionMetadata(away, None, None))
+    logs = (
+        PartitionMetadata(here, None, Leader(Broker(1, "h", 1, "jafka"))),
+        PartitionMetadata(away, None, None),
+    )
     with contextlib.ExitStack() as closing:
         findings = Findings(plain_settings(cluster="old", source={"dialect": "jafka"}), closing)
         findings.zookeeper = NOTHING_KEPT
-        findings.metadata = ClusterMetadata(None, {1: Broker(1, "h", 1)}, {"clicks": TopicMetadata("clicks", None, None, False, logs)})
+        findings.metadata = ClusterMetadata(
+            None,
+            {1: Broker(1, "h", 1)},
+            {"clicks": TopicMetadata("clicks", None, None, False, logs)},
+        )
         gone, known, there = brokers.topics("topics", findings)
     assert (gone.verdict, known.verdict, there.verdict) == (Verdict.ADVICE, Verdict.OK, Verdict.OK)
     assert "brokers that are away (2): clicks 2-0" in gone.found
@@ -62,11 +82,15 @@ def test_of_topics_on_brokers_of_byte_positions_it_says_what_is_not_known_and_wh
 
 
 @pytest.mark.parametrize("release", ["0.8", "0.9"])
-def test_brokers_that_cannot_tell_how_topics_are_cleaned_up_ask_for_no_acl(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brokers_that_cannot_tell_how_topics_are_cleaned_up_ask_for_no_acl(
+    release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dialect, "PATIENCE_S", 0.05)
     with OldBroker(release).listening() as broker, contextlib.ExitStack() as closing:
         broker.log("clicks")
-        findings = Findings(plain_settings(cluster="old", source={"bootstrap": f"127.0.0.1:{broker.port}"}), closing)
+        findings = Findings(
+            plain_settings(cluster="old", source={"bootstrap": f"127.0.0.1:{broker.port}"}), closing
+        )
         findings.zookeeper = NOTHING_KEPT
         with Cluster([("127.0.0.1", broker.port)]) as cluster:
             findings.metadata = cluster.describe(None)

@@ -1,4 +1,6 @@
-"""How one question travels that takes several requests, and how a connection begins where it was told which generation listens."""
+"""How one question travels that takes several requests, and how a connection begins where it was
+told which generation listens.
+"""
 
 from __future__ import annotations
 
@@ -19,30 +21,50 @@ def broker() -> Iterator[FakeBroker]:
 
 
 def exchange_with(broker: FakeBroker, generation: str | None = None) -> Exchange:
-    return Exchange(broker.host, broker.port, client_id="t", connect_timeout_s=5, timeout_s=5, max_response_bytes=1 << 20,
-                    generation=generation)
+    return Exchange(
+        broker.host,
+        broker.port,
+        client_id="t",
+        connect_timeout_s=5,
+        timeout_s=5,
+        max_response_bytes=1 << 20,
+        generation=generation,
+    )
 
 
 def twice(dialect: Dialect) -> Request[bytes]:
     one = dialect.metadata(None)
-    return Request(lambda number: one.frame(number) * 2, lambda answers: Reply(bytes(answers)), answers=2)
+    return Request(
+        lambda number: one.frame(number) * 2, lambda answers: Reply(bytes(answers)), answers=2
+    )
 
 
-def test_the_answers_to_one_question_are_read_together_each_behind_its_size(broker: FakeBroker) -> None:
+def test_the_answers_to_one_question_are_read_together_each_behind_its_size(
+    broker: FakeBroker,
+) -> None:
     answers = exchange_with(broker).ask(twice)
-    first, second = answers[:len(answers) // 2], answers[len(answers) // 2:]
+    first, second = answers[: len(answers) // 2], answers[len(answers) // 2 :]
     assert first == second and int.from_bytes(first[:4], "big") == len(first) - 4
     assert [each for each, _ in broker.requests].count(METADATA) == 2
 
 
-def test_a_connection_that_breaks_between_two_answers_is_not_asked_again(broker: FakeBroker) -> None:
-    broker.script[METADATA].extend([lambda connection, frame: connection.sendall(frame), lambda connection, frame: connection.close()])
+def test_a_connection_that_breaks_between_two_answers_is_not_asked_again(
+    broker: FakeBroker,
+) -> None:
+    broker.script[METADATA].extend(
+        [
+            lambda connection, frame: connection.sendall(frame),
+            lambda connection, frame: connection.close(),
+        ]
+    )
     with pytest.raises(BrokerUnreachable, match="the connection broke"):
         exchange_with(broker).ask(twice)
     assert [each for each, _ in broker.requests].count(METADATA) == 2
 
 
-def test_a_generation_that_was_told_is_the_one_that_is_greeted_and_one_that_is_not_there_is_named(broker: FakeBroker) -> None:
+def test_a_generation_that_was_told_is_the_one_that_is_greeted_and_one_that_is_not_there_is_named(
+    broker: FakeBroker,
+) -> None:
     assert exchange_with(broker, "kafka").dialect().introduction().startswith("Kafka ")
     with pytest.raises(SettingsError, match="no generation of brokers called granite"):
         exchange_with(broker, "granite").dialect()

@@ -1,4 +1,6 @@
-"""Whoever answers on a broker's port and is none, or breaks off: what is believed of it, and what of ours it is told."""
+"""Whoever answers on a broker's port and is none, or breaks off: what is believed of it, and what
+of ours it is told.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +46,7 @@ def serving(certificate: Certificate) -> ssl.SSLContext:
 def listening(serve: Callable[[socket.socket], None]) -> Iterator[int]:
     """A port whose connections are served one after the other."""
     with socket.create_server(("127.0.0.1", 0)) as server:
+
         def accept() -> None:
             with suppress(OSError):
                 while True:
@@ -63,7 +66,9 @@ def asked(port: int, sasl: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("rounds", [b"i= 1", b"i=+1", b"i=1_0", b"i=4096,i=1", b"x=1,i=04095"])
-def test_few_rounds_of_scram_that_are_written_otherwise_are_few(monkeypatch: pytest.MonkeyPatch, rounds: bytes) -> None:
+def test_few_rounds_of_scram_that_are_written_otherwise_are_few(
+    monkeypatch: pytest.MonkeyPatch, rounds: bytes
+) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", SECRET)
     told = list[bytes]()
 
@@ -71,13 +76,27 @@ def test_few_rounds_of_scram_that_are_written_otherwise_are_few(monkeypatch: pyt
         told.append(token)
         return 0, b"r=" + token.rpartition(b"r=")[2] + b"more,s=c2FsdA==," + rounds, None
 
-    with FakeBroker() as broker, Guarded(broker, users={"etl": SECRET}, answers=impostor, mechanisms=("SCRAM-SHA-256",)) as port:
+    with (
+        FakeBroker() as broker,
+        Guarded(
+            broker, users={"etl": SECRET}, answers=impostor, mechanisms=("SCRAM-SHA-256",)
+        ) as port,
+    ):
         with pytest.raises(PermissionRefused, match="rounds"):
-            asked(port.port, {"mechanism": "SCRAM-SHA-256", "username": "etl", "password": "${env:KAFKA_PASSWORD}"})
+            asked(
+                port.port,
+                {
+                    "mechanism": "SCRAM-SHA-256",
+                    "username": "etl",
+                    "password": "${env:KAFKA_PASSWORD}",
+                },
+            )
     assert len(told) == 1  # no proof, by which the password could be guessed
 
 
-def test_what_comes_behind_the_handshake_and_is_no_tls_is_a_connection_that_broke(signed: tuple[Authority, Certificate]) -> None:
+def test_what_comes_behind_the_handshake_and_is_no_tls_is_a_connection_that_broke(
+    signed: tuple[Authority, Certificate],
+) -> None:
     authority, certificate = signed
 
     def serve(connection: socket.socket) -> None:
@@ -101,7 +120,9 @@ def test_an_end_behind_the_handshake_says_nothing_of_the_port() -> None:
     assert tls.refused(ended, "broker:9093") is None
 
 
-def test_a_connection_that_is_reset_before_the_handshake_broke(signed: tuple[Authority, Certificate]) -> None:
+def test_a_connection_that_is_reset_before_the_handshake_broke(
+    signed: tuple[Authority, Certificate],
+) -> None:
     is_connected = threading.Event()
 
     def reset(connection: socket.socket) -> None:
@@ -118,7 +139,9 @@ def test_a_connection_that_is_reset_before_the_handshake_broke(signed: tuple[Aut
             tls.wrap(connected, "127.0.0.1", Tls(LocalFile(str(signed[0].ca))), f"127.0.0.1:{port}")
 
 
-def test_the_names_of_a_certificate_are_asked_for_under_the_name_that_did_not_fit(signed: tuple[Authority, Certificate]) -> None:
+def test_the_names_of_a_certificate_are_asked_for_under_the_name_that_did_not_fit(
+    signed: tuple[Authority, Certificate],
+) -> None:
     authority, certificate = signed
     named = list[str | None]()
     context = serving(certificate)
@@ -127,34 +150,65 @@ def test_the_names_of_a_certificate_are_asked_for_under_the_name_that_did_not_fi
     def serve(connection: socket.socket) -> None:
         context.wrap_socket(connection, server_side=True).recv(1)
 
-    with listening(serve) as port, pytest.raises(SettingsError, match="is of another host: 127.0.0.1"):
-        Connection("localhost", port, time.monotonic() + 5, Security(SecurityProtocol.SSL, tls=Tls(LocalFile(str(authority.ca)))))
+    with (
+        listening(serve) as port,
+        pytest.raises(SettingsError, match="is of another host: 127.0.0.1"),
+    ):
+        Connection(
+            "localhost",
+            port,
+            time.monotonic() + 5,
+            Security(SecurityProtocol.SSL, tls=Tls(LocalFile(str(authority.ca)))),
+        )
     assert named == ["localhost", "localhost"]
 
 
 def test_a_module_of_tokens_that_fails_when_it_is_imported_is_told_by_its_line_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "tokens_that_fail.py").write_text(f"raise RuntimeError({SECRET!r})\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with FakeBroker() as broker, Guarded(broker, users={}, mechanisms=("OAUTHBEARER",)) as port:
-        with pytest.raises(BrokerUnreachable, match=r"raised RuntimeError at tokens_that_fail.py:1, and gave no token") as error:
+        with pytest.raises(
+            BrokerUnreachable,
+            match=r"raised RuntimeError at tokens_that_fail.py:1, and gave no token",
+        ) as error:
             asked(port.port, {"mechanism": "OAUTHBEARER", "token": "tokens_that_fail:token"})
-    assert error.value.where["key"] == "source.security.sasl.token" and SECRET not in f"{error.value} {error.value.as_json()}"
+    assert (
+        error.value.where["key"] == "source.security.sasl.token"
+        and SECRET not in f"{error.value} {error.value.as_json()}"
+    )
 
 
-def test_a_name_that_is_referred_to_is_masked_in_what_the_broker_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_is_referred_to_is_masked_in_what_the_broker_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("KAFKA_USER", SECRET)
     monkeypatch.setenv("KAFKA_PASSWORD", "another")
     refusing = (WRONG, b"", f"no user {SECRET}")
     with FakeBroker() as broker, Guarded(broker, users={}, answers=lambda token: refusing) as port:
         with pytest.raises(PermissionRefused, match=r"no user \*\*\*"):
-            asked(port.port, {"mechanism": "PLAIN", "username": "${env:KAFKA_USER}", "password": "${env:KAFKA_PASSWORD}"})
+            asked(
+                port.port,
+                {
+                    "mechanism": "PLAIN",
+                    "username": "${env:KAFKA_USER}",
+                    "password": "${env:KAFKA_PASSWORD}",
+                },
+            )
 
 
-def test_a_variable_of_bytes_that_are_no_text_is_told_by_its_key_and_without_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_of_bytes_that_are_no_text_is_told_by_its_key_and_without_one_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "a\udcffb")
     with FakeBroker() as broker, Guarded(broker, users={}) as port:
         with pytest.raises(SettingsError, match="KAFKA_PASSWORD.*it is no text in UTF-8") as error:
-            asked(port.port, {"mechanism": "PLAIN", "username": "etl", "password": "${env:KAFKA_PASSWORD}"})
-    assert error.value.where["key"] == "source.security.sasl.password" and "udcff" not in repr(str(error.value))
+            asked(
+                port.port,
+                {"mechanism": "PLAIN", "username": "etl", "password": "${env:KAFKA_PASSWORD}"},
+            )
+    assert error.value.where["key"] == "source.security.sasl.password" and "udcff" not in repr(
+        str(error.value)
+    )

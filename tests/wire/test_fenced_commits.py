@@ -1,4 +1,6 @@
-"""A plan handed over to a coordinator: what is taken, what is void, what a lost answer leaves, and how a membership is ended."""
+"""A plan handed over to a coordinator: what is taken, what is void, what a lost answer leaves, and
+how a membership is ended.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,23 @@ SEEN = Committed(500, None, "theirs")
 def plan_of(*logs: BrokerPartition) -> Plan:
     share = Share("m-1", Membership.COORDINATOR, "range", 3, frozenset(logs))
     positions = dict.fromkeys(logs, 800)
-    return with_id(Plan(
-        number=2, uid="u", kind=PlanKind.INGEST, created_at_ms=0, dialect=Dialect.KAFKA, cluster="c", shape="s", ranges=(),
-        positions=positions, seen=dict.fromkeys(logs, SEEN), offsets_in=OffsetsStorage.KAFKA, share=share, handed_over=False))
+    return with_id(
+        Plan(
+            number=2,
+            uid="u",
+            kind=PlanKind.INGEST,
+            created_at_ms=0,
+            dialect=Dialect.KAFKA,
+            cluster="c",
+            shape="s",
+            ranges=(),
+            positions=positions,
+            seen=dict.fromkeys(logs, SEEN),
+            offsets_in=OffsetsStorage.KAFKA,
+            share=share,
+            handed_over=False,
+        )
+    )
 
 
 PLAN = plan_of(FIRST, SECOND)
@@ -57,11 +73,17 @@ def stored(broker: FakeBroker) -> set[tuple[int, str]]:
     return {broker.world.committed["g", log.topic, log.partition] for log in (FIRST, SECOND)}
 
 
-def hand_over(cluster: Cluster, said: list[str], plan: Plan = PLAN, tries_for_s: float = 0) -> Void | None:
-    return FencedCommit(KEPT, tries_for_s=tries_for_s).hand_over(cluster, plan, unsure=lambda: said.append("unsure"))
+def hand_over(
+    cluster: Cluster, said: list[str], plan: Plan = PLAN, tries_for_s: float = 0
+) -> Void | None:
+    return FencedCommit(KEPT, tries_for_s=tries_for_s).hand_over(
+        cluster, plan, unsure=lambda: said.append("unsure")
+    )
 
 
-def test_one_commit_moves_all_of_it_with_the_plans_word_and_its_membership(broker: FakeBroker, cluster: Cluster) -> None:
+def test_one_commit_moves_all_of_it_with_the_plans_word_and_its_membership(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     said = list[str]()
     assert hand_over(cluster, said) is None and not said
     assert stored(broker) == {(800, f"etl:clicks:2:{PLAN.id}")}
@@ -70,21 +92,27 @@ def test_one_commit_moves_all_of_it_with_the_plans_word_and_its_membership(broke
 
 
 @pytest.mark.parametrize("code", [22, 25, 27, 82, 110, 113])
-def test_a_commit_of_a_membership_that_is_over_is_void_and_moves_nothing(broker: FakeBroker, cluster: Cluster, code: int) -> None:
+def test_a_commit_of_a_membership_that_is_over_is_void_and_moves_nothing(
+    broker: FakeBroker, cluster: Cluster, code: int
+) -> None:
     broker.world.group_refusals[OFFSET_COMMIT].extend([code] * 20)
     said = list[str]()
     assert "does not take us for its member" in str(hand_over(cluster, said))
     assert stored(broker) == {(500, "theirs")} and not said
 
 
-def test_behind_a_lost_answer_it_is_asked_for_again_and_its_membership_ends(broker: FakeBroker, cluster: Cluster) -> None:
+def test_behind_a_lost_answer_it_is_asked_for_again_and_its_membership_ends(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     broker.script[OFFSET_COMMIT].append(hang_up)
     said = list[str]()
     assert hand_over(cluster, said, tries_for_s=20) is None
     assert said == ["unsure"] and stored(broker) == {(800, f"etl:clicks:2:{PLAN.id}")}
 
 
-def test_an_answer_that_never_comes_is_told_as_unknown(broker: FakeBroker, cluster: Cluster) -> None:
+def test_an_answer_that_never_comes_is_told_as_unknown(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     broker.script[OFFSET_COMMIT].append(hang_up)
     said = list[str]()
     with pytest.raises(CommitUnknown):
@@ -93,7 +121,9 @@ def test_an_answer_that_never_comes_is_told_as_unknown(broker: FakeBroker, clust
 
 
 @pytest.mark.parametrize("was_taken", [True, False])
-def test_refused_behind_a_lost_answer_what_is_there_tells(broker: FakeBroker, cluster: Cluster, was_taken: bool) -> None:
+def test_refused_behind_a_lost_answer_what_is_there_tells(
+    broker: FakeBroker, cluster: Cluster, was_taken: bool
+) -> None:
     """A refusal is scripted before the connection breaks, or behind it."""
     said = list[str]()
     broker.script[OFFSET_COMMIT].append(hang_up)
@@ -104,16 +134,27 @@ def test_refused_behind_a_lost_answer_what_is_there_tells(broker: FakeBroker, cl
 
 @pytest.mark.parametrize("code", [14, 15, 16])
 def test_behind_an_answer_of_a_coordinator_that_moves_the_commit_may_have_been_taken_as_behind_none(
-    broker: FakeBroker, cluster: Cluster, code: int,
+    broker: FakeBroker,
+    cluster: Cluster,
+    code: int,
 ) -> None:
-    """Its batch was in the log when the coordinator moved: where the new one refuses the same commit, the first one is there."""
-    broker.world.committed.update({("g", log.topic, log.partition): (800, f"etl:clicks:2:{PLAN.id}") for log in (FIRST, SECOND)})
+    """Its batch was in the log when the coordinator moved: where the new one refuses the same
+    commit, the first one is there.
+    """
+    broker.world.committed.update(
+        {
+            ("g", log.topic, log.partition): (800, f"etl:clicks:2:{PLAN.id}")
+            for log in (FIRST, SECOND)
+        }
+    )
     broker.world.group_refusals[OFFSET_COMMIT].extend([code, 22, 22])
     said = list[str]()
     assert hand_over(cluster, said, tries_for_s=20) is None and said == ["unsure"]
 
 
-def test_and_so_it_may_where_the_new_coordinator_is_not_found_in_time(broker: FakeBroker, cluster: Cluster) -> None:
+def test_and_so_it_may_where_the_new_coordinator_is_not_found_in_time(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     broker.world.group_refusals[OFFSET_COMMIT].append(16)
     broker.world.group_refusals[FIND_COORDINATOR].extend([0, *[15] * 40])
     said = list[str]()
@@ -122,7 +163,9 @@ def test_and_so_it_may_where_the_new_coordinator_is_not_found_in_time(broker: Fa
     assert said == ["unsure"]
 
 
-def test_one_that_was_taken_in_part_behind_a_lost_answer_is_never_void(broker: FakeBroker, cluster: Cluster) -> None:
+def test_one_that_was_taken_in_part_behind_a_lost_answer_is_never_void(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     """Void, another plan would begin where the part ends that was taken."""
     broker.world.committed["g", FIRST.topic, FIRST.partition] = (800, f"etl:clicks:2:{PLAN.id}")
     broker.world.group_refusals[OFFSET_COMMIT].extend([7, 22])
@@ -131,7 +174,8 @@ def test_one_that_was_taken_in_part_behind_a_lost_answer_is_never_void(broker: F
 
 
 def test_one_that_was_taken_of_the_topics_that_the_coordinator_knew_is_not_void_once_its_membership_is_over(
-    broker: FakeBroker, cluster: Cluster,
+    broker: FakeBroker,
+    cluster: Cluster,
 ) -> None:
     broker.world.refused_logs[SECOND.topic, SECOND.partition] = 3
 
@@ -144,15 +188,21 @@ def test_one_that_was_taken_of_the_topics_that_the_coordinator_knew_is_not_void_
         hand_over(cluster, [], tries_for_s=20)
 
 
-def test_nor_is_one_whose_topics_nobody_knows_behind_a_lost_answer(broker: FakeBroker, cluster: Cluster) -> None:
+def test_nor_is_one_whose_topics_nobody_knows_behind_a_lost_answer(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     broker.script[OFFSET_COMMIT].append(hang_up)
     broker.world.refused_logs.update({(log.topic, log.partition): 3 for log in (FIRST, SECOND)})
     with pytest.raises(CommitUnknown, match="do not know the topics"):
         hand_over(cluster, [], tries_for_s=0.3)
 
 
-def test_a_topic_that_the_coordinator_was_not_told_of_yet_is_not_gone(broker: FakeBroker, cluster: Cluster) -> None:
-    """The brokers' metadata has it: the same commit is asked for again, and taken as soon as the coordinator knows it."""
+def test_a_topic_that_the_coordinator_was_not_told_of_yet_is_not_gone(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
+    """The brokers' metadata has it: the same commit is asked for again, and taken as soon as the
+    coordinator knows it.
+    """
     for log in (FIRST, SECOND):
         broker.log(log.topic, log.partition)
     broker.world.refused_logs[SECOND.topic, SECOND.partition] = 3
@@ -168,7 +218,9 @@ def test_a_topic_that_the_coordinator_was_not_told_of_yet_is_not_gone(broker: Fa
     assert stored(broker) == {(800, f"etl:clicks:2:{PLAN.id}")}
 
 
-def test_where_others_wrote_over_all_of_it_by_then_nobody_knows(broker: FakeBroker, cluster: Cluster) -> None:
+def test_where_others_wrote_over_all_of_it_by_then_nobody_knows(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     for log in (FIRST, SECOND):
         broker.world.committed["g", log.topic, log.partition] = (900, "others")
     broker.world.group_refusals[OFFSET_COMMIT].extend([7, 22])
@@ -177,7 +229,8 @@ def test_where_others_wrote_over_all_of_it_by_then_nobody_knows(broker: FakeBrok
 
 
 def test_a_partition_whose_topic_is_gone_is_nobodys_and_one_that_may_not_be_read_is_an_error(
-    broker: FakeBroker, cluster: Cluster,
+    broker: FakeBroker,
+    cluster: Cluster,
 ) -> None:
     broker.world.refused_logs[SECOND.topic, SECOND.partition] = 3
     assert hand_over(cluster, []) is None
@@ -197,7 +250,9 @@ def test_more_than_a_batch_holds_is_refused_by_name(cluster: Cluster) -> None:
 def test_the_membership_of_a_driver_that_is_gone_is_ended_in_its_name() -> None:
     with FakeCoordinator() as broker:
         broker.log("clicks", 0)
-        terms = MemberTerms("g", ("clicks",), session_timeout_s=20, join_timeout_s=20, answers_in_s=5)
+        terms = MemberTerms(
+            "g", ("clicks",), session_timeout_s=20, join_timeout_s=20, answers_in_s=5
+        )
         sleeper, other = (CoordinatedMember([(broker.host, broker.port)], terms) for _ in range(2))
         try:
             share = sleeper.join()
@@ -217,8 +272,12 @@ def test_so_is_one_of_the_consumer_protocol() -> None:
     with FakeCoordinator() as broker:
         broker.log("clicks", 0)
         broker.world.topic_ids["clicks"] = UUID(int=1)
-        terms = MemberTerms("g", ("clicks",), session_timeout_s=20, join_timeout_s=20, answers_in_s=5)
-        sleeper = CoordinatedMember([(broker.host, broker.port)], terms, protocol=GroupProtocol.CONSUMER)
+        terms = MemberTerms(
+            "g", ("clicks",), session_timeout_s=20, join_timeout_s=20, answers_in_s=5
+        )
+        sleeper = CoordinatedMember(
+            [(broker.host, broker.port)], terms, protocol=GroupProtocol.CONSUMER
+        )
         try:
             share = sleeper.join()
             assert share.strategy == BY_COORDINATOR

@@ -1,4 +1,6 @@
-"""The loop of one task against fake brokers: every row once, whatever the brokers do, or a named error."""
+"""The loop of one task against fake brokers: every row once, whatever the brokers do, or a named
+error.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,19 @@ from hypothesis import strategies as st
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.server import wait_until
 from etl.errors import (
-    BrokerError, BrokerUnreachable, CorruptData, DataLoss, EtlError, LogTruncated, MessageTooLarge, MissingOffsets, NeedsDecision,
-    NotYetReadable, PermissionRefused, RanOutBeforeUntil, TopicMissing,
+    BrokerError,
+    BrokerUnreachable,
+    CorruptData,
+    DataLoss,
+    EtlError,
+    LogTruncated,
+    MessageTooLarge,
+    MissingOffsets,
+    NeedsDecision,
+    NotYetReadable,
+    PermissionRefused,
+    RanOutBeforeUntil,
+    TopicMissing,
 )
 from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation, Leader
 from etl.model.plans import OffsetRange
@@ -28,10 +41,18 @@ from etl.protocol.messages import FetchTarget
 from etl.protocol.stretches import parse_stretches
 from etl.reader.fetch import read_ranges
 from tests.fakes.batches import Batch, Codec, Rec, answer, control, encode
-from tests.fakes.broker import FETCH, METADATA, FakeBroker, World, cut_to, hang_up, never, reset_after
+from tests.fakes.broker import (
+    FETCH,
+    METADATA,
+    FakeBroker,
+    World,
+    cut_to,
+    hang_up,
+    never,
+    reset_after,
+)
 from tests.fakes.logs import cursor_of
 from tests.fakes.message_sets import Msg, Wrapper, message_bytes, wrapper_bytes
-
 
 COMPACTED = Cleanup(True)
 
@@ -46,13 +67,27 @@ class Task:
     receipts: dict[int, Receipt] = field(default_factory=dict)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        return read_ranges(self.ranges, **{
-            "isolation": Isolation.READ_COMMITTED, "on_receipt": self.receipts.__setitem__, "columns": ("topic", "partition", "offset"),
-            "bootstrap": [(self.broker.host, self.broker.port)], "backoff_s": 0.001, "retry": 3, "max_wait_ms": 20, "timeout_s": 5,
-            **self.settings})
+        return read_ranges(
+            self.ranges,
+            **{
+                "isolation": Isolation.READ_COMMITTED,
+                "on_receipt": self.receipts.__setitem__,
+                "columns": ("topic", "partition", "offset"),
+                "bootstrap": [(self.broker.host, self.broker.port)],
+                "backoff_s": 0.001,
+                "retry": 3,
+                "max_wait_ms": 20,
+                "timeout_s": 5,
+                **self.settings,
+            },
+        )
 
     def rows(self) -> list[tuple[int, int]]:
-        return [(row["partition"], row["offset"]) for arrow_batch in self.batches() for row in arrow_batch.to_pylist()]
+        return [
+            (row["partition"], row["offset"])
+            for arrow_batch in self.batches()
+            for row in arrow_batch.to_pylist()
+        ]
 
 
 @pytest.fixture
@@ -61,13 +96,27 @@ def broker() -> Iterator[FakeBroker]:
         yield running
 
 
-def fill(broker: FakeBroker, partition: int, *, batches: int, records: int = 10, size: int = 10) -> None:
+def fill(
+    broker: FakeBroker, partition: int, *, batches: int, records: int = 10, size: int = 10
+) -> None:
     start = broker.log("demo", partition).log_end
-    broker.append("demo", partition, *(
-        encode(Batch(start + number * records, [Rec(delta, b"x" * size) for delta in range(records)])) for number in range(batches)))
+    broker.append(
+        "demo",
+        partition,
+        *(
+            encode(
+                Batch(
+                    start + number * records, [Rec(delta, b"x" * size) for delta in range(records)]
+                )
+            )
+            for number in range(batches)
+        ),
+    )
 
 
-def wanted(partition: int, from_offset: int, until_offset: int, leader: Leader | None = None) -> OffsetRange:
+def wanted(
+    partition: int, from_offset: int, until_offset: int, leader: Leader | None = None
+) -> OffsetRange:
     return OffsetRange(BrokerPartition("demo", partition), from_offset, until_offset, leader)
 
 
@@ -81,6 +130,7 @@ def leader(broker: FakeBroker) -> Leader:
 
 # What is read
 
+
 def test_a_range_is_read_to_the_row(broker: FakeBroker) -> None:
     fill(broker, 0, batches=5)
     task = Task(broker, [wanted(0, 7, 33)])
@@ -90,7 +140,9 @@ def test_a_range_is_read_to_the_row(broker: FakeBroker) -> None:
 
 def test_a_range_whose_leader_is_named_asks_nobody_else(broker: FakeBroker) -> None:
     fill(broker, 0, batches=1)
-    assert Task(broker, [wanted(0, 0, 10, leader(broker))], {"bootstrap": []}).rows() == offsets(0, 0, 10)
+    assert Task(broker, [wanted(0, 0, 10, leader(broker))], {"bootstrap": []}).rows() == offsets(
+        0, 0, 10
+    )
     assert METADATA not in {key for key, _ in broker.requests}
 
 
@@ -122,11 +174,19 @@ def test_no_log_starves_beside_one_that_could_fill_every_answer(broker: FakeBrok
 def test_a_record_batch_larger_than_the_fetch_size_is_read(broker: FakeBroker) -> None:
     for partition in range(3):
         fill(broker, partition, batches=2, size=1000)
-    task = Task(broker, [wanted(partition, 0, 20) for partition in range(3)], {"fetch_max_bytes": 64, "fetch_limit_bytes": 128})
-    assert sorted(task.rows()) == [row for partition in range(3) for row in offsets(partition, 0, 20)]
+    task = Task(
+        broker,
+        [wanted(partition, 0, 20) for partition in range(3)],
+        {"fetch_max_bytes": 64, "fetch_limit_bytes": 128},
+    )
+    assert sorted(task.rows()) == [
+        row for partition in range(3) for row in offsets(partition, 0, 20)
+    ]
 
 
-def test_a_record_batch_cut_off_by_the_broker_makes_the_fetch_grow_up_to_a_named_error(broker: FakeBroker) -> None:
+def test_a_record_batch_cut_off_by_the_broker_makes_the_fetch_grow_up_to_a_named_error(
+    broker: FakeBroker,
+) -> None:
     fill(broker, 0, batches=1, size=1000)
     whole = broker.log("demo", 0).batches[0]
     broker.log("demo", 0).batches[0] = whole[:64]
@@ -135,12 +195,21 @@ def test_a_record_batch_cut_off_by_the_broker_makes_the_fetch_grow_up_to_a_named
 
 
 def test_transaction_markers_are_walked_over(broker: FakeBroker) -> None:
-    broker.append("demo", 0, encode(Batch(0, [Rec(0), Rec(1)], producer_id=7, transactional=True)), encode(control(2, 7, kind=0)),
-                  encode(Batch(3, [Rec(0)])))
+    broker.append(
+        "demo",
+        0,
+        encode(Batch(0, [Rec(0), Rec(1)], producer_id=7, transactional=True)),
+        encode(control(2, 7, kind=0)),
+        encode(Batch(3, [Rec(0)])),
+    )
     broker.log("demo", 0).aborted.append((7, 0))
     task = Task(broker, [wanted(0, 0, 4)])
     assert task.rows() == offsets(0, 3, 4)
-    assert (task.receipts[0].rows, task.receipts[0].aborted_records, task.receipts[0].control_records) == (1, 2, 1)
+    assert (
+        task.receipts[0].rows,
+        task.receipts[0].aborted_records,
+        task.receipts[0].control_records,
+    ) == (1, 2, 1)
 
 
 def test_a_range_whose_tail_was_compacted_away_is_complete(broker: FakeBroker) -> None:
@@ -154,42 +223,82 @@ def test_a_range_whose_tail_was_compacted_away_is_complete(broker: FakeBroker) -
     assert task.receipts[0].gaps == ((11, 20),)
 
 
-def test_offsets_missing_from_inside_the_logs_are_named_together_once_all_is_read(broker: FakeBroker) -> None:
+def test_offsets_missing_from_inside_the_logs_are_named_together_once_all_is_read(
+    broker: FakeBroker,
+) -> None:
     for partition in (0, 1):
-        broker.append("demo", partition, *(encode(Batch(start, [Rec(delta) for delta in range(10)])) for start in (0, 20, 30, 50)))
-    task = Task(broker, [wanted(0, 0, 60), wanted(1, 0, 45), wanted(1, 45, 60)], {"cleanups": {"demo": Cleanup(False)}})
-    with pytest.raises(MissingOffsets, match="40 offsets are missing.*does not say compact") as raised:
+        broker.append(
+            "demo",
+            partition,
+            *(
+                encode(Batch(start, [Rec(delta) for delta in range(10)]))
+                for start in (0, 20, 30, 50)
+            ),
+        )
+    task = Task(
+        broker,
+        [wanted(0, 0, 60), wanted(1, 0, 45), wanted(1, 45, 60)],
+        {"cleanups": {"demo": Cleanup(False)}},
+    )
+    with pytest.raises(
+        MissingOffsets, match="40 offsets are missing.*does not say compact"
+    ) as raised:
         task.rows()
-    assert raised.value.where["missing"] == "demo:0:10-20 demo:0:40-50 demo:1:10-20 demo:1:40-45 demo:1:45-50"
-    assert (raised.value.exit_code, parse_stretches(raised.value.where["missing"])[0]) == (5, (BrokerPartition("demo", 0), 10, 20))
+    assert (
+        raised.value.where["missing"]
+        == "demo:0:10-20 demo:0:40-50 demo:1:10-20 demo:1:40-45 demo:1:45-50"
+    )
+    assert (raised.value.exit_code, parse_stretches(raised.value.where["missing"])[0]) == (
+        5,
+        (BrokerPartition("demo", 0), 10, 20),
+    )
 
 
-@pytest.mark.parametrize("settings", [{"cleanups": {"demo": Cleanup(True)}}, {"fails_on_loss": False}])
+@pytest.mark.parametrize(
+    "settings", [{"cleanups": {"demo": Cleanup(True)}}, {"fails_on_loss": False}]
+)
 def test_offsets_missing_from_inside_a_log_are_passed_where_they_are_compactions_or_allowed(
-        broker: FakeBroker, settings: dict[str, Any]) -> None:
-    broker.append("demo", 0, *(encode(Batch(start, [Rec(delta) for delta in range(10)])) for start in (0, 20)))
+    broker: FakeBroker, settings: dict[str, Any]
+) -> None:
+    broker.append(
+        "demo", 0, *(encode(Batch(start, [Rec(delta) for delta in range(10)])) for start in (0, 20))
+    )
     task = Task(broker, [wanted(0, 0, 30)], settings)
     assert task.rows() == offsets(0, 0, 10) + offsets(0, 20, 30)
     assert task.receipts[0].missing_offsets == 10
 
 
-def test_a_log_full_of_holes_is_told_as_one_that_may_have_been_compacted(broker: FakeBroker) -> None:
+def test_a_log_full_of_holes_is_told_as_one_that_may_have_been_compacted(
+    broker: FakeBroker,
+) -> None:
     broker.append("demo", 0, *(encode(Batch(2 * number, [Rec(0)])) for number in range(200)))
-    with pytest.raises(DataLoss, match="199 places, as compaction leaves them.*DescribeConfigs.*compacted_topics") as raised:
+    with pytest.raises(
+        DataLoss, match="199 places, as compaction leaves them.*DescribeConfigs.*compacted_topics"
+    ) as raised:
         Task(broker, [wanted(0, 0, 399)]).rows()
     assert not isinstance(raised.value, MissingOffsets)
 
 
-@pytest.mark.parametrize(("cleanup", "check"), [
-    (Cleanup(False, is_tiered=True), "remote.fetch.max.wait.ms"), (Cleanup(), "DescribeConfigs"), (Cleanup(False), "compacted_topics")])
+@pytest.mark.parametrize(
+    ("cleanup", "check"),
+    [
+        (Cleanup(False, is_tiered=True), "remote.fetch.max.wait.ms"),
+        (Cleanup(), "DescribeConfigs"),
+        (Cleanup(False), "compacted_topics"),
+    ],
+)
 def test_a_broker_that_gives_no_records_of_a_log_that_has_some_may_be_asked_by_a_later_run(
-        broker: FakeBroker, cleanup: Cleanup, check: str) -> None:
+    broker: FakeBroker, cleanup: Cleanup, check: str
+) -> None:
     fill(broker, 0, batches=1)
     broker.log("demo", 0).withheld = 10_000
     task = Task(broker, [wanted(0, 0, 10)], {"deadline_s": 0.05, "cleanups": {"demo": cleanup}})
     with pytest.raises(NotYetReadable, match=check) as raised:
         task.rows()
-    assert (raised.value.exit_code, raised.value.where) == (6, {"topic": "demo", "partition": 0, "offset": 0})
+    assert (raised.value.exit_code, raised.value.where) == (
+        6,
+        {"topic": "demo", "partition": 0, "offset": 0},
+    )
 
 
 def test_a_broker_that_gives_no_records_for_a_while_loses_none(broker: FakeBroker) -> None:
@@ -199,15 +308,25 @@ def test_a_broker_that_gives_no_records_for_a_while_loses_none(broker: FakeBroke
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 200)), min_size=1, max_size=8),
-       st.integers(30, 600), st.data())
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 200)), min_size=1, max_size=8
+    ),
+    st.integers(30, 600),
+    st.data(),
+)
 def test_however_a_log_is_chopped_into_answers_the_rows_are_those_of_the_range(
-        shapes: list[tuple[int, int, int]], fetch_max_bytes: int, data: st.DataObject) -> None:
+    shapes: list[tuple[int, int, int]], fetch_max_bytes: int, data: st.DataObject
+) -> None:
     with FakeBroker() as broker:
         kept: list[int] = []
         base = 0
         for records, gap, size in shapes:
-            broker.append("demo", 0, encode(Batch(base, [Rec(delta, b"x" * size) for delta in range(records)])))
+            broker.append(
+                "demo",
+                0,
+                encode(Batch(base, [Rec(delta, b"x" * size) for delta in range(records)])),
+            )
             kept += range(base, base + records)
             base += records + gap
         end = broker.log("demo", 0).log_end
@@ -216,11 +335,14 @@ def test_however_a_log_is_chopped_into_answers_the_rows_are_those_of_the_range(
         until_offset = data.draw(st.integers(cut, end))
         settings = {"fetch_max_bytes": fetch_max_bytes, "cleanups": {"demo": COMPACTED}}
         task = Task(broker, [wanted(0, from_offset, cut), wanted(0, cut, until_offset)], settings)
-        assert sorted(task.rows()) == [(0, offset) for offset in kept if from_offset <= offset < until_offset]
+        assert sorted(task.rows()) == [
+            (0, offset) for offset in kept if from_offset <= offset < until_offset
+        ]
         assert sorted(task.receipts) == [0, 1]
 
 
 # The order of things
+
 
 def test_the_next_fetch_is_sent_before_the_rows_of_this_one_are_taken(broker: FakeBroker) -> None:
     fill(broker, 0, batches=10, size=100)
@@ -250,8 +372,11 @@ def test_closing_the_iterator_hangs_up(broker: FakeBroker) -> None:
 
 # Leaders that move, connections that break
 
+
 @pytest.mark.parametrize("code", [6, 3, 5, 9, 56, 74, 75, 78, -1])
-def test_a_refusal_that_may_pass_is_followed_by_a_look_up_and_the_same_position(broker: FakeBroker, code: int) -> None:
+def test_a_refusal_that_may_pass_is_followed_by_a_look_up_and_the_same_position(
+    broker: FakeBroker, code: int
+) -> None:
     fill(broker, 0, batches=5)
     broker.log("demo", 0).refusals.append(code)
     assert Task(broker, [wanted(0, 0, 50)]).rows() == offsets(0, 0, 50)
@@ -267,7 +392,9 @@ def test_a_log_that_moved_to_another_broker_is_read_on_from_there() -> None:
         seen = [next(rows)]
         world.logs["demo", 0].leader_id = 2
         seen += rows
-        found = sorted((row["partition"], row["offset"]) for each in seen for row in each.to_pylist())
+        found = sorted(
+            (row["partition"], row["offset"]) for each in seen for row in each.to_pylist()
+        )
         assert found == offsets(0, 0, 100) + offsets(1, 0, 100)
         assert [("demo", 0)] in second.fetched
 
@@ -287,18 +414,26 @@ def test_a_leader_epoch_of_the_plan_that_is_over_is_looked_up(broker: FakeBroker
 
 
 @pytest.mark.parametrize("act", [reset_after(100), reset_after(2)])
-def test_a_reset_in_mid_response_costs_no_row_and_doubles_none(broker: FakeBroker, act: Any) -> None:
+def test_a_reset_in_mid_response_costs_no_row_and_doubles_none(
+    broker: FakeBroker, act: Any
+) -> None:
     fill(broker, 0, batches=20, size=100)
     broker.script[FETCH].extend([lambda connection, frame: connection.sendall(frame), act])
     assert Task(broker, [wanted(0, 0, 200)], {"fetch_max_bytes": 1500}).rows() == offsets(0, 0, 200)
 
 
-def test_a_leader_that_goes_on_refusing_is_a_broker_error_after_a_few_attempts(broker: FakeBroker) -> None:
+def test_a_leader_that_goes_on_refusing_is_a_broker_error_after_a_few_attempts(
+    broker: FakeBroker,
+) -> None:
     fill(broker, 0, batches=1)
     broker.log("demo", 0).refusals.extend([6] * 20)
     with pytest.raises(BrokerError, match="NOT_LEADER_OR_FOLLOWER") as raised:
         Task(broker, [wanted(0, 3, 10)]).rows()
-    assert (raised.value.where["partition"], raised.value.where["offset"], len(broker.fetched)) == (0, 3, 4)
+    assert (raised.value.where["partition"], raised.value.where["offset"], len(broker.fetched)) == (
+        0,
+        3,
+        4,
+    )
 
 
 def test_attempts_are_counted_anew_after_every_record_batch(broker: FakeBroker) -> None:
@@ -314,11 +449,17 @@ def test_a_broker_that_hangs_up_on_every_fetch_is_unreachable(broker: FakeBroker
         Task(broker, [wanted(0, 0, 10)]).rows()
 
 
-def test_a_broker_that_stays_silent_is_given_up_at_the_deadline_however_many_attempts_are_left(broker: FakeBroker) -> None:
+def test_a_broker_that_stays_silent_is_given_up_at_the_deadline_however_many_attempts_are_left(
+    broker: FakeBroker,
+) -> None:
     fill(broker, 0, batches=1)
     broker.script[FETCH].extend([never] * 40)
     with pytest.raises(BrokerUnreachable, match="deadline passed"):
-        Task(broker, [wanted(0, 0, 10)], {"retry": 30, "timeout_s": 0.1, "max_wait_ms": 1, "deadline_s": 0.3}).rows()
+        Task(
+            broker,
+            [wanted(0, 0, 10)],
+            {"retry": 30, "timeout_s": 0.1, "max_wait_ms": 1, "deadline_s": 0.3},
+        ).rows()
     assert len(broker.script[FETCH]) > 30
 
 
@@ -338,7 +479,9 @@ def test_a_topic_that_was_made_again_while_it_was_read_needs_a_decision(broker: 
     fill(broker, 0, batches=3)
     planned, of_now = UUID(int=1), UUID(int=2)
     broker.world.topic_ids["demo"] = planned
-    task = Task(broker, [wanted(0, 0, 30)], {"topic_ids": {"demo": str(planned)}, "fetch_max_bytes": 100})
+    task = Task(
+        broker, [wanted(0, 0, 30)], {"topic_ids": {"demo": str(planned)}, "fetch_max_bytes": 100}
+    )
     rows = task.batches()
     next(rows)
     broker.world.topic_ids["demo"] = of_now
@@ -348,28 +491,48 @@ def test_a_topic_that_was_made_again_while_it_was_read_needs_a_decision(broker: 
 
 @pytest.mark.parametrize("newest", range(14))
 @pytest.mark.parametrize("size", [100, 1 << 16])
-def test_a_log_with_segments_of_every_format_is_read_in_one_go(broker: FakeBroker, newest: int, size: int) -> None:
+def test_a_log_with_segments_of_every_format_is_read_in_one_go(
+    broker: FakeBroker, newest: int, size: int
+) -> None:
     broker.versions[FETCH] = (0, newest)
     of_0 = [Msg(offset, b"v") for offset in range(10)]
     of_1 = [Msg(offset, b"v", timestamp=5) for offset in range(10, 20)]
-    broker.append("demo", 0, *(message_bytes(each, 0) for each in of_0[:5]), wrapper_bytes(Wrapper(of_0[5:]), 0))
-    broker.append("demo", 0, *(message_bytes(each, 1) for each in of_1[:5]), wrapper_bytes(Wrapper(of_1[5:], Codec.LZ4), 1))
+    broker.append(
+        "demo",
+        0,
+        *(message_bytes(each, 0) for each in of_0[:5]),
+        wrapper_bytes(Wrapper(of_0[5:]), 0),
+    )
+    broker.append(
+        "demo",
+        0,
+        *(message_bytes(each, 1) for each in of_1[:5]),
+        wrapper_bytes(Wrapper(of_1[5:], Codec.LZ4), 1),
+    )
     broker.append("demo", 0, encode(Batch(20, [Rec(delta, b"v") for delta in range(10)])))
     task = Task(broker, [wanted(0, 3, 27)], {"fetch_max_bytes": size})
     assert task.rows() == offsets(0, 3, 27)
     assert (task.receipts[0].rows, task.receipts[0].missing_offsets) == (24, 0)
 
 
-@pytest.mark.parametrize(("newest", "known"), [(13, {"demo": UUID(int=1)}), (12, {"demo": UUID(int=1)}), (11, {})])
-def test_a_topic_that_stayed_what_it_was_is_read_by_its_id_or_its_name(broker: FakeBroker, newest: int, known: dict[str, UUID]) -> None:
+@pytest.mark.parametrize(
+    ("newest", "known"), [(13, {"demo": UUID(int=1)}), (12, {"demo": UUID(int=1)}), (11, {})]
+)
+def test_a_topic_that_stayed_what_it_was_is_read_by_its_id_or_its_name(
+    broker: FakeBroker, newest: int, known: dict[str, UUID]
+) -> None:
     fill(broker, 0, batches=3)
     broker.versions[FETCH], broker.world.topic_ids = (0, newest), known
-    assert Task(broker, [wanted(0, 0, 30)], {"topic_ids": {"demo": str(UUID(int=1))}}).rows() == offsets(0, 0, 30)
+    assert Task(
+        broker, [wanted(0, 0, 30)], {"topic_ids": {"demo": str(UUID(int=1))}}
+    ).rows() == offsets(0, 0, 30)
     assert {version for key, version in broker.requests if key == FETCH} == {newest}
 
 
 @pytest.mark.parametrize("planned", ["zxid-1f", None])
-def test_what_stands_for_an_id_where_brokers_have_none_is_not_asked_by(broker: FakeBroker, planned: str | None) -> None:
+def test_what_stands_for_an_id_where_brokers_have_none_is_not_asked_by(
+    broker: FakeBroker, planned: str | None
+) -> None:
     fill(broker, 0, batches=3)
     with SimpleConsumer(broker.host, broker.port, timeout_s=5) as consumer:
         consumer.multifetch([FetchTarget(BrokerPartition("demo", 0), 0, 100, topic_id=planned)])
@@ -380,10 +543,14 @@ def test_a_broker_that_does_not_know_the_id_yet_is_asked_again(broker: FakeBroke
     fill(broker, 0, batches=3)
     broker.world.topic_ids["demo"] = UUID(int=1)
     broker.log("demo", 0).refusals.extend([100, 100])
-    assert Task(broker, [wanted(0, 0, 30)], {"topic_ids": {"demo": str(UUID(int=1))}}).rows() == offsets(0, 0, 30)
+    assert Task(
+        broker, [wanted(0, 0, 30)], {"topic_ids": {"demo": str(UUID(int=1))}}
+    ).rows() == offsets(0, 0, 30)
 
 
-def test_no_record_of_a_topic_that_was_made_again_is_read_where_brokers_know_ids(broker: FakeBroker) -> None:
+def test_no_record_of_a_topic_that_was_made_again_is_read_where_brokers_know_ids(
+    broker: FakeBroker,
+) -> None:
     fill(broker, 0, batches=3)
     broker.world.topic_ids["demo"] = UUID(int=2)
     with pytest.raises(NeedsDecision, match=f"made again.*{UUID(int=2)}"):
@@ -391,10 +558,16 @@ def test_no_record_of_a_topic_that_was_made_again_is_read_where_brokers_know_ids
     assert broker.fetched == [[(None, 0)]]
 
 
-def test_a_log_that_is_cut_and_written_anew_while_it_is_read_stops_the_task(broker: FakeBroker) -> None:
+def test_a_log_that_is_cut_and_written_anew_while_it_is_read_stops_the_task(
+    broker: FakeBroker,
+) -> None:
     fill(broker, 0, batches=3)
     log = BrokerPartition("demo", 0)
-    task = Task(broker, [wanted(0, 0, 30, leader(broker))], {"leader_epochs": {log: 0}, "fetch_max_bytes": 100})
+    task = Task(
+        broker,
+        [wanted(0, 0, 30, leader(broker))],
+        {"leader_epochs": {log: 0}, "fetch_max_bytes": 100},
+    )
     rows = task.batches()
     next(rows)
     broker.log("demo").batches[1:] = []
@@ -404,9 +577,15 @@ def test_a_log_that_is_cut_and_written_anew_while_it_is_read_stops_the_task(brok
         list(rows)
 
 
-def test_a_leader_that_is_elected_cleanly_while_a_log_is_read_stops_nothing(broker: FakeBroker) -> None:
+def test_a_leader_that_is_elected_cleanly_while_a_log_is_read_stops_nothing(
+    broker: FakeBroker,
+) -> None:
     fill(broker, 0, batches=3)
-    task = Task(broker, [wanted(0, 0, 30, leader(broker))], {"leader_epochs": {BrokerPartition("demo", 0): 0}, "fetch_max_bytes": 100})
+    task = Task(
+        broker,
+        [wanted(0, 0, 30, leader(broker))],
+        {"leader_epochs": {BrokerPartition("demo", 0): 0}, "fetch_max_bytes": 100},
+    )
     rows = task.batches()
     first = next(rows)
     broker.log("demo").elect(1)
@@ -416,12 +595,19 @@ def test_a_leader_that_is_elected_cleanly_while_a_log_is_read_stops_nothing(brok
 def test_rows_carry_the_life_of_their_log(broker: FakeBroker) -> None:
     fill(broker, 0, batches=1)
     fill(broker, 1, batches=1)
-    task = Task(broker, [wanted(0, 0, 10), wanted(1, 0, 10)], {
-        "columns": ("partition", "log_epoch"), "log_epochs": {BrokerPartition("demo", 1): 2}})
-    assert {tuple(row.values()) for each in task.batches() for row in each.to_pylist()} == {(0, 0), (1, 2)}
+    task = Task(
+        broker,
+        [wanted(0, 0, 10), wanted(1, 0, 10)],
+        {"columns": ("partition", "log_epoch"), "log_epochs": {BrokerPartition("demo", 1): 2}},
+    )
+    assert {tuple(row.values()) for each in task.batches() for row in each.to_pylist()} == {
+        (0, 0),
+        (1, 2),
+    }
 
 
 # Logs that give nothing, and other named ends
+
 
 def test_a_log_that_is_throttled_for_a_while_is_read_all_the_same(broker: FakeBroker) -> None:
     fill(broker, 0, batches=3)
@@ -448,11 +634,17 @@ def test_a_log_that_never_grows_up_to_the_range_ran_out(broker: FakeBroker) -> N
     broker.log("demo", 0).high_watermark = 10
     with pytest.raises(RanOutBeforeUntil) as raised:
         Task(broker, [wanted(0, 0, 20)], {"deadline_s": 0.05}).rows()
-    assert (raised.value.where["topic"], raised.value.where["partition"], raised.value.where["offset"]) == ("demo", 0, 10)
+    assert (
+        raised.value.where["topic"],
+        raised.value.where["partition"],
+        raised.value.where["offset"],
+    ) == ("demo", 0, 10)
 
 
 @pytest.mark.parametrize("from_offset", [0, 15])
-def test_a_transaction_that_stays_open_below_until_may_be_tried_again(broker: FakeBroker, from_offset: int) -> None:
+def test_a_transaction_that_stays_open_below_until_may_be_tried_again(
+    broker: FakeBroker, from_offset: int
+) -> None:
     fill(broker, 0, batches=3)
     broker.log("demo", 0).last_stable = 10
     with pytest.raises(NotYetReadable, match="a transaction is open") as raised:
@@ -486,9 +678,13 @@ def test_offsets_below_the_log_start_are_data_loss_with_both_numbers(broker: Fak
     assert (raised.value.where["offset"], raised.value.where["log_start_offset"]) == (5, 10)
 
 
-@pytest.mark.parametrize(("log_start", "end", "read"), [(10, 30, (10, 20)), (25, 30, (20, 20)), (0, 12, (5, 12)), (0, 3, (5, 5))])
+@pytest.mark.parametrize(
+    ("log_start", "end", "read"),
+    [(10, 30, (10, 20)), (25, 30, (20, 20)), (0, 12, (5, 12)), (0, 3, (5, 5))],
+)
 def test_who_takes_what_is_left_gets_what_the_log_holds_of_the_range(
-        broker: FakeBroker, log_start: int, end: int, read: tuple[int, int]) -> None:
+    broker: FakeBroker, log_start: int, end: int, read: tuple[int, int]
+) -> None:
     broker.append("demo", 0, encode(Batch(0, [Rec(delta) for delta in range(end)])))
     broker.log("demo", 0).log_start = log_start
     task = Task(broker, [wanted(0, 5, 20)], {"fails_on_loss": False, "deadline_s": 0.05})
@@ -515,12 +711,17 @@ def test_a_topic_that_we_may_not_read_is_no_permission(broker: FakeBroker) -> No
         Task(broker, [wanted(0, 0, 10)]).rows()
 
 
-@pytest.mark.parametrize("code", sorted({*errors.CODES, 999} - {errors.NONE, errors.OFFSET_OUT_OF_RANGE}))
+@pytest.mark.parametrize(
+    "code", sorted({*errors.CODES, 999} - {errors.NONE, errors.OFFSET_OUT_OF_RANGE})
+)
 def test_whoever_reads_an_error_code_raises_the_same_error(broker: FakeBroker, code: int) -> None:
     fill(broker, 0, batches=1)
     broker.log("demo", 0).refusals.extend([code] * 2)
     told = (errors.refusal_of(code) or errors.CODES[errors.NONE]).error("fetch")
-    with pytest.raises(EtlError) as of_a_fetch, SimpleConsumer(broker.host, broker.port, timeout_s=5) as consumer:
+    with (
+        pytest.raises(EtlError) as of_a_fetch,
+        SimpleConsumer(broker.host, broker.port, timeout_s=5) as consumer,
+    ):
         consumer.fetch("demo", 0, 0)
     with pytest.raises(EtlError) as of_a_cursor:
         cursor_of(0, 10).feed(answer(b"", error_code=code))
@@ -537,7 +738,11 @@ def test_a_record_batch_with_a_bad_checksum_names_its_offset(broker: FakeBroker)
     broker.log("demo", 0).batches[1] = bytes(batch)
     with pytest.raises(CorruptData) as raised:
         Task(broker, [wanted(0, 0, 30)]).rows()
-    assert (raised.value.where["topic"], raised.value.where["partition"], raised.value.where["offset"]) == ("demo", 0, 10)
+    assert (
+        raised.value.where["topic"],
+        raised.value.where["partition"],
+        raised.value.where["offset"],
+    ) == ("demo", 0, 10)
 
 
 def test_a_truncated_answer_is_corrupt_data_at_once(broker: FakeBroker) -> None:

@@ -1,4 +1,6 @@
-"""The loop of a task on physical logs: the same topic on two brokers, whole entries, and a broker that nobody else can stand in for."""
+"""The loop of a task on physical logs: the same topic on two brokers, whole entries, and a broker
+that nobody else can stand in for.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ import pytest
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.tails import read_tails
 from etl.errors import (
-    BrokerUnreachable, CorruptData, DataLoss, EtlError, LogTruncated, NotYetReadable, OffsetInsideMessage, RanOutBeforeUntil,
+    BrokerUnreachable,
+    CorruptData,
+    DataLoss,
+    EtlError,
+    LogTruncated,
+    NotYetReadable,
+    OffsetInsideMessage,
+    RanOutBeforeUntil,
 )
 from etl.model.logs import Broker, BrokerPartition, Extent, Isolation, Leader, Tail
 from etl.model.plans import OffsetRange
@@ -46,10 +55,18 @@ def end_of(log: BrokerPartition, brokers: tuple[JafkaBroker, JafkaBroker]) -> in
     return brokers[(log.broker_id or 0) - 1].logs[log.topic, log.partition].flushed
 
 
-def read(ranges: Sequence[OffsetRange], **options: Any) -> tuple[list[dict[str, Any]], dict[int, Receipt]]:
+def read(
+    ranges: Sequence[OffsetRange], **options: Any
+) -> tuple[list[dict[str, Any]], dict[int, Receipt]]:
     receipts: dict[int, Receipt] = {}
-    batches = read_ranges(ranges, isolation=Isolation.READ_UNCOMMITTED, on_receipt=receipts.__setitem__, columns=COLUMNS, timeout_s=5,
-                          **{"backoff_s": 0.01, **options})
+    batches = read_ranges(
+        ranges,
+        isolation=Isolation.READ_UNCOMMITTED,
+        on_receipt=receipts.__setitem__,
+        columns=COLUMNS,
+        timeout_s=5,
+        **{"backoff_s": 0.01, **options},
+    )
     return [row for arrow_batch in batches for row in arrow_batch.to_pylist()], receipts
 
 
@@ -57,39 +74,64 @@ def whole(log: BrokerPartition, brokers: tuple[JafkaBroker, JafkaBroker]) -> Off
     return OffsetRange(log, 0, end_of(log, brokers), leader(log, brokers))
 
 
-def test_the_same_partition_of_two_brokers_is_read_from_each(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+def test_the_same_partition_of_two_brokers_is_read_from_each(
+    brokers: tuple[JafkaBroker, JafkaBroker],
+) -> None:
     rows, receipts = read([whole(ONE, brokers), whole(TWO, brokers)])
-    found = [(row["value"], row["broker_id"], row["message_index"]) for row in rows if row["broker_id"] == 1]
+    found = [
+        (row["value"], row["broker_id"], row["message_index"])
+        for row in rows
+        if row["broker_id"] == 1
+    ]
     assert found == [(b"a0", 1, 0), (b"a1", 1, 0), (b"a2", 1, 1), (b"a3", 1, 0)]
-    assert [row["value"] for row in rows if row["broker_id"] == 2] == [b"b%d" % number for number in range(100)]
-    assert {index: (receipt.rows, receipt.missing_offsets) for index, receipt in receipts.items()} == {0: (4, 0), 1: (100, 0)}
+    assert [row["value"] for row in rows if row["broker_id"] == 2] == [
+        b"b%d" % number for number in range(100)
+    ]
+    assert {
+        index: (receipt.rows, receipt.missing_offsets) for index, receipt in receipts.items()
+    } == {0: (4, 0), 1: (100, 0)}
 
 
-def test_ranges_of_one_log_meet_at_a_boundary_and_share_no_row(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+def test_ranges_of_one_log_meet_at_a_boundary_and_share_no_row(
+    brokers: tuple[JafkaBroker, JafkaBroker],
+) -> None:
     cut, end = brokers[0].logs["clicks", 0].starts[1], end_of(ONE, brokers)
-    rows, receipts = read([OffsetRange(ONE, 0, cut, leader(ONE, brokers)), OffsetRange(ONE, cut, end, leader(ONE, brokers))])
+    rows, receipts = read(
+        [
+            OffsetRange(ONE, 0, cut, leader(ONE, brokers)),
+            OffsetRange(ONE, cut, end, leader(ONE, brokers)),
+        ]
+    )
     assert [row["value"] for row in rows] == [b"a0", b"a1", b"a2", b"a3"]
     assert [receipts[index].rows for index in (0, 1)] == [3, 1]
 
 
-def test_a_range_that_begins_inside_an_entry_is_an_error_and_never_skipped(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+def test_a_range_that_begins_inside_an_entry_is_an_error_and_never_skipped(
+    brokers: tuple[JafkaBroker, JafkaBroker],
+) -> None:
     with pytest.raises(EtlError) as caught:
         read([OffsetRange(TWO, 3, end_of(TWO, brokers), leader(TWO, brokers))])
     assert (caught.value.exit_code, caught.value.where["offset"]) == (5, 3)
 
 
-def test_a_range_that_ends_inside_an_entry_is_an_error(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+def test_a_range_that_ends_inside_an_entry_is_an_error(
+    brokers: tuple[JafkaBroker, JafkaBroker],
+) -> None:
     with pytest.raises(CorruptData):
         read([OffsetRange(TWO, 0, end_of(TWO, brokers) - 1, leader(TWO, brokers))])
 
 
-def test_a_broker_that_hangs_up_is_asked_again_where_it_was(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+def test_a_broker_that_hangs_up_is_asked_again_where_it_was(
+    brokers: tuple[JafkaBroker, JafkaBroker],
+) -> None:
     brokers[1].script[FETCH].extend([hang_up] * 3)
     rows, _ = read([whole(TWO, brokers)])
     assert len(rows) == 100
 
 
-def test_a_broker_that_stays_away_is_unreachable_and_no_other_is_asked(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+def test_a_broker_that_stays_away_is_unreachable_and_no_other_is_asked(
+    brokers: tuple[JafkaBroker, JafkaBroker],
+) -> None:
     gone = OffsetRange(TWO, 0, 8, Leader(Broker(2, "127.0.0.1", 1, "jafka")))
     with pytest.raises(BrokerUnreachable) as caught:
         read([gone], retry=2, bootstrap=[(brokers[0].host, brokers[0].port)])
@@ -106,7 +148,9 @@ def test_offsets_that_expired_are_lost(brokers: tuple[JafkaBroker, JafkaBroker])
     assert [row["value"] for row in rows] == [b"a3"]
 
 
-def test_a_topic_that_is_not_there_answers_like_one_without_anything_new(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+def test_a_topic_that_is_not_there_answers_like_one_without_anything_new(
+    brokers: tuple[JafkaBroker, JafkaBroker],
+) -> None:
     missing = BrokerPartition("no-such-topic", 0, 1)
     with pytest.raises(RanOutBeforeUntil, match="the log ends at 0, the range at 10") as refused:
         read([OffsetRange(missing, 0, 10, leader(missing, brokers))], deadline_s=60)
@@ -114,10 +158,13 @@ def test_a_topic_that_is_not_there_answers_like_one_without_anything_new(brokers
 
 
 def test_a_log_that_lost_its_end_is_told_at_once_and_read_as_far_as_it_goes_where_that_is_wanted(
-        brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+    brokers: tuple[JafkaBroker, JafkaBroker],
+) -> None:
     asked, log = whole(TWO, brokers), brokers[1].logs["clicks", 0]
-    log.content, log.flushed = log.content[:len(entry(b"b0")) * 3 + 4], len(entry(b"b0")) * 3 + 4
-    with pytest.raises(RanOutBeforeUntil, match=f"the log ends at {log.flushed}, the range at {asked.until_offset}") as refused:
+    log.content, log.flushed = log.content[: len(entry(b"b0")) * 3 + 4], len(entry(b"b0")) * 3 + 4
+    with pytest.raises(
+        RanOutBeforeUntil, match=f"the log ends at {log.flushed}, the range at {asked.until_offset}"
+    ) as refused:
         read([asked], deadline_s=60)
     assert refused.value.where["offset"] == len(entry(b"b0")) * 3
     rows, receipts = read([asked], deadline_s=60, fails_on_loss=False)
@@ -137,51 +184,89 @@ def some_bytes(connection: socket.socket, frame: bytes) -> None:
 
 @pytest.mark.parametrize("fails_on_loss", [True, False])
 def test_a_log_that_reaches_far_enough_and_gives_nothing_is_out_of_reach_and_nothing_of_it_counts_as_gone(
-        brokers: tuple[JafkaBroker, JafkaBroker], fails_on_loss: bool) -> None:
+    brokers: tuple[JafkaBroker, JafkaBroker], fails_on_loss: bool
+) -> None:
     brokers[1].script[FETCH].extend([nothing] * 1000)
     receipts: dict[int, Receipt] = {}
     with pytest.raises(NotYetReadable, match="gave no message for 0.2 s") as refused:
-        list(read_ranges([whole(TWO, brokers)], isolation=Isolation.READ_UNCOMMITTED, on_receipt=receipts.__setitem__, timeout_s=5,
-                         deadline_s=0.2, fails_on_loss=fails_on_loss))
-    assert not receipts and refused.value.where == {"topic": "clicks", "partition": 0, "broker_id": 2, "offset": 0}
-    assert refused.value.retriable and not any(word in str(refused.value) for word in ("quota", "leader", "transaction"))
+        list(
+            read_ranges(
+                [whole(TWO, brokers)],
+                isolation=Isolation.READ_UNCOMMITTED,
+                on_receipt=receipts.__setitem__,
+                timeout_s=5,
+                deadline_s=0.2,
+                fails_on_loss=fails_on_loss,
+            )
+        )
+    assert not receipts and refused.value.where == {
+        "topic": "clicks",
+        "partition": 0,
+        "broker_id": 2,
+        "offset": 0,
+    }
+    assert refused.value.retriable and not any(
+        word in str(refused.value) for word in ("quota", "leader", "transaction")
+    )
 
 
 @pytest.mark.parametrize("fails_on_loss", [True, False])
 def test_a_log_that_reaches_far_enough_and_gives_the_same_piece_of_a_message_again_has_none_there(
-        brokers: tuple[JafkaBroker, JafkaBroker], fails_on_loss: bool) -> None:
+    brokers: tuple[JafkaBroker, JafkaBroker], fails_on_loss: bool
+) -> None:
     brokers[1].script[FETCH].extend([some_bytes] * 1000)
     with pytest.raises(OffsetInsideMessage, match="its segment has 6 bytes from there on"):
         read([whole(TWO, brokers)], deadline_s=60, fails_on_loss=fails_on_loss)
 
 
-def test_a_piece_of_a_message_that_comes_once_is_asked_for_again(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+def test_a_piece_of_a_message_that_comes_once_is_asked_for_again(
+    brokers: tuple[JafkaBroker, JafkaBroker],
+) -> None:
     brokers[1].script[FETCH].append(some_bytes)
     assert len(read([whole(TWO, brokers)])[0]) == 100
 
 
-def test_a_log_has_an_extent_with_the_boundaries_that_its_broker_names(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+def test_a_log_has_an_extent_with_the_boundaries_that_its_broker_names(
+    brokers: tuple[JafkaBroker, JafkaBroker],
+) -> None:
     there = {number: leader(log, brokers).broker for number, log in ((1, ONE), (2, TWO))}
-    told = TopicMetadata("clicks", None, None, False, tuple(PartitionMetadata(log, None, leader(log, brokers)) for log in (ONE, TWO)))
+    told = TopicMetadata(
+        "clicks",
+        None,
+        None,
+        False,
+        tuple(PartitionMetadata(log, None, leader(log, brokers)) for log in (ONE, TWO)),
+    )
     brokers[1].append("clicks", 0, entry(b"not on disk yet"))
     brokers[1].logs["clicks", 0].flushed -= len(entry(b"not on disk yet"))
     known = ClusterMetadata(None, there, {"clicks": told})
-    with Cluster([(there[1].host, there[1].port)], timeout_s=5, registry=lambda topics: known, generation="jafka") as cluster:
+    with Cluster(
+        [(there[1].host, there[1].port)],
+        timeout_s=5,
+        registry=lambda topics: known,
+        generation="jafka",
+    ) as cluster:
         found = cluster.extents([ONE, TWO], isolation=Isolation.READ_UNCOMMITTED)
     cut, ends = brokers[0].logs["clicks", 0].starts[1], [end_of(log, brokers) for log in (ONE, TWO)]
     assert dict(found.extents) == {
-        ONE: Extent(0, ends[0], boundaries=(0, cut, ends[0])), TWO: Extent(0, ends[1], boundaries=(0, ends[1]))}
+        ONE: Extent(0, ends[0], boundaries=(0, cut, ends[0])),
+        TWO: Extent(0, ends[1], boundaries=(0, ends[1])),
+    }
     assert {kind for broker in brokers for kind, _ in broker.requests} == {MULTIFETCH, OFFSETS}
 
 
-def known(log: BrokerPartition, brokers: tuple[JafkaBroker, JafkaBroker]) -> dict[BrokerPartition, Tail]:
+def known(
+    log: BrokerPartition, brokers: tuple[JafkaBroker, JafkaBroker]
+) -> dict[BrokerPartition, Tail]:
     """By what the log is known: its last ten bytes."""
     led = leader(log, brokers)
     with Cluster([(led.broker.host, led.broker.port)], generation="jafka") as cluster:
         return read_tails(cluster, {log: (end_of(log, brokers), 10)}, {log: led})
 
 
-def test_a_log_is_known_by_bytes_of_two_segments_where_the_newest_holds_few(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+def test_a_log_is_known_by_bytes_of_two_segments_where_the_newest_holds_few(
+    brokers: tuple[JafkaBroker, JafkaBroker],
+) -> None:
     led, end = leader(ONE, brokers), end_of(ONE, brokers)
     with Cluster([(led.broker.host, led.broker.port)], generation="jafka") as cluster:
         [found] = read_tails(cluster, {ONE: (end, end - 1)}, {ONE: led}).values()
@@ -191,23 +276,33 @@ def test_a_log_is_known_by_bytes_of_two_segments_where_the_newest_holds_few(brok
     assert beyond.digest == hashlib.blake2b(entry(b"a0")[:1] + content, digest_size=8).hexdigest()
 
 
-def test_a_log_that_is_the_one_that_was_planned_is_read(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+def test_a_log_that_is_the_one_that_was_planned_is_read(
+    brokers: tuple[JafkaBroker, JafkaBroker],
+) -> None:
     rows, _ = read([whole(TWO, brokers)], tails=known(TWO, brokers))
     assert len(rows) == 100
 
 
 @pytest.mark.parametrize("messages", [1, 100, 200])
 def test_a_log_that_was_made_again_since_it_was_planned_fails_the_task_once_it_is_read(
-        brokers: tuple[JafkaBroker, JafkaBroker], messages: int) -> None:
+    brokers: tuple[JafkaBroker, JafkaBroker], messages: int
+) -> None:
     planned, r = known(TWO, brokers), whole(TWO, brokers)
     part = OffsetRange(TWO, 0, 12, r.leader)
     brokers[1].logs.clear()
-    brokers[1].append("clicks", 0, b"".join(entry(b"c%d" % (number % 10)) for number in range(messages)))
-    with pytest.raises(LogTruncated, match=f"holds other bytes before offset {r.until_offset}.*accept-log CONF clicks:2-0 --at OFFSET"):
+    brokers[1].append(
+        "clicks", 0, b"".join(entry(b"c%d" % (number % 10)) for number in range(messages))
+    )
+    with pytest.raises(
+        LogTruncated,
+        match=f"holds other bytes before offset {r.until_offset}.*accept-log CONF clicks:2-0 --at OFFSET",
+    ):
         read([part], tails=planned)
 
 
-def test_bytes_that_expired_while_their_log_was_read_prove_nothing_against_it(brokers: tuple[JafkaBroker, JafkaBroker]) -> None:
+def test_bytes_that_expired_while_their_log_was_read_prove_nothing_against_it(
+    brokers: tuple[JafkaBroker, JafkaBroker],
+) -> None:
     log, led = brokers[0].logs["clicks", 0], leader(ONE, brokers)
     cut, end = log.starts[1], end_of(ONE, brokers)
     with Cluster([(led.broker.host, led.broker.port)], generation="jafka") as cluster:
@@ -219,11 +314,17 @@ def test_bytes_that_expired_while_their_log_was_read_prove_nothing_against_it(br
 
 
 @pytest.mark.parametrize("back", [1, 2, 3, 54])
-def test_a_range_that_begins_in_the_last_bytes_of_a_segment_is_an_error(brokers: tuple[JafkaBroker, JafkaBroker], back: int) -> None:
-    """Bytes that claim more than the segment has left: neither a larger fetch nor waiting would bring them."""
+def test_a_range_that_begins_in_the_last_bytes_of_a_segment_is_an_error(
+    brokers: tuple[JafkaBroker, JafkaBroker], back: int
+) -> None:
+    """Bytes that claim more than the segment has left: neither a larger fetch nor waiting would
+    bring them.
+    """
     segment = brokers[1].append("clicks", 0, entry((6000).to_bytes(4, "big") + b"\0" * 50))
     brokers[1].logs["clicks", 0].roll()
     end = brokers[1].append("clicks", 0, *[entry(b"c" * 1000)] * 9)
-    with pytest.raises(OffsetInsideMessage, match=f"its segment has {back} bytes from there on") as caught:
+    with pytest.raises(
+        OffsetInsideMessage, match=f"its segment has {back} bytes from there on"
+    ) as caught:
         read([OffsetRange(TWO, segment - back, end, leader(TWO, brokers))], deadline_s=60)
     assert (caught.value.exit_code, caught.value.where["offset"]) == (5, segment - back)

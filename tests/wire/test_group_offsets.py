@@ -1,4 +1,6 @@
-"""A group's offsets as its members and others store and read them: every version, who is fenced, and what is open behind a lost answer."""
+"""A group's offsets as its members and others store and read them: every version, who is fenced,
+and what is open behind a lost answer.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,28 @@ import pytest
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import (
-    BrokerError, BrokerUnreachable, CommitUnknown, CorruptData, EtlError, MembershipLost, Owned, SettingsError, TopicMissing,
+    BrokerError,
+    BrokerUnreachable,
+    CommitUnknown,
+    CorruptData,
+    EtlError,
+    MembershipLost,
+    Owned,
+    SettingsError,
+    TopicMissing,
 )
 from etl.model.logs import BrokerPartition
 from etl.protocol.stored_offsets import CommittedOffset
-from tests.fakes.broker import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, Act, FakeBroker, altered, hang_up, never
+from tests.fakes.broker import (
+    FIND_COORDINATOR,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    Act,
+    FakeBroker,
+    altered,
+    hang_up,
+    never,
+)
 
 DEMO, OTHER = BrokerPartition("demo", 0), BrokerPartition("demo", 1)
 
@@ -47,44 +66,68 @@ def member(broker: FakeBroker) -> str:
 
 # Every version
 
+
 @pytest.mark.parametrize("version", range(1, 11))
 def test_offset_word_and_epoch_come_back_in_every_version_that_has_them(version: int) -> None:
     topic_ids = {"demo": str(UUID(int=7))}
     with FakeBroker(versions={OFFSET_COMMIT: (1, version), OFFSET_FETCH: (1, version)}) as broker:
         broker.world.topic_ids["demo"] = UUID(int=7)
         with SimpleConsumer(broker.host, broker.port, timeout_s=5) as consumer:
-            consumer.commit_offsets("g", {DEMO: 42}, metadata="etl:clicks:7:abc", leader_epochs={DEMO: 3}, topic_ids=topic_ids)
-            found = consumer.fetch_offsets("g", [DEMO, OTHER], topic_ids=topic_ids, require_stable=True)
+            consumer.commit_offsets(
+                "g",
+                {DEMO: 42},
+                metadata="etl:clicks:7:abc",
+                leader_epochs={DEMO: 3},
+                topic_ids=topic_ids,
+            )
+            found = consumer.fetch_offsets(
+                "g", [DEMO, OTHER], topic_ids=topic_ids, require_stable=True
+            )
         assert {(OFFSET_COMMIT, version), (OFFSET_FETCH, version)} <= set(broker.requests)
     epoch = 3 if version >= 6 else None
-    assert found == {DEMO: CommittedOffset(None, 42, "etl:clicks:7:abc", epoch), OTHER: CommittedOffset(None, None)}
+    assert found == {
+        DEMO: CommittedOffset(None, 42, "etl:clicks:7:abc", epoch),
+        OTHER: CommittedOffset(None, None),
+    }
 
 
 def test_topics_go_by_their_names_where_the_id_of_one_is_not_known() -> None:
     with FakeBroker(versions={OFFSET_COMMIT: (1, 10), OFFSET_FETCH: (1, 10)}) as broker:
         with SimpleConsumer(broker.host, broker.port, timeout_s=5) as consumer:
-            consumer.commit_offsets("g", {DEMO: 42, BrokerPartition("else", 0): 1}, topic_ids={"demo": str(UUID(int=7))})
+            consumer.commit_offsets(
+                "g", {DEMO: 42, BrokerPartition("else", 0): 1}, topic_ids={"demo": str(UUID(int=7))}
+            )
         assert (OFFSET_COMMIT, 9) in broker.requests
 
 
 def test_a_topic_that_was_made_again_takes_no_offset_of_the_one_that_was() -> None:
     with FakeBroker(versions={OFFSET_COMMIT: (1, 10), OFFSET_FETCH: (1, 10)}) as broker:
         broker.world.topic_ids["demo"] = UUID(int=8)
-        with SimpleConsumer(broker.host, broker.port, timeout_s=5) as consumer, pytest.raises(EtlError, match="UNKNOWN_TOPIC_ID"):
+        with (
+            SimpleConsumer(broker.host, broker.port, timeout_s=5) as consumer,
+            pytest.raises(EtlError, match="UNKNOWN_TOPIC_ID"),
+        ):
             consumer.commit_offsets("g", {DEMO: 42}, topic_ids={"demo": str(UUID(int=7))})
         assert not broker.world.committed
 
 
 # Members
 
-def test_a_member_stores_offsets_in_its_generation(broker: FakeBroker, consumer: SimpleConsumer, member: str) -> None:
+
+def test_a_member_stores_offsets_in_its_generation(
+    broker: FakeBroker, consumer: SimpleConsumer, member: str
+) -> None:
     consumer.commit_offsets("g", {DEMO: 42}, generation=4, member_id=member, instance_id="static")
     assert consumer.fetch_offsets("g", [DEMO], generation=4, member_id=member)[DEMO].offset == 42
 
 
 @pytest.mark.parametrize(("generation", "member_id"), [(3, "m-1"), (4, "m-2")])
 def test_a_member_of_the_past_stores_nothing_and_is_told_that_its_membership_is_lost(
-    broker: FakeBroker, consumer: SimpleConsumer, member: str, generation: int, member_id: str,
+    broker: FakeBroker,
+    consumer: SimpleConsumer,
+    member: str,
+    generation: int,
+    member_id: str,
 ) -> None:
     with pytest.raises(MembershipLost, match="does not take us for its member any more"):
         consumer.commit_offsets("g", {DEMO: 42}, generation=generation, member_id=member_id)
@@ -92,7 +135,9 @@ def test_a_member_of_the_past_stores_nothing_and_is_told_that_its_membership_is_
 
 
 @pytest.mark.parametrize("code", [22, 25, 27, 82, 110, 113])
-def test_every_way_to_be_fenced_is_told_apart_from_a_lost_answer(broker: FakeBroker, consumer: SimpleConsumer, code: int) -> None:
+def test_every_way_to_be_fenced_is_told_apart_from_a_lost_answer(
+    broker: FakeBroker, consumer: SimpleConsumer, code: int
+) -> None:
     broker.world.group_refusals[OFFSET_COMMIT].append(code)
     with pytest.raises(MembershipLost):
         consumer.commit_offsets("g", {DEMO: 42}, generation=4, member_id="m-1")
@@ -102,23 +147,35 @@ def test_every_way_to_be_fenced_is_told_apart_from_a_lost_answer(broker: FakeBro
         consumer.fetch_offsets("g", [DEMO], generation=4, member_id="m-1")
 
 
-def test_nobody_else_stores_offsets_of_a_group_that_has_members(broker: FakeBroker, consumer: SimpleConsumer, member: str) -> None:
-    with pytest.raises(Owned, match="group g has live members in Kafka, and they alone commit its offsets"):
+def test_nobody_else_stores_offsets_of_a_group_that_has_members(
+    broker: FakeBroker, consumer: SimpleConsumer, member: str
+) -> None:
+    with pytest.raises(
+        Owned, match="group g has live members in Kafka, and they alone commit its offsets"
+    ):
         consumer.commit_offsets("g", {DEMO: 42})
     assert not broker.world.committed
 
 
 def test_a_static_name_is_refused_where_brokers_know_no_static_members() -> None:
-    with FakeBroker(versions={OFFSET_COMMIT: (0, 6)}) as broker, SimpleConsumer(broker.host, broker.port, timeout_s=1) as consumer:
+    with (
+        FakeBroker(versions={OFFSET_COMMIT: (0, 6)}) as broker,
+        SimpleConsumer(broker.host, broker.port, timeout_s=1) as consumer,
+    ):
         with pytest.raises(SettingsError, match="no version of OFFSET_COMMIT from 7"):
-            consumer.commit_offsets("g", {DEMO: 42}, generation=4, member_id="m-1", instance_id="static")
+            consumer.commit_offsets(
+                "g", {DEMO: 42}, generation=4, member_id="m-1", instance_id="static"
+            )
 
 
 # What is open
 
+
 @pytest.mark.parametrize("act", [hang_up, never])
 def test_a_commit_without_an_answer_may_have_happened_and_is_not_sent_again(
-    broker: FakeBroker, impatient: SimpleConsumer, act: Act,
+    broker: FakeBroker,
+    impatient: SimpleConsumer,
+    act: Act,
 ) -> None:
     impatient.find_coordinator("g")
     broker.script[OFFSET_COMMIT].append(act)
@@ -129,7 +186,9 @@ def test_a_commit_without_an_answer_may_have_happened_and_is_not_sent_again(
 
 
 def test_a_members_commit_is_sent_again_over_a_new_connection_for_nobody_else_can_have_stored_one(
-    broker: FakeBroker, consumer: SimpleConsumer, member: str,
+    broker: FakeBroker,
+    consumer: SimpleConsumer,
+    member: str,
 ) -> None:
     consumer.find_coordinator("g")
     broker.script[OFFSET_COMMIT].append(hang_up)
@@ -138,13 +197,17 @@ def test_a_members_commit_is_sent_again_over_a_new_connection_for_nobody_else_ca
 
 
 @pytest.mark.parametrize("code", [-1, 7, 15])
-def test_a_commit_that_is_answered_with_what_may_pass_may_have_happened(broker: FakeBroker, impatient: SimpleConsumer, code: int) -> None:
+def test_a_commit_that_is_answered_with_what_may_pass_may_have_happened(
+    broker: FakeBroker, impatient: SimpleConsumer, code: int
+) -> None:
     broker.world.group_refusals[OFFSET_COMMIT].extend([code] * 20)
     with pytest.raises(CommitUnknown, match=rf"\(code {code}\)"):
         impatient.commit_offsets("g", {DEMO: 42})
 
 
-def test_a_coordinator_that_died_is_looked_up_again_until_another_broker_is_one(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+def test_a_coordinator_that_died_is_looked_up_again_until_another_broker_is_one(
+    broker: FakeBroker, consumer: SimpleConsumer
+) -> None:
     """Brokers name it until they have noticed."""
     with FakeBroker(broker.world, broker_id=2) as dead:
         broker.world.coordinator = dead.broker_id
@@ -159,14 +222,18 @@ def test_a_coordinator_that_died_is_looked_up_again_until_another_broker_is_one(
     assert [key for key, _ in broker.requests].count(FIND_COORDINATOR) == 2
 
 
-def test_a_coordinator_that_never_comes_is_another_thing_for_nothing_was_sent_to_it(broker: FakeBroker, impatient: SimpleConsumer) -> None:
+def test_a_coordinator_that_never_comes_is_another_thing_for_nothing_was_sent_to_it(
+    broker: FakeBroker, impatient: SimpleConsumer
+) -> None:
     broker.world.group_refusals[FIND_COORDINATOR].extend([15] * 20)
     with pytest.raises(BrokerError, match="name the coordinator"):
         impatient.commit_offsets("g", {DEMO: 42})
 
 
 def test_an_offset_that_a_transaction_is_about_to_replace_is_waited_for_until_the_deadline(
-    broker: FakeBroker, consumer: SimpleConsumer, impatient: SimpleConsumer,
+    broker: FakeBroker,
+    consumer: SimpleConsumer,
+    impatient: SimpleConsumer,
 ) -> None:
     consumer.commit_offsets("g", {DEMO: 42})
     broker.world.group_refusals[OFFSET_FETCH].append(88)
@@ -178,22 +245,40 @@ def test_an_offset_that_a_transaction_is_about_to_replace_is_waited_for_until_th
 
 # Logs that are refused on their own
 
-def test_what_each_log_is_refused_with_is_told_and_the_others_are_stored(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+
+def test_what_each_log_is_refused_with_is_told_and_the_others_are_stored(
+    broker: FakeBroker, consumer: SimpleConsumer
+) -> None:
     broker.world.refused_logs["demo", 1] = 3
     told = consumer.commit_each("g", {DEMO: 42, OTHER: 43})
-    assert {log: refusal and refusal.name for log, refusal in told.items()} == {DEMO: None, OTHER: "UNKNOWN_TOPIC_OR_PARTITION"}
+    assert {log: refusal and refusal.name for log, refusal in told.items()} == {
+        DEMO: None,
+        OTHER: "UNKNOWN_TOPIC_OR_PARTITION",
+    }
     assert consumer.fetch_offsets("g", [DEMO, OTHER])[DEMO].offset == 42
     broker.world.refused_logs["demo", 0] = 12
-    with pytest.raises(SettingsError, match=r"\(and 1 of 2 more were refused\): OFFSET_METADATA_TOO_LARGE"):
+    with pytest.raises(
+        SettingsError, match=r"\(and 1 of 2 more were refused\): OFFSET_METADATA_TOO_LARGE"
+    ):
         consumer.commit_offsets("g", {DEMO: 42, OTHER: 43})
     with pytest.raises(TopicMissing, match="commit an offset of group g: UNKNOWN_TOPIC"):
         consumer.commit_offsets("g", {OTHER: 43})
 
 
-@pytest.mark.parametrize(("key", "asked", "told"), [
-    (OFFSET_COMMIT, b"demo", b"deno"), (OFFSET_FETCH, b"demo", b"deno"), (OFFSET_FETCH, b"\x02g", b"\x02h")])
+@pytest.mark.parametrize(
+    ("key", "asked", "told"),
+    [
+        (OFFSET_COMMIT, b"demo", b"deno"),
+        (OFFSET_FETCH, b"demo", b"deno"),
+        (OFFSET_FETCH, b"\x02g", b"\x02h"),
+    ],
+)
 def test_an_answer_about_something_else_is_no_consent(
-    broker: FakeBroker, consumer: SimpleConsumer, key: int, asked: bytes, told: bytes,
+    broker: FakeBroker,
+    consumer: SimpleConsumer,
+    key: int,
+    asked: bytes,
+    told: bytes,
 ) -> None:
     broker.script[key].append(altered(lambda body: body.replace(asked, told)))
     with pytest.raises(CorruptData, match="asked for"):

@@ -1,4 +1,6 @@
-"""How it is found out what a broker speaks: who answers the greeting, hangs up on it or leaves it unanswered, and who only seems to."""
+"""How it is found out what a broker speaks: who answers the greeting, hangs up on it or leaves it
+unanswered, and who only seems to.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,17 @@ def consumer_of(broker: OldBroker | FakeBroker, generation: str | None = None) -
     return SimpleConsumer("127.0.0.1", broker.port, timeout_s=5, generation=generation)
 
 
-def test_an_old_broker_is_found_out_and_its_generation_can_be_told_to_others(old: OldBroker) -> None:
+def test_an_old_broker_is_found_out_and_its_generation_can_be_told_to_others(
+    old: OldBroker,
+) -> None:
     with consumer_of(old) as consumer:
         assert consumer.generation is None
         assert consumer.earliest_or_latest_offset("demo", 0, -1) == 1
         assert consumer.generation == f"kafka-{old.release}"
-        assert consumer.introduction() == f"Kafka, spoken to as {old.release}, Fetch v{1 if old.release == '0.9' else 0}"
+        assert (
+            consumer.introduction()
+            == f"Kafka, spoken to as {old.release}, Fetch v{1 if old.release == '0.9' else 0}"
+        )
 
 
 def test_a_broker_of_0_9_that_hangs_up_as_0_8_does_is_not_taken_for_that() -> None:
@@ -56,7 +63,9 @@ def test_who_was_told_asks_for_no_versions(old: OldBroker) -> None:
     assert old.connections == 1
 
 
-def test_a_broker_that_leaves_the_greeting_unanswered_is_waited_for_once_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_leaves_the_greeting_unanswered_is_waited_for_once_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     waits: list[float] = []
     is_answering = Connection.is_answering
 
@@ -72,7 +81,9 @@ def test_a_broker_that_leaves_the_greeting_unanswered_is_waited_for_once_only(mo
     assert [wait > 0 for wait in waits] == [True, False, False]
 
 
-def test_that_one_was_waited_for_is_only_a_hint_and_a_newer_broker_at_its_address_is_found_out() -> None:
+def test_that_one_was_waited_for_is_only_a_hint_and_a_newer_broker_at_its_address_is_found_out() -> (
+    None
+):
     with FakeBroker() as upgraded:
         handshake._unanswering.add((upgraded.host, upgraded.port))
         with consumer_of(upgraded) as consumer:
@@ -126,13 +137,22 @@ def test_a_port_that_hangs_up_on_everything_is_no_broker_of_any_age() -> None:
 def test_a_broker_of_a_generation_that_was_told_fails_as_what_it_is_not() -> None:
     with FakeBroker() as new, consumer_of(new, "kafka-0.9") as consumer:
         new.script[LIST_OFFSETS].extend([hang_up] * 2)  # as 4.x does
-        with pytest.raises(NotKafka, match="closed on the first request.*Kafka 0.9.*broker_version"):
+        with pytest.raises(
+            NotKafka, match="closed on the first request.*Kafka 0.9.*broker_version"
+        ):
             consumer.introduction()
 
 
-@pytest.mark.parametrize("generation", ["kafka", "kafka-0.8", "kafka-0.9", "kafka-0.10.0", "kafka-3.9", "kafka-4.1"])
-def test_a_broker_that_answers_nothing_is_unreachable_within_the_deadline_of_the_call(generation: str) -> None:
-    with FakeBroker() as silent, SimpleConsumer(silent.host, silent.port, timeout_s=0.3, generation=generation) as consumer:
+@pytest.mark.parametrize(
+    "generation", ["kafka", "kafka-0.8", "kafka-0.9", "kafka-0.10.0", "kafka-3.9", "kafka-4.1"]
+)
+def test_a_broker_that_answers_nothing_is_unreachable_within_the_deadline_of_the_call(
+    generation: str,
+) -> None:
+    with (
+        FakeBroker() as silent,
+        SimpleConsumer(silent.host, silent.port, timeout_s=0.3, generation=generation) as consumer,
+    ):
         silent.script[API_VERSIONS].extend([never] * 5)
         silent.script[LIST_OFFSETS].extend([never] * 5)
         began = time.monotonic()
@@ -141,8 +161,13 @@ def test_a_broker_that_answers_nothing_is_unreachable_within_the_deadline_of_the
         assert time.monotonic() - began < 2
 
 
-@pytest.mark.parametrize(("generation", "version"), [("kafka-0.10.0", 0), ("kafka-0.10.1", 1), ("kafka-0.11", 2), ("kafka-4.1", 7)])
-def test_a_release_that_was_told_is_greeted_with_a_question_that_it_understands(generation: str, version: int) -> None:
+@pytest.mark.parametrize(
+    ("generation", "version"),
+    [("kafka-0.10.0", 0), ("kafka-0.10.1", 1), ("kafka-0.11", 2), ("kafka-4.1", 7)],
+)
+def test_a_release_that_was_told_is_greeted_with_a_question_that_it_understands(
+    generation: str, version: int
+) -> None:
     with FakeBroker() as broker, consumer_of(broker, generation) as consumer:
         assert consumer.introduction().startswith(f"Kafka, spoken to as {generation[6:]}, ")
         assert broker.requests == [(LIST_OFFSETS, version)]

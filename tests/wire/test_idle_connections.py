@@ -1,4 +1,6 @@
-"""Connections between two uses: taken again by whoever asks the same broker, never one that is not as good as new."""
+"""Connections between two uses: taken again by whoever asks the same broker, never one that is not
+as good as new.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,15 @@ from etl.model.plans import OffsetRange
 from etl.protocol.messages import LATEST, FetchTarget
 from etl.reader.fetch import read_ranges
 from tests.fakes.batches import Batch, Rec, encode
-from tests.fakes.broker import API_VERSIONS, FETCH, METADATA, FakeBroker, altered, never, reset_after
+from tests.fakes.broker import (
+    API_VERSIONS,
+    FETCH,
+    METADATA,
+    FakeBroker,
+    altered,
+    never,
+    reset_after,
+)
 from tests.fakes.jafka import JafkaBroker, entry
 
 LOG = BrokerPartition("demo", 0)
@@ -44,13 +54,21 @@ def idle() -> Iterator[IdleConnections]:
 
 
 def ask(broker: FakeBroker, idle: IdleConnections, **changes: Any) -> int:
-    with SimpleConsumer(broker.host, broker.port, **{"timeout_s": 5.0, "idle_connections": idle, **changes}) as consumer:
+    with SimpleConsumer(
+        broker.host, broker.port, **{"timeout_s": 5.0, "idle_connections": idle, **changes}
+    ) as consumer:
         return consumer.earliest_or_latest_offset("demo", 0, LATEST)
 
 
-def test_the_next_consumer_of_a_broker_takes_the_connection_and_greets_nobody(broker: FakeBroker, idle: IdleConnections) -> None:
+def test_the_next_consumer_of_a_broker_takes_the_connection_and_greets_nobody(
+    broker: FakeBroker, idle: IdleConnections
+) -> None:
     assert [ask(broker, idle) for _ in range(5)] == [2] * 5
-    assert (broker.connections, [key for key, _ in broker.requests].count(API_VERSIONS), len(idle)) == (1, 1, 1)
+    assert (
+        broker.connections,
+        [key for key, _ in broker.requests].count(API_VERSIONS),
+        len(idle),
+    ) == (1, 1, 1)
 
 
 def test_several_at_a_time_have_one_each(broker: FakeBroker, idle: IdleConnections) -> None:
@@ -63,7 +81,9 @@ def test_several_at_a_time_have_one_each(broker: FakeBroker, idle: IdleConnectio
     assert (broker.connections, len(idle)) == (2, 2)
 
 
-def test_a_consumer_that_was_closed_may_ask_again(broker: FakeBroker, idle: IdleConnections) -> None:
+def test_a_consumer_that_was_closed_may_ask_again(
+    broker: FakeBroker, idle: IdleConnections
+) -> None:
     consumer = SimpleConsumer(broker.host, broker.port, timeout_s=5, idle_connections=idle)
     for _ in range(3):
         assert consumer.earliest_or_latest_offset("demo", 0, LATEST) == 2
@@ -73,21 +93,26 @@ def test_a_consumer_that_was_closed_may_ask_again(broker: FakeBroker, idle: Idle
 
 
 def test_who_was_told_another_generation_or_calls_itself_otherwise_has_a_connection_of_its_own(
-    broker: FakeBroker, idle: IdleConnections,
+    broker: FakeBroker,
+    idle: IdleConnections,
 ) -> None:
     for changes in ({}, {"client_id": "other"}, {"generation": "kafka"}, {}):
         ask(broker, idle, **changes)
     assert (broker.connections, len(idle)) == (3, 3)
 
 
-def test_one_that_the_broker_closed_meanwhile_is_not_taken(broker: FakeBroker, idle: IdleConnections) -> None:
+def test_one_that_the_broker_closed_meanwhile_is_not_taken(
+    broker: FakeBroker, idle: IdleConnections
+) -> None:
     ask(broker, idle)
     broker.hang_up_on_everybody()
     assert ask(broker, idle) == 2
     assert (broker.connections, len(idle)) == (2, 1)
 
 
-def test_one_on_which_something_lies_that_nobody_asked_for_is_not_taken(broker: FakeBroker, idle: IdleConnections) -> None:
+def test_one_on_which_something_lies_that_nobody_asked_for_is_not_taken(
+    broker: FakeBroker, idle: IdleConnections
+) -> None:
     ask(broker, idle)
     broker._sockets[0].sendall(b"\0\0\0\4\0\0\0\1")
     assert wait_until(lambda: idle._kept[0][1].connection.is_answering(0), 10)
@@ -95,9 +120,13 @@ def test_one_on_which_something_lies_that_nobody_asked_for_is_not_taken(broker: 
     assert broker.connections == 2
 
 
-def test_one_that_breaks_at_its_next_use_is_made_anew_and_no_other_idle_one_is_tried(broker: FakeBroker, idle: IdleConnections) -> None:
-    with SimpleConsumer(broker.host, broker.port, idle_connections=idle) as one, SimpleConsumer(
-            broker.host, broker.port, idle_connections=idle) as other:
+def test_one_that_breaks_at_its_next_use_is_made_anew_and_no_other_idle_one_is_tried(
+    broker: FakeBroker, idle: IdleConnections
+) -> None:
+    with (
+        SimpleConsumer(broker.host, broker.port, idle_connections=idle) as one,
+        SimpleConsumer(broker.host, broker.port, idle_connections=idle) as other,
+    ):
         one.introduction(), other.introduction()
     broker.script[METADATA].append(reset_after(0))
     with SimpleConsumer(broker.host, broker.port, timeout_s=5, idle_connections=idle) as consumer:
@@ -127,7 +156,10 @@ def test_no_more_are_kept_than_may_be_and_the_oldest_makes_room(broker: FakeBrok
 
 def _is_closed_by_peer(connection: socket.socket) -> bool:
     try:
-        return connection.fileno() < 0 or connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        return (
+            connection.fileno() < 0
+            or connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        )
     except BlockingIOError:
         return False
     except OSError:
@@ -136,15 +168,28 @@ def _is_closed_by_peer(connection: socket.socket) -> bool:
 
 # What is never given back
 
-def test_one_whose_answer_is_still_to_come_is_closed(broker: FakeBroker, idle: IdleConnections) -> None:
+
+def test_one_whose_answer_is_still_to_come_is_closed(
+    broker: FakeBroker, idle: IdleConnections
+) -> None:
     with SimpleConsumer(broker.host, broker.port, timeout_s=5, idle_connections=idle) as consumer:
         consumer.begin_fetch([FetchTarget(LOG, 0, 1000)])
     assert len(idle) == 0
     assert ask(broker, idle) == 2
 
 
-@pytest.mark.parametrize("act", [never, reset_after(6), altered(lambda body: body[:6]), altered(lambda body: b"\0\0\0\x99" + body[4:])])
-def test_one_on_which_anything_went_wrong_is_closed(broker: FakeBroker, idle: IdleConnections, act: Any) -> None:
+@pytest.mark.parametrize(
+    "act",
+    [
+        never,
+        reset_after(6),
+        altered(lambda body: body[:6]),
+        altered(lambda body: b"\0\0\0\x99" + body[4:]),
+    ],
+)
+def test_one_on_which_anything_went_wrong_is_closed(
+    broker: FakeBroker, idle: IdleConnections, act: Any
+) -> None:
     broker.script[FETCH].append(act)
     with SimpleConsumer(broker.host, broker.port, timeout_s=0.5, idle_connections=idle) as consumer:
         with pytest.raises((BrokerUnreachable, CorruptData)):
@@ -154,8 +199,11 @@ def test_one_on_which_anything_went_wrong_is_closed(broker: FakeBroker, idle: Id
 
 def test_between_the_answers_to_one_question_it_is_not_given_back(idle: IdleConnections) -> None:
     with JafkaBroker(partitions=3).listening() as jafka:
+
         def consumer() -> SimpleConsumer:
-            return SimpleConsumer(jafka.host, jafka.port, timeout_s=5, generation="jafka", idle_connections=idle)
+            return SimpleConsumer(
+                jafka.host, jafka.port, timeout_s=5, generation="jafka", idle_connections=idle
+            )
 
         jafka.append("demo", 0, entry(b"hello"))
         with consumer() as one, pytest.raises(BrokerUnreachable):
@@ -167,7 +215,9 @@ def test_between_the_answers_to_one_question_it_is_not_given_back(idle: IdleConn
         assert (jafka.connections, len(idle)) == (2, 1)
 
 
-def test_a_broker_that_throttles_is_waited_for_by_the_next_user_too(broker: FakeBroker, idle: IdleConnections) -> None:
+def test_a_broker_that_throttles_is_waited_for_by_the_next_user_too(
+    broker: FakeBroker, idle: IdleConnections
+) -> None:
     broker.throttle.append(700)
     with SimpleConsumer(broker.host, broker.port, timeout_s=5, idle_connections=idle) as consumer:
         consumer.multifetch([FetchTarget(LOG, 0, 1000)])
@@ -178,6 +228,7 @@ def test_a_broker_that_throttles_is_waited_for_by_the_next_user_too(broker: Fake
 
 # Processes, threads, tasks
 
+
 def test_a_process_that_was_forked_leaves_the_parents_connections_alone(broker: FakeBroker) -> None:
     ask(broker, OF_THIS_PROCESS)
     before = broker.connections
@@ -185,7 +236,11 @@ def test_a_process_that_was_forked_leaves_the_parents_connections_alone(broker: 
     if child == 0:  # nothing of pytest's may run here
         is_right = False
         try:
-            is_right = len(OF_THIS_PROCESS) == 0 and ask(broker, OF_THIS_PROCESS) == 2 and len(OF_THIS_PROCESS) == 1
+            is_right = (
+                len(OF_THIS_PROCESS) == 0
+                and ask(broker, OF_THIS_PROCESS) == 2
+                and len(OF_THIS_PROCESS) == 1
+            )
         finally:
             os._exit(0 if is_right else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -218,20 +273,34 @@ def test_many_threads_share_what_is_idle(broker: FakeBroker, idle: IdleConnectio
     assert found == [2] * 160 and broker.connections <= 8
 
 
-def test_the_tasks_of_a_process_read_over_one_connection(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tasks_of_a_process_read_over_one_connection(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     leader = Leader(Broker(1, broker.host, broker.port, "kafka"))
     for _ in range(4):
-        read = read_ranges([OffsetRange(LOG, 0, 2, leader)], isolation=Isolation.READ_COMMITTED, on_receipt=lambda index, receipt: None)
+        read = read_ranges(
+            [OffsetRange(LOG, 0, 2, leader)],
+            isolation=Isolation.READ_COMMITTED,
+            on_receipt=lambda index, receipt: None,
+        )
         assert sum(arrow_batch.num_rows for arrow_batch in read) == 2
     assert broker.connections == 1
     OF_THIS_PROCESS.close()
 
 
-def test_a_task_that_is_given_up_in_the_middle_leaves_no_connection_behind(broker: FakeBroker) -> None:
+def test_a_task_that_is_given_up_in_the_middle_leaves_no_connection_behind(
+    broker: FakeBroker,
+) -> None:
     leader = Leader(Broker(1, broker.host, broker.port, "kafka"))
-    broker.append("demo", 0, *(encode(Batch(start, [Rec(0, b"x" * 1000)])) for start in range(2, 50)))
-    read = read_ranges([OffsetRange(LOG, 0, 50, leader)], isolation=Isolation.READ_COMMITTED, fetch_max_bytes=2048,
-                       on_receipt=lambda index, receipt: None)
+    broker.append(
+        "demo", 0, *(encode(Batch(start, [Rec(0, b"x" * 1000)])) for start in range(2, 50))
+    )
+    read = read_ranges(
+        [OffsetRange(LOG, 0, 50, leader)],
+        isolation=Isolation.READ_COMMITTED,
+        fetch_max_bytes=2048,
+        on_receipt=lambda index, receipt: None,
+    )
     with contextlib.closing(cast(Generator[object, None, None], read)):
         next(read)
     assert len(OF_THIS_PROCESS) == 0
@@ -240,5 +309,8 @@ def test_a_task_that_is_given_up_in_the_middle_leaves_no_connection_behind(broke
 def test_a_cluster_gives_its_connections_back(broker: FakeBroker, idle: IdleConnections) -> None:
     for _ in range(3):
         with Cluster([(broker.host, broker.port)], timeout_s=5, idle_connections=idle) as cluster:
-            assert cluster.extents([LOG], isolation=Isolation.READ_COMMITTED).extents[LOG].end_offset == 2
+            assert (
+                cluster.extents([LOG], isolation=Isolation.READ_COMMITTED).extents[LOG].end_offset
+                == 2
+            )
     assert broker.connections == 1

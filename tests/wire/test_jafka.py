@@ -1,4 +1,6 @@
-"""The contract of a Jafka against the fake one, what only that can be made to do, and every way a connection to it can go wrong."""
+"""The contract of a Jafka against the fake one, what only that can be made to do, and every way a
+connection to it can go wrong.
+"""
 
 from __future__ import annotations
 
@@ -53,15 +55,22 @@ def asked(broker: JafkaBroker) -> list[int]:
     return [kind for kind, _ in broker.requests[1:]]
 
 
-def test_the_next_fetch_may_be_under_way_while_an_answer_is_read_from_a_jafka(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+def test_the_next_fetch_may_be_under_way_while_an_answer_is_read_from_a_jafka(
+    broker: JafkaBroker, consumer: SimpleConsumer
+) -> None:
     broker.append("demo", 0, HELLO, WORLD)
     consumer.begin_fetch([FetchTarget(DEMO, 0, len(HELLO))])
     first = consumer.end_fetch().partitions[0]
     consumer.begin_fetch([FetchTarget(DEMO, len(HELLO), 100)])
-    assert (bytes(first.records), bytes(consumer.end_fetch().partitions[0].records)) == (HELLO, WORLD)
+    assert (bytes(first.records), bytes(consumer.end_fetch().partitions[0].records)) == (
+        HELLO,
+        WORLD,
+    )
 
 
-def test_a_log_of_several_segments_names_their_starts_as_boundaries(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+def test_a_log_of_several_segments_names_their_starts_as_boundaries(
+    broker: JafkaBroker, consumer: SimpleConsumer
+) -> None:
     for _ in range(3):
         broker.append("demo", 0, HELLO)
         broker.logs["demo", 0].roll()
@@ -73,37 +82,62 @@ def test_a_log_of_several_segments_names_their_starts_as_boundaries(broker: Jafk
 
 
 @pytest.mark.parametrize("logs", [1, 2, 64, 65, 1000])
-def test_the_ends_of_many_logs_are_asked_on_one_connection_and_told_apart_by_their_order(logs: int) -> None:
+def test_the_ends_of_many_logs_are_asked_on_one_connection_and_told_apart_by_their_order(
+    logs: int,
+) -> None:
     with JafkaBroker(partitions=logs).listening() as broker, consumer_of(broker) as consumer:
         for number in range(0, logs, 7):
             broker.append("demo", number, *[HELLO] * (number % 5))
         times = {BrokerPartition("demo", number, 3): LATEST for number in reversed(range(logs))}
         found = consumer.list_offsets(times)
         assert {log.partition: listed.offset for log, listed in found.items()} == {
-            number: len(HELLO) * (number % 5) if number % 7 == 0 else 0 for number in range(logs)}
+            number: len(HELLO) * (number % 5) if number % 7 == 0 else 0 for number in range(logs)
+        }
         assert (asked(broker), broker.connections) == ([OFFSETS] * logs, 1)
 
 
 def test_answers_are_taken_before_more_is_asked_so_that_never_both_sides_only_send() -> None:
-    one, unanswered = len(bytes.fromhex("00000018 0004 0004 64656d6f 00000000 ffffffffffffffff 7fffffff")), list[int]()
+    one, unanswered = (
+        len(bytes.fromhex("00000018 0004 0004 64656d6f 00000000 ffffffffffffffff 7fffffff")),
+        list[int](),
+    )
 
     def serve(connection: socket.socket) -> None:
         connection.sendall(bytes.fromhex("00000002 0000"))
         connection.recv(8)
         while requests := connection.recv(1 << 20):
-            while len(requests) < 64 * one and len(requests) % one or select.select([connection], [], [], 0.05)[0]:
+            while (
+                len(requests) < 64 * one
+                and len(requests) % one
+                or select.select([connection], [], [], 0.05)[0]
+            ):
                 requests += connection.recv(1 << 20)
             unanswered.append(len(requests) // one)
-            connection.sendall(bytes.fromhex("0000000e 0000 00000001 0000000000000007") * unanswered[-1])
+            connection.sendall(
+                bytes.fromhex("0000000e 0000 00000001 0000000000000007") * unanswered[-1]
+            )
 
-    with listening(serve) as port, SimpleConsumer("127.0.0.1", port, timeout_s=5, generation="jafka") as consumer:
-        assert len(consumer.list_offsets({BrokerPartition("demo", number): LATEST for number in range(150)})) == 150
+    with (
+        listening(serve) as port,
+        SimpleConsumer("127.0.0.1", port, timeout_s=5, generation="jafka") as consumer,
+    ):
+        assert (
+            len(
+                consumer.list_offsets(
+                    {BrokerPartition("demo", number): LATEST for number in range(150)}
+                )
+            )
+            == 150
+        )
         assert unanswered == [64, 64, 22]
 
 
 # Quirks
 
-def test_an_unflushed_tail_is_neither_told_nor_given(consumer: SimpleConsumer, broker: JafkaBroker) -> None:
+
+def test_an_unflushed_tail_is_neither_told_nor_given(
+    consumer: SimpleConsumer, broker: JafkaBroker
+) -> None:
     broker.append("demo", 0, HELLO)
     broker.flush_every = 100
     broker.append("demo", 0, WORLD)
@@ -115,7 +149,9 @@ def test_an_unflushed_tail_is_neither_told_nor_given(consumer: SimpleConsumer, b
     assert bytes(consumer.fetch("demo", 0, len(HELLO)).records) == WORLD
 
 
-def test_offsets_outside_of_the_log_are_refused_on_either_side(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+def test_offsets_outside_of_the_log_are_refused_on_either_side(
+    broker: JafkaBroker, consumer: SimpleConsumer
+) -> None:
     broker.append("demo", 0, HELLO)
     broker.logs["demo", 0].roll()
     broker.append("demo", 0, WORLD)
@@ -127,22 +163,31 @@ def test_offsets_outside_of_the_log_are_refused_on_either_side(broker: JafkaBrok
 
 # Trouble
 
+
 def test_a_jafka_that_stops_answering_is_given_up_at_our_deadline(broker: JafkaBroker) -> None:
     broker.append("demo", 0, HELLO)
     broker.script[FETCH].extend([never, never])
     began = time.monotonic()
-    with consumer_of(broker, timeout_s=0.5) as consumer, pytest.raises(BrokerUnreachable, match="deadline passed") as raised:
+    with (
+        consumer_of(broker, timeout_s=0.5) as consumer,
+        pytest.raises(BrokerUnreachable, match="deadline passed") as raised,
+    ):
         consumer.fetch("demo", 0, 0, max_wait_ms=1)
     assert time.monotonic() - began < 3 and raised.value.exit_code == 6
 
 
-def test_a_connection_that_broke_before_an_answer_is_made_anew_once(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+def test_a_connection_that_broke_before_an_answer_is_made_anew_once(
+    broker: JafkaBroker, consumer: SimpleConsumer
+) -> None:
     broker.append("demo", 0, HELLO)
 
     def fetch() -> int:
         return len(consumer.fetch("demo", 0, 0).records)
 
-    for kind, ask in ((FETCH, fetch), (OFFSETS, lambda: consumer.earliest_or_latest_offset("demo", 0, LATEST))):
+    for kind, ask in (
+        (FETCH, fetch),
+        (OFFSETS, lambda: consumer.earliest_or_latest_offset("demo", 0, LATEST)),
+    ):
         broker.script[kind].append(hang_up)
         assert ask() == len(HELLO)
         broker.script[kind].extend([hang_up, hang_up])
@@ -150,7 +195,9 @@ def test_a_connection_that_broke_before_an_answer_is_made_anew_once(broker: Jafk
             ask()
 
 
-def test_a_connection_that_broke_in_an_answer_is_not_asked_again(broker: JafkaBroker, consumer: SimpleConsumer) -> None:
+def test_a_connection_that_broke_in_an_answer_is_not_asked_again(
+    broker: JafkaBroker, consumer: SimpleConsumer
+) -> None:
     broker.append("demo", 0, HELLO)
     broker.script[FETCH].append(reset_after(8))
     with pytest.raises(BrokerUnreachable, match="the connection broke after 4 bytes of 17"):
@@ -159,8 +206,14 @@ def test_a_connection_that_broke_in_an_answer_is_not_asked_again(broker: JafkaBr
 
 
 def test_a_kafka_that_was_told_to_be_a_jafka_is_none() -> None:
-    with FakeBroker() as kafka, SimpleConsumer(kafka.host, kafka.port, timeout_s=5, generation="jafka") as consumer:
-        with pytest.raises(NotKafka, match="closed on the first request.*that a Jafka or Kafka 0.7 broker listens there"):
+    with (
+        FakeBroker() as kafka,
+        SimpleConsumer(kafka.host, kafka.port, timeout_s=5, generation="jafka") as consumer,
+    ):
+        with pytest.raises(
+            NotKafka,
+            match="closed on the first request.*that a Jafka or Kafka 0.7 broker listens there",
+        ):
             consumer.introduction()
 
 
@@ -168,13 +221,18 @@ def test_a_port_of_something_else_that_was_told_to_be_a_jafka_is_none() -> None:
     def http(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-    with listening(http) as port, SimpleConsumer("127.0.0.1", port, timeout_s=5, generation="jafka") as consumer:
+    with (
+        listening(http) as port,
+        SimpleConsumer("127.0.0.1", port, timeout_s=5, generation="jafka") as consumer,
+    ):
         with pytest.raises(NotKafka, match="speaks HTTP"):
             consumer.introduction()
 
 
 @pytest.mark.parametrize("told", [None, "kafka-0.8"])
-def test_whoever_takes_it_for_kafka_is_told_what_it_is(broker: JafkaBroker, told: str | None) -> None:
+def test_whoever_takes_it_for_kafka_is_told_what_it_is(
+    broker: JafkaBroker, told: str | None
+) -> None:
     with SimpleConsumer(broker.host, broker.port, timeout_s=5, generation=told) as consumer:
         with pytest.raises(NotKafka, match="as Jafka and Kafka 0.7 do") as caught:
             consumer.topic_metadata()

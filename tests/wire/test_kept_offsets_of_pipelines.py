@@ -1,4 +1,6 @@
-"""A pipeline's offsets where a coordinator keeps them: moved from what was seen, with a word that tells whose they are."""
+"""A pipeline's offsets where a coordinator keeps them: moved from what was seen, with a word that
+tells whose they are.
+"""
 
 from __future__ import annotations
 
@@ -44,20 +46,28 @@ def store(broker: FakeBroker, offset: int, word: str, log: BrokerPartition = FIR
     broker.world.committed["g", log.topic, log.partition] = (offset, word)
 
 
-def test_a_word_of_this_pipeline_is_told_as_its_plans_and_any_other_as_it_is(broker: FakeBroker, cluster: Cluster) -> None:
+def test_a_word_of_this_pipeline_is_told_as_its_plans_and_any_other_as_it_is(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     assert KEPT.move(cluster, {FIRST: NOTHING_COMMITTED}, to(800)) == [FIRST]
     assert stored(broker) == (800, f"etl:clicks:{OURS}")
     assert KEPT.committed(cluster, [FIRST, SECOND]) == {FIRST: Committed(800, None, OURS)}
-    assert KeptOffsets("g", "others").committed(cluster, [FIRST]) == {FIRST: Committed(800, None, f"etl:clicks:{OURS}")}
+    assert KeptOffsets("g", "others").committed(cluster, [FIRST]) == {
+        FIRST: Committed(800, None, f"etl:clicks:{OURS}")
+    }
     store(broker, 800, "x" * 4096)
     word = KEPT.committed(cluster, [FIRST])[FIRST].word
-    assert word is not None and len(word) == 64, "of one that is long the digest is enough to know it again"
+    assert word is not None and len(word) == 64, (
+        "of one that is long the digest is enough to know it again"
+    )
     assert KEPT.committed(cluster, []) == {}
 
 
 @pytest.mark.parametrize("there", [None, (500, "theirs"), (800, "another's")])
 def test_an_offset_is_moved_from_what_was_seen_and_from_nothing_and_is_there_if_anybody_moved_it_there(
-    broker: FakeBroker, cluster: Cluster, there: tuple[int, str] | None,
+    broker: FakeBroker,
+    cluster: Cluster,
+    there: tuple[int, str] | None,
 ) -> None:
     if there:
         store(broker, *there)
@@ -65,7 +75,9 @@ def test_an_offset_is_moved_from_what_was_seen_and_from_nothing_and_is_there_if_
     assert (stored(broker) or (None,))[0] == 800
 
 
-def test_nothing_is_written_where_another_client_moved_one_of_them(broker: FakeBroker, cluster: Cluster) -> None:
+def test_nothing_is_written_where_another_client_moved_one_of_them(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     store(broker, 500, "again", SECOND)
     after = {**to(800), SECOND: Committed(800, None, OURS)}
     with pytest.raises(OffsetMoved, match="it is 500, ours is 800"):
@@ -73,15 +85,22 @@ def test_nothing_is_written_where_another_client_moved_one_of_them(broker: FakeB
     assert stored(broker) is None and stored(broker, SECOND) == (500, "again")
 
 
-def test_a_commit_without_an_answer_that_happened_is_known_by_its_word(broker: FakeBroker, cluster: Cluster) -> None:
+def test_a_commit_without_an_answer_that_happened_is_known_by_its_word(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     broker.script[OFFSET_COMMIT].append(hang_up)
     assert KEPT.move(cluster, {FIRST: NOTHING_COMMITTED}, to(800)) == [FIRST]
     assert [key for key, _ in broker.requests].count(OFFSET_COMMIT) == 1
 
 
-@pytest.mark.parametrize(("there", "raises"), [(None, CommitUnknown), ((300, "another's"), OffsetMoved)])
+@pytest.mark.parametrize(
+    ("there", "raises"), [(None, CommitUnknown), ((300, "another's"), OffsetMoved)]
+)
 def test_a_commit_without_an_answer_that_is_not_there_is_unknown_or_another_client_came_first(
-    broker: FakeBroker, cluster: Cluster, there: tuple[int, str] | None, raises: type[Exception],
+    broker: FakeBroker,
+    cluster: Cluster,
+    there: tuple[int, str] | None,
+    raises: type[Exception],
 ) -> None:
     def undone(connection: socket.socket, frame: bytes) -> None:
         broker.world.committed.clear()
@@ -94,7 +113,9 @@ def test_a_commit_without_an_answer_that_is_not_there_is_unknown_or_another_clie
         KEPT.move(cluster, {FIRST: NOTHING_COMMITTED}, to(800))
 
 
-def test_a_log_whose_topic_is_gone_is_left_out_and_any_other_refusal_is_raised(broker: FakeBroker, cluster: Cluster) -> None:
+def test_a_log_whose_topic_is_gone_is_left_out_and_any_other_refusal_is_raised(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     broker.world.refused_logs["demo", 1] = 3
     after = {**to(800), SECOND: Committed(800, None, OURS)}
     assert KEPT.move(cluster, dict.fromkeys(after, NOTHING_COMMITTED), after) == [FIRST]
@@ -104,7 +125,8 @@ def test_a_log_whose_topic_is_gone_is_left_out_and_any_other_refusal_is_raised(b
 
 
 def test_a_log_that_a_coordinator_refuses_to_tell_of_has_no_offset_where_the_metadata_lacks_it_too(
-    broker: FakeBroker, cluster: Cluster,
+    broker: FakeBroker,
+    cluster: Cluster,
 ) -> None:
     broker.log("demo", 0)
     store(broker, 500, "theirs")
@@ -124,10 +146,14 @@ def test_a_group_with_live_members_keeps_its_offsets(broker: FakeBroker, cluster
 
 
 def test_very_many_offsets_are_committed_by_as_many_at_once_as_a_coordinator_takes(
-    broker: FakeBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch,
+    broker: FakeBroker,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kept_offsets, "_COMMIT_BYTES", 1_000)
     after = {BrokerPartition("demo", number): Committed(800, None, OURS) for number in range(20)}
-    assert sorted(KEPT.move(cluster, dict.fromkeys(after, NOTHING_COMMITTED), after)) == sorted(after)
+    assert sorted(KEPT.move(cluster, dict.fromkeys(after, NOTHING_COMMITTED), after)) == sorted(
+        after
+    )
     assert len(broker.world.committed) == 20
     assert [key for key, _ in broker.requests].count(OFFSET_COMMIT) == 3

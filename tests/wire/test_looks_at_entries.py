@@ -1,4 +1,6 @@
-"""What a look at a byte position of a Jafka log tells: whether a message begins there, and where the ones around it do."""
+"""What a look at a byte position of a Jafka log tells: whether a message begins there, and where
+the ones around it do.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,18 @@ def broker() -> Iterator[JafkaBroker]:
 
 
 def looked(
-    broker: JafkaBroker, *offsets: int, log: BrokerPartition = LOG, walk_from: int = 0, until: int | None = None, is_kept: bool = False,
+    broker: JafkaBroker,
+    *offsets: int,
+    log: BrokerPartition = LOG,
+    walk_from: int = 0,
+    until: int | None = None,
+    is_kept: bool = False,
 ) -> list[LookedAt]:
     end = until or broker.logs[log.topic, log.partition].end
     with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as consumer:
-        found = look_at(consumer, [DoubtedOffset(log, offset, walk_from, end, is_kept) for offset in offsets])
+        found = look_at(
+            consumer, [DoubtedOffset(log, offset, walk_from, end, is_kept) for offset in offsets]
+        )
     return sorted((one for _, one in found), key=lambda one: one.offset)
 
 
@@ -40,12 +49,18 @@ def test_each_position_of_a_log_is_told_from_the_others(broker: JafkaBroker) -> 
     sizes = [len(each) for each in (entry(b""), wrapped(entry(b"x"), entry(TEXT)), entry(TEXT))]
     end = broker.append("clicks", 0, entry(b""), wrapped(entry(b"x"), entry(TEXT)), entry(TEXT))
     starts = [0, sizes[0], sizes[0] + sizes[1]]
-    for one in [one for at in range(1, end, 8) for one in looked(broker, *range(at, min(at + 8, end)))]:
+    for one in [
+        one for at in range(1, end, 8) for one in looked(broker, *range(at, min(at + 8, end)))
+    ]:
         if one.offset in starts:
             assert one == LookedAt(one.offset, True)
             continue
         around = max(start for start in starts if start < one.offset)
-        assert (one.is_entry, one.before, one.after) == (False, around, [*starts, end][starts.index(around) + 1])
+        assert (one.is_entry, one.before, one.after) == (
+            False,
+            around,
+            [*starts, end][starts.index(around) + 1],
+        )
         assert one.wrong
 
 
@@ -54,29 +69,43 @@ def test_a_payload_that_holds_messages_does_not_pass_for_the_log(broker: JafkaBr
     end = broker.append("clicks", 0, entry(TEXT), entry(copy), entry(TEXT))
     inside = len(entry(TEXT)) + 10 + len(entry(b"one"))
     [one] = looked(broker, inside)
-    assert (one.is_entry, one.before, one.after) == (False, len(entry(TEXT)), end - len(entry(TEXT)))
+    assert (one.is_entry, one.before, one.after) == (
+        False,
+        len(entry(TEXT)),
+        end - len(entry(TEXT)),
+    )
 
 
 def test_what_is_further_from_a_boundary_than_is_walked_has_its_checksum_alone(
-        broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(entries, "WALKED_BYTES_MAX", 5000)
     copy, filler = entry(b"one") + entry(b"two"), entry(b"x" * 6000)
     broker.append("clicks", 0, filler, entry(copy), entry(TEXT))
     inside = len(filler) + 10
-    assert looked(broker, inside, len(filler)) == [LookedAt(len(filler), True), LookedAt(inside, True)]
+    assert looked(broker, inside, len(filler)) == [
+        LookedAt(len(filler), True),
+        LookedAt(inside, True),
+    ]
     [one] = looked(broker, len(filler) + 3)
     assert (one.is_entry, one.before, one.after) == (False, None, None)
 
 
-def test_the_walk_passes_over_what_is_larger_than_one_answer_without_its_bytes(broker: JafkaBroker) -> None:
+def test_the_walk_passes_over_what_is_larger_than_one_answer_without_its_bytes(
+    broker: JafkaBroker,
+) -> None:
     broker.max_message_bytes = 10 << 20
     large = entry(b"x" * (5 << 20))
     broker.append("clicks", 0, large, entry(TEXT), entry(TEXT))
-    assert looked(broker, len(large) + len(entry(TEXT))) == [LookedAt(len(large) + len(entry(TEXT)), True)]
+    assert looked(broker, len(large) + len(entry(TEXT))) == [
+        LookedAt(len(large) + len(entry(TEXT)), True)
+    ]
     assert bytes_asked(broker) < 2 << 20
 
 
-def test_a_message_that_is_larger_than_the_first_look_is_looked_at_whole(broker: JafkaBroker) -> None:
+def test_a_message_that_is_larger_than_the_first_look_is_looked_at_whole(
+    broker: JafkaBroker,
+) -> None:
     large = entry(b"x" * 20_000)
     broker.append("clicks", 0, entry(TEXT), large, large, entry(TEXT))
     at = len(entry(TEXT)), len(entry(TEXT)) + len(large)
@@ -85,14 +114,20 @@ def test_a_message_that_is_larger_than_the_first_look_is_looked_at_whole(broker:
 
 
 def test_bytes_that_are_too_few_to_be_a_message_are_none_however_far_the_walk_would_be(
-        broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(entries, "WALKED_BYTES_MAX", 5000)
     end = broker.append("clicks", 0, entry(b"x" * 6000), entry(b"\0" * 30))
     for one in looked(broker, *range(end - 8, end)):
-        assert (one.is_entry, one.wrong) == (False, f"there are {end - one.offset} bytes before {end}, and none is so small")
+        assert (one.is_entry, one.wrong) == (
+            False,
+            f"there are {end - one.offset} bytes before {end}, and none is so small",
+        )
 
 
-def test_no_message_reaches_beyond_its_segment(broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_message_reaches_beyond_its_segment(
+    broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(entries, "WALKED_BYTES_MAX", 5000)
     claims_more = (4000).to_bytes(4, "big") + b"\0" * 50
     broker.append("clicks", 0, entry(b"x" * 6000), entry(claims_more))
@@ -100,19 +135,29 @@ def test_no_message_reaches_beyond_its_segment(broker: JafkaBroker, monkeypatch:
     segment = broker.append("clicks", 0, entry(b"x" * 4990)) - 5000
     inside = segment - len(claims_more)
     [one] = looked(broker, inside, until=segment)
-    assert (one.is_entry, one.wrong) == (False, f"it would reach to {inside + 4004}, beyond {segment}, where its segment or the log ends")
+    assert (one.is_entry, one.wrong) == (
+        False,
+        f"it would reach to {inside + 4004}, beyond {segment}, where its segment or the log ends",
+    )
     for unseen in (inside, segment - 1, segment - 3):  # the broker named the log's end alone
         [one] = looked(broker, unseen)
-        assert (one.is_entry, one.wrong) == (False, f"there are {segment - unseen} bytes before its segment ends, and no whole message")
+        assert (one.is_entry, one.wrong) == (
+            False,
+            f"there are {segment - unseen} bytes before its segment ends, and no whole message",
+        )
 
 
 def test_of_a_message_that_would_be_larger_than_what_is_looked_at_nobody_can_tell_unless_it_is_walked_to(
-        broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker: JafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(entries, "WALKED_BYTES_MAX", 5000)
     large = entry(b"x" * 6000)
     broker.append("clicks", 0, entry(TEXT), large, large)
     at = len(entry(TEXT)), len(entry(TEXT)) + len(large)
-    assert looked(broker, *at) == [LookedAt(at[0], True), LookedAt(at[1], None, "it would have 6,010 bytes, and 5,000 are looked at")]
+    assert looked(broker, *at) == [
+        LookedAt(at[0], True),
+        LookedAt(at[1], None, "it would have 6,010 bytes, and 5,000 are looked at"),
+    ]
 
 
 def test_damage_before_a_position_does_not_make_it_a_bad_one(broker: JafkaBroker) -> None:
@@ -127,16 +172,25 @@ def test_where_a_broker_gives_nothing_nobody_knows(broker: JafkaBroker) -> None:
     assert looked(broker, 5) == [LookedAt(5, None, "its broker gives nothing from there")]
 
 
-def test_the_start_of_a_stored_plan_is_not_walked_to_where_its_bytes_are_a_message(broker: JafkaBroker) -> None:
+def test_the_start_of_a_stored_plan_is_not_walked_to_where_its_bytes_are_a_message(
+    broker: JafkaBroker,
+) -> None:
     broker.append("clicks", 0, *(entry(TEXT) for _ in range(1000)))
-    assert looked(broker, 900 * len(entry(TEXT)), is_kept=True) == [LookedAt(900 * len(entry(TEXT)), True)]
+    assert looked(broker, 900 * len(entry(TEXT)), is_kept=True) == [
+        LookedAt(900 * len(entry(TEXT)), True)
+    ]
     assert bytes_asked(broker) == entries.LOOK_BYTES
 
 
-def test_all_logs_of_a_broker_are_looked_at_by_one_request_and_walked_by_another(broker: JafkaBroker) -> None:
+def test_all_logs_of_a_broker_are_looked_at_by_one_request_and_walked_by_another(
+    broker: JafkaBroker,
+) -> None:
     for number in (0, 1):
         broker.append("clicks", number, *(entry(TEXT) for _ in range(4)))
-    doubted = [DoubtedOffset(log, 2 * len(entry(TEXT)) + number, 0, 4 * len(entry(TEXT))) for number, log in enumerate((LOG, OTHER))]
+    doubted = [
+        DoubtedOffset(log, 2 * len(entry(TEXT)) + number, 0, 4 * len(entry(TEXT)))
+        for number, log in enumerate((LOG, OTHER))
+    ]
     leader = Leader(Broker(7, "127.0.0.1", broker.port, "jafka"))
     with Cluster([("127.0.0.1", broker.port)], generation="jafka") as cluster:
         found = cluster.looked_at(doubted, {LOG: leader, OTHER: leader})
@@ -145,16 +199,29 @@ def test_all_logs_of_a_broker_are_looked_at_by_one_request_and_walked_by_another
     assert {log: one.is_entry for log, (one,) in found.items()} == {LOG: True, OTHER: False}
 
 
-def test_logs_are_walked_together_and_of_many_bad_ones_a_few_are_told_in_full(broker: JafkaBroker) -> None:
+def test_logs_are_walked_together_and_of_many_bad_ones_a_few_are_told_in_full(
+    broker: JafkaBroker,
+) -> None:
     broker.counts["clicks"] = 40
     for number in range(40):
         broker.append("clicks", number, *(entry(TEXT) for _ in range(400)))
     size, logs = len(entry(TEXT)), [BrokerPartition("clicks", number, 7) for number in range(40)]
     with SimpleConsumer("127.0.0.1", broker.port, generation="jafka") as consumer:
         asked = len(broker.requests)
-        found = dict(look_at(consumer, [DoubtedOffset(log, 300 * size, 0, 400 * size) for log in logs]))
+        found = dict(
+            look_at(consumer, [DoubtedOffset(log, 300 * size, 0, 400 * size) for log in logs])
+        )
         assert {one.is_entry for one in found.values()} == {True}
         assert len(broker.requests) - asked == 3  # a greeting, a look and a walk
-        found = dict(look_at(consumer, [DoubtedOffset(log, 300 * size + 1, 0, 400 * size) for log in logs]))
+        found = dict(
+            look_at(consumer, [DoubtedOffset(log, 300 * size + 1, 0, 400 * size) for log in logs])
+        )
     assert {one.is_entry for one in found.values()} == {False}
-    assert sorted(log for log, one in found.items() if one.before == 300 * size and one.after == 301 * size) == logs[:16]
+    assert (
+        sorted(
+            log
+            for log, one in found.items()
+            if one.before == 300 * size and one.after == 301 * size
+        )
+        == logs[:16]
+    )

@@ -1,4 +1,6 @@
-"""Planning on very many brokers: how often each is asked, under how many connections, and that all of them share one deadline."""
+"""Planning on very many brokers: how often each is asked, under how many connections, and that all
+of them share one deadline.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ from etl.edges.machine import open_files
 from etl.errors import BrokerUnreachable
 from etl.model.logs import BrokerPartition, Extent, Isolation
 from tests.fakes.many_brokers import (
-    API_VERSIONS, BYTES_PER_OFFSET, CONFIGS, GROUPS, LEADER_EPOCHS, LIST_OFFSETS, LOG_DIRS, METADATA, ManyBrokers,
+    API_VERSIONS,
+    BYTES_PER_OFFSET,
+    CONFIGS,
+    GROUPS,
+    LEADER_EPOCHS,
+    LIST_OFFSETS,
+    LOG_DIRS,
+    METADATA,
+    ManyBrokers,
 )
 
 BROKERS, TOPICS, PARTITIONS = 30, 10, 60
@@ -21,7 +31,9 @@ BROKERS, TOPICS, PARTITIONS = 30, 10, 60
 
 @pytest.fixture
 def many() -> Iterator[ManyBrokers]:
-    with ManyBrokers(brokers=BROKERS, topics=TOPICS, partitions=PARTITIONS, end_offset=100) as running:
+    with ManyBrokers(
+        brokers=BROKERS, topics=TOPICS, partitions=PARTITIONS, end_offset=100
+    ) as running:
         yield running
 
 
@@ -31,24 +43,41 @@ def every_question(cluster: Cluster) -> tuple[Extents, Mapping[BrokerPartition, 
     logs = [each.log for topic in told.topics.values() for each in topic.partitions]
     found = cluster.extents(logs, isolation=Isolation.READ_COMMITTED, metadata=told)
     assert cluster.epoch_ends(dict.fromkeys(logs, 5), leaders=found.leaders).keys() == set(logs)
-    assert cluster.retained_from(found, dict.fromkeys(logs, 1), isolation=Isolation.READ_COMMITTED) == dict.fromkeys(logs, 0)
+    assert cluster.retained_from(
+        found, dict.fromkeys(logs, 1), isolation=Isolation.READ_COMMITTED
+    ) == dict.fromkeys(logs, 0)
     assert cluster.retention(told.topics).keys() == told.topics.keys()
     assert cluster.members_of("group", told.brokers.values()).unknown is None
     return found, cluster.bytes_per_offset(found)
 
 
-def test_each_broker_is_asked_once_per_question_however_many_logs_it_leads(many: ManyBrokers) -> None:
+def test_each_broker_is_asked_once_per_question_however_many_logs_it_leads(
+    many: ManyBrokers,
+) -> None:
     with Cluster([("127.0.0.1", many.ports[0])]) as cluster:
         found, sizes = every_question(cluster)
-    assert len(found.extents) == TOPICS * PARTITIONS and set(found.extents.values()) == {Extent(0, 100)}
+    assert len(found.extents) == TOPICS * PARTITIONS and set(found.extents.values()) == {
+        Extent(0, 100)
+    }
     assert set(sizes.values()) == {BYTES_PER_OFFSET}
     offsets = 4  # start, end, high watermark, the first record that lasts
     each = {API_VERSIONS: 1, LIST_OFFSETS: offsets, LEADER_EPOCHS: 1, LOG_DIRS: 1, GROUPS: 1}
-    assert {key: {many.asked[broker, key] for broker in range(1, BROKERS + 1)} for key in each} == {key: {n} for key, n in each.items()}
-    assert sum(many.asked[broker, key] for broker in range(1, BROKERS + 1) for key in (METADATA, CONFIGS)) == 2
+    assert {key: {many.asked[broker, key] for broker in range(1, BROKERS + 1)} for key in each} == {
+        key: {n} for key, n in each.items()
+    }
+    assert (
+        sum(
+            many.asked[broker, key]
+            for broker in range(1, BROKERS + 1)
+            for key in (METADATA, CONFIGS)
+        )
+        == 2
+    )
 
 
-def test_with_room_for_few_connections_the_answers_are_the_same_and_few_stay_open(many: ManyBrokers) -> None:
+def test_with_room_for_few_connections_the_answers_are_the_same_and_few_stay_open(
+    many: ManyBrokers,
+) -> None:
     with Cluster([("127.0.0.1", many.ports[0])]) as cluster:
         answers = every_question(cluster)
         assert many.open == BROKERS
@@ -56,7 +85,9 @@ def test_with_room_for_few_connections_the_answers_are_the_same_and_few_stay_ope
     with Cluster([("127.0.0.1", many.ports[0])], keeps=10) as cluster:
         assert every_question(cluster) == answers
         for _ in range(2):
-            cluster.describe(())  # the second is answered behind all that was hung up on before the first
+            cluster.describe(
+                ()
+            )  # the second is answered behind all that was hung up on before the first
         assert many.open == 10
 
 
@@ -72,6 +103,10 @@ def test_all_brokers_of_a_question_share_one_deadline_however_many_are_silent() 
             many.asked.clear()
             logs = [each.log for topic in told.topics.values() for each in topic.partitions]
             with pytest.raises(BrokerUnreachable):
-                cluster.extents(logs, isolation=Isolation.READ_UNCOMMITTED, metadata=told, wait_for_leader_s=0)
+                cluster.extents(
+                    logs, isolation=Isolation.READ_UNCOMMITTED, metadata=told, wait_for_leader_s=0
+                )
         asked = {broker for broker, _ in many.asked}
-        assert 1 in asked and len(asked) <= MOST_AT_A_TIME + 1  # nobody behind those has a deadline of his own
+        assert (
+            1 in asked and len(asked) <= MOST_AT_A_TIME + 1
+        )  # nobody behind those has a deadline of his own

@@ -1,4 +1,6 @@
-"""A member of a group at a fake coordinator: the contract, every code, and what only a fake shows at will."""
+"""A member of a group at a fake coordinator: the contract, every code, and what only a fake shows
+at will.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,42 @@ import pytest
 
 from etl.edges.brokers.member_state import MemberTerms
 from etl.embedded.server import wait_until
-from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, MembershipLost, Owned, PermissionRefused, SettingsError
+from etl.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    CorruptData,
+    EtlError,
+    MembershipLost,
+    Owned,
+    PermissionRefused,
+    SettingsError,
+)
 from etl.model.logs import BrokerPartition
 from etl.model.membership import GroupProtocol, RebalanceStatistics
 from etl.run.members import Member
 from tests.fakes.broker import FIND_COORDINATOR, GROUPS, World, altered, hang_up, never
-from tests.fakes.coordinator import CONSUMER, HEARTBEAT, JOIN, LEAVE, SYNC, FakeCoordinator, coordinator_of_clicks
+from tests.fakes.coordinator import (
+    CONSUMER,
+    HEARTBEAT,
+    JOIN,
+    LEAVE,
+    SYNC,
+    FakeCoordinator,
+    coordinator_of_clicks,
+)
 from tests.fakes.member_contract import PARTITIONS, MemberContract, Stage, eventually
 
 CLASSIC, CONSUMERS = GroupProtocol.CLASSIC, GroupProtocol.CONSUMER
 of_each = pytest.mark.parametrize("protocol", [CLASSIC, CONSUMERS])
-TERMS = MemberTerms("g", ("clicks",), session_timeout_s=0.6, rebalance_timeout_s=5, join_timeout_s=20, backoff_s=0.01, answers_in_s=5)
+TERMS = MemberTerms(
+    "g",
+    ("clicks",),
+    session_timeout_s=0.6,
+    rebalance_timeout_s=5,
+    join_timeout_s=20,
+    backoff_s=0.01,
+    answers_in_s=5,
+)
 
 
 @pytest.fixture
@@ -37,7 +64,9 @@ def stage(broker: FakeCoordinator) -> Stage:
 
 
 def stage_on(broker: FakeCoordinator, protocol: GroupProtocol = CLASSIC) -> Stage:
-    return Stage([(broker.host, broker.port)], "clicks", TERMS, protocol, grow=partial(grow, broker))
+    return Stage(
+        [(broker.host, broker.port)], "clicks", TERMS, protocol, grow=partial(grow, broker)
+    )
 
 
 def grow(broker: FakeCoordinator, topic: str, partitions: int) -> None:
@@ -64,55 +93,98 @@ def of(stage: Stage, protocol: GroupProtocol) -> Stage:
 
 
 PASSING = [
-    *((protocol, api, code) for code in (14, 15, 16, 7, -1) for protocol, api in ((CLASSIC, JOIN), (CLASSIC, SYNC), (CONSUMERS, CONSUMER))),
+    *(
+        (protocol, api, code)
+        for code in (14, 15, 16, 7, -1)
+        for protocol, api in ((CLASSIC, JOIN), (CLASSIC, SYNC), (CONSUMERS, CONSUMER))
+    ),
     *((CLASSIC, api, code) for api in (JOIN, SYNC) for code in (22, 25, 27)),
     *((CONSUMERS, CONSUMER, code) for code in (25, 110, 111, 113)),
-    (CLASSIC, JOIN, 81), *((protocol, FIND_COORDINATOR, 15) for protocol in (CLASSIC, CONSUMERS)),
+    (CLASSIC, JOIN, 81),
+    *((protocol, FIND_COORDINATOR, 15) for protocol in (CLASSIC, CONSUMERS)),
 ]
 
 
 @pytest.mark.parametrize(("protocol", "api", "code"), PASSING, ids=str)
 def test_what_may_pass_on_the_way_to_a_share_is_waited_for(
-    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol, api: int, code: int,
+    broker: FakeCoordinator,
+    stage: Stage,
+    protocol: GroupProtocol,
+    api: int,
+    code: int,
 ) -> None:
-    (broker.world.group_refusals if api == FIND_COORDINATOR else broker.refusals)[api].extend([code, code])
+    (broker.world.group_refusals if api == FIND_COORDINATOR else broker.refusals)[api].extend(
+        [code, code]
+    )
     with of(stage, protocol).joined() as (member, share):
         assert share.logs == stage.logs and member.is_current
 
 
 ENDING = [
-    *((protocol, api, code, kind) for protocol, api in ((CLASSIC, JOIN), (CONSUMERS, CONSUMER)) for code, kind in (
-        (24, SettingsError), (30, PermissionRefused), (35, SettingsError), (42, EtlError), (69, SettingsError), (82, MembershipLost))),
-    (CLASSIC, JOIN, 23, SettingsError), (CLASSIC, JOIN, 26, SettingsError), (CONSUMERS, CONSUMER, 112, SettingsError),
+    *(
+        (protocol, api, code, kind)
+        for protocol, api in ((CLASSIC, JOIN), (CONSUMERS, CONSUMER))
+        for code, kind in (
+            (24, SettingsError),
+            (30, PermissionRefused),
+            (35, SettingsError),
+            (42, EtlError),
+            (69, SettingsError),
+            (82, MembershipLost),
+        )
+    ),
+    (CLASSIC, JOIN, 23, SettingsError),
+    (CLASSIC, JOIN, 26, SettingsError),
+    (CONSUMERS, CONSUMER, 112, SettingsError),
 ]
 
 
 @pytest.mark.parametrize(("protocol", "api", "code", "kind"), ENDING, ids=str)
 def test_what_will_not_pass_is_its_own_error_with_the_group_and_the_broker(
-    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol, api: int, code: int, kind: type[EtlError],
+    broker: FakeCoordinator,
+    stage: Stage,
+    protocol: GroupProtocol,
+    api: int,
+    code: int,
+    kind: type[EtlError],
 ) -> None:
     broker.refusals[api].append(code)
     with pytest.raises(kind, match=rf"\(code {code}\)") as raised:
         of(stage, protocol).member().join()
     assert type(raised.value) is kind
-    assert (raised.value.where["group"], raised.value.where["broker"]) == ("g", f"{broker.host}:{broker.port}")
+    assert (raised.value.where["group"], raised.value.where["broker"]) == (
+        "g",
+        f"{broker.host}:{broker.port}",
+    )
     assert broker.group.members == {} and broker.consumers == {}
 
 
 @of_each
-def test_who_has_no_right_to_know_the_coordinator_is_refused(broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol) -> None:
+def test_who_has_no_right_to_know_the_coordinator_is_refused(
+    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol
+) -> None:
     broker.world.group_refusals[FIND_COORDINATOR].append(30)
     with pytest.raises(PermissionRefused, match="name the coordinator of group g"):
         of(stage, protocol).member().join()
 
 
-BEATS = [(CLASSIC, HEARTBEAT, 22, 1), (CLASSIC, HEARTBEAT, 25, 1), (CLASSIC, HEARTBEAT, 27, 0),
-         (CONSUMERS, CONSUMER, 25, 1), (CONSUMERS, CONSUMER, 110, 1)]
+BEATS = [
+    (CLASSIC, HEARTBEAT, 22, 1),
+    (CLASSIC, HEARTBEAT, 25, 1),
+    (CLASSIC, HEARTBEAT, 27, 0),
+    (CONSUMERS, CONSUMER, 25, 1),
+    (CONSUMERS, CONSUMER, 110, 1),
+]
 
 
 @pytest.mark.parametrize(("protocol", "api", "code", "lost"), BEATS, ids=str)
 def test_a_heartbeat_that_says_so_ends_the_share_and_the_member_joins_again_by_itself_at_once(
-    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol, api: int, code: int, lost: int,
+    broker: FakeCoordinator,
+    stage: Stage,
+    protocol: GroupProtocol,
+    api: int,
+    code: int,
+    lost: int,
 ) -> None:
     with of(stage, protocol).joined() as (member, share):
         if code == 25:
@@ -123,14 +195,21 @@ def test_a_heartbeat_that_says_so_ends_the_share_and_the_member_joins_again_by_i
             broker.refusals[api].append(code)
         assert wait_until(lambda: not member.is_current, 20), "the run asks nothing meanwhile"
         again = member.rejoin()
-        assert again.logs == stage.logs and again.generation != share.generation or protocol is CONSUMERS
+        assert (
+            again.logs == stage.logs
+            and again.generation != share.generation
+            or protocol is CONSUMERS
+        )
         assert (again.member_id == share.member_id) == (code != 25)
         assert member.statistics.lost == lost
 
 
 @pytest.mark.parametrize(("protocol", "api"), [(CLASSIC, HEARTBEAT), (CONSUMERS, CONSUMER)])
 def test_another_process_under_the_same_name_ends_the_membership_for_good(
-    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol, api: int,
+    broker: FakeCoordinator,
+    stage: Stage,
+    protocol: GroupProtocol,
+    api: int,
 ) -> None:
     with of(stage, protocol).joined(instance_id="static") as (member, _):
         broker.refusals[api].append(82)
@@ -142,12 +221,16 @@ def test_another_process_under_the_same_name_ends_the_membership_for_good(
 
 @of_each
 def test_a_group_that_does_not_settle_in_time_is_owned_and_nothing_of_ours_is_left_in_it(
-    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol,
+    broker: FakeCoordinator,
+    stage: Stage,
+    protocol: GroupProtocol,
 ) -> None:
     if protocol is CLASSIC:
         with of(stage, protocol).joined() as (other, _):
             broker.refusals[HEARTBEAT].extend([0] * 1000)
-            broker.group.members["asleep"] = replace(next(iter(broker.group.members.values())), member_id="asleep", has_joined=False)
+            broker.group.members["asleep"] = replace(
+                next(iter(broker.group.members.values())), member_id="asleep", has_joined=False
+            )
             with pytest.raises(Owned, match="the group g did not settle within 0.3 s") as raised:
                 stage.member(join_timeout_s=0.3).join()
             assert (raised.value.exit_code, raised.value.retriable) == (4, True)
@@ -163,22 +246,34 @@ def test_a_group_that_does_not_settle_in_time_is_owned_and_nothing_of_ours_is_le
             assert set(broker.consumers) == {holder.rejoin().member_id}
 
 
-def test_a_coordinator_that_moved_is_looked_up_again_and_the_member_goes_on_there(stage: Stage) -> None:
+def test_a_coordinator_that_moved_is_looked_up_again_and_the_member_goes_on_there(
+    stage: Stage,
+) -> None:
     world = World()
     world.topic_ids["clicks"] = UUID(int=1)
-    with FakeCoordinator(world=world, broker_id=1) as first, FakeCoordinator(world=world, broker_id=2) as second:
+    with (
+        FakeCoordinator(world=world, broker_id=1) as first,
+        FakeCoordinator(world=world, broker_id=2) as second,
+    ):
         first.log("clicks")
         world.coordinator = 1
         with Stage([(first.host, first.port)], "clicks", TERMS).joined() as (member, share):
             first.refusals[HEARTBEAT].extend([16] * 5)
             world.coordinator = 2
-            assert wait_until(lambda: bool(second.asked[JOIN]), 20), "nobody knows it there, so it joins"
-            assert eventually(member, lambda found: found.member_id in second.group.members).logs == share.logs
+            assert wait_until(lambda: bool(second.asked[JOIN]), 20), (
+                "nobody knows it there, so it joins"
+            )
+            assert (
+                eventually(member, lambda found: found.member_id in second.group.members).logs
+                == share.logs
+            )
 
 
 @of_each
 def test_a_connection_that_breaks_and_a_coordinator_that_is_silent_for_a_while_cost_nothing_within_the_session(
-    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol,
+    broker: FakeCoordinator,
+    stage: Stage,
+    protocol: GroupProtocol,
 ) -> None:
     with of(stage, protocol).joined(session_timeout_s=9) as (member, share):
         broker.hang_up_on_everybody()
@@ -190,7 +285,9 @@ def test_a_connection_that_breaks_and_a_coordinator_that_is_silent_for_a_while_c
 
 @of_each
 def test_nothing_heard_for_a_whole_session_ends_the_share_by_our_own_clock(
-    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol,
+    broker: FakeCoordinator,
+    stage: Stage,
+    protocol: GroupProtocol,
 ) -> None:
     with of(stage, protocol).joined(answers_in_s=0.3) as (member, share):
         assert member.is_current
@@ -201,47 +298,66 @@ def test_nothing_heard_for_a_whole_session_ends_the_share_by_our_own_clock(
         assert member.rejoin().logs == share.logs
 
 
-def test_brokers_that_nobody_answers_for_are_unreachable_and_not_an_owned_group(stage: Stage) -> None:
+def test_brokers_that_nobody_answers_for_are_unreachable_and_not_an_owned_group(
+    stage: Stage,
+) -> None:
     gone = replace(stage, bootstrap=[("127.0.0.1", 1)])
     with pytest.raises(BrokerUnreachable, match="no broker answers"):
         gone.member(join_timeout_s=0.2).join()
 
 
-def test_a_coordinator_that_never_is_one_is_told_as_such_when_time_is_over(broker: FakeCoordinator, stage: Stage) -> None:
+def test_a_coordinator_that_never_is_one_is_told_as_such_when_time_is_over(
+    broker: FakeCoordinator, stage: Stage
+) -> None:
     broker.refusals[JOIN].extend([14] * 10_000)
     with pytest.raises(BrokerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
         stage.member(join_timeout_s=0.2).join()
 
 
-@pytest.mark.parametrize(("protocol", "api"), [(CLASSIC, JOIN), (CLASSIC, SYNC), (CONSUMERS, CONSUMER)])
+@pytest.mark.parametrize(
+    ("protocol", "api"), [(CLASSIC, JOIN), (CLASSIC, SYNC), (CONSUMERS, CONSUMER)]
+)
 def test_an_answer_that_is_none_ends_the_membership_as_corrupt_data(
-    broker: FakeCoordinator, stage: Stage, protocol: GroupProtocol, api: int,
+    broker: FakeCoordinator,
+    stage: Stage,
+    protocol: GroupProtocol,
+    api: int,
 ) -> None:
     broker.script[api].append(altered(lambda body: body[:9]))
     with pytest.raises(CorruptData):
         of(stage, protocol).member().join()
 
 
-def test_the_members_thread_beats_while_the_run_waits_for_something_else(broker: FakeCoordinator, stage: Stage) -> None:
+def test_the_members_thread_beats_while_the_run_waits_for_something_else(
+    broker: FakeCoordinator, stage: Stage
+) -> None:
     with stage.joined() as (member, _):
         before = len(broker.asked[HEARTBEAT])
-        assert wait_until(lambda: len(broker.asked[HEARTBEAT]) > before + 3, 20), "nobody calls the member"
+        assert wait_until(lambda: len(broker.asked[HEARTBEAT]) > before + 3, 20), (
+            "nobody calls the member"
+        )
         assert member.is_current
 
 
 def test_a_leader_that_sees_more_partitions_divides_them_and_one_that_sees_no_others_does_not(
-    broker: FakeCoordinator, stage: Stage,
+    broker: FakeCoordinator,
+    stage: Stage,
 ) -> None:
     with stage.joined(topics_max_age_s=0.05) as (member, share):
         generation = broker.group.generation
         assert member.rejoin().generation == generation == share.generation
         broker.log("clicks", PARTITIONS)
-        assert len(eventually(member, lambda found: len(found.logs) == PARTITIONS + 1).logs) == PARTITIONS + 1
+        assert (
+            len(eventually(member, lambda found: len(found.logs) == PARTITIONS + 1).logs)
+            == PARTITIONS + 1
+        )
 
 
 @pytest.mark.parametrize("version", [5, 8, 9])
 def test_a_static_leader_that_comes_back_asks_for_a_rebalance_only_where_partitions_have_no_member(
-    broker: FakeCoordinator, stage: Stage, version: int,
+    broker: FakeCoordinator,
+    stage: Stage,
+    version: int,
 ) -> None:
     broker.versions[JOIN] = (0, version)
     with stage.joined(instance_id="static") as (_, before):
@@ -255,18 +371,23 @@ def test_a_static_leader_that_comes_back_asks_for_a_rebalance_only_where_partiti
 
 
 def test_a_static_follower_that_comes_back_leaves_partitions_that_were_added_to_the_groups_leader(
-    broker: FakeCoordinator, stage: Stage,
+    broker: FakeCoordinator,
+    stage: Stage,
 ) -> None:
     with stage.joined() as (leader, _):
         with stage.joined(instance_id="static") as (_, _):
             half = eventually(leader, lambda share: len(share.logs) == PARTITIONS // 2)
         stage.grow("clicks", PARTITIONS + 2)
         with stage.joined(instance_id="static") as (_, back):
-            assert (back.logs, leader.rejoin().generation) == (stage.logs - half.logs, half.generation)
+            assert (back.logs, leader.rejoin().generation) == (
+                stage.logs - half.logs,
+                half.generation,
+            )
 
 
 def test_where_the_coordinator_does_not_describe_its_group_a_static_leader_that_comes_back_has_it_divided_anew(
-    broker: FakeCoordinator, stage: Stage,
+    broker: FakeCoordinator,
+    stage: Stage,
 ) -> None:
     with stage.joined(instance_id="static") as (leader, _), stage.joined() as (other, _):
         half = eventually(leader, lambda share: len(share.logs) == PARTITIONS // 2)
@@ -278,7 +399,8 @@ def test_where_the_coordinator_does_not_describe_its_group_a_static_leader_that_
 
 
 def test_where_the_coordinator_does_not_describe_its_group_a_static_follower_that_comes_back_stays_in_it(
-    broker: FakeCoordinator, stage: Stage,
+    broker: FakeCoordinator,
+    stage: Stage,
 ) -> None:
     with stage.joined() as (leader, _), stage.joined(instance_id="static") as (static, _):
         half = eventually(leader, lambda share: len(share.logs) == PARTITIONS // 2)
@@ -286,12 +408,20 @@ def test_where_the_coordinator_does_not_describe_its_group_a_static_follower_tha
         broker.refusals[GROUPS].append(69)
         stage.grow("more", 1)
         with stage.joined(instance_id="static", topics=("clicks", "more")) as (_, back):
-            assert (back.generation, leader.rejoin().generation) == (half.generation, half.generation)
+            assert (back.generation, leader.rejoin().generation) == (
+                half.generation,
+                half.generation,
+            )
 
 
-def test_a_log_that_is_held_stays_ours_until_it_is_released_and_is_nobody_elses_before(broker: FakeCoordinator, stage: Stage) -> None:
+def test_a_log_that_is_held_stays_ours_until_it_is_released_and_is_nobody_elses_before(
+    broker: FakeCoordinator, stage: Stage
+) -> None:
     consumers = of(stage, CONSUMERS)
-    with consumers.joined() as (holder, share), consumers.joined(join_timeout_s=20) as (late, first):
+    with (
+        consumers.joined() as (holder, share),
+        consumers.joined(join_timeout_s=20) as (late, first),
+    ):
         holder.rejoin()
         late.leave()
         holding = eventually(holder, lambda found: found.logs == stage.logs)
@@ -309,16 +439,22 @@ def test_a_log_that_is_held_stays_ours_until_it_is_released_and_is_nobody_elses_
         assert begun.wait(10) and wait_until(lambda: len(broker.consumers) == 2, 20)
         told = len(broker.asked[CONSUMER])
         assert wait_until(lambda: len(broker.asked[CONSUMER]) > told + 6, 20)
-        assert holder.is_current and not found, "the epoch of the holder stays, and so does its commit's fence"
+        assert holder.is_current and not found, (
+            "the epoch of the holder stays, and so does its commit's fence"
+        )
         holder.release()
         thread.join(20)
         assert found and found[0] < stage.logs and not holder.is_current
-        assert eventually(holder, lambda its: its.logs == stage.logs - found[0]).generation != holding.generation
+        assert (
+            eventually(holder, lambda its: its.logs == stage.logs - found[0]).generation
+            != holding.generation
+        )
         other.leave()
 
 
 def test_a_share_that_is_held_from_the_join_on_is_the_same_by_a_later_epoch_until_the_membership_ends(
-    broker: FakeCoordinator, stage: Stage,
+    broker: FakeCoordinator,
+    stage: Stage,
 ) -> None:
     consumers = of(stage, CONSUMERS)
     with consumers.joined(holds_shares=True) as (holder, share):
@@ -327,7 +463,11 @@ def test_a_share_that_is_held_from_the_join_on_is_the_same_by_a_later_epoch_unti
         with consumers.joined() as (_, late):
             assert not late.logs
         now = holder.unbroken(share, within_s=20)
-        assert now is not None and now == replace(share, generation=now.generation) and now.generation != share.generation
+        assert (
+            now is not None
+            and now == replace(share, generation=now.generation)
+            and now.generation != share.generation
+        )
         broker.forget()
         holder.rejoin()
         assert holder.unbroken(share, within_s=20) is None
@@ -335,7 +475,9 @@ def test_a_share_that_is_held_from_the_join_on_is_the_same_by_a_later_epoch_unti
         assert classic.unbroken(share, within_s=20) is None, "a generation is over with its share"
 
 
-def test_a_share_that_others_let_go_of_late_is_waited_for(broker: FakeCoordinator, stage: Stage) -> None:
+def test_a_share_that_others_let_go_of_late_is_waited_for(
+    broker: FakeCoordinator, stage: Stage
+) -> None:
     """They are told with a heartbeat, let go behind their next poll, and say so with another one."""
     consumers = of(stage, CONSUMERS)
     with consumers.joined() as (holder, share):
@@ -343,7 +485,16 @@ def test_a_share_that_others_let_go_of_late_is_waited_for(broker: FakeCoordinato
         late = consumers.member()
 
         def released() -> None:
-            wait_until(lambda: sum(request.member_id != share.member_id for request in [*broker.asked[CONSUMER]]) >= 4, 20)
+            wait_until(
+                lambda: (
+                    sum(
+                        request.member_id != share.member_id
+                        for request in [*broker.asked[CONSUMER]]
+                    )
+                    >= 4
+                ),
+                20,
+            )
             holder.release()
 
         thread = threading.Thread(target=released, daemon=True)
@@ -355,17 +506,30 @@ def test_a_share_that_others_let_go_of_late_is_waited_for(broker: FakeCoordinato
             late.leave()
 
 
-def test_strategies_that_move_logs_one_by_one_settle_with_everything_owned_once(broker: FakeCoordinator, stage: Stage) -> None:
+def test_strategies_that_move_logs_one_by_one_settle_with_everything_owned_once(
+    broker: FakeCoordinator, stage: Stage
+) -> None:
     sticky = {"strategies": ("cooperative-sticky",)}
     with stage.joined(**sticky) as (first, _), stage.joined(**sticky) as (second, share):
-        assert share.strategy == "cooperative-sticky" and len(share.logs) == PARTITIONS // 2, "an empty first half is not believed"
+        assert share.strategy == "cooperative-sticky" and len(share.logs) == PARTITIONS // 2, (
+            "an empty first half is not believed"
+        )
         ours = eventually(first, lambda found: len(found.logs) == PARTITIONS // 2)
         assert ours.logs | second.rejoin().logs == stage.logs
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_a_member_speaks_what_its_coordinator_does_from_the_first_version_on(broker: FakeCoordinator, stage: Stage, version: int) -> None:
-    broker.versions.update({JOIN: (0, version), SYNC: (0, min(version, 5)), HEARTBEAT: (0, min(version, 4)), LEAVE: (0, min(version, 5))})
+def test_a_member_speaks_what_its_coordinator_does_from_the_first_version_on(
+    broker: FakeCoordinator, stage: Stage, version: int
+) -> None:
+    broker.versions.update(
+        {
+            JOIN: (0, version),
+            SYNC: (0, min(version, 5)),
+            HEARTBEAT: (0, min(version, 4)),
+            LEAVE: (0, min(version, 5)),
+        }
+    )
     with stage.joined() as (member, share):
         assert (share.logs, member.rejoin()) == (stage.logs, share)
         assert {number for key, number in broker.requests if key == JOIN} == {version}
@@ -378,7 +542,9 @@ def test_what_a_run_asks_of_its_membership_may_be_asked_before_it_has_joined(sta
     assert not member.is_current and member.statistics == RebalanceStatistics()
 
 
-def test_leaving_may_be_done_twice_and_before_joining_and_a_member_may_join_again(stage: Stage) -> None:
+def test_leaving_may_be_done_twice_and_before_joining_and_a_member_may_join_again(
+    stage: Stage,
+) -> None:
     member = stage.member()
     member.leave()
     share = member.join()
@@ -388,7 +554,9 @@ def test_leaving_may_be_done_twice_and_before_joining_and_a_member_may_join_agai
     member.leave()
 
 
-def test_a_strategy_that_is_not_known_is_refused_before_anybody_is_asked_to_take_a_member(broker: FakeCoordinator, stage: Stage) -> None:
+def test_a_strategy_that_is_not_known_is_refused_before_anybody_is_asked_to_take_a_member(
+    broker: FakeCoordinator, stage: Stage
+) -> None:
     with pytest.raises(SettingsError, match="how the strategy random divides"):
         stage.member(strategies=("random",)).join()
     assert not broker.asked[JOIN]

@@ -1,4 +1,6 @@
-"""Streams of a connector at a fake coordinator: order, time-outs, decoders, bounds, commits, and their end."""
+"""Streams of a connector at a fake coordinator: order, time-outs, decoders, bounds, commits, and
+their end.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from typing import Any
 import pytest
 
 from etl.embedded.server import wait_until
-from etl.errors import ConsumerInUse, CorruptData, EtlError, ExpiredOffsets, NotAssigned, SettingsError
+from etl.errors import (
+    ConsumerInUse,
+    CorruptData,
+    EtlError,
+    ExpiredOffsets,
+    NotAssigned,
+    SettingsError,
+)
 from etl.model.logs import BrokerPartition
 from etl.streams import Conf, Connector, Group, MessageStream, NothingCame, Record
 from tests.fakes.batches import Batch, Rec, encode
@@ -27,18 +36,38 @@ def broker() -> Iterator[FakeCoordinator]:
         yield broker
 
 
-def append(broker: FakeCoordinator, partition: int, *values: bytes | None, topic: str = "clicks") -> None:
-    broker.append(topic, partition, encode(Batch(broker.log(topic, partition).log_end, [Rec(at, one) for at, one in enumerate(values)])))
+def append(
+    broker: FakeCoordinator, partition: int, *values: bytes | None, topic: str = "clicks"
+) -> None:
+    broker.append(
+        topic,
+        partition,
+        encode(
+            Batch(
+                broker.log(topic, partition).log_end,
+                [Rec(at, one) for at, one in enumerate(values)],
+            )
+        ),
+    )
 
 
 def numbers(first: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, end)]
 
 
-def connector(broker: FakeCoordinator, *, group: dict[str, Any] | None = None, settings: dict[str, Any] | None = None,
-              **given: Any) -> Connector:
+def connector(
+    broker: FakeCoordinator,
+    *,
+    group: dict[str, Any] | None = None,
+    settings: dict[str, Any] | None = None,
+    **given: Any,
+) -> Connector:
     terms = Group("g", **{"session_timeout_s": 0.6, "join_timeout_s": 20.0, **(group or {})})
-    conf = Conf(f"127.0.0.1:{broker.port}", group=terms, **{"start": "earliest", "max_wait_ms": 20, "timeout_s": 5, **(settings or {})})
+    conf = Conf(
+        f"127.0.0.1:{broker.port}",
+        group=terms,
+        **{"start": "earliest", "max_wait_ms": 20, "timeout_s": 5, **(settings or {})},
+    )
     return Connector(conf, **given)
 
 
@@ -50,17 +79,23 @@ def committed(broker: FakeCoordinator) -> dict[int, int]:
     return {number: offset for (_, _, number), (offset, _) in broker.world.committed.items()}
 
 
-def test_each_partition_goes_to_one_stream_in_its_order_and_all_of_them_go_to_some(broker: FakeCoordinator) -> None:
+def test_each_partition_goes_to_one_stream_in_its_order_and_all_of_them_go_to_some(
+    broker: FakeCoordinator,
+) -> None:
     for number in range(2):
         append(broker, number, *numbers(0, 10))
     with connector(broker) as here:
-        streams = here.create_message_streams({"clicks": 2}, value_decoder=int, timeout_s=20)["clicks"]
+        streams = here.create_message_streams({"clicks": 2}, value_decoder=int, timeout_s=20)[
+            "clicks"
+        ]
         found = [taken(stream, 10) for stream in streams]
     assert [[record.value for record in some] for some in found] == [list(range(10))] * 2
     assert {record.log for some in found for record in some} == {P0, P1}
 
 
-def test_one_stream_gives_all_partitions_and_one_that_has_none_waits(broker: FakeCoordinator) -> None:
+def test_one_stream_gives_all_partitions_and_one_that_has_none_waits(
+    broker: FakeCoordinator,
+) -> None:
     append(broker, 0, *numbers(0, 3))
     append(broker, 1, *numbers(0, 3))
     with connector(broker) as here:
@@ -68,12 +103,15 @@ def test_one_stream_gives_all_partitions_and_one_that_has_none_waits(broker: Fak
         streams[2].timeout_s = 0.2
         with pytest.raises(NothingCame):
             next(streams[2])
-        assert Counter(record.log for stream in streams[:2] for record in taken(stream, 3)) == {P0: 3, P1: 3}
+        assert Counter(record.log for stream in streams[:2] for record in taken(stream, 3)) == {
+            P0: 3,
+            P1: 3,
+        }
 
 
 def test_a_stream_that_waited_long_enough_says_so_and_goes_on(broker: FakeCoordinator) -> None:
     with connector(broker) as here:
-        stream, = here.create_message_streams({"clicks": 1}, timeout_s=0.1)["clicks"]
+        (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=0.1)["clicks"]
         for _ in range(2):
             with pytest.raises(NothingCame, match="0.1 s"):
                 next(stream)
@@ -99,10 +137,14 @@ def test_shutting_down_ends_every_stream_also_one_that_waits(broker: FakeCoordin
         here.commit()
 
 
-def test_a_record_that_no_decoder_reads_is_named_and_the_stream_goes_on_behind_it(broker: FakeCoordinator) -> None:
+def test_a_record_that_no_decoder_reads_is_named_and_the_stream_goes_on_behind_it(
+    broker: FakeCoordinator,
+) -> None:
     append(broker, 1, b"0", b"x", None, b"3")
     with connector(broker) as here:
-        stream, = here.create_message_streams({"clicks": 1}, value_decoder=int, timeout_s=20)["clicks"]
+        (stream,) = here.create_message_streams({"clicks": 1}, value_decoder=int, timeout_s=20)[
+            "clicks"
+        ]
         assert next(stream).value == 0
         with pytest.raises(CorruptData, match="value decoder failed: ValueError") as raised:
             next(stream)
@@ -113,38 +155,46 @@ def test_a_record_that_no_decoder_reads_is_named_and_the_stream_goes_on_behind_i
         assert [record.value for record in taken(stream, 2)] == [None, 3]
 
 
-def test_what_retention_took_is_told_again_and_again_and_does_not_hold_up_other_partitions(broker: FakeCoordinator) -> None:
+def test_what_retention_took_is_told_again_and_again_and_does_not_hold_up_other_partitions(
+    broker: FakeCoordinator,
+) -> None:
     append(broker, 0, *numbers(0, 4))
     append(broker, 1, *numbers(0, 4))
     broker.world.committed["g", "clicks", 0] = (1, "")
     broker.log("clicks", 0).log_start = 3
     with connector(broker) as here:
-        stream, = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
+        (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
         found, told = list[Record](), list[EtlError]()
         while len(found) < 4 or len(told) < 2:
             try:
                 found.append(next(stream))
             except ExpiredOffsets as error:
                 told.append(error)
-    assert [record.offset for record in found] == [0, 1, 2, 3] and {record.log for record in found} == {P1}
+    assert [record.offset for record in found] == [0, 1, 2, 3] and {
+        record.log for record in found
+    } == {P1}
     assert told[-1].where["offset"] == 1
 
 
-def test_what_is_out_of_reach_is_told_once_and_the_connector_goes_on(broker: FakeCoordinator) -> None:
+def test_what_is_out_of_reach_is_told_once_and_the_connector_goes_on(
+    broker: FakeCoordinator,
+) -> None:
     append(broker, 0, b"a")
     broker.script[FETCH].append(never)
     with connector(broker, settings={"timeout_s": 0.3}) as here:
-        stream, = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
+        (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
         with pytest.raises(EtlError) as raised:
             next(stream)
         assert raised.value.retriable
         assert next(stream).value == b"a"
 
 
-def test_a_group_that_nothing_says_where_it_begins_ends_the_streams_with_the_reason(broker: FakeCoordinator) -> None:
+def test_a_group_that_nothing_says_where_it_begins_ends_the_streams_with_the_reason(
+    broker: FakeCoordinator,
+) -> None:
     append(broker, 0, b"a")
     with connector(broker, settings={"start": None}) as here:
-        stream, = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
+        (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
         for _ in range(2):
             with pytest.raises(EtlError, match="nothing says where it begins"):
                 next(stream)
@@ -153,22 +203,33 @@ def test_a_group_that_nothing_says_where_it_begins_ends_the_streams_with_the_rea
 
 # What waits
 
-def test_a_stream_that_is_not_read_holds_so_much_and_one_answer_of_each_partition_more(broker: FakeCoordinator) -> None:
+
+def test_a_stream_that_is_not_read_holds_so_much_and_one_answer_of_each_partition_more(
+    broker: FakeCoordinator,
+) -> None:
     for _ in range(40):
         append(broker, 0, *[b"x" * 1000] * 4)
         append(broker, 1, *[b"x" * 1000] * 4)
     size = len(broker.log("clicks", 0).batches[0])
-    with connector(broker, settings={"partition_max_bytes": size, "fetch_max_bytes": 2 * size}, queue_records=10) as here:
-        stream, = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
+    with connector(
+        broker,
+        settings={"partition_max_bytes": size, "fetch_max_bytes": 2 * size},
+        queue_records=10,
+    ) as here:
+        (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
         assert wait_until(lambda: not stream.queue.has_room, 20)
         fetches = len(broker.fetched)
         time.sleep(0.2)
         assert len(broker.fetched) <= fetches + 1, "it is not asked for more"
         assert 10 <= stream.queue.count <= 10 + 2 * 4
-        assert Counter(record.log for record in taken(stream, 320)) == {P0: 160, P1: 160}, "and all of it comes"
+        assert Counter(record.log for record in taken(stream, 320)) == {P0: 160, P1: 160}, (
+            "and all of it comes"
+        )
 
 
-def test_what_waits_is_columns_until_somebody_asks_for_a_record(broker: FakeCoordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_is_columns_until_somebody_asks_for_a_record(
+    broker: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     append(broker, 0, *numbers(0, 1000))
     made = list[object]()
 
@@ -178,27 +239,37 @@ def test_what_waits_is_columns_until_somebody_asks_for_a_record(broker: FakeCoor
 
     monkeypatch.setattr("etl.streams.records.Record", counted)
     with connector(broker) as here:
-        stream, = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
+        (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
         assert wait_until(lambda: stream.queue.count == 1000, 20)
         assert not made
         next(stream)
         assert len(made) == 1
 
 
-def test_a_partition_that_is_taken_leaves_the_queue_and_is_read_where_the_group_is(broker: FakeCoordinator) -> None:
+def test_a_partition_that_is_taken_leaves_the_queue_and_is_read_where_the_group_is(
+    broker: FakeCoordinator,
+) -> None:
     append(broker, 0, *numbers(0, 10))
     with connector(broker) as here:
-        stream, = here.create_message_streams({"clicks": 1}, value_decoder=int, timeout_s=20)["clicks"]
+        (stream,) = here.create_message_streams({"clicks": 1}, value_decoder=int, timeout_s=20)[
+            "clicks"
+        ]
         assert [record.value for record in taken(stream, 4)] == [0, 1, 2, 3]
         here.commit()
         assert next(stream).value == 4
         generation, before = broker.group.generation, stream.queue.head
         broker.call_for_a_rebalance()
-        assert wait_until(lambda: broker.group.generation > generation and stream.queue.head not in (None, before), 20)
+        assert wait_until(
+            lambda: (
+                broker.group.generation > generation and stream.queue.head not in (None, before)
+            ),
+            20,
+        )
         assert [record.value for record in taken(stream, 6)] == [4, 5, 6, 7, 8, 9]
 
 
 # Commits
+
 
 def test_commit_stores_behind_what_was_handed_out(broker: FakeCoordinator) -> None:
     append(broker, 0, *numbers(0, 4))
@@ -212,15 +283,18 @@ def test_commit_stores_behind_what_was_handed_out(broker: FakeCoordinator) -> No
     assert committed(broker) == {first: 3, 1 - first: 1}, "shutting down commits nothing"
 
 
-def test_what_is_committed_by_itself_is_what_the_program_came_back_from(broker: FakeCoordinator) -> None:
+def test_what_is_committed_by_itself_is_what_the_program_came_back_from(
+    broker: FakeCoordinator,
+) -> None:
     append(broker, 0, *numbers(0, 4))
     with connector(broker, group={"auto_commit_s": 3600.0}) as here:
-        stream, = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
+        (stream,) = here.create_message_streams({"clicks": 1}, timeout_s=20)["clicks"]
         taken(stream, 3)
     assert committed(broker)[0] == 2, "nobody knows whether it was done with the third"
 
 
 # Refused
+
 
 def test_streams_are_made_once_and_of_something(broker: FakeCoordinator) -> None:
     with connector(broker) as here:
@@ -252,7 +326,7 @@ def test_a_second_thread_on_one_stream_is_refused(broker: FakeCoordinator) -> No
         return content
 
     with connector(broker) as here:
-        stream, = here.create_message_streams({"clicks": 1}, value_decoder=slow)["clicks"]
+        (stream,) = here.create_message_streams({"clicks": 1}, value_decoder=slow)["clicks"]
         first = threading.Thread(target=next, args=(stream,))
         first.start()
         assert is_at_it.wait(20)
@@ -264,7 +338,10 @@ def test_a_second_thread_on_one_stream_is_refused(broker: FakeCoordinator) -> No
 
 # By filter
 
-def test_streams_by_filter_have_their_part_of_every_topic_that_passes(broker: FakeCoordinator) -> None:
+
+def test_streams_by_filter_have_their_part_of_every_topic_that_passes(
+    broker: FakeCoordinator,
+) -> None:
     append(broker, 0, b"1", topic="orders")
     append(broker, 0, b"2", topic="others")
     for number in range(2):
@@ -272,12 +349,15 @@ def test_streams_by_filter_have_their_part_of_every_topic_that_passes(broker: Fa
     with connector(broker) as here:
         streams = here.create_message_streams_by_filter("clicks|orders", 2, timeout_s=20)
         found = [taken(streams[0], 2), taken(streams[1], 1)]
-        assert [sorted(record.log.topic for record in some) for some in found] == [["clicks", "orders"], ["clicks"]]
+        assert [sorted(record.log.topic for record in some) for some in found] == [
+            ["clicks", "orders"],
+            ["clicks"],
+        ]
         assert not any(log.topic == "others" for stream in streams for log in stream.queue.logs)
 
 
 def test_a_black_list_gives_all_others(broker: FakeCoordinator) -> None:
     append(broker, 0, b"1", topic="orders")
     with connector(broker) as here:
-        stream, = here.create_message_streams_by_filter("clicks", kind="black_list", timeout_s=20)
+        (stream,) = here.create_message_streams_by_filter("clicks", kind="black_list", timeout_s=20)
         assert next(stream).topic == "orders"

@@ -1,4 +1,6 @@
-"""What lies at a time: a leader's word that nothing does is believed where the end of the log bears it out."""
+"""What lies at a time: a leader's word that nothing does is believed where the end of the log bears
+it out.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,13 @@ def cluster(broker: FakeBroker) -> Iterator[Cluster]:
 def fill(broker: FakeBroker, *times: int, partition: int = 0, size: int = 1) -> FakeLog:
     log = broker.log("demo", partition)
     for when in times:
-        broker.append("demo", partition, encode(Batch(log.log_end, [Rec(0, b"x" * size)], base_timestamp=when, max_timestamp=when)))
+        broker.append(
+            "demo",
+            partition,
+            encode(
+                Batch(log.log_end, [Rec(0, b"x" * size)], base_timestamp=when, max_timestamp=when)
+            ),
+        )
     return log
 
 
@@ -51,7 +59,12 @@ BEFORE_3_0 = (0, 6)
 @pytest.mark.parametrize("isolation", Isolation)
 @pytest.mark.parametrize("spoken", [(0, 9), BEFORE_3_0], ids=["3.9", "2.8"])
 def test_a_word_that_nothing_is_that_late_is_not_believed_where_the_last_record_may_be(
-        broker: FakeBroker, cluster: Cluster, last_ms: int, isolation: Isolation, spoken: tuple[int, int]) -> None:
+    broker: FakeBroker,
+    cluster: Cluster,
+    last_ms: int,
+    isolation: Isolation,
+    spoken: tuple[int, int],
+) -> None:
     broker.versions[LIST_OFFSETS] = spoken
     fill(broker, -1, -1, NOON + 5, last_ms).finds_no_time = True
     with pytest.raises(SettingsError, match="does not bear it out") as raised:
@@ -61,7 +74,9 @@ def test_a_word_that_nothing_is_that_late_is_not_believed_where_the_last_record_
         cluster.first_at({LOG: NOON}, isolation=isolation)
 
 
-def test_a_word_is_not_believed_where_a_record_is_as_late_though_the_last_one_is_earlier(broker: FakeBroker, cluster: Cluster) -> None:
+def test_a_word_is_not_believed_where_a_record_is_as_late_though_the_last_one_is_earlier(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     fill(broker, -1, NOON + 5, NOON - 9).finds_no_time = True
     with pytest.raises(SettingsError, match="does not bear it out"):
         cluster.offsets_at({LOG: NOON})
@@ -71,35 +86,43 @@ def test_a_word_is_not_believed_where_a_record_is_as_late_though_the_last_one_is
 
 
 def test_a_word_is_believed_where_no_record_is_that_late_though_the_last_one_has_no_timestamp(
-        broker: FakeBroker, cluster: Cluster) -> None:
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     fill(broker, NOON - 9, -1)
     fill(broker, -1, -1, partition=1)
     assert cluster.offsets_at({LOG: NOON, OTHER: NOON}) == {LOG: 2, OTHER: 2}
     assert asked(broker, FETCH) == 0, "nothing is read where the broker tells"
 
 
-def test_a_last_message_of_a_format_without_timestamps_bears_nothing_out(broker: FakeBroker, cluster: Cluster) -> None:
+def test_a_last_message_of_a_format_without_timestamps_bears_nothing_out(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     broker.append("demo", 0, encode_logical([Msg(0, b"a")], 0))
     broker.log("demo", 0).finds_no_time = True
     with pytest.raises(SettingsError, match="does not bear it out"):
         cluster.offsets_at({LOG: NOON})
 
 
-def test_a_start_that_may_be_earlier_passes_nothing_over_where_the_word_is_not_believed(broker: FakeBroker, cluster: Cluster) -> None:
+def test_a_start_that_may_be_earlier_passes_nothing_over_where_the_word_is_not_believed(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     fill(broker, -1, -1, NOON + 5).finds_no_time = True
     fill(broker, NOON - 5, NOON + 5, partition=1)
     assert cluster.offsets_at({LOG: NOON, OTHER: NOON}, may_be_earlier=True) == {LOG: 0, OTHER: 1}
 
 
 def test_a_start_that_may_be_earlier_is_the_log_start_where_brokers_do_not_tell_of_segments(
-        broker: FakeBroker, cluster: Cluster) -> None:
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     broker.versions[LIST_OFFSETS] = (1, 10)
     log = fill(broker, -1, -1, NOON + 5)
     log.finds_no_time, log.log_start = True, 1
     assert cluster.offsets_at({LOG: NOON}, may_be_earlier=True) == {LOG: 1}
 
 
-def test_a_word_is_believed_where_the_last_record_is_earlier_or_none_is_left(broker: FakeBroker, cluster: Cluster) -> None:
+def test_a_word_is_believed_where_the_last_record_is_earlier_or_none_is_left(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     log = fill(broker, NOON - 9, NOON - 1)
     assert cluster.offsets_at({LOG: NOON, OTHER: NOON}) == {LOG: 2, OTHER: 0}
     assert cluster.first_at({LOG: NOON, OTHER: NOON}) == {LOG: None, OTHER: None}
@@ -108,10 +131,14 @@ def test_a_word_is_believed_where_the_last_record_is_earlier_or_none_is_left(bro
     assert cluster.offsets_at({LOG: NOON}) == {LOG: 2}
 
 
-@pytest.mark.parametrize(("spoken", "answers"), [
-    (BEFORE_3_0, {FETCH: 0}), ((0, 9), {LIST_OFFSETS: 2})], ids=["behind the look at the end", "behind the largest time"])
+@pytest.mark.parametrize(
+    ("spoken", "answers"),
+    [(BEFORE_3_0, {FETCH: 0}), ((0, 9), {LIST_OFFSETS: 2})],
+    ids=["behind the look at the end", "behind the largest time"],
+)
 def test_a_record_that_came_while_it_was_asked_for_is_found(
-        broker: FakeBroker, cluster: Cluster, spoken: tuple[int, int], answers: dict[int, int]) -> None:
+    broker: FakeBroker, cluster: Cluster, spoken: tuple[int, int], answers: dict[int, int]
+) -> None:
     broker.versions[LIST_OFFSETS] = spoken
     log = fill(broker, NOON - 1)
     log.finds_no_time = True
@@ -126,21 +153,32 @@ def test_a_record_that_came_while_it_was_asked_for_is_found(
     assert cluster.offsets_at({LOG: NOON}) == {LOG: 1}
 
 
-def test_a_record_behind_an_open_transaction_makes_no_word_doubtful(broker: FakeBroker, cluster: Cluster) -> None:
+def test_a_record_behind_an_open_transaction_makes_no_word_doubtful(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     fill(broker, NOON - 1, NOON + 5).last_stable = 1
     assert cluster.first_at({LOG: NOON}) == {LOG: None}
 
 
-def test_the_ends_of_many_logs_are_looked_at_in_one_request_and_large_ones_alone(broker: FakeBroker, cluster: Cluster) -> None:
+def test_the_ends_of_many_logs_are_looked_at_in_one_request_and_large_ones_alone(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     broker.versions[LIST_OFFSETS] = BEFORE_3_0
     logs = {BrokerPartition("demo", number): NOON for number in range(20)}
     for log in logs:
-        fill(broker, NOON - 2, partition=log.partition, size=2 * MIB if log.partition in (3, 4) else 9)
+        fill(
+            broker,
+            NOON - 2,
+            partition=log.partition,
+            size=2 * MIB if log.partition in (3, 4) else 9,
+        )
     assert cluster.offsets_at(logs) == dict.fromkeys(logs, 1)
     assert 1 <= asked(broker, FETCH) <= 3
 
 
-def test_ends_are_looked_at_again_where_the_broker_throttles(broker: FakeBroker, cluster: Cluster) -> None:
+def test_ends_are_looked_at_again_where_the_broker_throttles(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     broker.versions[LIST_OFFSETS] = BEFORE_3_0
     fill(broker, NOON - 2)
     broker.throttle.append(1)
@@ -148,7 +186,8 @@ def test_ends_are_looked_at_again_where_the_broker_throttles(broker: FakeBroker,
 
 
 def test_a_log_of_a_format_that_cannot_be_searched_starts_with_the_last_segment_written_by_then(
-        broker: FakeBroker, cluster: Cluster) -> None:
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     fill(broker, *[-1] * 9).segments = [(0, NOON - 9), (4, NOON - 1), (7, NOON + 9)]
     fill(broker, NOON - 5, NOON + 5, partition=1)
     assert cluster.offsets_at({LOG: NOON, OTHER: NOON}, may_be_earlier=True) == {LOG: 4, OTHER: 1}

@@ -1,4 +1,6 @@
-"""Where a run reads and moves its group's offsets, by `offsets.storage`; and which confs and brokers cannot."""
+"""Where a run reads and moves its group's offsets, by `offsets.storage`; and which confs and
+brokers cannot.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,12 @@ LOG = BrokerPartition("demo", 0)
 
 def offsets_on(broker: FakeBroker, storage: str) -> GroupOffsets:
     """Of a run whose brokers these are. ZooKeeper is not there: nobody may ask it."""
-    discovery = SimpleNamespace(open_cluster=lambda: Cluster([(broker.host, broker.port)], timeout_s=5))
-    return GroupOffsets(plain_settings(offsets={"storage": storage}), cast(Any, None), cast(Any, discovery))
+    discovery = SimpleNamespace(
+        open_cluster=lambda: Cluster([(broker.host, broker.port)], timeout_s=5)
+    )
+    return GroupOffsets(
+        plain_settings(offsets={"storage": storage}), cast(Any, None), cast(Any, discovery)
+    )
 
 
 def test_offsets_in_kafka_are_read_and_moved_without_zookeeper() -> None:
@@ -32,14 +38,23 @@ def test_offsets_in_kafka_are_read_and_moved_without_zookeeper() -> None:
         offsets = offsets_on(broker, "kafka")
         assert offsets.committed([LOG]) == {}
         plan = with_id(plain_plan(positions={LOG: 42}, offsets_in=OffsetsStorage.KAFKA))
-        assert offsets.commit(plan) == offsets.committed([LOG]) == {LOG: Committed(42, None, plan.word)}
+        assert (
+            offsets.commit(plan)
+            == offsets.committed([LOG])
+            == {LOG: Committed(42, None, plan.word)}
+        )
         assert broker.world.committed["group", "demo", 0] == (42, f"etl:clicks:1:{plan.id}")
         assert offsets.commit(plan, ()) == {}
 
 
-@pytest.mark.parametrize(("epochs", "is_moved"), [((7,), True), ((5, 7), True), ((5, 5), False), ((None,), False)], ids=str)
+@pytest.mark.parametrize(
+    ("epochs", "is_moved"),
+    [((7,), True), ((5, 7), True), ((5, 5), False), ((None,), False)],
+    ids=str,
+)
 def test_behind_an_append_the_plans_membership_commits_by_its_epoch_of_now_and_no_other_does(
-    epochs: tuple[int | None, ...], is_moved: bool,
+    epochs: tuple[int | None, ...],
+    is_moved: bool,
 ) -> None:
     with FakeBroker() as broker:
         broker.world.generation, broker.world.members, left = 7, {"m-1": b""}, [*epochs]
@@ -49,27 +64,50 @@ def test_behind_an_append_the_plans_membership_commits_by_its_epoch_of_now_and_n
             return None if epoch is None else replace(share, generation=epoch)
 
         share = Share("m-1", Membership.COORDINATOR, BY_COORDINATOR, 3, frozenset({LOG}))
-        plan = with_id(plain_plan(positions={LOG: 42}, offsets_in=OffsetsStorage.KAFKA, share=share))
-        moved = offsets_on(broker, "kafka").commit_of_member(plan, None, share=lambda: None, unbroken=unbroken, unsure=lambda: None)
+        plan = with_id(
+            plain_plan(positions={LOG: 42}, offsets_in=OffsetsStorage.KAFKA, share=share)
+        )
+        moved = offsets_on(broker, "kafka").commit_of_member(
+            plan, None, share=lambda: None, unbroken=unbroken, unsure=lambda: None
+        )
         assert moved == ({LOG: plan.moved(LOG)} if is_moved else {}) and not left
-        assert broker.world.committed == ({("group", "demo", 0): (42, f"etl:clicks:1:{plan.id}")} if is_moved else {})
+        assert broker.world.committed == (
+            {("group", "demo", 0): (42, f"etl:clicks:1:{plan.id}")} if is_moved else {}
+        )
 
 
 @pytest.mark.parametrize("storage", ["kafka", "dual"])
 def test_brokers_that_keep_no_offsets_are_refused_with_what_they_are(storage: str) -> None:
-    with FakeBroker(versions={OFFSET_COMMIT: (0, 0)}) as broker, pytest.raises(SettingsError) as refused:
+    with (
+        FakeBroker(versions={OFFSET_COMMIT: (0, 0)}) as broker,
+        pytest.raises(SettingsError) as refused,
+    ):
         offsets_on(broker, storage).committed([LOG])
-    assert refused.value.where == {"key": "offsets.storage"} and "by what it speaks" in refused.value.what
+    assert (
+        refused.value.where == {"key": "offsets.storage"}
+        and "by what it speaks" in refused.value.what
+    )
     assert "from 0.8.2 on" in refused.value.check
 
 
-@pytest.mark.parametrize(("sections", "what"), [
-    ({"offsets": {"storage": "kafka"}, "cluster": "c", "source": {"dialect": "jafka"}}, "such brokers keep no offsets of groups"),
-    ({"offsets": {"storage": "dual"}, "ownership": {"on_live_group": "unowned"}}, "does not go with ownership.on_live_group: unowned"),
-    ({"offsets": {"storage": "kafka"}, "mirror_group": "group"}, "the pipeline's own group"),
-    ({"offsets": {"storage": "both"}}, "zookeeper, kafka or dual"),
-])
-def test_a_conf_whose_offsets_cannot_be_there_is_refused_by_the_key(sections: dict[str, Any], what: str) -> None:
+@pytest.mark.parametrize(
+    ("sections", "what"),
+    [
+        (
+            {"offsets": {"storage": "kafka"}, "cluster": "c", "source": {"dialect": "jafka"}},
+            "such brokers keep no offsets of groups",
+        ),
+        (
+            {"offsets": {"storage": "dual"}, "ownership": {"on_live_group": "unowned"}},
+            "does not go with ownership.on_live_group: unowned",
+        ),
+        ({"offsets": {"storage": "kafka"}, "mirror_group": "group"}, "the pipeline's own group"),
+        ({"offsets": {"storage": "both"}}, "zookeeper, kafka or dual"),
+    ],
+)
+def test_a_conf_whose_offsets_cannot_be_there_is_refused_by_the_key(
+    sections: dict[str, Any], what: str
+) -> None:
     with pytest.raises(SettingsError) as refused:
         plain_settings(**sections)
     assert what in str(refused.value)

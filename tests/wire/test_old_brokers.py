@@ -1,4 +1,6 @@
-"""Brokers of Kafka 0.8 and 0.9: what they can be asked, what they cannot tell, and how a driver and a task do with that."""
+"""Brokers of Kafka 0.8 and 0.9: what they can be asked, what they cannot tell, and how a driver and
+a task do with that.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,29 @@ import pytest
 from etl.edges.brokers import handshake
 from etl.edges.brokers.cluster import Cluster, unknown_topics
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerError, CorruptData, MissingOffsets, RanOutBeforeUntil, SettingsError, TopicMissing
+from etl.errors import (
+    BrokerError,
+    CorruptData,
+    MissingOffsets,
+    RanOutBeforeUntil,
+    SettingsError,
+    TopicMissing,
+)
 from etl.model.logs import Broker, BrokerPartition, Extent, Isolation, KafkaGroup, Leader
 from etl.model.plans import OffsetRange
 from etl.model.receipts import Receipt
 from etl.protocol.generations.kafka import dialect
 from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
 from etl.reader.fetch import read_ranges
-from tests.fakes.old_broker import API_VERSIONS, FETCH, GROUPS, LIST_OFFSETS, METADATA, OldBroker, OldLog
+from tests.fakes.old_broker import (
+    API_VERSIONS,
+    FETCH,
+    GROUPS,
+    LIST_OFFSETS,
+    METADATA,
+    OldBroker,
+    OldLog,
+)
 
 DEMO, OTHER = BrokerPartition("demo", 0), BrokerPartition("demo", 1)
 COMMITTED = Isolation.READ_COMMITTED
@@ -51,11 +68,25 @@ def cluster(old: OldBroker) -> Iterator[Cluster]:
         yield connected
 
 
-def rows(ranges: list[OffsetRange], old: OldBroker, **more: object) -> tuple[list[tuple[int, bytes]], dict[int, Receipt]]:
+def rows(
+    ranges: list[OffsetRange], old: OldBroker, **more: object
+) -> tuple[list[tuple[int, bytes]], dict[int, Receipt]]:
     receipts: dict[int, Receipt] = {}
-    found = [(row["offset"], row["value"]) for batch in read_ranges(
-        ranges, isolation=COMMITTED, on_receipt=receipts.__setitem__, bootstrap=[("127.0.0.1", old.port)], backoff_s=0.001, retry=2,
-        max_wait_ms=20, timeout_s=5, **more) for row in batch.to_pylist()]  # type: ignore[arg-type]
+    found = [
+        (row["offset"], row["value"])
+        for batch in read_ranges(
+            ranges,
+            isolation=COMMITTED,
+            on_receipt=receipts.__setitem__,
+            bootstrap=[("127.0.0.1", old.port)],
+            backoff_s=0.001,
+            retry=2,
+            max_wait_ms=20,
+            timeout_s=5,
+            **more,  # type: ignore[arg-type]
+        )
+        for row in batch.to_pylist()
+    ]
     return sorted(found), receipts
 
 
@@ -65,9 +96,12 @@ def values(start: int, until: int) -> list[tuple[int, bytes]]:
 
 # One broker
 
+
 def test_asking_for_a_topic_makes_none(old: OldBroker, consumer: SimpleConsumer) -> None:
     with pytest.raises(TopicMissing):
-        raise (consumer.topic_metadata(["gone"]).topics["gone"].refusal or pytest.fail("is known")).error("tell", topic="gone")
+        raise (
+            consumer.topic_metadata(["gone"]).topics["gone"].refusal or pytest.fail("is known")
+        ).error("tell", topic="gone")
     assert {topic for topic, _ in old.logs} == {"demo"}
 
 
@@ -75,13 +109,19 @@ def test_segments_are_told_by_the_time_they_were_written(consumer: SimpleConsume
     assert consumer.offsets_before("demo", 0, LATEST, 10) == (30, 25, 20)
     assert consumer.offsets_before("demo", 0, LATEST) == (30,)
     assert consumer.offsets_before("demo", 0, EARLIEST, 10) == (20,)
-    assert [consumer.offsets_before("demo", 0, when, 10) for when in (999, 1000, 2500)] == [(), (20,), (25, 20)]
+    assert [consumer.offsets_before("demo", 0, when, 10) for when in (999, 1000, 2500)] == [
+        (),
+        (20,),
+        (25, 20),
+    ]
     assert consumer.offsets_before("demo", 0, LATEST, 0) == ()
     with pytest.raises(TopicMissing):
         consumer.offsets_before("gone", 0, LATEST)
 
 
-def test_offsets_are_kept_in_zookeeper_or_by_the_coordinator(old: OldBroker, consumer: SimpleConsumer) -> None:
+def test_offsets_are_kept_in_zookeeper_or_by_the_coordinator(
+    old: OldBroker, consumer: SimpleConsumer
+) -> None:
     assert consumer.find_coordinator("g").port == old.port
     for in_zookeeper, offset in ((True, 21), (False, 22)):
         assert consumer.fetch_offsets("g", [DEMO], in_zookeeper=in_zookeeper)[DEMO].offset is None
@@ -91,13 +131,20 @@ def test_offsets_are_kept_in_zookeeper_or_by_the_coordinator(old: OldBroker, con
     assert old.committed == {("g", "demo", 0, True): 21, ("g", "demo", 0, False): 22}
 
 
-def test_of_logs_that_do_not_fit_into_one_answer_the_first_is_asked_in_full(old: OldBroker, consumer: SimpleConsumer) -> None:
+def test_of_logs_that_do_not_fit_into_one_answer_the_first_is_asked_in_full(
+    old: OldBroker, consumer: SimpleConsumer
+) -> None:
     old.log("demo", 1).append(*[b"x" * 10] * 5)
-    answer = consumer.multifetch([FetchTarget(OTHER, 0, 200), FetchTarget(DEMO, 20, 200)], max_bytes=300)
-    assert [(each.partition, len(each.records), each.proves_empty) for each in answer.partitions] == [(1, 180, True), (0, 0, False)]
+    answer = consumer.multifetch(
+        [FetchTarget(OTHER, 0, 200), FetchTarget(DEMO, 20, 200)], max_bytes=300
+    )
+    assert [
+        (each.partition, len(each.records), each.proves_empty) for each in answer.partitions
+    ] == [(1, 180, True), (0, 0, False)]
 
 
 # A cluster of them
+
 
 def test_a_cluster_tells_its_extents_and_no_more(old: OldBroker, cluster: Cluster) -> None:
     metadata = cluster.describe(["demo", "gone"])
@@ -105,14 +152,20 @@ def test_a_cluster_tells_its_extents_and_no_more(old: OldBroker, cluster: Cluste
     assert unknown_topics(metadata, ["demo", "gone"]) == {"gone"}
     found = cluster.extents([DEMO, OTHER], isolation=COMMITTED, metadata=metadata)
     assert dict(found.extents) == {DEMO: Extent(20, 30), OTHER: Extent(0, 0)}
-    assert (found.epochs, cluster.bytes_per_offset(found), cluster.retention(["demo"])) == ({}, {}, {})
+    assert (found.epochs, cluster.bytes_per_offset(found), cluster.retention(["demo"])) == (
+        {},
+        {},
+        {},
+    )
     assert cluster.open_transactions(found) == {}
     assert cluster.retained_from(found, {DEMO: 5}, isolation=COMMITTED) == {}
     assert cluster.epoch_ends({DEMO: 1}, leaders=found.leaders) == {}
     assert cluster.members_of("g", metadata.brokers.values()) == KafkaGroup()
 
 
-def test_a_log_that_grows_while_it_is_asked_for_is_not_held_back_by_a_transaction(old: OldBroker, cluster: Cluster) -> None:
+def test_a_log_that_grows_while_it_is_asked_for_is_not_held_back_by_a_transaction(
+    old: OldBroker, cluster: Cluster
+) -> None:
     metadata = cluster.describe(["demo"])
     asked = len(old.requests)
     cluster.extents([DEMO], isolation=COMMITTED, metadata=metadata)
@@ -120,19 +173,27 @@ def test_a_log_that_grows_while_it_is_asked_for_is_not_held_back_by_a_transactio
 
 
 def test_a_start_by_time_is_refused_with_the_reason(cluster: Cluster) -> None:
-    with pytest.raises(SettingsError, match="cannot find the record of a time.*start or stop") as raised:
+    with pytest.raises(
+        SettingsError, match="cannot find the record of a time.*start or stop"
+    ) as raised:
         cluster.offsets_at({DEMO: 1500})
     assert raised.value.exit_code == 2
 
 
-def test_a_moment_that_may_be_earlier_is_that_of_the_last_segment_written_by_then(old: OldBroker, cluster: Cluster) -> None:
+def test_a_moment_that_may_be_earlier_is_that_of_the_last_segment_written_by_then(
+    old: OldBroker, cluster: Cluster
+) -> None:
     for moment, offset in ((999, 20), (1000, 20), (1999, 20), (2000, 25), (9999, 25)):
         assert cluster.offsets_at({DEMO: moment}, may_be_earlier=True) == {DEMO: offset}
     led_by_nobody = BrokerPartition("demo", 7)
-    assert cluster.offsets_at({DEMO: 1000, led_by_nobody: 1000}, may_be_earlier=True, wait_for_leader_s=0) == {DEMO: 20}
+    assert cluster.offsets_at(
+        {DEMO: 1000, led_by_nobody: 1000}, may_be_earlier=True, wait_for_leader_s=0
+    ) == {DEMO: 20}
 
 
-def test_what_was_found_out_of_a_broker_goes_with_the_leaders(old: OldBroker, cluster: Cluster) -> None:
+def test_what_was_found_out_of_a_broker_goes_with_the_leaders(
+    old: OldBroker, cluster: Cluster
+) -> None:
     found = cluster.extents([DEMO], isolation=COMMITTED)
     assert found.leaders[DEMO].broker.generation == f"kafka-{old.release}"
     told = old.requests.count((API_VERSIONS, 0))
@@ -141,39 +202,58 @@ def test_what_was_found_out_of_a_broker_goes_with_the_leaders(old: OldBroker, cl
 
 
 def test_with_the_version_from_the_conf_nobody_is_asked_what_it_is(old: OldBroker) -> None:
-    with Cluster([("127.0.0.1", old.port)], timeout_s=5, generation=f"kafka-{old.release}") as cluster:
+    with Cluster(
+        [("127.0.0.1", old.port)], timeout_s=5, generation=f"kafka-{old.release}"
+    ) as cluster:
         metadata = cluster.describe(["demo"])
         found = cluster.extents([DEMO], isolation=Isolation.READ_UNCOMMITTED, metadata=metadata)
         assert found.leaders[DEMO].broker.generation == f"kafka-{old.release}"
         cluster.members_of("g", metadata.brokers.values())
-    assert rows([OffsetRange(DEMO, 20, 30)], old, generation=f"kafka-{old.release}")[0] == values(20, 30)
+    assert rows([OffsetRange(DEMO, 20, 30)], old, generation=f"kafka-{old.release}")[0] == values(
+        20, 30
+    )
     assert {key for key, _ in old.requests} <= {METADATA, LIST_OFFSETS, FETCH, GROUPS}
 
 
-def test_under_read_committed_a_broker_of_a_version_without_transactions_is_asked_once_and_believed_if_it_has_none(old: OldBroker) -> None:
-    with Cluster([("127.0.0.1", old.port)], timeout_s=5, generation=f"kafka-{old.release}") as cluster:
+def test_under_read_committed_a_broker_of_a_version_without_transactions_is_asked_once_and_believed_if_it_has_none(
+    old: OldBroker,
+) -> None:
+    with Cluster(
+        [("127.0.0.1", old.port)], timeout_s=5, generation=f"kafka-{old.release}"
+    ) as cluster:
         metadata = cluster.describe(["demo"])
         for _ in range(2):
-            assert cluster.extents([DEMO], isolation=COMMITTED, metadata=metadata).extents == {DEMO: Extent(20, 30)}
+            assert cluster.extents([DEMO], isolation=COMMITTED, metadata=metadata).extents == {
+                DEMO: Extent(20, 30)
+            }
         asked = old.requests.count((API_VERSIONS, 0))
-        assert asked == (2 if old.release == "0.8" else 1), "one that hangs up is asked once more behind another question"
+        assert asked == (2 if old.release == "0.8" else 1), (
+            "one that hangs up is asked once more behind another question"
+        )
         cluster.extents([DEMO], isolation=COMMITTED)
         assert old.requests.count((API_VERSIONS, 0)) == asked
 
 
 # A task
 
+
 def test_a_task_reads_its_ranges_to_the_row(old: OldBroker) -> None:
     old.log("demo", 1).append(*(b"%d" % number for number in range(5)))
     found, receipts = rows([OffsetRange(DEMO, 23, 28), OffsetRange(OTHER, 0, 5)], old)
     assert found == sorted(values(23, 28) + values(0, 5))
-    assert {index: (receipt.rows, receipt.missing_offsets, receipt.last_epoch) for index, receipt in receipts.items()} == {
-        0: (5, 0, None), 1: (5, 0, None)}
+    assert {
+        index: (receipt.rows, receipt.missing_offsets, receipt.last_epoch)
+        for index, receipt in receipts.items()
+    } == {0: (5, 0, None), 1: (5, 0, None)}
 
 
 @pytest.mark.parametrize("size", [1, 11, 12, 26, 40, 77])
-def test_a_message_larger_than_what_is_asked_for_is_asked_for_with_more(old: OldBroker, size: int) -> None:
-    assert rows([OffsetRange(DEMO, 20, 30)], old, fetch_max_bytes=size, fetch_limit_bytes=1000)[0] == values(20, 30)
+def test_a_message_larger_than_what_is_asked_for_is_asked_for_with_more(
+    old: OldBroker, size: int
+) -> None:
+    assert rows([OffsetRange(DEMO, 20, 30)], old, fetch_max_bytes=size, fetch_limit_bytes=1000)[
+        0
+    ] == values(20, 30)
 
 
 def test_a_task_without_a_leader_looks_it_up(old: OldBroker) -> None:
@@ -181,20 +261,30 @@ def test_a_task_without_a_leader_looks_it_up(old: OldBroker) -> None:
     assert rows([OffsetRange(DEMO, 20, 22, moved)], old)[0] == values(20, 22)
 
 
-def test_offsets_above_the_high_watermark_are_asked_for_again_and_not_passed(old: OldBroker) -> None:
-    """These releases answer with an error that says nothing, where later ones answer with nothing and the high watermark."""
+def test_offsets_above_the_high_watermark_are_asked_for_again_and_not_passed(
+    old: OldBroker,
+) -> None:
+    """These releases answer with an error that says nothing, where later ones answer with nothing
+    and the high watermark.
+    """
     old.log("demo", 0).hidden = 5
-    with pytest.raises(RanOutBeforeUntil, match="cannot be read up to 30: its readable end stays below"):
+    with pytest.raises(
+        RanOutBeforeUntil, match="cannot be read up to 30: its readable end stays below"
+    ):
         rows([OffsetRange(DEMO, 27, 30)], old, deadline_s=0.2)
 
 
-def test_an_error_that_says_nothing_of_an_offset_below_the_high_watermark_is_a_brokers_error(old: OldBroker) -> None:
+def test_an_error_that_says_nothing_of_an_offset_below_the_high_watermark_is_a_brokers_error(
+    old: OldBroker,
+) -> None:
     old.log("demo", 0).hidden, old.fails = 5, True
     with pytest.raises(BrokerError, match="UNKNOWN_SERVER_ERROR"):
         rows([OffsetRange(DEMO, 22, 25)], old)
 
 
-def test_missing_offsets_are_told_where_nobody_says_that_the_topic_is_compacted(old: OldBroker) -> None:
+def test_missing_offsets_are_told_where_nobody_says_that_the_topic_is_compacted(
+    old: OldBroker,
+) -> None:
     del old.log("demo", 0).messages[4]
     with pytest.raises(MissingOffsets, match="1 offsets are missing"):
         rows([OffsetRange(DEMO, 20, 30)], old)
@@ -202,10 +292,12 @@ def test_missing_offsets_are_told_where_nobody_says_that_the_topic_is_compacted(
 
 # A version that the conf says, above the brokers' own
 
+
 @pytest.mark.parametrize("told", ["0.9", "0.10.0", "0.10.2", "0.11", "1.0", "3.9", "4.1"])
 @pytest.mark.parametrize("hangs_up", [None, True])
 def test_a_version_above_the_brokers_own_is_told_with_the_setting_and_what_the_broker_is(
-        old: OldBroker, told: str, hangs_up: bool | None) -> None:
+    old: OldBroker, told: str, hangs_up: bool | None
+) -> None:
     if told == old.release:
         return
     old.hangs_up, newer = hangs_up, f"kafka-{told}"
@@ -216,14 +308,26 @@ def test_a_version_above_the_brokers_own_is_told_with_the_setting_and_what_the_b
             cluster.members_of("g", [leader.broker])
             rows([OffsetRange(DEMO, 20, 30, leader)], old, generation=newer)
     assert raised.value.where == {"key": "source.broker_version", "broker": f"127.0.0.1:{old.port}"}
-    assert f"is spoken to as Kafka {told}, and answers as Kafka {old.release} does" in raised.value.what
+    assert (
+        f"is spoken to as Kafka {told}, and answers as Kafka {old.release} does"
+        in raised.value.what
+    )
     assert f"'{old.release}'" in raised.value.check
 
 
 def test_a_broker_that_only_fails_is_not_told_to_be_an_older_one(old: OldBroker) -> None:
     old.before_answer[METADATA] = lambda connection: connection.close()
-    with SimpleConsumer("127.0.0.1", old.port, timeout_s=2, generation=f"kafka-{old.release}") as consumer:
+    with SimpleConsumer(
+        "127.0.0.1", old.port, timeout_s=2, generation=f"kafka-{old.release}"
+    ) as consumer:
         assert consumer.topic_metadata().topics.keys() == {"demo"}
-    old.before_answer[METADATA] = lambda connection: connection.sendall(struct.pack(">iib", 5, 1, 0))
-    with SimpleConsumer("127.0.0.1", old.port, timeout_s=2, generation=f"kafka-{old.release}") as consumer, pytest.raises(CorruptData):
+    old.before_answer[METADATA] = lambda connection: connection.sendall(
+        struct.pack(">iib", 5, 1, 0)
+    )
+    with (
+        SimpleConsumer(
+            "127.0.0.1", old.port, timeout_s=2, generation=f"kafka-{old.release}"
+        ) as consumer,
+        pytest.raises(CorruptData),
+    ):
         consumer.topic_metadata()

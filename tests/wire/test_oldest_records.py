@@ -1,4 +1,6 @@
-"""The time of the oldest unread record of many logs: few requests, bounded bytes, and a reason where nobody can tell."""
+"""The time of the oldest unread record of many logs: few requests, bounded bytes, and a reason
+where nobody can tell.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,18 @@ def broker() -> Iterator[FakeBroker]:
 
 def batch(base_offset: int, *, value: bytes = b"", records: int = 10) -> bytes:
     """Its records are a second apart, and as many seconds after `AT` as their offset says."""
-    found = [Rec(delta, value if delta == 0 else b"", timestamp_delta=1000 * delta) for delta in range(records)]
+    found = [
+        Rec(delta, value if delta == 0 else b"", timestamp_delta=1000 * delta)
+        for delta in range(records)
+    ]
     return encode(Batch(base_offset, found, base_timestamp=AT + 1000 * base_offset))
 
 
-def told(broker: FakeBroker | OldBroker, unread: dict[BrokerPartition, tuple[int, int]],
-         isolation: Isolation = COMMITTED) -> dict[BrokerPartition, OldestRecord]:
+def told(
+    broker: FakeBroker | OldBroker,
+    unread: dict[BrokerPartition, tuple[int, int]],
+    isolation: Isolation = COMMITTED,
+) -> dict[BrokerPartition, OldestRecord]:
     with Cluster([("127.0.0.1", broker.port)], timeout_s=5) as cluster:
         leaders = cluster.describe({log.topic for log in unread}).leaders
         return read_oldest(cluster, unread, leaders, isolation=isolation)
@@ -45,14 +53,31 @@ def fetches(broker: FakeBroker) -> int:
 
 
 @pytest.mark.parametrize("offset", [0, 9, 10, 13])
-def test_the_time_is_that_of_the_very_record_also_in_the_middle_of_a_record_batch(broker: FakeBroker, offset: int) -> None:
+def test_the_time_is_that_of_the_very_record_also_in_the_middle_of_a_record_batch(
+    broker: FakeBroker, offset: int
+) -> None:
     broker.append("demo", 0, batch(0), batch(10))
     assert told(broker, {LOGS[0]: (offset, 20)}) == {LOGS[0]: OldestRecord(AT + 1000 * offset)}
 
 
-def test_a_time_that_the_broker_set_is_the_time_of_all_records_of_the_batch(broker: FakeBroker) -> None:
+def test_a_time_that_the_broker_set_is_the_time_of_all_records_of_the_batch(
+    broker: FakeBroker,
+) -> None:
     records = [Rec(0), Rec(1)]
-    broker.append("demo", 0, encode(Batch(0, records, base_timestamp=AT, max_timestamp=AT + 7, append_time=True, codec=Codec.GZIP)))
+    broker.append(
+        "demo",
+        0,
+        encode(
+            Batch(
+                0,
+                records,
+                base_timestamp=AT,
+                max_timestamp=AT + 7,
+                append_time=True,
+                codec=Codec.GZIP,
+            )
+        ),
+    )
     assert told(broker, {LOGS[0]: (1, 2)}) == {LOGS[0]: OldestRecord(AT + 7)}
 
 
@@ -64,11 +89,14 @@ def test_all_logs_of_a_broker_are_asked_by_one_request() -> None:
             leader.log(log.topic, log.partition)
             leader.append(log.topic, log.partition, batch(0))
         assert told(first, {log: (log.partition, 10) for log in LOGS}) == {
-            log: OldestRecord(AT + 1000 * log.partition) for log in LOGS}
+            log: OldestRecord(AT + 1000 * log.partition) for log in LOGS
+        }
         assert (fetches(first), fetches(second)) == (1, 1)
 
 
-def test_record_batches_that_are_larger_than_what_is_asked_for_first_are_asked_for_together(broker: FakeBroker) -> None:
+def test_record_batches_that_are_larger_than_what_is_asked_for_first_are_asked_for_together(
+    broker: FakeBroker,
+) -> None:
     for log in LOGS:
         broker.append("demo", log.partition, batch(0, value=LARGE))
     assert told(broker, {log: (0, 10) for log in LOGS}) == dict.fromkeys(LOGS, OldestRecord(AT))
@@ -76,7 +104,8 @@ def test_record_batches_that_are_larger_than_what_is_asked_for_first_are_asked_f
 
 
 def test_what_is_looked_at_of_a_broker_is_bounded_and_what_lies_beyond_is_told_as_not_known(
-        broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(oldest_records, "LOOKED_AT_BYTES_MAX", 2 * len(LARGE))
     monkeypatch.setattr(oldest_records, "_ANSWER_BYTES_MAX", 2 * FIRST_BYTES)
     for log in LOGS:
@@ -87,29 +116,43 @@ def test_what_is_looked_at_of_a_broker_is_bounded_and_what_lies_beyond_is_told_a
     assert 0 < len(unknown) < len(LOGS) and all(one.why for one in unknown)
 
 
-def test_records_of_aborted_transactions_and_markers_are_not_the_oldest_ones(broker: FakeBroker) -> None:
-    aborted = encode(Batch(0, [Rec(0), Rec(1)], producer_id=7, transactional=True, base_timestamp=AT))
+def test_records_of_aborted_transactions_and_markers_are_not_the_oldest_ones(
+    broker: FakeBroker,
+) -> None:
+    aborted = encode(
+        Batch(0, [Rec(0), Rec(1)], producer_id=7, transactional=True, base_timestamp=AT)
+    )
     broker.append("demo", 0, aborted, encode(control(2, 7, kind=0)), batch(3))
     broker.log("demo", 0).aborted = [(7, 0)]
     assert told(broker, {LOGS[0]: (0, 13)}) == {LOGS[0]: OldestRecord(AT + 3000)}
-    assert told(broker, {LOGS[0]: (0, 13)}, Isolation.READ_UNCOMMITTED) == {LOGS[0]: OldestRecord(AT)}
+    assert told(broker, {LOGS[0]: (0, 13)}, Isolation.READ_UNCOMMITTED) == {
+        LOGS[0]: OldestRecord(AT)
+    }
 
 
-def test_records_behind_many_bytes_of_aborted_ones_are_found_by_further_requests(broker: FakeBroker) -> None:
+def test_records_behind_many_bytes_of_aborted_ones_are_found_by_further_requests(
+    broker: FakeBroker,
+) -> None:
     for offset in range(4):
-        broker.append("demo", 0, encode(Batch(offset, [Rec(0, LARGE)], producer_id=7, transactional=True)))
+        broker.append(
+            "demo", 0, encode(Batch(offset, [Rec(0, LARGE)], producer_id=7, transactional=True))
+        )
     broker.append("demo", 0, encode(control(4, 7, kind=0)), batch(5))
     broker.log("demo", 0).aborted = [(7, 0)]
     assert told(broker, {LOGS[0]: (0, 15)}) == {LOGS[0]: OldestRecord(AT + 5000)}
 
 
-def test_where_nothing_but_markers_is_unread_there_is_no_record_and_no_time(broker: FakeBroker) -> None:
+def test_where_nothing_but_markers_is_unread_there_is_no_record_and_no_time(
+    broker: FakeBroker,
+) -> None:
     broker.append("demo", 0, encode(control(0, 7, kind=1)))
     [one] = told(broker, {LOGS[0]: (0, 1)}).values()
     assert one.timestamp_ms is None and one.why and "holds no record" in one.why
 
 
-def test_a_record_that_came_after_the_ends_were_asked_for_is_not_among_the_unread_ones(broker: FakeBroker) -> None:
+def test_a_record_that_came_after_the_ends_were_asked_for_is_not_among_the_unread_ones(
+    broker: FakeBroker,
+) -> None:
     broker.append("demo", 0, encode(control(0, 7, kind=1)), batch(1))
     [one] = told(broker, {LOGS[0]: (0, 1)}).values()
     assert one.timestamp_ms is None and one.why and "holds no record" in one.why
@@ -137,7 +180,9 @@ def test_a_damaged_record_is_told_and_hides_no_other_one(broker: FakeBroker) -> 
 def test_a_log_that_gives_nothing_is_asked_a_few_times_only(broker: FakeBroker) -> None:
     broker.append("demo", 0, batch(0))
     broker.log("demo", 0).withheld = 100
-    assert told(broker, {LOGS[0]: (0, 10)}) == {LOGS[0]: OldestRecord(why="the broker gave no record of it")}
+    assert told(broker, {LOGS[0]: (0, 10)}) == {
+        LOGS[0]: OldestRecord(why="the broker gave no record of it")
+    }
     assert fetches(broker) <= 4
 
 
@@ -161,7 +206,9 @@ def test_a_log_without_a_leader_is_not_asked_for(broker: FakeBroker) -> None:
 
 
 @pytest.mark.parametrize("release", ["0.8", "0.9"])
-def test_messages_of_brokers_before_0_10_have_no_time(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_of_brokers_before_0_10_have_no_time(
+    release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(handshake, "_unanswering", set())
     monkeypatch.setattr(dialect, "PATIENCE_S", 0.05)
     with OldBroker(release).listening() as broker:

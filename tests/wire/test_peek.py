@@ -16,8 +16,16 @@ from etl.commands.peek import Wanted, open_peek
 from etl.commands.peeked_log import Ended, PeekedLog
 from etl.edges.brokers.cluster import Cluster
 from etl.errors import (
-    BrokerError, BrokerUnreachable, CorruptData, EtlError, ExpiredOffsets, MessageTooLarge, OffsetInsideMessage, RanOutBeforeUntil,
-    SettingsError, TopicMissing,
+    BrokerError,
+    BrokerUnreachable,
+    CorruptData,
+    EtlError,
+    ExpiredOffsets,
+    MessageTooLarge,
+    OffsetInsideMessage,
+    RanOutBeforeUntil,
+    SettingsError,
+    TopicMissing,
 )
 from etl.model.logs import Broker, BrokerPartition, Leader
 from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
@@ -42,7 +50,13 @@ def kafka() -> Iterator[FakeBroker]:
     with FakeBroker() as broker:
         for start in range(0, 50, 10):
             records = [Rec(delta, b"%d" % (start + delta), b"k") for delta in range(10)]
-            broker.append("clicks", 0, encode(Batch(start, records, base_timestamp=HOUR + start, max_timestamp=HOUR + start)))
+            broker.append(
+                "clicks",
+                0,
+                encode(
+                    Batch(start, records, base_timestamp=HOUR + start, max_timestamp=HOUR + start)
+                ),
+            )
         yield broker
 
 
@@ -53,13 +67,29 @@ def jafka(monkeypatch: pytest.MonkeyPatch) -> Iterator[JafkaBroker]:
         me = Broker(3, broker.host, broker.port, "jafka")
 
         def registered(topics: object) -> ClusterMetadata:
-            told = {topic: TopicMetadata(topic, None, None, False, tuple(
-                PartitionMetadata(BrokerPartition(topic, number, 3), None, Leader(me)) for number in range(2))) for topic, _ in broker.logs}
+            told = {
+                topic: TopicMetadata(
+                    topic,
+                    None,
+                    None,
+                    False,
+                    tuple(
+                        PartitionMetadata(BrokerPartition(topic, number, 3), None, Leader(me))
+                        for number in range(2)
+                    ),
+                )
+                for topic, _ in broker.logs
+            }
             return ClusterMetadata(None, {3: me}, told)
 
         @contextlib.contextmanager
         def open_cluster(settings: Settings) -> Iterator[Cluster]:
-            with Cluster([(me.host, me.port)], timeout_s=settings.source.timeout_s, registry=registered, generation="jafka") as cluster:
+            with Cluster(
+                [(me.host, me.port)],
+                timeout_s=settings.source.timeout_s,
+                registry=registered,
+                generation="jafka",
+            ) as cluster:
                 yield cluster
 
         monkeypatch.setattr(peeking, "open_cluster", open_cluster)
@@ -68,13 +98,27 @@ def jafka(monkeypatch: pytest.MonkeyPatch) -> Iterator[JafkaBroker]:
 
 def settings_of(broker: FakeBroker | OldBroker | JafkaBroker, **source: Any) -> Settings:
     if isinstance(broker, JafkaBroker):
-        return plain_settings(cluster="old", source={"dialect": "jafka", "wait_for_leader_s": 0, **source})
-    return plain_settings(source={"bootstrap": f"127.0.0.1:{broker.port}", "wait_for_leader_s": 0, **source})
+        return plain_settings(
+            cluster="old", source={"dialect": "jafka", "wait_for_leader_s": 0, **source}
+        )
+    return plain_settings(
+        source={"bootstrap": f"127.0.0.1:{broker.port}", "wait_for_leader_s": 0, **source}
+    )
 
 
-def peeked(broker: FakeBroker | OldBroker | JafkaBroker, partition: str = "0", *, topic: str = "clicks", source: Any = None,
-           timeout_s: float = 0.3, **wanted: Any) -> tuple[list[tuple[int, bytes | None]], PeekedLog]:
-    with open_peek(settings_of(broker, **(source or {})), Wanted(topic, partition, timeout_s=timeout_s, **wanted)) as log:
+def peeked(
+    broker: FakeBroker | OldBroker | JafkaBroker,
+    partition: str = "0",
+    *,
+    topic: str = "clicks",
+    source: Any = None,
+    timeout_s: float = 0.3,
+    **wanted: Any,
+) -> tuple[list[tuple[int, bytes | None]], PeekedLog]:
+    with open_peek(
+        settings_of(broker, **(source or {})),
+        Wanted(topic, partition, timeout_s=timeout_s, **wanted),
+    ) as log:
         return [(record.offset, record.value) for record in log.records()], log
 
 
@@ -84,22 +128,34 @@ def numbers(first: int, until: int) -> list[tuple[int, bytes]]:
 
 # Where it starts, and where it ends
 
-def test_without_more_words_it_shows_the_whole_log_and_ends_where_that_ends(kafka: FakeBroker) -> None:
+
+def test_without_more_words_it_shows_the_whole_log_and_ends_where_that_ends(
+    kafka: FakeBroker,
+) -> None:
     records, log = peeked(kafka)
     assert records == numbers(0, 50)
     assert (log.ended, log.given, log.from_offset, log.position) == (Ended.END, 50, 0, 50)
 
 
-@pytest.mark.parametrize("start, first", [
-    (0, 0), (17, 17), (50, 50), (StartAt.LATEST, 50), (at("2023-11-14T22:13:20.015+00:00"), 20),
-    (at("2033-11-14T22:13:20+00:00"), 50),
-])
+@pytest.mark.parametrize(
+    "start, first",
+    [
+        (0, 0),
+        (17, 17),
+        (50, 50),
+        (StartAt.LATEST, 50),
+        (at("2023-11-14T22:13:20.015+00:00"), 20),
+        (at("2033-11-14T22:13:20+00:00"), 50),
+    ],
+)
 def test_it_starts_at_an_offset_or_a_time(kafka: FakeBroker, start: Any, first: int) -> None:
     records, log = peeked(kafka, start=start)
     assert (records, log.ended, log.from_offset) == (numbers(first, 50), Ended.END, first)
 
 
-def test_it_ends_with_the_count_in_the_middle_of_an_answer_and_says_where_to_go_on(kafka: FakeBroker) -> None:
+def test_it_ends_with_the_count_in_the_middle_of_an_answer_and_says_where_to_go_on(
+    kafka: FakeBroker,
+) -> None:
     records, log = peeked(kafka, start=8, most=5)
     assert (records, log.ended, log.position) == (numbers(8, 13), Ended.COUNT, 13)
 
@@ -112,9 +168,16 @@ def test_records_that_come_while_it_reads_are_beyond_its_end(kafka: FakeBroker) 
 
 
 def test_following_it_shows_what_comes_and_ends_when_nothing_did_in_time(kafka: FakeBroker) -> None:
-    with open_peek(settings_of(kafka), Wanted("clicks", "0", start=StartAt.LATEST, follows=True, timeout_s=0.5)) as log:
+    with open_peek(
+        settings_of(kafka), Wanted("clicks", "0", start=StartAt.LATEST, follows=True, timeout_s=0.5)
+    ) as log:
         records = log.records()
-        late = threading.Timer(0.1, lambda: kafka.append("clicks", 0, encode(Batch(50, [Rec(0, b"late"), Rec(1, b"later")]))))
+        late = threading.Timer(
+            0.1,
+            lambda: kafka.append(
+                "clicks", 0, encode(Batch(50, [Rec(0, b"late"), Rec(1, b"later")]))
+            ),
+        )
         late.start()
         assert [record.value for record in records] == [b"late", b"later"]
     assert (log.ended, log.position) == (Ended.TIME_OUT, 52)
@@ -125,11 +188,15 @@ def test_following_it_ends_with_the_count_too(kafka: FakeBroker) -> None:
 
 
 def test_the_time_that_is_waited_counts_from_the_last_record(kafka: FakeBroker) -> None:
-    with open_peek(settings_of(kafka), Wanted("clicks", "0", start=49, follows=True, timeout_s=0.4)) as log:
+    with open_peek(
+        settings_of(kafka), Wanted("clicks", "0", start=49, follows=True, timeout_s=0.4)
+    ) as log:
         records = log.records()
         next(records)
         time.sleep(0.5)  # a person who reads: that is no waiting of ours
-        threading.Timer(0.1, lambda: kafka.append("clicks", 0, encode(Batch(50, [Rec(0, b"late")])))).start()
+        threading.Timer(
+            0.1, lambda: kafka.append("clicks", 0, encode(Batch(50, [Rec(0, b"late")])))
+        ).start()
         assert [record.value for record in records] == [b"late"]
 
 
@@ -146,6 +213,7 @@ def test_under_read_committed_it_ends_at_the_last_stable_offset(kafka: FakeBroke
 
 # Every dialect
 
+
 @pytest.mark.parametrize("release", ["0.8", "0.9"])
 def test_it_reads_what_brokers_held_before_there_were_record_batches(release: str) -> None:
     with OldBroker(release).listening() as old:
@@ -153,7 +221,9 @@ def test_it_reads_what_brokers_held_before_there_were_record_batches(release: st
         assert peeked(old, start=3, most=4)[0] == numbers(3, 7)
 
 
-def test_a_log_of_a_jafka_is_named_with_its_broker_and_read_by_byte_positions(jafka: JafkaBroker) -> None:
+def test_a_log_of_a_jafka_is_named_with_its_broker_and_read_by_byte_positions(
+    jafka: JafkaBroker,
+) -> None:
     jafka.append("clicks", 1, entry(b"hello"), wrapped(entry(b"a"), entry(b"b")), entry(b"world!"))
     records, log = peeked(jafka, "3-1")
     behind = 15 + len(wrapped(entry(b"a"), entry(b"b")))
@@ -161,17 +231,28 @@ def test_a_log_of_a_jafka_is_named_with_its_broker_and_read_by_byte_positions(ja
     assert (log.ended, log.position) == (Ended.END, behind + 16)
 
 
-@pytest.mark.parametrize(("most", "position", "ended"), [
-    (1, 15, Ended.COUNT), (2, 15, Ended.INSIDE), (3, 15 + len(wrapped(entry(b"a"), entry(b"b"))), Ended.COUNT)])
+@pytest.mark.parametrize(
+    ("most", "position", "ended"),
+    [
+        (1, 15, Ended.COUNT),
+        (2, 15, Ended.INSIDE),
+        (3, 15 + len(wrapped(entry(b"a"), entry(b"b"))), Ended.COUNT),
+    ],
+)
 def test_as_many_as_were_asked_for_may_end_inside_a_compressed_message_which_is_said(
-    jafka: JafkaBroker, most: int, position: int, ended: Ended,
+    jafka: JafkaBroker,
+    most: int,
+    position: int,
+    ended: Ended,
 ) -> None:
     jafka.append("clicks", 0, entry(b"hello"), wrapped(entry(b"a"), entry(b"b")))
     log = peeked(jafka, "3-0", most=most)[1]
     assert (log.position, log.ended) == (position, ended)
 
 
-def test_the_log_of_a_jafka_is_followed_through_its_segments_though_it_never_waits(jafka: JafkaBroker) -> None:
+def test_the_log_of_a_jafka_is_followed_through_its_segments_though_it_never_waits(
+    jafka: JafkaBroker,
+) -> None:
     jafka.append("clicks", 0, entry(b"one"))
     jafka.logs["clicks", 0].roll()
     with open_peek(settings_of(jafka), Wanted("clicks", "3-0", follows=True, timeout_s=1)) as log:
@@ -183,7 +264,9 @@ def test_the_log_of_a_jafka_is_followed_through_its_segments_though_it_never_wai
 def test_a_position_inside_a_message_is_an_error_with_that_position(jafka: JafkaBroker) -> None:
     jafka.append("clicks", 0, entry(b"hello" * 20), entry(b"world"))
     for inside in (1, 3, 8, 50):
-        with pytest.raises(OffsetInsideMessage, match=f"offset {inside}.*Check: (--from|that a message begins)"):
+        with pytest.raises(
+            OffsetInsideMessage, match=f"offset {inside}.*Check: (--from|that a message begins)"
+        ):
             peeked(jafka, "3-0", start=inside)
 
 
@@ -195,7 +278,10 @@ def test_a_time_is_refused_on_a_jafka_with_the_reason(jafka: JafkaBroker) -> Non
 
 # Large records, little memory
 
-def test_a_record_larger_than_the_fetch_is_read_by_a_larger_one_and_the_next_is_small_again(jafka: JafkaBroker) -> None:
+
+def test_a_record_larger_than_the_fetch_is_read_by_a_larger_one_and_the_next_is_small_again(
+    jafka: JafkaBroker,
+) -> None:
     jafka.append("clicks", 0, entry(b"small"), entry(b"x" * 300_000), *[entry(b"y" * 9_000)] * 5)
     records, _ = peeked(jafka, "3-0", source={"fetch_max_bytes": 10_000})
     assert [len(value or b"") for _, value in records] == [5, 300_000, *[9_000] * 5]
@@ -213,35 +299,53 @@ def test_a_record_that_the_log_holds_only_the_begin_of_is_damage(jafka: JafkaBro
     jafka.append("clicks", 0, entry(b"hello"))
     jafka.logs["clicks", 0].content += entry(b"x" * 1000)[:500]
     jafka.flush()
-    with pytest.raises(OffsetInsideMessage, match="claims 1,010 bytes, and 500 are there.*offset 15"):
+    with pytest.raises(
+        OffsetInsideMessage, match="claims 1,010 bytes, and 500 are there.*offset 15"
+    ):
         peeked(jafka, "3-0")
 
 
 # Bad input
 
-@pytest.mark.parametrize("wanted, kind, match", [
-    ({"topic": "nosuch"}, TopicMissing, "no such topic"),
-    ({"partition": "7"}, SettingsError, "has no partition 7.*its partitions: 0"),
-    ({"partition": "3-0"}, SettingsError, "'3-0' names no partition of this cluster.*a number alone"),
-    ({"partition": "x"}, SettingsError, "'x' names no partition of this cluster"),
-    ({"partition": "-1"}, SettingsError, "'-1' names no partition"),
-    ({"partition": "99999999999"}, SettingsError, "names no partition"),
-    ({"start": 51}, SettingsError, "offset 51 is not in the log, which has 0 to 50.*--from"),
-])
-def test_what_is_not_there_is_told_with_what_is(kafka: FakeBroker, wanted: dict[str, Any], kind: type[EtlError], match: str) -> None:
+
+@pytest.mark.parametrize(
+    "wanted, kind, match",
+    [
+        ({"topic": "nosuch"}, TopicMissing, "no such topic"),
+        ({"partition": "7"}, SettingsError, "has no partition 7.*its partitions: 0"),
+        (
+            {"partition": "3-0"},
+            SettingsError,
+            "'3-0' names no partition of this cluster.*a number alone",
+        ),
+        ({"partition": "x"}, SettingsError, "'x' names no partition of this cluster"),
+        ({"partition": "-1"}, SettingsError, "'-1' names no partition"),
+        ({"partition": "99999999999"}, SettingsError, "names no partition"),
+        ({"start": 51}, SettingsError, "offset 51 is not in the log, which has 0 to 50.*--from"),
+    ],
+)
+def test_what_is_not_there_is_told_with_what_is(
+    kafka: FakeBroker, wanted: dict[str, Any], kind: type[EtlError], match: str
+) -> None:
     with pytest.raises(kind, match=match):
         peeked(kafka, **wanted)
 
 
-def test_a_partition_of_a_jafka_needs_its_broker_and_one_that_is_away_is_hinted_at(jafka: JafkaBroker) -> None:
+def test_a_partition_of_a_jafka_needs_its_broker_and_one_that_is_away_is_hinted_at(
+    jafka: JafkaBroker,
+) -> None:
     jafka.append("clicks", 0, entry(b"hello"))
     with pytest.raises(SettingsError, match="BROKER-PARTITION, e.g. 0-3, for source.dialect jafka"):
         peeked(jafka, "0")
-    with pytest.raises(SettingsError, match="has no partition 4-0.*its partitions: 3-0, 3-1; those of a broker that is away are not told"):
+    with pytest.raises(
+        SettingsError,
+        match="has no partition 4-0.*its partitions: 3-0, 3-1; those of a broker that is away are not told",
+    ):
         peeked(jafka, "4-0")
 
 
 # Trouble
+
 
 def test_a_broker_that_stops_answering_is_given_up_at_the_deadline(kafka: FakeBroker) -> None:
     kafka.script[FETCH].extend([never] * 10)
@@ -256,7 +360,9 @@ def test_a_leader_that_moved_is_found_again(kafka: FakeBroker) -> None:
     assert peeked(kafka, timeout_s=5)[0] == numbers(0, 50)
 
 
-def test_a_refusal_that_does_not_pass_is_told_at_the_deadline_and_a_final_one_at_once(kafka: FakeBroker) -> None:
+def test_a_refusal_that_does_not_pass_is_told_at_the_deadline_and_a_final_one_at_once(
+    kafka: FakeBroker,
+) -> None:
     kafka.log("clicks").refusals.extend([6] * 100)
     with pytest.raises(BrokerError, match="NOT_LEADER"):
         peeked(kafka, source={"timeout_s": 0.3}, timeout_s=10)
@@ -267,9 +373,14 @@ def test_a_refusal_that_does_not_pass_is_told_at_the_deadline_and_a_final_one_at
     assert not kafka.log("clicks").refusals
 
 
-def test_retention_that_overtakes_it_and_an_end_that_moved_below_it_are_told(kafka: FakeBroker) -> None:
+def test_retention_that_overtakes_it_and_an_end_that_moved_below_it_are_told(
+    kafka: FakeBroker,
+) -> None:
     def while_it_reads(change: Callable[[], None]) -> None:
-        with open_peek(settings_of(kafka, fetch_max_bytes=1024), Wanted("clicks", "0", start=5, follows=True, timeout_s=5)) as log:
+        with open_peek(
+            settings_of(kafka, fetch_max_bytes=1024),
+            Wanted("clicks", "0", start=5, follows=True, timeout_s=5),
+        ) as log:
             records = log.records()
             next(records)
             change()
@@ -277,7 +388,9 @@ def test_retention_that_overtakes_it_and_an_end_that_moved_below_it_are_told(kaf
 
     log = kafka.log("clicks")
     for number in range(50, 3000, 50):
-        kafka.append("clicks", 0, encode(Batch(number, [Rec(delta, b"x" * 10) for delta in range(50)])))
+        kafka.append(
+            "clicks", 0, encode(Batch(number, [Rec(delta, b"x" * 10) for delta in range(50)]))
+        )
     with pytest.raises(ExpiredOffsets, match="deleted by retention.*log_start_offset 2000"):
         while_it_reads(lambda: setattr(log, "log_start", 2000))
     log.log_start = 0
@@ -290,6 +403,9 @@ def test_damage_ends_it_behind_the_records_before_it(kafka: FakeBroker) -> None:
     broken[-1] ^= 1
     kafka.append("clicks", 0, bytes(broken))
     seen = list[int]()
-    with open_peek(settings_of(kafka), Wanted("clicks", "0", start=48)) as log, pytest.raises(CorruptData, match="CRC.*offset 50"):
+    with (
+        open_peek(settings_of(kafka), Wanted("clicks", "0", start=48)) as log,
+        pytest.raises(CorruptData, match="CRC.*offset 50"),
+    ):
         seen.extend(record.offset for record in log.records())
     assert (seen, log.given, log.position, log.ended) == ([48, 49], 2, 50, None)

@@ -1,4 +1,6 @@
-"""What `etl peek` says: lines for a person, one document for a program, decoders, wrong words, and how it stops."""
+"""What `etl peek` says: lines for a person, one document for a program, decoders, wrong words, and
+how it stops.
+"""
 
 from __future__ import annotations
 
@@ -45,24 +47,47 @@ def fields(said: Said) -> list[list[str]]:
 
 
 def test_a_line_has_offset_time_key_value_and_headers(broker: FakeBroker, conf: Path) -> None:
-    append(broker, Rec(0, b'{"a": 1}', b"key", ((b"trace", b"abc"), (b"none", None))), Rec(1, None), Rec(2, "\u4e2d\u6587".encode()))
+    append(
+        broker,
+        Rec(0, b'{"a": 1}', b"key", ((b"trace", b"abc"), (b"none", None))),
+        Rec(1, None),
+        Rec(2, "\u4e2d\u6587".encode()),
+    )
     said = peek(conf)
-    assert (said.code, fields(said)) == (0, [
-        ["0", AT, "key", '{"a": 1}', "trace=abc, none=-"], ["1", AT, "-", "-", ""], ["2", AT, "-", "\u4e2d\u6587", ""]])
-    assert said.err == "etl: clicks 0 has offsets 0 to 3; from 0:\netl: 3 records; the end of the log; --from 3 goes on\n"
+    assert (said.code, fields(said)) == (
+        0,
+        [
+            ["0", AT, "key", '{"a": 1}', "trace=abc, none=-"],
+            ["1", AT, "-", "-", ""],
+            ["2", AT, "-", "\u4e2d\u6587", ""],
+        ],
+    )
+    assert (
+        said.err
+        == "etl: clicks 0 has offsets 0 to 3; from 0:\netl: 3 records; the end of the log; --from 3 goes on\n"
+    )
 
 
 def test_ten_records_are_shown_unless_more_are_asked_for(broker: FakeBroker, conf: Path) -> None:
     append(broker, *(Rec(delta, b"%d" % delta) for delta in range(30)))
     assert len(fields(peek(conf))) == 10
     assert len(fields(peek(conf, "-n", "25"))) == 25
-    assert "2 records; as many as were asked for; --from 22 goes on" in peek(conf, "--from", "20", "-n", "2").err
+    assert (
+        "2 records; as many as were asked for; --from 22 goes on"
+        in peek(conf, "--from", "20", "-n", "2").err
+    )
 
 
 def test_bytes_of_others_move_no_cursor_and_end_no_line(broker: FakeBroker, conf: Path) -> None:
-    append(broker, Rec(0, b"a\tb\nc\x1b[31m\x07", b"caf\xe9"), Rec(1, "\u202egnp".encode(), headers=((b"h\n", b"\x00"),)))
+    append(
+        broker,
+        Rec(0, b"a\tb\nc\x1b[31m\x07", b"caf\xe9"),
+        Rec(1, "\u202egnp".encode(), headers=((b"h\n", b"\x00"),)),
+    )
     assert fields(peek(conf)) == [
-        ["0", AT, "caf\\xe9", "a\\tb\\nc\\x1b[31m\\x07", ""], ["1", AT, "-", "\\u202egnp", "h\\n=\\x00"]]
+        ["0", AT, "caf\\xe9", "a\\tb\\nc\\x1b[31m\\x07", ""],
+        ["1", AT, "-", "\\u202egnp", "h\\n=\\x00"],
+    ]
 
 
 def test_long_values_are_cut_in_lines_only(broker: FakeBroker, conf: Path) -> None:
@@ -73,16 +98,39 @@ def test_long_values_are_cut_in_lines_only(broker: FakeBroker, conf: Path) -> No
 
 
 def test_a_program_gets_one_document(broker: FakeBroker, conf: Path) -> None:
-    append(broker, Rec(0, b"v", b"k", ((b"h", b"1"), (b"none", None))), Rec(1, None), Rec(2, b"\xff"), append_time=True)
+    append(
+        broker,
+        Rec(0, b"v", b"k", ((b"h", b"1"), (b"none", None))),
+        Rec(1, None),
+        Rec(2, b"\xff"),
+        append_time=True,
+    )
     said = peek(conf, "--json", "--from", "0")
     document = said.document
     records = document.pop("records")
-    assert document == {"topic": "clicks", "partition": 0, "log_start": 0, "end": 3, "from": 0, "shown": 3, "next": 3,
-                        "ended": "the end of the log"}
+    assert document == {
+        "topic": "clicks",
+        "partition": 0,
+        "log_start": 0,
+        "end": 3,
+        "from": 0,
+        "shown": 3,
+        "next": 3,
+        "ended": "the end of the log",
+    }
     assert records[0] == {
-        "offset": 0, "timestamp": "2023-11-14T22:13:20.500+00:00", "timestamp_ms": 1_700_000_000_500, "timestamp_type": "append",
-        "key": "k", "value": "v", "headers": [{"key": "h", "value": "1"}, {"key": "none", "value": None}]}
-    assert [records[1]["value"], records[2]["value"]["hex"]] == [None, "ff"] and "UnicodeDecodeError" in records[2]["value"]["not_decoded"]
+        "offset": 0,
+        "timestamp": "2023-11-14T22:13:20.500+00:00",
+        "timestamp_ms": 1_700_000_000_500,
+        "timestamp_type": "append",
+        "key": "k",
+        "value": "v",
+        "headers": [{"key": "h", "value": "1"}, {"key": "none", "value": None}],
+    }
+    assert [records[1]["value"], records[2]["value"]["hex"]] == [
+        None,
+        "ff",
+    ] and "UnicodeDecodeError" in records[2]["value"]["not_decoded"]
     assert (said.code, said.err, len(said.out.splitlines())) == (0, "", 5)
 
 
@@ -91,29 +139,52 @@ def test_a_document_without_a_record_is_one_too(broker: FakeBroker, conf: Path) 
     assert peek(conf, "--json").document["records"] == []
 
 
-@pytest.mark.parametrize("decoder, value, line, document", [
-    ("hex", b"\x00\xff", "00ff", "00ff"),
-    ("base64", b"\x00\xff", "AP8=", "AP8="),
-    ("json", b'{"b": [1, "\xc3\xa9"]}', '{"b": [1, "\u00e9"]}', {"b": [1, "\u00e9"]}),
-    ("int", b"\xff\xff\xff\xfe", "-2", -2),
-    ("int", (2**62).to_bytes(8, "big"), str(2**62), 2**62),
-    ("tests.wire.test_peek_words:reversed_text", b"abc", "cba", "cba"),
-    ("tests.wire.test_peek_words:length_of", b"abc", '{"length": 3}', {"length": 3}),
-])
+@pytest.mark.parametrize(
+    "decoder, value, line, document",
+    [
+        ("hex", b"\x00\xff", "00ff", "00ff"),
+        ("base64", b"\x00\xff", "AP8=", "AP8="),
+        ("json", b'{"b": [1, "\xc3\xa9"]}', '{"b": [1, "\u00e9"]}', {"b": [1, "\u00e9"]}),
+        ("int", b"\xff\xff\xff\xfe", "-2", -2),
+        ("int", (2**62).to_bytes(8, "big"), str(2**62), 2**62),
+        ("tests.wire.test_peek_words:reversed_text", b"abc", "cba", "cba"),
+        ("tests.wire.test_peek_words:length_of", b"abc", '{"length": 3}', {"length": 3}),
+    ],
+)
 def test_a_decoder_is_chosen_by_its_name(
-    broker: FakeBroker, conf: Path, decoder: str, value: bytes, line: str, document: object,
+    broker: FakeBroker,
+    conf: Path,
+    decoder: str,
+    value: bytes,
+    line: str,
+    document: object,
 ) -> None:
     append(broker, Rec(0, value, value))
-    assert fields(peek(conf, "--decoder", decoder, "--key-decoder", decoder))[0][2:4] == [line, line]
-    record = peek(conf, "--decoder", decoder, "--key-decoder", decoder, "--json").document["records"][0]
+    assert fields(peek(conf, "--decoder", decoder, "--key-decoder", decoder))[0][2:4] == [
+        line,
+        line,
+    ]
+    record = peek(conf, "--decoder", decoder, "--key-decoder", decoder, "--json").document[
+        "records"
+    ][0]
     assert (record["key"], record["value"]) == (document, document)
 
 
-@pytest.mark.parametrize("decoder, value", [
-    ("json", b"{"), ("json", b"NaN"), ("json", b"[" * 100_000), ("int", b"123"), ("tests.wire.test_peek_words:raises", b"x"),
-    ("tests.wire.test_peek_words:circular", b"x"), ("tests.wire.test_peek_words:bytes_as_keys", b"x"),
-])
-def test_what_a_decoder_cannot_read_is_shown_all_the_same(broker: FakeBroker, conf: Path, decoder: str, value: bytes) -> None:
+@pytest.mark.parametrize(
+    "decoder, value",
+    [
+        ("json", b"{"),
+        ("json", b"NaN"),
+        ("json", b"[" * 100_000),
+        ("int", b"123"),
+        ("tests.wire.test_peek_words:raises", b"x"),
+        ("tests.wire.test_peek_words:circular", b"x"),
+        ("tests.wire.test_peek_words:bytes_as_keys", b"x"),
+    ],
+)
+def test_what_a_decoder_cannot_read_is_shown_all_the_same(
+    broker: FakeBroker, conf: Path, decoder: str, value: bytes
+) -> None:
     append(broker, Rec(0, value))
     line, document = peek(conf, "--decoder", decoder), peek(conf, "--decoder", decoder, "--json")
     assert (line.code, document.code) == (0, 0)
@@ -146,27 +217,55 @@ def bytes_as_keys(content: bytes) -> dict[bytes, int]:
 
 # Wrong words
 
-@pytest.mark.parametrize("words, said", [
-    (("--from", "yesterday"), ["--from 'yesterday' is no place in a log", "earliest, latest, an offset, or a time"]),
-    (("--from", "2026-01-31T00:00:00"), ["has no UTC offset"]),
-    (("--from", "-5"), ["--from '-5' is no place"]),
-    (("--from", "7"), ["offset 7 is not in the log, which has 0 to 1"]),
-    (("--decoder", "avro"), ["there is no decoder 'avro'", "one of text, json, hex, base64, int, or package.module:function"]),
-    (("--decoder", "no_such_module:decode"), ["cannot be loaded", "PYTHONPATH"]),
-    (("--decoder", "tests.wire.test_peek_words:ROOT"), ["is no function"]),
-    (("-n", "0"), ["greater than or equal to 1"]),
-    (("--timeout", "0"), ["greater than or equal to 0.1"]),
-])
-def test_wrong_words_are_told_before_anything_is_shown(broker: FakeBroker, conf: Path, words: tuple[str, ...], said: list[str]) -> None:
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (
+            ("--from", "yesterday"),
+            ["--from 'yesterday' is no place in a log", "earliest, latest, an offset, or a time"],
+        ),
+        (("--from", "2026-01-31T00:00:00"), ["has no UTC offset"]),
+        (("--from", "-5"), ["--from '-5' is no place"]),
+        (("--from", "7"), ["offset 7 is not in the log, which has 0 to 1"]),
+        (
+            ("--decoder", "avro"),
+            [
+                "there is no decoder 'avro'",
+                "one of text, json, hex, base64, int, or package.module:function",
+            ],
+        ),
+        (("--decoder", "no_such_module:decode"), ["cannot be loaded", "PYTHONPATH"]),
+        (("--decoder", "tests.wire.test_peek_words:ROOT"), ["is no function"]),
+        (("-n", "0"), ["greater than or equal to 1"]),
+        (("--timeout", "0"), ["greater than or equal to 0.1"]),
+    ],
+)
+def test_wrong_words_are_told_before_anything_is_shown(
+    broker: FakeBroker, conf: Path, words: tuple[str, ...], said: list[str]
+) -> None:
     append(broker, Rec(0, b"v"))
     refused(peek(conf, *words, "--json"), 2, *said)
 
 
-def test_a_partition_that_is_not_there_is_told_with_those_that_are(broker: FakeBroker, conf: Path) -> None:
+def test_a_partition_that_is_not_there_is_told_with_those_that_are(
+    broker: FakeBroker, conf: Path
+) -> None:
     append(broker, Rec(0, b"v"))
-    refused(said_by("peek", str(conf), "clicks", "4", "--json"), 2, "has no partition 4", "its partitions: 0")
-    refused(said_by("peek", str(conf), "clicks", "0-4", "--json"), 2, "names no partition of this cluster")
-    refused(said_by("peek", str(conf), "other", "0", "--json"), 2, "there is no such topic", "other")
+    refused(
+        said_by("peek", str(conf), "clicks", "4", "--json"),
+        2,
+        "has no partition 4",
+        "its partitions: 0",
+    )
+    refused(
+        said_by("peek", str(conf), "clicks", "0-4", "--json"),
+        2,
+        "names no partition of this cluster",
+    )
+    refused(
+        said_by("peek", str(conf), "other", "0", "--json"), 2, "there is no such topic", "other"
+    )
 
 
 def test_damage_ends_the_document_with_the_error_in_it(broker: FakeBroker, conf: Path) -> None:
@@ -176,26 +275,44 @@ def test_damage_ends_the_document_with_the_error_in_it(broker: FakeBroker, conf:
     broker.append("clicks", 0, bytes(broken))
     said = peek(conf, "--json")
     document = said.document
-    assert (said.code, len(document["records"]), document["error"]["error"], document["ended"]) == (5, 1, "CorruptData", None)
+    assert (said.code, len(document["records"]), document["error"]["error"], document["ended"]) == (
+        5,
+        1,
+        "CorruptData",
+        None,
+    )
     assert "CRC" in said.err
     assert "etl: 1 record, up to what follows\netl: CRC-32C" in peek(conf).err
 
 
 # How it stops
 
+
 def started(conf: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-m", "etl", "peek", str(conf), "clicks", "0", *words], cwd=ROOT, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "etl", "peek", str(conf), "clicks", "0", *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
-def test_ctrl_c_ends_what_is_followed_and_closes_the_document(broker: FakeBroker, conf: Path) -> None:
+def test_ctrl_c_ends_what_is_followed_and_closes_the_document(
+    broker: FakeBroker, conf: Path
+) -> None:
     append(broker, Rec(0, b"v"))
     with started(conf, "--follow", "--json") as peeking:
         assert peeking.stdout and peeking.stderr
         head, first = peeking.stdout.readline(), peeking.stdout.readline()
         peeking.send_signal(signal.SIGINT)
         document = json.loads(head + first + peeking.stdout.read())
-        assert (peeking.wait(30), document["ended"], document["shown"], document["next"]) == (130, "stopped", 1, 1)
+        assert (peeking.wait(30), document["ended"], document["shown"], document["next"]) == (
+            130,
+            "stopped",
+            1,
+            1,
+        )
         assert peeking.stderr.read() == "etl: stopped; nothing was changed\n     a retry may help\n"
 
 
@@ -205,7 +322,10 @@ def test_a_reader_who_has_enough_ends_it_without_a_word(broker: FakeBroker, conf
         assert peeking.stdout and peeking.stderr
         assert peeking.stdout.readline().startswith("0\t")
         peeking.stdout.close()
-        assert (peeking.wait(60), peeking.stderr.read()) == (141, "etl: clicks 0 has offsets 0 to 3000; from 0:\n")
+        assert (peeking.wait(60), peeking.stderr.read()) == (
+            141,
+            "etl: clicks 0 has offsets 0 to 3000; from 0:\n",
+        )
 
 
 def test_what_comes_is_shown_when_it_comes(broker: FakeBroker, conf: Path) -> None:

@@ -1,4 +1,6 @@
-"""The data source without a pipeline, against fake brokers: which Spark partitions it plans, and logs that change meanwhile."""
+"""The data source without a pipeline, against fake brokers: which Spark partitions it plans, and
+logs that change meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
 
 from etl.decisions import tasks
-from etl.errors import DataLoss, EtlError, MissingOffsets, NeedsDecision, RecordTooLarge, SettingsError
+from etl.errors import (
+    DataLoss,
+    EtlError,
+    MissingOffsets,
+    NeedsDecision,
+    RecordTooLarge,
+    SettingsError,
+)
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange
 from etl.protocol.error_line import unmark
@@ -47,12 +56,20 @@ def fill(broker: FakeBroker, partition: int, *, batches: int, records: int = 10)
     broker.log("clicks", partition)
     for _ in range(batches):
         start = broker.log("clicks", partition).log_end
-        broker.append("clicks", partition, encode(Batch(start, [Rec(delta, b"x" * 10) for delta in range(records)])))
+        broker.append(
+            "clicks",
+            partition,
+            encode(Batch(start, [Rec(delta, b"x" * 10) for delta in range(records)])),
+        )
 
 
 def reader_of(broker: FakeBroker, **options: str) -> RangesReader:
-    chosen = {} if {"ranges", "subscribePattern", "assign"} & set(options) else {"subscribe": "clicks"}
-    reader = OffsetRanges({"kafka.bootstrap.servers": f"{broker.host}:{broker.port}", **chosen, **options}).reader(None)
+    chosen = (
+        {} if {"ranges", "subscribePattern", "assign"} & set(options) else {"subscribe": "clicks"}
+    )
+    reader = OffsetRanges(
+        {"kafka.bootstrap.servers": f"{broker.host}:{broker.port}", **chosen, **options}
+    ).reader(None)
     assert isinstance(reader, RangesReader)
     return reader
 
@@ -62,7 +79,11 @@ def tasks_of(broker: FakeBroker, **options: str) -> list[Task]:
 
 
 def offsets_of(task: Task) -> list[tuple[int, int]]:
-    return [(r.log.partition, offset) for r in task.ranges for offset in range(r.from_offset, r.until_offset)]
+    return [
+        (r.log.partition, offset)
+        for r in task.ranges
+        for offset in range(r.from_offset, r.until_offset)
+    ]
 
 
 def failure_of(rows: Iterator[object]) -> EtlError:
@@ -76,23 +97,37 @@ def failure_of(rows: Iterator[object]) -> EtlError:
 
 # How many Spark partitions, and how large
 
-def test_spark_partitions_are_as_large_as_the_logs_bytes_make_them(shared: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_spark_partitions_are_as_large_as_the_logs_bytes_make_them(
+    shared: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An offset here costs some twenty bytes; as many of a kilobyte would be twenty tasks."""
     monkeypatch.setattr(tasks, "LEAST_TASK_BYTES", 1)
-    size = sum(len(batch) for partition in range(4) for batch in shared.log("clicks", partition).batches)
+    size = sum(
+        len(batch) for partition in range(4) for batch in shared.log("clicks", partition).batches
+    )
     assert len(tasks_of(shared, target_task_bytes=str(2 * size))) <= max(3, os.cpu_count() or 1)
     assert len(tasks_of(shared, target_task_bytes=str(size // 8))) >= 7
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(most=st.integers(1, 500), least=st.integers(1, 60), target=st.sampled_from(["20000", "300000", "100000000"]))
+@given(
+    most=st.integers(1, 500),
+    least=st.integers(1, 60),
+    target=st.sampled_from(["20000", "300000", "100000000"]),
+)
 def test_no_spark_partition_spans_more_offsets_than_it_may_and_there_are_as_many_as_are_asked_for(
-        shared: FakeBroker, most: int, least: int, target: str) -> None:
-    tasks = tasks_of(shared, maxRecordsPerPartition=str(most), minPartitions=str(least), target_task_bytes=target)
+    shared: FakeBroker, most: int, least: int, target: str
+) -> None:
+    tasks = tasks_of(
+        shared, maxRecordsPerPartition=str(most), minPartitions=str(least), target_task_bytes=target
+    )
     assert max(len(offsets_of(task)) for task in tasks) <= most
     assert len(tasks) >= least
     read = sorted(each for task in tasks for each in offsets_of(task))
-    assert read == [(partition, offset) for partition in range(4) for offset in range(partition * 70)]
+    assert read == [
+        (partition, offset) for partition in range(4) for offset in range(partition * 70)
+    ]
 
 
 def test_more_spark_partitions_than_offsets_cannot_be_had(broker: FakeBroker) -> None:
@@ -102,19 +137,32 @@ def test_more_spark_partitions_than_offsets_cannot_be_had(broker: FakeBroker) ->
 
 # What may be read
 
-def test_ranges_that_overlap_are_refused_because_their_rows_would_be_double(shared: FakeBroker) -> None:
-    ranges = [{"topic": "clicks", "partition": 2, "from": start, "until": until} for start, until in ((40, 60), (0, 41), (60, 70))]
+
+def test_ranges_that_overlap_are_refused_because_their_rows_would_be_double(
+    shared: FakeBroker,
+) -> None:
+    ranges = [
+        {"topic": "clicks", "partition": 2, "from": start, "until": until}
+        for start, until in ((40, 60), (0, 41), (60, 70))
+    ]
     with pytest.raises(SettingsError, match="0 to 41 and 40 to 60 overlap.*partition 2"):
         tasks_of(shared, ranges=json.dumps(ranges))
 
 
 def test_ranges_that_touch_are_read_once_each(shared: FakeBroker) -> None:
-    ranges = [{"topic": "clicks", "partition": 2, "from": start, "until": until} for start, until in ((40, 60), (0, 40), (50, 50))]
-    assert sorted(each for task in tasks_of(shared, ranges=json.dumps(ranges)) for each in offsets_of(task)) == [(2, n) for n in range(60)]
+    ranges = [
+        {"topic": "clicks", "partition": 2, "from": start, "until": until}
+        for start, until in ((40, 60), (0, 40), (50, 50))
+    ]
+    assert sorted(
+        each for task in tasks_of(shared, ranges=json.dumps(ranges)) for each in offsets_of(task)
+    ) == [(2, n) for n in range(60)]
 
 
 def test_a_partition_that_is_assigned_twice_is_read_once(shared: FakeBroker) -> None:
-    read = [each for task in tasks_of(shared, assign='{"clicks": [1, 1]}') for each in offsets_of(task)]
+    read = [
+        each for task in tasks_of(shared, assign='{"clicks": [1, 1]}') for each in offsets_of(task)
+    ]
     assert sorted(read) == [(1, n) for n in range(70)]
 
 
@@ -122,14 +170,29 @@ def test_a_pattern_chooses_topics_as_sparks_does(broker: FakeBroker) -> None:
     for topic in ("clicks", "clicks-eu", "views", "__consumer_offsets"):
         broker.append(topic, 0, encode(Batch(0, [Rec(0)])))
     broker.world.internal = {"__consumer_offsets"}
-    found = {pattern: sorted({r.log.topic for task in tasks_of(broker, subscribePattern=pattern) for r in task.ranges})
-             for pattern in ("lick", "^clicks$", "c|v")}
-    assert found == {"lick": ["clicks", "clicks-eu"], "^clicks$": ["clicks"], "c|v": ["clicks", "clicks-eu", "views"]}
+    found = {
+        pattern: sorted(
+            {
+                r.log.topic
+                for task in tasks_of(broker, subscribePattern=pattern)
+                for r in task.ranges
+            }
+        )
+        for pattern in ("lick", "^clicks$", "c|v")
+    }
+    assert found == {
+        "lick": ["clicks", "clicks-eu"],
+        "^clicks$": ["clicks"],
+        "c|v": ["clicks", "clicks-eu", "views"],
+    }
 
 
 # Logs that change between planning and reading
 
-def test_a_topic_that_is_made_again_between_planning_and_reading_is_noticed(broker: FakeBroker) -> None:
+
+def test_a_topic_that_is_made_again_between_planning_and_reading_is_noticed(
+    broker: FakeBroker,
+) -> None:
     fill(broker, 0, batches=3)
     broker.world.topic_ids["clicks"] = UUID(int=1)
     for fails in ("true", "false"):
@@ -143,7 +206,9 @@ def test_a_topic_that_is_made_again_between_planning_and_reading_is_noticed(brok
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_a_topic_that_was_made_again_and_is_shorter_is_told_as_that(broker: FakeBroker, left: int) -> None:
+def test_a_topic_that_was_made_again_and_is_shorter_is_told_as_that(
+    broker: FakeBroker, left: int
+) -> None:
     fill(broker, 0, batches=3)
     broker.world.topic_ids["clicks"] = UUID(int=1)
     reader = reader_of(broker, startingOffsets='{"clicks": {"0": 15}}')
@@ -153,7 +218,9 @@ def test_a_topic_that_was_made_again_and_is_shorter_is_told_as_that(broker: Fake
     assert "made again" in failure_of(reader.read(planned)).what
 
 
-def test_what_retention_takes_while_it_is_read_is_an_error_or_passed_over_as_the_option_says(broker: FakeBroker) -> None:
+def test_what_retention_takes_while_it_is_read_is_an_error_or_passed_over_as_the_option_says(
+    broker: FakeBroker,
+) -> None:
     fill(broker, 0, batches=9)
     starts = '{"clicks": {"0": 0}}'
     reader = reader_of(broker, startingOffsets=starts)
@@ -163,7 +230,9 @@ def test_what_retention_takes_while_it_is_read_is_an_error_or_passed_over_as_the
     assert isinstance(error, DataLoss) and "failOnDataLoss" in error.check
     assert [word for word in PIPELINE_WORDS if word in str(error)] == []
     lenient = reader_of(broker, startingOffsets=starts, failOnDataLoss="false")
-    assert [row["offset"] for arrow_batch in lenient.read(planned) for row in arrow_batch.to_pylist()] == list(range(40, 90))
+    assert [
+        row["offset"] for arrow_batch in lenient.read(planned) for row in arrow_batch.to_pylist()
+    ] == list(range(40, 90))
 
 
 def test_a_lost_segment_is_an_error_or_passed_over_as_the_option_says(broker: FakeBroker) -> None:
@@ -172,14 +241,25 @@ def test_a_lost_segment_is_an_error_or_passed_over_as_the_option_says(broker: Fa
     del broker.log("clicks", 0).batches[2:4]
     reader = reader_of(broker)
     error = failure_of(reader.read(reader.partitions()[0]))
-    assert isinstance(error, MissingOffsets) and error.where["missing"] == "clicks:0:20-40" and "failOnDataLoss" in error.check
+    assert (
+        isinstance(error, MissingOffsets)
+        and error.where["missing"] == "clicks:0:20-40"
+        and "failOnDataLoss" in error.check
+    )
     assert [word for word in PIPELINE_WORDS if word in str(error)] == []
     lenient = reader_of(broker, failOnDataLoss="false")
-    rows = [row["offset"] for task in lenient.partitions() for arrow_batch in lenient.read(task) for row in arrow_batch.to_pylist()]
+    rows = [
+        row["offset"]
+        for task in lenient.partitions()
+        for arrow_batch in lenient.read(task)
+        for row in arrow_batch.to_pylist()
+    ]
     assert rows == [*range(20), *range(40, 90)]
 
 
-def test_a_log_that_was_cut_and_written_anew_since_it_was_planned_is_noticed(broker: FakeBroker) -> None:
+def test_a_log_that_was_cut_and_written_anew_since_it_was_planned_is_noticed(
+    broker: FakeBroker,
+) -> None:
     fill(broker, 0, batches=3)
     reader = reader_of(broker)
     [planned] = reader.partitions()
@@ -199,18 +279,29 @@ def test_a_record_that_is_too_large_is_told_in_the_words_of_the_options(broker: 
     assert [word for word in PIPELINE_WORDS if word in str(error)] == []
 
 
-def test_tasks_know_the_ids_of_their_topics_and_the_epochs_of_their_leaders(broker: FakeBroker) -> None:
+def test_tasks_know_the_ids_of_their_topics_and_the_epochs_of_their_leaders(
+    broker: FakeBroker,
+) -> None:
     fill(broker, 0, batches=1)
     broker.log("clicks", 0).elect(4)
     broker.world.topic_ids["clicks"] = UUID(int=1)
     [task] = tasks_of(broker)
-    assert (task.topic_ids, task.leader_epochs) == ({"clicks": str(UUID(int=1))}, {BrokerPartition("clicks", 0): 4})
+    assert (task.topic_ids, task.leader_epochs) == (
+        {"clicks": str(UUID(int=1))},
+        {BrokerPartition("clicks", 0): 4},
+    )
 
 
 # Queries of a DataFrame whose tasks are planned
 
+
 def rows_of(reader: RangesReader, planned: list[InputPartition]) -> list[tuple[str, int, int]]:
-    found = [row for task in planned for arrow_batch in reader.read(task) for row in arrow_batch.to_pylist()]
+    found = [
+        row
+        for task in planned
+        for arrow_batch in reader.read(task)
+        for row in arrow_batch.to_pylist()
+    ]
     return sorted((row["topic"], row["partition"], row["offset"]) for row in found)
 
 
@@ -240,7 +331,9 @@ def test_an_assigned_partition_is_read_and_none_that_was_added_later(broker: Fak
     assert rows_of(reader, planned) == clicks(0, 0, 20)
 
 
-def test_a_partition_that_was_added_later_needs_a_bound_where_each_has_its_own(broker: FakeBroker) -> None:
+def test_a_partition_that_was_added_later_needs_a_bound_where_each_has_its_own(
+    broker: FakeBroker,
+) -> None:
     fill(broker, 0, batches=1)
     reader = reader_of(broker, startingOffsets='{"clicks": {"0": -2}}')
     planned = reader.partitions()
@@ -258,10 +351,15 @@ def test_a_new_leader_that_lost_nothing_is_no_truncation(broker: FakeBroker) -> 
     assert rows_of(reader, planned) == clicks(0, 0, 50)
 
 
-def test_a_topic_that_was_deleted_since_is_an_error_or_left_out_where_a_pattern_chose_it(broker: FakeBroker) -> None:
+def test_a_topic_that_was_deleted_since_is_an_error_or_left_out_where_a_pattern_chose_it(
+    broker: FakeBroker,
+) -> None:
     for topic in ("logs-1", "logs-2"):
         broker.append(topic, 0, encode(Batch(0, [Rec(0)])))
-    readers = [reader_of(broker, subscribePattern="logs-", failOnDataLoss=fails) for fails in ("true", "false")]
+    readers = [
+        reader_of(broker, subscribePattern="logs-", failOnDataLoss=fails)
+        for fails in ("true", "false")
+    ]
     planned = [reader.partitions() for reader in readers]
     for name in [name for name in broker.world.logs if name[0] == "logs-1"]:
         del broker.world.logs[name]
@@ -272,16 +370,23 @@ def test_a_topic_that_was_deleted_since_is_an_error_or_left_out_where_a_pattern_
 
 @settings(max_examples=200)
 @given(
-    cuts=st.lists(st.integers(0, 50), min_size=2, max_size=6, unique=True).map(sorted), start=st.integers(0, 60),
-    size=st.integers(0, 60))
-def test_planned_tasks_together_read_each_offset_of_the_present_log_once(cuts: list[int], start: int, size: int) -> None:
+    cuts=st.lists(st.integers(0, 50), min_size=2, max_size=6, unique=True).map(sorted),
+    start=st.integers(0, 60),
+    size=st.integers(0, 60),
+)
+def test_planned_tasks_together_read_each_offset_of_the_present_log_once(
+    cuts: list[int], start: int, size: int
+) -> None:
     log = BrokerPartition("clicks", 0)
     whole = OffsetRange(log, cuts[0], cuts[-1])
     pieces = [OffsetRange(log, first, until) for first, until in zip(cuts, cuts[1:])]
     now = OffsetRange(log, start, start + size)
-    read = [offset for number, piece in enumerate(pieces)
-            for each in pieces_of(QueryTask((number,), (piece,), planned={log: whole}), [now])
-            for offset in range(each.from_offset, each.until_offset)]
+    read = [
+        offset
+        for number, piece in enumerate(pieces)
+        for each in pieces_of(QueryTask((number,), (piece,), planned={log: whole}), [now])
+        for offset in range(each.from_offset, each.until_offset)
+    ]
     assert sorted(read) == list(range(start, start + size))
 
 
@@ -289,9 +394,21 @@ def test_planned_tasks_together_read_each_offset_of_the_present_log_once(cuts: l
 def test_old_brokers_are_read_by_offsets_and_not_by_times(release: str) -> None:
     with OldBroker(release).listening() as old:
         old.log("clicks", 0).append(*[b"x"] * 30)
-        given = {"bootstrap": f"127.0.0.1:{old.port}", "topics": "clicks", "broker_version": release}
-        [task] = [partition.value for partition in RangesReader({**given, "startingOffsets": '{"clicks": {"0": 4}}'}).partitions()]
-        told = [(r.from_offset, r.until_offset, r.leader and r.leader.broker.generation) for r in task.ranges]
+        given = {
+            "bootstrap": f"127.0.0.1:{old.port}",
+            "topics": "clicks",
+            "broker_version": release,
+        }
+        [task] = [
+            partition.value
+            for partition in RangesReader(
+                {**given, "startingOffsets": '{"clicks": {"0": 4}}'}
+            ).partitions()
+        ]
+        told = [
+            (r.from_offset, r.until_offset, r.leader and r.leader.broker.generation)
+            for r in task.ranges
+        ]
         assert told == [(4, 30, f"kafka-{release}")]
         with pytest.raises(SettingsError, match="cannot find the record of a time") as raised:
             RangesReader({**given, "startingTimestamp": "1700000000000"}).partitions()

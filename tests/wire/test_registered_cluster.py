@@ -1,4 +1,6 @@
-"""A cluster whose brokers tell of nothing: a registry says who leads what, and a log whose broker is away is nobody's."""
+"""A cluster whose brokers tell of nothing: a registry says who leads what, and a log whose broker
+is away is nobody's.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,17 @@ class Registry:
     def __call__(self, topics: Collection[str] | None) -> ClusterMetadata:
         self.asked += 1
         there = {broker.id: broker for broker in self.brokers}
-        leaders = {log: Leader(there[log.broker_id]) if log.broker_id in there else None for log in (HERE, AWAY)}
+        leaders = {
+            log: Leader(there[log.broker_id]) if log.broker_id in there else None
+            for log in (HERE, AWAY)
+        }
         logs = tuple(PartitionMetadata(log, None, leader) for log, leader in leaders.items())
         told = {"stones": TopicMetadata("stones", None, None, False, logs)}
-        return ClusterMetadata(None, there, {name: topic for name, topic in told.items() if topics is None or name in topics})
+        return ClusterMetadata(
+            None,
+            there,
+            {name: topic for name, topic in told.items() if topics is None or name in topics},
+        )
 
 
 @pytest.fixture
@@ -45,7 +54,12 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
 
 
 def cluster_of(registry: Registry) -> Cluster:
-    return Cluster([("127.0.0.1", registry.brokers[0].port)], timeout_s=5, registry=registry, generation="pebble")
+    return Cluster(
+        [("127.0.0.1", registry.brokers[0].port)],
+        timeout_s=5,
+        registry=registry,
+        generation="pebble",
+    )
 
 
 def test_the_registry_is_asked_instead_of_the_brokers(broker: Broker) -> None:
@@ -59,14 +73,18 @@ def test_logs_of_a_broker_that_is_away_are_told_at_once_and_the_others_read(brok
     began = time.monotonic()
     with cluster_of(Registry(broker)) as cluster:
         described = chosen_topics(cluster.describe(None), TopicFilter(allow=("stones",)))
-        found = cluster.extents([HERE, AWAY], isolation=UNCOMMITTED, wait_for_leader_s=60, metadata=described)
+        found = cluster.extents(
+            [HERE, AWAY], isolation=UNCOMMITTED, wait_for_leader_s=60, metadata=described
+        )
         assert (dict(found.extents), set(found.leaderless)) == ({HERE: Extent(0, 30)}, {AWAY})
         assert cluster.offsets_at({}, wait_for_leader_s=60) == {}
         assert cluster.bytes_per_offset(found) == {HERE: 1.0}
     assert time.monotonic() - began < 30
 
 
-def test_a_broker_that_is_registered_and_silent_is_waited_for_until_it_is_registered_no_more(broker: Broker) -> None:
+def test_a_broker_that_is_registered_and_silent_is_waited_for_until_it_is_registered_no_more(
+    broker: Broker,
+) -> None:
     gone = Broker(8, "127.0.0.1", 1, "pebble")
     registry = Registry(broker, gone)
 

@@ -1,4 +1,6 @@
-"""A second generation of brokers is read through everything above without a change there: it is registered, and that is all."""
+"""A second generation of brokers is read through everything above without a change there: it is
+registered, and that is all.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,10 @@ def test_a_broker_that_the_newest_generation_knows_is_of_that_one() -> None:
 
 
 def test_a_port_of_no_generation_fails_as_the_newest_says() -> None:
-    with listening(lambda connection: None) as port, SimpleConsumer("127.0.0.1", port, timeout_s=5) as consumer:
+    with (
+        listening(lambda connection: None) as port,
+        SimpleConsumer("127.0.0.1", port, timeout_s=5) as consumer,
+    ):
         with pytest.raises(NotKafka, match="closed on the first request"):
             consumer.topic_metadata()
 
@@ -79,14 +84,30 @@ def test_a_cluster_of_it_tells_where_its_logs_start_and_end(broker: PebbleBroker
 def test_a_task_reads_its_ranges_to_the_row(broker: PebbleBroker) -> None:
     receipts: dict[int, Receipt] = {}
     ranges = [OffsetRange(LOGS[0], 3, 27), OffsetRange(LOGS[1], 40, 50)]
-    rows = [(row["partition"], row["offset"], int(row["value"])) for arrow_batch in read_ranges(
-        ranges, isolation=Isolation.READ_COMMITTED, on_receipt=receipts.__setitem__, bootstrap=[("127.0.0.1", broker.port)],
-        columns=("partition", "offset", "value")) for row in arrow_batch.to_pylist()]
-    assert sorted(rows) == [(0, offset, offset) for offset in range(3, 27)] + [(1, offset, offset) for offset in range(40, 50)]
+    rows = [
+        (row["partition"], row["offset"], int(row["value"]))
+        for arrow_batch in read_ranges(
+            ranges,
+            isolation=Isolation.READ_COMMITTED,
+            on_receipt=receipts.__setitem__,
+            bootstrap=[("127.0.0.1", broker.port)],
+            columns=("partition", "offset", "value"),
+        )
+        for row in arrow_batch.to_pylist()
+    ]
+    assert sorted(rows) == [(0, offset, offset) for offset in range(3, 27)] + [
+        (1, offset, offset) for offset in range(40, 50)
+    ]
     assert {index: receipt.rows for index, receipt in receipts.items()} == {0: 24, 1: 10}
 
 
 def test_a_range_beyond_the_log_ran_out(broker: PebbleBroker) -> None:
     with pytest.raises(RanOutBeforeUntil):
-        list(read_ranges([OffsetRange(LOGS[0], 35, 40)], isolation=Isolation.READ_COMMITTED, on_receipt=lambda index, receipt: None,
-                         bootstrap=[("127.0.0.1", broker.port)]))
+        list(
+            read_ranges(
+                [OffsetRange(LOGS[0], 35, 40)],
+                isolation=Isolation.READ_COMMITTED,
+                on_receipt=lambda index, receipt: None,
+                bootstrap=[("127.0.0.1", broker.port)],
+            )
+        )

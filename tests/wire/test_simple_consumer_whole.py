@@ -1,4 +1,6 @@
-"""What a SimpleConsumer has beyond one question and its answer: any request, records one by one, a group's offsets, several threads."""
+"""What a SimpleConsumer has beyond one question and its answer: any request, records one by one, a
+group's offsets, several threads.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,17 @@ from etl.protocol.generations.dialect import Reply, Request
 from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
 from etl.protocol.stored_offsets import CommittedOffset
 from tests.fakes.batches import Batch, Rec, encode
-from tests.fakes.broker import FETCH, FIND_COORDINATOR, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FakeBroker, World, hang_up, never
+from tests.fakes.broker import (
+    FETCH,
+    FIND_COORDINATOR,
+    METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    FakeBroker,
+    World,
+    hang_up,
+    never,
+)
 from tests.fakes.jafka import JafkaBroker, entry
 from tests.fakes.old_broker import OldBroker
 
@@ -25,7 +37,9 @@ DEMO = BrokerPartition("demo", 0)
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
     with FakeBroker() as running:
-        running.append("demo", 0, encode(Batch(0, [Rec(delta, b"%d" % delta) for delta in range(5)])))
+        running.append(
+            "demo", 0, encode(Batch(0, [Rec(delta, b"%d" % delta) for delta in range(5)]))
+        )
         yield running
 
 
@@ -37,15 +51,23 @@ def consumer(broker: FakeBroker) -> Iterator[SimpleConsumer]:
 
 # Any request
 
-def test_a_request_that_is_made_of_the_brokers_dialect_is_sent_and_read(consumer: SimpleConsumer) -> None:
+
+def test_a_request_that_is_made_of_the_brokers_dialect_is_sent_and_read(
+    consumer: SimpleConsumer,
+) -> None:
     assert set(consumer.send(lambda dialect: dialect.metadata(["demo"])).topics) == {"demo"}
-    listed = consumer.send(lambda dialect: dialect.list_offsets({DEMO: LATEST}, Isolation.READ_COMMITTED, {}))
+    listed = consumer.send(
+        lambda dialect: dialect.list_offsets({DEMO: LATEST}, Isolation.READ_COMMITTED, {})
+    )
     assert listed[DEMO].offset == 5
 
 
 def test_a_request_of_bytes_gets_the_bytes_of_its_answer() -> None:
     offsets = bytes.fromhex("00000018 0004 0004 64656d6f 00000000 ffffffffffffffff 00000001")
-    with JafkaBroker().listening() as jafka, SimpleConsumer(jafka.host, jafka.port, timeout_s=5, generation="jafka") as consumer:
+    with (
+        JafkaBroker().listening() as jafka,
+        SimpleConsumer(jafka.host, jafka.port, timeout_s=5, generation="jafka") as consumer,
+    ):
         jafka.append("demo", 0, entry(b"hello"))
         answer = consumer.send(Request(lambda number: offsets, lambda found: Reply(bytes(found))))
     assert struct.unpack(">hiq", answer) == (0, 1, 15)
@@ -53,7 +75,9 @@ def test_a_request_of_bytes_gets_the_bytes_of_its_answer() -> None:
 
 @pytest.mark.parametrize("may_repeat", [True, False])
 def test_a_request_is_sent_again_over_a_new_connection_unless_it_must_not_happen_twice(
-    broker: FakeBroker, consumer: SimpleConsumer, may_repeat: bool,
+    broker: FakeBroker,
+    consumer: SimpleConsumer,
+    may_repeat: bool,
 ) -> None:
     consumer.topic_metadata()
     broker.script[METADATA].append(hang_up)
@@ -68,24 +92,40 @@ def test_a_request_is_sent_again_over_a_new_connection_unless_it_must_not_happen
 
 # Records one by one
 
+
 def test_an_answer_is_iterated_from_the_offset_that_was_asked_for(consumer: SimpleConsumer) -> None:
     messages = consumer.fetch("demo", 0, 3).messages()
-    assert [(each.offset, each.next_offset, each.value) for each in messages] == [(3, 4, b"3"), (4, 5, b"4")]
+    assert [(each.offset, each.next_offset, each.value) for each in messages] == [
+        (3, 4, b"3"),
+        (4, 5, b"4"),
+    ]
     assert messages.next_offset == 5
     assert list(consumer.fetch("demo", 0, 5, max_wait_ms=1).messages()) == []
 
 
-def test_each_answer_of_a_multifetch_is_iterated_from_its_own_offset(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+def test_each_answer_of_a_multifetch_is_iterated_from_its_own_offset(
+    broker: FakeBroker, consumer: SimpleConsumer
+) -> None:
     broker.append("demo", 1, encode(Batch(0, [Rec(0, b"other")])))
-    answer = consumer.multifetch([FetchTarget(DEMO, 4, 1000), FetchTarget(BrokerPartition("demo", 1), 0, 1000)])
-    assert [[each.value for each in fetched.messages()] for fetched in answer.partitions] == [[b"4"], [b"other"]]
+    answer = consumer.multifetch(
+        [FetchTarget(DEMO, 4, 1000), FetchTarget(BrokerPartition("demo", 1), 0, 1000)]
+    )
+    assert [[each.value for each in fetched.messages()] for fetched in answer.partitions] == [
+        [b"4"],
+        [b"other"],
+    ]
 
 
 def test_a_log_is_read_through_by_the_next_offset_whatever_a_fetch_holds() -> None:
-    with JafkaBroker().listening() as jafka, SimpleConsumer(jafka.host, jafka.port, timeout_s=5, generation="jafka") as consumer:
+    with (
+        JafkaBroker().listening() as jafka,
+        SimpleConsumer(jafka.host, jafka.port, timeout_s=5, generation="jafka") as consumer,
+    ):
         jafka.append("demo", 0, *(entry(b"%d" % number) for number in range(50)))
         found, offset = list[bytes | None](), 0
-        while (messages := consumer.fetch("demo", 0, offset, max_bytes=100).messages()).next_offset > offset:
+        while (
+            messages := consumer.fetch("demo", 0, offset, max_bytes=100).messages()
+        ).next_offset > offset:
             found += [each.value for each in messages]
             offset = messages.next_offset
     assert found == [b"%d" % number for number in range(50)]
@@ -93,8 +133,12 @@ def test_a_log_is_read_through_by_the_next_offset_whatever_a_fetch_holds() -> No
 
 # Offsets
 
+
 def test_a_jafka_names_the_end_and_where_its_segments_begin_and_the_newest_first() -> None:
-    with JafkaBroker().listening() as jafka, SimpleConsumer(jafka.host, jafka.port, timeout_s=5, generation="jafka") as consumer:
+    with (
+        JafkaBroker().listening() as jafka,
+        SimpleConsumer(jafka.host, jafka.port, timeout_s=5, generation="jafka") as consumer,
+    ):
         for _ in range(3):
             jafka.append("demo", 0, entry(b"hello"))
             jafka.logs["demo", 0].roll()
@@ -106,19 +150,30 @@ def test_a_jafka_names_the_end_and_where_its_segments_begin_and_the_newest_first
 
 # A group's offsets
 
+
 def test_offsets_are_kept_by_the_coordinator_wherever_that_is() -> None:
     world = World()
-    with FakeBroker(world=world, broker_id=1) as first, FakeBroker(world=world, broker_id=2) as second:
+    with (
+        FakeBroker(world=world, broker_id=1) as first,
+        FakeBroker(world=world, broker_id=2) as second,
+    ):
         world.coordinator = 2
         with SimpleConsumer(first.host, first.port, timeout_s=5) as consumer:
             consumer.commit_offsets("g", {DEMO: 42}, metadata="etl:clicks:7")
-            assert consumer.fetch_offsets("g", [DEMO]) == {DEMO: CommittedOffset(None, 42, "etl:clicks:7")}
-        asked = [{key for key, _ in each.requests} & {OFFSET_COMMIT, OFFSET_FETCH} for each in (first, second)]
+            assert consumer.fetch_offsets("g", [DEMO]) == {
+                DEMO: CommittedOffset(None, 42, "etl:clicks:7")
+            }
+        asked = [
+            {key for key, _ in each.requests} & {OFFSET_COMMIT, OFFSET_FETCH}
+            for each in (first, second)
+        ]
         assert asked == [set(), {OFFSET_COMMIT, OFFSET_FETCH}]
 
 
 @pytest.mark.parametrize("code", [14, 15, 16])
-def test_a_coordinator_that_is_not_one_yet_is_asked_again(broker: FakeBroker, consumer: SimpleConsumer, code: int) -> None:
+def test_a_coordinator_that_is_not_one_yet_is_asked_again(
+    broker: FakeBroker, consumer: SimpleConsumer, code: int
+) -> None:
     broker.world.group_refusals[FIND_COORDINATOR].append(code)
     broker.world.group_refusals[OFFSET_COMMIT].append(code)
     consumer.commit_offsets("g", {DEMO: 42})
@@ -132,12 +187,16 @@ def test_a_coordinator_that_is_not_one_yet_is_asked_again(broker: FakeBroker, co
 def test_a_coordinator_that_never_comes_is_given_up_at_the_deadline(broker: FakeBroker) -> None:
     broker.world.group_refusals[FIND_COORDINATOR].extend([15] * 100)
     with SimpleConsumer(broker.host, broker.port, timeout_s=0.5) as consumer:
-        with pytest.raises(BrokerError, match="name the coordinator of group g: COORDINATOR_NOT_AVAILABLE"):
+        with pytest.raises(
+            BrokerError, match="name the coordinator of group g: COORDINATOR_NOT_AVAILABLE"
+        ):
             consumer.commit_offsets("g", {DEMO: 42})
     assert 2 <= [key for key, _ in broker.requests].count(FIND_COORDINATOR) <= 4
 
 
-def test_a_commit_that_live_members_forbid_is_not_tried_again(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+def test_a_commit_that_live_members_forbid_is_not_tried_again(
+    broker: FakeBroker, consumer: SimpleConsumer
+) -> None:
     broker.world.group_refusals[OFFSET_COMMIT].append(25)
     with pytest.raises(Owned, match="group g has live members in Kafka"):
         consumer.commit_offsets("g", {DEMO: 42})
@@ -145,24 +204,38 @@ def test_a_commit_that_live_members_forbid_is_not_tried_again(broker: FakeBroker
 
 
 def test_an_old_broker_writes_offsets_to_zookeeper_or_keeps_them_and_these_are_two_places() -> None:
-    with OldBroker("0.9").listening() as old, SimpleConsumer("127.0.0.1", old.port, timeout_s=5) as consumer:
+    with (
+        OldBroker("0.9").listening() as old,
+        SimpleConsumer("127.0.0.1", old.port, timeout_s=5) as consumer,
+    ):
         consumer.commit_offsets("g", {DEMO: 7}, in_zookeeper=True)
         assert consumer.fetch_offsets("g", [DEMO], in_zookeeper=True)[DEMO].offset == 7
         assert consumer.fetch_offsets("g", [DEMO])[DEMO].offset is None
         consumer.commit_offsets("g", {DEMO: 9})
-        assert [consumer.fetch_offsets("g", [DEMO], in_zookeeper=there)[DEMO].offset for there in (True, False)] == [7, 9]
+        assert [
+            consumer.fetch_offsets("g", [DEMO], in_zookeeper=there)[DEMO].offset
+            for there in (True, False)
+        ] == [7, 9]
 
 
 def test_a_broker_that_keeps_no_offsets_says_so() -> None:
-    with JafkaBroker().listening() as jafka, SimpleConsumer(jafka.host, jafka.port, timeout_s=5, generation="jafka") as consumer:
+    with (
+        JafkaBroker().listening() as jafka,
+        SimpleConsumer(jafka.host, jafka.port, timeout_s=5, generation="jafka") as consumer,
+    ):
         with pytest.raises(SettingsError, match="cannot store a group's offsets"):
             consumer.commit_offsets("g", {DEMO: 7}, in_zookeeper=True)
 
 
 # Several threads
 
+
 def test_a_second_thread_is_told_that_the_first_one_waits(broker: FakeBroker) -> None:
-    consumer, asked, raised = SimpleConsumer(broker.host, broker.port, timeout_s=1), threading.Event(), list[BaseException]()
+    consumer, asked, raised = (
+        SimpleConsumer(broker.host, broker.port, timeout_s=1),
+        threading.Event(),
+        list[BaseException](),
+    )
     consumer.introduction()
 
     def hold(connection: object, frame: bytes) -> None:
@@ -180,8 +253,13 @@ def test_a_second_thread_is_told_that_the_first_one_waits(broker: FakeBroker) ->
     with consumer:
         thread.start()
         assert asked.wait(5)
-        for ask in (consumer.topic_metadata, consumer.introduction, lambda: consumer.begin_fetch([FetchTarget(DEMO, 0, 1)]),
-                    lambda: consumer.fetch("demo", 0, 0), lambda: consumer.offsets_before("demo", 0, LATEST)):
+        for ask in (
+            consumer.topic_metadata,
+            consumer.introduction,
+            lambda: consumer.begin_fetch([FetchTarget(DEMO, 0, 1)]),
+            lambda: consumer.fetch("demo", 0, 0),
+            lambda: consumer.offsets_before("demo", 0, LATEST),
+        ):
             with pytest.raises(ConsumerInUse, match="each thread has a SimpleConsumer of its own"):
                 ask()
         thread.join(10)
@@ -191,7 +269,9 @@ def test_a_second_thread_is_told_that_the_first_one_waits(broker: FakeBroker) ->
 def test_a_fetch_that_one_thread_began_another_one_may_end(consumer: SimpleConsumer) -> None:
     consumer.begin_fetch([FetchTarget(DEMO, 0, 1000)])
     found = list[int]()
-    thread = threading.Thread(target=lambda: found.append(len(list(consumer.end_fetch().partitions[0].messages()))))
+    thread = threading.Thread(
+        target=lambda: found.append(len(list(consumer.end_fetch().partitions[0].messages())))
+    )
     thread.start()
     thread.join(60)
     assert found == [5]

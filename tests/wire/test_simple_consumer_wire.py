@@ -13,7 +13,14 @@ from itertools import count
 import pytest
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerUnreachable, CorruptData, EtlError, MessageTooLarge, NotKafka, SettingsError
+from etl.errors import (
+    BrokerUnreachable,
+    CorruptData,
+    EtlError,
+    MessageTooLarge,
+    NotKafka,
+    SettingsError,
+)
 from etl.model.logs import BrokerPartition
 from etl.protocol.generations.kafka.dialect import HANDSHAKE_CORRELATION_ID
 from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
@@ -50,7 +57,9 @@ def broker() -> Iterator[FakeBroker]:
 
 @pytest.fixture
 def consumer(broker: FakeBroker) -> Iterator[SimpleConsumer]:
-    with SimpleConsumer(broker.host, broker.port, timeout_s=5, max_response_bytes=1 << 20) as connected:
+    with SimpleConsumer(
+        broker.host, broker.port, timeout_s=5, max_response_bytes=1 << 20
+    ) as connected:
         yield connected
 
 
@@ -59,6 +68,7 @@ class TestFakeBroker(BrokerContract):
     def served(self) -> Iterator[Served]:
         numbers = count()
         with FakeBroker() as running:
+
             def make_topic(partitions: int) -> str:
                 name = f"topic-{next(numbers)}"
                 for partition in range(partitions):
@@ -72,7 +82,9 @@ def hello(consumer: SimpleConsumer) -> bytes:
     return bytes(consumer.fetch("demo", 0, 0).records)
 
 
-def test_an_answer_over_quota_names_no_partition_and_a_single_fetch_asks_again(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+def test_an_answer_over_quota_names_no_partition_and_a_single_fetch_asks_again(
+    broker: FakeBroker, consumer: SimpleConsumer
+) -> None:
     broker.throttle.extend([1, 1, 1])
     answer = consumer.multifetch([FetchTarget(LOG, 0, 1 << 16)])
     assert (answer.throttle_ms, answer.partitions) == (1, ())
@@ -82,15 +94,22 @@ def test_an_answer_over_quota_names_no_partition_and_a_single_fetch_asks_again(b
 
 def test_a_broker_that_stays_over_quota_is_unreachable(broker: FakeBroker) -> None:
     broker.throttle.extend([1] * 10_000)
-    with SimpleConsumer(broker.host, broker.port, timeout_s=0.2) as impatient, pytest.raises(BrokerUnreachable, match="quota"):
+    with (
+        SimpleConsumer(broker.host, broker.port, timeout_s=0.2) as impatient,
+        pytest.raises(BrokerUnreachable, match="quota"),
+    ):
         hello(impatient)
 
 
 # Delivery
 
+
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example.org"])
 def test_a_host_that_no_host_can_be_called_is_unreachable(host: str) -> None:
-    with pytest.raises(BrokerUnreachable, match="no connection"), SimpleConsumer(host, 9092, timeout_s=5) as consumer:
+    with (
+        pytest.raises(BrokerUnreachable, match="no connection"),
+        SimpleConsumer(host, 9092, timeout_s=5) as consumer,
+    ):
         consumer.topic_metadata(["clicks"])
 
 
@@ -100,14 +119,18 @@ def test_a_byte_at_a_time_equals_all_at_once(broker: FakeBroker, consumer: Simpl
     assert hello(consumer) == at_once == BATCH
 
 
-def test_an_answer_stays_valid_while_the_next_one_is_received(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+def test_an_answer_stays_valid_while_the_next_one_is_received(
+    broker: FakeBroker, consumer: SimpleConsumer
+) -> None:
     broker.append("demo", 1, encode(Batch(0, [Rec(0, b"other")])))
     first = consumer.fetch("demo", 0, 0).records
     second = consumer.fetch("demo", 1, 0).records
     assert (bytes(first), len(second) > 0) == (BATCH, True)
 
 
-def test_answers_larger_than_any_before_leave_the_earlier_one_alone(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+def test_answers_larger_than_any_before_leave_the_earlier_one_alone(
+    broker: FakeBroker, consumer: SimpleConsumer
+) -> None:
     broker.append("demo", 1, encode(Batch(0, [Rec(0, b"x" * 100_000)])))
     first = consumer.fetch("demo", 0, 0).records
     second = consumer.fetch("demo", 1, 0).records
@@ -116,8 +139,11 @@ def test_answers_larger_than_any_before_leave_the_earlier_one_alone(broker: Fake
 
 # What is not the protocol
 
+
 @pytest.mark.parametrize("length", range(4, 90, 6))
-def test_a_truncated_response_is_corrupt_data_naming_the_broker(broker: FakeBroker, consumer: SimpleConsumer, length: int) -> None:
+def test_a_truncated_response_is_corrupt_data_naming_the_broker(
+    broker: FakeBroker, consumer: SimpleConsumer, length: int
+) -> None:
     broker.script[FETCH].append(cut_to(length))
     with pytest.raises(CorruptData) as raised:
         hello(consumer)
@@ -125,18 +151,27 @@ def test_a_truncated_response_is_corrupt_data_naming_the_broker(broker: FakeBrok
 
 
 @pytest.mark.parametrize("size", [0x7FFFFFFF, (1 << 20) + 1, -1, 0, 3])
-def test_an_absurd_size_of_a_response_is_refused_before_memory_is_taken(broker: FakeBroker, consumer: SimpleConsumer, size: int) -> None:
+def test_an_absurd_size_of_a_response_is_refused_before_memory_is_taken(
+    broker: FakeBroker, consumer: SimpleConsumer, size: int
+) -> None:
     broker.script[FETCH].append(instead(size.to_bytes(4, "big", signed=True) + b"junk"))
     with pytest.raises(CorruptData, match=f"claims {size} bytes"):
         hello(consumer)
 
 
-def test_a_record_batch_that_is_larger_than_any_answer_may_be_is_too_large_and_names_the_setting(broker: FakeBroker) -> None:
+def test_a_record_batch_that_is_larger_than_any_answer_may_be_is_too_large_and_names_the_setting(
+    broker: FakeBroker,
+) -> None:
     broker.append("demo", 2, encode(Batch(0, [Rec(0, b"x" * 100_000)])))
     with SimpleConsumer(broker.host, broker.port, max_response_bytes=50_000) as small:
-        with pytest.raises(MessageTooLarge, match="with a fetch limit of 100[0-9]+ bytes") as raised:
+        with pytest.raises(
+            MessageTooLarge, match="with a fetch limit of 100[0-9]+ bytes"
+        ) as raised:
             small.fetch("demo", 2, 0)
-        assert (raised.value.where, raised.value.exit_code) == ({"broker": small.address, "topic": "demo", "partition": 2, "offset": 0}, 2)
+        assert (raised.value.where, raised.value.exit_code) == (
+            {"broker": small.address, "topic": "demo", "partition": 2, "offset": 0},
+            2,
+        )
         both = [FetchTarget(BrokerPartition("demo", partition), 0, 1000) for partition in (2, 0)]
         with pytest.raises(MessageTooLarge) as raised:
             small.multifetch(both)
@@ -144,26 +179,36 @@ def test_a_record_batch_that_is_larger_than_any_answer_may_be_is_too_large_and_n
         assert bytes(small.fetch("demo", 0, 0).records) == BATCH
 
 
-def test_an_absurd_length_inside_names_topic_and_partition(broker: FakeBroker, consumer: SimpleConsumer) -> None:
-    broker.script[FETCH].append(altered(lambda body: body[:-len(BATCH) - 4] + b"\x7f\xff\xff\xff" + body[-len(BATCH):]))
+def test_an_absurd_length_inside_names_topic_and_partition(
+    broker: FakeBroker, consumer: SimpleConsumer
+) -> None:
+    broker.script[FETCH].append(
+        altered(lambda body: body[: -len(BATCH) - 4] + b"\x7f\xff\xff\xff" + body[-len(BATCH) :])
+    )
     with pytest.raises(CorruptData) as raised:
         hello(consumer)
     assert (raised.value.where["topic"], raised.value.where["partition"]) == ("demo", 0)
 
 
-def test_an_answer_to_another_request_is_corrupt_data(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+def test_an_answer_to_another_request_is_corrupt_data(
+    broker: FakeBroker, consumer: SimpleConsumer
+) -> None:
     broker.script[FETCH].append(altered(lambda body: b"\0\0\0\x63" + body[4:]))
     with pytest.raises(CorruptData, match="answer to request 99"):
         hello(consumer)
 
 
-def test_an_answer_about_another_log_is_corrupt_data(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+def test_an_answer_about_another_log_is_corrupt_data(
+    broker: FakeBroker, consumer: SimpleConsumer
+) -> None:
     broker.script[FETCH].append(altered(lambda body: body.replace(b"demo", b"omed")))
     with pytest.raises(CorruptData, match="other partitions"):
         hello(consumer)
 
 
-def test_a_small_response_cut_short_is_corrupt_data(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+def test_a_small_response_cut_short_is_corrupt_data(
+    broker: FakeBroker, consumer: SimpleConsumer
+) -> None:
     broker.script[METADATA].append(cut_to(20))
     with pytest.raises(CorruptData, match="METADATA"):
         consumer.topic_metadata()
@@ -178,24 +223,30 @@ def test_the_call_after_a_failure_starts_anew(broker: FakeBroker, consumer: Simp
 
 # Negative numbers, which are words on the wire
 
-@pytest.mark.parametrize("ask", [
-    lambda one: one.list_offsets({LOG: -3}),
-    lambda one: one.list_offsets({LOG: EARLIEST, BrokerPartition("demo", 1): -4}),
-    lambda one: one.offsets_before("demo", 0, -3),
-    lambda one: one.segment_before(LOG, -1),
-    lambda one: one.fetch("demo", 0, -1),
-    lambda one: one.fetch("demo", 0, 0, max_bytes=-1),
-    lambda one: one.fetch("demo", 0, 0, max_wait_ms=-1),
-    lambda one: one.multifetch([FetchTarget(LOG, 0, 100)], min_bytes=-1),
-    lambda one: one.multifetch([FetchTarget(LOG, 0, 100, -1)]),
-    lambda one: one.commit_offsets("g", {LOG: -1}),
-    lambda one: one.commit_offsets("g", {LOG: -1}, in_zookeeper=True),
-    lambda one: one.commit_offsets("g", {LOG: 0}, generation=-1),
-    lambda one: one.commit_each("g", {LOG: 0}, leader_epochs={LOG: -1}),
-    lambda one: one.fetch_offsets("g", [LOG], generation=-1),
-])
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda one: one.list_offsets({LOG: -3}),
+        lambda one: one.list_offsets({LOG: EARLIEST, BrokerPartition("demo", 1): -4}),
+        lambda one: one.offsets_before("demo", 0, -3),
+        lambda one: one.segment_before(LOG, -1),
+        lambda one: one.fetch("demo", 0, -1),
+        lambda one: one.fetch("demo", 0, 0, max_bytes=-1),
+        lambda one: one.fetch("demo", 0, 0, max_wait_ms=-1),
+        lambda one: one.multifetch([FetchTarget(LOG, 0, 100)], min_bytes=-1),
+        lambda one: one.multifetch([FetchTarget(LOG, 0, 100, -1)]),
+        lambda one: one.commit_offsets("g", {LOG: -1}),
+        lambda one: one.commit_offsets("g", {LOG: -1}, in_zookeeper=True),
+        lambda one: one.commit_offsets("g", {LOG: 0}, generation=-1),
+        lambda one: one.commit_each("g", {LOG: 0}, leader_epochs={LOG: -1}),
+        lambda one: one.fetch_offsets("g", [LOG], generation=-1),
+    ],
+)
 def test_a_negative_number_that_brokers_would_take_for_a_word_is_rejected_and_nothing_is_sent(
-    broker: FakeBroker, consumer: SimpleConsumer, ask: Callable[[SimpleConsumer], object],
+    broker: FakeBroker,
+    consumer: SimpleConsumer,
+    ask: Callable[[SimpleConsumer], object],
 ) -> None:
     with pytest.raises(ValueError, match="-[134]"):
         ask(consumer)
@@ -208,7 +259,10 @@ def test_the_two_ends_of_a_log_may_be_asked_for_by_their_words(consumer: SimpleC
 
 # Broken connections
 
-def test_a_connection_that_was_closed_while_idle_is_made_anew(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+
+def test_a_connection_that_was_closed_while_idle_is_made_anew(
+    broker: FakeBroker, consumer: SimpleConsumer
+) -> None:
     assert hello(consumer) == BATCH
     broker.hang_up_on_everybody()
     assert hello(consumer) == BATCH
@@ -216,7 +270,9 @@ def test_a_connection_that_was_closed_while_idle_is_made_anew(broker: FakeBroker
 
 
 @pytest.mark.parametrize("act", [hang_up, reset_after(0)])
-def test_a_connection_that_breaks_before_an_answer_is_made_anew_once(broker: FakeBroker, consumer: SimpleConsumer, act: Act) -> None:
+def test_a_connection_that_breaks_before_an_answer_is_made_anew_once(
+    broker: FakeBroker, consumer: SimpleConsumer, act: Act
+) -> None:
     broker.script[FETCH].append(act)
     assert hello(consumer) == BATCH
     broker.script[LIST_OFFSETS].append(act)
@@ -231,7 +287,8 @@ def test_a_second_break_is_unreachable(broker: FakeBroker, consumer: SimpleConsu
 
 @pytest.mark.parametrize("length", [1, 4, 30])
 def test_a_reset_in_mid_response_is_unreachable_and_the_next_call_connects_again(
-        broker: FakeBroker, consumer: SimpleConsumer, length: int) -> None:
+    broker: FakeBroker, consumer: SimpleConsumer, length: int
+) -> None:
     broker.script[FETCH].append(reset_after(length))
     with pytest.raises(BrokerUnreachable, match="connection broke"):
         hello(consumer)
@@ -247,7 +304,10 @@ def test_records_are_never_sent_twice(broker: FakeBroker, consumer: SimpleConsum
 
 def test_a_broker_that_never_answers_runs_into_the_deadline(broker: FakeBroker) -> None:
     broker.script[METADATA].append(never)
-    with SimpleConsumer(broker.host, broker.port, timeout_s=0.1) as impatient, pytest.raises(BrokerUnreachable, match="deadline passed"):
+    with (
+        SimpleConsumer(broker.host, broker.port, timeout_s=0.1) as impatient,
+        pytest.raises(BrokerUnreachable, match="deadline passed"),
+    ):
         impatient.topic_metadata()
 
 
@@ -264,13 +324,17 @@ def test_a_host_that_has_no_address_is_unreachable() -> None:
         SimpleConsumer("no-such-host.invalid", 9092).topic_metadata()
 
 
-def test_ctrl_c_while_waiting_leaves_a_consumer_that_works(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+def test_ctrl_c_while_waiting_leaves_a_consumer_that_works(
+    broker: FakeBroker, consumer: SimpleConsumer
+) -> None:
     def interrupt_instead_of_an_answer(connection: socket.socket, frame: bytes) -> None:
         signal.pthread_kill(main_thread, signal.SIGINT)
 
     main_thread = threading.get_ident()
     broker.script[FETCH].append(interrupt_instead_of_an_answer)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts its background jobs with SIGINT ignored
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell starts its background jobs with SIGINT ignored
     try:
         with pytest.raises(KeyboardInterrupt):
             hello(consumer)
@@ -280,6 +344,7 @@ def test_ctrl_c_while_waiting_leaves_a_consumer_that_works(broker: FakeBroker, c
 
 
 # Use
+
 
 def test_nothing_else_may_be_asked_while_a_fetch_is_under_way(consumer: SimpleConsumer) -> None:
     consumer.begin_fetch([FetchTarget(LOG, 0, 100)])
@@ -293,7 +358,9 @@ def test_an_answer_that_was_not_asked_for_cannot_be_waited_for(consumer: SimpleC
         consumer.end_fetch()
 
 
-def test_a_fetch_that_was_sent_on_a_dying_connection_is_sent_again(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+def test_a_fetch_that_was_sent_on_a_dying_connection_is_sent_again(
+    broker: FakeBroker, consumer: SimpleConsumer
+) -> None:
     broker.script[FETCH].append(hang_up)
     consumer.begin_fetch([FetchTarget(LOG, 0, 1000)])
     assert bytes(consumer.end_fetch().partitions[0].records) == BATCH
@@ -305,19 +372,27 @@ def test_every_version_of_fetch_reads_the_same(highest: int) -> None:
         old.append("demo", 0, BATCH)
         with SimpleConsumer(old.host, old.port) as connected:
             assert hello(connected) == BATCH
-        assert old.requests[-1] == (FETCH, min(highest, 12)), "without the topic's id the one by name"
+        assert old.requests[-1] == (FETCH, min(highest, 12)), (
+            "without the topic's id the one by name"
+        )
 
 
 def test_a_broker_that_has_dropped_what_we_speak_is_a_settings_error() -> None:
-    with FakeBroker(versions={FETCH: (14, 19)}) as new, SimpleConsumer(new.host, new.port) as connected:
+    with (
+        FakeBroker(versions={FETCH: (14, 19)}) as new,
+        SimpleConsumer(new.host, new.port) as connected,
+    ):
         with pytest.raises(SettingsError, match="no version of FETCH"):
             hello(connected)
 
 
 # Ports that are not Kafka
 
+
 def port_that_says(answer: bytes, *, until: bytes = b"") -> AbstractContextManager[int]:
-    """A port that answers every connection with the same bytes, once it has read `until`, and hangs up."""
+    """A port that answers every connection with the same bytes, once it has read `until`, and hangs
+    up.
+    """
 
     def say(connection: socket.socket) -> None:
         read = connection.recv(100)
@@ -338,7 +413,11 @@ def test_an_http_port_is_recognised_because_the_handshake_ends_a_line() -> None:
     assert HANDSHAKE_CORRELATION_ID.to_bytes(4, "big") == b"\r\n\r\n"
     with port_that_says(b"HTTP/1.1 400 Bad Request\r\n\r\n", until=b"\r\n\r\n") as port:
         failure = failure_of(port)
-    assert (type(failure), failure.exit_code, failure.what) == (NotKafka, 2, "the port speaks HTTP, not Kafka")
+    assert (type(failure), failure.exit_code, failure.what) == (
+        NotKafka,
+        2,
+        "the port speaks HTTP, not Kafka",
+    )
 
 
 def test_a_tls_port_is_recognised_by_its_alert() -> None:
@@ -365,23 +444,33 @@ def test_a_port_that_hangs_up_on_the_first_request_may_be_tls() -> None:
     assert "TLS" in failure.check
 
 
-def test_a_broker_that_hangs_up_on_the_first_request_once_is_asked_again(broker: FakeBroker, consumer: SimpleConsumer) -> None:
+def test_a_broker_that_hangs_up_on_the_first_request_once_is_asked_again(
+    broker: FakeBroker, consumer: SimpleConsumer
+) -> None:
     broker.script[API_VERSIONS].append(hang_up)
     assert hello(consumer) == BATCH
 
 
 def test_a_port_that_leaves_everything_unanswered_is_unreachable() -> None:
-    with FakeBroker() as silent, SimpleConsumer(silent.host, silent.port, timeout_s=0.1) as connected:
+    with (
+        FakeBroker() as silent,
+        SimpleConsumer(silent.host, silent.port, timeout_s=0.1) as connected,
+    ):
         silent.script[API_VERSIONS].append(never)
         silent.script[LIST_OFFSETS].append(never)
         with pytest.raises(BrokerUnreachable, match="ApiVersions"):
             connected.topic_metadata()
 
 
-def test_a_process_that_may_open_no_more_files_is_told_so_and_not_sent_to_look_at_the_broker() -> None:
+def test_a_process_that_may_open_no_more_files_is_told_so_and_not_sent_to_look_at_the_broker() -> (
+    None
+):
     """A run has a connection to each broker of the cluster, and shells often allow 1,024 files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with pytest.raises(BrokerUnreachable, match="Too many open files") as raised, SimpleConsumer("127.0.0.1", 9092) as consumer:
+    with (
+        pytest.raises(BrokerUnreachable, match="Too many open files") as raised,
+        SimpleConsumer("127.0.0.1", 9092) as consumer,
+    ):
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         try:
             consumer.topic_metadata(["demo"])

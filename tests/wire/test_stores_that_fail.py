@@ -1,4 +1,5 @@
-"""Commits to stores that throttle, or whose answers are lost: rows are there once, whatever was answered.
+"""Commits to stores that throttle, or whose answers are lost: rows are there once, whatever was
+answered.
 
 And stores that ignore If-None-Match, on which a commit replaces another one: the probe finds them.
 """
@@ -27,8 +28,8 @@ from etl.model.plans import Plan
 from etl.model.security import parse_reference
 from etl.settings.store import StoreSettings, TablePath
 from tests.fakes.file_tasks import APP, LOG, Tasks, plan_of
-from tests.stores.way import FaultyWay, Rule
 from tests.stores.servers import STORES, StoreServer
+from tests.stores.way import FaultyWay, Rule
 
 ROWS = 15
 """Of each plan."""
@@ -39,7 +40,10 @@ class Place:
 
     def __init__(self, store: StoreServer, way: FaultyWay, name: str) -> None:
         store.reached_by = way.port
-        said = {key: (parse_reference(value) or value) if isinstance(value, str) else value for key, value in store.settings().items()}
+        said = {
+            key: (parse_reference(value) or value) if isinstance(value, str) else value
+            for key, value in store.settings().items()
+        }
         self.way, self._store = way, store
         self.path = TablePath(store.url(name), StoreSettings.model_validate(said))
 
@@ -47,7 +51,11 @@ class Place:
         """Plan `number`, by files of tasks."""
         table_id = str(self.table().metadata().id) if number > 1 else None
         plan = plan_of(number, table_id=table_id)
-        return append(Load(ArrowWriter(), Tasks(plan)), plan, Destination(self.path, app_id, known=0 if number > 1 else None)).result
+        return append(
+            Load(ArrowWriter(), Tasks(plan)),
+            plan,
+            Destination(self.path, app_id, known=0 if number > 1 else None),
+        ).result
 
     def table(self) -> DeltaTable:
         """As it is, by the way that never fails."""
@@ -55,7 +63,9 @@ class Place:
 
     def files(self) -> list[str]:
         """All that lies in the table's folder."""
-        found = open_log(self.path).get_file_info(fs.FileSelector("", recursive=True, allow_not_found=True))
+        found = open_log(self.path).get_file_info(
+            fs.FileSelector("", recursive=True, allow_not_found=True)
+        )
         return [one.path for one in found]
 
     def rows(self) -> int:
@@ -63,18 +73,42 @@ class Place:
         return int(self.table().to_pyarrow_table(columns=["offset"]).num_rows)
 
 
-@pytest.fixture(scope="module", params=[
-    "moto", pytest.param("azurite", marks=[pytest.mark.networks, pytest.mark.skipif(shutil.which("npm") is None, reason="no npm here")]),
-    pytest.param("versitygw", marks=[pytest.mark.networks, pytest.mark.skipif(shutil.which("go") is None, reason="no Go here")])])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StoreServer, FaultyWay]]:
+@pytest.fixture(
+    scope="module",
+    params=[
+        "moto",
+        pytest.param(
+            "azurite",
+            marks=[
+                pytest.mark.networks,
+                pytest.mark.skipif(shutil.which("npm") is None, reason="no npm here"),
+            ],
+        ),
+        pytest.param(
+            "versitygw",
+            marks=[
+                pytest.mark.networks,
+                pytest.mark.skipif(shutil.which("go") is None, reason="no Go here"),
+            ],
+        ),
+    ],
+)
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[StoreServer, FaultyWay]]:
     """Each of the stores, and the way to it."""
     folder = tmp_path_factory.mktemp(request.param)
-    with STORES[request.param](folder / "store") as store, FaultyWay(store.port, folder / "way") as way:
+    with (
+        STORES[request.param](folder / "store") as store,
+        FaultyWay(store.port, folder / "way") as way,
+    ):
         yield store, way
 
 
 @pytest.fixture
-def place(server: tuple[StoreServer, FaultyWay], unused_group: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(
+    server: tuple[StoreServer, FaultyWay], unused_group: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Place]:
     """A table that is not there yet."""
     server[0].give_secrets(monkeypatch)
     yield Place(*server, unused_group)
@@ -82,23 +116,38 @@ def place(server: tuple[StoreServer, FaultyWay], unused_group: str, monkeypatch:
 
 
 @pytest.fixture(scope="module")
-def careless_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StoreServer, FaultyWay]]:
-    """A store behind a way that drops If-None-Match. The others look at signatures, which cover the header."""
+def careless_server(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[StoreServer, FaultyWay]]:
+    """A store behind a way that drops If-None-Match. The others look at signatures, which cover the
+    header.
+    """
     folder = tmp_path_factory.mktemp("careless")
-    with STORES["moto"](folder / "store") as store, FaultyWay(store.port, folder / "way", without="If-None-Match") as way:
+    with (
+        STORES["moto"](folder / "store") as store,
+        FaultyWay(store.port, folder / "way", without="If-None-Match") as way,
+    ):
         yield store, way
 
 
 @pytest.fixture
-def careless(careless_server: tuple[StoreServer, FaultyWay], unused_group: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def careless(
+    careless_server: tuple[StoreServer, FaultyWay],
+    unused_group: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Place]:
     """A table that is not there yet, in a store that ignores If-None-Match."""
     careless_server[0].give_secrets(monkeypatch)
     yield Place(*careless_server, unused_group)
     careless_server[1].rules()
 
 
-def test_on_a_store_that_ignores_if_none_match_two_pipelines_replace_each_others_commits(careless: Place) -> None:
-    """The fault itself, below the probe: both are told that they committed, and the rows of one are gone."""
+def test_on_a_store_that_ignores_if_none_match_two_pipelines_replace_each_others_commits(
+    careless: Place,
+) -> None:
+    """The fault itself, below the probe: both are told that they committed, and the rows of one are
+    gone.
+    """
     assert careless.appended(1) is Result.APPLIED
     careless.way.rules(Rule("PUT", "_delta_log/0", 1, "late"))
     with ThreadPoolExecutor(1) as pool:
@@ -112,14 +161,19 @@ def test_on_a_store_that_ignores_if_none_match_two_pipelines_replace_each_others
 
 
 def test_a_store_that_ignores_if_none_match_is_refused_by_name(careless: Place) -> None:
-    with pytest.raises(NoExclusiveCreate, match="ignores If-None-Match: two writers could replace each other's commit") as caught:
+    with pytest.raises(
+        NoExclusiveCreate,
+        match="ignores If-None-Match: two writers could replace each other's commit",
+    ) as caught:
         require_exclusive_create(careless.path)
     assert (caught.value.exit_code, caught.value.where["path"]) == (7, careless.path)
     assert str(careless.way.port) in caught.value.where["store"]
     assert careless.files() == []
 
 
-def test_a_store_that_keeps_if_none_match_passes_and_nothing_of_the_probe_is_left(place: Place) -> None:
+def test_a_store_that_keeps_if_none_match_passes_and_nothing_of_the_probe_is_left(
+    place: Place,
+) -> None:
     require_exclusive_create(place.path)
     assert place.files() == [] and open_table(place.path) is None
     assert place.appended(1) is Result.APPLIED
@@ -142,9 +196,14 @@ def test_a_lost_answer_to_the_probe_is_no_fault_of_the_store(place: Place) -> No
 
 
 @pytest.mark.parametrize("fault", ["lose", pytest.param("slow", marks=pytest.mark.networks)])
-def test_one_answer_that_is_lost_or_refused_for_now_changes_nothing(place: Place, fault: str) -> None:
+def test_one_answer_that_is_lost_or_refused_for_now_changes_nothing(
+    place: Place, fault: str
+) -> None:
     """At the first commit, at the next one, at the files of tasks, and at a look."""
-    put = [Rule("PUT", "_delta_log/0", 1, fault)], [Rule("PUT", "part-", 1, fault), Rule("POST", "part-", 1, fault)]
+    put = (
+        [Rule("PUT", "_delta_log/0", 1, fault)],
+        [Rule("PUT", "part-", 1, fault), Rule("POST", "part-", 1, fault)],
+    )
     for number, rules in enumerate((put[0], put[0], put[1]), start=1):
         place.way.rules(*rules)
         assert place.appended(number) is Result.APPLIED
@@ -155,7 +214,9 @@ def test_one_answer_that_is_lost_or_refused_for_now_changes_nothing(place: Place
 
 
 @pytest.mark.networks
-def test_a_store_that_throttles_without_end_is_worth_another_run_which_finishes_the_plan(place: Place) -> None:
+def test_a_store_that_throttles_without_end_is_worth_another_run_which_finishes_the_plan(
+    place: Place,
+) -> None:
     assert place.appended(1) is Result.APPLIED
     place.way.rules(Rule("PUT", "_delta_log/0", 10_000, "slow"))
     with pytest.raises(TableUnreachable, match="503") as caught:

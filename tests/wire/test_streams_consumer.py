@@ -1,4 +1,6 @@
-"""A consumer on fake brokers of each generation: what it hands out, where it is, and what it refuses by name."""
+"""A consumer on fake brokers of each generation: what it hands out, where it is, and what it
+refuses by name.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,20 @@ import pytest
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import (
-    BrokerUnreachable, ConsumerInUse, CorruptData, EtlError, ExpiredOffsets, NeedsDecision, NotAssigned, RanOutBeforeUntil, SettingsError,
+    BrokerUnreachable,
+    ConsumerInUse,
+    CorruptData,
+    EtlError,
+    ExpiredOffsets,
+    NeedsDecision,
+    NotAssigned,
+    RanOutBeforeUntil,
+    SettingsError,
 )
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.messages import ClusterMetadata, FetchTarget, PartitionMetadata, TopicMetadata
-from etl.streams import Consumer, Group, Record, consumer as room
+from etl.streams import Consumer, Group, Record
+from etl.streams import consumer as room
 from etl.streams.conf import Conf
 from etl.streams.fetches import FetchSizes
 from etl.streams.opened import Opened
@@ -33,8 +44,14 @@ NOT_LEADER, OUT_OF_RANGE = 6, 1
 
 
 def batch(start: int, count: int = 4) -> bytes:
-    return encode(Batch(start, [Rec(delta, b"%d" % (start + delta), b"k", ((b"h", b"v"),)) for delta in range(count)],
-                        base_timestamp=1_700_000_000_000, max_timestamp=1_700_000_000_000))
+    return encode(
+        Batch(
+            start,
+            [Rec(delta, b"%d" % (start + delta), b"k", ((b"h", b"v"),)) for delta in range(count)],
+            base_timestamp=1_700_000_000_000,
+            max_timestamp=1_700_000_000_000,
+        )
+    )
 
 
 @pytest.fixture
@@ -46,13 +63,17 @@ def kafka() -> Iterator[FakeBroker]:
 
 
 def opened(*brokers: FakeBroker, assigned: Any = (P0,), **settings: Any) -> Consumer:
-    consumer = Consumer([f"127.0.0.1:{broker.port}" for broker in brokers], **{
-        "start": "earliest", "max_wait_ms": 50, "timeout_s": 5, **settings})
+    consumer = Consumer(
+        [f"127.0.0.1:{broker.port}" for broker in brokers],
+        **{"start": "earliest", "max_wait_ms": 50, "timeout_s": 5, **settings},
+    )
     consumer.assign(assigned)
     return consumer
 
 
-def polled(consumer: Consumer, count: int, *, most: int = 500, within_s: float = 10.0) -> list[Record]:
+def polled(
+    consumer: Consumer, count: int, *, most: int = 500, within_s: float = 10.0
+) -> list[Record]:
     """So many records, however many polls that takes."""
     found: list[Record] = []
     deadline = time.monotonic() + within_s
@@ -75,26 +96,35 @@ def came(broker: FakeBroker, fetches: int) -> None:
 
 # What is handed out
 
+
 def test_a_record_has_all_that_the_broker_has_of_it(kafka: FakeBroker) -> None:
     with opened(kafka) as consumer:
         first = polled(consumer, 1, most=1)[0]
-    assert first == Record("clicks", 0, 0, 1_700_000_000_000, b"k", b"0", (("h", b"v"),), None, None, 1, False)
+    assert first == Record(
+        "clicks", 0, 0, 1_700_000_000_000, b"k", b"0", (("h", b"v"),), None, None, 1, False
+    )
     assert first.log == P0
 
 
-def test_records_come_in_the_order_of_their_log_and_no_poll_gives_more_than_was_asked_for(kafka: FakeBroker) -> None:
+def test_records_come_in_the_order_of_their_log_and_no_poll_gives_more_than_was_asked_for(
+    kafka: FakeBroker,
+) -> None:
     with opened(kafka, assigned=[P0, P1]) as consumer:
         polls = [consumer.poll(5, 3) for _ in range(4)]
     assert [sum(map(len, found.values())) for found in polls] == [3, 3, 3, 3]
     for log, last in ((P0, 8), (P1, 4)):
-        assert [record.offset for found in polls for record in found.get(log, ())] == list(range(last))
+        assert [record.offset for found in polls for record in found.get(log, ())] == list(
+            range(last)
+        )
 
 
 def test_the_next_fetch_is_sent_before_records_are_returned(kafka: FakeBroker) -> None:
     with opened(kafka, assigned=[P0, P1], max_wait_ms=5000) as consumer:
         assert len(polled(consumer, 12)) == 12
         kafka.append("clicks", 1, batch(4))
-        assert offsets(polled(consumer, 4)) == [4, 5, 6, 7], "the one that was under way brought them"
+        assert offsets(polled(consumer, 4)) == [4, 5, 6, 7], (
+            "the one that was under way brought them"
+        )
         came(kafka, 3)
         assert [sorted(asked) for asked in kafka.fetched] == [[("clicks", 0), ("clicks", 1)]] * 3
 
@@ -130,7 +160,11 @@ def test_a_leader_that_moved_is_looked_up_again_and_nothing_is_read_twice() -> N
 
 def test_a_decoder_is_not_asked_about_null_and_one_that_fails_loses_no_record() -> None:
     with FakeBroker() as broker:
-        broker.append("clicks", 0, encode(Batch(0, [Rec(0, b"1", None), Rec(1, b"x", b"k"), Rec(2, None, b"k")])))
+        broker.append(
+            "clicks",
+            0,
+            encode(Batch(0, [Rec(0, b"1", None), Rec(1, b"x", b"k"), Rec(2, None, b"k")])),
+        )
         with opened(broker, key_decoder=bytes.decode, value_decoder=int) as consumer:
             assert [(one.key, one.value) for one in polled(consumer, 1)] == [(None, 1)]
             for _ in range(2):
@@ -162,7 +196,12 @@ def test_a_record_batch_larger_than_what_was_asked_for_is_asked_for_with_more() 
 
 def test_so_much_is_asked_for_of_each_log_that_all_of_them_fit_an_answer() -> None:
     sizes = FetchSizes(Isolation.READ_COMMITTED, 16 << 20, 1 << 20, 256 << 20, 500, 30)
-    assert [sizes.share(logs) for logs in (1, 16, 64, 10_000)] == [1 << 20, 1 << 20, 256 << 10, 64 << 10]
+    assert [sizes.share(logs) for logs in (1, 16, 64, 10_000)] == [
+        1 << 20,
+        1 << 20,
+        256 << 10,
+        64 << 10,
+    ]
 
 
 def test_whether_an_answer_came_can_be_asked_without_waiting_for_it(kafka: FakeBroker) -> None:
@@ -178,6 +217,7 @@ def test_whether_an_answer_came_can_be_asked_without_waiting_for_it(kafka: FakeB
 
 # Where it is
 
+
 def test_it_begins_at_either_end_and_goes_on_where_it_is_sought(kafka: FakeBroker) -> None:
     with opened(kafka, start="latest", assigned=[P0, P1]) as consumer:
         assert (consumer.position(P0), consumer.poll(0.2)) == (8, {})
@@ -188,12 +228,19 @@ def test_it_begins_at_either_end_and_goes_on_where_it_is_sought(kafka: FakeBroke
         consumer.seek_to_end()
         kafka.append("clicks", 1, batch(4))
         assert offsets(polled(consumer, 4)) == [4, 5, 6, 7]
-        assert consumer.offsets_for_times({P0: 1_700_000_000_000, P1: 1_800_000_000_000}) == {P0: 0, P1: None}
-        assert consumer.partitions_of("clicks") == (P0, P1) and consumer.partitions_of("nothing") == ()
+        assert consumer.offsets_for_times({P0: 1_700_000_000_000, P1: 1_800_000_000_000}) == {
+            P0: 0,
+            P1: None,
+        }
+        assert (
+            consumer.partitions_of("clicks") == (P0, P1) and consumer.partitions_of("nothing") == ()
+        )
 
 
 @pytest.mark.parametrize("when", [-1, -2, -3, -4, 2**63])
-def test_a_time_that_brokers_would_take_for_a_word_is_rejected_before_anybody_is_asked(kafka: FakeBroker, when: int) -> None:
+def test_a_time_that_brokers_would_take_for_a_word_is_rejected_before_anybody_is_asked(
+    kafka: FakeBroker, when: int
+) -> None:
     with opened(kafka) as consumer:
         with pytest.raises(ValueError, match=f"The target time for partition clicks-1 is {when}"):
             consumer.offsets_for_times({P0: 0, P1: when})
@@ -207,7 +254,9 @@ def test_an_answer_that_a_seek_overtook_is_dropped(kafka: FakeBroker) -> None:
         assert offsets(polled(consumer, 2)) == [6, 7]
 
 
-def test_what_is_paused_is_not_handed_out_and_what_comes_back_begins_anew(kafka: FakeBroker) -> None:
+def test_what_is_paused_is_not_handed_out_and_what_comes_back_begins_anew(
+    kafka: FakeBroker,
+) -> None:
     with opened(kafka, assigned=[P0, P1]) as consumer:
         consumer.pause([P0])
         assert consumer.paused == {P0} and {one.log for one in polled(consumer, 4)} == {P1}
@@ -218,9 +267,14 @@ def test_what_is_paused_is_not_handed_out_and_what_comes_back_begins_anew(kafka:
         assert consumer.assigned == {P0, P1} and offsets(polled(consumer, 8)) == list(range(8))
 
 
-@pytest.mark.parametrize("start, error, position", [(2, ExpiredOffsets, 4), (99, RanOutBeforeUntil, 8)])
+@pytest.mark.parametrize(
+    "start, error, position", [(2, ExpiredOffsets, 4), (99, RanOutBeforeUntil, 8)]
+)
 def test_an_offset_that_is_not_in_the_log_is_told_until_somebody_says_where_to_go_on(
-    kafka: FakeBroker, start: int, error: type[EtlError], position: int,
+    kafka: FakeBroker,
+    start: int,
+    error: type[EtlError],
+    position: int,
 ) -> None:
     kafka.log("clicks").log_start, kafka.log("clicks").batches = 4, [batch(4)]
     with opened(kafka, assigned=[P0, P1]) as consumer:
@@ -236,6 +290,7 @@ def test_an_offset_that_is_not_in_the_log_is_told_until_somebody_says_where_to_g
 
 
 # The group's offsets
+
 
 def test_a_group_goes_on_where_it_committed(kafka: FakeBroker) -> None:
     with opened(kafka, assigned=[P0, P1], group="readers") as consumer:
@@ -260,10 +315,18 @@ def test_without_an_offset_and_without_a_start_nobody_guesses(kafka: FakeBroker)
 
 # Refused by name
 
-def test_what_is_not_assigned_is_refused_and_so_is_everything_once_closed(kafka: FakeBroker) -> None:
+
+def test_what_is_not_assigned_is_refused_and_so_is_everything_once_closed(
+    kafka: FakeBroker,
+) -> None:
     consumer = opened(kafka, assigned=[])
-    for refused in (consumer.poll, lambda: consumer.seek(P0, 1), lambda: consumer.position(P0), lambda: consumer.pause([P0]),
-                    lambda: consumer.seek_to_end([P0])):
+    for refused in (
+        consumer.poll,
+        lambda: consumer.seek(P0, 1),
+        lambda: consumer.position(P0),
+        lambda: consumer.pause([P0]),
+        lambda: consumer.seek_to_end([P0]),
+    ):
         with pytest.raises(NotAssigned, match="assign"):
             refused()
     with pytest.raises(SettingsError, match="no group"):
@@ -294,27 +357,53 @@ def test_a_second_thread_is_refused_while_the_first_one_polls(kafka: FakeBroker)
         consumer.close()
 
 
-@pytest.mark.parametrize("wrong", [
-    {}, {"bootstrap": "nowhere"}, {"bootstrap": "a:1", "dialect": "jafka"}, {"bootstrap": "a:1", "group": "g", "offsets_storage": "dual"},
-    {"bootstrap": "a:1", "group": "g", "offsets_storage": "zookeeper"},
-    {"zookeeper": "a:1", "group": "g", "offsets_storage": "kafka", "dialect": "jafka"},
-    {"bootstrap": "a:1", "group": Group("g", membership="zookeeper")}, {"bootstrap": "a:1", "group": Group("g", membership="nobody")},
-    {"zookeeper": "a:1", "group": Group("g", membership="coordinator")},
-    {"zookeeper": "a:1", "dialect": "jafka", "group": Group("g", membership="coordinator")},
-    {"bootstrap": "a:1", "group": Group("g", strategy="roundrobin-1.0")}, {"bootstrap": "a:1", "group": Group("g", protocol="newer")},
-    {"zookeeper": "a:1", "group": Group("g", protocol="consumer")},
-    *({"bootstrap": "a:1", name: -1} for name in (
-        "fetch_max_bytes", "partition_max_bytes", "fetch_limit_bytes", "max_wait_ms", "timeout_s")),
-    *({"bootstrap": "a:1", "group": wrong} for wrong in (
-        Group("g", session_timeout_s=-1), Group("g", join_timeout_s=-1), Group("g", rebalance_timeout_s=-1),
-        Group("g", max_poll_interval_s=-1), Group("g", topics_max_age_s=-1), Group("g", auto_commit_s=-1))),
-])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"bootstrap": "nowhere"},
+        {"bootstrap": "a:1", "dialect": "jafka"},
+        {"bootstrap": "a:1", "group": "g", "offsets_storage": "dual"},
+        {"bootstrap": "a:1", "group": "g", "offsets_storage": "zookeeper"},
+        {"zookeeper": "a:1", "group": "g", "offsets_storage": "kafka", "dialect": "jafka"},
+        {"bootstrap": "a:1", "group": Group("g", membership="zookeeper")},
+        {"bootstrap": "a:1", "group": Group("g", membership="nobody")},
+        {"zookeeper": "a:1", "group": Group("g", membership="coordinator")},
+        {"zookeeper": "a:1", "dialect": "jafka", "group": Group("g", membership="coordinator")},
+        {"bootstrap": "a:1", "group": Group("g", strategy="roundrobin-1.0")},
+        {"bootstrap": "a:1", "group": Group("g", protocol="newer")},
+        {"zookeeper": "a:1", "group": Group("g", protocol="consumer")},
+        *(
+            {"bootstrap": "a:1", name: -1}
+            for name in (
+                "fetch_max_bytes",
+                "partition_max_bytes",
+                "fetch_limit_bytes",
+                "max_wait_ms",
+                "timeout_s",
+            )
+        ),
+        *(
+            {"bootstrap": "a:1", "group": wrong}
+            for wrong in (
+                Group("g", session_timeout_s=-1),
+                Group("g", join_timeout_s=-1),
+                Group("g", rebalance_timeout_s=-1),
+                Group("g", max_poll_interval_s=-1),
+                Group("g", topics_max_age_s=-1),
+                Group("g", auto_commit_s=-1),
+            )
+        ),
+    ],
+)
 def test_what_cannot_be_opened_is_refused_before_anybody_is_asked(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):
         Consumer(**wrong)
 
 
-def test_a_partition_out_of_reach_is_told_in_time_and_goes_on_once_it_is_back(kafka: FakeBroker) -> None:
+def test_a_partition_out_of_reach_is_told_in_time_and_goes_on_once_it_is_back(
+    kafka: FakeBroker,
+) -> None:
     with opened(kafka, timeout_s=0.3) as consumer:
         consumer.seek(P0, 6)
         kafka.log("clicks").refusals.extend([NOT_LEADER] * 100)
@@ -348,12 +437,23 @@ def test_a_silent_broker_does_not_hold_up_the_others_and_is_told_between_them() 
 
 # Other generations
 
+
 def test_a_broker_of_0_8_is_read_and_told_where_its_log_ends() -> None:
     with OldBroker("0.8").listening() as broker:
         broker.log("clicks").append(b"0", b"1", b"2")
-        with Consumer(f"127.0.0.1:{broker.port}", start="earliest", max_wait_ms=50, timeout_s=5, broker_version="0.8.2") as consumer:
+        with Consumer(
+            f"127.0.0.1:{broker.port}",
+            start="earliest",
+            max_wait_ms=50,
+            timeout_s=5,
+            broker_version="0.8.2",
+        ) as consumer:
             consumer.assign([P0])
-            assert [(one.offset, one.value) for one in polled(consumer, 3)] == [(0, b"0"), (1, b"1"), (2, b"2")]
+            assert [(one.offset, one.value) for one in polled(consumer, 3)] == [
+                (0, b"0"),
+                (1, b"1"),
+                (2, b"2"),
+            ]
             consumer.seek(P0, 99)
             with pytest.raises(RanOutBeforeUntil):
                 polled(consumer, 1)
@@ -368,20 +468,38 @@ def test_on_jafka_each_message_of_a_compressed_entry_has_its_index_and_the_next_
         me = Broker(3, broker.host, broker.port, "jafka")
 
         def registered(topics: object) -> ClusterMetadata:
-            return ClusterMetadata(None, {3: me}, {"clicks": TopicMetadata(
-                "clicks", None, None, False, (PartitionMetadata(here, None, Leader(me)),))})
+            return ClusterMetadata(
+                None,
+                {3: me},
+                {
+                    "clicks": TopicMetadata(
+                        "clicks", None, None, False, (PartitionMetadata(here, None, Leader(me)),)
+                    )
+                },
+            )
 
         def open_cluster(conf: Conf, until: ExitStack) -> Opened:
-            return Opened(until.enter_context(Cluster([(me.host, me.port)], timeout_s=5, registry=registered, generation="jafka")))
+            return Opened(
+                until.enter_context(
+                    Cluster(
+                        [(me.host, me.port)], timeout_s=5, registry=registered, generation="jafka"
+                    )
+                )
+            )
 
         monkeypatch.setattr(room, "open_cluster", open_cluster)
         with Consumer(zookeeper="fake", dialect="jafka", start="earliest", timeout_s=5) as consumer:
             consumer.assign([("clicks", 0, 3)])
             first = polled(consumer, 2, most=2)
             second = first[1].offset
-            assert [(one.value, one.message_index, one.broker_id) for one in first] == [(b"a", 0, 3), (b"b", 0, 3)]
+            assert [(one.value, one.message_index, one.broker_id) for one in first] == [
+                (b"a", 0, 3),
+                (b"b", 0, 3),
+            ]
             assert consumer.position(here) == second, "whoever goes on there gets the entry again"
-            assert [(one.value, one.message_index, one.offset) for one in polled(consumer, 1)] == [(b"c", 1, second)]
+            assert [(one.value, one.message_index, one.offset) for one in polled(consumer, 1)] == [
+                (b"c", 1, second)
+            ]
             assert consumer.position(here) == end
             broker.append("clicks", 0, entry(b"d"))
             assert [one.value for one in polled(consumer, 1)] == [b"d"]
@@ -391,4 +509,9 @@ def test_on_jafka_each_message_of_a_compressed_entry_has_its_index_and_the_next_
 
 def test_importing_the_room_imports_nothing_that_asks_brokers() -> None:
     program = "import sys, etl.streams; print([name for name in sys.modules if name.startswith('etl.') and name != 'etl.streams'])"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )

@@ -1,5 +1,6 @@
-"""Consumers as members of a group at a fake coordinator, of both protocols: nothing is read by two and nothing is lost while they come and
-go and commit when something is taken from them; and what becomes of one that is lost, late or not polled."""
+"""Consumers as members of a group at a fake coordinator, of both protocols: nothing is read by two
+and nothing is lost while they come and go and commit when something is taken from them; and what
+becomes of one that is lost, late or not polled."""
 
 from __future__ import annotations
 
@@ -36,17 +37,45 @@ def more(broker: FakeCoordinator, count: int = 5, topic: str = "clicks") -> None
     for (name, number), log in broker.world.logs.items():
         if name == topic:
             start = log.log_end
-            broker.append(topic, number, encode(Batch(start, [Rec(delta, b"%d" % (start + delta)) for delta in range(count)])))
+            broker.append(
+                topic,
+                number,
+                encode(
+                    Batch(start, [Rec(delta, b"%d" % (start + delta)) for delta in range(count)])
+                ),
+            )
 
 
 def written(broker: FakeCoordinator) -> Counter[BrokerPartition]:
-    return Counter({BrokerPartition(name, number): log.log_end for (name, number), log in broker.world.logs.items()})
+    return Counter(
+        {
+            BrokerPartition(name, number): log.log_end
+            for (name, number), log in broker.world.logs.items()
+        }
+    )
 
 
-def opened(broker: FakeCoordinator, protocol: str = "classic", group: dict[str, Any] | None = None, **settings: Any) -> Consumer:
-    terms = Group("g", protocol=protocol, **{
-        "session_timeout_s": 0.6, "rebalance_timeout_s": 20.0, "join_timeout_s": 20.0, **(group or {})})
-    return Consumer(f"127.0.0.1:{broker.port}", group=terms, **{"start": "earliest", "max_wait_ms": 20, "timeout_s": 5, **settings})
+def opened(
+    broker: FakeCoordinator,
+    protocol: str = "classic",
+    group: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Consumer:
+    terms = Group(
+        "g",
+        protocol=protocol,
+        **{
+            "session_timeout_s": 0.6,
+            "rebalance_timeout_s": 20.0,
+            "join_timeout_s": 20.0,
+            **(group or {}),
+        },
+    )
+    return Consumer(
+        f"127.0.0.1:{broker.port}",
+        group=terms,
+        **{"start": "earliest", "max_wait_ms": 20, "timeout_s": 5, **settings},
+    )
 
 
 def polled(consumer: Consumer, count: int, *, most: int = 500) -> list[Record]:
@@ -77,10 +106,14 @@ class Told(Listener):
 
 # While members come and go
 
+
 @of_each
-def test_nothing_is_read_by_two_and_nothing_is_lost_while_members_come_and_go(broker: FakeCoordinator, protocol: str) -> None:
+def test_nothing_is_read_by_two_and_nothing_is_lost_while_members_come_and_go(
+    broker: FakeCoordinator, protocol: str
+) -> None:
     readers: list[GroupReader] = []
     with ExitStack() as ending:
+
         def comes() -> GroupReader:
             reader = GroupReader(opened(broker, protocol), ["clicks"])
             ending.callback(reader.end)
@@ -95,7 +128,9 @@ def test_nothing_is_read_by_two_and_nothing_is_lost_while_members_come_and_go(br
         assert first.owns(2) and second.owns(2)
         more(broker)
         third = comes()
-        assert wait_until(lambda: sum(len(reader.owned) for reader in readers) == 4 and bool(third.owned), 20)
+        assert wait_until(
+            lambda: sum(len(reader.owned) for reader in readers) == 4 and bool(third.owned), 20
+        )
         first.end()
         more(broker)
         assert second.owns(2) and third.owns(2)
@@ -103,13 +138,17 @@ def test_nothing_is_read_by_two_and_nothing_is_lost_while_members_come_and_go(br
         more(broker)
         assert third.owns(4)
         all_read_once(readers, lambda: written(broker))
-    assert broker.world.committed.keys() == {("g", "clicks", number) for number in range(PARTITIONS)}
+    assert broker.world.committed.keys() == {
+        ("g", "clicks", number) for number in range(PARTITIONS)
+    }
     assert {offset for offset, _ in broker.world.committed.values()} == {25}
     assert not any(reader.lost_logs for reader in readers)
 
 
 @of_each
-def test_what_the_group_wants_back_is_ours_until_the_next_poll_however_late_that_is(broker: FakeCoordinator, protocol: str) -> None:
+def test_what_the_group_wants_back_is_ours_until_the_next_poll_however_late_that_is(
+    broker: FakeCoordinator, protocol: str
+) -> None:
     more(broker)
     with opened(broker, protocol) as first:
         first.subscribe(["clicks"])
@@ -128,7 +167,9 @@ def test_what_the_group_wants_back_is_ours_until_the_next_poll_however_late_that
     assert len(read) == 20 and not second.read, "it begins behind what was committed"
 
 
-def test_what_came_of_a_log_that_is_taken_is_dropped_and_read_again_by_whoever_has_it_next(broker: FakeCoordinator) -> None:
+def test_what_came_of_a_log_that_is_taken_is_dropped_and_read_again_by_whoever_has_it_next(
+    broker: FakeCoordinator,
+) -> None:
     more(broker)
     listener = Told()
     with opened(broker) as consumer:
@@ -137,13 +178,18 @@ def test_what_came_of_a_log_that_is_taken_is_dropped_and_read_again_by_whoever_h
         broker.call_for_a_rebalance()
         assert wait_until(lambda: bool(consumer.poll(0.05, 0)) or len(listener.heard) == 3, 20)
         assert listener.heard == [("assigned", 4), ("revoked", 4), ("assigned", 4)]
-        assert Counter(record.log for record in polled(consumer, 20)) == Counter(dict.fromkeys(LOGS, 5)), "nothing was committed"
+        assert Counter(record.log for record in polled(consumer, 20)) == Counter(
+            dict.fromkeys(LOGS, 5)
+        ), "nothing was committed"
 
 
 # Lost
 
+
 @of_each
-def test_a_member_that_was_taken_for_gone_hears_so_and_joins_again_where_the_group_is(broker: FakeCoordinator, protocol: str) -> None:
+def test_a_member_that_was_taken_for_gone_hears_so_and_joins_again_where_the_group_is(
+    broker: FakeCoordinator, protocol: str
+) -> None:
     more(broker)
     listener = Told()
     with opened(broker, protocol) as consumer:
@@ -159,7 +205,9 @@ def test_a_member_that_was_taken_for_gone_hears_so_and_joins_again_where_the_gro
 
 
 @of_each
-def test_one_that_is_not_polled_leaves_and_its_next_poll_joins_again(broker: FakeCoordinator, protocol: str) -> None:
+def test_one_that_is_not_polled_leaves_and_its_next_poll_joins_again(
+    broker: FakeCoordinator, protocol: str
+) -> None:
     more(broker)
     listener = Told()
     with opened(broker, protocol, {"max_poll_interval_s": 0.3}) as consumer:
@@ -172,7 +220,9 @@ def test_one_that_is_not_polled_leaves_and_its_next_poll_joins_again(broker: Fak
         assert listener.heard == [("assigned", 4), ("lost", 4), ("assigned", 4)]
 
 
-def test_one_that_is_not_polled_while_the_group_waits_for_it_leaves_sooner(broker: FakeCoordinator) -> None:
+def test_one_that_is_not_polled_while_the_group_waits_for_it_leaves_sooner(
+    broker: FakeCoordinator,
+) -> None:
     with opened(broker, group={"rebalance_timeout_s": 0.3}) as consumer:
         consumer.subscribe(["clicks"])
         consumer.poll(0.05)
@@ -181,6 +231,7 @@ def test_one_that_is_not_polled_while_the_group_waits_for_it_leaves_sooner(broke
 
 
 # Commits
+
 
 def test_nothing_is_committed_by_itself_unless_that_was_asked_for(broker: FakeCoordinator) -> None:
     more(broker)
@@ -192,21 +243,32 @@ def test_nothing_is_committed_by_itself_unless_that_was_asked_for(broker: FakeCo
         consumer.subscribe(["clicks"])
         first = polled(consumer, 3, most=3)
         consumer.poll(0, 1)
-        assert sum(offset for offset, _ in broker.world.committed.values()) == len(first), "what the polls before handed out"
-    assert sum(offset for offset, _ in broker.world.committed.values()) == 4, "and all of it when it closes"
+        assert sum(offset for offset, _ in broker.world.committed.values()) == len(first), (
+            "what the polls before handed out"
+        )
+    assert sum(offset for offset, _ in broker.world.committed.values()) == 4, (
+        "and all of it when it closes"
+    )
 
 
 def test_what_a_failing_program_was_at_is_not_committed_by_itself(broker: FakeCoordinator) -> None:
-    """It may not have come to all that the last poll handed out, and the next one is to be given it."""
+    """It may not have come to all that the last poll handed out, and the next one is to be given
+    it.
+    """
     more(broker)
-    with pytest.raises(ZeroDivisionError), opened(broker, group={"auto_commit_s": 60.0}) as consumer:
+    with (
+        pytest.raises(ZeroDivisionError),
+        opened(broker, group={"auto_commit_s": 60.0}) as consumer,
+    ):
         consumer.subscribe(["clicks"])
         assert 1 / (len(polled(consumer, 3, most=3)) - 3)
     assert not broker.world.committed
 
 
 @pytest.mark.parametrize("offset", [-1, 3.5, "3", 2**63], ids=str)
-def test_what_is_no_offset_is_neither_sought_nor_committed(broker: FakeCoordinator, offset: Any) -> None:
+def test_what_is_no_offset_is_neither_sought_nor_committed(
+    broker: FakeCoordinator, offset: Any
+) -> None:
     """Old consumers die of a znode that holds no number."""
     more(broker)
     with opened(broker) as consumer:
@@ -247,6 +309,7 @@ def test_a_log_that_is_not_in_our_share_is_not_committed(broker: FakeCoordinator
 
 # Subscriptions
 
+
 def test_a_topic_that_matches_the_pattern_joins_once_it_is_made(broker: FakeCoordinator) -> None:
     more(broker)
     with opened(broker, group={"topics_max_age_s": 0.1}) as consumer:
@@ -256,7 +319,9 @@ def test_a_topic_that_matches_the_pattern_joins_once_it_is_made(broker: FakeCoor
             broker.log(topic, 0)
             more(broker, topic=topic)
         found = polled(consumer, 25)
-        assert {record.topic for record in found} == {"clicks", "orders"}, "nothing was committed, so all is read again"
+        assert {record.topic for record in found} == {"clicks", "orders"}, (
+            "nothing was committed, so all is read again"
+        )
     with opened(broker, group={"topics_max_age_s": 0.1}) as consumer:
         consumer.subscribe(pattern="later")
         assert consumer.poll(0.1) == {} and consumer.assigned == frozenset()
@@ -283,18 +348,25 @@ def test_subscribing_and_assigning_are_never_mixed(broker: FakeCoordinator) -> N
         assert consumer.assigned == {LOGS[0]}
 
 
-@pytest.mark.parametrize("wrong", [{}, {"topics": ["a"], "pattern": "a"}, {"topics": "clicks"}, {"pattern": "("}])
+@pytest.mark.parametrize(
+    "wrong", [{}, {"topics": ["a"], "pattern": "a"}, {"topics": "clicks"}, {"pattern": "("}]
+)
 def test_what_is_no_subscription_is_refused(broker: FakeCoordinator, wrong: dict[str, Any]) -> None:
     with opened(broker) as consumer, pytest.raises(SettingsError):
         consumer.subscribe(**wrong)
 
 
 def test_without_a_group_nobody_subscribes(broker: FakeCoordinator) -> None:
-    with Consumer(f"127.0.0.1:{broker.port}") as consumer, pytest.raises(SettingsError, match="no group"):
+    with (
+        Consumer(f"127.0.0.1:{broker.port}") as consumer,
+        pytest.raises(SettingsError, match="no group"),
+    ):
         consumer.subscribe(["clicks"])
 
 
-def test_a_group_that_does_not_settle_is_told_by_the_poll_and_asked_again_by_the_next(broker: FakeCoordinator) -> None:
+def test_a_group_that_does_not_settle_is_told_by_the_poll_and_asked_again_by_the_next(
+    broker: FakeCoordinator,
+) -> None:
     with opened(broker, group={"join_timeout_s": 0.2}) as consumer:
         consumer.subscribe(["clicks"])
         broker.refusals[JOIN].extend([27] * 1000)

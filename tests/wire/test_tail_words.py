@@ -24,7 +24,11 @@ def broker() -> Iterator[FakeCoordinator]:
     with FakeCoordinator() as broker:
         broker.world.topic_ids["clicks"] = UUID(int=1)
         for number in range(2):
-            broker.append("clicks", number, encode(Batch(0, [Rec(delta, b'{"n": %d}' % delta, b"k") for delta in range(3)])))
+            broker.append(
+                "clicks",
+                number,
+                encode(Batch(0, [Rec(delta, b'{"n": %d}' % delta, b"k") for delta in range(3)])),
+            )
         yield broker
 
 
@@ -38,35 +42,63 @@ def tail(conf: Path, *words: str) -> Said:
 
 
 def committed(broker: FakeCoordinator) -> dict[tuple[str, int], int]:
-    return {(group, number): offset for (group, _, number), (offset, _) in broker.world.committed.items()}
+    return {
+        (group, number): offset
+        for (group, _, number), (offset, _) in broker.world.committed.items()
+    }
 
 
-def test_a_line_has_topic_and_partition_and_what_peek_shows_and_nothing_is_committed(broker: FakeCoordinator, conf: Path) -> None:
+def test_a_line_has_topic_and_partition_and_what_peek_shows_and_nothing_is_committed(
+    broker: FakeCoordinator, conf: Path
+) -> None:
     said = tail(conf, "-n", "6")
     fields = sorted(line.split("\t") for line in said.out.splitlines())
-    assert (said.code, len(fields), fields[0]) == (0, 6, ["clicks", "0", "0", AT, "k", '{"n": 0}', ""])
-    assert said.err == "etl: as a member of lookers: clicks\netl: 6 records; as many as were asked for\n"
+    assert (said.code, len(fields), fields[0]) == (
+        0,
+        6,
+        ["clicks", "0", "0", AT, "k", '{"n": 0}', ""],
+    )
+    assert (
+        said.err
+        == "etl: as a member of lookers: clicks\netl: 6 records; as many as were asked for\n"
+    )
     assert not broker.world.committed and not broker.group.members
 
 
 def test_one_document_for_a_program(conf: Path) -> None:
     said = tail(conf, "clicks", "--timeout", "0.4", "--json", "--decoder", "json")
     document = said.document
-    assert (said.code, document["group"], document["topics"], document["shown"], document["ended"]) == (
-        0, "lookers", ["clicks"], 6, "nothing more came in time")
-    assert {(one["topic"], one["partition"], one["offset"], one["value"]["n"]) for one in document["records"]} == {
-        ("clicks", partition, offset, offset) for partition in range(2) for offset in range(3)}
+    assert (
+        said.code,
+        document["group"],
+        document["topics"],
+        document["shown"],
+        document["ended"],
+    ) == (0, "lookers", ["clicks"], 6, "nothing more came in time")
+    assert {
+        (one["topic"], one["partition"], one["offset"], one["value"]["n"])
+        for one in document["records"]
+    } == {("clicks", partition, offset, offset) for partition in range(2) for offset in range(3)}
 
 
-def test_told_to_it_has_the_group_go_on_behind_what_was_shown(broker: FakeCoordinator, conf: Path) -> None:
+def test_told_to_it_has_the_group_go_on_behind_what_was_shown(
+    broker: FakeCoordinator, conf: Path
+) -> None:
     assert tail(conf, "-n", "4", "--commit").code == 0
     assert sorted(committed(broker).values()) == [1, 3]
     assert len(tail(conf, "--timeout", "0.4", "--commit").out.splitlines()) == 2
     assert committed(broker) == {("lookers", 0): 3, ("lookers", 1): 3}
 
 
-def test_the_pipelines_own_group_and_a_group_that_does_not_settle_are_refused(broker: FakeCoordinator, conf: Path) -> None:
-    refused(said_by("tail", str(conf), "--group", "group", "--json"), 2, "group of the pipeline itself", "`etl peek`")
+def test_the_pipelines_own_group_and_a_group_that_does_not_settle_are_refused(
+    broker: FakeCoordinator, conf: Path
+) -> None:
+    refused(
+        said_by("tail", str(conf), "--group", "group", "--json"),
+        2,
+        "group of the pipeline itself",
+        "`etl peek`",
+    )
     broker.refusals[JOIN].append(23)
     assert "INCONSISTENT_GROUP_PROTOCOL" in tail(conf, "-n", "1").err
     assert tail(conf, "nothing", "--timeout", "0.4").code == 0, "a topic may come"
@@ -77,21 +109,34 @@ def test_the_group_that_the_pipeline_tells_its_offsets_to_is_refused_too(conf: P
     refused(tail(conf, "--json"), 2, "mirror_group")
 
 
-def test_what_the_group_takes_to_settle_is_no_time_in_which_nothing_came(broker: FakeCoordinator, conf: Path) -> None:
+def test_what_the_group_takes_to_settle_is_no_time_in_which_nothing_came(
+    broker: FakeCoordinator, conf: Path
+) -> None:
     broker.refusals[JOIN].extend([27] * 4)
     assert tail(conf, "--timeout", "0.3").out.count("\n") == 6
 
 
-def test_an_offset_that_retention_took_is_told_in_words_of_the_command(broker: FakeCoordinator, conf: Path) -> None:
+def test_an_offset_that_retention_took_is_told_in_words_of_the_command(
+    broker: FakeCoordinator, conf: Path
+) -> None:
     broker.world.committed["lookers", "clicks", 0] = (0, "")
     broker.log("clicks", 0).log_start = 2
     said = tail(conf, "--timeout", "5")
-    assert said.code == 5 and "deleted by retention" in said.err and "etl peek" in said.err and "seek" not in said.err
+    assert (
+        said.code == 5
+        and "deleted by retention" in said.err
+        and "etl peek" in said.err
+        and "seek" not in said.err
+    )
 
 
-def test_ctrl_c_leaves_the_group_and_closes_the_document(broker: FakeCoordinator, conf: Path) -> None:
+def test_ctrl_c_leaves_the_group_and_closes_the_document(
+    broker: FakeCoordinator, conf: Path
+) -> None:
     def press() -> None:
-        assert wait_until(lambda: len(broker.fetched) >= 3, 20), "all is shown, and it waits for more"
+        assert wait_until(lambda: len(broker.fetched) >= 3, 20), (
+            "all is shown, and it waits for more"
+        )
         signal.raise_signal(signal.SIGINT)
 
     pressing = threading.Thread(target=press)
@@ -99,6 +144,8 @@ def test_ctrl_c_leaves_the_group_and_closes_the_document(broker: FakeCoordinator
     said = tail(conf, "--json", "--commit")
     pressing.join()
     assert (said.code, said.document["ended"], said.document["shown"]) == (130, "stopped", 6)
-    assert said.err == "etl: stopped; the group goes on behind what was shown\n     a retry may help\n"
+    assert (
+        said.err == "etl: stopped; the group goes on behind what was shown\n     a retry may help\n"
+    )
     assert not broker.group.members
     assert sum(committed(broker).values()) == 6

@@ -1,4 +1,6 @@
-"""What becomes of a release that the conf says and that is not the brokers': nothing is read by it that should not be, and it is named."""
+"""What becomes of a release that the conf says and that is not the brokers': nothing is read by it
+that should not be, and it is named.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,16 @@ from etl.model.logs import BrokerPartition, Isolation
 from etl.protocol.generations.kafka import versions
 from tests.builders import plain_settings
 from tests.fakes.batches import Batch, Rec, encode
-from tests.fakes.broker import API_VERSIONS, CONFIGS, FETCH, LOG_DIRS, METADATA, FakeBroker, World, hang_up
+from tests.fakes.broker import (
+    API_VERSIONS,
+    CONFIGS,
+    FETCH,
+    LOG_DIRS,
+    METADATA,
+    FakeBroker,
+    World,
+    hang_up,
+)
 
 DEMO = BrokerPartition("demo", 0)
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
@@ -44,7 +55,9 @@ def cluster_of(broker: FakeBroker, told: str) -> Cluster:
 
 
 def extents_of(cluster: Cluster, isolation: Isolation) -> set[BrokerPartition]:
-    return set(cluster.extents([DEMO], isolation=isolation, metadata=cluster.describe(["demo"])).extents)
+    return set(
+        cluster.extents([DEMO], isolation=isolation, metadata=cluster.describe(["demo"])).extents
+    )
 
 
 def asked_what_it_is(broker: FakeBroker) -> int:
@@ -53,12 +66,22 @@ def asked_what_it_is(broker: FakeBroker) -> int:
 
 # A release without transactions, of a broker that has them
 
+
 @pytest.mark.parametrize("told", WITHOUT_TRANSACTIONS)
-def test_what_was_never_committed_is_not_read_by_a_release_that_knows_no_transactions(told: str) -> None:
-    with broker_of("1.1") as broker, cluster_of(broker, told) as cluster, pytest.raises(OtherRelease) as raised:
+def test_what_was_never_committed_is_not_read_by_a_release_that_knows_no_transactions(
+    told: str,
+) -> None:
+    with (
+        broker_of("1.1") as broker,
+        cluster_of(broker, told) as cluster,
+        pytest.raises(OtherRelease) as raised,
+    ):
         extents_of(cluster, COMMITTED)
     assert raised.value.exit_code == 2 and not raised.value.retriable
-    assert raised.value.where == {"key": "source.broker_version", "broker": f"{broker.host}:{broker.port}"}
+    assert raised.value.where == {
+        "key": "source.broker_version",
+        "broker": f"{broker.host}:{broker.port}",
+    }
     assert f"spoken to as Kafka {told}, and answers as Kafka 1.1 does" in raised.value.what
     assert "'1.1' fits" in raised.value.check and "read_uncommitted" in raised.value.check
 
@@ -100,43 +123,77 @@ def test_one_that_cannot_be_asked_and_leads_nothing_stops_nobody() -> None:
 
 # A release of which the brokers do not speak everything (any more)
 
-@pytest.mark.parametrize(("release", "told", "api", "ask"), [
-    ("2.8", "4.1", METADATA, lambda cluster: cluster.describe(["demo"])),
-    ("4.1", "1.0", LOG_DIRS, lambda cluster: cluster.bytes_per_offset(cluster.extents([DEMO], isolation=COMMITTED))),
-    ("4.1", "0.11", CONFIGS, lambda cluster: cluster.retention(["demo"])),
-    ("4.1", "0.10.2", FETCH, lambda cluster: cluster.first(lambda consumer: consumer.fetch("demo", 0, 0))),
-], ids=lambda value: value if isinstance(value, str) else None)
+
+@pytest.mark.parametrize(
+    ("release", "told", "api", "ask"),
+    [
+        ("2.8", "4.1", METADATA, lambda cluster: cluster.describe(["demo"])),
+        (
+            "4.1",
+            "1.0",
+            LOG_DIRS,
+            lambda cluster: cluster.bytes_per_offset(cluster.extents([DEMO], isolation=COMMITTED)),
+        ),
+        ("4.1", "0.11", CONFIGS, lambda cluster: cluster.retention(["demo"])),
+        (
+            "4.1",
+            "0.10.2",
+            FETCH,
+            lambda cluster: cluster.first(lambda consumer: consumer.fetch("demo", 0, 0)),
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
 def test_a_question_that_the_broker_hangs_up_on_is_told_with_the_setting(
-        release: str, told: str, api: int, ask: Callable[[Cluster], object]) -> None:
+    release: str, told: str, api: int, ask: Callable[[Cluster], object]
+) -> None:
     with broker_of(release) as broker, cluster_of(broker, told) as cluster:
         broker.versions.setdefault(api, (1, 4))
         broker.script[api].extend([hang_up] * 4)
-        with pytest.raises(OtherRelease, match=f"spoken to as Kafka {told}, and answers as Kafka {release} does, which has no "):
+        with pytest.raises(
+            OtherRelease,
+            match=f"spoken to as Kafka {told}, and answers as Kafka {release} does, which has no ",
+        ):
             ask(cluster)
 
 
 # The doctor
 
+
 def told_by_doctor(broker: FakeBroker, told: str, isolation: Isolation) -> Line:
-    source = {"bootstrap": f"{broker.host}:{broker.port}", "broker_version": told, "isolation": isolation.value}
+    source = {
+        "bootstrap": f"{broker.host}:{broker.port}",
+        "broker_version": told,
+        "isolation": isolation.value,
+    }
     with contextlib.ExitStack() as closing:
         findings = Findings(plain_settings(source=source), closing)
         findings.zookeeper = cast(ZooKeeper, object())  # of the ledger alone: it is asked nothing
         with cluster_of(broker, told) as cluster:
             findings.metadata = cluster.describe(None)
-        line, = brokers.each_broker("broker", findings)
+        (line,) = brokers.each_broker("broker", findings)
     return line
 
 
-@pytest.mark.parametrize(("release", "told", "isolation", "verdict"), [
-    ("1.1", "0.10.2", COMMITTED, Verdict.FAILED), ("1.1", "0.10.2", UNCOMMITTED, Verdict.OK),
-    ("4.1", "0.10.2", UNCOMMITTED, Verdict.FAILED), ("4.1", "1.0", COMMITTED, Verdict.FAILED),
-    ("3.9", "1.1", COMMITTED, Verdict.OK), ("0.10.2", "0.10.2", COMMITTED, Verdict.OK)],
-    ids=lambda value: value if isinstance(value, str) else value.name)
+@pytest.mark.parametrize(
+    ("release", "told", "isolation", "verdict"),
+    [
+        ("1.1", "0.10.2", COMMITTED, Verdict.FAILED),
+        ("1.1", "0.10.2", UNCOMMITTED, Verdict.OK),
+        ("4.1", "0.10.2", UNCOMMITTED, Verdict.FAILED),
+        ("4.1", "1.0", COMMITTED, Verdict.FAILED),
+        ("3.9", "1.1", COMMITTED, Verdict.OK),
+        ("0.10.2", "0.10.2", COMMITTED, Verdict.OK),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
 def test_the_doctor_asks_each_broker_whether_it_is_what_the_conf_says(
-        release: str, told: str, isolation: Isolation, verdict: Verdict) -> None:
+    release: str, told: str, isolation: Isolation, verdict: Verdict
+) -> None:
     with broker_of(release) as broker:
         line = told_by_doctor(broker, told, isolation)
     assert line.verdict is verdict
     if verdict is Verdict.FAILED:
-        assert f"answers as Kafka {release} does" in line.found and "source.broker_version" in str(line)
+        assert f"answers as Kafka {release} does" in line.found and "source.broker_version" in str(
+            line
+        )

@@ -44,75 +44,123 @@ def cluster(broker: FakeBroker) -> Iterator[Cluster]:
 @pytest.mark.parametrize("asked", [["early", "late"], ["late"], None])
 @pytest.mark.parametrize("answers_before", [1, 2, 3, 4])
 def test_a_registered_topic_that_the_broker_was_not_told_of_yet_is_waited_for(
-        broker: FakeBroker, cluster: Cluster, asked: list[str] | None, answers_before: int) -> None:
+    broker: FakeBroker, cluster: Cluster, asked: list[str] | None, answers_before: int
+) -> None:
     def answers_and_is_told(connection: socket.socket, frame: bytes) -> None:
         connection.sendall(frame)
         broker.append("late", 0, encode(Batch(0, [Rec(0)])))
 
-    broker.script[METADATA].extend([lambda connection, frame: connection.sendall(frame)] * (answers_before - 1) + [answers_and_is_told])
-    told = describe_all_told(cluster, asked, lambda told: ["early", "late"] if asked != ["late"] else ["late"], wait_s=30)
+    broker.script[METADATA].extend(
+        [lambda connection, frame: connection.sendall(frame)] * (answers_before - 1)
+        + [answers_and_is_told]
+    )
+    told = describe_all_told(
+        cluster, asked, lambda told: ["early", "late"] if asked != ["late"] else ["late"], wait_s=30
+    )
     assert {log.topic for log in told.leaders} == set(asked or ["early", "late"])
 
 
 def test_one_that_the_brokers_never_tell_of_is_an_error_that_may_pass(cluster: Cluster) -> None:
-    with pytest.raises(BrokerUnreachable, match=r"do not tell of a topic and 1 more that is registered.*late"):
+    with pytest.raises(
+        BrokerUnreachable, match=r"do not tell of a topic and 1 more that is registered.*late"
+    ):
         describe_all_told(cluster, None, lambda told: ["early", "late", "later"], wait_s=0.3)
 
 
-def test_what_is_registered_nowhere_is_believed_to_be_missing_at_once(broker: FakeBroker, cluster: Cluster) -> None:
-    told = describe_all_told(cluster, ["early", "misspelt"], lambda told: ["early"], wait_s=float("inf"))
+def test_what_is_registered_nowhere_is_believed_to_be_missing_at_once(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
+    told = describe_all_told(
+        cluster, ["early", "misspelt"], lambda told: ["early"], wait_s=float("inf")
+    )
     assert {log.topic for log in told.leaders} == {"early"}
     assert [each for each, _ in broker.requests].count(METADATA) == 1
 
 
-def test_a_topic_that_was_read_and_is_kept_from_us_now_is_refused_and_does_not_wait_unseen(broker: FakeBroker, cluster: Cluster) -> None:
+def test_a_topic_that_was_read_and_is_kept_from_us_now_is_refused_and_does_not_wait_unseen(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     broker.append("late", 0, encode(Batch(0, [Rec(0)])))
     broker.world.kept_from_us.add("late")
     every = TopicFilter(allow=("[a-z]+",))
     told = cluster.describe(None)
     assert chosen_topics(told, every).topics.keys() == {"early"}
-    with pytest.raises(PermissionRefused, match=r"do not let us read the topic \(topic late.*Describe and Read; where it was deleted"):
+    with pytest.raises(
+        PermissionRefused,
+        match=r"do not let us read the topic \(topic late.*Describe and Read; where it was deleted",
+    ):
         chosen_topics(with_kept_from_us(cluster, told, ["early", "late", "deleted"]), every)
 
 
-def test_a_topic_that_was_read_and_is_gone_is_not_asked_back(broker: FakeBroker, cluster: Cluster) -> None:
+def test_a_topic_that_was_read_and_is_gone_is_not_asked_back(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     told = cluster.describe(None)
     assert with_kept_from_us(cluster, told, ["early", "deleted"]) == told
     asked = len(broker.requests)
     assert with_kept_from_us(cluster, told, ["early"]) == told and len(broker.requests) == asked
 
 
-def test_a_leader_without_our_listener_is_no_partition_without_a_leader(broker: FakeBroker, cluster: Cluster) -> None:
+def test_a_leader_without_our_listener_is_no_partition_without_a_leader(
+    broker: FakeBroker, cluster: Cluster
+) -> None:
     broker.world.refused_leaders["early", 0] = 72
     with pytest.raises(SettingsError, match="is there, and has no listener") as error:
         chosen_topics(cluster.describe(None), TopicFilter(allow=("early",)))
-    assert error.value.where["key"] == "source.listener" and (error.value.where["topic"], error.value.where["partition"]) == ("early", 0)
+    assert error.value.where["key"] == "source.listener" and (
+        error.value.where["topic"],
+        error.value.where["partition"],
+    ) == ("early", 0)
     broker.world.refused_leaders["early", 0] = 5
     assert chosen_topics(cluster.describe(None), TopicFilter(allow=("early",))).leaderless
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
 def test_a_topic_that_is_kept_from_us_while_it_is_paused_keeps_no_run_from_the_others(
-    broker: FakeBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_paused: bool,
+    broker: FakeBroker,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    is_paused: bool,
 ) -> None:
     broker.world.kept_from_us.add("late")
-    settings = plain_settings(source={"bootstrap": [f"{broker.host}:{broker.port}"], "topics": {"allow": ["[a-z]+"]}})
+    settings = plain_settings(
+        source={"bootstrap": [f"{broker.host}:{broker.port}"], "topics": {"allow": ["[a-z]+"]}}
+    )
     discovery = Discovery(settings, cast(ZooKeeper, SimpleNamespace(read=lambda path: None)))
-    monkeypatch.setattr(discovery, "pauses", lambda: (Pause("late", None, "", "us@here", 0),) if is_paused else ())
+    monkeypatch.setattr(
+        discovery, "pauses", lambda: (Pause("late", None, "", "us@here", 0),) if is_paused else ()
+    )
     told = discovery.describe(cluster, (), {"early", "late"})
     assert told.topics.keys() == ({"early"} if is_paused else {"early", "late"})
 
 
-@pytest.mark.parametrize(("allow", "paused", "met"), [
-    (["[a-z]+"], "late", {"early"}), (["[a-z]+"], "other", {"early", "late"}), (["early", "late"], "late", {"early", "late"})])
+@pytest.mark.parametrize(
+    ("allow", "paused", "met"),
+    [
+        (["[a-z]+"], "late", {"early"}),
+        (["[a-z]+"], "other", {"early", "late"}),
+        (["early", "late"], "late", {"early", "late"}),
+    ],
+)
 def test_doctor_meets_a_topic_that_is_kept_from_us_where_a_run_would(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, allow: list[str], paused: str, met: set[str],
+    broker: FakeBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    allow: list[str],
+    paused: str,
+    met: set[str],
 ) -> None:
     broker.world.kept_from_us.add("late")
-    settings = plain_settings(source={"bootstrap": [f"{broker.host}:{broker.port}"], "topics": {"allow": allow}}, cluster="of-the-test")
+    settings = plain_settings(
+        source={"bootstrap": [f"{broker.host}:{broker.port}"], "topics": {"allow": allow}},
+        cluster="of-the-test",
+    )
     zookeeper = cast(ZooKeeper, SimpleNamespace(read=lambda path: None))
     monkeypatch.setattr(Discovery, "pauses", lambda self: (Pause(paused, None, "", "us@here", 0),))
-    monkeypatch.setattr(brokers, "_newest", lambda findings: plain_plan(cluster="of-the-test", positions=dict.fromkeys(LOGS, 1)))
+    monkeypatch.setattr(
+        brokers,
+        "_newest",
+        lambda findings: plain_plan(cluster="of-the-test", positions=dict.fromkeys(LOGS, 1)),
+    )
     with contextlib.ExitStack() as closing:
         findings = Findings(settings, closing, _zookeeper=zookeeper)
         list(brokers.cluster("cluster", findings))

@@ -1,4 +1,6 @@
-"""Encryption and logins on a socket: what they change for whoever asks, which is nothing, and what becomes of a login that ends."""
+"""Encryption and logins on a socket: what they change for whoever asks, which is nothing, and what
+becomes of a login that ends.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def broker() -> Iterator[FakeBroker]:
     with FakeBroker() as broker:
-        broker.append("clicks", 0, *(encode(Batch(10 * n, [Rec(i, b"value") for i in range(10)])) for n in range(3)))
+        broker.append(
+            "clicks",
+            0,
+            *(encode(Batch(10 * n, [Rec(i, b"value") for i in range(10)])) for n in range(3)),
+        )
         yield broker
 
 
@@ -50,8 +56,11 @@ def certified(tmp_path_factory: pytest.TempPathFactory) -> tuple[Authority, Cert
 def way(mechanism: str = "PLAIN", *, ca: Path | None = None, **sasl: Any) -> Security:
     """SASL_PLAINTEXT, or SASL_SSL with that authority."""
     login = {"mechanism": mechanism, "username": "etl", "password": "${env:KAFKA_PASSWORD}", **sasl}
-    return security_of({"protocol": "SASL_SSL", "tls": {"ca_file": str(ca)}, "sasl": login} if ca else {
-        "protocol": "SASL_PLAINTEXT", "sasl": login})
+    return security_of(
+        {"protocol": "SASL_SSL", "tls": {"ca_file": str(ca)}, "sasl": login}
+        if ca
+        else {"protocol": "SASL_PLAINTEXT", "sasl": login}
+    )
 
 
 def encrypted(certificate: Certificate) -> ssl.SSLContext:
@@ -71,19 +80,30 @@ def opened(consumer: SimpleConsumer) -> Any:
     return found[0]
 
 
-def test_records_are_the_same_behind_encryption_and_a_login(broker: FakeBroker, certified: tuple[Authority, Certificate]) -> None:
+def test_records_are_the_same_behind_encryption_and_a_login(
+    broker: FakeBroker, certified: tuple[Authority, Certificate]
+) -> None:
     authority, certificate = certified
     with Guarded(broker, users=USERS, context=encrypted(certificate)) as port:
         broker.world.addresses[1] = ("127.0.0.1", port.port)
-        found = list(read_ranges(
-            [OffsetRange(LOG, 3, 27)], isolation=Isolation.READ_UNCOMMITTED, on_receipt=lambda index, receipt: None,
-            bootstrap=[("127.0.0.1", port.port)], security=way(ca=authority.ca)))
-        assert [offset for batch in found for offset in batch["offset"].to_pylist()] == list(range(3, 27))
+        found = list(
+            read_ranges(
+                [OffsetRange(LOG, 3, 27)],
+                isolation=Isolation.READ_UNCOMMITTED,
+                on_receipt=lambda index, receipt: None,
+                bootstrap=[("127.0.0.1", port.port)],
+                security=way(ca=authority.ca),
+            )
+        )
+        assert [offset for batch in found for offset in batch["offset"].to_pylist()] == list(
+            range(3, 27)
+        )
         assert port.logins == port.connections
 
 
 def test_a_connection_that_says_something_of_its_own_is_not_answering(
-    broker: FakeBroker, certified: tuple[Authority, Certificate],
+    broker: FakeBroker,
+    certified: tuple[Authority, Certificate],
 ) -> None:
     authority, certificate = certified
     idle = IdleConnections()
@@ -91,7 +111,9 @@ def test_a_connection_that_says_something_of_its_own_is_not_answering(
         security = security_of({"protocol": "SSL", "tls": {"ca_file": str(authority.ca)}})
         with consumer_of(port, security, idle_connections=idle) as consumer:
             consumer.topic_metadata(["clicks"])
-            assert not opened(consumer).is_answering(time.monotonic())  # new session tickets of TLS 1.3 are no answer
+            assert not opened(consumer).is_answering(
+                time.monotonic()
+            )  # new session tickets of TLS 1.3 are no answer
             consumer.begin_fetch([FetchTarget(LOG, 0, 1 << 20)])
             assert consumer.is_answered(5.0) and consumer.is_answered(0)
             assert consumer.end_fetch().partitions[0].high_watermark == 30
@@ -102,11 +124,14 @@ def test_a_connection_that_says_something_of_its_own_is_not_answering(
 
 
 def test_who_waits_for_an_answer_behind_encryption_is_interrupted(
-    broker: FakeBroker, certified: tuple[Authority, Certificate],
+    broker: FakeBroker,
+    certified: tuple[Authority, Certificate],
 ) -> None:
     authority, certificate = certified
     with Guarded(broker, context=encrypted(certificate)) as port:
-        consumer = consumer_of(port, security_of({"protocol": "SSL", "tls": {"ca_file": str(authority.ca)}}))
+        consumer = consumer_of(
+            port, security_of({"protocol": "SSL", "tls": {"ca_file": str(authority.ca)}})
+        )
         consumer.begin_fetch([FetchTarget(LOG, 30, 1 << 20)], max_wait_ms=60_000, min_bytes=1)
         first = opened(consumer)
         first.interrupt()
@@ -114,7 +139,9 @@ def test_who_waits_for_an_answer_behind_encryption_is_interrupted(
         consumer.close()
 
 
-def test_connections_of_one_login_are_not_taken_by_another(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_of_one_login_are_not_taken_by_another(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OTHER", "other")
     idle = IdleConnections()
     with Guarded(broker, users={**USERS, "other": "other"}) as port:
@@ -125,8 +152,13 @@ def test_connections_of_one_login_are_not_taken_by_another(broker: FakeBroker, m
         idle.close()
 
 
-def test_a_login_is_made_anew_at_85_percent_of_its_life_and_never_under_a_request(broker: FakeBroker) -> None:
-    with Guarded(broker, users=USERS, lifetime_ms=60_000) as port, consumer_of(port, way()) as consumer:
+def test_a_login_is_made_anew_at_85_percent_of_its_life_and_never_under_a_request(
+    broker: FakeBroker,
+) -> None:
+    with (
+        Guarded(broker, users=USERS, lifetime_ms=60_000) as port,
+        consumer_of(port, way()) as consumer,
+    ):
         consumer.topic_metadata(["clicks"])
         assert 50 < opened(consumer).renew_at - time.monotonic() <= 0.85 * 60
         consumer.begin_fetch([FetchTarget(LOG, 0, 1 << 20)])
@@ -159,13 +191,17 @@ def test_a_login_that_ended_unnoticed_costs_a_connect(broker: FakeBroker) -> Non
 
 
 def test_a_refused_login_is_told_without_what_the_broker_says_of_the_secret(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch,
+    broker: FakeBroker,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "another-secret")
     with Guarded(broker, users=USERS) as port, consumer_of(port, way()) as consumer:
         with pytest.raises(PermissionRefused, match=REFUSED) as refused:
             consumer.topic_metadata(["clicks"])
-        assert refused.value.where["key"] == "source.security.sasl.password" and "***" in refused.value.what
+        assert (
+            refused.value.where["key"] == "source.security.sasl.password"
+            and "***" in refused.value.what
+        )
         assert "another-secret" not in str(refused.value)
 
 
@@ -175,29 +211,57 @@ def test_whoever_asks_for_few_rounds_of_scram_learns_nothing(broker: FakeBroker)
         return 0, b"r=" + nonce + b"more,s=c2FsdA==,i=1", None
 
     with Guarded(broker, users=USERS, answers=impostor, mechanisms=("SCRAM-SHA-256",)) as port:
-        with consumer_of(port, way("SCRAM-SHA-256")) as consumer, pytest.raises(PermissionRefused, match="by 1 rounds, and 4096 are"):
+        with (
+            consumer_of(port, way("SCRAM-SHA-256")) as consumer,
+            pytest.raises(PermissionRefused, match="by 1 rounds, and 4096 are"),
+        ):
             consumer.topic_metadata(["clicks"])
 
 
-@pytest.mark.parametrize("answer", [b"", b"r=short", b"\xff\xfe", b"r=,s=,i=4096", b"e=other-error"])
-def test_an_answer_that_is_none_of_the_mechanism_is_a_refusal(broker: FakeBroker, answer: bytes) -> None:
-    with Guarded(broker, users=USERS, answers=lambda token: (0, answer, None), mechanisms=("SCRAM-SHA-512",)) as port:
-        with consumer_of(port, way("SCRAM-SHA-512")) as consumer, pytest.raises(PermissionRefused, match="came to nothing"):
+@pytest.mark.parametrize(
+    "answer", [b"", b"r=short", b"\xff\xfe", b"r=,s=,i=4096", b"e=other-error"]
+)
+def test_an_answer_that_is_none_of_the_mechanism_is_a_refusal(
+    broker: FakeBroker, answer: bytes
+) -> None:
+    with Guarded(
+        broker, users=USERS, answers=lambda token: (0, answer, None), mechanisms=("SCRAM-SHA-512",)
+    ) as port:
+        with (
+            consumer_of(port, way("SCRAM-SHA-512")) as consumer,
+            pytest.raises(PermissionRefused, match="came to nothing"),
+        ):
             consumer.topic_metadata(["clicks"])
 
 
 def test_a_refusal_of_which_the_broker_says_nothing_is_told_by_its_name(broker: FakeBroker) -> None:
-    with Guarded(broker, users=USERS, answers=lambda token: (WRONG, b"", None)) as port, consumer_of(port, way()) as consumer:
+    with (
+        Guarded(broker, users=USERS, answers=lambda token: (WRONG, b"", None)) as port,
+        consumer_of(port, way()) as consumer,
+    ):
         with pytest.raises(PermissionRefused, match="SASL_AUTHENTICATION_FAILED"):
             consumer.topic_metadata(["clicks"])
 
 
-@pytest.mark.parametrize(("code", "exit_code", "said", "asked"), [
-    (-1, 6, "UNKNOWN_SERVER_ERROR (code -1): a *** is away", 2), (7, 6, "REQUEST_TIMED_OUT", 2), (34, 2, "ILLEGAL_SASL_STATE", 1),
-    (35, 2, "UNSUPPORTED_VERSION", 1), (4711, 1, "unknown error code 4711", 1)])
+@pytest.mark.parametrize(
+    ("code", "exit_code", "said", "asked"),
+    [
+        (-1, 6, "UNKNOWN_SERVER_ERROR (code -1): a *** is away", 2),
+        (7, 6, "REQUEST_TIMED_OUT", 2),
+        (34, 2, "ILLEGAL_SASL_STATE", 1),
+        (35, 2, "UNSUPPORTED_VERSION", 1),
+        (4711, 1, "unknown error code 4711", 1),
+    ],
+)
 @pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
 def test_only_the_code_of_a_wrong_login_is_taken_for_one(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, mechanism: str, code: int, exit_code: int, said: str, asked: int,
+    broker: FakeBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    mechanism: str,
+    code: int,
+    exit_code: int,
+    said: str,
+    asked: int,
 ) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "quorum")
     tokens = list[bytes]()
@@ -207,24 +271,41 @@ def test_only_the_code_of_a_wrong_login_is_taken_for_one(
         return code, b"", "a quorum is away"
 
     with Guarded(broker, users=USERS, answers=fails, mechanisms=(mechanism,)) as port:
-        security = way() if mechanism == "PLAIN" else way(mechanism, username=None, password=None, token="${env:KAFKA_PASSWORD}")
+        security = (
+            way()
+            if mechanism == "PLAIN"
+            else way(mechanism, username=None, password=None, token="${env:KAFKA_PASSWORD}")
+        )
         with consumer_of(port, security) as consumer, pytest.raises(EtlError) as failed:
             consumer.topic_metadata(["clicks"])
     error = failed.value
     assert error.exit_code == exit_code and type(error) is not PermissionRefused, repr(error)
-    assert said in str(error) and "quorum" not in str(error) and error.where["key"] == "source.security.sasl.mechanism"
+    assert (
+        said in str(error)
+        and "quorum" not in str(error)
+        and error.where["key"] == "source.security.sasl.mechanism"
+    )
     assert len(tokens) == asked
 
 
-def test_a_broker_that_fails_once_in_the_middle_of_a_login_costs_a_connect(broker: FakeBroker) -> None:
+def test_a_broker_that_fails_once_in_the_middle_of_a_login_costs_a_connect(
+    broker: FakeBroker,
+) -> None:
     answers = iter([(-1, b"", None), (0, b"", None)])
-    with Guarded(broker, users=USERS, answers=lambda token: next(answers)) as port, consumer_of(port, way()) as consumer:
+    with (
+        Guarded(broker, users=USERS, answers=lambda token: next(answers)) as port,
+        consumer_of(port, way()) as consumer,
+    ):
         assert consumer.topic_metadata(["clicks"]).topics
 
 
-def test_a_listener_that_wants_a_login_is_told_from_a_broker_that_goes_away(broker: FakeBroker) -> None:
+def test_a_listener_that_wants_a_login_is_told_from_a_broker_that_goes_away(
+    broker: FakeBroker,
+) -> None:
     with Guarded(broker, users=USERS) as port, consumer_of(port, Security()) as consumer:
-        with pytest.raises(PermissionRefused, match="wants a login, by PLAIN, and we have none for it"):
+        with pytest.raises(
+            PermissionRefused, match="wants a login, by PLAIN, and we have none for it"
+        ):
             consumer.topic_metadata(["clicks"])
     with Guarded(broker) as port, consumer_of(port, Security()) as consumer:
         port.hangs_up = True
@@ -232,7 +313,9 @@ def test_a_listener_that_wants_a_login_is_told_from_a_broker_that_goes_away(brok
             consumer.topic_metadata(["clicks"])
 
 
-def test_a_login_where_nobody_logs_in_and_a_mechanism_that_is_not_there_are_refused(broker: FakeBroker) -> None:
+def test_a_login_where_nobody_logs_in_and_a_mechanism_that_is_not_there_are_refused(
+    broker: FakeBroker,
+) -> None:
     with Guarded(broker) as port, consumer_of(port, way()) as consumer:
         with pytest.raises(SettingsError, match="the listener wants no login"):
             consumer.topic_metadata(["clicks"])
@@ -242,7 +325,8 @@ def test_a_login_where_nobody_logs_in_and_a_mechanism_that_is_not_there_are_refu
 
 
 def test_a_port_that_hangs_up_on_encryption_twice_does_not_speak_it(
-    broker: FakeBroker, certified: tuple[Authority, Certificate],
+    broker: FakeBroker,
+    certified: tuple[Authority, Certificate],
 ) -> None:
     authority, certificate = certified
     with Guarded(broker, context=encrypted(certificate)) as port:
@@ -251,17 +335,24 @@ def test_a_port_that_hangs_up_on_encryption_twice_does_not_speak_it(
         with consumer_of(port, security) as consumer:
             assert consumer.topic_metadata(["clicks"]).topics
         port.refuses = 2
-        with consumer_of(port, security) as consumer, pytest.raises(NotKafka, match="the port does not speak TLS"):
+        with (
+            consumer_of(port, security) as consumer,
+            pytest.raises(NotKafka, match="the port does not speak TLS"),
+        ):
             consumer.topic_metadata(["clicks"])
 
 
 @pytest.mark.parametrize("refused", [1, 2])
 def test_a_token_that_ends_on_its_way_is_asked_for_once_more(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, refused: int,
+    broker: FakeBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    refused: int,
 ) -> None:
     monkeypatch.setenv("TOKEN", "a-token")
     answers = iter([(WRONG, b"", "invalid_token a-token")] * refused + [(0, b"", None)] * 9)
-    with Guarded(broker, users=USERS, answers=lambda token: next(answers), mechanisms=("OAUTHBEARER",)) as port:
+    with Guarded(
+        broker, users=USERS, answers=lambda token: next(answers), mechanisms=("OAUTHBEARER",)
+    ) as port:
         security = way("OAUTHBEARER", username=None, password=None, token="${env:TOKEN}")
         with consumer_of(port, security) as consumer:
             if refused == 1:
@@ -269,4 +360,6 @@ def test_a_token_that_ends_on_its_way_is_asked_for_once_more(
                 return
             with pytest.raises(PermissionRefused, match="invalid_token") as error:
                 consumer.topic_metadata(["clicks"])
-    assert error.value.where["key"] == "source.security.sasl.token" and "a-token" not in str(error.value)
+    assert error.value.where["key"] == "source.security.sasl.token" and "a-token" not in str(
+        error.value
+    )

@@ -1,4 +1,6 @@
-"""Worker processes of a run without Spark, against a fake broker: files, what is told, and that none outlives its run."""
+"""Worker processes of a run without Spark, against a fake broker: files, what is told, and that
+none outlives its run.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,9 @@ from etl.reader import worker_pool
 from etl.reader.arrow_transform import ArrowTransform
 from etl.reader.reading import Reading
 from etl.reader.task_rows import TaskFailed
+from etl.reader.tasks import Task, tasks_of_ranges
 from etl.reader.worker import Failed, Order
 from etl.reader.worker_pool import FilesOfWorkers, Worker
-from etl.reader.tasks import Task, tasks_of_ranges
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, cut_to
@@ -41,7 +43,11 @@ PARTITIONS = 5
 def broker() -> Iterator[FakeBroker]:
     with FakeBroker() as running:
         for partition in range(PARTITIONS):
-            running.append("clicks", partition, encode(Batch(0, [Rec(delta, b"v%d" % delta) for delta in range(10)])))
+            running.append(
+                "clicks",
+                partition,
+                encode(Batch(0, [Rec(delta, b"v%d" % delta) for delta in range(10)])),
+            )
         yield running
 
 
@@ -49,11 +55,29 @@ def broker() -> Iterator[FakeBroker]:
 def asked(broker: FakeBroker) -> tuple[list[Task], Reading]:
     """Five ranges in as many tasks."""
     leader = Leader(Broker(0, broker.host, broker.port), None)
-    ranges = [OffsetRange(BrokerPartition("clicks", partition), 0, 10, leader) for partition in range(PARTITIONS)]
+    ranges = [
+        OffsetRange(BrokerPartition("clicks", partition), 0, 10, leader)
+        for partition in range(PARTITIONS)
+    ]
     reading = Reading(
-        ((broker.host, broker.port),), Isolation.READ_COMMITTED, raw_columns(), 2**20, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0)
+        ((broker.host, broker.port),),
+        Isolation.READ_COMMITTED,
+        raw_columns(),
+        2**20,
+        FETCH_LIMIT_BYTES,
+        MAX_RECORD_BYTES,
+        2**28,
+        10.0,
+    )
     tasks = tasks_of_ranges(
-        ranges, [[i] for i in range(PARTITIONS)], topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={})
+        ranges,
+        [[i] for i in range(PARTITIONS)],
+        topic_ids={},
+        leader_epochs={},
+        log_epochs={},
+        cleanups={},
+        tails={},
+    )
     return tasks, reading
 
 
@@ -79,15 +103,24 @@ def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def test_two_workers_do_five_tasks_and_what_came_is_told_in_their_order(files: FilesOfWorkers, tmp_path: Path) -> None:
+def test_two_workers_do_five_tasks_and_what_came_is_told_in_their_order(
+    files: FilesOfWorkers, tmp_path: Path
+) -> None:
     pids = processes(files)
     written = files.write(FilesWanted(str(tmp_path), COLUMNS))
     assert len(pids) == 2 and [one.indices for one in written] == [(i,) for i in range(PARTITIONS)]
     assert [one.rows for one in written] == [10] * PARTITIONS
     found = files.receipts.in_order(PARTITIONS)
     assert found and [one.rows for one in found] == [10] * PARTITIONS and files.receipts.last_came
-    rows = [row for one in written for file in one.files for row in parquet.read_table(tmp_path / file.path).to_pylist()]
-    assert sorted((row["partition"], row["offset"]) for row in rows) == [(p, o) for p in range(PARTITIONS) for o in range(10)]
+    rows = [
+        row
+        for one in written
+        for file in one.files
+        for row in parquet.read_table(tmp_path / file.path).to_pylist()
+    ]
+    assert sorted((row["partition"], row["offset"]) for row in rows) == [
+        (p, o) for p in range(PARTITIONS) for o in range(10)
+    ]
     assert not any(map(is_alive, pids)), "they end with the write"
 
 
@@ -95,7 +128,9 @@ def test_receipts_are_not_all_there_before_all_tasks_are_done(files: FilesOfWork
     assert files.receipts.in_order(PARTITIONS) is None and files.receipts.last_came is None
 
 
-def test_what_a_task_raises_comes_back_as_itself_and_ends_the_others(files: FilesOfWorkers, broker: FakeBroker, tmp_path: Path) -> None:
+def test_what_a_task_raises_comes_back_as_itself_and_ends_the_others(
+    files: FilesOfWorkers, broker: FakeBroker, tmp_path: Path
+) -> None:
     spoiled = bytearray(encode(Batch(0, [Rec(delta, b"v") for delta in range(10)])))
     spoiled[-1] ^= 1
     broker.log("clicks", 3).batches[:] = [bytes(spoiled)]
@@ -108,16 +143,23 @@ def test_what_a_task_raises_comes_back_as_itself_and_ends_the_others(files: File
 
 
 def test_an_answer_that_is_cut_off_is_asked_for_again_and_costs_no_record(
-    of_one: FilesOfWorkers, broker: FakeBroker, tmp_path: Path,
+    of_one: FilesOfWorkers,
+    broker: FakeBroker,
+    tmp_path: Path,
 ) -> None:
     broker.script[FETCH].append(cut_to(60))
-    assert [one.rows for one in of_one.write(FilesWanted(str(tmp_path), COLUMNS))] == [10] * PARTITIONS
+    assert [one.rows for one in of_one.write(FilesWanted(str(tmp_path), COLUMNS))] == [
+        10
+    ] * PARTITIONS
     assert not broker.script[FETCH]
 
 
 @pytest.mark.parametrize("kind", [Worker, WorkerHere])
 def test_a_worker_gives_back_rows_a_refusal_and_a_bug_with_its_traceback_also_where_tests_have_it_in_their_own_process(
-    asked: tuple[list[Task], Reading], broker: FakeBroker, tmp_path: Path, kind: type[Worker] | type[WorkerHere],
+    asked: tuple[list[Task], Reading],
+    broker: FakeBroker,
+    tmp_path: Path,
+    kind: type[Worker] | type[WorkerHere],
 ) -> None:
     tasks, reading = asked
     spoiled = bytearray(encode(Batch(0, [Rec(delta, b"v") for delta in range(10)])))
@@ -128,10 +170,18 @@ def test_a_worker_gives_back_rows_a_refusal_and_a_bug_with_its_traceback_also_wh
         worker = kind()
         ending.callback(worker.end)
         made = worker.answer(Order(tasks[0], 0, reading, wanted, None))
-        assert isinstance(made, Written) and (made.indices, made.rows, dict(made.receipts)[0].rows) == ((0,), 10, 10)
+        assert isinstance(made, Written) and (
+            made.indices,
+            made.rows,
+            dict(made.receipts)[0].rows,
+        ) == ((0,), 10, 10)
         assert [parquet.read_table(tmp_path / file.path).num_rows for file in made.files] == [10]
         refused = worker.answer(Order(tasks[3], 0, reading, wanted, None))
-        assert isinstance(refused, Failed) and refused.was_misread and isinstance(unmark(refused.text), CorruptData)
+        assert (
+            isinstance(refused, Failed)
+            and refused.was_misread
+            and isinstance(unmark(refused.text), CorruptData)
+        )
         failed = worker.answer(Order(tasks[1], 0, reading, no_value, None))
         assert isinstance(failed, Failed) and not failed.was_misread
         assert "Traceback" in failed.text and "AttributeError" in failed.text
@@ -152,7 +202,9 @@ def test_a_worker_ends_where_its_run_is_gone_whatever_it_is_at(broker: FakeBroke
 
 
 def test_a_worker_imports_what_its_run_imports_wherever_it_is_started(
-    asked: tuple[list[Task], Reading], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    asked: tuple[list[Task], Reading],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "queue.py").write_text("raise SystemExit(3)")
     monkeypatch.chdir(tmp_path)
@@ -164,29 +216,40 @@ def test_a_worker_imports_what_its_run_imports_wherever_it_is_started(
 
 
 def test_a_worker_that_ends_by_itself_is_not_tried_again_and_its_last_words_are_told(
-    asked: tuple[list[Task], Reading], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    asked: tuple[list[Task], Reading],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker_pool, "_PROGRAM", "import sys; sys.exit('no module of that name')")
     again = FilesOfWorkers(*asked, None, workers=2)
-    with pytest.raises(ProcessLost, match="ended by itself: exit code 1; it said: no module of that name") as lost:
+    with pytest.raises(
+        ProcessLost, match="ended by itself: exit code 1; it said: no module of that name"
+    ) as lost:
         again.write(FilesWanted(str(tmp_path), COLUMNS))
     assert "arrow_transform" not in lost.value.check
-    shaped = replace(asked[1], transform=ArrowTransform("shaping:decoded", arrow_schema(), arrow_schema()))
+    shaped = replace(
+        asked[1], transform=ArrowTransform("shaping:decoded", arrow_schema(), arrow_schema())
+    )
     with pytest.raises(ProcessLost) as lost:
         FilesOfWorkers(asked[0], shaped, None, workers=2).write(FilesWanted(str(tmp_path), COLUMNS))
     assert "shaping:decoded (arrow_transform), which works in it" in lost.value.check
 
 
 def test_what_a_library_prints_as_a_worker_starts_is_no_answer(
-    asked: tuple[list[Task], Reading], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    asked: tuple[list[Task], Reading],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker_pool, "_PROGRAM", f"print('Tracing enabled', flush=True); {worker_pool._PROGRAM}")
+    monkeypatch.setattr(
+        worker_pool, "_PROGRAM", f"print('Tracing enabled', flush=True); {worker_pool._PROGRAM}"
+    )
     again = FilesOfWorkers(*asked, None, workers=1)
     assert sum(one.rows for one in again.write(FilesWanted(str(tmp_path), COLUMNS))) > 0
 
 
 def test_where_one_worker_cannot_be_started_the_others_end_and_that_is_told(
-    asked: tuple[list[Task], Reading], monkeypatch: pytest.MonkeyPatch,
+    asked: tuple[list[Task], Reading],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started, popen = list[Any](), subprocess.Popen
 
@@ -205,7 +268,8 @@ def test_where_one_worker_cannot_be_started_the_others_end_and_that_is_told(
 def test_workers_do_not_outlive_a_run_that_is_killed() -> None:
     program = (
         "import os, sys, time\nfrom etl.reader.worker_pool import Worker\n"
-        "print(Worker()._process.pid, flush=True)\ntime.sleep(600)\n")
+        "print(Worker()._process.pid, flush=True)\ntime.sleep(600)\n"
+    )
     run = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert run.stdout
     pid = int(run.stdout.readline())
@@ -217,10 +281,14 @@ def test_workers_do_not_outlive_a_run_that_is_killed() -> None:
 
 
 def test_ctrl_c_in_a_terminal_is_the_runs_and_reaches_no_worker(files: FilesOfWorkers) -> None:
-    assert [os.getpgid(pid) for pid in processes(files)] == processes(files), "it goes to the run's process group"
+    assert [os.getpgid(pid) for pid in processes(files)] == processes(files), (
+        "it goes to the run's process group"
+    )
 
 
-def test_files_that_are_closed_while_they_are_written_end_their_workers(files: FilesOfWorkers, tmp_path: Path) -> None:
+def test_files_that_are_closed_while_they_are_written_end_their_workers(
+    files: FilesOfWorkers, tmp_path: Path
+) -> None:
     pids, failed = processes(files), list[BaseException]()
     for worker in files._workers:
         os.kill(worker._process.pid, 19)  # they stand still
@@ -239,12 +307,20 @@ def test_files_that_are_closed_while_they_are_written_end_their_workers(files: F
 
 
 def test_a_worker_that_answers_with_something_else_is_ended_and_not_waited_for(
-    asked: tuple[list[Task], Reading], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    asked: tuple[list[Task], Reading],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker_pool, "_ENDING_S", 0.1)
-    monkeypatch.setattr(worker_pool, "_PROGRAM", "import os, sys, time; os.write(int(sys.argv[-1]), b'a greeting\\n'); time.sleep(600)")
+    monkeypatch.setattr(
+        worker_pool,
+        "_PROGRAM",
+        "import os, sys, time; os.write(int(sys.argv[-1]), b'a greeting\\n'); time.sleep(600)",
+    )
     again = FilesOfWorkers(*asked, None, workers=2)
     pids = processes(again)
-    with pytest.raises(ProcessLost, match="a worker process gave an answer that is none, and was ended"):
+    with pytest.raises(
+        ProcessLost, match="a worker process gave an answer that is none, and was ended"
+    ):
         again.write(FilesWanted(str(tmp_path), COLUMNS))
     assert not any(map(is_alive, pids))

@@ -1,4 +1,6 @@
-"""What one task does that writes its rows itself, against a fake broker and without Spark: its files, its receipts, and what stops it."""
+"""What one task does that writes its rows itself, against a fake broker and without Spark: its
+files, its receipts, and what stops it.
+"""
 
 from __future__ import annotations
 
@@ -41,20 +43,46 @@ def broker() -> Iterator[FakeBroker]:
 
 
 def write(
-    broker: FakeBroker, root: Path, tasks: list[list[int]], *, log_epochs: dict[BrokerPartition, int] | None = None,
+    broker: FakeBroker,
+    root: Path,
+    tasks: list[list[int]],
+    *,
+    log_epochs: dict[BrokerPartition, int] | None = None,
     partition_by: tuple[str, ...] = (),
 ) -> list[Written]:
     """Ranges [3, 17) of three partitions, read and written by these tasks."""
     leader = Leader(Broker(0, broker.host, broker.port), None)
-    ranges = [OffsetRange(BrokerPartition("clicks", partition), 3, 17, leader) for partition in range(3)]
+    ranges = [
+        OffsetRange(BrokerPartition("clicks", partition), 3, 17, leader) for partition in range(3)
+    ]
     reading = Reading(
-        ((broker.host, broker.port),), Isolation.READ_COMMITTED, raw_columns(), 2**20, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0)
-    known = tasks_of_ranges(ranges, tasks, topic_ids={}, leader_epochs={}, log_epochs=log_epochs or {}, cleanups={}, tails={})
-    return [write_task(task, reading, FilesWanted(str(root), COLUMNS, partition_by)) for task in known]
+        ((broker.host, broker.port),),
+        Isolation.READ_COMMITTED,
+        raw_columns(),
+        2**20,
+        FETCH_LIMIT_BYTES,
+        MAX_RECORD_BYTES,
+        2**28,
+        10.0,
+    )
+    known = tasks_of_ranges(
+        ranges,
+        tasks,
+        topic_ids={},
+        leader_epochs={},
+        log_epochs=log_epochs or {},
+        cleanups={},
+        tails={},
+    )
+    return [
+        write_task(task, reading, FilesWanted(str(root), COLUMNS, partition_by)) for task in known
+    ]
 
 
 def rows_of(root: Path, written: list[Written]) -> pa.Table:
-    return pa.concat_tables([parquet.read_table(root / file.path) for one in written for file in one.files])
+    return pa.concat_tables(
+        [parquet.read_table(root / file.path) for one in written for file in one.files]
+    )
 
 
 def failure_of(broker: FakeBroker, root: Path, partition_by: tuple[str, ...] = ()) -> EtlError:
@@ -65,35 +93,77 @@ def failure_of(broker: FakeBroker, root: Path, partition_by: tuple[str, ...] = (
     return found
 
 
-def test_ranges_of_a_task_share_a_file_and_each_has_a_receipt(broker: FakeBroker, tmp_path: Path) -> None:
+def test_ranges_of_a_task_share_a_file_and_each_has_a_receipt(
+    broker: FakeBroker, tmp_path: Path
+) -> None:
     epochs = {BrokerPartition("clicks", 1): 2}
     written = write(broker, tmp_path, [[0, 2], [1]], log_epochs=epochs)
-    assert [(one.indices, len(one.files), one.rows) for one in written] == [((0, 2), 1, 28), ((1,), 1, 14)]
-    assert {i: receipt.rows for one in written for i, receipt in one.receipts.items()} == {0: 14, 1: 14, 2: 14}
+    assert [(one.indices, len(one.files), one.rows) for one in written] == [
+        ((0, 2), 1, 28),
+        ((1,), 1, 14),
+    ]
+    assert {i: receipt.rows for one in written for i, receipt in one.receipts.items()} == {
+        0: 14,
+        1: 14,
+        2: 14,
+    }
     table = rows_of(tmp_path, written)
     assert table.column_names == [name for name in COLUMNS if name != "headers"]
-    found = sorted(zip(*(table.column(name).to_pylist() for name in ("partition", "offset", "value", "log_epoch")), strict=True))
+    found = sorted(
+        zip(
+            *(
+                table.column(name).to_pylist()
+                for name in ("partition", "offset", "value", "log_epoch")
+            ),
+            strict=True,
+        )
+    )
     assert found == [
-        (partition, offset, b"v%d" % (offset % 10), 2 if partition == 1 else 0) for partition in range(3) for offset in range(3, 17)]
+        (partition, offset, b"v%d" % (offset % 10), 2 if partition == 1 else 0)
+        for partition in range(3)
+        for offset in range(3, 17)
+    ]
 
 
-def test_a_little_that_several_brokers_lead_is_one_file_and_one_connection_to_each(broker: FakeBroker, tmp_path: Path) -> None:
+def test_a_little_that_several_brokers_lead_is_one_file_and_one_connection_to_each(
+    broker: FakeBroker, tmp_path: Path
+) -> None:
     with FakeBroker(broker.world, broker_id=2) as other:
         broker.world.logs["clicks", 1].leader_id = 2
-        led = [Leader(Broker(one.broker_id, one.host, one.port), None) for one in (broker, other, broker)]
-        ranges = [OffsetRange(BrokerPartition("clicks", partition), 3, 17, led[partition]) for partition in range(3)]
+        led = [
+            Leader(Broker(one.broker_id, one.host, one.port), None)
+            for one in (broker, other, broker)
+        ]
+        ranges = [
+            OffsetRange(BrokerPartition("clicks", partition), 3, 17, led[partition])
+            for partition in range(3)
+        ]
         reading = Reading(
-            ((broker.host, broker.port),), Isolation.READ_COMMITTED, raw_columns(), 2**20, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0)
+            ((broker.host, broker.port),),
+            Isolation.READ_COMMITTED,
+            raw_columns(),
+            2**20,
+            FETCH_LIMIT_BYTES,
+            MAX_RECORD_BYTES,
+            2**28,
+            10.0,
+        )
         tasks = pack_tasks(ranges, {}, 2**28, parallelism=1)
-        known = tasks_of_ranges(ranges, tasks, topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={})
+        known = tasks_of_ranges(
+            ranges, tasks, topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={}
+        )
         written = [write_task(task, reading, FilesWanted(str(tmp_path), COLUMNS)) for task in known]
         assert [(one.indices, len(one.files), one.rows) for one in written] == [((0, 1, 2), 1, 42)]
         assert (broker.connections, other.connections) == (1, 1)
-        assert ([log for asked in other.fetched for log in asked], len(broker.fetched)) == ([("clicks", 1)], 1)
+        assert ([log for asked in other.fetched for log in asked], len(broker.fetched)) == (
+            [("clicks", 1)],
+            1,
+        )
 
 
 def test_damage_in_a_log_fails_the_task_with_its_place_and_what_was_written_is_taken_away(
-        broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     abandon, lay_there = DataFiles.abandon, list[Path]()
 
     def looking(files: DataFiles) -> None:
@@ -106,10 +176,24 @@ def test_damage_in_a_log_fails_the_task_with_its_place_and_what_was_written_is_t
     broker.append("clicks", 0, bytes(spoiled))
     leader = Leader(Broker(0, broker.host, broker.port), None)
     reading = Reading(
-        ((broker.host, broker.port),), Isolation.READ_COMMITTED, raw_columns(), 200, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0)
+        ((broker.host, broker.port),),
+        Isolation.READ_COMMITTED,
+        raw_columns(),
+        200,
+        FETCH_LIMIT_BYTES,
+        MAX_RECORD_BYTES,
+        2**28,
+        10.0,
+    )
     [task] = tasks_of_ranges(
-        [OffsetRange(BrokerPartition("clicks", 0), 0, 30, leader)], [[0]],
-        topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={})
+        [OffsetRange(BrokerPartition("clicks", 0), 0, 30, leader)],
+        [[0]],
+        topic_ids={},
+        leader_epochs={},
+        log_epochs={},
+        cleanups={},
+        tails={},
+    )
     with pytest.raises(TaskFailed) as raised:
         write_task(task, reading, FilesWanted(str(tmp_path), COLUMNS, row_group_bytes=1))
     told = unmark(str(raised.value))
@@ -117,20 +201,26 @@ def test_damage_in_a_log_fails_the_task_with_its_place_and_what_was_written_is_t
     assert len(lay_there) == 1 and [*tmp_path.rglob("*.parquet")] == []
 
 
-def test_a_folder_that_cannot_be_written_is_told_as_the_table_and_not_as_a_bug(broker: FakeBroker, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_told_as_the_table_and_not_as_a_bug(
+    broker: FakeBroker, tmp_path: Path
+) -> None:
     (tmp_path / "partition=0").write_text("in the way")
     told = failure_of(broker, tmp_path, ("partition",))
     assert isinstance(told, TableUnreachable) and "cannot be written" in told.what
 
 
-def test_a_tables_folder_that_is_removed_meanwhile_is_not_made_again_without_its_log(broker: FakeBroker, tmp_path: Path) -> None:
+def test_a_tables_folder_that_is_removed_meanwhile_is_not_made_again_without_its_log(
+    broker: FakeBroker, tmp_path: Path
+) -> None:
     """The next run would take it for somebody else's files."""
     told = failure_of(broker, tmp_path / "gone")
     assert isinstance(told, TableUnreachable) and told.what == "the table's folder is not there"
     assert not (tmp_path / "gone").exists()
 
 
-def test_where_space_runs_out_nothing_of_the_attempt_keeps_what_a_retry_needs(broker: FakeBroker, tmp_path: Path) -> None:
+def test_where_space_runs_out_nothing_of_the_attempt_keeps_what_a_retry_needs(
+    broker: FakeBroker, tmp_path: Path
+) -> None:
     """No process may write a longer file here than the first pages take."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (512, limits[1]))
@@ -140,7 +230,11 @@ def test_where_space_runs_out_nothing_of_the_attempt_keeps_what_a_retry_needs(br
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert isinstance(told, TableUnreachable) and "cannot be written" in told.what
     assert [*tmp_path.rglob("*")] == []
-    assert not any(".parquet" in os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink())
+    assert not any(
+        ".parquet" in os.readlink(file)
+        for file in Path("/proc/self/fd").iterdir()
+        if file.is_symlink()
+    )
 
 
 def evens_twice(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -157,31 +251,61 @@ def unlucky(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def write_transformed(broker: FakeBroker, root: Path, name: str, by: tuple[str, ...] = ()) -> Written:
+def write_transformed(
+    broker: FakeBroker, root: Path, name: str, by: tuple[str, ...] = ()
+) -> Written:
     transform = load_arrow_transform(f"{__name__}:{name}")
     leader = Leader(Broker(0, broker.host, broker.port), None)
     reading = Reading(
-        ((broker.host, broker.port),), Isolation.READ_COMMITTED, raw_columns(), 100, FETCH_LIMIT_BYTES, MAX_RECORD_BYTES, 2**28, 10.0,
-        transform=transform)
+        ((broker.host, broker.port),),
+        Isolation.READ_COMMITTED,
+        raw_columns(),
+        100,
+        FETCH_LIMIT_BYTES,
+        MAX_RECORD_BYTES,
+        2**28,
+        10.0,
+        transform=transform,
+    )
     [task] = tasks_of_ranges(
-        [OffsetRange(BrokerPartition("clicks", 0), 3, 17, leader)], [[0]],
-        topic_ids={}, leader_epochs={}, log_epochs={}, cleanups={}, tails={})
-    return write_task(task, reading, FilesWanted(str(root), tuple(transform.stored.names), by, schema=transform.stored))
+        [OffsetRange(BrokerPartition("clicks", 0), 3, 17, leader)],
+        [[0]],
+        topic_ids={},
+        leader_epochs={},
+        log_epochs={},
+        cleanups={},
+        tails={},
+    )
+    return write_task(
+        task,
+        reading,
+        FilesWanted(str(root), tuple(transform.stored.names), by, schema=transform.stored),
+    )
 
 
-def test_receipts_count_what_was_read_and_files_have_what_the_function_made_of_it(broker: FakeBroker, tmp_path: Path) -> None:
+def test_receipts_count_what_was_read_and_files_have_what_the_function_made_of_it(
+    broker: FakeBroker, tmp_path: Path
+) -> None:
     written = write_transformed(broker, tmp_path, "evens_twice", ("size",))
     assert (written.receipts[0].rows, written.made, written.rows) == (14, 14, 14)
     assert [file.partition_values for file in written.files] == [{"size": "2"}]
     table = parquet.read_table(tmp_path / written.files[0].path, partitioning=None)
-    assert sorted(table["offset"].to_pylist()) == sorted([*range(4, 17, 2)] * 2) and "size" not in table.column_names
+    assert (
+        sorted(table["offset"].to_pylist()) == sorted([*range(4, 17, 2)] * 2)
+        and "size" not in table.column_names
+    )
     assert table["topic"].unique().to_pylist() == ["clicks"]
 
 
-def test_a_function_that_fails_behind_the_first_batch_leaves_no_file_and_is_told_with_its_line(broker: FakeBroker, tmp_path: Path) -> None:
+def test_a_function_that_fails_behind_the_first_batch_leaves_no_file_and_is_told_with_its_line(
+    broker: FakeBroker, tmp_path: Path
+) -> None:
     with pytest.raises(TaskFailed) as raised:
         write_transformed(broker, tmp_path, "unlucky")
     told = unmark(str(raised.value))
-    assert isinstance(told, SettingsError) and told.what == "the Arrow transform failed on rows: ValueError: no luck"
+    assert (
+        isinstance(told, SettingsError)
+        and told.what == "the Arrow transform failed on rows: ValueError: no luck"
+    )
     assert str(told.where["line"]).startswith(__file__)
     assert [*tmp_path.rglob("*.parquet")] == []

@@ -1,14 +1,17 @@
-"""Byte positions that somebody else told, in logs where most lie inside an entry: which are looked at.
+"""Byte positions that somebody else told, in logs where most lie inside an entry: which are looked
+at.
 
-A range that begins inside an entry can never be read, and once it is stored every run stops there. So whatever is about to become a
-position of a physical log (0.7 family), and was neither named by its broker nor reached by a plan of ours, is looked at before:
+A range that begins inside an entry can never be read, and once it is stored every run stops there.
+So whatever is about to become a position of a physical log (0.7 family), and was neither named by
+its broker nor reached by a plan of ours, is looked at before:
 
     an offset that the group committed in a log that was never read
     an offset that somebody moved
     where a plan begins that is stored and not in the table, for one of an earlier version was stored unseen
     an offset that an operator names: up to where a log is what was read, or where what is skipped ends
 
-How it is looked at belongs to `edges.brokers.entries`, what becomes of a bad one to `misplaced_offsets`. Pure functions of values.
+How it is looked at belongs to `edges.brokers.entries`, what becomes of a bad one to
+`misplaced_offsets`. Pure functions of values.
 """
 
 from __future__ import annotations
@@ -34,7 +37,10 @@ def none_named(log: BrokerPartition) -> Collection[int]:
 
 
 def doubted_offsets(
-    plan: Plan | None, table: Table | None, committed: Mapping[BrokerPartition, Committed], extents: Mapping[BrokerPartition, Extent],
+    plan: Plan | None,
+    table: Table | None,
+    committed: Mapping[BrokerPartition, Committed],
+    extents: Mapping[BrokerPartition, Extent],
     named: Named = none_named,
 ) -> tuple[DoubtedOffset, ...]:
     """What is looked at, in order. `plan` is the one in force."""
@@ -43,7 +49,9 @@ def doubted_offsets(
     found = list[DoubtedOffset]()
     for log, extent in sorted(extents.items()):
         if extent.boundaries is not None:
-            said = {offset: one for offset in named(log) for one in _inside(offset, log, extent, ())}
+            said = {
+                offset: one for offset in named(log) for one in _inside(offset, log, extent, ())
+            }
             others = _doubted(log, extent, plan, committed.get(log, NOTHING_COMMITTED), kept)
             found += [*said.values(), *(one for one in others if one.offset not in said)]
     return tuple(found)
@@ -64,14 +72,24 @@ def _kept_by(plan: Plan) -> dict[BrokerPartition, _Kept]:
     kept = {log: _Kept(start) for log, start in starts_of(plan).items()}
     for loss in plan.losses:
         one = kept.get(loss.log)
-        if one and loss.until_offset == one.offset and loss.log_epoch == plan.log_epochs.get(loss.log, 0):
+        if (
+            one
+            and loss.until_offset == one.offset
+            and loss.log_epoch == plan.log_epochs.get(loss.log, 0)
+        ):
             ours = (*one.ours, loss.from_offset) if loss.why is LossReason.MOVED else one.ours
-            kept[loss.log] = _Kept(one.offset, ours, one.is_skips_end or loss.why is LossReason.SKIPPED)
+            kept[loss.log] = _Kept(
+                one.offset, ours, one.is_skips_end or loss.why is LossReason.SKIPPED
+            )
     return kept
 
 
 def _doubted(
-    log: BrokerPartition, extent: Extent, plan: Plan | None, found: Committed, kept: Mapping[BrokerPartition, _Kept],
+    log: BrokerPartition,
+    extent: Extent,
+    plan: Plan | None,
+    found: Committed,
+    kept: Mapping[BrokerPartition, _Kept],
 ) -> Iterator[DoubtedOffset]:
     if log in kept:
         if not kept[log].is_skips_end:
@@ -85,13 +103,22 @@ def _doubted(
 
 
 def _inside(
-    offset: int | None, log: BrokerPartition, extent: Extent, ours: Sequence[int], *, is_kept: bool = False,
+    offset: int | None,
+    log: BrokerPartition,
+    extent: Extent,
+    ours: Sequence[int],
+    *,
+    is_kept: bool = False,
 ) -> Iterator[DoubtedOffset]:
-    """The offset, where it lies inside the log and an entry begins there neither by what its broker names nor by what is `ours`."""
+    """The offset, where it lies inside the log and an entry begins there neither by what its broker
+    names nor by what is `ours`.
+    """
     if offset is None or not extent.log_start_offset < offset < extent.end_offset or offset in ours:
         return
     named = extent.boundaries or (extent.log_start_offset,)
     above = bisect_right(named, offset)
     if named[above - 1] != offset:
         walk_from = max([named[above - 1], *(each for each in ours if each < offset)])
-        yield DoubtedOffset(log, offset, walk_from, min([extent.end_offset, *named[above:above + 1]]), is_kept)
+        yield DoubtedOffset(
+            log, offset, walk_from, min([extent.end_offset, *named[above : above + 1]]), is_kept
+        )

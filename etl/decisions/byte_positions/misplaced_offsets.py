@@ -1,5 +1,5 @@
-"""What becomes of a byte position of a physical log (0.7 family) at which no entry begins: it is refused, with what may take its place, or
-put right.
+"""What becomes of a byte position of a physical log (0.7 family) at which no entry begins: it is
+refused, with what may take its place, or put right.
 
 Which positions are looked at is decided in `doubted_offsets`. Pure functions of values.
 """
@@ -22,10 +22,18 @@ from etl.model.snapshot import Snapshot
 from etl.protocol.stretches import quoted_log, render_log, render_stretches
 
 
-def refuse_inside_entries(positions: Mapping[BrokerPartition, int], snapshot: Snapshot, last: Plan | None, *, is_left: bool) -> None:
-    """Refuse positions at which no entry begins. `last` is the newest plan; `is_left`: it is stored, and has these already.
+def refuse_inside_entries(
+    positions: Mapping[BrokerPartition, int],
+    snapshot: Snapshot,
+    last: Plan | None,
+    *,
+    is_left: bool,
+) -> None:
+    """Refuse positions at which no entry begins. `last` is the newest plan; `is_left`: it is
+    stored, and has these already.
 
-    Raises OffsetInsideMessage for the first, with the offsets that may take its place and what each of them leaves out or loads.
+    Raises OffsetInsideMessage for the first, with the offsets that may take its place and what each
+    of them leaves out or loads.
     """
     for log, position in sorted(positions.items()):
         looked = look_at(log, position, snapshot)
@@ -35,11 +43,14 @@ def refuse_inside_entries(positions: Mapping[BrokerPartition, int], snapshot: Sn
 
 def look_at(log: BrokerPartition, offset: int | None, snapshot: Snapshot) -> LookedAt | None:
     """What was seen at that offset; None where nobody looked."""
-    return next((looked for looked in snapshot.looked_at.get(log, ()) if looked.offset == offset), None)
+    return next(
+        (looked for looked in snapshot.looked_at.get(log, ()) if looked.offset == offset), None
+    )
 
 
 def refuse_named(log: BrokerPartition, offset: int, snapshot: Snapshot, *, key: str) -> None:
-    """Refuse an offset that an operator names of a physical log, above the log's end or where no entry is known to begin.
+    """Refuse an offset that an operator names of a physical log, above the log's end or where no
+    entry is known to begin.
 
     `key` is the option that names it. Raises SettingsError.
     """
@@ -52,7 +63,9 @@ def refuse_named(log: BrokerPartition, offset: int, snapshot: Snapshot, *, key: 
         before, after = _around(looked, extent)
         told = "nobody can tell whether a" if looked.is_entry is None else "no"
         what = f"{told} message begins at {offset}: {looked.wrong}"
-        check = f"where one begins (etl peek); the broker names {before} below it and {after} above it"
+        check = (
+            f"where one begins (etl peek); the broker names {before} below it and {after} above it"
+        )
         if looked.before is not None:
             what = f"no message begins at {offset}: it lies inside the one from {before} to {after}"
             check = f"whether that message is on this side or the other: {before} or {after}"
@@ -60,7 +73,9 @@ def refuse_named(log: BrokerPartition, offset: int, snapshot: Snapshot, *, key: 
 
 
 def is_said_wrong(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool:
-    """Whether a stored reset leaves a physical log inside an entry: an operator named that offset to an earlier version."""
+    """Whether a stored reset leaves a physical log inside an entry: an operator named that offset
+    to an earlier version.
+    """
     if plan.kind is not PlanKind.RESET or not log.is_physical or not plan.log_epochs.get(log):
         return False
     looked = look_at(log, plan.positions[log], snapshot)
@@ -68,29 +83,50 @@ def is_said_wrong(log: BrokerPartition, plan: Plan, snapshot: Snapshot) -> bool:
 
 
 def put_right(plan: Plan, before: Plan | None, snapshot: Snapshot) -> Plan:
-    """A stored plan as if it had seen the offsets of now, where it begins inside an entry and somebody has moved them since.
+    """A stored plan as if it had seen the offsets of now, where it begins inside an entry and
+    somebody has moved them since.
 
-    `before` is the plan before it. What was told lost up to there is told anew. Raises OffsetMoved for an offset below what is loaded.
+    `before` is the plan before it. What was told lost up to there is told anew. Raises OffsetMoved
+    for an offset below what is loaded.
     """
     for log, start in sorted(starts_of(plan).items()):
-        looked, found = look_at(log, start, snapshot), snapshot.committed.get(log, NOTHING_COMMITTED)
-        if looked and looked.is_entry is False and _is_told(plan, before, log, start) and found.offset not in (None, start):
+        looked, found = (
+            look_at(log, start, snapshot),
+            snapshot.committed.get(log, NOTHING_COMMITTED),
+        )
+        if (
+            looked
+            and looked.is_entry is False
+            and _is_told(plan, before, log, start)
+            and found.offset not in (None, start)
+        ):
             plan = _from(plan, log, start, found.offset or 0, found)
     return plan
 
 
-def misplaced(plan: Plan, starts: Mapping[BrokerPartition, int], snapshot: Snapshot) -> list[BrokerPartition]:
-    """The logs in which a stored plan begins where no entry does, though nobody is known to have set its start: it reads on from there.
+def misplaced(
+    plan: Plan, starts: Mapping[BrokerPartition, int], snapshot: Snapshot
+) -> list[BrokerPartition]:
+    """The logs in which a stored plan begins where no entry does, though nobody is known to have
+    set its start: it reads on from there.
 
     Such a log is another one, or lost its end, or is damaged.
     """
-    looked = {log: look_at(log, start, snapshot) for log, start in sorted(starts.items()) if not _is_told(plan, None, log, start)}
+    looked = {
+        log: look_at(log, start, snapshot)
+        for log, start in sorted(starts.items())
+        if not _is_told(plan, None, log, start)
+    }
     return [log for log, found in looked.items() if found and found.is_entry is False]
 
 
 def _is_told(plan: Plan, before: Plan | None, log: BrokerPartition, start: int) -> bool:
     """Whether somebody else told where the plan begins: the log was moved, or never read before."""
-    return bool(_moved_past(plan, log, start)) or plan.number == 1 or (before is not None and log not in before.positions)
+    return (
+        bool(_moved_past(plan, log, start))
+        or plan.number == 1
+        or (before is not None and log not in before.positions)
+    )
 
 
 def _from(plan: Plan, log: BrokerPartition, start: int, to: int, found: Committed) -> Plan:
@@ -98,22 +134,34 @@ def _from(plan: Plan, log: BrokerPartition, start: int, to: int, found: Committe
     ours = min((loss.from_offset for loss in passed), default=None)
     if ours is not None and to < ours:
         what = f"the committed offset is {to}, and the table has what lies below {ours}: to follow it would load rows twice"
-        raise OffsetMoved(what, **log.place, offset=to, check=f"who set it; set it to {ours}, or further on")
+        raise OffsetMoved(
+            what, **log.place, offset=to, check=f"who set it; set it to {ours}, or further on"
+        )
     losses = [loss for loss in plan.losses if (loss.log, loss.log_epoch) != (log, life)]
     if ours is not None and ours < to:
         losses.append(Loss(log, ours, to, LossReason.MOVED, life))
     return replace(
-        plan, ranges=tuple(r for r in plan.ranges if r.log != log), positions={**plan.positions, log: to},
-        seen={**plan.seen, log: found}, losses=tuple(losses))
+        plan,
+        ranges=tuple(r for r in plan.ranges if r.log != log),
+        positions={**plan.positions, log: to},
+        seen={**plan.seen, log: found},
+        losses=tuple(losses),
+    )
 
 
 def _moved_past(plan: Plan, log: BrokerPartition, start: int) -> list[Loss]:
     life = plan.log_epochs.get(log, 0)
-    return [loss for loss in plan.losses
-            if (loss.log, loss.log_epoch, loss.why, loss.until_offset) == (log, life, LossReason.MOVED, start)]
+    return [
+        loss
+        for loss in plan.losses
+        if (loss.log, loss.log_epoch, loss.why, loss.until_offset)
+        == (log, life, LossReason.MOVED, start)
+    ]
 
 
-def _inside_entry(log: BrokerPartition, looked: LookedAt, snapshot: Snapshot, last: Plan | None, *, is_left: bool) -> OffsetInsideMessage:
+def _inside_entry(
+    log: BrokerPartition, looked: LookedAt, snapshot: Snapshot, last: Plan | None, *, is_left: bool
+) -> OffsetInsideMessage:
     ours = _ours(log, looked.offset, last, is_left=is_left)
     what = "no message begins at the committed offset"
     if is_left and last:
@@ -137,7 +185,8 @@ def _inside_entry(log: BrokerPartition, looked: LookedAt, snapshot: Snapshot, la
                 check += (
                     ". If nobody set it: where the log is another one, or lost its end and was written on since (compare its records with "
                     f"the table's by etl peek), {accept_command([render_log(log)], '--at OFFSET')} goes on from up to where they are the "
-                    "same, from 0 if it was made again; where it is the same and damaged there, --skip leaves out what is")
+                    "same, from 0 if it was made again; where it is the same and damaged there, --skip leaves out what is"
+                )
     return OffsetInsideMessage(what, check=check, **log.place, offset=looked.offset)
 
 
@@ -148,7 +197,8 @@ def _of_a_reset(log: BrokerPartition, looked: LookedAt, extent: Extent, plan: Pl
     return (
         f"up to where the log's records are those in the table (etl peek): if up to {after}, `etl plans supersede CONF {plan.number} "
         f"--skip {skip} --reason ...`; "
-        f"if up to {before} or below, `etl plans accept-log CONF {quoted_log(log)} --at OFFSET --reason ...`")
+        f"if up to {before} or below, `etl plans accept-log CONF {quoted_log(log)} --at OFFSET --reason ...`"
+    )
 
 
 def _ours(log: BrokerPartition, offset: int, last: Plan | None, *, is_left: bool) -> int | None:
@@ -167,14 +217,17 @@ def _choices(looked: LookedAt, extent: Extent, ours: int | None) -> str:
         others = " or ".join(str(each) for each in (before, after) if each > ours)
         return (
             f"who set it; set it back to {ours}, where we are: nothing is left out, nothing is loaded twice; a message begins at {others}, "
-            f"too, and what lies from {ours} up to there is then left out")
+            f"too, and what lies from {ours} up to there is then left out"
+        )
     if looked.before is not None:
         return (
             f"who set it; set it to {before}: the message that begins there is loaded, also if that consumer has read it; or to {after}: "
-            "that message is left out")
+            "that message is left out"
+        )
     return (
         f"who set it; set it to where a message begins, as the log's consumers commit it. The broker names {before} below it: all that "
-        f"lies behind that is loaded, also what that consumer has read; and {after} above it: what lies below that is left out")
+        f"lies behind that is loaded, also what that consumer has read; and {after} above it: what lies below that is left out"
+    )
 
 
 def _around(looked: LookedAt, extent: Extent) -> tuple[int, int]:

@@ -1,4 +1,6 @@
-"""What an operator names and says who accepts that logs were cut or made again. Pure functions of values."""
+"""What an operator names and says who accepts that logs were cut or made again. Pure functions of
+values.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,11 @@ def parse_named(text: str) -> Named:
     if log is not None:
         return Named(log.topic, log)
     if not may_be_topic(text) or _MISSPELT.fullmatch(text):
-        raise SettingsError(f"{text!r} names no log", key="LOG", check=f"the form TOPIC or TOPIC:PARTITION; {FORM_OF_PARTITION}")
+        raise SettingsError(
+            f"{text!r} names no log",
+            key="LOG",
+            check=f"the form TOPIC or TOPIC:PARTITION; {FORM_OF_PARTITION}",
+        )
     return Named(text)
 
 
@@ -66,5 +72,7 @@ def parse_partition(topic: str, text: str) -> Named:
     """A partition of a topic. Raises SettingsError."""
     log = parse_partition_key(topic, text)
     if log is None:
-        raise SettingsError(f"{text!r} names no partition", key="--partition", check=FORM_OF_PARTITION)
+        raise SettingsError(
+            f"{text!r} names no partition", key="--partition", check=FORM_OF_PARTITION
+        )
     return Named(topic, log)

@@ -1,15 +1,19 @@
-"""Whether a log is still the one whose offsets the pipeline knows: not cut, and not made again. Pure functions of values.
+"""Whether a log is still the one whose offsets the pipeline knows: not cut, and not made again.
+Pure functions of values.
 
-A log that lost its tail (an unclean leader election, a disk put back from a copy) soon has other records at the same offsets, and then its
-end says nothing. What tells is the leader epoch (KIP-101): each leader begins one at its log's end. So a plan keeps the epoch of the leader
-that told the ends it goes by, and a receipt that of the record batch it ends in. The next run asks where that epoch ends in the leader's
-log of now (OffsetForLeaderEpoch, KIP-320): below our position, the log was cut there. A record batch's own epoch must also be the
-one that is found: a leader of long ago may come back with a longer log of its own. Where the two logs part is told by the epochs of the
+A log that lost its tail (an unclean leader election, a disk put back from a copy) soon has other
+records at the same offsets, and then its end says nothing. What tells is the leader epoch
+(KIP-101): each leader begins one at its log's end. So a plan keeps the epoch of the leader that
+told the ends it goes by, and a receipt that of the record batch it ends in. The next run asks where
+that epoch ends in the leader's log of now (OffsetForLeaderEpoch, KIP-320): below our position, the
+log was cut there. A record batch's own epoch must also be the one that is found: a leader of long
+ago may come back with a longer log of its own. Where the two logs part is told by the epochs of the
 record batches that we have read.
 
-Brokers before 2.1 tell no epochs. There an end below the position is all that shows, and so it is where a log was cut without an
-election: a cluster of one broker with ZooKeeper may come back with half of its disk in the very epoch it had. Physical logs (0.7 family)
-have none either, and are known by the bytes before our position (`tails`). Whether a topic was made again is `made_again`'s.
+Brokers before 2.1 tell no epochs. There an end below the position is all that shows, and so it is
+where a log was cut without an election: a cluster of one broker with ZooKeeper may come back with
+half of its disk in the very epoch it had. Physical logs (0.7 family) have none either, and are
+known by the bytes before our position (`tails`). Whether a topic was made again is `made_again`'s.
 """
 
 from __future__ import annotations
@@ -17,7 +21,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from etl.decisions.identity.made_again import refuse_topics_made_again, topics_made_again, waiting_logs
+from etl.decisions.identity.made_again import (
+    refuse_topics_made_again,
+    topics_made_again,
+    waiting_logs,
+)
 from etl.decisions.identity.tails import holds_what_was_read
 from etl.errors import LogTruncated
 from etl.model.logs import BrokerPartition, Lineage
@@ -27,7 +35,9 @@ from etl.model.snapshot import Snapshot
 from etl.protocol.stretches import quoted_log
 
 EPOCHS_KEPT = 16
-"""How many leader epochs of a log are remembered, the newest: of a range by its receipt, of a log by a plan."""
+"""How many leader epochs of a log are remembered, the newest: of a range by its receipt, of a log
+by a plan.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,39 +47,54 @@ class Cut:
     log: BrokerPartition
     position: int
     left_until: int
-    """Where the records that are left end; where that is not known, the highest offset where it may be."""
+    """Where the records that are left end; where that is not known, the highest offset where it may
+    be.
+    """
     is_known: bool = True
     holds_others: bool = False
-    """Of a physical log: it has other bytes than those that were read or planned, however long it is."""
+    """Of a physical log: it has other bytes than those that were read or planned, however long it
+    is.
+    """
 
     def error(self, others: int = 0) -> LogTruncated:
         """What a run raises; `others`: how many more logs were cut."""
         more = f" (and {others} more partitions)" if others else ""
         if self.is_known:
-            what, at = f"the log was cut at offset {self.left_until}, and records up to {self.position} were read or planned{more}", ""
+            what, at = (
+                f"the log was cut at offset {self.left_until}, and records up to {self.position} were read or planned{more}",
+                "",
+            )
         else:
-            what, at = f"the log was cut at offset {self.left_until} or below, and we were at {self.position}{more}", "--at OFFSET "
+            what, at = (
+                f"the log was cut at offset {self.left_until} or below, and we were at {self.position}{more}",
+                "--at OFFSET ",
+            )
         if self.holds_others:
             before = self.left_until + 1
             what = f"the log holds other bytes before offset {before} than were read or planned, and we were at {self.position}{more}"
         named = quoted_log(self.log)
         check = "whether an unclean leader was elected, or a broker lost its disk; to go on from there: "
         if self.log.is_physical:
-            check = ("whether its broker lost the end of its disk, or the topic was deleted and made again on that broker alone; to go on "
-                     "from where its records are those in the table, from 0 if it was made again: ")
+            check = (
+                "whether its broker lost the end of its disk, or the topic was deleted and made again on that broker alone; to go on "
+                "from where its records are those in the table, from 0 if it was made again: "
+            )
         check += f"etl plans accept-log CONF {named} {at}--reason ..."
         return LogTruncated(what, **self.log.place, offset=self.position, check=check)
 
 
 def record_epochs(plan: Plan, applied: Applied | None) -> dict[BrokerPartition, Lineage]:
-    """The epochs of the record batches up to the plan's position of each log, where the last of them ends there.
+    """The epochs of the record batches up to the plan's position of each log, where the last of
+    them ends there.
 
     `applied` is what came of the newest plan of the ledger, if anybody knows it.
     """
     read = {r.log for r in plan.advancing}
     epochs = {log: lineage for log, lineage in plan.record_epochs.items() if log not in read}
     if read and applied and applied.plan_id == plan.id:
-        pairs = sorted(zip(plan.ranges, applied.receipts, strict=True), key=lambda pair: pair[0].until_offset)
+        pairs = sorted(
+            zip(plan.ranges, applied.receipts, strict=True), key=lambda pair: pair[0].until_offset
+        )
         lineages = {log: plan.record_epochs.get(log, ()) for log in read}
         for r, receipt in pairs:
             lineages[r.log] = joined(lineages[r.log], receipt.epochs)
@@ -88,13 +113,20 @@ def epochs_to_ask(plan: Plan | None, applied: Applied | None) -> dict[BrokerPart
     """Which epoch of each log must still reach up to the plan's position."""
     if plan is None:
         return {}
-    return {**plan.leader_epochs, **{log: lineage[-1][0] for log, lineage in record_epochs(plan, applied).items()}}
+    return {
+        **plan.leader_epochs,
+        **{log: lineage[-1][0] for log, lineage in record_epochs(plan, applied).items()},
+    }
 
 
-def refuse_other_logs(plan: Plan | None, snapshot: Snapshot, positions: Mapping[BrokerPartition, int] | None = None) -> None:
-    """The offsets of a plan mean nothing on another topic of the same name, nor where the log lost them.
+def refuse_other_logs(
+    plan: Plan | None, snapshot: Snapshot, positions: Mapping[BrokerPartition, int] | None = None
+) -> None:
+    """The offsets of a plan mean nothing on another topic of the same name, nor where the log lost
+    them.
 
-    `positions`, where they are not the plan's own: up to where its offsets must hold. Raises NeedsDecision, LogTruncated.
+    `positions`, where they are not the plan's own: up to where its offsets must hold. Raises
+    NeedsDecision, LogTruncated.
     """
     if plan is None:
         return
@@ -104,12 +136,18 @@ def refuse_other_logs(plan: Plan | None, snapshot: Snapshot, positions: Mapping[
         raise cuts[0].error(len(cuts) - 1)
 
 
-def other_logs(plan: Plan | None, snapshot: Snapshot, positions: Mapping[BrokerPartition, int]) -> frozenset[BrokerPartition]:
-    """The logs for which `refuse_other_logs` raises: no number that is reckoned with the plan's offsets means anything there."""
+def other_logs(
+    plan: Plan | None, snapshot: Snapshot, positions: Mapping[BrokerPartition, int]
+) -> frozenset[BrokerPartition]:
+    """The logs for which `refuse_other_logs` raises: no number that is reckoned with the plan's
+    offsets means anything there.
+    """
     if plan is None:
         return frozenset()
     again = topics_made_again(plan, snapshot)
-    others = {log for log in snapshot.extents if log.topic in again} | {cut.log for cut in cut_logs(plan, snapshot, positions)}
+    others = {log for log in snapshot.extents if log.topic in again} | {
+        cut.log for cut in cut_logs(plan, snapshot, positions)
+    }
     return frozenset(others.union(waiting_logs(plan, snapshot)))
 
 
@@ -121,12 +159,25 @@ def cut_logs(plan: Plan, snapshot: Snapshot, positions: Mapping[BrokerPartition,
     for log in sorted(log for log in positions if log in snapshot.extents):
         if positions[log] and holds_what_was_read(log, plan, snapshot) is False:
             left = min(plan.tails[log].until_offset - 1, snapshot.extents[log].end_offset)
-            found.append(Cut(log, positions[log], left, is_known=False, holds_others=left < snapshot.extents[log].end_offset))
+            found.append(
+                Cut(
+                    log,
+                    positions[log],
+                    left,
+                    is_known=False,
+                    holds_others=left < snapshot.extents[log].end_offset,
+                )
+            )
             continue
         if log in sharp:
             known = _Known(sharp[log][-1][0], sharp[log], plan.positions[log], ends_there=True)
         else:
-            known = _Known(plan.leader_epochs.get(log), plan.record_epochs.get(log, ()), begins.get(log, 0), ends_there=False)
+            known = _Known(
+                plan.leader_epochs.get(log),
+                plan.record_epochs.get(log, ()),
+                begins.get(log, 0),
+                ends_there=False,
+            )
         found.append(_cut(log, positions[log], snapshot, known))
     return [cut for cut in found if cut]
 
@@ -145,12 +196,18 @@ class _Known:
         """Up to where our records are of this epoch; False: at least. None: we know of none."""
         for i, (one, _) in enumerate(self.lineage):
             if one == epoch:
-                return (self.lineage[i + 1][1], True) if i + 1 < len(self.lineage) else (self.reaches, self.ends_there)
+                return (
+                    (self.lineage[i + 1][1], True)
+                    if i + 1 < len(self.lineage)
+                    else (self.reaches, self.ends_there)
+                )
         return None
 
 
 def _cut(log: BrokerPartition, position: int, snapshot: Snapshot, known: _Known) -> Cut | None:
-    """Where the log was cut. Records of one epoch are the same in every log, so two logs agree up to where the shorter stretch ends."""
+    """Where the log was cut. Records of one epoch are the same in every log, so two logs agree up
+    to where the shorter stretch ends.
+    """
     end = snapshot.epoch_ends.get(log)
     if end is None or end.asked_epoch != known.epoch:
         extent = snapshot.extents[log]
@@ -162,5 +219,6 @@ def _cut(log: BrokerPartition, position: int, snapshot: Snapshot, known: _Known)
     ours, is_whole = known.end_of(end.epoch) or (0, False)
     left = min(end.end_offset, ours if is_whole else position)
     is_exact = is_whole or end.end_offset <= ours or end.epoch == end.asked_epoch
-    # in the leader's own epoch this is only the log's end: somebody may have written since it was cut, and nobody was elected
+    # in the leader's own epoch this is only the log's end: somebody may have written since it was
+    # cut, and nobody was elected
     return Cut(log, position, left, is_exact and end.asked_epoch != snapshot.leader_epochs.get(log))

@@ -1,1 +1,3 @@
-"""Groups that divide partitions among their members: who gets which, and when a member lets go. Pure functions of values."""
+"""Groups that divide partitions among their members: who gets which, and when a member lets go.
+Pure functions of values.
+"""

@@ -1,4 +1,5 @@
-"""What a member does about an answer of its group's coordinator, and when it beats: values in, values out; every moment is given.
+"""What a member does about an answer of its group's coordinator, and when it beats: values in,
+values out; every moment is given.
 
 | answer, to whatever was asked | what the member does | id kept | its share |
 | --- | --- | --- | --- |
@@ -25,9 +26,10 @@ from typing import Generic, TypeVar
 
 from etl.protocol.refusal import Meaning, Refusal
 
-
 KEEPS_LOGS = frozenset({"cooperative-sticky"})
-"""Strategies whose members keep what they own while the group divides its logs anew, and let go of what moves (KIP-429)."""
+"""Strategies whose members keep what they own while the group divides its logs anew, and let go of
+what moves (KIP-429).
+"""
 Log = TypeVar("Log", bound=Hashable)
 
 
@@ -69,13 +71,17 @@ def answered(refusal: Refusal | None) -> Answered:
     """What a coordinator's answer means; see the table of the module."""
     if refusal is None:
         return Answered(Next.GO_ON)
-    unlisted = Answered(Next.ASK_AGAIN) if refusal.is_retriable else Answered(Next.GIVE_UP, is_lost=True)
+    unlisted = (
+        Answered(Next.ASK_AGAIN) if refusal.is_retriable else Answered(Next.GIVE_UP, is_lost=True)
+    )
     return _MEANS.get(refusal.meaning, unlisted)
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeats:
-    """When the next heartbeat is due, and whether the session may still be alive. Moments are seconds of one clock that never goes back."""
+    """When the next heartbeat is due, and whether the session may still be alive. Moments are
+    seconds of one clock that never goes back.
+    """
 
     interval_s: float
     session_s: float
@@ -114,7 +120,9 @@ class Heartbeats:
         return now - max(self.received, self.begun)
 
     def is_over(self, now: float) -> bool:
-        """Whether the coordinator may have taken the member for gone: nothing was heard for a whole session."""
+        """Whether the coordinator may have taken the member for gone: nothing was heard for a whole
+        session.
+        """
         return self.age_s(now) > self.session_s
 
 
@@ -122,7 +130,9 @@ _LONGEST_INTERVAL_S = 3.0
 
 
 def interval_of(session_s: float) -> float:
-    """Seconds between heartbeats: a third of the session, so that one may be lost, and no more than three, for 27 is told by none else."""
+    """Seconds between heartbeats: a third of the session, so that one may be lost, and no more than
+    three, for 27 is told by none else.
+    """
     return min(_LONGEST_INTERVAL_S, session_s / 3)
 
 
@@ -141,7 +151,9 @@ class Reconciled(Generic[Log]):
 
 
 def reconciled(owned: frozenset[Log], target: frozenset[Log], *, holds: bool) -> Reconciled[Log]:
-    """What to own, where `target` is assigned: what is assigned no more is let go first, or held; what is new is taken only behind that."""
+    """What to own, where `target` is assigned: what is assigned no more is let go first, or held;
+    what is new is taken only behind that.
+    """
     revoked = owned - target
     if revoked and holds:
         return Reconciled(owned, revoked)

@@ -1,4 +1,6 @@
-"""How consumers in Java and Scala order texts, and what they take for a text's hash: whoever divides like them orders like them."""
+"""How consumers in Java and Scala order texts, and what they take for a text's hash: whoever
+divides like them orders like them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ _LARGEST = 2**31 - 1
 
 
 def java_hash(text: str, *, behind: int = 0) -> int:
-    """`String.hashCode`: a signed number of 32 bits. `behind`: the hash of what stands before this text, which is then not looked at."""
+    """`String.hashCode`: a signed number of 32 bits. `behind`: the hash of what stands before this
+    text, which is then not looked at.
+    """
     found = behind
     for unit in text if text.isascii() else _units(text):
         found = 31 * found + (ord(unit) if isinstance(unit, str) else unit)
@@ -15,7 +19,9 @@ def java_hash(text: str, *, behind: int = 0) -> int:
 
 
 def java_order(text: str) -> bytes:
-    """A key to sort by: `String.compareTo` compares units of UTF-16, so what lies above U+FFFF comes before U+E000."""
+    """A key to sort by: `String.compareTo` compares units of UTF-16, so what lies above U+FFFF
+    comes before U+E000.
+    """
     return text.encode("utf-16-be", "surrogatepass")
 
 

@@ -1,13 +1,15 @@
-"""What the leader of a group in Kafka's coordinator assigns to its members, as Kafka's own assignors of the same names do. Pure functions.
+"""What the leader of a group in Kafka's coordinator assigns to its members, as Kafka's own
+assignors of the same names do. Pure functions.
 
     range                each topic by itself, its partitions by number cut into as many stretches as members read it
     roundrobin           all topics by name, each partition to the next member in turn that reads its topic
     sticky               as even as can be, and of what members had as much as can be
     cooperative-sticky   the same, but nothing is given to anybody while somebody else still has it: that follows in the next rebalance
 
-The first two are written here: kafka-python 3.0.12 gives nothing to members without an instance id that stand before one with it, and ends
-with KeyError where members read different topics. Members with an instance id come first, by that id, the others behind them by member id.
-The sticky ones are kafka-python's, whose executor asks nothing but the values that it is given.
+The first two are written here: kafka-python 3.0.12 gives nothing to members without an instance id
+that stand before one with it, and ends with KeyError where members read different topics. Members
+with an instance id come first, by that id, the others behind them by member id. The sticky ones are
+kafka-python's, whose executor asks nothing but the values that it is given.
 """
 
 from __future__ import annotations
@@ -37,20 +39,40 @@ class GroupMember:
     """Of which generation it has that; None where its metadata does not tell."""
 
 
-def assign_as_leader(strategy: str, members: Collection[GroupMember], partitions: Mapping[str, int]) -> Assigned:
-    """What each member gets. `partitions`: how many each topic has, where it exists. Raises SettingsError for an unknown strategy."""
+def assign_as_leader(
+    strategy: str, members: Collection[GroupMember], partitions: Mapping[str, int]
+) -> Assigned:
+    """What each member gets. `partitions`: how many each topic has, where it exists. Raises
+    SettingsError for an unknown strategy.
+    """
     chosen = _STRATEGIES.get(strategy)
     if chosen is None:
-        raise SettingsError("the group's leader is asked for an assignment that is unknown here", strategy=strategy,
-                            check=f"ownership.strategy: one of {', '.join(STRATEGIES)}")
-    ordered = sorted(members, key=lambda member: (
-        member.instance_id is None, java_order(member.member_id if member.instance_id is None else member.instance_id)))
+        raise SettingsError(
+            "the group's leader is asked for an assignment that is unknown here",
+            strategy=strategy,
+            check=f"ownership.strategy: one of {', '.join(STRATEGIES)}",
+        )
+    ordered = sorted(
+        members,
+        key=lambda member: (
+            member.instance_id is None,
+            java_order(member.member_id if member.instance_id is None else member.instance_id),
+        ),
+    )
     return {member: frozenset(logs) for member, logs in chosen(ordered, partitions).items()}
 
 
-def find_unassigned(partitions: Mapping[str, int], assigned: Collection[BrokerPartition]) -> frozenset[BrokerPartition]:
-    """Return the partitions that exist and that no member has. `partitions`: how many each topic has, where it exists."""
-    there = (BrokerPartition(topic, number) for topic, count in partitions.items() for number in range(count))
+def find_unassigned(
+    partitions: Mapping[str, int], assigned: Collection[BrokerPartition]
+) -> frozenset[BrokerPartition]:
+    """Return the partitions that exist and that no member has. `partitions`: how many each topic
+    has, where it exists.
+    """
+    there = (
+        BrokerPartition(topic, number)
+        for topic, count in partitions.items()
+        for number in range(count)
+    )
     return frozenset(there).difference(assigned)
 
 
@@ -64,7 +86,9 @@ def _range(members: Sequence[GroupMember], partitions: Mapping[str, int]) -> _Li
         each, longer = divmod(count, len(readers)) if readers else (0, 0)
         for at, member in enumerate(readers):
             begins = each * at + min(at, longer)
-            found[member.member_id].extend(BrokerPartition(topic, p) for p in range(begins, begins + each + (at < longer)))
+            found[member.member_id].extend(
+                BrokerPartition(topic, p) for p in range(begins, begins + each + (at < longer))
+            )
     return found
 
 
@@ -95,24 +119,53 @@ class _Topics:
 
 
 def _sticky(members: Sequence[GroupMember], partitions: Mapping[str, int]) -> _Lists:
-    from kafka.coordinator.assignors.sticky.sticky_assignor import StickyAssignmentExecutor, StickyAssignorMemberMetadataV1
+    from kafka.coordinator.assignors.sticky.sticky_assignor import (
+        StickyAssignmentExecutor,
+        StickyAssignorMemberMetadataV1,
+    )
     from kafka.structs import TopicPartition
 
     if not members:
         return {}
-    told = {member.member_id: StickyAssignorMemberMetadataV1(
-        subscription=sorted(member.topics), generation=-1 if member.generation is None else member.generation,
-        partitions=[TopicPartition(log.topic, log.partition) for log in sorted(_still_there(member, partitions))]) for member in members}
-    executor = StickyAssignmentExecutor(_Topics({
-        topic: count for topic, count in partitions.items() if any(topic in member.topics for member in members)}), told)
+    told = {
+        member.member_id: StickyAssignorMemberMetadataV1(
+            subscription=sorted(member.topics),
+            generation=-1 if member.generation is None else member.generation,
+            partitions=[
+                TopicPartition(log.topic, log.partition)
+                for log in sorted(_still_there(member, partitions))
+            ],
+        )
+        for member in members
+    }
+    executor = StickyAssignmentExecutor(
+        _Topics(
+            {
+                topic: count
+                for topic, count in partitions.items()
+                if any(topic in member.topics for member in members)
+            }
+        ),
+        told,
+    )
     executor.perform_initial_assignment()
     executor.balance()
-    return {member.member_id: [
-        BrokerPartition(topic, p) for topic, found in executor.get_final_assignment(member.member_id) for p in found] for member in members}
+    return {
+        member.member_id: [
+            BrokerPartition(topic, p)
+            for topic, found in executor.get_final_assignment(member.member_id)
+            for p in found
+        ]
+        for member in members
+    }
 
 
 def _still_there(member: GroupMember, partitions: Mapping[str, int]) -> list[BrokerPartition]:
-    return [log for log in member.owned if log.topic in member.topics and log.partition < partitions.get(log.topic, 0)]
+    return [
+        log
+        for log in member.owned
+        if log.topic in member.topics and log.partition < partitions.get(log.topic, 0)
+    ]
 
 
 def _cooperative_sticky(members: Sequence[GroupMember], partitions: Mapping[str, int]) -> _Lists:
@@ -121,9 +174,16 @@ def _cooperative_sticky(members: Sequence[GroupMember], partitions: Mapping[str,
         for log in member.owned:
             holders.setdefault(log, set()).add(member.member_id)
     wanted = _sticky(members, partitions)
-    return {member: [log for log in logs if not holders.get(log, set()) - {member}] for member, logs in wanted.items()}
+    return {
+        member: [log for log in logs if not holders.get(log, set()) - {member}]
+        for member, logs in wanted.items()
+    }
 
 
 _STRATEGIES: Mapping[str, Callable[[Sequence[GroupMember], Mapping[str, int]], _Lists]] = {
-    "range": _range, "roundrobin": _round_robin, "sticky": _sticky, "cooperative-sticky": _cooperative_sticky}
+    "range": _range,
+    "roundrobin": _round_robin,
+    "sticky": _sticky,
+    "cooperative-sticky": _cooperative_sticky,
+}
 STRATEGIES = tuple(_STRATEGIES)

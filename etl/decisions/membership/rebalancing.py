@@ -1,5 +1,6 @@
-"""What a member of a group in ZooKeeper does next, in pure functions of values: each takes where the member stands and gives where it
-stands then, and what it does. Who does it is `edges.zookeeper.membership`.
+"""What a member of a group in ZooKeeper does next, in pure functions of values: each takes where
+the member stands and gives where it stands then, and what it does. Who does it is
+`edges.zookeeper.membership`.
 
     stands       what happened                                     stands then   does
     unjoined     it is to join                                     joining       register
@@ -15,12 +16,14 @@ stands then, and what it does. Who does it is `edges.zookeeper.membership`.
     stable       logs of others have had no owner for a while      stable        nudge
     any          its session ended                                 unjoined      nothing: all that was its is gone
 
-"Called" is one bit, whatever happened and however often: a member, a broker or a topic came, went or changed. A hundred events before the
-next look are one look. Whoever looks has the bit cleared and its watches set before it reads.
+"Called" is one bit, whatever happened and however often: a member, a broker or a topic came, went
+or changed. A hundred events before the next look are one look. Whoever looks has the bit cleared
+and its watches set before it reads.
 
-Old consumers let go at every event, also where the group is the same afterwards; we do not, as the share would be the same. They try
-`tries` times with a backoff between, and then own nothing until the next event: whoever is in their way longer than that must call them
-again once it has let go, or their logs have no reader. That is a nudge (`edges.zookeeper.members`).
+Old consumers let go at every event, also where the group is the same afterwards; we do not, as the
+share would be the same. They try `tries` times with a backoff between, and then own nothing until
+the next event: whoever is in their way longer than that must call them again once it has let go, or
+their logs have no reader. That is a nudge (`edges.zookeeper.members`).
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ from enum import Enum
 from etl.model.logs import BrokerPartition, Dialect
 
 OTHERS_BACKOFF_S: Mapping[Dialect, float] = {Dialect.KAFKA: 2.0, Dialect.JAFKA: 10.0}
-"""Between two tries of an old consumer, by default. In 0.8 that is as long as ZooKeeper's followers may lag by its settings, 2 s."""
+"""Between two tries of an old consumer, by default. In 0.8 that is as long as ZooKeeper's followers
+may lag by its settings, 2 s.
+"""
 
 
 class Phase(Enum):
@@ -72,7 +77,9 @@ class Timing:
     """How long a member waits for others."""
 
     join_timeout_s: float = 60.0
-    """For a settled share. Longer than the tries of the others with their backoffs, or it gives up while they still try."""
+    """For a settled share. Longer than the tries of the others with their backoffs, or it gives up
+    while they still try.
+    """
     backoff_s: float = 2.0
     """Before it looks again; that somebody let go ends it early."""
     others_backoff_s: float = 2.0
@@ -93,7 +100,9 @@ def registered(standing: Standing) -> Step:
 
 
 def looked(standing: Standing, group: object, *, owns_its_share: bool) -> Step:
-    """`group`: what the share follows from, as it is now; `owns_its_share`: whether the logs of the last share are still its."""
+    """`group`: what the share follows from, as it is now; `owns_its_share`: whether the logs of the
+    last share are still its.
+    """
     if standing.phase is Phase.STABLE:
         if group == standing.group and owns_its_share:
             return standing, Do.REST
@@ -136,14 +145,20 @@ def backoff_s(timing: Timing, *, elapsed_s: float) -> float:
 
 
 def nudge_after_s(standing: Standing, timing: Timing) -> float | None:
-    """How long after it settled, or after the last nudge, a member looks whether logs of others have no owner.
+    """How long after it settled, or after the last nudge, a member looks whether logs of others
+    have no owner.
 
-    None: not any more. Half a backoff of theirs longer than they sleep at most, then twice as long each time; as often as fits into the
-    time that the others may take. One that owns nothing after that does not want to.
+    None: not any more. Half a backoff of theirs longer than they sleep at most, then twice as long
+    each time; as often as fits into the time that the others may take. One that owns nothing after
+    that does not want to.
     """
     first = 1.5 * timing.others_backoff_s
-    spent = first * (2 ** standing.nudges - 1)
-    return first * 2 ** standing.nudges if standing.nudges == 0 or spent < timing.join_timeout_s else None
+    spent = first * (2**standing.nudges - 1)
+    return (
+        first * 2**standing.nudges
+        if standing.nudges == 0 or spent < timing.join_timeout_s
+        else None
+    )
 
 
 def nudged(standing: Standing) -> Standing:
@@ -151,6 +166,10 @@ def nudged(standing: Standing) -> Standing:
     return replace(standing, nudges=standing.nudges + 1)
 
 
-def ownerless(of_others: Collection[BrokerPartition], owned: Collection[BrokerPartition]) -> frozenset[BrokerPartition]:
-    """The logs that the group gives to others and that none of them has: they are between two tries, or have given up."""
+def ownerless(
+    of_others: Collection[BrokerPartition], owned: Collection[BrokerPartition]
+) -> frozenset[BrokerPartition]:
+    """The logs that the group gives to others and that none of them has: they are between two
+    tries, or have given up.
+    """
     return frozenset(of_others).difference(owned)

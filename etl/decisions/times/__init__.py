@@ -1,1 +1,3 @@
-"""Intervals of time: which one a run is for, whether the logs are complete up to it, and whether the table has it whole."""
+"""Intervals of time: which one a run is for, whether the logs are complete up to it, and whether
+the table has it whole.
+"""

@@ -1,7 +1,9 @@
-"""Which stretches of time are not whole in the table, by the ledger and by what the brokers have at each time. Pure.
+"""Which stretches of time are not whole in the table, by the ledger and by what the brokers have at
+each time. Pure.
 
-That a scheduler had a run for an interval does not say that its records are in the table, and that it had none does not say that they are
-not: a later run goes on from the ledger. So the offsets are compared, not the runs.
+That a scheduler had a run for an interval does not say that its records are in the table, and that
+it had none does not say that they are not: a later run goes on from the ledger. So the offsets are
+compared, not the runs.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from etl.model.logs import BrokerPartition, in_order
 
 @dataclass(frozen=True, slots=True)
 class MissingOffsets:
-    """Offsets [from, until) of one log that are not in the table: the first such stretch of an interval, and how many there are in all."""
+    """Offsets [from, until) of one log that are not in the table: the first such stretch of an
+    interval, and how many there are in all.
+    """
 
     log: BrokerPartition
     from_offset: int
@@ -46,19 +50,28 @@ class IncompleteStretch:
 
 
 def incomplete_stretches(
-    intervals: Sequence[TimeInterval], bounds: Mapping[BrokerPartition, Sequence[int]],
-    loaded: Mapping[BrokerPartition, Collection[tuple[int, int]]], starts: Mapping[BrokerPartition, int],
+    intervals: Sequence[TimeInterval],
+    bounds: Mapping[BrokerPartition, Sequence[int]],
+    loaded: Mapping[BrokerPartition, Collection[tuple[int, int]]],
+    starts: Mapping[BrokerPartition, int],
 ) -> list[IncompleteStretch]:
     """Those of the intervals of which offsets are not in the table, in order.
 
-    bounds   of each log the first offset at or after the start of the first interval, and after it one for each interval's end
-    loaded   the offsets [from, until) that the ledger says are in the table, may be there, or were let go
-    starts   the first offset that each log still keeps
+    bounds   of each log the first offset at or after the start of the first interval, and after it
+    one for each interval's end loaded   the offsets [from, until) that the ledger says are in the
+    table, may be there, or were let go starts   the first offset that each log still keeps
     """
     found = []
     for at, interval in enumerate(intervals):
-        logs = [missing_of(log, (offsets[at], max(offsets[at:at + 2])), loaded.get(log, ()), starts.get(log, 0))
-                for log, offsets in ((log, bounds[log]) for log in in_order(bounds))]
+        logs = [
+            missing_of(
+                log,
+                (offsets[at], max(offsets[at : at + 2])),
+                loaded.get(log, ()),
+                starts.get(log, 0),
+            )
+            for log, offsets in ((log, bounds[log]) for log in in_order(bounds))
+        ]
         short = tuple(one for one in logs if one is not None)
         if short:
             found.append(IncompleteStretch(interval, short))
@@ -70,19 +83,26 @@ class Excused:
     """How many offsets of the intervals are not said to be in the table, and no run is to bring."""
 
     let_go: int
-    """Policy or an operator let them go, an operator gave them up, or a pipeline loaded them whose place was taken."""
+    """Policy or an operator let them go, an operator gave them up, or a pipeline loaded them whose
+    place was taken.
+    """
     before_start: int
-    """They lie before where this pipeline began their logs, or began again with logs that were cut or made again."""
+    """They lie before where this pipeline began their logs, or began again with logs that were cut
+    or made again.
+    """
     read_by_others: int = 0
     """Other members of the group read them."""
 
 
 def excused(
-    bounds: Mapping[BrokerPartition, Sequence[int]], loaded: Mapping[BrokerPartition, Collection[tuple[int, int]]],
-    let_go: Mapping[BrokerPartition, Collection[tuple[int, int]]], begins: Mapping[BrokerPartition, int],
+    bounds: Mapping[BrokerPartition, Sequence[int]],
+    loaded: Mapping[BrokerPartition, Collection[tuple[int, int]]],
+    let_go: Mapping[BrokerPartition, Collection[tuple[int, int]]],
+    begins: Mapping[BrokerPartition, int],
     of_others: Mapping[BrokerPartition, Collection[tuple[int, int]]] = MappingProxyType({}),
 ) -> Excused:
-    """Of the offsets between the first and the last bound of each log those that `loaded` lacks and somebody decided about.
+    """Of the offsets between the first and the last bound of each log those that `loaded` lacks and
+    somebody decided about.
 
     begins     where the pipeline began a log
     of_others  what other members of the group read
@@ -98,12 +118,17 @@ def excused(
             left = without((max(start, first), min(until, last)), there)
             counted += sum(end - begin for begin, end in left)
             there += left
-        before += sum(end - begin for begin, end in without((first, min(last, begins.get(log, first))), there))
+        before += sum(
+            end - begin for begin, end in without((first, min(last, begins.get(log, first))), there)
+        )
     return Excused(counted, before, theirs)
 
 
 def missing_of(
-    log: BrokerPartition, wanted: tuple[int, int], loaded: Collection[tuple[int, int]], log_start: int,
+    log: BrokerPartition,
+    wanted: tuple[int, int],
+    loaded: Collection[tuple[int, int]],
+    log_start: int,
 ) -> MissingOffsets | None:
     """What of the wanted offsets [from, until) is not loaded; None: nothing."""
     holes = list[tuple[int, int]]()

@@ -1,8 +1,9 @@
 """What is asked of a whole cluster: its topics, its logs, and what explains them.
 
-The driver's side of `simple_consumer`: one Metadata request, two ListOffsets requests per broker (start and end; three
-under read_committed), one DescribeLogDirs per broker, one DescribeConfigs in all; never one request per partition. What to
-do about a log without a leader, or a topic that is not there, is the caller's policy. The offsets themselves are `offsets`'.
+The driver's side of `simple_consumer`: one Metadata request, two ListOffsets requests per broker
+(start and end; three under read_committed), one DescribeLogDirs per broker, one DescribeConfigs in
+all; never one request per partition. What to do about a log without a leader, or a topic that is
+not there, is the caller's policy. The offsets themselves are `offsets`'.
 """
 
 from __future__ import annotations
@@ -17,9 +18,24 @@ from etl.edges.brokers.entries import look_at
 from etl.edges.brokers.moments import LogMoments
 from etl.edges.brokers.offsets import Extents, pause
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerUnreachable, CorruptData, EtlError, OtherRelease, PermissionRefused, SettingsError
+from etl.errors import (
+    BrokerUnreachable,
+    CorruptData,
+    EtlError,
+    OtherRelease,
+    PermissionRefused,
+    SettingsError,
+)
 from etl.model.logs import (
-    Broker, BrokerPartition, DoubtedOffset, Isolation, KafkaGroup, Leader, LookedAt, OpenTransaction, Retention,
+    Broker,
+    BrokerPartition,
+    DoubtedOffset,
+    Isolation,
+    KafkaGroup,
+    Leader,
+    LookedAt,
+    OpenTransaction,
+    Retention,
 )
 from etl.protocol.messages import ClusterMetadata, ToldMembers, TopicMetadata
 from etl.protocol.refusal import Meaning
@@ -30,21 +46,44 @@ Told = TypeVar("Told")
 
 
 def chosen_topics(metadata: ClusterMetadata, names: TopicFilter) -> ClusterMetadata:
-    """What of the cluster the conf chooses; internal topics only where they are named letter by letter.
+    """What of the cluster the conf chooses; internal topics only where they are named letter by
+    letter.
 
-    Raises PermissionRefused, and SettingsError where a leader has no listener for us: no waiting gives it one.
+    Raises PermissionRefused, and SettingsError where a leader has no listener for us: no waiting
+    gives it one.
     """
-    there = {name: told for name, told in metadata.topics.items() if not _is_unknown(told) and names.admits(name)}
-    chosen = {name: told for name, told in there.items() if not told.is_internal or name in names.literal_names}
-    refused = sorted(name for name, told in chosen.items() if told.refusal and told.refusal.meaning is Meaning.NOT_ALLOWED)
+    there = {
+        name: told
+        for name, told in metadata.topics.items()
+        if not _is_unknown(told) and names.admits(name)
+    }
+    chosen = {
+        name: told
+        for name, told in there.items()
+        if not told.is_internal or name in names.literal_names
+    }
+    refused = sorted(
+        name
+        for name, told in chosen.items()
+        if told.refusal and told.refusal.meaning is Meaning.NOT_ALLOWED
+    )
     if refused:
         more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
-        what, check = f"the brokers do not let us read the topic{more}", "the topics' ACLs: Describe and Read"
-        if refused[0] not in names.literal_names:  # brokers say the same of one that is not there, or they would tell who asks that it is
+        what, check = (
+            f"the brokers do not let us read the topic{more}",
+            "the topics' ACLs: Describe and Read",
+        )
+        if (
+            refused[0] not in names.literal_names
+        ):  # brokers say the same of one that is not there, or they would tell who asks that it is
             check += "; where it was deleted with them, since this pipeline has read it: source.topics.deny with it"
         raise PermissionRefused(what, topic=refused[0], check=check)
     for partition in (each for told in chosen.values() for each in told.partitions):
-        if partition.leader is None and partition.refusal and partition.refusal.meaning is Meaning.NO_LISTENER:
+        if (
+            partition.leader is None
+            and partition.refusal
+            and partition.refusal.meaning is Meaning.NO_LISTENER
+        ):
             what = "the broker that leads the partition is there, and has no listener of the name by which the other brokers are entered"
             check = "listeners of all brokers: each needs this one, by the same name; or source.listener, one that all of them have"
             raise SettingsError(what, key="source.listener", check=check, **partition.log.place)
@@ -65,13 +104,19 @@ def names_of_topics(cluster: Cluster) -> tuple[str, ...]:
 
 
 class Cluster(LogMoments):
-    """Every question that takes more than one broker. See `Brokers` for its connections, `LogOffsets` and `LogMoments` for offsets."""
+    """Every question that takes more than one broker. See `Brokers` for its connections,
+    `LogOffsets` and `LogMoments` for offsets.
+    """
 
-    def describe_once_told(self, topics: Collection[str] | None, *, wait_s: float) -> ClusterMetadata:
-        """`describe`, asked again for up to `wait_s` while the broker was not yet told of any topic.
+    def describe_once_told(
+        self, topics: Collection[str] | None, *, wait_s: float
+    ) -> ClusterMetadata:
+        """`describe`, asked again for up to `wait_s` while the broker was not yet told of any
+        topic.
 
-        One that has just started answers, and says of every topic that there is none, until the controller has told it. One that knows
-        another topic and none of these is believed at once, and so is a registry.
+        One that has just started answers, and says of every topic that there is none, until the
+        controller has told it. One that knows another topic and none of these is believed at once,
+        and so is a registry.
         """
         if self._registry is not None:
             return self.describe(topics)
@@ -79,7 +124,11 @@ class Cluster(LogMoments):
         while True:
             told = self.describe(topics)
             left = deadline - time.monotonic()
-            if left <= 0 or not all(map(_is_unknown, told.topics.values())) or (topics is not None and not self._is_untold(topics)):
+            if (
+                left <= 0
+                or not all(map(_is_unknown, told.topics.values()))
+                or (topics is not None and not self._is_untold(topics))
+            ):
                 return told
             pause(attempt, left)
             attempt += 1
@@ -90,12 +139,16 @@ class Cluster(LogMoments):
         return not known or not known.keys().isdisjoint(topics)
 
     def open_transactions(self, found: Extents) -> dict[BrokerPartition, OpenTransaction]:
-        """What holds back the end of each log that has offsets behind an open transaction, where the brokers tell (KIP-664).
+        """What holds back the end of each log that has offsets behind an open transaction, where
+        the brokers tell (KIP-664).
 
-        One DescribeProducers request to each leader of such a log; to find out since when, at most two more to each broker. It is told
-        to people only, so no failure of these questions stops a run.
+        One DescribeProducers request to each leader of such a log; to find out since when, at most
+        two more to each broker. It is told to people only, so no failure of these questions stops a
+        run.
         """
-        held_back = {log: leader for log, leader in found.leaders.items() if found.extents[log].held_back}
+        held_back = {
+            log: leader for log, leader in found.leaders.items() if found.extents[log].held_back
+        }
         told: dict[BrokerPartition, OpenTransaction] = {}
         for answer in self.of_each(held_back, _open_transactions):
             told.update(answer)
@@ -107,14 +160,19 @@ class Cluster(LogMoments):
         except BrokerUnreachable:
             return told
         known: dict[int, tuple[str, int | None]] = {}
-        for begun in self.side_by_side([(self.consumer(one.host, one.port, one.generation), producers) for one in brokers], _transactions):
+        for begun in self.side_by_side(
+            [(self.consumer(one.host, one.port, one.generation), producers) for one in brokers],
+            _transactions,
+        ):
             known.update(begun)
         return {log: _named(one, known) for log, one in told.items()}
 
     def retention(self, topics: Collection[str]) -> dict[str, Retention]:
-        """How long each topic is kept and how it is cleaned up: one request to the first broker that answers.
+        """How long each topic is kept and how it is cleaned up: one request to the first broker
+        that answers.
 
-        A topic that we may not describe is left out, and every one where the broker is too old to tell.
+        A topic that we may not describe is left out, and every one where the broker is too old to
+        tell.
         """
         if not topics:
             return {}
@@ -125,22 +183,33 @@ class Cluster(LogMoments):
         except SettingsError:
             return {}
 
-    def retained_from(self, found: Extents, since_ms: Mapping[BrokerPartition, int], *, isolation: Isolation) -> dict[BrokerPartition, int]:
-        """The first offset of each log whose record is at that time or later, its end where none is: one ListOffsets per broker."""
+    def retained_from(
+        self, found: Extents, since_ms: Mapping[BrokerPartition, int], *, isolation: Isolation
+    ) -> dict[BrokerPartition, int]:
+        """The first offset of each log whose record is at that time or later, its end where none
+        is: one ListOffsets per broker.
+        """
         times = {log: when for log, when in since_ms.items() if log in found.leaders}
         try:
-            listed = self.listed(times, isolation, 0.0, None, found.leaders).offsets if times else {}
+            listed = (
+                self.listed(times, isolation, 0.0, None, found.leaders).offsets if times else {}
+            )
         except OtherRelease:
             raise
         except (SettingsError, BrokerUnreachable):
             return {}
-        return {log: found.extents[log].end_offset if offset is None else offset for log, offset in listed.items()}
+        return {
+            log: found.extents[log].end_offset if offset is None else offset
+            for log, offset in listed.items()
+        }
 
     def members_of(self, group: str, brokers: Collection[Broker]) -> KafkaGroup:
-        """Who is alive in Kafka's own group of this name: one DescribeGroups to every broker, of which its coordinator answers.
+        """Who is alive in Kafka's own group of this name: one DescribeGroups to every broker, of
+        which its coordinator answers.
 
-        Who that is is not asked: where there never was a group, FindCoordinator makes the topic __consumer_offsets. A group of the newer
-        protocol (KIP-848) is told by a second question to the coordinator. No failure of either stops a run; it says why nobody can tell.
+        Who that is is not asked: where there never was a group, FindCoordinator makes the topic
+        __consumer_offsets. A group of the newer protocol (KIP-848) is told by a second question to
+        the coordinator. No failure of either stops a run; it says why nobody can tell.
         """
 
         def ask(consumer: SimpleConsumer, group: str) -> ToldMembers | EtlError:
@@ -151,18 +220,33 @@ class Cluster(LogMoments):
             except (SettingsError, BrokerUnreachable, CorruptData) as error:
                 return error
 
-        answers = self.side_by_side([(self.consumer(one.host, one.port, one.generation), group) for one in brokers], ask)
+        answers = self.side_by_side(
+            [(self.consumer(one.host, one.port, one.generation), group) for one in brokers], ask
+        )
         silent = [answer.what for answer in answers if isinstance(answer, EtlError)]
         for answer in answers:
-            if not isinstance(answer, EtlError) and (answer.refusal is None or answer.refusal.meaning is not Meaning.NOT_COORDINATOR):
-                return KafkaGroup(unknown=answer.refusal.name) if answer.refusal else KafkaGroup(answer.members)
+            if not isinstance(answer, EtlError) and (
+                answer.refusal is None or answer.refusal.meaning is not Meaning.NOT_COORDINATOR
+            ):
+                return (
+                    KafkaGroup(unknown=answer.refusal.name)
+                    if answer.refusal
+                    else KafkaGroup(answer.members)
+                )
         return KafkaGroup(unknown=silent[0] if silent else None)
 
     def looked_at(
-        self, doubted: Collection[DoubtedOffset], leaders: Mapping[BrokerPartition, Leader],
+        self,
+        doubted: Collection[DoubtedOffset],
+        leaders: Mapping[BrokerPartition, Leader],
     ) -> dict[BrokerPartition, tuple[LookedAt, ...]]:
-        """What the logs have at offsets that somebody told; see `entries`. Raises BrokerUnreachable."""
-        def ask(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> list[tuple[BrokerPartition, LookedAt]]:
+        """What the logs have at offsets that somebody told; see `entries`. Raises
+        BrokerUnreachable.
+        """
+
+        def ask(
+            consumer: SimpleConsumer, logs: Collection[BrokerPartition]
+        ) -> list[tuple[BrokerPartition, LookedAt]]:
             theirs = set(logs)
             return look_at(consumer, [one for one in doubted if one.log in theirs])
 
@@ -173,23 +257,38 @@ class Cluster(LogMoments):
         return found
 
     def bytes_per_offset(self, found: Extents) -> dict[BrokerPartition, float]:
-        """How many bytes one offset costs on average, by the sizes of the leaders' segments: one request per broker.
+        """How many bytes one offset costs on average, by the sizes of the leaders' segments: one
+        request per broker.
 
-        Logs of a broker that refuses to tell, or is too old to, are left out, and so are empty ones. In a physical log it is one byte.
+        Logs of a broker that refuses to tell, or is too old to, are left out, and so are empty
+        ones. In a physical log it is one byte.
         """
         sizes: dict[BrokerPartition, int] = {}
-        for answer in self.of_each({log: leader for log, leader in found.leaders.items() if not log.is_physical}, _sizes):
+        for answer in self.of_each(
+            {log: leader for log, leader in found.leaders.items() if not log.is_physical}, _sizes
+        ):
             sizes.update(answer)
-        spans = {log: extent.end_offset - extent.log_start_offset for log, extent in found.extents.items()}
-        told = {log: size / spans[log] for log, size in sizes.items() if size > 0 and spans.get(log, 0) > 0}
+        spans = {
+            log: extent.end_offset - extent.log_start_offset
+            for log, extent in found.extents.items()
+        }
+        told = {
+            log: size / spans[log]
+            for log, size in sizes.items()
+            if size > 0 and spans.get(log, 0) > 0
+        }
         return {**told, **{log: 1.0 for log in found.leaders if log.is_physical}}
 
 
-def _open_transactions(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, OpenTransaction]:
+def _open_transactions(
+    consumer: SimpleConsumer, logs: Collection[BrokerPartition]
+) -> dict[BrokerPartition, OpenTransaction]:
     return _if_told(lambda: consumer.open_transactions(logs))
 
 
-def _transactions(consumer: SimpleConsumer, producer_ids: Collection[int]) -> dict[int, tuple[str, int | None]]:
+def _transactions(
+    consumer: SimpleConsumer, producer_ids: Collection[int]
+) -> dict[int, tuple[str, int | None]]:
     return _if_told(lambda: consumer.transactions_of(producer_ids))
 
 
@@ -198,13 +297,18 @@ def _named(one: OpenTransaction, known: Mapping[int, tuple[str, int | None]]) ->
     return replace(one, transactional_id=name, since_ms=since_ms)
 
 
-def _sizes(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, int]:
-    # A hint for the planner: without it tasks are cut by offsets alone, so no failure of this question stops a run.
+def _sizes(
+    consumer: SimpleConsumer, logs: Collection[BrokerPartition]
+) -> dict[BrokerPartition, int]:
+    # A hint for the planner: without it tasks are cut by offsets alone, so no failure of this
+    # question stops a run.
     return _if_told(lambda: consumer.log_sizes(logs))
 
 
 def _if_told(ask: Callable[[], dict[Key, Told]]) -> dict[Key, Told]:
-    """What a run can do without: nothing where the broker does not tell it. That it is of another release than was said always stops."""
+    """What a run can do without: nothing where the broker does not tell it. That it is of another
+    release than was said always stops.
+    """
     try:
         return ask()
     except OtherRelease:

@@ -1,4 +1,5 @@
-"""One TCP connection to a broker: whole frames out and in, under a deadline, and what a port looks like that is not Kafka's.
+"""One TCP connection to a broker: whole frames out and in, under a deadline, and what a port looks
+like that is not Kafka's.
 
 It knows lengths and nothing else of the protocol. Reconnecting belongs to `exchange`.
 A connection that raised is closed: after half a response nobody knows where the next one starts.
@@ -25,7 +26,9 @@ from etl.model.statistics import Requests
 
 
 class ImpossibleSize(ValueError):
-    """The four bytes in front of a response are no size that we would take; `second`: the four behind them, of one that is too large."""
+    """The four bytes in front of a response are no size that we would take; `second`: the four
+    behind them, of one that is too large.
+    """
 
     def __init__(self, first: bytes, second: bytes = b"") -> None:
         super().__init__(f"first bytes {first!r}")
@@ -34,14 +37,18 @@ class ImpossibleSize(ValueError):
 
 _TLS = "handshake of TLS"
 _SET_FOR_S = 0.25
-"""For so long a time-out is not set anew while bytes come: a call that began under it may end so much late."""
+"""For so long a time-out is not set anew while bytes come: a call that began under it may end so
+much late.
+"""
 
 
 class Connection:
-    """Frames to and from one address, encrypted where that is how it is entered. A login is `login`'s.
+    """Frames to and from one address, encrypted where that is how it is entered. A login is
+    `login`'s.
 
-    Raises BrokerUnreachable when the connect or a call passes its deadline (a `time.monotonic` moment) or is
-    refused, ConnectionBroken when it is cut, ImpossibleSize when an answer's size cannot be one; with encryption what `tls` says.
+    Raises BrokerUnreachable when the connect or a call passes its deadline (a `time.monotonic`
+    moment) or is refused, ConnectionBroken when it is cut, ImpossibleSize when an answer's size
+    cannot be one; with encryption what `tls` says.
     """
 
     def __init__(self, host: str, port: int, deadline: float, security: Security = OPEN) -> None:
@@ -52,7 +59,9 @@ class Connection:
         self._met: OSError | None = None
         """What came of that instead."""
         self.renew_at = math.inf
-        """A `time.monotonic` moment from which on whoever has nothing under way connects anew: the login ends soon (KIP-368)."""
+        """A `time.monotonic` moment from which on whoever has nothing under way connects anew: the
+        login ends soon (KIP-368).
+        """
         if security.protocol.is_encrypted:
             try:
                 self._socket.settimeout(self._left(deadline, _TLS))
@@ -62,10 +71,15 @@ class Connection:
 
     def _connect(self, host: str, port: int, deadline: float) -> socket.socket:
         try:
-            connected = socket.create_connection((host, port), timeout=self._left(deadline, "connect"))
+            connected = socket.create_connection(
+                (host, port), timeout=self._left(deadline, "connect")
+            )
         except TimeoutError:
             raise self._late("connect") from None
-        except (OSError, UnicodeError) as error:  # UnicodeError: what the brokers call this host is no host's name
+        except (
+            OSError,
+            UnicodeError,
+        ) as error:  # UnicodeError: what the brokers call this host is no host's name
             check = "that the broker runs, and that its host and port are right"
             if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
                 check = "how many files a process may open (ulimit -n): connections to brokers take up to half of them"
@@ -85,11 +99,17 @@ class Connection:
         except ssl.SSLError as error:
             raise self._broken(error, "while sending", answered=False) from None
         except OSError as error:
-            raise ConnectionBroken(f"while sending: {error.strerror or error}", answered=False) from None
-        OF_THIS_PROCESS.add(self.address, Requests(seconds=time.monotonic() - began, sent_bytes=len(frame)))
+            raise ConnectionBroken(
+                f"while sending: {error.strerror or error}", answered=False
+            ) from None
+        OF_THIS_PROCESS.add(
+            self.address, Requests(seconds=time.monotonic() - began, sent_bytes=len(frame))
+        )
 
     def is_answering(self, deadline: float) -> bool:
-        """Whether anything came, or the end of the connection, before the deadline. Nothing is taken from what is received."""
+        """Whether anything came, or the end of the connection, before the deadline. Nothing is
+        taken from what is received.
+        """
         waiting = select.poll()
         waiting.register(self._socket, select.POLLIN)
         while not self._has_ahead():
@@ -100,7 +120,8 @@ class Connection:
         return True
 
     def _has_ahead(self) -> bool:
-        """Of an encrypted connection: whether there is a byte, or an end, behind what TLS says for itself (new session tickets).
+        """Of an encrypted connection: whether there is a byte, or an end, behind what TLS says for
+        itself (new session tickets).
 
         The socket has bytes then, too, and is no sign of an answer.
         """
@@ -115,8 +136,17 @@ class Connection:
             self._met = error
         return True
 
-    def receive(self, deadline: float, room: Callable[[int], memoryview], *, max_bytes: int, least_bytes: int = 4) -> memoryview:
-        """One response without its length; `room` gives the bytes to receive it into, once its size was checked."""
+    def receive(
+        self,
+        deadline: float,
+        room: Callable[[int], memoryview],
+        *,
+        max_bytes: int,
+        least_bytes: int = 4,
+    ) -> memoryview:
+        """One response without its length; `room` gives the bytes to receive it into, once its size
+        was checked.
+        """
         first, began = bytearray(4), time.monotonic()
         self._fill(memoryview(first), deadline, answered=False)
         size = int.from_bytes(first, "big", signed=True)
@@ -124,7 +154,9 @@ class Connection:
             raise ImpossibleSize(bytes(first), self._second(deadline) if size > max_bytes else b"")
         into = room(size)
         self._fill(into, deadline, answered=True)
-        OF_THIS_PROCESS.add(self.address, Requests(1, time.monotonic() - began, received_bytes=size + len(first)))
+        OF_THIS_PROCESS.add(
+            self.address, Requests(1, time.monotonic() - began, received_bytes=size + len(first))
+        )
         return into
 
     def _second(self, deadline: float) -> bytes:
@@ -142,7 +174,8 @@ class Connection:
     def interrupt(self) -> None:
         """From another thread: whoever waits for an answer here is told that the connection broke."""
         with contextlib.suppress(OSError):
-            # Of an encrypted socket, too, the socket's own: ssl's would read what is still to come as if nothing were encrypted.
+            # Of an encrypted socket, too, the socket's own: ssl's would read what is still to come
+            # as if nothing were encrypted.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def _fill(self, into: memoryview, deadline: float, *, answered: bool) -> None:
@@ -160,15 +193,27 @@ class Connection:
             except TimeoutError:
                 raise self._late("answer") from None
             except ssl.SSLError as error:
-                raise self._broken(error, f"after {at} bytes of {len(into)}", answered=answered or at > 0) from None
+                raise self._broken(
+                    error, f"after {at} bytes of {len(into)}", answered=answered or at > 0
+                ) from None
             except OSError as error:
-                raise ConnectionBroken(f"after {at} bytes of {len(into)}: {error.strerror or error}", answered=answered or at > 0) from None
+                raise ConnectionBroken(
+                    f"after {at} bytes of {len(into)}: {error.strerror or error}",
+                    answered=answered or at > 0,
+                ) from None
             if got == 0:
-                raise ConnectionBroken(f"closed by the other side after {at} bytes of {len(into)}", answered=answered or at > 0)
+                raise ConnectionBroken(
+                    f"closed by the other side after {at} bytes of {len(into)}",
+                    answered=answered or at > 0,
+                )
             at += got
 
-    def _broken(self, error: ssl.SSLError, when: str, *, answered: bool) -> EtlError | ConnectionBroken:
-        broken = ConnectionBroken(f"{when}: {error.reason or error.strerror or error}", answered=answered)
+    def _broken(
+        self, error: ssl.SSLError, when: str, *, answered: bool
+    ) -> EtlError | ConnectionBroken:
+        broken = ConnectionBroken(
+            f"{when}: {error.reason or error.strerror or error}", answered=answered
+        )
         return broken if answered else tls.refused(error, self.address) or broken
 
     def _left(self, deadline: float, doing: str) -> float:
@@ -178,50 +223,82 @@ class Connection:
         return left
 
     def _late(self, doing: str) -> BrokerUnreachable:
-        listener = "a listener of TLS (source.security.protocol)" if doing == _TLS else "a Kafka listener"
-        return BrokerUnreachable(f"the deadline passed (waiting for: {doing})", broker=self.address,
-                                 check=f"the network, the broker's load, and that the port is {listener}")
+        listener = (
+            "a listener of TLS (source.security.protocol)" if doing == _TLS else "a Kafka listener"
+        )
+        return BrokerUnreachable(
+            f"the deadline passed (waiting for: {doing})",
+            broker=self.address,
+            check=f"the network, the broker's load, and that the port is {listener}",
+        )
 
 
 _NO_FETCH = b"\0\0\0\2"
-"""The size of an answer that is an error code and nothing else. Jafka takes the greeting of Kafka 0.8 for a MultiFetch of nothing."""
+"""The size of an answer that is an error code and nothing else. Jafka takes the greeting of Kafka
+0.8 for a MultiFetch of nothing.
+"""
 
 
 def not_kafka(address: str, first: bytes) -> NotKafka:
     """The failure for a port whose first answer started with `first`."""
     if first.startswith((b"HTTP", b"<")):
-        return NotKafka("the port speaks HTTP, not Kafka", broker=address,
-                        check="the port: it may be a metrics, Connect or REST port of the same machine")
+        return NotKafka(
+            "the port speaks HTTP, not Kafka",
+            broker=address,
+            check="the port: it may be a metrics, Connect or REST port of the same machine",
+        )
     if first[:1] in (b"\x15", b"\x16") and first[1:2] == b"\x03":
-        return NotKafka("the port speaks TLS", broker=address,
-                        check="source.security.protocol: set SSL, or SASL_SSL where there is a login")
+        return NotKafka(
+            "the port speaks TLS",
+            broker=address,
+            check="source.security.protocol: set SSL, or SASL_SSL where there is a login",
+        )
     if first == _NO_FETCH:
         check = "the dialect jafka, whose brokers are found where they are registered in ZooKeeper, and not by an address"
         return NotKafka("the port speaks as Jafka and Kafka 0.7 do", broker=address, check=check)
-    return NotKafka(f"the port does not speak Kafka: its answer starts with {first!r}", broker=address, check="host and port")
+    return NotKafka(
+        f"the port does not speak Kafka: its answer starts with {first!r}",
+        broker=address,
+        check="host and port",
+    )
 
 
 def hung_up(address: str, why: str, check: str) -> NotKafka:
     """The failure for a port that closes the connection on the very first request, twice."""
-    return NotKafka(f"the connection was closed on the first request ({why})", broker=address, check=check)
+    return NotKafka(
+        f"the connection was closed on the first request ({why})", broker=address, check=check
+    )
 
 
 def unanswered(late: BrokerUnreachable, first_request: str) -> BrokerUnreachable:
     """The failure for a port that takes the first request and says nothing."""
-    return BrokerUnreachable(f"connected, but the first request ({first_request}) got no answer", **late.where,
-                             check="the broker's load, and that the port is a Kafka listener: other servers may wait for more")
+    return BrokerUnreachable(
+        f"connected, but the first request ({first_request}) got no answer",
+        **late.where,
+        check="the broker's load, and that the port is a Kafka listener: other servers may wait for more",
+    )
 
 
 def absurd(address: str, size: ImpossibleSize) -> CorruptData:
     """The failure for an impossible size on a connection that had spoken Kafka before."""
-    return CorruptData(f"a response claims {int.from_bytes(size.first, 'big', signed=True)} bytes", broker=address,
-                       check="that nothing between here and the broker alters bytes")
+    return CorruptData(
+        f"a response claims {int.from_bytes(size.first, 'big', signed=True)} bytes",
+        broker=address,
+        check="that nothing between here and the broker alters bytes",
+    )
 
 
-def outsized(address: str, size: ImpossibleSize, correlation_id: int, max_bytes: int, place: dict[str, object]) -> EtlError:
+def outsized(
+    address: str,
+    size: ImpossibleSize,
+    correlation_id: int,
+    max_bytes: int,
+    place: dict[str, object],
+) -> EtlError:
     """The failure for a size that we do not take of the answer to a fetch.
 
-    Where it names our request it is the broker's: only a record batch is given whole beyond what was asked for (KIP-74).
+    Where it names our request it is the broker's: only a record batch is given whole beyond what
+    was asked for (KIP-74).
     """
     if int.from_bytes(size.second, "big", signed=True) != correlation_id or not size.second:
         return absurd(address, size)
@@ -232,7 +309,9 @@ def outsized(address: str, size: ImpossibleSize, correlation_id: int, max_bytes:
 
 
 class Dropping:
-    """Closes the connection when anything at all interrupts an exchange, Ctrl-C included: its bytes have lost their frame."""
+    """Closes the connection when anything at all interrupts an exchange, Ctrl-C included: its bytes
+    have lost their frame.
+    """
 
     def __init__(self, close: Callable[[], None]) -> None:
         self._close = close
@@ -240,6 +319,11 @@ class Dropping:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if kind is not None:
             self._close()

@@ -1,6 +1,8 @@
-"""The connection of one member to the coordinator of its group: found by asking any broker, and found again when it is another one.
+"""The connection of one member to the coordinator of its group: found by asking any broker, and
+found again when it is another one.
 
-One thread asks at a time; another one may `interrupt` it. Nothing here decides what an answer means.
+One thread asks at a time; another one may `interrupt` it. Nothing here decides what an answer
+means.
 """
 
 from __future__ import annotations
@@ -19,19 +21,27 @@ from etl.protocol.messages import ClusterMetadata, ToldCoordinator
 class CoordinatorConnection:
     """Connects with the first question. See `BrokerQuestions` for what every question may raise.
 
-    bootstrap      brokers that are asked who the coordinator is, one after the other until one answers
-    answers_in_s   how long an ordinary answer may take, and the connect
-    longest_s      how long any answer may take: a join waits for all members of the group
-    generation     how the brokers must be spoken to (`Broker.generation`); None: each tells it itself
-    security       encryption and login of their listeners
+    bootstrap      brokers that are asked who the coordinator is, one after the other until one
+    answers answers_in_s   how long an ordinary answer may take, and the connect longest_s      how
+    long any answer may take: a join waits for all members of the group generation     how the
+    brokers must be spoken to (`Broker.generation`); None: each tells it itself security
+    encryption and login of their listeners
     """
 
     def __init__(
-        self, bootstrap: Sequence[tuple[str, int]], group: str, *, answers_in_s: float, longest_s: float, generation: str | None = None,
+        self,
+        bootstrap: Sequence[tuple[str, int]],
+        group: str,
+        *,
+        answers_in_s: float,
+        longest_s: float,
+        generation: str | None = None,
         security: Security = OPEN,
     ) -> None:
         if not bootstrap:
-            raise SettingsError("there is no broker to ask", check="source.bootstrap, or the brokers in ZooKeeper")
+            raise SettingsError(
+                "there is no broker to ask", check="source.bootstrap, or the brokers in ZooKeeper"
+            )
         self._bootstrap, self._group, self._generation = tuple(bootstrap), group, generation
         self._answers_in_s, self._longest_s, self._security = answers_in_s, longest_s, security
         self._open: BrokerQuestions | None = None
@@ -50,9 +60,13 @@ class CoordinatorConnection:
         return self._open
 
     def ask(self, ask: Ask[Answer], *, within_s: float | None = None) -> Answer:
-        """The coordinator's answer, asked for once; looked up first where none is known. `within_s`: None: an ordinary answer."""
+        """The coordinator's answer, asked for once; looked up first where none is known.
+        `within_s`: None: an ordinary answer.
+        """
         coordinator = self.broker
-        with coordinator.ending_by(time.monotonic() + (self._answers_in_s if within_s is None else within_s)):
+        with coordinator.ending_by(
+            time.monotonic() + (self._answers_in_s if within_s is None else within_s)
+        ):
             return coordinator.send(ask, may_repeat=False)
 
     def topics(self, names: Collection[str]) -> ClusterMetadata:
@@ -80,12 +94,22 @@ class CoordinatorConnection:
                 silent.append(str(error))
                 continue
             if told.refusal is not None:
-                raise told.refusal.error(f"name the coordinator of group {self._group}", broker=f"{host}:{port}")
+                raise told.refusal.error(
+                    f"name the coordinator of group {self._group}", broker=f"{host}:{port}"
+                )
             return told
-        raise BrokerUnreachable(f"no broker answers: {'; '.join(silent)}", check="that brokers run at these addresses",
-                                brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap))
+        raise BrokerUnreachable(
+            f"no broker answers: {'; '.join(silent)}",
+            check="that brokers run at these addresses",
+            brokers=", ".join(f"{host}:{port}" for host, port in self._bootstrap),
+        )
 
     def _questions(self, host: str, port: int, timeout_s: float) -> BrokerQuestions:
         return BrokerQuestions(
-            host, port, connect_timeout_s=self._answers_in_s, timeout_s=timeout_s, generation=self._generation,
-            security=self._security)
+            host,
+            port,
+            connect_timeout_s=self._answers_in_s,
+            timeout_s=timeout_s,
+            generation=self._generation,
+            security=self._security,
+        )

@@ -1,7 +1,8 @@
-"""Ends a membership of a driver that is gone: it sleeps, or died, and the group waits for its session to end.
+"""Ends a membership of a driver that is gone: it sleeps, or died, and the group waits for its
+session to end.
 
-A coordinator takes the leave of a member from whoever knows its id. From then on nothing that the driver committed as that member is taken
-any more, wherever on the way it is.
+A coordinator takes the leave of a member from whoever knows its id. From then on nothing that the
+driver committed as that member is taken any more, wherever on the way it is.
 """
 
 from __future__ import annotations
@@ -18,14 +19,20 @@ _NO_SUCH_GROUP = 69
 """Of this protocol (GROUP_ID_NOT_FOUND): so nobody is a member of it."""
 
 
-def end_membership(connection: CoordinatorConnection, group: str, share: Share, *, within_s: float) -> None:
-    """Leave in the name of this share's member; nothing where it is none. Raises BrokerUnreachable, and what it is refused with."""
+def end_membership(
+    connection: CoordinatorConnection, group: str, share: Share, *, within_s: float
+) -> None:
+    """Leave in the name of this share's member; nothing where it is none. Raises BrokerUnreachable,
+    and what it is refused with.
+    """
     deadline = time.monotonic() + within_s
     while refusal := _leave(connection, group, share):
         if refusal.meaning is Meaning.UNKNOWN_MEMBER or refusal.code == _NO_SUCH_GROUP:
             return
         if not refusal.is_retriable or time.monotonic() + _PAUSE_S > deadline:
-            raise refusal.error("end the membership of a run that is gone", group=group, broker=connection.address)
+            raise refusal.error(
+                "end the membership of a run that is gone", group=group, broker=connection.address
+            )
         connection.forget()
         time.sleep(_PAUSE_S)
 

@@ -1,7 +1,8 @@
 """One connection to one broker: how it begins, one request at a time, one deadline per call.
 
-It makes a broken connection anew once, and waits out a broker that throttles. What is asked belongs to `simple_consumer`, bytes to
-`protocol.generations`, the socket to `connection`, and how a connection begins to `handshake`.
+It makes a broken connection anew once, and waits out a broker that throttles. What is asked belongs
+to `simple_consumer`, bytes to `protocol.generations`, the socket to `connection`, and how a
+connection begins to `handshake`.
 """
 
 from __future__ import annotations
@@ -23,32 +24,54 @@ from etl.protocol.generations.dialect import Dialect, Request
 
 Answer = TypeVar("Answer")
 Ask = Callable[[Dialect], Request[Answer]]
-"""A question in the words of whoever listens: made anew with each connection, since a broker may come back as a newer one."""
+"""A question in the words of whoever listens: made anew with each connection, since a broker may
+come back as a newer one.
+"""
 _MAX_NUMBER = 0x7FFFFFFF
 _COMPARED_WITHIN_S = 5.0
 _MOST_UNANSWERED = 64
-"""Of one question's requests: a broker that nobody takes answers from reads no more, and two that both only send would wait for ever."""
+"""Of one question's requests: a broker that nobody takes answers from reads no more, and two that
+both only send would wait for ever.
+"""
 
 
 class Exchange:
-    """Requests to one broker. Connects with the first; a connection on which anything raised is closed.
+    """Requests to one broker. Connects with the first; a connection on which anything raised is
+    closed.
 
     See `SimpleConsumer` for the parameters.
     """
 
-    def __init__(self, host: str, port: int, *, client_id: str, connect_timeout_s: float, timeout_s: float,
-                 max_response_bytes: int, generation: str | None = None, idle_connections: IdleConnections | None = None,
-                 security: Security = OPEN) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        connect_timeout_s: float,
+        timeout_s: float,
+        max_response_bytes: int,
+        generation: str | None = None,
+        idle_connections: IdleConnections | None = None,
+        security: Security = OPEN,
+    ) -> None:
         self._host, self._port, self._client_id = host, port, client_id
-        self._handshake = Handshake(host, port, connect_timeout_s, client_id=client_id, security=security)
+        self._handshake = Handshake(
+            host, port, connect_timeout_s, client_id=client_id, security=security
+        )
         self._timeout_s = timeout_s
         self._max_response_bytes = max_response_bytes
         self._generation = generation
         self.generation = generation
         """As was told, or found out with the last connection."""
-        self._idle, self._maker = idle_connections, Maker(host, port, client_id, generation, security)
+        self._idle, self._maker = (
+            idle_connections,
+            Maker(host, port, client_id, generation, security),
+        )
         self._may_be_other = is_release(generation)
-        """Whether what fails may be that the broker is of another release than was told. It is asked once."""
+        """Whether what fails may be that the broker is of another release than was told. It is
+        asked once.
+        """
         self._was_compared = False
         self._may_take = True
         """Whether a connection that was idle would do. One that broke is made anew."""
@@ -59,17 +82,23 @@ class Exchange:
         self._last_number = 0
         self._throttled_until = 0.0
         self.ends_by: float | None = None
-        """A moment by which a question to many brokers has ended, this one's call with it; None: each call has its own time."""
+        """A moment by which a question to many brokers has ended, this one's call with it; None:
+        each call has its own time.
+        """
 
     @property
     def address(self) -> str:
         return f"{self._host}:{self._port}"
 
     def close(self) -> None:
-        """Hang up, or leave the connection to whoever asks next in this process; the next request would connect again."""
+        """Hang up, or leave the connection to whoever asks next in this process; the next request
+        would connect again.
+        """
         if self._open is not None and self._idle is not None and not self._to_come:
             (connection, dialect), self._open = self._open, None
-            self._idle.give(self._maker, Idle(connection, dialect, self._last_number, self._throttled_until))
+            self._idle.give(
+                self._maker, Idle(connection, dialect, self._last_number, self._throttled_until)
+            )
         self._hang_up()
         self._may_take = True
 
@@ -88,7 +117,9 @@ class Exchange:
         return self._connected(self.deadline())[1]
 
     def ask(self, ask: Ask[Answer], *, may_repeat: bool = True) -> Answer:
-        """The answer; asked once more where the connection broke before any byte of it, if it may be."""
+        """The answer; asked once more where the connection broke before any byte of it, if it may
+        be.
+        """
         deadline = self.deadline()
         try:
             return self._ask_once(ask, deadline)
@@ -113,25 +144,39 @@ class Exchange:
         connection, dialect = self._connected(deadline)
         request, number = ask(dialect), self._next_number()
         frames = memoryview(request.frame(number))
-        first = end_of(frames, _MOST_UNANSWERED) if request.answers > _MOST_UNANSWERED else len(frames)
+        first = (
+            end_of(frames, _MOST_UNANSWERED) if request.answers > _MOST_UNANSWERED else len(frames)
+        )
         with Dropping(self._hang_up):
             self._to_come += request.answers
             connection.send(frames[:first], deadline)
         return Sent(request, number, frames[first:], connection.is_answering)
 
-    def receive(self, number: int, deadline: float, room: Callable[[int], memoryview]) -> memoryview:
-        """The bytes of the next answer, in what `room` gives. Raises ConnectionBroken, and ImpossibleSize for a size not taken."""
+    def receive(
+        self, number: int, deadline: float, room: Callable[[int], memoryview]
+    ) -> memoryview:
+        """The bytes of the next answer, in what `room` gives. Raises ConnectionBroken, and
+        ImpossibleSize for a size not taken.
+        """
         if self._open is None:
             raise ConnectionBroken("no connection any more", answered=False)
         connection, dialect = self._open
         with Dropping(self._hang_up):
             try:
-                response = connection.receive(deadline, room, max_bytes=self._max_response_bytes, least_bytes=dialect.least_answer_bytes)
+                response = connection.receive(
+                    deadline,
+                    room,
+                    max_bytes=self._max_response_bytes,
+                    least_bytes=dialect.least_answer_bytes,
+                )
             except BrokerUnreachable as late:
                 raise self._explained(late) from None
             found = dialect.number_of(response[:4])
             if found not in (None, number):
-                raise CorruptData(f"an answer to request {found} came where {number} was asked", broker=self.address)
+                raise CorruptData(
+                    f"an answer to request {found} came where {number} was asked",
+                    broker=self.address,
+                )
             self._to_come -= 1
             return response
 
@@ -144,7 +189,11 @@ class Exchange:
                     rest = self._send_more(rest, deadline)
                 answer = self.receive(sent.number, deadline, fresh)
             except ConnectionBroken as broken:
-                raise ConnectionBroken(str(broken), answered=broken.answered or got > 0, check=sent.request.check_if_cut) from None
+                raise ConnectionBroken(
+                    str(broken),
+                    answered=broken.answered or got > 0,
+                    check=sent.request.check_if_cut,
+                ) from None
             if sent.request.answers == 1:
                 return answer
             answers += len(answer).to_bytes(4, "big") + answer
@@ -180,10 +229,14 @@ class Exchange:
         if not broken.answered and (wanted := self._handshake.wanted_login(self._soon())):
             return wanted
         check = broken.check or self._check_if_cut
-        return self._explained(BrokerUnreachable(f"the connection broke {broken}", broker=self.address, check=check))
+        return self._explained(
+            BrokerUnreachable(f"the connection broke {broken}", broker=self.address, check=check)
+        )
 
     def _explained(self, failure: EtlError) -> EtlError:
-        """The same; of a broker that was told to be of a release, and is of another one when it is asked itself, that it is."""
+        """The same; of a broker that was told to be of a release, and is of another one when it is
+        asked itself, that it is.
+        """
         if self._generation is None or not self._may_be_other:
             return failure
         self._may_be_other = False
@@ -191,9 +244,11 @@ class Exchange:
         return itself and itself.is_not_of(self._generation) or failure
 
     def refuse_other_release(self, isolation: Isolation) -> None:
-        """Ask a broker once what it is, within five seconds, where it was told to be of a release; one that does not say is what was told.
+        """Ask a broker once what it is, within five seconds, where it was told to be of a release;
+        one that does not say is what was told.
 
-        Raises OtherRelease where it lacks what that release speaks, or would not keep the isolation if it is spoken to so.
+        Raises OtherRelease where it lacks what that release speaks, or would not keep the isolation
+        if it is spoken to so.
         """
         if self._generation is None or self._was_compared or not is_release(self._generation):
             return
@@ -202,11 +257,16 @@ class Exchange:
             raise other
 
     def _itself(self) -> Dialect | None:
-        """What the broker understands by its own word, or by what it does, whatever was told of it; None: neither is to be had now."""
+        """What the broker understands by its own word, or by what it does, whatever was told of it;
+        None: neither is to be had now.
+        """
         deadline = self._soon()
         try:
             connection, dialect = choose(
-                lambda greeting: self._handshake.greet(greeting, deadline), client_id=self._client_id, address=self.address)
+                lambda greeting: self._handshake.greet(greeting, deadline),
+                client_id=self._client_id,
+                address=self.address,
+            )
         except EtlError:
             return None
         connection.close()
@@ -216,20 +276,35 @@ class Exchange:
         return time.monotonic() + min(self._timeout_s, _COMPARED_WITHIN_S)
 
     def _connected(self, deadline: float) -> tuple[Connection, Dialect]:
-        if self._open is not None and not self._to_come and time.monotonic() >= self._open[0].renew_at:
+        if (
+            self._open is not None
+            and not self._to_come
+            and time.monotonic() >= self._open[0].renew_at
+        ):
             self._hang_up()
-        taken = self._idle.take(self._maker) if self._open is None and self._idle is not None and self._may_take else None
+        taken = (
+            self._idle.take(self._maker)
+            if self._open is None and self._idle is not None and self._may_take
+            else None
+        )
         self._may_take = False
         if taken is not None:
             self._open = taken.connection, taken.dialect
             self._last_number, self._throttled_until = taken.last_number, taken.throttled_until
         elif self._open is None:
             try:
-                self._open = choose(lambda greeting: self._handshake.greet(greeting, deadline), client_id=self._client_id,
-                                    address=self.address, told=self._generation)
+                self._open = choose(
+                    lambda greeting: self._handshake.greet(greeting, deadline),
+                    client_id=self._client_id,
+                    address=self.address,
+                    told=self._generation,
+                )
             except (BrokerUnreachable, CorruptData, NotKafka) as failure:
                 raise self._explained(failure) from None
-        self.generation, self._check_if_cut = self._open[1].generation or self._generation, self._open[1].check_if_cut
+        self.generation, self._check_if_cut = (
+            self._open[1].generation or self._generation,
+            self._open[1].check_if_cut,
+        )
         return self._open
 
     def _next_number(self) -> int:

@@ -1,8 +1,9 @@
-"""Hands a stored plan over where the group keeps its offsets in Kafka: one commit, fenced by the membership that the plan was made with.
+"""Hands a stored plan over where the group keeps its offsets in Kafka: one commit, fenced by the
+membership that the plan was made with.
 
-One commit is one batch in the coordinator's log, so all of it is taken or nothing. It may be sent again, since it says the same thing: as
-long as its membership stands nobody else commits these logs. What is there tells whether it was taken when no answer came
-(`decisions.open_hand_overs`).
+One commit is one batch in the coordinator's log, so all of it is taken or nothing. It may be sent
+again, since it says the same thing: as long as its membership stands nobody else commits these
+logs. What is there tells whether it was taken when no answer came (`decisions.open_hand_overs`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _GONE = "the brokers do not know the topics of its partitions any more"
 
 
 class FencedCommit:
-    """The hand-overs of one pipeline's plans. `tries_for_s`: how long an answer is asked for. Raises what the brokers do."""
+    """The hand-overs of one pipeline's plans. `tries_for_s`: how long an answer is asked for.
+    Raises what the brokers do.
+    """
 
     def __init__(self, kept: KeptOffsets, *, tries_for_s: float) -> None:
         self._kept, self._tries_for_s = kept, tries_for_s
@@ -36,9 +39,11 @@ class FencedCommit:
     def hand_over(self, cluster: Cluster, plan: Plan, *, unsure: Callable[[], None]) -> Void | None:
         """Move the plan's offsets, all of them; why none was, where the membership is over.
 
-        A topic that the coordinator does not know is asked for again: it may not have been told of it yet. `unsure` is called behind a
-        commit of which an answer was lost: it may still be under way, until its membership ends. Raises CommitUnknown where none came in
-        time, SettingsError for more logs than one batch holds, and what else the coordinator refuses with.
+        A topic that the coordinator does not know is asked for again: it may not have been told of
+        it yet. `unsure` is called behind a commit of which an answer was lost: it may still be
+        under way, until its membership ends. Raises CommitUnknown where none came in time,
+        SettingsError for more logs than one batch holds, and what else the coordinator refuses
+        with.
         """
         logs, share = plan.offsets_to_hand_over, plan.share
         if not logs or share is None:
@@ -67,7 +72,9 @@ class FencedCommit:
                 unsure()
 
     def _found(self, cluster: Cluster, plan: Plan, lost: MembershipLost) -> Void | None:
-        """What became of earlier tries of a commit whose membership is over. Raises CommitUnknown where that cannot be told at once."""
+        """What became of earlier tries of a commit whose membership is over. Raises CommitUnknown
+        where that cannot be told at once.
+        """
         found = found_out(plan, self._kept.committed(cluster, plan.offsets_to_hand_over))
         if found is HandOverOutcome.TAKEN:
             return None
@@ -75,22 +82,38 @@ class FencedCommit:
             return Void(lost.what)
         raise CommitUnknown(lost.what, check=_FINDS_OUT, **lost.where) from lost
 
-    def _without(self, cluster: Cluster, plan: Plan, unknown: Sequence[BrokerPartition], *, is_unsure: bool) -> Void | None:
-        """What a commit came to of which the coordinator does not know these topics: nobody else reads one that is gone either."""
+    def _without(
+        self, cluster: Cluster, plan: Plan, unknown: Sequence[BrokerPartition], *, is_unsure: bool
+    ) -> Void | None:
+        """What a commit came to of which the coordinator does not know these topics: nobody else
+        reads one that is gone either.
+        """
         if there := logs_there(cluster, unknown):
             what = f"the group's coordinator does not know a topic that other brokers have, and commits nothing of {there[0]}"
-            raise CommitUnknown(what, check="the coordinator's log; the next run finds out what was taken", **there[0].place)
+            raise CommitUnknown(
+                what,
+                check="the coordinator's log; the next run finds out what was taken",
+                **there[0].place,
+            )
         if len(unknown) < len(plan.offsets_to_hand_over):
             return None
         if is_unsure:
             raise CommitUnknown(_GONE, check=_FINDS_OUT)
         return Void(_GONE)
 
-    def _asked(self, consumer: SimpleConsumer, plan: Plan, share: Share) -> Mapping[BrokerPartition, Refusal | None]:
+    def _asked(
+        self, consumer: SimpleConsumer, plan: Plan, share: Share
+    ) -> Mapping[BrokerPartition, Refusal | None]:
         offsets = {log: plan.positions[log] for log in plan.offsets_to_hand_over}
         return consumer.commit_each(
-            self._kept.group, offsets, metadata=self._kept.metadata(plan.word), generation=share.generation, member_id=share.member_id,
-            instance_id=share.instance_id, is_sent_once=True)
+            self._kept.group,
+            offsets,
+            metadata=self._kept.metadata(plan.word),
+            generation=share.generation,
+            member_id=share.member_id,
+            instance_id=share.instance_id,
+            is_sent_once=True,
+        )
 
     def _refuse_too_many(self, plan: Plan, logs: tuple[BrokerPartition, ...]) -> None:
         size = sum(self._kept.bytes_of(log, plan.word) for log in logs)
@@ -100,9 +123,13 @@ class FencedCommit:
             raise SettingsError(what, key="source.topics", check=check)
 
 
-def _unknown_to_coordinator(told: Mapping[BrokerPartition, Refusal | None], plan: Plan) -> list[BrokerPartition]:
+def _unknown_to_coordinator(
+    told: Mapping[BrokerPartition, Refusal | None], plan: Plan
+) -> list[BrokerPartition]:
     """The logs whose topics it does not know. Raises what a log is refused with otherwise."""
     for log, refusal in sorted(told.items()):
         if refusal is not None and refusal.meaning is not Meaning.UNKNOWN_TOPIC:
-            raise refusal.error(f"hand plan {plan.number} over", **log.place, offset=plan.positions[log])
+            raise refusal.error(
+                f"hand plan {plan.number} over", **log.place, offset=plan.positions[log]
+            )
     return sorted(log for log, refusal in told.items() if refusal is not None)

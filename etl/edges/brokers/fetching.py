@@ -1,6 +1,7 @@
 """At most one fetch under way, and the two buffers that answers are received into.
 
-The broker reads while the answer before is decoded, so one buffer is decoded while the other is received into.
+The broker reads while the answer before is decoded, so one buffer is decoded while the other is
+received into.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Fetching:
             raise ValueError("a fetch is under way on this connection: end_fetch first")
 
     def is_answered(self, wait_s: float) -> bool:
-        """Whether `end` would find that the answer has begun, or that the connection ended, within so long."""
+        """Whether `end` would find that the answer has begun, or that the connection ended, within
+        so long.
+        """
         if self._under_way is None:
             raise ValueError("no fetch is under way")
         return self._under_way[1].is_answering(time.monotonic() + wait_s)
@@ -79,13 +82,18 @@ class Fetching:
         try:
             return self._exchange.receive(sent.number, deadline, self._next_buffer)
         except ImpossibleSize as size:
-            raise outsized(self._exchange.address, size, sent.number, self._max_response_bytes, fetch.place) from None
+            raise outsized(
+                self._exchange.address, size, sent.number, self._max_response_bytes, fetch.place
+            ) from None
 
     def _next_buffer(self, size: int) -> memoryview:
-        # A bytearray with views cannot grow, and the views of an earlier answer must stay what they are: a new one.
+        # A bytearray with views cannot grow, and the views of an earlier answer must stay what they
+        # are: a new one.
         self._turn ^= 1
         if len(self._buffers[self._turn]) < size:
-            self._buffers[self._turn] = bytearray(min(size + size // 4, max(size, self._max_response_bytes)))
+            self._buffers[self._turn] = bytearray(
+                min(size + size // 4, max(size, self._max_response_bytes))
+            )
         return memoryview(self._buffers[self._turn])[:size]
 
     def _read(self, fetch: Fetch, sent: Sent[FetchAnswer], response: memoryview) -> FetchAnswer:
@@ -94,7 +102,9 @@ class Fetching:
         except CorruptData as corrupt:
             asked = {(each.log.topic, each.log.partition): each.offset for each in fetch.wanted}
             offset = asked.get((corrupt.where.get("topic", ""), corrupt.where.get("partition", -1)))
-            raise CorruptData(corrupt.what, check=corrupt.check, **{**corrupt.where, "offset": offset}) from None
+            raise CorruptData(
+                corrupt.what, check=corrupt.check, **{**corrupt.where, "offset": offset}
+            ) from None
 
     def _checked(self, answer: FetchAnswer, fetch: Fetch) -> FetchAnswer:
         if answer.refusal:
@@ -104,7 +114,16 @@ class Fetching:
         asked = {(each.log.topic, each.log.partition): each.offset for each in fetch.wanted}
         got = [(each.topic, each.partition) for each in answer.partitions]
         if len(got) != len(asked) or set(got) != set(asked):
-            raise CorruptData("the answer to a fetch names other partitions than were asked for", broker=self._exchange.address,
-                              asked=sorted(asked), got=got)
-        return replace(answer, partitions=tuple(
-            replace(each, asked_offset=asked[each.topic, each.partition]) for each in answer.partitions))
+            raise CorruptData(
+                "the answer to a fetch names other partitions than were asked for",
+                broker=self._exchange.address,
+                asked=sorted(asked),
+                got=got,
+            )
+        return replace(
+            answer,
+            partitions=tuple(
+                replace(each, asked_offset=asked[each.topic, each.partition])
+                for each in answer.partitions
+            ),
+        )

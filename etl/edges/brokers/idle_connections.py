@@ -1,15 +1,20 @@
-"""Connections that nobody uses just now, kept for whoever asks the same broker next in this process.
+"""Connections that nobody uses just now, kept for whoever asks the same broker next in this
+process.
 
-A Python worker of Spark runs one task after the other, and each would begin with a connect and a greeting to every broker that it reads
-from. So a task gives its connections back, and the next one takes them. What is taken is as good as new, or is not given out:
+A Python worker of Spark runs one task after the other, and each would begin with a connect and a
+greeting to every broker that it reads from. So a task gives its connections back, and the next one
+takes them. What is taken is as good as new, or is not given out:
 
-- one that the broker has closed meanwhile, or on which something lies that nobody asked for, is closed here as well;
+- one that the broker has closed meanwhile, or on which something lies that nobody asked for, is
+  closed here as well;
 - one whose login ends soon is closed, too;
-- one that was idle for longer than `idle_s` is closed, whether anybody asks for it or not: brokers and what lies between close idle ones
+- one that was idle for longer than `idle_s` is closed, whether anybody asks for it or not: brokers
+  and what lies between close idle ones
   without a word, and a worker that has no task holds none for long;
 - a process that was forked has none: two that share a connection would read each other's answers.
 
-A connection is given back only where every answer has come (`Exchange`). It belongs to who made it: address, client id, generation, login.
+A connection is given back only where every answer has come (`Exchange`). It belongs to who made it:
+address, client id, generation, login.
 """
 
 from __future__ import annotations
@@ -76,7 +81,11 @@ class IdleConnections:
                 self._kept.remove(found)
             idle = found[1]
             now = time.monotonic()
-            if now - idle.since < self._idle_s and now < idle.connection.renew_at and not idle.connection.is_answering(0):
+            if (
+                now - idle.since < self._idle_s
+                and now < idle.connection.renew_at
+                and not idle.connection.is_answering(0)
+            ):
                 return idle
             idle.connection.close()
 
@@ -97,7 +106,9 @@ class IdleConnections:
             idle.connection.close()
 
     def forget(self) -> None:
-        """After a fork, in the child: what is here is the parent's. Its own copies are closed, which the brokers do not see."""
+        """After a fork, in the child: what is here is the parent's. Its own copies are closed,
+        which the brokers do not see.
+        """
         kept = self._kept
         self._begin()
         for _, idle in kept:

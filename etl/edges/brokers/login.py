@@ -1,7 +1,9 @@
-"""A login on a new connection (SASL): said and answered under our deadline, before anything else is asked.
+"""A login on a new connection (SASL): said and answered under our deadline, before anything else is
+asked.
 
-How the mechanisms prove who we are is kafka-python's, without any I/O of its own; what they are given is looked up here, each time. GSSAPI
-alone talks to somebody besides, Kerberos' servers, and takes no deadline.
+How the mechanisms prove who we are is kafka-python's, without any I/O of its own; what they are
+given is looked up here, each time. GSSAPI alone talks to somebody besides, Kerberos' servers, and
+takes no deadline.
 """
 
 from __future__ import annotations
@@ -28,16 +30,23 @@ _MAX_ANSWER_BYTES = 1 << 20
 """Kafka's own bound of what is said before a login is 512 KiB (sasl.server.max.receive.size)."""
 _MECHANISM = "source.security.sasl.mechanism"
 _OF_LIFETIME = 0.85
-"""Of a login: then whoever has nothing under way connects anew. Kafka's own clients do between 0.85 and 0.95 of it."""
+"""Of a login: then whoever has nothing under way connects anew. Kafka's own clients do between 0.85
+and 0.95 of it.
+"""
 _LEAST_ITERATIONS = 4096
-"""Of SCRAM (RFC 7677): with fewer, whoever says that he is the broker could find out the password from our answer."""
+"""Of SCRAM (RFC 7677): with fewer, whoever says that he is the broker could find out the password
+from our answer.
+"""
 
 
-def log_in(connection: Connection, security: Security, host: str, client_id: str, deadline: float) -> None:
+def log_in(
+    connection: Connection, security: Security, host: str, client_id: str, deadline: float
+) -> None:
     """Nothing where there is no login. `deadline`: a `time.monotonic` moment.
 
-    Raises PermissionRefused where the broker does not take it, SettingsError where it cannot be tried, BrokerUnreachable, NotKafka,
-    CorruptData; ConnectionBroken where the other side hangs up at once.
+    Raises PermissionRefused where the broker does not take it, SettingsError where it cannot be
+    tried, BrokerUnreachable, NotKafka, CorruptData; ConnectionBroken where the other side hangs up
+    at once.
     """
     if security.login is None:
         return
@@ -59,13 +68,19 @@ def log_in(connection: Connection, security: Security, host: str, client_id: str
         if broken.each_time is not None:
             raise
         what = f"the broker hung up in the middle of the login: {broken}"
-        raise BrokerUnreachable(what, broker=connection.address, check="the broker's log at this time") from None
+        raise BrokerUnreachable(
+            what, broker=connection.address, check="the broker's log at this time"
+        ) from None
 
 
 def _refused(login: Login, proof: _Proof, answer: TokenAnswer, refusal: Refusal) -> Exception:
-    """A token may end on its way to the broker, which does not say so: one more is asked for, on the next connection. So is a broker that
-    failed on its own."""
-    error = proof.refused(answer.said or refusal.name) if answer.is_wrong else proof.failed_at(refusal, answer.said)
+    """A token may end on its way to the broker, which does not say so: one more is asked for, on
+    the next connection. So is a broker that failed on its own."""
+    error = (
+        proof.refused(answer.said or refusal.name)
+        if answer.is_wrong
+        else proof.failed_at(refusal, answer.said)
+    )
     if refusal.is_retriable or answer.is_wrong and login.mechanism is Mechanism.OAUTHBEARER:
         return ConnectionBroken(error.what, answered=False, each_time=error)
     return error
@@ -84,7 +99,9 @@ def wanted_login(connection: Connection, client_id: str, deadline: float) -> Etl
     offered = ", ".join(answer.offered) or "mechanisms that it does not tell"
     what = f"the listener wants a login, by {offered}, and we have none for it"
     check = "source.security: protocol SASL_SSL or SASL_PLAINTEXT and sasl; or the address of another listener"
-    return PermissionRefused(what, key="source.security.protocol", broker=connection.address, check=check)
+    return PermissionRefused(
+        what, key="source.security.protocol", broker=connection.address, check=check
+    )
 
 
 class _Asking:
@@ -97,8 +114,7 @@ class _Asking:
         self._number += 1
         self._connection.send(request.frame(self._number), self._deadline)
         try:
-            answer = self._connection.receive(
-                self._deadline, fresh, max_bytes=_MAX_ANSWER_BYTES)
+            answer = self._connection.receive(self._deadline, fresh, max_bytes=_MAX_ANSWER_BYTES)
         except ImpossibleSize as size:
             raise not_kafka(self._connection.address, size.first) from None
         if int.from_bytes(answer[:4], "big") != self._number:
@@ -109,13 +125,25 @@ class _Asking:
 def _not_taken(answer: MechanismAnswer, login: Login, address: str) -> SettingsError:
     if answer.wants_none:
         check = "source.security.protocol: SSL or PLAINTEXT; or the address of another listener"
-        return SettingsError("the listener wants no login", key="source.security.protocol", broker=address, check=check)
+        return SettingsError(
+            "the listener wants no login",
+            key="source.security.protocol",
+            broker=address,
+            check=check,
+        )
     what = f"the listener takes no login by {login.mechanism.value}; it has {', '.join(answer.offered) or 'none that it tells of'}"
-    return SettingsError(what, key=_MECHANISM, broker=address, check=f"{_MECHANISM}, and sasl.enabled.mechanisms of the broker")
+    return SettingsError(
+        what,
+        key=_MECHANISM,
+        broker=address,
+        check=f"{_MECHANISM}, and sasl.enabled.mechanisms of the broker",
+    )
 
 
 class _Proof:
-    """The mechanism's bytes, made and read. What it fails with is told without any of the secrets that it was given."""
+    """The mechanism's bytes, made and read. What it fails with is told without any of the secrets
+    that it was given.
+    """
 
     def __init__(self, login: Login, host: str, address: str, deadline: float) -> None:
         self._login, self._address, self._deadline = login, address, deadline
@@ -129,8 +157,15 @@ class _Proof:
         try:
             return get_sasl_mechanism(name)(host=host, sasl_mechanism=name, **self._given())
         except RuntimeError:  # its only one: that the library is not there
-            check = "pip install 'offset-range-etl[gssapi]' on every machine that connects to brokers"
-            raise SettingsError("GSSAPI takes a library that is not installed", key=_MECHANISM, broker=self._address, check=check) from None
+            check = (
+                "pip install 'offset-range-etl[gssapi]' on every machine that connects to brokers"
+            )
+            raise SettingsError(
+                "GSSAPI takes a library that is not installed",
+                key=_MECHANISM,
+                broker=self._address,
+                check=check,
+            ) from None
         except EtlError:
             raise
         except Exception as error:  # of the library of Kerberos, which is there or not
@@ -139,10 +174,15 @@ class _Proof:
     def _given(self) -> Mapping[str, Any]:
         login = self._login
         if login.mechanism.has_password:
-            name, password = (login_text(getattr(login, of), f"source.security.sasl.{of}") for of in ("username", "password"))
+            name, password = (
+                login_text(getattr(login, of), f"source.security.sasl.{of}")
+                for of in ("username", "password")
+            )
             self._secrets += [password, *([name] if isinstance(login.username, SecretRef) else ())]
             if login.mechanism is not Mechanism.PLAIN:
-                name = name.replace("=", "=3D").replace(",", "=2C")  # RFC 5802, 5.1; the library leaves it to us
+                name = name.replace("=", "=3D").replace(
+                    ",", "=2C"
+                )  # RFC 5802, 5.1; the library leaves it to us
             return {"sasl_plain_username": name, "sasl_plain_password": password}
         if login.mechanism is Mechanism.OAUTHBEARER:
             source = TokenSource(login.token, self._address, self._deadline)
@@ -172,26 +212,49 @@ class _Proof:
 
     def _refuse_few_iterations(self, token: bytes) -> None:
         said = re.findall(rb"(?:^|,)i=([^,]*)", token)
-        if any(not re.fullmatch(rb"[0-9]{1,7}", each) or int(each) < _LEAST_ITERATIONS for each in said):
+        if any(
+            not re.fullmatch(rb"[0-9]{1,7}", each) or int(each) < _LEAST_ITERATIONS for each in said
+        ):
             told = " and ".join(each.decode("ascii", "replace")[:20] for each in said)
             what = f"whoever answers wants our password proven by {told} rounds, and {_LEAST_ITERATIONS} are the least"
-            raise PermissionRefused(what, broker=self._address, check="that the address is the broker's, and how its users were made")
+            raise PermissionRefused(
+                what,
+                broker=self._address,
+                check="that the address is the broker's, and how its users were made",
+            )
 
     def refused(self, text: str) -> PermissionRefused:
         """The broker's no. It does not tell a wrong name from a wrong password."""
-        keys = {Mechanism.OAUTHBEARER: "source.security.sasl.token", Mechanism.GSSAPI: "source.security.sasl.service"}
+        keys = {
+            Mechanism.OAUTHBEARER: "source.security.sasl.token",
+            Mechanism.GSSAPI: "source.security.sasl.service",
+        }
         key = keys.get(self._login.mechanism, "source.security.sasl.password")
-        what = f"the broker refuses the login by {self._login.mechanism.value}: {self._masked(text)}"
+        what = (
+            f"the broker refuses the login by {self._login.mechanism.value}: {self._masked(text)}"
+        )
         check = "username and password" if self._login.mechanism.has_password else key
-        return PermissionRefused(what, key=key, broker=self._address, check=f"{check}, and that the broker knows them")
+        return PermissionRefused(
+            what, key=key, broker=self._address, check=f"{check}, and that the broker knows them"
+        )
 
     def failed_at(self, refusal: Refusal, text: str) -> EtlError:
-        """A code that says nothing of who we are: of a broker that cannot look now, or of a port that speaks logins otherwise."""
-        error = refusal.error(f"log us in by {self._login.mechanism.value}", key=_MECHANISM, broker=self._address)
-        return refusal.kind(": ".join(filter(None, (error.what, self._masked(text)))), check=error.check, **error.where)
+        """A code that says nothing of who we are: of a broker that cannot look now, or of a port
+        that speaks logins otherwise.
+        """
+        error = refusal.error(
+            f"log us in by {self._login.mechanism.value}", key=_MECHANISM, broker=self._address
+        )
+        return refusal.kind(
+            ": ".join(filter(None, (error.what, self._masked(text)))),
+            check=error.check,
+            **error.where,
+        )
 
     def _failed(self, error: Exception) -> PermissionRefused:
-        """What the library says of an answer that proves nothing: a broker that does not know our password cannot sign with it."""
+        """What the library says of an answer that proves nothing: a broker that does not know our
+        password cannot sign with it.
+        """
         what = f"the login by {self._login.mechanism.value} came to nothing: {self._masked(str(error) or type(error).__name__)}"
         check = "that the address is the broker's; with GSSAPI a ticket (klist) and source.security.sasl.service"
         return PermissionRefused(what, key=_MECHANISM, broker=self._address, check=check)

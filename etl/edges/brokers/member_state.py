@@ -1,4 +1,5 @@
-"""What the two threads of a member know together: the run's, which waits for a share, and the member's own, which talks to the coordinator.
+"""What the two threads of a member know together: the run's, which waits for a share, and the
+member's own, which talks to the coordinator.
 
 Everything is behind one lock; nothing here does I/O, and every moment is `time.monotonic`.
 """
@@ -22,9 +23,12 @@ class MemberTerms:
     group: str
     topics: tuple[str, ...]
     strategies: tuple[str, ...] = ("range",)
-    """In order of preference, of the classic protocol: all members of a group need one in common."""
+    """In order of preference, of the classic protocol: all members of a group need one in common.
+    """
     instance_id: str | None = None
-    """Of a static member (2.3 on): one that goes and comes back within its session keeps its logs, and nobody else notices."""
+    """Of a static member (2.3 on): one that goes and comes back within its session keeps its logs,
+    and nobody else notices.
+    """
     session_timeout_s: float = 45.0
     rebalance_timeout_s: float = 60.0
     """How long the group waits for us to join again, or to let go of what was taken from us."""
@@ -35,7 +39,9 @@ class MemberTerms:
     topics_max_age_s: float = 60.0
     """How long a leader goes by the partition counts that it divided by."""
     holds_shares: bool = False
-    """Whether nothing of a share is let go before `rejoin` or `leave`; the group waits for that no longer than the rebalance timeout."""
+    """Whether nothing of a share is let go before `rejoin` or `leave`; the group waits for that no
+    longer than the rebalance timeout.
+    """
 
 
 class MemberState:
@@ -59,7 +65,9 @@ class MemberState:
         """Of the rebalance under way."""
         self._statistics = RebalanceStatistics()
         session_s = terms.session_timeout_s
-        self._heartbeats = Heartbeats(interval_of(session_s), session_s, terms.backoff_s, begun=time.monotonic())
+        self._heartbeats = Heartbeats(
+            interval_of(session_s), session_s, terms.backoff_s, begun=time.monotonic()
+        )
 
     # The member's thread
 
@@ -77,12 +85,18 @@ class MemberState:
             self._statistics = replace(self._statistics, tries=self._statistics.tries + 1)
 
     def settle(self, share: Share, asked_at: float) -> None:
-        """The group has settled on this, by an answer to what was asked at that moment; or it still stands."""
+        """The group has settled on this, by an answer to what was asked at that moment; or it still
+        stands.
+        """
         with self._changed:
             now = time.monotonic()
             if share != self._share:
-                took = self._statistics.seconds + (now - self._begun if self._begun is not None else 0)
-                self._statistics = replace(self._statistics, rebalances=self._statistics.rebalances + 1, seconds=took)
+                took = self._statistics.seconds + (
+                    now - self._begun if self._begun is not None else 0
+                )
+                self._statistics = replace(
+                    self._statistics, rebalances=self._statistics.rebalances + 1, seconds=took
+                )
             self._begun = None
             # What was under way when the last share was let go is not the next one yet.
             self._holds = self._holds or (self._terms.holds_shares and asked_at >= self._poked)
@@ -137,9 +151,13 @@ class MemberState:
             self._heartbeats = replace(self._heartbeats, interval_s=wanted)
 
     def pause(self, seconds: float | None = None) -> bool:
-        """Wait so long, by default until the next heartbeat is due, unless the run wants to know at once. False: we are leaving."""
+        """Wait so long, by default until the next heartbeat is due, unless the run wants to know at
+        once. False: we are leaving.
+        """
         with self._changed:
-            until = time.monotonic() + (self._heartbeats.wait_s(time.monotonic()) if seconds is None else seconds)
+            until = time.monotonic() + (
+                self._heartbeats.wait_s(time.monotonic()) if seconds is None else seconds
+            )
             while not self._is_leaving and (left := until - time.monotonic()) > 0:
                 if seconds is None and self._poked > self._heartbeats.sent:
                     break
@@ -173,9 +191,15 @@ class MemberState:
             return self._asked_back
 
     def is_unbroken(self, share: Share) -> bool:
-        """Whether nothing of this share was let go since it stood, whatever its generation is by now."""
+        """Whether nothing of this share was let go since it stood, whatever its generation is by
+        now.
+        """
         with self._changed:
-            return self._share is not None and self._share.member_id == share.member_id and share.generation in self._unbroken
+            return (
+                self._share is not None
+                and self._share.member_id == share.member_id
+                and share.generation in self._unbroken
+            )
 
     def poke(self) -> float:
         """Ask the coordinator at once: the moment."""
@@ -198,7 +222,8 @@ class MemberState:
             self._changed.notify_all()
 
     def wait_for_share(self, since: float, deadline: float) -> Share | None:
-        """The share, once an answer to a question of `since` or later said that it stands; None: not by the deadline.
+        """The share, once an answer to a question of `since` or later said that it stands; None:
+        not by the deadline.
 
         Raises what the membership ended with.
         """
@@ -214,9 +239,15 @@ class MemberState:
                 self._changed.wait(left)
 
     def is_current(self, share: Share | None) -> bool:
-        """Whether this is the group's word, as far as anybody told us, and the session may be alive."""
+        """Whether this is the group's word, as far as anybody told us, and the session may be
+        alive.
+        """
         with self._changed:
-            return share is not None and self._share == share and not self._heartbeats.is_over(time.monotonic())
+            return (
+                share is not None
+                and self._share == share
+                and not self._heartbeats.is_over(time.monotonic())
+            )
 
     @property
     def trouble(self) -> EtlError | None:
@@ -228,4 +259,6 @@ class MemberState:
     def statistics(self) -> RebalanceStatistics:
         """What it cost so far."""
         with self._changed:
-            return replace(self._statistics, heartbeat_age_s=self._heartbeats.age_s(time.monotonic()))
+            return replace(
+                self._statistics, heartbeat_age_s=self._heartbeats.age_s(time.monotonic())
+            )

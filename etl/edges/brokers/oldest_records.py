@@ -1,8 +1,10 @@
 """The times of the first records from given offsets on, asked of the leaders of their logs.
 
-No request tells the time of an offset, so its record is fetched. Since Fetch v3 (KIP-74) a record batch that does not fit is not given at
-all, unless it is the first of an answer. So many logs are asked for by one request, with little for each; where that does not fit they are
-asked for again, together and with eight times as much. All of it is bounded for each broker: what does not fit into that stays unknown.
+No request tells the time of an offset, so its record is fetched. Since Fetch v3 (KIP-74) a record
+batch that does not fit is not given at all, unless it is the first of an answer. So many logs are
+asked for by one request, with little for each; where that does not fit they are asked for again,
+together and with eight times as much. All of it is bounded for each broker: what does not fit into
+that stays unknown.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ LOOKED_AT_BYTES_MAX = 64 * MIB
 _ANSWER_BYTES_MAX = 16 * MIB
 _GROWTH = 8
 
-_NO_RECORD = OldestRecord(why="what is not read holds no record, only markers, aborted or compacted ones")
+_NO_RECORD = OldestRecord(
+    why="what is not read holds no record, only markers, aborted or compacted ones"
+)
 _NO_TIME = OldestRecord(why="the format of its messages has no time")
 _SILENT = OldestRecord(why="the broker gave no record of it")
 _TOO_LARGE = OldestRecord(why=f"its record batch is larger than {_ANSWER_BYTES_MAX // MIB} MiB")
@@ -43,24 +47,44 @@ class _Look:
 
 
 def read_oldest(
-    cluster: Brokers, unread: Unread, leaders: Mapping[BrokerPartition, Leader], *, isolation: Isolation,
+    cluster: Brokers,
+    unread: Unread,
+    leaders: Mapping[BrokerPartition, Leader],
+    *,
+    isolation: Isolation,
 ) -> dict[BrokerPartition, OldestRecord]:
-    """The oldest unread record of each log that has a leader. Raises nothing of a broker: a log that it does not tell of says why."""
-    def ask(consumer: SimpleConsumer, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, OldestRecord]:
-        return _of_broker(consumer, {log: _Look(*unread[log]) for log in sorted(logs)}, leaders, isolation)
+    """The oldest unread record of each log that has a leader. Raises nothing of a broker: a log
+    that it does not tell of says why.
+    """
+
+    def ask(
+        consumer: SimpleConsumer, logs: Collection[BrokerPartition]
+    ) -> dict[BrokerPartition, OldestRecord]:
+        return _of_broker(
+            consumer, {log: _Look(*unread[log]) for log in sorted(logs)}, leaders, isolation
+        )
 
     answers = cluster.of_each({log: leaders[log] for log in unread if log in leaders}, ask)
     return {log: told for answer in answers for log, told in answer.items()}
 
 
-def _of_broker(consumer: SimpleConsumer, waiting: dict[BrokerPartition, _Look], leaders: Mapping[BrokerPartition, Leader],
-               isolation: Isolation) -> dict[BrokerPartition, OldestRecord]:
+def _of_broker(
+    consumer: SimpleConsumer,
+    waiting: dict[BrokerPartition, _Look],
+    leaders: Mapping[BrokerPartition, Leader],
+    isolation: Isolation,
+) -> dict[BrokerPartition, OldestRecord]:
     found, left = dict[BrokerPartition, OldestRecord](), LOOKED_AT_BYTES_MAX
     while waiting and left > 0:
         asked = _fitting(waiting)
-        targets = [FetchTarget(log, look.offset, look.max_bytes, leaders[log].epoch) for log, look in asked.items()]
+        targets = [
+            FetchTarget(log, look.offset, look.max_bytes, leaders[log].epoch)
+            for log, look in asked.items()
+        ]
         try:
-            answer = consumer.multifetch(targets, isolation=isolation, max_bytes=sum(each.max_bytes for each in targets))
+            answer = consumer.multifetch(
+                targets, isolation=isolation, max_bytes=sum(each.max_bytes for each in targets)
+            )
         except EtlError as error:
             found |= dict.fromkeys(waiting, OldestRecord(why=error.what))
             return found
@@ -75,7 +99,9 @@ def _of_broker(consumer: SimpleConsumer, waiting: dict[BrokerPartition, _Look], 
 
 
 def _fitting(waiting: Mapping[BrokerPartition, _Look]) -> dict[BrokerPartition, _Look]:
-    """As many of those that wait as one answer may hold; those that need least come first, so that most are told."""
+    """As many of those that wait as one answer may hold; those that need least come first, so that
+    most are told.
+    """
     asked, size = dict[BrokerPartition, _Look](), 0
     for log, look in sorted(waiting.items(), key=lambda each: (each[1].max_bytes, each[0])):
         if asked and size + look.max_bytes > _ANSWER_BYTES_MAX:
@@ -85,8 +111,12 @@ def _fitting(waiting: Mapping[BrokerPartition, _Look]) -> dict[BrokerPartition, 
     return asked
 
 
-def _told(log: BrokerPartition, fetched: FetchedPartition | None, look: _Look) -> OldestRecord | None:
-    """What this part of an answer tells; None: it is asked for again, further on or with more bytes, as `look` says then."""
+def _told(
+    log: BrokerPartition, fetched: FetchedPartition | None, look: _Look
+) -> OldestRecord | None:
+    """What this part of an answer tells; None: it is asked for again, further on or with more
+    bytes, as `look` says then.
+    """
     if fetched is not None and fetched.refusal is not None:
         return OldestRecord(why=fetched.refusal.error("fetch", **log.place).what)
     if fetched is None or not len(fetched.records):
@@ -99,7 +129,11 @@ def _told(log: BrokerPartition, fetched: FetchedPartition | None, look: _Look) -
     except EtlError as error:
         return OldestRecord(why=f"its record cannot be read: {error.what}")
     if record is not None and record.offset < look.end_offset:
-        return _NO_TIME if record.timestamp_ms is None or record.timestamp_ms < 0 else OldestRecord(record.timestamp_ms)
+        return (
+            _NO_TIME
+            if record.timestamp_ms is None or record.timestamp_ms < 0
+            else OldestRecord(record.timestamp_ms)
+        )
     if record is not None or messages.next_offset >= look.end_offset:
         return _NO_RECORD
     look.offset = max(look.offset, messages.next_offset)

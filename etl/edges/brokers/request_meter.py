@@ -1,7 +1,9 @@
-"""Counts what this process asks brokers: how many requests each answered, how long that was waited for, and how many bytes went over.
+"""Counts what this process asks brokers: how many requests each answered, how long that was waited
+for, and how many bytes went over.
 
-One count for a process, as a process is what a driver or a task is; who wants to know of a stretch of time takes the difference
-(`model.statistics.since`). It only grows, by one entry for each address that is asked.
+One count for a process, as a process is what a driver or a task is; who wants to know of a stretch
+of time takes the difference (`model.statistics.since`). It only grows, by one entry for each
+address that is asked.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def end_of(frames: memoryview, requests: int) -> int:
     at = 0
     for _ in range(requests):
         if at < len(frames):
-            at += 4 + int.from_bytes(frames[at:at + 4], "big")
+            at += 4 + int.from_bytes(frames[at : at + 4], "big")
     return at
 
 

@@ -1,4 +1,6 @@
-"""A function of the user's that gives tokens, called within a deadline: whatever it does, the run goes on or says why not."""
+"""A function of the user's that gives tokens, called within a deadline: whatever it does, the run
+goes on or says why not.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,14 @@ from typing import Any
 from etl.errors import BrokerUnreachable, EtlError
 
 
-def called_until(function: Callable[[], Any], deadline: float, *, name: str, key: str, address: str) -> Any:
+def called_until(
+    function: Callable[[], Any], deadline: float, *, name: str, key: str, address: str
+) -> Any:
     """What it returns. `deadline`: a `time.monotonic` moment.
 
-    Raises the function's own EtlError, and BrokerUnreachable where it raises anything else, ends the process (`sys.exit`), or does not
-    come back. What its exception says is not told: it may hold what it was given. Its thread is its own, and is left behind if it hangs.
+    Raises the function's own EtlError, and BrokerUnreachable where it raises anything else, ends
+    the process (`sys.exit`), or does not come back. What its exception says is not told: it may
+    hold what it was given. Its thread is its own, and is left behind if it hangs.
     """
     outcome = list[Any]()
     failure = list[BaseException]()
@@ -36,10 +41,14 @@ def called_until(function: Callable[[], Any], deadline: float, *, name: str, key
     if failure and isinstance(failure[0], EtlError):
         raise failure[0]
     if failure:
-        what = f"{name} raised {type(failure[0]).__name__} at {_place(failure[0])}, and gave no token"
+        what = (
+            f"{name} raised {type(failure[0]).__name__} at {_place(failure[0])}, and gave no token"
+        )
     else:
         what = f"{name} gave no token in {time.monotonic() - began:.1f} s, which were left of source.timeout_s"
-    raise BrokerUnreachable(what, key=key, broker=address, check="that function, and whom it asks") from None
+    raise BrokerUnreachable(
+        what, key=key, broker=address, check="that function, and whom it asks"
+    ) from None
 
 
 def _place(error: BaseException) -> str:

@@ -1,4 +1,5 @@
-"""Where tokens of OAUTHBEARER come from: a function of the user's, AWS for this machine's role, or a file or variable that others keep.
+"""Where tokens of OAUTHBEARER come from: a function of the user's, AWS for this machine's role, or
+a file or variable that others keep.
 
 Asked anew with each connection: whoever gives them keeps them as long as they hold.
 """
@@ -20,14 +21,18 @@ _MSK = "aws-msk"
 
 
 class TokenSource:
-    """One token, for one connection. `given` holds it once it was asked for. `deadline`: a `time.monotonic` moment."""
+    """One token, for one connection. `given` holds it once it was asked for. `deadline`: a
+    `time.monotonic` moment.
+    """
 
     def __init__(self, said: str | SecretRef | None, address: str, deadline: float) -> None:
         self._said, self._address, self._deadline = said or "", address, deadline
         self.given: list[str] = []
 
     def provider(self) -> Any:
-        """As kafka-python asks. Asking raises SettingsError where there is nothing to ask, BrokerUnreachable where that fails."""
+        """As kafka-python asks. Asking raises SettingsError where there is nothing to ask,
+        BrokerUnreachable where that fails.
+        """
         from kafka.net.sasl.oauth import AbstractTokenProvider
 
         token, extensions = self._asked()
@@ -46,7 +51,10 @@ class TokenSource:
         if isinstance(self._said, SecretRef):
             return self._checked(resolve_secret(self._said, KEY))
         if not names_token_source(self._said):
-            raise self._wrong("what stands there names no source of tokens", f"{KEY}: module:function, aws-msk:REGION or a reference")
+            raise self._wrong(
+                "what stands there names no source of tokens",
+                f"{KEY}: module:function, aws-msk:REGION or a reference",
+            )
         module, _, name = self._said.partition(":")
         if module == _MSK:
             return self._checked(self._called(lambda: _msk_token(name))[0])
@@ -56,7 +64,11 @@ class TokenSource:
         try:
             found = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
-            missing = f"module {error.name}" if isinstance(error, ModuleNotFoundError) else f"{self._said}"
+            missing = (
+                f"module {error.name}"
+                if isinstance(error, ModuleNotFoundError)
+                else f"{self._said}"
+            )
             check = f"{KEY}, and that the module is there on every machine that connects to brokers (spark.submit.pyFiles)"
             raise self._wrong(f"there is no {missing}", check) from None
         if not callable(found):
@@ -64,17 +76,30 @@ class TokenSource:
         return found  # type: ignore[no-any-return]
 
     def _called(self, function: Callable[[], Any]) -> Any:
-        return called_until(function, self._deadline, name=str(self._said), key=KEY, address=self._address)
+        return called_until(
+            function, self._deadline, name=str(self._said), key=KEY, address=self._address
+        )
 
     def _checked(self, found: Any) -> tuple[str, Mapping[str, str]]:
         token, extensions = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
-        texts = [token, *extensions, *extensions.values()] if isinstance(extensions, Mapping) else [None]
-        if not token or not all(isinstance(text, str) and text.isascii() and text.isprintable() for text in texts):
-            raise self._wrong(f"{self._said} gave no token: it must give a text, or that and a mapping of extensions", KEY)
+        texts = (
+            [token, *extensions, *extensions.values()]
+            if isinstance(extensions, Mapping)
+            else [None]
+        )
+        if not token or not all(
+            isinstance(text, str) and text.isascii() and text.isprintable() for text in texts
+        ):
+            raise self._wrong(
+                f"{self._said} gave no token: it must give a text, or that and a mapping of extensions",
+                KEY,
+            )
         return token, extensions
 
     def _wrong(self, what: str, check: str) -> SettingsError:
-        return SettingsError(what, key=KEY, broker=self._address, host=os.uname().nodename, check=check)
+        return SettingsError(
+            what, key=KEY, broker=self._address, host=os.uname().nodename, check=check
+        )
 
 
 def _msk_token(region: str) -> tuple[str, int]:
@@ -82,6 +107,11 @@ def _msk_token(region: str) -> tuple[str, int]:
         from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
     except ImportError:
         check = "pip install 'offset-range-etl[aws-msk]' on every machine that connects to brokers"
-        raise SettingsError(f"{_MSK} takes a library that is not installed", key=KEY, host=os.uname().nodename, check=check) from None
+        raise SettingsError(
+            f"{_MSK} takes a library that is not installed",
+            key=KEY,
+            host=os.uname().nodename,
+            check=check,
+        ) from None
     found: tuple[str, int] = MSKAuthTokenProvider.generate_auth_token(region)
     return found

@@ -1,7 +1,9 @@
-"""What is counted of the values of a file's columns while rows come, for the log to tell: nulls, and bounds that no Parquet footer tells.
+"""What is counted of the values of a file's columns while rows come, for the log to tell: nulls,
+and bounds that no Parquet footer tells.
 
-A column here is one that Delta keeps statistics of: of a struct each of its fields, of a list or a map the whole (Delta protocol, "Per-file
-Statistics"), and no more of them than Delta's own writer takes. Bounds of all others are those of the Parquet footer (`file_statistics`).
+A column here is one that Delta keeps statistics of: of a struct each of its fields, of a list or a
+map the whole (Delta protocol, "Per-file Statistics"), and no more of them than Delta's own writer
+takes. Bounds of all others are those of the Parquet footer (`file_statistics`).
 """
 
 from __future__ import annotations
@@ -14,12 +16,20 @@ import pyarrow as pa
 from pyarrow import compute, types
 
 INDEXED_COLUMNS = 32
-"""Of how many columns the log speaks, the first ones (Delta's `delta.dataSkippingNumIndexedCols`, by default)."""
-_KEPT = (types.is_signed_integer, types.is_string, types.is_date32, types.is_timestamp, types.is_decimal)
+"""Of how many columns the log speaks, the first ones (Delta's `delta.dataSkippingNumIndexedCols`,
+by default).
+"""
+_KEPT = (
+    types.is_signed_integer,
+    types.is_string,
+    types.is_date32,
+    types.is_timestamp,
+    types.is_decimal,
+)
 """Types whose bounds the footer keeps."""
 _COUNTED = (types.is_floating, types.is_string, types.is_boolean)
-"""Types whose bounds are counted here: of floating numbers the footer passes NaN over, of texts it has none beyond 4 KiB. Those of booleans
-Delta's own writer leaves out, and delta-rs's has them."""
+"""Types whose bounds are counted here: of floating numbers the footer passes NaN over, of texts it
+has none beyond 4 KiB. Those of booleans Delta's own writer leaves out, and delta-rs's has them."""
 Bounds = tuple[Any, Any]
 
 
@@ -31,7 +41,9 @@ class Column:
     """Its name; of a struct's field those of the structs around it first."""
     kind: pa.DataType
     at: int | None
-    """Which of the file's Parquet columns it is, of a list or a map the first one; None: the file lacks it, it is null in all its rows."""
+    """Which of the file's Parquet columns it is, of a list or a map the first one; None: the file
+    lacks it, it is null in all its rows.
+    """
 
     @property
     def is_kept(self) -> bool:
@@ -57,10 +69,11 @@ def columns_of(schema: pa.Schema, lacking: Collection[str] = ()) -> tuple[Column
 
 
 def footer_keeps(columns: Iterable[Column]) -> list[str]:
-    """The Parquet columns whose least and greatest value are kept, by the paths that the Parquet writer knows them by.
+    """The Parquet columns whose least and greatest value are kept, by the paths that the Parquet
+    writer knows them by.
 
-    Never those of floating numbers: the writer passes NaN over, which Spark takes for the greatest of all, and which it would not look for
-    in a row group whose greatest number is too small.
+    Never those of floating numbers: the writer passes NaN over, which Spark takes for the greatest
+    of all, and which it would not look for in a row group whose greatest number is too small.
     """
     return [".".join(column.path) for column in columns if column.at is not None and column.is_kept]
 
@@ -79,11 +92,17 @@ def _parquet_columns(kind: pa.DataType) -> int:
         return sum(_parquet_columns(kind.field(i).type) for i in range(kind.num_fields))
     if types.is_list(kind):
         return _parquet_columns(kind.value_type)
-    return _parquet_columns(kind.key_type) + _parquet_columns(kind.item_type) if types.is_map(kind) else 1
+    return (
+        _parquet_columns(kind.key_type) + _parquet_columns(kind.item_type)
+        if types.is_map(kind)
+        else 1
+    )
 
 
 class CountedValues:
-    """The counts of one file, whose rows are of that schema without the columns of `lacking`: those are null in all of them."""
+    """The counts of one file, whose rows are of that schema without the columns of `lacking`: those
+    are null in all of them.
+    """
 
     def __init__(self, schema: pa.Schema, lacking: Collection[str] = ()) -> None:
         self.columns = columns_of(schema, lacking)
@@ -106,8 +125,8 @@ class CountedValues:
                 self._bound(i, values)
 
     def bounds(self, i: int) -> Bounds | None:
-        """The least and the greatest value, a text as its UTF-8 bytes; None where there is none, or a number that is none, or not finite:
-        JSON has no name for it."""
+        """The least and the greatest value, a text as its UTF-8 bytes; None where there is none, or
+        a number that is none, or not finite: JSON has no name for it."""
         return None if self._is_unbounded[i] else self._bounds[i]
 
     def _bound(self, i: int, values: pa.Array) -> None:

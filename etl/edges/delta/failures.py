@@ -1,4 +1,6 @@
-"""What an exception means where a table lies: of delta-rs, of a writer by Spark, or of the file system. By what it says, no more."""
+"""What an exception means where a table lies: of delta-rs, of a writer by Spark, or of the file
+system. By what it says, no more.
+"""
 
 from __future__ import annotations
 
@@ -12,39 +14,63 @@ from etl.protocol.error_line import unmark, whole_text
 from etl.settings.places import is_url
 
 _OBSTACLES = (
-    "permission denied", "accessdeniedexception", "access denied", "accesscontrolexception", "read-only file system",
-    "no space left", "disk quota exceeded", "mkdirs failed", "parentnotdirectory", "not a directory", "input/output error",
-    "operation not permitted", "delta_cannot_create_log_path",
+    "permission denied",
+    "accessdeniedexception",
+    "access denied",
+    "accesscontrolexception",
+    "read-only file system",
+    "no space left",
+    "disk quota exceeded",
+    "mkdirs failed",
+    "parentnotdirectory",
+    "not a directory",
+    "input/output error",
+    "operation not permitted",
+    "delta_cannot_create_log_path",
 )
 _COLOURS = re.compile(r"\x1b\[\d*m(↳ ?)?")
-_CONFLICT = re.compile(r"DELTA_(METADATA_CHANGED|PROTOCOL_CHANGED|CONCURRENT_\w+)|io\.delta\.exceptions\.(Concurrent|Metadata|Protocol)\w+")
+_CONFLICT = re.compile(
+    r"DELTA_(METADATA_CHANGED|PROTOCOL_CHANGED|CONCURRENT_\w+)|io\.delta\.exceptions\.(Concurrent|Metadata|Protocol)\w+"
+)
 _NO_STORE = re.compile("Unknown scheme|Could not parse .* as a URL|Unable to recognise URL")
 """What delta-rs says of a URL by which it finds no store."""
 _NO_CHECKPOINT = "didn't find any checkpoints"
-_LOG_LOST = re.compile(f"Expected contiguous commit files|No table metadata or protocol found|{_NO_CHECKPOINT}")
+_LOG_LOST = re.compile(
+    f"Expected contiguous commit files|No table metadata or protocol found|{_NO_CHECKPOINT}"
+)
 """What delta-rs says where clean-up by hand left holes."""
 _NO_COLUMNS = "Cannot scan Delta table with empty schema"
-"""What delta-rs says of a table that was made without columns (`CREATE TABLE ... USING delta` alone)."""
-_NO_FILE_SYSTEM = re.compile(r'No FileSystem for scheme "?[\w+.-]+"?|ClassNotFoundException: Class [\w.]*FileSystem not found')
+"""What delta-rs says of a table that was made without columns (`CREATE TABLE ... USING delta`
+alone).
+"""
+_NO_FILE_SYSTEM = re.compile(
+    r'No FileSystem for scheme "?[\w+.-]+"?|ClassNotFoundException: Class [\w.]*FileSystem not found'
+)
 """What Hadoop says of a URL by which it finds no store."""
 _UNSUPPORTED = re.compile(r"(?i)unsupported|not supported|max catalog version is required")
 _OF_PYTHON = ("org.apache.spark.api.python.PythonException", "thrown from the Python worker")
 _CONSTRAINT = re.compile(r"\[DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT)\w*\] ([^\n]*)")
 _NUL_IN_FOLDER = re.compile(r"/([^/=\s]+)=[^/\n]*\0")
-"""Delta makes a folder of each value of a partition, and escapes in its name what a folder's name cannot have, but for this."""
+"""Delta makes a folder of each value of a partition, and escapes in its name what a folder's name
+cannot have, but for this.
+"""
 _NEW_FOLDER = re.compile(r"/([^/=\s]+)=[^/\n]*?(?=/| \(exists=|\n|$)")
 FOLDER_BYTES = 255
 """So long a folder's name may be."""
 _FORGET = (
     "; where there is none, take it out of the table's log (delta-rs: DeltaTable(PATH).repair()), and accept that its rows are gone: "
-    "`etl plans acknowledge`, as the next run says")
+    "`etl plans acknowledge`, as the next run says"
+)
 _UNREADABLE = re.compile(
     r"\[(FAILED_READ_FILE[\w.]*|DELTA_TRUNCATED_TRANSACTION_LOG|DELTA_LOG_FILE_NOT_FOUND\w*)\] "
-    r"(?:Encountered error while reading file )?(\S+?)[.:]?\s")
+    r"(?:Encountered error while reading file )?(\S+?)[.:]?\s"
+)
 
 
 def translate(failure: Exception, path: str) -> Exception:
-    """What an exception of Spark or delta-rs means: an executor's EtlError, a place that cannot be written, or itself."""
+    """What an exception of Spark or delta-rs means: an executor's EtlError, a place that cannot be
+    written, or itself.
+    """
     from deltalake.exceptions import CommitFailedError, DeltaError
 
     if isinstance(failure, EtlError):  # a writer says itself what it met
@@ -53,25 +79,41 @@ def translate(failure: Exception, path: str) -> Exception:
     told = unmark(text)
     if told is None and (is_conflict(text) or isinstance(failure, CommitFailedError)):
         check = "who else writes to it (DESCRIBE HISTORY); nothing of ours was committed, the next run appends the same plan again"
-        return TableUnreachable("somebody else changed the table while ours were written", path=path, check=check)
+        return TableUnreachable(
+            "somebody else changed the table while ours were written", path=path, check=check
+        )
     if told is None and isinstance(failure, DeltaError):
         told = not_supported(failure, path) or _removed(failure, path)
-    told = told or _outside_of_replay(text, path) or _refused_by_constraint(text, path) or _no_file_system(text, path)
-    if told or any(said in text for said in _OF_PYTHON):  # a function may say of its own file what a table's folder says
+    told = (
+        told
+        or _outside_of_replay(text, path)
+        or _refused_by_constraint(text, path)
+        or _no_file_system(text, path)
+    )
+    if told or any(
+        said in text for said in _OF_PYTHON
+    ):  # a function may say of its own file what a table's folder says
         return told or failure
     named = _no_folders_name(text, path)
-    if named is None and is_url(path) and (isinstance(failure, (DeltaError, OSError)) or is_of_store(text)):
+    if (
+        named is None
+        and is_url(path)
+        and (isinstance(failure, (DeltaError, OSError)) or is_of_store(text))
+    ):
         return of_store(failure, path, "written")
     return named or (unreachable(failure, path, "written") if is_obstacle(text) else failure)
 
 
 def without_columns(error: BaseException, path: str) -> NotOurTable | None:
-    """The failure for a table that was made without columns, by what delta-rs says; None for anything else."""
+    """The failure for a table that was made without columns, by what delta-rs says; None for
+    anything else.
+    """
     if _NO_COLUMNS not in str(error):
         return None
     check = (
         "who made it; ALTER TABLE ... ADD COLUMNS with one of the rows' columns, and the next run names the others with their types. "
-        "A partitioned one is made anew: drop it, where its history (DESCRIBE HISTORY) never held a row")
+        "A partitioned one is made anew: drop it, where its history (DESCRIBE HISTORY) never held a row"
+    )
     return NotOurTable("the Delta table has no columns", path=path, check=check)
 
 
@@ -84,7 +126,9 @@ def _removed(error: BaseException, path: str) -> TableUnreachable | None:
 
 
 def _outside_of_replay(text: str, path: str) -> SettingsError | None:
-    """The failure for rows that a replay would add besides those that it replaces: Delta looks at each."""
+    """The failure for rows that a replay would add besides those that it replaces: Delta looks at
+    each.
+    """
     if "DELTA_REPLACE_WHERE_MISMATCH" not in text:
         return None
     what = "the transform changes what names the record of a row, so that a replay would add rows where it takes none out"
@@ -97,7 +141,9 @@ def _refused_by_constraint(text: str, path: str) -> NotOurTable | None:
     if found is None:
         return None
     check = "the table's constraints (SHOW TBLPROPERTIES) against what the topic holds; the next run appends the same plan again"
-    return NotOurTable(f"a constraint of the table refuses our rows: {found[1].strip()}", path=path, check=check)
+    return NotOurTable(
+        f"a constraint of the table refuses our rows: {found[1].strip()}", path=path, check=check
+    )
 
 
 def _no_file_system(text: str, path: str) -> SettingsError | None:
@@ -113,21 +159,28 @@ def _no_folders_name(text: str, path: str) -> SettingsError | None:
     with_nul = _NUL_IN_FOLDER.search(text)
     if with_nul is not None:
         return of_no_folder(with_nul[1], "holds a NUL", path)
-    too_long = next((one for one in _NEW_FOLDER.finditer(text) if len(one[0].encode()) > FOLDER_BYTES + 1), None)
+    too_long = next(
+        (one for one in _NEW_FOLDER.finditer(text) if len(one[0].encode()) > FOLDER_BYTES + 1), None
+    )
     return of_no_folder(too_long[1], "is too long", path) if too_long else None
 
 
 def of_no_folder(name: str, why: str, path: str | None = None) -> SettingsError:
-    """The failure for a text that no partition's folder can be named by; `why` says of the text what is wrong."""
+    """The failure for a text that no partition's folder can be named by; `why` says of the text
+    what is wrong.
+    """
     check = (
         f"the transform, that it leaves no such text in {name}; the stored plan is executed again by the next run, with the function as it "
-        "is then; or give the plan up: etl plans supersede CONF N --reason ...")
+        "is then; or give the plan up: etl plans supersede CONF N --reason ..."
+    )
     what = f"a text in the column {name}, by which the table is partitioned, {why}: no folder can have such a name"
     return SettingsError(what, key="table.partition_by", path=path, check=check)
 
 
 def is_conflict(text: str) -> bool:
-    """Whether a Java stack trace speaks of somebody else's commit that Delta could not put ours behind: nothing was committed."""
+    """Whether a Java stack trace speaks of somebody else's commit that Delta could not put ours
+    behind: nothing was committed.
+    """
     return _CONFLICT.search(text) is not None
 
 
@@ -146,11 +199,15 @@ def no_store(error: BaseException, path: str) -> SettingsError | None:
 
 
 def not_supported(error: BaseException, path: str) -> NotOurTable | None:
-    """The failure for a table that delta-rs cannot read or commit to: it says so in words, and raises what it raises for all else."""
+    """The failure for a table that delta-rs cannot read or commit to: it says so in words, and
+    raises what it raises for all else.
+    """
     if not _UNSUPPORTED.search(str(error)):
         return None
     check = "the table's features (DESCRIBE DETAIL); delta-rs must support them, `etl doctor CONF` names those that it does not"
-    return NotOurTable(f"delta-rs does not support the table: {first_line(error)}", path=path, check=check)
+    return NotOurTable(
+        f"delta-rs does not support the table: {first_line(error)}", path=path, check=check
+    )
 
 
 def log_lost(error: BaseException, path: str) -> FileLost | None:
@@ -162,25 +219,33 @@ def log_lost(error: BaseException, path: str) -> FileLost | None:
         what = "_delta_log/_last_checkpoint names a checkpoint that is not there"
         check = (
             "that the commits (*.json) of _delta_log are all there, from 0 or from another checkpoint on; then remove _last_checkpoint: it "
-            "is a hint, which every reader does without. Where they are not, put them back from a copy")
+            "is a hint, which every reader does without. Where they are not, put them back from a copy"
+        )
         return FileLost(what, path=path, check=check)
     check = (
         "who removed files of its _delta_log; put them back from a copy; where there is none, the rows are in its Parquet files alone: "
-        "move the folder away, and the next run says how to go on without it")
+        "move the folder away, and the next run says how to go on without it"
+    )
     return FileLost(f"the table's log lacks files: {found[0]}", path=path, check=check)
 
 
 def unreachable(error: BaseException, path: str, what: str, *, at: Path | None = None) -> EtlError:
-    """The failure for a table that cannot be `read` or `written`: credentials refused by an object store are no passing trouble."""
+    """The failure for a table that cannot be `read` or `written`: credentials refused by an object
+    store are no passing trouble.
+    """
     if is_url(path):
         return of_store(error, path, what)
     text = _obstacle_in(error) or first_line(error)
     check = "permissions, free space, and that every part of the path above it is a folder"
-    return TableUnreachable(f"the table cannot be {what}: {text}", path=path, folder=at, check=check)
+    return TableUnreachable(
+        f"the table cannot be {what}: {text}", path=path, folder=at, check=check
+    )
 
 
 def unreadable(text: str, path: str) -> FileLost | TableUnreachable | None:
-    """The failure for a file of the table, or of its log, that Spark could not read, by what it says; None for anything else."""
+    """The failure for a file of the table, or of its log, that Spark could not read, by what it
+    says; None for anything else.
+    """
     found = _UNREADABLE.search(text)
     if found is None:
         return None
@@ -188,18 +253,28 @@ def unreadable(text: str, path: str) -> FileLost | TableUnreachable | None:
     if is_of_log or "NOT_EXIST" in found[1]:
         check = "who removed it: somebody's clean-up of the folder, VACUUM with a short retention; put it back from a copy"
         check += "" if is_of_log else _FORGET
-        return FileLost("a file that the table's log names is not there", file=file, path=path, check=check)
+        return FileLost(
+            "a file that the table's log names is not there", file=file, path=path, check=check
+        )
     check = "whether it can be read, and is whole: compare it with a copy, and put that back"
     return TableUnreachable("a file of the table cannot be read", file=file, path=path, check=check)
 
 
 def _obstacle_in(error: BaseException) -> str | None:
-    """The line that names the obstacle: a Java stack trace begins with what was called, and its last cause is why it failed."""
-    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines()[1:] if is_obstacle(line)]
+    """The line that names the obstacle: a Java stack trace begins with what was called, and its
+    last cause is why it failed.
+    """
+    lines = [
+        line.strip().removeprefix(": ") for line in str(error).splitlines()[1:] if is_obstacle(line)
+    ]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return causes[-1] if causes else next((line for line in lines if not line.startswith("at ")), None)
+    return (
+        causes[-1] if causes else next((line for line in lines if not line.startswith("at ")), None)
+    )
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, without what follows, and without the colours that delta-rs gives it; its name where it says nothing."""
+    """What an exception says, without what follows, and without the colours that delta-rs gives it;
+    its name where it says nothing.
+    """
     return _COLOURS.sub("", str(error)).strip().split("\n", 1)[0] or type(error).__name__

@@ -1,10 +1,13 @@
-"""What keeps a table quick: small files become large ones, files that no version needs go, the log gets a checkpoint.
+"""What keeps a table quick: small files become large ones, files that no version needs go, the log
+gets a checkpoint.
 
-None of it moves a row: OPTIMIZE says of each file that it adds or removes that no data changed (Delta protocol, "dataChange"), VACUUM and a
-checkpoint change no version's content at all. So a run passes over their commits, as over anybody's OPTIMIZE, and a stream does, too.
+None of it moves a row: OPTIMIZE says of each file that it adds or removes that no data changed
+(Delta protocol, "dataChange"), VACUUM and a checkpoint change no version's content at all. So a run
+passes over their commits, as over anybody's OPTIMIZE, and a stream does, too.
 
-What there is to do is told by the table's files, without a JVM. It is done by Spark: delta-rs's commits do not see that another one put the
-same files together meanwhile, and then every row is there twice.
+What there is to do is told by the table's files, without a JVM. It is done by Spark: delta-rs's
+commits do not see that another one put the same files together meanwhile, and then every row is
+there twice.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ _LOGS_VACUUM = "spark.databricks.delta.vacuum.logging.enabled"
 """Only a commit of its own tells afterwards how much VACUUM removed."""
 _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _SPARKS_LISTING_TASKS = "10000"
-"""What Spark has unless it is told: VACUUM begins so many tasks for a table of three files, too, and takes minutes for it on two cores."""
+"""What Spark has unless it is told: VACUUM begins so many tasks for a table of three files, too,
+and takes minutes for it on two cores.
+"""
 _TASKS_A_CORE = 4
 _OPTIMIZE = "spark.databricks.delta.optimize."
 
@@ -56,9 +61,15 @@ def data_files(path: str) -> list[DataFile]:
     table = open_table(path)
     if table is None:
         return []
-    by, adds = table.metadata().partition_columns, pa.table(table.get_add_actions(flatten=True)).to_pydict()
+    by, adds = (
+        table.metadata().partition_columns,
+        pa.table(table.get_add_actions(flatten=True)).to_pydict(),
+    )
     values = [adds[f"partition.{column}"] for column in by]
-    return [DataFile(tuple(None if one[n] is None else str(one[n]) for one in values), size) for n, size in enumerate(adds["size_bytes"])]
+    return [
+        DataFile(tuple(None if one[n] is None else str(one[n]) for one in values), size)
+        for n, size in enumerate(adds["size_bytes"])
+    ]
 
 
 def may_have_deletion_vectors(path: str) -> bool:
@@ -70,28 +81,41 @@ def may_have_deletion_vectors(path: str) -> bool:
 def compact(spark: SparkSession, path: str, target_bytes: int) -> Compacted:
     """OPTIMIZE the small files (`is_small`) into some of `target_bytes` at most.
 
-    Raises TableUnreachable where somebody changed the same files meanwhile, or the table cannot be written.
+    Raises TableUnreachable where somebody changed the same files meanwhile, or the table cannot be
+    written.
     """
     from delta.tables import DeltaTable
 
-    sizes = {f"{_OPTIMIZE}minFileSize": str(-(-target_bytes // 2)), f"{_OPTIMIZE}maxFileSize": str(target_bytes)}
+    sizes = {
+        f"{_OPTIMIZE}minFileSize": str(-(-target_bytes // 2)),
+        f"{_OPTIMIZE}maxFileSize": str(target_bytes),
+    }
     with _translated(path), _set(spark, sizes):
         [row] = DeltaTable.forPath(spark, spark_path(path)).optimize().executeCompaction().collect()
     metrics: Any = row["metrics"]
-    added, removed = metrics["filesAdded"]["totalSize"] or 0, metrics["filesRemoved"]["totalSize"] or 0
+    added, removed = (
+        metrics["filesAdded"]["totalSize"] or 0,
+        metrics["filesRemoved"]["totalSize"] or 0,
+    )
     return Compacted(metrics["numFilesRemoved"], metrics["numFilesAdded"], removed, added)
 
 
 def unneeded(path: str, kept: timedelta) -> int:
-    """How many files VACUUM would remove: those that no version of the time `kept` needs. No JVM starts for it. Raises as `open_table`."""
+    """How many files VACUUM would remove: those that no version of the time `kept` needs. No JVM
+    starts for it. Raises as `open_table`.
+    """
     table = _there(path)
     with _translated(path):
         # `full`: also files of runs that were killed, which no commit ever named
-        return len(table.vacuum(_hours(kept), dry_run=True, enforce_retention_duration=False, full=True))
+        return len(
+            table.vacuum(_hours(kept), dry_run=True, enforce_retention_duration=False, full=True)
+        )
 
 
 def vacuum(spark: SparkSession, path: str, kept: timedelta) -> int:
-    """Remove the files that no version of the time `kept` needs; how many that were. Raises as `compact`."""
+    """Remove the files that no version of the time `kept` needs; how many that were. Raises as
+    `compact`.
+    """
     from delta.tables import DeltaTable
 
     with _translated(path), _set(spark, {_LOGS_VACUUM: "true", **_listing(spark)}):
@@ -101,8 +125,9 @@ def vacuum(spark: SparkSession, path: str, kept: timedelta) -> int:
 
 
 def write_checkpoint(path: str, spark: Callable[[], SparkSession]) -> int:
-    """A checkpoint of the newest version, which it gives, unless it has one; Delta forgets what the table's `delta.logRetentionDuration`
-    lets it forget. `spark` is asked for its session only where delta-rs cannot write it."""
+    """A checkpoint of the newest version, which it gives, unless it has one; Delta forgets what the
+    table's `delta.logRetentionDuration` lets it forget. `spark` is asked for its session only where
+    delta-rs cannot write it."""
     table = _there(path)
     if _last_checkpoint(path) == table.version():
         return table.version()
@@ -116,7 +141,9 @@ def write_checkpoint(path: str, spark: Callable[[], SparkSession]) -> int:
 def _there(path: str) -> DeltaTable:
     table = open_table(path)
     if table is None:
-        raise TableUnreachable("the table is not there any more", path=path, check="who moved or removed it meanwhile")
+        raise TableUnreachable(
+            "the table is not there any more", path=path, check="who moved or removed it meanwhile"
+        )
     return table
 
 
@@ -131,7 +158,9 @@ def _last_checkpoint(path: str) -> int | None:
 def _checkpoint_by_spark(path: str, spark: SparkSession) -> int:
     jvm: Any = spark._jvm  # no public way to it
     with _translated(path):
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, spark_path(path))
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
+            spark._jsparkSession, spark_path(path)
+        )
         snapshot = log.update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
         log.checkpoint(snapshot, jvm.scala.Option.empty())
         return int(snapshot.version())
@@ -175,5 +204,7 @@ def _translated(path: str) -> Iterator[None]:
         text = whole_text(error)
         if is_conflict(text):
             what = "somebody else changed the same files while they were put together"
-            raise TableUnreachable(what, path=path, check="nothing was changed; again when nobody else writes there") from error
+            raise TableUnreachable(
+                what, path=path, check="nothing was changed; again when nobody else writes there"
+            ) from error
         raise unreadable(text, path) or translate(error, path) from behind(error, path)

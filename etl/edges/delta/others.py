@@ -1,7 +1,9 @@
-"""The other pipelines that have loaded into the same table: their application ids, the newest plan of each, and what they loaded of ours.
+"""The other pipelines that have loaded into the same table: their application ids, the newest plan
+of each, and what they loaded of ours.
 
-Commit files tell both as far as the table's log reaches. What is older than that only a checkpoint knows: it keeps the version of every
-application id (Delta protocol, "Checkpoints"), but no commit's metadata, so that a pipeline may be known and its plan not.
+Commit files tell both as far as the table's log reaches. What is older than that only a checkpoint
+knows: it keeps the version of every application id (Delta protocol, "Checkpoints"), but no commit's
+metadata, so that a pipeline may be known and its plan not.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ from typing import Any
 from pyarrow import fs
 
 from etl.edges.delta.failures import unreachable
-from etl.edges.delta.log import Commit, adds_rows, open_log, parse_commit, read_commit_file, walk_back
+from etl.edges.delta.log import (
+    Commit,
+    adds_rows,
+    open_log,
+    parse_commit,
+    read_commit_file,
+    walk_back,
+)
 from etl.edges.delta.path import open_table, rust_path
 from etl.edges.delta.store_failures import behind
 from etl.errors import LedgersDisagree, NeedsDecision
@@ -29,7 +38,9 @@ from etl.protocol.zookeeper.plan_documents import parse_plan
 OURS = "offset-range-etl/"
 """What the application id of every pipeline begins with; cluster, group and pipeline follow."""
 
-_CHECKPOINT = re.compile(r"(?P<version>\d{20})\.checkpoint(\.\d{10}\.(?P<parts>\d{10})|\.[0-9a-fA-F-]{36})?\.(?P<kind>parquet|json)")
+_CHECKPOINT = re.compile(
+    r"(?P<version>\d{20})\.checkpoint(\.\d{10}\.(?P<parts>\d{10})|\.[0-9a-fA-F-]{36})?\.(?P<kind>parquet|json)"
+)
 
 IsOurs = Callable[[str], bool]
 """Whether the pipeline reads a topic of this name."""
@@ -41,27 +52,40 @@ def none_of_ours(topic: str) -> bool:
 
 
 def other_pipelines(path: str, app_id: str) -> tuple[OtherPipeline, ...]:
-    """Every pipeline but ours and what is beside it that the table has a commit of, by its newest one. Raises TableUnreachable."""
+    """Every pipeline but ours and what is beside it that the table has a commit of, by its newest
+    one. Raises TableUnreachable.
+    """
     table = open_table(path)
     if table is None:
         return ()
     files = open_log(rust_path(path))
     try:
         there = _transactions(files, table.version()).items()
-        wanted = {one: version for one, version in there if one.startswith(OURS) and not is_beside(one, app_id)}
+        wanted = {
+            one: version
+            for one, version in there
+            if one.startswith(OURS) and not is_beside(one, app_id)
+        }
     except OSError as error:
         raise unreachable(error, path, "read") from behind(error, path)
     found: dict[str, OtherPipeline] = {}
     for commit in walk_back(files, table.version()) if wanted else ():
         for one in commit.transactions.keys() & (wanted.keys() - found.keys()):
-            found[one] = OtherPipeline(one, wanted[one], commit.version, plan_of(commit.user_metadata, commit.version))
+            found[one] = OtherPipeline(
+                one, wanted[one], commit.version, plan_of(commit.user_metadata, commit.version)
+            )
         if len(found) == len(wanted):
             break
-    return tuple(found.get(one) or OtherPipeline(one, number) for one, number in sorted(wanted.items()))
+    return tuple(
+        found.get(one) or OtherPipeline(one, number) for one, number in sorted(wanted.items())
+    )
 
 
-def with_others(table: Table, path: str, app_id: str, topics: Collection[str], *, is_awaited: bool = False) -> Table:
-    """The table with its other pipelines, and where it is not known what they loaded, with those of `topics` that it has rows of.
+def with_others(
+    table: Table, path: str, app_id: str, topics: Collection[str], *, is_awaited: bool = False
+) -> Table:
+    """The table with its other pipelines, and where it is not known what they loaded, with those of
+    `topics` that it has rows of.
 
     `is_awaited`: whether it is theirs alone is asked, too.
     """
@@ -73,7 +97,8 @@ def with_others(table: Table, path: str, app_id: str, topics: Collection[str], *
 
 
 def is_of_others_alone(path: str, app_id: str) -> bool:
-    """Whether every commit that ever added a row is another pipeline's; not where the log no longer reaches back to the first commit.
+    """Whether every commit that ever added a row is another pipeline's; not where the log no longer
+    reaches back to the first commit.
 
     A copy of a table of ours carries none of our commits, and all of our rows.
     """
@@ -92,23 +117,38 @@ def is_of_others_alone(path: str, app_id: str) -> bool:
 
 
 def loaded_by(path: str, app_id: str) -> dict[BrokerPartition, list[tuple[int, int, int]]]:
-    """What the plans of one pipeline loaded, as far as the table's log tells: life of the log, from, until."""
+    """What the plans of one pipeline loaded, as far as the table's log tells: life of the log,
+    from, until.
+    """
     table, found = open_table(path), dict[BrokerPartition, list[tuple[int, int, int]]]()
     for commit in walk_back(open_log(rust_path(path)), table.version()) if table else ():
-        plan = plan_of(commit.user_metadata, commit.version) if app_id in commit.transactions else None
+        plan = (
+            plan_of(commit.user_metadata, commit.version) if app_id in commit.transactions else None
+        )
         for r in plan.ranges if plan else ():
-            found.setdefault(r.log, []).append((plan.log_epochs.get(r.log, 0) if plan else 0, r.from_offset, r.until_offset))
+            found.setdefault(r.log, []).append(
+                (plan.log_epochs.get(r.log, 0) if plan else 0, r.from_offset, r.until_offset)
+            )
     return found
 
 
 def loads_of_others(
-    files: fs.FileSystem, version: int, app_id: str, is_ours: IsOurs, *, plan: Plan | None, since: Sequence[Commit], made_at: int | None,
+    files: fs.FileSystem,
+    version: int,
+    app_id: str,
+    is_ours: IsOurs,
+    *,
+    plan: Plan | None,
+    since: Sequence[Commit],
+    made_at: int | None,
     newest: Mapping[str, int | None],
 ) -> tuple[ForeignCommit, ...]:
-    """Commits that nobody has looked at by which another pipeline loaded a topic of ours, or took our place, or one that we took.
+    """Commits that nobody has looked at by which another pipeline loaded a topic of ours, or took
+    our place, or one that we took.
 
-    Those are `since`; those above version `made_at`, where that is given; and for a plan that takes over all after the last one that it
-    took, and what other pipelines of `newest` (the table's version of each) have committed since their place was taken.
+    Those are `since`; those above version `made_at`, where that is given; and for a plan that takes
+    over all after the last one that it took, and what other pipelines of `newest` (the table's
+    version of each) have committed since their place was taken.
     """
     taken = plan.taken if plan else {}
     if plan and plan.took_over:
@@ -127,13 +167,23 @@ def _down_to(files: fs.FileSystem, newest: int, version: int) -> Iterator[Commit
 
 
 def _after_the_taken(
-    files: fs.FileSystem, version: int, took_over: TookOver, taken: Mapping[str, int], newest: Mapping[str, int | None],
+    files: fs.FileSystem,
+    version: int,
+    took_over: TookOver,
+    taken: Mapping[str, int],
+    newest: Mapping[str, int | None],
 ) -> list[Commit]:
-    """The commits after the last one that was taken over, and below it those of pipelines that went on; oldest first."""
-    behind = {one for one, number in taken.items() if (newest.get(one) or 0) > number} | {took_over.app_id}
+    """The commits after the last one that was taken over, and below it those of pipelines that went
+    on; oldest first.
+    """
+    behind = {one for one, number in taken.items() if (newest.get(one) or 0) > number} | {
+        took_over.app_id
+    }
     later = []
     for commit in walk_back(files, version):
-        behind -= {one for one, number in commit.transactions.items() if number <= taken.get(one, -1)}
+        behind -= {
+            one for one, number in commit.transactions.items() if number <= taken.get(one, -1)
+        }
         if not behind:
             break
         if took_over.app_id in behind or behind & commit.transactions.keys():
@@ -141,34 +191,56 @@ def _after_the_taken(
     return later[::-1]
 
 
-def _load(commit: Commit, app_id: str, taken: Mapping[str, int], is_ours: IsOurs) -> Iterator[ForeignCommit]:
+def _load(
+    commit: Commit, app_id: str, taken: Mapping[str, int], is_ours: IsOurs
+) -> Iterator[ForeignCommit]:
     for one in sorted(commit.transactions):
-        if not one.startswith(OURS) or is_beside(one, app_id) or commit.transactions[one] <= taken.get(one, -1):
+        if (
+            not one.startswith(OURS)
+            or is_beside(one, app_id)
+            or commit.transactions[one] <= taken.get(one, -1)
+        ):
             continue
-        if any(is_beside(one, other) for other in taken.keys() - {one}):  # what was backfilled beside a pipeline whose place was taken
+        if any(
+            is_beside(one, other) for other in taken.keys() - {one}
+        ):  # what was backfilled beside a pipeline whose place was taken
             continue
         plan = plan_of(commit.user_metadata, commit.version)
         is_our_place = bool(plan and plan.took_over and {app_id, *taken} & plan.taken.keys())
-        topics = sorted(topic for topic in _loaded_topics(plan, is_our_place) if is_ours(topic)) if plan else []
+        topics = (
+            sorted(topic for topic in _loaded_topics(plan, is_our_place) if is_ours(topic))
+            if plan
+            else []
+        )
         if topics:
             why = f"{'took over' if is_our_place else 'loaded'} topic {topics[0]}" + (
-                f" and {len(topics) - 1:,} more of ours" if topics[1:] else "")
-            yield ForeignCommit(commit.version, commit.operation, why, TookOver(one, commit.transactions[one]))
+                f" and {len(topics) - 1:,} more of ours" if topics[1:] else ""
+            )
+            yield ForeignCommit(
+                commit.version, commit.operation, why, TookOver(one, commit.transactions[one])
+            )
 
 
 def _loaded_topics(plan: Plan, is_our_place: bool) -> frozenset[str]:
-    """The topics that a plan loads: those of its ranges, for a position may be old; but a plan that takes our place loads all of them."""
+    """The topics that a plan loads: those of its ranges, for a position may be old; but a plan that
+    takes our place loads all of them.
+    """
     return plan.topics if is_our_place else frozenset(r.log.topic for r in plan.ranges)
 
 
 def plan_of(user_metadata: str | None, delta_version: int) -> Plan | None:
-    """The plan that a commit of any pipeline of ours carries; None when it carries none that can be read."""
+    """The plan that a commit of any pipeline of ours carries; None when it carries none that can be
+    read.
+    """
     metadata = parse_commit_metadata(user_metadata or "", delta_version)
     if metadata is None or metadata.document is None:
         return None
     try:
         return parse_plan(metadata.document, path=f"commit {delta_version} of the table")
-    except (LedgersDisagree, NeedsDecision):  # damaged, or of a newer version: nobody knows what it loaded
+    except (
+        LedgersDisagree,
+        NeedsDecision,
+    ):  # damaged, or of a newer version: nobody knows what it loaded
         return None
 
 
@@ -181,8 +253,17 @@ def holds_rows_of(path: str, topic: str) -> bool:
     if table is None:
         return False
     try:
-        return bool(table.to_pyarrow_dataset().head(1, columns=["topic"], filter=dataset.field("topic") == topic).num_rows)
-    except (DeltaError, ArrowException, OSError, KeyError):  # features that this reader lacks, or no such column
+        return bool(
+            table.to_pyarrow_dataset()
+            .head(1, columns=["topic"], filter=dataset.field("topic") == topic)
+            .num_rows
+        )
+    except (
+        DeltaError,
+        ArrowException,
+        OSError,
+        KeyError,
+    ):  # features that this reader lacks, or no such column
         return True
 
 
@@ -208,13 +289,17 @@ def _newest_checkpoint(files: fs.FileSystem, newest: int) -> tuple[int, list[str
     for info in files.get_file_info(fs.FileSelector("_delta_log", recursive=False)):
         found = _CHECKPOINT.fullmatch(info.base_name)
         if found and int(found["version"]) <= newest:
-            there.setdefault((int(found["version"]), int(found["parts"] or 1)), []).append(info.path)
+            there.setdefault((int(found["version"]), int(found["parts"] or 1)), []).append(
+                info.path
+            )
     whole = [(version, names) for (version, parts), names in there.items() if len(names) >= parts]
     return max(whole, default=(-1, []))
 
 
 def _txn_actions(files: fs.FileSystem, name: str) -> Iterator[Mapping[str, Any]]:
-    """The `txn` actions of one file of a checkpoint. Those of version 2 keep only files in sidecars, so these are all."""
+    """The `txn` actions of one file of a checkpoint. Those of version 2 keep only files in
+    sidecars, so these are all.
+    """
     if name.endswith(".json"):
         with files.open_input_stream(name) as stream:
             for line in bytes(stream.read()).splitlines():
@@ -226,6 +311,11 @@ def _txn_actions(files: fs.FileSystem, name: str) -> Iterator[Mapping[str, Any]]
 
     with parquet.ParquetFile(name, filesystem=files) as file:
         if "txn" in file.schema_arrow.names:
-            for row in file.read(columns=["txn.appId", "txn.version"]).column("txn").drop_null().to_pylist():
+            for row in (
+                file.read(columns=["txn.appId", "txn.version"])
+                .column("txn")
+                .drop_null()
+                .to_pylist()
+            ):
                 if row["appId"] is not None:
                     yield row

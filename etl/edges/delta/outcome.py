@@ -1,7 +1,8 @@
 """What became of an append, whichever writer made it.
 
-It is decided only by reading the table again, after every result: Spark skips a version at or below the table's without a word, and an
-exception may come after the commit. Owns the reading of the table's transaction version (`txn`; ADR 1) for every writer.
+It is decided only by reading the table again, after every result: Spark skips a version at or below
+the table's without a word, and an exception may come after the commit. Owns the reading of the
+table's transaction version (`txn`; ADR 1) for every writer.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Outcome:
 
     result: Result
     metadata: CommitMetadata | None = None
-    """The commit that carries the plan's number; None when there is none, or the log no longer holds it."""
+    """The commit that carries the plan's number; None when there is none, or the log no longer
+    holds it.
+    """
     table: Table | None = None
     """The table as it is now, with what others did to it."""
 
@@ -51,21 +54,34 @@ class Outcome:
 
 
 def read_back(
-    plan: Plan, *, app_id: str, path: str, known: int | None, is_ours: IsOurs = none_of_ours,
+    plan: Plan,
+    *,
+    app_id: str,
+    path: str,
+    known: int | None,
+    is_ours: IsOurs = none_of_ours,
     acknowledgement: Acknowledgement | None = None,
 ) -> Outcome:
     """What became of `plan`, by the table alone: is its number in there, and under which plan's id.
 
     Raises LedgersDisagree when another table lies there than the plan was made for.
     """
-    table = read_table(path, app_id, known=known, is_ours=is_ours, plan=plan, acknowledgement=acknowledgement)
+    table = read_table(
+        path, app_id, known=known, is_ours=is_ours, plan=plan, acknowledgement=acknowledgement
+    )
     if table and plan.table_id and table.id != plan.table_id:
         raise another_table(plan, table.id, path)
-    if table is None or table.transaction_version is None or table.transaction_version < plan.number:
+    if (
+        table is None
+        or table.transaction_version is None
+        or table.transaction_version < plan.number
+    ):
         return Outcome(Result.NOT_APPLIED, None, table)
     metadata = table.metadata
     if table.transaction_version > plan.number:
-        metadata, _ = find_commit(open_log(rust_path(path)), table.version, app_id, plan.number, None)
+        metadata, _ = find_commit(
+            open_log(rust_path(path)), table.version, app_id, plan.number, None
+        )
     ours = metadata is not None and metadata.plan_id == plan.id
     return Outcome(Result.APPLIED if ours else Result.APPLIED_BY_ANOTHER, metadata, table)
 
@@ -73,13 +89,16 @@ def read_back(
 def holds(plan: Plan, table: DeltaTable | None, app_id: str) -> bool:
     """Whether the table has this number already.
 
-    Raises LedgersDisagree when it is another table than the plan was made for, TableUnreachable when that one is not there any more: a
-    writer would make a new one in its place.
+    Raises LedgersDisagree when it is another table than the plan was made for, TableUnreachable
+    when that one is not there any more: a writer would make a new one in its place.
     """
     if table is None:
         if plan.table_id is not None:
             what = f"plan {plan.number} was made for the table with id {plan.table_id}, and no table is there any more"
-            raise TableUnreachable(what, check="whether its folder was moved, or its disk is not mounted; nothing was written")
+            raise TableUnreachable(
+                what,
+                check="whether its folder was moved, or its disk is not mounted; nothing was written",
+            )
         return False
     in_table, found = table.transaction_version(app_id), id_of(table)
     if in_table is not None and in_table >= plan.number:

@@ -1,4 +1,6 @@
-"""Of which partition of the table each row of a batch is, by the columns that the table is partitioned by."""
+"""Of which partition of the table each row of a batch is, by the columns that the table is
+partitioned by.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,11 @@ Values = tuple[str | None, ...]
 """Of the columns that the table is partitioned by, as the log has them."""
 
 
-def split_by_values(batch: pa.RecordBatch, partition_by: tuple[str, ...]) -> Iterator[tuple[Values, pa.RecordBatch]]:
-    """The rows of each combination of partition values, in the order in which they first come; the rows' own order is kept.
+def split_by_values(
+    batch: pa.RecordBatch, partition_by: tuple[str, ...]
+) -> Iterator[tuple[Values, pa.RecordBatch]]:
+    """The rows of each combination of partition values, in the order in which they first come; the
+    rows' own order is kept.
 
     Raises SettingsError for a value that no partition can have.
     """
@@ -41,24 +46,36 @@ def split_by_values(batch: pa.RecordBatch, partition_by: tuple[str, ...]) -> Ite
 
 
 def _values_of(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """Of one column that the table is partitioned by; null where no row has it (physical logs have fewer columns)."""
+    """Of one column that the table is partitioned by; null where no row has it (physical logs have
+    fewer columns).
+    """
     if name not in batch.schema.names:
         return _date_of(batch) if name == EVENT_DATE else pa.nulls(batch.num_rows, pa.string())
     values = batch.column(name)
-    if types.is_string(values.type):  # to Delta a text without characters is null (Delta protocol, "Partition Value Serialization")
+    if types.is_string(
+        values.type
+    ):  # to Delta a text without characters is null (Delta protocol, "Partition Value Serialization")
         return compute.if_else(compute.equal(values, ""), None, values)
     if types.is_date32(values.type):
         days = values.cast(pa.int32())
-        if compute.any(compute.or_(compute.less(days, _DAY_1), compute.greater(days, _LAST_DAY))).as_py():
+        if compute.any(
+            compute.or_(compute.less(days, _DAY_1), compute.greater(days, _LAST_DAY))
+        ).as_py():
             check = "the transform; such a date cannot be the name of a partition that all readers of a table understand"
-            raise SettingsError(f"a date of {name} lies outside of the years 1 to 9999", key="table.partition_by", check=check)
+            raise SettingsError(
+                f"a date of {name} lies outside of the years 1 to 9999",
+                key="table.partition_by",
+                check=check,
+            )
     return values
 
 
 def _text(value: Any, name: str) -> str | None:
     if value == _READS_AS_NULL:
         check = "the transform; to Spark this text in a partition is null"
-        raise SettingsError(f"a value of {name} is {value!r}", key="table.partition_by", check=check)
+        raise SettingsError(
+            f"a value of {name} is {value!r}", key="table.partition_by", check=check
+        )
     if isinstance(value, str):
         _refuse_without_folder(value, name)
     if isinstance(value, bool):
@@ -67,7 +84,9 @@ def _text(value: Any, name: str) -> str | None:
 
 
 def _refuse_without_folder(value: str, name: str) -> None:
-    """Our files need no folder; who puts them together (OPTIMIZE), or changes rows of theirs, makes one. Raises SettingsError."""
+    """Our files need no folder; who puts them together (OPTIMIZE), or changes rows of theirs, makes
+    one. Raises SettingsError.
+    """
     if "\0" in value:
         raise of_no_folder(name, "holds a NUL")
     if len(f"{name}={_ESCAPED.sub('%00', value)}".encode()) > FOLDER_BYTES:
@@ -76,15 +95,23 @@ def _refuse_without_folder(value: str, name: str) -> None:
 
 def _is_of(keys: pa.Table, one: Mapping[str, Any]) -> pa.ChunkedArray:
     found = [
-        compute.is_null(column) if value is None else compute.fill_null(compute.equal(column, pa.scalar(value, column.type)), False)
-        for name, value in one.items() for column in [keys.column(name)]]
+        compute.is_null(column)
+        if value is None
+        else compute.fill_null(compute.equal(column, pa.scalar(value, column.type)), False)
+        for name, value in one.items()
+        for column in [keys.column(name)]
+    ]
     return functools.reduce(compute.and_, found).combine_chunks()
 
 
 def _date_of(batch: pa.RecordBatch) -> pa.Array:
-    """The built-in column `event_date`: the UTC date of the timestamp in the years 1 to 9999, else null, as Spark's writer has it."""
+    """The built-in column `event_date`: the UTC date of the timestamp in the years 1 to 9999, else
+    null, as Spark's writer has it.
+    """
     timestamps = batch.column("timestamp")
     micros = timestamps.cast(pa.int64()).fill_null(_YEAR_10000).to_numpy(zero_copy_only=False)
     days = numpy.floor_divide(micros, _MICROS_PER_DAY)
     outside = (micros < _YEAR_1) | (micros >= _YEAR_10000)
-    return pa.array(numpy.where(outside, 0, days).astype(numpy.int32), mask=outside).cast(pa.date32())
+    return pa.array(numpy.where(outside, 0, days).astype(numpy.int32), mask=outside).cast(
+        pa.date32()
+    )

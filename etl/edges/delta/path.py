@@ -1,7 +1,8 @@
-"""What lies at a table's path, before anybody reads or writes it: nothing, a Delta table, or something else.
+"""What lies at a table's path, before anybody reads or writes it: nothing, a Delta table, or
+something else.
 
-Owns how a path is told to both engines (delta-rs and Spark), and which failure it is that something else lies there. What an exception
-means is in `failures`.
+Owns how a path is told to both engines (delta-rs and Spark), and which failure it is that something
+else lies there. What an exception means is in `failures`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from typing import TYPE_CHECKING
 
 from pyarrow import fs
 
-from etl.edges.delta.failures import first_line, log_lost, no_store, not_supported, unreachable, without_columns
+from etl.edges.delta.failures import (
+    first_line,
+    log_lost,
+    no_store,
+    not_supported,
+    unreachable,
+    without_columns,
+)
 from etl.edges.delta.log import open_log
 from etl.edges.delta.store_failures import behind
 from etl.edges.delta.stores import options_of
@@ -26,7 +34,9 @@ from etl.settings.store import store_of
 _ANNOUNCED = "_delta_log/.announced"
 """Its name is before those of all commits: who lists a log begins behind it."""
 PROBE_PREFIX = ".etl_probe_"
-"""Of what `exclusive_create` creates in a table's folder. Spark and VACUUM pass over names that begin with a dot."""
+"""Of what `exclusive_create` creates in a table's folder. Spark and VACUUM pass over names that
+begin with a dot.
+"""
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -39,10 +49,11 @@ def local_path(path: str) -> Path | None:
 
 
 def spark_path(path: str) -> str:
-    """The same place as Spark must be told: with a scheme, because a cluster's default file system may be another one.
+    """The same place as Spark must be told: with a scheme, because a cluster's default file system
+    may be another one.
 
-    Hadoop takes the text as it is: nothing is percent-encoded. By `s3://` it knows no store unless it is told, by `s3a://` it does,
-    and by `abfss://` it speaks TLS whatever it is told.
+    Hadoop takes the text as it is: nothing is percent-encoded. By `s3://` it knows no store unless
+    it is told, by `s3a://` it does, and by `abfss://` it speaks TLS whatever it is told.
     """
     local = local_path(path)
     if path.startswith("s3://"):
@@ -59,9 +70,11 @@ def rust_path(path: str) -> str:
 
 
 def open_table(path: str) -> DeltaTable | None:
-    """The Delta table at `path`, or None where there is none yet: nothing, an empty folder, or a first write that never finished.
+    """The Delta table at `path`, or None where there is none yet: nothing, an empty folder, or a
+    first write that never finished.
 
-    Raises NotOurTable for anything else that lies there, TableUnreachable or PermissionRefused when nobody can tell.
+    Raises NotOurTable for anything else that lies there, TableUnreachable or PermissionRefused when
+    nobody can tell.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
@@ -78,14 +91,22 @@ def open_table(path: str) -> DeltaTable | None:
         return None
     except DeltaProtocolError as error:
         check = "the table's features (DESCRIBE DETAIL); delta-rs must be able to read them"
-        raise NotOurTable(f"the table cannot be read: {first_line(error)}", path=path, check=check) from error
+        raise NotOurTable(
+            f"the table cannot be read: {first_line(error)}", path=path, check=check
+        ) from error
     except (DeltaError, OSError) as error:
-        refusal = no_store(error, path) or not_supported(error, path) or without_columns(error, path) or log_lost(error, path)
+        refusal = (
+            no_store(error, path)
+            or not_supported(error, path)
+            or without_columns(error, path)
+            or log_lost(error, path)
+        )
         raise refusal or unreachable(error, path, "read") from behind(error, path)
 
 
 def check_writable(path: str) -> None:
-    """Raise TableUnreachable when it can be told before any work that the table's folder cannot be written.
+    """Raise TableUnreachable when it can be told before any work that the table's folder cannot be
+    written.
 
     Only folders of this machine are tried, with a nameless temporary file that leaves no trace.
     """
@@ -98,16 +119,20 @@ def check_writable(path: str) -> None:
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(b"x")
     except NotADirectoryError as error:
-        raise _in_the_way(local_path(path) or folder, path) or unreachable(error, path, "written", at=folder) from behind(error, path)
+        raise _in_the_way(local_path(path) or folder, path) or unreachable(
+            error, path, "written", at=folder
+        ) from behind(error, path)
     except OSError as error:
         raise unreachable(error, path, "written", at=folder) from behind(error, path)
 
 
 def announce_first_write(path: str) -> None:
-    """Leave the empty `_delta_log` that tells the files of a first write that never finished from somebody else's.
+    """Leave the empty `_delta_log` that tells the files of a first write that never finished from
+    somebody else's.
 
-    Spark makes that folder only with the commit, after the data files; without it a crash in between would leave a folder of
-    Parquet files that looks like anybody's. In a store, which may know no empty folders, an empty file announces it.
+    Spark makes that folder only with the commit, after the data files; without it a crash in
+    between would leave a folder of Parquet files that looks like anybody's. In a store, which may
+    know no empty folders, an empty file announces it.
     """
     folder = local_path(path)
     try:
@@ -116,7 +141,9 @@ def announce_first_write(path: str) -> None:
             return
         (folder / "_delta_log").mkdir(parents=True, exist_ok=True)
     except (NotADirectoryError, FileExistsError) as error:
-        raise (_in_the_way(folder, path) if folder else None) or unreachable(error, path, "written") from behind(error, path)
+        raise (_in_the_way(folder, path) if folder else None) or unreachable(
+            error, path, "written"
+        ) from behind(error, path)
     except OSError as error:
         raise unreachable(error, path, "written") from behind(error, path)
 
@@ -126,8 +153,14 @@ def _may_be_table(path: str) -> bool:
     folder = local_path(path)
     if folder is None:
         return True
-    if re.search("%[0-9A-Fa-f]{2}", str(folder)):  # delta-rs would take it for an escaped character and look elsewhere
-        raise SettingsError("a folder with % and two digits in its name cannot hold a table", path=path, check="table.path")
+    if re.search(
+        "%[0-9A-Fa-f]{2}", str(folder)
+    ):  # delta-rs would take it for an escaped character and look elsewhere
+        raise SettingsError(
+            "a folder with % and two digits in its name cannot hold a table",
+            path=path,
+            check="table.path",
+        )
     try:
         entries = sorted(os.listdir(folder))
     except FileNotFoundError:
@@ -137,29 +170,49 @@ def _may_be_table(path: str) -> bool:
     except OSError as error:
         raise unreachable(error, path, "read") from behind(error, path)
     if "_delta_log" in entries and not (folder / "_delta_log").is_dir():
-        raise NotOurTable("its _delta_log is a file", path=path, check="table.path: it must name a Delta table, an empty folder or nothing")
+        raise NotOurTable(
+            "its _delta_log is a file",
+            path=path,
+            check="table.path: it must name a Delta table, an empty folder or nothing",
+        )
     return bool(entries)
 
 
 def _in_the_way(folder: Path, path: str) -> NotOurTable | None:
     """The failure for a file where a folder should be."""
     if folder.is_file():
-        return NotOurTable("the path is a file, not a Delta table", path=path, check="table.path: it must name a folder")
+        return NotOurTable(
+            "the path is a file, not a Delta table",
+            path=path,
+            check="table.path: it must name a folder",
+        )
     above = next((one for one in folder.parents if one.is_file()), None)
     what = f"{above} is a file, and the path lies below it"
-    return NotOurTable(what, path=path, check="table.path: every part above it must be a folder") if above else None
+    return (
+        NotOurTable(what, path=path, check="table.path: every part above it must be a folder")
+        if above
+        else None
+    )
 
 
 def _refuse_other_files(path: str) -> None:
-    found = [info.base_name for info in _entries(path) if not info.base_name.startswith(PROBE_PREFIX)]
+    found = [
+        info.base_name for info in _entries(path) if not info.base_name.startswith(PROBE_PREFIX)
+    ]
     if found and "_delta_log" not in found:
         shown = ", ".join(sorted(found)[:3]) + (", ..." if len(found) > 3 else "")
         what = f"the folder is no Delta table: it has no _delta_log, but holds {shown}"
-        raise NotOurTable(what, path=path, check="table.path: it must name a Delta table, an empty folder or nothing")
+        raise NotOurTable(
+            what,
+            path=path,
+            check="table.path: it must name a Delta table, an empty folder or nothing",
+        )
 
 
 def _entries(path: str) -> list[fs.FileInfo]:
-    """What lies in the folder. delta-rs lists no empty folders, so a local one is listed by the system."""
+    """What lies in the folder. delta-rs lists no empty folders, so a local one is listed by the
+    system.
+    """
     folder = local_path(path)
     try:
         if folder is not None:

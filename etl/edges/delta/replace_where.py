@@ -1,7 +1,9 @@
-"""Which rows of a table a replay replaces: the condition that Spark's writer takes out by, and how many rows meet it.
+"""Which rows of a table a replay replaces: the condition that Spark's writer takes out by, and how
+many rows meet it.
 
-One overwrite with `replaceWhere` is one commit: it takes out the rows that meet the condition, and its rows must all meet it, or Delta
-refuses it. Delta takes the transaction of the plan and its metadata for such a commit as for an append, and skips a used number.
+One overwrite with `replaceWhere` is one commit: it takes out the rows that meet the condition, and
+its rows must all meet it, or Delta refuses it. Delta takes the transaction of the plan and its
+metadata for such a commit as for an append, and skips a used number.
 """
 
 from __future__ import annotations
@@ -29,8 +31,11 @@ def condition(spans: Sequence[Span], columns: Sequence[str]) -> str:
     A row without a `log_epoch` is of the log's first life.
     """
     life = "coalesce(`log_epoch`, 0)" if "log_epoch" in columns else "0"
-    return " OR ".join(f"({_of_log(span.log)} AND `offset` >= {span.from_offset} AND `offset` < {span.until_offset} "
-                       f"AND {life} = {span.log_epoch})" for span in spans)
+    return " OR ".join(
+        f"({_of_log(span.log)} AND `offset` >= {span.from_offset} AND `offset` < {span.until_offset} "
+        f"AND {life} = {span.log_epoch})"
+        for span in spans
+    )
 
 
 def _of_log(log: BrokerPartition) -> str:
@@ -49,27 +54,45 @@ def condition_of(plan: Plan, table: DeltaTable) -> str:
 
 
 def replaceable(path: str) -> DeltaTable:
-    """The table whose rows are to be replaced. Raises NotOurTable where it lets nobody take rows out, LedgersDisagree where it is gone."""
+    """The table whose rows are to be replaced. Raises NotOurTable where it lets nobody take rows
+    out, LedgersDisagree where it is gone.
+    """
     table = open_table(path)
     if table is None:
-        raise LedgersDisagree("there is no table whose rows could be replaced", path=path, check="who removed it")
+        raise LedgersDisagree(
+            "there is no table whose rows could be replaced", path=path, check="who removed it"
+        )
     if str(table.metadata().configuration.get(_APPEND_ONLY, "")).lower() == "true":
         check = f"who set {_APPEND_ONLY}, and why; rows of such a table cannot be replaced. `--into PATH` makes the rows in another table"
-        raise NotOurTable("the table is append-only: nobody may take rows out of it", path=path, check=check)
+        raise NotOurTable(
+            "the table is append-only: nobody may take rows out of it", path=path, check=check
+        )
     return table
 
 
-def rows_there(spark: SparkSession, path: str, spans: Sequence[Span]) -> Mapping[BrokerPartition, int]:
-    """How many rows of the table lie in each span, whoever wrote them; one span for each log. No table: none. Raises as `open_table`."""
+def rows_there(
+    spark: SparkSession, path: str, spans: Sequence[Span]
+) -> Mapping[BrokerPartition, int]:
+    """How many rows of the table lie in each span, whoever wrote them; one span for each log. No
+    table: none. Raises as `open_table`.
+    """
     table = open_table(path)
     found = dict.fromkeys((span.log for span in spans), 0)
     if table is None:
         return found
     names = [field.name for field in table.schema().fields]
-    logs = ["topic", "partition", *(["broker_id"] if "broker_id" in names and any(log.is_physical for log in found) else [])]
+    logs = [
+        "topic",
+        "partition",
+        *(["broker_id"] if "broker_id" in names and any(log.is_physical for log in found) else []),
+    ]
     frame = spark.read.format("delta").option("versionAsOf", table.version()).load(spark_path(path))
     with rows_are_read(spark, path):
         counted = frame.where(condition(spans, names)).groupBy(*logs).count().collect()
     for row in counted:
-        found[BrokerPartition(row["topic"], row["partition"], row["broker_id"] if "broker_id" in logs else None)] = row["count"]
+        found[
+            BrokerPartition(
+                row["topic"], row["partition"], row["broker_id"] if "broker_id" in logs else None
+            )
+        ] = row["count"]
     return found

@@ -1,8 +1,10 @@
-"""Counting the messages of physical logs that really lie in a table, by reading its rows, for `entries`.
+"""Counting the messages of physical logs that really lie in a table, by reading its rows, for
+`entries`.
 
-Owns those queries. Logs whose rows lie there as they were read are done with one look at them (`scan_runs`). Of the others Spark counts the
-rows of each entry, numbers the entry by the edges that the ledger knows, and adds up what has one number. What comes to the driver is as
-many rows as the ledger has intervals, however many entries there are.
+Owns those queries. Logs whose rows lie there as they were read are done with one look at them
+(`scan_runs`). Of the others Spark counts the rows of each entry, numbers the entry by the edges
+that the ledger knows, and adds up what has one number. What comes to the driver is as many rows as
+the ledger has intervals, however many entries there are.
 """
 
 from __future__ import annotations
@@ -16,7 +18,13 @@ import numpy
 
 from etl.audit.entries import Stretch, audit_entries, edges_of
 from etl.audit.findings import AuditedLog, Expected, LogFindings
-from etl.edges.delta.scan import Intervals, first_of_no_log, read_keys, rows_are_read, without_intervals
+from etl.edges.delta.scan import (
+    Intervals,
+    first_of_no_log,
+    read_keys,
+    rows_are_read,
+    without_intervals,
+)
 from etl.edges.delta.scan_runs import LOG, Log, ordered_stretches
 from etl.model.logs import BrokerPartition
 
@@ -28,19 +36,30 @@ if TYPE_CHECKING:
 
 _ENTRY = (*LOG, "offset")
 _TYPES = {"topic": "string"}
-_COUNTS = {"rows": "sum", "messages": "sum", "holes": "sum", "offset": "min", "first_hole": "min", "first_double": "min"}
+_COUNTS = {
+    "rows": "sum",
+    "messages": "sum",
+    "holes": "sum",
+    "offset": "min",
+    "first_hole": "min",
+    "first_double": "min",
+}
 _DOUBLES_SHOWN = 5
 
 
 @dataclass(slots=True)
 class EntryScan:
-    """One look at all rows of a table; `delta_version` fixes the version to read. Raises TableUnreachable, SettingsError."""
+    """One look at all rows of a table; `delta_version` fixes the version to read. Raises
+    TableUnreachable, SettingsError.
+    """
 
     spark: SparkSession
     path: str
     delta_version: int | None = None
     rows_of_no_log: int = 0
-    """Rows that lack something of their key, or with numbers that no log has; known when `findings` has come to its end."""
+    """Rows that lack something of their key, or with numbers that no log has; known when `findings`
+    has come to its end.
+    """
     before: Intervals = field(default_factory=dict)
     """Offsets [from, until) whose rows are from before plan 1: they are left out."""
 
@@ -49,43 +68,76 @@ class EntryScan:
         edges = {audited: edges_of(audited, one) for audited, one in expected.items()}
         return audit_entries(expected, self.stretches(edges))
 
-    def stretches(self, edges: Mapping[AuditedLog, Sequence[int]]) -> Iterator[tuple[AuditedLog, Stretch]]:
-        """The rows that the table holds, added up between the edges of each log, those of a log together and ordered by edge."""
+    def stretches(
+        self, edges: Mapping[AuditedLog, Sequence[int]]
+    ) -> Iterator[tuple[AuditedLog, Stretch]]:
+        """The rows that the table holds, added up between the edges of each log, those of a log
+        together and ordered by edge.
+        """
         with rows_are_read(self.spark, self.path):
             keys = without_intervals(_keys(self.spark, self.path, self.delta_version), self.before)
             to_count = list[AuditedLog]()
-            found = ordered_stretches(keys, {_log_of(audited): some for audited, some in edges.items()})
+            found = ordered_stretches(
+                keys, {_log_of(audited): some for audited, some in edges.items()}
+            )
             for audited, rows in groupby(found.toLocalIterator(), key=_audited):
                 several = list(rows)
                 if audited is None:
                     self.rows_of_no_log = several[0]["rows"]
                 elif all(row["is_ordered"] for row in several):
-                    yield from ((audited, Stretch(row["number"], row["rows"], row["rows"], row["offset"])) for row in several)
+                    yield from (
+                        (audited, Stretch(row["number"], row["rows"], row["rows"], row["offset"]))
+                        for row in several
+                    )
                 else:
                     to_count.append(audited)
             if to_count:
-                yield from self._counted(keys, {audited: edges.get(audited, ()) for audited in to_count})
+                yield from self._counted(
+                    keys, {audited: edges.get(audited, ()) for audited in to_count}
+                )
 
-    def _counted(self, keys: DataFrame, edges: Mapping[AuditedLog, Sequence[int]]) -> Iterator[tuple[AuditedLog, Stretch]]:
+    def _counted(
+        self, keys: DataFrame, edges: Mapping[AuditedLog, Sequence[int]]
+    ) -> Iterator[tuple[AuditedLog, Stretch]]:
         """The same of the logs of `edges` alone, message by message."""
         for row in _stretches(keys, edges).toLocalIterator():
             audited = _audited(row)
             if audited is not None:
-                yield audited, Stretch(
-                    row["number"], row["rows"], row["messages"], row["offset"], row["holes"], row["first_hole"], row["first_double"])
+                yield (
+                    audited,
+                    Stretch(
+                        row["number"],
+                        row["rows"],
+                        row["messages"],
+                        row["offset"],
+                        row["holes"],
+                        row["first_hole"],
+                        row["first_double"],
+                    ),
+                )
 
     def doubles(self, found: LogFindings) -> list[tuple[tuple[int, ...], int]]:
-        """Entry and index of the first messages of a log that have more than one row, each with its number of rows."""
+        """Entry and index of the first messages of a log that have more than one row, each with its
+        number of rows.
+        """
         from pyspark.sql import functions as f
 
         if not found.double_places:
             return []
-        wanted = {**found.audited.log.place, "log_epoch": found.audited.log_epoch, "offset": found.double_places[0]}
+        wanted = {
+            **found.audited.log.place,
+            "log_epoch": found.audited.log_epoch,
+            "offset": found.double_places[0],
+        }
         with rows_are_read(self.spark, self.path):
-            rows = without_intervals(read_keys(self.spark, self.path, self.delta_version, physical=True), self.before)
+            rows = without_intervals(
+                read_keys(self.spark, self.path, self.delta_version, physical=True), self.before
+            )
             for name, value in wanted.items():
                 rows = rows.where(f.col(name) == value)
-            counted = rows.groupBy("message_index").agg(f.count(f.lit(1)).alias("rows")).where("rows > 1")
+            counted = (
+                rows.groupBy("message_index").agg(f.count(f.lit(1)).alias("rows")).where("rows > 1")
+            )
             first = counted.orderBy("message_index").limit(_DOUBLES_SHOWN).collect()
             return [((found.double_places[0], row["message_index"]), row["rows"]) for row in first]
 
@@ -102,7 +154,9 @@ def _audited(row: Row) -> AuditedLog | None:
     """Whose rows were added up; None: rows of no log."""
     if row["topic"] is None:
         return None
-    return AuditedLog(BrokerPartition(row["topic"], row["partition"], row["broker_id"]), row["log_epoch"])
+    return AuditedLog(
+        BrokerPartition(row["topic"], row["partition"], row["broker_id"]), row["log_epoch"]
+    )
 
 
 def _log_of(audited: AuditedLog) -> Log:
@@ -115,7 +169,12 @@ def _keys(spark: SparkSession, path: str, delta_version: int | None) -> DataFram
     from pyspark.sql import functions as f
 
     keys = read_keys(spark, path, delta_version, physical=True)
-    return keys.select([f.col(name).cast(_TYPES.get(name, "bigint")).alias(name) for name in (*_ENTRY, "message_index")])
+    return keys.select(
+        [
+            f.col(name).cast(_TYPES.get(name, "bigint")).alias(name)
+            for name in (*_ENTRY, "message_index")
+        ]
+    )
 
 
 def _stretches(keys: DataFrame, edges: Mapping[AuditedLog, Sequence[int]]) -> DataFrame:
@@ -125,27 +184,35 @@ def _stretches(keys: DataFrame, edges: Mapping[AuditedLog, Sequence[int]]) -> Da
     logs = list(edges)
     schema = ", ".join(f"{name} {_TYPES.get(name, 'bigint')}" for name in (*LOG, "log"))
     named = keys.sparkSession.createDataFrame(
-        [(*_log_of(audited), at) for at, audited in enumerate(logs)], schema)
+        [(*_log_of(audited), at) for at, audited in enumerate(logs)], schema
+    )
     entries = _entries(keys.join(f.broadcast(named), list(LOG), "inner"))
     columns = {**dict.fromkeys((*LOG, "number"), "first"), **_COUNTS}
     numbered = entries.mapInArrow(
         Numbering([numpy.array(edges[log], numpy.int64) for log in logs]),
-        ", ".join(f"{name} {_TYPES.get(name, 'bigint')}" for name in columns))
+        ", ".join(f"{name} {_TYPES.get(name, 'bigint')}" for name in columns),
+    )
     together = {"sum": f.sum, "min": f.min}
     added = [together[how](name).alias(name) for name, how in _COUNTS.items()]
     return numbered.groupBy(*LOG, "number").agg(*added).orderBy(*LOG, "number")
 
 
 def _entries(keys: DataFrame) -> DataFrame:
-    """One row for each entry: its rows, its messages, and the index of the last of them. `log` is the place of its log."""
+    """One row for each entry: its rows, its messages, and the index of the last of them. `log` is
+    the place of its log.
+    """
     from pyspark.sql import functions as f
 
     return keys.groupBy(*_ENTRY, "log").agg(
-        f.count(f.lit(1)).alias("rows"), f.countDistinct("message_index").alias("messages"), f.max("message_index").alias("last_index"))
+        f.count(f.lit(1)).alias("rows"),
+        f.countDistinct("message_index").alias("messages"),
+        f.max("message_index").alias("last_index"),
+    )
 
 
 class Numbering:
-    """Gives entries the number of the stretch that they begin in, and adds up those of one log and number in each Arrow batch.
+    """Gives entries the number of the stretch that they begin in, and adds up those of one log and
+    number in each Arrow batch.
 
     `edges` are those of each log, by its place in `log`; a log that is in none has one stretch, 0.
     """
@@ -166,12 +233,23 @@ class Numbering:
         with_hole = compute.greater(compute.add(batch.column("last_index"), 1), messages)
         double = compute.greater(rows, messages)
         nothing = pyarrow.scalar(None, pyarrow.int64())
-        table = pyarrow.table({
-            **{name: batch.column(name) for name in LOG}, "number": self._numbers(batch), "rows": rows, "messages": messages,
-            "holes": compute.cast(with_hole, pyarrow.int64()), "offset": offset,
-            "first_hole": compute.if_else(with_hole, offset, nothing), "first_double": compute.if_else(double, offset, nothing)})
+        table = pyarrow.table(
+            {
+                **{name: batch.column(name) for name in LOG},
+                "number": self._numbers(batch),
+                "rows": rows,
+                "messages": messages,
+                "holes": compute.cast(with_hole, pyarrow.int64()),
+                "offset": offset,
+                "first_hole": compute.if_else(with_hole, offset, nothing),
+                "first_double": compute.if_else(double, offset, nothing),
+            }
+        )
         added = table.group_by([*LOG, "number"]).aggregate(list(_COUNTS.items()))
-        named = {**{name: added[name] for name in (*LOG, "number")}, **{name: added[f"{name}_{how}"] for name, how in _COUNTS.items()}}
+        named = {
+            **{name: added[name] for name in (*LOG, "number")},
+            **{name: added[f"{name}_{how}"] for name, how in _COUNTS.items()},
+        }
         yield from pyarrow.table(named).to_batches()
 
     def _numbers(self, batch: pyarrow.RecordBatch) -> numpy.ndarray[Any, numpy.dtype[numpy.int64]]:

@@ -1,7 +1,7 @@
 """The columns of the table that is there, and whether those that a run will write fit it.
 
-Owns the built-in column `event_date` among the columns of rows. What fits what, and what a table can be partitioned by, is decided in
-`table_columns`.
+Owns the built-in column `event_date` among the columns of rows. What fits what, and what a table
+can be partitioned by, is decided in `table_columns`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from etl.decisions import table_columns
-from etl.decisions.table_columns import refuse_impossible_columns, refuse_other_columns, refuse_partitions
+from etl.decisions.table_columns import (
+    refuse_impossible_columns,
+    refuse_other_columns,
+    refuse_partitions,
+)
 from etl.edges.delta.log import Shape, parse_shape
 from etl.edges.delta.path import open_table
 from etl.errors import NotOurTable, SettingsError
@@ -26,10 +30,12 @@ _MAPPING_OF_NEW_TABLES = "spark.databricks.delta.properties.defaults.columnMappi
 
 
 def check_shape(path: str, expected: pyarrow.Schema, partition_by: Sequence[str]) -> None:
-    """Refuse a table that our rows do not fit, before any work; where there is none, one that could not be made.
+    """Refuse a table that our rows do not fit, before any work; where there is none, one that could
+    not be made.
 
-    `expected` are the columns of the rows without the built-in `event_date`. A column that we do not write is fine when it may be
-    null. Raises NotOurTable naming the first column that differs, SettingsError for a partitioning that the rows cannot have.
+    `expected` are the columns of the rows without the built-in `event_date`. A column that we do
+    not write is fine when it may be null. Raises NotOurTable naming the first column that differs,
+    SettingsError for a partitioning that the rows cannot have.
     """
     from deltalake import Schema
 
@@ -37,9 +43,15 @@ def check_shape(path: str, expected: pyarrow.Schema, partition_by: Sequence[str]
 
 
 def check_columns(
-    path: str, expected: str, partition_by: Sequence[str], *, spark: Mapping[str, str] | None = None, key: str = "transform",
+    path: str,
+    expected: str,
+    partition_by: Sequence[str],
+    *,
+    spark: Mapping[str, str] | None = None,
+    key: str = "transform",
 ) -> None:
-    """The same of columns as Spark or delta-rs writes a schema, JSON. `spark` are the conf's settings of that name.
+    """The same of columns as Spark or delta-rs writes a schema, JSON. `spark` are the conf's
+    settings of that name.
 
     `key` is the conf's key of the transform that makes them.
     """
@@ -62,7 +74,9 @@ def check_columns(
 
 
 def columns_to_add(path: str, expected: pyarrow.Schema) -> str:
-    """The statement that gives the table the columns that it lacks; empty if there is none, or it has all of them."""
+    """The statement that gives the table the columns that it lacks; empty if there is none, or it
+    has all of them.
+    """
     from deltalake import Schema
 
     table = open_table(path)
@@ -73,7 +87,9 @@ def columns_to_add(path: str, expected: pyarrow.Schema) -> str:
 
 
 def check_partitioning(path: str, partition_by: Sequence[str]) -> None:
-    """What `check_columns` refuses of the table that is there whatever columns the rows have. Raises NotOurTable, SettingsError."""
+    """What `check_columns` refuses of the table that is there whatever columns the rows have.
+    Raises NotOurTable, SettingsError.
+    """
     table = open_table(path)
     if table is None:
         return
@@ -84,13 +100,22 @@ def check_partitioning(path: str, partition_by: Sequence[str]) -> None:
 
 def _refuse_another_partitioning(found: Shape, partition_by: Sequence[str], path: str) -> None:
     if found.partition_by != partition_by:
-        refuse_partitions(found.columns, found.partition_by, path=path)  # one that cannot go on so is not to be named in the conf either
+        refuse_partitions(
+            found.columns, found.partition_by, path=path
+        )  # one that cannot go on so is not to be named in the conf either
         what = f"the table is partitioned by {_listed(found.partition_by)}, the conf says {_listed(partition_by)}"
-        raise NotOurTable(what, path=path, key="table.partition_by", check="table.partition_by, or that table.path is the right table")
+        raise NotOurTable(
+            what,
+            path=path,
+            key="table.partition_by",
+            check="table.partition_by, or that table.path is the right table",
+        )
 
 
 def with_event_date_field(schema: pyarrow.Schema, partition_by: Sequence[str]) -> pyarrow.Schema:
-    """The schema with the built-in column `event_date`, when the partitioning names it and the rows lack it."""
+    """The schema with the built-in column `event_date`, when the partitioning names it and the rows
+    lack it.
+    """
     import pyarrow
 
     refuse_unknown(partition_by, schema.names)
@@ -100,12 +125,16 @@ def with_event_date_field(schema: pyarrow.Schema, partition_by: Sequence[str]) -
 
 
 def refuse_unknown(partition_by: Sequence[str], columns: Sequence[str]) -> None:
-    """`event_date` is made of the column `timestamp`, every other column must be there. Raises SettingsError."""
+    """`event_date` is made of the column `timestamp`, every other column must be there. Raises
+    SettingsError.
+    """
     for name in partition_by:
         needed = "timestamp" if name == EVENT_DATE and name not in columns else name
         if needed not in columns:
             what = f"the table cannot be partitioned by {name}: the rows have no column {needed}"
-            raise SettingsError(what, key="table.partition_by", check=f"the columns are {', '.join(columns)}")
+            raise SettingsError(
+                what, key="table.partition_by", check=f"the columns are {', '.join(columns)}"
+            )
 
 
 def shape_of(table: DeltaTable) -> Shape:

@@ -1,4 +1,6 @@
-"""Where the table stands: which plan of ours it holds last, and what others did to it since. delta-rs alone: no JVM starts for it."""
+"""Where the table stands: which plan of ours it holds last, and what others did to it since.
+delta-rs alone: no JVM starts for it.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,23 @@ if TYPE_CHECKING:
 
 
 def read_table(
-    path: str, app_id: str, *, known: int | None, is_ours: IsOurs = none_of_ours, plan: Plan | None = None,
+    path: str,
+    app_id: str,
+    *,
+    known: int | None,
+    is_ours: IsOurs = none_of_ours,
+    plan: Plan | None = None,
     acknowledgement: Acknowledgement | None = None,
 ) -> Table | None:
     """Where the table stands; None when there is none.
 
-    `known` is the Delta version of our last commit that the ledger knows. `foreign` covers every commit after it, so also those
-    between it and a newer one of ours; without it, those after our newest. Commit files that clean-up removed are passed over.
-    `is_ours` tells the topics that no other pipeline should load into this table. `plan` is the newest that we know: what the
-    pipelines loaded whose place it took is ours, and where no commit is known others' loads are looked for from where it was made.
-    Of the version that an operator's `acknowledgement` names the commit is looked at, too.
-    Raises NotOurTable, TableUnreachable, PermissionRefused.
+    `known` is the Delta version of our last commit that the ledger knows. `foreign` covers every
+    commit after it, so also those between it and a newer one of ours; without it, those after our
+    newest. Commit files that clean-up removed are passed over. `is_ours` tells the topics that no
+    other pipeline should load into this table. `plan` is the newest that we know: what the
+    pipelines loaded whose place it took is ours, and where no commit is known others' loads are
+    looked for from where it was made. Of the version that an operator's `acknowledgement` names the
+    commit is looked at, too. Raises NotOurTable, TableUnreachable, PermissionRefused.
     """
     table = open_table(path)
     if table is None:
@@ -42,22 +50,44 @@ def read_table(
     found = _found(table, path, app_id, known, is_ours, plan)
     if acknowledgement is None or acknowledgement.delta_version is None:
         return found
-    return replace(found, said_commit=hash_of_commit(open_log(rust_path(path)), acknowledgement.delta_version))
+    return replace(
+        found, said_commit=hash_of_commit(open_log(rust_path(path)), acknowledgement.delta_version)
+    )
 
 
 def _found(
-    table: DeltaTable, path: str, app_id: str, known: int | None, is_ours: IsOurs, plan: Plan | None,
+    table: DeltaTable,
+    path: str,
+    app_id: str,
+    known: int | None,
+    is_ours: IsOurs,
+    plan: Plan | None,
 ) -> Table:
     refuse_expiring_ids(table, path)
     version, in_table = table.version(), table.transaction_version(app_id)
     if in_table is None and plan is None:
         return Table(id_of(table), version, None)
-    files, looked = open_log(rust_path(path)), known if known is not None and known <= version else None
-    metadata, since = find_commit(files, version, app_id, in_table, looked) if in_table is not None else (None, [])
+    files, looked = (
+        open_log(rust_path(path)),
+        known if known is not None and known <= version else None,
+    )
+    metadata, since = (
+        find_commit(files, version, app_id, in_table, looked)
+        if in_table is not None
+        else (None, [])
+    )
     foreign = _foreign(since, app_id, path)
-    made_at = plan.table_version if plan and looked is None and plan.table_id == id_of(table) else None
-    newest = {one: table.transaction_version(one) for one in plan.taken} if plan and plan.took_over else {}
-    loads = loads_of_others(files, version, app_id, is_ours, plan=plan, since=since, made_at=made_at, newest=newest)
+    made_at = (
+        plan.table_version if plan and looked is None and plan.table_id == id_of(table) else None
+    )
+    newest = (
+        {one: table.transaction_version(one) for one in plan.taken}
+        if plan and plan.took_over
+        else {}
+    )
+    loads = loads_of_others(
+        files, version, app_id, is_ours, plan=plan, since=since, made_at=made_at, newest=newest
+    )
     return Table(id_of(table), version, in_table, metadata, foreign + loads)
 
 
@@ -68,7 +98,9 @@ def holds_commits(path: str, app_id: str) -> bool:
 
 
 def commits_of_ours(path: str, app_id: str) -> Iterator[CommitMetadata]:
-    """What our commits say of themselves, newest first, as far back as the table's log reaches and they carry their plan."""
+    """What our commits say of themselves, newest first, as far back as the table's log reaches and
+    they carry their plan.
+    """
     table = open_table(path)
     for commit in walk_back(open_log(rust_path(path)), table.version()) if table else ():
         if app_id in commit.transactions:
@@ -79,12 +111,17 @@ def commits_of_ours(path: str, app_id: str) -> Iterator[CommitMetadata]:
 
 
 def find_commit(
-    files: fs.FileSystem, newest: int, app_id: str, number: int, known: int | None,
+    files: fs.FileSystem,
+    newest: int,
+    app_id: str,
+    number: int,
+    known: int | None,
 ) -> tuple[CommitMetadata | None, list[Commit]]:
-    """What the commit with `txn` `number` says of itself, and the commits after it (after `known`, where that is earlier), oldest first.
+    """What the commit with `txn` `number` says of itself, and the commits after it (after `known`,
+    where that is earlier), oldest first.
 
-    `known` may be later than that commit: in a history of the table that was replaced by an old copy. Where the log no longer holds
-    that commit, `known` alone counts.
+    `known` may be later than that commit: in a history of the table that was replaced by an old
+    copy. Where the log no longer holds that commit, `known` alone counts.
     """
     metadata, reached, since = None, None, list[Commit]()
     for commit in walk_back(files, newest):
@@ -103,7 +140,9 @@ def _metadata_of(commit: Commit, app_id: str) -> CommitMetadata | None:
 
 
 def _foreign(since: Sequence[Commit], app_id: str, path: str) -> tuple[ForeignCommit, ...]:
-    """What others did in these commits. The columns to compare with are those before the first of them."""
+    """What others did in these commits. The columns to compare with are those before the first of
+    them.
+    """
     redefined = any(commit.shape and app_id not in commit.transactions for commit in since)
     before = _shape_at(since[0].version - 1, path) if redefined else None
     return tuple(found for commit in since if (found := judge(commit, app_id, before)))
@@ -115,5 +154,7 @@ def _shape_at(version: int, path: str) -> Shape | None:
 
     with suppress(DeltaError, OSError):  # the log may no longer reach back to that version
         if version >= 0:
-            return shape_of(DeltaTable(rust_path(path), storage_options=options_of(path), version=version))
+            return shape_of(
+                DeltaTable(rust_path(path), storage_options=options_of(path), version=version)
+            )
     return None

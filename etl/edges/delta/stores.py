@@ -1,4 +1,6 @@
-"""The store that a table lies in, as delta-rs is told of it. Secrets are resolved here, for the call that needs them, and kept nowhere."""
+"""The store that a table lies in, as delta-rs is told of it. Secrets are resolved here, for the
+call that needs them, and kept nowhere.
+"""
 
 from __future__ import annotations
 
@@ -14,4 +16,7 @@ def options_of(path: str) -> dict[str, str] | None:
     Raises SettingsError where a secret is not to be found on this machine.
     """
     told = told_delta_rs(path, store_of(path))
-    return {key: resolve_secret(value, KEY_OF[key]) if isinstance(value, SecretRef) else value for key, value in told.items()} or None
+    return {
+        key: resolve_secret(value, KEY_OF[key]) if isinstance(value, SecretRef) else value
+        for key, value in told.items()
+    } or None

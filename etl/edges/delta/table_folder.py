@@ -1,6 +1,8 @@
-"""The folder of a table that files are put into and taken from, on this machine or in a store: what writers of data files need of it.
+"""The folder of a table that files are put into and taken from, on this machine or in a store: what
+writers of data files need of it.
 
-A store's is delta-rs's own (`deltalake.fs`), so that every path works that a table may have, with the credentials of its log.
+A store's is delta-rs's own (`deltalake.fs`), so that every path works that a table may have, with
+the credentials of its log.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ class TableFolder(Protocol):
     """Files by their paths below the folder. All raise OSError where it refuses."""
 
     def create(self, path: str) -> pa.NativeFile:
-        """A new file to write; it is there when it is closed. Raises TableUnreachable where the folder itself is gone."""
+        """A new file to write; it is there when it is closed. Raises TableUnreachable where the
+        folder itself is gone.
+        """
 
     def remove(self, path: str) -> None:
         """A file that is there, or begun."""
@@ -61,7 +65,10 @@ class LocalFolder:
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
         """See `TableFolder`."""
-        return [whole.stat().st_size if (whole := Path(self._root, path)).is_file() else None for path in paths]
+        return [
+            whole.stat().st_size if (whole := Path(self._root, path)).is_file() else None
+            for path in paths
+        ]
 
     def named(self, pattern: str) -> list[str]:
         """See `TableFolder`."""
@@ -69,10 +76,14 @@ class LocalFolder:
 
 
 class StoreFolder:
-    """A folder of a store; see `TableFolder`. A file that was begun and not closed is none: its parts stay until the store drops them."""
+    """A folder of a store; see `TableFolder`. A file that was begun and not closed is none: its
+    parts stay until the store drops them.
+    """
 
     def __init__(self, root: str) -> None:
-        from deltalake._internal import DeltaFileSystemHandler  # what `deltalake.fs` wraps: its own streams take no buffers of pyarrow
+        from deltalake._internal import (
+            DeltaFileSystemHandler,
+        )  # what `deltalake.fs` wraps: its own streams take no buffers of pyarrow
 
         self._files: Any = DeltaFileSystemHandler(root, options_of(root))
 

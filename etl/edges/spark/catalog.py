@@ -1,7 +1,8 @@
-"""What Spark's catalogs say of a table by its name, asked of the session's own objects: no file of the table is looked at.
+"""What Spark's catalogs say of a table by its name, asked of the session's own objects: no file of
+the table is looked at.
 
-Spark's settings say which catalogs there are (spark.sql.catalog.NAME); the session's own, spark_catalog, is a Hive metastore where
-spark.sql.catalogImplementation is hive.
+Spark's settings say which catalogs there are (spark.sql.catalog.NAME); the session's own,
+spark_catalog, is a Hive metastore where spark.sql.catalogImplementation is hive.
 """
 
 from __future__ import annotations
@@ -21,19 +22,25 @@ _KEY = "table.name"
 _OF_SESSION = "spark_catalog"
 _NOT_THERE = frozenset(("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND"))
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
-_NO_PLUGIN = re.compile(r"(?i)catalog plugin class|plugin class for catalog|does not implement CatalogPlugin")
+_NO_PLUGIN = re.compile(
+    r"(?i)catalog plugin class|plugin class for catalog|does not implement CatalogPlugin"
+)
 _CAUSES_MAX = 20
 
 
 def look_up(session: SparkSession, name: str) -> CatalogEntry | None:
-    """What the catalog says of CATALOG.SCHEMA.TABLE or SCHEMA.TABLE; None where it knows no such table.
+    """What the catalog says of CATALOG.SCHEMA.TABLE or SCHEMA.TABLE; None where it knows no such
+    table.
 
-    Raises SettingsError for a catalog that Spark does not know, TableUnreachable where one cannot be asked.
+    Raises SettingsError for a catalog that Spark does not know, TableUnreachable where one cannot
+    be asked.
     """
     jvm: Any = session._jvm  # no public way to it
     try:
         catalog, namespace, table = _in_catalog(session, name)
-        found = catalog.loadTable(jvm.org.apache.spark.sql.connector.catalog.Identifier.of(namespace, table))
+        found = catalog.loadTable(
+            jvm.org.apache.spark.sql.connector.catalog.Identifier.of(namespace, table)
+        )
         return _entry(jvm, str(catalog.name()), found)
     except Exception as error:  # whatever py4j and pyspark make of it
         if condition_of(error) in _NOT_THERE:
@@ -42,13 +49,19 @@ def look_up(session: SparkSession, name: str) -> CatalogEntry | None:
 
 
 def place_to_be(session: SparkSession, name: str) -> str | None:
-    """Where the catalog would make a table of this name, as Hadoop writes it; None where it does not tell, or has no such schema."""
+    """Where the catalog would make a table of this name, as Hadoop writes it; None where it does
+    not tell, or has no such schema.
+    """
     jvm: Any = session._jvm  # no public way to it
     try:
         catalog, namespace, table = _in_catalog(session, name)
         if str(catalog.name()) == _OF_SESSION:  # which may write a name in small letters
-            found = jvm.org.apache.spark.sql.catalyst.TableIdentifier(table, jvm.scala.Option.apply(namespace[0]))
-            return str(session._jsparkSession.sessionState().catalog().defaultTablePath(found).toString())
+            found = jvm.org.apache.spark.sql.catalyst.TableIdentifier(
+                table, jvm.scala.Option.apply(namespace[0])
+            )
+            return str(
+                session._jsparkSession.sessionState().catalog().defaultTablePath(found).toString()
+            )
         place = catalog.loadNamespaceMetadata(namespace).get("location")
     except Exception:  # whatever py4j and pyspark make of it, also of a catalog without schemas: who has it make the table is told
         return None
@@ -56,7 +69,9 @@ def place_to_be(session: SparkSession, name: str) -> str | None:
 
 
 def _in_catalog(session: SparkSession, name: str) -> tuple[Any, Any, str]:
-    """The catalog of a name, its schema as Java's array of names, and the table's own name. Raises what py4j and pyspark make of it."""
+    """The catalog of a name, its schema as Java's array of names, and the table's own name. Raises
+    what py4j and pyspark make of it.
+    """
     *above, schema, table = name.split(".")
     jvm: Any = session._jvm  # no public way to it
     manager: Any = session._jsparkSession.sessionState().catalogManager()
@@ -66,32 +81,53 @@ def _in_catalog(session: SparkSession, name: str) -> tuple[Any, Any, str]:
 
 
 def kind_of_catalog(session: SparkSession, name: str) -> tuple[str, str, str]:
-    """Which catalog a name is looked for in, and the session's settings of which kind its own is: see `refuse_forgetful`."""
+    """Which catalog a name is looked for in, and the session's settings of which kind its own is:
+    see `refuse_forgetful`.
+    """
     *above, _, _ = name.split(".")
     catalog = above[0] if above else session.catalog.currentCatalog()
-    settings = (session.conf.get(key, default) for key, default in (
-        ("spark.sql.catalogImplementation", "in-memory"), ("spark.sql.catalog.spark_catalog", "")))
+    settings = (
+        session.conf.get(key, default)
+        for key, default in (
+            ("spark.sql.catalogImplementation", "in-memory"),
+            ("spark.sql.catalog.spark_catalog", ""),
+        )
+    )
     return catalog, *(value or "" for value in settings)  # type: ignore[return-value]
 
 
 def make_table(rows: DataFrame, name: str, partition_by: tuple[str, ...]) -> None:
-    """Have the catalog make a Delta table with these columns, at the place that it chooses; one that is there by now is left alone.
+    """Have the catalog make a Delta table with these columns, at the place that it chooses; one
+    that is there by now is left alone.
 
-    `rows` has none. Raises SettingsError where it does not, TableUnreachable where another try may do.
+    `rows` has none. Raises SettingsError where it does not, TableUnreachable where another try may
+    do.
     """
     try:
         quoted = ".".join(f"`{part}`" for part in name.split("."))
         writing = rows.writeTo(quoted).using("delta")
-        (writing.partitionedBy(*(rows[column] for column in partition_by)) if partition_by else writing).create()
+        (
+            writing.partitionedBy(*(rows[column] for column in partition_by))
+            if partition_by
+            else writing
+        ).create()
     except Exception as error:  # whatever pyspark makes of it
         condition = condition_of(error)
         if condition == "TABLE_OR_VIEW_ALREADY_EXISTS":
             return
-        creating = statement(name, ((field.name, field.dataType.simpleString()) for field in rows.schema.fields), partition_by)
+        creating = statement(
+            name,
+            ((field.name, field.dataType.simpleString()) for field in rows.schema.fields),
+            partition_by,
+        )
         causes = _causes(error)
         if condition is None and known_cause(causes):
-            raise cannot_be("make", name, causes, _settings(rows.sparkSession), instead=creating) from error
-        raise not_made(name, condition, condition or innermost(causes), str(error), creating) from error
+            raise cannot_be(
+                "make", name, causes, _settings(rows.sparkSession), instead=creating
+            ) from error
+        raise not_made(
+            name, condition, condition or innermost(causes), str(error), creating
+        ) from error
 
 
 def condition_of(error: BaseException) -> str | None:
@@ -101,7 +137,9 @@ def condition_of(error: BaseException) -> str | None:
 
 
 def _entry(jvm: Any, catalog: str, table: Any) -> CatalogEntry:
-    """Of Delta's own class only what the catalog has: its other properties are read from the table's log, wherever that lies."""
+    """Of Delta's own class only what the catalog has: its other properties are read from the
+    table's log, wherever that lies.
+    """
     kind = str(table.getClass().getSimpleName())
     if kind == "DeltaTableV2":
         entry = table.catalogTable()
@@ -109,7 +147,13 @@ def _entry(jvm: Any, catalog: str, table: Any) -> CatalogEntry:
         java = jvm.scala.jdk.javaapi.CollectionConverters
         maps = (known.storage().properties(), known.properties()) if known else ()
         of_catalog = frozenset(key for one in maps for key in _keys(java.asJava(one)))
-        return CatalogEntry(catalog, str(known.tableType().name()) if known else "", "delta", str(table.path().toString()), of_catalog)
+        return CatalogEntry(
+            catalog,
+            str(known.tableType().name()) if known else "",
+            "delta",
+            str(table.path().toString()),
+            of_catalog,
+        )
     told = table.properties()
     place, keys = told.get("location"), frozenset(_keys(told))
     if kind == "V1Table":
@@ -118,11 +162,19 @@ def _entry(jvm: Any, catalog: str, table: Any) -> CatalogEntry:
         return CatalogEntry(catalog, str(known.tableType().name()), provider.lower(), place, keys)
     is_view = "view" in kind.lower()
     by_class = "" if is_view else "delta" if "delta" in kind.lower() else kind
-    return CatalogEntry(catalog, "VIEW" if is_view else "", str(told.get("provider") or by_class).lower(), place, keys)
+    return CatalogEntry(
+        catalog,
+        "VIEW" if is_view else "",
+        str(told.get("provider") or by_class).lower(),
+        place,
+        keys,
+    )
 
 
 def _keys(properties: Any) -> list[str]:
-    """Of a map of Java's the keys alone: what is asked of the JVM stands in py4j's log at DEBUG, and values may be secrets."""
+    """Of a map of Java's the keys alone: what is asked of the JVM stands in py4j's log at DEBUG,
+    and values may be secrets.
+    """
     return [str(key) for key in properties.keySet()]
 
 
@@ -130,13 +182,17 @@ def _refusal(error: BaseException, name: str, session: SparkSession) -> EtlError
     if condition_of(error) == "CATALOG_NOT_FOUND" or _NO_PLUGIN.search(str(error)):
         catalog = meant_by(name, _settings(session))
         check = f"table.name, and spark.sql.catalog.{catalog} under spark: the class of the catalog, and its settings beside it"
-        return SettingsError(f"Spark knows no catalog {catalog}, or not its class", key=_KEY, check=check)
+        return SettingsError(
+            f"Spark knows no catalog {catalog}, or not its class", key=_KEY, check=check
+        )
     return cannot_be("be asked for", name, _causes(error), _settings(session))
 
 
 def _causes(error: BaseException) -> list[str]:
     """Java's exceptions behind it, the outermost first, each as its class and what it says."""
-    java: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)  # pyspark's errors, and py4j's
+    java: Any = getattr(error, "_origin", None) or getattr(
+        error, "java_exception", None
+    )  # pyspark's errors, and py4j's
     found: list[str] = []
     while java is not None and len(found) < _CAUSES_MAX:
         found.append(str(java.toString()))
@@ -148,4 +204,7 @@ def _settings(session: SparkSession) -> dict[str, str]:
     """Those of the session, and where Hadoop's files have a metastore."""
     hadoop: Any = session._jsc.hadoopConfiguration()  # no public way to it
     uris = hadoop.get("hive.metastore.uris")
-    return {**({"hive.metastore.uris": str(uris)} if uris else {}), **dict(session.sparkContext.getConf().getAll())}
+    return {
+        **({"hive.metastore.uris": str(uris)} if uris else {}),
+        **dict(session.sparkContext.getConf().getAll()),
+    }

@@ -1,4 +1,6 @@
-"""The end of the JVM that this process started for Spark, so that the next session gets one with other jars and options."""
+"""The end of the JVM that this process started for Spark, so that the next session gets one with
+other jars and options.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ _ENDS_WITHIN_S = 30
 
 
 def end_jvm() -> None:
-    """End it, behind its session's `stop`. One that spark-submit started stays, and so does one with a session."""
+    """End it, behind its session's `stop`. One that spark-submit started stays, and so does one
+    with a session.
+    """
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway  # no public way to it

@@ -1,7 +1,8 @@
 """One Spark session that can write Delta, from plain settings.
 
-Owns our defaults. What spark-submit or its files say wins over them, what the caller says wins over both, and a session that
-exists already is taken as it is, but for its time zone where a run computes in it (`use_time_zone`).
+Owns our defaults. What spark-submit or its files say wins over them, what the caller says wins over
+both, and a session that exists already is taken as it is, but for its time zone where a run
+computes in it (`use_time_zone`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from typing import TYPE_CHECKING
 
 from etl.decisions.file_layout import level_of
 from etl.decisions.spark_on_stores import is_ours, packages, without_ours
-from etl.decisions.time_zone import TIME_ZONE, TIME_ZONE_OF_WORKERS, TimeZone, ZoneSource, local_zone, time_zone_of
+from etl.decisions.time_zone import (
+    TIME_ZONE,
+    TIME_ZONE_OF_WORKERS,
+    TimeZone,
+    ZoneSource,
+    local_zone,
+    time_zone_of,
+)
 from etl.edges.machine import cores
 from etl.edges.spark.defaults_file import CLASS_PATH, JAVA_OPTIONS, settings_of_file
 from etl.edges.spark.log_store import jar_path
@@ -50,13 +58,15 @@ _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
 }
-"""Delta's own 50 snapshot partitions and Spark's 200 shuffle partitions make a small write take 15 s. Timestamps as Spark writes them
-(INT96) are nanoseconds for pyarrow and so for delta-rs, which cannot read a file with one before 1677 or after 2262. Parquet's own level
-of zstd, 3, takes about twice the time of ours, and JSON comes out no smaller. No writer of Delta hands an option for it on to Parquet.
+"""Delta's own 50 snapshot partitions and Spark's 200 shuffle partitions make a small write take 15
+s. Timestamps as Spark writes them (INT96) are nanoseconds for pyarrow and so for delta-rs, which
+cannot read a file with one before 1677 or after 2262. Parquet's own level of zstd, 3, takes about
+twice the time of ours, and JSON comes out no smaller. No writer of Delta hands an option for it on
+to Parquet.
 """
 _FIRST_COMPILER_ALONE = "-XX:TieredStopAtLevel=1"
-"""For a JVM that ends within a minute: half of its processor time would be its second compiler's (docs/adr/0033). No collector is chosen
-beside it: a JVM that is told of two does not start.
+"""For a JVM that ends within a minute: half of its processor time would be its second compiler's
+(docs/adr/0033). No collector is chosen beside it: a JVM that is told of two does not start.
 """
 _LOCAL_DEFAULTS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _PYTHON = "spark.pyspark.python"
@@ -64,11 +74,15 @@ WHERE_JARS_ARE = ("spark.jars", "spark.jars.packages", CLASS_PATH)
 """Settings that name Delta's jars."""
 
 
-def build_session(app_name: str, settings: Mapping[str, str], *, log: Path | None = None) -> SparkSession:
-    """The session of this process, or a new one with `settings` over our defaults, whose JVM writes to `log` instead of the terminal.
+def build_session(
+    app_name: str, settings: Mapping[str, str], *, log: Path | None = None
+) -> SparkSession:
+    """The session of this process, or a new one with `settings` over our defaults, whose JVM writes
+    to `log` instead of the terminal.
 
-    `settings` are plain Spark settings; `spark.jars` names Delta's jars where they lie on this machine, otherwise Spark fetches
-    them. In local mode the workers run this very Python: Spark would take the first `python3` on PATH.
+    `settings` are plain Spark settings; `spark.jars` names Delta's jars where they lie on this
+    machine, otherwise Spark fetches them. In local mode the workers run this very Python: Spark
+    would take the first `python3` on PATH.
     """
     from pyspark.sql import SparkSession
 
@@ -78,10 +92,16 @@ def build_session(app_name: str, settings: Mapping[str, str], *, log: Path | Non
     builder = SparkSession.builder.appName(app_name)
     chosen = {**complete(settings, _submitted()), **_zones(settings)}
     if _PYTHON in chosen:
-        os.environ["PYSPARK_PYTHON"] = chosen[_PYTHON]  # pyspark reads the setting only when spark-submit started it
+        os.environ["PYSPARK_PYTHON"] = chosen[
+            _PYTHON
+        ]  # pyspark reads the setting only when spark-submit started it
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    with own_ctrl_c(), what_is_started_writes_to(log), _translating_zone_errors(time_zone(settings)):
+    with (
+        own_ctrl_c(),
+        what_is_started_writes_to(log),
+        _translating_zone_errors(time_zone(settings)),
+    ):
         session = builder.getOrCreate()
     _log_what_the_accumulators_meet(session)
     return session
@@ -98,7 +118,8 @@ def time_zone(settings: Mapping[str, str]) -> TimeZone:
 def use_time_zone(session: SparkSession, settings: Mapping[str, str]) -> Callable[[], None]:
     """Give a session that was there before the zone of the run; return what gives it back its own.
 
-    A zone that the session was given explicitly stays, unless the conf names one. Raises SettingsError.
+    A zone that the session was given explicitly stays, unless the conf names one. Raises
+    SettingsError.
     """
     before = dict(session.conf.getAll).get(TIME_ZONE)
     wanted = time_zone(settings)
@@ -117,14 +138,22 @@ def use_time_zone(session: SparkSession, settings: Mapping[str, str]) -> Callabl
 
 
 def _zones(settings: Mapping[str, str]) -> dict[str, str]:
-    """The zone of a new session, and that of the Python workers, which a function of a transform may ask."""
+    """The zone of a new session, and that of the Python workers, which a function of a transform
+    may ask.
+    """
     zone, configured = time_zone(settings).name, _configured()
-    workers = settings.get(TIME_ZONE_OF_WORKERS) or configured.get(TIME_ZONE_OF_WORKERS) or local_zone(zone)
+    workers = (
+        settings.get(TIME_ZONE_OF_WORKERS)
+        or configured.get(TIME_ZONE_OF_WORKERS)
+        or local_zone(zone)
+    )
     return {TIME_ZONE: zone, TIME_ZONE_OF_WORKERS: workers}
 
 
 def _configured() -> dict[str, str]:
-    """What Spark is told elsewhere: by spark-submit, which has read its files, else by `spark-defaults.conf`."""
+    """What Spark is told elsewhere: by spark-submit, which has read its files, else by
+    `spark-defaults.conf`.
+    """
     return _submitted() if is_submitted() else settings_of_file()
 
 
@@ -144,20 +173,27 @@ def _translating_zone_errors(zone: TimeZone) -> Iterator[None]:
 def for_short_run(settings: Mapping[str, str], given: Collection[str]) -> dict[str, str]:
     """The same, and that the JVM is to be one for a short run.
 
-    Not where somebody chose its options (`given` are the names of what others than we set), in Spark's own file neither, not where tasks
-    run elsewhere, and not where spark-submit has started it already.
+    Not where somebody chose its options (`given` are the names of what others than we set), in
+    Spark's own file neither, not where tasks run elsewhere, and not where spark-submit has started
+    it already.
     """
     is_chosen = JAVA_OPTIONS in given or JAVA_OPTIONS in settings_of_file()
-    is_ours = settings.get("spark.master", LOCAL_MASTER).startswith("local") and not is_chosen and not is_submitted()
+    is_ours = (
+        settings.get("spark.master", LOCAL_MASTER).startswith("local")
+        and not is_chosen
+        and not is_submitted()
+    )
     options = f"{settings.get(JAVA_OPTIONS, '')} {_FIRST_COMPILER_ALONE}".strip()
     return {**settings, **({JAVA_OPTIONS: options} if is_ours else {})}
 
 
 def session_there() -> SparkSession | None:
-    """The session that this process has already, whichever thread made it; it belongs to who made it.
+    """The session that this process has already, whichever thread made it; it belongs to who made
+    it.
 
-    "Active" is a word about one thread of the JVM, and each Python thread has a thread of its own there: in a second cell's
-    thread, or after a connection to the JVM was made anew, no session is active while the context lives.
+    "Active" is a word about one thread of the JVM, and each Python thread has a thread of its own
+    there: in a second cell's thread, or after a connection to the JVM was made anew, no session is
+    active while the context lives.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -173,9 +209,11 @@ def is_stopped(session: SparkSession) -> bool:
 
 
 def _log_what_the_accumulators_meet(session: SparkSession) -> None:
-    """When the JVM ends first, as when a whole process group is stopped, pyspark's server of accumulators prints a traceback.
+    """When the JVM ends first, as when a whole process group is stopped, pyspark's server of
+    accumulators prints a traceback.
 
-    It goes to Python's logging instead; what it means for a run is told by the call that finds the JVM gone.
+    It goes to Python's logging instead; what it means for a run is told by the call that finds the
+    JVM gone.
     """
 
     def log_it(request: object, client_address: object) -> None:
@@ -187,7 +225,8 @@ def _log_what_the_accumulators_meet(session: SparkSession) -> None:
 
 
 def parallelism_of(settings: Mapping[str, str]) -> int | None:
-    """How many tasks will work at once, as Spark's `defaultParallelism` says it; None where only the cluster knows.
+    """How many tasks will work at once, as Spark's `defaultParallelism` says it; None where only
+    the cluster knows.
 
     Starts nothing: a session that is there is asked, else it is what the settings say.
     """
@@ -228,12 +267,16 @@ def complete(settings: Mapping[str, str], submitted: Mapping[str, str]) -> dict[
 
 
 def is_submitted() -> bool:
-    """Whether spark-submit started this process. It hands on what is said on standard error as standard output."""
+    """Whether spark-submit started this process. It hands on what is said on standard error as
+    standard output.
+    """
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _submitted() -> dict[str, str]:
-    """What spark-submit was told: it starts the JVM first and leaves the port of its gateway in the environment."""
+    """What spark-submit was told: it starts the JVM first and leaves the port of its gateway in the
+    environment.
+    """
     if not is_submitted():
         return {}
     from pyspark import SparkConf, SparkContext

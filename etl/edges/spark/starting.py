@@ -16,11 +16,13 @@ from types import FrameType
 
 @contextlib.contextmanager
 def own_ctrl_c() -> Iterator[None]:
-    """A first Ctrl-C or SIGTERM waits until the session is there; a second one does not, and ends the JVM that is about to start.
+    """A first Ctrl-C or SIGTERM waits until the session is there; a second one does not, and ends
+    the JVM that is about to start.
 
-    pyspark leaves a JVM behind for ever whose start was broken off: it removes the folder through which the JVM would tell its
-    port, and the JVM fails before it begins to watch whether its parent lives. And pyspark's own handler for Ctrl-C talks to the
-    JVM in the middle of another call: the handlers that were there come back.
+    pyspark leaves a JVM behind for ever whose start was broken off: it removes the folder through
+    which the JVM would tell its port, and the JVM fails before it begins to watch whether its
+    parent lives. And pyspark's own handler for Ctrl-C talks to the JVM in the middle of another
+    call: the handlers that were there come back.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -48,7 +50,9 @@ def own_ctrl_c() -> Iterator[None]:
 
 
 def _end_what_was_started(stop: KeyboardInterrupt) -> None:
-    """While a JVM starts nobody but pyspark's function that waits for it has it in its hands, and that is left by now."""
+    """While a JVM starts nobody but pyspark's function that waits for it has it in its hands, and
+    that is left by now.
+    """
     for frame, _ in traceback.walk_tb(stop.__traceback__):
         for held in frame.f_locals.values():
             if isinstance(held, subprocess.Popen):
@@ -57,9 +61,11 @@ def _end_what_was_started(stop: KeyboardInterrupt) -> None:
 
 @contextlib.contextmanager
 def what_is_started_writes_to(log: Path | None) -> Iterator[None]:
-    """A JVM that is started inside writes its log, and its workers theirs, to this file instead of the terminal.
+    """A JVM that is started inside writes its log, and its workers theirs, to this file instead of
+    the terminal.
 
-    A JVM keeps the standard output and error that its parent had when it was started, so these two are exchanged for that moment.
+    A JVM keeps the standard output and error that its parent had when it was started, so these two
+    are exchanged for that moment.
     """
     if log is None:
         yield

@@ -1,7 +1,8 @@
-"""A session and the store that a table lies in: Hadoop is told of it once the session is there, so that no secret is on a command line.
+"""A session and the store that a table lies in: Hadoop is told of it once the session is there, so
+that no secret is on a command line.
 
-Secrets are in Hadoop's configuration from then on, which Spark hands to its tasks; in Spark's own settings, and so in its event log, they
-never are.
+Secrets are in Hadoop's configuration from then on, which Spark hands to its tasks; in Spark's own
+settings, and so in its event log, they never are.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from etl.decisions.spark_on_stores import (
-    LOG_STORE, OURS, REDACTED, keys_that_matter, redacting, refuse_unsafe, unless_told,
+    LOG_STORE,
+    OURS,
+    REDACTED,
+    keys_that_matter,
+    redacting,
+    refuse_unsafe,
+    unless_told,
 )
 from etl.decisions.store_access import told_hadoop
 from etl.errors import SettingsError
@@ -26,14 +33,19 @@ if TYPE_CHECKING:
 _DEFAULTS = "core-default.xml"
 """Hadoop's own, in its jar."""
 _log = logging.getLogger(__name__)
-_KEYS = {"access.key": "table.store.access_key", "secret.key": "table.store.secret_key", "account.key": "table.store.account_key"}
+_KEYS = {
+    "access.key": "table.store.access_key",
+    "secret.key": "table.store.secret_key",
+    "account.key": "table.store.account_key",
+}
 
 
 def enter_store(session: SparkSession, path: str) -> None:
-    """Tell the session's Hadoop how the store of a table is reached; nothing for a folder, or where the conf says nothing.
+    """Tell the session's Hadoop how the store of a table is reached; nothing for a folder, or where
+    the conf says nothing.
 
-    Raises SettingsError for a secret that is not to be found, for Hadoop's settings by which commits could replace one another, and where
-    the session lacks the class of our log.
+    Raises SettingsError for a secret that is not to be found, for Hadoop's settings by which
+    commits could replace one another, and where the session lacks the class of our log.
     """
     kind = kind_of(path)
     if kind is None:
@@ -71,9 +83,11 @@ def _untold() -> Iterator[None]:
 
 
 def _redact(session: SparkSession, keys: list[str]) -> None:
-    """Before Hadoop is told a secret: whenever files or jars are added later, Spark lists Hadoop's settings in its event log and pages.
+    """Before Hadoop is told a secret: whenever files or jars are added later, Spark lists Hadoop's
+    settings in its event log and pages.
 
-    What is left out there is looked up in the context's own settings each time: a session that was there before leaves it out, too.
+    What is left out there is looked up in the context's own settings each time: a session that was
+    there before leaves it out, too.
     """
     jsc: Any = session._jsc  # no public way to it
     conf = jsc.sc().conf()
@@ -86,15 +100,25 @@ def _refuse_without_log_store(session: SparkSession, jvm: Any, path: str) -> Non
     conf = session.sparkContext.getConf()
     chosen = conf.get(f"{LOG_STORE}.s3a.impl") or conf.get(f"{LOG_STORE}.class")
     if chosen != OURS:
-        _log.warning("the session commits on S3 by %s: one driver and one kind of writer at a time, or commits to %s may "
-                     "replace one another", chosen or "Delta's default", path)
+        _log.warning(
+            "the session commits on S3 by %s: one driver and one kind of writer at a time, or commits to %s may "
+            "replace one another",
+            chosen or "Delta's default",
+            path,
+        )
         return
     try:
-        jvm.java.lang.Class.forName(OURS, True, jvm.java.lang.Thread.currentThread().getContextClassLoader())
+        jvm.java.lang.Class.forName(
+            OURS, True, jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        )
     except Exception as error:  # whatever py4j makes of ClassNotFoundException
         check = "spark-submit --jars with etl/edges/spark/log_store/log_store.jar, of the package or out of its zip, and with hadoop-aws"
-        raise SettingsError("the session lacks the class that keeps writers of the table's log apart", key=f"spark.{LOG_STORE}",
-                            path=path, check=check) from error
+        raise SettingsError(
+            "the session lacks the class that keeps writers of the table's log apart",
+            key=f"spark.{LOG_STORE}",
+            path=path,
+            check=check,
+        ) from error
 
 
 def _key_of(key: str) -> str:

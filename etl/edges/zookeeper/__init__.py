@@ -1,1 +1,3 @@
-"""ZooKeeper: one session, and what is kept there: the registry, the group, the ledger, owners, the driver's lock."""
+"""ZooKeeper: one session, and what is kept there: the registry, the group, the ledger, owners, the
+driver's lock.
+"""

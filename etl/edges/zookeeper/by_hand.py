@@ -1,4 +1,6 @@
-"""The beginning of a session with one server, by hand: what kazoo does not tell of a server that lets nobody in, and what it grants."""
+"""The beginning of a session with one server, by hand: what kazoo does not tell of a server that
+lets nobody in, and what it grants.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from etl.errors import EtlError, SettingsError
 from etl.model.zookeeper_access import Access
 
 LOOKED_AT_S = 2.0
-"""For so long servers are asked once more by hand, where kazoo was not let in and cannot tell why."""
+"""For so long servers are asked once more by hand, where kazoo was not let in and cannot tell why.
+"""
 _CLOSE_SESSION = struct.pack(">iii", 8, 1, -11)
 _HANDSHAKE_SIZES = (36, 37)
 """Without and with the flag for read-only servers."""
@@ -32,7 +35,9 @@ class HungUp(NoHandshake):
 
 
 def srvr(host: str, port: int, access: Access, timeout_s: float) -> str:
-    """What it says of itself; nothing where it does not answer that (4lw.commands.whitelist). Raises as `granted_ms`."""
+    """What it says of itself; nothing where it does not answer that (4lw.commands.whitelist).
+    Raises as `granted_ms`.
+    """
     with _connected(host, port, access, timeout_s) as connection, _telling(f"{host}:{port}"):
         connection.sendall(b"srvr")
         with connection.makefile("rb") as answer:
@@ -42,7 +47,8 @@ def srvr(host: str, port: int, access: Access, timeout_s: float) -> str:
 def granted_ms(host: str, port: int, access: Access, *, asked_ms: int, timeout_s: float) -> int:
     """The timeout of a session that is closed at once, and without a login.
 
-    Raises OSError and NoHandshake, and what `tls` says of the way in: SettingsError and PermissionRefused.
+    Raises OSError and NoHandshake, and what `tls` says of the way in: SettingsError and
+    PermissionRefused.
     """
     frame = Connect(0, 0, asked_ms, 0, b"\0" * 16, False).serialize()
     with _connected(host, port, access, timeout_s) as connection, _telling(f"{host}:{port}"):
@@ -53,7 +59,9 @@ def granted_ms(host: str, port: int, access: Access, *, asked_ms: int, timeout_s
             if said and size not in _HANDSHAKE_SIZES:
                 raise NoHandshake(f"its answer starts with {said!r}, which is not ZooKeeper's")
             answered = answer.read(size)
-            granted = Connect.deserialize(answered, 0)[0] if size and len(answered) == size else None
+            granted = (
+                Connect.deserialize(answered, 0)[0] if size and len(answered) == size else None
+            )
         if not said:
             raise HungUp("it hangs up (a server without a quorum does)")
         if granted is None or granted.time_out <= 0:
@@ -73,13 +81,22 @@ def why_shut(host: str, port: int, access: Access, timeout_s: float) -> EtlError
     return None
 
 
-def of_encryption(error: OSError | NoHandshake, host: str, port: int, access: Access, timeout_s: float) -> EtlError | None:
-    """What it is where a server hangs up on whoever does not encrypt, or waits for more of what it takes for a handshake; None: it does so
-    for another reason."""
-    if access.tls is None and isinstance(error, HungUp | ConnectionResetError | BrokenPipeError | TimeoutError):
+def of_encryption(
+    error: OSError | NoHandshake, host: str, port: int, access: Access, timeout_s: float
+) -> EtlError | None:
+    """What it is where a server hangs up on whoever does not encrypt, or waits for more of what it
+    takes for a handshake; None: it does so for another reason."""
+    if access.tls is None and isinstance(
+        error, HungUp | ConnectionResetError | BrokenPipeError | TimeoutError
+    ):
         if _speaks_tls(host, port, min(timeout_s, LOOKED_AT_S)):
             check = "zookeeper.tls.enabled: true where the system's authorities are trusted, else zookeeper.tls.ca_file; or the port"
-            return SettingsError("the port speaks TLS", key="zookeeper.tls.enabled", server=f"{host}:{port}", check=check)
+            return SettingsError(
+                "the port speaks TLS",
+                key="zookeeper.tls.enabled",
+                server=f"{host}:{port}",
+                check=check,
+            )
     return None
 
 
@@ -107,7 +124,10 @@ def _speaks_tls(host: str, port: int, timeout_s: float) -> bool:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        with socket.create_connection((host, port), timeout_s) as connected, context.wrap_socket(connected):
+        with (
+            socket.create_connection((host, port), timeout_s) as connected,
+            context.wrap_socket(connected),
+        ):
             return True
     except ssl.SSLError as error:
         return "ALERT" in (error.reason or "")

@@ -13,7 +13,9 @@ from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
 
 
 class ClaimsBeside:
-    """The claims of one live pipeline's backfills. Raises what `ZooKeeper` raises, and LedgersDisagree on documents that are not ours."""
+    """The claims of one live pipeline's backfills. Raises what `ZooKeeper` raises, and
+    LedgersDisagree on documents that are not ours.
+    """
 
     def __init__(self, zookeeper: ZooKeeper, group: str, live: str) -> None:
         self._zookeeper, self._group, self._live = zookeeper, group, live
@@ -24,13 +26,17 @@ class ClaimsBeside:
         return PlanLedger(self._zookeeper, self._group, backfill_pipeline(self._live, name))
 
     def read(self) -> Claims:
-        """The fence, and behind it all claims. Of a follower that lags behind both are old, and then nothing can be written at them."""
+        """The fence, and behind it all claims. Of a follower that lags behind both are old, and
+        then nothing can be written at them.
+        """
         found = self._zookeeper.read(self._fence)
         if found is None:
             return NO_CLAIMS
         prefix = backfill_pipeline(self._live, "")
         names = sorted(self._zookeeper.children(GroupPaths(self._group).pipelines) or ())
-        claimed = (self.read_one(name.removeprefix(prefix)) for name in names if name.startswith(prefix))
+        claimed = (
+            self.read_one(name.removeprefix(prefix)) for name in names if name.startswith(prefix)
+        )
         return Claims(found[1], tuple(one for one in claimed if one))
 
     def read_one(self, name: str) -> Claimed | None:
@@ -40,14 +46,24 @@ class ClaimsBeside:
         return Claimed(parse_claim(found[0], path=ledger.paths.claim), found[1]) if found else None
 
     def begin(self, claim: Claim, plan: Plan, fence: int | None) -> None:
-        """Store a claim and its first plan, if nobody has claimed since the fence had that version. Raises Owned."""
-        self.ledger_of(claim.name).store_plan(plan, also=[self.write_of(claim, None), self.write_of_fence(fence)])
+        """Store a claim and its first plan, if nobody has claimed since the fence had that version.
+        Raises Owned.
+        """
+        self.ledger_of(claim.name).store_plan(
+            plan, also=[self.write_of(claim, None), self.write_of_fence(fence)]
+        )
 
     def settle(self, claim: Claim, version: int) -> None:
-        """Write a claim again, of which no plan is stored any more. Raises Owned where somebody else did meanwhile."""
+        """Write a claim again, of which no plan is stored any more. Raises Owned where somebody
+        else did meanwhile.
+        """
         write = self.write_of(claim, version)
         if not self._zookeeper.replace(write.path, write.payload, version=version):
-            raise Owned("somebody else changed the backfill at this moment", znode=write.path, check="nothing; say it again")
+            raise Owned(
+                "somebody else changed the backfill at this moment",
+                znode=write.path,
+                check="nothing; say it again",
+            )
 
     def write_of(self, claim: Claim, version: int | None) -> Write:
         """The claim as a part of what is written with a plan."""

@@ -1,7 +1,8 @@
-"""What plans leave in the ledger that are not kept any more: the intervals they loaded, in one document.
+"""What plans leave in the ledger that are not kept any more: the intervals they loaded, in one
+document.
 
-What is folded into it, and when, is decided in `decisions.coverage`; here it is read from the ledger, and written back in one
-transaction with what it makes superfluous.
+What is folded into it, and when, is decided in `decisions.coverage`; here it is read from the
+ledger, and written back in one transaction with what it makes superfluous.
 """
 
 from __future__ import annotations
@@ -24,13 +25,21 @@ _TRIES_MAX = 3
 """How often a change of the coverage is tried again that another driver came before."""
 
 
-def read_all_coverage(ledger: PlanLedger, transaction_version: int | None = None, claim: Claim | None = None) -> Coverage:
-    """All that the pipeline's recorded plans loaded, those that are kept among them, by `decisions.coverage.fold_all`.
+def read_all_coverage(
+    ledger: PlanLedger, transaction_version: int | None = None, claim: Claim | None = None
+) -> Coverage:
+    """All that the pipeline's recorded plans loaded, those that are kept among them, by
+    `decisions.coverage.fold_all`.
 
-    `claim`: of a backfill that was given up, and may have given back some of that: without it, by `giving_back.loaded_as_claimed`.
+    `claim`: of a backfill that was given up, and may have given back some of that: without it, by
+    `giving_back.loaded_as_claimed`.
     """
     plans = [plan for number in ledger.plan_numbers() if (plan := ledger.read_plan(number))]
-    recorded = [(plan, applied) for plan in plans if (applied := ledger.read_applied(plan.number)) and applied.plan_id == plan.id]
+    recorded = [
+        (plan, applied)
+        for plan in plans
+        if (applied := ledger.read_applied(plan.number)) and applied.plan_id == plan.id
+    ]
     pruned = ledger.read_coverage()
     if claim:
         pruned, recorded = loaded_as_claimed(pruned, recorded, claim)
@@ -38,31 +47,48 @@ def read_all_coverage(ledger: PlanLedger, transaction_version: int | None = None
 
 
 def note_removals(ledger: PlanLedger, removals: Sequence[ForeignCommit]) -> None:
-    """Keep in the coverage that others removed rows, as policy allowed. Raises Owned where other drivers change it again and again."""
+    """Keep in the coverage that others removed rows, as policy allowed. Raises Owned where other
+    drivers change it again and again.
+    """
     for _ in range(_TRIES_MAX):
         before, version = ledger.read_coverage_at()
         after = note(before, removals)
-        if after == before or ledger.documents.replace(ledger.paths.coverage, render_coverage(after), version=version):
+        if after == before or ledger.documents.replace(
+            ledger.paths.coverage, render_coverage(after), version=version
+        ):
             return
     what = "other drivers changed the coverage while it was kept that others removed rows"
     raise Owned(what, znode=ledger.paths.coverage, check="nothing; run again")
 
 
 def take_in(
-    ledger: PlanLedger, theirs: Coverage | None, taken: Mapping[BrokerPartition, int], *, table_id: str,
-    known: Collection[BrokerPartition], lives: Mapping[BrokerPartition, int],
+    ledger: PlanLedger,
+    theirs: Coverage | None,
+    taken: Mapping[BrokerPartition, int],
+    *,
+    table_id: str,
+    known: Collection[BrokerPartition],
+    lives: Mapping[BrokerPartition, int],
 ) -> None:
-    """Keep what another pipeline loaded, whose place this one takes. Raises Owned when somebody else changed the coverage meanwhile."""
+    """Keep what another pipeline loaded, whose place this one takes. Raises Owned when somebody
+    else changed the coverage meanwhile.
+    """
     before, version = ledger.read_coverage_at()
     after = coverage.take_in(before, theirs, taken, table_id=table_id, known=known, lives=lives)
     if not ledger.documents.replace(ledger.paths.coverage, render_coverage(after), version=version):
-        raise Owned("another driver changed the coverage at this moment", znode=ledger.paths.coverage, check="nothing; say it again")
+        raise Owned(
+            "another driver changed the coverage at this moment",
+            znode=ledger.paths.coverage,
+            check="nothing; say it again",
+        )
 
 
 def prune(ledger: PlanLedger) -> None:
-    """Fold plans beyond those kept into coverage, in one transaction each, and drop pieces that no document names.
+    """Fold plans beyond those kept into coverage, in one transaction each, and drop pieces that no
+    document names.
 
-    Stops quietly where another driver did it meanwhile. Raises SessionLost: pieces that nobody names yet may then be another driver's.
+    Stops quietly where another driver did it meanwhile. Raises SessionLost: pieces that nobody
+    names yet may then be another driver's.
     """
     ledger.zookeeper.require_session()
     for number in prunable(_plan_sizes(ledger)):
@@ -71,9 +97,17 @@ def prune(ledger: PlanLedger) -> None:
         if not plan or not applied:
             return
         before, version = ledger.read_coverage_at()
-        folded = fold(before, plan, applied, is_given_up=_is_given_up(ledger, number), reached=_reached(ledger) if plan.key_ends else {})
+        folded = fold(
+            before,
+            plan,
+            applied,
+            is_given_up=_is_given_up(ledger, number),
+            reached=_reached(ledger) if plan.key_ends else {},
+        )
         gone = (ledger.paths.plan(number), ledger.paths.applied(number))
-        if not ledger.documents.replace(ledger.paths.coverage, render_coverage(folded), version=version, deleting=gone):
+        if not ledger.documents.replace(
+            ledger.paths.coverage, render_coverage(folded), version=version, deleting=gone
+        ):
             return
     pieces = ledger.documents.pieces()
     if pieces:  # asked before the documents: those of one that is written now are not among them
@@ -89,14 +123,21 @@ def _reached(ledger: PlanLedger) -> Mapping[BrokerPartition, int]:
 
 
 def _may_be_in_pieces(ledger: PlanLedger) -> list[str]:
-    """Where the documents lie that grow with a pipeline: plans, what came of them, coverage, claims and pauses."""
+    """Where the documents lie that grow with a pipeline: plans, what came of them, coverage, claims
+    and pauses.
+    """
     paths, recorded = ledger.paths, ledger.zookeeper.children(ledger.paths.applied_plans) or ()
-    plans, records = (paths.plan(n) for n in ledger.plan_numbers()), (f"{paths.applied_plans}/{n}" for n in recorded)
+    plans, records = (
+        (paths.plan(n) for n in ledger.plan_numbers()),
+        (f"{paths.applied_plans}/{n}" for n in recorded),
+    )
     return [*plans, paths.coverage, paths.claim, paths.paused, *records]
 
 
 def _is_given_up(ledger: PlanLedger, number: int) -> bool:
-    """Whether later plans tell that an operator gave this one up; nobody did where no acknowledgement came after it."""
+    """Whether later plans tell that an operator gave this one up; nobody did where no
+    acknowledgement came after it.
+    """
     acknowledgement = ledger.read_acknowledgement()
     if acknowledgement is None or acknowledgement.number < number:
         return False

@@ -1,4 +1,6 @@
-"""Sessions of kazoo's over TLS: the handshake, the host's name, and what went wrong, by the rules of connections to brokers."""
+"""Sessions of kazoo's over TLS: the handshake, the host's name, and what went wrong, by the rules
+of connections to brokers.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,23 @@ class Encrypting(SequentialThreadingHandler):  # type: ignore[misc]
         """Why the last handshake failed."""
         return next(reversed(self._refused.values()), None)
 
-    def create_connection(self, address: tuple[str, int], hostname: object = None, timeout: float | None = None, **_: Any) -> socket.socket:
-        """Raises OSError, upon which kazoo tries the next server; AuthFailedError, upon which it ends, where each has refused and none ever
-        was entered."""
-        if isinstance(hostname, str):  # for a server's own commands kazoo names its port (client.py, `command`)
+    def create_connection(
+        self,
+        address: tuple[str, int],
+        hostname: object = None,
+        timeout: float | None = None,
+        **_: Any,
+    ) -> socket.socket:
+        """Raises OSError, upon which kazoo tries the next server; AuthFailedError, upon which it
+        ends, where each has refused and none ever was entered."""
+        if isinstance(
+            hostname, str
+        ):  # for a server's own commands kazoo names its port (client.py, `command`)
             self._hosts[address] = hostname
         host = self._hosts.get(address, address[0])
-        within_s = None if timeout is None else timeout / self._servers  # one that says nothing leaves time for the others
+        within_s = (
+            None if timeout is None else timeout / self._servers
+        )  # one that says nothing leaves time for the others
         connected = socket.create_connection(address, within_s)
         try:
             wrapped = self._wrapped(connected, host, address)
@@ -54,7 +66,9 @@ class Encrypting(SequentialThreadingHandler):  # type: ignore[misc]
         self._had_one = True
         return wrapped
 
-    def _wrapped(self, connected: socket.socket, host: str, address: tuple[str, int]) -> ssl.SSLSocket:
+    def _wrapped(
+        self, connected: socket.socket, host: str, address: tuple[str, int]
+    ) -> ssl.SSLSocket:
         try:
             return tls.wrap(connected, host, self._settings, f"{host}:{address[1]}", tls.ZOOKEEPER)
         except ConnectionBroken as broken:
@@ -63,8 +77,16 @@ class Encrypting(SequentialThreadingHandler):  # type: ignore[misc]
             self._broke.add(address)
             raise
 
-    def select(self, read: Sequence[Any], write: Sequence[Any], other: Sequence[Any], timeout: float | None = None) -> Any:
-        """What was decrypted and not read yet counts: the socket itself has no more of it, and kazoo would wait for its next heartbeat."""
+    def select(
+        self,
+        read: Sequence[Any],
+        write: Sequence[Any],
+        other: Sequence[Any],
+        timeout: float | None = None,
+    ) -> Any:
+        """What was decrypted and not read yet counts: the socket itself has no more of it, and
+        kazoo would wait for its next heartbeat.
+        """
         decrypted = [one for one in read if isinstance(one, ssl.SSLSocket) and one.pending()]
         ready, writable, odd = super().select(read, write, other, 0 if decrypted else timeout)
         return [*decrypted, *(one for one in ready if one not in decrypted)], writable, odd

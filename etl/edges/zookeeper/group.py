@@ -1,6 +1,8 @@
-"""One consumer group in ZooKeeper: who is alive, who owns what, and moving offsets by compare-and-set.
+"""One consumer group in ZooKeeper: who is alive, who owns what, and moving offsets by
+compare-and-set.
 
-What an owner means for a run is decided in `ownership`, what a moved offset means in `moved_offsets`.
+What an owner means for a run is decided in `ownership`, what a moved offset means in
+`moved_offsets`.
 """
 
 from __future__ import annotations
@@ -22,11 +24,14 @@ from etl.protocol.zookeeper.payloads import parse_offset, parse_partition_key, r
 class ConsumerGroup:
     """The group whose offsets these are. Raises what `ZooKeeper` raises.
 
-    A group that went from Kafka 0.7 to 0.8 in one ZooKeeper has znodes of both forms: `0-3`, which names a broker's log, and `3`.
+    A group that went from Kafka 0.7 to 0.8 in one ZooKeeper has znodes of both forms: `0-3`, which
+    names a broker's log, and `3`.
     """
 
     def __init__(self, zookeeper: ZooKeeper, group: str, *, physical: bool = False) -> None:
-        """`physical`: our brokers' logs are byte files of each broker (0.7 family); what the other family's consumers left is not ours."""
+        """`physical`: our brokers' logs are byte files of each broker (0.7 family); what the other
+        family's consumers left is not ours.
+        """
         self._zookeeper = zookeeper
         self._group = GroupPaths(group)
         self._physical = physical
@@ -40,31 +45,45 @@ class ConsumerGroup:
         """Who owns which log of these topics."""
         logs = self._ours(self._logs_below(topics, self._group.owners_of))
         payloads = self._zookeeper.read_all([self._group.owner(log) for log in logs])
-        return {log: p[0].decode("utf-8", "replace") for log, p in zip(logs, payloads, strict=True) if p}
+        return {
+            log: p[0].decode("utf-8", "replace") for log, p in zip(logs, payloads, strict=True) if p
+        }
 
     def committed(
-        self, logs: Iterable[BrokerPartition], seen: Mapping[BrokerPartition, Committed] = {},
+        self,
+        logs: Iterable[BrokerPartition],
+        seen: Mapping[BrokerPartition, Committed] = {},
     ) -> dict[BrokerPartition, Committed]:
         """The committed offset of each log that has one, and its znode's version.
 
-        Raises BadOffset on text that is no number, unless a plan is to write over it (`seen`: what the newest one saw), or whoever asks.
-        It counts for none then.
+        Raises BadOffset on text that is no number, unless a plan is to write over it (`seen`: what
+        the newest one saw), or whoever asks. It counts for none then.
         """
         wanted = set(logs)
-        asked = [log for log in self._logs_below({log.topic for log in wanted}, self._group.offsets_of) if log in wanted]
+        asked = [
+            log
+            for log in self._logs_below({log.topic for log in wanted}, self._group.offsets_of)
+            if log in wanted
+        ]
         found = {}
-        for log, payload in zip(asked, self._zookeeper.read_all([self._group.offset(log) for log in asked]), strict=True):
+        for log, payload in zip(
+            asked, self._zookeeper.read_all([self._group.offset(log) for log in asked]), strict=True
+        ):
             if payload == (b"", 0):
                 found[log] = Committed(None, 0)  # made as a parent or by hand, and never written
             elif payload:
-                found[log] = self._read(log, *payload, is_left=seen.get(log) == Committed(None, payload[1]))
+                found[log] = self._read(
+                    log, *payload, is_left=seen.get(log) == Committed(None, payload[1])
+                )
         return found
 
     def take_no_number_for_none(self) -> None:
         """From now on, for whoever puts our positions in the place of what is there."""
         self._no_number_is_none = True
 
-    def _read(self, log: BrokerPartition, payload: bytes, version: int, *, is_left: bool) -> Committed:
+    def _read(
+        self, log: BrokerPartition, payload: bytes, version: int, *, is_left: bool
+    ) -> Committed:
         try:
             return Committed(parse_offset(payload, path=self._group.offset(log), log=log), version)
         except BadOffset:
@@ -73,33 +92,58 @@ class ConsumerGroup:
             raise
 
     def logs_with_offsets(self, is_wanted: Callable[[str], bool]) -> set[BrokerPartition]:
-        """Every log of the wanted topics that has a znode for a committed offset, whether it is there now or not."""
-        topics = [topic for topic in self._zookeeper.children(self._group.offsets) or () if is_wanted(topic)]
+        """Every log of the wanted topics that has a znode for a committed offset, whether it is
+        there now or not.
+        """
+        topics = [
+            topic
+            for topic in self._zookeeper.children(self._group.offsets) or ()
+            if is_wanted(topic)
+        ]
         return set(self._ours(self._logs_below(topics, self._group.offsets_of)))
 
     def offsets_of_the_other_family(self, topics: Iterable[str]) -> list[BrokerPartition]:
-        """What these topics' znodes name that no broker of ours has: left alone, for whoever wrote it."""
-        return [log for log in self._logs_below(topics, self._group.offsets_of) if log.is_physical != self._physical]
+        """What these topics' znodes name that no broker of ours has: left alone, for whoever wrote
+        it.
+        """
+        return [
+            log
+            for log in self._logs_below(topics, self._group.offsets_of)
+            if log.is_physical != self._physical
+        ]
 
     def _ours(self, logs: Iterable[BrokerPartition]) -> list[BrokerPartition]:
         return [log for log in logs if log.is_physical == self._physical]
 
-    def _logs_below(self, topics: Iterable[str], path_of: Callable[[str], str]) -> list[BrokerPartition]:
+    def _logs_below(
+        self, topics: Iterable[str], path_of: Callable[[str], str]
+    ) -> list[BrokerPartition]:
         """The logs that the children of the topics' znodes name."""
         asked = sorted(set(topics))
         keys = children_of_each(self._zookeeper, [path_of(topic) for topic in asked])
-        found = (parse_partition_key(topic, key) for topic, some in zip(asked, keys, strict=True) for key in some)
+        found = (
+            parse_partition_key(topic, key)
+            for topic, some in zip(asked, keys, strict=True)
+            for key in some
+        )
         return in_order(log for log in found if log)
 
-    def commit(self, plan: Plan, logs: Iterable[BrokerPartition] | None = None) -> dict[BrokerPartition, Committed]:
-        """Move the offsets of `logs` (all that change, by default) to the plan's positions, and say what they are now.
+    def commit(
+        self, plan: Plan, logs: Iterable[BrokerPartition] | None = None
+    ) -> dict[BrokerPartition, Committed]:
+        """Move the offsets of `logs` (all that change, by default) to the plan's positions, and say
+        what they are now.
 
-        Compare-and-set on what the plan saw, in as few `multi` as fit, all of them sent before the first answer is awaited: one that is
-        refused keeps none of the others back, as no log's offset depends on another's. Raises OffsetMoved when somebody else moved one,
-        SessionLost when our session ended since `driving` began, CommitUnknown when no answer came.
+        Compare-and-set on what the plan saw, in as few `multi` as fit, all of them sent before the
+        first answer is awaited: one that is refused keeps none of the others back, as no log's
+        offset depends on another's. Raises OffsetMoved when somebody else moved one, SessionLost
+        when our session ended since `driving` began, CommitUnknown when no answer came.
         """
         wanted = sorted(plan.offsets_to_move if logs is None else logs)
-        ensure_each(self._zookeeper, (self._group.offsets_of(topic) for topic in {log.topic for log in wanted}))
+        ensure_each(
+            self._zookeeper,
+            (self._group.offsets_of(topic) for topic in {log.topic for log in wanted}),
+        )
         requests = list(in_requests(wanted, lambda log: self._cost(plan, log)))
         found = outcomes(self._changes(plan, some).send() for some in requests)
         moved: dict[BrokerPartition, Committed] = {}
@@ -108,15 +152,24 @@ class ConsumerGroup:
         return moved
 
     def _cost(self, plan: Plan, log: BrokerPartition) -> int:
-        return OPERATION_BYTES + len(self._zookeeper.chroot) + len(self._group.offset(log)) + len(str(plan.positions[log]))
+        return (
+            OPERATION_BYTES
+            + len(self._zookeeper.chroot)
+            + len(self._group.offset(log))
+            + len(str(plan.positions[log]))
+        )
 
     def _changes(self, plan: Plan, logs: Sequence[BrokerPartition]) -> Changes:
         changes = Changes(self._zookeeper)
         for log in logs:
-            changes.put(self._group.offset(log), render_offset(plan.positions[log]), plan.seen[log].version)
+            changes.put(
+                self._group.offset(log), render_offset(plan.positions[log]), plan.seen[log].version
+            )
         return changes
 
-    def _judged(self, plan: Plan, logs: Sequence[BrokerPartition], outcome: Outcome) -> dict[BrokerPartition, Committed]:
+    def _judged(
+        self, plan: Plan, logs: Sequence[BrokerPartition], outcome: Outcome
+    ) -> dict[BrokerPartition, Committed]:
         """What one request came to. Raises as `commit`."""
         after = {log: plan.moved(log) for log in logs}
         if isinstance(outcome, Exception):
@@ -124,16 +177,26 @@ class ConsumerGroup:
         failures = [r for r in outcome if isinstance(r, Exception)]
         if not failures:
             return after
-        reason = next((f for f in failures if not isinstance(f, (RolledBackError, RuntimeInconsistency))), failures[0])
+        reason = next(
+            (f for f in failures if not isinstance(f, (RolledBackError, RuntimeInconsistency))),
+            failures[0],
+        )
         if isinstance(reason, NoAuthError):
             what = "ZooKeeper does not let us move offsets"
-            raise PermissionRefused(what, znode=self._group.offsets, check="the znodes' ACLs") from reason
+            raise PermissionRefused(
+                what, znode=self._group.offsets, check="the znodes' ACLs"
+            ) from reason
         return self._read_back(plan, after, reason)
 
     def _read_back(
-        self, plan: Plan, after: Mapping[BrokerPartition, Committed], reason: Exception,
+        self,
+        plan: Plan,
+        after: Mapping[BrokerPartition, Committed],
+        reason: Exception,
     ) -> dict[BrokerPartition, Committed]:
-        """Whether a commit that was refused or got no answer happened: every znode holds our value at the version that our write makes."""
+        """Whether a commit that was refused or got no answer happened: every znode holds our value
+        at the version that our write makes.
+        """
         found = self.committed(after)
         if found == after:
             return dict(after)
@@ -144,4 +207,6 @@ class ConsumerGroup:
                 check = "which other consumer of this group runs; the rows are in the table, the next run decides by source.on_moved"
                 raise OffsetMoved(what, **log.place, offset=now.offset, check=check) from reason
         what = f"the offsets of plan {plan.number} did not reach ZooKeeper"
-        raise CommitUnknown(what, check="nothing: the rows are in the table, the next run moves the offsets") from reason
+        raise CommitUnknown(
+            what, check="nothing: the rows are in the table, the next run moves the offsets"
+        ) from reason

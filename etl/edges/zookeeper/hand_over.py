@@ -1,6 +1,8 @@
-"""Hands a plan over where the group keeps its offsets in ZooKeeper: plan, owner nodes and offsets in one transaction, or nothing of it.
+"""Hands a plan over where the group keeps its offsets in ZooKeeper: plan, owner nodes and offsets
+in one transaction, or nothing of it.
 
-What a plan is that was handed over is `decisions.handing_over`'s; how a plan is stored is `ledger`'s.
+What a plan is that was handed over is `decisions.handing_over`'s; how a plan is stored is
+`ledger`'s.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from etl.protocol.zookeeper.paths import GroupPaths
 from etl.protocol.zookeeper.payloads import render_offset
 
 _PLAN_BYTES = 20_000
-"""What is left of a request for the plan itself, which lies in pieces of its own where it is larger, and for what goes with it."""
+"""What is left of a request for the plan itself, which lies in pieces of its own where it is
+larger, and for what goes with it.
+"""
 
 
 class HandOver:
@@ -28,16 +32,23 @@ class HandOver:
     def __init__(self, zookeeper: ZooKeeper, group: str, lock: DriverLock) -> None:
         self._zookeeper, self._paths, self._lock = zookeeper, GroupPaths(group), lock
 
-    def store(self, plan: Plan, checks: Sequence[Check], write: Callable[[Sequence[Part]], None]) -> Void | None:
-        """Store the plan and move its offsets, in one step; why nothing of that was done, where somebody else came before.
+    def store(
+        self, plan: Plan, checks: Sequence[Check], write: Callable[[Sequence[Part]], None]
+    ) -> Void | None:
+        """Store the plan and move its offsets, in one step; why nothing of that was done, where
+        somebody else came before.
 
-        `checks`: each owner node as it is while it is ours. `write` stores the plan with these parts, or raises Owned with what `changed`.
-        Raises SessionLost where the driver's lock is not ours any more, Owned where it is the plan that somebody else stored,
-        SettingsError for more logs than one transaction holds.
+        `checks`: each owner node as it is while it is ours. `write` stores the plan with these
+        parts, or raises Owned with what `changed`. Raises SessionLost where the driver's lock is
+        not ours any more, Owned where it is the plan that somebody else stored, SettingsError for
+        more logs than one transaction holds.
         """
         logs = plan.offsets_to_hand_over
         offsets = {self._paths.offset(log): log for log in logs}
-        moves = [Write(path, render_offset(plan.positions[log]), plan.seen[log].version) for path, log in offsets.items()]
+        moves = [
+            Write(path, render_offset(plan.positions[log]), plan.seen[log].version)
+            for path, log in offsets.items()
+        ]
         ensure_each(self._zookeeper, {self._paths.offsets_of(log.topic) for log in logs})
         with self._lock.proven() as lock:
             parts: list[Part] = [lock, *checks, *moves]
@@ -49,7 +60,9 @@ class HandOver:
         return None
 
     def store_under_lock(self, plan: Plan, write: Callable[[Sequence[Part]], None]) -> Void | None:
-        """Store a plan whose offsets are moved by a step of its own, as long as the driver's lock is ours. Raises as `store`."""
+        """Store a plan whose offsets are moved by a step of its own, as long as the driver's lock
+        is ours. Raises as `store`.
+        """
         with self._lock.proven() as lock:
             try:
                 write((lock,))
@@ -57,21 +70,32 @@ class HandOver:
                 return self._why(refused, plan, lock, {})
         return None
 
-    def _why(self, refused: Owned, plan: Plan, lock: Check, offsets: dict[str, BrokerPartition]) -> Void:
-        """Why nothing was done. Raises SessionLost, and the refusal where it has nothing to do with the hand-over."""
+    def _why(
+        self, refused: Owned, plan: Plan, lock: Check, offsets: dict[str, BrokerPartition]
+    ) -> Void:
+        """Why nothing was done. Raises SessionLost, and the refusal where it has nothing to do with
+        the hand-over.
+        """
         changed = refused.where.get("changed")
         if changed == lock.path:
             check = "zookeeper.session_timeout_s against pauses of this host; run again: nothing was handed over"
-            raise SessionLost("our ZooKeeper session ended before the hand-over", check=check) from refused
+            raise SessionLost(
+                "our ZooKeeper session ended before the hand-over", check=check
+            ) from refused
         owners = {self._paths.owner(log): log for log in offsets.values()}
         if changed in owners:
             found = self._zookeeper.read(changed)
             by = found[0].decode("utf-8", "replace") if found else None
-            return Void(f"{owners[changed]} is not ours any more: " + (f"{by} owns it" if by else "nobody owns it"))
+            return Void(
+                f"{owners[changed]} is not ours any more: "
+                + (f"{by} owns it" if by else "nobody owns it")
+            )
         if changed in offsets:
             found, log = self._zookeeper.read(changed), offsets[changed]
             now = found[0].decode("utf-8", "replace") if found else None
-            return Void(f"the offset of {log} was moved since it was read: from {plan.seen[log].offset} to {now}")
+            return Void(
+                f"the offset of {log} was moved since it was read: from {plan.seen[log].offset} to {now}"
+            )
         raise refused
 
     def _refuse_too_many(self, parts: Sequence[Part], logs: int) -> None:

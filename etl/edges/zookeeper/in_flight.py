@@ -1,7 +1,9 @@
-"""Many small requests on one session, all sent before the first answer is awaited: a round trip for all of them, not for each.
+"""Many small requests on one session, all sent before the first answer is awaited: a round trip for
+all of them, not for each.
 
-ZooKeeper serves the requests of a session in the order in which they were sent, and kazoo sends them in the order of its calls: what is
-asked or written behind these finds them done. One that is refused keeps none of the others back.
+ZooKeeper serves the requests of a session in the order in which they were sent, and kazoo sends
+them in the order of its calls: what is asked or written behind these finds them done. One that is
+refused keeps none of the others back.
 """
 
 from __future__ import annotations
@@ -16,14 +18,19 @@ from kazoo.protocol.serialization import CheckVersion, Create, Delete, SetData
 from etl.edges.zookeeper.session import NO_ANSWER, ZooKeeper
 
 Outcome = list[Any] | Exception
-"""What a transaction came to, as kazoo tells it: a result or an error for each part of it; or that no answer came."""
+"""What a transaction came to, as kazoo tells it: a result or an error for each part of it; or that
+no answer came.
+"""
 
 
 def children_of_each(zookeeper: ZooKeeper, paths: Sequence[str]) -> list[list[str]]:
     """Names of the children of each znode; none where it is not there."""
 
     def ask() -> list[list[str]]:
-        return [_children(answer) for answer in [zookeeper.client.get_children_async(path) for path in paths]]
+        return [
+            _children(answer)
+            for answer in [zookeeper.client.get_children_async(path) for path in paths]
+        ]
 
     return zookeeper.guarded(lambda: zookeeper.client.retry(ask))
 
@@ -31,7 +38,11 @@ def children_of_each(zookeeper: ZooKeeper, paths: Sequence[str]) -> list[list[st
 def ensure_each(zookeeper: ZooKeeper, paths: Iterable[str]) -> None:
     """Make each znode with those above it, without payload, where it is missing."""
     wanted = sorted(set(paths))
-    missing = [path for path, found in zip(wanted, zookeeper.read_znodes(wanted), strict=True) if found is None]
+    missing = [
+        path
+        for path, found in zip(wanted, zookeeper.read_znodes(wanted), strict=True)
+        if found is None
+    ]
     for above in sorted({path.rpartition("/")[0] for path in missing}):
         zookeeper.ensure(above)
 
@@ -44,7 +55,9 @@ def ensure_each(zookeeper: ZooKeeper, paths: Iterable[str]) -> None:
 
 
 class Changes:
-    """The parts of one transaction: kazoo's own without its look at each path, which for a hundred thousand paths takes a second."""
+    """The parts of one transaction: kazoo's own without its look at each path, which for a hundred
+    thousand paths takes a second.
+    """
 
     def __init__(self, zookeeper: ZooKeeper) -> None:
         self._zookeeper = zookeeper
@@ -54,7 +67,9 @@ class Changes:
 
     def create(self, path: str, payload: bytes, *, ephemeral: bool = False) -> None:
         """Put-if-absent."""
-        self.request.operations.append(Create(self._chroot + path, payload, self._acl_of(path), int(ephemeral)))
+        self.request.operations.append(
+            Create(self._chroot + path, payload, self._acl_of(path), int(ephemeral))
+        )
 
     def write(self, path: str, payload: bytes, version: int) -> None:
         """Compare-and-set on the znode's version."""
@@ -76,8 +91,8 @@ class Changes:
         self.request.operations.append(CheckVersion(self._chroot + path, version))
 
     def send(self) -> Any:
-        """Send all of it, to be done or not as one, and do not wait. Raises SessionLost when our session has ended: nothing that was read
-        before counts any more."""
+        """Send all of it, to be done or not as one, and do not wait. Raises SessionLost when our
+        session has ended: nothing that was read before counts any more."""
         self._zookeeper.require_session()
         return self.request.commit_async()
 

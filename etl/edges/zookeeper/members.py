@@ -1,7 +1,9 @@
-"""The members of a group in ZooKeeper: their registrations, our own among them, and how all of them are called to a rebalance.
+"""The members of a group in ZooKeeper: their registrations, our own among them, and how all of them
+are called to a rebalance.
 
-A member is an ephemeral node below `ids`. Whatever happens there, old consumers let go of everything and share anew; and one that has
-tried in vain often enough owns nothing until the next time.
+A member is an ephemeral node below `ids`. Whatever happens there, old consumers let go of
+everything and share anew; and one that has tried in vain often enough owns nothing until the next
+time.
 """
 
 from __future__ import annotations
@@ -36,20 +38,30 @@ class GroupMembers:
         return f"{self._ids}/{member}"
 
     def read(self, members: Collection[str] | None = None) -> dict[str, bytes]:
-        """Consumer id -> its registration, of all that are there, or of these; one that goes meanwhile is left out."""
-        asked = sorted(self._zookeeper.children(self._ids) or ()) if members is None else sorted(members)
+        """Consumer id -> its registration, of all that are there, or of these; one that goes
+        meanwhile is left out.
+        """
+        asked = (
+            sorted(self._zookeeper.children(self._ids) or ())
+            if members is None
+            else sorted(members)
+        )
         found = self._zookeeper.read_all([self.path(member) for member in asked])
         return {member: payload[0] for member, payload in zip(asked, found, strict=True) if payload}
 
     def register(self, member: str, payload: bytes, *, is_ours: bool) -> bool:
-        """Make the member's node, or find that our session has made it; False while another session's is there.
+        """Make the member's node, or find that our session has made it; False while another
+        session's is there.
 
-        `is_ours`: no other process uses that id. So one of another session is what a lost session of ours left, and its place is taken.
+        `is_ours`: no other process uses that id. So one of another session is what a lost session
+        of ours left, and its place is taken.
         """
         self._zookeeper.ensure(self._ids)
         path, client = self.path(member), self._zookeeper.client
         try:
-            self._zookeeper.guarded(lambda: client.retry(client.create, path, payload, ephemeral=True), path)
+            self._zookeeper.guarded(
+                lambda: client.retry(client.create, path, payload, ephemeral=True), path
+            )
             return True
         except NodeExistsError:
             found = self._zookeeper.read_znodes([path])[0]
@@ -73,7 +85,9 @@ class GroupMembers:
         """Return when the node is not there, or the time is over."""
         gone = threading.Event()
         client, path = self._zookeeper.client, self.path(member)
-        if self._zookeeper.guarded(lambda: client.retry(client.exists, path, watch=lambda _: gone.set())):
+        if self._zookeeper.guarded(
+            lambda: client.retry(client.exists, path, watch=lambda _: gone.set())
+        ):
             gone.wait(wait_s)
 
     def deregister(self, member: str) -> None:
@@ -82,14 +96,22 @@ class GroupMembers:
             self._delete(member)
 
     def delete_left_behind(self, us: OwnerNode) -> None:
-        """Delete the nodes of drivers of our pipeline that were processes of this host and are dead."""
+        """Delete the nodes of drivers of our pipeline that were processes of this host and are
+        dead.
+        """
         for member in self._zookeeper.children(self._ids) or ():
             owner = parse_owner(self._group, thread_id(member, 0))
-            if owner is not None and owner.pipeline == us.pipeline and owner.driver != us.driver and is_dead(owner.driver):
+            if (
+                owner is not None
+                and owner.pipeline == us.pipeline
+                and owner.driver != us.driver
+                and is_dead(owner.driver)
+            ):
                 self._delete(member)
 
     def nudge(self) -> None:
-        """Call every member to a rebalance: a registration is made and deleted in one request. Its watch fires, and nobody sees it.
+        """Call every member to a rebalance: a registration is made and deleted in one request. Its
+        watch fires, and nobody sees it.
 
         So it does not matter which family of consumers could have read it.
         """
@@ -118,7 +140,9 @@ class GroupMembers:
 
 
 def readers_of(topics: Iterable[str], registrations: Mapping[str, bytes]) -> list[str]:
-    """Which of these members read one of the topics; of one whose registration nobody understands that is taken for granted."""
+    """Which of these members read one of the topics; of one whose registration nobody understands
+    that is taken for granted.
+    """
     wanted = set(topics)
     return [member for member, payload in registrations.items() if _may_read(payload, wanted)]
 

@@ -1,7 +1,9 @@
-"""Many znodes read by few requests: multiRead, which servers know from ZooKeeper 3.6 on and kazoo does not know yet.
+"""Many znodes read by few requests: multiRead, which servers know from ZooKeeper 3.6 on and kazoo
+does not know yet.
 
-A multiRead is read as one: no write of anybody comes between its first znode and its last. A server before 3.6 hangs up on it, so a server
-is asked before what it is (`srvr`, which no whitelist lacks by default); one that does not say is asked for each znode.
+A multiRead is read as one: no write of anybody comes between its first znode and its last. A server
+before 3.6 hangs up on it, so a server is asked before what it is (`srvr`, which no whitelist lacks
+by default); one that does not say is asked for each znode.
 """
 
 from __future__ import annotations
@@ -16,9 +18,13 @@ from kazoo.exceptions import EXCEPTIONS, ConnectionLoss, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 FEWEST = 200
-"""Below so many znodes nobody asks what the server is: reads that are sent together cost less than that."""
+"""Below so many znodes nobody asks what the server is: reads that are sent together cost less than
+that.
+"""
 _PATHS_OF_ONE = 4_000
-"""Requests of this size are answered in some milliseconds, so that none keeps the session's heartbeat waiting."""
+"""Requests of this size are answered in some milliseconds, so that none keeps the session's
+heartbeat waiting.
+"""
 _GET_DATA, _MULTI_READ, _ERROR = 4, 22, -1
 _HEADER, _NUMBER, _STAT = struct.Struct("!iBi"), struct.Struct("!i"), struct.Struct("!32xi8xq16x")
 _ASKED = _HEADER.pack(_GET_DATA, False, -1)
@@ -54,7 +60,9 @@ class MultiRead(NamedTuple):
 
     @staticmethod
     def deserialize(content: bytes, at: int) -> list[Znode | None]:
-        """None where there is no such znode. Raises what kazoo raises for any other refusal of one, ValueError for what is no answer."""
+        """None where there is no such znode. Raises what kazoo raises for any other refusal of one,
+        ValueError for what is no answer.
+        """
         found: list[Znode | None] = []
         while True:
             kind, is_end, _ = _HEADER.unpack_from(content, at)
@@ -71,7 +79,7 @@ class MultiRead(NamedTuple):
                 raise ValueError(f"an answer of kind {kind} to a read")
             size = max(0, _NUMBER.unpack_from(content, at)[0])  # -1: null
             at += _NUMBER.size
-            found.append(Znode(content[at:at + size], *_STAT.unpack_from(content, at + size)))
+            found.append(Znode(content[at : at + size], *_STAT.unpack_from(content, at + size)))
             at += size + _STAT.size
 
 
@@ -79,7 +87,12 @@ def knows_multi_read(client: KazooClient) -> bool:
     """Whether the server that we talk to says that it is of 3.6 or later."""
     try:
         told = re.search(r"[Vv]ersion: (\d+)\.(\d+)", client.command(b"srvr"))
-    except (ConnectionLoss, KazooTimeoutError, OSError, AttributeError):  # AttributeError: kazoo has no socket at this moment
+    except (
+        ConnectionLoss,
+        KazooTimeoutError,
+        OSError,
+        AttributeError,
+    ):  # AttributeError: kazoo has no socket at this moment
         return False
     return told is not None and (int(told[1]), int(told[2])) >= (3, 6)
 
@@ -89,7 +102,9 @@ def read_together(client: KazooClient, paths: Sequence[str]) -> Iterator[Znode |
     answers = []
     for at in range(0, len(paths), _PATHS_OF_ONE):
         answer = client.handler.async_result()
-        client._call(MultiRead([client.chroot + path for path in paths[at:at + _PATHS_OF_ONE]]), answer)
+        client._call(
+            MultiRead([client.chroot + path for path in paths[at : at + _PATHS_OF_ONE]]), answer
+        )
         answers.append(answer)
     for answer in answers:
         yield from answer.get()

@@ -1,4 +1,6 @@
-"""Where the table is that a catalog names, in the ledger of a pipeline: one document, written over whatever was there."""
+"""Where the table is that a catalog names, in the ledger of a pipeline: one document, written over
+whatever was there.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,26 @@ from etl.protocol.zookeeper.named_table_documents import parse_named_table, rend
 
 
 def read_named_table(ledger: PlanLedger) -> NamedTable | None:
-    """What is kept; None where nobody has resolved a name yet. A backfill goes by its pipeline's. Raises LedgersDisagree."""
+    """What is kept; None where nobody has resolved a name yet. A backfill goes by its pipeline's.
+    Raises LedgersDisagree.
+    """
     live = _of_live(ledger)
     stored = live.documents.read(live.paths.named_table)
     return parse_named_table(stored[0], path=live.paths.named_table) if stored else None
 
 
 def write_named_table(ledger: PlanLedger, found: NamedTable) -> None:
-    """Keep it, in the place of what was kept; the driver's lock has made the znode above. Raises Owned where somebody wrote meanwhile."""
+    """Keep it, in the place of what was kept; the driver's lock has made the znode above. Raises
+    Owned where somebody wrote meanwhile.
+    """
     live = _of_live(ledger)
     live.zookeeper.ensure(live.paths.root)
     if not live.documents.put(live.paths.named_table, render_named_table(found)):
-        raise Owned("somebody else resolved the table's name at this moment", znode=live.paths.named_table, check="nothing; run again")
+        raise Owned(
+            "somebody else resolved the table's name at this moment",
+            znode=live.paths.named_table,
+            check="nothing; run again",
+        )
 
 
 def _of_live(ledger: PlanLedger) -> PlanLedger:

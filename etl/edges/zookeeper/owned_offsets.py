@@ -1,7 +1,9 @@
-"""Offsets that a member in ZooKeeper moves behind an append: each with a check of its owner node, so that only those move that are ours.
+"""Offsets that a member in ZooKeeper moves behind an append: each with a check of its owner node,
+so that only those move that are ours.
 
-A rival that claims as we do makes owner nodes of the same version. But then the offset is at most what our plan saw, and it moves forwards,
-to what is in our table: the rival's own commit is refused, and says so.
+A rival that claims as we do makes owner nodes of the same version. But then the offset is at most
+what our plan saw, and it moves forwards, to what is in our table: the rival's own commit is
+refused, and says so.
 """
 
 from __future__ import annotations
@@ -29,21 +31,39 @@ class OwnedOffsets:
         self._zookeeper, self._paths, self._group = zookeeper, GroupPaths(name), group
 
     def move(self, plan: Plan, logs: Sequence[BrokerPartition]) -> dict[BrokerPartition, Committed]:
-        """Move these offsets from what the plan saw to its positions, and say what those are that were moved.
+        """Move these offsets from what the plan saw to its positions, and say what those are that
+        were moved.
 
-        One that somebody else moved, or whose log is not ours any more, stays as it is. Only where an answer was lost is one that is as we
-        would have left it taken for ours: others who read just as far by one write leave it so, too. Raises PermissionRefused.
+        One that somebody else moved, or whose log is not ours any more, stays as it is. Only where
+        an answer was lost is one that is as we would have left it taken for ours: others who read
+        just as far by one write leave it so, too. Raises PermissionRefused.
         """
         ensure_each(self._zookeeper, {self._paths.offsets_of(log.topic) for log in logs})
         refused, unsure = self._refused(plan, list(in_requests(logs, self._cost)))
-        left, still_unsure = self._refused(plan, [[log] for log in refused])  # of a request nothing is done, because of one of them
+        left, still_unsure = self._refused(
+            plan, [[log] for log in refused]
+        )  # of a request nothing is done, because of one of them
         maybe = {*unsure, *still_unsure}.intersection(left)
         found = self._group.committed(maybe) if maybe else {}
-        return {log: plan.moved(log) for log in logs if log not in left or found.get(log) == plan.moved(log)}
+        return {
+            log: plan.moved(log)
+            for log in logs
+            if log not in left or found.get(log) == plan.moved(log)
+        }
 
-    def _refused(self, plan: Plan, requests: Sequence[Sequence[BrokerPartition]]) -> tuple[list[BrokerPartition], list[BrokerPartition]]:
-        """What was not moved as far as we were told, and what of it may have been. Raises PermissionRefused."""
-        told = list(zip(requests, outcomes([self._changes(plan, some).send() for some in requests]), strict=True))
+    def _refused(
+        self, plan: Plan, requests: Sequence[Sequence[BrokerPartition]]
+    ) -> tuple[list[BrokerPartition], list[BrokerPartition]]:
+        """What was not moved as far as we were told, and what of it may have been. Raises
+        PermissionRefused.
+        """
+        told = list(
+            zip(
+                requests,
+                outcomes([self._changes(plan, some).send() for some in requests]),
+                strict=True,
+            )
+        )
         unsure = [log for some, outcome in told if isinstance(outcome, Exception) for log in some]
         return [log for some, outcome in told if not _is_done(outcome) for log in some], unsure
 
@@ -51,7 +71,9 @@ class OwnedOffsets:
         changes = Changes(self._zookeeper)
         for log in logs:
             changes.check(self._paths.owner(log), OUR_VERSION)
-            changes.put(self._paths.offset(log), render_offset(plan.positions[log]), plan.seen[log].version)
+            changes.put(
+                self._paths.offset(log), render_offset(plan.positions[log]), plan.seen[log].version
+            )
         return changes
 
     def _cost(self, log: BrokerPartition) -> int:

@@ -1,12 +1,14 @@
-"""Owner nodes of our own: claimed, all or nothing, for the logs that a plan reads or that a group gives us, and given back; and waiting
-for those of others.
+"""Owner nodes of our own: claimed, all or nothing, for the logs that a plan reads or that a group
+gives us, and given back; and waiting for those of others.
 
-An owner node is the only thing that an old consumer of the group respects: its rebalance fails loudly where we own. Who is the
-owner of what is read in `group`; what that means for a run is decided in `ownership`. Correctness does not hang on claims (ADR 1).
+An owner node is the only thing that an old consumer of the group respects: its rebalance fails
+loudly where we own. Who is the owner of what is read in `group`; what that means for a run is
+decided in `ownership`. Correctness does not hang on claims (ADR 1).
 
-Only what is ours is deleted. That an ephemeral node is of our session is read, and between reading and deleting it may vanish
-and be made anew by a consumer. Its node would have version 0, as all of theirs; ours are written once more in the very request
-that makes them and have version 1, which every delete names.
+Only what is ours is deleted. That an ephemeral node is of our session is read, and between reading
+and deleting it may vanish and be made anew by a consumer. Its node would have version 0, as all of
+theirs; ours are written once more in the very request that makes them and have version 1, which
+every delete names.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kazoo.exceptions import BadVersionError, KazooException, NoAuthError, NoNodeError, RolledBackError, RuntimeInconsistency
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NoAuthError,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
 from kazoo.handlers.threading import KazooTimeoutError
 
 from etl.decisions.ownership import owned_by
@@ -32,7 +41,9 @@ from etl.protocol.zookeeper import payloads
 from etl.protocol.zookeeper.paths import GroupPaths
 
 _ATTEMPTS = 5
-"""How often one request is tried: an answer may be lost, a dead driver's nodes are found, an owner comes and goes."""
+"""How often one request is tried: an answer may be lost, a dead driver's nodes are found, an owner
+comes and goes.
+"""
 OUR_VERSION = 1
 """Of a node that we claimed: what a hand-over checks."""
 
@@ -45,7 +56,9 @@ class _Node:
 
 
 class Owners:
-    """The owner nodes that one pipeline claims. Whoever claims holds the driver's lock. Raises what `ZooKeeper` raises."""
+    """The owner nodes that one pipeline claims. Whoever claims holds the driver's lock. Raises what
+    `ZooKeeper` raises.
+    """
 
     def __init__(self, zookeeper: ZooKeeper, group: str, pipeline: str) -> None:
         self._zookeeper = zookeeper
@@ -55,10 +68,12 @@ class Owners:
 
     @contextlib.contextmanager
     def claiming(self, logs: Collection[BrokerPartition], run_id: str) -> Iterator[None]:
-        """Own all of these logs inside. Raises Owned when somebody else owns one, SessionLost when our session ended.
+        """Own all of these logs inside. Raises Owned when somebody else owns one, SessionLost when
+        our session ended.
 
-        However it ends, and also when only a part could be claimed, nothing of ours stays. Nodes that a dead process of this host
-        or a lost session of this very run left behind under this pipeline's name are taken over at once.
+        However it ends, and also when only a part could be claimed, nothing of ours stays. Nodes
+        that a dead process of this host or a lost session of this very run left behind under this
+        pipeline's name are taken over at once.
         """
         us = payloads.OwnerNode(self._pipeline, this_driver(run_id))
         payload = payloads.render_owner(self._paths.group, us)
@@ -69,7 +84,9 @@ class Owners:
             self.release(logs, calling_others=True)
 
     def claim(self, threads: Mapping[BrokerPartition, bytes], us: payloads.OwnerNode) -> None:
-        """Own each of these logs as the thread that is named for it. Raises as `claiming`, and then a part of them may be ours."""
+        """Own each of these logs as the thread that is named for it. Raises as `claiming`, and then
+        a part of them may be ours.
+        """
         wanted = sorted(threads)
         requests = list(in_requests(wanted, lambda log: self._cost(log, threads[log])))
         self._ensure_topics(wanted)
@@ -80,7 +97,9 @@ class Owners:
     def owns(self, logs: Collection[BrokerPartition]) -> bool:
         """Whether all of these are ours now."""
         found = self._read(logs)
-        return len(found) == len(logs) and all(node.session == self._session for node in found.values())
+        return len(found) == len(logs) and all(
+            node.session == self._session for node in found.values()
+        )
 
     def wait_until_gone(self, logs: Collection[BrokerPartition], *, wait_s: float) -> None:
         """Return when none of these logs has an owner. Raises Owned when that takes longer."""
@@ -97,19 +116,29 @@ class Owners:
 
     def _cost(self, log: BrokerPartition, payload: bytes) -> int:
         """Bytes of a delete, a create and a write."""
-        return 3 * (OPERATION_BYTES + len(self._zookeeper.chroot) + len(self._paths.owner(log))) + len(payload)
+        return 3 * (
+            OPERATION_BYTES + len(self._zookeeper.chroot) + len(self._paths.owner(log))
+        ) + len(payload)
 
     def _claim(
-        self, logs: Sequence[BrokerPartition], us: payloads.OwnerNode, threads: Mapping[BrokerPartition, bytes], refusal: Exception | None,
+        self,
+        logs: Sequence[BrokerPartition],
+        us: payloads.OwnerNode,
+        threads: Mapping[BrokerPartition, bytes],
+        refusal: Exception | None,
     ) -> None:
-        """What follows a request that was answered with `refusal`: sent again until all of it is ours."""
+        """What follows a request that was answered with `refusal`: sent again until all of it is
+        ours.
+        """
         for attempt in range(_ATTEMPTS):
             self._zookeeper.require_session()
             if refusal is None:
                 return
             found = self._read(logs)
             ours = {log for log, node in found.items() if node.session == self._session}
-            left_behind = {log for log in found.keys() - ours if self._is_left_behind(found[log], us)}
+            left_behind = {
+                log for log in found.keys() - ours if self._is_left_behind(found[log], us)
+            }
             foreign = {log: found[log] for log in found.keys() - ours - left_behind}
             if foreign:
                 raise _owned_by(foreign) from refusal
@@ -118,15 +147,26 @@ class Owners:
                 return
             if attempt < _ATTEMPTS - 1:
                 self._ensure_topics(missing)
-                refusal = self._refusal(missing, *outcomes([self._send(missing, left_behind, threads)]))
-        what = f"{len(missing):,} partitions could not be claimed: {refusal or type(refusal).__name__}"
-        raise ZooKeeperUnreachable(what, znode=self._paths.owner(missing[0]), check="ZooKeeper's log; then run again") from refusal
+                refusal = self._refusal(
+                    missing, *outcomes([self._send(missing, left_behind, threads)])
+                )
+        what = (
+            f"{len(missing):,} partitions could not be claimed: {refusal or type(refusal).__name__}"
+        )
+        raise ZooKeeperUnreachable(
+            what, znode=self._paths.owner(missing[0]), check="ZooKeeper's log; then run again"
+        ) from refusal
 
     def _ensure_topics(self, logs: Collection[BrokerPartition]) -> None:
-        ensure_each(self._zookeeper, (self._paths.owners_of(topic) for topic in {log.topic for log in logs}))
+        ensure_each(
+            self._zookeeper, (self._paths.owners_of(topic) for topic in {log.topic for log in logs})
+        )
 
     def _send(
-        self, logs: Sequence[BrokerPartition], left_behind: Collection[BrokerPartition], threads: Mapping[BrokerPartition, bytes],
+        self,
+        logs: Sequence[BrokerPartition],
+        left_behind: Collection[BrokerPartition],
+        threads: Mapping[BrokerPartition, bytes],
     ) -> Any:
         """Send one claim and do not wait."""
         changes = Changes(self._zookeeper)
@@ -139,11 +179,16 @@ class Owners:
         return changes.send()
 
     def _refusal(self, logs: Sequence[BrokerPartition], outcome: Outcome) -> Exception | None:
-        """None: all of it is ours; otherwise why not, or that nobody knows. Raises PermissionRefused."""
+        """None: all of it is ours; otherwise why not, or that nobody knows. Raises
+        PermissionRefused.
+        """
         if isinstance(outcome, Exception):
             return outcome
         failures = [result for result in outcome if isinstance(result, Exception)]
-        reason = next((f for f in failures if not isinstance(f, (RolledBackError, RuntimeInconsistency))), None)
+        reason = next(
+            (f for f in failures if not isinstance(f, (RolledBackError, RuntimeInconsistency))),
+            None,
+        )
         if isinstance(reason, NoAuthError):
             what = "ZooKeeper does not let us claim partitions"
             check = "the znodes' ACLs, or set ownership.mode: observe"
@@ -157,16 +202,22 @@ class Owners:
         return owner.driver == us.driver or is_dead(owner.driver)
 
     def release(self, logs: Collection[BrokerPartition], *, calling_others: bool = False) -> bool:
-        """Delete what our session owns of these logs. False: some of it may be left, and goes with the session. Never raises.
+        """Delete what our session owns of these logs. False: some of it may be left, and goes with
+        the session. Never raises.
 
-        `calling_others`: where consumers live beside us, they may have found us in their way, and given up until they are called again.
+        `calling_others`: where consumers live beside us, they may have found us in their way, and
+        given up until they are called again.
         """
         if not logs or not self._zookeeper.client.connected:
             return not logs
         with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionRefused):
             ours = [log for log, node in self._read(logs).items() if node.session == self._session]
             self._delete(ours)
-            if ours and calling_others and readers_of({log.topic for log in ours}, self._members.read()):
+            if (
+                ours
+                and calling_others
+                and readers_of({log.topic for log in ours}, self._members.read())
+            ):
                 self._members.nudge()
             return True
         return False
@@ -174,11 +225,15 @@ class Owners:
     def release_left_behind(self, topics: Collection[str], us: payloads.OwnerNode) -> None:
         """Delete the nodes that dead drivers of our pipeline left in these topics."""
         owned = [log for topic in topics for log in self._logs_of(topic, None)]
-        self._delete([log for log, node in self._read(owned).items() if self._is_left_behind(node, us)])
+        self._delete(
+            [log for log, node in self._read(owned).items() if self._is_left_behind(node, us)]
+        )
 
     def _delete(self, logs: Sequence[BrokerPartition]) -> None:
         requests = list(in_requests(logs, lambda log: self._cost(log, b"")))
-        for some, outcome in zip(requests, outcomes(self._send_deletes(some) for some in requests), strict=True):
+        for some, outcome in zip(
+            requests, outcomes(self._send_deletes(some) for some in requests), strict=True
+        ):
             self._delete_each_left(some, outcome)
 
     def _send_deletes(self, logs: Sequence[BrokerPartition]) -> Any:
@@ -204,11 +259,18 @@ class Owners:
     def _read(self, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, _Node]:
         """The owner nodes that are there, pipelined."""
         read = self._zookeeper.read_znodes([self._paths.owner(log) for log in logs])
-        return {log: _Node(found.payload.decode("utf-8", "replace"), found.owner_session, found.version)
-                for log, found in zip(logs, read, strict=True) if found}
+        return {
+            log: _Node(found.payload.decode("utf-8", "replace"), found.owner_session, found.version)
+            for log, found in zip(logs, read, strict=True)
+            if found
+        }
 
-    def owned_of(self, logs: Collection[BrokerPartition], changed: threading.Event | None = None) -> list[BrokerPartition]:
-        """Which of these logs have an owner; `changed` is set once owners of their topics come or go after that."""
+    def owned_of(
+        self, logs: Collection[BrokerPartition], changed: threading.Event | None = None
+    ) -> list[BrokerPartition]:
+        """Which of these logs have an owner; `changed` is set once owners of their topics come or
+        go after that.
+        """
         owned: set[BrokerPartition] = set()
         for topic in sorted({log.topic for log in logs}):
             owned.update(self._logs_of(topic, changed))
@@ -218,7 +280,9 @@ class Owners:
         client, path = self._zookeeper.client, self._paths.owners_of(topic)
         watch = (lambda _: changed.set()) if changed else None
         try:
-            keys = self._zookeeper.guarded(lambda: client.retry(client.get_children, path, watch=watch))
+            keys = self._zookeeper.guarded(
+                lambda: client.retry(client.get_children, path, watch=watch)
+            )
         except NoNodeError:
             return []
         return [log for key in keys if (log := payloads.parse_partition_key(topic, key))]
@@ -226,5 +290,7 @@ class Owners:
 
 def _owned_by(owners: Mapping[BrokerPartition, _Node], waited: str = "") -> Owned:
     if not owners:  # gone since
-        return Owned(f"the partitions had owners until just now{waited}", check="nothing: run again")
+        return Owned(
+            f"the partitions had owners until just now{waited}", check="nothing: run again"
+        )
     return owned_by({log: node.owner for log, node in owners.items()}, waited=waited)

@@ -30,4 +30,8 @@ def write_pauses(ledger: PlanLedger, pauses: Iterable[Pause], version: int | Non
     path, payload = ledger.paths.paused, render_pauses(pauses)
     ledger.zookeeper.require_session()
     if not ledger.documents.replace(path, payload, version=version):
-        raise Owned("somebody else paused or resumed at this moment", znode=path, check="nothing; say it again")
+        raise Owned(
+            "somebody else paused or resumed at this moment",
+            znode=path,
+            check="nothing; say it again",
+        )

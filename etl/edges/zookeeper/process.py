@@ -1,4 +1,6 @@
-"""Who a driver is, where others ask: a process of one machine, told from every other one, and whether it is still alive."""
+"""Who a driver is, where others ask: a process of one machine, told from every other one, and
+whether it is still alive.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,29 @@ from etl.protocol.zookeeper.payloads import DriverNode
 
 def this_driver(run_id: str) -> DriverNode:
     """What a run says of itself where others ask who is at work."""
-    return DriverNode(socket.gethostname(), os.getpid(), _process_start(os.getpid()), run_id, _pids())
+    return DriverNode(
+        socket.gethostname(), os.getpid(), _process_start(os.getpid()), run_id, _pids()
+    )
 
 
 def is_dead(driver: DriverNode) -> bool:
-    """Whether this driver was a process of this host, among those that we see, and is no more. Of others nobody here can tell.
+    """Whether this driver was a process of this host, among those that we see, and is no more. Of
+    others nobody here can tell.
 
-    A container may have the host's name, and its pids are not ours: what is no process here may be at work there.
+    A container may have the host's name, and its pids are not ours: what is no process here may be
+    at work there.
     """
     return driver.host == socket.gethostname() and driver.pids == _pids() and not _is_alive(driver)
 
 
-# psutil does not serve here: its create_time() moves when the clock is set, and a living driver would be called dead; it names neither the
-# boot nor the PID namespace, and beside another namespace's /proc it tells of somebody else's process. It would know a reused pid on macOS,
-# where a driver whose pid was given again counts as alive instead, and its session decides.
+# psutil does not serve here: its create_time() moves when the clock is set, and a living driver
+# would be called dead; it names neither the boot nor the PID namespace, and beside another
+# namespace's /proc it tells of somebody else's process. It would know a reused pid on macOS, where
+# a driver whose pid was given again counts as alive instead, and its session decides.
 def _pids() -> str | None:
-    """Names this boot of this machine and our PID namespace in it (namespaces(7)); None where /proc does not tell."""
+    """Names this boot of this machine and our PID namespace in it (namespaces(7)); None where /proc
+    does not tell.
+    """
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot[:8]}-{os.stat('/proc/self/ns/pid').st_ino}"
@@ -36,7 +45,9 @@ def _pids() -> str | None:
 
 
 def _process_start(pid: int) -> str | None:
-    """When a process of this host began, in clock ticks since boot; None where /proc does not tell, or tells of other processes."""
+    """When a process of this host began, in clock ticks since boot; None where /proc does not tell,
+    or tells of other processes.
+    """
     with contextlib.suppress(OSError, IndexError):
         if os.readlink("/proc/self") == str(os.getpid()):
             return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

@@ -1,6 +1,8 @@
-"""One rebalance of a member in ZooKeeper: it registers, looks at the group, claims its share, all or nothing, waits, lets go.
+"""One rebalance of a member in ZooKeeper: it registers, looks at the group, claims its share, all
+or nothing, waits, lets go.
 
-In which order is decided in `decisions.membership.rebalancing`. When a member begins one, and what it does between two, is in `membership`.
+In which order is decided in `decisions.membership.rebalancing`. When a member begins one, and what
+it does between two, is in `membership`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,13 @@ from etl.edges.zookeeper.watched_group import Bell, SeenGroup, WatchedGroup
 from etl.errors import Owned, PermissionRefused, SettingsError, Unreachable
 from etl.model.logs import BrokerPartition, Dialect
 from etl.model.membership import RebalanceStatistics
-from etl.protocol.zookeeper.consumers import FilteredTopics, FixedTopics, Registration, consumer_id, render_registration
+from etl.protocol.zookeeper.consumers import (
+    FilteredTopics,
+    FixedTopics,
+    Registration,
+    consumer_id,
+    render_registration,
+)
 from etl.protocol.zookeeper.payloads import OwnerNode, driver_consumer_id
 from etl.protocol.zookeeper.topic_filters import TopicFilter
 
@@ -41,7 +49,9 @@ class MemberOptions:
     threads: int = 1
     """How many it counts for, of each topic."""
     member_id: str | None = None
-    """Its name in the group, always the same one; None: one that says which process it is, by which the next run knows if it is dead."""
+    """Its name in the group, always the same one; None: one that says which process it is, by which
+    the next run knows if it is dead.
+    """
     timing: Timing = Timing()
     threads_of: Mapping[str, int] = field(default_factory=dict)
     """Of which topics it counts for another number."""
@@ -50,14 +60,25 @@ class MemberOptions:
 
 
 class Rebalance:
-    """What a member does in a rebalance, and what it knows by it. One thread at a time. Raises what `ZooKeeper` raises."""
+    """What a member does in a rebalance, and what it knows by it. One thread at a time. Raises what
+    `ZooKeeper` raises.
+    """
 
-    def __init__(self, zookeeper: ZooKeeper, group: str, pipeline: str, run_id: str, options: MemberOptions) -> None:
+    def __init__(
+        self, zookeeper: ZooKeeper, group: str, pipeline: str, run_id: str, options: MemberOptions
+    ) -> None:
         self._zookeeper, self._options = zookeeper, options
         self._us = OwnerNode(pipeline, this_driver(run_id))
-        self.member = consumer_id(group, options.member_id) if options.member_id else driver_consumer_id(group, self._us)
+        self.member = (
+            consumer_id(group, options.member_id)
+            if options.member_id
+            else driver_consumer_id(group, self._us)
+        )
         self.bell = Bell()
-        self._members, self._owners = GroupMembers(zookeeper, group), Owners(zookeeper, group, pipeline)
+        self._members, self._owners = (
+            GroupMembers(zookeeper, group),
+            Owners(zookeeper, group, pipeline),
+        )
         self._group = WatchedGroup(zookeeper, group, options.dialect, self.bell)
         self._seen = SeenGroup({}, {})
         self._in_the_way: Owned | None = None
@@ -65,7 +86,11 @@ class Rebalance:
         self._is_registered = False
         self._topics = options.topics
         self._do: dict[Do, Callable[[], Step]] = {
-            Do.REGISTER: self._register, Do.LOOK: self._look, Do.CLAIM: self._claim, Do.WAIT: self._wait, Do.LET_GO: self._let_go,
+            Do.REGISTER: self._register,
+            Do.LOOK: self._look,
+            Do.CLAIM: self._claim,
+            Do.WAIT: self._wait,
+            Do.LET_GO: self._let_go,
             Do.LEAVE: self._give_up,
         }
         self.standing = Standing()
@@ -82,8 +107,8 @@ class Rebalance:
     def run(self, step: Step) -> None:
         """Do what comes next until there is nothing to do.
 
-        Raises Owned where the group does not settle in time, SessionLost where our session ended, SettingsError for a group that the
-        options do not fit.
+        Raises Owned where the group does not settle in time, SessionLost where our session ended,
+        SettingsError for a group that the options do not fit.
         """
         self._began = time.monotonic()
         while step[1] is not Do.REST and not self.is_stopped:
@@ -93,7 +118,9 @@ class Rebalance:
         self.standing = step[0]
 
     def withdraw(self) -> None:
-        """Let go and be registered no more, as far as the session still can: the rest goes with it. Never raises."""
+        """Let go and be registered no more, as far as the session still can: the rest goes with it.
+        Never raises.
+        """
         self._zookeeper.client.remove_listener(self._watch_session)
         with contextlib.suppress(KazooException, KazooTimeoutError, Unreachable, PermissionRefused):
             if (self._is_registered or self._left) and not self._release():
@@ -105,7 +132,9 @@ class Rebalance:
 
     def nudge_ownerless(self) -> bool:
         """Call the others where logs that the group gives them have no owner; whether it did."""
-        of_others = [log for logs in self._seen.partitions.values() for log in logs if log not in self.share]
+        of_others = [
+            log for logs in self._seen.partitions.values() for log in logs if log not in self.share
+        ]
         if not rebalancing.ownerless(of_others, self._owners.owned_of(of_others)):
             return False
         self._members.nudge()
@@ -115,12 +144,16 @@ class Rebalance:
     def _register(self) -> Step:
         if not self._topics and self._options.filter is None:
             what = "none of the topics that source.topics names is registered in ZooKeeper, so that there is nothing to be a member for"
-            raise SettingsError(what, key="source.topics", check="the names, and zookeeper.connect with its chroot")
+            raise SettingsError(
+                what, key="source.topics", check="the names, and zookeeper.connect with its chroot"
+            )
         self._zookeeper.client.add_listener(self._watch_session)
         self._is_registered = True  # or may be, whatever comes back
         self._let_go()  # where it was stopped in the middle of another rebalance
         self._owners.release_left_behind(self._topics, self._us)
-        self._members.delete_left_behind(self._us)  # behind its owner nodes: who is called by it finds them free
+        self._members.delete_left_behind(
+            self._us
+        )  # behind its owner nodes: who is called by it finds them free
         while not self._ensure_registered():
             left = self._options.timing.join_timeout_s - self._elapsed_s
             if left <= 0:
@@ -132,22 +165,33 @@ class Rebalance:
         return rebalancing.registered(self.standing)
 
     def _ensure_registered(self) -> bool:
-        return self._members.register(self.member, self._registration(), is_ours=self._options.member_id is None)
+        return self._members.register(
+            self.member, self._registration(), is_ours=self._options.member_id is None
+        )
 
     def _registration(self) -> bytes:
         options = self._options
         if options.filter is not None and options.dialect is not Dialect.JAFKA:
             reads: FixedTopics | FilteredTopics = FilteredTopics(options.filter, options.threads)
         else:
-            reads = FixedTopics({topic: options.threads_of.get(topic, options.threads) for topic in self._topics})
-        return render_registration(Registration(options.dialect, reads), now_ms=round(time.time() * 1000))
+            reads = FixedTopics(
+                {topic: options.threads_of.get(topic, options.threads) for topic in self._topics}
+            )
+        return render_registration(
+            Registration(options.dialect, reads), now_ms=round(time.time() * 1000)
+        )
 
     def _look(self) -> Step:
         seen = self._group.read(self._topics, self._options.strategy)
-        if self.member not in seen.registrations:  # somebody deleted it: consumers register again, too
+        if (
+            self.member not in seen.registrations
+        ):  # somebody deleted it: consumers register again, too
             self._ensure_registered()
             seen = self._group.read(self._topics, self._options.strategy)
-        while self._options.filter is not None and (topics := self._group.topics_allowed(self._options.filter)) != self._topics:
+        while (
+            self._options.filter is not None
+            and (topics := self._group.topics_allowed(self._options.filter)) != self._topics
+        ):
             self._topics = topics
             if self._options.dialect is Dialect.JAFKA:  # whose consumers know no filter
                 self._members.replace(self.member, self._registration())
@@ -158,7 +202,9 @@ class Rebalance:
 
     def _claim(self) -> Step:
         if self._left and not self._release():
-            return self._try_again(Owned("ZooKeeper did not delete owner nodes that were ours before"))
+            return self._try_again(
+                Owned("ZooKeeper did not delete owner nodes that were ours before")
+            )
         given = assign(self._seen.context, self._options.strategy, self.member)
         self.share = {log: thread.encode() for log, thread in share_of(self.member, given).items()}
         try:
@@ -167,15 +213,23 @@ class Rebalance:
             self._release()
             return self._try_again(error)
         seconds = self.statistics.seconds + self._elapsed_s
-        self.statistics = replace(self.statistics, rebalances=self.statistics.rebalances + 1, seconds=seconds)
+        self.statistics = replace(
+            self.statistics, rebalances=self.statistics.rebalances + 1, seconds=seconds
+        )
         return rebalancing.claimed(self.standing, is_called=self.bell.is_called)
 
     def _wait(self) -> Step:
         """Until all of our share is free or we are called, a backoff at most."""
-        deadline = time.monotonic() + rebalancing.backoff_s(self._options.timing, elapsed_s=self._elapsed_s)
+        deadline = time.monotonic() + rebalancing.backoff_s(
+            self._options.timing, elapsed_s=self._elapsed_s
+        )
         while (left := deadline - time.monotonic()) > 0:
             self.bell.rung.clear()
-            if self.bell.is_called or self.is_stopped or not (self._left or self._owners.owned_of(self.share, self.bell.rung)):
+            if (
+                self.bell.is_called
+                or self.is_stopped
+                or not (self._left or self._owners.owned_of(self.share, self.bell.rung))
+            ):
                 break
             self.bell.rung.wait(left)
         return rebalancing.waited(self.standing)
@@ -188,7 +242,9 @@ class Rebalance:
         return rebalancing.let_go(self.standing)
 
     def _release(self) -> bool:
-        """Own nothing any more. False: some of it may be ours yet, and until that is deleted nobody else can have it."""
+        """Own nothing any more. False: some of it may be ours yet, and until that is deleted nobody
+        else can have it.
+        """
         self._left |= self.share.keys()
         if self._owners.release(self._left):
             self._left.clear()

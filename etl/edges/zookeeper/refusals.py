@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from kazoo.exceptions import AuthFailedError, InvalidACLError, NoAuthError, SessionClosedRequireSaslError
+from kazoo.exceptions import (
+    AuthFailedError,
+    InvalidACLError,
+    NoAuthError,
+    SessionClosedRequireSaslError,
+)
 
 from etl.errors import PermissionRefused
 from etl.model.zookeeper_access import Access, Scheme
@@ -13,23 +18,39 @@ REFUSED = (NoAuthError, AuthFailedError, SessionClosedRequireSaslError, InvalidA
 _AUTH = "zookeeper.auth"
 
 
-def refusal_of(error: Exception, connect: str, access: Access, znode: str | None = None) -> PermissionRefused:
-    """What one of these means to who runs us. A wrong password under scheme digest is never one: it opens nothing (NoAuthError)."""
+def refusal_of(
+    error: Exception, connect: str, access: Access, znode: str | None = None
+) -> PermissionRefused:
+    """What one of these means to who runs us. A wrong password under scheme digest is never one: it
+    opens nothing (NoAuthError).
+    """
     where = {"connect": connect} if znode is None else {"znode": znode, "connect": connect}
     if isinstance(error, AuthFailedError) and access.auth is not None:
         check = f"{_AUTH}: scheme, username and password, and that every server knows them"
-        return PermissionRefused(f"ZooKeeper refuses our login, {told(access)}", key=_AUTH, **where, check=check)
+        return PermissionRefused(
+            f"ZooKeeper refuses our login, {told(access)}", key=_AUTH, **where, check=check
+        )
     if isinstance(error, AuthFailedError | SessionClosedRequireSaslError):
-        wanted = "by SASL" if isinstance(error, SessionClosedRequireSaslError) else "of another scheme than ours"
+        wanted = (
+            "by SASL"
+            if isinstance(error, SessionClosedRequireSaslError)
+            else "of another scheme than ours"
+        )
         check = f"{_AUTH}, with scheme sasl; now we are {told(access)}"
-        return PermissionRefused(f"ZooKeeper wants a login {wanted}", key=_AUTH, **where, check=check)
+        return PermissionRefused(
+            f"ZooKeeper wants a login {wanted}", key=_AUTH, **where, check=check
+        )
     if isinstance(error, InvalidACLError):
         what = f"ZooKeeper does not know us, {told(access)}, and by zookeeper.acl creator nobody but us may write"
-        return PermissionRefused(what, key=_AUTH, **where, check=f"{_AUTH}: its scheme must be one that every server has")
+        return PermissionRefused(
+            what, key=_AUTH, **where, check=f"{_AUTH}: its scheme must be one that every server has"
+        )
     check = f"who we are: {told(access)}; and the znode's ACL (getAcl)"
     if znode is not None and is_of_a_pipeline(znode):
         check += ", which whoever it names changes by `etl pipelines set-acl CONF`"
-    return PermissionRefused("ZooKeeper does not let us: a znode's ACL is for others", **where, check=check)
+    return PermissionRefused(
+        "ZooKeeper does not let us: a znode's ACL is for others", **where, check=check
+    )
 
 
 def told(access: Access) -> str:

@@ -1,6 +1,8 @@
-"""The cluster's registry in ZooKeeper: which brokers are there, what the cluster is called, and what Kafka's controller says of topics.
+"""The cluster's registry in ZooKeeper: which brokers are there, what the cluster is called, and
+what Kafka's controller says of topics.
 
-Brokers of Jafka and Kafka 0.7 tell of nothing themselves; what they register is read in `physical_registry`.
+Brokers of Jafka and Kafka 0.7 tell of nothing themselves; what they register is read in
+`physical_registry`.
 """
 
 from __future__ import annotations
@@ -12,17 +14,35 @@ from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError, WrongChroot, ZooKeeperUnreachable
 from etl.model.logs import Broker, BrokerPartition, Dialect
 from etl.model.security import OPEN, Security
-from etl.protocol.zookeeper.paths import BROKER_IDS, BROKER_TOPICS, CLUSTER_ID, DELETED_TOPICS, TOPIC_CONFIGS, partition_state
+from etl.protocol.zookeeper.paths import (
+    BROKER_IDS,
+    BROKER_TOPICS,
+    CLUSTER_ID,
+    DELETED_TOPICS,
+    TOPIC_CONFIGS,
+    partition_state,
+)
 from etl.protocol.zookeeper.payloads import CREATION_ID
 from etl.protocol.zookeeper.registrations import (
-    PartitionState, dialect_of, parse_broker, parse_cluster_id, parse_listeners, parse_partition_state, parse_replicas, parse_topic_config,
+    PartitionState,
+    dialect_of,
+    parse_broker,
+    parse_cluster_id,
+    parse_listeners,
+    parse_partition_state,
+    parse_replicas,
+    parse_topic_config,
 )
 
-_FAMILIES: Mapping[Dialect, str] = {Dialect.KAFKA: "Kafka 0.8 or later", Dialect.JAFKA: "Jafka or Kafka 0.7"}
+_FAMILIES: Mapping[Dialect, str] = {
+    Dialect.KAFKA: "Kafka 0.8 or later",
+    Dialect.JAFKA: "Jafka or Kafka 0.7",
+}
 
 
 def read_creation_ids(zookeeper: ZooKeeper, topics: Iterable[str]) -> dict[str, str]:
-    """What stands for the ids of topics whose brokers tell none: a topic that is made again has another one.
+    """What stands for the ids of topics whose brokers tell none: a topic that is made again has
+    another one.
 
     Topics without a znode are left out (a cluster that keeps them elsewhere).
     """
@@ -31,19 +51,31 @@ def read_creation_ids(zookeeper: ZooKeeper, topics: Iterable[str]) -> dict[str, 
     def ask() -> dict[str, str]:
         asked = [zookeeper.client.exists_async(f"{BROKER_TOPICS}/{topic}") for topic in wanted]
         stats = {topic: answer.get() for topic, answer in zip(wanted, asked, strict=True)}
-        return {topic: f"{CREATION_ID}{stat.czxid:x}" for topic, stat in stats.items() if stat is not None}
+        return {
+            topic: f"{CREATION_ID}{stat.czxid:x}"
+            for topic, stat in stats.items()
+            if stat is not None
+        }
 
     found: dict[str, str] = zookeeper.guarded(lambda: zookeeper.client.retry(ask))
     return found
 
 
 def read_brokers(zookeeper: ZooKeeper, security: Security = OPEN) -> tuple[Broker, ...]:
-    """The brokers of Kafka 0.8 or later registered under our chroot, in order of id; those without such a listener are left out.
+    """The brokers of Kafka 0.8 or later registered under our chroot, in order of id; those without
+    such a listener are left out.
 
-    Raises WrongChroot when there is no cluster there, SettingsError when it is one of Jafka or Kafka 0.7, or none has such a listener.
+    Raises WrongChroot when there is no cluster there, SettingsError when it is one of Jafka or
+    Kafka 0.7, or none has such a listener.
     """
     registrations = read_registrations(zookeeper, Dialect.KAFKA)
-    brokers = tuple(sorted(b for b in (parse_broker(i, payload, security) for i, payload in registrations.items()) if b))
+    brokers = tuple(
+        sorted(
+            b
+            for b in (parse_broker(i, payload, security) for i, payload in registrations.items())
+            if b
+        )
+    )
     if not brokers and not registrations:
         what, check = "no broker is registered", "that the brokers run, or give source.bootstrap"
         raise ZooKeeperUnreachable(what, connect=zookeeper.connect, check=check)
@@ -52,16 +84,29 @@ def read_brokers(zookeeper: ZooKeeper, security: Security = OPEN) -> tuple[Broke
     return brokers
 
 
-def _no_listener(registrations: Mapping[str, bytes], security: Security, connect: str) -> SettingsError:
+def _no_listener(
+    registrations: Mapping[str, bytes], security: Security, connect: str
+) -> SettingsError:
     named = f" by the name {security.listener}" if security.listener else ""
     what = f"none of the {len(registrations)} registered brokers has a listener of {security.protocol.value}{named}"
-    there = sorted({listener for payload in registrations.values() for listener in parse_listeners(payload)})
+    there = sorted(
+        {listener for payload in registrations.values() for listener in parse_listeners(payload)}
+    )
     check = f"source.security.protocol and source.listener; registered are {', '.join(there) or 'none'}; or give source.bootstrap"
-    return SettingsError(what, key="source.listener" if security.listener else "source.security.protocol", connect=connect, check=check)
+    return SettingsError(
+        what,
+        key="source.listener" if security.listener else "source.security.protocol",
+        connect=connect,
+        check=check,
+    )
 
 
-def are_registered(zookeeper: ZooKeeper, brokers: Collection[Broker], security: Security = OPEN) -> bool:
-    """Whether all of these brokers of Kafka are registered under our chroot, at the addresses that they tell."""
+def are_registered(
+    zookeeper: ZooKeeper, brokers: Collection[Broker], security: Security = OPEN
+) -> bool:
+    """Whether all of these brokers of Kafka are registered under our chroot, at the addresses that
+    they tell.
+    """
     ids = zookeeper.children(BROKER_IDS) or ()
     payloads = zookeeper.read_all([f"{BROKER_IDS}/{i}" for i in ids])
     there = {parse_broker(i, p[0], security) for i, p in zip(ids, payloads, strict=True) if p}
@@ -71,8 +116,8 @@ def are_registered(zookeeper: ZooKeeper, brokers: Collection[Broker], security: 
 def read_registrations(zookeeper: ZooKeeper, dialect: Dialect) -> dict[str, bytes]:
     """Broker id -> what it registered, of a cluster of this family.
 
-    Raises WrongChroot when there is no cluster under our chroot, and SettingsError for a broker of the other family: whoever spoke to it in
-    the words of this one would be hung up on, or wait.
+    Raises WrongChroot when there is no cluster under our chroot, and SettingsError for a broker of
+    the other family: whoever spoke to it in the words of this one would be hung up on, or wait.
     """
     ids = zookeeper.children(BROKER_IDS)
     if ids is None:
@@ -83,7 +128,11 @@ def read_registrations(zookeeper: ZooKeeper, dialect: Dialect) -> dict[str, byte
         raise WrongChroot(what, connect=zookeeper.connect, check=check)
     payloads = zookeeper.read_all([f"{BROKER_IDS}/{i}" for i in ids])
     found = {i: p[0] for i, p in sorted(zip(ids, payloads, strict=True)) if p}
-    others = {i: there for i, payload in found.items() if (there := dialect_of(payload)) not in (dialect, None)}
+    others = {
+        i: there
+        for i, payload in found.items()
+        if (there := dialect_of(payload)) not in (dialect, None)
+    }
     if others:
         broker, there = min(others.items())
         what = f"broker {broker} under {zookeeper.chroot or '/'} is of {_FAMILIES[there]}, and source.dialect is {dialect.value}"
@@ -93,22 +142,36 @@ def read_registrations(zookeeper: ZooKeeper, dialect: Dialect) -> dict[str, byte
 
 
 def read_topics(zookeeper: ZooKeeper) -> list[str]:
-    """Topics that are registered and not about to be deleted; none where the cluster keeps them elsewhere (KRaft)."""
+    """Topics that are registered and not about to be deleted; none where the cluster keeps them
+    elsewhere (KRaft).
+    """
     there = zookeeper.children(BROKER_TOPICS) or ()
     gone = set(zookeeper.children(DELETED_TOPICS) or ()) if there else set()
     return sorted(set(there) - gone)
 
 
-def read_replicas(zookeeper: ZooKeeper, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, tuple[int, ...]]:
-    """The ids of the brokers that hold each log, the preferred leader first (Kafka 0.8 to 3.x); without those not registered."""
+def read_replicas(
+    zookeeper: ZooKeeper, logs: Collection[BrokerPartition]
+) -> dict[BrokerPartition, tuple[int, ...]]:
+    """The ids of the brokers that hold each log, the preferred leader first (Kafka 0.8 to 3.x);
+    without those not registered.
+    """
     topics = sorted({log.topic for log in logs})
     payloads = zookeeper.read_all([f"{BROKER_TOPICS}/{topic}" for topic in topics])
     replicas = {topic: parse_replicas(p[0]) for topic, p in zip(topics, payloads, strict=True) if p}
-    return {log: replicas[log.topic][log.partition] for log in logs if log.partition in replicas.get(log.topic, ())}
+    return {
+        log: replicas[log.topic][log.partition]
+        for log in logs
+        if log.partition in replicas.get(log.topic, ())
+    }
 
 
-def read_partition_states(zookeeper: ZooKeeper, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, PartitionState]:
-    """What the controller last wrote of each log (Kafka 0.8 to 3.x); one of which it wrote nothing yet is left out."""
+def read_partition_states(
+    zookeeper: ZooKeeper, logs: Collection[BrokerPartition]
+) -> dict[BrokerPartition, PartitionState]:
+    """What the controller last wrote of each log (Kafka 0.8 to 3.x); one of which it wrote nothing
+    yet is left out.
+    """
     wanted = sorted(logs)
     payloads = zookeeper.read_all([partition_state(log) for log in wanted])
     found = {log: parse_partition_state(p[0]) for log, p in zip(wanted, payloads, strict=True) if p}
@@ -116,11 +179,19 @@ def read_partition_states(zookeeper: ZooKeeper, logs: Collection[BrokerPartition
 
 
 def read_compacted(zookeeper: ZooKeeper, topics: Collection[str]) -> frozenset[str]:
-    """Those of the topics for which compaction was set (Kafka 0.8.1 to 3.x); what brokers do by default stands nowhere."""
+    """Those of the topics for which compaction was set (Kafka 0.8.1 to 3.x); what brokers do by
+    default stands nowhere.
+    """
     asked = sorted(topics)
     payloads = zookeeper.read_all([f"{TOPIC_CONFIGS}/{topic}" for topic in asked])
-    policies = {topic: parse_topic_config(p[0]).get("cleanup.policy", "") for topic, p in zip(asked, payloads, strict=True) if p}
-    return frozenset(topic for topic, policy in policies.items() if "compact" in re.split(r"[,\s]+", policy))
+    policies = {
+        topic: parse_topic_config(p[0]).get("cleanup.policy", "")
+        for topic, p in zip(asked, payloads, strict=True)
+        if p
+    }
+    return frozenset(
+        topic for topic, policy in policies.items() if "compact" in re.split(r"[,\s]+", policy)
+    )
 
 
 def read_cluster_id(zookeeper: ZooKeeper) -> str | None:

@@ -1,11 +1,13 @@
 """One ZooKeeper session: reads, put-if-absent, transactions, and what a server's trouble is called.
 
-What the znodes are called and what their bytes mean is in `protocol.zookeeper`; who reads and writes which of them is in the
-modules beside this one: `registry` (brokers), `group` (consumers, offsets), `owners`, `ledger` (plans), `driver_lock`.
+What the znodes are called and what their bytes mean is in `protocol.zookeeper`; who reads and
+writes which of them is in the modules beside this one: `registry` (brokers), `group` (consumers,
+offsets), `owners`, `ledger` (plans), `driver_lock`.
 
-Facts of kazoo and ZooKeeper this edge is built around: `transaction().commit()` returns errors in its list and raises none;
-one stale znode rolls the whole `multi` back; a request above `jute.maxbuffer` (1 MB) closes the connection, which looks
-like a lost one; a write whose answer was lost may have happened, so it is read back and never repeated blindly.
+Facts of kazoo and ZooKeeper this edge is built around: `transaction().commit()` returns errors in
+its list and raises none; one stale znode rolls the whole `multi` back; a request above
+`jute.maxbuffer` (1 MB) closes the connection, which looks like a lost one; a write whose answer was
+lost may have happened, so it is read back and never repeated blindly.
 """
 
 from __future__ import annotations
@@ -18,8 +20,20 @@ from typing import TypeVar
 
 from kazoo.client import TransactionRequest
 from kazoo.exceptions import (
-    AuthFailedError, BadVersionError, ConnectionClosedError, ConnectionLoss, InvalidACLError, KazooException, NoAuthError, NodeExistsError,
-    NoNodeError, NotEmptyError, OperationTimeoutError, RolledBackError, RuntimeInconsistency, SessionExpiredError,
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    InvalidACLError,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry, RetryFailedError
@@ -38,10 +52,20 @@ from etl.settings.address import split_connect
 T = TypeVar("T")
 
 NODE_MAX_BYTES = 900_000
-"""What one znode or one request holds at most, with room for paths below the server's default of 1 MB."""
+"""What one znode or one request holds at most, with room for paths below the server's default of 1
+MB.
+"""
 OPERATION_BYTES = 120
-"""What one operation of a `multi` costs besides its path and payload, roughly and on the safe side."""
-NO_ANSWER = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, OperationTimeoutError, RetryFailedError, KazooTimeoutError)
+"""What one operation of a `multi` costs besides its path and payload, roughly and on the safe side.
+"""
+NO_ANSWER = (
+    ConnectionLoss,
+    ConnectionClosedError,
+    SessionExpiredError,
+    OperationTimeoutError,
+    RetryFailedError,
+    KazooTimeoutError,
+)
 """What kazoo raises when a call got no answer: a write among them may have happened."""
 
 logging.getLogger("kazoo").addHandler(logging.NullHandler())
@@ -62,16 +86,29 @@ class ZooKeeper:
     Every method raises ZooKeeperUnreachable or PermissionRefused where the server is the reason.
     """
 
-    def __init__(self, connect: str, *, session_timeout_s: float = 10, connect_timeout_s: float = 10, access: Access = OPEN) -> None:
+    def __init__(
+        self,
+        connect: str,
+        *,
+        session_timeout_s: float = 10,
+        connect_timeout_s: float = 10,
+        access: Access = OPEN,
+    ) -> None:
         self.hosts, slash, chroot = connect.partition("/")
         self.chroot = (slash + chroot).rstrip("/")
         self._connect_timeout_s, self._access = connect_timeout_s, access
-        # of connections, too: without its deadline a call that is made while kazoo reconnects waits for ever
-        patience = KazooRetry(max_tries=-1, delay=0.1, max_delay=1, deadline=session_timeout_s + connect_timeout_s)
-        self.client = Client(self.hosts + self.chroot, access, session_timeout_s=session_timeout_s, patience=patience)
+        # of connections, too: without its deadline a call that is made while kazoo reconnects waits
+        # for ever
+        patience = KazooRetry(
+            max_tries=-1, delay=0.1, max_delay=1, deadline=session_timeout_s + connect_timeout_s
+        )
+        self.client = Client(
+            self.hosts + self.chroot, access, session_timeout_s=session_timeout_s, patience=patience
+        )
         self.life = SessionLife(self.client, self.hosts)
         self._reads_many: tuple[int, bool] | None = None
-        """Whether the server behind which connection knows multiRead; None: nobody asked one yet."""
+        """Whether the server behind which connection knows multiRead; None: nobody asked one yet.
+        """
 
     def at_root(self) -> ZooKeeper:
         """Another session with the same servers, which sees what is above the chroot."""
@@ -84,7 +121,9 @@ class ZooKeeper:
 
     def __enter__(self) -> ZooKeeper:
         try:
-            with warnings.catch_warnings(action="ignore", category=UserWarning):  # a chroot that is not there is our own error, or made
+            with warnings.catch_warnings(
+                action="ignore", category=UserWarning
+            ):  # a chroot that is not there is our own error, or made
                 self.client.start(timeout=self._connect_timeout_s)
         except (*NO_ANSWER, *REFUSED) as error:
             self.close()
@@ -123,7 +162,9 @@ class ZooKeeper:
     def children(self, path: str) -> list[str] | None:
         """Names of the children, or None when the znode is not there."""
         try:
-            return list(self.guarded(lambda: self.client.retry(self.client.get_children, path), path))
+            return list(
+                self.guarded(lambda: self.client.retry(self.client.get_children, path), path)
+            )
         except NoNodeError:
             return None
 
@@ -151,13 +192,17 @@ class ZooKeeper:
             self.refuse_lost_session()
             found = self.read(path)
             if not found or found[0] != payload:
-                raise ZooKeeperUnreachable("a write got no answer", znode=path, check="ZooKeeper's log; then run again") from error
+                raise ZooKeeperUnreachable(
+                    "a write got no answer", znode=path, check="ZooKeeper's log; then run again"
+                ) from error
         except REFUSED as error:
             raise self._refused(error, path) from error
         return True
 
     def replace(self, path: str, payload: bytes, *, version: int) -> bool:
-        """Compare-and-set on the znode's version; False when it is not that version any more, or gone."""
+        """Compare-and-set on the znode's version; False when it is not that version any more, or
+        gone.
+        """
         try:
             self.guarded(lambda: self.client.set(path, payload, version=version), path)
         except (BadVersionError, NoNodeError):
@@ -165,18 +210,28 @@ class ZooKeeper:
         return True
 
     def transact(self, request: TransactionRequest, path: str) -> bool:
-        """All of it or nothing; False when somebody else changed what it is about meanwhile. `path` is named in what it raises."""
+        """All of it or nothing; False when somebody else changed what it is about meanwhile. `path`
+        is named in what it raises.
+        """
         return self.refused_at(request, path) is None
 
     def refused_at(self, request: TransactionRequest, path: str) -> str | None:
         """The same; where it was refused, the first znode that somebody else changed, else None."""
         results = self.guarded(request.commit)
         failures = [result for result in results if isinstance(result, Exception)]
-        for refused in (failure for failure in failures if isinstance(failure, NoAuthError | InvalidACLError)):
+        for refused in (
+            failure for failure in failures if isinstance(failure, NoAuthError | InvalidACLError)
+        ):
             raise self._refused(refused, path) from refused
         if failures and not all(isinstance(failure, _OVERTAKEN) for failure in failures):
-            raise ZooKeeperUnreachable(f"a change was refused: {failures!r}", znode=path, check="ZooKeeper's log")
-        changed = (part.path for part, result in zip(request.operations, results, strict=True) if isinstance(result, _CHANGED))
+            raise ZooKeeperUnreachable(
+                f"a change was refused: {failures!r}", znode=path, check="ZooKeeper's log"
+            )
+        changed = (
+            part.path
+            for part, result in zip(request.operations, results, strict=True)
+            if isinstance(result, _CHANGED)
+        )
         return next(changed, path).removeprefix(self.chroot) if failures else None
 
     def missing(self, path: str) -> list[str]:
@@ -193,7 +248,9 @@ class ZooKeeper:
         return found
 
     def delete_unused(self, path: str) -> bool:
-        """Delete a znode that holds nothing, was never written and has no children; False when it is another, or not there."""
+        """Delete a znode that holds nothing, was never written and has no children; False when it
+        is another, or not there.
+        """
         try:
             self.guarded(lambda: self.client.delete(path, version=0), path)
         except (NoNodeError, NotEmptyError, BadVersionError):
@@ -206,7 +263,9 @@ class ZooKeeper:
             self.guarded(lambda: self.client.delete(path, recursive=True), path)
 
     def guarded(self, call: Callable[[], T], path: str | None = None) -> T:
-        """Translate what kazoo raises for the server's sake; what is an answer (no node, node exists) passes. `path`: what it is about."""
+        """Translate what kazoo raises for the server's sake; what is an answer (no node, node
+        exists) passes. `path`: what it is about.
+        """
         try:
             return call()
         except NO_ANSWER as error:
@@ -214,21 +273,29 @@ class ZooKeeper:
                 raise self._refused(error) from error
             self.refuse_lost_session()
             what = "ZooKeeper stopped answering"
-            raise ZooKeeperUnreachable(what, connect=self.hosts, check="ZooKeeper's log and the network; then run again") from error
+            raise ZooKeeperUnreachable(
+                what, connect=self.hosts, check="ZooKeeper's log and the network; then run again"
+            ) from error
         except REFUSED as error:
             raise self._refused(error, path) from error
 
     def require_session(self) -> None:
-        """Refuse to go on after the session ended: nothing that was read before is used to commit. Raises SessionLost."""
+        """Refuse to go on after the session ended: nothing that was read before is used to commit.
+        Raises SessionLost.
+        """
         self.life.require()
 
     def refuse_lost_session(self) -> None:
-        """Refuse a lost session. A connection may break just before the server says that the session is gone, so wait for that."""
+        """Refuse a lost session. A connection may break just before the server says that the
+        session is gone, so wait for that.
+        """
         self.life.require_soon(self._connect_timeout_s)
 
     def _knows_multi_read(self) -> bool:
         connection = self.life.connections
-        if self._reads_many is None or self._reads_many[0] != connection:  # the next server may be an older one
+        if (
+            self._reads_many is None or self._reads_many[0] != connection
+        ):  # the next server may be an older one
             self._reads_many = connection, knows_multi_read(self.client)
         return self._reads_many[1]
 
@@ -241,8 +308,14 @@ class ZooKeeper:
         within_s = min(self._connect_timeout_s, LOOKED_AT_S) / len(servers)
         wrong = (why_shut(host, port, self._access, within_s) for host, port in servers)
         check = "that ZooKeeper runs there and zookeeper.connect names it"
-        return next(filter(None, wrong), None) or ZooKeeperUnreachable("ZooKeeper does not answer", connect=self.hosts, check=check)
+        return next(filter(None, wrong), None) or ZooKeeperUnreachable(
+            "ZooKeeper does not answer", connect=self.hosts, check=check
+        )
 
     def _refused(self, error: Exception, path: str | None = None) -> EtlError:
         why = self.client.login_refused
-        return why if isinstance(why, EtlError) else refusal_of(AuthFailedError() if why else error, self.connect, self._access, path)
+        return (
+            why
+            if isinstance(why, EtlError)
+            else refusal_of(AuthFailedError() if why else error, self.connect, self._access, path)
+        )

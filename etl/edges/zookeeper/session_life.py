@@ -28,13 +28,19 @@ class SessionLife:
         return self._ended.is_set()
 
     def require(self) -> None:
-        """Refuse to go on after the session ended: nothing that was read before is used to commit. Raises SessionLost."""
+        """Refuse to go on after the session ended: nothing that was read before is used to commit.
+        Raises SessionLost.
+        """
         if self._ended.is_set():
             check = "zookeeper.session_timeout_s against pauses of this host; run again, it goes on from what is stored"
-            raise SessionLost("our ZooKeeper session ended during the run", connect=self._hosts, check=check)
+            raise SessionLost(
+                "our ZooKeeper session ended during the run", connect=self._hosts, check=check
+            )
 
     def require_soon(self, within_s: float) -> None:
-        """The same where a connection broke: it may break just before the server says that the session is gone, so wait for that."""
+        """The same where a connection broke: it may break just before the server says that the
+        session is gone, so wait for that.
+        """
         self._settled.wait(within_s)
         self.require()
 

@@ -1,1 +1,3 @@
-"""The generations of brokers, one folder each: what is asked and answered, to bytes and back. Generations do not know one another."""
+"""The generations of brokers, one folder each: what is asked and answered, to bytes and back.
+Generations do not know one another.
+"""

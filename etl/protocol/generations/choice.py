@@ -18,11 +18,15 @@ GENERATIONS: tuple[Generation, ...] = (Kafka(), Jafka())
 """The newest first."""
 
 
-def choose(greet: Callable[[Greeting], Greeted], *, client_id: str, address: str, told: str | None = None) -> Greeted:
-    """What `greet` makes of the first generation whose greeting the broker answers; of the one that was `told`, if one was.
+def choose(
+    greet: Callable[[Greeting], Greeted], *, client_id: str, address: str, told: str | None = None
+) -> Greeted:
+    """What `greet` makes of the first generation whose greeting the broker answers; of the one that
+    was `told`, if one was.
 
-    `greet` raises NotKafka for an answer that is not of the generation. Where no generation fits, that of the newest is raised, which
-    most brokers are of. Raises SettingsError for a name that no generation has.
+    `greet` raises NotKafka for an answer that is not of the generation. Where no generation fits,
+    that of the newest is raised, which most brokers are of. Raises SettingsError for a name that no
+    generation has.
     """
     strangers: list[NotKafka] = []
     for generation in _asked(told):
@@ -34,7 +38,9 @@ def choose(greet: Callable[[Greeting], Greeted], *, client_id: str, address: str
 
 
 def login_asked_first(client_id: str, address: str) -> Request[LoginDialect]:
-    """The question by which a broker tells how it is logged in to. One generation has logins at all."""
+    """The question by which a broker tells how it is logged in to. One generation has logins at
+    all.
+    """
     return login.asked_first(client_id, address)
 
 
@@ -44,14 +50,18 @@ def is_release(told: str | None) -> bool:
 
 
 def may_lose_isolation(told: str | None) -> bool:
-    """Whether a broker that was told to be of this generation is asked for records as one without transactions, whatever it is."""
+    """Whether a broker that was told to be of this generation is asked for records as one without
+    transactions, whatever it is.
+    """
     return any(told in generation.without_isolation for generation in GENERATIONS)
 
 
 def of_broker_version(version: str, **said: str) -> str:
-    """The name of the generation that speaks with brokers of this version of Kafka, so that none of them is asked.
+    """The name of the generation that speaks with brokers of this version of Kafka, so that none of
+    them is asked.
 
-    Raises SettingsError for a version of which it is not known what its brokers speak; `said` names the setting.
+    Raises SettingsError for a version of which it is not known what its brokers speak; `said` names
+    the setting.
     """
     release = release_of(version)
     if release is None:
@@ -67,5 +77,7 @@ def _asked(told: str | None) -> tuple[Generation, ...]:
     found = tuple(generation for generation in GENERATIONS if told in generation.names)
     if not found:
         names = ", ".join(name for generation in GENERATIONS for name in generation.names)
-        raise SettingsError(f"there is no generation of brokers called {told}", check=f"one of {names}")
+        raise SettingsError(
+            f"there is no generation of brokers called {told}", check=f"one of {names}"
+        )
     return found

@@ -1,8 +1,10 @@
-"""What everybody above knows of a generation: how a connection begins, and the requests that one broker understands. No I/O.
+"""What everybody above knows of a generation: how a connection begins, and the requests that one
+broker understands. No I/O.
 
-A `Generation` greets a broker and makes a `Dialect` of the answer; a `Dialect` makes one `Request` of each question, which knows its
-bytes and how its answer is read. Questions and answers are `protocol.messages`'. All generations send an int32 with the size before
-everything else; what comes behind it is theirs.
+A `Generation` greets a broker and makes a `Dialect` of the answer; a `Dialect` makes one `Request`
+of each question, which knows its bytes and how its answer is read. Questions and answers are
+`protocol.messages`'. All generations send an int32 with the size before everything else; what comes
+behind it is theirs.
 """
 
 from __future__ import annotations
@@ -14,10 +16,22 @@ from typing import Generic, NoReturn, Protocol, TypeVar
 from etl.errors import OtherRelease, SettingsError
 from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.protocol.group_messages import (
-    ConsumerHeartbeat, ConsumerHeartbeatAnswer, Joined, JoinRequest, MemberIdentity, SpokenMembership, Synced,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+    Joined,
+    JoinRequest,
+    MemberIdentity,
+    SpokenMembership,
+    Synced,
 )
 from etl.protocol.messages import (
-    ClusterMetadata, Fetch, FetchAnswer, ListedOffset, ToldCoordinator, ToldEpochEnds, ToldMembers,
+    ClusterMetadata,
+    Fetch,
+    FetchAnswer,
+    ListedOffset,
+    ToldCoordinator,
+    ToldEpochEnds,
+    ToldMembers,
 )
 from etl.protocol.refusal import Refusal
 from etl.protocol.stored_offsets import CommittedOffsets, OffsetsCommit, OffsetsQuestion
@@ -38,38 +52,54 @@ class Request(Generic[Answer]):
     """One question as bytes, and what its answer says."""
 
     frame: Callable[[int], bytes]
-    """The bytes to send, size included, under the number that is given; a generation without numbers leaves it out."""
+    """The bytes to send, size included, under the number that is given; a generation without
+    numbers leaves it out.
+    """
     read: Callable[[memoryview], Reply[Answer]]
     """The answer, from the bytes behind the size. Raises CorruptData where they are none."""
     answers: int = 1
-    """How many answers belong to it, where the frame holds several requests of a generation that cannot ask for several logs in one; `read`
-    is then given all of them, each behind its own size."""
+    """How many answers belong to it, where the frame holds several requests of a generation that
+    cannot ask for several logs in one; `read` is then given all of them, each behind its own size.
+    """
     check_if_cut: str = ""
-    """What to check where the broker hangs up instead of an answer, if that is how it refuses this request."""
+    """What to check where the broker hangs up instead of an answer, if that is how it refuses this
+    request.
+    """
 
 
 class Dialect(Protocol):
-    """The questions that one broker understands. Every generation answers the first five, the others only those that have them.
+    """The questions that one broker understands. Every generation answers the first five, the
+    others only those that have them.
 
     A question that this broker has no version of raises SettingsError.
     """
 
     least_answer_bytes: int = 4
     """What no answer of this broker is smaller than."""
-    check_if_cut: str = "the broker's log; a listener that wants a login (SASL) also hangs up like this"
+    check_if_cut: str = (
+        "the broker's log; a listener that wants a login (SASL) also hangs up like this"
+    )
     """What to check where it hangs up instead of an answer, and the request does not say more."""
 
     def introduction(self) -> str:
-        """What the broker is, for a person. Raises SettingsError for one that records cannot be read from."""
+        """What the broker is, for a person. Raises SettingsError for one that records cannot be
+        read from.
+        """
 
     def number_of(self, start: memoryview) -> int | None:
-        """Which request is answered, from the first bytes of an answer; None where answers only come in order."""
+        """Which request is answered, from the first bytes of an answer; None where answers only
+        come in order.
+        """
 
     def metadata(self, topics: Collection[str] | None) -> Request[ClusterMetadata]:
         """Brokers, topics and leaders; None: of all topics."""
 
-    def list_offsets(self, times: Mapping[BrokerPartition, int], isolation: Isolation,
-                     epochs: Mapping[BrokerPartition, int | None]) -> Request[dict[BrokerPartition, ListedOffset]]:
+    def list_offsets(
+        self,
+        times: Mapping[BrokerPartition, int],
+        isolation: Isolation,
+        epochs: Mapping[BrokerPartition, int | None],
+    ) -> Request[dict[BrokerPartition, ListedOffset]]:
         """LATEST, EARLIEST, or the first record at or after milliseconds since 1970, log by log."""
 
     def fetch(self, fetch: Fetch) -> Request[FetchAnswer]:
@@ -77,21 +107,31 @@ class Dialect(Protocol):
 
     @property
     def generation(self) -> str | None:
-        """By which of `Generation.names` whoever connects next can be told what was found out here; None: it is for each to be greeted."""
-        return None
-
-    def is_not_of(self, told: str, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> OtherRelease | None:
-        """The error for a broker that was told to be of a release (`Generation.releases`), where it lacks what those speak; else None.
-
-        Under read_committed also where it has transactions and those have none: spoken to so it gives out what was never committed.
+        """By which of `Generation.names` whoever connects next can be told what was found out here;
+        None: it is for each to be greeted.
         """
         return None
 
-    def offsets_before(self, log: BrokerPartition, time_ms: int, most: int) -> Request[tuple[int, ...] | Refusal]:
-        """Offsets of one log for LATEST, EARLIEST or milliseconds since 1970, newest first, at most so many.
+    def is_not_of(
+        self, told: str, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> OtherRelease | None:
+        """The error for a broker that was told to be of a release (`Generation.releases`), where it
+        lacks what those speak; else None.
 
-        Brokers that know no more of a time than when segments were written name where those begin that were written by then; the others
-        name one offset, that of the first record at or after it.
+        Under read_committed also where it has transactions and those have none: spoken to so it
+        gives out what was never committed.
+        """
+        return None
+
+    def offsets_before(
+        self, log: BrokerPartition, time_ms: int, most: int
+    ) -> Request[tuple[int, ...] | Refusal]:
+        """Offsets of one log for LATEST, EARLIEST or milliseconds since 1970, newest first, at most
+        so many.
+
+        Brokers that know no more of a time than when segments were written name where those begin
+        that were written by then; the others name one offset, that of the first record at or after
+        it.
         """
         request = self.list_offsets({log: time_ms}, Isolation.READ_UNCOMMITTED, {})
 
@@ -105,17 +145,27 @@ class Dialect(Protocol):
 
     @property
     def tells_largest_times(self) -> bool:
-        """Whether the broker can tell the largest timestamp of a log, wherever in it that is (KIP-734)."""
+        """Whether the broker can tell the largest timestamp of a log, wherever in it that is
+        (KIP-734).
+        """
         return False
 
     def largest_times(
-        self, logs: Collection[BrokerPartition], epochs: Mapping[BrokerPartition, int | None],
+        self,
+        logs: Collection[BrokerPartition],
+        epochs: Mapping[BrokerPartition, int | None],
     ) -> Request[dict[BrokerPartition, ListedOffset]]:
-        """The largest timestamp in each log, and where a record with it is; without a timestamp where no record has one."""
+        """The largest timestamp in each log, and where a record with it is; without a timestamp
+        where no record has one.
+        """
         self._cannot("tell the largest timestamp of a log")
 
-    def segments_before(self, log: BrokerPartition, time_ms: int) -> Request[tuple[int, ...] | Refusal]:
-        """Where the newest segment of one log begins that was written by then, by its broker's clock; nothing where none was."""
+    def segments_before(
+        self, log: BrokerPartition, time_ms: int
+    ) -> Request[tuple[int, ...] | Refusal]:
+        """Where the newest segment of one log begins that was written by then, by its broker's
+        clock; nothing where none was.
+        """
         self._cannot("tell when segments were written")
 
     @property
@@ -143,7 +193,9 @@ class Dialect(Protocol):
         """Whether the broker has leader epochs to tell of (KIP-320)."""
         return False
 
-    def epoch_ends(self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]) -> Request[ToldEpochEnds]:
+    def epoch_ends(
+        self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]
+    ) -> Request[ToldEpochEnds]:
         """Where the records up to an epoch end; `current` are the leaders' epochs that we know."""
         self._cannot("tell where an epoch ends")
 
@@ -155,7 +207,9 @@ class Dialect(Protocol):
         """How long topics are kept, and how they are cleaned up."""
         self._cannot("tell how topics are cleaned up")
 
-    def open_transactions(self, logs: Collection[BrokerPartition]) -> Request[dict[BrokerPartition, OpenTransaction]]:
+    def open_transactions(
+        self, logs: Collection[BrokerPartition]
+    ) -> Request[dict[BrokerPartition, OpenTransaction]]:
         """The open transaction that began first in each log."""
         self._cannot("tell of open transactions")
 
@@ -163,7 +217,9 @@ class Dialect(Protocol):
         """The transactional ids of these producers."""
         self._cannot("tell of transactional ids")
 
-    def transactions(self, transactional_ids: Collection[str]) -> Request[dict[int, tuple[str, int | None]]]:
+    def transactions(
+        self, transactional_ids: Collection[str]
+    ) -> Request[dict[int, tuple[str, int | None]]]:
         """Producer id -> transactional id and the start of its transaction."""
         self._cannot("tell of transactions")
 
@@ -172,7 +228,9 @@ class Dialect(Protocol):
         self._cannot("tell who keeps a group's offsets")
 
     def members_of(self, group: str) -> Request[ToldMembers]:
-        """Who is in a group of the classic protocol; a group of the consumer protocol (KIP-848) has nobody, by this question."""
+        """Who is in a group of the classic protocol; a group of the consumer protocol (KIP-848) has
+        nobody, by this question.
+        """
         self._cannot("tell who is in a group")
 
     @property
@@ -187,11 +245,16 @@ class Dialect(Protocol):
     # Membership in a group, which its coordinator is asked for
 
     def join_group(self, wanted: JoinRequest) -> Request[Joined]:
-        """To be in the next generation of a group; answered when all its members have joined, or were waited for long enough."""
+        """To be in the next generation of a group; answered when all its members have joined, or
+        were waited for long enough.
+        """
         self._cannot("have members in a group")
 
     def sync_group(
-        self, identity: MemberIdentity, strategy: str, assigned: Mapping[str, Iterable[BrokerPartition]],
+        self,
+        identity: MemberIdentity,
+        strategy: str,
+        assigned: Mapping[str, Iterable[BrokerPartition]],
     ) -> Request[Synced]:
         """What we were assigned; the leader tells it of everybody, by member id."""
         self._cannot("have members in a group")
@@ -208,17 +271,31 @@ class Dialect(Protocol):
         """Everything that a member of the consumer protocol says and is told (KIP-848)."""
         self._cannot("have members in a group of the consumer protocol")
 
-    def commit_offsets(self, commit: OffsetsCommit, *, in_zookeeper: bool = False) -> Request[dict[BrokerPartition, Refusal | None]]:
-        """Store next offsets of a group: its coordinator keeps them, or any broker writes them to ZooKeeper for us, as old consumers do."""
+    def commit_offsets(
+        self, commit: OffsetsCommit, *, in_zookeeper: bool = False
+    ) -> Request[dict[BrokerPartition, Refusal | None]]:
+        """Store next offsets of a group: its coordinator keeps them, or any broker writes them to
+        ZooKeeper for us, as old consumers do.
+        """
         self._cannot("store a group's offsets")
 
-    def committed_offsets(self, question: OffsetsQuestion, *, in_zookeeper: bool = False) -> Request[CommittedOffsets]:
+    def committed_offsets(
+        self, question: OffsetsQuestion, *, in_zookeeper: bool = False
+    ) -> Request[CommittedOffsets]:
         """Next offsets of a group, as stored."""
         self._cannot("tell a group's offsets")
 
-    def append(self, log: BrokerPartition, records: bytes | Sequence[tuple[bytes | None, bytes | None]], *, timestamp_ms: int,
-               timeout_ms: int) -> Request[int | Refusal | None]:
-        """Append encoded records, or keys and values: the offset of the first; None where the broker does not tell."""
+    def append(
+        self,
+        log: BrokerPartition,
+        records: bytes | Sequence[tuple[bytes | None, bytes | None]],
+        *,
+        timestamp_ms: int,
+        timeout_ms: int,
+    ) -> Request[int | Refusal | None]:
+        """Append encoded records, or keys and values: the offset of the first; None where the
+        broker does not tell.
+        """
         self._cannot("take records from us")
 
     def create_topic(self, topic: str, partitions: int) -> Request[int | Refusal]:
@@ -230,14 +307,20 @@ class Dialect(Protocol):
         self._cannot("delete topics for us")
 
     def _cannot(self, what: str) -> NoReturn:
-        raise SettingsError(f"brokers of this generation cannot {what}", check="what the conf asks of them", broker=self.introduction())
+        raise SettingsError(
+            f"brokers of this generation cannot {what}",
+            check="what the conf asks of them",
+            broker=self.introduction(),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class OlderBrokers:
-    """Brokers of the same family from before the greeting, which leave it unanswered or hang up on it.
+    """Brokers of the same family from before the greeting, which leave it unanswered or hang up on
+    it.
 
-    A newer one may do either too, when it is overloaded or starts again. So both are proven, by a question that is as old as the family.
+    A newer one may do either too, when it is overloaded or starts again. So both are proven, by a
+    question that is as old as the family.
     """
 
     frame: bytes
@@ -245,10 +328,13 @@ class OlderBrokers:
     patience_s: float
     """How long the answer to the greeting is waited for before this is asked behind it."""
     unanswering: Callable[[], Dialect]
-    """Of a broker that answers this where it was asked behind the greeting: answers come in order, so that one never comes."""
+    """Of a broker that answers this where it was asked behind the greeting: answers come in order,
+    so that one never comes.
+    """
     hanging_up: Sequence[tuple[bytes, Callable[[], Dialect]]]
-    """Of a broker that hung up on the greeting, answers this, and hangs up again when the greeting is sent behind it: the dialect of the
-    first question here that it answers. The newest comes first; the last is this one."""
+    """Of a broker that hung up on the greeting, answers this, and hangs up again when the greeting
+    is sent behind it: the dialect of the first question here that it answers. The newest comes
+    first; the last is this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,12 +362,18 @@ class Generation(Protocol):
     names: Collection[str]
     """What `Broker.generation` calls it."""
     releases: Collection[str] = ()
-    """Those of the names that say what brokers speak, which they would else tell themselves or show."""
+    """Those of the names that say what brokers speak, which they would else tell themselves or
+    show.
+    """
     without_isolation: Collection[str] = ()
-    """Those of the releases whose brokers have no transactions, so that nothing of them can be left out."""
+    """Those of the releases whose brokers have no transactions, so that nothing of them can be left
+    out.
+    """
     is_told: bool
-    """A broker of this family cannot be found out by greeting it, since it hangs up on others' greetings as they do on its: whoever
-    connects must have been told."""
+    """A broker of this family cannot be found out by greeting it, since it hangs up on others'
+    greetings as they do on its: whoever connects must have been told."""
 
     def greeting(self, client_id: str, address: str, name: str | None = None) -> Greeting:
-        """How a connection begins; client and address are named in requests and errors. `name`: which of its names it was told by."""
+        """How a connection begins; client and address are named in requests and errors. `name`:
+        which of its names it was told by.
+        """

@@ -1,1 +1,3 @@
-"""What the records field of an answer holds: record batches and message sets to Arrow columns, with no Python object per record."""
+"""What the records field of an answer holds: record batches and message sets to Arrow columns, with
+no Python object per record.
+"""

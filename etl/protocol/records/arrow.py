@@ -15,9 +15,34 @@ from etl.protocol.messages import FetchedPartition
 from etl.protocol.records import kernel, message_kernel
 from etl.protocol.records.compiled import Bytes, Ints
 from etl.protocol.records.fill_state import (
-    AT, BATCH, FILLED, FULL, HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES, INDEX, KEY_BYTES, LOWEST, MORE_HEADERS, MOST_BYTES,
-    MOST_HEADERS, MOST_ROWS, NON_ASCII, NO_HEADERS, NO_HEADER_VALUE, NO_KEY, NO_TIMESTAMP, NO_TIMESTAMP_TYPE, NO_VALUE, OFFSET, RECORD,
-    ROWS, STATE_WIDTH, TOO_LARGE, TOO_MANY_HEADERS, VALUE_BYTES,
+    AT,
+    BATCH,
+    FILLED,
+    FULL,
+    HEADER_KEY_BYTES,
+    HEADER_VALUE_BYTES,
+    HEADERS,
+    INDEX,
+    KEY_BYTES,
+    LOWEST,
+    MORE_HEADERS,
+    MOST_BYTES,
+    MOST_HEADERS,
+    MOST_ROWS,
+    NO_HEADER_VALUE,
+    NO_HEADERS,
+    NO_KEY,
+    NO_TIMESTAMP,
+    NO_TIMESTAMP_TYPE,
+    NO_VALUE,
+    NON_ASCII,
+    OFFSET,
+    RECORD,
+    ROWS,
+    STATE_WIDTH,
+    TOO_LARGE,
+    TOO_MANY_HEADERS,
+    VALUE_BYTES,
 )
 from etl.protocol.records.kernel import MAX_RECORD_HEADERS
 from etl.protocol.records.selection import corrupt, no_message_at, place_of
@@ -30,18 +55,28 @@ _HEADERS_TYPE = pa.list_(pa.field("element", _HEADER_TYPE))
 _LARGEST_ROOM = 16 << 20
 """A larger one is for the group that needs it."""
 _reused = threading.local()
-"""What each thread has for all its buffers: they are filled one after the other, and what is in them leaves with `arrow_batch`."""
+"""What each thread has for all its buffers: they are filled one after the other, and what is in
+them leaves with `arrow_batch`.
+"""
 
 
 class ColumnBuffers:
-    """Buffers for the rows of one Arrow batch, and the way of a group of entries through a kernel into them.
+    """Buffers for the rows of one Arrow batch, and the way of a group of entries through a kernel
+    into them.
 
-    `rows` and `size` are upper bounds: records, and bytes of records (decompressed) in the group. Only the chosen columns are built.
-    Filled once; a group that does not fit into one Arrow batch goes on in the buffers `behind` the full ones.
-    What each format adds is in its subclass.
+    `rows` and `size` are upper bounds: records, and bytes of records (decompressed) in the group.
+    Only the chosen columns are built. Filled once; a group that does not fit into one Arrow batch
+    goes on in the buffers `behind` the full ones. What each format adds is in its subclass.
     """
 
-    def __init__(self, columns: Collection[str], *, rows: int, size: int, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
+    def __init__(
+        self,
+        columns: Collection[str],
+        *,
+        rows: int,
+        size: int,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> None:
         self._columns, self._size, self._max_record_bytes = columns, size, max_record_bytes
         self._room_for_rows = rows = min(rows, MOST_ROWS)
         self._key, self._value = "key" in columns, "value" in columns
@@ -51,23 +86,40 @@ class ColumnBuffers:
         self._timestamps = np.empty(rows, dtype=np.int64)
         self._timestamp_bits = _bits(rows)
         self._timestamp_types = np.empty(rows, dtype=np.int32)
-        self._key_ends, self._key_bytes, self._key_bits = _ends(keyed), _reused_room("key", size, self._key), _bits(keyed)
+        self._key_ends, self._key_bytes, self._key_bits = (
+            _ends(keyed),
+            _reused_room("key", size, self._key),
+            _bits(keyed),
+        )
         self._value_ends, self._value_bits = _ends(valued), _bits(valued)
         self._value_bytes: Bytes = np.empty(size if self._value else 0, dtype=np.uint8)
 
     def behind(self) -> Self:
         """Empty buffers for what of the group did not fit into these."""
-        following = type(self)(self._columns, rows=MOST_ROWS, size=self._size, max_record_bytes=self._max_record_bytes)
+        following = type(self)(
+            self._columns, rows=MOST_ROWS, size=self._size, max_record_bytes=self._max_record_bytes
+        )
         kept = [BATCH, RECORD, AT, LOWEST, INDEX]
         following._state[kept] = self._state[kept]
         return following
 
-    def fill(self, plain: Bytes, unpacked: Bytes, table: Ints, *, from_offset: int, until_offset: int, tally: Tally,
-             fetched: FetchedPartition) -> bool:
-        """Decode what the rows of `table` describe, rows within [from, until) only, and add what was seen to `tally`.
+    def fill(
+        self,
+        plain: Bytes,
+        unpacked: Bytes,
+        table: Ints,
+        *,
+        from_offset: int,
+        until_offset: int,
+        tally: Tally,
+        fetched: FetchedPartition,
+    ) -> bool:
+        """Decode what the rows of `table` describe, rows within [from, until) only, and add what
+        was seen to `tally`.
 
-        `plain` and `unpacked` are the buffers that START and UNTIL of the table are places in. True: they are full, and the group goes
-        on in the buffers `behind` these. Raises CorruptData, and RecordTooLarge naming the record.
+        `plain` and `unpacked` are the buffers that START and UNTIL of the table are places in.
+        True: they are full, and the group goes on in the buffers `behind` these. Raises
+        CorruptData, and RecordTooLarge naming the record.
         """
         while True:
             code = self._call_kernel(plain, unpacked, table, from_offset, until_offset, tally)
@@ -79,7 +131,15 @@ class ColumnBuffers:
                 raise self._wrong(code, table, fetched)
             self._grow_headers()
 
-    def _call_kernel(self, plain: Bytes, unpacked: Bytes, table: Ints, from_offset: int, until_offset: int, tally: Tally) -> int:
+    def _call_kernel(
+        self,
+        plain: Bytes,
+        unpacked: Bytes,
+        table: Ints,
+        from_offset: int,
+        until_offset: int,
+        tally: Tally,
+    ) -> int:
         raise NotImplementedError
 
     def _wrong(self, code: int, table: Ints, fetched: FetchedPartition) -> CorruptData:
@@ -108,9 +168,21 @@ class ColumnBuffers:
         rows, state = self.rows, self._state
         build: dict[str, Callable[[], pa.Array]] = {
             "key": lambda: _varied(
-                pa.binary(), rows, self._key_ends, _kept(self._key_bytes, state[KEY_BYTES]), self._key_bits, state[NO_KEY]),
+                pa.binary(),
+                rows,
+                self._key_ends,
+                _kept(self._key_bytes, state[KEY_BYTES]),
+                self._key_bits,
+                state[NO_KEY],
+            ),
             "value": lambda: _varied(
-                pa.binary(), rows, self._value_ends, self._value_bytes[:state[VALUE_BYTES]], self._value_bits, state[NO_VALUE]),
+                pa.binary(),
+                rows,
+                self._value_ends,
+                self._value_bytes[: state[VALUE_BYTES]],
+                self._value_bits,
+                state[NO_VALUE],
+            ),
             "topic": lambda: _repeated(fetched.topic, rows),
             "partition": lambda: _same(fetched.partition, rows),
             "offset": lambda: pa.array(self._offsets[:rows]),
@@ -127,10 +199,15 @@ class ColumnBuffers:
     def _timestamp_array(self) -> pa.Array:
         rows, missing = self.rows, int(self._state[NO_TIMESTAMP])
         bits = pa.py_buffer(self._timestamp_bits) if missing else None
-        return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), rows, [bits, pa.py_buffer(self._timestamps[:rows])], missing)
+        return pa.Array.from_buffers(
+            pa.timestamp("us", tz="UTC"),
+            rows,
+            [bits, pa.py_buffer(self._timestamps[:rows])],
+            missing,
+        )
 
     def _timestamp_type_array(self) -> pa.Array:
-        return pa.array(self._timestamp_types[:self.rows])
+        return pa.array(self._timestamp_types[: self.rows])
 
     def _headers_array(self) -> pa.Array:
         return pa.nulls(self.rows, _HEADERS_TYPE)
@@ -142,7 +219,14 @@ class ColumnBuffers:
 class BatchBuffers(ColumnBuffers):
     """The buffers of record batches v2: headers beside the rest."""
 
-    def __init__(self, columns: Collection[str], *, rows: int, size: int, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
+    def __init__(
+        self,
+        columns: Collection[str],
+        *,
+        rows: int,
+        size: int,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> None:
         super().__init__(columns, rows=rows, size=size, max_record_bytes=max_record_bytes)
         self._with_headers = "headers" in columns
         headed = self._room_for_rows if self._with_headers else 0
@@ -151,67 +235,162 @@ class BatchBuffers(ColumnBuffers):
         self._header_value_bytes = _reused_room("header value", size, self._with_headers)
         self._most_headers = size // 2
         headers = min(self._most_headers, 2 * headed)
-        self._header_key_ends, self._header_value_ends, self._header_value_bits = _ends(headers), _ends(headers), _bits(headers)
+        self._header_key_ends, self._header_value_ends, self._header_value_bits = (
+            _ends(headers),
+            _ends(headers),
+            _bits(headers),
+        )
 
-    def _call_kernel(self, plain: Bytes, unpacked: Bytes, table: Ints, from_offset: int, until_offset: int, tally: Tally) -> int:
-        return kernel.fill_batches((
-            plain, unpacked, table, from_offset, until_offset, self._key, self._value, self._with_headers,
-            self._offsets, self._timestamps, self._timestamp_bits, self._timestamp_types,
-            self._key_ends, self._key_bytes, self._key_bits, self._value_ends, self._value_bytes, self._value_bits,
-            self._header_ends, self._header_bits, self._header_key_ends, self._header_key_bytes,
-            self._header_value_ends, self._header_value_bytes, self._header_value_bits,
-            self._max_record_bytes, MOST_BYTES, MOST_HEADERS, self._state,
-        ), tally)
+    def _call_kernel(
+        self,
+        plain: Bytes,
+        unpacked: Bytes,
+        table: Ints,
+        from_offset: int,
+        until_offset: int,
+        tally: Tally,
+    ) -> int:
+        return kernel.fill_batches(
+            (
+                plain,
+                unpacked,
+                table,
+                from_offset,
+                until_offset,
+                self._key,
+                self._value,
+                self._with_headers,
+                self._offsets,
+                self._timestamps,
+                self._timestamp_bits,
+                self._timestamp_types,
+                self._key_ends,
+                self._key_bytes,
+                self._key_bits,
+                self._value_ends,
+                self._value_bytes,
+                self._value_bits,
+                self._header_ends,
+                self._header_bits,
+                self._header_key_ends,
+                self._header_key_bytes,
+                self._header_value_ends,
+                self._header_value_bytes,
+                self._header_value_bits,
+                self._max_record_bytes,
+                MOST_BYTES,
+                MOST_HEADERS,
+                self._state,
+            ),
+            tally,
+        )
 
     def _wrong(self, code: int, table: Ints, fetched: FetchedPartition) -> CorruptData:
         base_offset = int(table[self._state[BATCH], kernel.BASE_OFFSET])
-        return CorruptData(kernel.WRONG[code], check="the log on the broker, or a bug here", **place_of(fetched), offset=base_offset)
+        return CorruptData(
+            kernel.WRONG[code],
+            check="the log on the broker, or a bug here",
+            **place_of(fetched),
+            offset=base_offset,
+        )
 
     def _grow_headers(self) -> None:
-        """Room for twice as many headers; `size // 2` of them always fit, because a header is two bytes at least."""
+        """Room for twice as many headers; `size // 2` of them always fit, because a header is two
+        bytes at least.
+        """
         room = min(self._most_headers, 4 * max(1024, self._header_key_ends.size)) + 8
         for name in ("_header_key_ends", "_header_value_ends"):
             grown = _ends(room)
             old = getattr(self, name)
-            grown[:old.size] = old
+            grown[: old.size] = old
             setattr(self, name, grown)
         bits = _bits(room)
-        bits[:self._header_value_bits.size] = self._header_value_bits
+        bits[: self._header_value_bits.size] = self._header_value_bits
         self._header_value_bits = bits
 
     def _headers_array(self) -> pa.Array:
         rows, state = self.rows, self._state
         headers = int(state[HEADERS])
-        keys = _varied(pa.string(), headers, self._header_key_ends, _kept(self._header_key_bytes, state[HEADER_KEY_BYTES]), None, 0)
+        keys = _varied(
+            pa.string(),
+            headers,
+            self._header_key_ends,
+            _kept(self._header_key_bytes, state[HEADER_KEY_BYTES]),
+            None,
+            0,
+        )
         if state[NON_ASCII]:
             keys = _as_text(keys)
         values = _varied(
-            pa.binary(), headers, self._header_value_ends, _kept(self._header_value_bytes, state[HEADER_VALUE_BYTES]),
-            self._header_value_bits, state[NO_HEADER_VALUE])
+            pa.binary(),
+            headers,
+            self._header_value_ends,
+            _kept(self._header_value_bytes, state[HEADER_VALUE_BYTES]),
+            self._header_value_bits,
+            state[NO_HEADER_VALUE],
+        )
         pairs = pa.Array.from_buffers(_HEADER_TYPE, headers, [None], 0, children=[keys, values])
         missing = int(state[NO_HEADERS])
         bits = pa.py_buffer(self._header_bits) if missing else None
-        ends = pa.py_buffer(self._header_ends[:rows + 1])
+        ends = pa.py_buffer(self._header_ends[: rows + 1])
         return pa.Array.from_buffers(_HEADERS_TYPE, rows, [bits, ends], missing, children=[pairs])
 
 
 class MessageBuffers(ColumnBuffers):
-    """The buffers of older messages: no headers, perhaps no timestamps, and where offsets are byte positions their numbers beside them."""
+    """The buffers of older messages: no headers, perhaps no timestamps, and where offsets are byte
+    positions their numbers beside them.
+    """
 
-    def __init__(self, columns: Collection[str], *, rows: int, size: int, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
+    def __init__(
+        self,
+        columns: Collection[str],
+        *,
+        rows: int,
+        size: int,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> None:
         super().__init__(columns, rows=rows, size=size, max_record_bytes=max_record_bytes)
         self._timestamp_type_bits = _bits(self._room_for_rows)
         self._indexes = np.empty(self._room_for_rows, dtype=np.int32)
         self._is_physical = False
 
-    def _call_kernel(self, plain: Bytes, unpacked: Bytes, table: Ints, from_offset: int, until_offset: int, tally: Tally) -> int:
+    def _call_kernel(
+        self,
+        plain: Bytes,
+        unpacked: Bytes,
+        table: Ints,
+        from_offset: int,
+        until_offset: int,
+        tally: Tally,
+    ) -> int:
         self._is_physical = bool(table[0, message_kernel.LAYOUT] >= message_kernel.PHYSICAL)
-        return message_kernel.fill_messages((
-            plain, unpacked, table, from_offset, until_offset, self._key, self._value,
-            self._offsets, self._indexes, self._timestamps, self._timestamp_bits, self._timestamp_types, self._timestamp_type_bits,
-            self._key_ends, self._key_bytes, self._key_bits, self._value_ends, self._value_bytes, self._value_bits,
-            self._max_record_bytes, MOST_BYTES, self._state,
-        ), tally)
+        return message_kernel.fill_messages(
+            (
+                plain,
+                unpacked,
+                table,
+                from_offset,
+                until_offset,
+                self._key,
+                self._value,
+                self._offsets,
+                self._indexes,
+                self._timestamps,
+                self._timestamp_bits,
+                self._timestamp_types,
+                self._timestamp_type_bits,
+                self._key_ends,
+                self._key_bytes,
+                self._key_bits,
+                self._value_ends,
+                self._value_bytes,
+                self._value_bits,
+                self._max_record_bytes,
+                MOST_BYTES,
+                self._state,
+            ),
+            tally,
+        )
 
     def _wrong(self, code: int, table: Ints, fetched: FetchedPartition) -> CorruptData:
         what, offset = message_kernel.WRONG[code], int(self._state[OFFSET])
@@ -222,14 +401,24 @@ class MessageBuffers(ColumnBuffers):
     def _timestamp_type_array(self) -> pa.Array:
         missing = int(self._state[NO_TIMESTAMP_TYPE])
         bits = pa.py_buffer(self._timestamp_type_bits) if missing else None
-        return pa.Array.from_buffers(pa.int32(), self.rows, [bits, pa.py_buffer(self._timestamp_types[:self.rows])], missing)
+        return pa.Array.from_buffers(
+            pa.int32(), self.rows, [bits, pa.py_buffer(self._timestamp_types[: self.rows])], missing
+        )
 
     def _message_index_array(self) -> pa.Array:
-        return pa.array(self._indexes[:self.rows]) if self._is_physical else super()._message_index_array()
+        return (
+            pa.array(self._indexes[: self.rows])
+            if self._is_physical
+            else super()._message_index_array()
+        )
 
 
 def _same(number: int | None, count: int) -> pa.Array:
-    return pa.nulls(count, pa.int32()) if number is None else pa.array(np.full(count, number, dtype=np.int32))
+    return (
+        pa.nulls(count, pa.int32())
+        if number is None
+        else pa.array(np.full(count, number, dtype=np.int32))
+    )
 
 
 def _ends(count: int) -> NDArray[np.int32]:
@@ -243,7 +432,9 @@ def _bits(count: int) -> Bytes:
 
 
 def _reused_room(of: str, size: int, wanted: bool) -> Bytes:
-    """Room for what most records have little of, which this thread uses again and again: what is filled there is `_kept` elsewhere."""
+    """Room for what most records have little of, which this thread uses again and again: what is
+    filled there is `_kept` elsewhere.
+    """
     rooms: dict[str, Bytes] = _reused.__dict__
     if not wanted:
         return np.empty(0, dtype=np.uint8)
@@ -257,25 +448,44 @@ def _kept(room: Bytes, used: int) -> Bytes:
     return room[:used].copy()
 
 
-def _varied(kind: pa.DataType, count: int, ends: NDArray[np.int32], content: Bytes, bits: Bytes | None, missing: int) -> pa.Array:
+def _varied(
+    kind: pa.DataType,
+    count: int,
+    ends: NDArray[np.int32],
+    content: Bytes,
+    bits: Bytes | None,
+    missing: int,
+) -> pa.Array:
     """An array of strings or binaries over its three buffers."""
     validity = pa.py_buffer(bits) if missing and bits is not None else None
-    return pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(ends[:count + 1]), pa.py_buffer(content)], int(missing))
+    return pa.Array.from_buffers(
+        kind,
+        count,
+        [validity, pa.py_buffer(ends[: count + 1]), pa.py_buffer(content)],
+        int(missing),
+    )
 
 
 def _repeated(text: str, count: int) -> pa.Array:
     """`text`, `count` times, as a plain string column."""
     encoded = text.encode()
     ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(encoded))
-    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(encoded * count)], 0)
+    return pa.Array.from_buffers(
+        pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(encoded * count)], 0
+    )
 
 
 def _as_text(keys: pa.Array) -> pa.Array:
-    """Header keys that are no UTF-8 get replacement characters, as Java clients show them; few are distinct."""
+    """Header keys that are no UTF-8 get replacement characters, as Java clients show them; few are
+    distinct.
+    """
     try:
         keys.validate(full=True)
         return keys
     except pa.ArrowInvalid:
         encoded = keys.cast(pa.binary()).dictionary_encode()
-        texts = pa.array([name.decode("utf-8", "replace") for name in encoded.dictionary.to_pylist()], pa.string())
+        texts = pa.array(
+            [name.decode("utf-8", "replace") for name in encoded.dictionary.to_pylist()],
+            pa.string(),
+        )
         return texts.take(encoded.indices)

@@ -1,15 +1,20 @@
-"""Record batches of message format v2 (Kafka 0.11 and later): their headers, CRC, compression and transactions.
+"""Record batches of message format v2 (Kafka 0.11 and later): their headers, CRC, compression and
+transactions.
 
-Owns what the headers of record batches say, and which of them become rows. The records inside a record batch are
-decompressed by `codecs` and decoded by `kernel`; which offsets are wanted, and what an answer means for the range, is
-`cursor`'s. Knows magic 2 only; older messages are `message_set`'s and `physical_set`'s.
+Owns what the headers of record batches say, and which of them become rows. The records inside a
+record batch are decompressed by `codecs` and decoded by `kernel`; which offsets are wanted, and
+what an answer means for the range, is `cursor`'s. Knows magic 2 only; older messages are
+`message_set`'s and `physical_set`'s.
 
 What holds for every record batch (Kafka protocol, record batch v2; KIP-98):
 
-- A record batch that the answer cuts off at its end is left alone. A length that no record batch can have is an error.
-- The CRC-32C covers everything from the attributes on, compressed as it came, and is checked before decompression.
+- A record batch that the answer cuts off at its end is left alone. A length that no record batch
+  can have is an error.
+- The CRC-32C covers everything from the attributes on, compressed as it came, and is checked before
+  decompression.
 - Control batches are never rows. Under read_committed neither are batches of aborted transactions.
-- Attribute bit 6 (KIP-534): the field of the base timestamp then holds the delete horizon. Whoever set it wrote the
+- Attribute bit 6 (KIP-534): the field of the base timestamp then holds the delete horizon. Whoever
+  set it wrote the
   records' deltas against that very value, so timestamps are base plus delta as always; bit 6 changes nothing here.
 - Under log append time (bit 3) every record has the batch's max timestamp.
 - Offsets inside rise and stay within [base offset, last offset]; gaps are legal (compaction).
@@ -45,15 +50,46 @@ _ABORT = 0
 
 
 def read_header(fetched: FetchedPartition, at: int, until: int) -> BatchHeader:
-    (base_offset, _, leader_epoch, _, crc, attributes, last_delta, base_timestamp, max_timestamp, producer_id, _, _,
-     count) = _HEADER.unpack_from(fetched.records, at)
+    (
+        base_offset,
+        _,
+        leader_epoch,
+        _,
+        crc,
+        attributes,
+        last_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        _,
+        _,
+        count,
+    ) = _HEADER.unpack_from(fetched.records, at)
     header = BatchHeader(
-        base_offset, at, until, crc, attributes, base_offset + last_delta, base_timestamp, max_timestamp, producer_id, count,
-        leader_epoch)
+        base_offset,
+        at,
+        until,
+        crc,
+        attributes,
+        base_offset + last_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        count,
+        leader_epoch,
+    )
     if base_offset < 0 or last_delta < 0 or header.last_offset >= _MAX_OFFSET:
-        raise corrupt(fetched, base_offset, f"a record batch reaches from offset {base_offset} to {header.last_offset}")
+        raise corrupt(
+            fetched,
+            base_offset,
+            f"a record batch reaches from offset {base_offset} to {header.last_offset}",
+        )
     if not 0 <= count <= last_delta + 1:
-        raise corrupt(fetched, base_offset, f"a record batch of {last_delta + 1} offsets claims {count} records")
+        raise corrupt(
+            fetched,
+            base_offset,
+            f"a record batch of {last_delta + 1} offsets claims {count} records",
+        )
     if header.codec == 0:
         _check_count(fetched, header, until - at - _HEADER.size)
     elif header.codec not in codecs.NAMES:
@@ -62,26 +98,44 @@ def read_header(fetched: FetchedPartition, at: int, until: int) -> BatchHeader:
 
 
 def _check_count(fetched: FetchedPartition, header: BatchHeader, size: int) -> None:
-    """Refuse a number of records that the bytes cannot hold: no memory is reserved for it. Raises CorruptData."""
+    """Refuse a number of records that the bytes cannot hold: no memory is reserved for it. Raises
+    CorruptData.
+    """
     if header.records * SMALLEST_RECORD > size:
-        raise corrupt(fetched, header.base_offset, f"a record batch claims {header.records} records in {size} bytes")
+        raise corrupt(
+            fetched,
+            header.base_offset,
+            f"a record batch claims {header.records} records in {size} bytes",
+        )
 
 
-def decode(fetched: FetchedPartition, batches: Sequence[BatchHeader], selection: Selection, tally: Tally, counts: Counts,
-           aborted: AbortedTransactions) -> Iterator[pa.RecordBatch]:
-    """The rows of `batches` within the selected offsets, as Arrow batches of about GROUP_BYTES each, or of one record that is larger.
+def decode(
+    fetched: FetchedPartition,
+    batches: Sequence[BatchHeader],
+    selection: Selection,
+    tally: Tally,
+    counts: Counts,
+    aborted: AbortedTransactions,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of `batches` within the selected offsets, as Arrow batches of about GROUP_BYTES
+    each, or of one record that is larger.
 
-    `batches` are all that the walk found, also those outside the range: the aborted transactions of an answer are only
-    understood from its first record batch on, and a CRC vouches also for the one that ended the walk.
+    `batches` are all that the walk found, also those outside the range: the aborted transactions of
+    an answer are only understood from its first record batch on, and a CRC vouches also for the one
+    that ended the walk.
 
-    Raises CorruptData for a wrong CRC or structure, RecordTooLarge for a record batch that would decompress to more
-    than `max_unpacked_bytes`, and for a record with more than `max_record_bytes` or too many headers.
+    Raises CorruptData for a wrong CRC or structure, RecordTooLarge for a record batch that would
+    decompress to more than `max_unpacked_bytes`, and for a record with more than `max_record_bytes`
+    or too many headers.
     """
     group = _BatchGroup(fetched, selection, tally)
     for header in batches:
         group.check_crc(header)
         skipped = aborted.skips(header, group.control_type)
-        wanted = header.last_offset >= selection.from_offset and header.base_offset < selection.until_offset
+        wanted = (
+            header.last_offset >= selection.from_offset
+            and header.base_offset < selection.until_offset
+        )
         if not wanted or not header.records:
             continue
         if header.is_control:
@@ -103,7 +157,9 @@ class AbortedTransactions:
         self._producers: set[int] = set()
 
     def skips(self, header: BatchHeader, control_type: Callable[[BatchHeader], int | None]) -> bool:
-        """Whether this batch is to be left out; to be asked of every record batch of the answer, in order."""
+        """Whether this batch is to be left out; to be asked of every record batch of the answer, in
+        order.
+        """
         while self._coming and self._coming[-1][1] <= header.last_offset:
             self._producers.add(self._coming.pop()[0])
         if header.producer_id not in self._producers:
@@ -122,10 +178,15 @@ class _BatchGroup(Group):
         super().__init__(fetched, selection, tally, BatchBuffers)
 
     def check_crc(self, header: BatchHeader) -> None:
-        # A numpy slice goes in without a copy; google_crc32c takes no memoryview of a writable buffer.
-        found = google_crc32c.value(self.plain[header.start + _CRC_FROM:header.until])
+        # A numpy slice goes in without a copy; google_crc32c takes no memoryview of a writable
+        # buffer.
+        found = google_crc32c.value(self.plain[header.start + _CRC_FROM : header.until])
         if found != header.crc:
-            raise corrupt(self.fetched, header.base_offset, f"CRC-32C of a record batch is {found:08x}, its header says {header.crc:08x}")
+            raise corrupt(
+                self.fetched,
+                header.base_offset,
+                f"CRC-32C of a record batch is {found:08x}, its header says {header.crc:08x}",
+            )
 
     def add(self, header: BatchHeader) -> None:
         """Make the records of `header` part of the group, decompressed where they are compressed."""
@@ -137,23 +198,44 @@ class _BatchGroup(Group):
         start, until = header.start + _HEADER.size, header.until
         if header.codec:
             what = f"a record batch of {header.until - header.start} bytes, up to offset {header.last_offset},"
-            start, until = self.unpack(header.codec, self.plain[start:until], header.base_offset, what)
+            start, until = self.unpack(
+                header.codec, self.plain[start:until], header.base_offset, what
+            )
             _check_count(self.fetched, header, until - start)
         return (
-            int(header.codec != 0), start, until, header.records, header.base_offset, header.last_offset,
-            header.base_timestamp, header.max_timestamp, int(bool(header.attributes & _APPEND_TIME_BIT)))
+            int(header.codec != 0),
+            start,
+            until,
+            header.records,
+            header.base_offset,
+            header.last_offset,
+            header.base_timestamp,
+            header.max_timestamp,
+            int(bool(header.attributes & _APPEND_TIME_BIT)),
+        )
 
     def count(self, header: BatchHeader) -> int:
         """Records of `header` within the selected offsets."""
-        if self.selection.from_offset <= header.base_offset and header.last_offset < self.selection.until_offset:
+        if (
+            self.selection.from_offset <= header.base_offset
+            and header.last_offset < self.selection.until_offset
+        ):
             return header.records
         with self.looked_into():
             row = self._described(header)
         source = frozen(self.unpacked) if header.codec else self.plain
-        return count_records(source, row, self.selection.from_offset, self.selection.until_offset, **place_of(self.fetched))
+        return count_records(
+            source,
+            row,
+            self.selection.from_offset,
+            self.selection.until_offset,
+            **place_of(self.fetched),
+        )
 
     def control_type(self, header: BatchHeader) -> int | None:
-        """Type of the one record of a control batch (0 abort, 1 commit); None when compaction took it."""
+        """Type of the one record of a control batch (0 abort, 1 commit); None when compaction took
+        it.
+        """
         if not header.records:
             return None
         with self.looked_into():
@@ -176,8 +258,10 @@ def _control_type(fetched: FetchedPartition, header: BatchHeader, record: bytes)
         if size < 4 or at + 4 > len(record):
             raise IndexError
     except IndexError:
-        raise corrupt(fetched, header.base_offset, "a control batch holds no control record") from None
-    return int.from_bytes(record[at + 2:at + 4], "big", signed=True)
+        raise corrupt(
+            fetched, header.base_offset, "a control batch holds no control record"
+        ) from None
+    return int.from_bytes(record[at + 2 : at + 4], "big", signed=True)
 
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:

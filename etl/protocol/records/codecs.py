@@ -1,15 +1,19 @@
-"""The codecs of all formats: compressed bytes to the bytes of records, as far as Kafka's own Java clients read them.
+"""The codecs of all formats: compressed bytes to the bytes of records, as far as Kafka's own Java
+clients read them.
 
-Owns what ends a compressed stream and what may follow it. Whose bytes they are is decided in the modules of the formats, and what becomes
-of an error in `group`.
-The compiled codecs read all that producers write, and refuse some bytes that Java's clients read; only then is looked for what those
+Owns what ends a compressed stream and what may follow it. Whose bytes they are is decided in the
+modules of the formats, and what becomes of an error in `group`. The compiled codecs read all that
+producers write, and refuse some bytes that Java's clients read; only then is looked for what those
 would take (tried with the classes of Kafka 3.9.1 on Java 17):
 
-- gzip: members one after the other; whatever follows a whole member and does not begin another one is not looked at (zeros, as padding).
-- lz4: Java's clients read the first frame only. Here further whole frames are read too, and what is no frame is not looked at. Until
+- gzip: members one after the other; whatever follows a whole member and does not begin another one
+  is not looked at (zeros, as padding).
+- lz4: Java's clients read the first frame only. Here further whole frames are read too, and what is
+  no frame is not looked at. Until
   0.10 Kafka took the checksum of a frame's header over the magic number too, and message format v0 kept that (KIP-57): `with_lz4_checksum`.
 - zstd: frames one after the other, and skippable ones; nothing else may follow.
-- snappy: blocks with their lengths behind a header (xerial). A whole stream may follow with a header of its own; fewer than four bytes
+- snappy: blocks with their lengths behind a header (xerial). A whole stream may follow with a
+  header of its own; fewer than four bytes
   at the end are no block and not looked at. Without that header: one raw block, as some other clients write it.
 """
 
@@ -40,7 +44,12 @@ _FIRST_PIECE_BYTES = 4096
 _GZIP_HEADER_CRC, _GZIP_EXTRA, _GZIP_NAME, _GZIP_COMMENT = 0x02, 0x04, 0x08, 0x10
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
-_LZ4_BLOCK_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_CONTENT_CHECKSUM, _LZ4_DICTIONARY = 0x10, 0x08, 0x04, 0x01
+_LZ4_BLOCK_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_CONTENT_CHECKSUM, _LZ4_DICTIONARY = (
+    0x10,
+    0x08,
+    0x04,
+    0x01,
+)
 _LZ4_STORED = 1 << 31
 
 
@@ -54,9 +63,14 @@ def decompress(codec: int, content: Bytes, target: Bytes) -> int:
     Raises DoesNotFit, and ValueError for bytes that are not of this codec.
     """
     try:
-        return _unsnap(content, target) if codec == SNAPPY else int(_COMPILED[codec].decompress_into(content, target))
+        return (
+            _unsnap(content, target)
+            if codec == SNAPPY
+            else int(_COMPILED[codec].decompress_into(content, target))
+        )
     except (cramjam.DecompressionError, ValueError) as error:
-        # All codecs say it so when the output does not fit. Should they ever say it otherwise, the name is the other one.
+        # All codecs say it so when the output does not fit. Should they ever say it otherwise, the
+        # name is the other one.
         if "whole buffer" in str(error) or "smaller than required" in str(error):
             raise DoesNotFit(str(error)) from error
         if codec == GZIP:
@@ -68,15 +82,15 @@ def decompress(codec: int, content: Bytes, target: Bytes) -> int:
 
 def _unsnap(content: Bytes, target: Bytes) -> int:
     unsnap: Callable[[Any, Any], int] = cramjam.snappy.decompress_raw_into
-    if content[:len(_XERIAL)].tobytes() != _XERIAL:
+    if content[: len(_XERIAL)].tobytes() != _XERIAL:
         return unsnap(content, target)
     at, size = _XERIAL_HEADER_BYTES, 0
     while content.size - at >= _LENGTH_BYTES:
-        length = int.from_bytes(content[at:at + _LENGTH_BYTES].tobytes(), "big")
+        length = int.from_bytes(content[at : at + _LENGTH_BYTES].tobytes(), "big")
         if length == _XERIAL_BEGINS:
             at += _XERIAL_HEADER_BYTES
             continue
-        block = content[at + _LENGTH_BYTES:at + _LENGTH_BYTES + length]
+        block = content[at + _LENGTH_BYTES : at + _LENGTH_BYTES + length]
         if block.size < length:
             raise ValueError(f"a block of {length} bytes is cut off")
         size += unsnap(block, target[size:])
@@ -89,8 +103,10 @@ def _gunzip(content: Bytes, target: Bytes) -> int:
     plain, at, size = content.tobytes(), 0, 0
     while (begins := _behind_gzip_header(plain, at)) is not None:
         ends, count = _inflate(memoryview(plain), begins, target[size:])
-        crc, length = zlib.crc32(target[size:size + count].data), count % 2**32
-        if plain[ends:ends + _GZIP_TRAILER_BYTES] != crc.to_bytes(4, "little") + length.to_bytes(4, "little"):
+        crc, length = zlib.crc32(target[size : size + count].data), count % 2**32
+        if plain[ends : ends + _GZIP_TRAILER_BYTES] != crc.to_bytes(4, "little") + length.to_bytes(
+            4, "little"
+        ):
             raise ValueError("a member is damaged")
         at, size = ends + _GZIP_TRAILER_BYTES, size + count
     if not at:
@@ -101,11 +117,12 @@ def _gunzip(content: Bytes, target: Bytes) -> int:
 def _inflate(plain: memoryview, at: int, target: Bytes) -> tuple[int, int]:
     """Inflate one member into `target`: the place behind it, and how many bytes came out.
 
-    In pieces, because zlib copies what it was given and did not need: of many small members that would be all the rest each time.
+    In pieces, because zlib copies what it was given and did not need: of many small members that
+    would be all the rest each time.
     """
     member, size, piece_bytes = zlib.decompressobj(-zlib.MAX_WBITS), 0, _FIRST_PIECE_BYTES
     while not member.eof:
-        piece = plain[at:at + piece_bytes]
+        piece = plain[at : at + piece_bytes]
         if not piece:
             raise ValueError("a member is cut off")
         try:
@@ -114,19 +131,19 @@ def _inflate(plain: memoryview, at: int, target: Bytes) -> tuple[int, int]:
             raise ValueError(str(error)) from error
         if len(inflated) > target.size - size:
             raise DoesNotFit("a member does not fit")
-        target[size:size + len(inflated)] = np.frombuffer(inflated, dtype=np.uint8)
+        target[size : size + len(inflated)] = np.frombuffer(inflated, dtype=np.uint8)
         at, size, piece_bytes = at + len(piece), size + len(inflated), 2 * piece_bytes
     return at - len(member.unused_data), size
 
 
 def _behind_gzip_header(plain: bytes, at: int) -> int | None:
     """Where the deflated bytes of the member begin that begins at `at`; None when none does."""
-    fixed = plain[at:at + _GZIP_FIXED_BYTES]
+    fixed = plain[at : at + _GZIP_FIXED_BYTES]
     if len(fixed) < _GZIP_FIXED_BYTES or not fixed.startswith(_GZIP_MAGIC):
         return None
     flags, at = fixed[3], at + _GZIP_FIXED_BYTES
     if flags & _GZIP_EXTRA:
-        at += 2 + int.from_bytes(plain[at:at + 2], "little")
+        at += 2 + int.from_bytes(plain[at : at + 2], "little")
     for flag in (_GZIP_NAME, _GZIP_COMMENT):
         if flags & flag:
             at = plain.find(b"\0", at) + 1
@@ -143,7 +160,7 @@ def _end_of_lz4_frame(content: Bytes) -> int | None:
     flags = int(content[4])
     at = 7 + (8 if flags & _LZ4_CONTENT_SIZE else 0) + (4 if flags & _LZ4_DICTIONARY else 0)
     while at + _LENGTH_BYTES <= content.size:
-        length = int.from_bytes(content[at:at + _LENGTH_BYTES].tobytes(), "little")
+        length = int.from_bytes(content[at : at + _LENGTH_BYTES].tobytes(), "little")
         at += _LENGTH_BYTES
         if not length:
             at += 4 if flags & _LZ4_CONTENT_CHECKSUM else 0
@@ -153,7 +170,9 @@ def _end_of_lz4_frame(content: Bytes) -> int | None:
 
 
 def with_lz4_checksum(content: Bytes) -> Bytes:
-    """The same frame with the checksum of its header that belongs there, whatever stands there; other bytes as they are."""
+    """The same frame with the checksum of its header that belongs there, whatever stands there;
+    other bytes as they are.
+    """
     if content.size < 7 or content[:4].tobytes() != _LZ4_MAGIC:
         return content
     flags = int(content[4])
@@ -170,7 +189,10 @@ def _xxh32_of_few(content: bytes) -> int:
     primes = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
     found, whole = primes[4] + len(content), len(content) // 4 * 4
     for at in range(0, whole, 4):
-        found = _rotated(found + int.from_bytes(content[at:at + 4], "little") * primes[2], 17) * primes[3]
+        found = (
+            _rotated(found + int.from_bytes(content[at : at + 4], "little") * primes[2], 17)
+            * primes[3]
+        )
     for byte in content[whole:]:
         found = _rotated(found + byte * primes[4], 11) * primes[0]
     found %= 2**32

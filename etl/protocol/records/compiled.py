@@ -1,7 +1,8 @@
-"""What the compiled kernels share: how they are compiled and kept, and the few steps that numba has no fast way for.
+"""What the compiled kernels share: how they are compiled and kept, and the few steps that numba has
+no fast way for.
 
-numba's cache lies beside the source; that of a package in a zip is `kernel_cache`'s. Where neither can be written the kernels are
-compiled again in each process (seconds) instead of failing.
+numba's cache lies beside the source; that of a package in a zip is `kernel_cache`'s. Where neither
+can be written the kernels are compiled again in each process (seconds) instead of failing.
 
 Nothing here looks at bounds: who calls has found the bytes inside their array.
 """
@@ -46,7 +47,8 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return state["call"](*arguments)
         except (OSError, EOFError, pickle.UnpicklingError):
-            # A package in a zip and no home to write to, a full disk, a cache file cut off: decoding goes on without.
+            # A package in a zip and no home to write to, a full disk, a cache file cut off:
+            # decoding goes on without.
             state["call"] = njit(nogil=True)(function)
             return state["call"](*arguments)
 
@@ -66,7 +68,8 @@ def _address(context: Any, builder: Any, kind: Any, array: Any, place: Any) -> A
 
 
 def _copy_bytes(_: Any, source: Any, at: Any, count: Any, target: Any, to: Any) -> Any:
-    """`memcpy` of bytes that the caller has found inside `source`: several times as fast as a loop or a slice here.
+    """`memcpy` of bytes that the caller has found inside `source`: several times as fast as a loop
+    or a slice here.
 
     They fit: `target` has room for all bytes of the group, and each of them is copied once.
     """

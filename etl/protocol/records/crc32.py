@@ -1,6 +1,8 @@
-"""CRC-32 (zlib's polynomial) inside a compiled kernel: messages are small, and a call out of Python for each would cost more than its CRC.
+"""CRC-32 (zlib's polynomial) inside a compiled kernel: messages are small, and a call out of Python
+for each would cost more than its CRC.
 
-Sixteen bytes a step by sixteen tables ("slicing by 16", M. Kounavis and F. Berry 2005): about 2 GB/s.
+Sixteen bytes a step by sixteen tables ("slicing by 16", M. Kounavis and F. Berry 2005): about 2
+GB/s.
 """
 
 from __future__ import annotations
@@ -36,19 +38,36 @@ def crc32(source, at, end):  # type: ignore[no-untyped-def]
     while end - at >= 16:
         one, two = little_uint64(source, at) ^ np.uint64(crc), little_uint64(source, at + 8)
         crc = (
-            _T[15, one & _BYTE] ^ _T[14, one >> np.uint64(8) & _BYTE] ^ _T[13, one >> np.uint64(16) & _BYTE]
-            ^ _T[12, one >> np.uint64(24) & _BYTE] ^ _T[11, one >> np.uint64(32) & _BYTE] ^ _T[10, one >> np.uint64(40) & _BYTE]
-            ^ _T[9, one >> np.uint64(48) & _BYTE] ^ _T[8, one >> np.uint64(56)]
-            ^ _T[7, two & _BYTE] ^ _T[6, two >> np.uint64(8) & _BYTE] ^ _T[5, two >> np.uint64(16) & _BYTE]
-            ^ _T[4, two >> np.uint64(24) & _BYTE] ^ _T[3, two >> np.uint64(32) & _BYTE] ^ _T[2, two >> np.uint64(40) & _BYTE]
-            ^ _T[1, two >> np.uint64(48) & _BYTE] ^ _T[0, two >> np.uint64(56)])
+            _T[15, one & _BYTE]
+            ^ _T[14, one >> np.uint64(8) & _BYTE]
+            ^ _T[13, one >> np.uint64(16) & _BYTE]
+            ^ _T[12, one >> np.uint64(24) & _BYTE]
+            ^ _T[11, one >> np.uint64(32) & _BYTE]
+            ^ _T[10, one >> np.uint64(40) & _BYTE]
+            ^ _T[9, one >> np.uint64(48) & _BYTE]
+            ^ _T[8, one >> np.uint64(56)]
+            ^ _T[7, two & _BYTE]
+            ^ _T[6, two >> np.uint64(8) & _BYTE]
+            ^ _T[5, two >> np.uint64(16) & _BYTE]
+            ^ _T[4, two >> np.uint64(24) & _BYTE]
+            ^ _T[3, two >> np.uint64(32) & _BYTE]
+            ^ _T[2, two >> np.uint64(40) & _BYTE]
+            ^ _T[1, two >> np.uint64(48) & _BYTE]
+            ^ _T[0, two >> np.uint64(56)]
+        )
         at += 16
     if end - at >= 8:
         one = little_uint64(source, at) ^ np.uint64(crc)
         crc = (
-            _T[7, one & _BYTE] ^ _T[6, one >> np.uint64(8) & _BYTE] ^ _T[5, one >> np.uint64(16) & _BYTE]
-            ^ _T[4, one >> np.uint64(24) & _BYTE] ^ _T[3, one >> np.uint64(32) & _BYTE] ^ _T[2, one >> np.uint64(40) & _BYTE]
-            ^ _T[1, one >> np.uint64(48) & _BYTE] ^ _T[0, one >> np.uint64(56)])
+            _T[7, one & _BYTE]
+            ^ _T[6, one >> np.uint64(8) & _BYTE]
+            ^ _T[5, one >> np.uint64(16) & _BYTE]
+            ^ _T[4, one >> np.uint64(24) & _BYTE]
+            ^ _T[3, one >> np.uint64(32) & _BYTE]
+            ^ _T[2, one >> np.uint64(40) & _BYTE]
+            ^ _T[1, one >> np.uint64(48) & _BYTE]
+            ^ _T[0, one >> np.uint64(56)]
+        )
         at += 8
     while at < end:
         crc = crc >> np.uint32(8) ^ _T[0, (crc ^ np.uint32(source[at])) & np.uint32(255)]

@@ -1,8 +1,10 @@
-"""The records field of one fetched partition: whose format each entry is of, and from there to Arrow batches.
+"""The records field of one fetched partition: whose format each entry is of, and from there to
+Arrow batches.
 
-Since 0.8 every format of Kafka begins an entry alike, and its magic byte tells which it is; one answer may hold several. This is the one
-place that reads it: magic 2 is `batch_v2`'s, 0 and 1 are `message_set`'s. Where offsets are byte positions entries begin otherwise, and
-only the answer's layout tells that: they are `physical_set`'s.
+Since 0.8 every format of Kafka begins an entry alike, and its magic byte tells which it is; one
+answer may hold several. This is the one place that reads it: magic 2 is `batch_v2`'s, 0 and 1 are
+`message_set`'s. Where offsets are byte positions entries begin otherwise, and only the answer's
+layout tells that: they are `physical_set`'s.
 """
 
 from __future__ import annotations
@@ -24,25 +26,46 @@ from etl.protocol.records.selection import MAX_UNPACKED_BYTES, Counts, Selection
 from etl.protocol.records.tally import Tally
 
 __all__ = [
-    "AbortedTransactions", "MAX_UNPACKED_BYTES", "BatchHeader", "Counts", "Header", "MessagesHeader", "Selection",
-    "Tally", "Walk", "decode", "walk",
+    "AbortedTransactions",
+    "MAX_UNPACKED_BYTES",
+    "BatchHeader",
+    "Counts",
+    "Header",
+    "MessagesHeader",
+    "Selection",
+    "Tally",
+    "Walk",
+    "decode",
+    "walk",
 ]
 
 _START_OF_ENTRY = struct.Struct(">qiib")
 """Offset, length, four bytes that each format has a use of its own for, magic."""
 _LENGTH_AT = 12
 """The length counts from here on."""
-_SMALLEST_LENGTHS = {magic: length for magic, length in enumerate((*message_set.SMALLEST_LENGTHS, batch_v2.SMALLEST_LENGTH))}
+_SMALLEST_LENGTHS = {
+    magic: length
+    for magic, length in enumerate((*message_set.SMALLEST_LENGTHS, batch_v2.SMALLEST_LENGTH))
+}
 
 
-def walk(fetched: FetchedPartition, from_offset: int, until_offset: int, *, max_unpacked_bytes: int = MAX_UNPACKED_BYTES) -> Walk:
-    """Read the headers of the whole entries of an answer, which was asked for at `from_offset`, until they reach `until_offset`.
+def walk(
+    fetched: FetchedPartition,
+    from_offset: int,
+    until_offset: int,
+    *,
+    max_unpacked_bytes: int = MAX_UNPACKED_BYTES,
+) -> Walk:
+    """Read the headers of the whole entries of an answer, which was asked for at `from_offset`,
+    until they reach `until_offset`.
 
-    A record batch or message that begins at or beyond `until_offset` ends the list: it proves that the log has nothing more
-    below. What follows is not looked at, so damage beyond a range does not stop it. The CRCs are not looked at yet.
+    A record batch or message that begins at or beyond `until_offset` ends the list: it proves that
+    the log has nothing more below. What follows is not looked at, so damage beyond a range does not
+    stop it. The CRCs are not looked at yet.
 
-    Raises CorruptData with topic, partition and offset for fields that cannot be; OffsetInsideMessage, which is one, where offsets
-    are byte positions and no message begins at one, or one crosses `until_offset`.
+    Raises CorruptData with topic, partition and offset for fields that cannot be;
+    OffsetInsideMessage, which is one, where offsets are byte positions and no message begins at
+    one, or one crosses `until_offset`.
     """
     if fetched.layout is EntryLayout.PHYSICAL:
         return physical_set.walk(fetched, from_offset, until_offset)
@@ -57,38 +80,66 @@ def walk(fetched: FetchedPartition, from_offset: int, until_offset: int, *, max_
             return Walk(tuple(found), cut_off_bytes=_LENGTH_AT + length)
         if offset <= last_offset:
             called = "record batch" if magic == 2 else "message"
-            raise corrupt(fetched, offset, f"a {called} begins at or below offset {last_offset}, where the one before it ends")
+            raise corrupt(
+                fetched,
+                offset,
+                f"a {called} begins at or below offset {last_offset}, where the one before it ends",
+            )
         header: Header
         if magic == 2:
             header = batch_v2.read_header(fetched, at, until)
         else:
             header = message_set.read_header(
-                fetched, source, at, until, follows=last_offset + 1, until_offset=until_offset, max_unpacked_bytes=max_unpacked_bytes)
+                fetched,
+                source,
+                at,
+                until,
+                follows=last_offset + 1,
+                until_offset=until_offset,
+                max_unpacked_bytes=max_unpacked_bytes,
+            )
         found.append(header)
         at, last_offset = header.until, header.last_offset
-    return Walk(tuple(found), cut_off_bytes=1 if at < size and last_offset + 1 < until_offset else 0)
+    return Walk(
+        tuple(found), cut_off_bytes=1 if at < size and last_offset + 1 < until_offset else 0
+    )
 
 
-def decode(fetched: FetchedPartition, batches: Sequence[Header], selection: Selection, tally: Tally,
-           counts: Counts, aborted: AbortedTransactions | None = None) -> Iterator[pa.RecordBatch]:
+def decode(
+    fetched: FetchedPartition,
+    batches: Sequence[Header],
+    selection: Selection,
+    tally: Tally,
+    counts: Counts,
+    aborted: AbortedTransactions | None = None,
+) -> Iterator[pa.RecordBatch]:
     """The rows of all `batches` that `walk` found, within the selected offsets, as Arrow batches.
 
-    Who decodes them one after the other gives the same `aborted` each time: it is known only to who passes the markers in order.
+    Who decodes them one after the other gives the same `aborted` each time: it is known only to who
+    passes the markers in order.
 
-    Read to the end before the buffer below `fetched.records` is used again; `tally` and `counts` are right only then.
+    Read to the end before the buffer below `fetched.records` is used again; `tally` and `counts`
+    are right only then.
 
-    Raises CorruptData for a wrong CRC or structure, RecordTooLarge for a record batch or wrapper that would decompress to more
-    than `max_unpacked_bytes`, and for a record with more than `max_record_bytes` or too many headers.
+    Raises CorruptData for a wrong CRC or structure, RecordTooLarge for a record batch or wrapper
+    that would decompress to more than `max_unpacked_bytes`, and for a record with more than
+    `max_record_bytes` or too many headers.
     """
     if fetched.layout is EntryLayout.PHYSICAL:
-        yield from physical_set.decode(fetched, cast(Sequence[MessagesHeader], batches), selection, tally)
+        yield from physical_set.decode(
+            fetched, cast(Sequence[MessagesHeader], batches), selection, tally
+        )
         return
     aborted = aborted or AbortedTransactions(fetched.aborted if selection.skips_aborted else ())
     for kind, alike in groupby(batches, type):
         if kind is BatchHeader:
-            yield from batch_v2.decode(fetched, cast(list[BatchHeader], list(alike)), selection, tally, counts, aborted)
+            yield from batch_v2.decode(
+                fetched, cast(list[BatchHeader], list(alike)), selection, tally, counts, aborted
+            )
         else:
-            yield from message_set.decode(fetched, cast(list[MessagesHeader], list(alike)), selection, tally)
+            yield from message_set.decode(
+                fetched, cast(list[MessagesHeader], list(alike)), selection, tally
+            )
 
 
 def _strange_entry(fetched: FetchedPartition, offset: int, length: int, magic: int) -> CorruptData:

@@ -1,4 +1,6 @@
-"""How far the buffers of one Arrow batch are filled, and how filling them ended: the numbers that kernels and `arrow` share."""
+"""How far the buffers of one Arrow batch are filled, and how filling them ended: the numbers that
+kernels and `arrow` share.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ MOST_HEADERS = 1 << 20
 # What the buffers hold, kept from one call to the next.
 BATCH, ROWS, KEY_BYTES, VALUE_BYTES, HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES = range(7)
 NO_KEY, NO_VALUE, NO_TIMESTAMP, NO_HEADERS, NO_HEADER_VALUE, NON_ASCII = range(7, 13)
-# Where it goes on inside a row of the table: records done, place of the next one, the lowest offset it may have, its number in its wrapper.
-# And which record was refused.
+# Where it goes on inside a row of the table: records done, place of the next one, the lowest offset
+# it may have, its number in its wrapper. And which record was refused.
 RECORD, AT, LOWEST, OFFSET, INDEX = range(13, 18)
 NO_TIMESTAMP_TYPE = 18
 STATE_WIDTH = 19

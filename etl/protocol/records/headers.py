@@ -1,4 +1,6 @@
-"""What the walk over the records field of one fetched partition finds, before anything is decompressed or decoded."""
+"""What the walk over the records field of one fetched partition finds, before anything is
+decompressed or decoded.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ _CODEC_BITS, _TRANSACTIONAL_BIT, _CONTROL_BIT = 0x07, 0x10, 0x20
 
 
 class BatchHeader(NamedTuple):
-    """One record batch: what its header says and where it lies. A tuple, because there may be 100,000 a second."""
+    """One record batch: what its header says and where it lies. A tuple, because there may be
+    100,000 a second.
+    """
 
     base_offset: int
     start: int
@@ -46,13 +50,16 @@ class BatchHeader(NamedTuple):
 
 
 class MessagesHeader(NamedTuple):
-    """Messages of an old format that lie one behind the other, as many as there are; or one wrapper with messages inside.
+    """Messages of an old format that lie one behind the other, as many as there are; or one wrapper
+    with messages inside.
 
-    Where offsets are byte positions, `base_offset` is where the first entry begins, and `last_offset` + 1 where the next one does.
+    Where offsets are byte positions, `base_offset` is where the first entry begins, and
+    `last_offset` + 1 where the next one does.
     """
 
     base_offset: int
-    """Of the first message; of a wrapper, whose inside alone tells it, one past the entry before."""
+    """Of the first message; of a wrapper, whose inside alone tells it, one past the entry before.
+    """
     start: int
     """Place of the first byte in the records field."""
     until: int
@@ -82,14 +89,17 @@ class Walk:
     batches: tuple[Header, ...]
     """Record batches v2 one by one; messages of older formats many at a time."""
     cut_off_bytes: int = 0
-    """0: nothing is cut off. 1: too little is there to tell. Else the whole size of the entry that is cut off."""
+    """0: nothing is cut off. 1: too little is there to tell. Else the whole size of the entry that
+    is cut off.
+    """
 
 
 def largest_timestamp(records: memoryview) -> int | None:
-    """Of the first record batch or message of a records field, in milliseconds; None where it has none, or its header is cut off.
+    """Of the first record batch or message of a records field, in milliseconds; None where it has
+    none, or its header is cut off.
 
-    Message sets v0 have no timestamps, a wrapper v1 has the largest of what is in it, a record batch says it in its header. A producer that
-    gives none has -1.
+    Message sets v0 have no timestamps, a wrapper v1 has the largest of what is in it, a record
+    batch says it in its header. A producer that gives none has -1.
     """
     if len(records) < _MAGIC_AT + 1:
         return None

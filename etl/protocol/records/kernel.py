@@ -1,13 +1,15 @@
-"""The compiled kernel of record batches: bytes of records (format v2) to Arrow buffers, with no Python object per record.
+"""The compiled kernel of record batches: bytes of records (format v2) to Arrow buffers, with no
+Python object per record.
 
-Owns the walk over varints and the bounds it keeps; the buffers belong to `arrow`. Which
-stretches of bytes hold records, their CRC and their decompression belong to `batch_v2`; which offsets are wanted
-and when a range is done to `cursor`; the names and order of the columns to `raw_table`.
+Owns the walk over varints and the bounds it keeps; the buffers belong to `arrow`. Which stretches
+of bytes hold records, their CRC and their decompression belong to `batch_v2`; which offsets are
+wanted and when a range is done to `cursor`; the names and order of the columns to `raw_table`.
 
-One call of `_fill` decodes all record batches of a *group* (one row of the group's table each), because a call with
-that many arrays costs some microseconds. The buffers are as large as the bytes that come in could possibly need; the
-part that nothing was written to never becomes resident memory. Every read is checked against the end of its record,
-every write is bounded by the bytes read: bytes that are no records end in CorruptData, never in a stray read.
+One call of `_fill` decodes all record batches of a *group* (one row of the group's table each),
+because a call with that many arrays costs some microseconds. The buffers are as large as the bytes
+that come in could possibly need; the part that nothing was written to never becomes resident
+memory. Every read is checked against the end of its record, every write is bounded by the bytes
+read: bytes that are no records end in CorruptData, never in a stray read.
 """
 
 from __future__ import annotations
@@ -20,17 +22,51 @@ from numba import njit
 from etl.errors import CorruptData
 from etl.protocol.records.compiled import Bytes, copy, kernel
 from etl.protocol.records.fill_state import (
-    AT, BATCH, FILLED, FULL, HEADERS, HEADER_KEY_BYTES, HEADER_VALUE_BYTES, KEY_BYTES, LOWEST, MAX_MS, MORE_HEADERS, NON_ASCII, NO_HEADERS,
-    NO_HEADER_VALUE, NO_KEY, NO_MS, NO_TIMESTAMP, NO_VALUE, OFFSET, RECORD, ROWS, TOO_LARGE, TOO_MANY_HEADERS, VALUE_BYTES,
+    AT,
+    BATCH,
+    FILLED,
+    FULL,
+    HEADER_KEY_BYTES,
+    HEADER_VALUE_BYTES,
+    HEADERS,
+    KEY_BYTES,
+    LOWEST,
+    MAX_MS,
+    MORE_HEADERS,
+    NO_HEADER_VALUE,
+    NO_HEADERS,
+    NO_KEY,
+    NO_MS,
+    NO_TIMESTAMP,
+    NO_VALUE,
+    NON_ASCII,
+    OFFSET,
+    RECORD,
+    ROWS,
+    TOO_LARGE,
+    TOO_MANY_HEADERS,
+    VALUE_BYTES,
 )
 from etl.protocol.records.tally import EXPECTED, GAPS, SEEN_ROWS, Tally
 
 MAX_RECORD_HEADERS = 100_000
-"""Headers of one record. A JVM with the default memory still takes 4,000,000 and dies of 8,000,000, which come in a few hundred bytes."""
+"""Headers of one record. A JVM with the default memory still takes 4,000,000 and dies of 8,000,000,
+which come in a few hundred bytes.
+"""
 SMALLEST_RECORD = 7
 """length, attributes, two deltas, two lengths, header count: a byte each."""
 # Columns of a group's table: one row per record batch.
-COMPRESSED, START, UNTIL, COUNT, BASE_OFFSET, LAST_OFFSET, BASE_TIMESTAMP, MAX_TIMESTAMP, APPEND_TIME = range(9)
+(
+    COMPRESSED,
+    START,
+    UNTIL,
+    COUNT,
+    BASE_OFFSET,
+    LAST_OFFSET,
+    BASE_TIMESTAMP,
+    MAX_TIMESTAMP,
+    APPEND_TIME,
+) = range(9)
 WRONG = {
     2: "a record's length or offset does not fit its record batch",
     3: "a record's key, value or header is longer than the record, or the record is longer than they are",
@@ -39,7 +75,9 @@ WRONG = {
 }
 BAD_RECORD, BAD_FIELD, BAD_OFFSET, BYTES_LEFT = WRONG
 _FAR = 1 << 62
-"""A place no buffer reaches: what a malformed varint ends at, so that one check after several reads is enough."""
+"""A place no buffer reaches: what a malformed varint ends at, so that one check after several reads
+is enough.
+"""
 
 
 @njit(nogil=True)
@@ -58,7 +96,9 @@ def _long_varint(source, at, end, last_shift):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _varint(source, at, end, last_shift):  # type: ignore[no-untyped-def]
-    """(number, place after it); the place is _FAR when the bytes end first or there are too many of them."""
+    """(number, place after it); the place is _FAR when the bytes end first or there are too many of
+    them.
+    """
     if at < end:
         byte = np.int64(source[at])
         if byte < 128:
@@ -68,25 +108,66 @@ def _varint(source, at, end, last_shift):  # type: ignore[no-untyped-def]
 
 @kernel
 def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its state stays in registers
-    plain, unpacked, table, from_offset, until_offset, want_key, want_value, want_headers,
-    offsets, timestamps, timestamp_bits, timestamp_types, key_ends, key_bytes, key_bits, value_ends, value_bytes, value_bits,
-    header_ends, header_bits, header_key_ends, header_key_bytes, header_value_ends, header_value_bytes, header_value_bits,
-    most_record_bytes, most_bytes, most_headers, state, tally, gaps,
+    plain,
+    unpacked,
+    table,
+    from_offset,
+    until_offset,
+    want_key,
+    want_value,
+    want_headers,
+    offsets,
+    timestamps,
+    timestamp_bits,
+    timestamp_types,
+    key_ends,
+    key_bytes,
+    key_bits,
+    value_ends,
+    value_bytes,
+    value_bits,
+    header_ends,
+    header_bits,
+    header_key_ends,
+    header_key_bytes,
+    header_value_ends,
+    header_value_bytes,
+    header_value_bits,
+    most_record_bytes,
+    most_bytes,
+    most_headers,
+    state,
+    tally,
+    gaps,
 ):
     """Decode the record batches of `table` from where `state` says on; the code says how it ended.
 
-    The state is written back after each whole record batch, and where the Arrow batch is full, between two records. A record whose
-    headers found no room is decoded again, and what came before it since then.
+    The state is written back after each whole record batch, and where the Arrow batch is full,
+    between two records. A record whose headers found no room is decoded again, and what came before
+    it since then.
     """
     for batch in range(state[BATCH], table.shape[0]):
         source = unpacked if table[batch, COMPRESSED] else plain
         at, until, done = table[batch, START], table[batch, UNTIL], state[RECORD]
         base_offset, last_offset = table[batch, BASE_OFFSET], table[batch, LAST_OFFSET]
-        base_ms, max_ms, append_time = table[batch, BASE_TIMESTAMP], table[batch, MAX_TIMESTAMP], table[batch, APPEND_TIME]
-        row, key_at, value_at, header = state[ROWS], state[KEY_BYTES], state[VALUE_BYTES], state[HEADERS]
+        base_ms, max_ms, append_time = (
+            table[batch, BASE_TIMESTAMP],
+            table[batch, MAX_TIMESTAMP],
+            table[batch, APPEND_TIME],
+        )
+        row, key_at, value_at, header = (
+            state[ROWS],
+            state[KEY_BYTES],
+            state[VALUE_BYTES],
+            state[HEADERS],
+        )
         header_key_at, header_value_at = state[HEADER_KEY_BYTES], state[HEADER_VALUE_BYTES]
         no_key, no_value, no_timestamp = state[NO_KEY], state[NO_VALUE], state[NO_TIMESTAMP]
-        no_headers, no_header_value, non_ascii = state[NO_HEADERS], state[NO_HEADER_VALUE], state[NON_ASCII]
+        no_headers, no_header_value, non_ascii = (
+            state[NO_HEADERS],
+            state[NO_HEADER_VALUE],
+            state[NON_ASCII],
+        )
         expected, gap, first_row = tally[EXPECTED], tally[GAPS], row
         lowest = base_offset
         if done:
@@ -205,11 +286,22 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
             row += 1
         if at != until and not full:
             return BYTES_LEFT
-        state[BATCH], state[RECORD], state[AT], state[LOWEST] = (batch, done, at, lowest) if full else (batch + 1, 0, 0, 0)
-        state[ROWS], state[KEY_BYTES], state[VALUE_BYTES], state[HEADERS] = row, key_at, value_at, header
+        state[BATCH], state[RECORD], state[AT], state[LOWEST] = (
+            (batch, done, at, lowest) if full else (batch + 1, 0, 0, 0)
+        )
+        state[ROWS], state[KEY_BYTES], state[VALUE_BYTES], state[HEADERS] = (
+            row,
+            key_at,
+            value_at,
+            header,
+        )
         state[HEADER_KEY_BYTES], state[HEADER_VALUE_BYTES] = header_key_at, header_value_at
         state[NO_KEY], state[NO_VALUE], state[NO_TIMESTAMP] = no_key, no_value, no_timestamp
-        state[NO_HEADERS], state[NO_HEADER_VALUE], state[NON_ASCII] = no_headers, no_header_value, non_ascii
+        state[NO_HEADERS], state[NO_HEADER_VALUE], state[NON_ASCII] = (
+            no_headers,
+            no_header_value,
+            non_ascii,
+        )
         tally[EXPECTED], tally[GAPS] = expected, gap
         tally[SEEN_ROWS] += row - first_row
         if full:
@@ -219,7 +311,9 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
 
 @kernel
 def _count(source, at, until, count, base_offset, last_offset, from_offset, until_offset):  # type: ignore[no-untyped-def]
-    """How many records of one record batch lie in [from, until); minus a code of WRONG when the bytes are no records."""
+    """How many records of one record batch lie in [from, until); minus a code of WRONG when the
+    bytes are no records.
+    """
     found, lowest = 0, base_offset
     for _ in range(count):
         length, at = _varint(source, at, until, 28)
@@ -238,15 +332,22 @@ def _count(source, at, until, count, base_offset, last_offset, from_offset, unti
     return found if at == until else -BYTES_LEFT
 
 
-def count_records(source: Bytes, row: tuple[int, ...], from_offset: int, until_offset: int, **place: Any) -> int:
-    """How many records of the record batch that `row` (of a group's table) describes lie in [from, until).
+def count_records(
+    source: Bytes, row: tuple[int, ...], from_offset: int, until_offset: int, **place: Any
+) -> int:
+    """How many records of the record batch that `row` (of a group's table) describes lie in [from,
+    until).
 
     Raises CorruptData where the bytes are no records.
     """
     _, start, until, count, base_offset, last_offset = row[:6]
-    found = int(_count(source, start, until, count, base_offset, last_offset, from_offset, until_offset))
+    found = int(
+        _count(source, start, until, count, base_offset, last_offset, from_offset, until_offset)
+    )
     if found < 0:
-        raise CorruptData(WRONG[-found], check="the log on the broker, or a bug here", **place, offset=base_offset)
+        raise CorruptData(
+            WRONG[-found], check="the log on the broker, or a bug here", **place, offset=base_offset
+        )
     return found
 
 

@@ -1,9 +1,12 @@
-"""Where compiled kernels are kept while the package comes as a zip, and which files they are where it is installed.
+"""Where compiled kernels are kept while the package comes as a zip, and which files they are where
+it is installed.
 
-numba keeps what it compiled beside the source. For a zip it goes by the place where that lies, which is another one for each application
-and executor of Spark, so nothing would ever be found again. Here it goes by what is in the zip; and a zip may bring what was compiled
-before (`etl package`), which is unpacked once. numba itself sees to it that only what was compiled from these very sources, by this
-version of it, for this Python and this CPU, is used; anything else is compiled again.
+numba keeps what it compiled beside the source. For a zip it goes by the place where that lies,
+which is another one for each application and executor of Spark, so nothing would ever be found
+again. Here it goes by what is in the zip; and a zip may bring what was compiled before (`etl
+package`), which is unpacked once. numba itself sees to it that only what was compiled from these
+very sources, by this version of it, for this Python and this CPU, is used; anything else is
+compiled again.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ from numba.core.caching import ZipCacheLocator
 config: Any = numbas_config
 """Its settings: read from the environment, so no checker knows them."""
 KEPT = (".nbc", ".nbi")
-"""Names of numba's files end so: what was compiled, and the index, which is unpacked last, or it would name what is not there."""
+"""Names of numba's files end so: what was compiled, and the index, which is unpacked last, or it
+would name what is not there.
+"""
 
 
 class ZippedKernels(ZipCacheLocator):
@@ -68,7 +73,9 @@ def kept_folder(zipped: Path) -> Path | None:
 
 
 def _roots(zipped: Path) -> Iterator[Path]:
-    """numba's own setting (NUMBA_CACHE_DIR), the user's cache, and beside the zip, which lies in a folder of the executor."""
+    """numba's own setting (NUMBA_CACHE_DIR), the user's cache, and beside the zip, which lies in a
+    folder of the executor.
+    """
     if config.CACHE_DIR:
         yield Path(config.CACHE_DIR)
     with contextlib.suppress(RuntimeError):  # a user without a home
@@ -77,11 +84,16 @@ def _roots(zipped: Path) -> Iterator[Path]:
 
 
 def _unpack(zipped: Path, folder: Path) -> None:
-    """Each file as a whole: other workers unpack the same, and read it. Raises OSError where the folder cannot be written."""
+    """Each file as a whole: other workers unpack the same, and read it. Raises OSError where the
+    folder cannot be written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=folder).close()
     with zipfile.ZipFile(zipped) as opened:
-        for name in sorted((name for name in opened.namelist() if name.endswith(KEPT)), key=lambda name: KEPT.index(name[-4:])):
+        for name in sorted(
+            (name for name in opened.namelist() if name.endswith(KEPT)),
+            key=lambda name: KEPT.index(name[-4:]),
+        ):
             place = folder / name.rpartition("/")[2]
             if place.exists():
                 continue
@@ -91,11 +103,17 @@ def _unpack(zipped: Path, folder: Path) -> None:
 
 
 def files_of(kernels: Iterator[Any]) -> list[Path]:
-    """What numba keeps of these compiled functions, for this Python, as far as it was compiled or loaded by now."""
+    """What numba keeps of these compiled functions, for this Python, as far as it was compiled or
+    loaded by now.
+    """
     found = set[Path]()
     for kernel in kernels:
         if kernel.stats.cache_path is not None:
             code = kernel.py_func.__code__
             names = f"{Path(code.co_filename).stem}.{kernel.py_func.__qualname__}-{code.co_firstlineno}.py*"
-            found.update(path for path in Path(kernel.stats.cache_path).glob(names) if path.name.endswith(KEPT))
+            found.update(
+                path
+                for path in Path(kernel.stats.cache_path).glob(names)
+                if path.name.endswith(KEPT)
+            )
     return sorted(found)

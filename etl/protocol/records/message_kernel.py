@@ -1,13 +1,18 @@
-"""The compiled kernels of the message formats before record batches: bytes to Arrow buffers, with no Python object per message.
+"""The compiled kernels of the message formats before record batches: bytes to Arrow buffers, with
+no Python object per message.
 
 One for all of them, because they differ in a few bytes only:
 
-- v0 and v1 (magic 0 and 1, Kafka 0.8 to 0.10): offset, length, CRC of all that follows, magic, attributes, timestamp (v1), key, value.
-- 0.7 and Jafka (magic 0 and 1, too): length, magic, attributes (magic 1), CRC of the payload, payload.
+- v0 and v1 (magic 0 and 1, Kafka 0.8 to 0.10): offset, length, CRC of all that follows, magic,
+  attributes, timestamp (v1), key, value.
+- 0.7 and Jafka (magic 0 and 1, too): length, magic, attributes (magic 1), CRC of the payload,
+  payload.
 
-`scan_messages` and `scan_entries` find how far messages reach that are whole and not compressed; `_fill` decodes all stretches of a
-group (one row of the group's table each) and checks every CRC. What is decompressed, and where, belongs to `message_set` and
-`physical_set`; the buffers to `arrow`. Every read is checked against the end of its message, every write is bounded by the bytes read.
+`scan_messages` and `scan_entries` find how far messages reach that are whole and not compressed;
+`_fill` decodes all stretches of a group (one row of the group's table each) and checks every CRC.
+What is decompressed, and where, belongs to `message_set` and `physical_set`; the buffers to
+`arrow`. Every read is checked against the end of its message, every write is bounded by the bytes
+read.
 """
 
 from __future__ import annotations
@@ -19,14 +24,31 @@ import numpy as np
 from etl.protocol.records.compiled import Bytes, copy, int32, int64, kernel, uint32
 from etl.protocol.records.crc32 import crc32
 from etl.protocol.records.fill_state import (
-    AT, BATCH, FILLED, FULL, INDEX, KEY_BYTES, LOWEST, MAX_MS, NO_KEY, NO_MS, NO_TIMESTAMP, NO_TIMESTAMP_TYPE, NO_VALUE, OFFSET, RECORD,
-    ROWS, TOO_LARGE, VALUE_BYTES,
+    AT,
+    BATCH,
+    FILLED,
+    FULL,
+    INDEX,
+    KEY_BYTES,
+    LOWEST,
+    MAX_MS,
+    NO_KEY,
+    NO_MS,
+    NO_TIMESTAMP,
+    NO_TIMESTAMP_TYPE,
+    NO_VALUE,
+    OFFSET,
+    RECORD,
+    ROWS,
+    TOO_LARGE,
+    VALUE_BYTES,
 )
 from etl.protocol.records.tally import EXPECTED, GAPS, HOLES, SEEN_ROWS, Tally
 
 # Columns of a group's table: one row per stretch of messages.
 COMPRESSED, START, UNTIL, LAYOUT, BASE, FOLLOWS, FIRST_INDEX, WRAPPER_TYPE, WRAPPER_MS = range(9)
-# Layouts. What lies in a wrapper has its offset from there: logical ones relative to BASE, physical ones BASE itself.
+# Layouts. What lies in a wrapper has its offset from there: logical ones relative to BASE, physical
+# ones BASE itself.
 LOGICAL, LOGICAL_INSIDE, PHYSICAL, PHYSICAL_INSIDE = range(4)
 OWN_TYPE = -1
 """WRAPPER_TYPE of messages that say themselves what their timestamp is."""
@@ -50,13 +72,19 @@ _CODEC, _PHYSICAL_CODEC, _APPEND_TIME = 0x07, 0x03, 0x08
 
 @kernel
 def _scan_messages(source, at, until, lowest, until_offset, magic):  # type: ignore[no-untyped-def]
-    """Over whole messages of v0 and v1 that are not compressed and whose offsets rise, of this magic or (-1) of either.
+    """Over whole messages of v0 and v1 that are not compressed and whose offsets rise, of this
+    magic or (-1) of either.
 
-    (place of the first that is none, how many there were, offset of the first, of the last). Ends behind one at `until_offset` - 1.
+    (place of the first that is none, how many there were, offset of the first, of the last). Ends
+    behind one at `until_offset` - 1.
     """
     count, first, last = 0, np.int64(-1), np.int64(-1)
     while until - at >= ENTRY_BYTES + SMALLEST_V0 and lowest < until_offset:
-        offset, length, found = int64(source, at), np.int64(int32(source, at + 8)), np.int64(source[at + 16])
+        offset, length, found = (
+            int64(source, at),
+            np.int64(int32(source, at + 8)),
+            np.int64(source[at + 16]),
+        )
         if found > 1 or (magic >= 0 and found != magic) or source[at + 17] & _CODEC:
             break
         if length < (SMALLEST_V1 if found else SMALLEST_V0) or length > until - at - ENTRY_BYTES:
@@ -73,14 +101,20 @@ def _scan_messages(source, at, until, lowest, until_offset, magic):  # type: ign
 
 @kernel
 def _scan_entries(source, at, until, most_bytes):  # type: ignore[no-untyped-def]
-    """Over whole entries of 0.7 that are not compressed: (place of the first that is none, how many there were).
+    """Over whole entries of 0.7 that are not compressed: (place of the first that is none, how many
+    there were).
 
-    Ends behind the one that reaches `most_bytes` from where it began, and before one that would reach beyond.
+    Ends behind the one that reaches `most_bytes` from where it began, and before one that would
+    reach beyond.
     """
     count, start = 0, at
     while until - at >= PHYSICAL_ENTRY_BYTES + SMALLEST_PHYSICAL and at - start < most_bytes:
         length, magic = np.int64(int32(source, at)), source[at + 4]
-        if magic > 1 or length < SMALLEST_PHYSICAL + magic or length > until - at - PHYSICAL_ENTRY_BYTES:
+        if (
+            magic > 1
+            or length < SMALLEST_PHYSICAL + magic
+            or length > until - at - PHYSICAL_ENTRY_BYTES
+        ):
             break
         if magic == 1 and source[at + 5] & _PHYSICAL_CODEC:
             break
@@ -93,23 +127,61 @@ def _scan_entries(source, at, until, most_bytes):  # type: ignore[no-untyped-def
 
 @kernel
 def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its state stays in registers
-    plain, unpacked, table, from_offset, until_offset, want_key, want_value,
-    offsets, indexes, timestamps, timestamp_bits, timestamp_types, timestamp_type_bits,
-    key_ends, key_bytes, key_bits, value_ends, value_bytes, value_bits, most_record_bytes, most_bytes, state, tally, gaps, holes,
+    plain,
+    unpacked,
+    table,
+    from_offset,
+    until_offset,
+    want_key,
+    want_value,
+    offsets,
+    indexes,
+    timestamps,
+    timestamp_bits,
+    timestamp_types,
+    timestamp_type_bits,
+    key_ends,
+    key_bytes,
+    key_bits,
+    value_ends,
+    value_bytes,
+    value_bits,
+    most_record_bytes,
+    most_bytes,
+    state,
+    tally,
+    gaps,
+    holes,
 ):
     """Decode the messages of `table` from where `state` says on; the code says how it ended.
 
-    The state is written back after each whole row of the table, and where the Arrow batch is full, between two messages.
+    The state is written back after each whole row of the table, and where the Arrow batch is full,
+    between two messages.
     """
     for batch in range(state[BATCH], table.shape[0]):
         source = unpacked if table[batch, COMPRESSED] else plain
-        start, until, layout, base = table[batch, START], table[batch, UNTIL], table[batch, LAYOUT], table[batch, BASE]
+        start, until, layout, base = (
+            table[batch, START],
+            table[batch, UNTIL],
+            table[batch, LAYOUT],
+            table[batch, BASE],
+        )
         wrapper_type, wrapper_ms = table[batch, WRAPPER_TYPE], table[batch, WRAPPER_MS]
-        done, at, lowest, index = np.int64(0), start, table[batch, FOLLOWS], table[batch, FIRST_INDEX]
+        done, at, lowest, index = (
+            np.int64(0),
+            start,
+            table[batch, FOLLOWS],
+            table[batch, FIRST_INDEX],
+        )
         if state[RECORD]:
             done, at, lowest, index = state[RECORD], state[AT], state[LOWEST], state[INDEX]
         row, key_at, value_at = state[ROWS], state[KEY_BYTES], state[VALUE_BYTES]
-        no_key, no_value, no_timestamp, no_type = state[NO_KEY], state[NO_VALUE], state[NO_TIMESTAMP], state[NO_TIMESTAMP_TYPE]
+        no_key, no_value, no_timestamp, no_type = (
+            state[NO_KEY],
+            state[NO_VALUE],
+            state[NO_TIMESTAMP],
+            state[NO_TIMESTAMP_TYPE],
+        )
         expected, gap, hole, first_row = tally[EXPECTED], tally[GAPS], tally[HOLES], row
         used, full = key_at + value_at, False
         while at < until:
@@ -128,13 +200,22 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
                 if magic > 1 or length < SMALLEST_PHYSICAL + magic or end > until:
                     return BAD_LENGTH
                 place += 1 + magic
-                crc, covered, key_start, value_start = uint32(source, place), place + 4, place + 4, place + 4
+                crc, covered, key_start, value_start = (
+                    uint32(source, place),
+                    place + 4,
+                    place + 4,
+                    place + 4,
+                )
                 value_size = end - value_start
             else:
                 if until - at < ENTRY_BYTES + SMALLEST_V0:
                     state[OFFSET] = base + lowest
                     return BAD_LENGTH
-                offset, length, place = base + int64(source, at), np.int64(int32(source, at + 8)), at + ENTRY_BYTES
+                offset, length, place = (
+                    base + int64(source, at),
+                    np.int64(int32(source, at + 8)),
+                    at + ENTRY_BYTES,
+                )
                 state[OFFSET] = offset
                 end = place + length
                 magic, attributes = np.int64(source[place + 4]), source[place + 5]
@@ -162,7 +243,12 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
             if layout < PHYSICAL:
                 if offset < lowest or offset == MAX_OFFSET:
                     return BAD_OFFSET
-                if offset > lowest and (layout == LOGICAL or done == 1) and offset > from_offset and lowest < until_offset:
+                if (
+                    offset > lowest
+                    and (layout == LOGICAL or done == 1)
+                    and offset > from_offset
+                    and lowest < until_offset
+                ):
                     if hole < holes.shape[0]:
                         holes[hole, 0] = max(lowest, from_offset)
                         holes[hole, 1] = min(offset, until_offset)
@@ -218,7 +304,12 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
         state[BATCH], state[RECORD], state[AT] = (batch, done, at) if full else (batch + 1, 0, 0)
         state[LOWEST], state[INDEX] = lowest, index
         state[ROWS], state[KEY_BYTES], state[VALUE_BYTES] = row, key_at, value_at
-        state[NO_KEY], state[NO_VALUE], state[NO_TIMESTAMP], state[NO_TIMESTAMP_TYPE] = no_key, no_value, no_timestamp, no_type
+        state[NO_KEY], state[NO_VALUE], state[NO_TIMESTAMP], state[NO_TIMESTAMP_TYPE] = (
+            no_key,
+            no_value,
+            no_timestamp,
+            no_type,
+        )
         tally[EXPECTED], tally[GAPS], tally[HOLES] = expected, gap, hole
         tally[SEEN_ROWS] += row - first_row
         if full:
@@ -226,9 +317,13 @@ def _fill(  # type: ignore[no-untyped-def]  # noqa: C901  one loop, so that its 
     return FILLED
 
 
-def scan_messages(source: Bytes, at: int, until: int, lowest: int, until_offset: int, magic: int = -1) -> tuple[int, int, int, int]:
+def scan_messages(
+    source: Bytes, at: int, until: int, lowest: int, until_offset: int, magic: int = -1
+) -> tuple[int, int, int, int]:
     """See `_scan_messages`; `lowest` is the lowest offset that the first may have."""
-    found: tuple[int, int, int, int] = _scan_messages(source, at, until, lowest, until_offset, magic)
+    found: tuple[int, int, int, int] = _scan_messages(
+        source, at, until, lowest, until_offset, magic
+    )
     return found
 
 

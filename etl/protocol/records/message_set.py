@@ -1,17 +1,24 @@
-"""Message sets of formats v0 and v1 (Kafka 0.8 to 0.10, and what newer brokers still hold of them): entries, wrappers, offsets.
+"""Message sets of formats v0 and v1 (Kafka 0.8 to 0.10, and what newer brokers still hold of them):
+entries, wrappers, offsets.
 
-Owns where messages that are not compressed end, and what is inside a wrapper. Entries of either format may follow one another, and
-record batches v2 after them; which is which tells the magic byte, read in `decode`. Messages become rows in `message_kernel`.
+Owns where messages that are not compressed end, and what is inside a wrapper. Entries of either
+format may follow one another, and record batches v2 after them; which is which tells the magic
+byte, read in `decode`. Messages become rows in `message_kernel`.
 
-What holds for them (Kafka protocol, message sets; KIP-31, KIP-32; the classes of Kafka 0.8.2 to 3.9):
+What holds for them (Kafka protocol, message sets; KIP-31, KIP-32; the classes of Kafka 0.8.2 to
+3.9):
 
-- Every message has a CRC-32 over everything from its magic on. That of a wrapper is checked before it is decompressed, those inside after.
-- A wrapper's value is a compressed message set of the same magic; what lies in it is not compressed again. Its offset is that of its last
+- Every message has a CRC-32 over everything from its magic on. That of a wrapper is checked before
+  it is decompressed, those inside after.
+- A wrapper's value is a compressed message set of the same magic; what lies in it is not compressed
+  again. Its offset is that of its last
   message, so where it begins is known only once it is decompressed.
-- Offsets in a v0 wrapper are what they are; in a v1 wrapper they count from the first message of the set as it was produced, so that the
+- Offsets in a v0 wrapper are what they are; in a v1 wrapper they count from the first message of
+  the set as it was produced, so that the
   last one's belongs to the wrapper's own offset. A wrapper with the offset 0 was left so by its producer (librdkafka did): then those of v1
   are what they are, too, and how far it reaches only its last message tells.
-- Under log append time (v1, attribute bit 3) the wrapper's timestamp holds for all in it. v0 has no timestamps.
+- Under log append time (v1, attribute bit 3) the wrapper's timestamp holds for all in it. v0 has no
+  timestamps.
 - lz4 in v0 has a wrong checksum in its header (KIP-57).
 - A wrapper without a message, or without a value, is an error, as it is for Java's clients.
 """
@@ -33,7 +40,14 @@ from etl.protocol.records.compiled import Bytes, frozen
 from etl.protocol.records.group import Group, decompress
 from etl.protocol.records.headers import MessagesHeader
 from etl.protocol.records.message_kernel import (
-    ENTRY_BYTES, LOGICAL, LOGICAL_INSIDE, MAX_OFFSET, OWN_TYPE, SMALLEST_V0, SMALLEST_V1, scan_messages,
+    ENTRY_BYTES,
+    LOGICAL,
+    LOGICAL_INSIDE,
+    MAX_OFFSET,
+    OWN_TYPE,
+    SMALLEST_V0,
+    SMALLEST_V1,
+    scan_messages,
 )
 from etl.protocol.records.selection import Selection, corrupt
 from etl.protocol.records.tally import Tally
@@ -46,11 +60,20 @@ _MAGIC_AT, _ATTRIBUTES_AT, _BEHIND_ATTRIBUTES = 16, 17, 18
 _TIMESTAMP, _LENGTH, _ENTRY = struct.Struct(">q"), struct.Struct(">i"), struct.Struct(">qiIbb")
 
 
-def read_header(fetched: FetchedPartition, source: Bytes, at: int, until: int, *, follows: int, until_offset: int,
-                max_unpacked_bytes: int) -> MessagesHeader:
+def read_header(
+    fetched: FetchedPartition,
+    source: Bytes,
+    at: int,
+    until: int,
+    *,
+    follows: int,
+    until_offset: int,
+    max_unpacked_bytes: int,
+) -> MessagesHeader:
     """The messages that begin with the whole entry at [at, until), or the wrapper that it is.
 
-    `follows` is one past the entry before, and the entry's offset is at least that. Raises CorruptData.
+    `follows` is one past the entry before, and the entry's offset is at least that. Raises
+    CorruptData.
     """
     offset, _, _, magic, attributes = _ENTRY.unpack_from(fetched.records, at)
     if offset >= MAX_OFFSET:
@@ -60,21 +83,41 @@ def read_header(fetched: FetchedPartition, source: Bytes, at: int, until: int, *
         ends, count, first, last = scan_messages(source, at, source.size, follows, until_offset)
         return MessagesHeader(first, at, ends, last, count, follows=follows)
     if codec not in _CODECS:
-        raise corrupt(fetched, offset, f"a message of format v{magic} has the compression codec {codec}, which is none of that format")
+        raise corrupt(
+            fetched,
+            offset,
+            f"a message of format v{magic} has the compression codec {codec}, which is none of that format",
+        )
     wrapper = MessagesHeader(follows, at, until, offset, 0, codec, magic, follows)
     return wrapper if offset else _beginning_of_a_log(fetched, source, wrapper, max_unpacked_bytes)
 
 
-def _beginning_of_a_log(fetched: FetchedPartition, source: Bytes, wrapper: MessagesHeader, max_unpacked_bytes: int) -> MessagesHeader:
-    """A wrapper with the offset 0 as far as it reaches. In memory of its own, because another cursor's rows may lie in the thread's."""
+def _beginning_of_a_log(
+    fetched: FetchedPartition, source: Bytes, wrapper: MessagesHeader, max_unpacked_bytes: int
+) -> MessagesHeader:
+    """A wrapper with the offset 0 as far as it reaches. In memory of its own, because another
+    cursor's rows may lie in the thread's.
+    """
     room = np.empty(max_unpacked_bytes, dtype=np.uint8)
-    size = decompress(fetched, wrapper.codec, _content(fetched, source, wrapper), room, 0, _called(wrapper), most=max_unpacked_bytes)
+    size = decompress(
+        fetched,
+        wrapper.codec,
+        _content(fetched, source, wrapper),
+        room,
+        0,
+        _called(wrapper),
+        most=max_unpacked_bytes,
+    )
     inside = frozen(room[:size])
     return wrapper._replace(last_offset=_scanned(fetched, inside, 0, size, wrapper)[2])
 
 
-def decode(fetched: FetchedPartition, headers: Sequence[MessagesHeader], selection: Selection, tally: Tally) -> Iterator[pa.RecordBatch]:
-    """The rows of these messages within the selected offsets, as Arrow batches. Raises CorruptData, RecordTooLarge."""
+def decode(
+    fetched: FetchedPartition, headers: Sequence[MessagesHeader], selection: Selection, tally: Tally
+) -> Iterator[pa.RecordBatch]:
+    """The rows of these messages within the selected offsets, as Arrow batches. Raises CorruptData,
+    RecordTooLarge.
+    """
     group = _MessageGroup(fetched, selection, tally)
     for header in headers:
         if header.codec:
@@ -101,46 +144,78 @@ class _MessageGroup(Group):
         base = header.last_offset - last
         if base < 0 or (base and not header.magic):
             raise corrupt(
-                self.fetched, header.last_offset, f"the last message in a wrapper of format v{header.magic} has the offset {last}")
+                self.fetched,
+                header.last_offset,
+                f"the last message in a wrapper of format v{header.magic} has the offset {last}",
+            )
         attributes = int(self.plain[header.start + _ATTRIBUTES_AT])
         kind, ms = (-1, -1)
         if header.magic:
             kind = int(bool(attributes & _APPEND_TIME_BIT))
-            ms, = _TIMESTAMP.unpack_from(self.fetched.records, header.start + _BEHIND_ATTRIBUTES)
-        self.add_row((1, start, until, LOGICAL_INSIDE, base, header.follows, 0, kind, ms), records=count, size=until - start)
+            (ms,) = _TIMESTAMP.unpack_from(self.fetched.records, header.start + _BEHIND_ATTRIBUTES)
+        self.add_row(
+            (1, start, until, LOGICAL_INSIDE, base, header.follows, 0, kind, ms),
+            records=count,
+            size=until - start,
+        )
 
 
 def _called(wrapper: MessagesHeader) -> str:
-    return f"a wrapper of {wrapper.until - wrapper.start} bytes, up to offset {wrapper.last_offset},"
+    return (
+        f"a wrapper of {wrapper.until - wrapper.start} bytes, up to offset {wrapper.last_offset},"
+    )
 
 
 def _content(fetched: FetchedPartition, source: Bytes, wrapper: MessagesHeader) -> Bytes:
-    """The compressed message set that a wrapper holds. Raises CorruptData for a wrong CRC, and where there is none."""
+    """The compressed message set that a wrapper holds. Raises CorruptData for a wrong CRC, and
+    where there is none.
+    """
     records, at = fetched.records, wrapper.start
-    said, found = _ENTRY.unpack_from(records, at)[2], zlib.crc32(source[at + _MAGIC_AT:wrapper.until].data)
+    said, found = (
+        _ENTRY.unpack_from(records, at)[2],
+        zlib.crc32(source[at + _MAGIC_AT : wrapper.until].data),
+    )
     if said != found:
-        raise corrupt(fetched, wrapper.last_offset, f"CRC-32 of a wrapper is {found:08x}, its header says {said:08x}")
+        raise corrupt(
+            fetched,
+            wrapper.last_offset,
+            f"CRC-32 of a wrapper is {found:08x}, its header says {said:08x}",
+        )
     at += _BEHIND_ATTRIBUTES + (_TIMESTAMP.size if wrapper.magic else 0)
     at += _LENGTH.size + max(0, _LENGTH.unpack_from(records, at)[0])
     if at + _LENGTH.size > wrapper.until:
         raise corrupt(fetched, wrapper.last_offset, "a wrapper's key is longer than the wrapper")
-    size, = _LENGTH.unpack_from(records, at)
+    (size,) = _LENGTH.unpack_from(records, at)
     if size < 0 or at + _LENGTH.size + size != wrapper.until:
         left = wrapper.until - at - _LENGTH.size
-        raise corrupt(fetched, wrapper.last_offset, f"a wrapper has a value of {size} bytes, where {left} are left for it")
-    content = source[wrapper.until - size:wrapper.until]
-    return codecs.with_lz4_checksum(content) if wrapper.codec == codecs.LZ4 and not wrapper.magic else content
+        raise corrupt(
+            fetched,
+            wrapper.last_offset,
+            f"a wrapper has a value of {size} bytes, where {left} are left for it",
+        )
+    content = source[wrapper.until - size : wrapper.until]
+    return (
+        codecs.with_lz4_checksum(content)
+        if wrapper.codec == codecs.LZ4 and not wrapper.magic
+        else content
+    )
 
 
-def _scanned(fetched: FetchedPartition, source: Bytes, start: int, until: int, wrapper: MessagesHeader) -> tuple[int, int, int]:
-    """(how many, offset of the first, of the last) of the messages in [start, until), as they are written there. Raises CorruptData."""
+def _scanned(
+    fetched: FetchedPartition, source: Bytes, start: int, until: int, wrapper: MessagesHeader
+) -> tuple[int, int, int]:
+    """(how many, offset of the first, of the last) of the messages in [start, until), as they are
+    written there. Raises CorruptData.
+    """
     ends, count, first, last = scan_messages(source, start, until, 0, MAX_OFFSET, wrapper.magic)
     if ends != until or not count:
         raise _strange_inside(fetched, source, ends, until, wrapper)
     return count, first, last
 
 
-def _strange_inside(fetched: FetchedPartition, source: Bytes, at: int, until: int, wrapper: MessagesHeader) -> CorruptData:
+def _strange_inside(
+    fetched: FetchedPartition, source: Bytes, at: int, until: int, wrapper: MessagesHeader
+) -> CorruptData:
     what = f"{until - at} bytes in it are no message"
     if at == until:
         what = "there is no message in it"
@@ -154,4 +229,8 @@ def _strange_inside(fetched: FetchedPartition, source: Bytes, at: int, until: in
             what = f"a message in it has a length of {length}, where {until - at - ENTRY_BYTES} bytes are left"
         else:
             what = f"a message in it has the offset {offset}, which does not rise"
-    return corrupt(fetched, wrapper.last_offset, f"{_called(wrapper)} of format v{wrapper.magic} is damaged: {what}")
+    return corrupt(
+        fetched,
+        wrapper.last_offset,
+        f"{_called(wrapper)} of format v{wrapper.magic} is damaged: {what}",
+    )

@@ -1,4 +1,6 @@
-"""What of the log becomes rows, and how damage in an answer is told: what the decoders of all formats are given, and raise."""
+"""What of the log becomes rows, and how damage in an answer is told: what the decoders of all
+formats are given, and raise.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from etl.protocol.messages import FetchedPartition
 from etl.settings.fetch_sizes import MAX_RECORD_BYTES
 
 MAX_UNPACKED_BYTES = 128 << 20
-"""What one record batch or wrapper may decompress to. Reserved once per thread; only what is used becomes resident memory."""
+"""What one record batch or wrapper may decompress to. Reserved once per thread; only what is used
+becomes resident memory.
+"""
 
 _LOG = "the log on the broker (kafka-dump-log), its disks, and the network between"
 
@@ -49,8 +53,12 @@ def corrupt(fetched: FetchedPartition, offset: int, what: str) -> CorruptData:
 
 
 def no_message_at(fetched: FetchedPartition, position: int, what: str) -> OffsetInsideMessage:
-    """Of bytes that are no message, in a log whose offsets are byte positions: nobody may guess where the next one begins."""
+    """Of bytes that are no message, in a log whose offsets are byte positions: nobody may guess
+    where the next one begins.
+    """
     return OffsetInsideMessage(
         f"no message is at this byte position: {what}",
         check="whether another client moved the group's offset to a position inside a message, and the log on the broker for damage",
-        **place_of(fetched), offset=position)
+        **place_of(fetched),
+        offset=position,
+    )

@@ -39,7 +39,8 @@ class Tally:
         return int(self.numbers[HOLES])
 
     def holes(self) -> list[tuple[int, int]]:
-        """The first MAX_HOLES intervals [from, until) between messages of formats v0 and v1 that none of them had, in order.
+        """The first MAX_HOLES intervals [from, until) between messages of formats v0 and v1 that
+        none of them had, in order.
 
         Of record batches v2 their headers tell that, before they are decoded.
         """

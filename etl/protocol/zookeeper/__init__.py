@@ -1,1 +1,3 @@
-"""What lies in ZooKeeper, and what our Delta commits say of themselves: paths and payloads, parsed and rendered. No client here."""
+"""What lies in ZooKeeper, and what our Delta commits say of themselves: paths and payloads, parsed
+and rendered. No client here.
+"""

@@ -1,4 +1,6 @@
-"""What a run was asked for, as plans and the coverage keep it: bounds and run keys to plain lists, and back."""
+"""What a run was asked for, as plans and the coverage keep it: bounds and run keys to plain lists,
+and back.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from etl.model.bounds import NO_BOUNDS, Bound, Bounds, KeptKey
 
 def render_bounds(bounds: Bounds) -> list[Any]:
     """Both ends, and in how many logs no record was as late as the second."""
-    return [*(bound and [bound.said, bound.at_ms, bound.back] for bound in (bounds.start, bounds.until)), bounds.open_logs]
+    return [
+        *(
+            bound and [bound.said, bound.at_ms, bound.back]
+            for bound in (bounds.start, bounds.until)
+        ),
+        bounds.open_logs,
+    ]
 
 
 def parse_bounds(found: Sequence[Any] | None) -> Bounds:

@@ -30,9 +30,19 @@ _MOST_THREADS = 100_000
 _BY_FILTER = re.compile(r"(?P<kind>[*!])(?P<threads>[0-9]{1,9})(?P=kind)(?P<text>.*)")
 _KINDS = {"*": FilterKind.WHITE_LIST, "!": FilterKind.BLACK_LIST}
 _STATIC = "static"
-_ESCAPED = str.maketrans({
-    **{chr(code): f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0))},
-    '"': '\\"', "\\": "\\\\", "/": "\\/", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+_ESCAPED = str.maketrans(
+    {
+        **{chr(code): f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0))},
+        '"': '\\"',
+        "\\": "\\\\",
+        "/": "\\/",
+        "\b": "\\b",
+        "\f": "\\f",
+        "\n": "\\n",
+        "\r": "\\r",
+        "\t": "\\t",
+    }
+)
 _CHECK = "who wrote that znode; the group's old consumers cannot read it either, and fail to rebalance while it is there"
 
 
@@ -62,7 +72,9 @@ class Registration:
     reads: FixedTopics | FilteredTopics
 
     def threads(self, topics: Iterable[str]) -> dict[str, int]:
-        """How many threads read which topic, where `topics` exist; one that is named counts whether it exists or not."""
+        """How many threads read which topic, where `topics` exist; one that is named counts whether
+        it exists or not.
+        """
         if isinstance(self.reads, FixedTopics):
             return {topic: count for topic, count in self.reads.threads.items() if count > 0}
         return {topic: self.reads.threads for topic in topics if self.reads.filter.allows(topic)}
@@ -71,13 +83,16 @@ class Registration:
 def parse_registration(payload: bytes, *, path: str) -> Registration:
     """What the consumer of this znode reads.
 
-    Raises SettingsError, with the znode, for what is no registration and for a filter whose meaning is not certain here.
+    Raises SettingsError, with the znode, for what is no registration and for a filter whose meaning
+    is not certain here.
     """
     try:
         text = payload.decode()
         by_filter = _BY_FILTER.fullmatch(text)
         if by_filter:
-            reads = _filtered(_KINDS[by_filter["kind"]], by_filter["text"], int(by_filter["threads"]))
+            reads = _filtered(
+                _KINDS[by_filter["kind"]], by_filter["text"], int(by_filter["threads"])
+            )
             return Registration(Dialect.JAFKA, reads)
         return _of_document(json.loads(text))
     except NotTranslated as error:
@@ -89,11 +104,15 @@ def parse_registration(payload: bytes, *, path: str) -> Registration:
 
 
 def render_registration(registration: Registration, *, now_ms: int) -> bytes:
-    """The payload of a consumer's znode, in the form that consumers of its family write. Raises SettingsError for a filter of Jafka's."""
+    """The payload of a consumer's znode, in the form that consumers of its family write. Raises
+    SettingsError for a filter of Jafka's.
+    """
     reads = registration.reads
     if registration.dialect is Dialect.JAFKA:
         if isinstance(reads, FilteredTopics):
-            raise SettingsError("consumers of Jafka read topics by name only", check="name the topics")
+            raise SettingsError(
+                "consumers of Jafka read topics by name only", check="name the topics"
+            )
         return _map(reads.threads).encode()
     if isinstance(reads, FixedTopics):
         pattern, subscription = _STATIC, _map(reads.threads)
@@ -103,13 +122,17 @@ def render_registration(registration: Registration, *, now_ms: int) -> bytes:
 
 
 def consumer_id(group: str, name: str) -> str:
-    """What a consumer of that name is called: the name of its znode, and the beginning of its threads' names."""
+    """What a consumer of that name is called: the name of its znode, and the beginning of its
+    threads' names.
+    """
     return f"{group}_{name}"
 
 
 def generated_name(host: str, now_ms: int, unique: int) -> str:
-    """The name of a consumer that was given none. `unique`: 128 random bits, of which the first eight digits are taken."""
-    return f"{host}-{now_ms}-{unique >> 64:x}"[:len(f"{host}-{now_ms}-") + 8]
+    """The name of a consumer that was given none. `unique`: 128 random bits, of which the first
+    eight digits are taken.
+    """
+    return f"{host}-{now_ms}-{unique >> 64:x}"[: len(f"{host}-{now_ms}-") + 8]
 
 
 def thread_id(consumer: str, number: int) -> str:
@@ -118,7 +141,9 @@ def thread_id(consumer: str, number: int) -> str:
 
 
 def consumer_of(thread: str) -> str:
-    """The consumer whose thread an owner's payload names: hosts and groups may have `-` in them, numbers do not."""
+    """The consumer whose thread an owner's payload names: hosts and groups may have `-` in them,
+    numbers do not.
+    """
     return thread.rpartition("-")[0] or thread
 
 
@@ -131,9 +156,11 @@ def _of_document(found: Any) -> Registration:
     if not isinstance(found["pattern"], str):
         raise ValueError("the pattern is no text")
     kind = next((kind for kind in FilterKind if kind.value == found["pattern"]), None)
-    if kind is None or not counts:  # the originals take any other word for `static`, and a filter without one, too
+    if (
+        kind is None or not counts
+    ):  # the originals take any other word for `static`, and a filter without one, too
         return Registration(Dialect.KAFKA, FixedTopics(counts))
-    (text, threads), = counts.items()
+    ((text, threads),) = counts.items()
     return Registration(Dialect.KAFKA, _filtered(kind, text, threads))
 
 
@@ -148,4 +175,10 @@ def _count(found: Any, *, least: int) -> int:
 
 
 def _map(threads: Mapping[str, int]) -> str:
-    return "{" + ",".join(f'"{topic.translate(_ESCAPED)}":{count}' for topic, count in sorted(threads.items())) + "}"
+    return (
+        "{"
+        + ",".join(
+            f'"{topic.translate(_ESCAPED)}":{count}' for topic, count in sorted(threads.items())
+        )
+        + "}"
+    )

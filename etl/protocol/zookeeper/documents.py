@@ -1,8 +1,10 @@
-"""What all documents of the ledger have in common: the format, how large they may be, compression, and logs in them.
+"""What all documents of the ledger have in common: the format, how large they may be, compression,
+and logs in them.
 
-Whatever carries a newer format is refused, so that an old driver never misreads a new plan. Format 1 lacked what a plan
-knows of the table's transaction version, of log starts and of why offsets were let go; formats before 3 lacked leader epochs, the
-lives of logs, the starts that wait for their log, and what is not known of rows that were counted again. Their documents are still read.
+Whatever carries a newer format is refused, so that an old driver never misreads a new plan. Format
+1 lacked what a plan knows of the table's transaction version, of log starts and of why offsets were
+let go; formats before 3 lacked leader epochs, the lives of logs, the starts that wait for their
+log, and what is not known of rows that were counted again. Their documents are still read.
 """
 
 from __future__ import annotations
@@ -20,22 +22,47 @@ T = TypeVar("T")
 V = TypeVar("V")
 FORMAT = 3
 WRITTEN_MAX_BYTES = 64 * 2**20
-"""No document is written that is larger before it is compressed: a plan is refused, a record leaves gaps out."""
+"""No document is written that is larger before it is compressed: a plan is refused, a record leaves
+gaps out.
+"""
 DOCUMENT_MAX_BYTES = 4 * WRITTEN_MAX_BYTES
-"""A decompressed document larger than this is not one of ours. Earlier versions bounded no record that they wrote."""
+"""A decompressed document larger than this is not one of ours. Earlier versions bounded no record
+that they wrote.
+"""
 
 
 def parsed(payload: bytes, path: str, build: Callable[[dict[str, Any]], T]) -> T:
-    """What `build` makes of the document. Raises LedgersDisagree when it is none or not such a one, NeedsDecision when it is newer."""
+    """What `build` makes of the document. Raises LedgersDisagree when it is none or not such a one,
+    NeedsDecision when it is newer.
+    """
     try:
         document = json.loads(_inflate(payload))
         if document["format"] > FORMAT:
-            what = f"the document has format {document['format']}, this version reads up to {FORMAT}"
-            raise NeedsDecision(what, znode=path, check="that the newest version of offset-range-etl runs everywhere")
+            what = (
+                f"the document has format {document['format']}, this version reads up to {FORMAT}"
+            )
+            raise NeedsDecision(
+                what,
+                znode=path,
+                check="that the newest version of offset-range-etl runs everywhere",
+            )
         return build(document)
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, OverflowError, zlib.error) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        RecursionError,
+        OverflowError,
+        zlib.error,
+    ) as error:
         what = f"the znode does not hold what it should: {type(error).__name__}: {error}"
-        raise LedgersDisagree(what, znode=path, check="who wrote that znode, and whether ZooKeeper was restored from a copy") from error
+        raise LedgersDisagree(
+            what,
+            znode=path,
+            check="who wrote that znode, and whether ZooKeeper was restored from a copy",
+        ) from error
 
 
 def _inflate(payload: bytes) -> bytes:

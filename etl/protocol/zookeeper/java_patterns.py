@@ -19,7 +19,14 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from etl.protocol.zookeeper.java_classes import LEGAL, PREDEFINED, NotTranslated, by_property, other_cases, written
+from etl.protocol.zookeeper.java_classes import (
+    LEGAL,
+    PREDEFINED,
+    NotTranslated,
+    by_property,
+    other_cases,
+    written,
+)
 from etl.protocol.zookeeper.java_tokens import Token, tokens_of
 
 _ASCII = frozenset(map(chr, range(128)))
@@ -31,14 +38,17 @@ _ANCHORS = {"A": r"\A", "z": r"\Z", "Z": r"\Z", "b": r"\b", "B": r"\B"}
 _LOOKAROUNDS = ("=", "!", "<=", "<!")
 _NAME = re.compile(r"<([a-zA-Z][a-zA-Z0-9]*)>")
 _FLAGS = re.compile(r"([idmsuxU]*)(-[idmsuxU]*)?([:)])")
-_NUMBERED = re.compile(r"0([0-3]?[0-7]{1,2})|x([0-9a-fA-F]{2})|x{([0-9a-fA-F]{1,8})}|u([0-9a-fA-F]{4})")
+_NUMBERED = re.compile(
+    r"0([0-3]?[0-7]{1,2})|x([0-9a-fA-F]{2})|x{([0-9a-fA-F]{1,8})}|u([0-9a-fA-F]{4})"
+)
 _PROPERTY = re.compile(r"{([a-zA-Z]+)}|([A-Z])")
 _COUNT = re.compile(r"{([0-9]+)(?:(,)([0-9]*))?}")
 
 
 @lru_cache(maxsize=256)
 def java_pattern(text: str) -> re.Pattern[str]:
-    """The pattern that matches all of a legal name where Java's `matches()` is true, and is found in it where its `find()` is.
+    """The pattern that matches all of a legal name where Java's `matches()` is true, and is found
+    in it where its `find()` is.
 
     Raises NotTranslated.
     """
@@ -58,7 +68,9 @@ class _Parser:
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens = tokens
         self._plain = "".join("\0" if token.is_quoted else token.char for token in tokens)
-        """The tokens again, for what is looked for as text; a quoted character is no part of any construct."""
+        """The tokens again, for what is looked for as text; a quoted character is no part of any
+        construct.
+        """
         self._at = 0
         self._ignores_case = False
         self._names: set[str] = set()
@@ -68,7 +80,9 @@ class _Parser:
         return self._at == len(self._tokens)
 
     def alternatives(self, depth: int = 0) -> str:
-        """Up to the end of the group, or of the pattern. The flags that it turns on end with it. Raises NotTranslated."""
+        """Up to the end of the group, or of the pattern. The flags that it turns on end with it.
+        Raises NotTranslated.
+        """
         if depth > _DEEPEST:
             raise NotTranslated(f"groups nested more than {_DEEPEST} deep")
         outside = self._ignores_case
@@ -104,10 +118,12 @@ class _Parser:
         return self._repeated(written(self._cases(frozenset(char.char))))
 
     def _escape(self) -> str:
-        anchor = _ANCHORS.get(self._plain[self._at:self._at + 1])
+        anchor = _ANCHORS.get(self._plain[self._at : self._at + 1])
         if anchor is None:
             found = self._escaped()
-            return self._repeated(written(self._cases(frozenset(found)) if isinstance(found, str) else found))
+            return self._repeated(
+                written(self._cases(frozenset(found)) if isinstance(found, str) else found)
+            )
         self._at += 1
         return self._unrepeated(anchor, "an anchor")
 
@@ -122,10 +138,16 @@ class _Parser:
         self._ignores_case = outside
         if not self._took(")"):
             raise NotTranslated("a ( that is not closed")
-        return self._unrepeated(f"(?{around}{inside})", "a lookaround") if around else self._repeated(f"(?:{inside})")
+        return (
+            self._unrepeated(f"(?{around}{inside})", "a lookaround")
+            if around
+            else self._repeated(f"(?:{inside})")
+        )
 
     def _kind_is_flags(self) -> bool:
-        """Read what makes a group one that is not remembered, a named one, or one of flags; True: only flags, and no group."""
+        """Read what makes a group one that is not remembered, a named one, or one of flags; True:
+        only flags, and no group.
+        """
         named = _NAME.match(self._plain, self._at)
         if named:
             if named[1] in self._names:
@@ -135,7 +157,9 @@ class _Parser:
             return False
         flags = _FLAGS.match(self._plain, self._at)
         if not flags:
-            raise NotTranslated(f"a group that begins with (?{self._plain[self._at:self._at + 2]}")
+            raise NotTranslated(
+                f"a group that begins with (?{self._plain[self._at : self._at + 2]}"
+            )
         refused = set(flags[1]) & set("uxU")
         if refused:
             raise NotTranslated(f"the flag {min(refused)}")
@@ -151,7 +175,7 @@ class _Parser:
                 raise NotTranslated(f"the quantifier {count[0][:20]}")
             self._at = count.end()
             piece += count[0]
-        elif self._plain[self._at:self._at + 1] in ("*", "+", "?"):
+        elif self._plain[self._at : self._at + 1] in ("*", "+", "?"):
             piece += self._next().char
         else:
             return self._unrepeated(piece, "a piece")
@@ -162,7 +186,7 @@ class _Parser:
         return self._unrepeated(piece, "a quantifier")
 
     def _unrepeated(self, piece: str, what: str) -> str:
-        following = self._plain[self._at:self._at + 1]
+        following = self._plain[self._at : self._at + 1]
         if following and following in "*+?{":
             raise NotTranslated(f"{following} behind {what}")
         return piece
@@ -183,13 +207,15 @@ class _Parser:
         first = self._one()
         if not isinstance(first, str):
             return first
-        follows = self._plain[self._at:self._at + 2]
+        follows = self._plain[self._at : self._at + 2]
         if not follows.startswith("-") or follows in ("-", "-]", "-["):
             return self._cases(frozenset(first))
         self._at += 1
         last = self._one()
         if not isinstance(last, str) or last < first:
-            raise NotTranslated(f"a range in a class from {first!r} to what does not come behind it")
+            raise NotTranslated(
+                f"a range in a class from {first!r} to what does not come behind it"
+            )
         return self._cases(frozenset(char for char in _ASCII if first <= char <= last))
 
     def _one(self) -> str | frozenset[str]:
@@ -217,16 +243,22 @@ class _Parser:
 
     def _by_number(self) -> str:
         found = _NUMBERED.match(self._plain, self._at - 1)
-        number = int(found[1], 8) if found and found[1] else int("".join(found.groups("")), 16) if found else -1
+        number = (
+            int(found[1], 8)
+            if found and found[1]
+            else int("".join(found.groups("")), 16)
+            if found
+            else -1
+        )
         if not found or number > _LARGEST or 0xD800 <= number < 0xE000:
-            raise NotTranslated(f"the character \\{self._plain[self._at - 1:self._at + 5]}")
+            raise NotTranslated(f"the character \\{self._plain[self._at - 1 : self._at + 5]}")
         self._at = found.end()
         return chr(number)
 
     def _property(self, *, is_negated: bool) -> frozenset[str]:
         found = _PROPERTY.match(self._plain, self._at)
         if not found:
-            raise NotTranslated(f"the class \\p{self._plain[self._at:self._at + 20]}")
+            raise NotTranslated(f"the class \\p{self._plain[self._at : self._at + 20]}")
         self._at = found.end()
         meant = by_property(found[1] or found[2], ignores_case=self._ignores_case)
         return LEGAL - meant if is_negated else meant
@@ -248,7 +280,9 @@ class _Parser:
 
 
 def _is_count(count: re.Match[str]) -> bool:
-    """Whether `{n}`, `{n,}` or `{n,m}` can be repeated by: not `{0}`, nor more than Java counts, nor from more to less."""
+    """Whether `{n}`, `{n,}` or `{n,m}` can be repeated by: not `{0}`, nor more than Java counts,
+    nor from more to less.
+    """
     least, has_comma, most = count[1], count[2], count[3]
     if len(least) > _MOST_DIGITS or len(most or "") > _MOST_DIGITS:
         return False

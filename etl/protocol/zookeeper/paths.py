@@ -24,8 +24,8 @@
     /consumers/<group>/etl/<pipeline>@<name>       a backfill: all of the above but the fence, and
     /consumers/<group>/etl/<pipeline>@<name>/claim which offsets it claims
 
-`<key>` is `<partition>` from Kafka 0.8 on and `<broker>-<partition>` on the 0.7 family. All paths are relative to the
-chroot of the connection string. Parents that were made on the way hold no data.
+`<key>` is `<partition>` from Kafka 0.8 on and `<broker>-<partition>` on the 0.7 family. All paths
+are relative to the chroot of the connection string. Parents that were made on the way hold no data.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ TOPIC_CONFIGS = "/config/topics"
 
 
 def is_of_a_pipeline(path: str) -> bool:
-    """Whether the znode is a pipeline's own, or below one; not so what it shares with the group's consumers and other pipelines."""
+    """Whether the znode is a pipeline's own, or below one; not so what it shares with the group's
+    consumers and other pipelines.
+    """
     _, _, below = path.removeprefix(f"{CONSUMERS}/").partition("/")
     return path.startswith(f"{CONSUMERS}/") and below.startswith("etl/")
 
@@ -71,7 +73,9 @@ class GroupPaths:
 
     @property
     def pipelines(self) -> str:
-        """Children are the pipelines of this group. Written, with nothing, each time that one of them takes a topic."""
+        """Children are the pipelines of this group. Written, with nothing, each time that one of
+        them takes a topic.
+        """
         return f"/consumers/{self.group}/etl"
 
     @property
@@ -114,7 +118,9 @@ class PipelinePaths:
         return f"{self.root}/driver"
 
     def session(self, number: int) -> str:
-        """That the session which drives the pipeline lives, while it hands a plan over. No other session ever makes this znode."""
+        """That the session which drives the pipeline lives, while it hands a plan over. No other
+        session ever makes this znode.
+        """
         return f"{self.root}/session-{number & 2**64 - 1:016x}"
 
     @property

@@ -12,12 +12,17 @@ from etl.protocol.zookeeper.documents import FORMAT, canonical, log_of, parsed
 
 def render_pauses(pauses: Iterable[Pause]) -> bytes:
     """The znode of a pipeline's pauses."""
-    rows = [[one.topic, one.log.key if one.log else None, one.reason, one.by, one.since_ms] for one in pauses]
+    rows = [
+        [one.topic, one.log.key if one.log else None, one.reason, one.by, one.since_ms]
+        for one in pauses
+    ]
     return zlib.compress(canonical({"format": FORMAT, "pauses": rows}), 6)
 
 
 def parse_pauses(payload: bytes, *, path: str) -> tuple[Pause, ...]:
-    """The pauses of a znode. Raises LedgersDisagree where it has none, NeedsDecision where a newer version wrote it."""
+    """The pauses of a znode. Raises LedgersDisagree where it has none, NeedsDecision where a newer
+    version wrote it.
+    """
     return parsed(payload, path, lambda found: tuple(_pause(*row) for row in found["pauses"]))
 
 

@@ -1,8 +1,9 @@
-"""Plans as bytes: what a znode or a commit of the table holds of one, and the id that its content has.
+"""Plans as bytes: what a znode or a commit of the table holds of one, and the id that its content
+has.
 
-The id is the hash of the canonical content without the leaders, because a leader is only today's address; and a plan that is handed over,
-or void, is the one that was to be. The time zone decides no range, so it is no part of the id: a driver from before it was kept still reads
-the document.
+The id is the hash of the canonical content without the leaders, because a leader is only today's
+address; and a plan that is handed over, or void, is the one that was to be. The time zone decides
+no range, so it is no part of the id: a driver from before it was kept still reads the document.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from etl.protocol.zookeeper.documents import FORMAT, canonical, parsed
 from etl.protocol.zookeeper.plan_content import content_of, plan_of
 
 RANGES_MAX = 500_000
-"""A plan with more ranges than this is refused: its record could outgrow `WRITTEN_MAX_BYTES` without naming one gap."""
+"""A plan with more ranges than this is refused: its record could outgrow `WRITTEN_MAX_BYTES`
+without naming one gap.
+"""
 FEWER_TOPICS = "that the expressions match what you mean; source.topics.deny leaves topics out"
 _NOT_HASHED = ("leaders", "generations", "void", "time_zone")
 _LEADERS_OF_RANGES = ("leader", "epoch")
@@ -37,7 +40,9 @@ def with_id(plan: Plan) -> Plan:
 
 
 def plan_id(plan: Plan, form: int = FORMAT) -> str:
-    """Hash of the canonical content in that format, without the leaders, and whether or not it is handed over yet: 32 hex digits."""
+    """Hash of the canonical content in that format, without the leaders, and whether or not it is
+    handed over yet: 32 hex digits.
+    """
     return _hash(_parts(content_of(plan, form)))
 
 
@@ -51,8 +56,8 @@ class _Parts(NamedTuple):
 class _Rendered:
     """What was made last.
 
-    A plan gets its id, is stored, and is told in the commit, one after the other: the content of a frozen value, of a large plan the work
-    of half a second, is made once for all three.
+    A plan gets its id, is stored, and is told in the commit, one after the other: the content of a
+    frozen value, of a large plan the work of half a second, is made once for all three.
     """
 
     def __init__(self) -> None:
@@ -74,14 +79,21 @@ _rendered = _Rendered()
 
 def _parts(content: dict[str, Any]) -> _Parts:
     ranges = content.pop("ranges")
-    return _Parts(*({name: canonical(part).decode() for name, part in found.items()} for found in (ranges, content)))
+    return _Parts(
+        *(
+            {name: canonical(part).decode() for name, part in found.items()}
+            for found in (ranges, content)
+        )
+    )
 
 
 def _hash(parts: _Parts) -> str:
     ranges = {name: text for name, text in parts.ranges.items() if name not in _LEADERS_OF_RANGES}
     content = {name: text for name, text in parts.others.items() if name not in _NOT_HASHED}
     if "handed_over" in content:
-        content["handed_over"] = canonical(True).decode()  # it becomes so, and the plan stays the same
+        content["handed_over"] = canonical(
+            True
+        ).decode()  # it becomes so, and the plan stays the same
     return hashlib.sha256(_joined({**content, "ranges": _joined(ranges)}).encode()).hexdigest()[:32]
 
 
@@ -91,9 +103,13 @@ def _joined(parts: Mapping[str, str]) -> str:
 
 
 def render_plan(plan: Plan) -> bytes:
-    """The znode of a plan. Raises SettingsError for one so large that it, or what comes of it, could not be read again."""
+    """The znode of a plan. Raises SettingsError for one so large that it, or what comes of it,
+    could not be read again.
+    """
     parts = _rendered.of(plan)
-    document = _joined({**parts.others, "ranges": _joined(parts.ranges), "id": canonical(plan.id).decode()}).encode()
+    document = _joined(
+        {**parts.others, "ranges": _joined(parts.ranges), "id": canonical(plan.id).decode()}
+    ).encode()
     if len(document) > documents.WRITTEN_MAX_BYTES:
         what = f"the plan knows {len(plan.positions):,} logs and would take {len(document):,} bytes of {documents.WRITTEN_MAX_BYTES:,}"
         raise SettingsError(what, key="source.topics", check=FEWER_TOPICS)
@@ -110,13 +126,17 @@ def plan_content(plan: Plan) -> dict[str, Any]:
 
 
 def parse_plan(payload: bytes, *, path: str) -> Plan:
-    """The plan of a znode. Raises LedgersDisagree when it is not one, or its content does not hash to its id."""
+    """The plan of a znode. Raises LedgersDisagree when it is not one, or its content does not hash
+    to its id.
+    """
     return _parsed(payload, path)
 
 
 @functools.lru_cache(maxsize=1)
 def _parsed(payload: bytes, path: str) -> Plan:
-    """A run reads the newest plan as it begins, and again before it stores the next one: the same bytes are the same plan."""
+    """A run reads the newest plan as it begins, and again before it stores the next one: the same
+    bytes are the same plan.
+    """
     return parsed(payload, path, _plan)
 
 

@@ -1,7 +1,9 @@
-"""What brokers and their controller write in ZooKeeper of themselves and of topics, parsed. What is no such text is None, never an error.
+"""What brokers and their controller write in ZooKeeper of themselves and of topics, parsed. What is
+no such text is None, never an error.
 
-Two families write there. Kafka 0.8 to 3.x: JSON, `/brokers/ids/[b]` in versions 1 (0.8) to 5 (2.7 and later), a topic's replicas, the
-state of each partition. Jafka and Kafka 0.7: `creator:host:port`, from Jafka 1.4 on with a fourth field, and partition counts.
+Two families write there. Kafka 0.8 to 3.x: JSON, `/brokers/ids/[b]` in versions 1 (0.8) to 5 (2.7
+and later), a topic's replicas, the state of each partition. Jafka and Kafka 0.7:
+`creator:host:port`, from Jafka 1.4 on with a fourth field, and partition counts.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from etl.model.security import OPEN, Security, SecurityProtocol
 _MOST_PARTITIONS = 100_000
 """Of one topic on one broker: a znode that claims more is no count."""
 _JAVA_OBJECT = b"\xac\xed\x00\x05t"
-"""Before a text that a ZkClient with its default serializer wrote: two bytes with the length, then the text."""
+"""Before a text that a ZkClient with its default serializer wrote: two bytes with the length, then
+the text.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +43,13 @@ def dialect_of(payload: bytes) -> Dialect | None:
 
 
 def parse_broker(broker_id: str, payload: bytes, security: Security = OPEN) -> Broker | None:
-    """A broker of Kafka 0.8 or later, or None when it has no listener of that protocol and name, or is not registered as JSON.
+    """A broker of Kafka 0.8 or later, or None when it has no listener of that protocol and name, or
+    is not registered as JSON.
 
-    `host` and `port` are those of the first listener without encryption and login, or null and -1 where there is none by the name
-    PLAINTEXT; then, and for any other listener, `endpoints` counts, with `listener_security_protocol_map` (version 4 on), which says what a
-    listener of another name speaks.
+    `host` and `port` are those of the first listener without encryption and login, or null and -1
+    where there is none by the name PLAINTEXT; then, and for any other listener, `endpoints` counts,
+    with `listener_security_protocol_map` (version 4 on), which says what a listener of another name
+    speaks.
     """
     try:
         registration = json.loads(payload)
@@ -53,7 +59,12 @@ def parse_broker(broker_id: str, payload: bytes, security: Security = OPEN) -> B
             return Broker(int(broker_id), str(host), port)
         for listener, speaks, address in _endpoints(registration):
             host, _, text = address.rpartition(":")
-            if speaks == security.protocol.value and security.listener in (None, listener) and host and _is_port(int(text)):
+            if (
+                speaks == security.protocol.value
+                and security.listener in (None, listener)
+                and host
+                and _is_port(int(text))
+            ):
                 return Broker(int(broker_id), host.strip("[]"), int(text))
     except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
         pass
@@ -61,8 +72,13 @@ def parse_broker(broker_id: str, payload: bytes, security: Security = OPEN) -> B
 
 
 def parse_listeners(payload: bytes) -> tuple[str, ...]:
-    """The listeners that a broker of Kafka registered, for a person: `INSIDE (SASL_SSL)`; nothing for what is no such registration."""
-    return tuple(name if name == speaks else f"{name} ({speaks})" for name, speaks in parse_endpoints(payload))
+    """The listeners that a broker of Kafka registered, for a person: `INSIDE (SASL_SSL)`; nothing
+    for what is no such registration.
+    """
+    return tuple(
+        name if name == speaks else f"{name} ({speaks})"
+        for name, speaks in parse_endpoints(payload)
+    )
 
 
 def parse_endpoints(payload: bytes) -> tuple[tuple[str, str], ...]:
@@ -77,19 +93,23 @@ def _endpoints(registration: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The name of each listener, what it speaks, and its address."""
     speaks = registration.get("listener_security_protocol_map") or {}
     parts = [str(endpoint).partition("://") for endpoint in registration.get("endpoints") or ()]
-    return [(listener, str(speaks.get(listener, listener)), address) for listener, _, address in parts]
+    return [
+        (listener, str(speaks.get(listener, listener)), address) for listener, _, address in parts
+    ]
 
 
 def parse_physical_broker(broker_id: str, payload: bytes) -> Broker | None:
     """A broker of Jafka or Kafka 0.7, or None when its registration is not of this form.
 
-    `creator:host:port`, and from Jafka 1.4 on `:true` or `:false` behind it, whether topics are made by the first message. Where the host
-    has colons (IPv6), Jafka writes `#` for them.
+    `creator:host:port`, and from Jafka 1.4 on `:true` or `:false` behind it, whether topics are
+    made by the first message. Where the host has colons (IPv6), Jafka writes `#` for them.
     """
     fields = _fields(payload)
     if fields is None or not re.fullmatch(r"[0-9]{1,10}", broker_id):
         return None
-    return Broker(int(broker_id), fields[1].replace("#", ":").strip("[]"), int(fields[2]), Dialect.JAFKA.value)
+    return Broker(
+        int(broker_id), fields[1].replace("#", ":").strip("[]"), int(fields[2]), Dialect.JAFKA.value
+    )
 
 
 def parse_count(payload: bytes) -> int | None:
@@ -108,7 +128,9 @@ def parse_cluster_id(payload: bytes) -> str | None:
 
 
 def parse_replicas(payload: bytes) -> dict[int, tuple[int, ...]]:
-    """The brokers that hold each partition of a topic (Kafka 0.8 to 3.x), the preferred leader first; empty for anything else."""
+    """The brokers that hold each partition of a topic (Kafka 0.8 to 3.x), the preferred leader
+    first; empty for anything else.
+    """
     try:
         found: Mapping[str, Any] = json.loads(payload)["partitions"]
         return {int(number): tuple(map(int, brokers)) for number, brokers in found.items()}
@@ -117,7 +139,9 @@ def parse_replicas(payload: bytes) -> dict[int, tuple[int, ...]]:
 
 
 def parse_topic_config(payload: bytes) -> dict[str, str]:
-    """`/config/topics/[t]` (Kafka 0.8.1 to 3.x): what was set for the topic, not what brokers default to; empty for anything else."""
+    """`/config/topics/[t]` (Kafka 0.8.1 to 3.x): what was set for the topic, not what brokers
+    default to; empty for anything else.
+    """
     try:
         found: Mapping[str, Any] = json.loads(payload)["config"]
         return {str(key): str(value) for key, value in found.items()}
@@ -130,13 +154,19 @@ def parse_partition_state(payload: bytes) -> PartitionState | None:
     try:
         found = json.loads(payload)
         leader, epoch = int(found["leader"]), int(found["leader_epoch"])
-        return PartitionState(leader if leader >= 0 else None, epoch if epoch >= 0 else None, tuple(map(int, found["isr"])))
+        return PartitionState(
+            leader if leader >= 0 else None,
+            epoch if epoch >= 0 else None,
+            tuple(map(int, found["isr"])),
+        )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 
 def _fields(payload: bytes) -> list[str] | None:
-    """Creator, host and port, and what follows; None for a document, which `dialect_of` takes for the other family's."""
+    """Creator, host and port, and what follows; None for a document, which `dialect_of` takes for
+    the other family's.
+    """
     text = _text(payload)
     fields = text.split(":")
     if text.startswith("{") or len(fields) not in (3, 4) or not fields[1]:
@@ -149,7 +179,7 @@ def _fields(payload: bytes) -> list[str] | None:
 def _text(payload: bytes) -> str:
     """UTF-8, or what Java's own serialization wraps it in."""
     if payload.startswith(_JAVA_OBJECT):
-        payload = payload[len(_JAVA_OBJECT) + 2:]
+        payload = payload[len(_JAVA_OBJECT) + 2 :]
     return payload.decode("utf-8", "replace").strip()
 
 

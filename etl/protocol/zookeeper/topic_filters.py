@@ -1,4 +1,6 @@
-"""Topic filters of consumers in ZooKeeper: a regular expression of Java's, and whether topics are read that it matches, or all others."""
+"""Topic filters of consumers in ZooKeeper: a regular expression of Java's, and whether topics are
+read that it matches, or all others.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,16 @@ class TopicFilter:
     def allows(self, topic: str) -> bool:
         """Whether a topic that exists is read.
 
-        No filter lets those of the brokers themselves pass, unless a consumer has `exclude.internal.topics=false`, which its registration
-        does not tell.
+        No filter lets those of the brokers themselves pass, unless a consumer has
+        `exclude.internal.topics=false`, which its registration does not tell.
         """
         matches = java_pattern(self.text).fullmatch(topic) is not None
         return matches == (self.kind is FilterKind.WHITE_LIST) and topic not in INTERNAL_TOPICS
 
 
 def cleaned(text: str) -> str:
-    """What a consumer makes of a filter's text: `,` is `|`, blanks go, and so do quotes around it, for it comes from a property file."""
+    """What a consumer makes of a filter's text: `,` is `|`, blanks go, and so do quotes around it,
+    for it comes from a property file.
+    """
     trimmed = text.strip("".join(map(chr, range(33))))
     return _QUOTES_AT_END.sub("", trimmed.replace(",", "|").replace(" ", "").lstrip("\"'"))

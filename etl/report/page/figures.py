@@ -32,7 +32,11 @@ def says_in_short(report: Mapping[str, Any], logs: Sequence[LogRead]) -> str:
         return f"This run has not come to its end: it is still at work, or it was killed. The next run finishes what it left.{where}"
     loaded = f"{counted(report['records'], 'record')} loaded in {seconds(report['seconds_in_all'])}"
     if report["state"] == State.FAILED.value:
-        return f"The run ended early. {loaded} before that." if report["records"] else "The run ended early, and loaded nothing."
+        return (
+            f"The run ended early. {loaded} before that."
+            if report["records"]
+            else "The run ended early, and loaded nothing."
+        )
     came = f"{loaded}." if report["records"] else "There was nothing new to load."
     has_lost = any(one["outcome"] == Outcome.RECORDS_LOST.value for one in report["outcomes"])
     lost = "Records were lost, as policy allows. " if has_lost else ""
@@ -51,9 +55,16 @@ def _left(logs: Sequence[LogRead]) -> str:
 def figures(report: Mapping[str, Any], logs: Sequence[LogRead], unit: str) -> Html:
     """Records, bytes, throughput, time, lag, partitions."""
     lag = size if unit == "bytes" else number
-    before, after = of_known(sum, (log.before for log in logs)), of_known(sum, (log.after for log in logs))
+    before, after = (
+        of_known(sum, (log.before for log in logs)),
+        of_known(sum, (log.after for log in logs)),
+    )
     read = sum(log.is_read for log in logs)
-    was = "of what could be read" if before is None else f"{lag(before)} before" + (", in offsets" if unit == "offsets" else "")
+    was = (
+        "of what could be read"
+        if before is None
+        else f"{lag(before)} before" + (", in offsets" if unit == "offsets" else "")
+    )
     rows = (
         ("Records", number(report["records"]), None),
         ("Fetched", size(report["bytes"]) if read else UNKNOWN, "from the brokers"),
@@ -62,5 +73,11 @@ def figures(report: Mapping[str, Any], logs: Sequence[LogRead], unit: str) -> Ht
         ("Lag after the run", lag(after), was),
         ("Partitions read", number(read), f"of {number(len(logs))}"),
     )
-    return tag("dl", *(tag("div", tag("dt", name), tag("dd", value, tag("small", note) if note else None)) for name, value, note in rows),
-               class_="tiles")
+    return tag(
+        "dl",
+        *(
+            tag("div", tag("dt", name), tag("dd", value, tag("small", note) if note else None))
+            for name, value, note in rows
+        ),
+        class_="tiles",
+    )

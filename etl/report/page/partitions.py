@@ -1,4 +1,6 @@
-"""What was read of each partition and how far the table is behind it, the worst ones first, and no more of them than a page holds."""
+"""What was read of each partition and how far the table is behind it, the worst ones first, and no
+more of them than a page holds.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ MOST_PARTITIONS, MOST_TOPICS, MOST_UNFOLDED = 200, 50, 24
 
 @dataclass(slots=True)
 class LogRead:
-    """One partition, or a topic: what the run's plans read of it, and its lag. None: not known, or nothing was read."""
+    """One partition, or a topic: what the run's plans read of it, and its lag. None: not known, or
+    nothing was read.
+    """
 
     topic: str
     key: str = ""
@@ -33,7 +37,9 @@ class LogRead:
         """One range that a plan has of it."""
         self.begin = told["from"] if self.begin is None else min(self.begin, told["from"])
         self.until = told["until"] if self.until is None else max(self.until, told["until"])
-        self.rows = _plus(self.rows, told.get("rows")) if told.get("rows") is not None else self.rows
+        self.rows = (
+            _plus(self.rows, told.get("rows")) if told.get("rows") is not None else self.rows
+        )
         self.bytes = _plus(self.bytes, told.get("fetched_bytes"))
         self.missing += told.get("missing_offsets") or 0
         self.is_read = True
@@ -41,7 +47,15 @@ class LogRead:
     @property
     def worst_first(self) -> tuple[Any, ...]:
         """What is not known is worst, then what lags most, then what most offsets are missing from."""
-        return (self.after is not None, -(self.after or 0), -self.missing, -(self.before or 0), -(self.rows or 0), self.topic, self.key)
+        return (
+            self.after is not None,
+            -(self.after or 0),
+            -self.missing,
+            -(self.before or 0),
+            -(self.rows or 0),
+            self.topic,
+            self.key,
+        )
 
 
 def logs_of(report: Mapping[str, Any]) -> list[LogRead]:
@@ -74,7 +88,11 @@ def topics_of(logs: Iterable[LogRead]) -> list[LogRead]:
 
 
 def _of(found: dict[tuple[str, str], LogRead], told: Mapping[str, Any]) -> LogRead:
-    key = f"{told['broker_id']}-{told['partition']}" if "broker_id" in told else str(told["partition"])
+    key = (
+        f"{told['broker_id']}-{told['partition']}"
+        if "broker_id" in told
+        else str(told["partition"])
+    )
     return found.setdefault((told["topic"], key), LogRead(told["topic"], key))
 
 
@@ -88,25 +106,72 @@ def partitions(logs: Sequence[LogRead], unit: str) -> Html | None:
         return None
     topics, lag = topics_of(logs), number if unit != "bytes" else size
     read = sum(log.is_read for log in logs)
-    told = f"{number(read)} of {counted(len(logs), 'partition')} read" if read else f"{counted(len(logs), 'partition')}, nothing read"
+    told = (
+        f"{number(read)} of {counted(len(logs), 'partition')} read"
+        if read
+        else f"{counted(len(logs), 'partition')}, nothing read"
+    )
     inside = [_topics(topics, lag)] if topics[1:] else []
-    inside.append(_fold("Partitions", told + ", the furthest behind first", _partitions(logs, lag), is_open=len(logs) <= MOST_UNFOLDED))
+    inside.append(
+        _fold(
+            "Partitions",
+            told + ", the furthest behind first",
+            _partitions(logs, lag),
+            is_open=len(logs) <= MOST_UNFOLDED,
+        )
+    )
     return tag("section", tag("h2", "What was read"), *inside)
 
 
 def _topics(topics: Sequence[LogRead], lag: Any) -> Html:
-    rows = (tag("tr", tag("th", one.topic, scope="row", title=one.topic), *_cells(
-        number(one.begin), number(one.rows), size(one.bytes), lag(one.before), lag(one.after))) for one in topics[:MOST_TOPICS])
+    rows = (
+        tag(
+            "tr",
+            tag("th", one.topic, scope="row", title=one.topic),
+            *_cells(
+                number(one.begin),
+                number(one.rows),
+                size(one.bytes),
+                lag(one.before),
+                lag(one.after),
+            ),
+        )
+        for one in topics[:MOST_TOPICS]
+    )
     names = ("Topic", "Partitions", "Records", "Fetched", "Lag before", "Lag after")
     table = _table(names, rows, "Topics", _more(topics[MOST_TOPICS:], "topic", lag))
     return _fold("Topics", counted(len(topics), "topic"), table, is_open=True)
 
 
 def _partitions(logs: Sequence[LogRead], lag: Any) -> Html:
-    names = ("Topic", "Partition", "From", "Until", "Records", "Fetched", "Without a row", "Lag before", "Lag after")
-    rows = (tag("tr", tag("th", one.topic, scope="row", title=one.topic), *_cells(
-        one.key, number(one.begin), number(one.until), number(one.rows), size(one.bytes), number(one.missing) if one.is_read else UNKNOWN,
-        lag(one.before), lag(one.after))) for one in logs[:MOST_PARTITIONS])
+    names = (
+        "Topic",
+        "Partition",
+        "From",
+        "Until",
+        "Records",
+        "Fetched",
+        "Without a row",
+        "Lag before",
+        "Lag after",
+    )
+    rows = (
+        tag(
+            "tr",
+            tag("th", one.topic, scope="row", title=one.topic),
+            *_cells(
+                one.key,
+                number(one.begin),
+                number(one.until),
+                number(one.rows),
+                size(one.bytes),
+                number(one.missing) if one.is_read else UNKNOWN,
+                lag(one.before),
+                lag(one.after),
+            ),
+        )
+        for one in logs[:MOST_PARTITIONS]
+    )
     return _table(names, rows, "Partitions", _more(logs[MOST_PARTITIONS:], "partition", lag))
 
 
@@ -118,13 +183,22 @@ def _more(left: Sequence[LogRead], noun: str, lag: Any) -> str | None:
     if not left:
         return None
     rows, after = sum(one.rows or 0 for one in left), sum(one.after or 0 for one in left)
-    return f"and {counted(len(left), noun)} more, with {counted(rows, 'record')} in all and a lag of {lag(after)} after the run; " \
+    return (
+        f"and {counted(len(left), noun)} more, with {counted(rows, 'record')} in all and a lag of {lag(after)} after the run; "
         "the report's JSON file has all of them"
+    )
 
 
 def _table(names: Sequence[str], rows: Iterable[Html], says: str, more: str | None) -> Html:
     head = tag("tr", *(tag("th", name, scope="col") for name in names))
-    scroll = tag("div", tag("table", tag("thead", head), tag("tbody", *rows)), class_="scroll", tabindex=0, role="region", aria_label=says)
+    scroll = tag(
+        "div",
+        tag("table", tag("thead", head), tag("tbody", *rows)),
+        class_="scroll",
+        tabindex=0,
+        role="region",
+        aria_label=says,
+    )
     return tag("div", scroll, tag("p", more, class_="notes") if more else None)
 
 

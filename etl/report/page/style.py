@@ -1,7 +1,7 @@
 """How the page looks: its colours, in light and dark, and its one sheet of styles.
 
-The fonts are those of the reader's system. Widths are of what they hold, so that the page is whole at 360 pixels; tables scroll
-in themselves.
+The fonts are those of the reader's system. Widths are of what they hold, so that the page is whole
+at 360 pixels; tables scroll in themselves.
 """
 
 from __future__ import annotations
@@ -9,17 +9,43 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 LIGHT: Mapping[str, str] = {
-    "paper": "#f7f6f3", "card": "#ffffff", "ink": "#1c1f24", "soft": "#5a606b", "line": "#e3e1db", "track": "#eceae5",
-    "accent": "#2a5f92", "muted": "#9db8d2", "good": "#256a45", "good-tint": "#e6f2ea", "warn": "#7d5200", "warn-tint": "#faf0d9",
-    "bad": "#a02c24", "bad-tint": "#fbe8e5",
+    "paper": "#f7f6f3",
+    "card": "#ffffff",
+    "ink": "#1c1f24",
+    "soft": "#5a606b",
+    "line": "#e3e1db",
+    "track": "#eceae5",
+    "accent": "#2a5f92",
+    "muted": "#9db8d2",
+    "good": "#256a45",
+    "good-tint": "#e6f2ea",
+    "warn": "#7d5200",
+    "warn-tint": "#faf0d9",
+    "bad": "#a02c24",
+    "bad-tint": "#fbe8e5",
 }
 DARK: Mapping[str, str] = {
-    "paper": "#131518", "card": "#1b1e22", "ink": "#e9e7e2", "soft": "#a3a9b3", "line": "#2e3339", "track": "#282c32",
-    "accent": "#7fb2e3", "muted": "#41607f", "good": "#82cba0", "good-tint": "#1a2c22", "warn": "#e3b75f", "warn-tint": "#30281a",
-    "bad": "#f39b92", "bad-tint": "#361f1d",
+    "paper": "#131518",
+    "card": "#1b1e22",
+    "ink": "#e9e7e2",
+    "soft": "#a3a9b3",
+    "line": "#2e3339",
+    "track": "#282c32",
+    "accent": "#7fb2e3",
+    "muted": "#41607f",
+    "good": "#82cba0",
+    "good-tint": "#1a2c22",
+    "warn": "#e3b75f",
+    "warn-tint": "#30281a",
+    "bad": "#f39b92",
+    "bad-tint": "#361f1d",
 }
 TEXT_ON: tuple[tuple[str, str], ...] = (
-    *((ink, ground) for ink in ("ink", "soft", "accent", "good", "warn", "bad") for ground in ("paper", "card")),
+    *(
+        (ink, ground)
+        for ink in ("ink", "soft", "accent", "good", "warn", "bad")
+        for ground in ("paper", "card")
+    ),
     *((ink, f"{tone}-tint") for tone in ("good", "warn", "bad") for ink in ("ink", "soft", tone)),
 )
 """Which colour is the text's on which ground."""

@@ -27,7 +27,13 @@ def seconds(value: float | None) -> str:
         return UNKNOWN
     if value < 0.01:
         return "<0.01 s"
-    return f"{value:.2f} s" if value < 1 else f"{value:.1f} s" if value < 9.95 else time_in_words(value)
+    return (
+        f"{value:.2f} s"
+        if value < 1
+        else f"{value:.1f} s"
+        if value < 9.95
+        else time_in_words(value)
+    )
 
 
 def short(value: float) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from tests.bench import encrypted as behind_tls, planning as planned, small_runs
+from tests.bench import encrypted as behind_tls
+from tests.bench import planning as planned
+from tests.bench import small_runs
 from tests.bench.whole.parts import Tell
 
 _OF_A_BROKER = 100
@@ -15,7 +17,9 @@ _OF_TLS_MIB = 512
 def small(rounds: int, tell: Tell, *, cold: int = 1) -> None:
     """See `tests.bench.small_runs`; `cold` rounds are left out."""
     for kind, seconds in small_runs.measured(rounds, cold=cold):
-        tell({"part": "small", "kind": kind, "seconds": seconds, "is_bare": kind == small_runs.BARE})
+        tell(
+            {"part": "small", "kind": kind, "seconds": seconds, "is_bare": kind == small_runs.BARE}
+        )
 
 
 def planning(sizes: Sequence[int], tell: Tell) -> None:

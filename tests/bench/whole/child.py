@@ -1,4 +1,6 @@
-"""A process that is asked to do things one after the other, in lines of JSON: what is timed runs in it, and who times it stands outside."""
+"""A process that is asked to do things one after the other, in lines of JSON: what is timed runs in
+it, and who times it stands outside.
+"""
 
 from __future__ import annotations
 
@@ -42,18 +44,30 @@ class Failed(Exception):
 
 
 class Child:
-    """`with Child("tests.bench.whole.peer", folder) as child: child.do(...)`; what it prints goes into a file of `folder`."""
+    """`with Child("tests.bench.whole.peer", folder) as child: child.do(...)`; what it prints goes
+    into a file of `folder`.
+    """
 
     def __init__(self, module: str, folder: Path, *words: str) -> None:
         self._log = folder / f"{module.rpartition('.')[2]}-{time.monotonic_ns()}.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+                [sys.executable, "-m", module, *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.end()
 
     def end(self) -> None:
@@ -96,7 +110,9 @@ class Child:
 
 
 def serve(jobs: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
-    """The child's side: each line of standard input is a job, its answer a line. What else is printed goes to standard error."""
+    """The child's side: each line of standard input is a job, its answer a line. What else is
+    printed goes to standard error.
+    """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
@@ -110,6 +126,8 @@ def serve(jobs: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
 
 
 def _told(failed: str) -> str:
-    """The beginning, and the innermost cause: of an exception of the JVM that is the last that is called one."""
+    """The beginning, and the innermost cause: of an exception of the JVM that is the last that is
+    called one.
+    """
     causes = [line for line in failed.splitlines() if line.startswith("Caused by:")]
     return "\n".join([failed[:_TOLD_BYTES], *causes[-1:]])

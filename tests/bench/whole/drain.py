@@ -1,8 +1,10 @@
-"""The limit: what comes through the sockets if nobody looks at it. Our own Fetch requests, a thread and a connection for each partition.
+"""The limit: what comes through the sockets if nobody looks at it. Our own Fetch requests, a thread
+and a connection for each partition.
 
     python -m tests.bench.whole.drain BOOTSTRAP
 
-Of each answer only the heads of its record batches are read, for the offset to ask for next; all other bytes are thrown away.
+Of each answer only the heads of its record batches are read, for the offset to ask for next; all
+other bytes are thrown away.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ def drained(bootstrap: str, topic: str, partition: int, until: int) -> int:
     log, offset, size = BrokerPartition(topic, partition), 0, 0
     with SimpleConsumer(host, port) as broker:
         while offset < until:
-            fetched = broker.multifetch([FetchTarget(log, offset, FETCH_MAX_BYTES)], max_bytes=FETCH_MAX_BYTES).partitions[0]
+            fetched = broker.multifetch(
+                [FetchTarget(log, offset, FETCH_MAX_BYTES)], max_bytes=FETCH_MAX_BYTES
+            ).partitions[0]
             size += len(fetched.records)
             offset = next_offset(fetched.records, offset)
     return size
@@ -55,7 +59,10 @@ def do(job: Mapping[str, Any]) -> Mapping[str, Any]:
     """`bootstrap`, `topic`, and `records` of it."""
     clock, each = Clock(), job["records"] // PARTITIONS
     with ThreadPoolExecutor(PARTITIONS) as pool:
-        found = [pool.submit(drained, job["bootstrap"], job["topic"], at, each) for at in range(PARTITIONS)]
+        found = [
+            pool.submit(drained, job["bootstrap"], job["topic"], at, each)
+            for at in range(PARTITIONS)
+        ]
         size = sum(one.result() for one in found)
     return {"seconds": clock.seconds, "bytes": size}
 

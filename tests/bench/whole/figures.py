@@ -11,7 +11,9 @@ MISSING = ""
 
 
 def to_commit(one: Result) -> float:
-    """Seconds from the stored plan, or from the beginning where there is none, to the commit, or to the end where there is none."""
+    """Seconds from the stored plan, or from the beginning where there is none, to the commit, or to
+    the end where there is none.
+    """
     return float(one.get("to_commit", one["seconds"]))
 
 

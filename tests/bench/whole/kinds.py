@@ -17,9 +17,16 @@ RUNS = ("arrow", "dataframe", "without-spark")
 """Those that are runs of ours."""
 PEER, DRAIN = "peer", "drain"
 KINDS: Mapping[str, str] = {
-    **SESSION, PEER: "confluent-kafka + deltalake, one process", DRAIN: "the sockets, bytes thrown away"}
+    **SESSION,
+    PEER: "confluent-kafka + deltalake, one process",
+    DRAIN: "the sockets, bytes thrown away",
+}
 ORDER = ("reader", "spark-delta", *RUNS, "spark-noop", PEER, DRAIN)
-"""In each round: Spark ends a Python worker that had nothing to do for a minute, so those that have some lie near each other."""
+"""In each round: Spark ends a Python worker that had nothing to do for a minute, so those that have
+some lie near each other.
+"""
 COMPARED_WITH: Mapping[str, str] = {
-    **dict.fromkeys((*RUNS, PEER), "spark-delta"), "reader": "spark-noop"}
+    **dict.fromkeys((*RUNS, PEER), "spark-delta"),
+    "reader": "spark-noop",
+}
 """Whose speed each is compared with."""

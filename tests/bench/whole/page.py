@@ -7,7 +7,19 @@ from functools import partial
 from typing import Any
 
 from tests.bench.whole import page_others
-from tests.bench.whole.figures import Result, all_of_it, cpu, head, megabytes, per_gb, ratio, row, seconds, speed, to_commit
+from tests.bench.whole.figures import (
+    Result,
+    all_of_it,
+    cpu,
+    head,
+    megabytes,
+    per_gb,
+    ratio,
+    row,
+    seconds,
+    speed,
+    to_commit,
+)
 from tests.bench.whole.kinds import COMPARED_WITH, KINDS, PEER, RUNS
 from tests.bench.whole.workloads import WORKLOADS
 
@@ -59,21 +71,37 @@ def _pieces(content: Mapping[str, Any]) -> Iterator[str]:
     commands = content["commands"]
     versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
     yield _HEAD.format(
-        s="s" if len(commands) > 1 else "", commands="\n".join(f"    {one}" for one in commands), measured_at=content["measured_at"],
-        versions=versions, codec=content["codec"], **content["machine"])
-    logs = {one["workload"]: one["log_bytes"] for one in content["results"] if one["part"] == "topics"}
-    shown: Mapping[str, Callable[[Sequence[Result]], Iterator[str]]] = {"compared": partial(_compared, logs), **page_others.SHOWN}
+        s="s" if len(commands) > 1 else "",
+        commands="\n".join(f"    {one}" for one in commands),
+        measured_at=content["measured_at"],
+        versions=versions,
+        codec=content["codec"],
+        **content["machine"],
+    )
+    logs = {
+        one["workload"]: one["log_bytes"] for one in content["results"] if one["part"] == "topics"
+    }
+    shown: Mapping[str, Callable[[Sequence[Result]], Iterator[str]]] = {
+        "compared": partial(_compared, logs),
+        **page_others.SHOWN,
+    }
     for part, pieces in shown.items():
         results = [one for one in content["results"] if one["part"] == part]
         if results:
             yield from pieces(results)
     failed = [one for one in content["results"] if "failed" in one]
     if failed:
-        yield "\n## What failed\n\n" + "".join(f"- {_about(one)}: {one['failed'].splitlines()[-1]}\n" for one in failed)
+        yield "\n## What failed\n\n" + "".join(
+            f"- {_about(one)}: {one['failed'].splitlines()[-1]}\n" for one in failed
+        )
 
 
 def _about(one: Result) -> str:
-    return ", ".join(str(one[name]) for name in ("part", "workload", "kind", "records", "cores", "partitions", "round") if name in one)
+    return ", ".join(
+        str(one[name])
+        for name in ("part", "workload", "kind", "records", "cores", "partitions", "round")
+        if name in one
+    )
 
 
 def _compared(logs: Mapping[str, int], results: Sequence[Result]) -> Iterator[str]:
@@ -83,17 +111,43 @@ def _compared(logs: Mapping[str, int], results: Sequence[Result]) -> Iterator[st
         if own:
             size = WORKLOADS[name].size
             yield f"\n### {name}\n\n{own[0]['records']:,} records, {own[0]['records'] * size / 1e6:,.0f} MB of values"
-            yield f"; the topic's segments have {logs[name] / 1e6:,.0f} MB.\n\n" if name in logs else ".\n\n"
-            yield from _workload(size, {kind: [one for one in own if one["kind"] == kind] for kind in KINDS})
+            yield (
+                f"; the topic's segments have {logs[name] / 1e6:,.0f} MB.\n\n"
+                if name in logs
+                else ".\n\n"
+            )
+            yield from _workload(
+                size, {kind: [one for one in own if one["kind"] == kind] for kind in KINDS}
+            )
 
 
 def _workload(size: int, kinds: Mapping[str, Sequence[Result]]) -> Iterator[str]:
-    yield head("", "to the commit: s", "M records/s", "MB/s", "x Spark's", "all of it: s", "x Spark's", "CPU s per GB", "of Spark's",
-               "of the peer's", "table, MB")
+    yield head(
+        "",
+        "to the commit: s",
+        "M records/s",
+        "MB/s",
+        "x Spark's",
+        "all of it: s",
+        "x Spark's",
+        "CPU s per GB",
+        "of Spark's",
+        "of the peer's",
+        "table, MB",
+    )
     for kind, own in ((kind, own) for kind, own in kinds.items() if own):
         theirs = kinds[COMPARED_WITH[kind]] if kind in COMPARED_WITH else []
         peers = kinds[PEER] if kind in RUNS else []
         yield row(
-            KINDS[kind], seconds(own, to_commit), speed(own, to_commit), speed(own, to_commit, size), ratio(theirs, own, to_commit),
-            seconds(own), ratio(theirs, own, all_of_it), per_gb(own, size), ratio(own, theirs, cpu), ratio(own, peers, cpu),
-            megabytes(own, lambda one: one.get("table_bytes")))
+            KINDS[kind],
+            seconds(own, to_commit),
+            speed(own, to_commit),
+            speed(own, to_commit, size),
+            ratio(theirs, own, to_commit),
+            seconds(own),
+            ratio(theirs, own, all_of_it),
+            per_gb(own, size),
+            ratio(own, theirs, cpu),
+            ratio(own, peers, cpu),
+            megabytes(own, lambda one: one.get("table_bytes")),
+        )

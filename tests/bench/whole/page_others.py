@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 
-from tests.bench.whole.figures import MISSING, Result, head, median, megabytes, ratio, row, seconds, speed, to_commit
+from tests.bench.whole.figures import (
+    MISSING,
+    Result,
+    head,
+    median,
+    megabytes,
+    ratio,
+    row,
+    seconds,
+    speed,
+    to_commit,
+)
 from tests.bench.whole.kinds import KINDS
 
 _RECORDS = """
@@ -70,7 +81,13 @@ def _records(results: Sequence[Result]) -> Iterator[str]:
     for kind in KINDS:
         own = [_of(results, kind=kind, records=size) for size in sizes]
         if any(own):
-            yield row(KINDS[kind], *(f"{seconds(one, to_commit)} s, {speed(one, to_commit)}" if one else MISSING for one in own))
+            yield row(
+                KINDS[kind],
+                *(
+                    f"{seconds(one, to_commit)} s, {speed(one, to_commit)}" if one else MISSING
+                    for one in own
+                ),
+            )
 
 
 def _cores(results: Sequence[Result]) -> Iterator[str]:
@@ -82,20 +99,35 @@ def _cores(results: Sequence[Result]) -> Iterator[str]:
     for kind in KINDS:
         one, two = _of(results, kind=kind, cores=1), _of(results, kind=kind, cores=2)
         if one or two:
-            yield row(KINDS[kind], seconds(one, to_commit), speed(one, to_commit), seconds(two, to_commit), speed(two, to_commit),
-                      ratio(one, two, to_commit))
+            yield row(
+                KINDS[kind],
+                seconds(one, to_commit),
+                speed(one, to_commit),
+                seconds(two, to_commit),
+                speed(two, to_commit),
+                ratio(one, two, to_commit),
+            )
 
 
 def _memory(results: Sequence[Result]) -> Iterator[str]:
     results = _well(results)
     for workload in dict.fromkeys(one["workload"] for one in results):
         yield _MEMORY.format(workload=workload)
-        yield head("", "records", "JVM", "driver", "a worker", "a worker, 20 times fewer", "more by")
+        yield head(
+            "", "records", "JVM", "driver", "a worker", "a worker, 20 times fewer", "more by"
+        )
         for kind in KINDS:
-            own = sorted(_of(results, workload=workload, kind=kind), key=lambda one: int(one["records"]))
+            own = sorted(
+                _of(results, workload=workload, kind=kind), key=lambda one: int(one["records"])
+            )
             if own:
-                yield row(KINDS[kind], f"{own[-1]['records']:,}", *(_peak(own[-1:], name) for name in ("jvm", "driver", "worker")),
-                          _peak(own[:-1], "worker"), _more(own))
+                yield row(
+                    KINDS[kind],
+                    f"{own[-1]['records']:,}",
+                    *(_peak(own[-1:], name) for name in ("jvm", "driver", "worker")),
+                    _peak(own[:-1], "worker"),
+                    _more(own),
+                )
 
 
 def _peak(results: Sequence[Result], name: str) -> str:
@@ -119,22 +151,52 @@ def _small(results: Sequence[Result]) -> Iterator[str]:
 
 def _planning(results: Sequence[Result]) -> Iterator[str]:
     yield _PLANNING
-    yield head("partitions", "run", "planning: s", "committing: s", "whole process: s", "CPU: s", "peak, MiB", "plan document, bytes")
-    for partitions, run in dict.fromkeys((one["partitions"], one["kind"]) for one in _well(results)):
+    yield head(
+        "partitions",
+        "run",
+        "planning: s",
+        "committing: s",
+        "whole process: s",
+        "CPU: s",
+        "peak, MiB",
+        "plan document, bytes",
+    )
+    for partitions, run in dict.fromkeys(
+        (one["partitions"], one["kind"]) for one in _well(results)
+    ):
         own = _of(_well(results), partitions=partitions, kind=run)
-        figures = [f"{median(own, itemgetter(name)):.2f}" for name in ("plan_s", "commit_s", "process_s", "cpu_s")]
-        yield row(f"{partitions:,}", run, *figures, f"{own[0]['peak_mib']:.0f}", f"{own[0]['document_bytes']:,}")
+        figures = [
+            f"{median(own, itemgetter(name)):.2f}"
+            for name in ("plan_s", "commit_s", "process_s", "cpu_s")
+        ]
+        yield row(
+            f"{partitions:,}",
+            run,
+            *figures,
+            f"{own[0]['peak_mib']:.0f}",
+            f"{own[0]['document_bytes']:,}",
+        )
 
 
 def _encrypted(results: Sequence[Result]) -> Iterator[str]:
     results, speed = _well(results), itemgetter("mib_s")
     yield _ENCRYPTED
-    yield head("", "plain: MiB/s", "CPU s per GiB", "TLS: MiB/s", "CPU s per GiB", "of Python's own ssl")
+    yield head(
+        "", "plain: MiB/s", "CPU s per GiB", "TLS: MiB/s", "CPU s per GiB", "of Python's own ssl"
+    )
     bare = _of(results, kind="bytes", is_encrypted=True)
     for kind in dict.fromkeys(one["kind"] for one in results):
-        plain, tls = (_of(results, kind=kind, is_encrypted=is_encrypted) for is_encrypted in (False, True))
-        figures = [figure for own in (plain, tls)
-                   for figure in (f"{median(own, speed):,.0f}" if own else MISSING, seconds(own, _cpu_of_gib))]
+        plain, tls = (
+            _of(results, kind=kind, is_encrypted=is_encrypted) for is_encrypted in (False, True)
+        )
+        figures = [
+            figure
+            for own in (plain, tls)
+            for figure in (
+                f"{median(own, speed):,.0f}" if own else MISSING,
+                seconds(own, _cpu_of_gib),
+            )
+        ]
         yield row(kind, *figures, ratio(tls, bare, speed))
 
 
@@ -143,6 +205,11 @@ def _cpu_of_gib(one: Result) -> float:
 
 
 SHOWN: Mapping[str, Callable[[Sequence[Result]], Iterator[str]]] = {
-    "records": _records, "cores": _cores, "memory": _memory, "small": _small, "planning": _planning,
-    "encrypted": _encrypted}
+    "records": _records,
+    "cores": _cores,
+    "memory": _memory,
+    "small": _small,
+    "planning": _planning,
+    "encrypted": _encrypted,
+}
 """By the part's name."""

@@ -1,4 +1,6 @@
-"""What is measured of a topic: all kinds in turn; growth with records and with cores; peaks of memory. Each result is told at once."""
+"""What is measured of a topic: all kinds in turn; growth with records and with cores; peaks of
+memory. Each result is told at once.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Asked:
 
 
 class Warm:
-    """Processes that stay: one with a Spark session of `cores`, one for each peer. They start when they are first needed."""
+    """Processes that stay: one with a Spark session of `cores`, one for each peer. They start when
+    they are first needed.
+    """
 
     def __init__(self, asked: Asked, cores: int = 2) -> None:
         self._asked, self._cores = asked, cores
@@ -53,8 +57,12 @@ class Warm:
     def __exit__(self, *error: object) -> None:
         self._ends.close()
 
-    def do(self, kind: str, topic: Topic, records: int | None = None, *, peaks: bool = False) -> Mapping[str, Any]:
-        """One job's result, or how it failed; a process that failed is started anew and warmed for the next job."""
+    def do(
+        self, kind: str, topic: Topic, records: int | None = None, *, peaks: bool = False
+    ) -> Mapping[str, Any]:
+        """One job's result, or how it failed; a process that failed is started anew and warmed for
+        the next job.
+        """
         some = topic.workload.records if records is None else records
         about = {"workload": topic.workload.name, "kind": kind, "records": some}
         try:
@@ -62,10 +70,16 @@ class Warm:
         except Failed as failed:
             self._begin_anew(kind, topic)
             return {**about, "failed": str(failed)}
-        return {**about, **{name: value for name, value in asdict(spent).items() if name != "told" and value}, **spent.told}
+        return {
+            **about,
+            **{name: value for name, value in asdict(spent).items() if name != "told" and value},
+            **spent.told,
+        }
 
     def warm(self, kinds: Sequence[str], topic: Topic) -> None:
-        """Each of them with fewer records, so often as is asked for; what fails is left to what is measured."""
+        """Each of them with fewer records, so often as is asked for; what fails is left to what is
+        measured.
+        """
         for _ in range(self._asked.cold):
             for kind in kinds:
                 with contextlib.suppress(Failed):
@@ -75,11 +89,16 @@ class Warm:
         """What the process had warm is what the next rounds are compared by."""
         if self._program(kind) in self._children:
             self._children.pop(self._program(kind)).end()
-        self.warm([other for other in self._asked.kinds if self._program(other) == self._program(kind)], topic)
+        self.warm(
+            [other for other in self._asked.kinds if self._program(other) == self._program(kind)],
+            topic,
+        )
 
     def _done(self, kind: str, topic: Topic, records: int, *, peaks: bool = False) -> Spent:
         workload = topic.workload
-        return self._child(kind).do(peaks=peaks, kind=kind, topic=workload.topic, records=records, total=workload.records)
+        return self._child(kind).do(
+            peaks=peaks, kind=kind, topic=workload.topic, records=records, total=workload.records
+        )
 
     def _program(self, kind: str) -> str:
         return kind if kind in (PEER, DRAIN) else "session"
@@ -89,16 +108,32 @@ class Warm:
         if program not in self._children:
             folder = self._asked.folder / f"{program}-{len(list(self._asked.folder.iterdir()))}"
             folder.mkdir()
-            bootstrap, zookeeper = self._asked.cluster.bootstrap, self._asked.cluster.zookeeper_connect
+            bootstrap, zookeeper = (
+                self._asked.cluster.bootstrap,
+                self._asked.cluster.zookeeper_connect,
+            )
             words = {
-                "session": [bootstrap, zookeeper, str(folder), f"local[{self._cores}]", self._asked.codec, self._asked.fetches],
-                PEER: [bootstrap, str(folder), self._asked.codec], DRAIN: [bootstrap]}[program]
-            self._children[program] = self._ends.enter_context(Child(f"tests.bench.whole.{program}", folder, *words))
+                "session": [
+                    bootstrap,
+                    zookeeper,
+                    str(folder),
+                    f"local[{self._cores}]",
+                    self._asked.codec,
+                    self._asked.fetches,
+                ],
+                PEER: [bootstrap, str(folder), self._asked.codec],
+                DRAIN: [bootstrap],
+            }[program]
+            self._children[program] = self._ends.enter_context(
+                Child(f"tests.bench.whole.{program}", folder, *words)
+            )
         return self._children[program]
 
 
 def compared(asked: Asked, warm: Warm, topic: Topic, tell: Tell) -> None:
-    """All kinds in turn, a round of each after the other; the first rounds read less, warm everything, and are left out."""
+    """All kinds in turn, a round of each after the other; the first rounds read less, warm
+    everything, and are left out.
+    """
     warm.warm(asked.kinds, topic)
     for number in range(asked.rounds):
         for kind in asked.kinds:
@@ -118,18 +153,30 @@ def grown(asked: Asked, warm: Warm, topic: Topic, sizes: Sequence[int], tell: Te
 
 def on_cores(asked: Asked, topic: Topic, records: int, tell: Tell) -> None:
     """The same with one core for Spark's tasks and with two; a session of its own each."""
-    some, kinds = min(records, topic.workload.records), asked.only(["arrow", "dataframe", "spark-delta"])
+    some, kinds = (
+        min(records, topic.workload.records),
+        asked.only(["arrow", "dataframe", "spark-delta"]),
+    )
     for cores in (1, 2):
         with Warm(asked, cores) as session:
             for kind in kinds:
                 session.do(kind, topic, min(_WARM_RECORDS, some))
             for number in range(asked.rounds):
                 for kind in kinds:
-                    tell({"part": "cores", "round": number, "cores": cores, **session.do(kind, topic, some)})
+                    tell(
+                        {
+                            "part": "cores",
+                            "round": number,
+                            "cores": cores,
+                            **session.do(kind, topic, some),
+                        }
+                    )
 
 
 def remembered(asked: Asked, topic: Topic, kinds: Sequence[str], tell: Tell) -> None:
-    """Peaks of memory, each of one run in new processes: of the whole topic, and of a range so much shorter."""
+    """Peaks of memory, each of one run in new processes: of the whole topic, and of a range so much
+    shorter.
+    """
     for kind in asked.only(kinds):
         for records in _lengths(kind, topic.workload.records):
             with Warm(asked) as new:

@@ -1,4 +1,6 @@
-"""What a process and all below it take: processor time, and peaks of memory, those of the JVM and of Python apart. From Linux's /proc."""
+"""What a process and all below it take: processor time, and peaks of memory, those of the JVM and
+of Python apart. From Linux's /proc.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def tree(root: int) -> Iterator[int]:
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            children.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
+            children.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(
+                int(stat.parent.name)
+            )
     left = [root]
     while left:
         pid = left.pop()
@@ -29,22 +33,27 @@ def tree(root: int) -> Iterator[int]:
 
 
 def cpu_seconds(root: int) -> float:
-    """User and system time of the process, of all below it, and of those that have ended and were waited for."""
+    """User and system time of the process, of all below it, and of those that have ended and were
+    waited for.
+    """
     return sum(map(_ticks, tree(root))) / os.sysconf("SC_CLK_TCK")
 
 
 def _ticks(pid: int) -> int:
     with contextlib.suppress(OSError):
-        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+        return sum(
+            map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15])
+        )
     return 0
 
 
 @dataclass
 class Peaks:
-    """`with Peaks(pid) as peaks: ...`: the most resident memory (VmHWM) that each process of the tree has had since it began.
+    """`with Peaks(pid) as peaks: ...`: the most resident memory (VmHWM) that each process of the
+    tree has had since it began.
 
-    Pages that processes share, as those of libraries and those from before a fork, count for each of them. Looked at every 20 ms, so the
-    last 20 ms of a process that ends are not seen.
+    Pages that processes share, as those of libraries and those from before a fork, count for each
+    of them. Looked at every 20 ms, so the last 20 ms of a process that ends are not seen.
     """
 
     root: int
@@ -58,7 +67,12 @@ class Peaks:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._over.set()
         if self._thread:
             self._thread.join()

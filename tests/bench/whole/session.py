@@ -1,14 +1,19 @@
-"""One Spark session and what is done in it: runs of ours, and Spark's own source and writer beside them, all with the same settings.
+"""One Spark session and what is done in it: runs of ours, and Spark's own source and writer beside
+them, all with the same settings.
 
     python -m tests.bench.whole.session BOOTSTRAP ZOOKEEPER FOLDER MASTER CODEC FETCHES
 
-- Spark's defaults for the JVM and for queries; what a pipeline's session has besides (docs/SETTINGS.md) holds for all.
-- Spark's source has all eight columns (`includeHeaders`), and a task for each partition, as many as cores. Its fetches are as large as ours
+- Spark's defaults for the JVM and for queries; what a pipeline's session has besides
+  (docs/SETTINGS.md) holds for all.
+- Spark's source has all eight columns (`includeHeaders`), and a task for each partition, as many as
+  cores. Its fetches are as large as ours
   (FETCHES: `large`), or its own (`default`), and a query's consumers do not outlive it for long. It writes a Delta table with the
   codec, and its level, that files of ours have. Nothing of it saves offsets, or looks whether it did that before.
-- Of a run of ours all is counted: from the command to its exit code; and apart, from the stored plan to the table's commit.
+- Of a run of ours all is counted: from the command to its exit code; and apart, from the stored
+  plan to the table's commit.
 
-Spark's source is release 4.0.0 (of 4.2.0 one jar is not on Maven Central), with the kafka-clients that it asks for.
+Spark's source is release 4.0.0 (of 4.2.0 one jar is not on Maven Central), with the kafka-clients
+that it asks for.
 """
 
 from __future__ import annotations
@@ -40,15 +45,25 @@ SPARKS_SOURCE = [
     Artifact("org.apache.kafka", "kafka-clients", "3.9.1", alone=True),
     Artifact("org.apache.commons", "commons-pool2", "2.12.1", alone=True),
 ]
-LARGE_FETCHES = {"kafka.max.partition.fetch.bytes": str(FETCH_MAX_BYTES), "kafka.max.poll.records": "5000"}
+LARGE_FETCHES = {
+    "kafka.max.partition.fetch.bytes": str(FETCH_MAX_BYTES),
+    "kafka.max.poll.records": "5000",
+}
 _ALL_OF_IT = 1 << 50
-NO_OLD_CONSUMERS = {"spark.kafka.consumer.cache.timeout": "5s", "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s"}
-"""Spark keeps each query's consumers, with what they have fetched ahead, for five minutes, in which none can use them: a query has a group
-of its own. Job after job in one session they take up its heap, and the work of all that comes later is the collector's."""
+NO_OLD_CONSUMERS = {
+    "spark.kafka.consumer.cache.timeout": "5s",
+    "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s",
+}
+"""Spark keeps each query's consumers, with what they have fetched ahead, for five minutes, in which
+none can use them: a query has a group of its own. Job after job in one session they take up its
+heap, and the work of all that comes later is the collector's."""
 RUNS: Mapping[str, Mapping[str, Any]] = {
     "arrow": {"table": {"writer": "arrow"}},
     "dataframe": {"table": {"writer": "spark"}},
-    "without-spark": {"table": {"writer": "arrow"}, "limits": {"without_spark_below_bytes": _ALL_OF_IT}},
+    "without-spark": {
+        "table": {"writer": "arrow"},
+        "limits": {"without_spark_below_bytes": _ALL_OF_IT},
+    },
 }
 """What the conf of each kind of run says."""
 
@@ -58,25 +73,45 @@ def started(folder: Path, master: str, codec: str) -> SparkSession:
     set_spark_environment()
     jars = jar_settings(master)
     besides = ":".join(map(str, fetched("spark-kafka-4.0.0", SPARKS_SOURCE)))
-    return build_session("bench", {
-        **spark_settings(master), **jars, **NO_OLD_CONSUMERS,
-        "spark.driver.extraClassPath": f"{jars['spark.driver.extraClassPath']}:{besides}",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.log.level": "ERROR", "spark.sql.parquet.compression.codec": codec,
-        "spark.hadoop.parquet.compression.codec.zstd.level": "1"})
+    return build_session(
+        "bench",
+        {
+            **spark_settings(master),
+            **jars,
+            **NO_OLD_CONSUMERS,
+            "spark.driver.extraClassPath": f"{jars['spark.driver.extraClassPath']}:{besides}",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.log.level": "ERROR",
+            "spark.sql.parquet.compression.codec": codec,
+            "spark.hadoop.parquet.compression.codec.zstd.level": "1",
+        },
+    )
 
 
 class Session:
-    """Does one thing after the other; each table is a new one, and taken away behind it, or the records leave the page cache."""
+    """Does one thing after the other; each table is a new one, and taken away behind it, or the
+    records leave the page cache.
+    """
 
-    def __init__(self, bootstrap: str, zookeeper: str, folder: str, master: str, codec: str, fetches: str) -> None:
-        self._bootstrap, self._zookeeper, self._folder, self._codec = bootstrap, zookeeper, Path(folder), codec
+    def __init__(
+        self, bootstrap: str, zookeeper: str, folder: str, master: str, codec: str, fetches: str
+    ) -> None:
+        self._bootstrap, self._zookeeper, self._folder, self._codec = (
+            bootstrap,
+            zookeeper,
+            Path(folder),
+            codec,
+        )
         self._spark = started(self._folder, master, codec)
         self._spark.dataSource.register(OffsetRanges)
         self._fetches = LARGE_FETCHES if fetches == "large" else {}
         self._numbers = 0
         self._kinds: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
-            "spark-delta": self._sparks_delta, "spark-noop": lambda job: self._noop(self._sparks(job)),
-            "reader": lambda job: self._noop(self._ours(job)), **dict.fromkeys(RUNS, self._run)}
+            "spark-delta": self._sparks_delta,
+            "spark-noop": lambda job: self._noop(self._sparks(job)),
+            "reader": lambda job: self._noop(self._ours(job)),
+            **dict.fromkeys(RUNS, self._run),
+        }
 
     def do(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
         """`kind`, `topic`, and `records` of the topic's `total`."""
@@ -91,17 +126,27 @@ class Session:
         return self._folder / f"table-{self._numbers}"
 
     def _sparks(self, job: Mapping[str, Any]) -> DataFrame:
-        source = self._spark.read.format("kafka").option("kafka.bootstrap.servers", self._bootstrap).option("subscribe", job["topic"])
+        source = (
+            self._spark.read.format("kafka")
+            .option("kafka.bootstrap.servers", self._bootstrap)
+            .option("subscribe", job["topic"])
+        )
         source = source.options(includeHeaders="true", startingOffsets="earliest", **self._fetches)
         return self._bounded(source, job)
 
     def _ours(self, job: Mapping[str, Any]) -> DataFrame:
-        source = self._spark.read.format("offset_ranges").option("bootstrap", self._bootstrap).option("topics", job["topic"])
+        source = (
+            self._spark.read.format("offset_ranges")
+            .option("bootstrap", self._bootstrap)
+            .option("topics", job["topic"])
+        )
         return self._bounded(source, job)
 
     def _bounded(self, source: Any, job: Mapping[str, Any]) -> DataFrame:
         if job["records"] < job["total"]:
-            ends = {job["topic"]: {str(at): job["records"] // PARTITIONS for at in range(PARTITIONS)}}
+            ends = {
+                job["topic"]: {str(at): job["records"] // PARTITIONS for at in range(PARTITIONS)}
+            }
             source = source.option("endingOffsets", json.dumps(ends))
         found: DataFrame = source.load()
         return found
@@ -120,16 +165,30 @@ class Session:
         number, more = self._numbers, RUNS[job["kind"]]
         name, conf = f"bench-{self._folder.name}-{number}", self._folder / f"conf-{number}.yaml"
         limits = {"max_records_per_run": job["records"]} if job["records"] < job["total"] else {}
-        conf.write_text(yaml.safe_dump({
-            "version": 1, "pipeline": name, "group": name, "zookeeper": {"connect": self._zookeeper},
-            "source": {"topics": {"allow": [job["topic"]]}}, "limits": {**limits, **more.get("limits", {})},
-            "table": {"path": str(self._table), "codec": self._codec, **more["table"]}, "report": {"path": str(self._folder / "reports")}}))
+        conf.write_text(
+            yaml.safe_dump(
+                {
+                    "version": 1,
+                    "pipeline": name,
+                    "group": name,
+                    "zookeeper": {"connect": self._zookeeper},
+                    "source": {"topics": {"allow": [job["topic"]]}},
+                    "limits": {**limits, **more.get("limits", {})},
+                    "table": {"path": str(self._table), "codec": self._codec, **more["table"]},
+                    "report": {"path": str(self._folder / "reports")},
+                }
+            )
+        )
         clock = Clock()
         said = said_by("run", str(conf), "--json")
         seconds = clock.seconds
         if said.code or said.document["records"] != job["records"]:
             raise ValueError(said.err + said.out)
-        return {"seconds": seconds, "verbs": said.document["seconds"], **self._told(job, self._stored_at(name))}
+        return {
+            "seconds": seconds,
+            "verbs": said.document["seconds"],
+            **self._told(job, self._stored_at(name)),
+        }
 
     def _told(self, job: Mapping[str, Any], began_at: float) -> Mapping[str, Any]:
         found = dict(written(self._table, job["records"]))

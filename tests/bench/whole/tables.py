@@ -1,4 +1,6 @@
-"""What a Delta table's log says of it, read as JSON: rows, files, bytes, and when its newest commit was there."""
+"""What a Delta table's log says of it, read as JSON: rows, files, bytes, and when its newest commit
+was there.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,26 @@ from typing import Any
 
 
 def written(table: Path, records: int) -> Mapping[str, Any]:
-    """Files, bytes and the time of the newest commit, in seconds since 1970. Raises ValueError when there are not so many rows."""
+    """Files, bytes and the time of the newest commit, in seconds since 1970. Raises ValueError when
+    there are not so many rows.
+    """
     commits = sorted((table / "_delta_log").glob("*.json"))
     actions = [json.loads(line) for commit in commits for line in commit.read_text().splitlines()]
     added = [action["add"] for action in actions if "add" in action]
     rows = sum(json.loads(add["stats"])["numRecords"] for add in added)
     if rows != records:
         raise ValueError(f"{rows} rows of {records} are in {table}")
-    return {"files": len(added), "table_bytes": sum(add["size"] for add in added), "committed_at": commits[-1].stat().st_mtime}
+    return {
+        "files": len(added),
+        "table_bytes": sum(add["size"] for add in added),
+        "committed_at": commits[-1].stat().st_mtime,
+    }
 
 
 class Clock:
-    """Seconds since it was made, by the machine's time of day: what files and znodes tell is compared with it."""
+    """Seconds since it was made, by the machine's time of day: what files and znodes tell is
+    compared with it.
+    """
 
     def __init__(self) -> None:
         self.began_at, self._began = time.time(), time.monotonic()

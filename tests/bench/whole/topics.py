@@ -28,16 +28,33 @@ class Topic:
 
 @contextlib.contextmanager
 def filled(cluster: Cluster, workload: Workload) -> Iterator[Topic]:
-    """The topic of a workload with all of its records, until the end of the block. Raises ValueError when some are not there."""
-    cluster.create_topic(workload.topic, PARTITIONS, config={"segment.bytes": str(1 << 30), "retention.ms": "-1"})
-    each, python = workload.records // PARTITIONS, [sys.executable, "-m", "tests.bench.whole.records", cluster.bootstrap, workload.topic]
+    """The topic of a workload with all of its records, until the end of the block. Raises
+    ValueError when some are not there.
+    """
+    cluster.create_topic(
+        workload.topic, PARTITIONS, config={"segment.bytes": str(1 << 30), "retention.ms": "-1"}
+    )
+    each, python = (
+        workload.records // PARTITIONS,
+        [sys.executable, "-m", "tests.bench.whole.records", cluster.bootstrap, workload.topic],
+    )
     producers = [
-        subprocess.Popen([*python, str(partition), str(each), str(workload.size), workload.compression]) for partition in range(PARTITIONS)]
+        subprocess.Popen(
+            [*python, str(partition), str(each), str(workload.size), workload.compression]
+        )
+        for partition in range(PARTITIONS)
+    ]
     codes = [one.wait() for one in producers]
     there = _records(cluster, workload)
     if any(codes) or there != workload.records:
-        raise ValueError(f"{workload.name}: {there} of {workload.records} records are there; exit codes of the producers: {codes}")
-    segments = [path for broker in cluster.brokers for path in broker.folder.rglob(f"{workload.topic}-*/*.log")]
+        raise ValueError(
+            f"{workload.name}: {there} of {workload.records} records are there; exit codes of the producers: {codes}"
+        )
+    segments = [
+        path
+        for broker in cluster.brokers
+        for path in broker.folder.rglob(f"{workload.topic}-*/*.log")
+    ]
     try:
         yield Topic(workload, sum(path.stat().st_size for path in segments))
     finally:
@@ -49,7 +66,10 @@ def filled(cluster: Cluster, workload: Workload) -> Iterator[Topic]:
 def _records(cluster: Cluster, workload: Workload) -> int:
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "counts"})
     try:
-        bounds = [consumer.get_watermark_offsets(TopicPartition(workload.topic, at), _TIMEOUT_S) for at in range(PARTITIONS)]
+        bounds = [
+            consumer.get_watermark_offsets(TopicPartition(workload.topic, at), _TIMEOUT_S)
+            for at in range(PARTITIONS)
+        ]
     finally:
         consumer.close()
     return sum(end - begin for begin, end in bounds)

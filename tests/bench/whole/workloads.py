@@ -1,4 +1,6 @@
-"""What is read: how large records are, how the topic's batches are compressed, and how many there are."""
+"""What is read: how large records are, how the topic's batches are compressed, and how many there
+are.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +29,21 @@ class Workload:
 
     def of(self, records: int | None) -> Workload:
         """The same with another number of records, a multiple of the partitions; None: as it is."""
-        return self if records is None else replace(self, records=records // PARTITIONS * PARTITIONS)
+        return (
+            self if records is None else replace(self, records=records // PARTITIONS * PARTITIONS)
+        )
 
 
-WORKLOADS: Mapping[str, Workload] = {one.name: one for one in (
-    Workload("100B-none", 100, "none", 10_000_000),
-    Workload("100B-lz4", 100, "lz4", 10_000_000),
-    Workload("100B-zstd", 100, "zstd", 4_000_000),
-    Workload("1kB-none", 1000, "none", 1_000_000),
-    Workload("1kB-lz4", 1000, "lz4", 1_000_000),
-    Workload("1kB-zstd", 1000, "zstd", 1_000_000),
-)}
+WORKLOADS: Mapping[str, Workload] = {
+    one.name: one
+    for one in (
+        Workload("100B-none", 100, "none", 10_000_000),
+        Workload("100B-lz4", 100, "lz4", 10_000_000),
+        Workload("100B-zstd", 100, "zstd", 4_000_000),
+        Workload("1kB-none", 1000, "none", 1_000_000),
+        Workload("1kB-lz4", 1000, "lz4", 1_000_000),
+        Workload("1kB-zstd", 1000, "zstd", 1_000_000),
+    )
+}
 QUICK = ("100B-lz4",)
 QUICK_RECORDS = 1_000_000

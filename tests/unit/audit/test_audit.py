@@ -35,12 +35,16 @@ def _bucket(number: int, members: Sequence[int]) -> Bucket:
     flags = numpy.zeros(BUCKET_OFFSETS, numpy.bool_)
     flags[members] = True
     full = flags.all() and len(members) == BUCKET_OFFSETS
-    return Bucket(number, len(members), None if full else numpy.packbits(flags, bitorder="little").tobytes())
+    return Bucket(
+        number, len(members), None if full else numpy.packbits(flags, bitorder="little").tobytes()
+    )
 
 
 def applied(start: int, until: int, *gaps: tuple[int, int]) -> tuple[OffsetRange, Receipt]:
     lost = sum(end - begin for begin, end in gaps)
-    return OffsetRange(LOG, start, until), Receipt(rows=until - start - lost, missing_offsets=lost, gaps=gaps)
+    return OffsetRange(LOG, start, until), Receipt(
+        rows=until - start - lost, missing_offsets=lost, gaps=gaps
+    )
 
 
 def find(expected: Expected, offsets: Iterable[int]) -> LogFindings:
@@ -56,7 +60,10 @@ def test_a_table_with_every_expected_offset_once_is_right() -> None:
 
 
 def test_missing_offsets_are_counted_and_the_first_are_named() -> None:
-    found = find(Expected((applied(0, 100_000),)), [o for o in range(100_000) if o not in (5, 33_000, 99_999)])
+    found = find(
+        Expected((applied(0, 100_000),)),
+        [o for o in range(100_000) if o not in (5, 33_000, 99_999)],
+    )
     assert (found.missing, found.missing_first) == (3, (5, 33_000, 99_999))
     assert found.short == (IncompleteInterval(0, 100_000, 3),)
     assert not found.is_right
@@ -82,7 +89,12 @@ def test_of_a_counted_interval_only_the_number_can_be_wrong() -> None:
     assert find(expected, [*range(49_000), *range(60_000, 60_004)]).is_right
     found = find(expected, [*range(48_998), *range(60_000, 60_005)])
     assert found.unequal == (Unequal(0, 50_000, 49_000, 48_998), Unequal(60_000, 60_010, 4, 5))
-    assert (found.missing, found.missing_first, found.unexpected, found.short) == (2, (), 1, (IncompleteInterval(0, 50_000, 2),))
+    assert (found.missing, found.missing_first, found.unexpected, found.short) == (
+        2,
+        (),
+        1,
+        (IncompleteInterval(0, 50_000, 2),),
+    )
 
 
 def test_a_receipt_that_does_not_know_all_its_gaps_is_counted_only() -> None:
@@ -103,44 +115,91 @@ def test_two_plans_with_the_same_offsets_are_refused() -> None:
 
 def test_logs_are_told_apart_and_those_without_a_row_are_not_forgotten() -> None:
     again, other = AuditedLog(LOG, 1), AuditedLog(BrokerPartition("views", 0))
-    expected = {AUDITED: Expected((applied(0, 5),)), again: Expected((applied(0, 2),)), other: Expected((applied(0, 1),))}
+    expected = {
+        AUDITED: Expected((applied(0, 5),)),
+        again: Expected((applied(0, 2),)),
+        other: Expected((applied(0, 1),)),
+    }
     stray = AuditedLog(BrokerPartition("stray", 0))
-    found = [(again, b) for b in buckets_of(range(2))] + [(AUDITED, b) for b in buckets_of(range(5))]
-    findings = {f.audited: f for f in audit(expected, [*found, *((stray, b) for b in buckets_of([1]))])}
+    found = [(again, b) for b in buckets_of(range(2))] + [
+        (AUDITED, b) for b in buckets_of(range(5))
+    ]
+    findings = {
+        f.audited: f for f in audit(expected, [*found, *((stray, b) for b in buckets_of([1]))])
+    }
     assert {audited: (f.missing, f.unexpected) for audited, f in findings.items()} == {
-        again: (0, 0), AUDITED: (0, 0), other: (1, 0), stray: (0, 1)}
+        again: (0, 0),
+        AUDITED: (0, 0),
+        other: (1, 0),
+        stray: (0, 1),
+    }
 
 
-def test_a_range_that_nobody_counted_may_hold_any_of_its_rows_and_what_it_lacks_cannot_be_proven() -> None:
+def test_a_range_that_nobody_counted_may_hold_any_of_its_rows_and_what_it_lacks_cannot_be_proven() -> (
+    None
+):
     expected = Expected(((OffsetRange(LOG, 10, 40_000), NOT_COUNTED), applied(40_000, 40_010)))
     found = find(expected, [*range(10, 39_000), *range(40_000, 40_010)])
-    assert (found.unproven, found.missing, found.unexpected, found.is_right) == ((IncompleteInterval(10, 40_000, 1000),), 0, 0, False)
+    assert (found.unproven, found.missing, found.unexpected, found.is_right) == (
+        (IncompleteInterval(10, 40_000, 1000),),
+        0,
+        0,
+        False,
+    )
     assert found.expected_rows == found.found_rows
     assert find(expected, range(10, 40_010)).is_right
-    assert find(Expected(coverage=(Interval(10, 40_000, None),)), range(10, 39_000)).unproven == found.unproven
+    assert (
+        find(Expected(coverage=(Interval(10, 40_000, None),)), range(10, 39_000)).unproven
+        == found.unproven
+    )
 
 
-def test_what_was_counted_behind_a_transform_must_be_there_and_what_it_lacked_cannot_be_proven() -> None:
+def test_what_was_counted_behind_a_transform_must_be_there_and_what_it_lacked_cannot_be_proven() -> (
+    None
+):
     offset_range, receipt = applied(0, 10, (3, 5))
-    expected = Expected(((offset_range, replace(receipt, behind_transform=True)),), (Interval(10, 20, 9, unproven=1), Interval(20, 30, 10)))
+    expected = Expected(
+        ((offset_range, replace(receipt, behind_transform=True)),),
+        (Interval(10, 20, 9, unproven=1), Interval(20, 30, 10)),
+    )
     present = [o for o in range(30) if o not in (3, 4, 15)]
-    assert find(expected, present).unproven == (IncompleteInterval(0, 10, 2), IncompleteInterval(10, 20, 1))
+    assert find(expected, present).unproven == (
+        IncompleteInterval(0, 10, 2),
+        IncompleteInterval(10, 20, 1),
+    )
     assert find(expected, present[1:]).missing_first == (0,)
     assert find(expected, [*present, 3]).unexpected_first == (3,)
 
 
 def test_a_range_that_is_in_the_coverage_already_is_in_doubt_once() -> None:
     offset_range, receipt = applied(0, 10, (3, 5))
-    expected = Expected(((offset_range, replace(receipt, behind_transform=True)),), (Interval(0, 20, 18, unproven=2),))
-    assert find(expected, [o for o in range(20) if o not in (3, 4)]).unproven == (IncompleteInterval(0, 20, 2),)
+    expected = Expected(
+        ((offset_range, replace(receipt, behind_transform=True)),),
+        (Interval(0, 20, 18, unproven=2),),
+    )
+    assert find(expected, [o for o in range(20) if o not in (3, 4)]).unproven == (
+        IncompleteInterval(0, 20, 2),
+    )
 
 
-small_offsets = st.lists(st.one_of(st.integers(0, 40), st.integers(BUCKET_OFFSETS - 20, BUCKET_OFFSETS + 20)), max_size=60)
+small_offsets = st.lists(
+    st.one_of(st.integers(0, 40), st.integers(BUCKET_OFFSETS - 20, BUCKET_OFFSETS + 20)),
+    max_size=60,
+)
 
 
 @st.composite
 def ledgers(draw: st.DrawFn) -> Expected:
-    cuts = sorted(draw(st.sets(st.one_of(st.integers(0, 45), st.integers(BUCKET_OFFSETS - 25, BUCKET_OFFSETS + 25)), max_size=8)))
+    cuts = sorted(
+        draw(
+            st.sets(
+                st.one_of(
+                    st.integers(0, 45), st.integers(BUCKET_OFFSETS - 25, BUCKET_OFFSETS + 25)
+                ),
+                max_size=8,
+            )
+        )
+    )
     ranges = list(zip(cuts[::2], cuts[1::2], strict=False))
     pieces = []
     for start, until in ranges:
@@ -149,8 +208,12 @@ def ledgers(draw: st.DrawFn) -> Expected:
     return Expected(tuple(pieces))
 
 
-def test_offsets_that_were_given_up_are_neither_missed_nor_a_surprise_and_still_may_not_be_double() -> None:
-    expected = Expected((applied(40_000, 40_010),), (Interval(0, 10, 10),), given_up=(Interval(10, 40_000, 39_990),))
+def test_offsets_that_were_given_up_are_neither_missed_nor_a_surprise_and_still_may_not_be_double() -> (
+    None
+):
+    expected = Expected(
+        (applied(40_000, 40_010),), (Interval(0, 10, 10),), given_up=(Interval(10, 40_000, 39_990),)
+    )
     found = find(expected, [*range(20), 32_767, 32_768, *range(40_000, 40_010)])
     assert found.is_right and (found.expected_rows, found.given_up_rows) == (20, 12)
     assert find(expected, [*range(10), 15, 15, *range(40_000, 40_010)]).double_rows == 1
@@ -158,18 +221,31 @@ def test_offsets_that_were_given_up_are_neither_missed_nor_a_surprise_and_still_
 
 @settings(max_examples=60, deadline=None)
 @given(ledgers(), small_offsets)
-def test_the_findings_are_what_comparing_offset_by_offset_gives(expected: Expected, offsets: list[int]) -> None:
+def test_the_findings_are_what_comparing_offset_by_offset_gives(
+    expected: Expected, offsets: list[int]
+) -> None:
     wanted = {
-        o for r, receipt in expected.applied for o in range(r.from_offset, r.until_offset)
+        o
+        for r, receipt in expected.applied
+        for o in range(r.from_offset, r.until_offset)
         if not any(start <= o < until for start, until in receipt.gaps)
     }
     found, counted = find(expected, offsets), Counter(offsets)
     assert found.missing == len(wanted - set(offsets)) == sum(s.missing for s in found.short)
     assert {(s.from_offset, s.until_offset): s.missing for s in found.short} == {
-        (r.from_offset, r.until_offset): lacking for r, _ in expected.applied
-        if (lacking := len([o for o in wanted - set(offsets) if r.from_offset <= o < r.until_offset]))}
+        (r.from_offset, r.until_offset): lacking
+        for r, _ in expected.applied
+        if (
+            lacking := len(
+                [o for o in wanted - set(offsets) if r.from_offset <= o < r.until_offset]
+            )
+        )
+    }
     assert list(found.missing_first) == sorted(wanted - set(offsets))[:5]
-    assert (found.unexpected, list(found.unexpected_first)) == (len(set(offsets) - wanted), sorted(set(offsets) - wanted)[:5])
+    assert (found.unexpected, list(found.unexpected_first)) == (
+        len(set(offsets) - wanted),
+        sorted(set(offsets) - wanted)[:5],
+    )
     assert found.double_rows == sum(n - 1 for n in counted.values())
     assert set(found.double_places) == {o // BUCKET_OFFSETS for o, n in counted.items() if n > 1}
     assert (found.expected_rows, found.found_rows) == (len(wanted), len(offsets))

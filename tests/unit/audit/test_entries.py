@@ -34,16 +34,31 @@ Message = tuple[int, int]
 def stretches_of(expected: Expected, messages: Iterable[Message]) -> list[Stretch]:
     """What a scan of rows with these keys gives."""
     edges, counted = numpy.array(edges_of(AUDITED, expected), numpy.int64), Counter(messages)
-    numbered = sorted((int(numpy.searchsorted(edges, entry, side="right")), entry, index, rows) for (entry, index), rows in counted.items())
-    return [_stretch(number, list(mine)) for number, mine in groupby(numbered, key=lambda one: one[0])]
+    numbered = sorted(
+        (int(numpy.searchsorted(edges, entry, side="right")), entry, index, rows)
+        for (entry, index), rows in counted.items()
+    )
+    return [
+        _stretch(number, list(mine)) for number, mine in groupby(numbered, key=lambda one: one[0])
+    ]
 
 
 def _stretch(number: int, found: Sequence[tuple[int, int, int, int]]) -> Stretch:
-    entries = {entry: [index for _, _, index, _ in of] for entry, of in ((e, list(g)) for e, g in groupby(found, key=lambda one: one[1]))}
+    entries = {
+        entry: [index for _, _, index, _ in of]
+        for entry, of in ((e, list(g)) for e, g in groupby(found, key=lambda one: one[1]))
+    }
     holes = [entry for entry, indices in entries.items() if indices != list(range(len(indices)))]
     doubles = [entry for _, entry, _, rows in found if rows > 1]
     return Stretch(
-        number, sum(rows for *_, rows in found), len(found), found[0][1], len(holes), min(holes, default=None), min(doubles, default=None))
+        number,
+        sum(rows for *_, rows in found),
+        len(found),
+        found[0][1],
+        len(holes),
+        min(holes, default=None),
+        min(doubles, default=None),
+    )
 
 
 def applied(start: int, until: int, rows: int | None) -> tuple[OffsetRange, Receipt]:
@@ -69,19 +84,32 @@ def test_a_log_whose_ranges_have_as_many_messages_as_their_receipts_say_is_right
 
 def test_a_range_that_happens_to_have_as_many_messages_as_bytes_is_no_range_of_offsets() -> None:
     expected = Expected((applied(0, 5, 5),), (Interval(5, 8, 3),))
-    assert find(expected, [*((0, index) for index in range(5)), *((5, index) for index in range(3))]).is_right
+    assert find(
+        expected, [*((0, index) for index in range(5)), *((5, index) for index in range(3))]
+    ).is_right
 
 
 @pytest.mark.parametrize(("gone", "first"), [((40, 1), (40,)), ((40, 2), ()), ((0, 0), ())])
-def test_messages_that_are_missing_are_counted_and_named_where_an_entry_has_a_hole(gone: Message, first: tuple[int, ...]) -> None:
+def test_messages_that_are_missing_are_counted_and_named_where_an_entry_has_a_hole(
+    gone: Message, first: tuple[int, ...]
+) -> None:
     found = find(EXPECTED, [message for message in WHOLE if message != gone])
-    assert (found.missing, found.missing_first, found.short) == (1, first, (IncompleteInterval(0, 100, 1),))
+    assert (found.missing, found.missing_first, found.short) == (
+        1,
+        first,
+        (IncompleteInterval(0, 100, 1),),
+    )
     assert found.unequal == (Unequal(0, 100, 4, 3),) and not found.entries_with_holes
 
 
 def test_a_message_that_is_there_twice_is_double_and_its_entry_is_named() -> None:
     found = find(EXPECTED, [*WHOLE, (131, 1), (131, 1), (0, 0)])
-    assert (found.double_rows, found.double_places, found.missing, found.unexpected) == (3, (0, 131), 0, 0)
+    assert (found.double_rows, found.double_places, found.missing, found.unexpected) == (
+        3,
+        (0, 131),
+        0,
+        0,
+    )
 
 
 def test_what_lies_outside_of_all_ranges_or_is_too_much_inside_one_is_unexpected() -> None:
@@ -91,13 +119,23 @@ def test_what_lies_outside_of_all_ranges_or_is_too_much_inside_one_is_unexpected
     assert (inside.unexpected, inside.unexpected_first, inside.missing) == (1, (), 0)
 
 
-def test_an_entry_whose_messages_have_other_numbers_is_found_though_none_is_missing_by_their_number() -> None:
+def test_an_entry_whose_messages_have_other_numbers_is_found_though_none_is_missing_by_their_number() -> (
+    None
+):
     shifted = [(entry, index + 1) if entry == 40 else (entry, index) for entry, index in WHOLE]
     found = find(EXPECTED, shifted)
-    assert (found.missing, found.entries_with_holes, found.entries_with_holes_first, found.is_right) == (0, 1, (40,), False)
+    assert (
+        found.missing,
+        found.entries_with_holes,
+        found.entries_with_holes_first,
+        found.is_right,
+    ) == (0, 1, (40,), False)
     assert not LogProof(found).is_right
     proof = Proof((LogProof(found),), (), 3, ())
-    assert "1 entries whose messages are not numbered 0, 1, 2 and so on" in proof.first_finding and "(first: 40)" in proof.first_finding
+    assert (
+        "1 entries whose messages are not numbered 0, 1, 2 and so on" in proof.first_finding
+        and "(first: 40)" in proof.first_finding
+    )
 
 
 def test_what_was_given_up_may_be_there_or_not() -> None:
@@ -107,20 +145,38 @@ def test_what_was_given_up_may_be_there_or_not() -> None:
         assert found.is_right and found.given_up_rows == len(there) - 3
 
 
-def test_a_range_that_nobody_counted_and_one_that_was_counted_behind_a_transform_cannot_be_proven() -> None:
+def test_a_range_that_nobody_counted_and_one_that_was_counted_behind_a_transform_cannot_be_proven() -> (
+    None
+):
     counted = Receipt(rows=3, gaps_complete=False, behind_transform=True)
     found = find(Expected((applied(0, 100, None), (OffsetRange(LOG, 100, 150), counted))), WHOLE)
-    assert found.unproven == (IncompleteInterval(0, 100, 100), IncompleteInterval(100, 150, 50)) and not found.missing
-    doubt = doubt_of(found.unproven, {(0, 100): 4, (100, 150): 5}, pruned=0, accepted=0, is_physical=True)
-    assert doubt.says.startswith("the messages of 150 bytes cannot be proven (first between 0 and 100; plans 4, 5): ")
-    assert not LogProof(found, doubt=doubt).is_right and LogProof(found, doubt=replace(doubt, allowed=True)).is_right
+    assert (
+        found.unproven == (IncompleteInterval(0, 100, 100), IncompleteInterval(100, 150, 50))
+        and not found.missing
+    )
+    doubt = doubt_of(
+        found.unproven, {(0, 100): 4, (100, 150): 5}, pruned=0, accepted=0, is_physical=True
+    )
+    assert doubt.says.startswith(
+        "the messages of 150 bytes cannot be proven (first between 0 and 100; plans 4, 5): "
+    )
+    assert (
+        not LogProof(found, doubt=doubt).is_right
+        and LogProof(found, doubt=replace(doubt, allowed=True)).is_right
+    )
     without = Receipt(rows=3, gaps_complete=False)
-    assert find(Expected((applied(0, 100, 4), (OffsetRange(LOG, 100, 150), without))), WHOLE).is_right
+    assert find(
+        Expected((applied(0, 100, 4), (OffsetRange(LOG, 100, 150), without))), WHOLE
+    ).is_right
 
 
-def test_no_offset_of_a_physical_log_is_without_a_row_for_reasons_nobody_knows_and_what_is_lost_is_told_in_bytes() -> None:
+def test_no_offset_of_a_physical_log_is_without_a_row_for_reasons_nobody_knows_and_what_is_lost_is_told_in_bytes() -> (
+    None
+):
     losses = (Loss(LOG, 150, 200, LossReason.EXPIRED),)
-    gaps = gaps_of(Expected((applied(0, 100, 4),), (Interval(100, 150, 3),)), losses, is_physical=True)
+    gaps = gaps_of(
+        Expected((applied(0, 100, 4),), (Interval(100, 150, 3),)), losses, is_physical=True
+    )
     assert gaps == Gaps(losses=losses) and gaps.says == "50 bytes lost (150 to 200, expired)"
     assert Doubt().says == ""
 
@@ -128,9 +184,17 @@ def test_no_offset_of_a_physical_log_is_without_a_row_for_reasons_nobody_knows_a
 def test_a_double_is_named_by_its_entry_and_its_index() -> None:
     found = find(EXPECTED, [*WHOLE, (131, 1)])
     proof = Proof((LogProof(found),), ((AUDITED, (131, 1), 2),), 3, ())
-    assert proof.first_finding == "topic clicks, partition 0, broker_id 1: 1 double (first: 131 message 1)"
+    assert (
+        proof.first_finding
+        == "topic clicks, partition 0, broker_id 1: 1 double (first: 131 message 1)"
+    )
     [told] = proof.as_json()["logs"]
-    assert (told["partition"], told["broker_id"], told["double_first"], told["entries_with_holes"]) == (0, 1, [[131, 1, 2]], 0)
+    assert (
+        told["partition"],
+        told["broker_id"],
+        told["double_first"],
+        told["entries_with_holes"],
+    ) == (0, 1, [[131, 1, 2]], 0)
 
 
 def test_two_plans_of_the_same_bytes_are_refused() -> None:
@@ -139,48 +203,100 @@ def test_two_plans_of_the_same_bytes_are_refused() -> None:
     assert refused.value.where["broker_id"] == 1
 
 
-def test_logs_that_are_expected_and_not_there_come_last_and_logs_that_nobody_expects_are_unexpected() -> None:
+def test_logs_that_are_expected_and_not_there_come_last_and_logs_that_nobody_expects_are_unexpected() -> (
+    None
+):
     other = AuditedLog(BrokerPartition("clicks", 0, 2))
-    found = list(audit_entries({AUDITED: EXPECTED}, [(other, Stretch(0, 5, 4, 70, first_double=70))]))
+    found = list(
+        audit_entries({AUDITED: EXPECTED}, [(other, Stretch(0, 5, 4, 70, first_double=70))])
+    )
     assert [one.audited for one in found] == [other, AUDITED]
-    assert (found[0].unexpected, found[0].unexpected_first, found[0].double_rows, found[1].missing) == (4, (70,), 1, 7)
+    assert (
+        found[0].unexpected,
+        found[0].unexpected_first,
+        found[0].double_rows,
+        found[1].missing,
+    ) == (4, (70,), 1, 7)
 
 
-ENTRIES = st.dictionaries(st.integers(0, 60), st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=12)
+ENTRIES = st.dictionaries(
+    st.integers(0, 60), st.lists(st.integers(0, 3), min_size=1, max_size=5), max_size=12
+)
 CUTS = st.lists(st.integers(0, 60), min_size=2, max_size=5, unique=True).map(sorted)
 
 
 @settings(deadline=None)
 @given(ENTRIES, CUTS, st.data())
-def test_what_is_found_is_what_counting_by_hand_finds(entries: dict[int, list[int]], cuts: list[int], data: st.DataObject) -> None:
+def test_what_is_found_is_what_counting_by_hand_finds(
+    entries: dict[int, list[int]], cuts: list[int], data: st.DataObject
+) -> None:
     ranges = list(zip(cuts, cuts[1:], strict=False))
     rows = [data.draw(st.integers(0, 6)) for _ in ranges]
-    expected = Expected(tuple(applied(start, until, count) for (start, until), count in zip(ranges, rows, strict=True)))
+    expected = Expected(
+        tuple(
+            applied(start, until, count) for (start, until), count in zip(ranges, rows, strict=True)
+        )
+    )
     messages = [(entry, index) for entry, indices in entries.items() for index in indices]
     found, there = find(expected, messages), set(messages)
     inside = [sum(start <= entry < until for entry, _ in there) for start, until in ranges]
-    assert (found.expected_rows, found.found_rows, found.double_rows) == (sum(rows), len(messages), len(messages) - len(there))
-    assert found.missing == sum(max(0, want - have) for want, have in zip(rows, inside, strict=True))
+    assert (found.expected_rows, found.found_rows, found.double_rows) == (
+        sum(rows),
+        len(messages),
+        len(messages) - len(there),
+    )
+    assert found.missing == sum(
+        max(0, want - have) for want, have in zip(rows, inside, strict=True)
+    )
     beyond = sum(not cuts[0] <= entry < cuts[-1] for entry, _ in there)
-    assert found.unexpected == beyond + sum(max(0, have - want) for want, have in zip(rows, inside, strict=True))
-    whole = {(start, until) for (start, until), want, have in zip(ranges, rows, inside, strict=True) if have >= want}
-    with_holes = {entry for entry, indices in entries.items() if set(indices) != set(range(len(set(indices))))}
-    assert found.entries_with_holes == sum(any(start <= entry < until for start, until in whole) for entry in with_holes)
+    assert found.unexpected == beyond + sum(
+        max(0, have - want) for want, have in zip(rows, inside, strict=True)
+    )
+    whole = {
+        (start, until)
+        for (start, until), want, have in zip(ranges, rows, inside, strict=True)
+        if have >= want
+    }
+    with_holes = {
+        entry for entry, indices in entries.items() if set(indices) != set(range(len(set(indices))))
+    }
+    assert found.entries_with_holes == sum(
+        any(start <= entry < until for start, until in whole) for entry in with_holes
+    )
 
 
-# -- the part of the scan that needs no Spark ----------------------------------------------------------------------------------
+# -- the part of the scan that needs no Spark
+# ----------------------------------------------------------------------------------
 
 
 def test_entries_are_numbered_by_the_edges_of_their_log_and_added_up() -> None:
     columns = {
-        "topic": ["clicks"] * 4 + ["other"] * 2 + [None], "broker_id": [1, 1, 2, 1, 1, 1, None], "partition": [0] * 6 + [None],
-        "log_epoch": [0] * 6 + [None], "offset": [0, 99, 5, 100, 7, 3, None], "rows": [1, 3, 1, 2, 1, 1, 4],
-        "messages": [1, 2, 1, 2, 1, 1, 0], "last_index": [0, 2, 0, 1, 0, 0, None], "log": [0, 0, 1, 0, None, None, None]}
+        "topic": ["clicks"] * 4 + ["other"] * 2 + [None],
+        "broker_id": [1, 1, 2, 1, 1, 1, None],
+        "partition": [0] * 6 + [None],
+        "log_epoch": [0] * 6 + [None],
+        "offset": [0, 99, 5, 100, 7, 3, None],
+        "rows": [1, 3, 1, 2, 1, 1, 4],
+        "messages": [1, 2, 1, 2, 1, 1, 0],
+        "last_index": [0, 2, 0, 1, 0, 0, None],
+        "log": [0, 0, 1, 0, None, None, None],
+    }
     batch = pyarrow.RecordBatch.from_pydict(
-        {name: pyarrow.array(values, pyarrow.string() if name == "topic" else pyarrow.int64()) for name, values in columns.items()})
+        {
+            name: pyarrow.array(values, pyarrow.string() if name == "topic" else pyarrow.int64())
+            for name, values in columns.items()
+        }
+    )
     numbering = Numbering([numpy.array([0, 100, 150]), numpy.array([10])])
-    found = {tuple(row.values()) for added in numbering([batch, batch.slice(0, 0)]) for row in added.to_pylist()}
+    found = {
+        tuple(row.values())
+        for added in numbering([batch, batch.slice(0, 0)])
+        for row in added.to_pylist()
+    }
     assert found == {
-        ("clicks", 1, 0, 0, 1, 4, 3, 1, 0, 99, 99), ("clicks", 1, 0, 0, 2, 2, 2, 0, 100, None, None),
-        ("clicks", 2, 0, 0, 0, 1, 1, 0, 5, None, None), ("other", 1, 0, 0, 0, 2, 2, 0, 3, None, None),
-        (None, None, None, None, 0, 4, 0, None, None, None, None)}
+        ("clicks", 1, 0, 0, 1, 4, 3, 1, 0, 99, 99),
+        ("clicks", 1, 0, 0, 2, 2, 2, 0, 100, None, None),
+        ("clicks", 2, 0, 0, 0, 1, 1, 0, 5, None, None),
+        ("other", 1, 0, 0, 0, 2, 2, 0, 3, None, None),
+        (None, None, None, None, 0, 4, 0, None, None, None, None),
+    }

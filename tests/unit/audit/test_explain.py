@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from etl.audit.explain import Doubt, Gaps, LogProof, Missing, Origin, blame, doubt_of, gaps_of, origin_of
+from etl.audit.explain import (
+    Doubt,
+    Gaps,
+    LogProof,
+    Missing,
+    Origin,
+    blame,
+    doubt_of,
+    gaps_of,
+    origin_of,
+)
 from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, LogFindings
 from etl.model.ledger import Interval
 from etl.model.logs import BrokerPartition
@@ -15,17 +25,29 @@ from etl.model.table import ForeignCommit
 
 LOG = BrokerPartition("clicks", 0)
 SHORT = IncompleteInterval(0, 10, 4)
-DELETE, WRITE = ForeignCommit(5, "DELETE", "removed rows"), ForeignCommit(7, "WRITE", "removed rows")
+DELETE, WRITE = (
+    ForeignCommit(5, "DELETE", "removed rows"),
+    ForeignCommit(7, "WRITE", "removed rows"),
+)
 
 
-def test_reasons_are_added_up_over_receipts_and_coverage_and_a_recounted_receipt_does_not_know_them() -> None:
+def test_reasons_are_added_up_over_receipts_and_coverage_and_a_recounted_receipt_does_not_know_them() -> (
+    None
+):
     expected = Expected(
-        ((OffsetRange(LOG, 100, 120), Receipt(10, 900, 4, 3, 3)), (OffsetRange(LOG, 120, 130), Receipt(8, None, missing_offsets=2))),
-        (Interval(0, 100, 90, 1, 2, 3),))
+        (
+            (OffsetRange(LOG, 100, 120), Receipt(10, 900, 4, 3, 3)),
+            (OffsetRange(LOG, 120, 130), Receipt(8, None, missing_offsets=2)),
+        ),
+        (Interval(0, 100, 90, 1, 2, 3),),
+    )
     losses = (Loss(LOG, 140, 150, LossReason.MOVED), Loss(LOG, 130, 140, LossReason.EXPIRED))
     gaps = gaps_of(expected, losses)
     assert gaps == Gaps(5, 5, 6, unexplained=6, losses=losses[::-1])
-    assert gaps.says == "5 control, 5 aborted, 6 compacted, 6 not known why, 20 lost (2 stretches from 130)"
+    assert (
+        gaps.says
+        == "5 control, 5 aborted, 6 compacted, 6 not known why, 20 lost (2 stretches from 130)"
+    )
     assert gaps_of(Expected(), losses[1:]).says == "10 lost (130 to 140, expired)"
 
 
@@ -44,14 +66,26 @@ def origin(committed: int | None, *, version: int | None = 3, missing: int = 4) 
     return Origin(IncompleteInterval(0, 10, missing), version, 10, committed)
 
 
-@pytest.mark.parametrize(("committed", "expected"), [
-    (10, Missing(removed=4, by=(DELETE,), allowed=False)),
-    (6, Missing(never_came=4)),
-    (9, Missing(never_came=1, removed=3, by=(DELETE,), allowed=False)),
-    (None, Missing(unknown=4, by=(DELETE,), allowed=False)),
-    (3, Missing(never_came=4)),
-], ids=["all were there", "none of them was there", "one never came", "files gone", "more lacked than now: somebody put some back"])
-def test_missing_rows_are_told_apart_by_what_their_commit_held(committed: int | None, expected: Missing) -> None:
+@pytest.mark.parametrize(
+    ("committed", "expected"),
+    [
+        (10, Missing(removed=4, by=(DELETE,), allowed=False)),
+        (6, Missing(never_came=4)),
+        (9, Missing(never_came=1, removed=3, by=(DELETE,), allowed=False)),
+        (None, Missing(unknown=4, by=(DELETE,), allowed=False)),
+        (3, Missing(never_came=4)),
+    ],
+    ids=[
+        "all were there",
+        "none of them was there",
+        "one never came",
+        "files gone",
+        "more lacked than now: somebody put some back",
+    ],
+)
+def test_missing_rows_are_told_apart_by_what_their_commit_held(
+    committed: int | None, expected: Missing
+) -> None:
     assert blame([origin(committed)], [DELETE], frozenset()) == expected
 
 
@@ -74,7 +108,10 @@ def test_rows_in_a_table_before_this_one_are_nobodys_fault() -> None:
     elsewhere = Origin(SHORT, is_elsewhere=True)
     found = blame([elsewhere, origin(10)], [DELETE], frozenset({5}))
     assert found == Missing(removed=4, elsewhere=4, by=(DELETE,))
-    assert found.says == "4 removed later by somebody else's DELETE at version 5, 4 in the table that was there before this one"
+    assert (
+        found.says
+        == "4 removed later by somebody else's DELETE at version 5, 4 in the table that was there before this one"
+    )
 
 
 def test_a_log_is_right_when_all_that_is_missing_may_be_missing() -> None:
@@ -86,15 +123,27 @@ def test_a_log_is_right_when_all_that_is_missing_may_be_missing() -> None:
     assert not LogProof(LogFindings(AuditedLog(LOG), 10, 11, unexpected=1)).is_right
 
 
-def test_what_cannot_be_proven_is_told_with_its_plans_and_is_wrong_until_an_operator_accepts_the_table_after_them() -> None:
-    unproven = (IncompleteInterval(0, 10, 4), IncompleteInterval(10, 30, 2), IncompleteInterval(90, 95, 1))
+def test_what_cannot_be_proven_is_told_with_its_plans_and_is_wrong_until_an_operator_accepts_the_table_after_them() -> (
+    None
+):
+    unproven = (
+        IncompleteInterval(0, 10, 4),
+        IncompleteInterval(10, 30, 2),
+        IncompleteInterval(90, 95, 1),
+    )
     doubt = doubt_of(unproven, {(10, 30): 7, (90, 95): 9}, pruned=3, accepted=8)
     assert doubt == Doubt(7, (3, 7, 9), (0, 10), allowed=False)
-    assert doubt.says.startswith("7 offsets without a row cannot be proven (first between 0 and 10; plans 3, 7, 9): ")
-    assert "a crash took it, or the transform does not read its rows to the end" in doubt.says, "both leave no receipt"
+    assert doubt.says.startswith(
+        "7 offsets without a row cannot be proven (first between 0 and 10; plans 3, 7, 9): "
+    )
+    assert "a crash took it, or the transform does not read its rows to the end" in doubt.says, (
+        "both leave no receipt"
+    )
     findings = LogFindings(AuditedLog(LOG), 10, 10, unproven=unproven)
     assert not LogProof(findings, doubt=doubt).is_right
-    assert LogProof(findings, doubt=doubt_of(unproven, {(10, 30): 7, (90, 95): 9}, pruned=3, accepted=9)).is_right
+    assert LogProof(
+        findings, doubt=doubt_of(unproven, {(10, 30): 7, (90, 95): 9}, pruned=3, accepted=9)
+    ).is_right
 
 
 def test_where_nothing_is_in_doubt_nothing_is_said_of_it() -> None:
@@ -110,4 +159,5 @@ def test_the_origin_of_a_range_compares_what_was_planned_with_what_was_committed
 def test_many_removals_are_counted() -> None:
     by = tuple(ForeignCommit(n, "DELETE", "removed rows") for n in range(4, 9))
     assert blame([origin(10)], by, frozenset()).says == (
-        "4 removed later by somebody else's DELETE at version 4 and DELETE at version 5 and DELETE at version 6 and 2 more")
+        "4 removed later by somebody else's DELETE at version 4 and DELETE at version 5 and DELETE at version 6 and 2 more"
+    )

@@ -1,4 +1,6 @@
-"""What other members of the group read is a hole with a name: nobody misses a row there, and a row there is one too many."""
+"""What other members of the group read is a hole with a name: nobody misses a row there, and a row
+there is one too many.
+"""
 
 from __future__ import annotations
 
@@ -37,25 +39,35 @@ def proof_of(expected: Expected, rows: list[Bucket], *losses: Loss) -> LogProof:
 
 
 def test_a_hole_that_a_plan_names_is_right_and_is_told() -> None:
-    proof = proof_of(Expected(OURS, read_by_others=((10, 20),)), rows_of(*range(10), *range(20, 30)))
+    proof = proof_of(
+        Expected(OURS, read_by_others=((10, 20),)), rows_of(*range(10), *range(20, 30))
+    )
     assert proof.is_right
     assert proof.gaps.says == "10 read by other members of the group"
 
 
 def test_a_row_of_what_others_read_is_one_too_many() -> None:
-    proof = proof_of(Expected(OURS, read_by_others=((10, 20),)), rows_of(*range(10), 15, *range(20, 30)))
+    proof = proof_of(
+        Expected(OURS, read_by_others=((10, 20),)), rows_of(*range(10), 15, *range(20, 30))
+    )
     assert (proof.is_right, proof.findings.unexpected_first) == (False, (15,))
 
 
-@pytest.mark.parametrize(("named", "unnamed"), [((10, 15), (15, 20)), ((12, 20), (10, 12)), ((30, 40), (10, 20))])
-def test_among_members_a_hole_without_a_name_is_wrong(named: tuple[int, int], unnamed: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("named", "unnamed"), [((10, 15), (15, 20)), ((12, 20), (10, 12)), ((30, 40), (10, 20))]
+)
+def test_among_members_a_hole_without_a_name_is_wrong(
+    named: tuple[int, int], unnamed: tuple[int, int]
+) -> None:
     proof = proof_of(Expected(OURS, read_by_others=(named,)), rows_of(*range(10), *range(20, 30)))
     assert (proof.is_right, proof.gaps.unnamed) == (False, (unnamed,))
 
 
 def test_a_loss_is_a_name_too() -> None:
     lost = Loss(A, 15, 20, LossReason.EXPIRED)
-    assert proof_of(Expected(OURS, read_by_others=((10, 15),)), rows_of(*range(10), *range(20, 30)), lost).is_right
+    assert proof_of(
+        Expected(OURS, read_by_others=((10, 15),)), rows_of(*range(10), *range(20, 30)), lost
+    ).is_right
 
 
 def test_where_nobody_else_reads_no_hole_needs_a_name() -> None:
@@ -63,15 +75,30 @@ def test_where_nobody_else_reads_no_hole_needs_a_name() -> None:
 
 
 def test_holes_outlive_their_plans_and_those_that_touch_are_one() -> None:
-    first = with_id(plain_plan(1, positions={A: 20}, ranges=(OffsetRange(A, 15, 20),), read_by_others=(ReadByOthers(A, 5, 15),)))
-    second = with_id(plain_plan(2, positions={A: 20, B: 9}, read_by_others=(ReadByOthers(A, 3, 5), ReadByOthers(B, 0, 9))))
+    first = with_id(
+        plain_plan(
+            1,
+            positions={A: 20},
+            ranges=(OffsetRange(A, 15, 20),),
+            read_by_others=(ReadByOthers(A, 5, 15),),
+        )
+    )
+    second = with_id(
+        plain_plan(
+            2,
+            positions={A: 20, B: 9},
+            read_by_others=(ReadByOthers(A, 3, 5), ReadByOthers(B, 0, 9)),
+        )
+    )
     covered = fold(fold(Coverage(), first, applied_of(first)), second, applied_of(second))
     assert covered.read_by_others == (ReadByOthers(A, 3, 15), ReadByOthers(B, 0, 9))
     assert parse_coverage(render_coverage(covered), path="") == covered
 
 
 def applied_of(plan: Plan) -> Applied:
-    return Applied(plan.number, plan.id, plan.number, "t", tuple(Receipt(r.size, 1) for r in plan.ranges))
+    return Applied(
+        plan.number, plan.id, plan.number, "t", tuple(Receipt(r.size, 1) for r in plan.ranges)
+    )
 
 
 def test_holes_of_two_lives_of_a_log_stay_apart() -> None:
@@ -85,8 +112,12 @@ def test_a_plan_is_the_same_before_and_after_its_hand_over_and_another_one_witho
     assert [parse_plan(render_plan(one), path="") for one in (plan, done)] == [plan, done]
 
 
-def test_a_handed_over_plan_moves_the_offsets_of_its_share_when_it_is_stored_and_none_later() -> None:
-    plan = plain_plan(positions={A: 9, B: 7}, seen={A: Committed(4, 1), B: Committed(3, 1)}, share=SHARE)
+def test_a_handed_over_plan_moves_the_offsets_of_its_share_when_it_is_stored_and_none_later() -> (
+    None
+):
+    plan = plain_plan(
+        positions={A: 9, B: 7}, seen={A: Committed(4, 1), B: Committed(3, 1)}, share=SHARE
+    )
     assert (plan.offsets_to_hand_over, plan.offsets_to_move) == ((), (A,))
     for told in (False, True):
         handed = replace(plan, handed_over=told)

@@ -17,13 +17,20 @@ from tests.builders import plain_plan
 
 LOG = BrokerPartition("clicks", 0)
 FIRST, SECOND = AuditedLog(LOG, 0), AuditedLog(LOG, 1)
-PLAN = plain_plan(positions={LOG: 300}, rows_before=RowsBefore("t", (HeldRows(LOG, 0, 10, 100, 90), HeldRows(LOG, 1, 0, 50, 50))))
+PLAN = plain_plan(
+    positions={LOG: 300},
+    rows_before=RowsBefore("t", (HeldRows(LOG, 0, 10, 100, 90), HeldRows(LOG, 1, 0, 50, 50))),
+)
 TABLE = Table("t", 3, 1)
 
 
-def test_rows_from_before_plan_one_are_those_of_its_offsets_and_lives_without_what_was_loaded_there_since() -> None:
+def test_rows_from_before_plan_one_are_those_of_its_offsets_and_lives_without_what_was_loaded_there_since() -> (
+    None
+):
     assert rows_before_of(PLAN, TABLE, {}) == {FIRST: [(10, 100)], SECOND: [(0, 50)]}
-    backfilled = Expected(applied=((OffsetRange(LOG, 20, 30), Receipt(10)),), coverage=(Interval(0, 12, 12),))
+    backfilled = Expected(
+        applied=((OffsetRange(LOG, 20, 30), Receipt(10)),), coverage=(Interval(0, 12, 12),)
+    )
     assert rows_before_of(PLAN, TABLE, {FIRST: backfilled})[FIRST] == [(12, 20), (30, 100)]
     whole = Expected(coverage=(Interval(0, 100, 100),))
     assert FIRST not in rows_before_of(PLAN, TABLE, {FIRST: whole})
@@ -31,20 +38,34 @@ def test_rows_from_before_plan_one_are_those_of_its_offsets_and_lives_without_wh
 
 def test_another_table_and_a_plan_that_says_nothing_of_such_rows_have_none() -> None:
     assert rows_before_of(PLAN, replace(TABLE, id="another"), {}) == {}
-    assert rows_before_of(replace(PLAN, rows_before=None), TABLE, {}) == rows_before_of(None, TABLE, {}) == {}
+    assert (
+        rows_before_of(replace(PLAN, rows_before=None), TABLE, {})
+        == rows_before_of(None, TABLE, {})
+        == {}
+    )
 
 
 def test_as_many_rows_as_there_were_or_fewer_are_right_and_more_are_not() -> None:
     assert more_than_before(PLAN, {FIRST: 90, SECOND: 3}) == ()
     since = more_than_before(PLAN, {FIRST: 92, SECOND: 50})
     assert since == ((FIRST, 2),)
-    right, wrong = Proof((), (), 3, (), rows_before=140), Proof((), (), 3, (), rows_before=142, more_than_before=since)
-    assert right.is_right and right.found_rows == 140 and right.as_json()["rows_before_plan_1"] == 140
-    assert not wrong.is_right and "topic clicks, partition 0: 2 rows of offsets from before plan 1" in wrong.first_finding
+    right, wrong = (
+        Proof((), (), 3, (), rows_before=140),
+        Proof((), (), 3, (), rows_before=142, more_than_before=since),
+    )
+    assert (
+        right.is_right and right.found_rows == 140 and right.as_json()["rows_before_plan_1"] == 140
+    )
+    assert (
+        not wrong.is_right
+        and "topic clicks, partition 0: 2 rows of offsets from before plan 1" in wrong.first_finding
+    )
     assert "DESCRIBE HISTORY" in wrong.check
 
 
-def test_an_acknowledgement_keeps_the_topics_whose_rows_are_of_another_log_and_an_older_one_names_none() -> None:
+def test_an_acknowledgement_keeps_the_topics_whose_rows_are_of_another_log_and_an_older_one_names_none() -> (
+    None
+):
     said = Acknowledgement("t", 3, 0, "of another cluster", 1, rows_of=("clicks", "views"))
     assert parse_acknowledgement(render_acknowledgement(said), path="/a") == said
     older = replace(said, rows_of=())

@@ -18,10 +18,20 @@ LOG = BrokerPartition("clicks", 0)
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 100) | st.integers(2**31 - 9, 2**33), st.integers(1, 5000), st.data())
-def test_a_recounted_receipt_has_the_gaps_of_its_rows_in_whatever_order_they_came(start: int, size: int, data: st.DataObject) -> None:
+def test_a_recounted_receipt_has_the_gaps_of_its_rows_in_whatever_order_they_came(
+    start: int, size: int, data: st.DataObject
+) -> None:
     single = data.draw(st.sets(st.integers(start, start + size - 1), max_size=300))
-    runs = data.draw(st.lists(st.tuples(st.integers(start, start + size - 1), st.integers(1, 2 * size)), max_size=4))
-    offsets = data.draw(st.permutations(sorted(single.union(*(range(first, min(first + n, start + size)) for first, n in runs)))))
+    runs = data.draw(
+        st.lists(
+            st.tuples(st.integers(start, start + size - 1), st.integers(1, 2 * size)), max_size=4
+        )
+    )
+    offsets = data.draw(
+        st.permutations(
+            sorted(single.union(*(range(first, min(first + n, start + size)) for first, n in runs)))
+        )
+    )
     cut = data.draw(st.integers(0, len(offsets)))
     seen = SeenOffsets(OffsetRange(LOG, start, start + size))
     for part in (offsets[:cut], offsets[cut:]):
@@ -29,15 +39,23 @@ def test_a_recounted_receipt_has_the_gaps_of_its_rows_in_whatever_order_they_cam
     receipt = seen.receipt(gaps_max=10_000)
     absent = [o for begin, end in receipt.gaps for o in range(begin, end)]
     assert absent == sorted(set(range(start, start + size)) - set(offsets))
-    assert (receipt.rows, receipt.missing_offsets, receipt.gaps_complete) == (len(offsets), size - len(offsets), True)
-    assert all(end < begin for (_, end), (begin, _) in zip(receipt.gaps, receipt.gaps[1:], strict=False))
+    assert (receipt.rows, receipt.missing_offsets, receipt.gaps_complete) == (
+        len(offsets),
+        size - len(offsets),
+        True,
+    )
+    assert all(
+        end < begin for (_, end), (begin, _) in zip(receipt.gaps, receipt.gaps[1:], strict=False)
+    )
 
 
 def test_rows_that_lie_far_apart_cost_neither_time_nor_memory() -> None:
     first, last = 2**40, 2**63 - 3
     seen = SeenOffsets(OffsetRange(LOG, 0, last + 1))
     seen.add(numpy.array([first, first + 1, last], numpy.int64))
-    assert seen.receipt(gaps_max=9) == Receipt(rows=3, missing_offsets=last - 2, gaps=((0, first), (first + 2, last)))
+    assert seen.receipt(gaps_max=9) == Receipt(
+        rows=3, missing_offsets=last - 2, gaps=((0, first), (first + 2, last))
+    )
 
 
 def test_an_offset_that_came_twice_is_one() -> None:
@@ -52,23 +70,39 @@ def test_a_receipt_keeps_the_first_gaps_and_says_that_there_are_more() -> None:
     seen = SeenOffsets(OffsetRange(LOG, 0, size))
     seen.add(numpy.arange(0, size, 2, dtype=numpy.int64))
     receipt = seen.receipt(gaps_max=2)
-    assert (receipt.gaps, receipt.gaps_complete, receipt.missing_offsets) == (((1, 2), (3, 4)), False, size // 2)
+    assert (receipt.gaps, receipt.gaps_complete, receipt.missing_offsets) == (
+        ((1, 2), (3, 4)),
+        False,
+        size // 2,
+    )
     assert SeenOffsets(OffsetRange(LOG, 0, size)).receipt(gaps_max=2).gaps == ((0, size),)
 
 
-# -- physical logs ------------------------------------------------------------------------------------------------------
+# -- physical logs
+# ------------------------------------------------------------------------------------------------------
 
 PHYSICAL = BrokerPartition("clicks", 0, 1)
 
 
-@given(st.integers(0, 2**62), st.lists(st.tuples(st.integers(0, 2**33 - 1), st.integers(0, 2**28)), max_size=30), st.randoms())
+@given(
+    st.integers(0, 2**62),
+    st.lists(st.tuples(st.integers(0, 2**33 - 1), st.integers(0, 2**28)), max_size=30),
+    st.randoms(),
+)
 def test_each_message_of_a_physical_log_counts_once_wherever_its_entry_begins(
-    start: int, messages: list[tuple[int, int]], order: random.Random,
+    start: int,
+    messages: list[tuple[int, int]],
+    order: random.Random,
 ) -> None:
     seen, twice = SeenMessages(OffsetRange(PHYSICAL, start, start + 2**33)), [*messages, *messages]
     order.shuffle(twice)
     for some in (twice[::2], twice[1::2]):
-        seen.add(*(numpy.array([one[i] for one in some], numpy.int64) + (0 if i else start) for i in (0, 1)))
+        seen.add(
+            *(
+                numpy.array([one[i] for one in some], numpy.int64) + (0 if i else start)
+                for i in (0, 1)
+            )
+        )
     assert seen.receipt(1) == Receipt(rows=len(set(messages)), gaps_complete=False)
 
 

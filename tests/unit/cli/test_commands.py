@@ -24,25 +24,43 @@ def commands(found: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 COMMANDS = dict(commands(typer.main.get_command(app)))
-OF_A_CONF = sorted(name for name, one in COMMANDS.items() if any(param.name == "conf" for param in one.params))
+OF_A_CONF = sorted(
+    name for name, one in COMMANDS.items() if any(param.name == "conf" for param in one.params)
+)
 
 
 def test_every_command_that_takes_a_conf_takes_changes_of_it() -> None:
     assert {"run", "plans show", "offsets diff", "pipelines list", "peek"} <= set(OF_A_CONF)
-    assert [name for name in OF_A_CONF if not any("--set" in param.opts for param in COMMANDS[name].params)] == []
+    assert [
+        name
+        for name in OF_A_CONF
+        if not any("--set" in param.opts for param in COMMANDS[name].params)
+    ] == []
 
 
 def test_the_packages_list_of_commands_has_each_of_them() -> None:
     listed = str(etl.cli.__doc__).split("`")[1].removeprefix("etl ").split("|")
     families = [part.partition(" ")[::2] for part in map(str.strip, listed)]
-    assert sorted(COMMANDS) == sorted(f"{first} {one.strip()}".strip() for first, others in families for one in others.split(","))
+    assert sorted(COMMANDS) == sorted(
+        f"{first} {one.strip()}".strip() for first, others in families for one in others.split(",")
+    )
 
 
-@pytest.mark.parametrize("said", ["--set=nothing=1", "--set=limits.max_records_per_run=no", "--set=group"])
-def test_a_change_that_cannot_be_is_an_error_of_the_arguments(said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "said", ["--set=nothing=1", "--set=limits.max_records_per_run=no", "--set=group"]
+)
+def test_a_change_that_cannot_be_is_an_error_of_the_arguments(
+    said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     conf = tmp_path / "clicks.yaml"
-    conf.write_text("{version: 1, pipeline: p, group: g, zookeeper: {connect: 'a:1'}, source: {topics: {allow: [t]}}, table: {path: t}}")
+    conf.write_text(
+        "{version: 1, pipeline: p, group: g, zookeeper: {connect: 'a:1'}, source: {topics: {allow: [t]}}, table: {path: t}}"
+    )
     assert main(["plan", str(conf), said, "--json"]) == 2
-    assert said.removeprefix("--set=").partition("=")[0] in json.dumps(json.loads(capsys.readouterr().out))
+    assert said.removeprefix("--set=").partition("=")[0] in json.dumps(
+        json.loads(capsys.readouterr().out)
+    )
     assert main(["plan", "no/such.yaml", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["where"] == {"path": "no/such.yaml"}, "what was said once is not said for ever"
+    assert json.loads(capsys.readouterr().out)["where"] == {"path": "no/such.yaml"}, (
+        "what was said once is not said for ever"
+    )

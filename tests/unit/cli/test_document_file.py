@@ -19,7 +19,8 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_is_printed_as_json_is_kept_in_the_file_too_and_nothing_else_is_there(
-        kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["run", "no/such.yaml", "--json"]) == 2
     assert json.loads(kept.read_text()) == json.loads(capsys.readouterr().out)
     assert [path.name for path in kept.parent.iterdir()] == ["document.json"]
@@ -31,7 +32,8 @@ def test_a_command_that_prints_no_document_keeps_none(kept: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_told_and_changes_nothing_of_the_command(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv(DOCUMENT_FILE, str(tmp_path / "no" / "such.json"))
     assert main(["run", "no/such.yaml", "--json"]) == 2
     printed = capsys.readouterr()

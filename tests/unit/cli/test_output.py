@@ -1,4 +1,6 @@
-"""Where what a command says, or a run's report, cannot be written: that is said, and what was done counts as done."""
+"""Where what a command says, or a run's report, cannot be written: that is said, and what was done
+counts as done.
+"""
 
 from __future__ import annotations
 
@@ -42,19 +44,29 @@ NO_ROOM, NOBODY = OSError(28, "No space left on device"), BrokenPipeError(32, "B
 
 def ended(error: OSError, monkeypatch: pytest.MonkeyPatch, *, is_done: bool) -> tuple[int, str]:
     """Exit code and standard error of a door that prints into that."""
-    monkeypatch.setattr(door, "app", lambda **_: show(True, {"a": 1}, lambda: None, is_done=is_done))
+    monkeypatch.setattr(
+        door, "app", lambda **_: show(True, {"a": 1}, lambda: None, is_done=is_done)
+    )
     said = io.StringIO()
     with contextlib.redirect_stdout(Full(error)), contextlib.redirect_stderr(said):
         return main([]), said.getvalue()
 
 
-@pytest.mark.parametrize(("error", "is_done", "code", "says"), [
-    (NO_ROOM, False, 2, "standard output cannot be written: No space left on device"),
-    (NO_ROOM, True, 0, "standard output cannot be written: No space left on device"),
-    (NOBODY, False, 141, ""), (NOBODY, True, 0, ""),
-])
+@pytest.mark.parametrize(
+    ("error", "is_done", "code", "says"),
+    [
+        (NO_ROOM, False, 2, "standard output cannot be written: No space left on device"),
+        (NO_ROOM, True, 0, "standard output cannot be written: No space left on device"),
+        (NOBODY, False, 141, ""),
+        (NOBODY, True, 0, ""),
+    ],
+)
 def test_a_question_without_an_answer_fails_and_what_was_done_is_done(
-    error: OSError, is_done: bool, code: int, says: str, monkeypatch: pytest.MonkeyPatch,
+    error: OSError,
+    is_done: bool,
+    code: int,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found, said = ended(error, monkeypatch, is_done=is_done)
     assert found == code
@@ -62,26 +74,42 @@ def test_a_question_without_an_answer_fails_and_what_was_done_is_done(
 
 
 def test_the_real_command_leaves_no_trace_of_a_reader_that_is_gone() -> None:
-    with subprocess.Popen([*ETL, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [*ETL, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdout and process.stderr
         process.stdout.close()
         assert (process.stderr.read(), process.wait()) == (b"", 141)
 
 
-def test_an_error_is_told_and_has_its_code_where_its_document_cannot_be_written(tmp_path: Path) -> None:
+def test_an_error_is_told_and_has_its_code_where_its_document_cannot_be_written(
+    tmp_path: Path,
+) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
-        ran = subprocess.run([*ETL, "plan", str(tmp_path / "none"), "--json"], stdout=full, stderr=subprocess.PIPE, check=False)
-    assert ran.returncode == 2 and b"the conf file is not there" in ran.stderr and b"Traceback" not in ran.stderr
+        ran = subprocess.run(
+            [*ETL, "plan", str(tmp_path / "none"), "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert (
+        ran.returncode == 2
+        and b"the conf file is not there" in ran.stderr
+        and b"Traceback" not in ran.stderr
+    )
 
 
-# -- a run's report ----------------------------------------------------------------------------------------------------
+# -- a run's report
+# ----------------------------------------------------------------------------------------------------
 
 
 def report() -> Report:
     return Report("20260101T000000-abcdef", "clicks", "group", "clicks", 0)
 
 
-def test_a_report_that_cannot_be_written_at_the_end_is_an_outcome_and_the_run_is_done(tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_at_the_end_is_an_outcome_and_the_run_is_done(
+    tmp_path: Path,
+) -> None:
     run, folder = report(), tmp_path / "reports"
     with kept_in(str(folder), run, keep=10):
         _in_the_way(folder)
@@ -94,7 +122,9 @@ def test_a_report_that_cannot_be_written_hides_no_error_of_the_run(tmp_path: Pat
         raise TableUnreachable("gone")
 
 
-def test_of_a_report_that_cannot_be_written_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_report_that_cannot_be_written_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def is_full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -111,7 +141,10 @@ def test_behind_a_clock_that_was_ahead_a_run_keeps_its_own_report(tmp_path: Path
     ahead.touch()
     with kept_in(str(tmp_path), report(), keep=1):
         pass
-    assert sorted(tmp_path.iterdir()) == [*(tmp_path / f"group+clicks-20260101T000000-abcdef.{end}" for end in ("html", "json")), ahead]
+    assert sorted(tmp_path.iterdir()) == [
+        *(tmp_path / f"group+clicks-20260101T000000-abcdef.{end}" for end in ("html", "json")),
+        ahead,
+    ]
 
 
 def test_a_folder_that_takes_no_report_stops_a_run_before_it_begins(tmp_path: Path) -> None:
@@ -134,7 +167,9 @@ def test_a_name_that_no_pipeline_can_have_is_refused_before_zookeeper_is_asked(n
             command(plain_settings(), name, "r")
 
 
-def test_lines_are_json_again_behind_a_command_inside_another_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_are_json_again_behind_a_command_inside_another_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with begun(json_lines=True):
         for _ in range(2):
             with begun(json_lines=True):
@@ -146,7 +181,9 @@ def test_lines_are_json_again_behind_a_command_inside_another_one(capsys: pytest
 
 @pytest.mark.parametrize("code", [0, None, 3])
 def test_who_ends_the_process_in_the_middle_of_a_command_does_not_make_it_done(
-    code: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    code: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def ends(**_: object) -> None:
         sys.exit(code)
@@ -157,7 +194,8 @@ def test_who_ends_the_process_in_the_middle_of_a_command_does_not_make_it_done(
 
 
 def test_what_another_thread_prints_is_not_the_commands_document(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def printing(**_: object) -> None:
         beside = threading.Thread(target=lambda: print("TOKEN IS x"))

@@ -22,7 +22,9 @@ def test_a_place_is_counted_back_from_now_or_from_the_end_or_is_what_it_says() -
     assert isinstance(found, Timestamp) and before - 1 <= found.ms <= time.time() * 1000 - 3_600_000
 
 
-@pytest.mark.parametrize("text", ["-1y", "-", "- 5", "-5x", "since-last-success", "2026-01-31T00:00:00"])
+@pytest.mark.parametrize(
+    "text", ["-1y", "-", "- 5", "-5x", "since-last-success", "2026-01-31T00:00:00"]
+)
 def test_what_is_no_place_is_refused_by_the_options_name(text: str) -> None:
     with pytest.raises(SettingsError) as refused:
         parse_position(text, "--to")

@@ -1,4 +1,6 @@
-"""A table is accepted for the pipeline and its backfills; one of which nobody can tell anything keeps it from none of the others."""
+"""A table is accepted for the pipeline and its backfills; one of which nobody can tell anything
+keeps it from none of the others.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from tests.fakes.backfill_stories import stored
 from tests.fakes.stories import SETTINGS
 
 
-def test_a_backfill_whose_plan_nobody_can_count_keeps_no_table_from_being_accepted_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backfill_whose_plan_nobody_can_count_keeps_no_table_from_being_accepted_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     outside = stored()
     assert outside.table
     outside.table = outside.table[:-1]
@@ -27,7 +31,10 @@ def test_a_backfill_whose_plan_nobody_can_count_keeps_no_table_from_being_accept
         """The backfill's world, in whose table a file is gone."""
 
         def __init__(self, settings: Any, *_: Any) -> None:
-            self.settings, self.ledger = settings, SimpleNamespace(read_ledger=lambda: fake_ledger.read_ledger(old))
+            self.settings, self.ledger = (
+                settings,
+                SimpleNamespace(read_ledger=lambda: fake_ledger.read_ledger(old)),
+            )
 
         def read_table(self, _: Any) -> Any:
             return fake_table.read_table(old)
@@ -37,8 +44,14 @@ def test_a_backfill_whose_plan_nobody_can_count_keeps_no_table_from_being_accept
 
     monkeypatch.setattr(acknowledged, "LiveWorld", Uncounted)
     world: Any = SimpleNamespace(
-        settings=SETTINGS, zookeeper=None, run_id="r", claims=SimpleNamespace(beside=SimpleNamespace(read=lambda: [claim.claim])))
-    found = acknowledged.accepted_beside(world, fake_table.read_table(outside), reason="an older copy", at_ms=1)
+        settings=SETTINGS,
+        zookeeper=None,
+        run_id="r",
+        claims=SimpleNamespace(beside=SimpleNamespace(read=lambda: [claim.claim])),
+    )
+    found = acknowledged.accepted_beside(
+        world, fake_table.read_table(outside), reason="an older copy", at_ms=1
+    )
     assert found.said == {} and found.untold.keys() == {"old"}
     assert "; of backfill old nothing is accepted: nobody can tell whether plan 3" in found.sentence
     assert "the file part-0.parquet is gone; mend that" in found.sentence

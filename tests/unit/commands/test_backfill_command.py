@@ -1,4 +1,6 @@
-"""What `etl backfill` says before it does anything, how a person is asked, and how far one is told to be."""
+"""What `etl backfill` says before it does anything, how a person is asked, and how far one is told
+to be.
+"""
 
 from __future__ import annotations
 
@@ -31,43 +33,78 @@ from tests.fakes.world import FakeWorld
 
 LATEST = settings_of(start="latest")
 LOG = BrokerPartition("clicks", 0)
-CLAIM = Claim("old", {LOG: ((0, 10), (20, 30)), BrokerPartition("clicks", 1): ((5, 9),)}, {LOG: 2}, "from 0 until 30", 7)
+CLAIM = Claim(
+    "old",
+    {LOG: ((0, 10), (20, 30)), BrokerPartition("clicks", 1): ((5, 9),)},
+    {LOG: 2},
+    "from 0 until 30",
+    7,
+)
 
 
 def preview() -> BackfillPreview:
     outside = outside_of(5, 3, 4)
     run(outside, LATEST)
     own = settings_of_backfill(LATEST, "old")
-    found = look_ahead(FakeWorld(outside, LATEST), LATEST, own, parse_asked("0", "3", "clicks", ("0", "1")))
+    found = look_ahead(
+        FakeWorld(outside, LATEST), LATEST, own, parse_asked("0", "3", "clicks", ("0", "1"))
+    )
     return BackfillPreview(found, "clicks", 250)
 
 
 def test_a_dry_run_says_what_of_it_is_paused_and_what_other_members_read() -> None:
     found = preview()
-    paused = replace(found.beginning.snapshot, pauses=(Pause("clicks", None, "broken", "kim@h", 5),))
+    paused = replace(
+        found.beginning.snapshot, pauses=(Pause("clicks", None, "broken", "kim@h", 5),)
+    )
     beginning = replace(found.beginning, read_by_others=2, snapshot=paused)
     read, first, second = replace(found, beginning=beginning).notes
-    assert read == "2 offsets of these were read by other members of the group, and then the table has them as well"
-    assert first.startswith("clicks 0 is paused since 1970-01-01T00:00:00.005+00:00 by kim@h: broken; ") and second.startswith("clicks 1 ")
+    assert (
+        read
+        == "2 offsets of these were read by other members of the group, and then the table has them as well"
+    )
+    assert first.startswith(
+        "clicks 0 is paused since 1970-01-01T00:00:00.005+00:00 by kim@h: broken; "
+    ) and second.startswith("clicks 1 ")
 
 
 def test_a_dry_run_says_how_much_would_be_loaded_in_how_many_plans() -> None:
     found = preview()
-    assert found.says == "backfill old loads 6 offsets of 2 partitions into clicks, in about 3 plans"
+    assert (
+        found.says == "backfill old loads 6 offsets of 2 partitions into clicks, in about 3 plans"
+    )
     assert found.as_json() == {
-        "says": found.says, "notes": [], "name": "old", "asked": "from 0 until 3 of clicks:0, clicks:1", "offsets": 6,
-        "estimated_bytes": 600, "estimated_plans": 3, "loads": [
-            {"topic": "clicks", "partition": 0, "from": 0, "until": 3}, {"topic": "clicks", "partition": 1, "from": 0, "until": 3}]}
+        "says": found.says,
+        "notes": [],
+        "name": "old",
+        "asked": "from 0 until 3 of clicks:0, clicks:1",
+        "offsets": 6,
+        "estimated_bytes": 600,
+        "estimated_plans": 3,
+        "loads": [
+            {"topic": "clicks", "partition": 0, "from": 0, "until": 3},
+            {"topic": "clicks", "partition": 1, "from": 0, "until": 3},
+        ],
+    }
 
 
-@pytest.mark.parametrize(("one", "other"), [
-    (("2026-01-31T00:00:00Z", "9"), ("2026-01-31T01:00:00+01:00", "9")), (("-1h", "9"), ("-1h", "9"))])
-def test_bounds_are_the_same_where_they_mean_the_same_or_are_said_alike(one: tuple[str, str], other: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("2026-01-31T00:00:00Z", "9"), ("2026-01-31T01:00:00+01:00", "9")),
+        (("-1h", "9"), ("-1h", "9")),
+    ],
+)
+def test_bounds_are_the_same_where_they_mean_the_same_or_are_said_alike(
+    one: tuple[str, str], other: tuple[str, str]
+) -> None:
     assert parse_asked(*one, None, ()).asked == parse_asked(*other, None, ()).asked
 
 
 def test_partitions_are_the_same_in_whatever_order_and_however_often_they_are_said() -> None:
-    one, other = (parse_asked("0", "9", "clicks", said) for said in (("1", "0", "10"), ("10", "0", "1", "0")))
+    one, other = (
+        parse_asked("0", "9", "clicks", said) for said in (("1", "0", "10"), ("10", "0", "1", "0"))
+    )
     assert (one, one.asked) == (other, "from 0 until 9 of clicks:0, clicks:1, clicks:10")
 
 
@@ -78,8 +115,12 @@ def test_what_is_asked_for_tells_partitions_and_what_is_left_out() -> None:
     assert parse_asked("0", "9", None, ()).covers(LOG)
 
 
-@pytest.mark.parametrize(("topic", "partitions"), [(None, ("0",)), ("clicks:3", ()), ("cl/icks", ())])
-def test_a_topic_or_partition_of_a_backfill_that_is_none_is_refused(topic: str | None, partitions: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("topic", "partitions"), [(None, ("0",)), ("clicks:3", ()), ("cl/icks", ())]
+)
+def test_a_topic_or_partition_of_a_backfill_that_is_none_is_refused(
+    topic: str | None, partitions: tuple[str, ...]
+) -> None:
     with pytest.raises(SettingsError):
         parse_asked("0", "9", topic, partitions)
 
@@ -87,9 +128,19 @@ def test_a_topic_or_partition_of_a_backfill_that_is_none_is_refused(topic: str |
 def test_a_backfill_has_settings_of_its_own_that_no_conf_can_have() -> None:
     conf = plain_settings(mirror_group="watched", metrics_path="/metrics")
     own = settings_of_backfill(conf, "old")
-    assert (own.pipeline, own.mirror_group, own.metrics_path, own.ownership.mode) == ("clicks@old", None, None, OwnershipMode.OBSERVE)
+    assert (own.pipeline, own.mirror_group, own.metrics_path, own.ownership.mode) == (
+        "clicks@old",
+        None,
+        None,
+        OwnershipMode.OBSERVE,
+    )
     assert own.limits.max_bytes_per_run == BACKFILL_PLAN_BYTES
-    assert settings_of_backfill(plain_settings(limits={"max_bytes_per_run": 5}), "old").limits.max_bytes_per_run == 5
+    assert (
+        settings_of_backfill(
+            plain_settings(limits={"max_bytes_per_run": 5}), "old"
+        ).limits.max_bytes_per_run
+        == 5
+    )
     for name in ("", "a/b", "a@b", ".."):
         with pytest.raises(SettingsError, match="is no name for a backfill"):
             settings_of_backfill(conf, name)
@@ -100,7 +151,11 @@ def test_a_backfill_has_settings_of_its_own_that_no_conf_can_have() -> None:
 def test_a_pipeline_and_its_backfills_are_beside_one_another_and_nobody_else_is() -> None:
     beside = backfill_pipeline(APP_ID, "old")
     assert live_and_name(beside) == (APP_ID, "old") and live_and_name(APP_ID) == (APP_ID, None)
-    assert is_beside(APP_ID, beside) and is_beside(beside, backfill_pipeline(APP_ID, "new")) and is_beside(beside, beside)
+    assert (
+        is_beside(APP_ID, beside)
+        and is_beside(beside, backfill_pipeline(APP_ID, "new"))
+        and is_beside(beside, beside)
+    )
     assert not is_beside(APP_ID + "-2", beside)
 
 
@@ -110,20 +165,28 @@ def test_a_claim_comes_back_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize("stretches", [((3, 3),), ((5, 3),)])
-def test_a_claim_with_a_stretch_that_is_none_is_refused(stretches: tuple[tuple[int, int], ...]) -> None:
+def test_a_claim_with_a_stretch_that_is_none_is_refused(
+    stretches: tuple[tuple[int, int], ...],
+) -> None:
     with pytest.raises(LedgersDisagree):
         parse_claim(render_claim(replace(CLAIM, stretches={LOG: stretches})), path="p")
 
 
 def part(number: int, start: int, until: int, at_ms: int) -> Any:
-    return plain_plan(number, positions={LOG: until, BrokerPartition("clicks", 1): 9}, ranges=(OffsetRange(LOG, start, until),),
-                      created_at_ms=at_ms)
+    return plain_plan(
+        number,
+        positions={LOG: until, BrokerPartition("clicks", 1): 9},
+        ranges=(OffsetRange(LOG, start, until),),
+        created_at_ms=at_ms,
+    )
 
 
 def test_the_pace_is_what_lies_between_the_last_plans() -> None:
     assert pace_of(CLAIM, []) is None and pace_of(CLAIM, [part(1, 0, 4, 1000)]) is None
     assert pace_of(CLAIM, [part(1, 0, 4, 1000), part(2, 4, 8, 3000)]) == 2.0
-    assert pace_of(CLAIM, [part(1, 8, 10, 1000), part(2, 20, 24, 2000)]) == 2.0, "what lies between stretches is not loaded"
+    assert pace_of(CLAIM, [part(1, 8, 10, 1000), part(2, 20, 24, 2000)]) == 2.0, (
+        "what lies between stretches is not loaded"
+    )
 
 
 def test_progress_is_of_the_whole_backfill_and_not_of_the_plan_that_is_read() -> None:
@@ -136,12 +199,25 @@ def test_progress_is_of_the_whole_backfill_and_not_of_the_plan_that_is_read() ->
     assert of_the_whole(Doing(Verb.PLAN), report) == Doing(Verb.PLAN)
 
 
-@pytest.mark.parametrize(("error", "check"), [
-    (NeedsDecision("x", check="etl plans supersede CONF 3 --reason ..."), "`etl backfill abandon CONF --name old"),
-    (DataLoss("x", check="the retention"), "the retention; `etl backfill abandon CONF --name old"),
-    (DataLoss("x", check="`--missing` fills"), "`--missing` fills"),
-    (SettingsError("x", check="a function; or give the plan up: etl plans supersede CONF"), "a function; or `etl backfill abandon CONF"),
-    (SettingsError("x", check="the conf"), "the conf")])
+@pytest.mark.parametrize(
+    ("error", "check"),
+    [
+        (
+            NeedsDecision("x", check="etl plans supersede CONF 3 --reason ..."),
+            "`etl backfill abandon CONF --name old",
+        ),
+        (
+            DataLoss("x", check="the retention"),
+            "the retention; `etl backfill abandon CONF --name old",
+        ),
+        (DataLoss("x", check="`--missing` fills"), "`--missing` fills"),
+        (
+            SettingsError("x", check="a function; or give the plan up: etl plans supersede CONF"),
+            "a function; or `etl backfill abandon CONF",
+        ),
+        (SettingsError("x", check="the conf"), "the conf"),
+    ],
+)
 def test_what_stops_a_backfill_names_a_command_that_leads_out(error: Any, check: str) -> None:
     from etl.commands.backfill import _leading_out
 
@@ -152,6 +228,7 @@ def test_what_stops_a_backfill_names_a_command_that_leads_out(error: Any, check:
 
 def ran_by(did: list[str]) -> Any:
     """A run of a backfill that only says its name."""
+
     def ran(settings: Any, name: str, *_: Any, **__: Any) -> Any:
         did.append(name)
         return new_report()
@@ -166,10 +243,23 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("answer", "words", "code", "done"), [
-    ("y\n", (), 0, 1), ("n\n", (), 130, 0), ("", (), 130, 0), ("", ("--yes",), 0, 1), ("", ("--dry-run",), 0, 0)])
+@pytest.mark.parametrize(
+    ("answer", "words", "code", "done"),
+    [
+        ("y\n", (), 0, 1),
+        ("n\n", (), 130, 0),
+        ("", (), 130, 0),
+        ("", ("--yes",), 0, 1),
+        ("", ("--dry-run",), 0, 0),
+    ],
+)
 def test_on_a_terminal_it_shows_what_it_would_load_and_asks(
-    answer: str, words: tuple[str, ...], code: int, done: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    answer: str,
+    words: tuple[str, ...],
+    code: int,
+    done: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from etl.commands import backfill
 
@@ -179,7 +269,22 @@ def test_on_a_terminal_it_shows_what_it_would_load_and_asks(
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     with capsys.disabled():
         monkeypatch.setattr("sys.stdout", out)
-        assert main(["backfill", "conf/clicks.yaml", "--name", "old", "--from", "0", "--until", "3", *words]) == code
+        assert (
+            main(
+                [
+                    "backfill",
+                    "conf/clicks.yaml",
+                    "--name",
+                    "old",
+                    "--from",
+                    "0",
+                    "--until",
+                    "3",
+                    *words,
+                ]
+            )
+            == code
+        )
     assert len(did) == done
     assert ("backfill old loads 6 offsets" in out.getvalue()) is (words != ("--yes",))
 
@@ -190,8 +295,38 @@ def test_where_there_is_no_terminal_nobody_is_asked(monkeypatch: pytest.MonkeyPa
     did = list[str]()
     monkeypatch.setattr(backfill, "run_backfill", ran_by(did))
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    assert main(["backfill", "conf/clicks.yaml", "--name", "old", "--from", "0", "--until", "3", "--json"]) == 0
-    assert main(["backfill", "begin", "conf/clicks.yaml", "--name", "new", "--from", "0", "--until", "3"]) == 0
+    assert (
+        main(
+            [
+                "backfill",
+                "conf/clicks.yaml",
+                "--name",
+                "old",
+                "--from",
+                "0",
+                "--until",
+                "3",
+                "--json",
+            ]
+        )
+        == 0
+    )
+    assert (
+        main(
+            [
+                "backfill",
+                "begin",
+                "conf/clicks.yaml",
+                "--name",
+                "new",
+                "--from",
+                "0",
+                "--until",
+                "3",
+            ]
+        )
+        == 0
+    )
     assert main(["backfill", "resume", "conf/clicks.yaml", "--name", "old"]) == 0
     assert did == ["old", "new", "old"]
 
@@ -199,6 +334,8 @@ def test_where_there_is_no_terminal_nobody_is_asked(monkeypatch: pytest.MonkeyPa
 def test_who_looks_ahead_of_a_pipeline_without_a_plan_is_told_to_run_it_first() -> None:
     world = FakeWorld(outside_of(5, 3, 4), LATEST)
     with pytest.raises(SettingsError, match="the pipeline has loaded nothing yet") as refused:
-        look_ahead(world, LATEST, settings_of_backfill(LATEST, "old"), parse_asked("0", "3", None, ()))
+        look_ahead(
+            world, LATEST, settings_of_backfill(LATEST, "old"), parse_asked("0", "3", None, ())
+        )
     assert refused.value.check == "`etl run CONF`; then say this again"
     assert list(LOGS) and not world.outside.plans

@@ -1,4 +1,6 @@
-"""What a first conf says of what was asked for and seen: a conf that is taken, with a reason for each key, and no file written over."""
+"""What a first conf says of what was asked for and seen: a conf that is taken, with a reason for
+each key, and no file written over.
+"""
 
 from __future__ import annotations
 
@@ -33,55 +35,94 @@ def why(asked: Asked, seen: Seen) -> dict[str, str]:
     return {one.key: one.why for one in choose(asked, seen)}
 
 
-def test_the_conf_is_taken_and_names_places_as_its_own_folder_sees_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_conf_is_taken_and_names_places_as_its_own_folder_sees_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     found = load_settings(written(tmp_path))
     assert (found.pipeline, found.group, found.cluster) == ("clicks", "etl-clicks", None)
-    assert (found.zookeeper.connect, found.source.bootstrap, found.source.topics.allow) == ("zk:2181/kafka", None, ("clicks",))
-    assert (found.table.path, found.report.path) == (str(tmp_path / "warehouse" / "clicks"), str(tmp_path / "reports"))
+    assert (found.zookeeper.connect, found.source.bootstrap, found.source.topics.allow) == (
+        "zk:2181/kafka",
+        None,
+        ("clicks",),
+    )
+    assert (found.table.path, found.report.path) == (
+        str(tmp_path / "warehouse" / "clicks"),
+        str(tmp_path / "reports"),
+    )
 
 
-def test_each_key_has_its_reason_above_it_and_the_first_line_leads_an_editor_to_the_schema(tmp_path: Path) -> None:
+def test_each_key_has_its_reason_above_it_and_the_first_line_leads_an_editor_to_the_schema(
+    tmp_path: Path,
+) -> None:
     lines = written(tmp_path).read_text().splitlines()
     assert lines[0] == "# yaml-language-server: $schema=pipeline.schema.json"
-    keys = [number for number, line in enumerate(lines) if ": " in line and not line.lstrip().startswith("#")]
+    keys = [
+        number
+        for number, line in enumerate(lines)
+        if ": " in line and not line.lstrip().startswith("#")
+    ]
     assert len(keys) == len(choose(ASKED, SEEN))
     reasons = [number for number in keys if lines[number - 1].lstrip().startswith("#")]
     assert len(reasons) == len(keys), "version has the head above it"
 
 
-@pytest.mark.parametrize(("change", "name", "path"), [
-    ({}, "clicks", "conf/clicks.yaml"), ({"topics": ("a", "b")}, "clicks", "conf/clicks.yaml"),
-    ({"topics": ("a.*",), "table": "s3://b/t/"}, "t", "conf/t.yaml"),
-    ({"out": Path("x/mine.yaml")}, "mine", "x/mine.yaml"), ({"pipeline": "said"}, "said", "conf/said.yaml"),
-    ({"topics": ("é è",), "table": "/é"}, "pipeline", "conf/pipeline.yaml"),
-])
-def test_a_pipeline_is_called_as_was_said_or_as_its_file_topic_or_table(change: dict[str, Any], name: str, path: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "name", "path"),
+    [
+        ({}, "clicks", "conf/clicks.yaml"),
+        ({"topics": ("a", "b")}, "clicks", "conf/clicks.yaml"),
+        ({"topics": ("a.*",), "table": "s3://b/t/"}, "t", "conf/t.yaml"),
+        ({"out": Path("x/mine.yaml")}, "mine", "x/mine.yaml"),
+        ({"pipeline": "said"}, "said", "conf/said.yaml"),
+        ({"topics": ("é è",), "table": "/é"}, "pipeline", "conf/pipeline.yaml"),
+    ],
+)
+def test_a_pipeline_is_called_as_was_said_or_as_its_file_topic_or_table(
+    change: dict[str, Any], name: str, path: str
+) -> None:
     asked = replace(ASKED, **change)
     assert (asked.name, str(asked.path)) == (name, path)
 
 
-def test_brokers_without_a_cluster_id_get_a_name_and_those_with_one_need_none(tmp_path: Path) -> None:
+def test_brokers_without_a_cluster_id_get_a_name_and_those_with_one_need_none(
+    tmp_path: Path,
+) -> None:
     seen = replace(SEEN, dialect=Dialect.JAFKA, cluster_id=None)
     found = load_settings(written(tmp_path, ASKED, seen))
     assert (found.cluster, found.source.dialect) == ("clicks", Dialect.JAFKA)
-    assert "must stay" in why(ASKED, seen)["cluster"] and "1,000 bytes" in why(ASKED, seen)["source.start"]
+    assert (
+        "must stay" in why(ASKED, seen)["cluster"]
+        and "1,000 bytes" in why(ASKED, seen)["source.start"]
+    )
     with pytest.raises(SettingsError, match="an-id"):
         choose(replace(ASKED, cluster="mine"), SEEN)
 
 
 def test_what_is_there_already_is_said(tmp_path: Path) -> None:
-    assert "none of these topics yet" in why(ASKED, SEEN)["group"] and "no table is there yet" in why(ASKED, SEEN)["table.path"]
+    assert (
+        "none of these topics yet" in why(ASKED, SEEN)["group"]
+        and "no table is there yet" in why(ASKED, SEEN)["table.path"]
+    )
     seen = replace(SEEN, committed=3, newest_plan=7, table_version=12)
     said = why(ASKED, seen)
-    assert "3 partitions" in said["group"] and "Plan 7" in said["pipeline"] and "version 12" in said["table.path"]
+    assert (
+        "3 partitions" in said["group"]
+        and "Plan 7" in said["pipeline"]
+        and "version 12" in said["table.path"]
+    )
 
 
 def test_a_text_that_yaml_would_read_as_something_else_comes_back_as_it_was(tmp_path: Path) -> None:
-    asked = replace(ASKED, topics=("no", "2026-01-31", "a: *b", "#x"), table="/a 'b' \"c\" é", pipeline="0x1f")
+    asked = replace(
+        ASKED, topics=("no", "2026-01-31", "a: *b", "#x"), table="/a 'b' \"c\" é", pipeline="0x1f"
+    )
     found = yaml.safe_load(conf_text(choose(asked, SEEN)))
     assert (found["source"]["topics"]["allow"], found["table"]["path"], found["pipeline"]) == (
-        list(asked.topics), asked.table, asked.name)
+        list(asked.topics),
+        asked.table,
+        asked.name,
+    )
 
 
 def test_a_file_that_is_there_is_not_written_over_and_nobody_is_asked(tmp_path: Path) -> None:
@@ -92,52 +133,118 @@ def test_a_file_that_is_there_is_not_written_over_and_nobody_is_asked(tmp_path: 
     assert path.read_text() == "mine"
 
 
-@pytest.mark.parametrize(("words", "says"), [
-    (("--bootstrap", "127.0.0.1:1"), "--zookeeper"), (("--zookeeper", "nowhere"), "zookeeper.connect"),
-    (("--zookeeper", "127.0.0.1:1", "--topic", "["), "source.topics.allow"), (("--zookeeper", "127.0.0.1:1", "--group", "a b"), "group"),
-], ids=["no ledger", "no port", "no expression", "no name"])
-def test_what_cannot_be_known_or_is_wrong_is_refused_before_anybody_is_asked(words: tuple[str, ...], says: str, tmp_path: Path) -> None:
-    said = said_by("init", *words, "--table", str(tmp_path / "table"), "--out", str(tmp_path / "clicks.yaml"), "--json")
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--bootstrap", "127.0.0.1:1"), "--zookeeper"),
+        (("--zookeeper", "nowhere"), "zookeeper.connect"),
+        (("--zookeeper", "127.0.0.1:1", "--topic", "["), "source.topics.allow"),
+        (("--zookeeper", "127.0.0.1:1", "--group", "a b"), "group"),
+    ],
+    ids=["no ledger", "no port", "no expression", "no name"],
+)
+def test_what_cannot_be_known_or_is_wrong_is_refused_before_anybody_is_asked(
+    words: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    said = said_by(
+        "init",
+        *words,
+        "--table",
+        str(tmp_path / "table"),
+        "--out",
+        str(tmp_path / "clicks.yaml"),
+        "--json",
+    )
     refused(said, 2, says)
     assert list(tmp_path.iterdir()) == []
 
 
-KEYS = tuple(map(parse_change, (
-    "source.security.sasl.password=${file:secrets/kafka}", "source.security.protocol=SASL_SSL", "source.security.tls.ca_file=ca.pem",
-    "source.security.sasl.mechanism=PLAIN", "source.security.sasl.username=etl", "source.listener=INSIDE",
-    "zookeeper.session_timeout_s=20", "table.writer=arrow")))
+KEYS = tuple(
+    map(
+        parse_change,
+        (
+            "source.security.sasl.password=${file:secrets/kafka}",
+            "source.security.protocol=SASL_SSL",
+            "source.security.tls.ca_file=ca.pem",
+            "source.security.sasl.mechanism=PLAIN",
+            "source.security.sasl.username=etl",
+            "source.listener=INSIDE",
+            "zookeeper.session_timeout_s=20",
+            "table.writer=arrow",
+        ),
+    )
+)
 
 
 def test_keys_that_were_said_are_written_into_their_sections_with_files_as_the_conf_sees_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     settings = load_settings(written(tmp_path, replace(ASKED, keys=KEYS)))
     way_in = settings.source.way_in
-    assert way_in.login and way_in.login.password and (way_in.protocol.value, way_in.listener) == ("SASL_SSL", "INSIDE")
+    assert (
+        way_in.login
+        and way_in.login.password
+        and (way_in.protocol.value, way_in.listener) == ("SASL_SSL", "INSIDE")
+    )
     assert Path(str(way_in.tls.ca_file)).resolve() == tmp_path / "ca.pem"
     assert Path(str(way_in.login.password.file)).resolve() == tmp_path / "secrets" / "kafka"
     assert (settings.zookeeper.session_timeout_s, settings.table.writer.value) == (20, "arrow")
 
 
-@pytest.mark.parametrize(("word", "says"), [
-    ("source.start=latest", "it is found out, or has an option"),
-    ("limits.max_records_per_run=1", "only keys of source, zookeeper and table"),
-    ("source.security.sasl.password=hunter2", "must be a reference and nothing else"), ("source.nothing=1", "a conf has no such key")])
-def test_a_key_that_init_does_not_take_is_refused_before_anybody_is_asked(word: str, says: str, tmp_path: Path) -> None:
-    words = ("--zookeeper", "127.0.0.1:1", "--topic", "clicks", "--table", str(tmp_path / "table"), "--out", str(tmp_path / "clicks.yaml"))
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("source.start=latest", "it is found out, or has an option"),
+        ("limits.max_records_per_run=1", "only keys of source, zookeeper and table"),
+        ("source.security.sasl.password=hunter2", "must be a reference and nothing else"),
+        ("source.nothing=1", "a conf has no such key"),
+    ],
+)
+def test_a_key_that_init_does_not_take_is_refused_before_anybody_is_asked(
+    word: str, says: str, tmp_path: Path
+) -> None:
+    words = (
+        "--zookeeper",
+        "127.0.0.1:1",
+        "--topic",
+        "clicks",
+        "--table",
+        str(tmp_path / "table"),
+        "--out",
+        str(tmp_path / "clicks.yaml"),
+    )
     said = said_by("init", *words, "--set", word, "--json")
     refused(said, 2, says)
     assert "hunter2" not in said.err + said.out and list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("listeners", "says", "not_said"), [
-    ((("INSIDE", "SASL_SSL"), ("OUTSIDE", "SASL_SSL"), ("SSL", "SSL")), "protocol=SASL_SSL --set source.listener=INSIDE --set", "=SSL "),
-    ((("SSL", "SSL"), ("X", "SASL_PLAINTEXT")), "--set source.security.protocol=SSL --set source.security.tls.ca_file=PEM", "mechanism"),
-    ((("X", "SASL_PLAINTEXT"),), "protocol=SASL_PLAINTEXT --set source.security.sasl.mechanism=MECHANISM", "ca_file"),
-    ((), "protocol=SASL_SSL --set source.security.sasl.mechanism=MECHANISM", "listener")])
+@pytest.mark.parametrize(
+    ("listeners", "says", "not_said"),
+    [
+        (
+            (("INSIDE", "SASL_SSL"), ("OUTSIDE", "SASL_SSL"), ("SSL", "SSL")),
+            "protocol=SASL_SSL --set source.listener=INSIDE --set",
+            "=SSL ",
+        ),
+        (
+            (("SSL", "SSL"), ("X", "SASL_PLAINTEXT")),
+            "--set source.security.protocol=SSL --set source.security.tls.ca_file=PEM",
+            "mechanism",
+        ),
+        (
+            (("X", "SASL_PLAINTEXT"),),
+            "protocol=SASL_PLAINTEXT --set source.security.sasl.mechanism=MECHANISM",
+            "ca_file",
+        ),
+        ((), "protocol=SASL_SSL --set source.security.sasl.mechanism=MECHANISM", "listener"),
+    ],
+)
 def test_what_to_say_of_the_way_in_goes_by_what_brokers_registered(
-    listeners: tuple[tuple[str, str], ...], says: str, not_said: str,
+    listeners: tuple[tuple[str, str], ...],
+    says: str,
+    not_said: str,
 ) -> None:
     found = proposed(listeners)
     assert says in found and not_said not in found

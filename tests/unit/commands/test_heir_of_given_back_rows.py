@@ -1,4 +1,6 @@
-"""What who takes a pipeline's place takes in of a backfill that gave deleted rows back: what it still claims, and nothing else."""
+"""What who takes a pipeline's place takes in of a backfill that gave deleted rows back: what it
+still claims, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -27,24 +29,38 @@ def ledger_of(outside: Outside) -> Any:
     """As `PlanLedger` reads it."""
     plans = {plan.number: plan for plan, _ in fake_ledger.stored_plans(outside)}
     return SimpleNamespace(
-        zookeeper=None, paths=SimpleNamespace(group="group"), pipeline="clicks", plan_numbers=lambda: sorted(plans), read_plan=plans.get,
-        read_applied=lambda number: fake_ledger._record_of(outside, number, None), read_coverage=Coverage)
+        zookeeper=None,
+        paths=SimpleNamespace(group="group"),
+        pipeline="clicks",
+        plan_numbers=lambda: sorted(plans),
+        read_plan=plans.get,
+        read_applied=lambda number: fake_ledger._record_of(outside, number, None),
+        read_coverage=Coverage,
+    )
 
 
 @pytest.fixture
 def outside(monkeypatch: pytest.MonkeyPatch) -> Outside:
-    """The pipeline has loaded [40, 45); jan loaded [0, 40) in plans of 15, and gave [0, 20) back, of which somebody deleted the rows."""
+    """The pipeline has loaded [40, 45); jan loaded [0, 40) in plans of 15, and gave [0, 20) back,
+    of which somebody deleted the rows.
+    """
     outside = Outside({LOG: FakeLog(40)})
     run(outside, CAPPED)
     outside.logs[LOG].grow(5)
     run(outside, CAPPED)
     filled(outside, asked(0, 40), name="jan", settings=CAPPED)
     outside.table = [
-        replace(one, replaced=one.replaced | {row for row in one.rows if offset_of(row[1]) < 20}) if "@jan" in one.app_id else one
-        for one in outside.table or ()]
+        replace(one, replaced=one.replaced | {row for row in one.rows if offset_of(row[1]) < 20})
+        if "@jan" in one.app_id
+        else one
+        for one in outside.table or ()
+    ]
     accept_table(outside, settings=CAPPED)
     assert given_up(outside, name="jan", settings=CAPPED).stretches == {LOG: ((20, 40),)}
-    claims = SimpleNamespace(read=lambda: fake_ledger.read_claims(outside), ledger_of=lambda name: ledger_of(outside.beside(name)))
+    claims = SimpleNamespace(
+        read=lambda: fake_ledger.read_claims(outside),
+        ledger_of=lambda name: ledger_of(outside.beside(name)),
+    )
     monkeypatch.setattr(take_over, "ClaimsBeside", lambda *_: claims)
     return outside
 
@@ -55,7 +71,9 @@ def taken_in(outside: Outside) -> tuple[Interval, ...]:
     assert newest is not None
     other = OtherPipeline(outside.app_id, newest.number, plan=newest)
     theirs = take_over._loaded_by_all(ledger_of(outside), other, fake_table.read_table(outside))
-    return take_in(Coverage(), theirs, newest.positions, table_id=outside.table_id, known=()).intervals[LOG]
+    return take_in(
+        Coverage(), theirs, newest.positions, table_id=outside.table_id, known=()
+    ).intervals[LOG]
 
 
 def test_offsets_that_nobody_has_loaded_since_are_free_to_be_loaded(outside: Outside) -> None:

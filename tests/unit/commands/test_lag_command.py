@@ -24,7 +24,12 @@ TOLD = {log: OldestRecord(NOW_MS - 90_000) for log in (*LOGS, A, B)}
 
 
 def lags(outside: Outside, settings: Settings = SETTINGS, told: Any = None) -> Lags:
-    return lags_of(FakeWorld(outside, settings).observe(), settings, TOLD if told is None else told, now_ms=NOW_MS)
+    return lags_of(
+        FakeWorld(outside, settings).observe(),
+        settings,
+        TOLD if told is None else told,
+        now_ms=NOW_MS,
+    )
 
 
 def loaded() -> Outside:
@@ -36,13 +41,34 @@ def loaded() -> Outside:
 
 def test_a_partition_has_its_lag_in_records_bytes_and_time_and_the_sum_is_told() -> None:
     first, second, third = (found := lags(loaded())).as_json()["partitions"]
-    assert (first["position"], first["log_end"], first["lag"], first["records_at_most"]) == (5, 7, 2, 2)
-    assert (first["estimated_bytes"], first["behind_s"], first["oldest_unread_at"]) == (200, 90.0, "2023-11-14T22:11:50.000+00:00")
-    assert (second["lag"], second["estimated_bytes"], second["behind_s"], second["oldest_unread_at"]) == (0, 0, 0.0, None)
+    assert (first["position"], first["log_end"], first["lag"], first["records_at_most"]) == (
+        5,
+        7,
+        2,
+        2,
+    )
+    assert (first["estimated_bytes"], first["behind_s"], first["oldest_unread_at"]) == (
+        200,
+        90.0,
+        "2023-11-14T22:11:50.000+00:00",
+    )
+    assert (
+        second["lag"],
+        second["estimated_bytes"],
+        second["behind_s"],
+        second["oldest_unread_at"],
+    ) == (0, 0, 0.0, None)
     assert third["lag"] == 1 and "behind_s" not in third["unknown"]
     assert found.totals == {
-        "partitions": 3, "partitions_unknown": 0, "lag": 3, "records_at_most": 3, "estimated_bytes": 300, "behind_s": 90.0,
-        "headroom_s": None, "headroom_bytes": None}
+        "partitions": 3,
+        "partitions_unknown": 0,
+        "lag": 3,
+        "records_at_most": 3,
+        "estimated_bytes": 300,
+        "behind_s": 90.0,
+        "headroom_s": None,
+        "headroom_bytes": None,
+    }
 
 
 def test_the_document_is_one_that_json_holds() -> None:
@@ -55,7 +81,10 @@ def test_only_logs_that_lag_are_asked_for_their_oldest_unread_record() -> None:
     outside.logs[LOGS[2]].log_start = 5
     assert unread_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {LOGS[0]: 5}
     grow(outside, 0, 0, 1)
-    assert unread_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {LOGS[0]: 5, LOGS[2]: 5}, "what expired is not asked for"
+    assert unread_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {
+        LOGS[0]: 5,
+        LOGS[2]: 5,
+    }, "what expired is not asked for"
 
 
 def test_what_a_stored_plan_holds_lags_from_where_the_plan_begins() -> None:
@@ -63,8 +92,16 @@ def test_what_a_stored_plan_holds_lags_from_where_the_plan_begins() -> None:
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
     grow(outside, 1, 0, 0)
-    assert [(row["position"], row["lag"]) for row in lags(outside).as_json()["partitions"]] == [(0, 6), (0, 3), (0, 4)]
-    assert unread_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {LOGS[0]: 0, LOGS[1]: 0, LOGS[2]: 0}
+    assert [(row["position"], row["lag"]) for row in lags(outside).as_json()["partitions"]] == [
+        (0, 6),
+        (0, 3),
+        (0, 4),
+    ]
+    assert unread_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {
+        LOGS[0]: 0,
+        LOGS[1]: 0,
+        LOGS[2]: 0,
+    }
 
 
 def test_a_partition_without_a_leader_is_listed_with_null_and_is_in_no_sum() -> None:
@@ -73,29 +110,51 @@ def test_a_partition_without_a_leader_is_listed_with_null_and_is_in_no_sum() -> 
     found = lags(outside, settings)
     row = found.as_json()["partitions"][0]
     known = {name for name, value in row.items() if value is not None}
-    assert known == {"topic", "partition", "position", "unknown"} and row["unknown"] == {"lag": "it has no leader"}
+    assert known == {"topic", "partition", "position", "unknown"} and row["unknown"] == {
+        "lag": "it has no leader"
+    }
     assert (found.totals["partitions_unknown"], found.totals["lag"]) == (1, 1)
-    assert found.unknown[0] == "clicks 0: the lag is not known: it has no leader" and found.refusal is None
+    assert (
+        found.unknown[0] == "clicks 0: the lag is not known: it has no leader"
+        and found.refusal is None
+    )
 
 
 def test_a_time_that_nobody_tells_is_null_with_the_reason_and_not_in_the_longest() -> None:
-    found = lags(loaded(), told={LOGS[0]: OldestRecord(why="the format of its messages has no time"), LOGS[2]: TOLD[LOGS[2]]})
+    found = lags(
+        loaded(),
+        told={
+            LOGS[0]: OldestRecord(why="the format of its messages has no time"),
+            LOGS[2]: TOLD[LOGS[2]],
+        },
+    )
     row = found.as_json()["partitions"][0]
     assert (row["lag"], row["behind_s"], row["oldest_unread_at"]) == (2, None, None)
     assert row["unknown"]["behind_s"] == "the format of its messages has no time"
     assert found.totals["behind_s"] == 90.0
-    assert "clicks 0: the time behind is not known: the format of its messages has no time" in found.unknown
+    assert (
+        "clicks 0: the time behind is not known: the format of its messages has no time"
+        in found.unknown
+    )
 
 
 def test_a_record_from_the_future_is_not_behind_by_less_than_nothing() -> None:
-    row = lags(loaded(), told={**TOLD, LOGS[0]: OldestRecord(NOW_MS + 5000)}).as_json()["partitions"][0]
+    row = lags(loaded(), told={**TOLD, LOGS[0]: OldestRecord(NOW_MS + 5000)}).as_json()[
+        "partitions"
+    ][0]
     assert (row["behind_s"], row["oldest_unread_at"]) == (0.0, "2023-11-14T22:13:25.000+00:00")
 
 
-@pytest.mark.parametrize(("changes", "why"), [
-    ({"bytes_per_offset": {}}, "the brokers do not tell the size of the log"),
-    ({"bytes_per_offset": {A: 10.0}, "retention": {"clicks": Retention(is_tiered=True)}},
-     "the brokers tell the size of what they hold themselves, and part of the log is in remote storage")])
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"bytes_per_offset": {}}, "the brokers do not tell the size of the log"),
+        (
+            {"bytes_per_offset": {A: 10.0}, "retention": {"clicks": Retention(is_tiered=True)}},
+            "the brokers tell the size of what they hold themselves, and part of the log is in remote storage",
+        ),
+    ],
+)
 def test_a_size_that_nobody_tells_is_not_assumed(changes: dict[str, Any], why: str) -> None:
     found = lags_of(snapshot_of({A: (0, 50)}, **changes), plan_settings(), TOLD, now_ms=NOW_MS)
     assert (found.totals["lag"], found.totals["estimated_bytes"]) == (50, None)
@@ -104,11 +163,16 @@ def test_a_size_that_nobody_tells_is_not_assumed(changes: dict[str, Any], why: s
 
 def test_the_least_headroom_of_all_partitions_is_told_in_all() -> None:
     told = {A: OldestRecord(NOW_MS - 60_000), B: OldestRecord(NOW_MS - 120_000)}
-    snapshot = snapshot_of({A: (0, 50), B: (0, 50)}, bytes_per_offset={A: 10.0, B: 20.0},
-                           retention={"clicks": Retention(ms=200_000, bytes=2000)})
+    snapshot = snapshot_of(
+        {A: (0, 50), B: (0, 50)},
+        bytes_per_offset={A: 10.0, B: 20.0},
+        retention={"clicks": Retention(ms=200_000, bytes=2000)},
+    )
     found = lags_of(snapshot, plan_settings(), told, now_ms=NOW_MS)
-    assert [(row["headroom_s"], row["headroom_bytes"], row["headroom_rests_on"]) for row in found.as_json()["partitions"]] == [
-        (140.0, 1500, "retention.ms"), (80.0, 1000, "retention.ms")]
+    assert [
+        (row["headroom_s"], row["headroom_bytes"], row["headroom_rests_on"])
+        for row in found.as_json()["partitions"]
+    ] == [(140.0, 1500, "retention.ms"), (80.0, 1000, "retention.ms")]
     assert (found.totals["headroom_s"], found.totals["headroom_bytes"]) == (80.0, 1000)
 
 
@@ -118,16 +182,28 @@ def test_a_physical_log_lags_in_bytes_and_has_neither_records_nor_a_time() -> No
     snapshot = plain_snapshot({log: (100, 400)}, bytes_per_offset={log: 1.0})
     found = lags_of(snapshot, settings, {}, now_ms=NOW_MS)
     [row] = found.as_json()["partitions"]
-    assert (row["broker_id"], row["lag"], row["records_at_most"], row["estimated_bytes"], row["behind_s"]) == (1, 300, None, 300, None)
+    assert (
+        row["broker_id"],
+        row["lag"],
+        row["records_at_most"],
+        row["estimated_bytes"],
+        row["behind_s"],
+    ) == (1, 300, None, 300, None)
     assert row["unknown"]["behind_s"] == "messages of these brokers have no time"
-    assert (found.totals["lag"], found.totals["records_at_most"], found.totals["estimated_bytes"]) == (300, None, 300)
+    assert (
+        found.totals["lag"],
+        found.totals["records_at_most"],
+        found.totals["estimated_bytes"],
+    ) == (300, None, 300)
 
 
 def test_where_the_ledgers_disagree_every_partition_says_so_and_so_does_the_exit_code() -> None:
     outside = loaded()
     outside.table = None
     found = lags(outside)
-    assert {row["lag"] for row in found.as_json()["partitions"]} == {None} and isinstance(found.refusal, LedgersDisagree)
+    assert {row["lag"] for row in found.as_json()["partitions"]} == {None} and isinstance(
+        found.refusal, LedgersDisagree
+    )
     assert found.totals["lag"] is None and found.totals["partitions_unknown"] == 3
     assert unread_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {}
 
@@ -137,7 +213,10 @@ def test_a_log_that_is_another_one_by_now_has_no_lag_and_is_not_asked() -> None:
     outside.logs[LOGS[0]].cut(3)
     grow(outside, 5, 0, 0)
     found = lags(outside)
-    assert found.logs[0].unknown == {"lag": "it is no longer the log whose offsets are known"} and found.refusal is not None
+    assert (
+        found.logs[0].unknown == {"lag": "it is no longer the log whose offsets are known"}
+        and found.refusal is not None
+    )
     assert unread_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS) == {LOGS[2]: 4}
 
 

@@ -69,7 +69,9 @@ def test_a_table_is_maintained_though_its_ledger_is_lost() -> None:
 
 
 def backfilled(at: At = nothing) -> Outside:
-    """Three partitions that the pipeline began at offset 3, and a backfill of what lies before, in three plans."""
+    """Three partitions that the pipeline began at offset 3, and a backfill of what lies before, in
+    three plans.
+    """
     outside = live(3, 3, 3)
     with contextlib.suppress(Crash):
         filled(outside, asked(0, 3), at)
@@ -79,13 +81,24 @@ def backfilled(at: At = nothing) -> Outside:
 def looked_at_beside(outside: Outside) -> None:
     """As maintenance looks at what the backfill has loaded, its ledger first."""
     beside = outside.beside("old")
-    ledger, theirs, table = FakeWorld(beside, SETTINGS).read_ledger(), fake_table.read_table(beside), fake_table.read_table(outside)
+    ledger, theirs, table = (
+        FakeWorld(beside, SETTINGS).read_ledger(),
+        fake_table.read_table(beside),
+        fake_table.read_table(outside),
+    )
     assert table
-    refuse_what_lacks_a_backfill("old", ledger, table, (theirs.transaction_version or 0) if theirs else 0)
+    refuse_what_lacks_a_backfill(
+        "old", ledger, table, (theirs.transaction_version or 0) if theirs else 0
+    )
 
 
-@pytest.mark.parametrize(("lacking", "says"), [(1, "loaded plan 3 .* the newest of it there is plan 2"), (3, "holds none of its plans")])
-def test_an_older_copy_of_the_table_that_lacks_a_backfills_commits_alone_is_not_maintained(lacking: int, says: str) -> None:
+@pytest.mark.parametrize(
+    ("lacking", "says"),
+    [(1, "loaded plan 3 .* the newest of it there is plan 2"), (3, "holds none of its plans")],
+)
+def test_an_older_copy_of_the_table_that_lacks_a_backfills_commits_alone_is_not_maintained(
+    lacking: int, says: str
+) -> None:
     outside = backfilled()
     looked_at_beside(outside)
     assert outside.table

@@ -63,31 +63,49 @@ def test_rows_that_are_there_twice_are_told_of_a_pipeline_that_was_taken_over_to
     assert judged(RETIRED, unequal)[0].unexpected == 2
 
 
-def test_rows_of_a_pipeline_in_service_that_no_plan_put_there_are_a_surprise_though_another_one_knows_the_topic() -> None:
+def test_rows_of_a_pipeline_in_service_that_no_plan_put_there_are_a_surprise_though_another_one_knows_the_topic() -> (
+    None
+):
     assert judged(Ledger("u"), BEYOND) == (BEYOND, 0)
-    assert judged(Ledger("u"), BEYOND, replace(TABLE, foreign=(THEIRS,)))[0].is_right, "and `stops_a_run` tells what others did"
+    assert judged(Ledger("u"), BEYOND, replace(TABLE, foreign=(THEIRS,)))[0].is_right, (
+        "and `stops_a_run` tells what others did"
+    )
     assert stops_a_run(THEIRS, Ledger("u"))
 
 
-def test_a_pipeline_that_has_loaded_nothing_is_refused_in_the_words_of_a_run_where_another_one_has_loaded_its_topic() -> None:
+def test_a_pipeline_that_has_loaded_nothing_is_refused_in_the_words_of_a_run_where_another_one_has_loaded_its_topic() -> (
+    None
+):
     world = World(snapshot_of(loaded_by_another(6, 6, 6)))
     with pytest.raises(LedgersDisagree) as caught:
         refuse_what_others_loaded(world, FirstRun(), TABLE, Ledger())  # type: ignore[arg-type]
     with pytest.raises(LedgersDisagree) as at_run:
         run(loaded_by_another(6, 6, 6))
-    assert (caught.value.what, caught.value.check, caught.value.exit_code) == (at_run.value.what, at_run.value.check, 5)
+    assert (caught.value.what, caught.value.check, caught.value.exit_code) == (
+        at_run.value.what,
+        at_run.value.check,
+        5,
+    )
 
 
-def test_the_brokers_are_not_asked_where_every_topic_of_others_is_known_or_is_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_brokers_are_not_asked_where_every_topic_of_others_is_known_or_is_none_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     plan = outside.newest_plan()
     assert isinstance(plan, Plan)
     for topics in ENDED, {BrokerPartition("orders", 0): 7}:
-        monkeypatch.setattr(neighbours, "other_pipelines", lambda path, app_id, topics=topics: (old_pipeline(topics),))
+        monkeypatch.setattr(
+            neighbours,
+            "other_pipelines",
+            lambda path, app_id, topics=topics: (old_pipeline(topics),),
+        )
         refuse_what_others_loaded(World(), UpToDate(plan, plan.positions), TABLE, Ledger("u", plan))  # type: ignore[arg-type]
     forgotten = OtherPipeline(OLD, 4)
     heir = replace(plan, heir_of=(TookOver(OLD, 4),))
     for other in forgotten, OtherPipeline(f"{OLD}@jan", 4):
-        monkeypatch.setattr(neighbours, "other_pipelines", lambda path, app_id, other=other: (other,))
+        monkeypatch.setattr(
+            neighbours, "other_pipelines", lambda path, app_id, other=other: (other,)
+        )
         refuse_what_others_loaded(World(), UpToDate(heir, heir.positions), TABLE, Ledger("u", heir))  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""What `etl offsets diff` says of ZooKeeper, the newest plan and the table, and that the next run then does just that."""
+"""What `etl offsets diff` says of ZooKeeper, the newest plan and the table, and that the next run
+then does just that.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,33 @@ import pytest
 from etl.commands.offsets_diff import Sides, sides_of
 from etl.console.offsets import show_offsets_diff
 from etl.console.text import screen
-from etl.errors import BrokerUnreachable, EtlError, LedgersDisagree, NeedsDecision, OffsetMoved, Owned
+from etl.errors import (
+    BrokerUnreachable,
+    EtlError,
+    LedgersDisagree,
+    NeedsDecision,
+    OffsetMoved,
+    Owned,
+)
 from etl.model.ledger import Acknowledgement, Retirement
 from etl.model.snapshot import Snapshot
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.settings.sections import Settings
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
-    LOGS, PHYSICAL_LOGS, SETTINGS, OutsideOf, crash_at, expired_plan, grow, of_both_kinds, outside_of, physical_outside_of, run,
-    settings_for, settings_of,
+    LOGS,
+    PHYSICAL_LOGS,
+    SETTINGS,
+    OutsideOf,
+    crash_at,
+    expired_plan,
+    grow,
+    of_both_kinds,
+    outside_of,
+    physical_outside_of,
+    run,
+    settings_for,
+    settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
 
@@ -40,13 +60,26 @@ def diff_by_ledgers(outside: Outside, settings: Settings = SETTINGS) -> Sides:
     """The same where no broker answers."""
     found = seen(outside, settings)
     snapshot = replace(
-        found, extents={}, leaders={}, leaderless=frozenset(found.extents), topic_ids={}, bytes_per_offset={}, starts={}, leader_epochs={},
-        epoch_ends={}, looked_at={}, tails={})
+        found,
+        extents={},
+        leaders={},
+        leaderless=frozenset(found.extents),
+        topic_ids={},
+        bytes_per_offset={},
+        starts={},
+        leader_epochs={},
+        epoch_ends={},
+        looked_at={},
+        tails={},
+    )
     return sides_of(snapshot, settings, away=AWAY)
 
 
 def told(sides: Sides) -> list[tuple[Any, ...]]:
-    return [(r["partition"], r["committed"], r["plan"], r["table"], r["difference"]) for r in sides.document["rows"]]
+    return [
+        (r["partition"], r["committed"], r["plan"], r["table"], r["difference"])
+        for r in sides.document["rows"]
+    ]
 
 
 def next_runs(sides: Sides) -> set[str]:
@@ -97,15 +130,23 @@ def with_a_plan_that_expired() -> Outside:
     return expired_plan(settings_of(on_data_loss="skip"))
 
 
-# -- what the next run mends -------------------------------------------------------------------------------------------
+# -- what the next run mends
+# -------------------------------------------------------------------------------------------
 
 
 @of_both_kinds
-def test_all_three_agree_behind_a_run_and_no_row_is_shown_unless_all_are_asked_for(outside_of: OutsideOf) -> None:
+def test_all_three_agree_behind_a_run_and_no_row_is_shown_unless_all_are_asked_for(
+    outside_of: OutsideOf,
+) -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     found = diff(outside)
-    assert (found.document["rows"], found.document["partitions"], found.document["differing"], found.refusal) == ([], 3, 0, None)
+    assert (
+        found.document["rows"],
+        found.document["partitions"],
+        found.document["differing"],
+        found.refusal,
+    ) == ([], 3, 0, None)
     rows = diff(outside, shows_all=True).document["rows"]
     assert [len({r["committed"], r["plan"], r["table"]}) for r in rows] == [1, 1, 1]
     assert {(r["difference"], r["means"], r["next_run"]) for r in rows} == {("none", None, None)}
@@ -115,7 +156,9 @@ def test_an_offset_that_was_not_moved_after_the_append_is_moved_by_the_next_run(
     found = diff(with_offsets_not_moved())
     assert told(found) == [(2, None, 4, 4, "offset not moved")]
     assert next_runs(found) == {"moves the offset to the position"}
-    assert found.document["plan"]["stands"] == "in the table, and recorded" and found.refusal is None
+    assert (
+        found.document["plan"]["stands"] == "in the table, and recorded" and found.refusal is None
+    )
 
 
 def test_a_plan_of_which_nobody_recorded_what_came_of_it_is_told_as_in_the_table() -> None:
@@ -135,27 +178,37 @@ def test_a_stored_plan_whose_range_expired_is_said_to_give_way_to_another() -> N
     found = diff(with_a_plan_that_expired(), settings_of(on_data_loss="skip"))
     assert [row[-1] for row in told(found)] == ["plan not appended"] * 3
     assert next_runs(found) == {
-        "puts another plan in its place: clicks 0: its range starts at 0, and the log at 2 by now"}
+        "puts another plan in its place: clicks 0: its range starts at 0, and the log at 2 by now"
+    }
     assert found.refusal is None
 
 
 def test_a_ledger_that_was_restored_from_an_old_copy_is_behind_the_table_and_written_anew() -> None:
     found = diff(with_an_old_ledger())
-    assert told(found) == [(0, 5, 5, 7, "ledger behind the table"), (2, 4, 4, 5, "ledger behind the table")]
-    assert next_runs(found) == {"writes the ledger anew from the table, then moves the offset to the position"}
+    assert told(found) == [
+        (0, 5, 5, 7, "ledger behind the table"),
+        (2, 4, 4, 5, "ledger behind the table"),
+    ]
+    assert next_runs(found) == {
+        "writes the ledger anew from the table, then moves the offset to the position"
+    }
     assert found.document["plan"]["stands"] == "older than the table's" and found.refusal is None
 
 
 def test_a_ledger_that_was_lost_is_told_by_the_table_alone() -> None:
     found = diff(with_a_lost_ledger())
     assert found.document["plan"] is None
-    assert told(found) == [(n, None, None, at, "ledger behind the table") for n, at in enumerate((5, 3, 4))]
+    assert told(found) == [
+        (n, None, None, at, "ledger behind the table") for n, at in enumerate((5, 3, 4))
+    ]
     assert found.refusal is None
 
 
 def test_another_plan_of_the_same_number_is_told_though_no_position_differs() -> None:
     outside = loaded()
-    outside.plans[1] = render_plan(with_id(replace(parse_plan(outside.plans[1], path=""), reason="superseded too late")))
+    outside.plans[1] = render_plan(
+        with_id(replace(parse_plan(outside.plans[1], path=""), reason="superseded too late"))
+    )
     found = diff(outside)
     assert found.document["rows"] == [] and found.refusal is None
     assert found.document["plan"]["stands"] == "not the plan of this number that the table holds"
@@ -168,12 +221,23 @@ def test_an_offset_that_another_client_moved_on_is_followed_where_policy_says_so
     outside.move_offset(LOGS[0], 8)
     found = diff(outside, FOLLOWING)
     assert told(found) == [(0, 8, 5, 5, "moved by another client")]
-    assert next_runs(found) == {"goes on at the offset, as source.on_moved says"} and found.refusal is None
+    assert (
+        next_runs(found) == {"goes on at the offset, as source.on_moved says"}
+        and found.refusal is None
+    )
 
 
 def test_an_offset_of_a_topic_that_is_read_no_longer_is_left_where_another_client_put_it() -> None:
-    outside, narrow = loaded(), FOLLOWING.model_copy(update={
-        "source": FOLLOWING.source.model_copy(update={"topics": settings_of(topics={"allow": ["others.*"]}).source.topics})})
+    outside, narrow = (
+        loaded(),
+        FOLLOWING.model_copy(
+            update={
+                "source": FOLLOWING.source.model_copy(
+                    update={"topics": settings_of(topics={"allow": ["others.*"]}).source.topics}
+                )
+            }
+        ),
+    )
     outside.move_offset(LOGS[0], 8)
     [row] = diff(outside, narrow).document["rows"]
     assert row["next_run"].startswith("leaves the offset and our position as they are")
@@ -188,12 +252,21 @@ def test_an_offset_of_the_group_where_no_plan_was_made_is_where_the_first_run_be
 
 
 MENDED: list[tuple[Callable[[], Outside], Settings]] = [
-    (loaded, SETTINGS), (with_offsets_not_moved, SETTINGS), (with_a_stored_plan, SETTINGS), (with_an_old_ledger, SETTINGS),
-    (with_a_lost_ledger, SETTINGS), (with_a_plan_that_expired, settings_of(on_data_loss="skip"))]
+    (loaded, SETTINGS),
+    (with_offsets_not_moved, SETTINGS),
+    (with_a_stored_plan, SETTINGS),
+    (with_an_old_ledger, SETTINGS),
+    (with_a_lost_ledger, SETTINGS),
+    (with_a_plan_that_expired, settings_of(on_data_loss="skip")),
+]
 
 
-@pytest.mark.parametrize(("situation", "settings"), MENDED, ids=lambda one: getattr(one, "__name__", ""))
-def test_where_no_person_is_asked_the_next_run_leaves_all_three_in_agreement(situation: Callable[[], Outside], settings: Settings) -> None:
+@pytest.mark.parametrize(
+    ("situation", "settings"), MENDED, ids=lambda one: getattr(one, "__name__", "")
+)
+def test_where_no_person_is_asked_the_next_run_leaves_all_three_in_agreement(
+    situation: Callable[[], Outside], settings: Settings
+) -> None:
     outside = situation()
     assert diff(outside, settings).refusal is None
     run(outside, settings)
@@ -201,7 +274,8 @@ def test_where_no_person_is_asked_the_next_run_leaves_all_three_in_agreement(sit
     assert (after.document["rows"], after.refusal) == ([], None)
 
 
-# -- what a person decides ---------------------------------------------------------------------------------------------
+# -- what a person decides
+# ---------------------------------------------------------------------------------------------
 
 
 def with_an_offset_moved_back() -> Outside:
@@ -223,13 +297,22 @@ def with_a_wanted_offset_gone() -> Outside:
     return outside
 
 
-@pytest.mark.parametrize(("situation", "error", "rows"), [
-    (with_an_offset_moved_back, OffsetMoved, [(0, 2, 5, 5, "moved by another client")]),
-    (with_the_table_dropped, LedgersDisagree, [(n, at, at, None, "ledgers disagree") for n, at in enumerate((5, 3, 4))]),
-    (with_a_wanted_offset_gone, NeedsDecision, []),
-])
+@pytest.mark.parametrize(
+    ("situation", "error", "rows"),
+    [
+        (with_an_offset_moved_back, OffsetMoved, [(0, 2, 5, 5, "moved by another client")]),
+        (
+            with_the_table_dropped,
+            LedgersDisagree,
+            [(n, at, at, None, "ledgers disagree") for n, at in enumerate((5, 3, 4))],
+        ),
+        (with_a_wanted_offset_gone, NeedsDecision, []),
+    ],
+)
 def test_where_a_person_must_decide_it_is_the_error_of_the_run_and_the_rows_are_told_all_the_same(
-    situation: Callable[[], Outside], error: type[EtlError], rows: list[tuple[Any, ...]],
+    situation: Callable[[], Outside],
+    error: type[EtlError],
+    rows: list[tuple[Any, ...]],
 ) -> None:
     outside = situation()
     found = diff(outside)
@@ -242,19 +325,29 @@ def test_where_a_person_must_decide_it_is_the_error_of_the_run_and_the_rows_are_
 
 
 def test_a_plan_that_was_in_a_table_which_is_gone_is_told_as_recorded_and_not_there() -> None:
-    assert diff(with_the_table_dropped()).document["plan"]["stands"] == "recorded, and the table does not hold it"
+    assert (
+        diff(with_the_table_dropped()).document["plan"]["stands"]
+        == "recorded, and the table does not hold it"
+    )
 
 
 def test_an_offset_that_moved_beside_a_stored_plan_stops_the_run_that_executes_it() -> None:
     outside = with_a_stored_plan()
     outside.move_offset(LOGS[0], 6)
     found = diff(outside)
-    assert told(found)[0] == (0, 6, 7, 5, "moved by another client") and isinstance(found.refusal, OffsetMoved)
-    assert found.document["rows"][0]["next_run"] == "executes the plan, then stops at this offset: a person must decide"
+    assert told(found)[0] == (0, 6, 7, 5, "moved by another client") and isinstance(
+        found.refusal, OffsetMoved
+    )
+    assert (
+        found.document["rows"][0]["next_run"]
+        == "executes the plan, then stops at this offset: a person must decide"
+    )
     assert found.document["rows"][1]["next_run"] == "executes the plan"
     with pytest.raises(OffsetMoved):
         run(outside)
-    assert [row[-1] for row in told(diff(outside))].count("plan not appended") == 0, "its rows are in the table by then"
+    assert [row[-1] for row in told(diff(outside))].count("plan not appended") == 0, (
+        "its rows are in the table by then"
+    )
 
 
 def test_a_table_that_lacks_a_plan_and_was_accepted_is_no_disagreement() -> None:
@@ -267,7 +360,9 @@ def test_a_table_that_lacks_a_plan_and_was_accepted_is_no_disagreement() -> None
 
 def test_a_retired_pipeline_is_compared_and_told_as_a_run_tells_it() -> None:
     snapshot = seen(loaded())
-    found = sides_of(replace(snapshot, ledger=replace(snapshot.ledger, retired=Retirement("moved", 1))), SETTINGS)
+    found = sides_of(
+        replace(snapshot, ledger=replace(snapshot.ledger, retired=Retirement("moved", 1))), SETTINGS
+    )
     assert isinstance(found.refusal, NeedsDecision) and found.document["rows"] == []
 
 
@@ -291,30 +386,43 @@ def test_a_table_whose_log_forgot_our_commit_tells_no_position_and_no_difference
     assert told(diff(outside)) == [(2, None, 4, None, "offset not moved")]
 
 
-# -- where no broker answers -------------------------------------------------------------------------------------------
+# -- where no broker answers
+# -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("situation", "settings"), MENDED[:-1], ids=lambda one: getattr(one, "__name__", ""))
-def test_without_brokers_the_same_rows_are_told_and_what_was_not_looked_at(situation: Callable[[], Outside], settings: Settings) -> None:
+@pytest.mark.parametrize(
+    ("situation", "settings"), MENDED[:-1], ids=lambda one: getattr(one, "__name__", "")
+)
+def test_without_brokers_the_same_rows_are_told_and_what_was_not_looked_at(
+    situation: Callable[[], Outside], settings: Settings
+) -> None:
     outside = situation()
     found = diff_by_ledgers(outside, settings)
     assert told(found) == told(diff(outside, settings)) and found.refusal is None
-    assert found.document["not_looked_at"][0].startswith("no broker answers; so nobody looked at where logs start and end")
+    assert found.document["not_looked_at"][0].startswith(
+        "no broker answers; so nobody looked at where logs start and end"
+    )
 
 
 @pytest.mark.parametrize("situation", [with_an_offset_moved_back, with_the_table_dropped])
-def test_without_brokers_a_person_is_asked_for_what_no_broker_could_change(situation: Callable[[], Outside]) -> None:
+def test_without_brokers_a_person_is_asked_for_what_no_broker_could_change(
+    situation: Callable[[], Outside],
+) -> None:
     outside = situation()
     found, with_brokers = diff_by_ledgers(outside), diff(outside)
     assert (told(found), str(found.refusal)) == (told(with_brokers), str(with_brokers.refusal))
 
 
 def test_without_brokers_a_stored_plan_is_not_said_to_be_executed_for_sure() -> None:
-    assert next_runs(diff_by_ledgers(with_a_stored_plan())) == {"executes the plan, or puts another in its place"}
+    assert next_runs(diff_by_ledgers(with_a_stored_plan())) == {
+        "executes the plan, or puts another in its place"
+    }
 
 
 @pytest.mark.parametrize("situation", [loaded, with_a_stored_plan])
-def test_whether_an_offset_may_be_followed_nobody_can_tell_without_brokers(situation: Callable[[], Outside]) -> None:
+def test_whether_an_offset_may_be_followed_nobody_can_tell_without_brokers(
+    situation: Callable[[], Outside],
+) -> None:
     outside = situation()
     outside.move_offset(LOGS[0], 800)
     found = diff_by_ledgers(outside, FOLLOWING)
@@ -322,25 +430,39 @@ def test_whether_an_offset_may_be_followed_nobody_can_tell_without_brokers(situa
     assert found.document["rows"][0]["difference"] == "moved by another client"
 
 
-# -- what a person sees ------------------------------------------------------------------------------------------------
+# -- what a person sees
+# ------------------------------------------------------------------------------------------------
 
 
 def test_partitions_of_which_the_same_is_told_are_told_in_one_sentence() -> None:
     with screen.capture() as shown:
         show_offsets_diff(diff(with_a_stored_plan()).document)
     lines = shown.get().splitlines()
-    assert lines[0].startswith("plan 2, id ") and lines[0].endswith(": stored, and not in the table")
+    assert lines[0].startswith("plan 2, id ") and lines[0].endswith(
+        ": stored, and not in the table"
+    )
     assert lines[1].startswith("the table at version 1 holds plan 1, id ")
-    assert [line.split()[:5] for line in lines[3:5]] == [["clicks", "0", "5", "7", "5"], ["clicks", "2", "4", "5", "4"]]
+    assert [line.split()[:5] for line in lines[3:5]] == [
+        ["clicks", "0", "5", "7", "5"],
+        ["clicks", "2", "4", "5", "4"],
+    ]
     assert lines[5:] == [
-        "clicks 0, 2: plan 2 is stored and not in the table; the next run executes the plan", "3 partitions, 2 of them with a difference"]
+        "clicks 0, 2: plan 2 is stored and not in the table; the next run executes the plan",
+        "3 partitions, 2 of them with a difference",
+    ]
 
 
 def test_physical_logs_are_told_by_broker_and_partition() -> None:
     outside = crashed("commit from 0", When.BEFORE, physical_outside_of(5, 3, 4))
     found = diff(outside)
-    assert [(r["broker_id"], r["partition"]) for r in found.document["rows"]] == [(1, 0), (1, 1), (2, 0)]
-    assert {(r["broker_id"], r["partition"]) for r in found.document["rows"]} == {(log.broker_id, log.partition) for log in PHYSICAL_LOGS}
+    assert [(r["broker_id"], r["partition"]) for r in found.document["rows"]] == [
+        (1, 0),
+        (1, 1),
+        (2, 0),
+    ]
+    assert {(r["broker_id"], r["partition"]) for r in found.document["rows"]} == {
+        (log.broker_id, log.partition) for log in PHYSICAL_LOGS
+    }
     with screen.capture() as shown:
         show_offsets_diff(found.document)
     assert "clicks 1-0, 2-0, 1-1: the rows up to this position are in the table" in shown.get()
@@ -349,4 +471,8 @@ def test_physical_logs_are_told_by_broker_and_partition() -> None:
 def test_before_anything_was_planned_there_is_nothing_to_compare() -> None:
     with screen.capture() as shown:
         show_offsets_diff(diff(outside_of(5, 3, 4)).document)
-    assert shown.get().splitlines() == ["ZooKeeper knows no plan of this pipeline", "there is no table", "0 partitions agree"]
+    assert shown.get().splitlines() == [
+        "ZooKeeper knows no plan of this pipeline",
+        "there is no table",
+        "0 partitions agree",
+    ]

@@ -35,8 +35,16 @@ class Rows:
     def rows_of_today(self, plan: Plan) -> Recount:
         if not self.is_counted:
             return Recount((NOT_COUNTED,) * len(plan.ranges), "no column offset")
-        return Recount(tuple(
-            Receipt(0 if plan.log_epochs[r.log] else max(0, min(r.until_offset, 100) - r.from_offset)) for r in plan.ranges))
+        return Recount(
+            tuple(
+                Receipt(
+                    0
+                    if plan.log_epochs[r.log]
+                    else max(0, min(r.until_offset, 100) - r.from_offset)
+                )
+                for r in plan.ranges
+            )
+        )
 
 
 def stands(**changes: Any) -> Standing:
@@ -44,23 +52,33 @@ def stands(**changes: Any) -> Standing:
     return Standing(UpToDate(plan, plan.positions), plan.positions)
 
 
-def asked(world: Rows, standing: Standing, vanished: dict[Any, Any] | None = None) -> dict[BrokerPartition, int]:
+def asked(
+    world: Rows, standing: Standing, vanished: dict[Any, Any] | None = None
+) -> dict[BrokerPartition, int]:
     return _rows_of(world, {A: (50, 200), B: (100, 200)}, standing, vanished or {})  # type: ignore[arg-type]
 
 
 def test_a_position_does_not_go_back_over_rows_of_a_log_that_was_cut() -> None:
     assert asked(Rows(), stands()) == {A: 50, B: 0}
-    assert asked(Rows(), stands(log_epochs={A: 1})) == {A: 50, B: 0}, "its rows are of the life before"
-    assert asked(Rows(), stands(log_epochs={A: 1}), {(A, 0): [(80, 150)]}) == {A: 30, B: 0}, "the records of the others are gone"
+    assert asked(Rows(), stands(log_epochs={A: 1})) == {A: 50, B: 0}, (
+        "its rows are of the life before"
+    )
+    assert asked(Rows(), stands(log_epochs={A: 1}), {(A, 0): [(80, 150)]}) == {A: 30, B: 0}, (
+        "the records of the others are gone"
+    )
 
 
 def test_rows_that_nobody_can_count_are_taken_for_there() -> None:
-    with pytest.raises(NeedsDecision, match="nobody can tell whether the table holds.*no column offset"):
+    with pytest.raises(
+        NeedsDecision, match="nobody can tell whether the table holds.*no column offset"
+    ):
         asked(Rows(is_counted=False), stands())
 
 
 def test_an_offset_is_looked_at_in_the_logs_that_are_named_alone() -> None:
-    assert Wanted(parse_named("clicks:0"), 7).offsets_of(A) == (7,) and not Wanted(parse_named("clicks:0"), 7).offsets_of(B)
+    assert Wanted(parse_named("clicks:0"), 7).offsets_of(A) == (7,) and not Wanted(
+        parse_named("clicks:0"), 7
+    ).offsets_of(B)
 
 
 class Terminal(io.StringIO):
@@ -69,7 +87,9 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("answer", ["y\n", "YES\n"])
-def test_a_person_is_shown_what_it_comes_to_and_asked(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_person_is_shown_what_it_comes_to_and_asked(
+    answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     monkeypatch.setattr(sys, "stdout", screen)
@@ -85,7 +105,9 @@ def test_any_other_answer_changes_nothing(answer: str, monkeypatch: pytest.Monke
         confirm(["clicks:0 goes back"], yes=False, as_json=False)
 
 
-def test_where_nobody_can_be_asked_nothing_is_done_and_the_option_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_nobody_can_be_asked_nothing_is_done_and_the_option_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SettingsError, match="clicks:0 goes back") as refused:
         confirm(["clicks:0 goes back"], yes=False, as_json=False)
     assert refused.value.where == {"key": "--yes"} and capsys.readouterr().out == ""

@@ -1,4 +1,6 @@
-"""What `etl package` makes: a zip that is the package, with what numba compiled, and the command that takes it to a cluster."""
+"""What `etl package` makes: a zip that is the package, with what numba compiled, and the command
+that takes it to a cluster.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,26 @@ print(len(KERNELS), sum(len(kernel.stats.cache_misses) for kernel in KERNELS), s
 
 
 def decoded(zipped: Path, home: Path) -> list[str]:
-    """By a process that has the libraries and the zip, and no other package: kernels, how many were compiled, where they are kept."""
+    """By a process that has the libraries and the zip, and no other package: kernels, how many were
+    compiled, where they are kept.
+    """
     environment = {
-        **{name: value for name, value in os.environ.items() if name not in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR")},
-        "HOME": str(home), "PYTHONPATH": os.pathsep.join((str(zipped), sysconfig.get_path("purelib")))}
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR")
+        },
+        "HOME": str(home),
+        "PYTHONPATH": os.pathsep.join((str(zipped), sysconfig.get_path("purelib"))),
+    }
     done = subprocess.run(
-        [sys.executable, "-S", "-c", DECODE], cwd=home.parent, env=environment, capture_output=True, text=True, check=True)
+        [sys.executable, "-S", "-c", DECODE],
+        cwd=home.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.strip().split(" ", 2)
 
 
@@ -53,7 +69,11 @@ def zipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_zip_holds_the_package_and_of_each_kernel_what_numba_compiled(zipped: Path) -> None:
     with zipfile.ZipFile(zipped) as opened:
         names = set(opened.namelist())
-    there = {str(path.relative_to(ROOT)) for ending in ("py", "json") for path in (ROOT / "etl").rglob(f"*.{ending}")}
+    there = {
+        str(path.relative_to(ROOT))
+        for ending in ("py", "json")
+        for path in (ROOT / "etl").rglob(f"*.{ending}")
+    }
     assert {name for name in names if name.endswith((".py", ".json"))} == there
     assert len([name for name in names if name.endswith(".nbi")]) == ours()
     assert len([name for name in names if name.endswith(".nbc")]) >= ours()
@@ -63,18 +83,24 @@ def test_the_same_package_is_the_same_zip_to_the_byte(zipped: Path, tmp_path: Pa
     assert write_zip(tmp_path / "again.zip", compiled_kernels()).read_bytes() == zipped.read_bytes()
 
 
-def test_a_worker_that_has_only_the_zip_compiles_no_kernel_wherever_it_lies(zipped: Path, tmp_path: Path) -> None:
+def test_a_worker_that_has_only_the_zip_compiles_no_kernel_wherever_it_lies(
+    zipped: Path, tmp_path: Path
+) -> None:
     (tmp_path / "home").mkdir()
     elsewhere = tmp_path / "work" / "app-1" / "renamed.zip"
     elsewhere.parent.mkdir(parents=True)
     elsewhere.write_bytes(zipped.read_bytes())
     kernels, compiled, where = decoded(zipped, tmp_path / "home")
     assert (int(kernels), int(compiled)) == (ours(), 0)
-    assert decoded(elsewhere, tmp_path / "home") == [kernels, compiled, where], "a copy elsewhere is known by what is in it"
+    assert decoded(elsewhere, tmp_path / "home") == [kernels, compiled, where], (
+        "a copy elsewhere is known by what is in it"
+    )
     assert str(tmp_path / "home" / ".cache" / "offset-range-etl" / "kernels-") in where
 
 
-def test_a_worker_without_a_home_to_write_to_keeps_kernels_beside_the_zip(zipped: Path, tmp_path: Path) -> None:
+def test_a_worker_without_a_home_to_write_to_keeps_kernels_beside_the_zip(
+    zipped: Path, tmp_path: Path
+) -> None:
     (tmp_path / "home").write_text("a file where the home should be")
     own = tmp_path / "work" / "package.zip"
     own.parent.mkdir()
@@ -83,31 +109,58 @@ def test_a_worker_without_a_home_to_write_to_keeps_kernels_beside_the_zip(zipped
     assert int(compiled) == 0 and str(tmp_path / "work" / "kernels-") in where
 
 
-def test_the_command_makes_the_zip_and_a_job_that_is_the_command_line_and_says_what_to_submit(tmp_path: Path) -> None:
+def test_the_command_makes_the_zip_and_a_job_that_is_the_command_line_and_says_what_to_submit(
+    tmp_path: Path,
+) -> None:
     said = said_by("package", "--out", str(tmp_path), "--json")
     assert said.code == 0, said.err
     made = said.document
     with zipfile.ZipFile(made["zip"]) as opened:
         assert "etl/cli/__init__.py" in opened.namelist()
     words = shlex.split(made["command"])
-    assert words[words.index("--py-files") + 1] == made["zip"] and words[-3:] == [made["job"], "run", "CONF"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((made["zip"], sysconfig.get_path("purelib")))}
+    assert words[words.index("--py-files") + 1] == made["zip"] and words[-3:] == [
+        made["job"],
+        "run",
+        "CONF",
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((made["zip"], sysconfig.get_path("purelib"))),
+    }
     told = subprocess.run(
-        [sys.executable, "-S", made["job"], "--version"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        [sys.executable, "-S", made["job"], "--version"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert told.stdout == f"offset-range-etl {etl.__version__}\n"
     assert said_by("package", "--out", str(tmp_path)).out.count(made["command"]) == 1
 
 
 def test_what_was_packed_is_named_as_the_executors_see_it() -> None:
-    archive = Package(Path("/d/p.zip"), Path("/d/etl_job.py"), 10, (Path("/j/a.jar"), Path("/j/b.jar")), Path("/d/env.tar.gz"))
+    archive = Package(
+        Path("/d/p.zip"),
+        Path("/d/etl_job.py"),
+        10,
+        (Path("/j/a.jar"), Path("/j/b.jar")),
+        Path("/d/env.tar.gz"),
+    )
     assert archive.command == (
         f"mkdir -p environment && tar -xzf /d/env.tar.gz -C environment && PYSPARK_DRIVER_PYTHON={sys.executable} "
         "PYSPARK_PYTHON=./environment/bin/python spark-submit --master MASTER --archives /d/env.tar.gz#environment --jars "
-        "/j/a.jar,/j/b.jar /d/etl_job.py run CONF")
-    assert "--packages io.delta:delta-spark" in Package(Path("/d/p.zip"), Path("/d/etl_job.py"), 0, ()).command
+        "/j/a.jar,/j/b.jar /d/etl_job.py run CONF"
+    )
+    assert (
+        "--packages io.delta:delta-spark"
+        in Package(Path("/d/p.zip"), Path("/d/etl_job.py"), 0, ()).command
+    )
 
 
-def test_a_clone_beside_its_environment_is_not_packed_as_one_and_the_way_out_is_told(tmp_path: Path) -> None:
+def test_a_clone_beside_its_environment_is_not_packed_as_one_and_the_way_out_is_told(
+    tmp_path: Path,
+) -> None:
     if Path(sys.prefix) in Path(etl.__file__).parents:
         pytest.skip("the tests run on an installed package")
     said = said_by("package", "--out", str(tmp_path), "--environment", "--json")

@@ -15,22 +15,41 @@ PLAN = plain_plan()
 DRIVER = DriverNode("host", 7, None, "run-1")
 
 
-@pytest.mark.parametrize(("ledger", "retirement", "driver", "state"), [
-    (Ledger(), None, None, State.NO_PLAN),
-    (Ledger("u", PLAN), None, None, State.STORED),
-    (Ledger("u", PLAN, Applied(1, "", 3, "t", ())), None, None, State.UP_TO_DATE),
-    (Ledger("u", PLAN), None, DRIVER, State.AT_WORK),
-    (Ledger("u", PLAN), Retirement("moved", 1), None, State.RETIRED),
-    (Ledger("u", PLAN), Retirement("moved", 1, "g/other"), None, State.TAKEN_OVER),
-], ids=lambda value: value.value if isinstance(value, State) else None)
-def test_the_state_of_a_pipeline(ledger: Ledger, retirement: Retirement | None, driver: DriverNode | None, state: State) -> None:
+@pytest.mark.parametrize(
+    ("ledger", "retirement", "driver", "state"),
+    [
+        (Ledger(), None, None, State.NO_PLAN),
+        (Ledger("u", PLAN), None, None, State.STORED),
+        (Ledger("u", PLAN, Applied(1, "", 3, "t", ())), None, None, State.UP_TO_DATE),
+        (Ledger("u", PLAN), None, DRIVER, State.AT_WORK),
+        (Ledger("u", PLAN), Retirement("moved", 1), None, State.RETIRED),
+        (Ledger("u", PLAN), Retirement("moved", 1, "g/other"), None, State.TAKEN_OVER),
+    ],
+    ids=lambda value: value.value if isinstance(value, State) else None,
+)
+def test_the_state_of_a_pipeline(
+    ledger: Ledger, retirement: Retirement | None, driver: DriverNode | None, state: State
+) -> None:
     assert _state_of(ledger, retirement, driver) is state
 
 
-def test_a_table_that_is_not_the_confs_is_shown_by_its_id(capsys: pytest.CaptureFixture[str]) -> None:
-    row = {"group": "g", "pipeline": "p", "state": "at work", "newest_plan": 12, "age_s": 90.0, "topics": ["a", "b"], "table": None,
-           "table_id": "5f-7", "driver": "run run-1, pid 7 on host", "retired": None, "paused": [],
-           "backfills": [{"name": "old", "state": "whole"}]}
+def test_a_table_that_is_not_the_confs_is_shown_by_its_id(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    row = {
+        "group": "g",
+        "pipeline": "p",
+        "state": "at work",
+        "newest_plan": 12,
+        "age_s": 90.0,
+        "topics": ["a", "b"],
+        "table": None,
+        "table_id": "5f-7",
+        "driver": "run run-1, pid 7 on host",
+        "retired": None,
+        "paused": [],
+        "backfills": [{"name": "old", "state": "whole"}],
+    }
     show_pipelines([row])
     said = capsys.readouterr().out
     assert "5f-7" in said and "a, b" in said and "g/p: at work, run run-1, pid 7 on host" in said

@@ -20,8 +20,20 @@ from etl.run.ingest import ingest
 from etl.settings.policies import WriterName
 from etl.settings.sections import Settings
 from tests.fakes.outside import Outside
+from tests.fakes.stories import (
+    LOGS,
+    SETTINGS,
+    SKIPPING,
+    crash_at,
+    expired_plan,
+    grow,
+    new_report,
+    outcomes,
+    outside_of,
+    run,
+    settings_of,
+)
 from tests.fakes.world import Crash, FakeWorld, When
-from tests.fakes.stories import LOGS, SETTINGS, SKIPPING, crash_at, expired_plan, grow, new_report, outcomes, outside_of, run, settings_of
 
 
 def says(outside: Outside, settings: Settings = SETTINGS) -> str:
@@ -29,11 +41,17 @@ def says(outside: Outside, settings: Settings = SETTINGS) -> str:
 
 
 def is_what_a_run_reads(outside: Outside, settings: Settings = SETTINGS) -> bool:
-    foretold = [(r["plan"], r["partition"], r["from"], r["until"]) for r in preview_of(
-        FakeWorld(outside, settings).observe(), settings).as_json()["ranges"]]
+    foretold = [
+        (r["plan"], r["partition"], r["from"], r["until"])
+        for r in preview_of(FakeWorld(outside, settings).observe(), settings).as_json()["ranges"]
+    ]
     report = new_report()
     ingest(FakeWorld(outside, settings), settings, report)
-    read = [(one.plan.number, r.log.partition, r.from_offset, r.until_offset) for one in report.plans for r in one.plan.ranges]
+    read = [
+        (one.plan.number, r.log.partition, r.from_offset, r.until_offset)
+        for one in report.plans
+        for r in one.plan.ranges
+    ]
     assert foretold == read
     return True
 
@@ -49,18 +67,27 @@ def stored_and_grown(settings: Settings = SETTINGS) -> Outside:
 
 def test_a_run_that_replays_a_plan_is_said_to_make_the_next_one_too() -> None:
     outside = stored_and_grown()
-    assert says(outside) == "the next run replays plan 1, which is stored and not in the table; then it makes plan 2"
+    assert (
+        says(outside)
+        == "the next run replays plan 1, which is stored and not in the table; then it makes plan 2"
+    )
     assert is_what_a_run_reads(outside)
 
 
 def test_a_replay_that_leaves_nothing_is_said_to_find_nothing_new_after_it() -> None:
     outside = stored_and_grown()
     grow(outside, -2, 0, -1)
-    assert says(outside) == "the next run replays plan 1, which is stored and not in the table; then it finds nothing new"
+    assert (
+        says(outside)
+        == "the next run replays plan 1, which is stored and not in the table; then it finds nothing new"
+    )
 
 
 def test_a_plan_that_is_superseded_is_said_to_be_followed_by_what_the_caps_left() -> None:
-    outside, capped = expired_plan(), settings_of(on_data_loss="skip", limits={"max_records_per_run": 4})
+    outside, capped = (
+        expired_plan(),
+        settings_of(on_data_loss="skip", limits={"max_records_per_run": 4}),
+    )
     assert says(outside, capped).endswith("and the log at 2 by now; then it makes plan 2")
     assert is_what_a_run_reads(outside, capped)
 
@@ -72,17 +99,32 @@ def test_what_the_next_run_lets_go_is_said_and_is_what_it_then_lets_go() -> None
     outside.logs[LOGS[0]].log_start = 7
     preview = preview_of(FakeWorld(outside, settings).observe(), settings)
     assert preview.let_go == ("the next run lets go clicks 0: 2 offsets (5 to 7), expired",)
-    losses = [{"plan": 2, "topic": "clicks", "partition": 0, "from": 5, "until": 7, "why": "expired", "log_epoch": 0}]
+    losses = [
+        {
+            "plan": 2,
+            "topic": "clicks",
+            "partition": 0,
+            "from": 5,
+            "until": 7,
+            "why": "expired",
+            "log_epoch": 0,
+        }
+    ]
     assert preview.as_json()["losses"] == losses
     run(outside, settings)
-    assert [(number, loss.from_offset, loss.until_offset) for number, loss in outside.losses] == [(2, 5, 7)]
+    assert [(number, loss.from_offset, loss.until_offset) for number, loss in outside.losses] == [
+        (2, 5, 7)
+    ]
 
 
 def test_a_plan_of_losses_alone_is_said_to_let_go_and_not_to_keep_starts() -> None:
     outside = outside_of(5, 3, 4)
     run(outside, SKIPPING)
     outside.logs[LOGS[0]].end = outside.logs[LOGS[0]].log_start = 7
-    assert says(outside, SKIPPING) == "the next run makes plan 2, which reads nothing and lets go 2 offsets"
+    assert (
+        says(outside, SKIPPING)
+        == "the next run makes plan 2, which reads nothing and lets go 2 offsets"
+    )
     report = run(outside, SKIPPING)
     assert outcomes(report) == [Outcome.RECORDS_LOST, Outcome.LET_GO]
     assert report.outcomes[-1][1] == "plan 2 reads nothing and lets go 2 offsets"
@@ -91,7 +133,15 @@ def test_a_plan_of_losses_alone_is_said_to_let_go_and_not_to_keep_starts() -> No
 def test_a_run_that_replays_under_caps_is_said_to_take_on_a_whole_new_plan_besides() -> None:
     settings = settings_of(limits={"max_records_per_run": 3})
     outside = stored_and_grown(settings)
-    assert sum(r["until"] - r["from"] for r in preview_of(FakeWorld(outside, settings).observe(), settings).as_json()["ranges"]) == 6
+    assert (
+        sum(
+            r["until"] - r["from"]
+            for r in preview_of(FakeWorld(outside, settings).observe(), settings).as_json()[
+                "ranges"
+            ]
+        )
+        == 6
+    )
     assert is_what_a_run_reads(outside, settings)
 
 
@@ -100,10 +150,14 @@ def test_what_the_table_knows_better_is_said_to_be_taken_over_first() -> None:
     run(outside)
     outside.plans.clear()
     outside.applied.clear()
-    assert says(outside, SKIPPING) == "the next run first takes over plan 1 from the table, then finds nothing new"
+    assert (
+        says(outside, SKIPPING)
+        == "the next run first takes over plan 1 from the table, then finds nothing new"
+    )
 
 
-# -- the doctor says what plan says ------------------------------------------------------------------------------------
+# -- the doctor says what plan says
+# ------------------------------------------------------------------------------------
 
 
 def stored_in_another_shape() -> tuple[Outside, Settings]:
@@ -124,30 +178,43 @@ def with_an_offset_above_the_end() -> tuple[Outside, Settings]:
     return outside, SETTINGS
 
 
-@pytest.mark.parametrize("situation", [stored_in_another_shape, with_offsets_gone, with_an_offset_above_the_end])
-def test_doctor_fails_where_plan_stops_with_the_same_error(situation: Callable[[], tuple[Outside, Settings]]) -> None:
+@pytest.mark.parametrize(
+    "situation", [stored_in_another_shape, with_offsets_gone, with_an_offset_above_the_end]
+)
+def test_doctor_fails_where_plan_stops_with_the_same_error(
+    situation: Callable[[], tuple[Outside, Settings]],
+) -> None:
     outside, settings = situation()
     snapshot = FakeWorld(outside, settings).observe()
     with pytest.raises(NeedsDecision) as stops_plan:
         preview_of(snapshot, settings)
     with pytest.raises(NeedsDecision) as stops_doctor:
         list(judged("ledger and table", snapshot, settings, preview_of))
-    assert (type(stops_doctor.value), str(stops_doctor.value)) == (type(stops_plan.value), str(stops_plan.value))
+    assert (type(stops_doctor.value), str(stops_doctor.value)) == (
+        type(stops_plan.value),
+        str(stops_plan.value),
+    )
 
 
 def test_an_owner_is_told_by_the_doctor_once_and_where_the_pipeline_stands_all_the_same() -> None:
     outside = outside_of(5, 3, 4)
     outside.owners[LOGS[0]], outside.topic_ids["clicks"] = "somebody", "id-1"
-    assert [line.verdict for line in judged("x", FakeWorld(outside, SETTINGS).observe(), SETTINGS, preview_of)] == [Verdict.OK]
+    assert [
+        line.verdict
+        for line in judged("x", FakeWorld(outside, SETTINGS).observe(), SETTINGS, preview_of)
+    ] == [Verdict.OK]
 
 
 def test_the_doctor_says_where_nothing_tells_that_a_topic_is_made_again() -> None:
-    first, second = judged("x", FakeWorld(outside_of(5, 3, 4), SETTINGS).observe(), SETTINGS, preview_of)
+    first, second = judged(
+        "x", FakeWorld(outside_of(5, 3, 4), SETTINGS).observe(), SETTINGS, preview_of
+    )
     assert (first.name, first.verdict, second.verdict) == ("topic ids", Verdict.ADVICE, Verdict.OK)
     assert "nothing tells if clicks is made again" in first.found
 
 
-# -- the transform, without Spark --------------------------------------------------------------------------------------
+# -- the transform, without Spark
+# --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -159,22 +226,34 @@ def by_transform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def made(function: str, *partition_by: str) -> Settings:
-        table = SETTINGS.table.model_copy(update={"written_path": str(tmp_path / "table"), "partition_by": partition_by})
-        return SETTINGS.model_copy(update={"transform": function.replace("shaping", name), "table": table})
+        table = SETTINGS.table.model_copy(
+            update={"written_path": str(tmp_path / "table"), "partition_by": partition_by}
+        )
+        return SETTINGS.model_copy(
+            update={"transform": function.replace("shaping", name), "table": table}
+        )
 
     return made
 
 
 def seen_by(settings: Settings, outside: Outside) -> Preview:
-    return with_transform_checked(preview_of(FakeWorld(outside, settings).observe(), settings), settings)
+    return with_transform_checked(
+        preview_of(FakeWorld(outside, settings).observe(), settings), settings
+    )
 
 
-@pytest.mark.parametrize(("function", "why"), [
-    ("nowhere_at_all:fails", "cannot be imported: ModuleNotFoundError"), ("shaping:missing", "cannot be imported: AttributeError"),
-    ("shaping:number", "is no function"),
-])
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        ("nowhere_at_all:fails", "cannot be imported: ModuleNotFoundError"),
+        ("shaping:missing", "cannot be imported: AttributeError"),
+        ("shaping:number", "is no function"),
+    ],
+)
 def test_plan_refuses_a_transform_that_the_run_would_not_find(
-    by_transform: Callable[..., Settings], function: str, why: str,
+    by_transform: Callable[..., Settings],
+    function: str,
+    why: str,
 ) -> None:
     with pytest.raises(SettingsError, match=why) as refused:
         seen_by(by_transform(function), outside_of(5, 3, 4))
@@ -195,13 +274,22 @@ def test_plan_says_that_what_a_transform_makes_was_not_looked_at_and_starts_no_s
 _BYTES = "by key: Delta keeps .* bytes come back as others"
 
 
-@pytest.mark.parametrize(("is_by", "partition_by", "error", "why"), [
-    ("topic", ("partition",), NotOurTable, "partitioned by topic, the conf says partition"),
-    # what the conf says cannot mend it, and is not what is told
-    ("key", ("key",), SettingsError, _BYTES), ("key", ("partition",), SettingsError, _BYTES), ("key", (), SettingsError, _BYTES),
-])
+@pytest.mark.parametrize(
+    ("is_by", "partition_by", "error", "why"),
+    [
+        ("topic", ("partition",), NotOurTable, "partitioned by topic, the conf says partition"),
+        # what the conf says cannot mend it, and is not what is told
+        ("key", ("key",), SettingsError, _BYTES),
+        ("key", ("partition",), SettingsError, _BYTES),
+        ("key", (), SettingsError, _BYTES),
+    ],
+)
 def test_plan_refuses_a_table_that_no_transform_could_be_written_to(
-    by_transform: Callable[..., Settings], is_by: str, partition_by: tuple[str, ...], error: type[SettingsError], why: str,
+    by_transform: Callable[..., Settings],
+    is_by: str,
+    partition_by: tuple[str, ...],
+    error: type[SettingsError],
+    why: str,
 ) -> None:
     settings = by_transform("shaping:fails", *partition_by)
     DeltaTable.create(settings.table.path, arrow_schema(), partition_by=[is_by])
@@ -209,7 +297,9 @@ def test_plan_refuses_a_table_that_no_transform_could_be_written_to(
         seen_by(settings, outside_of(5, 3, 4))
 
 
-def test_a_transform_is_not_asked_for_where_the_run_would_not_use_it(by_transform: Callable[..., Settings]) -> None:
+def test_a_transform_is_not_asked_for_where_the_run_would_not_use_it(
+    by_transform: Callable[..., Settings],
+) -> None:
     outside, settings = outside_of(5, 3, 4), by_transform("nowhere_at_all:fails")
     run(outside, settings)
     found = seen_by(settings, outside)
@@ -217,19 +307,30 @@ def test_a_transform_is_not_asked_for_where_the_run_would_not_use_it(by_transfor
     assert seen_by(SETTINGS, outside_of(5, 3, 4)).not_checked == ()
 
 
-@pytest.mark.parametrize(("function", "why"), [
-    ("nowhere_at_all:fails", "the Arrow transform cannot be imported"), ("shaping:fails", "the Arrow transform failed on no rows"),
-])
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        ("nowhere_at_all:fails", "the Arrow transform cannot be imported"),
+        ("shaping:fails", "the Arrow transform failed on no rows"),
+    ],
+)
 def test_plan_refuses_an_arrow_transform_that_the_run_would_not_store_a_plan_for(
-    by_transform: Callable[..., Settings], function: str, why: str,
+    by_transform: Callable[..., Settings],
+    function: str,
+    why: str,
 ) -> None:
     settings = by_transform(function)
     with pytest.raises(SettingsError, match=why) as refused:
-        seen_by(settings.model_copy(update={"transform": None, "arrow_transform": settings.transform}), outside_of(5, 3, 4))
+        seen_by(
+            settings.model_copy(update={"transform": None, "arrow_transform": settings.transform}),
+            outside_of(5, 3, 4),
+        )
     assert refused.value.where["key"] == "arrow_transform"
 
 
-def test_plan_refuses_a_writer_that_the_run_would_not_find(by_transform: Callable[..., Settings]) -> None:
+def test_plan_refuses_a_writer_that_the_run_would_not_find(
+    by_transform: Callable[..., Settings],
+) -> None:
     settings = by_transform("shaping:fails")
     table = settings.table.model_copy(update={"writer": WriterName.ARROW})
     with pytest.raises(SettingsError, match="the transform takes a DataFrame"):

@@ -1,4 +1,6 @@
-"""What `verify` and `intervals` expect where a table was lost, that was accepted, and a backfill loaded the lost records again."""
+"""What `verify` and `intervals` expect where a table was lost, that was accepted, and a backfill
+loaded the lost records again.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ CAPPED = settings_of(start="earliest", limits={"max_records_per_run": 10})
 
 @pytest.fixture
 def outside() -> Outside:
-    """Offsets [0, 40) were loaded into a table that is lost, which was accepted; of now there are [40, 45)."""
+    """Offsets [0, 40) were loaded into a table that is lost, which was accepted; of now there are
+    [40, 45).
+    """
     outside = Outside({LOG: FakeLog(40)})
     for _ in range(5):
         run(outside, CAPPED)
@@ -38,38 +42,64 @@ def outside() -> Outside:
     assert newest is not None
     outside.table, outside.table_id = None, "table-2"
     outside.acknowledged = Acknowledgement(
-        None, None, newest.number, "the disk is gone", 1, False, plan_id=newest.id, transaction_version=0, was_recorded=True, commit=None,
-        place=CAPPED.table.place)
+        None,
+        None,
+        newest.number,
+        "the disk is gone",
+        1,
+        False,
+        plan_id=newest.id,
+        transaction_version=0,
+        was_recorded=True,
+        commit=None,
+        place=CAPPED.table.place,
+    )
     outside.logs[LOG].grow(5)
     run(outside, CAPPED)
     return outside
 
 
 def told_by(outside: Outside) -> BothLedgers:
-    kept = tuple((plan, fake_ledger._record_of(outside, plan.number, plan.id)) for plan, _ in fake_ledger.stored_plans(outside))
-    return BothLedgers(fake_ledger.read_ledger(outside), fake_table.read_table(outside), kept, Coverage())
+    kept = tuple(
+        (plan, fake_ledger._record_of(outside, plan.number, plan.id))
+        for plan, _ in fake_ledger.stored_plans(outside)
+    )
+    return BothLedgers(
+        fake_ledger.read_ledger(outside), fake_table.read_table(outside), kept, Coverage()
+    )
 
 
 def world_of(outside: Outside, settings: Settings) -> Any:
     claims = (fake_ledger.read_claim(beside) for beside in outside.backfills.values())
     beside = SimpleNamespace(read=lambda: [one.claim for one in claims if one])
-    return SimpleNamespace(settings=settings, app_id=outside.app_id, zookeeper=None, run_id="r", claims=SimpleNamespace(beside=beside))
+    return SimpleNamespace(
+        settings=settings,
+        app_id=outside.app_id,
+        zookeeper=None,
+        run_id="r",
+        claims=SimpleNamespace(beside=beside),
+    )
 
 
 @pytest.fixture
 def expected(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What all that load the table are expected to have put there."""
+
     def beside(settings: Settings) -> Outside:
         return outside.beside(settings.pipeline.split("@")[1])
 
-    monkeypatch.setattr(rows_beside, "LiveWorld", lambda settings, *_: world_of(beside(settings), settings))
+    monkeypatch.setattr(
+        rows_beside, "LiveWorld", lambda settings, *_: world_of(beside(settings), settings)
+    )
     monkeypatch.setattr(rows_beside, "read_both_ledgers", lambda own: told_by(beside(own.settings)))
 
     def found() -> rows_beside.ExpectedOfAll:
         told = told_by(outside)
         assert told.table is not None
         world = world_of(outside, CAPPED)
-        return rows_beside.expected_of_all(world, told, told.table, *loaded_plans(world, told, told.table))
+        return rows_beside.expected_of_all(
+            world, told, told.table, *loaded_plans(world, told, told.table)
+        )
 
     return found
 
@@ -77,57 +107,97 @@ def expected(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> Any:
 def proven(outside: Outside, expected: Any) -> LogFindings:
     there = numpy.zeros(BUCKET_OFFSETS, bool)
     there[[offset for _, offset in outside.rows()]] = True
-    bucket = Bucket(0, sum(outside.rows().values()), numpy.packbits(there, bitorder="little").tobytes())
+    bucket = Bucket(
+        0, sum(outside.rows().values()), numpy.packbits(there, bitorder="little").tobytes()
+    )
     [findings] = audit(expected().rows, [(HERE, bucket)])
     return findings
 
 
-def test_rows_that_a_backfill_loaded_again_are_expected_once(outside: Outside, expected: Any) -> None:
+def test_rows_that_a_backfill_loaded_again_are_expected_once(
+    outside: Outside, expected: Any
+) -> None:
     before = proven(outside, expected)
-    assert (before.missing, before.unexpected) == (40, 0), "they are in no table of now, and that is told"
+    assert (before.missing, before.unexpected) == (40, 0), (
+        "they are in no table of now, and that is told"
+    )
     filled(outside, asked(0, 40), settings=CAPPED, name="jan")
     found = proven(outside, expected)
     assert (found.found_rows, found.missing, found.double_rows, found.unexpected) == (45, 0, 0, 0)
 
 
-def test_intervals_whose_rows_went_with_a_lost_table_are_not_said_to_be_in_this_one(outside: Outside, expected: Any) -> None:
+def test_intervals_whose_rows_went_with_a_lost_table_are_not_said_to_be_in_this_one(
+    outside: Outside, expected: Any
+) -> None:
     of_all = expected()
     told = intervals._offsets(of_all.rows[HERE], of_all.losses.get(HERE, ()))
     assert (told.there, told.let_go) == ([(40, 45)], [(0, 10), (10, 20), (20, 30), (30, 40)])
 
 
-def test_of_rows_that_went_with_a_lost_table_those_are_missed_that_a_backfill_did_not_load_again(outside: Outside, expected: Any) -> None:
+def test_of_rows_that_went_with_a_lost_table_those_are_missed_that_a_backfill_did_not_load_again(
+    outside: Outside, expected: Any
+) -> None:
     filled(outside, asked(3, 14), settings=CAPPED, name="jan")
     found = proven(outside, expected)
     assert (found.found_rows, found.missing, found.double_rows, found.unexpected) == (16, 29, 0, 0)
-    assert [(one.from_offset, one.until_offset, one.missing) for one in found.short] == [(0, 3, 3), (14, 20, 6), (20, 30, 10), (30, 40, 10)]
+    assert [(one.from_offset, one.until_offset, one.missing) for one in found.short] == [
+        (0, 3, 3),
+        (14, 20, 6),
+        (20, 30, 10),
+        (30, 40, 10),
+    ]
 
 
 def test_what_is_left_of_a_range_that_was_loaded_again_in_part_is_told_as_in_the_table_before(
-    outside: Outside, expected: Any, monkeypatch: pytest.MonkeyPatch,
+    outside: Outside,
+    expected: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     filled(outside, asked(3, 14), settings=CAPPED, name="jan")
     found, of_all, told = proven(outside, expected), expected(), told_by(outside)
     assert told.table is not None
     monkeypatch.setattr(verify, "_removals", lambda *_: ((), frozenset[int]()))
-    [log] = verify._explained(world_of(outside, CAPPED), told, told.table, of_all.loaded, [found], of_all.rows, of_all.losses)
-    assert (log.missing.elsewhere, log.missing.unknown, log.is_right) == (29, 0, True), "an operator accepted that the table was lost"
+    [log] = verify._explained(
+        world_of(outside, CAPPED),
+        told,
+        told.table,
+        of_all.loaded,
+        [found],
+        of_all.rows,
+        of_all.losses,
+    )
+    assert (log.missing.elsewhere, log.missing.unknown, log.is_right) == (29, 0, True), (
+        "an operator accepted that the table was lost"
+    )
 
 
 def test_what_went_elsewhere_is_missed_but_for_what_was_loaded_again() -> None:
     def of(start: int, until: int) -> tuple[OffsetRange, Receipt]:
         return OffsetRange(LOG, start, until), Receipt(until - start, 0)
 
-    lost = Expected((of(5, 7),), (Interval(30, 35, 5),), elsewhere=(of(0, 10), of(10, 20), of(15, 20), of(30, 40), of(35, 40)))
+    lost = Expected(
+        (of(5, 7),),
+        (Interval(30, 35, 5),),
+        elsewhere=(of(0, 10), of(10, 20), of(15, 20), of(30, 40), of(35, 40)),
+    )
     found = as_loaded_again(lost, HERE)
     assert [(r.from_offset, r.until_offset, receipt.rows) for r, receipt in found.elsewhere] == [
-        (0, 5, 5), (7, 10, 3), (10, 20, 10), (35, 40, 5)]
+        (0, 5, 5),
+        (7, 10, 3),
+        (10, 20, 10),
+        (35, 40, 5),
+    ]
     assert found.given_up == ()
 
 
-def test_of_a_range_whose_gaps_nobody_knows_nothing_is_missed_where_some_of_it_was_loaded_again() -> None:
+def test_of_a_range_whose_gaps_nobody_knows_nothing_is_missed_where_some_of_it_was_loaded_again() -> (
+    None
+):
     """How many of its rows lie outside of that nobody can tell."""
     unknown = OffsetRange(LOG, 0, 10), Receipt(8, 0, gaps_complete=False)
     apart = OffsetRange(LOG, 10, 20), Receipt(8, 0, gaps_complete=False)
     found = as_loaded_again(Expected((), (Interval(2, 4, 2),), elsewhere=(unknown, apart)), HERE)
-    assert (found.elsewhere, [(one.from_offset, one.until_offset) for one in found.given_up]) == ((apart,), [(0, 10)])
+    assert (found.elsewhere, [(one.from_offset, one.until_offset) for one in found.given_up]) == (
+        (apart,),
+        [(0, 10)],
+    )

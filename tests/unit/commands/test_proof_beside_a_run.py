@@ -25,8 +25,12 @@ LOG = BrokerPartition("clicks", 0)
 def plan_of(number: int) -> Plan:
     start = number * 10
     return plain_plan(
-        number, ranges=(OffsetRange(LOG, start, start + 10),), positions={LOG: start + 10}, id=f"plan-{number}",
-        table_transaction_version=number - 1)
+        number,
+        ranges=(OffsetRange(LOG, start, start + 10),),
+        positions={LOG: start + 10},
+        id=f"plan-{number}",
+        table_transaction_version=number - 1,
+    )
 
 
 def record_of(plan: Plan) -> Applied:
@@ -91,7 +95,14 @@ class RunsBeside:
 def offsets_of(told: Any) -> list[tuple[int, int]]:
     """The intervals that are told, of kept plans and of the coverage."""
     kept = [(r.from_offset, r.until_offset) for plan, _ in told.kept for r in plan.ranges]
-    return sorted(kept + [(i.from_offset, i.until_offset) for found in told.coverage.intervals.values() for i in found])
+    return sorted(
+        kept
+        + [
+            (i.from_offset, i.until_offset)
+            for found in told.coverage.intervals.values()
+            for i in found
+        ]
+    )
 
 
 def look(beside: RunsBeside) -> Any:
@@ -113,7 +124,9 @@ def test_a_run_that_goes_on_and_prunes_meanwhile_is_looked_at_again(when: str) -
 
     told = look(RunsBeside(when=when, then=go_on_once))
     newest = told.table.transaction_version
-    assert offsets_of(told)[-1][1] == (newest + 1) * 10, "all that the table holds by then, and nothing that came later"
+    assert offsets_of(told)[-1][1] == (newest + 1) * 10, (
+        "all that the table holds by then, and nothing that came later"
+    )
     assert sum(until - start for start, until in offsets_of(told)) == newest * 10
 
 

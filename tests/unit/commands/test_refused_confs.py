@@ -1,4 +1,6 @@
-"""What a wrong conf file gets from the command before anybody is asked: an exit code, what was wrong, where, and what to check."""
+"""What a wrong conf file gets from the command before anybody is asked: an exit code, what was
+wrong, where, and what to check.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,32 @@ from tests.builders import plain_settings
 from tests.said import refused, said_by
 
 LEAST: dict[str, Any] = {
-    "version": 1, "pipeline": "clicks", "group": "group", "zookeeper": {"connect": "127.0.0.1:1"},
-    "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": "clicks"},
+    "version": 1,
+    "pipeline": "clicks",
+    "group": "group",
+    "zookeeper": {"connect": "127.0.0.1:1"},
+    "source": {"topics": {"allow": ["clicks"]}},
+    "table": {"path": "clicks"},
 }
 
 
-@pytest.mark.parametrize(("section", "keys", "words"), [
-    ("source", {"strat": "latest"}, ("unknown key", "source.strat")),
-    ("limits", {"max_records_per_run": "many"}, ("limits.max_records_per_run", "many")),
-    ("source", {"start": "yesterday"}, ("source.start", "earliest, latest")),
-    ("source", {"start": {"timestamp": "2026-01-31T00:00:00"}}, ("source.start.timestamp", "UTC offset")),
-    ("ownership", {"mode": "share"}, ("ownership.mode", "claim")),
-])
-def test_a_wrong_key_is_named_with_its_path(tmp_path: Path, section: str, keys: dict[str, Any], words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("section", "keys", "words"),
+    [
+        ("source", {"strat": "latest"}, ("unknown key", "source.strat")),
+        ("limits", {"max_records_per_run": "many"}, ("limits.max_records_per_run", "many")),
+        ("source", {"start": "yesterday"}, ("source.start", "earliest, latest")),
+        (
+            "source",
+            {"start": {"timestamp": "2026-01-31T00:00:00"}},
+            ("source.start.timestamp", "UTC offset"),
+        ),
+        ("ownership", {"mode": "share"}, ("ownership.mode", "claim")),
+    ],
+)
+def test_a_wrong_key_is_named_with_its_path(
+    tmp_path: Path, section: str, keys: dict[str, Any], words: tuple[str, ...]
+) -> None:
     path = tmp_path / "conf.yaml"
     path.write_text(yaml.safe_dump({**LEAST, section: {**LEAST.get(section, {}), **keys}}))
     refused(said_by("run", str(path), "--json"), 2, "conf.yaml", *words)
@@ -38,17 +53,29 @@ def test_a_conf_file_that_is_not_there_is_named() -> None:
     assert "the conf file is not there (path no/such.yaml)" in said.err
 
 
-@pytest.mark.parametrize("content", [b"", b"- a\n- list\n", b"version: 1\n  group: [\n", b"\xff\xfe\x00", None], ids=[
-    "empty", "a list", "no YAML", "no text", "a folder"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"- a\n- list\n", b"version: 1\n  group: [\n", b"\xff\xfe\x00", None],
+    ids=["empty", "a list", "no YAML", "no text", "a folder"],
+)
 def test_what_is_no_conf_file_is_named(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "odd.yaml"
     path.mkdir() if content is None else path.write_bytes(content)
     refused(said_by("run", str(path), "--json"), 2, "odd.yaml")
 
 
-@pytest.mark.parametrize("words", [
-    ("plans", "supersede", "CONF", "1"), ("plans", "take-over", "CONF", "--from", "g/p"), ("plans", "acknowledge", "CONF", "1"),
-    ("plans", "accept-log", "CONF", "clicks"), ("pipelines", "retire", "CONF"), ("pipelines", "resume", "CONF")], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plans", "supersede", "CONF", "1"),
+        ("plans", "take-over", "CONF", "--from", "g/p"),
+        ("plans", "acknowledge", "CONF", "1"),
+        ("plans", "accept-log", "CONF", "clicks"),
+        ("pipelines", "retire", "CONF"),
+        ("pipelines", "resume", "CONF"),
+    ],
+    ids=" ".join,
+)
 @pytest.mark.parametrize("reason", ["", " "])
 def test_a_reason_that_says_nothing_is_none(words: tuple[str, ...], reason: str) -> None:
     refused(said_by(*words, "--reason", reason, "--json"), 2, "the reason is empty")
@@ -56,7 +83,11 @@ def test_a_reason_that_says_nothing_is_none(words: tuple[str, ...], reason: str)
 
 @pytest.mark.parametrize(("path", "says"), [("gs://lake/t", True), ("s3://lake/t", False)])
 def test_a_run_to_a_store_on_which_nothing_was_ever_tried_says_so(
-    path: str, says: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    path: str,
+    says: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def nobody(*_: object, **__: object) -> None:
         raise SettingsError("there is no world in this test")
@@ -64,4 +95,6 @@ def test_a_run_to_a_store_on_which_nothing_was_ever_tried_says_so(
     monkeypatch.setattr(running, "open_world", nobody)
     with pytest.raises(SettingsError, match="no world"):
         running.run(plain_settings(table={"path": path}, report={"path": str(tmp_path)}))
-    assert ("table.path: gs:// is taken, and no run of this project was ever tried there" in caplog.text) is says
+    assert (
+        "table.path: gs:// is taken, and no run of this project was ever tried there" in caplog.text
+    ) is says

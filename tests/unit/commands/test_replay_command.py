@@ -14,8 +14,8 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from etl.cli import main
 from etl.cli.output import ask
-from etl.commands.replay import parse_bound, parse_wanted, preview_of
 from etl.commands import replay_into
+from etl.commands.replay import parse_bound, parse_wanted, preview_of
 from etl.commands.replay_into import Copied, refuse_foreign
 from etl.errors import DataLoss, SettingsError, Stopped
 from etl.model.ledger import Pause
@@ -35,7 +35,15 @@ def test_a_dry_run_counts_the_rows_that_go_and_those_that_may_come_and_stores_no
     found = preview_of(world, world.observe(), SETTINGS, parse_wanted("clicks", ("0",), "0", "4"))
     assert found.says == "3 rows of clicks go, and at most 4 come, in one commit of plan 2"
     assert found.as_json()["replaces"] == [
-        {"topic": "clicks", "partition": 0, "from": 0, "until": 4, "rows_that_go": 3, "rows_that_come_at_most": 4}]
+        {
+            "topic": "clicks",
+            "partition": 0,
+            "from": 0,
+            "until": 4,
+            "rows_that_go": 3,
+            "rows_that_come_at_most": 4,
+        }
+    ]
     assert found.notes == () and sorted(outside.plans) == [1]
 
 
@@ -47,7 +55,10 @@ def test_a_dry_run_says_that_a_compacted_topic_may_give_fewer_rows_than_go() -> 
     world = FakeWorld(outside, SETTINGS)
     seen = replace(world.observe(), retention={"clicks": Retention(is_compacted=True)})
     [note] = preview_of(world, seen, SETTINGS, parse_wanted("clicks", (), "0", "3")).notes
-    assert note == "the topic clicks is compacted: of keys that were written again since, the older rows go and none come"
+    assert (
+        note
+        == "the topic clicks is compacted: of keys that were written again since, the older rows go and none come"
+    )
 
 
 def test_a_dry_run_says_that_what_it_names_is_paused() -> None:
@@ -55,9 +66,13 @@ def test_a_dry_run_says_that_what_it_names_is_paused() -> None:
     run(outside)
     outside.pauses = (Pause("clicks", LOGS[0], "broken", "kim@h", 5),)
     world = FakeWorld(outside, SETTINGS)
-    [note] = preview_of(world, world.observe(), SETTINGS, parse_wanted("clicks", (), "0", "3")).notes
-    assert note == ("clicks 0 is paused since 1970-01-01T00:00:00.005+00:00 by kim@h: broken; what is named of it is loaded all the same, "
-                    "and it stays paused")
+    [note] = preview_of(
+        world, world.observe(), SETTINGS, parse_wanted("clicks", (), "0", "3")
+    ).notes
+    assert note == (
+        "clicks 0 is paused since 1970-01-01T00:00:00.005+00:00 by kim@h: broken; what is named of it is loaded all the same, "
+        "and it stays paused"
+    )
 
 
 def test_a_dry_run_names_the_plan_that_is_executed_first() -> None:
@@ -70,7 +85,9 @@ def test_a_dry_run_names_the_plan_that_is_executed_first() -> None:
     world = FakeWorld(outside, SETTINGS)
     found = preview_of(world, world.observe(), SETTINGS, parse_wanted("clicks", ("0",), "0", "4"))
     assert (found.plan.number, found.as_json()["first_executes"]) == (3, 2)
-    assert found.says.startswith("plan 2, which is stored and not in the table, is executed first; then 4 rows of clicks go")
+    assert found.says.startswith(
+        "plan 2, which is stored and not in the table, is executed first; then 4 rows of clicks go"
+    )
 
 
 def test_a_dry_run_may_reach_into_what_the_plan_loads_that_is_executed_first() -> None:
@@ -84,11 +101,14 @@ def test_a_dry_run_may_reach_into_what_the_plan_loads_that_is_executed_first() -
     found = preview_of(world, world.observe(), SETTINGS, parse_wanted("clicks", ("0",), "4", "7"))
     assert found.says == (
         "plan 2, which is stored and not in the table, is executed first; then 1 rows of clicks and those that it brings there go, and at "
-        "most 3 come, in one commit of plan 3")
+        "most 3 come, in one commit of plan 3"
+    )
 
 
-@pytest.mark.parametrize(("text", "bound"), [
-    ("0", 0), ("1200", 1200), ("1970-01-01T00:00:09Z", 9_000), ("1970-01-01T02:00:00+02:00", 0)])
+@pytest.mark.parametrize(
+    ("text", "bound"),
+    [("0", 0), ("1200", 1200), ("1970-01-01T00:00:09Z", 9_000), ("1970-01-01T02:00:00+02:00", 0)],
+)
 def test_a_bound_is_an_offset_or_a_time_with_its_zone(text: str, bound: int) -> None:
     found = parse_bound(text, key="--from")
     assert (found.ms if isinstance(found, Timestamp) else found) == bound
@@ -100,26 +120,62 @@ def test_a_bound_may_be_so_long_before_now() -> None:
     assert hour.ms - day.ms == pytest.approx(23 * 3_600_000, abs=60_000)
 
 
-@pytest.mark.parametrize("text", ["", "-5", "1.5", "yesterday", "2026-01-31", "2026-01-31T00:00:00", "1960-01-01T00:00:00Z", "٣"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "-5",
+        "1.5",
+        "yesterday",
+        "2026-01-31",
+        "2026-01-31T00:00:00",
+        "1960-01-01T00:00:00Z",
+        "٣",
+    ],
+)
 def test_anything_else_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(SettingsError, match="e.g. 1200, or a time with its UTC offset"):
         parse_bound(text, key="--until")
 
 
-@pytest.mark.parametrize(("topic", "partitions"), [("clicks", ("x",)), ("clicks:3", ()), ("", ()), ("cl/icks", ("1",))])
-def test_a_topic_or_partition_that_is_none_is_refused(topic: str, partitions: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("topic", "partitions"), [("clicks", ("x",)), ("clicks:3", ()), ("", ()), ("cl/icks", ("1",))]
+)
+def test_a_topic_or_partition_that_is_none_is_refused(
+    topic: str, partitions: tuple[str, ...]
+) -> None:
     with pytest.raises(SettingsError):
         parse_wanted(topic, partitions, "0", "9")
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=["no terminal", "a document is asked for"])
 def test_where_nobody_can_be_asked_it_is_refused_before_anything_is_looked_at(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    assert main(["replay", "conf/clicks.yaml", "--topic", "clicks", "--from", "0", "--until", "9", *words]) == 2
+    assert (
+        main(
+            [
+                "replay",
+                "conf/clicks.yaml",
+                "--topic",
+                "clicks",
+                "--from",
+                "0",
+                "--until",
+                "9",
+                *words,
+            ]
+        )
+        == 2
+    )
     said = capsys.readouterr().err
-    assert "there is no terminal on which to ask" in said and "--dry-run shows what would go and come; --yes" in said
+    assert (
+        "there is no terminal on which to ask" in said
+        and "--dry-run shows what would go and come; --yes" in said
+    )
 
 
 def test_a_dry_run_of_another_table_has_nothing_to_show(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,14 +184,24 @@ def test_a_dry_run_of_another_table_has_nothing_to_show(capsys: pytest.CaptureFi
     assert "--into takes no row out of the pipeline's table" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("into", "why"), [
-    ("~/again", "begins with ~"), ("s3:/bucket/again", "it is no URL"), ("tables/clicks", "the pipeline's own table"),
-    ("tables/clicks/again", "inside the other"), ("tables", "inside the other"), ("tables/clicks_losses", "inside the other"),
-])
-def test_a_place_that_is_another_than_was_meant_or_belongs_to_another_table_is_refused(into: str, why: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("into", "why"),
+    [
+        ("~/again", "begins with ~"),
+        ("s3:/bucket/again", "it is no URL"),
+        ("tables/clicks", "the pipeline's own table"),
+        ("tables/clicks/again", "inside the other"),
+        ("tables", "inside the other"),
+        ("tables/clicks_losses", "inside the other"),
+    ],
+)
+def test_a_place_that_is_another_than_was_meant_or_belongs_to_another_table_is_refused(
+    into: str, why: str, tmp_path: Path
+) -> None:
     (tmp_path / "clicks.yaml").write_text(
         "{version: 1, pipeline: clicks, group: g, zookeeper: {connect: '127.0.0.1:1/x'}, source: {topics: {allow: [clicks]}}, "
-        "table: {path: tables/clicks}}")
+        "table: {path: tables/clicks}}"
+    )
     settings = load_settings(tmp_path / "clicks.yaml")
     place = into if ":" in into or "~" in into else str(tmp_path / into)
     with pytest.raises(SettingsError, match=why) as raised:
@@ -147,7 +213,11 @@ def test_a_table_that_no_earlier_replay_made_is_left_alone(tmp_path: Path) -> No
     copy, ours = str(tmp_path / "copy"), str(tmp_path / "ours")
     write_deltalake(copy, pa.table({"offset": [1]}))
     said = json.dumps({"app": "offset-range-etl replay"})
-    write_deltalake(ours, pa.table({"offset": [1]}), commit_properties=CommitProperties(custom_metadata={"userMetadata": said}))
+    write_deltalake(
+        ours,
+        pa.table({"offset": [1]}),
+        commit_properties=CommitProperties(custom_metadata={"userMetadata": said}),
+    )
     DeltaTable(ours).optimize.compact()
     with pytest.raises(SettingsError, match="no earlier --into made"):
         refuse_foreign(copy)
@@ -162,9 +232,17 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("answer", "code", "done"), [("y\n", 0, ["replay"]), ("n\n", 130, []), ("", 130, [])], ids=["yes", "no", "end"])
+@pytest.mark.parametrize(
+    ("answer", "code", "done"),
+    [("y\n", 0, ["replay"]), ("n\n", 130, []), ("", 130, [])],
+    ids=["yes", "no", "end"],
+)
 def test_on_a_terminal_it_shows_what_goes_and_does_only_what_was_agreed_to(
-    answer: str, code: int, done: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    answer: str,
+    code: int,
+    done: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from etl.commands import replay
     from tests.fakes.stories import new_report
@@ -187,7 +265,23 @@ def test_on_a_terminal_it_shows_what_goes_and_does_only_what_was_agreed_to(
     with capsys.disabled():
         out = Terminal()
         monkeypatch.setattr("sys.stdout", out)
-        assert main(["replay", "conf/clicks.yaml", "--topic", "clicks", "-p", "0", "--from", "0", "--until", "3"]) == code
+        assert (
+            main(
+                [
+                    "replay",
+                    "conf/clicks.yaml",
+                    "--topic",
+                    "clicks",
+                    "-p",
+                    "0",
+                    "--from",
+                    "0",
+                    "--until",
+                    "3",
+                ]
+            )
+            == code
+        )
     assert did == done
     assert "3 rows of clicks go, and at most 3 come" in out.getvalue()
 
@@ -198,7 +292,9 @@ def test_who_says_no_hears_that_nothing_was_changed(monkeypatch: pytest.MonkeyPa
         ask("replace them?")
 
 
-def test_rows_for_another_table_wait_for_a_stored_plan_that_no_run_can_execute_and_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_for_another_table_wait_for_a_stored_plan_that_no_run_can_execute_and_say_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     for log in LOGS:
@@ -206,7 +302,11 @@ def test_rows_for_another_table_wait_for_a_stored_plan_that_no_run_can_execute_a
     with pytest.raises(Crash):
         run(outside, at=crash_at("fetch", When.AFTER))
     outside.logs[LOGS[1]].log_start = 4  # retention, inside the range of the stored plan
-    monkeypatch.setattr(replay_into, "open_world", lambda *_, **__: contextlib.nullcontext(FakeWorld(outside, SETTINGS)))
+    monkeypatch.setattr(
+        replay_into,
+        "open_world",
+        lambda *_, **__: contextlib.nullcontext(FakeWorld(outside, SETTINGS)),
+    )
     with pytest.raises(DataLoss, match="are gone"):
         replay_into.replay_into(SETTINGS, parse_wanted("clicks", ("0",), "0", "4"), "other")
 
@@ -215,7 +315,9 @@ def test_what_is_in_another_table_is_told_in_one_sentence() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     world = FakeWorld(outside, SETTINGS)
-    plan = preview_of(world, world.observe(), SETTINGS, parse_wanted("clicks", ("0",), "0", "4")).plan
+    plan = preview_of(
+        world, world.observe(), SETTINGS, parse_wanted("clicks", ("0",), "0", "4")
+    ).plan
     assert Copied("other", plan, PutInto(0, 4, 4)).says == "4 rows are in other, each once"
     told = Copied("other", plan, PutInto(4, 3, None)).as_json()
     assert told["says"] == "3 rows are in other, each once; they took the place of 4"

@@ -1,4 +1,6 @@
-"""`etl report`: the page of the last run, of an earlier one, of a killed one; and what is said where there is none."""
+"""`etl report`: the page of the last run, of an earlier one, of a killed one; and what is said
+where there is none.
+"""
 
 from __future__ import annotations
 
@@ -31,24 +33,36 @@ def conf(tmp_path: Path) -> Path:
     (tmp_path / "reports").mkdir()
     for run_id in RUNS:
         document = {**document_of(loaded(2)), "run_id": run_id}
-        (tmp_path / "reports" / f"etl-clicks+clicks-{run_id}.json").write_text(as_text(document, None))
+        (tmp_path / "reports" / f"etl-clicks+clicks-{run_id}.json").write_text(
+            as_text(document, None)
+        )
     path = tmp_path / "clicks.yaml"
     path.write_text(CONF)
     return path
 
 
-def test_the_page_of_the_last_run_is_written_beside_its_report_and_its_path_is_printed(conf: Path) -> None:
+def test_the_page_of_the_last_run_is_written_beside_its_report_and_its_path_is_printed(
+    conf: Path,
+) -> None:
     said = said_by("report", str(conf))
     page = conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[1]}.html"
     assert (said.code, said.out, said.err) == (0, f"{page}\n", "")
     assert f"<dd>{RUNS[1]}</dd>" in page.read_text() and "The last 2 runs" in page.read_text()
 
 
-def test_an_earlier_run_is_shown_by_its_name_and_a_page_may_go_elsewhere(conf: Path, tmp_path: Path) -> None:
-    said = said_by("report", str(conf), "--run", RUNS[0], "--out", str(tmp_path / "x" / "page.html"), "--json")
+def test_an_earlier_run_is_shown_by_its_name_and_a_page_may_go_elsewhere(
+    conf: Path, tmp_path: Path
+) -> None:
+    said = said_by(
+        "report", str(conf), "--run", RUNS[0], "--out", str(tmp_path / "x" / "page.html"), "--json"
+    )
     assert said.code == 0 and said.document == {
-        "page": str(tmp_path / "x" / "page.html"), "report": str(conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[0]}.json"),
-        "run_id": RUNS[0], "state": "done", "exit_code": 0}
+        "page": str(tmp_path / "x" / "page.html"),
+        "report": str(conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[0]}.json"),
+        "run_id": RUNS[0],
+        "state": "done",
+        "exit_code": 0,
+    }
     assert f"<dd>{RUNS[0]}</dd>" in (tmp_path / "x" / "page.html").read_text()
     assert not (conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[0]}.html").exists()
 
@@ -56,24 +70,35 @@ def test_an_earlier_run_is_shown_by_its_name_and_a_page_may_go_elsewhere(conf: P
 def test_the_page_of_a_run_that_was_killed_is_made_from_what_it_left(conf: Path) -> None:
     report = new_report()
     report.run_id = "20231115T000000-0a1b2c"
-    (conf.parent / "reports" / f"etl-clicks+clicks-{report.run_id}.json").write_text(as_text(report.as_json(), None))
+    (conf.parent / "reports" / f"etl-clicks+clicks-{report.run_id}.json").write_text(
+        as_text(report.as_json(), None)
+    )
     said = said_by("report", str(conf), "--json")
     assert (said.code, said.document["state"], said.document["exit_code"]) == (0, "running", None)
     assert "it is still at work, or it was killed" in Path(said.document["page"]).read_text()
 
 
-def test_without_a_display_no_browser_is_asked_and_that_is_said(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_display_no_browser_is_asked_and_that_is_said(
+    conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(webbrowser, "open", lambda url: pytest.fail("it was opened"))
     monkeypatch.setattr(sys, "platform", "linux")
     said = said_by("report", str(conf), "--open")
-    assert said.code == 0 and said.out.endswith(".html\n") and "there is no display here" in said.err
+    assert (
+        said.code == 0 and said.out.endswith(".html\n") and "there is no display here" in said.err
+    )
 
 
-@pytest.mark.parametrize(("takes_it", "told"), [(True, ""), (False, "there is no display here, or no browser")])
+@pytest.mark.parametrize(
+    ("takes_it", "told"), [(True, ""), (False, "there is no display here, or no browser")]
+)
 def test_with_a_display_the_page_is_opened_and_where_no_browser_takes_it_that_is_said(
-    conf: Path, monkeypatch: pytest.MonkeyPatch, takes_it: bool, told: str,
+    conf: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    takes_it: bool,
+    told: str,
 ) -> None:
     opened = list[str]()
 
@@ -84,24 +109,50 @@ def test_with_a_display_the_page_is_opened_and_where_no_browser_takes_it_that_is
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setattr(webbrowser, "open", opens)
     said = said_by("report", str(conf), "--open")
-    assert said.code == 0 and opened == [Path(said.out.strip()).as_uri()] and told in said.err and bool(told) == bool(said.err)
+    assert (
+        said.code == 0
+        and opened == [Path(said.out.strip()).as_uri()]
+        and told in said.err
+        and bool(told) == bool(said.err)
+    )
 
 
 def test_where_no_run_has_left_a_report_that_is_said_with_what_leaves_one(conf: Path) -> None:
     conf.write_text(CONF.replace("reports", "elsewhere"))
-    refused(said_by("report", str(conf), "--json"), 2, "no run of this pipeline has left a report here", "etl run CONF", "report.path")
+    refused(
+        said_by("report", str(conf), "--json"),
+        2,
+        "no run of this pipeline has left a report here",
+        "etl run CONF",
+        "report.path",
+    )
 
 
 def test_a_run_of_another_name_is_refused_with_the_newest(conf: Path) -> None:
-    refused(said_by("report", str(conf), "--run", "../x", "--json"), 2, "there is no report of a run '../x'", RUNS[1])
+    refused(
+        said_by("report", str(conf), "--run", "../x", "--json"),
+        2,
+        "there is no report of a run '../x'",
+        RUNS[1],
+    )
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", json.dumps({"pipeline": "clicks", "run_id": 3}), '{"pipeline": []}'])
-def test_a_report_that_is_none_is_refused_with_its_path_and_another_way(conf: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "{}", json.dumps({"pipeline": "clicks", "run_id": 3}), '{"pipeline": []}'],
+)
+def test_a_report_that_is_none_is_refused_with_its_path_and_another_way(
+    conf: Path, content: str
+) -> None:
     (conf.parent / "reports" / f"etl-clicks+clicks-{RUNS[1]}.json").write_text(content)
     refused(said_by("report", str(conf), "--json"), 2, "the report is no", RUNS[1], "--run")
     assert said_by("report", str(conf), "--run", RUNS[0]).code == 0
 
 
 def test_a_page_that_cannot_be_written_there_is_refused(conf: Path) -> None:
-    refused(said_by("report", str(conf), "--out", "/dev/null/page.html", "--json"), 2, "the page cannot be written", "--out")
+    refused(
+        said_by("report", str(conf), "--out", "/dev/null/page.html", "--json"),
+        2,
+        "the page cannot be written",
+        "--out",
+    )

@@ -1,4 +1,6 @@
-"""What `etl table resolve` says, and what a run says of itself that never learned where its table is."""
+"""What `etl table resolve` says, and what a run says of itself that never learned where its table
+is.
+"""
 
 from __future__ import annotations
 
@@ -18,35 +20,70 @@ from tests.reports import new_report
 FOUND = NamedTable("lake.clicks", "/wh/clicks", "id-1", 1_700_000_000_000)
 
 
-@pytest.mark.parametrize(("before", "made_for", "words", "is_silent_of"), [
-    (None, None, "the table lake.clicks is at /wh/clicks", "until now"),
-    (FOUND, "id-1", "the table lake.clicks is at /wh/clicks", "the next run stops"),
-    (replace(FOUND, path="/wh/old"), "id-1", "until now runs went by lake.clicks at /wh/old", "the next run stops"),
-    (replace(FOUND, name="lake.visits"), "id-2", "It is another table (id-1) than plan 1 was made for (id-2): the next run stops", "  ")])
-def test_what_the_next_run_makes_of_a_name_is_told(before: NamedTable | None, made_for: str | None, words: str, is_silent_of: str) -> None:
+@pytest.mark.parametrize(
+    ("before", "made_for", "words", "is_silent_of"),
+    [
+        (None, None, "the table lake.clicks is at /wh/clicks", "until now"),
+        (FOUND, "id-1", "the table lake.clicks is at /wh/clicks", "the next run stops"),
+        (
+            replace(FOUND, path="/wh/old"),
+            "id-1",
+            "until now runs went by lake.clicks at /wh/old",
+            "the next run stops",
+        ),
+        (
+            replace(FOUND, name="lake.visits"),
+            "id-2",
+            "It is another table (id-1) than plan 1 was made for (id-2): the next run stops",
+            "  ",
+        ),
+    ],
+)
+def test_what_the_next_run_makes_of_a_name_is_told(
+    before: NamedTable | None, made_for: str | None, words: str, is_silent_of: str
+) -> None:
     ledger = Ledger("uid", plain_plan(1, table_id=made_for)) if made_for else Ledger(None)
     says = told(before, FOUND, ledger, None)
     assert words in says and is_silent_of not in says
 
 
-@pytest.mark.parametrize(("before", "in_table", "words", "is_silent_of"), [
-    (replace(FOUND, path="/wh/old"), 1, "SET LOCATION '/wh/old'", "accepts"), (None, None, "lacks plan 2", "SET LOCATION"),
-    (FOUND, 1, "lacks plan 2", "SET LOCATION"), (replace(FOUND, path="/wh/old"), 2, "is at /wh/clicks", "lacks")])
+@pytest.mark.parametrize(
+    ("before", "in_table", "words", "is_silent_of"),
+    [
+        (replace(FOUND, path="/wh/old"), 1, "SET LOCATION '/wh/old'", "accepts"),
+        (None, None, "lacks plan 2", "SET LOCATION"),
+        (FOUND, 1, "lacks plan 2", "SET LOCATION"),
+        (replace(FOUND, path="/wh/old"), 2, "is at /wh/clicks", "lacks"),
+    ],
+)
 def test_a_copy_that_lacks_the_newest_plan_is_told_with_the_place_that_may_hold_it(
-    before: NamedTable | None, in_table: int | None, words: str, is_silent_of: str,
+    before: NamedTable | None,
+    in_table: int | None,
+    words: str,
+    is_silent_of: str,
 ) -> None:
     plan = plain_plan(2, table_id="id-1")
     says = told(before, FOUND, Ledger("uid", plan, Applied(2, plan.id, 7, "id-1", ())), in_table)
     assert words in says and is_silent_of not in says
     assert ("the next run stops" in says) == ("lacks" in says)
-    assert "lacks" not in told(before, FOUND, Ledger("uid", plan), in_table)  # it is stored, the next run appends it
+    assert "lacks" not in told(
+        before, FOUND, Ledger("uid", plan), in_table
+    )  # it is stored, the next run appends it
 
 
-def test_a_run_that_never_learned_where_its_table_is_has_a_report_and_metrics_all_the_same() -> None:
+def test_a_run_that_never_learned_where_its_table_is_has_a_report_and_metrics_all_the_same() -> (
+    None
+):
     settings = plain_settings(table={"path": None, "name": "lake.clicks"})
     report = new_report()
     report.table_path, report.settings = settings.table.called, settings
-    report.failed(NotOurTable("lake.clicks is a view", key="table.name", check="the table that it selects from"))
+    report.failed(
+        NotOurTable(
+            "lake.clicks is a view", key="table.name", check="the table that it selects from"
+        )
+    )
     report.finished(report.started_at_ms + 1)
     assert report.as_json()["table"] == "lake.clicks" and report.as_json()["exit_code"] == 2
-    assert metrics_of(report, now_ms=report.started_at_ms + 1, per=settings.metrics_per, last_success_s=None)
+    assert metrics_of(
+        report, now_ms=report.started_at_ms + 1, per=settings.metrics_per, last_success_s=None
+    )

@@ -1,4 +1,6 @@
-"""A folder of confs: each is run, one after the other, what fails stops none of the others, and the whole ends as the worst of them."""
+"""A folder of confs: each is run, one after the other, what fails stops none of the others, and the
+whole ends as the worst of them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,17 @@ import yaml
 from etl.cli.app import app
 from etl.cli.folder import ended, words_for
 from etl.commands.run_folder import ConfRun, FolderRun, run_each
-from etl.errors import DataLost, EtlError, LedgersDisagree, Owned, SettingsError, ProcessLost, Stopped, TableUnreachable, Unreachable
+from etl.errors import (
+    DataLost,
+    EtlError,
+    LedgersDisagree,
+    Owned,
+    ProcessLost,
+    SettingsError,
+    Stopped,
+    TableUnreachable,
+    Unreachable,
+)
 from etl.settings.changes import parse_change
 from etl.settings.folder import confs_in
 from tests.said import refused, said_by
@@ -22,14 +34,25 @@ RUN = cast(Any, typer.main.get_command(app)).commands["run"]
 
 
 def conf(folder: Path, name: str, **keys: Any) -> Path:
-    document = {"version": 1, "pipeline": name, "group": "g", "zookeeper": {"connect": "127.0.0.1:1", "connect_timeout_s": 0.1},
-                "source": {"topics": {"allow": ["t"]}}, "table": {"path": name}, **keys}
+    document = {
+        "version": 1,
+        "pipeline": name,
+        "group": "g",
+        "zookeeper": {"connect": "127.0.0.1:1", "connect_timeout_s": 0.1},
+        "source": {"topics": {"allow": ["t"]}},
+        "table": {"path": name},
+        **keys,
+    }
     path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump({key: value for key, value in document.items() if value is not None}))
+    path.write_text(
+        yaml.safe_dump({key: value for key, value in document.items() if value is not None})
+    )
     return path
 
 
-def run(folder: Path, came: dict[str, EtlError | None], *words: str) -> tuple[FolderRun, list[str], list[str]]:
+def run(
+    folder: Path, came: dict[str, EtlError | None], *words: str
+) -> tuple[FolderRun, list[str], list[str]]:
     """What the whole came to, which confs were started, and which were told."""
     started, told = list[str](), list[str]()
 
@@ -40,7 +63,12 @@ def run(folder: Path, came: dict[str, EtlError | None], *words: str) -> tuple[Fo
             raise KeyboardInterrupt
         return ConfRun(str(path), None if error else {"outcomes": []}, error)
 
-    found = run_each(folder, start, lambda one: told.append(Path(one.conf).stem), [parse_change(word) for word in words])
+    found = run_each(
+        folder,
+        start,
+        lambda one: told.append(Path(one.conf).stem),
+        [parse_change(word) for word in words],
+    )
     return found, started, told
 
 
@@ -50,22 +78,35 @@ def test_each_conf_is_run_by_name_and_what_fails_stops_none_of_the_others(tmp_pa
     found, started, told = run(tmp_path, {"a": SettingsError("wrong", check="this", key="k")})
     assert started == told == ["a", "b", "c"]
     assert [one["exit_code"] for one in found.as_json()["runs"]] == [2, 0, 0]
-    assert found.worst is not None and "1 of 3 pipelines failed" in found.worst.what and "a.yaml: wrong" in found.worst.what
+    assert (
+        found.worst is not None
+        and "1 of 3 pipelines failed" in found.worst.what
+        and "a.yaml: wrong" in found.worst.what
+    )
     assert (found.worst.check, found.worst.where) == ("this", {"key": "k"})
     assert run(tmp_path, {})[0].worst is None
 
 
-@pytest.mark.parametrize(("came", "code"), [
-    ((Unreachable("x"), SettingsError("x"), LedgersDisagree("x")), 2), ((Unreachable("x"), DataLost("x"), Owned("x")), 3),
-    ((Owned("x"), TableUnreachable("x"), Unreachable("x")), 6), ((Owned("x"), None, None), 4),
-    ((EtlError("x"), SettingsError("x"), None), 1),
-])
-def test_what_no_retry_mends_is_worse_than_what_one_may(tmp_path: Path, came: tuple[EtlError | None, ...], code: int) -> None:
+@pytest.mark.parametrize(
+    ("came", "code"),
+    [
+        ((Unreachable("x"), SettingsError("x"), LedgersDisagree("x")), 2),
+        ((Unreachable("x"), DataLost("x"), Owned("x")), 3),
+        ((Owned("x"), TableUnreachable("x"), Unreachable("x")), 6),
+        ((Owned("x"), None, None), 4),
+        ((EtlError("x"), SettingsError("x"), None), 1),
+    ],
+)
+def test_what_no_retry_mends_is_worse_than_what_one_may(
+    tmp_path: Path, came: tuple[EtlError | None, ...], code: int
+) -> None:
     for name in "abc":
         conf(tmp_path, name)
     found = run(tmp_path, dict(zip("abc", came, strict=True)))[0]
     assert found.as_json()["exit_code"] == code
-    assert found.worst is not None and found.worst.retriable == all(error is None or error.retriable for error in came)
+    assert found.worst is not None and found.worst.retriable == all(
+        error is None or error.retriable for error in came
+    )
 
 
 def test_a_stop_is_that_of_all_and_says_what_was_not_begun(tmp_path: Path) -> None:
@@ -73,11 +114,15 @@ def test_a_stop_is_that_of_all_and_says_what_was_not_begun(tmp_path: Path) -> No
         conf(tmp_path, name)
     found, started, told = run(tmp_path, {"a": SettingsError("wrong"), "b": Stopped("by a signal")})
     assert (started, told) == (["a", "b"], ["a", "b"])
-    assert [one.exit_code for one in found.runs] == [2, 130, 130] and found.as_json()["exit_code"] == 130
+    assert [one.exit_code for one in found.runs] == [2, 130, 130] and found.as_json()[
+        "exit_code"
+    ] == 130
     assert found.runs[2].error is not None and "not begun" in found.runs[2].error.what
 
 
-def test_a_file_that_others_name_as_their_defaults_is_no_pipeline_and_neither_is_what_is_no_yaml(tmp_path: Path) -> None:
+def test_a_file_that_others_name_as_their_defaults_is_no_pipeline_and_neither_is_what_is_no_yaml(
+    tmp_path: Path,
+) -> None:
     conf(tmp_path, "a", defaults="common.yaml", group=None)
     conf(tmp_path, "b")
     (tmp_path / "common.yaml").write_text("group: shared")
@@ -99,22 +144,46 @@ def test_copies_of_one_pipeline_are_refused_by_name_and_the_others_run(tmp_path:
     assert run(tmp_path, {}, "pipeline=same", "zookeeper.connect=127.0.0.1:3")[1] == []
 
 
-@pytest.mark.parametrize(("code", "printed", "kind"), [
-    (5, '{"error": "LedgersDisagree", "what": "w", "where": {}, "check": "c", "exit_code": 5, "retriable": false}', LedgersDisagree),
-    (3, '{"run_id": "r"}', DataLost), (-9, "", ProcessLost), (1, "", EtlError), (139, "{}", EtlError),
-])
+@pytest.mark.parametrize(
+    ("code", "printed", "kind"),
+    [
+        (
+            5,
+            '{"error": "LedgersDisagree", "what": "w", "where": {}, "check": "c", "exit_code": 5, "retriable": false}',
+            LedgersDisagree,
+        ),
+        (3, '{"run_id": "r"}', DataLost),
+        (-9, "", ProcessLost),
+        (1, "", EtlError),
+        (139, "{}", EtlError),
+    ],
+)
 def test_what_a_run_in_its_own_process_came_to_is_known_by_its_code_and_document(
-        code: int, printed: str, kind: type[EtlError]) -> None:
+    code: int, printed: str, kind: type[EtlError]
+) -> None:
     found = ended(Path("a.yaml"), code, printed)
     assert type(found.error) is kind and found.exit_code == kind.exit_code
 
 
-def test_the_command_runs_a_folder_with_what_was_said_and_tells_each_conf_by_its_name(tmp_path: Path) -> None:
+def test_the_command_runs_a_folder_with_what_was_said_and_tells_each_conf_by_its_name(
+    tmp_path: Path,
+) -> None:
     conf(tmp_path, "a")
     (tmp_path / "b.yaml").write_text("pipeline: b")
-    said = said_by("run", "--set", "zookeeper.connect_timeout_s=0.2", str(tmp_path), "--quiet", "--strict", "--json")
+    said = said_by(
+        "run",
+        "--set",
+        "zookeeper.connect_timeout_s=0.2",
+        str(tmp_path),
+        "--quiet",
+        "--strict",
+        "--json",
+    )
     refused(said, 2, "2 of 2 pipelines failed", "b.yaml")
-    assert [(Path(one["conf"]).name, one["exit_code"]) for one in said.document["runs"]] == [("a.yaml", 6), ("b.yaml", 2)]
+    assert [(Path(one["conf"]).name, one["exit_code"]) for one in said.document["runs"]] == [
+        ("a.yaml", 6),
+        ("b.yaml", 2),
+    ]
     assert said.document["runs"][1]["error"]["where"]["path"] == str(tmp_path / "b.yaml")
     assert said.document["runs"][1]["error"]["where"]["set"] == "zookeeper.connect_timeout_s"
     (tmp_path / "a.yaml").unlink()
@@ -126,23 +195,33 @@ def test_a_folder_behind_two_dashes_is_run_as_any_other(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text("pipeline: b")
     for words in (["--", str(tmp_path)], [str(tmp_path), "--"]):
         said = said_by("run", "--json", *words)
-        assert [one["error"]["where"]["path"] for one in said.document["runs"]] == [str(tmp_path / "b.yaml")]
+        assert [one["error"]["where"]["path"] for one in said.document["runs"]] == [
+            str(tmp_path / "b.yaml")
+        ]
 
 
-def test_a_folder_without_a_conf_is_refused_and_other_commands_take_no_folder(tmp_path: Path) -> None:
-    refused(said_by("run", str(tmp_path), "--json"), 2, "there is no conf in this folder", str(tmp_path))
+def test_a_folder_without_a_conf_is_refused_and_other_commands_take_no_folder(
+    tmp_path: Path,
+) -> None:
+    refused(
+        said_by("run", str(tmp_path), "--json"), 2, "there is no conf in this folder", str(tmp_path)
+    )
     refused(said_by("plan", str(tmp_path), "--json"), 2, "etl run", str(tmp_path))
 
 
 @pytest.mark.parametrize("said", ["--quiet pipeline=x", "--set pipeline=x pipeline=x --strict"])
 def test_the_folder_is_found_among_words_that_look_like_it(said: str) -> None:
-    context = cast(typer.Context, SimpleNamespace(command=RUN, obj=["run", *said.split(), "--json"]))
+    context = cast(
+        typer.Context, SimpleNamespace(command=RUN, obj=["run", *said.split(), "--json"])
+    )
     words = words_for(context, Path("pipeline=x"))
     assert words.count(None) == 1 and [word or "pipeline=x" for word in words] == said.split()
     assert words.index(None) == (1 if "--quiet" in said else 2)
 
 
-def test_a_conf_that_another_one_names_as_its_defaults_by_mistake_is_run_all_the_same(tmp_path: Path) -> None:
+def test_a_conf_that_another_one_names_as_its_defaults_by_mistake_is_run_all_the_same(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "a.yaml").write_text("pipeline: a\ndefaults: b.yaml\n")
     (tmp_path / "b.yaml").write_text("pipeline: b\n")
     (tmp_path / "c.yaml").write_text("pipeline: c\ndefaults: all.yaml\n")

@@ -1,4 +1,6 @@
-"""What is seen of a run under way: a picture on a terminal, lines with their time elsewhere, and a document that stays one."""
+"""What is seen of a run under way: a picture on a terminal, lines with their time elsewhere, and a
+document that stays one.
+"""
 
 from __future__ import annotations
 
@@ -73,11 +75,18 @@ def test_a_line_says_how_far_how_fast_and_how_long_still() -> None:
     run.until(8)
     run.doing = Doing(Verb.FETCH, HALF)
     run.until(10)
-    assert run.words == ["fetching and writing: 50%, 490 records, 45 MB, 50 records/s, about 10 s left"]
+    assert run.words == [
+        "fetching and writing: 50%, 490 records, 45 MB, 50 records/s, about 10 s left"
+    ]
 
 
-@pytest.mark.parametrize(("verb", "words"), [
-    (Verb.FIRST_JOB, "waiting for the first task"), (Verb.APPEND, "committing to the table: 50%, 490 records, 45 MB")])
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        (Verb.FIRST_JOB, "waiting for the first task"),
+        (Verb.APPEND, "committing to the table: 50%, 490 records, 45 MB"),
+    ],
+)
 def test_before_and_after_the_fetch_no_pace_is_told(verb: Verb, words: str) -> None:
     run = Run()
     run.doing = Doing(verb, HALF)
@@ -89,7 +98,10 @@ def test_before_and_after_the_fetch_no_pace_is_told(verb: Verb, words: str) -> N
 def test_the_picture_of_every_verb_fits_a_terminal(verb: Verb | None) -> None:
     most = ReadSoFar(99_999, 99_999, 10**12, 10**12, 10**12, 10**14)
     for reached in (None, HALF, most):
-        picture, console = Picture(lambda: Doing(verb, reached)), Console(width=80, file=io.StringIO(), force_terminal=True)
+        picture, console = (
+            Picture(lambda: Doing(verb, reached)),
+            Console(width=80, file=io.StringIO(), force_terminal=True),
+        )
         with console.capture() as seen:
             console.print(picture.now())
         lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.get()).splitlines()
@@ -99,12 +111,18 @@ def test_the_picture_of_every_verb_fits_a_terminal(verb: Verb | None) -> None:
 def test_where_no_terminal_is_lines_go_to_the_standard_error_of_the_moment() -> None:
     """As it was when the run began: while Spark starts, the process's own is a file."""
     watch, read_end, write_end = Stopwatch(), *os.pipe()
-    with os.fdopen(read_end) as said, os.fdopen(write_end, "w") as error, contextlib.redirect_stderr(error):
+    with (
+        os.fdopen(read_end) as said,
+        os.fdopen(write_end, "w") as error,
+        contextlib.redirect_stderr(error),
+    ):
         with showing(watch.doing), watch.timed(Verb.START_SPARK):
             assert said.readline().endswith("etl: starting Spark\n")
 
 
-def test_a_terminal_shows_a_picture_that_is_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_a_picture_that_is_gone_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TERM", "xterm")
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as error, contextlib.redirect_stderr(error):
@@ -126,5 +144,7 @@ def test_a_standard_error_that_nobody_reads_ends_no_run() -> None:
     os.close(read_end)
     error = os.fdopen(write_end, "w")
     with contextlib.redirect_stderr(error), showing(watch.doing), watch.timed(Verb.START_SPARK):
-        assert wait_until(lambda: all(thread.name != "showing" for thread in threading.enumerate()), 10), "it gave up"
+        assert wait_until(
+            lambda: all(thread.name != "showing" for thread in threading.enumerate()), 10
+        ), "it gave up"
     error.close()

@@ -1,4 +1,6 @@
-"""`--log-format json`: whatever is said on standard error is one JSON object a line, and of a run it says of which and at what."""
+"""`--log-format json`: whatever is said on standard error is one JSON object a line, and of a run
+it says of which and at what.
+"""
 
 from __future__ import annotations
 
@@ -43,19 +45,36 @@ def leaves(command: Any) -> list[Any]:
 def test_each_command_takes_the_option_once() -> None:
     found = leaves(typer.main.get_command(app))
     assert len(found) >= 17
-    assert [one.name for one in found if sum("--log-format" in param.opts for param in one.params) != 1] == []
+    assert [
+        one.name for one in found if sum("--log-format" in param.opts for param in one.params) != 1
+    ] == []
 
 
 def test_an_error_is_an_object_with_all_that_the_document_of_the_error_has(tmp_path: Path) -> None:
     said = said_by("plan", str(tmp_path / "none.yaml"), "--log-format", "json")
     [told] = objects(said.err)
     assert (said.code, said.out) == (2, "")
-    assert (told["level"], told["message"], told["error"], told["exit_code"]) == ("error", "the conf file is not there", "SettingsError", 2)
-    assert told["where"] == {"path": str(tmp_path / "none.yaml")} and told["check"] and told["retriable"] is False
+    assert (told["level"], told["message"], told["error"], told["exit_code"]) == (
+        "error",
+        "the conf file is not there",
+        "SettingsError",
+        2,
+    )
+    assert (
+        told["where"] == {"path": str(tmp_path / "none.yaml")}
+        and told["check"]
+        and told["retriable"] is False
+    )
 
 
-@pytest.mark.parametrize("words", [
-    ["plan", "--log-format", "json"], ["--log-format=json", "forget"], ["lag", "x", "y", "--log-format=json"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan", "--log-format", "json"],
+        ["--log-format=json", "forget"],
+        ["lag", "x", "y", "--log-format=json"],
+    ],
+)
 def test_wrong_words_are_told_so_too(words: list[str]) -> None:
     said = said_by(*words)
     [told] = objects(said.err)
@@ -67,7 +86,9 @@ def test_another_format_is_refused_in_text() -> None:
     assert said.code == 2 and "'xml' is not one of" in said.err and said.err.startswith("etl: ")
 
 
-def test_without_the_option_standard_error_is_text_as_ever_and_loggers_are_left_alone(tmp_path: Path) -> None:
+def test_without_the_option_standard_error_is_text_as_ever_and_loggers_are_left_alone(
+    tmp_path: Path,
+) -> None:
     said_by("plan", str(tmp_path / "none.yaml"), "--log-format", "json")
     said = said_by("plan", str(tmp_path / "none.yaml"))
     assert said.err.startswith("etl: the conf file is not there") and "{" not in said.err
@@ -75,11 +96,17 @@ def test_without_the_option_standard_error_is_text_as_ever_and_loggers_are_left_
     assert logging.getLogger("etl").level == logging.NOTSET
 
 
-def test_a_bug_is_one_line_with_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_one_line_with_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(commands, "table_settings_of", lambda conf: 1 / 0)
     said = said_by("lag", "x.yaml", "--log-format", "json")
     bug, told = objects(said.err)
-    assert said.code == 1 and "ZeroDivisionError" in bug["traceback"] and told["message"] == "a bug: ZeroDivisionError: division by zero"
+    assert (
+        said.code == 1
+        and "ZeroDivisionError" in bug["traceback"]
+        and told["message"] == "a bug: ZeroDivisionError: division by zero"
+    )
 
 
 def test_ctrl_c_is_told_though_libraries_are_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,10 +132,14 @@ def test_lines_of_a_run_name_pipeline_run_verb_and_plan_and_what_it_came_to() ->
     found = objects(stream.getvalue())
     assert {(one["pipeline"], one["run_id"]) for one in found} == {("clicks", report.run_id)}
     assert [(one["level"], one["message"], one["verb"], one["plan"]) for one in found] == [
-        ("info", "the run begins", None, None), ("info", "observe begins", "observe", None),
-        ("warning", "the session is new", "observe", None), ("info", "append begins", "append", None),
+        ("info", "the run begins", None, None),
+        ("info", "observe begins", "observe", None),
+        ("warning", "the session is new", "observe", None),
+        ("info", "append begins", "append", None),
         ("info", "ingested: plan 1: 194 records are in the table at version 3", "append", 1),
-        ("warning", "records lost: clicks 0: 40 offsets", None, 1), ("info", "the run is done", None, 1)]
+        ("warning", "records lost: clicks 0: 40 offsets", None, 1),
+        ("info", "the run is done", None, 1),
+    ]
     assert found[2]["logger"] == "kazoo.client" and found[4]["outcome"] == "ingested"
     assert (found[-1]["records"], found[-1]["exit_code"], found[-1]["state"]) == (194, 0, "done")
 
@@ -133,7 +164,12 @@ def test_progress_is_told_in_numbers_and_no_more_often_than_as_text() -> None:
         progress.look()
     [told] = objects(stream.getvalue())
     assert told["message"].startswith("fetching and writing: 50%, 490 records, 45 MB")
-    assert (told["offsets"], told["offsets_in_all"], told["records"], told["ranges"]) == (500, 1000, 490, 2)
+    assert (told["offsets"], told["offsets_in_all"], told["records"], told["ranges"]) == (
+        500,
+        1000,
+        490,
+        2,
+    )
 
 
 def test_quiet_leaves_errors_alone() -> None:

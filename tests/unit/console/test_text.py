@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from etl.commands.preview import Preview
-from etl.console import offsets as offsets_shown, text
+from etl.console import offsets as offsets_shown
+from etl.console import text
 from etl.decisions.expiry import Headroom
 from etl.doctor.check import Line, Verdict
 from etl.doctor.diagnose import Diagnosis
@@ -19,33 +20,60 @@ from etl.report.lags import Lags, LogLag
 from tests.builders import plain_plan, plain_snapshot
 
 PLANS: list[dict[str, Any]] = [
-    {"number": number, "id": "0123456789abcdef", "kind": "ingest", "created_at": "2026-01-31T10:20:30.123+00:00", "ranges": 1200,
-     "offsets": 1_234_567_890, "unit": "offsets", "rows": rows, "delta_version": version}
-    for number, rows, version in ((11_999, 1_234_567_890, 12_001), (12_000, None, None))]
+    {
+        "number": number,
+        "id": "0123456789abcdef",
+        "kind": "ingest",
+        "created_at": "2026-01-31T10:20:30.123+00:00",
+        "ranges": 1200,
+        "offsets": 1_234_567_890,
+        "unit": "offsets",
+        "rows": rows,
+        "delta_version": version,
+    }
+    for number, rows, version in ((11_999, 1_234_567_890, 12_001), (12_000, None, None))
+]
 LONG = "the topics of a cluster with a long sentence that says what was found and goes on beyond the end of a line of a terminal"
-DIAGNOSIS = Diagnosis((
-    Line("ZooKeeper's request limit", Verdict.OK, LONG), Line("topics", Verdict.FAILED, LONG, to_do=LONG + " /a/path/that/is/long")))
+DIAGNOSIS = Diagnosis(
+    (
+        Line("ZooKeeper's request limit", Verdict.OK, LONG),
+        Line("topics", Verdict.FAILED, LONG, to_do=LONG + " /a/path/that/is/long"),
+    )
+)
 
 
 def seen(monkeypatch: pytest.MonkeyPatch, show: Any, value: Any, *, terminal: bool) -> list[str]:
     out = io.StringIO()
     screen = Console(
-        file=out, width=80, force_terminal=terminal, no_color=True, highlight=False, soft_wrap=True, color_system=None)
+        file=out,
+        width=80,
+        force_terminal=terminal,
+        no_color=True,
+        highlight=False,
+        soft_wrap=True,
+        color_system=None,
+    )
     for module in (text, offsets_shown):
         monkeypatch.setattr(module, "screen", screen)
     show(value)
     return out.getvalue().splitlines()
 
 
-@pytest.mark.parametrize(("show", "value"), [(text.show_plans, PLANS), (text.show_doctor, DIAGNOSIS)])
-def test_on_a_terminal_of_80_columns_no_line_is_longer(monkeypatch: pytest.MonkeyPatch, show: Any, value: Any) -> None:
+@pytest.mark.parametrize(
+    ("show", "value"), [(text.show_plans, PLANS), (text.show_doctor, DIAGNOSIS)]
+)
+def test_on_a_terminal_of_80_columns_no_line_is_longer(
+    monkeypatch: pytest.MonkeyPatch, show: Any, value: Any
+) -> None:
     lines = seen(monkeypatch, show, value, terminal=True)
     assert lines and max(map(len, lines)) <= 80, "\n".join(lines)
 
 
 def test_nothing_that_is_piped_is_cut_or_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = seen(monkeypatch, text.show_doctor, DIAGNOSIS, terminal=False)
-    assert [line.endswith(LONG) for line in lines] == [True, True, False] and lines[2].endswith(f"to do: {LONG} /a/path/that/is/long")
+    assert [line.endswith(LONG) for line in lines] == [True, True, False] and lines[2].endswith(
+        f"to do: {LONG} /a/path/that/is/long"
+    )
     wide = [{**PLANS[0], "id": "x" * 200}]
     [_, line] = seen(monkeypatch, text.show_plans, wide, terminal=False)
     assert line.endswith("x" * 200) and line.startswith("11999")
@@ -57,45 +85,116 @@ def test_what_is_folded_on_a_terminal_is_whole(monkeypatch: pytest.MonkeyPatch) 
     assert "/a/path/that/is/long" in " ".join(lines)
 
 
-def test_logs_whose_offsets_are_bytes_are_shown_by_broker_and_partition_and_counted_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_whose_offsets_are_bytes_are_shown_by_broker_and_partition_and_counted_in_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     log = BrokerPartition("clicks", 0, 1)
-    plan = plain_plan(1, positions={log: 300}, ranges=(OffsetRange(log, 100, 300, Leader(Broker(1, "h", 9092, "jafka"))),))
+    plan = plain_plan(
+        1,
+        positions={log: 300},
+        ranges=(OffsetRange(log, 100, 300, Leader(Broker(1, "h", 9092, "jafka"))),),
+    )
     found = Preview("the next run makes plan 1", (plan,), plain_snapshot({log: (0, 300)}), (1, 1))
     said, names, row = seen(monkeypatch, text.show_preview, found, terminal=False)[1:4]
     assert said.startswith("about ") and said.endswith("1 task")
-    assert names.split() == ["plan", "topic", "partition", "from", "until", "bytes", "leader"] and row.split()[:3] == ["1", "clicks", "1-0"]
-    offsets = [{**log.place, "log_start": 0, "log_end": 300, "committed": None, "position": 100, "lag": 200, "paused": None}]
+    assert names.split() == [
+        "plan",
+        "topic",
+        "partition",
+        "from",
+        "until",
+        "bytes",
+        "leader",
+    ] and row.split()[:3] == ["1", "clicks", "1-0"]
+    offsets = [
+        {
+            **log.place,
+            "log_start": 0,
+            "log_end": 300,
+            "committed": None,
+            "position": 100,
+            "lag": 200,
+            "paused": None,
+        }
+    ]
     names, row = seen(monkeypatch, offsets_shown.show_offsets, offsets, terminal=False)
     assert names.endswith("lag in bytes") and row.split()[:2] == ["clicks", "1-0"]
 
 
-def test_how_far_the_table_is_behind_is_shown_by_partition_then_in_all_then_what_nobody_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_far_the_table_is_behind_is_shown_by_partition_then_in_all_then_what_nobody_tells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     first, second = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
     extent = {"log_start": 0, "log_end": 300}
-    lags = Lags(1_700_000_000_000, (
-        LogLag(first, extent, 100, 200, 4_000, 1_699_999_875_000, 125.0, Headroom(12_000.0, rests_on="retention.ms")),
-        LogLag(second, {**extent, "log_end": None}, 7, None, unknown={"lag": "it has no leader"})), ("clicks 0: 3 offsets wait",))
+    lags = Lags(
+        1_700_000_000_000,
+        (
+            LogLag(
+                first,
+                extent,
+                100,
+                200,
+                4_000,
+                1_699_999_875_000,
+                125.0,
+                Headroom(12_000.0, rests_on="retention.ms"),
+            ),
+            LogLag(
+                second, {**extent, "log_end": None}, 7, None, unknown={"lag": "it has no leader"}
+            ),
+        ),
+        ("clicks 0: 3 offsets wait",),
+    )
     names, row, other, *rest = seen(monkeypatch, offsets_shown.show_lag, lags, terminal=False)
     assert names.split("  ")[0] == "topic" and row.split() == [
-        "clicks", "0", "100", "300", "200", "4.0", "KB", "2:05", "min", "3:20", "h"]
+        "clicks",
+        "0",
+        "100",
+        "300",
+        "200",
+        "4.0",
+        "KB",
+        "2:05",
+        "min",
+        "3:20",
+        "h",
+    ]
     assert other.split() == ["clicks", "1", "7", *["-"] * 5]
-    assert rest == ["in all 200 records at most, about 4.0 KB; behind by 2:05 min; the first may expire in 3:20 h",
-                    "clicks 0: 3 offsets wait", "clicks 1: the lag is not known: it has no leader"]
+    assert rest == [
+        "in all 200 records at most, about 4.0 KB; behind by 2:05 min; the first may expire in 3:20 h",
+        "clicks 0: 3 offsets wait",
+        "clicks 1: the lag is not known: it has no leader",
+    ]
 
 
-def test_a_lag_of_logs_whose_offsets_are_bytes_is_in_bytes_and_of_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lag_of_logs_whose_offsets_are_bytes_is_in_bytes_and_of_no_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     log = BrokerPartition("clicks", 0, 1)
     lags = Lags(0, (LogLag(log, {"log_start": 0, "log_end": 300}, 100, 200, 200),))
     names, row, told = seen(monkeypatch, offsets_shown.show_lag, lags, terminal=False)
-    assert "lag in bytes" in names and row.split()[:2] == ["clicks", "1-0"] and told == "in all about 200 B"
+    assert (
+        "lag in bytes" in names
+        and row.split()[:2] == ["clicks", "1-0"]
+        and told == "in all about 200 B"
+    )
 
 
-@pytest.mark.parametrize(("tasks", "words"), [
-    ((1, 1), "1 task"), ((8, 8), "8 tasks"), ((3, 12), "3 to 12 tasks, by the cluster's cores"),
-])
-def test_a_preview_counts_in_words(monkeypatch: pytest.MonkeyPatch, tasks: tuple[int, int], words: str) -> None:
+@pytest.mark.parametrize(
+    ("tasks", "words"),
+    [
+        ((1, 1), "1 task"),
+        ((8, 8), "8 tasks"),
+        ((3, 12), "3 to 12 tasks, by the cluster's cores"),
+    ],
+)
+def test_a_preview_counts_in_words(
+    monkeypatch: pytest.MonkeyPatch, tasks: tuple[int, int], words: str
+) -> None:
     log = BrokerPartition("clicks", 0)
-    plan = plain_plan(ranges=(OffsetRange(log, 0, 1, Leader(Broker(0, "h", 9092))),), positions={log: 1})
+    plan = plain_plan(
+        ranges=(OffsetRange(log, 0, 1, Leader(Broker(0, "h", 9092))),), positions={log: 1}
+    )
     preview = Preview("the next run makes plan 1", (plan,), plain_snapshot({log: (0, 10)}), tasks)
     lines = seen(monkeypatch, text.show_preview, preview, terminal=False)
     assert lines[1] == f"1 record at most, about 1.0 KB, {words}"

@@ -7,7 +7,17 @@ from dataclasses import replace
 import pytest
 
 from etl.decisions.named_tables import (
-    as_written, by_its_name, catalog_of, goes_by, gone, not_made, not_there, place_in, refuse_another_place, refuse_forgetful, statement,
+    as_written,
+    by_its_name,
+    catalog_of,
+    goes_by,
+    gone,
+    not_made,
+    not_there,
+    place_in,
+    refuse_another_place,
+    refuse_forgetful,
+    statement,
 )
 from etl.errors import NeedsDecision, NotOurTable, SettingsError
 from etl.model.named_table import CatalogEntry, NamedTable
@@ -15,104 +25,208 @@ from etl.model.named_table import CatalogEntry, NamedTable
 NAME = "lake.clicks"
 
 
-def entry(kind: str = "MANAGED", provider: str = "delta", location: str | None = "file:/wh/clicks", *properties: str) -> CatalogEntry:
+def entry(
+    kind: str = "MANAGED",
+    provider: str = "delta",
+    location: str | None = "file:/wh/clicks",
+    *properties: str,
+) -> CatalogEntry:
     return CatalogEntry("spark_catalog", kind, provider, location, frozenset(properties))
 
 
-@pytest.mark.parametrize(("location", "written"), [
-    ("file:/wh/clicks", "/wh/clicks"), ("file:///wh/cl icks", "/wh/cl icks"), ("s3a://bucket/clicks", "s3a://bucket/clicks"),
-    ("abfss://c@a.dfs.core.windows.net/t", "abfss://c@a.dfs.core.windows.net/t"), ("hdfs://name:8020/t", "hdfs://name:8020/t")])
+@pytest.mark.parametrize(
+    ("location", "written"),
+    [
+        ("file:/wh/clicks", "/wh/clicks"),
+        ("file:///wh/cl icks", "/wh/cl icks"),
+        ("s3a://bucket/clicks", "s3a://bucket/clicks"),
+        ("abfss://c@a.dfs.core.windows.net/t", "abfss://c@a.dfs.core.windows.net/t"),
+        ("hdfs://name:8020/t", "hdfs://name:8020/t"),
+    ],
+)
 def test_a_place_is_told_as_a_conf_would_write_it(location: str, written: str) -> None:
     assert as_written(location) == written == place_in(NAME, entry("EXTERNAL", location=location))
 
 
-@pytest.mark.parametrize(("name", "found", "said"), [
-    (NAME, entry("VIEW", "", None), "is a view"),
-    (NAME, entry(provider="parquet"), "no Delta table, but one of parquet"),
-    (NAME, entry(provider="hive"), "no Delta table, but one of hive"),
-    (NAME, entry(location=None), "no place"),
-    (NAME, entry("MANAGED", "delta", "s3://b/t", "delta.feature.catalogManaged", "fs.s3a.access.key"), "managed by its catalog"),
-    (NAME, entry("MANAGED", "delta", "s3://b/t", "delta.feature.catalogOwned-preview"), "managed by its catalog"),
-    (NAME, entry("EXTERNAL", "delta", "s3://b/t", "fs.s3a.session.token"), "credentials that its catalog lends to Spark alone"),
-    (NAME, entry("EXTERNAL", "delta", "s3://b/t", "option.fs.s3a.access.key"), "credentials that its catalog lends to Spark alone"),
-    ("global_temp.clicks", entry(), "temporary view"),
-])
-def test_what_no_run_may_commit_to_by_a_path_is_refused_by_its_name(name: str, found: CatalogEntry, said: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "found", "said"),
+    [
+        (NAME, entry("VIEW", "", None), "is a view"),
+        (NAME, entry(provider="parquet"), "no Delta table, but one of parquet"),
+        (NAME, entry(provider="hive"), "no Delta table, but one of hive"),
+        (NAME, entry(location=None), "no place"),
+        (
+            NAME,
+            entry(
+                "MANAGED", "delta", "s3://b/t", "delta.feature.catalogManaged", "fs.s3a.access.key"
+            ),
+            "managed by its catalog",
+        ),
+        (
+            NAME,
+            entry("MANAGED", "delta", "s3://b/t", "delta.feature.catalogOwned-preview"),
+            "managed by its catalog",
+        ),
+        (
+            NAME,
+            entry("EXTERNAL", "delta", "s3://b/t", "fs.s3a.session.token"),
+            "credentials that its catalog lends to Spark alone",
+        ),
+        (
+            NAME,
+            entry("EXTERNAL", "delta", "s3://b/t", "option.fs.s3a.access.key"),
+            "credentials that its catalog lends to Spark alone",
+        ),
+        ("global_temp.clicks", entry(), "temporary view"),
+    ],
+)
+def test_what_no_run_may_commit_to_by_a_path_is_refused_by_its_name(
+    name: str, found: CatalogEntry, said: str
+) -> None:
     with pytest.raises(NotOurTable) as refused:
         place_in(name, found)
-    assert refused.value.exit_code == 2 and refused.value.where["key"] == "table.name" and refused.value.check
+    assert (
+        refused.value.exit_code == 2
+        and refused.value.where["key"] == "table.name"
+        and refused.value.check
+    )
     assert said in refused.value.what and name in refused.value.what
 
 
 def test_a_name_that_leads_elsewhere_by_now_or_nowhere_is_for_a_person_to_decide() -> None:
     refuse_another_place(NAME, "/wh/clicks", "/wh/clicks/")
-    for now, said in (("/wh/others", "at /wh/others by now"), (None, "no table lake.clicks any more")):
+    for now, said in (
+        ("/wh/others", "at /wh/others by now"),
+        (None, "no table lake.clicks any more"),
+    ):
         with pytest.raises(NeedsDecision, match="etl table resolve CONF") as refused:
             refuse_another_place(NAME, "/wh/clicks", now)
         assert said in refused.value.what and "/wh/clicks" in refused.value.what
 
 
-def test_a_table_that_is_gone_is_had_back_first_and_made_anew_by_the_command_that_both_messages_name() -> None:
+def test_a_table_that_is_gone_is_had_back_first_and_made_anew_by_the_command_that_both_messages_name() -> (
+    None
+):
     for refusal, code in ((gone(NAME, "/wh/clicks"), 5), (not_there(NAME), 2)):
         assert refusal.exit_code == code
-        assert refusal.check.index("nothing is lost") < refusal.check.index("etl table resolve CONF --make")
+        assert refusal.check.index("nothing is lost") < refusal.check.index(
+            "etl table resolve CONF --make"
+        )
 
 
 COLUMNS = (("key", "binary"), ("a`b", "int"), ("event_date", "date"))
 
 
-@pytest.mark.parametrize(("condition", "text", "said"), [
-    ("SCHEMA_NOT_FOUND", "", ("no schema to make it in", "CREATE SCHEMA lake")),
-    ("INVALID_SCHEMA_OR_RELATION_NAME", "", ("takes no such name", "letters, digits and _")),
-    ("DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION",
-     "Cannot create table ('`lake`.`clicks`'). The associated location ('file:/wh/lake.db/clicks') is not empty and also not a Delta",
-     ("/wh/lake.db/clicks", "CREATE TABLE lake.clicks USING delta LOCATION '/wh/lake.db/clicks'")),
-    ("DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION", "said otherwise", ("at the place that the catalog gives it", "LOCATION")),
-    ("INSUFFICIENT_PERMISSIONS", "", (
-        "INSUFFICIENT_PERMISSIONS", "CREATE TABLE lake.clicks (`key` binary, `a``b` int, `event_date` date) USING delta")),
-])
-def test_a_table_that_its_catalog_does_not_make_is_told_with_what_makes_it(condition: str, text: str, said: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("condition", "text", "said"),
+    [
+        ("SCHEMA_NOT_FOUND", "", ("no schema to make it in", "CREATE SCHEMA lake")),
+        ("INVALID_SCHEMA_OR_RELATION_NAME", "", ("takes no such name", "letters, digits and _")),
+        (
+            "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION",
+            "Cannot create table ('`lake`.`clicks`'). The associated location ('file:/wh/lake.db/clicks') is not empty and also not a Delta",
+            (
+                "/wh/lake.db/clicks",
+                "CREATE TABLE lake.clicks USING delta LOCATION '/wh/lake.db/clicks'",
+            ),
+        ),
+        (
+            "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION",
+            "said otherwise",
+            ("at the place that the catalog gives it", "LOCATION"),
+        ),
+        (
+            "INSUFFICIENT_PERMISSIONS",
+            "",
+            (
+                "INSUFFICIENT_PERMISSIONS",
+                "CREATE TABLE lake.clicks (`key` binary, `a``b` int, `event_date` date) USING delta",
+            ),
+        ),
+    ],
+)
+def test_a_table_that_its_catalog_does_not_make_is_told_with_what_makes_it(
+    condition: str, text: str, said: tuple[str, ...]
+) -> None:
     refusal = not_made(NAME, condition, condition, text, statement(NAME, COLUMNS, ()))
     assert refusal.exit_code == 2 and refusal.where["key"] == "table.name"
     assert all(words in f"{refusal.what}; {refusal.check}" for words in said), refusal
 
 
 def test_the_statement_that_makes_a_table_names_its_partitions() -> None:
-    assert statement(NAME, COLUMNS, ("event_date",)).endswith("USING delta PARTITIONED BY (`event_date`)")
+    assert statement(NAME, COLUMNS, ("event_date",)).endswith(
+        "USING delta PARTITIONED BY (`event_date`)"
+    )
 
 
-def test_what_to_check_of_a_named_table_speaks_of_its_name_and_names_the_way_that_loses_nothing_before_any_other() -> None:
-    check = by_its_name("that table.path is the table; accept it: etl plans acknowledge CONF 1", NAME)
+def test_what_to_check_of_a_named_table_speaks_of_its_name_and_names_the_way_that_loses_nothing_before_any_other() -> (
+    None
+):
+    check = by_its_name(
+        "that table.path is the table; accept it: etl plans acknowledge CONF 1", NAME
+    )
     assert "table.path" not in check and "table.name" in check
     assert check.index("etl table resolve CONF") < check.index("etl plans acknowledge")
-    assert by_its_name("the group", NAME) == "the group" and by_its_name("table.path", None) == "table.path"
+    assert (
+        by_its_name("the group", NAME) == "the group"
+        and by_its_name("table.path", None) == "table.path"
+    )
 
 
-HIVE = {"spark.sql.catalogImplementation": "hive", "spark.hadoop.hive.metastore.uris": "thrift://a:9083", "spark.executor.memory": "1g"}
+HIVE = {
+    "spark.sql.catalogImplementation": "hive",
+    "spark.hadoop.hive.metastore.uris": "thrift://a:9083",
+    "spark.executor.memory": "1g",
+}
 
 
-@pytest.mark.parametrize(("change", "is_another"), [
-    ({"spark.hadoop.hive.metastore.uris": "thrift://b:9083"}, True), ({"spark.sql.defaultCatalog": "lake"}, True),
-    ({"spark.sql.catalog.lake": "a.Catalog"}, True), ({"spark.sql.catalogImplementation": "in-memory"}, True),
-    ({"spark.sql.catalog.lake.token": "first"}, False), ({"spark.executor.memory": "2g"}, False)])
-def test_a_kept_word_is_gone_by_as_long_as_the_name_means_the_same_catalog(change: dict[str, str], is_another: bool) -> None:
+@pytest.mark.parametrize(
+    ("change", "is_another"),
+    [
+        ({"spark.hadoop.hive.metastore.uris": "thrift://b:9083"}, True),
+        ({"spark.sql.defaultCatalog": "lake"}, True),
+        ({"spark.sql.catalog.lake": "a.Catalog"}, True),
+        ({"spark.sql.catalogImplementation": "in-memory"}, True),
+        ({"spark.sql.catalog.lake.token": "first"}, False),
+        ({"spark.executor.memory": "2g"}, False),
+    ],
+)
+def test_a_kept_word_is_gone_by_as_long_as_the_name_means_the_same_catalog(
+    change: dict[str, str], is_another: bool
+) -> None:
     kept = NamedTable(NAME, "/wh/clicks", "id-1", 0, catalog_of(HIVE))
     assert goes_by(kept, NAME, catalog_of({**HIVE, **change})) is not is_another
-    assert not goes_by(kept, "lake.visits", catalog_of(HIVE)) and not goes_by(None, NAME, catalog_of(HIVE))
+    assert not goes_by(kept, "lake.visits", catalog_of(HIVE)) and not goes_by(
+        None, NAME, catalog_of(HIVE)
+    )
     assert goes_by(replace(kept, catalog=None), NAME, "of a version that did not keep it")
 
 
 def test_a_password_in_the_url_of_a_metastores_database_tells_nothing_of_which_it_is() -> None:
-    urls = ["jdbc:mysql://u:one@db/hive?user=u&password=one", "jdbc:mysql://u:two@db/hive?user=u&password=two", "jdbc:mysql://db/other"]
-    one, two, other = (catalog_of({"spark.hadoop.javax.jdo.option.ConnectionURL": url}) for url in urls)
+    urls = [
+        "jdbc:mysql://u:one@db/hive?user=u&password=one",
+        "jdbc:mysql://u:two@db/hive?user=u&password=two",
+        "jdbc:mysql://db/other",
+    ]
+    one, two, other = (
+        catalog_of({"spark.hadoop.javax.jdo.option.ConnectionURL": url}) for url in urls
+    )
     assert one == two != other
 
 
-@pytest.mark.parametrize(("catalog", "implementation", "plugin", "is_refused"), [
-    ("spark_catalog", "in-memory", "", True), ("spark_catalog", "in-memory", "org.apache.spark.sql.delta.catalog.DeltaCatalog", True),
-    ("spark_catalog", "hive", "", False), ("spark_catalog", "in-memory", "io.unitycatalog.spark.UCSingleCatalog", False),
-    ("lake", "in-memory", "", False)])
-def test_a_catalog_that_ends_with_its_session_is_given_no_table(catalog: str, implementation: str, plugin: str, is_refused: bool) -> None:
+@pytest.mark.parametrize(
+    ("catalog", "implementation", "plugin", "is_refused"),
+    [
+        ("spark_catalog", "in-memory", "", True),
+        ("spark_catalog", "in-memory", "org.apache.spark.sql.delta.catalog.DeltaCatalog", True),
+        ("spark_catalog", "hive", "", False),
+        ("spark_catalog", "in-memory", "io.unitycatalog.spark.UCSingleCatalog", False),
+        ("lake", "in-memory", "", False),
+    ],
+)
+def test_a_catalog_that_ends_with_its_session_is_given_no_table(
+    catalog: str, implementation: str, plugin: str, is_refused: bool
+) -> None:
     if not is_refused:
         refuse_forgetful(NAME, catalog, implementation, plugin)
         return

@@ -21,24 +21,40 @@ LOG = BrokerPartition("clicks", 0)
 def stored(**changes: object) -> Plan:
     """Plan 2, which reads offsets 100 to 200 of a log and is not in the table."""
     plan = replace(
-        plain_plan(2), ranges=(OffsetRange(LOG, 100, 200),), positions={LOG: 200}, seen={LOG: Committed(100, version=3)},
-        previous="1" * 32, table_id="table", table_transaction_version=1)
+        plain_plan(2),
+        ranges=(OffsetRange(LOG, 100, 200),),
+        positions={LOG: 200},
+        seen={LOG: Committed(100, version=3)},
+        previous="1" * 32,
+        table_id="table",
+        table_transaction_version=1,
+    )
     return with_id(replace(plan, **changes))  # type: ignore[arg-type]
 
 
 def test_a_closing_plan_reads_nothing_and_keeps_the_positions_before_the_stored_one() -> None:
     closing = with_id(closing_plan_of(stored(), "retired", now_ms=5))
-    assert (closing.number, closing.kind, closing.ranges, closing.positions) == (2, PlanKind.SET, (), {LOG: 100})
+    assert (closing.number, closing.kind, closing.ranges, closing.positions) == (
+        2,
+        PlanKind.SET,
+        (),
+        {LOG: 100},
+    )
     assert closing.supersedes == stored().id and closing.previous == "1" * 32 and closing.closes
     assert closing.offsets_to_move == ()
     assert parse_plan(render_plan(closing), path="here") == closing
 
 
-@pytest.mark.parametrize(("loss", "is_kept"), [
-    (Loss(LOG, 90, 100, LossReason.EXPIRED), True),
-    (Loss(LOG, 150, 160, LossReason.SKIPPED), False),
-])
-def test_a_closing_plan_keeps_the_losses_that_no_later_plan_finds_again(loss: Loss, is_kept: bool) -> None:
+@pytest.mark.parametrize(
+    ("loss", "is_kept"),
+    [
+        (Loss(LOG, 90, 100, LossReason.EXPIRED), True),
+        (Loss(LOG, 150, 160, LossReason.SKIPPED), False),
+    ],
+)
+def test_a_closing_plan_keeps_the_losses_that_no_later_plan_finds_again(
+    loss: Loss, is_kept: bool
+) -> None:
     closing = closing_plan_of(stored(losses=(loss,)), "retired", now_ms=5)
     assert (loss in closing.losses) is is_kept
 
@@ -48,7 +64,9 @@ def test_a_stored_take_over_is_executed_as_it_is() -> None:
     assert needs_closing(plan) and closing_plan_of(plan, "retired", now_ms=5) is plan
 
 
-def test_a_plan_that_reads_nothing_is_closed_only_where_it_superseded_one_that_a_driver_may_hold() -> None:
+def test_a_plan_that_reads_nothing_is_closed_only_where_it_superseded_one_that_a_driver_may_hold() -> (
+    None
+):
     assert needs_closing(stored())
     assert not needs_closing(stored(ranges=(), kind=PlanKind.SET))
     assert needs_closing(stored(ranges=(), kind=PlanKind.SET, supersedes="2" * 32))
@@ -56,12 +74,25 @@ def test_a_plan_that_reads_nothing_is_closed_only_where_it_superseded_one_that_a
 
 def test_the_next_number_is_closed_behind_the_newest_plan_of_the_table() -> None:
     last = stored()
-    closing = next_closing_plan(last, "taken over", table_id="table", table_version=9, number=2, now_ms=5)
-    assert (closing.number, closing.previous, closing.supersedes, closing.positions) == (3, last.id, None, {LOG: 200})
-    assert (closing.table_transaction_version, closing.table_version, closing.seen) == (2, 9, {LOG: last.left(LOG)})
+    closing = next_closing_plan(
+        last, "taken over", table_id="table", table_version=9, number=2, now_ms=5
+    )
+    assert (closing.number, closing.previous, closing.supersedes, closing.positions) == (
+        3,
+        last.id,
+        None,
+        {LOG: 200},
+    )
+    assert (closing.table_transaction_version, closing.table_version, closing.seen) == (
+        2,
+        9,
+        {LOG: last.left(LOG)},
+    )
 
 
 def test_a_first_plan_that_was_closed_counts_for_no_topic() -> None:
     first = closing_plan_of(stored(number=1, previous=None), "retired", now_ms=5)
     assert OtherPipeline("a/b/c/d", 1, 1, first).topics == frozenset()
-    assert OtherPipeline("a/b/c/d", 2, 1, closing_plan_of(stored(), "retired", now_ms=5)).topics == frozenset({"clicks"})
+    assert OtherPipeline(
+        "a/b/c/d", 2, 1, closing_plan_of(stored(), "retired", now_ms=5)
+    ).topics == frozenset({"clicks"})

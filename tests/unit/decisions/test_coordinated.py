@@ -10,21 +10,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.coordinator.heartbeat import Heartbeat
 
-from etl.decisions.membership.coordinated import Answered, Heartbeats, Next, Reconciled, answered, interval_of, reconciled
-from etl.errors import BrokerError, EtlError, MembershipLost, Owned, PermissionRefused, SettingsError
+from etl.decisions.membership.coordinated import (
+    Answered,
+    Heartbeats,
+    Next,
+    Reconciled,
+    answered,
+    interval_of,
+    reconciled,
+)
+from etl.errors import (
+    BrokerError,
+    EtlError,
+    MembershipLost,
+    Owned,
+    PermissionRefused,
+    SettingsError,
+)
 from etl.model.logs import BrokerPartition
 from etl.protocol.generations.kafka.errors import CODES, refusal_of
 
 LOST = Answered(Next.GIVE_UP, is_lost=True)
 AGAIN, LOOK_UP = Answered(Next.ASK_AGAIN), Answered(Next.LOOK_UP)
 ROWS: list[tuple[int, Answered, type[EtlError]]] = [
-    (14, LOOK_UP, BrokerError), (15, LOOK_UP, BrokerError), (16, LOOK_UP, BrokerError),
+    (14, LOOK_UP, BrokerError),
+    (15, LOOK_UP, BrokerError),
+    (16, LOOK_UP, BrokerError),
     (22, Answered(Next.JOIN_AGAIN, is_lost=True), BrokerError),
-    (23, LOST, SettingsError), (24, LOST, SettingsError),
+    (23, LOST, SettingsError),
+    (24, LOST, SettingsError),
     (25, Answered(Next.JOIN_AGAIN, keeps_id=False, is_lost=True), BrokerError),
     (26, LOST, SettingsError),
     (27, Answered(Next.JOIN_AGAIN), BrokerError),
-    (30, LOST, PermissionRefused), (35, LOST, SettingsError), (69, LOST, SettingsError),
+    (30, LOST, PermissionRefused),
+    (35, LOST, SettingsError),
+    (69, LOST, SettingsError),
     (79, Answered(Next.JOIN_AGAIN), BrokerError),
     (81, AGAIN, Owned),
     (82, LOST, MembershipLost),
@@ -32,13 +52,18 @@ ROWS: list[tuple[int, Answered, type[EtlError]]] = [
     (111, AGAIN, Owned),
     (112, LOST, SettingsError),
     (113, Answered(Next.ASK_AT_ONCE), BrokerError),
-    (-1, AGAIN, BrokerError), (7, AGAIN, BrokerError), (42, LOST, EtlError), (999, LOST, EtlError),
+    (-1, AGAIN, BrokerError),
+    (7, AGAIN, BrokerError),
+    (42, LOST, EtlError),
+    (999, LOST, EtlError),
 ]
 
 
 @pytest.mark.parametrize(("code", "means", "kind"), ROWS, ids=[str(row[0]) for row in ROWS])
 def test_each_code_has_one_meaning_to_a_member_and_one_error_where_it_is_the_end(
-    code: int, means: Answered, kind: type[EtlError],
+    code: int,
+    means: Answered,
+    kind: type[EtlError],
 ) -> None:
     refusal = refusal_of(code)
     assert refusal is not None and (answered(refusal), refusal.kind) == (means, kind)
@@ -50,20 +75,37 @@ def test_an_answer_that_refuses_nothing_is_gone_on_from() -> None:
 
 def test_whatever_code_comes_a_member_knows_what_to_do_and_asks_again_only_what_may_pass() -> None:
     told = {code: answered(refusal).next for code, refusal in CODES.items()}
-    assert all(CODES[code].is_retriable for code, step in told.items() if step in (Next.ASK_AGAIN, Next.LOOK_UP))
-    assert [code for code, step in told.items() if step is Next.GIVE_UP and CODES[code].is_retriable] == []
+    assert all(
+        CODES[code].is_retriable
+        for code, step in told.items()
+        if step in (Next.ASK_AGAIN, Next.LOOK_UP)
+    )
+    assert [
+        code for code, step in told.items() if step is Next.GIVE_UP and CODES[code].is_retriable
+    ] == []
 
 
-EVENTS = st.lists(st.tuples(st.sampled_from(["send", "answer", "fail", "join"]), st.floats(0, 30)), max_size=12)
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["send", "answer", "fail", "join"]), st.floats(0, 30)), max_size=12
+)
 
 
-@given(events=EVENTS, interval=st.floats(0.1, 3), session=st.floats(3, 60), backoff=st.floats(0.05, 1))
+@given(
+    events=EVENTS, interval=st.floats(0.1, 3), session=st.floats(3, 60), backoff=st.floats(0.05, 1)
+)
 def test_heartbeats_are_due_and_sessions_over_when_kafka_python_says_so(
-    events: Sequence[tuple[str, float]], interval: float, session: float, backoff: float,
+    events: Sequence[tuple[str, float]],
+    interval: float,
+    session: float,
+    backoff: float,
 ) -> None:
     now = 1000.0
     with mock.patch("kafka.coordinator.heartbeat.time.monotonic", lambda: now):
-        oracle = Heartbeat(heartbeat_interval_ms=interval * 1000, session_timeout_ms=session * 1000, retry_backoff_ms=backoff * 1000)
+        oracle = Heartbeat(
+            heartbeat_interval_ms=interval * 1000,
+            session_timeout_ms=session * 1000,
+            retry_backoff_ms=backoff * 1000,
+        )
         ours = Heartbeats(interval, session, backoff, begun=now)
         for what, passed in events:
             now += passed
@@ -84,23 +126,32 @@ def test_heartbeats_are_due_and_sessions_over_when_kafka_python_says_so(
 
 
 @pytest.mark.parametrize(("session", "interval"), [(45, 3), (10, 3), (6, 2), (3, 1)])
-def test_a_member_beats_three_times_a_session_and_every_three_seconds_at_least(session: float, interval: float) -> None:
+def test_a_member_beats_three_times_a_session_and_every_three_seconds_at_least(
+    session: float, interval: float
+) -> None:
     assert interval_of(session) == interval
 
 
 A, B, C = (BrokerPartition("clicks", number) for number in range(3))
 
 
-@pytest.mark.parametrize(("owned", "target", "holds", "found"), [
-    ({A, B}, {A, B}, False, Reconciled(frozenset({A, B}), frozenset())),
-    ({A, B}, {A}, False, Reconciled(frozenset({A}), frozenset())),
-    ({A, B}, {A}, True, Reconciled(frozenset({A, B}), frozenset({B}))),
-    ({A, B}, {A, C}, True, Reconciled(frozenset({A, B}), frozenset({B}))),
-    ({A}, {A, C}, True, Reconciled(frozenset({A, C}), frozenset())),
-    (set(), {C}, False, Reconciled(frozenset({C}), frozenset())),
-], ids=["the same", "less", "less and held", "other ones and held", "more", "the first"])
+@pytest.mark.parametrize(
+    ("owned", "target", "holds", "found"),
+    [
+        ({A, B}, {A, B}, False, Reconciled(frozenset({A, B}), frozenset())),
+        ({A, B}, {A}, False, Reconciled(frozenset({A}), frozenset())),
+        ({A, B}, {A}, True, Reconciled(frozenset({A, B}), frozenset({B}))),
+        ({A, B}, {A, C}, True, Reconciled(frozenset({A, B}), frozenset({B}))),
+        ({A}, {A, C}, True, Reconciled(frozenset({A, C}), frozenset())),
+        (set(), {C}, False, Reconciled(frozenset({C}), frozenset())),
+    ],
+    ids=["the same", "less", "less and held", "other ones and held", "more", "the first"],
+)
 def test_what_is_taken_is_let_go_unless_it_is_held_and_nothing_new_is_owned_beside_it(
-    owned: set[BrokerPartition], target: set[BrokerPartition], holds: bool, found: Reconciled[BrokerPartition],
+    owned: set[BrokerPartition],
+    target: set[BrokerPartition],
+    holds: bool,
+    found: Reconciled[BrokerPartition],
 ) -> None:
     assert reconciled(frozenset(owned), frozenset(target), holds=holds) == found
     assert found.is_settled == (not found.held)

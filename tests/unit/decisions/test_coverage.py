@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 
 from etl.decisions import coverage
 from etl.decisions.coverage import (
-    OFFSETS_END, PLANS_KEPT, PLAN_BYTES_KEPT, Ancestry, ancestry, fold, fold_all, is_better, merge, note, prunable, take_in, unloaded,
+    OFFSETS_END,
+    PLAN_BYTES_KEPT,
+    PLANS_KEPT,
+    Ancestry,
+    ancestry,
+    fold,
+    fold_all,
+    is_better,
+    merge,
+    note,
+    prunable,
+    take_in,
+    unloaded,
     with_beside,
 )
 from etl.errors import LedgersDisagree
@@ -29,30 +41,48 @@ A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 
 
 def plan_of(number: int, *ranges: tuple[BrokerPartition, int, int]) -> tuple[Plan, Applied]:
-    plan = plain_plan(number, ranges=tuple(OffsetRange(*r) for r in ranges), id=f"plan-{number}", table_transaction_version=number - 1)
-    return plan, Applied(number, plan.id, number, "t", tuple(Receipt(rows=until - start - 1) for _, start, until in ranges))
+    plan = plain_plan(
+        number,
+        ranges=tuple(OffsetRange(*r) for r in ranges),
+        id=f"plan-{number}",
+        table_transaction_version=number - 1,
+    )
+    return plan, Applied(
+        number,
+        plan.id,
+        number,
+        "t",
+        tuple(Receipt(rows=until - start - 1) for _, start, until in ranges),
+    )
 
 
 def test_intervals_that_touch_become_one() -> None:
-    assert merge([Interval(5, 9, 4), Interval(0, 5, 3), Interval(9, 10, 1)]) == (Interval(0, 10, 8),)
+    assert merge([Interval(5, 9, 4), Interval(0, 5, 3), Interval(9, 10, 1)]) == (
+        Interval(0, 10, 8),
+    )
 
 
 def test_intervals_with_a_hole_between_stay_two() -> None:
     assert merge([Interval(6, 9, 3), Interval(0, 5, 5)]) == (Interval(0, 5, 5), Interval(6, 9, 3))
 
 
-def test_too_many_intervals_become_fewer_and_keep_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_intervals_become_fewer_and_keep_every_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(coverage, "INTERVALS_KEPT", 5)
     holed = tuple((A, start, start + 5) for start in (0, 10, 20, 30, 40))
     whole = fold(Coverage(), *plan_of(1, *holed))
     assert whole.intervals[A] == tuple(Interval(start, start + 5, 4) for _, start, _ in holed)
     assert fold(whole, *plan_of(2, (B, 0, 5))).intervals == {
-        A: (Interval(0, 35, 16), Interval(40, 45, 4)), B: (Interval(0, 5, 4),)}
+        A: (Interval(0, 35, 16), Interval(40, 45, 4)),
+        B: (Interval(0, 5, 4),),
+    }
 
 
 def test_intervals_of_two_lives_of_a_log_are_not_merged_even_where_their_offsets_meet() -> None:
-    assert merge([Interval(0, 5, 5), Interval(5, 9, 4, log_epoch=1), Interval(2, 5, 3, log_epoch=1)]) == (
-        Interval(0, 5, 5), Interval(2, 9, 7, log_epoch=1))
+    assert merge(
+        [Interval(0, 5, 5), Interval(5, 9, 4, log_epoch=1), Interval(2, 5, 3, log_epoch=1)]
+    ) == (Interval(0, 5, 5), Interval(2, 9, 7, log_epoch=1))
 
 
 def test_folding_keeps_the_life_of_the_log_and_what_a_reset_said_of_vanished_records() -> None:
@@ -60,25 +90,36 @@ def test_folding_keeps_the_life_of_the_log_and_what_a_reset_said_of_vanished_rec
     gone = Vanished(A, 3, 5)
     found = fold(fold(Coverage(), *first), replace(reset[0], vanished=(gone,)), reset[1])
     found = fold(found, replace(later[0], log_epochs={A: 1}), later[1])
-    assert found == Coverage(3, {A: (Interval(0, 5, 4), Interval(3, 9, 5, log_epoch=1))}, table_id="t", vanished=(gone,))
+    assert found == Coverage(
+        3, {A: (Interval(0, 5, 4), Interval(3, 9, 5, log_epoch=1))}, table_id="t", vanished=(gone,)
+    )
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.sets(st.integers(0, 11)), st.randoms())
-def test_merging_keeps_every_row_and_every_offset_in_whatever_order(sizes: list[int], left_out: set[int], random: object) -> None:
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=12), st.sets(st.integers(0, 11)), st.randoms()
+)
+def test_merging_keeps_every_row_and_every_offset_in_whatever_order(
+    sizes: list[int], left_out: set[int], random: object
+) -> None:
     cuts = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
-    pieces = [Interval(a, b, b - a) for i, (a, b) in enumerate(zip(cuts, cuts[1:])) if i not in left_out]
+    pieces = [
+        Interval(a, b, b - a) for i, (a, b) in enumerate(zip(cuts, cuts[1:])) if i not in left_out
+    ]
     shuffled = list(pieces)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     merged = merge(shuffled)
     assert sum(i.rows or 0 for i in merged) == sum(i.rows or 0 for i in pieces)
     assert [o for i in merged for o in range(i.from_offset, i.until_offset)] == [
-        o for i in pieces for o in range(i.from_offset, i.until_offset)]
+        o for i in pieces for o in range(i.from_offset, i.until_offset)
+    ]
     assert all(before.until_offset < after.from_offset for before, after in zip(merged, merged[1:]))
     assert merge(merged) == merged
 
 
 def test_folding_adds_the_plans_ranges_with_their_rows() -> None:
-    found = fold(fold(Coverage(), *plan_of(1, (A, 0, 5), (A, 5, 9), (B, 2, 4))), *plan_of(2, (A, 9, 10)))
+    found = fold(
+        fold(Coverage(), *plan_of(1, (A, 0, 5), (A, 5, 9), (B, 2, 4))), *plan_of(2, (A, 9, 10))
+    )
     assert found == Coverage(2, {A: (Interval(0, 10, 7),), B: (Interval(2, 4, 1),)}, table_id="t")
 
 
@@ -97,14 +138,28 @@ def test_the_record_of_another_plan_is_never_folded_in(other: dict[str, Any]) ->
         fold(Coverage(), plan, replace(applied, **other))
 
 
-@pytest.mark.parametrize(("record", "kept", "better"), [
-    ((5, 100), (5, None), True), ((5, None), (5, 100), False), ((5, 100), (5, 90), False), ((5, None), (5, None), False),
-])
+@pytest.mark.parametrize(
+    ("record", "kept", "better"),
+    [
+        ((5, 100), (5, None), True),
+        ((5, None), (5, 100), False),
+        ((5, 100), (5, 90), False),
+        ((5, None), (5, None), False),
+    ],
+)
 def test_what_is_kept_of_a_plan_gives_way_only_to_who_knows_more(
-    record: tuple[int, int | None], kept: tuple[int, int | None], better: bool,
+    record: tuple[int, int | None],
+    kept: tuple[int, int | None],
+    better: bool,
 ) -> None:
     _, applied = plan_of(1, (A, 0, 5))
-    assert is_better(replace(applied, receipts=(Receipt(*record),)), replace(applied, receipts=(Receipt(*kept),))) is better
+    assert (
+        is_better(
+            replace(applied, receipts=(Receipt(*record),)),
+            replace(applied, receipts=(Receipt(*kept),)),
+        )
+        is better
+    )
     assert is_better(replace(applied, plan_id="plan-2", receipts=(Receipt(*record),)), applied)
 
 
@@ -115,18 +170,33 @@ def test_a_plan_that_is_folded_in_already_changes_nothing() -> None:
 
 
 def test_a_plan_without_ranges_is_folded_in_too() -> None:
-    assert fold(Coverage(3, {A: (Interval(0, 1, 1),)}), *plan_of(4)) == Coverage(4, {A: (Interval(0, 1, 1),)}, table_id="t")
+    assert fold(Coverage(3, {A: (Interval(0, 1, 1),)}), *plan_of(4)) == Coverage(
+        4, {A: (Interval(0, 1, 1),)}, table_id="t"
+    )
 
 
 def test_what_cannot_be_proven_stays_in_the_coverage_with_the_newest_plan_that_it_is_of() -> None:
     found = Coverage()
-    for number, receipt in enumerate((
-            Receipt(9, 1), Receipt(8, missing_offsets=2, behind_transform=True), Receipt(10, behind_transform=True),
-            Receipt(9, missing_offsets=1), NOT_COUNTED, NOT_COUNTED, Receipt(10, 1)), 1):
+    for number, receipt in enumerate(
+        (
+            Receipt(9, 1),
+            Receipt(8, missing_offsets=2, behind_transform=True),
+            Receipt(10, behind_transform=True),
+            Receipt(9, missing_offsets=1),
+            NOT_COUNTED,
+            NOT_COUNTED,
+            Receipt(10, 1),
+        ),
+        1,
+    ):
         plan, applied = plan_of(number, (A, number * 10 - 10, number * 10))
         found = fold(found, plan, replace(applied, receipts=(receipt,)))
         assert found.unproven_through == {1: 0, 2: 2, 3: 2, 4: 2, 5: 5}.get(number, 6)
-    assert found.intervals[A] == (Interval(0, 40, 36, unproven=2), Interval(40, 60, None), Interval(60, 70, 10))
+    assert found.intervals[A] == (
+        Interval(0, 40, 36, unproven=2),
+        Interval(40, 60, None),
+        Interval(60, 70, 10),
+    )
     assert [i.unexplained for i in found.intervals[A]] == [4, 0, 0]
 
 
@@ -180,19 +250,47 @@ def test_what_others_removed_is_kept_once_and_the_newest_of_it() -> None:
     noted = note(note(Coverage(), found[:2]), found)
     assert noted.removals == tuple(found)
     assert note(noted, found) == noted
-    assert len(note(Coverage(), [ForeignCommit(v, "DELETE", "removed rows") for v in range(1500)]).removals) == 1000
+    assert (
+        len(
+            note(
+                Coverage(), [ForeignCommit(v, "DELETE", "removed rows") for v in range(1500)]
+            ).removals
+        )
+        == 1000
+    )
 
 
-@pytest.mark.parametrize(("bits", "version", "led"), [
-    ({}, 0, Ancestry(frozenset(), 0)),
-    ({1: 0, 2: 1, 3: 2}, 3, Ancestry(frozenset({1, 2, 3}), 0)),
-    ({1: 0, 2: 1, 3: 2}, 2, Ancestry(frozenset({1, 2}), 0)),      # plan 3 is stored and not in the table
-    ({1: 0, 2: 1, 3: 2, 4: 1}, 4, Ancestry(frozenset({1, 4}), 0)),  # the table is a copy of the day of plan 1
-    ({1: 0, 2: 1, 3: 0}, 3, Ancestry(frozenset({3}), 0)),          # another table
-    ({7: 6, 8: 4, 9: 8}, 9, Ancestry(frozenset({8, 9}), 4)),       # plan 6 and those before it were pruned
-    ({1: 0, 2: 1, 3: 2}, 1, Ancestry(frozenset({1}), 0)),          # an old copy was accepted, and nothing was loaded since
-])
-def test_the_plans_that_led_to_a_table_are_told_by_what_each_found_there(bits: dict[int, int], version: int, led: Ancestry) -> None:
+@pytest.mark.parametrize(
+    ("bits", "version", "led"),
+    [
+        ({}, 0, Ancestry(frozenset(), 0)),
+        ({1: 0, 2: 1, 3: 2}, 3, Ancestry(frozenset({1, 2, 3}), 0)),
+        (
+            {1: 0, 2: 1, 3: 2},
+            2,
+            Ancestry(frozenset({1, 2}), 0),
+        ),  # plan 3 is stored and not in the table
+        (
+            {1: 0, 2: 1, 3: 2, 4: 1},
+            4,
+            Ancestry(frozenset({1, 4}), 0),
+        ),  # the table is a copy of the day of plan 1
+        ({1: 0, 2: 1, 3: 0}, 3, Ancestry(frozenset({3}), 0)),  # another table
+        (
+            {7: 6, 8: 4, 9: 8},
+            9,
+            Ancestry(frozenset({8, 9}), 4),
+        ),  # plan 6 and those before it were pruned
+        (
+            {1: 0, 2: 1, 3: 2},
+            1,
+            Ancestry(frozenset({1}), 0),
+        ),  # an old copy was accepted, and nothing was loaded since
+    ],
+)
+def test_the_plans_that_led_to_a_table_are_told_by_what_each_found_there(
+    bits: dict[int, int], version: int, led: Ancestry
+) -> None:
     assert ancestry(bits, version) == led
 
 
@@ -201,45 +299,76 @@ def test_what_an_operator_gave_up_is_kept_apart_when_it_is_folded() -> None:
     behind = replace(behind[0], table_transaction_version=1), behind[1]
     found = fold(Coverage(), *first)
     found = fold(found, *lost, is_given_up=True)
-    assert found == Coverage(2, {A: (Interval(0, 5, 4),)}, table_id="t", given_up={A: (Interval(5, 9, 3),)}, held_through=1)
+    assert found == Coverage(
+        2,
+        {A: (Interval(0, 5, 4),)},
+        table_id="t",
+        given_up={A: (Interval(5, 9, 3),)},
+        held_through=1,
+    )
     assert fold(found, *behind) == Coverage(
-        3, {A: (Interval(0, 5, 4), Interval(9, 12, 2))}, table_id="t", given_up={A: (Interval(5, 9, 3),)})
+        3,
+        {A: (Interval(0, 5, 4), Interval(9, 12, 2))},
+        table_id="t",
+        given_up={A: (Interval(5, 9, 3),)},
+    )
 
 
-@pytest.mark.parametrize(("version", "intervals", "given_up"), [
-    (None, (0, 15), None),
-    (5, (0, 15), None),
-    (4, (0, 12), (12, 15)),  # an old copy was accepted, and nothing was loaded since
-    (2, (0, 6), (6, 15)),
-    (1, None, (0, 15)),      # one that lacks a part of what was pruned, and nobody knows which
-])
+@pytest.mark.parametrize(
+    ("version", "intervals", "given_up"),
+    [
+        (None, (0, 15), None),
+        (5, (0, 15), None),
+        (4, (0, 12), (12, 15)),  # an old copy was accepted, and nothing was loaded since
+        (2, (0, 6), (6, 15)),
+        (1, None, (0, 15)),  # one that lacks a part of what was pruned, and nobody knows which
+    ],
+)
 def test_what_the_table_holds_is_told_by_the_version_that_it_is_at(
-    version: int | None, intervals: tuple[int, int] | None, given_up: tuple[int, int] | None,
+    version: int | None,
+    intervals: tuple[int, int] | None,
+    given_up: tuple[int, int] | None,
 ) -> None:
     pruned = fold(fold(Coverage(), *plan_of(1, (A, 0, 3))), *plan_of(2, (A, 3, 6)))
     found = fold_all(pruned, [plan_of(n, (A, 3 * n - 3, 3 * n)) for n in (3, 4, 5)], version)
     for there, offsets in ((found.intervals, intervals), (found.given_up, given_up)):
-        assert [(one.from_offset, one.until_offset) for one in there.get(A, ())] == ([offsets] if offsets else [])
+        assert [(one.from_offset, one.until_offset) for one in there.get(A, ())] == (
+            [offsets] if offsets else []
+        )
 
 
-def test_what_is_taken_of_a_pipeline_is_what_was_backfilled_beside_it_too_but_for_another_table() -> None:
-    live, beside = fold(Coverage(), *plan_of(1, (A, 5, 9))), fold(Coverage(), *plan_of(1, (A, 0, 3), (B, 0, 2)))
+def test_what_is_taken_of_a_pipeline_is_what_was_backfilled_beside_it_too_but_for_another_table() -> (
+    None
+):
+    live, beside = (
+        fold(Coverage(), *plan_of(1, (A, 5, 9))),
+        fold(Coverage(), *plan_of(1, (A, 0, 3), (B, 0, 2))),
+    )
     elsewhere = replace(fold(Coverage(), *plan_of(1, (A, 3, 5))), table_id="t2")
     found = with_beside(live, (beside, elsewhere), "t")
-    assert {log: [(one.from_offset, one.until_offset) for one in some] for log, some in found.intervals.items()} == {
-        A: [(0, 3), (5, 9)], B: [(0, 2)]}
-    assert take_in(Coverage(), found, {A: 9}, table_id="t", known=()).intervals == {A: found.intervals[A]}
+    assert {
+        log: [(one.from_offset, one.until_offset) for one in some]
+        for log, some in found.intervals.items()
+    } == {A: [(0, 3), (5, 9)], B: [(0, 2)]}
+    assert take_in(Coverage(), found, {A: 9}, table_id="t", known=()).intervals == {
+        A: found.intervals[A]
+    }
 
 
 def test_what_other_members_read_of_a_pipeline_stays_theirs_for_who_takes_over() -> None:
-    theirs = replace(fold(Coverage(), *plan_of(1, (A, 0, 5), (B, 0, 2))), read_by_others=(ReadByOthers(A, 5, 7), ReadByOthers(B, 2, 3)))
+    theirs = replace(
+        fold(Coverage(), *plan_of(1, (A, 0, 5), (B, 0, 2))),
+        read_by_others=(ReadByOthers(A, 5, 7), ReadByOthers(B, 2, 3)),
+    )
     found = take_in(Coverage(), theirs, {A: 9, B: 3}, table_id="t", known=(B,))
     assert found.read_by_others == (ReadByOthers(A, 5, 7),)
     assert take_in(found, theirs, {A: 9, B: 3}, table_id="t", known=(B,)) == found
 
 
 @pytest.mark.parametrize("change", ["another table", "an old copy"])
-def test_where_nobody_can_tell_which_part_of_the_coverage_was_given_up_all_of_it_is(change: str) -> None:
+def test_where_nobody_can_tell_which_part_of_the_coverage_was_given_up_all_of_it_is(
+    change: str,
+) -> None:
     first, second, third = plan_of(1, (A, 0, 5)), plan_of(2, (A, 5, 9)), plan_of(3, (A, 9, 12))
     plan, applied = third
     if change == "another table":
@@ -247,17 +376,29 @@ def test_where_nobody_can_tell_which_part_of_the_coverage_was_given_up_all_of_it
     else:
         plan = replace(plan, table_transaction_version=1)
     found = fold(fold(fold(Coverage(), *first), *second), plan, applied)
-    assert (found.intervals, found.given_up) == ({A: (Interval(9, 12, 2),)}, {A: (Interval(0, 9, 7),)})
+    assert (found.intervals, found.given_up) == (
+        {A: (Interval(9, 12, 2),)},
+        {A: (Interval(0, 9, 7),)},
+    )
 
 
-def test_rows_of_every_life_of_a_log_that_another_pipeline_had_reached_are_no_surprise_to_who_takes_over() -> None:
+def test_rows_of_every_life_of_a_log_that_another_pipeline_had_reached_are_no_surprise_to_who_takes_over() -> (
+    None
+):
     found = take_in(Coverage(), None, {A: 4, B: 7}, table_id="t", known=(), lives={A: 2})
     assert found.given_up == {
-        A: (Interval(0, OFFSETS_END, 0), Interval(0, OFFSETS_END, 0, log_epoch=1), Interval(0, 4, 0, log_epoch=2)),
-        B: (Interval(0, 7, 0),)}
+        A: (
+            Interval(0, OFFSETS_END, 0),
+            Interval(0, OFFSETS_END, 0, log_epoch=1),
+            Interval(0, 4, 0, log_epoch=2),
+        ),
+        B: (Interval(0, 7, 0),),
+    }
     assert take_in(found, None, {A: 4, B: 7}, table_id="t", known=(), lives={A: 2}) == found
     behind = take_in(found, None, {B: 3}, table_id="t", known=(B,))
-    assert behind.given_up[B] == (Interval(0, 7, 0), Interval(0, 3, 0)), "what was taken in before stays"
+    assert behind.given_up[B] == (Interval(0, 7, 0), Interval(0, 3, 0)), (
+        "what was taken in before stays"
+    )
 
 
 def test_the_first_offsets_that_nothing_holds_are_named() -> None:
@@ -267,7 +408,9 @@ def test_the_first_offsets_that_nothing_holds_are_named() -> None:
     assert unloaded([(0, 9)], 4, 4) is None
 
 
-def test_folding_keeps_the_run_key_of_a_plan_that_reached_its_bound_and_forgets_one_that_a_cap_cut() -> None:
+def test_folding_keeps_the_run_key_of_a_plan_that_reached_its_bound_and_forgets_one_that_a_cap_cut() -> (
+    None
+):
     until = Bounds(until=Bound("T", at_ms=5))
     first, cut, last = plan_of(1, (A, 0, 5)), plan_of(2, (A, 5, 9)), plan_of(3, (A, 9, 10))
     found = fold(Coverage(), replace(first[0], run_key="k1", bounds=until), first[1])

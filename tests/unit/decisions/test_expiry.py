@@ -20,7 +20,9 @@ NOW_MS, HOUR = 1_700_000_000_000, 3600
 
 
 def snapshot_of(**changes: Any) -> Snapshot:
-    return plain_snapshot({A: (100, 1_000), B: (0, 50)}, **{"bytes_per_offset": {A: 10.0, B: 10.0}, **changes})
+    return plain_snapshot(
+        {A: (100, 1_000), B: (0, 50)}, **{"bytes_per_offset": {A: 10.0, B: 10.0}, **changes}
+    )
 
 
 def soon(snapshot: Snapshot, *ranges: OffsetRange, within_s: float = HOUR) -> tuple[Expiring, ...]:
@@ -28,24 +30,46 @@ def soon(snapshot: Snapshot, *ranges: OffsetRange, within_s: float = HOUR) -> tu
 
 
 def ledger_of(log_starts: dict[BrokerPartition, int], ago_s: int) -> Ledger:
-    return Ledger("u", plain_plan(created_at_ms=NOW_MS - ago_s * 1000, positions={A: 400}, log_starts=log_starts))
+    return Ledger(
+        "u",
+        plain_plan(created_at_ms=NOW_MS - ago_s * 1000, positions={A: 400}, log_starts=log_starts),
+    )
 
 
-@pytest.mark.parametrize(("told", "said", "explains", "ends"), [
-    (None, False, False, False), (None, True, True, True), (Retention(), False, False, False), (Retention(), True, True, True),
-    (Retention(is_compacted=True), False, True, True), (Retention(is_tiered=True), True, True, False),
-    (Retention(is_tiered=True), False, False, False)])
+@pytest.mark.parametrize(
+    ("told", "said", "explains", "ends"),
+    [
+        (None, False, False, False),
+        (None, True, True, True),
+        (Retention(), False, False, False),
+        (Retention(), True, True, True),
+        (Retention(is_compacted=True), False, True, True),
+        (Retention(is_tiered=True), True, True, False),
+        (Retention(is_tiered=True), False, False, False),
+    ],
+)
 def test_what_missing_offsets_mean_is_what_the_brokers_tell_or_an_operator_says(
-    told: Retention | None, said: bool, explains: bool, ends: bool,
+    told: Retention | None,
+    said: bool,
+    explains: bool,
+    ends: bool,
 ) -> None:
     found = cleanup_of(told, said_to_be_compacted=said)
     assert (found.explains_missing, found.ends_in_silence) == (explains, ends)
 
 
 def test_a_start_below_the_first_offset_that_lasts_expires_by_time() -> None:
-    snapshot = snapshot_of(retention={"clicks": Retention(ms=7_200_000)}, retained_from={A: 500, B: 0})
-    found = soon(snapshot, OffsetRange(A, 700, 1_000), OffsetRange(A, 400, 700), OffsetRange(B, 0, 50))
-    assert found == (Expiring(A, 400, "records up to offset 500 may expire within 60 min (retention.ms 7,200,000)"),)
+    snapshot = snapshot_of(
+        retention={"clicks": Retention(ms=7_200_000)}, retained_from={A: 500, B: 0}
+    )
+    found = soon(
+        snapshot, OffsetRange(A, 700, 1_000), OffsetRange(A, 400, 700), OffsetRange(B, 0, 50)
+    )
+    assert found == (
+        Expiring(
+            A, 400, "records up to offset 500 may expire within 60 min (retention.ms 7,200,000)"
+        ),
+    )
     assert str(found[0]).endswith("its range (from 400) is read first")
 
 
@@ -55,22 +79,35 @@ def test_a_start_that_lasts_is_not_told(start: int) -> None:
     assert soon(snapshot, OffsetRange(A, start, 1_000)) == ()
 
 
-@pytest.mark.parametrize(("start", "is_told"), [(100, True), (190, True), (191, False), (900, False)])
-def test_a_start_expires_by_size_when_what_is_kept_from_it_on_nearly_fills_the_log(start: int, is_told: bool) -> None:
+@pytest.mark.parametrize(
+    ("start", "is_told"), [(100, True), (190, True), (191, False), (900, False)]
+)
+def test_a_start_expires_by_size_when_what_is_kept_from_it_on_nearly_fills_the_log(
+    start: int, is_told: bool
+) -> None:
     snapshot = snapshot_of(retention={"clicks": Retention(bytes=9_000)})
     assert bool(soon(snapshot, OffsetRange(A, start, 1_000))) is is_told
 
 
 @pytest.mark.parametrize(("ago_s", "is_told"), [(1_200, True), (1_201, False)])
-def test_where_brokers_do_not_tell_the_log_starts_own_movement_does(ago_s: int, is_told: bool) -> None:
-    """It moved by 100 since the plan, and 300 are left: a third of the time that passed, three times over."""
+def test_where_brokers_do_not_tell_the_log_starts_own_movement_does(
+    ago_s: int, is_told: bool
+) -> None:
+    """It moved by 100 since the plan, and 300 are left: a third of the time that passed, three
+    times over.
+    """
     found = soon(snapshot_of(ledger=ledger_of({A: 0}, ago_s)), OffsetRange(A, 400, 1_000))
     assert bool(found) is is_told
     if found:
-        assert found[0].why == "the log start moved by 100 offsets in 20 min and may pass 400 in 60 min"
+        assert (
+            found[0].why
+            == "the log start moved by 100 offsets in 20 min and may pass 400 in 60 min"
+        )
 
 
-@pytest.mark.parametrize("ledger", [Ledger(), ledger_of({}, 60), ledger_of({A: 100}, 60), ledger_of({A: 0}, 0)])
+@pytest.mark.parametrize(
+    "ledger", [Ledger(), ledger_of({}, 60), ledger_of({A: 100}, 60), ledger_of({A: 0}, 0)]
+)
 def test_a_log_start_of_which_no_movement_is_known_tells_nothing(ledger: Ledger) -> None:
     assert soon(snapshot_of(ledger=ledger), OffsetRange(A, 100, 1_000)) == ()
 
@@ -86,14 +123,20 @@ def test_nobody_is_warned_where_the_warning_time_is_zero() -> None:
     assert soon(snapshot, OffsetRange(A, 100, 1_000), within_s=0) == ()
 
 
-def room(snapshot: Snapshot, offset: int = 400, *, age_s: float | None = 60, why: str | None = None) -> Headroom:
+def room(
+    snapshot: Snapshot, offset: int = 400, *, age_s: float | None = 60, why: str | None = None
+) -> Headroom:
     oldest = OldestRecord(None if age_s is None else NOW_MS - round(age_s * 1000), why)
     return headroom(A, offset, oldest, snapshot, now_ms=NOW_MS)
 
 
-@pytest.mark.parametrize(("age_s", "left_s"), [(0, HOUR), (600, 3000), (HOUR, 0), (2 * HOUR, 0), (-60, HOUR + 60)])
+@pytest.mark.parametrize(
+    ("age_s", "left_s"), [(0, HOUR), (600, 3000), (HOUR, 0), (2 * HOUR, 0), (-60, HOUR + 60)]
+)
 def test_a_record_outlasts_retention_ms_from_its_own_time_on(age_s: float, left_s: float) -> None:
-    assert room(snapshot_of(retention={"clicks": Retention(ms=HOUR * 1000)}), age_s=age_s) == Headroom(left_s, rests_on="retention.ms")
+    assert room(
+        snapshot_of(retention={"clicks": Retention(ms=HOUR * 1000)}), age_s=age_s
+    ) == Headroom(left_s, rests_on="retention.ms")
 
 
 @pytest.mark.parametrize(("offset", "left"), [(1_000, 9_000), (400, 3_000), (100, 0)])
@@ -108,31 +151,49 @@ def test_of_two_limits_both_are_told() -> None:
     assert found == Headroom(3540.0, 3_000, "retention.ms")
 
 
-@pytest.mark.parametrize("changes", [
-    {"retention": {"clicks": Retention(ms=1, bytes=9_000, is_tiered=True)}},
-    {"retention": {"clicks": Retention(ms=1, bytes=9_000)}, "bytes_per_offset": {}}], ids=["part of it elsewhere", "no sizes"])
-def test_where_the_size_of_the_whole_log_is_not_told_no_bytes_are_guessed(changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"retention": {"clicks": Retention(ms=1, bytes=9_000, is_tiered=True)}},
+        {"retention": {"clicks": Retention(ms=1, bytes=9_000)}, "bytes_per_offset": {}},
+    ],
+    ids=["part of it elsewhere", "no sizes"],
+)
+def test_where_the_size_of_the_whole_log_is_not_told_no_bytes_are_guessed(
+    changes: dict[str, Any],
+) -> None:
     assert room(snapshot_of(**changes)).bytes is None
 
 
 def test_where_a_record_has_no_time_nobody_says_when_it_expires_by_time() -> None:
-    found = room(snapshot_of(retention={"clicks": Retention(ms=1)}), age_s=None, why="its format has none")
+    found = room(
+        snapshot_of(retention={"clicks": Retention(ms=1)}), age_s=None, why="its format has none"
+    )
     assert found.seconds is None and found.why and found.why.endswith("its format has none")
 
 
-@pytest.mark.parametrize(("retention", "why"), [
-    (Retention(), "the topic keeps its records"), (Retention(is_compacted=True), "a newer record of its key may replace it at any time")])
+@pytest.mark.parametrize(
+    ("retention", "why"),
+    [
+        (Retention(), "the topic keeps its records"),
+        (Retention(is_compacted=True), "a newer record of its key may replace it at any time"),
+    ],
+)
 def test_where_no_limit_is_set_none_is_told(retention: Retention, why: str) -> None:
     assert room(snapshot_of(retention={"clicks": retention})) == Headroom(why=why)
 
 
 @pytest.mark.parametrize(("offset", "left_s"), [(400, HOUR), (100, 0)])
-def test_where_brokers_do_not_tell_limits_the_headroom_goes_by_how_the_log_start_moves(offset: int, left_s: float) -> None:
+def test_where_brokers_do_not_tell_limits_the_headroom_goes_by_how_the_log_start_moves(
+    offset: int, left_s: float
+) -> None:
     found = room(snapshot_of(ledger=ledger_of({A: 0}, 1_200)), offset, age_s=None)
     assert found == Headroom(left_s, rests_on="how the log start moved since the newest plan")
 
 
-@pytest.mark.parametrize("ledger", [Ledger(), ledger_of({}, 60), ledger_of({A: 100}, 60), ledger_of({A: 0}, 0)])
+@pytest.mark.parametrize(
+    "ledger", [Ledger(), ledger_of({}, 60), ledger_of({A: 100}, 60), ledger_of({A: 0}, 0)]
+)
 def test_of_a_log_start_that_does_not_move_no_headroom_is_guessed(ledger: Ledger) -> None:
     found = room(snapshot_of(ledger=ledger))
     assert (found.seconds, found.bytes, found.rests_on) == (None, None, None) and found.why
@@ -140,7 +201,11 @@ def test_of_a_log_start_that_does_not_move_no_headroom_is_guessed(ledger: Ledger
 
 def test_tasks_with_endangered_ranges_come_first_and_those_ranges_first_in_them() -> None:
     leaders = [Leader(Broker(i, "h", 9092)) for i in range(2)]
-    ranges = [OffsetRange(BrokerPartition("clicks", p), 0, 10_000, leaders[p % 2]) for p in range(6)]
+    ranges = [
+        OffsetRange(BrokerPartition("clicks", p), 0, 10_000, leaders[p % 2]) for p in range(6)
+    ]
     assert pack_tasks(ranges, {}, 2**28, 1) == ((0, 2, 4), (1, 3, 5))
     assert pack_tasks(ranges, {}, 2**28, 1, first={ranges[3].log}) == ((3, 1, 5), (0, 2, 4))
-    assert pack_tasks([replace(r, until_offset=10) for r in ranges], {}, 2**28, 1, first={ranges[3].log}) == ((3, 0, 1, 2, 4, 5),)
+    assert pack_tasks(
+        [replace(r, until_offset=10) for r in ranges], {}, 2**28, 1, first={ranges[3].log}
+    ) == ((3, 0, 1, 2, 4, 5),)

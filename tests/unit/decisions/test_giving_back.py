@@ -1,4 +1,6 @@
-"""What a backfill that loads no more gives back, and what of its plans the ledger expects in the table after that."""
+"""What a backfill that loads no more gives back, and what of its plans the ledger expects in the
+table after that.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from dataclasses import replace
 import pytest
 
 from etl.decisions.backfills.giving_back import (
-    as_claimed, covered_as_claimed, given_up_of, held_parts, loaded_as_claimed, still_there,
+    as_claimed,
+    covered_as_claimed,
+    given_up_of,
+    held_parts,
+    loaded_as_claimed,
+    still_there,
 )
 from etl.decisions.coverage import fold_all
 from etl.model.claims import Claim
@@ -26,10 +33,17 @@ def applied_of(*receipts: Receipt) -> Applied:
 
 
 def test_a_claim_is_cut_where_what_is_known_of_it_ends() -> None:
-    loaded = Coverage(intervals={LOG: (Interval(0, 4, 3), Interval(6, 8, 2))}, given_up={LOG: (Interval(8, 12, 4),)})
-    assert [(one.offsets.from_offset, one.offsets.until_offset, one.rows) for one in held_parts({LOG: ((0, 4), (6, 14))}, loaded)] == [
-        (0, 4, 3), (6, 8, 2), (8, 12, 4), (12, 14, None)]
-    assert [one.rows for one in held_parts({LOG: ((1, 4),)}, loaded)] == [None], "of a part nobody knows how many rows it gave"
+    loaded = Coverage(
+        intervals={LOG: (Interval(0, 4, 3), Interval(6, 8, 2))},
+        given_up={LOG: (Interval(8, 12, 4),)},
+    )
+    assert [
+        (one.offsets.from_offset, one.offsets.until_offset, one.rows)
+        for one in held_parts({LOG: ((0, 4), (6, 14))}, loaded)
+    ] == [(0, 4, 3), (6, 8, 2), (8, 12, 4), (12, 14, None)]
+    assert [one.rows for one in held_parts({LOG: ((1, 4),)}, loaded)] == [None], (
+        "of a part nobody knows how many rows it gave"
+    )
 
 
 def test_in_doubt_is_what_was_loaded_before_the_table_was_another_and_not_again_since() -> None:
@@ -43,15 +57,22 @@ def test_where_as_many_rows_are_there_as_were_loaded_nothing_is_given_back() -> 
     stretches = {LOG: ((0, 10),)}
     held = held_parts(stretches, Coverage(intervals={LOG: (Interval(0, 10, 8),)}))
     assert still_there(stretches, held, [Receipt(rows=8, gaps=((3, 5),))]) == stretches
-    assert still_there(stretches, held, [Receipt(rows=7, gaps=((3, 6),))]) == {LOG: ((0, 3), (6, 10))}
+    assert still_there(stretches, held, [Receipt(rows=7, gaps=((3, 6),))]) == {
+        LOG: ((0, 3), (6, 10))
+    }
     assert still_there(stretches, held, [Receipt(rows=0, gaps=((0, 10),))]) == {}
 
 
 def test_of_very_many_holes_the_largest_are_given_back() -> None:
     stretches = {LOG: ((0, 10_000),)}
     gaps = (*((at, at + 1) for at in range(0, 4 * GAPS_KEPT, 2)), (9_000, 9_900))
-    kept = still_there(stretches, held_parts(stretches, Coverage()), [Receipt(rows=1, gaps=gaps)])[LOG]
-    assert (kept[-1], sum(until - start for start, until in kept)) == ((9_900, 10_000), 10_000 - 900 - (GAPS_KEPT - 1))
+    kept = still_there(stretches, held_parts(stretches, Coverage()), [Receipt(rows=1, gaps=gaps)])[
+        LOG
+    ]
+    assert (kept[-1], sum(until - start for start, until in kept)) == (
+        (9_900, 10_000),
+        10_000 - 900 - (GAPS_KEPT - 1),
+    )
 
 
 @pytest.mark.parametrize(("rows", "kept"), [(0, {}), (1, {PHYSICAL: ((0, 90),)})])
@@ -62,10 +83,17 @@ def test_of_a_physical_log_rows_tell_only_whether_any_is_there(rows: int, kept: 
 
 
 def test_a_plan_is_expected_without_what_was_given_back() -> None:
-    plan = plain_plan(1, ranges=(OffsetRange(LOG, 0, 5), OffsetRange(LOG, 5, 10), OffsetRange(LOG, 10, 12)))
+    plan = plain_plan(
+        1, ranges=(OffsetRange(LOG, 0, 5), OffsetRange(LOG, 5, 10), OffsetRange(LOG, 10, 12))
+    )
     full = Receipt(rows=5, fetched_bytes=9)
-    left, applied, doubtful = as_claimed(plan, applied_of(full, replace(full, rows=4, gaps=((7, 8),)), replace(full, rows=2)), CLAIM)
-    assert [(r.from_offset, r.until_offset) for r in left.ranges] == [(0, 4), (6, 10)] and not doubtful
+    left, applied, doubtful = as_claimed(
+        plan, applied_of(full, replace(full, rows=4, gaps=((7, 8),)), replace(full, rows=2)), CLAIM
+    )
+    assert [(r.from_offset, r.until_offset) for r in left.ranges] == [
+        (0, 4),
+        (6, 10),
+    ] and not doubtful
     assert [(one.rows, one.gaps) for one in applied.receipts] == [(4, ()), (3, ((7, 8),))]
 
 
@@ -78,7 +106,11 @@ def test_of_a_range_whose_gaps_nobody_knows_what_is_left_is_not_judged() -> None
 
 
 def test_the_same_holds_of_plans_that_were_pruned() -> None:
-    intervals = Interval(0, 5, 5, log_epoch=2), Interval(5, 10, 3, log_epoch=2), Interval(10, 12, 2, log_epoch=2)
+    intervals = (
+        Interval(0, 5, 5, log_epoch=2),
+        Interval(5, 10, 3, log_epoch=2),
+        Interval(10, 12, 2, log_epoch=2),
+    )
     coverage = Coverage(intervals={LOG: intervals})
     found = covered_as_claimed(coverage, CLAIM)
     assert found.intervals == {LOG: (Interval(0, 4, 4, log_epoch=2),)}
@@ -89,11 +121,32 @@ def test_the_same_holds_of_plans_that_were_pruned() -> None:
 
 def test_who_goes_on_with_it_keeps_what_nobody_can_judge_as_loaded_and_not_counted() -> None:
     """Free it would be loaded again, and some of its rows may be there."""
-    pruned = Coverage(1, {LOG: (Interval(0, 5, 5, log_epoch=2), Interval(5, 8, 2, log_epoch=2))}, table_id="table-1")
-    plan = plain_plan(2, ranges=(OffsetRange(LOG, 8, 9), OffsetRange(LOG, 9, 12)), table_transaction_version=1, log_epochs={LOG: 2})
-    recorded = [(plan, Applied(2, plan.id, 7, "table-1", (Receipt(rows=1), Receipt(rows=2, gaps_complete=False))))]
+    pruned = Coverage(
+        1,
+        {LOG: (Interval(0, 5, 5, log_epoch=2), Interval(5, 8, 2, log_epoch=2))},
+        table_id="table-1",
+    )
+    plan = plain_plan(
+        2,
+        ranges=(OffsetRange(LOG, 8, 9), OffsetRange(LOG, 9, 12)),
+        table_transaction_version=1,
+        log_epochs={LOG: 2},
+    )
+    recorded = [
+        (
+            plan,
+            Applied(
+                2, plan.id, 7, "table-1", (Receipt(rows=1), Receipt(rows=2, gaps_complete=False))
+            ),
+        )
+    ]
     found = fold_all(*loaded_as_claimed(pruned, recorded, CLAIM), None)
-    assert found.intervals == {LOG: (
-        Interval(0, 4, 4, log_epoch=2), Interval(6, 8, None, log_epoch=2), Interval(8, 9, 1, log_epoch=2),
-        Interval(9, 10, None, log_epoch=2))}
+    assert found.intervals == {
+        LOG: (
+            Interval(0, 4, 4, log_epoch=2),
+            Interval(6, 8, None, log_epoch=2),
+            Interval(8, 9, 1, log_epoch=2),
+            Interval(9, 10, None, log_epoch=2),
+        )
+    }
     assert not found.given_up

@@ -7,32 +7,59 @@ from datetime import timedelta
 import pytest
 
 from etl.decisions.maintenance import (
-    KEEPS_FILES, DataFile, interval, is_compaction_due, kept_for, refuse_what_is_not_ours, small_files,
+    KEEPS_FILES,
+    DataFile,
+    interval,
+    is_compaction_due,
+    kept_for,
+    refuse_what_is_not_ours,
+    small_files,
 )
 from etl.errors import NotOurTable, SettingsError
 from etl.model.table import Table
 
 
-@pytest.mark.parametrize(("text", "duration"), [
-    ("interval 30 days", timedelta(days=30)), ("INTERVAL 1 week 2 days", timedelta(days=9)), ("36 hours", timedelta(hours=36)),
-    ("interval", None), ("soon", None), ("interval 1 month", None), ("", None),
-])
+@pytest.mark.parametrize(
+    ("text", "duration"),
+    [
+        ("interval 30 days", timedelta(days=30)),
+        ("INTERVAL 1 week 2 days", timedelta(days=9)),
+        ("36 hours", timedelta(hours=36)),
+        ("interval", None),
+        ("soon", None),
+        ("interval 1 month", None),
+        ("", None),
+    ],
+)
 def test_a_duration_is_read_as_delta_writes_it(text: str, duration: timedelta | None) -> None:
     assert interval(text) == duration
 
 
-@pytest.mark.parametrize(("says", "wanted_days", "days"), [
-    (None, None, 7), ("interval 1 hours", None, 7), ("interval 30 days", None, 30), (None, 7, 7), (None, 90, 90),
-    ("interval 30 days", 31, 31),
-])
+@pytest.mark.parametrize(
+    ("says", "wanted_days", "days"),
+    [
+        (None, None, 7),
+        ("interval 1 hours", None, 7),
+        ("interval 30 days", None, 30),
+        (None, 7, 7),
+        (None, 90, 90),
+        ("interval 30 days", 31, 31),
+    ],
+)
 def test_files_that_no_version_needs_stay_for_a_week_at_least_and_as_long_as_the_table_says(
-        says: str | None, wanted_days: int | None, days: int) -> None:
+    says: str | None, wanted_days: int | None, days: int
+) -> None:
     wanted = None if wanted_days is None else timedelta(days=wanted_days)
     assert kept_for({KEEPS_FILES: says} if says else {}, wanted) == timedelta(days=days)
 
 
-@pytest.mark.parametrize(("says", "wanted_days", "least"), [(None, 6, 7), ("interval 1 hours", 1, 7), ("interval 30 days", 29, 30)])
-def test_a_shorter_time_is_refused_with_the_least_one(says: str | None, wanted_days: int, least: int) -> None:
+@pytest.mark.parametrize(
+    ("says", "wanted_days", "least"),
+    [(None, 6, 7), ("interval 1 hours", 1, 7), ("interval 30 days", 29, 30)],
+)
+def test_a_shorter_time_is_refused_with_the_least_one(
+    says: str | None, wanted_days: int, least: int
+) -> None:
     with pytest.raises(SettingsError, match=f"{least} days at least") as refused:
         kept_for({KEEPS_FILES: says} if says else {}, timedelta(days=wanted_days))
     assert f"--keep-days {least}" in refused.value.check
@@ -44,17 +71,29 @@ def test_a_property_that_nobody_understands_is_no_reason_to_remove_anything() ->
 
 
 def test_small_files_are_put_together_within_a_partition_and_full_ones_and_lone_ones_stay() -> None:
-    files = [DataFile(("a",), 10), DataFile(("a",), 30), DataFile(("b",), 5), DataFile((None,), 7), DataFile((None,), 100)]
+    files = [
+        DataFile(("a",), 10),
+        DataFile(("a",), 30),
+        DataFile(("b",), 5),
+        DataFile((None,), 7),
+        DataFile((None,), 100),
+    ]
     assert small_files(files, 100) == (2, 40)
     assert small_files([], 100) == (0, 0)
 
 
-def test_files_of_which_two_are_no_whole_one_are_small_so_that_what_waits_can_be_put_together() -> None:
+def test_files_of_which_two_are_no_whole_one_are_small_so_that_what_waits_can_be_put_together() -> (
+    None
+):
     assert small_files([DataFile((), 49), DataFile((), 49)], 100) == (2, 98)
-    assert small_files([DataFile((), 51), DataFile((), 51)], 100) == (0, 0), "counted, they would wait for ever"
+    assert small_files([DataFile((), 51), DataFile((), 51)], 100) == (0, 0), (
+        "counted, they would wait for ever"
+    )
 
 
-def test_a_run_puts_files_together_once_as_many_wait_as_the_conf_says_and_without_a_word_of_it_never() -> None:
+def test_a_run_puts_files_together_once_as_many_wait_as_the_conf_says_and_without_a_word_of_it_never() -> (
+    None
+):
     assert [is_compaction_due(small, 3) for small in (0, 2, 3, 4)] == [False, False, True, True]
     assert not is_compaction_due(10_000, 0) and not is_compaction_due(0, 0)
 

@@ -21,10 +21,19 @@ from etl.settings.policies import OnOwned
 from etl.settings.sections import Settings
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
-from tests.fakes.world import Crash, FakeWorld, When
-from tests.fakes.stories import LOGS, SETTINGS, crash_at, grow, new_report, outside_of, run, settings_of
 from tests.fakes.planning import A, B, onward, snapshot_of
 from tests.fakes.planning import settings_of as plan_settings
+from tests.fakes.stories import (
+    LOGS,
+    SETTINGS,
+    crash_at,
+    grow,
+    new_report,
+    outside_of,
+    run,
+    settings_of,
+)
+from tests.fakes.world import Crash, FakeWorld, When
 
 AT_NOON = {"timestamp": "2026-01-31T12:00:00+00:00"}
 NOON_MS = 1_769_860_800_000
@@ -57,7 +66,9 @@ def of_a_loaded_pipeline() -> Situation:
     return loaded(), SETTINGS, {0: 2, 1: 0, 2: 1}
 
 
-def of_a_crash(step: str, *lags: int, is_first: bool = False, settings: Settings = SETTINGS) -> Situation:
+def of_a_crash(
+    step: str, *lags: int, is_first: bool = False, settings: Settings = SETTINGS
+) -> Situation:
     outside = outside_of(5, 3, 4) if is_first else loaded(settings)
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at(step, When.AFTER))
@@ -116,11 +127,15 @@ SITUATIONS: dict[str, Callable[[], Situation]] = {
     "a first run from a time": lambda: of_a_first_run(AT_NOON, 0, 0, 1),
     "a group with offsets": of_a_group_with_offsets,
     "a pipeline with new records": of_a_loaded_pipeline,
-    "a first plan that is stored and not in the table": lambda: of_a_crash("store plan", 6, 4, 5, is_first=True),
+    "a first plan that is stored and not in the table": lambda: of_a_crash(
+        "store plan", 6, 4, 5, is_first=True
+    ),
     "a plan that is stored and not in the table": lambda: of_a_crash("store plan", 3, 1, 2),
     "a plan that is in the table and not recorded": lambda: of_a_crash("append", 1, 1, 1),
     "offsets that were not moved": lambda: of_a_crash("record", 1, 1, 1),
-    "caps": lambda: of_a_crash("store plan", 8, 3, 5, settings=settings_of(limits={"max_records_per_run": 2})),
+    "caps": lambda: of_a_crash(
+        "store plan", 8, 3, 5, settings=settings_of(limits={"max_records_per_run": 2})
+    ),
     "a ledger that was lost": of_a_lost_ledger,
     "records that expired": of_expired_records,
     "a partition without a leader": of_a_partition_without_a_leader,
@@ -137,7 +152,10 @@ def told_by_plan(outside: Outside, settings: Settings) -> int:
 
 
 def told_by_offsets(outside: Outside, settings: Settings) -> dict[int, int | None]:
-    return {row["partition"]: row["lag"] for row in offsets_of(FakeWorld(outside, settings).observe(), settings).rows}
+    return {
+        row["partition"]: row["lag"]
+        for row in offsets_of(FakeWorld(outside, settings).observe(), settings).rows
+    }
 
 
 def all_lags(outside: Outside, settings: Settings) -> Lags:
@@ -145,13 +163,23 @@ def all_lags(outside: Outside, settings: Settings) -> Lags:
 
 
 def told_by_lag(outside: Outside, settings: Settings) -> dict[int, int | None]:
-    return {row["partition"]: row["lag"] for row in all_lags(outside, settings).as_json()["partitions"]}
+    return {
+        row["partition"]: row["lag"] for row in all_lags(outside, settings).as_json()["partitions"]
+    }
 
 
-def told_by_report(outside: Outside, settings: Settings, when: str, step: str | None = None) -> dict[int, int | None]:
+def told_by_report(
+    outside: Outside, settings: Settings, when: str, step: str | None = None
+) -> dict[int, int | None]:
     report = new_report()
     with contextlib.suppress(Crash, EtlError):
-        ingest(FakeWorld(outside, settings, crash_at(step, When.BEFORE) if step else lambda step, when: None), settings, report)
+        ingest(
+            FakeWorld(
+                outside, settings, crash_at(step, When.BEFORE) if step else lambda step, when: None
+            ),
+            settings,
+            report,
+        )
     return {row["partition"]: row[when] for row in report.as_json()["lag"]}
 
 
@@ -194,12 +222,23 @@ def of_a_topic_made_again() -> Outside:
     return outside
 
 
-@pytest.mark.parametrize(("make", "lags"), [
-    (lambda: of_a_cut_log(3), {0: None, 1: 1, 2: 1}), (of_a_topic_made_again, {0: 2, 1: 0, 2: 1, 7: None})])
-def test_of_logs_that_are_no_longer_the_same_no_lag_is_told_but_what_plan_says(make: Callable[[], Outside], lags: Any) -> None:
+@pytest.mark.parametrize(
+    ("make", "lags"),
+    [
+        (lambda: of_a_cut_log(3), {0: None, 1: 1, 2: 1}),
+        (of_a_topic_made_again, {0: 2, 1: 0, 2: 1, 7: None}),
+    ],
+)
+def test_of_logs_that_are_no_longer_the_same_no_lag_is_told_but_what_plan_says(
+    make: Callable[[], Outside], lags: Any
+) -> None:
     outside = make()
     told = offsets_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS)
-    assert {row["partition"]: row["lag"] for row in told.rows} == lags == told_by_report(outside, SETTINGS, "after")
+    assert (
+        {row["partition"]: row["lag"] for row in told.rows}
+        == lags
+        == told_by_report(outside, SETTINGS, "after")
+    )
     assert told_by_lag(outside, SETTINGS) == told_by_offsets(outside, SETTINGS)
     with pytest.raises(NeedsDecision) as plan_says:
         told_by_plan(outside, SETTINGS)
@@ -212,7 +251,10 @@ def test_a_stored_plan_of_a_log_that_was_cut_has_no_lag_there_either() -> None:
         run(outside, at=crash_at("store plan", When.AFTER))
     outside.logs[LOGS[0]].cut(6)
     told = offsets_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS)
-    assert ({row["partition"]: row["lag"] for row in told.rows}, told.refusal is None) == ({0: None, 1: 0, 2: 1}, False)
+    assert ({row["partition"]: row["lag"] for row in told.rows}, told.refusal is None) == (
+        {0: None, 1: 0, 2: 1},
+        False,
+    )
 
 
 def test_where_a_run_would_stop_at_the_table_no_lag_is_told() -> None:
@@ -230,7 +272,10 @@ def test_what_others_did_to_the_table_does_not_hide_how_far_it_is() -> None:
 
 def test_a_position_above_the_end_of_its_log_is_no_lag_below_nothing() -> None:
     state = onward({A: 9})
-    assert lag_of(A, snapshot_of({A: (0, 5)}), Reached(state.last, state.positions), plan_settings()) == 0
+    assert (
+        lag_of(A, snapshot_of({A: (0, 5)}), Reached(state.last, state.positions), plan_settings())
+        == 0
+    )
 
 
 def test_nobody_knows_the_lag_of_a_log_whose_start_was_not_asked_for() -> None:

@@ -1,4 +1,6 @@
-"""What `etl plan` says is what `etl run` does: over every row of the table in `etl.decisions.reconcile`, with tasks and lag."""
+"""What `etl plan` says is what `etl run` does: over every row of the table in
+`etl.decisions.reconcile`, with tasks and lag.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,22 @@ from etl.settings.policies import OnOwned
 from etl.settings.sections import Settings
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
-from tests.fakes.world import Crash, FakeWorld, When
 from tests.fakes.stories import (
-    LOGS, SETTINGS, SKIPPING, accept, crash_at, expired_plan, grow, new_report, outcomes, outside_of, run, set_to, settings_of,
+    LOGS,
+    SETTINGS,
+    SKIPPING,
+    accept,
+    crash_at,
+    expired_plan,
+    grow,
+    new_report,
+    outcomes,
+    outside_of,
+    run,
+    set_to,
+    settings_of,
 )
+from tests.fakes.world import Crash, FakeWorld, When
 
 A, B, C = LOGS
 FOLLOWING = settings_of(on_moved="follow")
@@ -39,7 +53,9 @@ SMALL_TASKS = settings_of(limits={"target_task_bytes": 200})
 
 @dataclass
 class Situation:
-    """What is there, what the conf says, and how the table of other pipelines looks where ours wrote none."""
+    """What is there, what the conf says, and how the table of other pipelines looks where ours
+    wrote none.
+    """
 
     outside: Outside
     settings: Settings = SETTINGS
@@ -66,7 +82,11 @@ class Watched(FakeWorld):
     def fetch(self, plan: Plan, snapshot: Snapshot) -> list[OffsetRange]:
         """As the world of a run, which knows how many tasks work at once."""
         parallelism = snapshot.parallelism or 1
-        self.tasks.append(tasks_of_plan(plan, snapshot, self.conf, parallelism=parallelism, now_ms=self.now_ms()).tasks)
+        self.tasks.append(
+            tasks_of_plan(
+                plan, snapshot, self.conf, parallelism=parallelism, now_ms=self.now_ms()
+            ).tasks
+        )
         return super().fetch(plan, snapshot)
 
 
@@ -115,7 +135,9 @@ def restored_copy() -> Outside:
     outside = loaded()
     plan = outside.newest_plan()
     assert plan
-    outside.plans[1] = render_plan(with_id(replace(plan, created_at_ms=7, reason="it was put back")))
+    outside.plans[1] = render_plan(
+        with_id(replace(plan, created_at_ms=7, reason="it was put back"))
+    )
     outside.applied.clear()
     return outside
 
@@ -154,7 +176,9 @@ def beside(outside: Outside, topic: str) -> Outside:
     plan = loaded().newest_plan()
     assert plan
     log = BrokerPartition(topic, 0)
-    other = with_id(replace(plan, uid="theirs", ranges=(), positions={log: 5}, seen={log: plan.seen[A]}))
+    other = with_id(
+        replace(plan, uid="theirs", ranges=(), positions={log: 5}, seen={log: plan.seen[A]})
+    )
     outside.others = (OtherPipeline("offset-range-etl/cluster-1/group/other", 1, 1, other),)
     outside.table = outside.table or []
     return outside
@@ -182,39 +206,66 @@ OTHERS_ALONE = Table("table-1", 0, None, is_of_others_alone=True)
 ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
     "none | no table, or D none": {
         "a first run": lambda: Situation(outside_of(5, 3, 4)),
-        "a first run from the latest": lambda: Situation(outside_of(5, 3, 4), settings_of(start="latest")),
-        "a first run under a cap": lambda: Situation(outside_of(5, 3, 4), settings_of(limits={"max_records_per_run": 4})),
+        "a first run from the latest": lambda: Situation(
+            outside_of(5, 3, 4), settings_of(start="latest")
+        ),
+        "a first run under a cap": lambda: Situation(
+            outside_of(5, 3, 4), settings_of(limits={"max_records_per_run": 4})
+        ),
         "a first run in small tasks": lambda: Situation(outside_of(5, 3, 4), SMALL_TASKS),
     },
     "N | D = B, and the table that plan N": {
-        "the first plan was left": lambda: Situation(crashed("store plan"), finishes=(Outcome.REPLAYED,)),
-        "a later plan was left": lambda: Situation(crashed("store plan", loaded()), finishes=(Outcome.REPLAYED,)),
-        "in small tasks": lambda: Situation(crashed("store plan", settings=SMALL_TASKS), SMALL_TASKS, finishes=(Outcome.REPLAYED,)),
+        "the first plan was left": lambda: Situation(
+            crashed("store plan"), finishes=(Outcome.REPLAYED,)
+        ),
+        "a later plan was left": lambda: Situation(
+            crashed("store plan", loaded()), finishes=(Outcome.REPLAYED,)
+        ),
+        "in small tasks": lambda: Situation(
+            crashed("store plan", settings=SMALL_TASKS), SMALL_TASKS, finishes=(Outcome.REPLAYED,)
+        ),
         "an operator set positions": lambda: Situation(position_set()),
-        "its range has expired": lambda: Situation(expired_plan(), SKIPPING, finishes=(Outcome.SUPERSEDED,)),
-        "its range has expired, and policy fails": lambda: Situation(expired_plan(SETTINGS), stops=DataLoss),
+        "its range has expired": lambda: Situation(
+            expired_plan(), SKIPPING, finishes=(Outcome.SUPERSEDED,)
+        ),
+        "its range has expired, and policy fails": lambda: Situation(
+            expired_plan(SETTINGS), stops=DataLoss
+        ),
         "a log has no leader": lambda: Situation(
-            leaderless(settings_of(on_no_leader="skip")), settings_of(on_no_leader="skip"), finishes=(Outcome.SUPERSEDED,)),
+            leaderless(settings_of(on_no_leader="skip")),
+            settings_of(on_no_leader="skip"),
+            finishes=(Outcome.SUPERSEDED,),
+        ),
     },
     "N | D = N, offsets at its positions": {
         "there is more to read": lambda: Situation(loaded()),
         "there is nothing new": lambda: Situation(loaded(0, 0, 0)),
         "records have expired": lambda: Situation(_expired(loaded(4, 0, 0)), SKIPPING),
-        "records have expired, and policy fails": lambda: Situation(_expired(loaded(4, 0, 0)), stops=DataLoss),
+        "records have expired, and policy fails": lambda: Situation(
+            _expired(loaded(4, 0, 0)), stops=DataLoss
+        ),
         "a log is left to its owner": owned,
     },
     "N | D = N, some offsets as N saw them": {
-        "some were moved": lambda: Situation(crashed("commit from 0"), finishes=(Outcome.REPAIRED,)),
+        "some were moved": lambda: Situation(
+            crashed("commit from 0"), finishes=(Outcome.REPAIRED,)
+        ),
         "none was moved": lambda: Situation(crashed("record"), finishes=(Outcome.REPAIRED,)),
-        "and it was not recorded": lambda: Situation(crashed("append"), finishes=(Outcome.REPAIRED, Outcome.REPAIRED)),
+        "and it was not recorded": lambda: Situation(
+            crashed("append"), finishes=(Outcome.REPAIRED, Outcome.REPAIRED)
+        ),
         "and the next plan cannot be made": lambda: Situation(
-            _expired(crashed("commit from 0")), finishes=(Outcome.REPAIRED,), stops=DataLoss),
+            _expired(crashed("commit from 0")), finishes=(Outcome.REPAIRED,), stops=DataLoss
+        ),
     },
     "N | D = N, an offset is larger": {
         "and policy fails": lambda: Situation(moved_to(6), stops=OffsetMoved),
         "and is followed": lambda: Situation(moved_to(6), FOLLOWING, finishes=(Outcome.FOLLOWED,)),
         "and its topic is not read": lambda: Situation(
-            unnamed_and_moved(), settings_of(on_moved="follow", topics={"allow": ["clicks"]}), finishes=(Outcome.NOT_FOLLOWED,)),
+            unnamed_and_moved(),
+            settings_of(on_moved="follow", topics={"allow": ["clicks"]}),
+            finishes=(Outcome.NOT_FOLLOWED,),
+        ),
         "and above the end": lambda: Situation(moved_to(99), FOLLOWING, stops=OffsetMoved),
     },
     "N | D = N, an offset is smaller, gone": {
@@ -227,16 +278,27 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
         "a copy was put back": lambda: Situation(restored_copy(), finishes=(Outcome.ADOPTED,)),
     },
     "N, none | D > N": {
-        "the ledger was lost": lambda: Situation(emptied(loaded()), finishes=(Outcome.REPAIRED, Outcome.REBUILT)),
-        "and there is nothing new": lambda: Situation(emptied(loaded(0, 0, 0)), finishes=(Outcome.REPAIRED, Outcome.REBUILT)),
+        "the ledger was lost": lambda: Situation(
+            emptied(loaded()), finishes=(Outcome.REPAIRED, Outcome.REBUILT)
+        ),
+        "and there is nothing new": lambda: Situation(
+            emptied(loaded(0, 0, 0)), finishes=(Outcome.REPAIRED, Outcome.REBUILT)
+        ),
         "and the next plan cannot be made": lambda: Situation(
-            _expired(emptied(loaded(4, 0, 0))), finishes=(Outcome.REPAIRED, Outcome.REBUILT), stops=DataLoss),
+            _expired(emptied(loaded(4, 0, 0))),
+            finishes=(Outcome.REPAIRED, Outcome.REBUILT),
+            stops=DataLoss,
+        ),
     },
     "N, none | the same, commit not in the log": {
-        "the ledger was lost": lambda: Situation(forgotten(emptied(loaded())), stops=LedgersDisagree),
+        "the ledger was lost": lambda: Situation(
+            forgotten(emptied(loaded())), stops=LedgersDisagree
+        ),
     },
     "N | D = B, no table when plan N was": {
-        "another pipeline made it": lambda: Situation(crashed("store plan"), found=OTHERS_ALONE, finishes=(Outcome.SUPERSEDED,)),
+        "another pipeline made it": lambda: Situation(
+            crashed("store plan"), found=OTHERS_ALONE, finishes=(Outcome.SUPERSEDED,)
+        ),
     },
     "N | D < N otherwise, or no table": {
         "the table is gone": lambda: Situation(without_table(loaded()), stops=LedgersDisagree),
@@ -244,25 +306,42 @@ ROWS: dict[str, dict[str, Callable[[], Situation]]] = {
     "N | the same, acknowledged": {
         "the table is gone": lambda: Situation(without_table(loaded(), number=1)),
         "the table is gone, and a plan was left": lambda: Situation(
-            without_table(crashed("store plan", loaded()), number=2), finishes=(Outcome.SUPERSEDED,)),
+            without_table(crashed("store plan", loaded()), number=2), finishes=(Outcome.SUPERSEDED,)
+        ),
     },
     "any | another uid, or another table id": {
         "another ledger": lambda: Situation(of_another_uid(), stops=LedgersDisagree),
     },
     "any | a topic that we do not know, and": {
-        "it would be begun": lambda: Situation(beside(outside_of(5, 3, 4), "clicks"), stops=LedgersDisagree),
+        "it would be begun": lambda: Situation(
+            beside(outside_of(5, 3, 4), "clicks"), stops=LedgersDisagree
+        ),
         "it is none of ours": lambda: Situation(beside(outside_of(5, 3, 4), "orders")),
     },
     "any | rows removed, table redefined,": {
         "and policy fails": lambda: Situation(deleted(loaded()), stops=LedgersDisagree),
         "and policy records it": lambda: Situation(
-            deleted(loaded()), settings_of(table={"on_rows_removed": "record"}), finishes=(Outcome.ROWS_REMOVED,)),
+            deleted(loaded()),
+            settings_of(table={"on_rows_removed": "record"}),
+            finishes=(Outcome.ROWS_REMOVED,),
+        ),
     },
 }
 OF_WHAT_WAS_LEFT = {
-    Outcome.REPLAYED, Outcome.REPAIRED, Outcome.FOLLOWED, Outcome.NOT_FOLLOWED, Outcome.ADOPTED, Outcome.REBUILT, Outcome.SUPERSEDED,
-    Outcome.ROWS_REMOVED}
-CASES = [pytest.param(situation, id=f"{row}: {case}") for row, cases in ROWS.items() for case, situation in cases.items()]
+    Outcome.REPLAYED,
+    Outcome.REPAIRED,
+    Outcome.FOLLOWED,
+    Outcome.NOT_FOLLOWED,
+    Outcome.ADOPTED,
+    Outcome.REBUILT,
+    Outcome.SUPERSEDED,
+    Outcome.ROWS_REMOVED,
+}
+CASES = [
+    pytest.param(situation, id=f"{row}: {case}")
+    for row, cases in ROWS.items()
+    for case, situation in cases.items()
+]
 
 
 def _expired(outside: Outside) -> Outside:
@@ -272,8 +351,14 @@ def _expired(outside: Outside) -> Outside:
 
 def rows_of_the_table() -> list[str]:
     """The first line of each row, as the docstring has them."""
-    lines = (reconcile.__doc__ or "").partition("------")[2].partition("What every")[0].splitlines()[1:]
-    return [f"{line[4:13].strip()} | {line[13:48].strip()}" for line in lines if re.match(r" {4}\S", line)]
+    lines = (
+        (reconcile.__doc__ or "").partition("------")[2].partition("What every")[0].splitlines()[1:]
+    )
+    return [
+        f"{line[4:13].strip()} | {line[13:48].strip()}"
+        for line in lines
+        if re.match(r" {4}\S", line)
+    ]
 
 
 def test_every_row_of_the_table_has_a_situation() -> None:
@@ -290,9 +375,20 @@ def executed(situation: Situation) -> tuple[Watched, Report, EtlError | None]:
 
 
 def content(plan: Plan) -> Any:
-    """But for when it was made and by whose uid, for which version of the table, and what only its reading tells."""
+    """But for when it was made and by whose uid, for which version of the table, and what only its
+    reading tells.
+    """
     return replace(
-        plan, created_at_ms=0, id="", uid="", previous=None, supersedes=None, table_id=None, table_version=None, record_epochs={})
+        plan,
+        created_at_ms=0,
+        id="",
+        uid="",
+        previous=None,
+        supersedes=None,
+        table_id=None,
+        table_version=None,
+        record_epochs={},
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -321,7 +417,12 @@ def _undated(plan: Plan) -> Plan:
 def test_the_first_step_is_the_very_plan_that_a_run_stores(case: Callable[[], Situation]) -> None:
     situation = case()
     world = Watched(situation)
-    step = next_step(world.observe(), situation.settings, now_ms=world.now_ms(), uid=f"uid{situation.outside.uids_made + 1}")
+    step = next_step(
+        world.observe(),
+        situation.settings,
+        now_ms=world.now_ms(),
+        uid=f"uid{situation.outside.uids_made + 1}",
+    )
     _, report, stopped = executed(situation)
     decided = [_undated(step.plan)] if step.plan else []
     assert decided == [_undated(one.plan) for one in report.plans[:1]]
@@ -329,7 +430,9 @@ def test_the_first_step_is_the_very_plan_that_a_run_stores(case: Callable[[], Si
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_was_left_is_finished_also_by_a_run_that_then_stops(case: Callable[[], Situation]) -> None:
+def test_what_was_left_is_finished_also_by_a_run_that_then_stops(
+    case: Callable[[], Situation],
+) -> None:
     situation = case()
     said = outcomes(executed(situation)[1])
     assert sorted(one for one in said if one in OF_WHAT_WAS_LEFT) == sorted(situation.finishes)
@@ -338,9 +441,14 @@ def test_what_was_left_is_finished_also_by_a_run_that_then_stops(case: Callable[
 def test_a_run_has_one_step_after_a_plan_that_was_left_and_it_is_the_last() -> None:
     snapshot = FakeWorld(crashed("store plan"), SETTINGS).observe()
     steps = steps_ahead(snapshot, SETTINGS, now_ms=1, uid="u")
-    assert [(step.action, step.is_last) for step in steps] == [(Action.REPLAY, False), (Action.STORE, True)]
+    assert [(step.action, step.is_last) for step in steps] == [
+        (Action.REPLAY, False),
+        (Action.STORE, True),
+    ]
 
 
 def test_a_step_is_the_same_whenever_it_is_asked_for() -> None:
     snapshot = FakeWorld(crashed("commit from 0"), SETTINGS).observe()
-    assert next_step(snapshot, SETTINGS, now_ms=1, uid="u") == next_step(snapshot, SETTINGS, now_ms=1, uid="u")
+    assert next_step(snapshot, SETTINGS, now_ms=1, uid="u") == next_step(
+        snapshot, SETTINGS, now_ms=1, uid="u"
+    )

@@ -1,4 +1,6 @@
-"""What offsets mean that are kept in ZooKeeper, in Kafka or in both: the cases of reading, and those behind a plan."""
+"""What offsets mean that are kept in ZooKeeper, in Kafka or in both: the cases of reading, and
+those behind a plan.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ from dataclasses import replace
 import pytest
 
 from etl.decisions.moved_offsets import apart_from, up_to_date
-from etl.decisions.offsets_storage import both, is_dropped, off_position, place_moved, refuse_another_storage, seen_in
+from etl.decisions.offsets_storage import (
+    both,
+    is_dropped,
+    off_position,
+    place_moved,
+    refuse_another_storage,
+    seen_in,
+)
 from etl.errors import OffsetMoved, SettingsError
 from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
 from etl.model.logs import BrokerPartition
@@ -22,7 +31,15 @@ ZOOKEEPER, KAFKA, DUAL = OffsetsStorage.ZOOKEEPER, OffsetsStorage.KAFKA, Offsets
 
 def plan_at(storage: OffsetsStorage, seen: Committed, position: int = 800) -> Plan:
     """A plan with one log."""
-    return with_id(replace(plain_plan(12), ranges=(), positions={LOG: position}, seen={LOG: seen}, offsets_in=storage))
+    return with_id(
+        replace(
+            plain_plan(12),
+            ranges=(),
+            positions={LOG: position},
+            seen={LOG: seen},
+            offsets_in=storage,
+        )
+    )
 
 
 def in_zookeeper(offset: int | None, version: int = 3) -> Committed:
@@ -35,43 +52,73 @@ def in_kafka(offset: int | None, word: str = "11:before") -> Committed:
 
 # Reading both
 
-@pytest.mark.parametrize(("zookeeper", "kafka", "read"), [
-    (None, None, None), (None, 5, 5), (None, 9, 9),
-    (5, None, 5), (5, 5, 5), (5, 9, 9),
-    (9, None, 9), (9, 5, 9), (9, 9, 9),
-])
-def test_of_two_places_the_larger_offset_counts(zookeeper: int | None, kafka: int | None, read: int | None) -> None:
+
+@pytest.mark.parametrize(
+    ("zookeeper", "kafka", "read"),
+    [
+        (None, None, None),
+        (None, 5, 5),
+        (None, 9, 9),
+        (5, None, 5),
+        (5, 5, 5),
+        (5, 9, 9),
+        (9, None, 9),
+        (9, 5, 9),
+        (9, 9, 9),
+    ],
+)
+def test_of_two_places_the_larger_offset_counts(
+    zookeeper: int | None, kafka: int | None, read: int | None
+) -> None:
     found = both(in_zookeeper(zookeeper), in_kafka(kafka))
     assert found.offset == read
-    assert (found.in_zookeeper, found.in_kafka) == (in_zookeeper(zookeeper), in_kafka(kafka)), "and each side is still known"
+    assert (found.in_zookeeper, found.in_kafka) == (in_zookeeper(zookeeper), in_kafka(kafka)), (
+        "and each side is still known"
+    )
     assert (found.apart is None) is (zookeeper == kafka)
 
 
 # Moving
 
+
 @pytest.mark.parametrize("storage", OffsetsStorage)
 def test_a_plan_knows_what_its_commit_leaves_in_each_place(storage: OffsetsStorage) -> None:
-    seen = {ZOOKEEPER: in_zookeeper(500), KAFKA: in_kafka(500), DUAL: both(in_zookeeper(500), in_kafka(600))}[storage]
+    seen = {
+        ZOOKEEPER: in_zookeeper(500),
+        KAFKA: in_kafka(500),
+        DUAL: both(in_zookeeper(500), in_kafka(600)),
+    }[storage]
     plan = plan_at(storage, seen)
     ours = f"{plan.number}:{plan.id}"
-    assert plan.moved(LOG) == {
-        ZOOKEEPER: Committed(800, 4), KAFKA: Committed(800, None, ours), DUAL: Committed(800, 4, ours)}[storage]
+    assert (
+        plan.moved(LOG)
+        == {
+            ZOOKEEPER: Committed(800, 4),
+            KAFKA: Committed(800, None, ours),
+            DUAL: Committed(800, 4, ours),
+        }[storage]
+    )
     assert plan.offsets_to_move == (LOG,)
     assert parse_plan(render_plan(plan), path="a test") == plan
 
 
 def test_a_place_that_is_there_already_is_not_written_again() -> None:
     plan = plan_at(DUAL, both(in_zookeeper(800), in_kafka(500)))
-    assert plan.offsets_to_move == (LOG,), "one of the two is behind, though the larger one is at the position"
+    assert plan.offsets_to_move == (LOG,), (
+        "one of the two is behind, though the larger one is at the position"
+    )
     assert plan.moved(LOG) == Committed(800, 3, plan.word)
-    assert plan_at(DUAL, both(in_zookeeper(500), in_kafka(800, "theirs"))).moved(LOG) == Committed(800, 4, "theirs")
+    assert plan_at(DUAL, both(in_zookeeper(500), in_kafka(800, "theirs"))).moved(LOG) == Committed(
+        800, 4, "theirs"
+    )
     assert plan_at(DUAL, both(in_zookeeper(800), in_kafka(800))).offsets_to_move == ()
 
 
 # Behind a plan
 
 CASES: list[tuple[OffsetsStorage, Committed, Committed, int | str | None]] = [
-    # what the plan saw, what is there, and: None where it is there or moved now, else where another client moved it
+    # what the plan saw, what is there, and: None where it is there or moved now, else where another
+    # client moved it
     (ZOOKEEPER, in_zookeeper(500), in_zookeeper(500), None),
     (ZOOKEEPER, in_zookeeper(500), in_zookeeper(800, 9), None),
     (ZOOKEEPER, in_zookeeper(500), in_zookeeper(500, 4), 500),
@@ -89,70 +136,116 @@ CASES: list[tuple[OffsetsStorage, Committed, Committed, int | str | None]] = [
     (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(500), in_kafka(500)), None),
     (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(500), in_kafka(800)), None),
     (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(800, 4), in_kafka(500)), None),
-    (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(800, 4), NOTHING_COMMITTED), None),
+    (
+        DUAL,
+        both(in_zookeeper(500), in_kafka(500)),
+        both(in_zookeeper(800, 4), NOTHING_COMMITTED),
+        None,
+    ),
     # one side goes on, and one goes back, whatever the other does
     (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(900, 4), in_kafka(800)), 900),
     (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(800, 4), in_kafka(900)), 900),
     (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(800, 4), in_kafka(300)), 300),
     (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(300, 5), in_kafka(800)), 300),
     (DUAL, both(in_zookeeper(500), in_kafka(500)), both(in_zookeeper(300, 5), in_kafka(900)), 300),
-    (DUAL, both(in_zookeeper(500), in_kafka(500)), both(NOTHING_COMMITTED, in_kafka(800)), "removed"),
+    (
+        DUAL,
+        both(in_zookeeper(500), in_kafka(500)),
+        both(NOTHING_COMMITTED, in_kafka(800)),
+        "removed",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("storage", "seen", "found", "moved"), CASES)
 def test_behind_a_plan_each_place_is_there_or_to_be_moved_or_was_moved_by_another_client(
-    storage: OffsetsStorage, seen: Committed, found: Committed, moved: int | str | None,
+    storage: OffsetsStorage,
+    seen: Committed,
+    found: Committed,
+    moved: int | str | None,
 ) -> None:
     plan = plan_at(storage, seen)
     told = place_moved(plan, LOG, found)
     assert (told and (told.offset if told.offset is not None else "removed")) == moved
     uncommitted, apart = apart_from(plan, {} if found == NOTHING_COMMITTED else {LOG: found})
     is_settled = moved is not None or found.is_at(800)
-    assert (uncommitted, set(apart)) == (() if is_settled else (LOG,), {LOG} if moved is not None else set())
+    assert (uncommitted, set(apart)) == (
+        () if is_settled else (LOG,),
+        {LOG} if moved is not None else set(),
+    )
 
 
 @pytest.mark.parametrize("policy", OnMoved)
-def test_a_place_that_went_back_stops_a_run_under_every_policy_though_the_larger_one_counts(policy: OnMoved) -> None:
+def test_a_place_that_went_back_stops_a_run_under_every_policy_though_the_larger_one_counts(
+    policy: OnMoved,
+) -> None:
     plan = plan_at(DUAL, both(in_zookeeper(500), in_kafka(500)))
     with pytest.raises(OffsetMoved, match="it is 300, ours is 800") as raised:
-        up_to_date(plan, {LOG: both(in_zookeeper(800, 4), in_kafka(300, "theirs"))}, policy, {LOG: 1000})
+        up_to_date(
+            plan, {LOG: both(in_zookeeper(800, 4), in_kafka(300, "theirs"))}, policy, {LOG: 1000}
+        )
     assert "restore" in raised.value.check
-    assert off_position(both(in_zookeeper(800, 4), in_kafka(300)), 800) == 300, "so the command that sets it back sees it, too"
+    assert off_position(both(in_zookeeper(800, 4), in_kafka(300)), 800) == 300, (
+        "so the command that sets it back sees it, too"
+    )
 
 
 def test_one_place_that_went_on_is_followed_by_policy_and_the_other_one_with_it() -> None:
     plan = plan_at(DUAL, both(in_zookeeper(500), in_kafka(500)))
     found = both(in_zookeeper(900, 5), in_kafka(800, plan.word))
     assert up_to_date(plan, {LOG: found}, OnMoved.FOLLOW, {LOG: 1000}).followed == {LOG: 900}
-    assert plan_at(DUAL, found, 950).moved(LOG) == Committed(950, 6, with_id(plan_at(DUAL, found, 950)).word)
+    assert plan_at(DUAL, found, 950).moved(LOG) == Committed(
+        950, 6, with_id(plan_at(DUAL, found, 950)).word
+    )
 
 
 # Offsets that brokers dropped
 
+
 @pytest.mark.parametrize("storage", [KAFKA, DUAL])
-def test_offsets_that_a_group_forgot_are_moved_again_from_the_positions_and_nothing_starts_anew(storage: OffsetsStorage) -> None:
+def test_offsets_that_a_group_forgot_are_moved_again_from_the_positions_and_nothing_starts_anew(
+    storage: OffsetsStorage,
+) -> None:
     seen = in_kafka(500) if storage is KAFKA else both(in_zookeeper(500), in_kafka(500))
     plan = plan_at(storage, seen)
     found = NOTHING_COMMITTED if storage is KAFKA else both(in_zookeeper(800, 4), NOTHING_COMMITTED)
     state = up_to_date(plan, {LOG: found}, OnMoved.FAIL, {LOG: 1000})
     assert (state.positions, state.uncommitted) == ({LOG: 800}, (LOG,))
     assert is_dropped(plan, LOG, found)
-    assert not is_dropped(plan, LOG, plan.moved(LOG)) and not is_dropped(plan_at(ZOOKEEPER, in_zookeeper(500)), LOG, NOTHING_COMMITTED)
+    assert not is_dropped(plan, LOG, plan.moved(LOG)) and not is_dropped(
+        plan_at(ZOOKEEPER, in_zookeeper(500)), LOG, NOTHING_COMMITTED
+    )
 
 
 # Another storage than the plan saw
 
+
 @pytest.mark.parametrize("was", OffsetsStorage)
 @pytest.mark.parametrize("now", OffsetsStorage)
-def test_a_place_that_is_new_gets_the_positions_unless_somebody_else_is_there(was: OffsetsStorage, now: OffsetsStorage) -> None:
-    seen = {ZOOKEEPER: in_zookeeper(500), KAFKA: in_kafka(500), DUAL: both(in_zookeeper(500), in_kafka(500))}[was]
+def test_a_place_that_is_new_gets_the_positions_unless_somebody_else_is_there(
+    was: OffsetsStorage, now: OffsetsStorage
+) -> None:
+    seen = {
+        ZOOKEEPER: in_zookeeper(500),
+        KAFKA: in_kafka(500),
+        DUAL: both(in_zookeeper(500), in_kafka(500)),
+    }[was]
     plan = seen_in(now, plan_at(was, seen))
     assert plan.offsets_in is now
-    there = {ZOOKEEPER: in_zookeeper(800, 4), KAFKA: NOTHING_COMMITTED, DUAL: both(in_zookeeper(800, 4), NOTHING_COMMITTED)}[now]
+    there = {
+        ZOOKEEPER: in_zookeeper(800, 4),
+        KAFKA: NOTHING_COMMITTED,
+        DUAL: both(in_zookeeper(800, 4), NOTHING_COMMITTED),
+    }[now]
     if was is KAFKA:
-        there = {ZOOKEEPER: NOTHING_COMMITTED, KAFKA: in_kafka(800), DUAL: both(NOTHING_COMMITTED, in_kafka(800))}[now]
-    assert up_to_date(plan, {LOG: there}, OnMoved.FAIL, {LOG: 1000}).uncommitted == (() if there.is_at(800) else (LOG,))
+        there = {
+            ZOOKEEPER: NOTHING_COMMITTED,
+            KAFKA: in_kafka(800),
+            DUAL: both(NOTHING_COMMITTED, in_kafka(800)),
+        }[now]
+    assert up_to_date(plan, {LOG: there}, OnMoved.FAIL, {LOG: 1000}).uncommitted == (
+        () if there.is_at(800) else (LOG,)
+    )
     if was is ZOOKEEPER and now is KAFKA:
         with pytest.raises(OffsetMoved, match="it is 300, ours is 800"):
             up_to_date(plan, {LOG: in_kafka(300, "theirs")}, OnMoved.FOLLOW, {LOG: 1000})
@@ -161,7 +254,9 @@ def test_a_place_that_is_new_gets_the_positions_unless_somebody_else_is_there(wa
 def test_a_stored_plan_moves_offsets_where_it_saw_them_so_the_key_changes_behind_it() -> None:
     plan = plan_at(ZOOKEEPER, in_zookeeper(500))
     refuse_another_storage(plan, ZOOKEEPER)
-    with pytest.raises(SettingsError, match="was made for offsets in zookeeper; offsets.storage is kafka now") as raised:
+    with pytest.raises(
+        SettingsError, match="was made for offsets in zookeeper; offsets.storage is kafka now"
+    ) as raised:
         refuse_another_storage(plan, KAFKA)
     assert "with offsets.storage: zookeeper `etl run CONF` finishes it" in raised.value.check
     refuse_another_storage(replace(plan, moves_offsets=False), KAFKA)
@@ -170,4 +265,6 @@ def test_a_stored_plan_moves_offsets_where_it_saw_them_so_the_key_changes_behind
 def test_of_a_log_that_is_read_no_longer_nobody_says_that_kafka_dropped_its_offset() -> None:
     plan = plan_at(KAFKA, in_kafka(500))
     assert up_to_date(plan, {}, OnMoved.FAIL, {LOG: 900}).dropped == (LOG,)
-    assert up_to_date(plan, {}, OnMoved.FAIL, {}).dropped == (), "its topic was deleted, or the conf names it no more"
+    assert up_to_date(plan, {}, OnMoved.FAIL, {}).dropped == (), (
+        "its topic was deleted, or the conf names it no more"
+    )

@@ -1,4 +1,6 @@
-"""Whom a run leaves alone: literals for each decision, and the story of a run on a fake outside where somebody owns something."""
+"""Whom a run leaves alone: literals for each decision, and the story of a run on a fake outside
+where somebody owns something.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ import pytest
 from etl.commands.preview import Preview
 from etl.decisions.among_members import refuse_of_others
 from etl.decisions.ownership import (
-    UNASSIGNED, foreign_consumers, leave_to_owners, owners_to_wait_for, refuse_owned_ranges,
+    UNASSIGNED,
+    foreign_consumers,
+    leave_to_owners,
+    owners_to_wait_for,
+    refuse_owned_ranges,
 )
 from etl.errors import Owned, SettingsError
 from etl.model.logs import BrokerPartition
@@ -47,34 +53,53 @@ def driver_of(pipeline: str) -> str:
     return render_owner("group", OwnerNode(pipeline, DriverNode("h-1", 7, "99", "run-0"))).decode()
 
 
-# -- the name of a driver as an owner -----------------------------------------------------------------------------------
+# -- the name of a driver as an owner
+# -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("started", [None, "812"])
 @pytest.mark.parametrize("pids", [None, "0a1b2c3d-4026531836"])
 @pytest.mark.parametrize("host", ["h", "h-1.example", "fe80::1"])
-def test_a_driver_is_a_thread_of_its_group_and_is_known_again(host: str, pids: str | None, started: str | None) -> None:
+def test_a_driver_is_a_thread_of_its_group_and_is_known_again(
+    host: str, pids: str | None, started: str | None
+) -> None:
     owner = OwnerNode("clicks-2.x", DriverNode(host, 7, started, "20260131T000000-a1b2c3", pids))
     thread = render_owner("my_group-1", owner).decode()
-    assert thread.startswith("my_group-1_") and thread.rpartition("-")[2] == "0", "consumer id, last hyphen, number of the thread"
+    assert thread.startswith("my_group-1_") and thread.rpartition("-")[2] == "0", (
+        "consumer id, last hyphen, number of the thread"
+    )
     assert parse_owner("my_group-1", thread) == owner
     assert parse_owner("my_group", thread) is None
 
 
 def test_every_thread_of_a_driver_names_it() -> None:
-    assert parse_owner("group", "group_etl:clicks:run:7:9:h-3") == parse_owner("group", "group_etl:clicks:run:7:9:h-0") is not None
+    assert (
+        parse_owner("group", "group_etl:clicks:run:7:9:h-3")
+        == parse_owner("group", "group_etl:clicks:run:7:9:h-0")
+        is not None
+    )
 
 
-@pytest.mark.parametrize("owner", [
-    "", "group_host-1795173895653-59986c35-0", "group_etl:clicks:run:0:9:h-0", "group_etl:clicks:run:4294967296:9:h-0",
-    "group_etl:clicks:run:7:9:h-one", "group_etl:clicks:run:7:9:h",
-    "group_etl:clicks:run:7:h-0", "etl:clicks:run:7:9:h-0", "group_etl:clicks:run:٧:9:h-0",
-])
+@pytest.mark.parametrize(
+    "owner",
+    [
+        "",
+        "group_host-1795173895653-59986c35-0",
+        "group_etl:clicks:run:0:9:h-0",
+        "group_etl:clicks:run:4294967296:9:h-0",
+        "group_etl:clicks:run:7:9:h-one",
+        "group_etl:clicks:run:7:9:h",
+        "group_etl:clicks:run:7:h-0",
+        "etl:clicks:run:7:9:h-0",
+        "group_etl:clicks:run:٧:9:h-0",
+    ],
+)
 def test_other_owners_are_no_drivers_of_ours(owner: str) -> None:
     assert parse_owner("group", owner) is None
 
 
-# -- decisions ----------------------------------------------------------------------------------------------------------
+# -- decisions
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_without_consumers_and_owners_nobody_is_left_anything() -> None:
@@ -83,7 +108,10 @@ def test_without_consumers_and_owners_nobody_is_left_anything() -> None:
 
 @pytest.mark.parametrize("on_owned", ["fail", "wait", "skip"])
 def test_a_live_group_is_refused_and_named_and_not_waited_for(on_owned: str) -> None:
-    settings, snapshot = settings_of(on_owned=on_owned), snapshot_of({B: FOREIGN}, "group_host-1", "group_host-2")
+    settings, snapshot = (
+        settings_of(on_owned=on_owned),
+        snapshot_of({B: FOREIGN}, "group_host-1", "group_host-2"),
+    )
     assert owners_to_wait_for(snapshot, settings) == {}
     with pytest.raises(Owned, match="group_host-1, group_host-2"):
         leave_to_owners(snapshot, settings)
@@ -99,7 +127,10 @@ def test_an_owned_log_is_refused_and_named(on_owned: str) -> None:
 @pytest.mark.parametrize("ownership", [{"on_owned": "skip"}, {"on_live_group": "unowned"}])
 def test_what_somebody_owns_is_left_out_and_the_rest_is_taken(ownership: dict[str, str]) -> None:
     live = ("group_host-1",) if "on_live_group" in ownership else ()
-    left = leave_to_owners(replace(snapshot_of({B: FOREIGN}, *live), leaderless=frozenset({B})), settings_of(**ownership))
+    left = leave_to_owners(
+        replace(snapshot_of({B: FOREIGN}, *live), leaderless=frozenset({B})),
+        settings_of(**ownership),
+    )
     assert (set(left.extents), left.owners, left.leaderless) == ({A, C}, {B: FOREIGN}, frozenset())
 
 
@@ -110,20 +141,30 @@ def test_only_under_wait_is_an_owner_waited_for() -> None:
         assert owners_to_wait_for(owned, settings_of(**ownership)) == {}
 
 
-def test_a_driver_of_this_pipeline_is_nobody_to_leave_alone_and_one_of_another_pipeline_is() -> None:
+def test_a_driver_of_this_pipeline_is_nobody_to_leave_alone_and_one_of_another_pipeline_is() -> (
+    None
+):
     assert leave_to_owners(snapshot_of({B: driver_of("clicks")}), settings_of()) == snapshot_of()
     with pytest.raises(Owned, match="etl:other"):
         leave_to_owners(snapshot_of({B: driver_of("other")}), settings_of())
 
 
-@pytest.mark.parametrize(("member_id", "consumer"), [
-    (None, driver_of("clicks").removesuffix("-0")), ("etl", driver_of("clicks").removesuffix("-0")), ("etl", "group_etl"),
-    ("a-1", "group_a-1"),
-])
+@pytest.mark.parametrize(
+    ("member_id", "consumer"),
+    [
+        (None, driver_of("clicks").removesuffix("-0")),
+        ("etl", driver_of("clicks").removesuffix("-0")),
+        ("etl", "group_etl"),
+        ("a-1", "group_a-1"),
+    ],
+)
 def test_a_registration_of_this_pipeline_is_no_live_consumer_and_what_it_owns_is_nobodys_to_leave_alone(
-    member_id: str | None, consumer: str,
+    member_id: str | None,
+    consumer: str,
 ) -> None:
-    """A member that was killed stays registered until its session ends, and a command may look while a run is a member."""
+    """A member that was killed stays registered until its session ends, and a command may look
+    while a run is a member.
+    """
     settings = settings_of(mode="join", member_id=member_id)
     snapshot = snapshot_of({B: f"{consumer}-3"}, consumer)
     assert leave_to_owners(snapshot, settings) == replace(snapshot, owners={})
@@ -131,16 +172,23 @@ def test_a_registration_of_this_pipeline_is_no_live_consumer_and_what_it_owns_is
         leave_to_owners(replace(snapshot, live_consumers=(consumer, "group_host-1")), settings)
 
 
-@pytest.mark.parametrize("settings", [
-    settings_of(member_id="etl"), settings_of(mode="join"), settings_of(mode="join", member_id="etl-1"),
-    settings_of(mode="join", member_id="et"),
-])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        settings_of(member_id="etl"),
+        settings_of(mode="join"),
+        settings_of(mode="join", member_id="etl-1"),
+        settings_of(mode="join", member_id="et"),
+    ],
+)
 def test_a_consumer_of_another_name_is_somebody_else(settings: Settings) -> None:
     with pytest.raises(Owned, match="group_etl"):
         leave_to_owners(snapshot_of({}, "group_etl"), settings)
 
 
-def test_a_member_leaves_what_is_not_of_its_share_and_asks_no_live_consumer_but_those_of_kafkas_own_group() -> None:
+def test_a_member_leaves_what_is_not_of_its_share_and_asks_no_live_consumer_but_those_of_kafkas_own_group() -> (
+    None
+):
     share = Share("group_etl", Membership.ZOOKEEPER, "range", None, frozenset({A}))
     snapshot = replace(snapshot_of({B: FOREIGN}, "group_host-1", "client-1"), share=share)
     left = leave_to_owners(snapshot, settings_of(mode="join"))
@@ -149,7 +197,10 @@ def test_a_member_leaves_what_is_not_of_its_share_and_asks_no_live_consumer_but_
     with pytest.raises(Owned, match="Kafka's own group of this name: client-1") as caught:
         leave_to_owners(in_kafka, settings_of(mode="join"))
     assert caught.value.exit_code == 4
-    assert leave_to_owners(in_kafka, settings_of(mode="join", on_live_group="unowned")).owners == left.owners
+    assert (
+        leave_to_owners(in_kafka, settings_of(mode="join", on_live_group="unowned")).owners
+        == left.owners
+    )
 
 
 def joining(membership: Membership, **ownership: Any) -> Settings:
@@ -161,10 +212,17 @@ def joining(membership: Membership, **ownership: Any) -> Settings:
 STATIC = "driver-6f1a0c52-0d3b-4a51-9f0e-0123456789ab at 10.0.0.7"
 
 
-@pytest.mark.parametrize(("membership", "live"), [
-    (Membership.ZOOKEEPER, ()), (Membership.COORDINATOR, ()), (Membership.COORDINATOR, ("m-2 at 10.0.0.8",))])
+@pytest.mark.parametrize(
+    ("membership", "live"),
+    [
+        (Membership.ZOOKEEPER, ()),
+        (Membership.COORDINATOR, ()),
+        (Membership.COORDINATOR, ("m-2 at 10.0.0.8",)),
+    ],
+)
 def test_a_partition_that_no_member_is_known_to_have_is_not_said_to_be_left_to_one(
-    membership: Membership, live: tuple[str, ...],
+    membership: Membership,
+    live: tuple[str, ...],
 ) -> None:
     settings = joining(membership)
     share = Share("m-1", membership, "range", 3, frozenset({A}))
@@ -173,14 +231,23 @@ def test_a_partition_that_no_member_is_known_to_have_is_not_said_to_be_left_to_o
     assert (left.owners, set(left.extents)) == ({B: "m-2 at 10.0.0.8", C: UNASSIGNED}, {A})
     assert list(told_by_owner(left.owners)) == [
         "clicks 1: left to m-2 at 10.0.0.8",
-        "clicks 2: assigned to no known member of the group; a run reads it once the group has divided its partitions anew"]
+        "clicks 2: assigned to no known member of the group; a run reads it once the group has divided its partitions anew",
+    ]
     with pytest.raises(Owned, match="the partition is assigned to no known member of the group"):
         refuse_of_others([C], left, settings)
 
 
-@pytest.mark.parametrize(("consumer", "is_ours"), [(STATIC, True), ("driver-1 at 10.0.0.7", False), (f"x{STATIC}", False)])
-def test_the_static_member_of_this_pipeline_is_no_other_consumer_between_its_runs(consumer: str, is_ours: bool) -> None:
-    named, unnamed = joining(Membership.COORDINATOR, member_id="driver"), joining(Membership.COORDINATOR)
+@pytest.mark.parametrize(
+    ("consumer", "is_ours"),
+    [(STATIC, True), ("driver-1 at 10.0.0.7", False), (f"x{STATIC}", False)],
+)
+def test_the_static_member_of_this_pipeline_is_no_other_consumer_between_its_runs(
+    consumer: str, is_ours: bool
+) -> None:
+    named, unnamed = (
+        joining(Membership.COORDINATOR, member_id="driver"),
+        joining(Membership.COORDINATOR),
+    )
     assert foreign_consumers([consumer], named) == (() if is_ours else (consumer,))
     assert foreign_consumers([consumer], unnamed) == (consumer,)
 
@@ -196,10 +263,14 @@ def test_a_stored_plan_that_reads_what_was_left_is_refused() -> None:
 def test_each_owner_is_told_once_for_a_topic() -> None:
     many = {BrokerPartition("clicks", p): FOREIGN for p in range(1007)}
     assert list(told_by_owner({**many, BrokerPartition("other", 3): "x", A: "x"})) == [
-        "clicks 0: left to x", f"clicks 1, 2, 3, 4, 5 and 1,001 more: left to {FOREIGN}", "other 3: left to x"]
+        "clicks 0: left to x",
+        f"clicks 1, 2, 3, 4, 5 and 1,001 more: left to {FOREIGN}",
+        "other 3: left to x",
+    ]
 
 
-# -- the story ----------------------------------------------------------------------------------------------------------
+# -- the story
+# ----------------------------------------------------------------------------------------------------------
 
 
 def outside_of(**changes: Any) -> Outside:
@@ -249,11 +320,22 @@ def test_the_position_of_a_known_log_stays_while_somebody_owns_it() -> None:
     assert (plan := outside.newest_plan()) and plan.positions == {A: 7, B: 4, C: 7}
 
 
-def test_where_all_is_owned_at_the_first_run_its_plan_keeps_where_the_logs_start_and_there_is_no_other() -> None:
+def test_where_all_is_owned_at_the_first_run_its_plan_keeps_where_the_logs_start_and_there_is_no_other() -> (
+    None
+):
     outside = outside_of(owners=dict.fromkeys(LOGS, FOREIGN))
-    assert [outcome for outcome, _ in run(outside, SKIP).outcomes] == [Outcome.LEFT_TO_OWNER, Outcome.STARTED]
-    assert [outcome for outcome, _ in run(outside, SKIP).outcomes] == [Outcome.LEFT_TO_OWNER, Outcome.NOTHING_NEW]
-    assert (plan := outside.newest_plan()) and (plan.ranges, set(plan.pending_starts)) == ((), set(LOGS))
+    assert [outcome for outcome, _ in run(outside, SKIP).outcomes] == [
+        Outcome.LEFT_TO_OWNER,
+        Outcome.STARTED,
+    ]
+    assert [outcome for outcome, _ in run(outside, SKIP).outcomes] == [
+        Outcome.LEFT_TO_OWNER,
+        Outcome.NOTHING_NEW,
+    ]
+    assert (plan := outside.newest_plan()) and (plan.ranges, set(plan.pending_starts)) == (
+        (),
+        set(LOGS),
+    )
 
 
 def test_live_consumers_are_lived_with_where_the_conf_says_so() -> None:
@@ -263,7 +345,9 @@ def test_live_consumers_are_lived_with_where_the_conf_says_so() -> None:
 
 
 @pytest.mark.parametrize("ownership", [{}, {"on_owned": "wait"}, {"on_owned": "skip"}])
-def test_a_stored_plan_waits_for_the_owner_of_a_log_that_it_reads(ownership: dict[str, str]) -> None:
+def test_a_stored_plan_waits_for_the_owner_of_a_log_that_it_reads(
+    ownership: dict[str, str],
+) -> None:
     outside, settings = outside_of(), settings_of(**ownership)
     with pytest.raises(Crash):
         run(outside, settings, crash_before("fetch"))
@@ -278,7 +362,9 @@ def test_a_stored_plan_waits_for_the_owner_of_a_log_that_it_reads(ownership: dic
 
 
 @pytest.mark.parametrize("ownership", [{}, {"on_owned": "skip"}])
-def test_an_owner_who_comes_before_the_claim_stops_the_run_and_the_plan_stays(ownership: dict[str, str]) -> None:
+def test_an_owner_who_comes_before_the_claim_stops_the_run_and_the_plan_stays(
+    ownership: dict[str, str],
+) -> None:
     outside, settings = outside_of(), settings_of(**ownership)
     with pytest.raises(Owned, match=FOREIGN):
         run(outside, settings, then("claim", lambda: outside.owners.update({C: FOREIGN})))
@@ -290,8 +376,16 @@ def test_an_owner_who_comes_before_the_claim_stops_the_run_and_the_plan_stays(ow
 
 def test_who_only_observes_claims_nothing() -> None:
     outside, seen = outside_of(), []
-    run(outside, settings_of(mode="observe"), then("fetch", lambda: seen.append(dict(outside.owners))))
-    run(claimed := outside_of(), settings_of(), then("fetch", lambda: seen.append(dict(claimed.owners))))
+    run(
+        outside,
+        settings_of(mode="observe"),
+        then("fetch", lambda: seen.append(dict(outside.owners))),
+    )
+    run(
+        claimed := outside_of(),
+        settings_of(),
+        then("fetch", lambda: seen.append(dict(claimed.owners))),
+    )
     assert seen[0] == {} and set(seen[1]) == set(LOGS)
     assert claimed.owners == {}
 
@@ -304,7 +398,9 @@ def test_an_owner_who_goes_while_the_run_waits_leaves_the_world_as_it_is_then() 
         outside.move_offset(B, 3)
 
     run(outside, settings_of(on_owned="wait"), then("wait for owners", leave))
-    assert [offset for log, offset in outside.rows() if log == B] == [3], "from where the owner stopped"
+    assert [offset for log, offset in outside.rows() if log == B] == [3], (
+        "from where the owner stopped"
+    )
 
 
 def test_an_owner_who_stays_is_named() -> None:
@@ -335,11 +431,19 @@ def test_claims_are_given_back_when_a_run_fails() -> None:
 
 
 def test_a_preview_says_what_would_be_left() -> None:
-    preview = Preview("the next run makes plan 1", (), snapshot_of(), (0, 0), 0, tuple(told_by_owner({B: FOREIGN})))
+    preview = Preview(
+        "the next run makes plan 1",
+        (),
+        snapshot_of(),
+        (0, 0),
+        0,
+        tuple(told_by_owner({B: FOREIGN})),
+    )
     assert preview.as_json()["left_to_owners"] == [f"clicks 1: left to {FOREIGN}"]
 
 
-# -- the fake world is honest -------------------------------------------------------------------------------------------
+# -- the fake world is honest
+# -------------------------------------------------------------------------------------------
 
 
 class FakeStage:

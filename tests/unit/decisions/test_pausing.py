@@ -1,11 +1,21 @@
-"""What pausing and resuming make of the pauses, and what is said of them: literals in, literals out."""
+"""What pausing and resuming make of the pauses, and what is said of them: literals in, literals
+out.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from etl.decisions.identity.accepting import parse_named
-from etl.decisions.pausing import leave_paused, merged, paused_logs, paused_unread, pausing, resuming, with_paused
+from etl.decisions.pausing import (
+    leave_paused,
+    merged,
+    paused_logs,
+    paused_unread,
+    pausing,
+    resuming,
+    with_paused,
+)
 from etl.errors import SettingsError
 from etl.model.ledger import Ledger, Pause
 from etl.model.logs import BrokerPartition, Extent, OldestRecord, Retention
@@ -27,7 +37,9 @@ def whole(topic: str = "clicks", reason: str = "all") -> Pause:
     return Pause(topic, None, reason, "kim@h", 5)
 
 
-def paused(*names: str, before: tuple[Pause, ...] = ()) -> tuple[tuple[Pause, ...], tuple[str, ...]]:
+def paused(
+    *names: str, before: tuple[Pause, ...] = ()
+) -> tuple[tuple[Pause, ...], tuple[str, ...]]:
     found = pausing(before, map(parse_named, names), KNOWN, reason="r", by="kim@h", now_ms=5)
     return found.pauses, found.says
 
@@ -38,16 +50,24 @@ def resumed(*names: str, before: tuple[Pause, ...]) -> tuple[tuple[Pause, ...], 
 
 
 def test_what_is_named_is_paused_once_however_often_it_is_named() -> None:
-    assert paused("clicks:1", "orders", "clicks:1") == ((of(B), whole("orders", "r")), ("clicks:1 is paused: r", "orders is paused: r"))
+    assert paused("clicks:1", "orders", "clicks:1") == (
+        (of(B), whole("orders", "r")),
+        ("clicks:1 is paused: r", "orders is paused: r"),
+    )
 
 
-@pytest.mark.parametrize(("before", "name", "says"), [
-    ((of(B, "old", 1),), "clicks:1", "clicks:1 is paused already: old"),
-    ((whole(),), "clicks", "clicks is paused already: all"),
-    ((whole(),), "clicks:1", "clicks:1 is paused already, with clicks as a whole: all"),
-    ((whole(), of(B, "old", 1)), "clicks:1", "clicks:1 is paused already: old"),
-])
-def test_what_is_paused_already_stays_as_it_was_and_that_is_said(before: tuple[Pause, ...], name: str, says: str) -> None:
+@pytest.mark.parametrize(
+    ("before", "name", "says"),
+    [
+        ((of(B, "old", 1),), "clicks:1", "clicks:1 is paused already: old"),
+        ((whole(),), "clicks", "clicks is paused already: all"),
+        ((whole(),), "clicks:1", "clicks:1 is paused already, with clicks as a whole: all"),
+        ((whole(), of(B, "old", 1)), "clicks:1", "clicks:1 is paused already: old"),
+    ],
+)
+def test_what_is_paused_already_stays_as_it_was_and_that_is_said(
+    before: tuple[Pause, ...], name: str, says: str
+) -> None:
     assert paused(name, before=before) == (before, (says,))
 
 
@@ -63,28 +83,55 @@ def test_a_log_that_nobody_knows_is_neither_paused_nor_resumed(name: str) -> Non
         resumed(name, before=(of(B),))
 
 
-@pytest.mark.parametrize(("before", "names", "left", "says"), [
-    ((of(A), of(B)), ["clicks:1"], (of(A),), "clicks:1 is resumed: the next plan reads on from its position"),
-    ((whole(), of(B), whole("orders")), ["clicks"], (whole("orders"),), "clicks is resumed: the next plan reads on from its position"),
-    ((of(A),), ["clicks:1"], (of(A),), "clicks:1 is not paused: there is nothing to resume"),
-    ((of(BrokerPartition("gone", 0)),), ["gone:0"], (), "gone:0 is resumed: the next plan reads on from its position"),
-])
-def test_what_is_resumed_is_paused_no_longer(before: tuple[Pause, ...], names: list[str], left: tuple[Pause, ...], says: str) -> None:
+@pytest.mark.parametrize(
+    ("before", "names", "left", "says"),
+    [
+        (
+            (of(A), of(B)),
+            ["clicks:1"],
+            (of(A),),
+            "clicks:1 is resumed: the next plan reads on from its position",
+        ),
+        (
+            (whole(), of(B), whole("orders")),
+            ["clicks"],
+            (whole("orders"),),
+            "clicks is resumed: the next plan reads on from its position",
+        ),
+        ((of(A),), ["clicks:1"], (of(A),), "clicks:1 is not paused: there is nothing to resume"),
+        (
+            (of(BrokerPartition("gone", 0)),),
+            ["gone:0"],
+            (),
+            "gone:0 is resumed: the next plan reads on from its position",
+        ),
+    ],
+)
+def test_what_is_resumed_is_paused_no_longer(
+    before: tuple[Pause, ...], names: list[str], left: tuple[Pause, ...], says: str
+) -> None:
     assert resumed(*names, before=before) == (left, (says,))
 
 
 def test_a_partition_of_a_topic_that_is_paused_as_a_whole_is_not_resumed_by_itself() -> None:
-    with pytest.raises(SettingsError, match="clicks is paused as a whole, so clicks:1 cannot be resumed by itself: all"):
+    with pytest.raises(
+        SettingsError,
+        match="clicks is paused as a whole, so clicks:1 cannot be resumed by itself: all",
+    ):
         resumed("clicks:1", before=(whole(), of(B)))
 
 
 def test_a_log_is_paused_by_a_pause_of_its_own_before_that_of_its_topic() -> None:
     assert paused_logs(KNOWN, (whole(), of(B))) == {A: whole(), B: of(B), C: whole()}
-    assert paused_logs((PHYSICAL, A), (of(A),)) == {A: of(A)}, "one number is another log on each broker"
+    assert paused_logs((PHYSICAL, A), (of(A),)) == {A: of(A)}, (
+        "one number is another log on each broker"
+    )
 
 
 def test_paused_logs_are_left_alone_led_or_not_and_come_back_for_who_names_them() -> None:
-    seen = plain_snapshot({A: (0, 5), B: (0, 5)}, leaderless=frozenset({C, OTHER}), pauses=(of(B), of(C)))
+    seen = plain_snapshot(
+        {A: (0, 5), B: (0, 5)}, leaderless=frozenset({C, OTHER}), pauses=(of(B), of(C))
+    )
     left = leave_paused(seen)
     assert left.extents.keys() == {A} and left.leaderless == {OTHER}
     assert left.paused.keys() == {B, C} and left.extents_of_paused.keys() == {B}
@@ -102,8 +149,9 @@ def test_the_oldest_record_is_asked_for_where_something_waits_and_messages_have_
 
 
 def test_who_takes_a_place_takes_the_pauses_of_the_topics_along_and_keeps_its_own() -> None:
-    assert merged((of(A, "ours"),), (of(A, "theirs"), whole("orders"), whole("left")), {"clicks", "orders"}) == (
-        of(A, "ours"), whole("orders"))
+    assert merged(
+        (of(A, "ours"),), (of(A, "theirs"), whole("orders"), whole("left")), {"clicks", "orders"}
+    ) == (of(A, "ours"), whole("orders"))
 
 
 def test_pauses_are_read_as_they_were_written() -> None:
@@ -111,36 +159,74 @@ def test_pauses_are_read_as_they_were_written() -> None:
     assert parse_pauses(render_pauses(pauses), path="p") == pauses
 
 
-def told(pauses: tuple[Pause, ...], oldest: OldestRecord | None = None, retention: Retention | None = None, *, at: int = 0) -> list[str]:
+def told(
+    pauses: tuple[Pause, ...],
+    oldest: OldestRecord | None = None,
+    retention: Retention | None = None,
+    *,
+    at: int = 0,
+) -> list[str]:
     seen = plain_snapshot(
-        {A: (0, 9), B: (2, 12)}, pauses=pauses, oldest_of_paused={A: oldest, B: oldest} if oldest else {},
-        retention={"clicks": retention} if retention else {}, ledger=Ledger("u", plain_plan(positions={A: at, B: at})))
+        {A: (0, 9), B: (2, 12)},
+        pauses=pauses,
+        oldest_of_paused={A: oldest, B: oldest} if oldest else {},
+        retention={"clicks": retention} if retention else {},
+        ledger=Ledger("u", plain_plan(positions={A: at, B: at})),
+    )
     return [one.says for one in resting(seen, now_ms=NOW_MS)]
 
 
 SINCE = "paused since 1970-01-01T00:00:00.005+00:00 by kim@h: "
 
 
-@pytest.mark.parametrize(("says", "given"), [
-    (f"clicks 0, 1: {SINCE}all; 19 offsets wait, and the oldest may expire in 1:00 h",
-     {"pauses": (whole(),), "oldest": OldestRecord(NOW_MS - 1000), "retention": Retention(ms=3_601_000)}),
-    (f"clicks 0, 1: {SINCE}r; 19 offsets wait, and the oldest may expire from now on",
-     {"pauses": (of(A), of(B)), "oldest": OldestRecord(5), "retention": Retention(ms=3_601_000)}),
-    (f"clicks 0: {SINCE}r; nothing waits there", {"pauses": (of(A),), "at": 9}),
-    (f"clicks 2: {SINCE}r; brokers tell of no such log: it is gone, or their ACLs keep it from us", {"pauses": (of(C),)}),
-    (f"orders: {SINCE}all; brokers tell of no such log: it is gone, or their ACLs keep it from us", {"pauses": (whole("orders"),)}),
-])
-def test_what_is_paused_is_told_with_what_waits_and_how_long_it_stays(says: str, given: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("says", "given"),
+    [
+        (
+            f"clicks 0, 1: {SINCE}all; 19 offsets wait, and the oldest may expire in 1:00 h",
+            {
+                "pauses": (whole(),),
+                "oldest": OldestRecord(NOW_MS - 1000),
+                "retention": Retention(ms=3_601_000),
+            },
+        ),
+        (
+            f"clicks 0, 1: {SINCE}r; 19 offsets wait, and the oldest may expire from now on",
+            {
+                "pauses": (of(A), of(B)),
+                "oldest": OldestRecord(5),
+                "retention": Retention(ms=3_601_000),
+            },
+        ),
+        (f"clicks 0: {SINCE}r; nothing waits there", {"pauses": (of(A),), "at": 9}),
+        (
+            f"clicks 2: {SINCE}r; brokers tell of no such log: it is gone, or their ACLs keep it from us",
+            {"pauses": (of(C),)},
+        ),
+        (
+            f"orders: {SINCE}all; brokers tell of no such log: it is gone, or their ACLs keep it from us",
+            {"pauses": (whole("orders"),)},
+        ),
+    ],
+)
+def test_what_is_paused_is_told_with_what_waits_and_how_long_it_stays(
+    says: str, given: dict[str, object]
+) -> None:
     assert told(**given) == [says]  # type: ignore[arg-type]
 
 
 def test_of_a_pause_nobody_tells_more_than_is_known() -> None:
     [said] = told((of(A),))
-    assert said.startswith(f"clicks 0: {SINCE}r; 9 offsets wait, and when they may expire is not known: the brokers do not tell")
+    assert said.startswith(
+        f"clicks 0: {SINCE}r; 9 offsets wait, and when they may expire is not known: the brokers do not tell"
+    )
 
 
 def test_ten_thousand_pauses_of_one_command_are_one_sentence() -> None:
     logs = [BrokerPartition("clicks", p) for p in range(10_000)]
     seen = plain_snapshot({log: (0, 1) for log in logs}, pauses=tuple(map(of, logs)))
     [one] = resting(seen, now_ms=NOW_MS)
-    assert one.says.startswith("clicks 0, 1, 2, 3, 4 and 9,995 more: paused since") and len(one.as_json()["partitions"]) == 10_000
+    assert (
+        one.says.startswith("clicks 0, 1, 2, 3, 4 and 9,995 more: paused since")
+        and len(one.as_json()["partitions"]) == 10_000
+    )

@@ -16,7 +16,16 @@ from etl.decisions.replay import replay_or_supersede
 from etl.decisions.shape import may_be_transformed, shape_of_rows
 from etl.decisions.start import starts_of
 from etl.decisions.tasks import ASSUMED_BYTES_PER_OFFSET
-from etl.errors import BadOffset, BrokerUnreachable, DataLoss, LogTruncated, NeedsDecision, NotYetReadable, SettingsError, TopicMissing
+from etl.errors import (
+    BadOffset,
+    BrokerUnreachable,
+    DataLoss,
+    LogTruncated,
+    NeedsDecision,
+    NotYetReadable,
+    SettingsError,
+    TopicMissing,
+)
 from etl.model.committed import Committed
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition, Extent, Leader
@@ -27,27 +36,61 @@ from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.settings.sections import Settings
 from tests.fakes.planning import (
-    BROKER, CAPS, COSTS, EXTENTS, NOW_MS, OTHER, SETTINGS, A, B, C, last_plan, next_plan, offsets_of, onward, planned, settings_of,
+    BROKER,
+    CAPS,
+    COSTS,
+    EXTENTS,
+    NOW_MS,
+    OTHER,
+    SETTINGS,
+    A,
+    B,
+    C,
+    last_plan,
+    next_plan,
+    offsets_of,
+    onward,
+    planned,
+    settings_of,
     snapshot_of,
 )
 
-
-# -- where a log starts ------------------------------------------------------------------------------------------------
+# -- where a log starts
+# ------------------------------------------------------------------------------------------------
 
 
 def test_the_first_plan_reads_from_the_first_record_and_says_all_it_knows() -> None:
-    plan = planned(snapshot_of({A: (3, 10), B: (0, 5)}, topic_ids={"clicks": "id-1"}, table=Table("t1", 0, None)))
-    assert (plan.number, plan.uid, plan.kind, plan.created_at_ms, plan.cluster) == (1, "u", PlanKind.INGEST, NOW_MS, "c")
+    plan = planned(
+        snapshot_of(
+            {A: (3, 10), B: (0, 5)}, topic_ids={"clicks": "id-1"}, table=Table("t1", 0, None)
+        )
+    )
+    assert (plan.number, plan.uid, plan.kind, plan.created_at_ms, plan.cluster) == (
+        1,
+        "u",
+        PlanKind.INGEST,
+        NOW_MS,
+        "c",
+    )
     assert offsets_of(plan) == {A: [(3, 10)], B: [(0, 5)]}
     assert plan.ranges[0].leader == Leader(BROKER, 4)
     assert plan.positions == {A: 10, B: 5}
     assert plan.seen == {A: Committed(), B: Committed()}
-    assert (plan.table_id, plan.topic_ids, plan.previous, plan.losses, plan.moves_offsets) == ("t1", {"clicks": "id-1"}, None, (), True)
+    assert (plan.table_id, plan.topic_ids, plan.previous, plan.losses, plan.moves_offsets) == (
+        "t1",
+        {"clicks": "id-1"},
+        None,
+        (),
+        True,
+    )
 
 
 def test_the_next_plan_goes_on_where_the_last_one_ended_and_names_it() -> None:
     state = onward({A: 7, B: 5})
-    plan = planned(snapshot_of({A: (3, 10), B: (0, 5)}, committed={A: Committed(7, 2), B: Committed(5, 0)}), state)
+    plan = planned(
+        snapshot_of({A: (3, 10), B: (0, 5)}, committed={A: Committed(7, 2), B: Committed(5, 0)}),
+        state,
+    )
     assert (plan.number, plan.previous) == (5, state.last.id)
     assert offsets_of(plan) == {A: [(7, 10)]}
     assert plan.positions == {A: 10, B: 5}
@@ -61,7 +104,10 @@ def test_starting_at_the_latest_makes_a_plan_without_ranges_that_keeps_the_start
 
 def test_starting_at_a_time_is_where_the_first_record_that_late_lies() -> None:
     at_noon = settings_of(start={"timestamp": "2026-01-31T12:00:00+00:00"})
-    plan = planned(snapshot_of({A: (3, 10), B: (3, 10), C: (3, 10)}, starts={A: 6, B: 1, C: 10}), settings=at_noon)
+    plan = planned(
+        snapshot_of({A: (3, 10), B: (3, 10), C: (3, 10)}, starts={A: 6, B: 1, C: 10}),
+        settings=at_noon,
+    )
     assert offsets_of(plan) == {A: [(6, 10)], B: [(3, 10)]}
     assert plan.positions == {A: 10, B: 10, C: 10}
 
@@ -71,7 +117,9 @@ def test_a_start_by_time_that_came_after_the_end_was_read_starts_at_the_end() ->
     assert planned(snapshot_of({A: (3, 10)}, starts={A: 12}), settings=at_noon).positions == {A: 10}
 
 
-@pytest.mark.parametrize("start", ["earliest", "latest", {"timestamp": "2026-01-31T12:00:00+00:00"}])
+@pytest.mark.parametrize(
+    "start", ["earliest", "latest", {"timestamp": "2026-01-31T12:00:00+00:00"}]
+)
 def test_what_an_older_consumer_committed_wins_over_the_start_policy(start: Any) -> None:
     snapshot = snapshot_of({A: (3, 10)}, committed={A: Committed(8, 17)}, starts={A: 5})
     plan = planned(snapshot, settings=settings_of(start=start))
@@ -80,7 +128,9 @@ def test_what_an_older_consumer_committed_wins_over_the_start_policy(start: Any)
 
 
 @pytest.mark.parametrize(("policy", "position"), [("earliest", [(2, 9)]), ("latest", None)])
-def test_a_new_topic_starts_by_its_own_policy(policy: str, position: list[tuple[int, int]] | None) -> None:
+def test_a_new_topic_starts_by_its_own_policy(
+    policy: str, position: list[tuple[int, int]] | None
+) -> None:
     snapshot = snapshot_of({A: (0, 10), OTHER: (2, 9)})
     plan = planned(snapshot, onward({A: 10}), settings_of(start="latest", start_new_topics=policy))
     assert offsets_of(plan).get(OTHER) == position
@@ -105,42 +155,65 @@ def test_nothing_new_is_no_plan() -> None:
 def test_a_followed_offset_is_kept_in_a_plan_even_without_records() -> None:
     state = UpToDate(last_plan({A: 7}), {A: 10}, followed={A: 10})
     plan = planned(snapshot_of({A: (0, 10)}, committed={A: Committed(10, 9)}), state)
-    assert (plan.kind, plan.positions, plan.seen) == (PlanKind.START, {A: 10}, {A: Committed(10, 9)})
+    assert (plan.kind, plan.positions, plan.seen) == (
+        PlanKind.START,
+        {A: 10},
+        {A: Committed(10, 9)},
+    )
 
 
 def test_positions_of_logs_that_are_gone_are_carried_on() -> None:
-    plan = planned(snapshot_of({A: (0, 12)}, committed={OTHER: Committed(3, 1)}), onward({A: 10, OTHER: 3}, topic_ids={"other": "id-2"}))
+    plan = planned(
+        snapshot_of({A: (0, 12)}, committed={OTHER: Committed(3, 1)}),
+        onward({A: 10, OTHER: 3}, topic_ids={"other": "id-2"}),
+    )
     assert plan.positions == {A: 12, OTHER: 3}
     assert plan.seen[OTHER] == Committed(3, 1)
     assert plan.topic_ids == {"other": "id-2"}
 
 
-# -- what is not as it should be ---------------------------------------------------------------------------------------
+# -- what is not as it should be
+# ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("committed", [{}, {A: Committed(7, 2)}])
-def test_offsets_that_are_gone_stop_the_run_under_fail(committed: dict[BrokerPartition, Committed]) -> None:
+def test_offsets_that_are_gone_stop_the_run_under_fail(
+    committed: dict[BrokerPartition, Committed],
+) -> None:
     state = FirstRun() if committed else onward({A: 7})
-    with pytest.raises(DataLoss, match="3 offsets are gone: wanted 7, the log starts at 10") as caught:
+    with pytest.raises(
+        DataLoss, match="3 offsets are gone: wanted 7, the log starts at 10"
+    ) as caught:
         next_plan(snapshot_of({A: (10, 20)}, committed=committed), state)
     assert caught.value.where == {"topic": "clicks", "partition": 0, "offset": 7}
 
 
 def test_offsets_that_are_gone_are_skipped_and_kept_in_the_plan_under_skip() -> None:
-    plan = planned(snapshot_of({A: (10, 20), B: (0, 5)}), onward({A: 7, B: 5}), settings_of(on_data_loss="skip"))
+    plan = planned(
+        snapshot_of({A: (10, 20), B: (0, 5)}),
+        onward({A: 7, B: 5}),
+        settings_of(on_data_loss="skip"),
+    )
     assert offsets_of(plan) == {A: [(10, 20)]}
     assert plan.losses == (Loss(A, 7, 10, LossReason.EXPIRED),)
 
 
 def test_a_log_that_lost_all_it_had_moves_to_its_start_in_a_plan() -> None:
     plan = planned(snapshot_of({A: (10, 10)}), onward({A: 7}), settings_of(on_data_loss="skip"))
-    assert (plan.kind, plan.positions, plan.losses) == (PlanKind.START, {A: 10}, (Loss(A, 7, 10, LossReason.EXPIRED),))
+    assert (plan.kind, plan.positions, plan.losses) == (
+        PlanKind.START,
+        {A: 10},
+        (Loss(A, 7, 10, LossReason.EXPIRED),),
+    )
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])
 def test_an_older_consumers_offset_above_the_end_of_the_log_is_a_bad_offset(policy: str) -> None:
     with pytest.raises(BadOffset, match="above the end") as caught:
-        next_plan(snapshot_of({A: (3, 10)}, committed={A: Committed(11, 1)}), settings=settings_of(on_data_loss=policy))
+        next_plan(
+            snapshot_of({A: (3, 10)}, committed={A: Committed(11, 1)}),
+            settings=settings_of(on_data_loss=policy),
+        )
     assert caught.value.where == {"topic": "clicks", "partition": 0, "offset": 11}
 
 
@@ -153,10 +226,17 @@ def test_an_offset_above_the_end_of_a_log_that_we_know_may_only_be_set_back_to_o
 
 def test_a_position_that_an_open_transaction_covers_may_be_tried_again() -> None:
     with pytest.raises(NotYetReadable, match="above the last stable offset 10") as caught:
-        next_plan(replace(snapshot_of({A: (3, 10)}), extents={A: Extent(3, 10, 12)}), onward({A: 12}))
-    assert (caught.value.exit_code, caught.value.where) == (6, {"topic": "clicks", "partition": 0, "offset": 12})
+        next_plan(
+            replace(snapshot_of({A: (3, 10)}), extents={A: Extent(3, 10, 12)}), onward({A: 12})
+        )
+    assert (caught.value.exit_code, caught.value.where) == (
+        6,
+        {"topic": "clicks", "partition": 0, "offset": 12},
+    )
     with pytest.raises(LogTruncated, match="cut at offset 12 or below"):
-        next_plan(replace(snapshot_of({A: (3, 10)}), extents={A: Extent(3, 10, 12)}), onward({A: 13}))
+        next_plan(
+            replace(snapshot_of({A: (3, 10)}), extents={A: Extent(3, 10, 12)}), onward({A: 13})
+        )
 
 
 def test_a_log_without_a_leader_stops_the_run_under_fail() -> None:
@@ -166,14 +246,21 @@ def test_a_log_without_a_leader_stops_the_run_under_fail() -> None:
 
 
 def test_a_log_without_a_leader_keeps_its_position_under_skip() -> None:
-    plan = planned(snapshot_of({A: (0, 10)}, leaderless=frozenset({B})), onward({A: 7, B: 5}), settings_of(on_no_leader="skip"))
+    plan = planned(
+        snapshot_of({A: (0, 10)}, leaderless=frozenset({B})),
+        onward({A: 7, B: 5}),
+        settings_of(on_no_leader="skip"),
+    )
     assert offsets_of(plan) == {A: [(7, 10)]}
     assert plan.positions == {A: 10, B: 5}
 
 
 def test_a_topic_that_was_made_again_needs_a_decision() -> None:
     with pytest.raises(NeedsDecision, match="deleted and made again"):
-        next_plan(snapshot_of({A: (0, 10)}, topic_ids={"clicks": "id-2"}), onward({A: 7}, topic_ids={"clicks": "id-1"}))
+        next_plan(
+            snapshot_of({A: (0, 10)}, topic_ids={"clicks": "id-2"}),
+            onward({A: 7}, topic_ids={"clicks": "id-1"}),
+        )
 
 
 def test_topic_ids_that_brokers_begin_to_tell_are_kept() -> None:
@@ -182,10 +269,16 @@ def test_topic_ids_that_brokers_begin_to_tell_are_kept() -> None:
 
 
 def test_an_id_of_another_kind_says_nothing_of_a_topic() -> None:
-    plan = planned(snapshot_of({A: (0, 10)}, topic_ids={"clicks": "id-1"}), onward({A: 7}, topic_ids={"clicks": "zxid-5"}))
+    plan = planned(
+        snapshot_of({A: (0, 10)}, topic_ids={"clicks": "id-1"}),
+        onward({A: 7}, topic_ids={"clicks": "zxid-5"}),
+    )
     assert plan.topic_ids == {"clicks": "id-1"}
     with pytest.raises(NeedsDecision, match="deleted and made again"):
-        next_plan(snapshot_of({A: (0, 10)}, topic_ids={"clicks": "zxid-6"}), onward({A: 7}, topic_ids={"clicks": "zxid-5"}))
+        next_plan(
+            snapshot_of({A: (0, 10)}, topic_ids={"clicks": "zxid-6"}),
+            onward({A: 7}, topic_ids={"clicks": "zxid-5"}),
+        )
 
 
 def test_a_topic_named_in_plain_letters_must_exist() -> None:
@@ -215,7 +308,9 @@ def test_a_topic_that_is_not_there_is_told_with_those_that_are_like_it() -> None
 
 def test_expressions_that_match_nothing_are_told_with_what_there_is() -> None:
     with pytest.raises(TopicMissing) as caught:
-        refuse_missing_topics(settings_of(topics={"allow": ["x.*"]}), [], lambda: ["__consumer_offsets", *"gfedcba"])
+        refuse_missing_topics(
+            settings_of(topics={"allow": ["x.*"]}), [], lambda: ["__consumer_offsets", *"gfedcba"]
+        )
     assert caught.value.check.endswith("; the cluster has a, b, c, d, e and 2 more")
 
 
@@ -226,24 +321,47 @@ def test_a_name_with_a_dot_is_told_as_missing_where_no_topic_matches_it() -> Non
     refuse_missing_topics(DOTTED, ["clicks", "my.topic"])
     with pytest.raises(TopicMissing) as caught:
         refuse_missing_topics(DOTTED, ["clicks"], lambda: ["clicks", "my.topics"])
-    assert (caught.value.where["topic"], caught.value.check) == ("my.topic", "its spelling: the cluster has my.topics")
+    assert (caught.value.where["topic"], caught.value.check) == (
+        "my.topic",
+        "its spelling: the cluster has my.topics",
+    )
 
 
 def test_an_expression_that_is_no_name_may_match_nothing_where_another_one_does() -> None:
-    refuse_missing_topics(settings_of(topics={"allow": ["clicks", "new-.*", "my[.]topic"]}), ["clicks"])
+    refuse_missing_topics(
+        settings_of(topics={"allow": ["clicks", "new-.*", "my[.]topic"]}), ["clicks"]
+    )
 
 
-@pytest.mark.parametrize(("allow", "deny", "there"), [
-    (["c.*"], [".*"], []), (["c.*"], ["clicks", "calls"], []), (["clicks"], ["cl.*"], []), (["clicks", "orders"], ["clicks"], ["orders"])])
-def test_topics_that_are_allowed_and_denied_are_told_as_denied(allow: list[str], deny: list[str], there: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("allow", "deny", "there"),
+    [
+        (["c.*"], [".*"], []),
+        (["c.*"], ["clicks", "calls"], []),
+        (["clicks"], ["cl.*"], []),
+        (["clicks", "orders"], ["clicks"], ["orders"]),
+    ],
+)
+def test_topics_that_are_allowed_and_denied_are_told_as_denied(
+    allow: list[str], deny: list[str], there: list[str]
+) -> None:
     with pytest.raises(SettingsError, match="source.topics.deny keeps it out") as caught:
-        refuse_missing_topics(settings_of(topics={"allow": allow, "deny": deny}), there, lambda: ["clicks", "calls", "orders"])
-    assert caught.value.where["topic"] in {"clicks", "calls"} and caught.value.where["key"] == "source.topics.deny"
+        refuse_missing_topics(
+            settings_of(topics={"allow": allow, "deny": deny}),
+            there,
+            lambda: ["clicks", "calls", "orders"],
+        )
+    assert (
+        caught.value.where["topic"] in {"clicks", "calls"}
+        and caught.value.where["key"] == "source.topics.deny"
+    )
 
 
 def test_where_deny_keeps_out_nothing_that_is_allowed_it_is_not_named() -> None:
     with pytest.raises(TopicMissing, match="no topic matches"):
-        refuse_missing_topics(settings_of(topics={"allow": ["x.*"], "deny": ["clicks"]}), [], lambda: ["clicks"])
+        refuse_missing_topics(
+            settings_of(topics={"allow": ["x.*"], "deny": ["clicks"]}), [], lambda: ["clicks"]
+        )
 
 
 def test_expressions_must_match_something() -> None:
@@ -251,20 +369,29 @@ def test_expressions_must_match_something() -> None:
         refuse_missing_topics(settings_of(topics={"allow": ["x.*"]}), [])
 
 
-def test_a_topic_whose_name_a_partition_cannot_hold_is_refused_where_the_table_is_partitioned_by_it() -> None:
+def test_a_topic_whose_name_a_partition_cannot_hold_is_refused_where_the_table_is_partitioned_by_it() -> (
+    None
+):
     topics = ["clicks", "__HIVE_DEFAULT_PARTITION__"]
     refuse_topic_that_reads_as_null(SETTINGS, topics)
     partitioned = settings_of(table={"partition_by": ["event_date", "topic"]})
     refuse_topic_that_reads_as_null(partitioned, ["clicks"])
     with pytest.raises(SettingsError) as caught:
         refuse_topic_that_reads_as_null(partitioned, topics)
-    assert caught.value.where == {"topic": "__HIVE_DEFAULT_PARTITION__", "key": "table.partition_by"}
+    assert caught.value.where == {
+        "topic": "__HIVE_DEFAULT_PARTITION__",
+        "key": "table.partition_by",
+    }
 
 
-@pytest.mark.parametrize("changed", [
-    settings_of(isolation="read_uncommitted"), settings_of(table={"partition_by": ["topic"]}),
-    SETTINGS.model_copy(update={"transform": "a:b"}),
-])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        settings_of(isolation="read_uncommitted"),
+        settings_of(table={"partition_by": ["topic"]}),
+        SETTINGS.model_copy(update={"transform": "a:b"}),
+    ],
+)
 def test_a_stored_plan_of_another_shape_is_not_replayed(changed: Settings) -> None:
     stored, snapshot = Replay(last_plan({}, shape=shape_of_rows(SETTINGS))), snapshot_of({})
     assert replay_or_supersede(stored, snapshot, SETTINGS) == stored
@@ -273,37 +400,58 @@ def test_a_stored_plan_of_another_shape_is_not_replayed(changed: Settings) -> No
     assert f"etl plans supersede CONF {stored.plan.number} " in caught.value.check
 
 
-@pytest.mark.parametrize("of_then, now, expected", [
-    (SETTINGS, SETTINGS, False),
-    (SETTINGS, SETTINGS.model_copy(update={"transform": "a:b"}), False),
-    (settings_of(isolation="read_uncommitted"), SETTINGS, False),
-    (SETTINGS.model_copy(update={"transform": "a:b"}), SETTINGS, True),
-    (SETTINGS.model_copy(update={"transform": "a:b"}), SETTINGS.model_copy(update={"transform": "c:d"}), True),
-])
+@pytest.mark.parametrize(
+    "of_then, now, expected",
+    [
+        (SETTINGS, SETTINGS, False),
+        (SETTINGS, SETTINGS.model_copy(update={"transform": "a:b"}), False),
+        (settings_of(isolation="read_uncommitted"), SETTINGS, False),
+        (SETTINGS.model_copy(update={"transform": "a:b"}), SETTINGS, True),
+        (
+            SETTINGS.model_copy(update={"transform": "a:b"}),
+            SETTINGS.model_copy(update={"transform": "c:d"}),
+            True,
+        ),
+    ],
+)
 def test_of_a_plan_it_is_known_whether_a_transform_made_its_rows_whatever_the_conf_says_now(
-    of_then: Settings, now: Settings, expected: bool,
+    of_then: Settings,
+    now: Settings,
+    expected: bool,
 ) -> None:
     assert may_be_transformed(last_plan({}, shape=shape_of_rows(of_then)), now) is expected
 
 
-# -- laws --------------------------------------------------------------------------------------------------------------
+# -- laws
+# --------------------------------------------------------------------------------------------------------------
 
-LIMITS = st.fixed_dictionaries({
-    "max_records_per_run": CAPS, "max_bytes_per_run": st.none() | st.integers(1, 100_000), "target_task_bytes": st.integers(1, 50_000)})
+LIMITS = st.fixed_dictionaries(
+    {
+        "max_records_per_run": CAPS,
+        "max_bytes_per_run": st.none() | st.integers(1, 100_000),
+        "target_task_bytes": st.integers(1, 50_000),
+    }
+)
 
 
 @st.composite
 def worlds(draw: st.DrawFn) -> tuple[Snapshot, FirstRun | UpToDate, Settings]:
     extents = draw(EXTENTS)
     known = draw(st.lists(st.sampled_from(sorted(extents)), unique=True))
-    positions = {log: draw(st.integers(max(0, extents[log][0] - 5), extents[log][1])) for log in known}
+    positions = {
+        log: draw(st.integers(max(0, extents[log][0] - 5), extents[log][1])) for log in known
+    }
     state = onward(positions, number=draw(st.integers(1, 50))) if positions else FirstRun()
-    policy = settings_of(draw(LIMITS), start=draw(st.sampled_from(["earliest", "latest"])), on_data_loss="skip")
+    policy = settings_of(
+        draw(LIMITS), start=draw(st.sampled_from(["earliest", "latest"])), on_data_loss="skip"
+    )
     return snapshot_of(extents, bytes_per_offset=draw(COSTS)), state, policy
 
 
 @given(worlds())
-def test_ranges_are_whole_disjoint_in_order_not_empty_and_inside_the_log(world: tuple[Snapshot, FirstRun | UpToDate, Settings]) -> None:
+def test_ranges_are_whole_disjoint_in_order_not_empty_and_inside_the_log(
+    world: tuple[Snapshot, FirstRun | UpToDate, Settings],
+) -> None:
     snapshot, state, policy = world
     plan = next_plan(snapshot, state, policy)
     if plan is None:
@@ -317,14 +465,17 @@ def test_ranges_are_whole_disjoint_in_order_not_empty_and_inside_the_log(world: 
         assert found[-1][1] == plan.positions[log] <= extent.end_offset
         assert all(before[1] == after[0] for before, after in zip(found, found[1:]))
         assert all(start < stop for start, stop in found)
-    assert set(plan.positions) == set(snapshot.extents) | set(state.positions if isinstance(state, UpToDate) else ())
+    assert set(plan.positions) == set(snapshot.extents) | set(
+        state.positions if isinstance(state, UpToDate) else ()
+    )
     assert set(plan.seen) == set(plan.positions)
     assert with_id(plan).id
 
 
 @given(worlds(), st.randoms())
 def test_the_order_of_the_input_does_not_matter_and_planning_twice_gives_the_same(
-    world: tuple[Snapshot, FirstRun | UpToDate, Settings], random: Any,
+    world: tuple[Snapshot, FirstRun | UpToDate, Settings],
+    random: Any,
 ) -> None:
     snapshot, state, policy = world
 
@@ -333,14 +484,24 @@ def test_the_order_of_the_input_does_not_matter_and_planning_twice_gives_the_sam
         random.shuffle(items)
         return dict(items)
 
-    turned = replace(snapshot, extents=shuffled(snapshot.extents), bytes_per_offset=shuffled(snapshot.bytes_per_offset))
-    other = replace(state, positions=shuffled(state.positions)) if isinstance(state, UpToDate) else state
+    turned = replace(
+        snapshot,
+        extents=shuffled(snapshot.extents),
+        bytes_per_offset=shuffled(snapshot.bytes_per_offset),
+    )
+    other = (
+        replace(state, positions=shuffled(state.positions))
+        if isinstance(state, UpToDate)
+        else state
+    )
     plan = next_plan(snapshot, state, policy)
     assert next_plan(turned, other, policy) == plan == next_plan(snapshot, state, policy)
 
 
 @given(worlds())
-def test_no_range_is_much_larger_than_a_task_may_be(world: tuple[Snapshot, FirstRun | UpToDate, Settings]) -> None:
+def test_no_range_is_much_larger_than_a_task_may_be(
+    world: tuple[Snapshot, FirstRun | UpToDate, Settings],
+) -> None:
     snapshot, state, policy = world
     plan = next_plan(snapshot, state, policy)
     for r in plan.ranges if plan else ():
@@ -350,7 +511,9 @@ def test_no_range_is_much_larger_than_a_task_may_be(world: tuple[Snapshot, First
 
 @settings(max_examples=50)
 @given(worlds())
-def test_runs_one_after_another_read_every_offset_once_and_end(world: tuple[Snapshot, FirstRun | UpToDate, Settings]) -> None:
+def test_runs_one_after_another_read_every_offset_once_and_end(
+    world: tuple[Snapshot, FirstRun | UpToDate, Settings],
+) -> None:
     snapshot, state, policy = world
     for _ in range(2500):
         plan = next_plan(snapshot, state, policy)
@@ -360,18 +523,27 @@ def test_runs_one_after_another_read_every_offset_once_and_end(world: tuple[Snap
         state = UpToDate(plan, plan.positions)
     else:
         pytest.fail("planning never ends")
-    assert isinstance(state, FirstRun) or all(state.positions[log] == e.end_offset for log, e in snapshot.extents.items())
+    assert isinstance(state, FirstRun) or all(
+        state.positions[log] == e.end_offset for log, e in snapshot.extents.items()
+    )
 
 
-# -- superseding -------------------------------------------------------------------------------------------------------
+# -- superseding
+# -------------------------------------------------------------------------------------------------------
 
 STORED = last_plan(
-    {A: 10, B: 5, OTHER: 7}, ranges=(OffsetRange(A, 3, 6), OffsetRange(A, 6, 10), OffsetRange(B, 0, 5)), previous="before",
-    seen={A: Committed(3, 1), B: Committed(), OTHER: Committed(7, 2)}, losses=(Loss(A, 0, 3, LossReason.EXPIRED),))
+    {A: 10, B: 5, OTHER: 7},
+    ranges=(OffsetRange(A, 3, 6), OffsetRange(A, 6, 10), OffsetRange(B, 0, 5)),
+    previous="before",
+    seen={A: Committed(3, 1), B: Committed(), OTHER: Committed(7, 2)},
+    losses=(Loss(A, 0, 3, LossReason.EXPIRED),),
+)
 
 
 def instead_of(snapshot: Snapshot, *skipped: Loss, settings: Settings = SETTINGS) -> Plan:
-    return with_id(plan_instead(Supersede(STORED, "why not", skipped), snapshot, settings, now_ms=NOW_MS))
+    return with_id(
+        plan_instead(Supersede(STORED, "why not", skipped), snapshot, settings, now_ms=NOW_MS)
+    )
 
 
 def test_a_plan_starts_where_its_first_range_of_a_log_does_and_elsewhere_at_its_position() -> None:
@@ -381,22 +553,42 @@ def test_a_plan_starts_where_its_first_range_of_a_log_does_and_elsewhere_at_its_
 def test_a_plan_in_the_place_of_another_reads_from_its_start_to_the_ends_of_now() -> None:
     plan = instead_of(snapshot_of({A: (0, 30), B: (0, 6)}, committed={A: Committed(99, 9)}))
     assert offsets_of(plan) == {A: [(3, 30)], B: [(0, 6)]}
-    assert (plan.number, plan.uid, plan.supersedes, plan.reason, plan.previous) == (4, "u", STORED.id, "why not", "before")
+    assert (plan.number, plan.uid, plan.supersedes, plan.reason, plan.previous) == (
+        4,
+        "u",
+        STORED.id,
+        "why not",
+        "before",
+    )
     assert plan.positions == {A: 30, B: 6, OTHER: 7}
-    assert plan.seen[A] == Committed(3, 1), "what the old plan saw stays the expected side: an offset moved meanwhile is told"
+    assert plan.seen[A] == Committed(3, 1), (
+        "what the old plan saw stays the expected side: an offset moved meanwhile is told"
+    )
     assert plan.losses == STORED.losses
 
 
-def test_a_plan_in_the_place_of_an_expired_one_keeps_what_that_one_let_go_and_adds_the_gap() -> None:
-    plan = instead_of(snapshot_of({A: (8, 30), B: (0, 5)}), settings=settings_of(on_data_loss="skip"))
+def test_a_plan_in_the_place_of_an_expired_one_keeps_what_that_one_let_go_and_adds_the_gap() -> (
+    None
+):
+    plan = instead_of(
+        snapshot_of({A: (8, 30), B: (0, 5)}), settings=settings_of(on_data_loss="skip")
+    )
     assert offsets_of(plan)[A] == [(8, 30)]
     assert plan.losses == (Loss(A, 0, 3, LossReason.EXPIRED), Loss(A, 3, 8, LossReason.EXPIRED))
 
 
-@pytest.mark.parametrize(("skip", "left"), [
-    ((3, 4), [(4, 30)]), ((5, 7), [(3, 5), (7, 30)]), ((29, 30), [(3, 29)]), ((3, 30), None),
-])
-def test_offsets_that_an_operator_skips_are_left_out_and_recorded(skip: tuple[int, int], left: list[tuple[int, int]] | None) -> None:
+@pytest.mark.parametrize(
+    ("skip", "left"),
+    [
+        ((3, 4), [(4, 30)]),
+        ((5, 7), [(3, 5), (7, 30)]),
+        ((29, 30), [(3, 29)]),
+        ((3, 30), None),
+    ],
+)
+def test_offsets_that_an_operator_skips_are_left_out_and_recorded(
+    skip: tuple[int, int], left: list[tuple[int, int]] | None
+) -> None:
     plan = instead_of(snapshot_of({A: (0, 30)}), Loss(A, *skip, LossReason.SKIPPED))
     assert offsets_of(plan).get(A) == left
     assert plan.positions[A] == 30
@@ -414,26 +606,46 @@ SKIPPED = Loss(A, 5, 8, LossReason.SKIPPED)
 
 
 def again(old: Plan, snapshot: Snapshot, *skipped: Loss, settings: Settings = SKIPPING) -> Plan:
-    return with_id(plan_instead(Supersede(old, "again", skipped), snapshot, settings, now_ms=NOW_MS))
+    return with_id(
+        plan_instead(Supersede(old, "again", skipped), snapshot, settings, now_ms=NOW_MS)
+    )
 
 
-@pytest.mark.parametrize(("log_start", "expired", "left"), [
-    (0, [], [(3, 5), (8, 40)]), (4, [(3, 4)], [(4, 5), (8, 40)]), (5, [(3, 5)], [(8, 40)]), (7, [(3, 5)], [(8, 40)]),
-    (8, [(3, 5)], [(8, 40)]), (12, [(3, 5), (8, 12)], [(12, 40)]), (40, [(3, 5), (8, 40)], None),
-])
+@pytest.mark.parametrize(
+    ("log_start", "expired", "left"),
+    [
+        (0, [], [(3, 5), (8, 40)]),
+        (4, [(3, 4)], [(4, 5), (8, 40)]),
+        (5, [(3, 5)], [(8, 40)]),
+        (7, [(3, 5)], [(8, 40)]),
+        (8, [(3, 5)], [(8, 40)]),
+        (12, [(3, 5), (8, 12)], [(12, 40)]),
+        (40, [(3, 5), (8, 40)], None),
+    ],
+)
 def test_what_an_operator_skipped_stays_skipped_when_the_plan_is_superseded_again(
-    log_start: int, expired: list[tuple[int, int]], left: list[tuple[int, int]] | None,
+    log_start: int,
+    expired: list[tuple[int, int]],
+    left: list[tuple[int, int]] | None,
 ) -> None:
     plan = again(instead_of(snapshot_of({A: (0, 30)}), SKIPPED), snapshot_of({A: (log_start, 40)}))
     assert offsets_of(plan).get(A) == left
-    assert plan.losses == (*STORED.losses, SKIPPED, *(Loss(A, *gap, LossReason.EXPIRED) for gap in expired))
+    assert plan.losses == (
+        *STORED.losses,
+        SKIPPED,
+        *(Loss(A, *gap, LossReason.EXPIRED) for gap in expired),
+    )
 
 
 def test_offsets_that_were_missing_stay_let_go_when_the_plan_is_superseded_again() -> None:
     once = with_id(plan_without(STORED, [Loss(A, 5, 8, LossReason.MISSING)], now_ms=NOW_MS))
     plan = again(once, snapshot_of({A: (4, 40)}))
     assert offsets_of(plan)[A] == [(4, 5), (8, 40)]
-    assert plan.losses == (*STORED.losses, Loss(A, 5, 8, LossReason.MISSING), Loss(A, 3, 4, LossReason.EXPIRED))
+    assert plan.losses == (
+        *STORED.losses,
+        Loss(A, 5, 8, LossReason.MISSING),
+        Loss(A, 3, 4, LossReason.EXPIRED),
+    )
 
 
 def test_an_operator_may_skip_more_and_not_the_same_twice() -> None:
@@ -446,9 +658,14 @@ def test_an_operator_may_skip_more_and_not_the_same_twice() -> None:
 
 
 def test_what_is_skipped_or_passed_over_is_lost_of_the_life_that_the_log_has_now() -> None:
-    old = with_id(replace(STORED, log_epochs={A: 2}, losses=(Loss(A, 4, 5, LossReason.SKIPPED, 1),)))
+    old = with_id(
+        replace(STORED, log_epochs={A: 2}, losses=(Loss(A, 4, 5, LossReason.SKIPPED, 1),))
+    )
     plan = again(old, snapshot_of({A: (0, 30)}), SKIPPED)
-    assert (offsets_of(plan)[A], plan.losses[-1]) == ([(3, 5), (8, 30)], replace(SKIPPED, log_epoch=2))
+    assert (offsets_of(plan)[A], plan.losses[-1]) == (
+        [(3, 5), (8, 30)],
+        replace(SKIPPED, log_epoch=2),
+    )
     state = replace(onward({A: 4}, log_epochs={A: 2}), positions={A: 7}, followed={A: 7})
     assert planned(snapshot_of({A: (0, 9)}), state).losses == (Loss(A, 4, 7, LossReason.MOVED, 2),)
 
@@ -456,7 +673,11 @@ def test_what_is_skipped_or_passed_over_is_lost_of_the_life_that_the_log_has_now
 def test_a_skip_at_the_end_of_a_plan_is_kept_too_where_a_smaller_cap_would_end_before_it() -> None:
     once = instead_of(snapshot_of({A: (0, 10)}), skip := Loss(A, 8, 10, LossReason.SKIPPED))
     plan = again(once, snapshot_of({A: (0, 40)}), settings=settings_of({"max_records_per_run": 2}))
-    assert (offsets_of(plan)[A], plan.positions[A], plan.losses) == ([(3, 8)], 10, (*STORED.losses, skip))
+    assert (offsets_of(plan)[A], plan.positions[A], plan.losses) == (
+        [(3, 8)],
+        10,
+        (*STORED.losses, skip),
+    )
 
 
 AWAY = snapshot_of({B: (0, 5)}, leaderless=frozenset({A}))
@@ -468,30 +689,49 @@ def test_nothing_is_skipped_in_a_partition_while_it_has_no_leader() -> None:
     assert caught.value.retriable
 
 
-def test_what_was_skipped_in_a_partition_that_has_no_leader_by_now_is_for_the_plan_to_say_that_reads_it() -> None:
+def test_what_was_skipped_in_a_partition_that_has_no_leader_by_now_is_for_the_plan_to_say_that_reads_it() -> (
+    None
+):
     once = instead_of(snapshot_of({A: (0, 30)}), SKIPPED)
     plan = again(once, AWAY, settings=settings_of(on_no_leader="skip"))
     assert (offsets_of(plan), plan.positions[A], plan.losses) == ({B: [(0, 5)]}, 3, STORED.losses)
 
 
-def test_a_stored_plan_over_a_partition_without_a_leader_gives_its_number_to_one_that_leaves_the_partition_where_it_is() -> None:
+def test_a_stored_plan_over_a_partition_without_a_leader_gives_its_number_to_one_that_leaves_the_partition_where_it_is() -> (
+    None
+):
     skip = settings_of(on_no_leader="skip")
     state = replay_or_supersede(Replay(replace(STORED, shape=shape_of_rows(skip))), AWAY, skip)
     assert isinstance(state, Supersede)
     assert state.reason == "clicks 0 has no leader: a later plan reads what it holds"
     plan = plan_instead(state, AWAY, skip, now_ms=NOW_MS)
-    assert (offsets_of(plan), plan.positions, plan.losses) == ({B: [(0, 5)]}, {A: 3, B: 5, OTHER: 7}, STORED.losses)
+    assert (offsets_of(plan), plan.positions, plan.losses) == (
+        {B: [(0, 5)]},
+        {A: 3, B: 5, OTHER: 7},
+        STORED.losses,
+    )
 
 
-def test_a_stored_plan_over_a_partition_without_a_leader_says_under_fail_what_lets_the_others_go_on() -> None:
-    with pytest.raises(BrokerUnreachable, match="plan 4, which is stored and not in the table, reads it") as caught:
+def test_a_stored_plan_over_a_partition_without_a_leader_says_under_fail_what_lets_the_others_go_on() -> (
+    None
+):
+    with pytest.raises(
+        BrokerUnreachable, match="plan 4, which is stored and not in the table, reads it"
+    ) as caught:
         replay_or_supersede(Replay(STORED), AWAY, SETTINGS)
     assert "source.on_no_leader: skip" in caught.value.check
 
 
-@given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 40), st.integers(0, 40), st.integers(1, 8)), max_size=6), CAPS)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 12), st.integers(1, 40), st.integers(0, 40), st.integers(1, 8)),
+        max_size=6,
+    ),
+    CAPS,
+)
 def test_plans_that_take_each_others_place_and_those_after_them_have_every_offset_in_one_range_or_one_loss(
-    deeds: list[tuple[int, int, int, int]], cap: int | None,
+    deeds: list[tuple[int, int, int, int]],
+    cap: int | None,
 ) -> None:
     policy, start, end = settings_of({"max_records_per_run": cap}, on_data_loss="skip"), 0, 20
     plan = with_id(planned(snapshot_of({A: (0, end)}), settings=policy))
@@ -503,10 +743,14 @@ def test_plans_that_take_each_others_place_and_those_after_them_have_every_offse
         except SettingsError:
             plan = again(plan, snapshot_of({A: (start, end)}), settings=policy)
     plans = [plan]
-    while following := next_plan(snapshot_of({A: (start, end)}), UpToDate(plan, plan.positions), policy):
+    while following := next_plan(
+        snapshot_of({A: (start, end)}), UpToDate(plan, plan.positions), policy
+    ):
         plans.append(plan := with_id(following))
     read = [(r.from_offset, r.until_offset) for one in plans for r in one.ranges]
-    found = sorted(read + [(loss.from_offset, loss.until_offset) for one in plans for loss in one.losses])
+    found = sorted(
+        read + [(loss.from_offset, loss.until_offset) for one in plans for loss in one.losses]
+    )
     assert found[0][0] == 0 and found[-1][1] == end
     assert all(before[1] == after[0] for before, after in zip(found, found[1:])), found
 
@@ -518,14 +762,22 @@ def test_a_stored_plan_whose_offsets_are_all_there_is_replayed() -> None:
 
 def test_a_stored_plan_of_a_topic_that_was_deleted_names_the_command_that_leads_out() -> None:
     stored = Replay(replace(STORED, shape=shape_of_rows(SETTINGS)))
-    with pytest.raises(NeedsDecision, match="the brokers do not know this topic of it any more") as caught:
+    with pytest.raises(
+        NeedsDecision, match="the brokers do not know this topic of it any more"
+    ) as caught:
         replay_or_supersede(stored, snapshot_of({}, gone_topics=frozenset({"clicks"})), SETTINGS)
-    assert f"etl plans supersede CONF {STORED.number} --reason" in caught.value.check and not caught.value.retriable
+    assert (
+        f"etl plans supersede CONF {STORED.number} --reason" in caught.value.check
+        and not caught.value.retriable
+    )
 
 
 def test_a_stored_plan_of_a_topic_that_the_conf_alone_dropped_is_replayed() -> None:
     stored = Replay(replace(STORED, shape=shape_of_rows(SETTINGS)))
-    assert replay_or_supersede(stored, snapshot_of({}, gone_topics=frozenset({"orders"})), SETTINGS) == stored
+    assert (
+        replay_or_supersede(stored, snapshot_of({}, gone_topics=frozenset({"orders"})), SETTINGS)
+        == stored
+    )
 
 
 def test_a_stored_plan_that_expired_is_superseded_under_skip_and_stops_the_run_under_fail() -> None:
@@ -539,7 +791,9 @@ def test_a_stored_plan_that_expired_is_superseded_under_skip_and_stops_the_run_u
 def test_a_plan_knows_what_the_table_held_and_where_the_logs_started_when_it_was_made() -> None:
     plan = planned(snapshot_of({A: (2, 9)}, table=Table("t1", 5, 3)), onward({A: 4}))
     assert (plan.table_transaction_version, plan.log_starts) == (3, {A: 2})
-    assert planned(snapshot_of({A: (2, 9)}, table=Table("t1", 5, None))).table_transaction_version == 0
+    assert (
+        planned(snapshot_of({A: (2, 9)}, table=Table("t1", 5, None))).table_transaction_version == 0
+    )
 
 
 def test_offsets_that_somebody_moved_a_position_past_are_a_loss() -> None:

@@ -1,4 +1,6 @@
-"""What a member of a group in ZooKeeper does next, by tables: where it stands, what happened, where it stands then."""
+"""What a member of a group in ZooKeeper does next, by tables: where it stands, what happened, where
+it stands then.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,23 @@ from collections.abc import Callable
 import pytest
 
 from etl.decisions.membership.rebalancing import (
-    Do, Phase, Standing, Step, Timing, backoff_s, claimed, ended, let_go, looked, nudge_after_s, nudged, ownerless, refused, registered,
-    to_join, waited,
+    Do,
+    Phase,
+    Standing,
+    Step,
+    Timing,
+    backoff_s,
+    claimed,
+    ended,
+    let_go,
+    looked,
+    nudge_after_s,
+    nudged,
+    ownerless,
+    refused,
+    registered,
+    to_join,
+    waited,
 )
 from etl.model.logs import BrokerPartition
 
@@ -18,21 +35,26 @@ STABLE, LETTING_GO = Standing(Phase.STABLE, "ab", 1), Standing(Phase.LETTING_GO,
 LOGS = [BrokerPartition("clicks", p) for p in range(4)]
 
 
-@pytest.mark.parametrize(("before", "happens", "after", "does"), [
-    (UNJOINED, to_join, Phase.JOINING, Do.REGISTER),
-    (JOINING, registered, Phase.JOINING, Do.LOOK),
-    (JOINING, lambda s: looked(s, "ab", owns_its_share=False), Phase.JOINING, Do.CLAIM),
-    (JOINING, lambda s: refused(s, TIMING, elapsed_s=59.9), Phase.JOINING, Do.WAIT),
-    (JOINING, lambda s: refused(s, TIMING, elapsed_s=60), Phase.UNJOINED, Do.LEAVE),
-    (JOINING, waited, Phase.JOINING, Do.LOOK),
-    (JOINING, lambda s: claimed(s, is_called=False), Phase.STABLE, Do.REST),
-    (JOINING, lambda s: claimed(s, is_called=True), Phase.STABLE, Do.LOOK),
-    (STABLE, lambda s: looked(s, "ab", owns_its_share=True), Phase.STABLE, Do.REST),
-    (STABLE, lambda s: looked(s, "abc", owns_its_share=True), Phase.LETTING_GO, Do.LET_GO),
-    (STABLE, lambda s: looked(s, "ab", owns_its_share=False), Phase.LETTING_GO, Do.LET_GO),
-    (LETTING_GO, let_go, Phase.JOINING, Do.LOOK),
-])
-def test_each_thing_that_happens_has_one_answer(before: Standing, happens: Callable[[Standing], Step], after: Phase, does: Do) -> None:
+@pytest.mark.parametrize(
+    ("before", "happens", "after", "does"),
+    [
+        (UNJOINED, to_join, Phase.JOINING, Do.REGISTER),
+        (JOINING, registered, Phase.JOINING, Do.LOOK),
+        (JOINING, lambda s: looked(s, "ab", owns_its_share=False), Phase.JOINING, Do.CLAIM),
+        (JOINING, lambda s: refused(s, TIMING, elapsed_s=59.9), Phase.JOINING, Do.WAIT),
+        (JOINING, lambda s: refused(s, TIMING, elapsed_s=60), Phase.UNJOINED, Do.LEAVE),
+        (JOINING, waited, Phase.JOINING, Do.LOOK),
+        (JOINING, lambda s: claimed(s, is_called=False), Phase.STABLE, Do.REST),
+        (JOINING, lambda s: claimed(s, is_called=True), Phase.STABLE, Do.LOOK),
+        (STABLE, lambda s: looked(s, "ab", owns_its_share=True), Phase.STABLE, Do.REST),
+        (STABLE, lambda s: looked(s, "abc", owns_its_share=True), Phase.LETTING_GO, Do.LET_GO),
+        (STABLE, lambda s: looked(s, "ab", owns_its_share=False), Phase.LETTING_GO, Do.LET_GO),
+        (LETTING_GO, let_go, Phase.JOINING, Do.LOOK),
+    ],
+)
+def test_each_thing_that_happens_has_one_answer(
+    before: Standing, happens: Callable[[Standing], Step], after: Phase, does: Do
+) -> None:
     found, what = happens(before)
     assert (found.phase, what) == (after, does)
 
@@ -51,10 +73,18 @@ def test_a_hundred_events_that_change_nothing_let_nobody_go() -> None:
 
 
 def test_a_backoff_ends_with_the_time_to_join() -> None:
-    assert [backoff_s(TIMING, elapsed_s=elapsed) for elapsed in (0, 57, 59, 60, 61)] == [2, 2, 1, 0, 0]
+    assert [backoff_s(TIMING, elapsed_s=elapsed) for elapsed in (0, 57, 59, 60, 61)] == [
+        2,
+        2,
+        1,
+        0,
+        0,
+    ]
 
 
-def test_others_are_called_after_their_backoff_then_half_as_often_each_time_and_no_longer_than_they_may_take() -> None:
+def test_others_are_called_after_their_backoff_then_half_as_often_each_time_and_no_longer_than_they_may_take() -> (
+    None
+):
     standing, after = Standing(Phase.STABLE, "ab"), []
     while (wait_s := nudge_after_s(standing, TIMING)) is not None:
         after.append(wait_s)

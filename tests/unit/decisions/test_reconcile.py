@@ -1,4 +1,6 @@
-"""Where the pipeline stands: one test per row of the table in `etl.decisions.reconcile`, and laws over all of it."""
+"""Where the pipeline stands: one test per row of the table in `etl.decisions.reconcile`, and laws
+over all of it.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,43 @@ from etl.model.logs import BrokerPartition
 from etl.model.losses import Vanished
 from etl.model.plans import Plan, PlanKind, TookOver
 from etl.model.receipts import Applied
-from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Supersede, UpToDate
+from etl.model.snapshot import (
+    FirstRun,
+    PipelineState,
+    RebuildFromTable,
+    Replay,
+    Supersede,
+    UpToDate,
+)
 from etl.model.table import CommitMetadata, ForeignCommit, Table
 from etl.settings.policies import OnMoved, OnRowsRemoved
 from tests.fakes.ledgers import (
-    APP_ID, COMPLETE, PLACE, POSITIONS, SEEN, UID, A, B, C, acknowledgement_of, ledger_of, plan_of, stamp_of, table_of,
+    APP_ID,
+    COMPLETE,
+    PLACE,
+    POSITIONS,
+    SEEN,
+    UID,
+    A,
+    B,
+    C,
+    acknowledgement_of,
+    ledger_of,
+    plan_of,
+    stamp_of,
+    table_of,
 )
 
 ENDS: Ends = {A: 100, B: 100, C: 100}
 
 
 def stand(
-    ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed] = COMPLETE, on_moved: OnMoved = OnMoved.FAIL,
-    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL, ends: Ends = ENDS,
+    ledger: Ledger,
+    table: Table | None,
+    committed: Mapping[BrokerPartition, Committed] = COMPLETE,
+    on_moved: OnMoved = OnMoved.FAIL,
+    on_rows_removed: OnRowsRemoved = OnRowsRemoved.FAIL,
+    ends: Ends = ENDS,
 ) -> PipelineState:
     return reconcile(ledger, table, committed, on_moved, on_rows_removed, place=PLACE, ends=ends)
 
@@ -46,19 +72,23 @@ def disagreement(ledger: Ledger, table: Table | None, says: str) -> LedgersDisag
     return caught.value
 
 
-# -- none | no table, or D none ----------------------------------------------------------------------------------------
+# -- none | no table, or D none
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("table", [None, table_of(None), table_of(None, id="somebody's")])
 @pytest.mark.parametrize("uid", [None, UID])
 @pytest.mark.parametrize("committed", [{}, COMPLETE])
 def test_without_a_plan_and_without_a_commit_of_ours_it_is_the_first_run(
-    table: Table | None, uid: str | None, committed: Mapping[BrokerPartition, Committed],
+    table: Table | None,
+    uid: str | None,
+    committed: Mapping[BrokerPartition, Committed],
 ) -> None:
     assert stand(Ledger(uid), table, committed) == FirstRun()
 
 
-# -- N | D as it was when plan N was made ------------------------------------------------------------------------------
+# -- N | D as it was when plan N was made
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [2, 7])
@@ -72,7 +102,9 @@ def test_the_first_plan_is_replayed_while_there_is_no_table() -> None:
 
 
 def test_the_first_plan_is_not_replayed_when_the_table_it_was_made_for_is_gone() -> None:
-    disagreement(ledger_of(1, applied=False, table_id="t1"), None, "was made for a table, now there is none")
+    disagreement(
+        ledger_of(1, applied=False, table_id="t1"), None, "was made for a table, now there is none"
+    )
 
 
 def test_a_plan_made_after_an_acknowledged_table_without_our_commits_is_replayed_into_it() -> None:
@@ -81,11 +113,15 @@ def test_a_plan_made_after_an_acknowledged_table_without_our_commits_is_replayed
 
 
 def test_the_first_plan_is_replayed_into_the_very_table_it_was_made_for() -> None:
-    assert stand(ledger_of(1, applied=False, table_id="t1"), table_of(None), {}) == Replay(plan_of(1, table_id="t1"))
+    assert stand(ledger_of(1, applied=False, table_id="t1"), table_of(None), {}) == Replay(
+        plan_of(1, table_id="t1")
+    )
 
 
 def test_the_first_plan_is_not_replayed_into_another_table() -> None:
-    disagreement(ledger_of(1, applied=False, table_id="t0"), table_of(None), "has id t1, plan 1 went to t0")
+    disagreement(
+        ledger_of(1, applied=False, table_id="t0"), table_of(None), "has id t1, plan 1 went to t0"
+    )
 
 
 def test_the_first_plan_is_not_replayed_into_a_table_that_came_later() -> None:
@@ -95,40 +131,70 @@ def test_the_first_plan_is_not_replayed_into_a_table_that_came_later() -> None:
 AWAITED = table_of(None, is_of_others_alone=True)
 
 
-@pytest.mark.parametrize("changes", [{}, {"kind": PlanKind.START}, {"number": 8, "table_transaction_version": 0, "table_id": None}])
-def test_a_plan_that_was_made_when_there_was_no_table_goes_on_by_another_in_one_that_other_pipelines_made(changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"kind": PlanKind.START}, {"number": 8, "table_transaction_version": 0, "table_id": None}],
+)
+def test_a_plan_that_was_made_when_there_was_no_table_goes_on_by_another_in_one_that_other_pipelines_made(
+    changes: dict[str, Any],
+) -> None:
     ledger = ledger_of(changes.pop("number", 1), applied=False, **changes)
     state = stand(ledger, AWAITED, SEEN)
-    assert isinstance(state, Supersede) and state.plan == ledger.newest and "made since" in state.reason
+    assert (
+        isinstance(state, Supersede)
+        and state.plan == ledger.newest
+        and "made since" in state.reason
+    )
 
 
-@pytest.mark.parametrize(("ledger", "table", "says"), [
-    (ledger_of(1, table_id="t0", applied=False), AWAITED, "has id t1, plan 1 went to t0"),
-    (ledger_of(8, table_id=None, applied=False), AWAITED, "no plan of ours, ZooKeeper knows plan 8"),
-    (ledger_of(1), AWAITED, "plan 1 was in the table as version 7, now the table does not hold it"),
-    (ledger_of(1, applied=False, kind=PlanKind.RESET), AWAITED, "there was no table"),
-])
+@pytest.mark.parametrize(
+    ("ledger", "table", "says"),
+    [
+        (ledger_of(1, table_id="t0", applied=False), AWAITED, "has id t1, plan 1 went to t0"),
+        (
+            ledger_of(8, table_id=None, applied=False),
+            AWAITED,
+            "no plan of ours, ZooKeeper knows plan 8",
+        ),
+        (
+            ledger_of(1),
+            AWAITED,
+            "plan 1 was in the table as version 7, now the table does not hold it",
+        ),
+        (ledger_of(1, applied=False, kind=PlanKind.RESET), AWAITED, "there was no table"),
+    ],
+)
 def test_a_plan_that_was_made_for_a_table_or_reached_one_does_not_go_on_in_that_of_other_pipelines(
-    ledger: Ledger, table: Table, says: str,
+    ledger: Ledger,
+    table: Table,
+    says: str,
 ) -> None:
     disagreement(ledger, table, says)
 
 
 def test_a_plan_that_may_be_in_no_table_is_said_to_be_looked_for_and_not_to_be_given_up() -> None:
     error = disagreement(ledger_of(1, applied=False), table_of(None), "there was no table")
-    assert "looked for in it: with some of them it counts as done" in error.check and "given up" not in error.check
+    assert (
+        "looked for in it: with some of them it counts as done" in error.check
+        and "given up" not in error.check
+    )
 
 
 def test_a_replay_does_not_ask_what_became_of_the_offsets() -> None:
-    assert stand(ledger_of(2, applied=False), table_of(1), {A: Committed(99, 99)}) == Replay(plan_of(2))
+    assert stand(ledger_of(2, applied=False), table_of(1), {A: Committed(99, 99)}) == Replay(
+        plan_of(2)
+    )
 
 
-# -- N | N, by the offsets ---------------------------------------------------------------------------------------------
+# -- N | N, by the offsets
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [1, 2, 7])
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_plan_in_the_table_with_its_offsets_committed_is_complete(number: int, applied: bool) -> None:
+def test_a_plan_in_the_table_with_its_offsets_committed_is_complete(
+    number: int, applied: bool
+) -> None:
     ledger = ledger_of(number, applied=applied)
     assert stand(ledger, table_of(number)) == UpToDate(plan_of(number), POSITIONS)
 
@@ -139,18 +205,31 @@ def test_an_offset_at_its_position_is_complete_whoever_wrote_it() -> None:
 
 
 def test_offsets_that_are_still_as_the_plan_saw_them_are_to_be_committed() -> None:
-    assert stand(ledger_of(2), table_of(2), {A: SEEN[A], C: SEEN[C]}) == UpToDate(plan_of(2), POSITIONS, (A, B))
+    assert stand(ledger_of(2), table_of(2), {A: SEEN[A], C: SEEN[C]}) == UpToDate(
+        plan_of(2), POSITIONS, (A, B)
+    )
 
 
 def test_some_offsets_committed_and_some_not_leaves_those_that_are_not() -> None:
-    assert stand(ledger_of(2), table_of(2), {**COMPLETE, A: SEEN[A]}) == UpToDate(plan_of(2), POSITIONS, (A,))
+    assert stand(ledger_of(2), table_of(2), {**COMPLETE, A: SEEN[A]}) == UpToDate(
+        plan_of(2), POSITIONS, (A,)
+    )
 
 
-@pytest.mark.parametrize(("log", "found"), [
-    (A, Committed(3, 2)),   # the value that the plan saw, written again: the version tells
-    (A, Committed(4, 2)), (A, Committed(6, 2)), (B, Committed(1, 0)), (B, Committed(None, 0)), (A, Committed()),
-])
-def test_an_offset_that_is_neither_was_moved_by_somebody_else(log: BrokerPartition, found: Committed) -> None:
+@pytest.mark.parametrize(
+    ("log", "found"),
+    [
+        (A, Committed(3, 2)),  # the value that the plan saw, written again: the version tells
+        (A, Committed(4, 2)),
+        (A, Committed(6, 2)),
+        (B, Committed(1, 0)),
+        (B, Committed(None, 0)),
+        (A, Committed()),
+    ],
+)
+def test_an_offset_that_is_neither_was_moved_by_somebody_else(
+    log: BrokerPartition, found: Committed
+) -> None:
     with pytest.raises(OffsetMoved) as caught:
         stand(ledger_of(2), table_of(2), {**COMPLETE, log: found})
     assert caught.value.exit_code == 5
@@ -169,20 +248,41 @@ def test_the_refusal_of_several_moved_offsets_tells_how_many() -> None:
 
 
 def test_moved_offsets_are_followed_under_follow_and_the_others_still_committed() -> None:
-    found = stand(ledger_of(2), table_of(2), {A: Committed(50, 9), C: Committed(9, 4)}, OnMoved.FOLLOW)
+    found = stand(
+        ledger_of(2), table_of(2), {A: Committed(50, 9), C: Committed(9, 4)}, OnMoved.FOLLOW
+    )
     assert found == UpToDate(plan_of(2), {A: 50, B: 2, C: 9}, (B,), {A: 50})
 
 
 @pytest.mark.parametrize("on_moved", OnMoved)
-@pytest.mark.parametrize(("end", "says"), [(49, "the log ends at 49"), (None, "the partition has no leader, so nobody tells")])
-def test_an_offset_is_not_followed_to_where_the_log_is_not_known_to_reach(on_moved: OnMoved, end: int | None, says: str) -> None:
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [(49, "the log ends at 49"), (None, "the partition has no leader, so nobody tells")],
+)
+def test_an_offset_is_not_followed_to_where_the_log_is_not_known_to_reach(
+    on_moved: OnMoved, end: int | None, says: str
+) -> None:
     with pytest.raises(OffsetMoved, match=f"it is 50, ours is 5, and {says}") as caught:
-        stand(ledger_of(2), table_of(2), {A: Committed(50, 9), C: Committed(9, 4)}, on_moved, ends={A: end})
-    assert caught.value.check.endswith(f"set it back to 5: {RESTORE}"), "what policy would not let pass is not advised"
+        stand(
+            ledger_of(2),
+            table_of(2),
+            {A: Committed(50, 9), C: Committed(9, 4)},
+            on_moved,
+            ends={A: end},
+        )
+    assert caught.value.check.endswith(f"set it back to 5: {RESTORE}"), (
+        "what policy would not let pass is not advised"
+    )
 
 
 def test_an_offset_is_followed_up_to_the_end_of_its_log() -> None:
-    found = stand(ledger_of(2), table_of(2), {A: Committed(50, 9), C: Committed(9, 4)}, OnMoved.FOLLOW, ends={A: 50})
+    found = stand(
+        ledger_of(2),
+        table_of(2),
+        {A: Committed(50, 9), C: Committed(9, 4)},
+        OnMoved.FOLLOW,
+        ends={A: 50},
+    )
     assert isinstance(found, UpToDate) and found.followed == {A: 50}
 
 
@@ -195,7 +295,9 @@ def test_an_offset_of_a_log_that_nobody_asked_for_its_end_is_neither_followed_no
 
 
 @pytest.mark.parametrize("other", [Committed(2, 0), Committed(70, 9)])
-def test_an_offset_moved_back_is_never_followed_because_its_rows_would_come_twice(other: Committed) -> None:
+def test_an_offset_moved_back_is_never_followed_because_its_rows_would_come_twice(
+    other: Committed,
+) -> None:
     with pytest.raises(OffsetMoved, match="it is 1, ours is 5") as caught:
         stand(ledger_of(2), table_of(2), {**COMPLETE, A: Committed(1, 9), B: other}, OnMoved.FOLLOW)
     assert "load rows twice" in caught.value.check
@@ -213,12 +315,17 @@ def test_a_plan_that_moves_no_offsets_does_not_ask_for_them() -> None:
     assert found == UpToDate(plan_of(2, moves_offsets=False), POSITIONS)
 
 
-# -- N | N under another id --------------------------------------------------------------------------------------------
+# -- N | N under another id
+# --------------------------------------------------------------------------------------------
 
 
 def test_another_plan_under_our_number_in_the_table_is_adopted_with_its_positions() -> None:
     other = plan_of(2, positions={A: 4, B: 2, C: 9}, reason="superseded too late")
-    found = stand(ledger_of(2), table_of(2, metadata=stamp_of(other)), {**SEEN, A: Committed(3, 1), B: Committed(2, 5)})
+    found = stand(
+        ledger_of(2),
+        table_of(2, metadata=stamp_of(other)),
+        {**SEEN, A: Committed(3, 1), B: Committed(2, 5)},
+    )
     assert found == RebuildFromTable(other, UpToDate(other, other.positions, (A,)))
 
 
@@ -232,16 +339,23 @@ def test_a_table_whose_log_forgot_our_commit_is_believed_by_its_commit_bit() -> 
     assert stand(ledger_of(2), table_of(2, metadata=None)) == UpToDate(plan_of(2), POSITIONS)
 
 
-# -- N or none | D > N -------------------------------------------------------------------------------------------------
+# -- N or none | D > N
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("number", "bit"), [(None, 1), (None, 9), (1, 2), (4, 9)])
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_table_that_holds_more_than_the_ledger_knows_is_right(number: int | None, bit: int, applied: bool) -> None:
-    found = stand(ledger_of(number, applied=applied), table_of(bit), {A: Committed(1, 8), B: Committed(2, 0)})
+def test_a_table_that_holds_more_than_the_ledger_knows_is_right(
+    number: int | None, bit: int, applied: bool
+) -> None:
+    found = stand(
+        ledger_of(number, applied=applied), table_of(bit), {A: Committed(1, 8), B: Committed(2, 0)}
+    )
     assert isinstance(found, RebuildFromTable) and found.plan == plan_of(bit)
     assert (found.state.positions, found.state.uncommitted) == (POSITIONS, (A, C))
-    assert found.state.last.seen == {A: Committed(1, 8), B: SEEN[B], C: Committed()}, "they are moved from where they are now"
+    assert found.state.last.seen == {A: Committed(1, 8), B: SEEN[B], C: Committed()}, (
+        "they are moved from where they are now"
+    )
     assert found.state.last.id == found.plan.id
 
 
@@ -258,24 +372,41 @@ def test_an_offset_above_an_adopted_position_was_moved_by_somebody_else(on_moved
 
 @pytest.mark.parametrize("number", [None, 1])
 @pytest.mark.parametrize("metadata", [None, CommitMetadata(7, APP_ID, UID, 3, "plan-3")])
-def test_a_table_that_is_ahead_and_does_not_tell_the_plan_is_refused(number: int | None, metadata: CommitMetadata | None) -> None:
+def test_a_table_that_is_ahead_and_does_not_tell_the_plan_is_refused(
+    number: int | None, metadata: CommitMetadata | None
+) -> None:
     error = disagreement(
-        ledger_of(number), table_of(3, metadata=metadata), "the table holds plan 3, ZooKeeper knows .*, and the table's log no")
+        ledger_of(number),
+        table_of(3, metadata=metadata),
+        "the table holds plan 3, ZooKeeper knows .*, and the table's log no",
+    )
     assert "zookeeper.connect" in error.check
 
 
-@pytest.mark.parametrize("metadata", [
-    replace(stamp_of(plan_of(3)), number=2), replace(stamp_of(plan_of(3)), plan_id="x"), stamp_of(plan_of(3, table_id="t9")),
-])
-def test_a_commit_that_carries_a_plan_of_something_else_is_not_adopted(metadata: CommitMetadata) -> None:
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        replace(stamp_of(plan_of(3)), number=2),
+        replace(stamp_of(plan_of(3)), plan_id="x"),
+        stamp_of(plan_of(3, table_id="t9")),
+    ],
+)
+def test_a_commit_that_carries_a_plan_of_something_else_is_not_adopted(
+    metadata: CommitMetadata,
+) -> None:
     disagreement(ledger_of(1), table_of(3, metadata=metadata), "was not made for it")
 
 
 def test_a_commit_whose_plan_is_damaged_is_not_adopted() -> None:
-    disagreement(ledger_of(1), table_of(3, metadata=replace(stamp_of(plan_of(3)), document=b"x")), "does not hold what it should")
+    disagreement(
+        ledger_of(1),
+        table_of(3, metadata=replace(stamp_of(plan_of(3)), document=b"x")),
+        "does not hold what it should",
+    )
 
 
-# -- N > 1 | D < N - 1, D none, no table -------------------------------------------------------------------------------
+# -- N > 1 | D < N - 1, D none, no table
+# -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("table", [None, table_of(None), table_of(1), table_of(5)])
@@ -285,30 +416,44 @@ def test_a_table_that_holds_less_than_the_plan_before_is_refused(table: Table | 
 
 
 @pytest.mark.parametrize("table", [None, table_of(None)])
-def test_the_second_plan_is_not_replayed_into_a_table_without_the_first(table: Table | None) -> None:
+def test_the_second_plan_is_not_replayed_into_a_table_without_the_first(
+    table: Table | None,
+) -> None:
     disagreement(ledger_of(2, applied=False), table, "ZooKeeper knows plan 2")
 
 
-# -- N | D < N, but its outcome is known -------------------------------------------------------------------------------
+# -- N | D < N, but its outcome is known
+# -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_plan_that_was_in_the_table_is_not_replayed_when_the_table_is_gone(number: int) -> None:
-    disagreement(ledger_of(number), None, f"plan {number} was in the table as version 7, now there is no table")
+    disagreement(
+        ledger_of(number),
+        None,
+        f"plan {number} was in the table as version 7, now there is no table",
+    )
 
 
 @pytest.mark.parametrize(("number", "bit"), [(1, None), (2, 1)])
-def test_a_plan_that_was_in_the_table_is_not_replayed_into_an_old_copy_of_it(number: int, bit: int | None) -> None:
+def test_a_plan_that_was_in_the_table_is_not_replayed_into_an_old_copy_of_it(
+    number: int, bit: int | None
+) -> None:
     disagreement(ledger_of(number), table_of(bit), "the table does not hold it")
 
 
-# -- any | another uid, another table id -------------------------------------------------------------------------------
+# -- any | another uid, another table id
+# -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [None, 1, 2, 3])
 def test_a_commit_of_another_pipeline_of_our_name_is_refused(number: int | None) -> None:
     ledger = replace(ledger_of(number, applied=False), uid=UID)
-    error = disagreement(ledger, table_of(2, metadata=stamp_of(plan_of(2, uid="deadbeef"))), "its uid is deadbeef, ours feedbeef")
+    error = disagreement(
+        ledger,
+        table_of(2, metadata=stamp_of(plan_of(2, uid="deadbeef"))),
+        "its uid is deadbeef, ours feedbeef",
+    )
     assert "etl plans take-over CONF --from" in error.check
 
 
@@ -316,12 +461,18 @@ def test_a_table_of_another_ledger_of_this_name_is_ours_once_a_plan_takes_its_pl
     theirs = table_of(5, metadata=stamp_of(plan_of(5, uid="deadbeef")))
     taking = plan_of(6, table_id="t1", kind=PlanKind.TAKE_OVER, took_over=TookOver(APP_ID, 5))
     assert stand(Ledger(UID, taking), theirs) == Replay(taking)
-    disagreement(Ledger(UID, replace(taking, took_over=TookOver(APP_ID, 4))), theirs, "its uid is deadbeef")
+    disagreement(
+        Ledger(UID, replace(taking, took_over=TookOver(APP_ID, 4))), theirs, "its uid is deadbeef"
+    )
 
 
 def test_a_restore_that_came_after_the_rows_were_removed_is_told_and_not_asked_for() -> None:
     done = (ForeignCommit(8, "DELETE", "removed rows"), ForeignCommit(9, "RESTORE", "removed rows"))
-    error = disagreement(ledger_of(2), table_of(2, version=9, foreign=done), "DELETE removed rows, and a RESTORE came .*, at version 9")
+    error = disagreement(
+        ledger_of(2),
+        table_of(2, version=9, foreign=done),
+        "DELETE removed rows, and a RESTORE came .*, at version 9",
+    )
     assert "then accept the table as it is now: etl plans acknowledge CONF 9" in error.check
     assert "RESTORE the table" not in error.check
 
@@ -335,13 +486,18 @@ def test_another_table_than_the_first_plan_went_to_is_refused() -> None:
     disagreement(ledger_of(1), table_of(1, id="t2"), "has id t2, plan 1 went to t1")
 
 
-# -- any | what others did ---------------------------------------------------------------------------------------------
+# -- any | what others did
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ledger", [ledger_of(None), ledger_of(2), ledger_of(3, applied=False)])
 @pytest.mark.parametrize("why", ["removed rows", "redefined the table"])
-def test_a_table_that_somebody_else_changed_is_refused_with_the_version(ledger: Ledger, why: str) -> None:
-    table = table_of(2, foreign=(ForeignCommit(8, "RESTORE", why), ForeignCommit(9, "DELETE", "removed rows")))
+def test_a_table_that_somebody_else_changed_is_refused_with_the_version(
+    ledger: Ledger, why: str
+) -> None:
+    table = table_of(
+        2, foreign=(ForeignCommit(8, "RESTORE", why), ForeignCommit(9, "DELETE", "removed rows"))
+    )
     error = disagreement(ledger, table, f"RESTORE {why}")
     assert error.where["table_version"] == 8
 
@@ -356,69 +512,173 @@ def test_the_read_back_refuses_the_same() -> None:
 @pytest.mark.parametrize("ledger", [ledger_of(2), ledger_of(3, applied=False)])
 def test_a_delete_passes_under_record_and_nothing_else_does(ledger: Ledger) -> None:
     deleted = table_of(2, foreign=(ForeignCommit(8, "DELETE", "removed rows"),))
-    assert stand(ledger, deleted, on_rows_removed=OnRowsRemoved.RECORD) == stand(ledger, table_of(2))
+    assert stand(ledger, deleted, on_rows_removed=OnRowsRemoved.RECORD) == stand(
+        ledger, table_of(2)
+    )
     for operation in ("RESTORE", "WRITE", "TRUNCATE", "MERGE", "UPDATE", "REPLACE TABLE"):
         with pytest.raises(LedgersDisagree, match=operation):
-            stand(ledger, replace(deleted, foreign=(*deleted.foreign, ForeignCommit(9, operation, "removed rows"))),
-                  on_rows_removed=OnRowsRemoved.RECORD)
+            stand(
+                ledger,
+                replace(
+                    deleted, foreign=(*deleted.foreign, ForeignCommit(9, operation, "removed rows"))
+                ),
+                on_rows_removed=OnRowsRemoved.RECORD,
+            )
 
 
-# -- the same, acknowledged --------------------------------------------------------------------------------------------
+# -- the same, acknowledged
+# --------------------------------------------------------------------------------------------
 
 
 def test_what_others_did_up_to_an_acknowledged_version_stops_nothing() -> None:
-    table = table_of(2, version=9, foreign=(ForeignCommit(8, "RESTORE", "removed rows"), ForeignCommit(9, "WRITE", "removed rows")))
+    table = table_of(
+        2,
+        version=9,
+        foreign=(
+            ForeignCommit(8, "RESTORE", "removed rows"),
+            ForeignCommit(9, "WRITE", "removed rows"),
+        ),
+    )
     told = replace(ledger_of(2), acknowledged=acknowledgement_of(2, delta_version=9))
     assert stand(told, table) == UpToDate(plan_of(2), POSITIONS)
-    assert stand(replace(ledger_of(3, applied=False), acknowledged=acknowledgement_of(2, delta_version=9)), table) == Replay(plan_of(3))
+    assert stand(
+        replace(ledger_of(3, applied=False), acknowledged=acknowledgement_of(2, delta_version=9)),
+        table,
+    ) == Replay(plan_of(3))
 
 
-@pytest.mark.parametrize("acknowledgement", [
-    acknowledgement_of(2, delta_version=8), acknowledgement_of(2, delta_version=99, table_id="t0"), acknowledgement_of(2, table_id=None)])
-def test_what_came_after_the_acknowledged_version_or_was_said_of_another_table_stops(acknowledgement: Acknowledgement) -> None:
-    table = table_of(2, version=9, foreign=(ForeignCommit(8, "RESTORE", "removed rows"), ForeignCommit(9, "WRITE", "removed rows")))
-    disagreement(replace(ledger_of(2), acknowledged=acknowledgement), table, "(RESTORE|WRITE) removed rows")
+@pytest.mark.parametrize(
+    "acknowledgement",
+    [
+        acknowledgement_of(2, delta_version=8),
+        acknowledgement_of(2, delta_version=99, table_id="t0"),
+        acknowledgement_of(2, table_id=None),
+    ],
+)
+def test_what_came_after_the_acknowledged_version_or_was_said_of_another_table_stops(
+    acknowledgement: Acknowledgement,
+) -> None:
+    table = table_of(
+        2,
+        version=9,
+        foreign=(
+            ForeignCommit(8, "RESTORE", "removed rows"),
+            ForeignCommit(9, "WRITE", "removed rows"),
+        ),
+    )
+    disagreement(
+        replace(ledger_of(2), acknowledged=acknowledgement), table, "(RESTORE|WRITE) removed rows"
+    )
 
 
-@pytest.mark.parametrize("table", [table_of(None), table_of(None, id="clone"), table_of(1, id="old copy"), None])
-def test_an_acknowledged_table_is_gone_on_with_from_zookeepers_positions(table: Table | None) -> None:
-    acknowledgement = acknowledgement_of(2, table_id=table.id if table else None, delta_version=table.version if table else None)
-    assert stand(replace(ledger_of(2), acknowledged=acknowledgement), table) == UpToDate(plan_of(2), POSITIONS)
+@pytest.mark.parametrize(
+    "table", [table_of(None), table_of(None, id="clone"), table_of(1, id="old copy"), None]
+)
+def test_an_acknowledged_table_is_gone_on_with_from_zookeepers_positions(
+    table: Table | None,
+) -> None:
+    acknowledgement = acknowledgement_of(
+        2, table_id=table.id if table else None, delta_version=table.version if table else None
+    )
+    assert stand(replace(ledger_of(2), acknowledged=acknowledgement), table) == UpToDate(
+        plan_of(2), POSITIONS
+    )
     disagreement(replace(ledger_of(2), acknowledged=replace(acknowledgement, number=1)), table, ".")
 
 
-@pytest.mark.parametrize("acknowledgement, table", [
-    pytest.param({"transaction_version": 2, "was_recorded": True}, table_of(1, version=0), id="an older copy"),
-    pytest.param({"transaction_version": 1, "delta_version": 6, "was_recorded": False}, table_of(1, version=6), id="a copy from then"),
-    pytest.param({"table_id": None, "delta_version": None, "transaction_version": 0, "was_recorded": False}, None, id="dropped again"),
-    pytest.param({"table_id": None, "delta_version": None, "plan_id": "of another plan 2"}, None, id="another plan of the number"),
-    pytest.param({"commit": "of then"}, table_of(1, said_commit="of now"), id="another commit of the version"),
-    pytest.param({"commit": "of then"}, table_of(1), id="a commit that the log does not hold any more"),
-    pytest.param({"table_id": None, "delta_version": None, "place": "/warehouse/old"}, None, id="no table at another place"),
-])
-def test_a_word_does_not_cover_a_table_that_holds_less_than_when_it_was_said(acknowledgement: dict[str, Any], table: Table | None) -> None:
-    said = replace(ledger_of(2), acknowledged=acknowledgement_of(2, **{"plan_id": plan_of(2).id, **acknowledgement}))
+@pytest.mark.parametrize(
+    "acknowledgement, table",
+    [
+        pytest.param(
+            {"transaction_version": 2, "was_recorded": True},
+            table_of(1, version=0),
+            id="an older copy",
+        ),
+        pytest.param(
+            {"transaction_version": 1, "delta_version": 6, "was_recorded": False},
+            table_of(1, version=6),
+            id="a copy from then",
+        ),
+        pytest.param(
+            {
+                "table_id": None,
+                "delta_version": None,
+                "transaction_version": 0,
+                "was_recorded": False,
+            },
+            None,
+            id="dropped again",
+        ),
+        pytest.param(
+            {"table_id": None, "delta_version": None, "plan_id": "of another plan 2"},
+            None,
+            id="another plan of the number",
+        ),
+        pytest.param(
+            {"commit": "of then"},
+            table_of(1, said_commit="of now"),
+            id="another commit of the version",
+        ),
+        pytest.param(
+            {"commit": "of then"}, table_of(1), id="a commit that the log does not hold any more"
+        ),
+        pytest.param(
+            {"table_id": None, "delta_version": None, "place": "/warehouse/old"},
+            None,
+            id="no table at another place",
+        ),
+    ],
+)
+def test_a_word_does_not_cover_a_table_that_holds_less_than_when_it_was_said(
+    acknowledgement: dict[str, Any], table: Table | None
+) -> None:
+    said = replace(
+        ledger_of(2),
+        acknowledged=acknowledgement_of(2, **{"plan_id": plan_of(2).id, **acknowledgement}),
+    )
     disagreement(said, table, "plan 2 was in the table as version 7")
 
 
-@pytest.mark.parametrize("acknowledgement, table", [
-    ({"commit": "of then"}, table_of(1, said_commit="of then")), ({"table_id": None, "delta_version": None, "place": PLACE}, None),
-])
-def test_a_word_covers_the_very_commit_and_the_very_place_that_were_seen(acknowledgement: dict[str, Any], table: Table | None) -> None:
-    said = replace(ledger_of(2), acknowledged=acknowledgement_of(2, **{"plan_id": plan_of(2).id, **acknowledgement}))
+@pytest.mark.parametrize(
+    "acknowledgement, table",
+    [
+        ({"commit": "of then"}, table_of(1, said_commit="of then")),
+        ({"table_id": None, "delta_version": None, "place": PLACE}, None),
+    ],
+)
+def test_a_word_covers_the_very_commit_and_the_very_place_that_were_seen(
+    acknowledgement: dict[str, Any], table: Table | None
+) -> None:
+    said = replace(
+        ledger_of(2),
+        acknowledged=acknowledgement_of(2, **{"plan_id": plan_of(2).id, **acknowledgement}),
+    )
     assert stand(said, table) == UpToDate(plan_of(2), POSITIONS)
 
 
 def test_what_others_did_in_a_commit_of_an_acknowledged_number_that_is_another_one_stops() -> None:
-    table = table_of(2, version=9, foreign=(ForeignCommit(9, "DELETE", "removed rows"),), said_commit="the second one")
-    said = replace(ledger_of(2), acknowledged=acknowledgement_of(2, delta_version=9, commit="the first one"))
+    table = table_of(
+        2,
+        version=9,
+        foreign=(ForeignCommit(9, "DELETE", "removed rows"),),
+        said_commit="the second one",
+    )
+    said = replace(
+        ledger_of(2), acknowledged=acknowledgement_of(2, delta_version=9, commit="the first one")
+    )
     disagreement(said, table, "DELETE removed rows")
-    assert stand(said, replace(table, said_commit="the first one")) == UpToDate(plan_of(2), POSITIONS)
+    assert stand(said, replace(table, said_commit="the first one")) == UpToDate(
+        plan_of(2), POSITIONS
+    )
 
 
 def test_a_word_stays_in_force_when_the_record_of_its_plan_is_made_up_for() -> None:
-    acknowledgement = acknowledgement_of(2, plan_id=plan_of(2).id, transaction_version=2, was_recorded=False)
-    assert stand(replace(ledger_of(2), acknowledged=acknowledgement), table_of(2)) == UpToDate(plan_of(2), POSITIONS)
+    acknowledgement = acknowledgement_of(
+        2, plan_id=plan_of(2).id, transaction_version=2, was_recorded=False
+    )
+    assert stand(replace(ledger_of(2), acknowledged=acknowledgement), table_of(2)) == UpToDate(
+        plan_of(2), POSITIONS
+    )
 
 
 def test_a_plan_whose_table_is_gone_and_acknowledged_is_superseded() -> None:
@@ -427,81 +687,152 @@ def test_a_plan_whose_table_is_gone_and_acknowledged_is_superseded() -> None:
     assert found == Supersede(plan_of(3), "the table is gone, and that was accepted: it was me")
 
 
-def test_a_plan_of_which_nobody_knows_whether_another_table_holds_it_needs_more_than_an_acknowledgement() -> None:
-    said = replace(ledger_of(3, applied=False), acknowledged=acknowledgement_of(3, table_id="clone"))
+def test_a_plan_of_which_nobody_knows_whether_another_table_holds_it_needs_more_than_an_acknowledgement() -> (
+    None
+):
+    said = replace(
+        ledger_of(3, applied=False), acknowledged=acknowledgement_of(3, table_id="clone")
+    )
     disagreement(said, table_of(None, id="clone"), "nobody knows whether plan 3")
 
 
-def test_a_plan_without_a_row_in_the_accepted_table_gives_its_number_to_another_one_made_for_that_table() -> None:
+def test_a_plan_without_a_row_in_the_accepted_table_gives_its_number_to_another_one_made_for_that_table() -> (
+    None
+):
     acknowledgement = acknowledgement_of(1, table_id="by DDL", delta_version=0, lacks_plan=True)
     made = table_of(None, id="by DDL", version=0)
     first = replace(ledger_of(1, applied=False), acknowledged=acknowledgement)
     assert not is_told(first, made)
     assert stand(first, made) == Supersede(
-        plan_of(1), "the table is another one, without a row of this plan, and that was accepted: it was me")
+        plan_of(1),
+        "the table is another one, without a row of this plan, and that was accepted: it was me",
+    )
     instead = replace(ledger_of(1, applied=False, table_id="by DDL"), acknowledged=acknowledgement)
     assert stand(instead, made) == Replay(plan_of(1, table_id="by DDL"))
 
 
-@pytest.mark.parametrize(("ledger", "table"), [
-    (ledger_of(2), table_of(1)), (ledger_of(2, applied=False), table_of(2)), (ledger_of(2, applied=False), table_of(1)),
-    (ledger_of(1, applied=False), None), (Ledger(), table_of(None)),
-])
-def test_where_the_ledgers_tell_whether_the_newest_plan_is_in_the_table_no_row_is_looked_for(ledger: Ledger, table: Table | None) -> None:
+@pytest.mark.parametrize(
+    ("ledger", "table"),
+    [
+        (ledger_of(2), table_of(1)),
+        (ledger_of(2, applied=False), table_of(2)),
+        (ledger_of(2, applied=False), table_of(1)),
+        (ledger_of(1, applied=False), None),
+        (Ledger(), table_of(None)),
+    ],
+)
+def test_where_the_ledgers_tell_whether_the_newest_plan_is_in_the_table_no_row_is_looked_for(
+    ledger: Ledger, table: Table | None
+) -> None:
     assert is_told(ledger, table)
 
 
-# -- a ledger that is older than a reset -------------------------------------------------------------------------------
+# -- a ledger that is older than a reset
+# -------------------------------------------------------------------------------
 
 RESET = plan_of(
-    3, kind=PlanKind.RESET, table_id="t1", positions={**POSITIONS, A: 0}, log_epochs={A: 1}, vanished=(Vanished(A, 0, 5),), seen=COMPLETE)
+    3,
+    kind=PlanKind.RESET,
+    table_id="t1",
+    positions={**POSITIONS, A: 0},
+    log_epochs={A: 1},
+    vanished=(Vanished(A, 0, 5),),
+    seen=COMPLETE,
+)
 """Goes on with a topic that was made again, of which partition A had been read up to 5."""
 
 
-@pytest.mark.parametrize("adopted", [RESET, plan_of(4, table_id="t1", positions={**POSITIONS, A: 1}, log_epochs={A: 1})])
+@pytest.mark.parametrize(
+    "adopted", [RESET, plan_of(4, table_id="t1", positions={**POSITIONS, A: 1}, log_epochs={A: 1})]
+)
 @pytest.mark.parametrize("known", [ledger_of(2), Ledger()])
 @pytest.mark.parametrize("policy", OnMoved)
 def test_an_offset_that_may_be_of_the_log_before_a_reset_is_never_followed_by_a_ledger_that_is_older(
-    adopted: Plan, known: Ledger, policy: OnMoved,
+    adopted: Plan,
+    known: Ledger,
+    policy: OnMoved,
 ) -> None:
     table = table_of(adopted.number, metadata=stamp_of(adopted))
-    with pytest.raises(OffsetMoved, match="the ledger is older than the table.*the committed offset is 4, ours is") as caught:
+    with pytest.raises(
+        OffsetMoved, match="the ledger is older than the table.*the committed offset is 4, ours is"
+    ) as caught:
         stand(known, table, {**COMPLETE, A: Committed(4, 7)}, policy)
-    assert "follow" in caught.value.check and "on_moved" not in caught.value.check and "set it back to" in caught.value.check
+    assert (
+        "follow" in caught.value.check
+        and "on_moved" not in caught.value.check
+        and "set it back to" in caught.value.check
+    )
 
 
 @pytest.mark.parametrize("offset", [3, 5])
 @pytest.mark.parametrize("policy", OnMoved)
-def test_the_offsets_that_the_copied_ledger_itself_saw_or_left_are_moved_again(offset: int, policy: OnMoved) -> None:
-    found = stand(ledger_of(2), table_of(3, metadata=stamp_of(RESET)), {**COMPLETE, A: Committed(offset, 7)}, policy)
+def test_the_offsets_that_the_copied_ledger_itself_saw_or_left_are_moved_again(
+    offset: int, policy: OnMoved
+) -> None:
+    found = stand(
+        ledger_of(2),
+        table_of(3, metadata=stamp_of(RESET)),
+        {**COMPLETE, A: Committed(offset, 7)},
+        policy,
+    )
     assert isinstance(found, RebuildFromTable)
-    assert found.state.positions == RESET.positions and A in found.state.uncommitted and not found.state.followed
+    assert (
+        found.state.positions == RESET.positions
+        and A in found.state.uncommitted
+        and not found.state.followed
+    )
 
 
-def test_an_offset_above_the_one_that_a_reset_went_back_to_is_not_followed_before_a_plan_has_read_there() -> None:
-    ledger, table = Ledger(UID, RESET, Applied(3, RESET.id, 7, "t1", ())), table_of(3, metadata=stamp_of(RESET))
+def test_an_offset_above_the_one_that_a_reset_went_back_to_is_not_followed_before_a_plan_has_read_there() -> (
+    None
+):
+    ledger, table = (
+        Ledger(UID, RESET, Applied(3, RESET.id, 7, "t1", ())),
+        table_of(3, metadata=stamp_of(RESET)),
+    )
     with pytest.raises(OffsetMoved, match="since the log was cut or made again") as caught:
         stand(ledger, table, {**COMPLETE, A: Committed(4, 9)}, OnMoved.FOLLOW)
     assert "on_moved" not in caught.value.check
-    found = stand(ledger, table, {**COMPLETE, A: Committed(0, 9), C: Committed(12, 9)}, OnMoved.FOLLOW)
+    found = stand(
+        ledger, table, {**COMPLETE, A: Committed(0, 9), C: Committed(12, 9)}, OnMoved.FOLLOW
+    )
     assert isinstance(found, UpToDate) and found.followed == {C: 12}
 
 
-# -- laws --------------------------------------------------------------------------------------------------------------
+# -- laws
+# --------------------------------------------------------------------------------------------------------------
 
 COMMITTED = st.dictionaries(
-    st.sampled_from([A, B, C]), st.sampled_from([*SEEN.values(), *COMPLETE.values(), Committed(1, 1), Committed(50, 9)]))
+    st.sampled_from([A, B, C]),
+    st.sampled_from([*SEEN.values(), *COMPLETE.values(), Committed(1, 1), Committed(50, 9)]),
+)
 LEDGERS = st.builds(
     lambda number, applied, table_id: ledger_of(number, applied=applied, table_id=table_id),
-    st.none() | st.integers(1, 4), st.booleans(), st.none() | st.sampled_from(["t1", "t2"]))
+    st.none() | st.integers(1, 4),
+    st.booleans(),
+    st.none() | st.sampled_from(["t1", "t2"]),
+)
 TABLES = st.none() | st.builds(
-    lambda bit, id, change: table_of(bit, id=id, metadata=stamp_of(plan_of(bit, **change)) if bit and change is not None else None),
-    st.none() | st.integers(1, 5), st.sampled_from(["t1", "t2"]), st.none() | st.sampled_from([{}, {"reason": "x"}, {"table_id": None}]))
+    lambda bit, id, change: table_of(
+        bit,
+        id=id,
+        metadata=stamp_of(plan_of(bit, **change)) if bit and change is not None else None,
+    ),
+    st.none() | st.integers(1, 5),
+    st.sampled_from(["t1", "t2"]),
+    st.none() | st.sampled_from([{}, {"reason": "x"}, {"table_id": None}]),
+)
 
 
-@given(LEDGERS, TABLES, COMMITTED, st.sampled_from(OnMoved), st.sampled_from([ENDS, {B: 100, C: 100}]))
+@given(
+    LEDGERS, TABLES, COMMITTED, st.sampled_from(OnMoved), st.sampled_from([ENDS, {B: 100, C: 100}])
+)
 def test_every_case_is_a_standing_or_a_decision_for_a_person(
-    ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed], on_moved: OnMoved, ends: Ends,
+    ledger: Ledger,
+    table: Table | None,
+    committed: Mapping[BrokerPartition, Committed],
+    on_moved: OnMoved,
+    ends: Ends,
 ) -> None:
     try:
         state = stand(ledger, table, committed, on_moved, ends=ends)
@@ -514,22 +845,38 @@ def test_every_case_is_a_standing_or_a_decision_for_a_person(
     elif isinstance(state, Replay):
         assert state.plan == ledger.newest and bit == number - 1 and ledger.applied is None
     elif isinstance(state, RebuildFromTable):
-        assert table is not None and table.metadata is not None and state.plan.id == table.metadata.plan_id
-        assert bit > number or (bit == number and ledger.newest is not None and state.plan.id != ledger.newest.id)
+        assert (
+            table is not None
+            and table.metadata is not None
+            and state.plan.id == table.metadata.plan_id
+        )
+        assert bit > number or (
+            bit == number and ledger.newest is not None and state.plan.id != ledger.newest.id
+        )
         assert all(state.state.positions[log] >= position for log, position in POSITIONS.items())
     else:
         assert isinstance(state, UpToDate)
         assert state.last == ledger.newest and bit == number
-        assert table is not None and (table.metadata is None or table.metadata.number != number or table.metadata.plan_id == state.last.id)
+        assert table is not None and (
+            table.metadata is None
+            or table.metadata.number != number
+            or table.metadata.plan_id == state.last.id
+        )
         for log, position in POSITIONS.items():
             assert state.positions[log] >= position or log in state.followed
             found = committed.get(log, Committed())
-            assert found.offset == state.positions[log] or (log in state.uncommitted and found == SEEN[log]) or log in state.not_followed
+            assert (
+                found.offset == state.positions[log]
+                or (log in state.uncommitted and found == SEEN[log])
+                or log in state.not_followed
+            )
 
 
 @given(LEDGERS, TABLES, COMMITTED)
 def test_failing_on_moved_offsets_never_follows(
-    ledger: Ledger, table: Table | None, committed: Mapping[BrokerPartition, Committed],
+    ledger: Ledger,
+    table: Table | None,
+    committed: Mapping[BrokerPartition, Committed],
 ) -> None:
     try:
         state = stand(ledger, table, committed)

@@ -1,4 +1,6 @@
-"""What the ledger says once rows were replaced: an audit by it finds the table right, and wrong if a row is too few or too many."""
+"""What the ledger says once rows were replaced: an audit by it finds the table right, and wrong if
+a row is too few or too many.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ def buckets_of(offsets: Iterable[int]) -> list[Bucket]:
     members = sorted(offsets)
     flags = numpy.zeros(BUCKET_OFFSETS, numpy.bool_)
     flags[members] = True
-    return [Bucket(0, len(members), numpy.packbits(flags, bitorder="little").tobytes())] if members else []
+    return (
+        [Bucket(0, len(members), numpy.packbits(flags, bitorder="little").tobytes())]
+        if members
+        else []
+    )
 
 
 @dataclass
@@ -44,19 +50,43 @@ class History:
 
     def adds(self, kind: PlanKind, cuts: list[int], knows: list[bool]) -> None:
         """A plan over the pieces between `cuts`; whether the receipt of each names its gaps."""
-        number, ranges = len(self.plans) + 1, [OffsetRange(LOG, a, b) for a, b in zip(cuts, cuts[1:])]
-        stood = {LOG: sum(cuts[0] <= at < cuts[-1] for at in self.table)} if kind is PlanKind.REPLAY else {}
+        number, ranges = (
+            len(self.plans) + 1,
+            [OffsetRange(LOG, a, b) for a, b in zip(cuts, cuts[1:])],
+        )
+        stood = (
+            {LOG: sum(cuts[0] <= at < cuts[-1] for at in self.table)}
+            if kind is PlanKind.REPLAY
+            else {}
+        )
         receipts = tuple(self._receipt(r, is_known=known) for r, known in zip(ranges, knows))
-        plan = with_id(plain_plan(
-            number, kind=kind, ranges=tuple(ranges), positions={LOG: max(self.end, cuts[-1])}, stood=stood,
-            table_transaction_version=number - 1))
+        plan = with_id(
+            plain_plan(
+                number,
+                kind=kind,
+                ranges=tuple(ranges),
+                positions={LOG: max(self.end, cuts[-1])},
+                stood=stood,
+                table_transaction_version=number - 1,
+            )
+        )
         self.plans.append((plan, Applied(number, plan.id, number, "t", receipts)))
         self.end = max(self.end, cuts[-1])
-        self.table = {at for at in self.table if not cuts[0] <= at < cuts[-1]} | {at for at in self.has if cuts[0] <= at < cuts[-1]}
+        self.table = {at for at in self.table if not cuts[0] <= at < cuts[-1]} | {
+            at for at in self.has if cuts[0] <= at < cuts[-1]
+        }
 
     def _receipt(self, r: OffsetRange, *, is_known: bool) -> Receipt:
-        gaps = tuple((at, at + 1) for at in range(r.from_offset, r.until_offset) if at not in self.has)
-        return Receipt(r.size - len(gaps), 100, missing_offsets=len(gaps), gaps=gaps if is_known else (), gaps_complete=is_known)
+        gaps = tuple(
+            (at, at + 1) for at in range(r.from_offset, r.until_offset) if at not in self.has
+        )
+        return Receipt(
+            r.size - len(gaps),
+            100,
+            missing_offsets=len(gaps),
+            gaps=gaps if is_known else (),
+            gaps_complete=is_known,
+        )
 
     def expected(self, folded: int) -> Expected:
         """As `verify` has it, once so many plans are pruned."""
@@ -78,7 +108,9 @@ def histories(draw: st.DrawFn) -> History:
     history = History()
     for _ in range(draw(st.integers(1, 6))):
         if history.end and draw(st.booleans()):
-            history.has -= set(draw(st.lists(st.integers(0, history.end), max_size=3)))  # compaction
+            history.has -= set(
+                draw(st.lists(st.integers(0, history.end), max_size=3))
+            )  # compaction
             low = draw(st.integers(0, history.end - 1))
             high = draw(st.integers(low + 1, history.end))
             kind = PlanKind.REPLAY
@@ -95,38 +127,61 @@ def found(history: History, folded: int, table: set[int]) -> LogFindings:
 
 
 @given(histories(), st.integers(0, 6))
-def test_whatever_was_replaced_and_pruned_the_table_is_proven_right(history: History, folded: int) -> None:
+def test_whatever_was_replaced_and_pruned_the_table_is_proven_right(
+    history: History, folded: int
+) -> None:
     findings = found(history, folded, history.table)
     assert findings.is_right, findings
     assert findings.expected_rows == findings.found_rows == len(history.table)
 
 
 @given(histories(), st.integers(0, 6), st.data())
-def test_a_row_too_few_or_too_many_is_found_behind_any_replay(history: History, folded: int, data: st.DataObject) -> None:
+def test_a_row_too_few_or_too_many_is_found_behind_any_replay(
+    history: History, folded: int, data: st.DataObject
+) -> None:
     at = data.draw(st.integers(0, history.end))
     assert not found(history, folded, history.table ^ {at}).is_right
 
 
 def test_of_a_dense_interval_the_parts_around_are_known_and_of_another_only_the_number() -> None:
     span, came = Span(LOG, 3, 6, stood=2), [Interval(3, 6, 1, compacted=2)]
-    assert replaced_in([Interval(0, 10, 10)], span, came) == (Interval(0, 3, 3), Interval(6, 10, 4), *came)
-    assert replaced_in([Interval(0, 10, 9, control_records=1)], span, came) == (Interval(0, 10, 8, control_records=1, compacted=2),)
-    assert replaced_in([Interval(4, 5, 0), Interval(6, 9, 2)], span, came) == (Interval(6, 9, 2), *came)
+    assert replaced_in([Interval(0, 10, 10)], span, came) == (
+        Interval(0, 3, 3),
+        Interval(6, 10, 4),
+        *came,
+    )
+    assert replaced_in([Interval(0, 10, 9, control_records=1)], span, came) == (
+        Interval(0, 10, 8, control_records=1, compacted=2),
+    )
+    assert replaced_in([Interval(4, 5, 0), Interval(6, 9, 2)], span, came) == (
+        Interval(6, 9, 2),
+        *came,
+    )
 
 
-@pytest.mark.parametrize("interval", [Interval(0, 10, 9), Interval(0, 10, None)], ids=["nobody counted what stood", "nor what was loaded"])
+@pytest.mark.parametrize(
+    "interval",
+    [Interval(0, 10, 9), Interval(0, 10, None)],
+    ids=["nobody counted what stood", "nor what was loaded"],
+)
 def test_where_nobody_counted_the_rows_the_number_is_not_known(interval: Interval) -> None:
     assert replaced_in([interval], Span(LOG, 3, 6), [Interval(3, 6, 3)])[0].rows is None
 
 
-def test_byte_positions_tell_no_rows_so_a_replay_inside_an_interval_leaves_their_number_alone() -> None:
-    left = replaced_in([Interval(0, 100, 100)], Span(PHYSICAL, 30, 60, stood=31), [Interval(30, 60, 29)])
+def test_byte_positions_tell_no_rows_so_a_replay_inside_an_interval_leaves_their_number_alone() -> (
+    None
+):
+    left = replaced_in(
+        [Interval(0, 100, 100)], Span(PHYSICAL, 30, 60, stood=31), [Interval(30, 60, 29)]
+    )
     assert left == (Interval(0, 100, 98),)
 
 
 def test_rows_of_another_life_of_the_log_are_left_alone() -> None:
     old, came = Interval(0, 10, 10), Interval(5, 8, 3, log_epoch=1)
-    assert replaced_in([old, Interval(5, 8, 3, log_epoch=1)], Span(LOG, 5, 8, 1, stood=3), [came]) == (old, came)
+    assert replaced_in(
+        [old, Interval(5, 8, 3, log_epoch=1)], Span(LOG, 5, 8, 1, stood=3), [came]
+    ) == (old, came)
 
 
 def test_after_others_removed_rows_what_stood_says_nothing_of_the_rest() -> None:
@@ -134,14 +189,23 @@ def test_after_others_removed_rows_what_stood_says_nothing_of_the_rest() -> None
     history.adds(PlanKind.INGEST, [0, 10], [False])
     history.adds(PlanKind.REPLAY, [4, 6], [True])
     (first, applied), (second, again) = history.plans
-    coverage = replace(fold(Coverage(), first, applied), removals=(ForeignCommit(2, "DELETE", "removed rows"),))
+    coverage = replace(
+        fold(Coverage(), first, applied), removals=(ForeignCommit(2, "DELETE", "removed rows"),)
+    )
     assert [one.rows for one in fold(coverage, second, again).intervals[LOG]] == [None]
-    assert [one.rows for one in fold(replace(coverage, removals=()), second, again).intervals[LOG]] == [9]
+    assert [
+        one.rows for one in fold(replace(coverage, removals=()), second, again).intervals[LOG]
+    ] == [9]
 
 
-@pytest.mark.parametrize(("gaps", "explained"), [(((7, 9),), 2), (((1, 2), (7, 9)), 0)], ids=["all of them", "some of them"])
+@pytest.mark.parametrize(
+    ("gaps", "explained"),
+    [(((7, 9),), 2), (((1, 2), (7, 9)), 0)],
+    ids=["all of them", "some of them"],
+)
 def test_why_offsets_gave_no_row_stays_known_where_a_part_has_all_gaps_of_its_range(
-    gaps: tuple[tuple[int, int], ...], explained: int,
+    gaps: tuple[tuple[int, int], ...],
+    explained: int,
 ) -> None:
     lacking = sum(until - start for start, until in gaps)
     receipt = Receipt(10 - lacking, 500, control_records=lacking, gaps=gaps)

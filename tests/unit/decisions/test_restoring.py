@@ -1,4 +1,6 @@
-"""What of a ledger is lost, by what the table tells; and offsets that another client moved go back to the positions."""
+"""What of a ledger is lost, by what the table tells; and offsets that another client moved go back
+to the positions.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,16 @@ from etl.protocol.zookeeper.plan_documents import with_id
 from etl.run.repair import finish_repair
 from tests.builders import plain_snapshot
 from tests.fakes.outside import Outside
-from tests.fakes.stories import LOGS, SETTINGS, crash_at, new_report, outside_of, refuse_unfinished, run, settings_of
+from tests.fakes.stories import (
+    LOGS,
+    SETTINGS,
+    crash_at,
+    new_report,
+    outside_of,
+    refuse_unfinished,
+    run,
+    settings_of,
+)
 from tests.fakes.world import Crash, FakeWorld, When
 
 A, B, C = LOGS
@@ -65,12 +76,19 @@ def test_an_offset_that_another_client_moved_goes_back_to_the_position(offset: i
     assert "etl offsets restore CONF --from-table" in (refused.value.check or "")
     assert restore(outside) is Lost.OFFSETS
     plan = outside.newest_plan()
-    assert plan and (plan.kind, plan.number, plan.offsets_to_move, plan.losses) == (PlanKind.SET, 2, (A,), ())
+    assert plan and (plan.kind, plan.number, plan.offsets_to_move, plan.losses) == (
+        PlanKind.SET,
+        2,
+        (A,),
+        (),
+    )
     run(outside)
     refuse_unfinished(outside)
 
 
-def test_a_plan_of_which_nobody_wrote_a_record_gets_it_before_offsets_go_back_and_its_losses_are_told() -> None:
+def test_a_plan_of_which_nobody_wrote_a_record_gets_it_before_offsets_go_back_and_its_losses_are_told() -> (
+    None
+):
     outside, skips = loaded(), settings_of(on_data_loss="skip")
     outside.logs[A].end, outside.logs[A].log_start = 25, 20
     with pytest.raises(Crash):
@@ -78,13 +96,21 @@ def test_a_plan_of_which_nobody_wrote_a_record_gets_it_before_offsets_go_back_an
     assert sorted(outside.applied) == [1] and not outside.losses
     outside.move_offset(A, 9)
     assert restore(outside) is Lost.OFFSETS
-    assert sorted(outside.applied) == [1, 2] and [loss for _, loss in outside.losses] == [Loss(A, 15, 20, LossReason.EXPIRED)]
+    assert sorted(outside.applied) == [1, 2] and [loss for _, loss in outside.losses] == [
+        Loss(A, 15, 20, LossReason.EXPIRED)
+    ]
     run(outside, skips)
-    assert sorted(outside.applied) == sorted(outside.plans) == [1, 2, 3] and outside.offsets[A][0] == 25 and len(outside.losses) == 1
+    assert (
+        sorted(outside.applied) == sorted(outside.plans) == [1, 2, 3]
+        and outside.offsets[A][0] == 25
+        and len(outside.losses) == 1
+    )
 
 
 @pytest.mark.parametrize("offset", [None, 9, 30])
-def test_a_ledger_that_was_lost_is_written_anew_and_offsets_that_somebody_set_since_go_back(offset: int | None) -> None:
+def test_a_ledger_that_was_lost_is_written_anew_and_offsets_that_somebody_set_since_go_back(
+    offset: int | None,
+) -> None:
     outside = emptied(loaded())
     outside.logs[A].end = 40
     if offset is not None:
@@ -108,7 +134,11 @@ def test_a_crash_while_it_is_restored_is_finished_by_saying_it_again(step: str, 
         repair = repair_from(plan, snapshot)
         finish_repair(world, repair, new_report())
         stands = Standing(UpToDate(plan, plan.positions), plan.positions)
-        world.store(with_id(plan_set(stands, (), repaired(snapshot, repair), SETTINGS, reason="r", now_ms=1)))
+        world.store(
+            with_id(
+                plan_set(stands, (), repaired(snapshot, repair), SETTINGS, reason="r", now_ms=1)
+            )
+        )
     except Crash:
         pass
     restore(outside)
@@ -162,8 +192,12 @@ def test_a_table_without_a_plan_of_ours_tells_nothing() -> None:
 def test_what_going_on_behind_rows_comes_to_is_said() -> None:
     snapshot = plain_snapshot({A: (0, 30), B: (0, 5)}, committed={A: Committed(21, 0)})
     said = told_rows({A: (0, 20), B: (1, 9)}, snapshot, others=2)
-    assert said[0] == ("clicks:0 goes on at 20, one past its last row; the committed offset is 21, and what lies between is read again: "
-                       "the table has no row of it")
-    assert said[1].endswith("the log ends at 5, so it was cut or made again, and the next run stops there")
+    assert said[0] == (
+        "clicks:0 goes on at 20, one past its last row; the committed offset is 21, and what lies between is read again: "
+        "the table has no row of it"
+    )
+    assert said[1].endswith(
+        "the log ends at 5, so it was cut or made again, and the next run stops there"
+    )
     assert "(2)" in said[-1]
     assert any("etl peek CONF clicks 0 --from 19" in sentence for sentence in said)

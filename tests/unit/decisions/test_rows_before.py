@@ -42,19 +42,37 @@ def begins(plan: Plan) -> dict[BrokerPartition, int]:
     return {r.log: r.from_offset for r in plan.ranges}
 
 
-def test_a_first_plan_that_would_read_offsets_of_rows_in_the_table_is_refused_with_where_they_are_and_the_ways_out() -> None:
+def test_a_first_plan_that_would_read_offsets_of_rows_in_the_table_is_refused_with_where_they_are_and_the_ways_out() -> (
+    None
+):
     with pytest.raises(NeedsDecision) as refused:
         planned(seen())
     error = refused.value
-    assert error.where == {"topic": "clicks", "partition": 0, "first_offset": 0, "last_offset": 99, "table_version": 7}
+    assert error.where == {
+        "topic": "clicks",
+        "partition": 0,
+        "first_offset": 0,
+        "last_offset": 99,
+        "table_version": 7,
+    }
     assert "holds 90 rows of clicks:0" in error.what and "rows of 1 more partition" in error.what
-    for way in "table.path", "etl offsets restore CONF --from-table", "etl plans acknowledge CONF 7", "log_epoch 1":
+    for way in (
+        "table.path",
+        "etl offsets restore CONF --from-table",
+        "etl plans acknowledge CONF 7",
+        "log_epoch 1",
+    ):
         assert way in error.check
 
 
-@pytest.mark.parametrize(("first", "second", "is_refused"), [(100, 60, False), (150, 200, False), (99, 60, True), (100, 59, True)])
+@pytest.mark.parametrize(
+    ("first", "second", "is_refused"),
+    [(100, 60, False), (150, 200, False), (99, 60, True), (100, 59, True)],
+)
 def test_a_partition_begins_behind_the_rows_where_the_group_has_an_offset_there_and_not_before_them(
-    first: int, second: int, is_refused: bool,
+    first: int,
+    second: int,
+    is_refused: bool,
 ) -> None:
     snapshot = seen(committed={FIRST: Committed(first, 1), SECOND: Committed(second, 1)})
     if is_refused:
@@ -62,7 +80,10 @@ def test_a_partition_begins_behind_the_rows_where_the_group_has_an_offset_there_
             planned(snapshot)
         return
     plan = planned(snapshot)
-    assert {log: plan.positions[log] for log in plan.positions} == {FIRST: 200, SECOND: 200} and not plan.log_epochs
+    assert {log: plan.positions[log] for log in plan.positions} == {
+        FIRST: 200,
+        SECOND: 200,
+    } and not plan.log_epochs
     assert plan.rows_before == RowsBefore("t", HELD)
 
 
@@ -72,25 +93,47 @@ def test_rows_of_the_last_life_count_and_what_is_loaded_behind_them_is_of_that_l
     assert begins(plan)[FIRST] == 50 and plan.log_epochs == {FIRST: 2}
 
 
-def test_rows_that_an_operator_said_are_other_records_leave_the_start_alone_and_the_next_life_begins() -> None:
+def test_rows_that_an_operator_said_are_other_records_leave_the_start_alone_and_the_next_life_begins() -> (
+    None
+):
     plan = planned(seen(ledger=word()))
     assert begins(plan) == {FIRST: 0, SECOND: 0} and plan.log_epochs == {FIRST: 1, SECOND: 1}
     assert plan.rows_before is not None and all(one.is_accepted for one in plan.rows_before.held)
 
 
-@pytest.mark.parametrize("said", [{"delta_version": 6}, {"table_id": "another"}, {"rows_of": ("views",)}, {"rows_of": ()}, {"commit": "x"}])
-def test_a_word_about_another_version_another_table_or_other_topics_is_none(said: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"delta_version": 6},
+        {"table_id": "another"},
+        {"rows_of": ("views",)},
+        {"rows_of": ()},
+        {"commit": "x"},
+    ],
+)
+def test_a_word_about_another_version_another_table_or_other_topics_is_none(
+    said: dict[str, Any],
+) -> None:
     with pytest.raises(NeedsDecision):
         planned(seen(ledger=word(**said)))
 
 
-def test_a_partition_that_could_not_be_read_at_first_is_judged_by_what_the_last_plan_keeps_of_it() -> None:
-    last = plain_plan(positions={FIRST: 200}, table_id="t", rows_before=RowsBefore("t", HELD), pending_starts={SECOND: None})
+def test_a_partition_that_could_not_be_read_at_first_is_judged_by_what_the_last_plan_keeps_of_it() -> (
+    None
+):
+    last = plain_plan(
+        positions={FIRST: 200},
+        table_id="t",
+        rows_before=RowsBefore("t", HELD),
+        pending_starts={SECOND: None},
+    )
     later = seen(table=replace(TABLE, version=9, held=None), ledger=Ledger("u", last))
 
     def next_plan(before: RowsBefore | None, snapshot: Snapshot) -> Plan:
         of_last = replace(last, rows_before=before)
-        return plan_from({FIRST: 200}, of_last, snapshot, plain_settings(), number=2, uid="u", now_ms=1)
+        return plan_from(
+            {FIRST: 200}, of_last, snapshot, plain_settings(), number=2, uid="u", now_ms=1
+        )
 
     with pytest.raises(NeedsDecision, match="holds 20 rows of clicks:1"):
         next_plan(last.rows_before, later)
@@ -101,7 +144,9 @@ def test_a_partition_that_could_not_be_read_at_first_is_judged_by_what_the_last_
     assert topics_accepted(later) == ("clicks",)
 
 
-def test_a_table_is_asked_before_plan_one_and_later_for_new_topics_only_if_it_had_rows_before() -> None:
+def test_a_table_is_asked_before_plan_one_and_later_for_new_topics_only_if_it_had_rows_before() -> (
+    None
+):
     topics, last = ("clicks", "views"), plain_plan(positions={FIRST: 1}, table_id="t")
     assert topics_to_ask(topics, None, "t", has_commits=False) == {"clicks", "views"}
     assert topics_to_ask(topics, None, "t", has_commits=True) == frozenset()
@@ -111,9 +156,17 @@ def test_a_table_is_asked_before_plan_one_and_later_for_new_topics_only_if_it_ha
     assert topics_to_ask(topics, kept, "another", has_commits=True) == frozenset()
 
 
-def test_a_pipeline_that_takes_anothers_place_keeps_what_that_one_knew_of_rows_from_before_it() -> None:
-    theirs, ours = plain_plan(rows_before=RowsBefore("t", HELD[:1])), plain_plan(rows_before=RowsBefore("t", HELD[1:]))
+def test_a_pipeline_that_takes_anothers_place_keeps_what_that_one_knew_of_rows_from_before_it() -> (
+    None
+):
+    theirs, ours = (
+        plain_plan(rows_before=RowsBefore("t", HELD[:1])),
+        plain_plan(rows_before=RowsBefore("t", HELD[1:])),
+    )
     snapshot = seen(table=replace(TABLE, held=None))
     assert inherited_rows(None, theirs, snapshot) == RowsBefore("t", HELD[:1])
     assert inherited_rows(ours, theirs, snapshot) == RowsBefore("t", HELD)
-    assert inherited_rows(ours, replace(theirs, rows_before=RowsBefore("another", HELD)), snapshot) == ours.rows_before
+    assert (
+        inherited_rows(ours, replace(theirs, rows_before=RowsBefore("another", HELD)), snapshot)
+        == ours.rows_before
+    )

@@ -1,4 +1,6 @@
-"""An operator sets positions: what is passed over is told, what was never loaded is read, and no row comes twice."""
+"""An operator sets positions: what is passed over is told, what was never loaded is read, and no
+row comes twice.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,17 @@ from etl.report.run_state import Outcome
 from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
-    LOGS, PHYSICAL_LOGS, accept, crash_at, crash_at_moment, outcomes, outside_of, physical_outside_of, run, set_to, settings_for,
+    LOGS,
+    PHYSICAL_LOGS,
+    accept,
+    crash_at,
+    crash_at_moment,
+    outcomes,
+    outside_of,
+    physical_outside_of,
+    run,
+    set_to,
+    settings_for,
     settings_of,
 )
 from tests.fakes.world import Crash, When
@@ -50,11 +62,17 @@ def test_a_position_that_goes_forwards_skips_by_hand_and_says_so() -> None:
     outside.logs[A].end = 30
     plan = set_to(outside, a=20)
     assert plan and (plan.kind, plan.number, plan.ranges, plan.losses) == (
-        PlanKind.SET, 2, (), (Loss(A, 15, 20, LossReason.SKIPPED),))
+        PlanKind.SET,
+        2,
+        (),
+        (Loss(A, 15, 20, LossReason.SKIPPED),),
+    )
     report = run(outside)
     assert outcomes(report) == [Outcome.RECORDS_LOST, Outcome.SET, Outcome.INGESTED]
     assert rows_of(outside) == [*range(15), *range(20, 30)]
-    assert [loss for _, loss in outside.losses] == [Loss(A, 15, 20, LossReason.SKIPPED)] and outside.offsets[A][0] == 30
+    assert [loss for _, loss in outside.losses] == [
+        Loss(A, 15, 20, LossReason.SKIPPED)
+    ] and outside.offsets[A][0] == 30
 
 
 def test_a_position_goes_back_over_what_was_never_loaded_and_nothing_comes_twice() -> None:
@@ -62,7 +80,11 @@ def test_a_position_goes_back_over_what_was_never_loaded_and_nothing_comes_twice
     plan = set_to(outside, LATEST, a=4)
     assert plan and not plan.losses and plan.positions[A] == 4
     run(outside, LATEST)
-    assert rows_of(outside) == list(range(4, 15)) and outside.offsets[A][0] == 15 and not outside.losses
+    assert (
+        rows_of(outside) == list(range(4, 15))
+        and outside.offsets[A][0] == 15
+        and not outside.losses
+    )
 
 
 def test_what_was_skipped_by_hand_is_loaded_once_the_position_goes_back() -> None:
@@ -81,11 +103,15 @@ def test_a_position_does_not_go_back_over_rows_and_replay_is_named(to: int) -> N
     before = dict(outside.plans)
     with pytest.raises(NeedsDecision, match="rows would be there twice") as refused:
         set_to(outside, a=to)
-    assert f"`etl replay CONF --topic clicks --partition 0 --from {to} --until 15`" in (refused.value.check or "")
+    assert f"`etl replay CONF --topic clicks --partition 0 --from {to} --until 15`" in (
+        refused.value.check or ""
+    )
     assert outside.plans == before
 
 
-def test_what_plans_have_loaded_is_refused_though_its_rows_are_gone_and_the_next_offset_that_will_do_is_named() -> None:
+def test_what_plans_have_loaded_is_refused_though_its_rows_are_gone_and_the_next_offset_that_will_do_is_named() -> (
+    None
+):
     moves = (Move(A, 30, 5),)
     with pytest.raises(NeedsDecision, match="given offsets before 15 already") as refused:
         refuse_loaded(moves, {A: [(0, 15)]}, {})
@@ -142,13 +168,22 @@ def test_a_stored_plan_gives_its_number_to_the_position_and_the_rest_of_it_is_re
     plan = set_to(outside, a=20)
     assert old and plan and (plan.number, plan.supersedes, plan.positions[B]) == (2, old.id, 3)
     run(outside)
-    assert rows_of(outside) == [*range(15), *range(20, 25)] and rows_of(outside, B) == list(range(9))
+    assert rows_of(outside) == [*range(15), *range(20, 25)] and rows_of(outside, B) == list(
+        range(9)
+    )
 
 
-@pytest.mark.parametrize(("first", "second", "lost"), [
-    (20, 25, [(15, 25)]), (25, 20, [(15, 20)]), (25, 15, []),
-])
-def test_a_position_that_is_set_again_before_a_run_tells_what_it_skips_once(first: int, second: int, lost: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "lost"),
+    [
+        (20, 25, [(15, 25)]),
+        (25, 20, [(15, 20)]),
+        (25, 15, []),
+    ],
+)
+def test_a_position_that_is_set_again_before_a_run_tells_what_it_skips_once(
+    first: int, second: int, lost: list[tuple[int, int]]
+) -> None:
     outside = loaded()
     outside.logs[A].end, outside.logs[B].end = 30, 9
     set_to(outside, a=first, b=5)
@@ -157,17 +192,27 @@ def test_a_position_that_is_set_again_before_a_run_tells_what_it_skips_once(firs
     run(outside)
     told = [(loss.from_offset, loss.until_offset) for _, loss in outside.losses if loss.log == A]
     assert told == lost and rows_of(outside, B) == [*range(3), *range(5, 9)]
-    assert sorted([*rows_of(outside), *(at for low, high in told for at in range(low, high))]) == list(range(30))
+    assert sorted(
+        [*rows_of(outside), *(at for low, high in told for at in range(low, high))]
+    ) == list(range(30))
 
 
-def test_a_position_that_was_set_in_the_place_of_a_reset_is_not_set_again_before_a_run_executes_it() -> None:
+def test_a_position_that_was_set_in_the_place_of_a_reset_is_not_set_again_before_a_run_executes_it() -> (
+    None
+):
     outside = loaded()
     outside.logs[A].cut(5)
     outside.logs[A].end = 30
     assert accept(outside, "clicks:0").positions[A] == 5
     plan = set_to(outside, a=8)
-    assert plan and plan.log_epochs == {A: 1} and plan.losses == (Loss(A, 5, 8, LossReason.SKIPPED, 1),)
-    with pytest.raises(NeedsDecision, match="plan 2 is stored, .* before that the table's plan does not tell") as refused:
+    assert (
+        plan
+        and plan.log_epochs == {A: 1}
+        and plan.losses == (Loss(A, 5, 8, LossReason.SKIPPED, 1),)
+    )
+    with pytest.raises(
+        NeedsDecision, match="plan 2 is stored, .* before that the table's plan does not tell"
+    ) as refused:
         set_to(outside, a=20)
     assert "etl run CONF" in (refused.value.check or "") and outside.newest_plan() == plan
     run(outside)
@@ -176,7 +221,9 @@ def test_a_position_that_was_set_in_the_place_of_a_reset_is_not_set_again_before
     assert set_to(outside, a=35)
 
 
-def test_a_position_that_was_set_in_the_place_of_a_plan_that_begins_a_log_is_not_set_again_before_a_run_executes_it() -> None:
+def test_a_position_that_was_set_in_the_place_of_a_plan_that_begins_a_log_is_not_set_again_before_a_run_executes_it() -> (
+    None
+):
     outside = loaded(15, 3)
     outside.logs[C] = copy.copy(outside.logs[B])
     with pytest.raises(Crash):
@@ -186,11 +233,15 @@ def test_a_position_that_was_set_in_the_place_of_a_plan_that_begins_a_log_is_not
     with pytest.raises(NeedsDecision, match="before that the table's plan does not tell"):
         set_to(outside, c=1)
     run(outside)
-    assert rows_of(outside, C) == [2] and [loss for _, loss in outside.losses] == [Loss(C, 0, 2, LossReason.SKIPPED)]
+    assert rows_of(outside, C) == [2] and [loss for _, loss in outside.losses] == [
+        Loss(C, 0, 2, LossReason.SKIPPED)
+    ]
 
 
 @pytest.mark.parametrize("moment", range(44))
-def test_a_crash_at_any_moment_of_setting_and_of_the_run_behind_it_loses_and_doubles_nothing(moment: int) -> None:
+def test_a_crash_at_any_moment_of_setting_and_of_the_run_behind_it_loses_and_doubles_nothing(
+    moment: int,
+) -> None:
     outside = unloaded()
     run(outside, LATEST)
     with contextlib.suppress(Crash):
@@ -205,9 +256,13 @@ def test_a_crash_at_any_moment_of_setting_and_of_the_run_behind_it_loses_and_dou
     assert {log: offset for log, (offset, _) in outside.offsets.items()} == {A: 15, B: 3, C: 4}
 
 
-@pytest.mark.parametrize("at", ["observe", "store plan", "append", "record", "commit from 0", "tidy"])
+@pytest.mark.parametrize(
+    "at", ["observe", "store plan", "append", "record", "commit from 0", "tidy"]
+)
 @pytest.mark.parametrize("forwards", [True, False])
-def test_a_second_driver_that_sets_a_position_inside_a_run_loses_and_doubles_nothing(at: str, forwards: bool) -> None:
+def test_a_second_driver_that_sets_a_position_inside_a_run_loses_and_doubles_nothing(
+    at: str, forwards: bool
+) -> None:
     outside = unloaded()
     outside.logs[A].end = 20
     said: list[Any] = []
@@ -224,13 +279,21 @@ def test_a_second_driver_that_sets_a_position_inside_a_run_loses_and_doubles_not
     run(outside, LATEST)
     rows = rows_of(outside)
     told = [at for _, loss in outside.losses for at in range(loss.from_offset, loss.until_offset)]
-    assert len(set(rows)) == len(rows) and {*rows, *told} >= set(range(15, 20)) and outside.offsets[A][0] == 20
+    assert (
+        len(set(rows)) == len(rows)
+        and {*rows, *told} >= set(range(15, 20))
+        and outside.offsets[A][0] == 20
+    )
 
 
 @pytest.mark.parametrize("policy", ["fail", "follow"])
-def test_a_ledger_restored_from_a_copy_of_before_a_position_went_back_doubles_and_passes_over_nothing(policy: str) -> None:
+def test_a_ledger_restored_from_a_copy_of_before_a_position_went_back_doubles_and_passes_over_nothing(
+    policy: str,
+) -> None:
     outside = unloaded()
-    kept = copy.deepcopy({name: getattr(outside, name) for name in ("plans", "plan_versions", "applied", "offsets")})
+    kept = copy.deepcopy(
+        {name: getattr(outside, name) for name in ("plans", "plan_versions", "applied", "offsets")}
+    )
     set_to(outside, LATEST, a=4)
     run(outside, settings_of(start="latest", limits={"max_records_per_run": 3}))
     assert rows_of(outside) == [4, 5, 6]
@@ -239,17 +302,23 @@ def test_a_ledger_restored_from_a_copy_of_before_a_position_went_back_doubles_an
     assert rows_of(outside) == list(range(4, 15)) and not outside.losses
 
 
-def test_our_own_position_is_set_where_another_client_moved_the_offset_and_runs_would_follow_it() -> None:
+def test_our_own_position_is_set_where_another_client_moved_the_offset_and_runs_would_follow_it() -> (
+    None
+):
     outside, follows = loaded(), settings_of(on_moved="follow")
     outside.logs[A].end = 30
     outside.move_offset(A, 22)
     plan = set_to(outside, follows, a=15)
     assert plan and plan.offsets_to_move == (A,) and not plan.losses
     run(outside, follows)
-    assert rows_of(outside) == list(range(30)) and outside.offsets[A][0] == 30 and not outside.losses
+    assert (
+        rows_of(outside) == list(range(30)) and outside.offsets[A][0] == 30 and not outside.losses
+    )
 
 
-def test_a_position_in_a_life_of_a_log_keeps_that_life_and_epochs_that_nobody_read_are_dropped() -> None:
+def test_a_position_in_a_life_of_a_log_keeps_that_life_and_epochs_that_nobody_read_are_dropped() -> (
+    None
+):
     outside = loaded()
     outside.logs[A].cut(10)
     outside.logs[A].end = 30
@@ -257,7 +326,11 @@ def test_a_position_in_a_life_of_a_log_keeps_that_life_and_epochs_that_nobody_re
     run(outside)
     outside.logs[A].end = 40
     plan = set_to(outside, a=35)
-    assert plan and plan.log_epochs == {A: 1} and plan.losses == (Loss(A, 30, 35, LossReason.SKIPPED, 1),)
+    assert (
+        plan
+        and plan.log_epochs == {A: 1}
+        and plan.losses == (Loss(A, 30, 35, LossReason.SKIPPED, 1),)
+    )
     assert A not in plan.record_epochs and plan.leader_epochs[A] == max(outside.logs[A].epochs)
     run(outside)
     outside.logs[A].cut(38)
@@ -276,7 +349,10 @@ def test_byte_positions_are_set_where_a_message_begins_and_nowhere_else() -> Non
     plan = set_to(outside, settings, a=outside.logs[log].end)
     assert plan and plan.losses == (Loss(log, end, outside.logs[log].end, LossReason.SKIPPED),)
     run(outside)
-    assert outside.offsets[log][0] == outside.logs[log].end and "bytes are skipped" in told_moves([Move(log, 0, 31)])[0]
+    assert (
+        outside.offsets[log][0] == outside.logs[log].end
+        and "bytes are skipped" in told_moves([Move(log, 0, 31)])[0]
+    )
 
 
 def test_the_plan_is_written_and_read_back_as_it_is() -> None:
@@ -284,11 +360,19 @@ def test_the_plan_is_written_and_read_back_as_it_is() -> None:
     assert plan and parse_plan(render_plan(plan), path="plans") == plan
 
 
-@pytest.mark.parametrize(("stretch", "holes", "left"), [
-    ((0, 10), [], [(0, 10)]), ((0, 10), [(0, 10)], []), ((0, 10), [(3, 5), (8, 20)], [(0, 3), (5, 8)]), ((0, 10), [(20, 30)], [(0, 10)]),
-    ((4, 10), [(0, 2), (1, 6)], [(6, 10)]),
-])
+@pytest.mark.parametrize(
+    ("stretch", "holes", "left"),
+    [
+        ((0, 10), [], [(0, 10)]),
+        ((0, 10), [(0, 10)], []),
+        ((0, 10), [(3, 5), (8, 20)], [(0, 3), (5, 8)]),
+        ((0, 10), [(20, 30)], [(0, 10)]),
+        ((4, 10), [(0, 2), (1, 6)], [(6, 10)]),
+    ],
+)
 def test_what_is_left_of_a_stretch_outside_of_its_holes(
-    stretch: tuple[int, int], holes: list[tuple[int, int]], left: list[tuple[int, int]],
+    stretch: tuple[int, int],
+    holes: list[tuple[int, int]],
+    left: list[tuple[int, int]],
 ) -> None:
     assert without(stretch, holes) == left

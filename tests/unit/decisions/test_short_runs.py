@@ -17,23 +17,35 @@ MANY = SHORT_RUN_BELOW_BYTES // 100
 
 
 def short(until: int, ends: dict[BrokerPartition, int], **sections: Any) -> bool:
-    snapshot = plain_snapshot({log: (0, end) for log, end in ends.items()}, bytes_per_offset={LOG: 100.0, OTHER: 100.0})
+    snapshot = plain_snapshot(
+        {log: (0, end) for log, end in ends.items()}, bytes_per_offset={LOG: 100.0, OTHER: 100.0}
+    )
     plan = plain_plan(ranges=(OffsetRange(LOG, 0, until),), positions={LOG: until})
     return is_short(plan, snapshot, plain_settings(**sections))
 
 
 def test_a_run_with_little_to_read_is_short() -> None:
-    assert short(10, {LOG: 10}) and short(MANY, {LOG: MANY}) and not short(MANY + 1, {LOG: MANY + 1})
+    assert (
+        short(10, {LOG: 10}) and short(MANY, {LOG: MANY}) and not short(MANY + 1, {LOG: MANY + 1})
+    )
 
 
 def test_a_small_plan_is_not_short_where_a_large_one_comes_behind_it() -> None:
     assert not short(10, {LOG: 10 + MANY + 1})
-    assert not short(10, {LOG: 10, OTHER: MANY + 1}), "a log that has no position yet counts from its start"
+    assert not short(10, {LOG: 10, OTHER: MANY + 1}), (
+        "a log that has no position yet counts from its start"
+    )
     assert short(10, {LOG: 5}), "an end that fell behind the plan takes nothing away"
 
 
-@pytest.mark.parametrize("section", [
-    {"transform": "module:function"}, {"table": {"path": "t", "compact_at_small_files": 20}},
-])
-def test_a_run_is_not_short_where_nobody_knows_what_else_its_session_will_read(section: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"transform": "module:function"},
+        {"table": {"path": "t", "compact_at_small_files": 20}},
+    ],
+)
+def test_a_run_is_not_short_where_nobody_knows_what_else_its_session_will_read(
+    section: dict[str, Any],
+) -> None:
     assert not short(10, {LOG: 10}, **section)

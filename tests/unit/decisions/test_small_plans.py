@@ -1,4 +1,6 @@
-"""Which plans are small enough to be read without Spark: by what the brokers tell of the size of their logs."""
+"""Which plans are small enough to be read without Spark: by what the brokers tell of the size of
+their logs.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,28 @@ from etl.model.plans import OffsetRange
 from etl.settings.loader import parse_settings
 from tests.builders import plain_plan, plain_settings
 
-A, B, PHYSICAL = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1), BrokerPartition("clicks", 0, 3)
+A, B, PHYSICAL = (
+    BrokerPartition("clicks", 0),
+    BrokerPartition("clicks", 1),
+    BrokerPartition("clicks", 0, 3),
+)
 
 
 def small(limit: int, *ranges: OffsetRange, **sizes: float) -> bool:
-    settings = plain_settings(table={"path": "t", "writer": "arrow"}, limits={"without_spark_below_bytes": limit})
-    return is_small(plain_plan(ranges=ranges, positions={}), {A: sizes.get("a", 100.0), B: 10.0}, settings)
+    settings = plain_settings(
+        table={"path": "t", "writer": "arrow"}, limits={"without_spark_below_bytes": limit}
+    )
+    return is_small(
+        plain_plan(ranges=ranges, positions={}), {A: sizes.get("a", 100.0), B: 10.0}, settings
+    )
 
 
 def test_a_plan_is_small_below_the_limit_by_all_of_its_ranges_together() -> None:
     both = OffsetRange(A, 0, 10), OffsetRange(B, 5, 15)
     assert small(1101, *both) and not small(1100, *both)
-    assert small(101, OffsetRange(PHYSICAL, 0, 100)) and not small(100, OffsetRange(PHYSICAL, 0, 100)), "their offsets are bytes"
+    assert small(101, OffsetRange(PHYSICAL, 0, 100)) and not small(
+        100, OffsetRange(PHYSICAL, 0, 100)
+    ), "their offsets are bytes"
 
 
 def test_by_default_no_plan_is_small_not_even_one_of_nothing() -> None:
@@ -36,8 +48,21 @@ def test_records_of_a_size_that_nobody_tells_are_taken_for_large_ones() -> None:
 
 def test_a_limit_that_has_no_effect_under_sparks_writer_is_refused() -> None:
     conf = {
-        "version": 1, "pipeline": "clicks", "group": "g", "zookeeper": {"connect": "127.0.0.1:2181"},
-        "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": "t"}, "limits": {"without_spark_below_bytes": 1}}
-    with pytest.raises(SettingsError, match="no effect under table.writer: spark.*table.writer: auto, or arrow"):
+        "version": 1,
+        "pipeline": "clicks",
+        "group": "g",
+        "zookeeper": {"connect": "127.0.0.1:2181"},
+        "source": {"topics": {"allow": ["clicks"]}},
+        "table": {"path": "t"},
+        "limits": {"without_spark_below_bytes": 1},
+    }
+    with pytest.raises(
+        SettingsError, match="no effect under table.writer: spark.*table.writer: auto, or arrow"
+    ):
         parse_settings(conf)
-    assert parse_settings({**conf, "table": {"path": "t", "writer": "auto"}}).limits.without_spark_below_bytes == 1
+    assert (
+        parse_settings(
+            {**conf, "table": {"path": "t", "writer": "auto"}}
+        ).limits.without_spark_below_bytes
+        == 1
+    )

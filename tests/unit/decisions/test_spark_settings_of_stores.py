@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from etl.decisions.spark_on_stores import OURS, is_ours, packages, place_of_catalog, redacting, settings_for, unless_told
+from etl.decisions.spark_on_stores import (
+    OURS,
+    is_ours,
+    packages,
+    place_of_catalog,
+    redacting,
+    settings_for,
+    unless_told,
+)
 from etl.decisions.store_access import told_hadoop
 from etl.edges.spark.session import complete
 from etl.errors import SettingsError
@@ -15,7 +23,8 @@ from etl.settings.store import StoreSettings, store_of
 S3, AZURE = "s3://lake/t", "abfss://lake@acme.dfs.core.windows.net/t"
 STORES_OF = {
     S3: StoreSettings(access_key=SecretRef("env", "KEY"), secret_key=SecretRef("env", "SECRET")),
-    AZURE: StoreSettings(account_key=SecretRef("env", "KEY"))}
+    AZURE: StoreSettings(account_key=SecretRef("env", "KEY")),
+}
 
 
 @pytest.mark.parametrize("path", ["/data/t", "file:///data/t", "hdfs://n:8020/t", "gs://lake/t"])
@@ -26,7 +35,10 @@ def test_elsewhere_nothing_is_added(path: str) -> None:
 def test_on_s3_ours_keeps_delta_s_log_by_either_scheme_and_brings_hadoops_client() -> None:
     for path in (S3, "s3a://lake/t"):
         found = settings_for(path, {"spark.master": "local"})
-        assert found == {"spark.delta.logStore.s3.impl": OURS, "spark.delta.logStore.s3a.impl": OURS}
+        assert found == {
+            "spark.delta.logStore.s3.impl": OURS,
+            "spark.delta.logStore.s3a.impl": OURS,
+        }
         assert is_ours(found) and packages(found) == ["org.apache.hadoop:hadoop-aws:3.5.0"]
 
 
@@ -37,7 +49,9 @@ def test_a_log_store_that_somebody_chose_stays() -> None:
 
 def test_a_log_store_for_s3_is_the_one_that_spark_uses_which_is_told_s3a() -> None:
     chosen = {"spark.delta.logStore.s3.impl": "io.delta.storage.S3DynamoDBLogStore"}
-    assert settings_for(S3, chosen) == {"spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"}
+    assert settings_for(S3, chosen) == {
+        "spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"
+    }
 
 
 @pytest.mark.parametrize("path", [S3, AZURE])
@@ -50,13 +64,26 @@ def test_a_log_store_that_somebody_chose_for_all_schemes_stays_alone() -> None:
     assert settings_for(S3, {"spark.delta.logStore.class": "mine"}) == {}
 
 
-@pytest.mark.parametrize(("submitted", "kept"), [
-    ({"spark.delta.logStore.class": "theirs"}, None), ({"spark.delta.logStore.s3a.impl": "theirs"}, "theirs"),
-    ({"spark.delta.logStore.s3.impl": "theirs"}, "theirs"), ({"spark.delta.logStore.gs.impl": "theirs"}, OURS), ({}, OURS)])
-def test_a_log_store_that_spark_submit_was_told_of_stays(submitted: dict[str, str], kept: str | None) -> None:
+@pytest.mark.parametrize(
+    ("submitted", "kept"),
+    [
+        ({"spark.delta.logStore.class": "theirs"}, None),
+        ({"spark.delta.logStore.s3a.impl": "theirs"}, "theirs"),
+        ({"spark.delta.logStore.s3.impl": "theirs"}, "theirs"),
+        ({"spark.delta.logStore.gs.impl": "theirs"}, OURS),
+        ({}, OURS),
+    ],
+)
+def test_a_log_store_that_spark_submit_was_told_of_stays(
+    submitted: dict[str, str], kept: str | None
+) -> None:
     found = {**submitted, **complete({"spark.app.name": "etl", **settings_for(S3, {})}, submitted)}
     assert found.get("spark.delta.logStore.s3a.impl") == kept and found["spark.app.name"] == "etl"
-    assert (OURS in found.values()) is ("log_store.jar" in found.get("spark.jars", "")) is (kept == OURS)
+    assert (
+        (OURS in found.values())
+        is ("log_store.jar" in found.get("spark.jars", ""))
+        is (kept == OURS)
+    )
 
 
 def test_a_store_that_throttles_is_asked_for_minutes_and_not_for_a_day() -> None:
@@ -72,24 +99,42 @@ def test_a_jvm_whose_azure_is_away_ends_without_asking_it_to_take_figures() -> N
 
 def test_azures_keys_are_redacted_where_spark_lists_hadoops_settings() -> None:
     found = settings_for(AZURE, {})
-    assert packages(found) == ["org.apache.hadoop:hadoop-azure:3.5.0"] and "account[.]key" in found["spark.redaction.regex"]
+    assert (
+        packages(found) == ["org.apache.hadoop:hadoop-azure:3.5.0"]
+        and "account[.]key" in found["spark.redaction.regex"]
+    )
     assert "spark.redaction.regex" not in settings_for(AZURE, {"spark.redaction.regex": "mine"})
 
 
-@pytest.mark.parametrize(("key", "value"), [
-    ("fs.s3a.performance.flags", "create"), ("fs.s3a.performance.flags", "mkdir, CREATE"), ("fs.s3a.performance.flags", "*"),
-    ("fs.s3a.bucket.lake.performance.flags", "create"), ("fs.s3a.create.performance", "true"),
-    ("fs.s3a.bucket.lake.create.performance", "true"), ("fs.s3a.bucket.lake.create.conditional.enabled", "FALSE "),
-    ("fs.s3a.create.conditional.enabled", "false")])
-def test_settings_by_which_commits_could_replace_one_another_are_refused(key: str, value: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("fs.s3a.performance.flags", "create"),
+        ("fs.s3a.performance.flags", "mkdir, CREATE"),
+        ("fs.s3a.performance.flags", "*"),
+        ("fs.s3a.bucket.lake.performance.flags", "create"),
+        ("fs.s3a.create.performance", "true"),
+        ("fs.s3a.bucket.lake.create.performance", "true"),
+        ("fs.s3a.bucket.lake.create.conditional.enabled", "FALSE "),
+        ("fs.s3a.create.conditional.enabled", "false"),
+    ],
+)
+def test_settings_by_which_commits_could_replace_one_another_are_refused(
+    key: str, value: str
+) -> None:
     with pytest.raises(SettingsError) as caught:
         settings_for(S3, {f"spark.hadoop.{key}": value})
     assert caught.value.exit_code == 2 and key in str(caught.value)
 
 
-@pytest.mark.parametrize(("key", "value"), [
-    ("fs.s3a.performance.flags", "mkdir, open"), ("fs.s3a.bucket.other.performance.flags", "create"),
-    ("fs.s3a.create.conditional.enabled", "true")])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("fs.s3a.performance.flags", "mkdir, open"),
+        ("fs.s3a.bucket.other.performance.flags", "create"),
+        ("fs.s3a.create.conditional.enabled", "true"),
+    ],
+)
 def test_others_do_no_harm(key: str, value: str) -> None:
     assert settings_for(S3, {f"spark.hadoop.{key}": value})
 
@@ -98,10 +143,28 @@ SPARKS_OWN = "(?i)secret|password|token|access[.]?key"
 
 
 @pytest.mark.parametrize("path", [S3, AZURE])
-@pytest.mark.parametrize("pattern", [
-    None, "", SPARKS_OWN, "(?i)mine|yours", "account[.]key", "(?-i)SECRET", "key&&[^y]", r"\Qmine", "a[b-z&&[^c]]c|k[e&&[f]]y"])
-def test_whatever_a_session_leaves_out_of_its_event_log_the_keys_of_a_store_are_left_out_too(path: str, pattern: str | None) -> None:
-    keys = sorted(key for key, value in told_hadoop(path, STORES_OF[path]).items() if isinstance(value, SecretRef))
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        None,
+        "",
+        SPARKS_OWN,
+        "(?i)mine|yours",
+        "account[.]key",
+        "(?-i)SECRET",
+        "key&&[^y]",
+        r"\Qmine",
+        "a[b-z&&[^c]]c|k[e&&[f]]y",
+    ],
+)
+def test_whatever_a_session_leaves_out_of_its_event_log_the_keys_of_a_store_are_left_out_too(
+    path: str, pattern: str | None
+) -> None:
+    keys = sorted(
+        key
+        for key, value in told_hadoop(path, STORES_OF[path]).items()
+        if isinstance(value, SecretRef)
+    )
     widened = redacting(keys, pattern)
     shown = SPARKS_OWN if pattern is None else pattern
     if widened is None:
@@ -117,17 +180,34 @@ def test_who_tells_hadoop_no_secret_changes_nothing() -> None:
     assert redacting([], "mine") is None
 
 
-@pytest.mark.parametrize(("warehouse", "store", "place", "has_keys"), [
-    ("s3a://lake/warehouse", STORES_OF[S3], "s3a://lake/warehouse", True), (AZURE, STORES_OF[AZURE], AZURE, True),
-    ("hdfs://n:8020/warehouse", STORES_OF[S3], "hdfs://n:8020/warehouse", False), (AZURE, STORES_OF[S3], AZURE, False),
-    ("/data/warehouse", STORES_OF[S3], None, False), (None, STORES_OF[S3], None, False)])
+@pytest.mark.parametrize(
+    ("warehouse", "store", "place", "has_keys"),
+    [
+        ("s3a://lake/warehouse", STORES_OF[S3], "s3a://lake/warehouse", True),
+        (AZURE, STORES_OF[AZURE], AZURE, True),
+        ("hdfs://n:8020/warehouse", STORES_OF[S3], "hdfs://n:8020/warehouse", False),
+        (AZURE, STORES_OF[S3], AZURE, False),
+        ("/data/warehouse", STORES_OF[S3], None, False),
+        (None, STORES_OF[S3], None, False),
+    ],
+)
 def test_a_session_that_asks_a_catalog_reaches_the_store_of_its_warehouse_with_the_keys_that_fit_it(
-    warehouse: str | None, store: StoreSettings, place: str | None, has_keys: bool,
+    warehouse: str | None,
+    store: StoreSettings,
+    place: str | None,
+    has_keys: bool,
 ) -> None:
     found = place_of_catalog({"spark.sql.warehouse.dir": warehouse} if warehouse else {}, store)
     assert found == place and (found is not None and store_of(found) == store) is has_keys
 
 
 def test_hadoop_is_told_of_the_scheme_s3_where_a_place_has_it() -> None:
-    by_scheme = {path: unless_told(path).get("fs.s3.impl") for path in (S3, "s3a://lake/t", AZURE, "/data/t")}
-    assert by_scheme == {S3: "org.apache.hadoop.fs.s3a.S3AFileSystem", "s3a://lake/t": None, AZURE: None, "/data/t": None}
+    by_scheme = {
+        path: unless_told(path).get("fs.s3.impl") for path in (S3, "s3a://lake/t", AZURE, "/data/t")
+    }
+    assert by_scheme == {
+        S3: "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "s3a://lake/t": None,
+        AZURE: None,
+        "/data/t": None,
+    }

@@ -1,4 +1,6 @@
-"""Where a log starts that was never read, also when it cannot be read on the day that this is decided."""
+"""Where a log starts that was never read, also when it cannot be read on the day that this is
+decided.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,18 @@ from etl.settings.policies import OnOwned
 from etl.settings.sections import Settings
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside
-from tests.fakes.world import Crash, When
-from tests.fakes.stories import LOGS, crash_at, outcomes, outside_of, refuse_unfinished, run, settings_of
-from tests.fakes.planning import A, B, NOW_MS, OTHER, onward, planned, snapshot_of
+from tests.fakes.planning import NOW_MS, OTHER, A, B, onward, planned, snapshot_of
 from tests.fakes.planning import settings_of as plan_settings
+from tests.fakes.stories import (
+    LOGS,
+    crash_at,
+    outcomes,
+    outside_of,
+    refuse_unfinished,
+    run,
+    settings_of,
+)
+from tests.fakes.world import Crash, When
 
 NOON_MS = 1_769_860_800_000
 AT_NOON = {"timestamp": "2026-01-31T12:00:00+00:00"}
@@ -31,7 +41,9 @@ FIRST_RUN_MS = 1_700_000_000_000
 
 
 def without_a_leader(*, later: dict[int, int], **source: Any) -> tuple[Outside, Settings]:
-    """Partition 0 holds 6 records and nobody leads it; the milliseconds of those that are not from 1970."""
+    """Partition 0 holds 6 records and nobody leads it; the milliseconds of those that are not from
+    1970.
+    """
     outside = outside_of(6, 3, 0)
     outside.logs[LOGS[0]].has_leader = False
     outside.logs[LOGS[0]].later = later
@@ -42,7 +54,9 @@ def its_rows(outside: Outside, log: BrokerPartition = LOGS[0]) -> list[int]:
     return sorted(offset_of(place) for found, place in outside.rows() if found == log)
 
 
-def leads_again(outside: Outside, log: BrokerPartition = LOGS[0], *, later: tuple[int, ...] = ()) -> None:
+def leads_again(
+    outside: Outside, log: BrokerPartition = LOGS[0], *, later: tuple[int, ...] = ()
+) -> None:
     """The partition has a leader again, and more records, at those milliseconds."""
     found = outside.logs[log]
     found.has_leader = True
@@ -61,7 +75,9 @@ def test_the_latest_record_of_a_partition_without_a_leader_is_that_of_the_first_
     assert its_rows(outside) == [6, 7, 8], "its start is decided by then"
 
 
-def test_a_partition_without_a_leader_that_starts_at_the_latest_has_no_row_where_nothing_came_since() -> None:
+def test_a_partition_without_a_leader_that_starts_at_the_latest_has_no_row_where_nothing_came_since() -> (
+    None
+):
     outside, settings = without_a_leader(later={}, start="latest")
     run(outside, settings)
     leads_again(outside)
@@ -85,8 +101,13 @@ def behind_a_transaction(later: dict[int, int], **source: Any) -> tuple[Outside,
     return outside, settings_of(**source)
 
 
-@pytest.mark.parametrize(("later", "rows"), [({4: NOON_MS, 5: NOON_MS - 1}, [4, 5]), ({5: NOON_MS - 1}, []), ({2: NOON_MS}, [2, 3, 4, 5])])
-def test_a_start_by_time_behind_an_open_transaction_waits_and_loads_no_older_record(later: dict[int, int], rows: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("later", "rows"),
+    [({4: NOON_MS, 5: NOON_MS - 1}, [4, 5]), ({5: NOON_MS - 1}, []), ({2: NOON_MS}, [2, 3, 4, 5])],
+)
+def test_a_start_by_time_behind_an_open_transaction_waits_and_loads_no_older_record(
+    later: dict[int, int], rows: list[int]
+) -> None:
     outside, settings = behind_a_transaction(later, start=AT_NOON)
     for _ in range(2):
         run(outside, settings)
@@ -102,7 +123,9 @@ def test_a_start_by_time_before_an_open_transaction_does_not_wait_for_it() -> No
     assert its_rows(outside) == [1]
 
 
-def test_the_latest_record_is_the_readable_end_and_what_becomes_readable_after_it_is_loaded() -> None:
+def test_the_latest_record_is_the_readable_end_and_what_becomes_readable_after_it_is_loaded() -> (
+    None
+):
     outside, settings = behind_a_transaction({}, start="latest")
     run(outside, settings)
     outside.logs[LOGS[0]].held_back = 0
@@ -110,7 +133,8 @@ def test_the_latest_record_is_the_readable_end_and_what_becomes_readable_after_i
     assert its_rows(outside) == [2, 3, 4, 5]
 
 
-# -- a topic of which the first run could read no partition ------------------------------------------------------------
+# -- a topic of which the first run could read no partition
+# ------------------------------------------------------------
 
 UNREAD = BrokerPartition("clicks-2", 0)
 UNREAD_SOURCE: dict[str, Any] = {"start_new_topics": "latest", "on_no_leader": "skip"}
@@ -118,11 +142,15 @@ UNREAD_SOURCE: dict[str, Any] = {"start_new_topics": "latest", "on_no_leader": "
 
 def skipping_owners(**source: Any) -> Settings:
     settings = settings_of(**{**UNREAD_SOURCE, **source})
-    return settings.model_copy(update={"ownership": settings.ownership.model_copy(update={"on_owned": OnOwned.SKIP})})
+    return settings.model_copy(
+        update={"ownership": settings.ownership.model_copy(update={"on_owned": OnOwned.SKIP})}
+    )
 
 
 def beside_an_unread_topic(why: str, *ends: int) -> Outside:
-    """Another topic with four records that are older than the first run, and that this one cannot read: a partition of its own."""
+    """Another topic with four records that are older than the first run, and that this one cannot
+    read: a partition of its own.
+    """
     outside = outside_of(*ends)
     outside.logs[UNREAD] = FakeLog(4, has_leader=why != "no leader")
     outside.owners = {UNREAD: "group_host-1-0"} if why == "owned" else {}
@@ -135,7 +163,9 @@ def can_be_read(outside: Outside) -> None:
 
 @pytest.mark.parametrize("ends", [(5, 3, 0), ()])
 @pytest.mark.parametrize("why", ["no leader", "owned"])
-def test_a_topic_of_which_the_first_run_could_read_nothing_is_no_new_topic_later(why: str, ends: tuple[int, ...]) -> None:
+def test_a_topic_of_which_the_first_run_could_read_nothing_is_no_new_topic_later(
+    why: str, ends: tuple[int, ...]
+) -> None:
     outside, settings = beside_an_unread_topic(why, *ends), skipping_owners()
     run(outside, settings)
     can_be_read(outside)
@@ -150,7 +180,9 @@ def test_a_start_that_is_kept_is_told_once() -> None:
 
 
 @pytest.mark.parametrize("step", ["store plan", "append", "record", "commit from 0"])
-def test_the_start_of_a_topic_that_could_not_be_read_survives_a_crash_of_the_first_run(step: str) -> None:
+def test_the_start_of_a_topic_that_could_not_be_read_survives_a_crash_of_the_first_run(
+    step: str,
+) -> None:
     outside, settings = beside_an_unread_topic("no leader", 5, 3), skipping_owners()
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at(step, When.AFTER))
@@ -159,13 +191,20 @@ def test_the_start_of_a_topic_that_could_not_be_read_survives_a_crash_of_the_fir
     refuse_unfinished(outside)
 
 
-def test_the_start_of_a_topic_that_could_not_be_read_survives_another_plan_in_the_first_ones_place() -> None:
-    outside, settings = beside_an_unread_topic("no leader", 5), skipping_owners(on_data_loss="skip", start="earliest")
+def test_the_start_of_a_topic_that_could_not_be_read_survives_another_plan_in_the_first_ones_place() -> (
+    None
+):
+    outside, settings = (
+        beside_an_unread_topic("no leader", 5),
+        skipping_owners(on_data_loss="skip", start="earliest"),
+    )
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at("store plan", When.AFTER))
     outside.logs[LOGS[0]].log_start = 2
     can_be_read(outside)
-    assert Outcome.SUPERSEDED in outcomes(run(outside, skipping_owners(on_data_loss="skip", start="latest")))
+    assert Outcome.SUPERSEDED in outcomes(
+        run(outside, skipping_owners(on_data_loss="skip", start="latest"))
+    )
     assert its_rows(outside, UNREAD) == [0, 1, 2, 3]
 
 
@@ -216,12 +255,16 @@ def test_a_new_topic_that_starts_at_the_latest_does_so_where_nobody_leads_it_at_
     outside.logs[later] = FakeLog(2)
     run(outside, settings)
     assert its_rows(outside, new) == [4]
-    assert its_rows(outside, later) == [0, 1], "a partition that comes later starts at its first record"
+    assert its_rows(outside, later) == [0, 1], (
+        "a partition that comes later starts at its first record"
+    )
 
 
 def test_a_partition_that_somebody_owned_at_the_first_run_starts_where_that_run_decided() -> None:
     outside, settings = outside_of(6, 3, 0), settings_of(start="latest")
-    skipping = settings.model_copy(update={"ownership": settings.ownership.model_copy(update={"on_owned": OnOwned.SKIP})})
+    skipping = settings.model_copy(
+        update={"ownership": settings.ownership.model_copy(update={"on_owned": OnOwned.SKIP})}
+    )
     outside.owners = {LOGS[0]: "group_host-1-0"}
     run(outside, skipping)
     outside.owners = {}
@@ -258,13 +301,19 @@ def test_what_is_decided_survives_the_loss_of_the_ledger() -> None:
     assert its_rows(outside) == [5]
 
 
-# -- the pure part -----------------------------------------------------------------------------------------------------
+# -- the pure part
+# -----------------------------------------------------------------------------------------------------
 
 SKIP = plan_settings(on_no_leader="skip", start="latest")
 
 
 def kept_after_a_first_run(**source: Any) -> Plan:
-    return with_id(planned(snapshot_of({B: (0, 5)}, leaderless=frozenset({A})), settings=plan_settings(on_no_leader="skip", **source)))
+    return with_id(
+        planned(
+            snapshot_of({B: (0, 5)}, leaderless=frozenset({A})),
+            settings=plan_settings(on_no_leader="skip", **source),
+        )
+    )
 
 
 def test_a_moment_is_kept_in_the_plans_document_and_shown() -> None:
@@ -272,19 +321,30 @@ def test_a_moment_is_kept_in_the_plans_document_and_shown() -> None:
     assert plan.pending_starts == {A: NOW_MS}
     assert parse_plan(render_plan(plan), path="p").pending_starts == {A: NOW_MS}
     assert describe_plan(plan, None)["pending_starts"] == [
-        {"topic": "clicks", "partition": 0, "first_record_at": "2023-11-14T22:13:20.000+00:00"}]
+        {"topic": "clicks", "partition": 0, "first_record_at": "2023-11-14T22:13:20.000+00:00"}
+    ]
 
 
-def test_a_partition_that_is_led_and_not_read_starts_at_the_end_that_its_log_had_whatever_timestamps_come_later() -> None:
-    left = replace(snapshot_of({B: (0, 5)}), owners={A: "somebody"}, extents_of_owned={A: Extent(0, 7)})
+def test_a_partition_that_is_led_and_not_read_starts_at_the_end_that_its_log_had_whatever_timestamps_come_later() -> (
+    None
+):
+    left = replace(
+        snapshot_of({B: (0, 5)}), owners={A: "somebody"}, extents_of_owned={A: Extent(0, 7)}
+    )
     first = with_id(planned(left, settings=SKIP))
     assert (first.pending_starts, first.pending_offsets) == ({A: NOW_MS}, {A: 7})
     assert parse_plan(render_plan(first), path="p").pending_offsets == {A: 7}
     assert describe_plan(first, None)["pending_starts"][0]["first_offset"] == 7
     assert moments_to_ask([A], first, SKIP, {}) == {}
 
-    state = onward({B: 5}, pending_starts=first.pending_starts, pending_offsets=first.pending_offsets)
-    still_left = planned(replace(left, extents_of_owned={A: Extent(0, 9)}, extents=snapshot_of({B: (0, 6)}).extents), state, SKIP)
+    state = onward(
+        {B: 5}, pending_starts=first.pending_starts, pending_offsets=first.pending_offsets
+    )
+    still_left = planned(
+        replace(left, extents_of_owned={A: Extent(0, 9)}, extents=snapshot_of({B: (0, 6)}).extents),
+        state,
+        SKIP,
+    )
     assert still_left.pending_offsets == {A: 7}, "decided once"
     read = planned(snapshot_of({A: (0, 9), B: (0, 5)}), state, SKIP)
     assert [(r.log, r.from_offset, r.until_offset) for r in read.ranges] == [(A, 7, 9)]
@@ -297,7 +357,9 @@ def test_only_logs_that_start_at_a_moment_are_asked_for_it() -> None:
     first = plan_settings(start=AT_NOON)
     assert moments_to_ask([A, OTHER], None, first, {}) == {A: NOON_MS, OTHER: NOON_MS}
     assert moments_to_ask([A, OTHER], None, SKIP, {}) == {}
-    assert moments_to_ask([A, B, OTHER], kept_after_a_first_run(start="latest"), first, {}) == {A: NOW_MS}
+    assert moments_to_ask([A, B, OTHER], kept_after_a_first_run(start="latest"), first, {}) == {
+        A: NOW_MS
+    }
 
 
 def test_a_log_with_a_committed_offset_is_not_asked_for_its_moment() -> None:
@@ -319,13 +381,20 @@ def test_a_start_that_nobody_was_asked_for_waits_for_a_run_that_asks() -> None:
 
 def test_under_fail_a_partition_whose_leader_went_away_while_it_was_asked_stops_the_run() -> None:
     with pytest.raises(BrokerUnreachable):
-        planned(snapshot_of({B: (0, 5)}, leaderless=frozenset({A})), settings=plan_settings(start=AT_NOON))
+        planned(
+            snapshot_of({B: (0, 5)}, leaderless=frozenset({A})),
+            settings=plan_settings(start=AT_NOON),
+        )
 
 
 def test_a_start_at_the_first_record_is_kept_in_the_plans_document_and_shown() -> None:
     plan = kept_after_a_first_run()
-    assert parse_plan(render_plan(plan), path="p").pending_starts == plan.pending_starts == {A: None}
-    assert describe_plan(plan, None)["pending_starts"] == [{"topic": "clicks", "partition": 0, "first_record_at": None}]
+    assert (
+        parse_plan(render_plan(plan), path="p").pending_starts == plan.pending_starts == {A: None}
+    )
+    assert describe_plan(plan, None)["pending_starts"] == [
+        {"topic": "clicks", "partition": 0, "first_record_at": None}
+    ]
     assert moments_to_ask([A, B, OTHER], plan, plan_settings(start=AT_NOON), {}) == {}
 
 

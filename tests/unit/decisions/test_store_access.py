@@ -1,4 +1,6 @@
-"""What delta-rs and Hadoop are told of a store: the same by two names, and nothing where nothing is given."""
+"""What delta-rs and Hadoop are told of a store: the same by two names, and nothing where nothing is
+given.
+"""
 
 from __future__ import annotations
 
@@ -15,52 +17,79 @@ KEY, SECRET = SecretRef("env", "K"), SecretRef("file", "/run/s")
 AZURE = "abfss://lake@acme.dfs.core.windows.net/clicks"
 
 
-@pytest.mark.parametrize("path", ["s3://lake/t", "s3a://lake/t", AZURE, "hdfs://n:8020/t", "gs://lake/t", "/data/t"])
+@pytest.mark.parametrize(
+    "path", ["s3://lake/t", "s3a://lake/t", AZURE, "hdfs://n:8020/t", "gs://lake/t", "/data/t"]
+)
 def test_nothing_given_is_nothing_told(path: str) -> None:
     assert told_delta_rs(path, StoreSettings()) == told_hadoop(path, StoreSettings()) == {}
 
 
 def test_both_engines_are_told_the_same_of_s3() -> None:
-    store = StoreSettings(endpoint="http://h:9000", allow_http=True, access_key=KEY, secret_key=SECRET)
+    store = StoreSettings(
+        endpoint="http://h:9000", allow_http=True, access_key=KEY, secret_key=SECRET
+    )
     assert told_delta_rs("s3://lake/t", store) == {
-        "AWS_ENDPOINT_URL": "http://h:9000", "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true", "AWS_ACCESS_KEY_ID": KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET}
+        "AWS_ENDPOINT_URL": "http://h:9000",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+    }
     told = told_hadoop("s3://lake/t", store)
     assert {key.removeprefix("fs.s3a.bucket.lake."): value for key, value in told.items()} == {
-        "endpoint": "http://h:9000", "endpoint.region": "us-east-1", "path.style.access": "true", "connection.ssl.enabled": "false",
-        "access.key": KEY, "secret.key": SECRET,
-        "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"}
+        "endpoint": "http://h:9000",
+        "endpoint.region": "us-east-1",
+        "path.style.access": "true",
+        "connection.ssl.enabled": "false",
+        "access.key": KEY,
+        "secret.key": SECRET,
+        "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+    }
 
 
 def test_of_amazon_itself_only_the_region_need_be_told() -> None:
     store = StoreSettings(region="eu-central-1")
     assert told_delta_rs("s3://lake/t", store) == {"AWS_REGION": "eu-central-1"}
-    assert told_hadoop("s3://lake/t", store) == {"fs.s3a.bucket.lake.endpoint.region": "eu-central-1"}
+    assert told_hadoop("s3://lake/t", store) == {
+        "fs.s3a.bucket.lake.endpoint.region": "eu-central-1"
+    }
 
 
 def test_both_engines_are_told_the_key_of_azures_account() -> None:
     store = StoreSettings(account_key=KEY)
-    assert told_delta_rs(AZURE, store) == {"AZURE_STORAGE_ACCOUNT_NAME": "acme", "AZURE_STORAGE_ACCOUNT_KEY": KEY}
+    assert told_delta_rs(AZURE, store) == {
+        "AZURE_STORAGE_ACCOUNT_NAME": "acme",
+        "AZURE_STORAGE_ACCOUNT_KEY": KEY,
+    }
     assert told_hadoop(AZURE, store) == {"fs.azure.account.key.acme.dfs.core.windows.net": KEY}
 
 
 def test_what_speaks_azures_protocol_elsewhere_is_told_to_both() -> None:
     store = StoreSettings(endpoint="http://127.0.0.1:10000/acme", allow_http=True, account_key=KEY)
     assert told_delta_rs(AZURE, store) == {
-        "AZURE_STORAGE_ACCOUNT_NAME": "acme", "AZURE_STORAGE_ACCOUNT_KEY": KEY, "allow_http": "true",
-        "AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:10000/acme"}
+        "AZURE_STORAGE_ACCOUNT_NAME": "acme",
+        "AZURE_STORAGE_ACCOUNT_KEY": KEY,
+        "allow_http": "true",
+        "AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:10000/acme",
+    }
     told = told_hadoop(AZURE, store)
     assert told["fs.azure.abfs.endpoint.acme.dfs.core.windows.net"] == "127.0.0.1:10000"
     assert told["fs.azure.always.use.https"] == told["fs.azure.account.hns.enabled"] == "false"
 
 
-@pytest.mark.parametrize(("stored_at", "now", "is_due"), [
-    ("2026-01-01T00:00:00", "2026-01-01T23:59:59", False),
-    ("2026-01-01T23:59:59", "2026-01-02T00:00:00", True),
-    ("2026-01-01T12:00:00", "2026-01-02T12:00:00", True),
-    ("2026-01-02T00:00:01", "2026-01-01T23:59:59", True),
-    (None, "2026-01-01T12:00:00", True)])
-def test_a_store_is_probed_unless_a_plan_of_the_same_day_is_stored(stored_at: str | None, now: str, is_due: bool) -> None:
+@pytest.mark.parametrize(
+    ("stored_at", "now", "is_due"),
+    [
+        ("2026-01-01T00:00:00", "2026-01-01T23:59:59", False),
+        ("2026-01-01T23:59:59", "2026-01-02T00:00:00", True),
+        ("2026-01-01T12:00:00", "2026-01-02T12:00:00", True),
+        ("2026-01-02T00:00:01", "2026-01-01T23:59:59", True),
+        (None, "2026-01-01T12:00:00", True),
+    ],
+)
+def test_a_store_is_probed_unless_a_plan_of_the_same_day_is_stored(
+    stored_at: str | None, now: str, is_due: bool
+) -> None:
     stored = None if stored_at is None else plain_plan(created_at_ms=_ms(stored_at))
     assert is_probe_due(stored, _ms(now)) is is_due
 

@@ -1,4 +1,6 @@
-"""Two pipelines and one table: a topic is loaded by one of them, and who takes the other's place begins where it ended."""
+"""Two pipelines and one table: a topic is loaded by one of them, and who takes the other's place
+begins where it ended.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ import pytest
 from etl.decisions.plan import plan_next
 from etl.decisions.reconcile import where_we_stand
 from etl.decisions.replacement import plan_instead
-from etl.decisions.succession import Loaded, ours_apart, plan_taking_over, refuse_what_neither_loaded, state_of_itself
+from etl.decisions.succession import (
+    Loaded,
+    ours_apart,
+    plan_taking_over,
+    refuse_what_neither_loaded,
+    state_of_itself,
+)
 from etl.decisions.taken import taken_from
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
 from etl.model.committed import Committed
@@ -21,16 +29,29 @@ from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_
 from etl.report.run_state import Outcome
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import APP_ID, CLUSTER, Outside
-from tests.fakes.world import Crash, When
-from tests.fakes.stories import LOGS, SETTINGS, crash_at, grow, outcomes, outside_of, run, settings_of
+from tests.fakes.stories import (
+    LOGS,
+    SETTINGS,
+    crash_at,
+    grow,
+    outcomes,
+    outside_of,
+    run,
+    settings_of,
+)
 from tests.fakes.takeovers import ENDED, OLD, loaded_by_another, old_pipeline, snapshot_of
+from tests.fakes.world import Crash, When
 
 
 def taking_over(outside: Outside) -> Plan:
     """What the ruling stores."""
     snapshot = snapshot_of(outside)
     taken = taken_from(outside.others[0], {}, snapshot, SETTINGS)
-    return with_id(plan_taking_over(taken, FirstRun(), snapshot, SETTINGS, uid="uid1", now_ms=1, reason="renamed"))
+    return with_id(
+        plan_taking_over(
+            taken, FirstRun(), snapshot, SETTINGS, uid="uid1", now_ms=1, reason="renamed"
+        )
+    )
 
 
 def ruled(outside: Outside) -> Outside:
@@ -41,14 +62,22 @@ def ruled(outside: Outside) -> Outside:
 
 def refuse_doubled(outside: Outside) -> None:
     """Each record behind the other's positions is there once, and none of those before them again."""
-    there = {(log, offset) for log, found in outside.logs.items() for offset in range(ENDED[log], found.end)}
+    there = {
+        (log, offset)
+        for log, found in outside.logs.items()
+        for offset in range(ENDED[log], found.end)
+    }
     assert outside.rows() == dict.fromkeys(there, 1)
-    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {log: found.end for log, found in outside.logs.items()}
+    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {
+        log: found.end for log, found in outside.logs.items()
+    }
 
 
 def test_a_start_that_the_other_decided_and_could_not_read_is_taken_over() -> None:
     late = BrokerPartition("clicks-late", 0)
-    outside = loaded_by_another(6, 6, 6, other=old_pipeline(pending_starts={late: 1_700_000_000_000}))
+    outside = loaded_by_another(
+        6, 6, 6, other=old_pipeline(pending_starts={late: 1_700_000_000_000})
+    )
     outside.logs[late] = FakeLog(4, later={3: 1_700_000_000_000})
     run(ruled(outside))
     assert [offset for log, offset in outside.rows() if log == late] == [3]
@@ -62,17 +91,27 @@ def test_what_was_backfilled_beside_a_pipeline_is_taken_over_with_it() -> None:
 
 
 @pytest.mark.parametrize("plan", [old_pipeline().plan, None])
-def test_nobody_is_told_to_take_the_place_of_a_backfill_but_of_the_pipeline_that_it_is_beside(plan: Plan | None) -> None:
+def test_nobody_is_told_to_take_the_place_of_a_backfill_but_of_the_pipeline_that_it_is_beside(
+    plan: Plan | None,
+) -> None:
     outside = loaded_by_another(6, 6, 6)
     snapshot = snapshot_of(outside)
     assert snapshot.table
-    table = replace(snapshot.table, others=(OtherPipeline(f"{OLD}@jan", 4, 9, plan),), topics_with_rows=frozenset({"clicks"}))
-    with pytest.raises(LedgersDisagree, match="backfill jan of pipeline clicks of group old-group") as refused:
+    table = replace(
+        snapshot.table,
+        others=(OtherPipeline(f"{OLD}@jan", 4, 9, plan),),
+        topics_with_rows=frozenset({"clicks"}),
+    )
+    with pytest.raises(
+        LedgersDisagree, match="backfill jan of pipeline clicks of group old-group"
+    ) as refused:
         where_we_stand(replace(snapshot, table=table), SETTINGS)
     assert "--from old-group/clicks --reason" in str(refused.value.check)
 
 
-def test_a_topic_that_is_there_when_a_pipeline_takes_over_at_first_starts_as_at_any_first_run() -> None:
+def test_a_topic_that_is_there_when_a_pipeline_takes_over_at_first_starts_as_at_any_first_run() -> (
+    None
+):
     late = BrokerPartition("clicks-late", 0)
     outside = loaded_by_another(6, 6, 6)
     outside.logs[late] = FakeLog(4)
@@ -80,19 +119,30 @@ def test_a_topic_that_is_there_when_a_pipeline_takes_over_at_first_starts_as_at_
     assert sum(log == late for log, _ in outside.rows()) == 4
 
 
-# -- a topic that another pipeline has loaded ----------------------------------------------------------------------------
+# -- a topic that another pipeline has loaded
+# ----------------------------------------------------------------------------
 
 
 def test_a_first_run_into_a_table_that_another_pipeline_loaded_stops_and_names_it() -> None:
     outside = loaded_by_another(6, 6, 6)
     with pytest.raises(LedgersDisagree) as caught:
         run(outside)
-    assert caught.value.what == f"pipeline clicks of group old-group on cluster {CLUSTER} has loaded this topic into this table"
+    assert (
+        caught.value.what
+        == f"pipeline clicks of group old-group on cluster {CLUSTER} has loaded this topic into this table"
+    )
     assert "etl plans take-over CONF --from old-group/clicks" in caught.value.check
-    assert (caught.value.where["topic"], not outside.plans, caught.value.exit_code) == ("clicks", True, 5)
+    assert (caught.value.where["topic"], not outside.plans, caught.value.exit_code) == (
+        "clicks",
+        True,
+        5,
+    )
 
 
-@pytest.mark.parametrize("app_id", ["offset-range-etl/another-cluster/group/clicks", "offset-range-etl/cluster-1/group/renamed"])
+@pytest.mark.parametrize(
+    "app_id",
+    ["offset-range-etl/another-cluster/group/clicks", "offset-range-etl/cluster-1/group/renamed"],
+)
 def test_neither_another_cluster_nor_another_name_makes_a_topic_another_one(app_id: str) -> None:
     with pytest.raises(LedgersDisagree, match="has loaded this topic"):
         run(loaded_by_another(6, 6, 6, other=replace(old_pipeline(), app_id=app_id)))
@@ -126,7 +176,9 @@ def test_where_nobody_knows_what_the_other_loaded_the_tables_rows_decide() -> No
         where_we_stand(held, SETTINGS)
 
 
-def test_a_stored_plan_is_not_replayed_into_a_table_that_another_pipeline_loaded_meanwhile() -> None:
+def test_a_stored_plan_is_not_replayed_into_a_table_that_another_pipeline_loaded_meanwhile() -> (
+    None
+):
     outside = outside_of(5, 3, 4)
     outside.table = []
     with pytest.raises(Crash):
@@ -139,31 +191,69 @@ def test_a_stored_plan_is_not_replayed_into_a_table_that_another_pipeline_loaded
 def test_the_pipeline_that_was_taken_over_stops_and_no_acknowledgement_lets_it_go_on() -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
-    outside.foreign = (ForeignCommit(2, "WRITE", "took over topic clicks", TookOver(f"offset-range-etl/{CLUSTER}/new/clicks", 1)),)
-    with pytest.raises(LedgersDisagree, match="since our last commit pipeline clicks of group new .* took over topic clicks") as caught:
+    outside.foreign = (
+        ForeignCommit(
+            2,
+            "WRITE",
+            "took over topic clicks",
+            TookOver(f"offset-range-etl/{CLUSTER}/new/clicks", 1),
+        ),
+    )
+    with pytest.raises(
+        LedgersDisagree,
+        match="since our last commit pipeline clicks of group new .* took over topic clicks",
+    ) as caught:
         run(outside)
-    assert "acknowledge" not in caught.value.check and "run that one, and this one never again" in caught.value.check
+    assert (
+        "acknowledge" not in caught.value.check
+        and "run that one, and this one never again" in caught.value.check
+    )
     assert not outside.removals
 
 
-# -- taking over ---------------------------------------------------------------------------------------------------------
+# -- taking over
+# ---------------------------------------------------------------------------------------------------------
 
 
-def test_who_takes_over_begins_at_the_others_positions_and_the_next_run_goes_on_from_there() -> None:
+def test_who_takes_over_begins_at_the_others_positions_and_the_next_run_goes_on_from_there() -> (
+    None
+):
     outside = ruled(loaded_by_another(6, 6, 6))
     plan = outside.newest_plan()
     assert plan is not None
-    assert (plan.kind, plan.ranges, plan.positions, plan.took_over) == (PlanKind.TAKE_OVER, (), ENDED, TookOver(OLD, 4))
+    assert (plan.kind, plan.ranges, plan.positions, plan.took_over) == (
+        PlanKind.TAKE_OVER,
+        (),
+        ENDED,
+        TookOver(OLD, 4),
+    )
     assert (plan.topic_ids, plan.log_epochs) == ({"clicks": "id-1"}, {LOGS[0]: 1})
     report = run(outside)
     assert outcomes(report) == [Outcome.REPLAYED, Outcome.TOOK_OVER, Outcome.INGESTED]
-    assert f"goes on where pipeline clicks of group old-group on cluster {CLUSTER} ended" in report.outcomes[1][1]
+    assert (
+        f"goes on where pipeline clicks of group old-group on cluster {CLUSTER} ended"
+        in report.outcomes[1][1]
+    )
     refuse_doubled(outside)
 
 
-@pytest.mark.parametrize("step", ["observe", "open table", "append", "record", "commit from 0", "commit from 2", "store plan", "fetch"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "observe",
+        "open table",
+        "append",
+        "record",
+        "commit from 0",
+        "commit from 2",
+        "store plan",
+        "fetch",
+    ],
+)
 @pytest.mark.parametrize("when", When)
-def test_a_crash_while_a_pipeline_is_taken_over_loses_and_doubles_nothing(step: str, when: When) -> None:
+def test_a_crash_while_a_pipeline_is_taken_over_loses_and_doubles_nothing(
+    step: str, when: When
+) -> None:
     outside = ruled(loaded_by_another(6, 6, 6))
     with pytest.raises(Crash):
         run(outside, at=crash_at(step, when))
@@ -182,7 +272,14 @@ def test_a_stored_plan_of_ours_gives_its_number_to_the_one_that_takes_over() -> 
     snapshot = snapshot_of(outside)
     state = state_alone(snapshot)
     plan = plan_taking_over(
-        taken_from(outside.others[0], {}, snapshot, SETTINGS), state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="both began")
+        taken_from(outside.others[0], {}, snapshot, SETTINGS),
+        state,
+        snapshot,
+        SETTINGS,
+        uid="uid1",
+        now_ms=1,
+        reason="both began",
+    )
     assert (plan.number, plan.positions) == (1, ENDED)
 
 
@@ -200,32 +297,51 @@ def test_in_a_log_that_both_know_the_position_that_is_further_on_counts() -> Non
     state = where_we_stand(snapshot, SETTINGS)
     assert isinstance(state, UpToDate)
     taken = taken_from(outside.others[0], {}, snapshot, SETTINGS)
-    plan = plan_taking_over(taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="two at work")
+    plan = plan_taking_over(
+        taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="two at work"
+    )
     assert (plan.number, plan.positions) == (2, {LOGS[0]: 5, LOGS[1]: 4, LOGS[2]: 4})
 
 
 def of_another_era(outside: Outside, number: int) -> Snapshot:
-    """What is seen where a ledger of the same name, and not ours, wrote the table up to plan `number`."""
+    """What is seen where a ledger of the same name, and not ours, wrote the table up to plan
+    `number`.
+    """
     snapshot, us = snapshot_of(outside), f"offset-range-etl/{CLUSTER}/group/clicks"
-    return replace(snapshot, table=Table("t9", 12, number, CommitMetadata(12, us, "another uid", number, "its id")))
+    return replace(
+        snapshot,
+        table=Table("t9", 12, number, CommitMetadata(12, us, "another uid", number, "its id")),
+    )
 
 
 @pytest.mark.parametrize("number", [1, 7])
-def test_who_takes_the_place_of_an_era_before_goes_on_behind_both_and_under_a_number_that_the_table_takes(number: int) -> None:
+def test_who_takes_the_place_of_an_era_before_goes_on_behind_both_and_under_a_number_that_the_table_takes(
+    number: int,
+) -> None:
     outside = outside_of(4, 4, 4)
     run(outside)
     snapshot = of_another_era(outside, number)
     us = OtherPipeline(f"offset-range-etl/{CLUSTER}/group/clicks", number)
     with pytest.raises(LedgersDisagree, match="another pipeline of the same name"):
         where_we_stand(snapshot, SETTINGS)
-    state, taken = ours_apart(snapshot), taken_from(us, {LOGS[0]: (0, 6), LOGS[1]: (0, 2)}, snapshot, SETTINGS)
-    plan = with_id(plan_taking_over(taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="put back"))
-    assert (plan.number, plan.positions) == (max(1, number) + 1, {LOGS[0]: 6, LOGS[1]: 4, LOGS[2]: 4})
+    state, taken = (
+        ours_apart(snapshot),
+        taken_from(us, {LOGS[0]: (0, 6), LOGS[1]: (0, 2)}, snapshot, SETTINGS),
+    )
+    plan = with_id(
+        plan_taking_over(taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="put back")
+    )
+    assert (plan.number, plan.positions) == (
+        max(1, number) + 1,
+        {LOGS[0]: 6, LOGS[1]: 4, LOGS[2]: 4},
+    )
     after = replace(snapshot, ledger=replace(snapshot.ledger, newest=plan, applied=None))
     assert where_we_stand(after, SETTINGS) == Replay(plan)
 
 
-def test_a_plan_that_was_stored_for_another_table_has_loaded_nothing_into_the_one_of_another_era() -> None:
+def test_a_plan_that_was_stored_for_another_table_has_loaded_nothing_into_the_one_of_another_era() -> (
+    None
+):
     outside = outside_of(4, 4, 4)
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
@@ -234,22 +350,59 @@ def test_a_plan_that_was_stored_for_another_table_has_loaded_nothing_into_the_on
     assert isinstance(state, Replay)
     us = OtherPipeline(f"offset-range-etl/{CLUSTER}/group/clicks", 0)
     taken = taken_from(us, {LOGS[0]: (0, 2)}, snapshot, SETTINGS)
-    plan = plan_taking_over(taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="put back")
-    assert (plan.number, plan.positions[LOGS[0]], plan.positions[LOGS[1]], plan.supersedes) == (1, 2, 0, state.plan.id)
-    with pytest.raises(NeedsDecision, match="nobody knows whether the table that it was made for holds it"):
+    plan = plan_taking_over(
+        taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="put back"
+    )
+    assert (plan.number, plan.positions[LOGS[0]], plan.positions[LOGS[1]], plan.supersedes) == (
+        1,
+        2,
+        0,
+        state.plan.id,
+    )
+    with pytest.raises(
+        NeedsDecision, match="nobody knows whether the table that it was made for holds it"
+    ):
         ours_apart(of_another_era(outside, 3))
 
 
-def test_what_the_other_knew_of_a_topic_that_we_went_on_with_after_it_was_made_again_is_of_the_past() -> None:
+def test_what_the_other_knew_of_a_topic_that_we_went_on_with_after_it_was_made_again_is_of_the_past() -> (
+    None
+):
     outside = loaded_by_another(9, 9, 9)
     snapshot = snapshot_of(outside)
     taken = taken_from(outside.others[0], {}, snapshot, SETTINGS)
-    first = with_id(plan_taking_over(taken, FirstRun(), snapshot, SETTINGS, uid="uid1", now_ms=1, reason="renamed"))
-    ours = with_id(replace(
-        first, number=3, topic_ids={"clicks": "id-2"}, positions=dict.fromkeys(LOGS[:2], 2), seen=dict.fromkeys(LOGS[:2], Committed()),
-        log_epochs=dict.fromkeys(LOGS[:2], 2), log_starts={}, leader_epochs={}, record_epochs={}))
-    again = plan_taking_over(taken, UpToDate(ours, ours.positions), snapshot, SETTINGS, uid="uid1", now_ms=2, reason="said twice")
-    assert (again.topic_ids, again.positions, again.log_epochs) == (ours.topic_ids, ours.positions, ours.log_epochs)
+    first = with_id(
+        plan_taking_over(
+            taken, FirstRun(), snapshot, SETTINGS, uid="uid1", now_ms=1, reason="renamed"
+        )
+    )
+    ours = with_id(
+        replace(
+            first,
+            number=3,
+            topic_ids={"clicks": "id-2"},
+            positions=dict.fromkeys(LOGS[:2], 2),
+            seen=dict.fromkeys(LOGS[:2], Committed()),
+            log_epochs=dict.fromkeys(LOGS[:2], 2),
+            log_starts={},
+            leader_epochs={},
+            record_epochs={},
+        )
+    )
+    again = plan_taking_over(
+        taken,
+        UpToDate(ours, ours.positions),
+        snapshot,
+        SETTINGS,
+        uid="uid1",
+        now_ms=2,
+        reason="said twice",
+    )
+    assert (again.topic_ids, again.positions, again.log_epochs) == (
+        ours.topic_ids,
+        ours.positions,
+        ours.log_epochs,
+    )
 
 
 def test_topics_that_the_conf_does_not_name_stay_with_the_other_pipeline() -> None:
@@ -262,24 +415,34 @@ def test_topics_that_the_conf_does_not_name_stay_with_the_other_pipeline() -> No
 
 def test_where_the_log_forgot_the_others_plan_its_rows_say_where_it_ended() -> None:
     snapshot = snapshot_of(loaded_by_another(6, 6, 6))
-    taken = taken_from(OtherPipeline(OLD, 4), {LOGS[0]: (2, 7), LOGS[1]: (0, 9)}, snapshot, SETTINGS)
+    taken = taken_from(
+        OtherPipeline(OLD, 4), {LOGS[0]: (2, 7), LOGS[1]: (0, 9)}, snapshot, SETTINGS
+    )
     assert (taken.positions, taken.log_epochs) == ({LOGS[0]: 7, LOGS[1]: 9}, {LOGS[0]: 2})
 
 
 @pytest.mark.parametrize("topic_id", ["id-2", None])
 def test_the_offsets_of_another_cluster_are_not_taken_over(topic_id: str | None) -> None:
     other = old_pipeline(cluster="another")
-    snapshot = replace(snapshot_of(loaded_by_another(6, 6, 6)), topic_ids={"clicks": topic_id} if topic_id else {})
+    snapshot = replace(
+        snapshot_of(loaded_by_another(6, 6, 6)), topic_ids={"clicks": topic_id} if topic_id else {}
+    )
     with pytest.raises(NeedsDecision, match="of cluster another, and this one is cluster-1"):
         taken_from(other, {}, snapshot, SETTINGS)
     same = replace(snapshot, topic_ids={"clicks": "id-1"})
-    assert taken_from(other, {}, same, SETTINGS).positions == ENDED, "the cluster has another name, and it is the same topic"
+    assert taken_from(other, {}, same, SETTINGS).positions == ENDED, (
+        "the cluster has another name, and it is the same topic"
+    )
 
 
-def test_records_between_the_tables_rows_and_a_committed_offset_above_them_are_not_passed_over() -> None:
+def test_records_between_the_tables_rows_and_a_committed_offset_above_them_are_not_passed_over() -> (
+    None
+):
     outside = loaded_by_another(9, 9, 9)
     outside.move_offset(LOGS[1], 7)
-    with pytest.raises(OffsetMoved, match="the committed offset is 7, and the rows in the table end at 3"):
+    with pytest.raises(
+        OffsetMoved, match="the committed offset is 7, and the rows in the table end at 3"
+    ):
         taking_over(outside)
 
 
@@ -292,7 +455,9 @@ def test_a_plan_in_the_place_of_one_that_takes_over_takes_over_too() -> None:
     outside = ruled(loaded_by_another(6, 6, 6))
     plan = outside.newest_plan()
     assert plan is not None
-    instead = plan_instead(Supersede(plan, "another conf"), snapshot_of(outside), SETTINGS, now_ms=2)
+    instead = plan_instead(
+        Supersede(plan, "another conf"), snapshot_of(outside), SETTINGS, now_ms=2
+    )
     assert instead.took_over == plan.took_over
     assert [(r.from_offset, r.until_offset) for r in instead.ranges] == [(5, 6), (3, 6), (4, 6)]
 
@@ -309,7 +474,8 @@ def test_the_plan_after_a_take_over_reads_a_new_partition_from_its_first_record(
     assert plan is not None and [(r.log, r.from_offset) for r in plan.ranges] == [(late, 0)]
 
 
-# -- taking over more than one -------------------------------------------------------------------------------------------
+# -- taking over more than one
+# -------------------------------------------------------------------------------------------
 
 OLDEST = f"offset-range-etl/{CLUSTER}/oldest-group/clicks"
 
@@ -323,7 +489,9 @@ def test_who_takes_over_takes_what_that_one_had_taken_over_and_goes_on() -> None
     assert outcomes(run(outside)) == [Outcome.REPLAYED, Outcome.TOOK_OVER, Outcome.INGESTED]
     refuse_doubled(outside)
     last = outside.newest_plan()
-    assert last is not None and (last.took_over, last.heir_of) == (None, plan.heir_of), "every later plan knows it"
+    assert last is not None and (last.took_over, last.heir_of) == (None, plan.heir_of), (
+        "every later plan knows it"
+    )
 
 
 def test_a_topic_that_stayed_with_a_pipeline_that_was_taken_over_is_still_its_own() -> None:
@@ -343,8 +511,17 @@ def test_two_pipelines_are_merged_into_one_that_has_begun_no_run_between() -> No
     outside.logs[orders] = replace(outside.logs[LOGS[0]], end=6)
     outside.others = (old_pipeline(), second)
     snapshot = snapshot_of(outside)
-    plan = with_id(plan_taking_over(
-        taken_from(second, {}, snapshot, SETTINGS), state_alone(snapshot), snapshot, SETTINGS, uid="uid1", now_ms=2, reason="merged"))
+    plan = with_id(
+        plan_taking_over(
+            taken_from(second, {}, snapshot, SETTINGS),
+            state_alone(snapshot),
+            snapshot,
+            SETTINGS,
+            uid="uid1",
+            now_ms=2,
+            reason="merged",
+        )
+    )
     assert (plan.number, plan.positions) == (1, {**ENDED, orders: 2})
     assert plan.heir_of == (TookOver(OLD, 4), TookOver(OLDEST, 7))
     outside.plans[1] = render_plan(plan)
@@ -359,7 +536,9 @@ def merging(ours: Loaded, theirs: Loaded) -> None:
     outside.others = (old_pipeline(),)
     snapshot = snapshot_of(outside)
     state = replace_lives(where_we_stand(snapshot, SETTINGS))
-    refuse_what_neither_loaded(taken_from(outside.others[0], {}, snapshot, SETTINGS), state, snapshot, ours, theirs)
+    refuse_what_neither_loaded(
+        taken_from(outside.others[0], {}, snapshot, SETTINGS), state, snapshot, ours, theirs
+    )
 
 
 def replace_lives(state: PipelineState) -> PipelineState:
@@ -370,16 +549,21 @@ def replace_lives(state: PipelineState) -> PipelineState:
 def test_offsets_between_two_pipelines_that_neither_has_loaded_are_not_passed_over() -> None:
     whole = {log: [(int(log == LOGS[0]), 0, 5)] for log in LOGS}
     merging(whole, whole)
-    with pytest.raises(NeedsDecision, match="offsets 4 to 5 lie between their positions and were loaded by neither"):
+    with pytest.raises(
+        NeedsDecision, match="offsets 4 to 5 lie between their positions and were loaded by neither"
+    ):
         merging(whole, {**whole, LOGS[0]: [(1, 0, 3), (0, 0, 9)]})
     with pytest.raises(NeedsDecision, match="offsets 3 to 4"):
         merging({**whole, LOGS[1]: []}, whole)
 
 
-# -- taking over from oneself --------------------------------------------------------------------------------------------
+# -- taking over from oneself
+# --------------------------------------------------------------------------------------------
 
 
-def test_a_stored_plan_gives_its_number_to_a_pipeline_that_takes_over_from_itself_and_none_of_its_offsets_is_passed_over() -> None:
+def test_a_stored_plan_gives_its_number_to_a_pipeline_that_takes_over_from_itself_and_none_of_its_offsets_is_passed_over() -> (
+    None
+):
     outside = outside_of(5, 3, 4)
     run(outside)
     grow(outside, 1, 1, 1)
@@ -390,13 +574,21 @@ def test_a_stored_plan_gives_its_number_to_a_pipeline_that_takes_over_from_itsel
     last = parse_plan(outside.plans[1], path="plans/1")
     state = state_of_itself(snapshot, SETTINGS)
     plan = plan_taking_over(
-        taken_from(OtherPipeline(APP_ID, 1, 1, last), {}, snapshot, SETTINGS), state, snapshot, SETTINGS, uid="uid1", now_ms=1,
-        reason="said again")
+        taken_from(OtherPipeline(APP_ID, 1, 1, last), {}, snapshot, SETTINGS),
+        state,
+        snapshot,
+        SETTINGS,
+        uid="uid1",
+        now_ms=1,
+        reason="said again",
+    )
     assert (plan.number, plan.supersedes, plan.positions) == (2, stored.id, last.positions)
     assert plan.heir_of == ()
 
 
-def test_a_pipeline_does_not_take_over_from_itself_where_the_table_is_older_than_its_ledger() -> None:
+def test_a_pipeline_does_not_take_over_from_itself_where_the_table_is_older_than_its_ledger() -> (
+    None
+):
     outside = outside_of(5, 3, 4)
     for _ in range(2):
         run(outside)
@@ -407,7 +599,9 @@ def test_a_pipeline_does_not_take_over_from_itself_where_the_table_is_older_than
 
 
 def from_an_old_copy(topic_id: str = "id-1", *lives: int) -> tuple[Plan, Plan]:
-    """The stored plan of a copy of ZooKeeper, which was replaced before anybody executed it, and the plan that goes on behind rows."""
+    """The stored plan of a copy of ZooKeeper, which was replaced before anybody executed it, and
+    the plan that goes on behind rows.
+    """
     outside = outside_of(5, 3, 4)
     outside.topic_ids = {"clicks": "id-1"}
     run(outside)
@@ -424,7 +618,9 @@ def from_an_old_copy(topic_id: str = "id-1", *lives: int) -> tuple[Plan, Plan]:
     taken = taken_from(OtherPipeline(APP_ID, 5), until, snapshot, SETTINGS)
     state = state_of_itself(snapshot, SETTINGS)
     assert state is None
-    return stored, plan_taking_over(taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="restored", sets_back=True)
+    return stored, plan_taking_over(
+        taken, state, snapshot, SETTINGS, uid="uid1", now_ms=1, reason="restored", sets_back=True
+    )
 
 
 def test_behind_rows_no_plan_is_believed_that_nobody_knows_to_have_been_executed() -> None:
@@ -433,6 +629,8 @@ def test_behind_rows_no_plan_is_believed_that_nobody_knows_to_have_been_executed
     assert (plan.number, plan.positions) == (6, dict.fromkeys(LOGS, 7))
 
 
-def test_behind_rows_of_a_topic_that_was_made_again_its_old_id_is_kept_so_that_the_next_run_stops_unless_it_was_accepted() -> None:
+def test_behind_rows_of_a_topic_that_was_made_again_its_old_id_is_kept_so_that_the_next_run_stops_unless_it_was_accepted() -> (
+    None
+):
     assert from_an_old_copy("id-2")[1].topic_ids == {"clicks": "id-1"}
     assert from_an_old_copy("id-2", 0, 1, 0)[1].topic_ids == {"clicks": "id-2"}

@@ -1,4 +1,6 @@
-"""Whether rows fit a table's columns, what a table can be partitioned by, and which columns none can have."""
+"""Whether rows fit a table's columns, what a table can be partitioned by, and which columns none
+can have.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.table_columns import fits, refuse_impossible_columns, refuse_other_columns, refuse_partitions
+from etl.decisions.table_columns import (
+    fits,
+    refuse_impossible_columns,
+    refuse_other_columns,
+    refuse_partitions,
+)
 from etl.errors import NotOurTable, SettingsError
 
 
@@ -25,7 +32,12 @@ def array(contains_null: bool) -> dict[str, Any]:
 
 
 def mapping(contains_null: bool) -> dict[str, Any]:
-    return {"type": "map", "keyType": "string", "valueType": array(contains_null), "valueContainsNull": contains_null}
+    return {
+        "type": "map",
+        "keyType": "string",
+        "valueType": array(contains_null),
+        "valueContainsNull": contains_null,
+    }
 
 
 def struct(nullable: bool) -> dict[str, Any]:
@@ -38,8 +50,10 @@ def struct_of(*fields: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("made", [array, mapping, struct])
 def test_what_is_never_null_fits_what_may_be_and_not_the_other_way_round(made: Any) -> None:
-    assert [fits(made(rows), made(table)) for rows, table in ((False, True), (True, True), (False, False), (True, False))] == [
-        True, True, True, False]
+    assert [
+        fits(made(rows), made(table))
+        for rows, table in ((False, True), (True, True), (False, False), (True, False))
+    ] == [True, True, True, False]
 
 
 def test_another_type_fits_nowhere_however_deep() -> None:
@@ -49,25 +63,39 @@ def test_another_type_fits_nowhere_however_deep() -> None:
 
 
 def test_a_column_that_may_be_null_is_refused_where_the_table_says_never() -> None:
-    refuse_other_columns("/t", columns(nullable=False, source="string"), columns(source="string", more="integer"))
-    with pytest.raises(NotOurTable, match=r"column source is string not null, expected string \(path"):
-        refuse_other_columns("/t", columns(source="string"), columns(nullable=False, source="string"))
+    refuse_other_columns(
+        "/t", columns(nullable=False, source="string"), columns(source="string", more="integer")
+    )
+    with pytest.raises(
+        NotOurTable, match=r"column source is string not null, expected string \(path"
+    ):
+        refuse_other_columns(
+            "/t", columns(source="string"), columns(nullable=False, source="string")
+        )
 
 
 def test_all_columns_that_a_table_lacks_are_named_with_the_statement_that_adds_them() -> None:
-    nested: dict[str, Any] = {"many": array(True), "by": mapping(True), "of": struct_of(field("a", "timestamp_ntz"))}
+    nested: dict[str, Any] = {
+        "many": array(True),
+        "by": mapping(True),
+        "of": struct_of(field("a", "timestamp_ntz")),
+    }
     wanted = columns(True, **{"key": "binary", "n": "long", **nested, "d": "decimal(9,2)"})
     with pytest.raises(NotOurTable, match="no column key") as refused:
         refuse_other_columns("/t", wanted, columns(n="long"))
-    assert ("ADD COLUMNS (`key` BINARY, `many` ARRAY<INT>, `by` MAP<STRING, ARRAY<INT>>, `of` STRUCT<`a`: TIMESTAMP_NTZ>, `d` DECIMAL(9,2))"
-            in refused.value.check)
+    assert (
+        "ADD COLUMNS (`key` BINARY, `many` ARRAY<INT>, `by` MAP<STRING, ARRAY<INT>>, `of` STRUCT<`a`: TIMESTAMP_NTZ>, `d` DECIMAL(9,2))"
+        in refused.value.check
+    )
 
 
 def test_bytes_are_no_partition_and_what_to_do_instead_is_told() -> None:
     with pytest.raises(SettingsError, match="bytes come back as others") as caught:
         refuse_partitions(columns(key="binary", value="binary"), ["key"])
     assert (caught.value.where["key"], caught.value.check) == (
-        "table.partition_by", "a text column that the transform adds, e.g. F.hex('key')")
+        "table.partition_by",
+        "a text column that the transform adds, e.g. F.hex('key')",
+    )
     with pytest.raises(SettingsError) as caught:
         refuse_partitions(columns(key="binary", value="binary"), ["key"], path="/t")
     assert "etl plans acknowledge" in caught.value.check
@@ -86,16 +114,34 @@ def test_a_table_has_a_column_besides_its_partitions() -> None:
         refuse_partitions(columns(a="integer", b="date"), ["b", "a"])
 
 
-@pytest.mark.parametrize(("fields", "why"), [
-    ([field("a b", "integer")], "column 'a b'"), ([field("a\tb", "integer")], r"'a\\tb'"),
-    ([field("a", struct_of(field("x,y", "integer")))], "'x,y'"),
-    ([field("a", {"type": "map", "keyType": "string", "valueType": struct_of(field("x=y", "integer"))})], "'x=y'"),
-    ([field("key", "integer"), field("KEY", "integer")], "key and KEY more than once"),
-    ([field("a", struct_of(field("x", "integer"), field("X", "integer")))], "x and X"),
-    ([field("a", "interval year")], "interval year"), ([field("a", {**array(True), "elementType": "interval day"})], "interval day"),
-    ([field("a", {**array(True), "elementType": "void"})], "array of nothing but null"),
-    ([field("a", struct_of(field("x", "void")))], "a struct without anything"), ([field("a", "time(6)")], r"time\(6\)"),
-])
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ([field("a b", "integer")], "column 'a b'"),
+        ([field("a\tb", "integer")], r"'a\\tb'"),
+        ([field("a", struct_of(field("x,y", "integer")))], "'x,y'"),
+        (
+            [
+                field(
+                    "a",
+                    {
+                        "type": "map",
+                        "keyType": "string",
+                        "valueType": struct_of(field("x=y", "integer")),
+                    },
+                )
+            ],
+            "'x=y'",
+        ),
+        ([field("key", "integer"), field("KEY", "integer")], "key and KEY more than once"),
+        ([field("a", struct_of(field("x", "integer"), field("X", "integer")))], "x and X"),
+        ([field("a", "interval year")], "interval year"),
+        ([field("a", {**array(True), "elementType": "interval day"})], "interval day"),
+        ([field("a", {**array(True), "elementType": "void"})], "array of nothing but null"),
+        ([field("a", struct_of(field("x", "void")))], "a struct without anything"),
+        ([field("a", "time(6)")], r"time\(6\)"),
+    ],
+)
 def test_columns_that_no_delta_table_has_are_named(fields: Any, why: str) -> None:
     with pytest.raises(SettingsError, match=why) as caught:
         refuse_impossible_columns(fields)
@@ -106,7 +152,17 @@ def test_with_column_mapping_a_name_may_have_blanks() -> None:
     refuse_impossible_columns([field("a b", struct_of(field("x,y", "integer")))], with_mapping=True)
 
 
-@pytest.mark.parametrize("kind", ["void", "timestamp_ntz", "variant", "decimal(38,18)", mapping(True), struct(False),
-                                  struct_of(field("x", "void"), field("y", "integer"))])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "void",
+        "timestamp_ntz",
+        "variant",
+        "decimal(38,18)",
+        mapping(True),
+        struct(False),
+        struct_of(field("x", "void"), field("y", "integer")),
+    ],
+)
 def test_other_columns_are_deltas_affair(kind: Any) -> None:
     refuse_impossible_columns([field("a.b-c`/%", kind), field("_change_type", "string")])

@@ -8,27 +8,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.decisions.caps import share_caps
-from etl.decisions.tasks import ASSUMED_BYTES_PER_OFFSET, ASSUMED_PARALLELISM, LEAST_TASK_BYTES, cut_ranges, pack_tasks, split_range
+from etl.decisions.tasks import (
+    ASSUMED_BYTES_PER_OFFSET,
+    ASSUMED_PARALLELISM,
+    LEAST_TASK_BYTES,
+    cut_ranges,
+    pack_tasks,
+    split_range,
+)
 from etl.model.logs import Broker, BrokerPartition, Leader
 from etl.model.plans import OffsetRange
 from etl.settings.sections import Limits
-from tests.fakes.planning import A, B, BROKER, CAPS, COSTS, EXTENTS, TURNS
+from tests.fakes.planning import BROKER, CAPS, COSTS, EXTENTS, TURNS, A, B
 
 
-def read_by(stops: Mapping[BrokerPartition, int], logs: Mapping[BrokerPartition, tuple[int, int]]) -> dict[BrokerPartition, int]:
+def read_by(
+    stops: Mapping[BrokerPartition, int], logs: Mapping[BrokerPartition, tuple[int, int]]
+) -> dict[BrokerPartition, int]:
     return {log: stops[log] - start for log, (start, _) in logs.items()}
 
 
 @given(EXTENTS, COSTS, CAPS, st.none() | st.integers(1, 100_000), TURNS)
 def test_caps_are_kept_but_for_one_record_that_is_larger(
-    logs: dict[BrokerPartition, tuple[int, int]], costs: dict[BrokerPartition, float], records: int | None, size: int | None, turn: int,
+    logs: dict[BrokerPartition, tuple[int, int]],
+    costs: dict[BrokerPartition, float],
+    records: int | None,
+    size: int | None,
+    turn: int,
 ) -> None:
-    given_ = read_by(share_caps(logs, costs, Limits(max_records_per_run=records, max_bytes_per_run=size), turn), logs)
+    given_ = read_by(
+        share_caps(logs, costs, Limits(max_records_per_run=records, max_bytes_per_run=size), turn),
+        logs,
+    )
     assert all(0 <= count <= logs[log][1] - logs[log][0] for log, count in given_.items())
     if records is not None:
         assert sum(given_.values()) <= records
     if size is not None:
-        total = sum(count * costs.get(log, ASSUMED_BYTES_PER_OFFSET) for log, count in given_.items())
+        total = sum(
+            count * costs.get(log, ASSUMED_BYTES_PER_OFFSET) for log, count in given_.items()
+        )
         assert total <= size * (1 + 1e-9) or sum(given_.values()) == 1
     if any(end > start for start, end in logs.values()):
         assert sum(given_.values()) > 0
@@ -36,13 +54,17 @@ def test_caps_are_kept_but_for_one_record_that_is_larger(
 
 @given(EXTENTS, COSTS, TURNS)
 def test_without_caps_everything_is_read(
-    logs: dict[BrokerPartition, tuple[int, int]], costs: dict[BrokerPartition, float], turn: int,
+    logs: dict[BrokerPartition, tuple[int, int]],
+    costs: dict[BrokerPartition, float],
+    turn: int,
 ) -> None:
     assert share_caps(logs, costs, Limits(), turn) == {log: end for log, (_, end) in logs.items()}
 
 
 @given(EXTENTS, st.integers(1, 400), TURNS)
-def test_a_cap_of_records_is_used_up_and_shared_evenly(logs: dict[BrokerPartition, tuple[int, int]], records: int, turn: int) -> None:
+def test_a_cap_of_records_is_used_up_and_shared_evenly(
+    logs: dict[BrokerPartition, tuple[int, int]], records: int, turn: int
+) -> None:
     given_ = read_by(share_caps(logs, {}, Limits(max_records_per_run=records), turn), logs)
     wanted = {log: end - start for log, (start, end) in logs.items()}
     assert sum(given_.values()) == min(records, sum(wanted.values()))
@@ -52,23 +74,39 @@ def test_a_cap_of_records_is_used_up_and_shared_evenly(logs: dict[BrokerPartitio
 
 @given(EXTENTS, st.integers(1, 400), st.integers(0, 100), TURNS)
 def test_a_larger_cap_of_records_covers_no_log_less(
-    logs: dict[BrokerPartition, tuple[int, int]], records: int, more: int, turn: int,
+    logs: dict[BrokerPartition, tuple[int, int]],
+    records: int,
+    more: int,
+    turn: int,
 ) -> None:
-    less_, more_ = (share_caps(logs, {}, Limits(max_records_per_run=cap), turn) for cap in (records, records + more))
+    less_, more_ = (
+        share_caps(logs, {}, Limits(max_records_per_run=cap), turn)
+        for cap in (records, records + more)
+    )
     assert all(less_[log] <= more_[log] for log in logs)
 
 
 @given(EXTENTS, COSTS, st.integers(1, 100_000), st.integers(0, 10_000), TURNS)
 def test_a_larger_cap_of_bytes_takes_at_most_the_odd_offset_from_a_log(
-    logs: dict[BrokerPartition, tuple[int, int]], costs: dict[BrokerPartition, float], size: int, more: int, turn: int,
+    logs: dict[BrokerPartition, tuple[int, int]],
+    costs: dict[BrokerPartition, float],
+    size: int,
+    more: int,
+    turn: int,
 ) -> None:
-    less_, more_ = (share_caps(logs, costs, Limits(max_bytes_per_run=cap), turn) for cap in (size, size + more))
+    less_, more_ = (
+        share_caps(logs, costs, Limits(max_bytes_per_run=cap), turn) for cap in (size, size + more)
+    )
     assert all(less_[log] <= more_[log] + 1 for log in logs)
 
 
 @given(EXTENTS, COSTS, CAPS, st.none() | st.integers(1, 5000), TURNS)
 def test_no_log_starves_over_as_many_turns_as_there_are_logs(
-    logs: dict[BrokerPartition, tuple[int, int]], costs: dict[BrokerPartition, float], records: int | None, size: int | None, turn: int,
+    logs: dict[BrokerPartition, tuple[int, int]],
+    costs: dict[BrokerPartition, float],
+    records: int | None,
+    size: int | None,
+    turn: int,
 ) -> None:
     """The others grow meanwhile as fast as they are read, which is when one would starve."""
     limits = Limits(max_records_per_run=records, max_bytes_per_run=size)
@@ -80,34 +118,60 @@ def test_no_log_starves_over_as_many_turns_as_there_are_logs(
 
 
 def test_a_log_with_large_records_is_read_in_its_turn_beside_one_with_small_ones() -> None:
-    logs, costs, limits = {A: (0, 10), B: (0, 10**6)}, {A: 1000.0, B: 1.0}, Limits(max_bytes_per_run=500)
+    logs, costs, limits = (
+        {A: (0, 10), B: (0, 10**6)},
+        {A: 1000.0, B: 1.0},
+        Limits(max_bytes_per_run=500),
+    )
     assert share_caps(logs, costs, limits, turn=1) == {A: 0, B: 251}
     assert share_caps(logs, costs, limits, turn=2) == {A: 1, B: 0}
 
 
 def test_both_caps_hold_together() -> None:
     logs = {A: (0, 100), B: (0, 100)}
-    assert share_caps(logs, {A: 10.0, B: 10.0}, Limits(max_records_per_run=50, max_bytes_per_run=200), turn=2) == {A: 10, B: 10}
+    assert share_caps(
+        logs, {A: 10.0, B: 10.0}, Limits(max_records_per_run=50, max_bytes_per_run=200), turn=2
+    ) == {A: 10, B: 10}
 
 
 @given(st.integers(0, 300), st.integers(0, 500), st.floats(0, 2000), st.integers(1, 100_000))
-def test_the_pieces_of_a_range_are_the_range(start: int, size: int, cost: float, target: int) -> None:
+def test_the_pieces_of_a_range_are_the_range(
+    start: int, size: int, cost: float, target: int
+) -> None:
     whole = OffsetRange(A, start, start + size, Leader(BROKER))
     pieces = list(split_range(whole, {A: cost}, target))
-    assert [offset for piece in pieces for offset in range(piece.from_offset, piece.until_offset)] == list(range(start, start + size))
-    assert all(piece.size and (piece.log, piece.leader) == (whole.log, whole.leader) for piece in pieces)
+    assert [
+        offset for piece in pieces for offset in range(piece.from_offset, piece.until_offset)
+    ] == list(range(start, start + size))
+    assert all(
+        piece.size and (piece.log, piece.leader) == (whole.log, whole.leader) for piece in pieces
+    )
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 300), st.none() | st.integers(0, 9)), max_size=30), st.sampled_from([1.0, 2.0**15, 2.0**18]),
-    st.integers(1, 2**26), st.integers(0, 8))
+    st.lists(st.tuples(st.integers(1, 300), st.none() | st.integers(0, 9)), max_size=30),
+    st.sampled_from([1.0, 2.0**15, 2.0**18]),
+    st.integers(1, 2**26),
+    st.integers(0, 8),
+)
 def test_packing_puts_each_range_into_one_task_and_only_what_is_not_worth_a_task_shares_one_with_another_leaders(
-    sizes: list[tuple[int, int | None]], cost: float, target: int, parallelism: int,
+    sizes: list[tuple[int, int | None]],
+    cost: float,
+    target: int,
+    parallelism: int,
 ) -> None:
     ranges = [
-        OffsetRange(BrokerPartition("clicks", i % 6), 0, size, None if leader is None else Leader(Broker(leader, "h", 1)))
-        for i, (size, leader) in enumerate(sizes)]
-    tasks = pack_tasks(ranges, {BrokerPartition("clicks", p): cost for p in range(6)}, target, parallelism)
+        OffsetRange(
+            BrokerPartition("clicks", i % 6),
+            0,
+            size,
+            None if leader is None else Leader(Broker(leader, "h", 1)),
+        )
+        for i, (size, leader) in enumerate(sizes)
+    ]
+    tasks = pack_tasks(
+        ranges, {BrokerPartition("clicks", p): cost for p in range(6)}, target, parallelism
+    )
     assert sorted(i for task in tasks for i in task) == list(range(len(ranges)))
     several = [task for task in tasks if len({ranges[i].leader for i in task}) > 1]
     assert all(sum(ranges[i].size for i in task) * cost < 2 * LEAST_TASK_BYTES for task in several)
@@ -116,17 +180,27 @@ def test_packing_puts_each_range_into_one_task_and_only_what_is_not_worth_a_task
 
 @given(st.integers(1, 60), st.integers(0, 12), st.integers(1, 3))
 def test_a_little_from_many_leaders_is_as_many_tasks_as_work_at_once_however_many_lead(
-    leaders: int, parallelism: int, partitions: int,
+    leaders: int,
+    parallelism: int,
+    partitions: int,
 ) -> None:
     """Each is a file of the table, and a start of Spark's."""
     ranges = [
-        OffsetRange(BrokerPartition("clicks", p), 0, 10, Leader(Broker(p % leaders, "h", 1))) for p in range(leaders * partitions)]
-    assert len(pack_tasks(ranges, {}, 2**28, parallelism)) == min(max(1, parallelism), len(ranges)) or leaders < parallelism
+        OffsetRange(BrokerPartition("clicks", p), 0, 10, Leader(Broker(p % leaders, "h", 1)))
+        for p in range(leaders * partitions)
+    ]
+    assert (
+        len(pack_tasks(ranges, {}, 2**28, parallelism)) == min(max(1, parallelism), len(ranges))
+        or leaders < parallelism
+    )
 
 
 def test_much_from_one_leader_stays_apart_from_the_little_that_others_lead() -> None:
     sizes = (2**18, 10, 10, 10)
-    ranges = [OffsetRange(BrokerPartition("clicks", p), 0, size, Leader(Broker(p, "h", 1))) for p, size in enumerate(sizes)]
+    ranges = [
+        OffsetRange(BrokerPartition("clicks", p), 0, size, Leader(Broker(p, "h", 1)))
+        for p, size in enumerate(sizes)
+    ]
     assert pack_tasks(ranges, {}, 2**28, parallelism=2) == ((0,), (1, 2, 3))
 
 
@@ -142,7 +216,10 @@ def test_large_ranges_get_tasks_of_their_own() -> None:
 
 
 def test_ranges_of_two_leaders_that_are_worth_a_task_do_not_share_one() -> None:
-    ranges = [OffsetRange(BrokerPartition("clicks", p), 0, 4096, Leader(Broker(p % 2, "h", 1))) for p in range(4)]
+    ranges = [
+        OffsetRange(BrokerPartition("clicks", p), 0, 4096, Leader(Broker(p % 2, "h", 1)))
+        for p in range(4)
+    ]
     assert pack_tasks(ranges, {}, 2**28, parallelism=1) == ((0, 2), (1, 3))
 
 
@@ -151,12 +228,20 @@ def test_nothing_to_read_needs_no_task() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 300), st.integers(0, 2)), min_size=1, max_size=12), st.integers(1, 12), st.integers(1, 2**30))
+    st.lists(st.tuples(st.integers(1, 300), st.integers(0, 2)), min_size=1, max_size=12),
+    st.integers(1, 12),
+    st.integers(1, 2**30),
+)
 def test_a_run_uses_as_many_tasks_as_work_at_once_where_there_is_enough_to_read(
-    sizes: list[tuple[int, int]], parallelism: int, target: int,
+    sizes: list[tuple[int, int]],
+    parallelism: int,
+    target: int,
 ) -> None:
     cost = 2.0**20
-    wholes = [OffsetRange(BrokerPartition("clicks", i), 0, size, Leader(Broker(leader, "h", 1))) for i, (size, leader) in enumerate(sizes)]
+    wholes = [
+        OffsetRange(BrokerPartition("clicks", i), 0, size, Leader(Broker(leader, "h", 1)))
+        for i, (size, leader) in enumerate(sizes)
+    ]
     costs = {r.log: cost for r in wholes}
     cut = cut_ranges(wholes, costs, target, parallelism)
     tasks = pack_tasks(cut, costs, target, parallelism)
@@ -164,7 +249,9 @@ def test_a_run_uses_as_many_tasks_as_work_at_once_where_there_is_enough_to_read(
     assert len(tasks) >= parallelism or not enough
     for whole in wholes:
         pieces = [r for r in cut if r.log == whole.log]
-        assert [offset for r in pieces for offset in range(r.from_offset, r.until_offset)] == list(range(whole.size))
+        assert [offset for r in pieces for offset in range(r.from_offset, r.until_offset)] == list(
+            range(whole.size)
+        )
 
 
 def test_one_large_partition_is_read_by_all_cores() -> None:
@@ -185,5 +272,8 @@ def test_where_only_the_cluster_knows_its_cores_some_are_assumed() -> None:
 
 
 def test_seven_leaders_keep_eight_cores_busy() -> None:
-    ranges = [OffsetRange(BrokerPartition("clicks", p), 0, 10, Leader(Broker(p % 7, "h", 1))) for p in range(28)]
+    ranges = [
+        OffsetRange(BrokerPartition("clicks", p), 0, 10, Leader(Broker(p % 7, "h", 1)))
+        for p in range(28)
+    ]
     assert len(pack_tasks(ranges, {}, 2**28, parallelism=8)) >= 8

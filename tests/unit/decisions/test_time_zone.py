@@ -8,7 +8,14 @@ from dataclasses import replace
 import pytest
 
 from etl.decisions.time_zone import (
-    TIME_ZONE, ZoneSource, in_time_zone, is_same_zone, local_zone, time_zone_of, told_replaced_zones, told_time_zones,
+    TIME_ZONE,
+    ZoneSource,
+    in_time_zone,
+    is_same_zone,
+    local_zone,
+    time_zone_of,
+    told_replaced_zones,
+    told_time_zones,
 )
 from etl.model.ledger import Ledger
 from etl.model.logs import BrokerPartition
@@ -21,28 +28,60 @@ HERE = plain_snapshot({LOG: (0, 100)}, time_zone="Asia/Tokyo")
 
 
 def plan_in(zone: str | None, number: int, start: int, until: int, **changes: object) -> Plan:
-    plan = plain_plan(number, ranges=(OffsetRange(LOG, start, until),), positions={LOG: until}, time_zone=zone)
+    plan = plain_plan(
+        number, ranges=(OffsetRange(LOG, start, until),), positions={LOG: until}, time_zone=zone
+    )
     return with_id(replace(plan, **changes))  # type: ignore[arg-type]
 
 
 def test_the_conf_comes_first_then_what_spark_was_configured_with_then_utc() -> None:
     conf, configured = {TIME_ZONE: "Europe/Berlin"}, {TIME_ZONE: "Asia/Tokyo"}
-    found = [time_zone_of(conf, configured), time_zone_of({}, configured), time_zone_of({TIME_ZONE: ""}, {})]
+    found = [
+        time_zone_of(conf, configured),
+        time_zone_of({}, configured),
+        time_zone_of({TIME_ZONE: ""}, {}),
+    ]
     assert [(zone.name, zone.source) for zone in found] == [
-        ("Europe/Berlin", ZoneSource.CONF), ("Asia/Tokyo", ZoneSource.SPARK), ("UTC", ZoneSource.DEFAULT)]
+        ("Europe/Berlin", ZoneSource.CONF),
+        ("Asia/Tokyo", ZoneSource.SPARK),
+        ("UTC", ZoneSource.DEFAULT),
+    ]
 
 
-@pytest.mark.parametrize(("one", "other", "is_same"), [
-    ("UTC", "Etc/UTC", True), ("UTC", "+00:00", True), ("Z", "GMT", True), ("+09:00", "UTC+9", True), ("Asia/Tokyo", "Asia/Tokyo", True),
-    ("UTC", "Europe/London", False), ("+09:00", "-09:00", False), ("Asia/Tokyo", "Asia/Seoul", False)])
-def test_names_of_one_zone_are_compared_by_what_they_mean(one: str, other: str, is_same: bool) -> None:
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("UTC", "Etc/UTC", True),
+        ("UTC", "+00:00", True),
+        ("Z", "GMT", True),
+        ("+09:00", "UTC+9", True),
+        ("Asia/Tokyo", "Asia/Tokyo", True),
+        ("UTC", "Europe/London", False),
+        ("+09:00", "-09:00", False),
+        ("Asia/Tokyo", "Asia/Seoul", False),
+    ],
+)
+def test_names_of_one_zone_are_compared_by_what_they_mean(
+    one: str, other: str, is_same: bool
+) -> None:
     assert is_same_zone(one, other) is is_same
 
 
-@pytest.mark.parametrize(("zone", "seconds_east"), [
-    ("+09:00", 32_400), ("-03:30", -12_600), ("GMT+2", 7_200), ("UTC", 0), ("Etc/UTC", 0), ("Asia/Tokyo", 32_400)])
+@pytest.mark.parametrize(
+    ("zone", "seconds_east"),
+    [
+        ("+09:00", 32_400),
+        ("-03:30", -12_600),
+        ("GMT+2", 7_200),
+        ("UTC", 0),
+        ("Etc/UTC", 0),
+        ("Asia/Tokyo", 32_400),
+    ],
+)
 def test_a_process_with_the_local_zone_has_the_clock_of_sparks_zone(
-    zone: str, seconds_east: int, monkeypatch: pytest.MonkeyPatch,
+    zone: str,
+    seconds_east: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setenv("TZ", local_zone(zone))
@@ -52,13 +91,21 @@ def test_a_process_with_the_local_zone_has_the_clock_of_sparks_zone(
     assert found == seconds_east
 
 
-def test_a_plan_that_was_stored_under_another_zone_is_told_and_executed_under_that_of_the_run() -> None:
+def test_a_plan_that_was_stored_under_another_zone_is_told_and_executed_under_that_of_the_run() -> (
+    None
+):
     plan = plan_in("UTC", 1, 0, 10)
     snapshot = replace(HERE, ledger=Ledger(newest=plan))
     [sentence] = told_time_zones(plan, snapshot)
-    assert "plan 1 is executed under the time zone Asia/Tokyo, and it was stored under UTC" in sentence
+    assert (
+        "plan 1 is executed under the time zone Asia/Tokyo, and it was stored under UTC" in sentence
+    )
     executed = in_time_zone(plan, snapshot)
-    assert (executed.time_zone, executed.id, with_id(executed).id) == ("Asia/Tokyo", plan.id, plan.id)
+    assert (executed.time_zone, executed.id, with_id(executed).id) == (
+        "Asia/Tokyo",
+        plan.id,
+        plan.id,
+    )
 
 
 @pytest.mark.parametrize("zone", [None, "Asia/Tokyo"])
@@ -77,7 +124,9 @@ def test_the_first_plan_behind_a_change_of_the_zone_is_told_and_one_without_rows
 
 def test_a_backfill_is_told_where_its_live_pipeline_has_another_zone() -> None:
     plan = plan_in("Asia/Tokyo", 1, 0, 10, kind=PlanKind.BACKFILL)
-    [sentence] = told_time_zones(plan, replace(HERE, ledger=Ledger(newest=plan), live_time_zone="America/New_York"))
+    [sentence] = told_time_zones(
+        plan, replace(HERE, ledger=Ledger(newest=plan), live_time_zone="America/New_York")
+    )
     assert "live pipeline was made under America/New_York" in sentence
 
 
@@ -89,10 +138,16 @@ def test_a_replay_is_told_by_the_plans_that_made_the_rows_of_now() -> None:
     [sentence] = told_replaced_zones(wanted, [first, second, again], snapshot)
     assert "plan 2, whose rows it replaces, was made under Europe/Berlin" in sentence
     assert len([*told_replaced_zones(wanted, [first, second], snapshot)]) == 2
-    assert not [*told_replaced_zones(plan_in("Asia/Tokyo", 4, 0, 10, kind=PlanKind.REPLAY), [first, second, again], snapshot)]
+    assert not [
+        *told_replaced_zones(
+            plan_in("Asia/Tokyo", 4, 0, 10, kind=PlanKind.REPLAY), [first, second, again], snapshot
+        )
+    ]
 
 
 def test_a_replay_of_rows_whose_plans_are_gone_is_told_by_the_plan_before_it() -> None:
     snapshot = replace(HERE, ledger=Ledger(newest=plan_in("UTC", 8, 50, 60)))
-    [sentence] = told_replaced_zones(plan_in("Asia/Tokyo", 9, 0, 10, kind=PlanKind.REPLAY), [plan_in("UTC", 8, 50, 60)], snapshot)
+    [sentence] = told_replaced_zones(
+        plan_in("Asia/Tokyo", 9, 0, 10, kind=PlanKind.REPLAY), [plan_in("UTC", 8, 50, 60)], snapshot
+    )
     assert "the plan before it was made under UTC" in sentence

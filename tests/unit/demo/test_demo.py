@@ -13,16 +13,28 @@ from etl.model.logs import Dialect
 from etl.settings.loader import load_settings
 
 
-@pytest.mark.parametrize(("dialect", "partition_by"), [(Dialect.KAFKA, ("event_date",)), (Dialect.JAFKA, ("broker_id",))])
-def test_its_conf_is_one_that_a_run_takes(tmp_path: Path, dialect: Dialect, partition_by: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("dialect", "partition_by"), [(Dialect.KAFKA, ("event_date",)), (Dialect.JAFKA, ("broker_id",))]
+)
+def test_its_conf_is_one_that_a_run_takes(
+    tmp_path: Path, dialect: Dialect, partition_by: tuple[str, ...]
+) -> None:
     conf = tmp_path / "clicks.yaml"
     conf.write_text(conf_of(SOURCES[dialect], "127.0.0.1:2181/x", tmp_path))
     found = load_settings(conf)
-    assert (found.source.dialect, found.source.topics.literal_names, found.table.partition_by) == (dialect, (TOPIC,), partition_by)
+    assert (found.source.dialect, found.source.topics.literal_names, found.table.partition_by) == (
+        dialect,
+        (TOPIC,),
+        partition_by,
+    )
 
 
-@pytest.mark.parametrize(("dialect", "brokers"), [(Dialect.KAFKA, [DEFAULT_VERSION]), (Dialect.JAFKA, [JAFKA, JAFKA])])
-def test_its_brokers_are_one_of_kafka_or_two_of_jafka(tmp_path: Path, dialect: Dialect, brokers: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("dialect", "brokers"), [(Dialect.KAFKA, [DEFAULT_VERSION]), (Dialect.JAFKA, [JAFKA, JAFKA])]
+)
+def test_its_brokers_are_one_of_kafka_or_two_of_jafka(
+    tmp_path: Path, dialect: Dialect, brokers: list[str]
+) -> None:
     cluster = SOURCES[dialect].cluster(tmp_path)
     assert [broker.version for broker in cluster.brokers] == brokers
     assert SOURCES[dialect].who.format(version=brokers[0])

@@ -1,4 +1,6 @@
-"""The doctor's rules without a world: which line is the worst, what waits for what, and what single checks make of what they see."""
+"""The doctor's rules without a world: which line is the worst, what waits for what, and what single
+checks make of what they see.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,26 @@ from etl.doctor.ledger import told
 from etl.edges.report_file import installed_version
 from etl.edges.zookeeper.probe import ask_server
 from etl.errors import (
-    BrokerUnreachable, EtlError, LedgersDisagree, NotOurTable, Owned, PermissionRefused, SettingsError, TableUnreachable,
+    BrokerUnreachable,
+    EtlError,
+    LedgersDisagree,
+    NotOurTable,
+    Owned,
+    PermissionRefused,
+    SettingsError,
+    TableUnreachable,
     ZooKeeperUnreachable,
 )
 from etl.model.logs import BrokerPartition
 from etl.model.plans import Plan
-from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Supersede, UpToDate
+from etl.model.snapshot import (
+    FirstRun,
+    PipelineState,
+    RebuildFromTable,
+    Replay,
+    Supersede,
+    UpToDate,
+)
 from etl.protocol.generations.kafka.versions import release
 from etl.settings.sections import Settings
 from tests.builders import plain_plan, plain_settings
@@ -45,19 +61,27 @@ def said(look: object, **sections: object) -> list[Line]:
         return list(Check("x", look).lines(Findings(settings(**sections), closing)))  # type: ignore[arg-type]
 
 
-# -- the worst ----------------------------------------------------------------------------------------------------------------
+# -- the worst
+# ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("errors", "code"), [
-    ((), 0),
-    ((Owned("o"), TableUnreachable("t")), 7),
-    ((TableUnreachable("t"), BrokerUnreachable("b"), Owned("o")), 6),
-    ((ZooKeeperUnreachable("z"), LedgersDisagree("l")), 5),
-    ((LedgersDisagree("l"), ZooKeeperUnreachable("z"), NotOurTable("n")), 2),
-    ((SettingsError("s"), EtlError("a bug")), 1),
-])
-def test_what_no_retry_mends_is_worse_than_what_one_may_mend(errors: tuple[EtlError, ...], code: int) -> None:
-    diagnosis = Diagnosis((ok("fine", ""), advice("so so", "", "do"), *(failed("bad", error) for error in errors)))
+@pytest.mark.parametrize(
+    ("errors", "code"),
+    [
+        ((), 0),
+        ((Owned("o"), TableUnreachable("t")), 7),
+        ((TableUnreachable("t"), BrokerUnreachable("b"), Owned("o")), 6),
+        ((ZooKeeperUnreachable("z"), LedgersDisagree("l")), 5),
+        ((LedgersDisagree("l"), ZooKeeperUnreachable("z"), NotOurTable("n")), 2),
+        ((SettingsError("s"), EtlError("a bug")), 1),
+    ],
+)
+def test_what_no_retry_mends_is_worse_than_what_one_may_mend(
+    errors: tuple[EtlError, ...], code: int
+) -> None:
+    diagnosis = Diagnosis(
+        (ok("fine", ""), advice("so so", "", "do"), *(failed("bad", error) for error in errors))
+    )
     assert diagnosis.exit_code == code == diagnosis.as_json()["exit_code"]
 
 
@@ -67,13 +91,21 @@ def test_of_two_lines_with_the_same_exit_code_the_first_is_the_worst() -> None:
 
 
 def test_a_line_says_places_and_what_to_do_and_the_document_has_all_of_it() -> None:
-    line = failed("broker 7", BrokerUnreachable("no connection", broker="h:9092", check="that it runs"))
+    line = failed(
+        "broker 7", BrokerUnreachable("no connection", broker="h:9092", check="that it runs")
+    )
     assert line.as_json() == {
-        "name": "broker 7", "verdict": "failed", "found": "no connection (broker h:9092)", "to_do": "that it runs", "exit_code": 6,
-        "error": "BrokerUnreachable"}
+        "name": "broker 7",
+        "verdict": "failed",
+        "found": "no connection (broker h:9092)",
+        "to_do": "that it runs",
+        "exit_code": 6,
+        "error": "BrokerUnreachable",
+    }
 
 
-# -- what waits for what --------------------------------------------------------------------------------------------------------
+# -- what waits for what
+# --------------------------------------------------------------------------------------------------------
 
 
 def _refusing(name: str, findings: Findings) -> Iterator[Line]:
@@ -85,11 +117,19 @@ def test_a_check_whose_ground_failed_is_not_made_and_says_which_line_to_mend() -
     def never(name: str, findings: Findings) -> Iterator[Line]:
         raise AssertionError("it must not be asked")
 
-    checks = (Check("ZooKeeper", _refusing, gives=Fact.ZOOKEEPER), Check("chroot", never, needs=(Fact.ZOOKEEPER,), gives=Fact.CHROOT),
-              Check("cluster", never, needs=(Fact.CHROOT,)), Check("store", table.store))
+    checks = (
+        Check("ZooKeeper", _refusing, gives=Fact.ZOOKEEPER),
+        Check("chroot", never, needs=(Fact.ZOOKEEPER,), gives=Fact.CHROOT),
+        Check("cluster", never, needs=(Fact.CHROOT,)),
+        Check("store", table.store),
+    )
     diagnosis = diagnose(settings(), checks)
     assert [(line.name, line.verdict) for line in diagnosis.lines] == [
-        ("ZooKeeper", Verdict.FAILED), ("chroot", Verdict.NOT_CHECKED), ("cluster", Verdict.NOT_CHECKED), ("store", Verdict.OK)]
+        ("ZooKeeper", Verdict.FAILED),
+        ("chroot", Verdict.NOT_CHECKED),
+        ("cluster", Verdict.NOT_CHECKED),
+        ("store", Verdict.OK),
+    ]
     assert diagnosis.lines[1].found == "first ZooKeeper, see above"
     assert diagnosis.exit_code == 6
 
@@ -119,7 +159,8 @@ def test_what_checks_opened_is_closed_when_all_is_said() -> None:
     assert closed == [True]
 
 
-# -- this machine -----------------------------------------------------------------------------------------------------------------
+# -- this machine
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def between(version: str) -> str:
@@ -131,40 +172,68 @@ def between(version: str) -> str:
 def test_the_packages_and_versions_are_those_of_setup_cfg() -> None:
     law = configparser.ConfigParser()
     law.read(ROOT / "setup.cfg")
-    required = {one.name: one.specifier for one in map(Requirement, law["options"]["install_requires"].split("\n")[1:])}
+    required = {
+        one.name: one.specifier
+        for one in map(Requirement, law["options"]["install_requires"].split("\n")[1:])
+    }
     for package, tried in machine.PACKAGES.items():
         pinned = [one.version for one in required[package] if one.operator == "=="]
         assert required[package] == SpecifierSet(tried) or (pinned and tried == between(pinned[0]))
     assert [line.verdict for line in said(machine.packages)] == [Verdict.OK]
 
 
-@pytest.mark.parametrize(("version", "words"), [
-    (None, "delta-spark is not installed"), ("4.3.1", "4.3.1"), ("4.4.1", "4.4.1"), ("4.4.0", ""), ("4.4.0.post1", ""), ("4.4.0+ours", ""),
-    ("4.4.0rc1", "4.4.0rc1"), ("4.4.1.dev3", "4.4.1.dev3"), ("4.4.0-vendor-2", "4.4.0-vendor-2"), ("4.40", "4.40"),
-])
-def test_a_package_that_is_missing_or_of_another_version_is_named(monkeypatch: pytest.MonkeyPatch, version: str | None, words: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        (None, "delta-spark is not installed"),
+        ("4.3.1", "4.3.1"),
+        ("4.4.1", "4.4.1"),
+        ("4.4.0", ""),
+        ("4.4.0.post1", ""),
+        ("4.4.0+ours", ""),
+        ("4.4.0rc1", "4.4.0rc1"),
+        ("4.4.1.dev3", "4.4.1.dev3"),
+        ("4.4.0-vendor-2", "4.4.0-vendor-2"),
+        ("4.40", "4.40"),
+    ],
+)
+def test_a_package_that_is_missing_or_of_another_version_is_named(
+    monkeypatch: pytest.MonkeyPatch, version: str | None, words: str
+) -> None:
     real = installed_version
-    monkeypatch.setattr(machine, "installed_version", lambda name: version if name == "delta-spark" else real(name))
-    line, = said(machine.packages)
+    monkeypatch.setattr(
+        machine, "installed_version", lambda name: version if name == "delta-spark" else real(name)
+    )
+    (line,) = said(machine.packages)
     assert (line.exit_code == 2) == bool(words)
     assert words in line.found
     assert not words or line.to_do == "`pip install 'delta-spark>=4.4.0,<4.4.1'`"
 
 
-@pytest.mark.parametrize(("answer", "words"), [
-    ('print("[[3, 2], []]")', "is 3.2, this one"),
-    (f'print("[[{sys.version_info[0]}, {sys.version_info[1]}], [\\"numba\\"]]")', "lacks numba"),
-    ("sys.exit(3)", "does not run"),
-    (f'print("[[{sys.version_info[0]}, {sys.version_info[1]}], []]")', ""),
-], ids=["another version", "a library is missing", "it fails", "it fits"])
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ('print("[[3, 2], []]")', "is 3.2, this one"),
+        (
+            f'print("[[{sys.version_info[0]}, {sys.version_info[1]}], [\\"numba\\"]]")',
+            "lacks numba",
+        ),
+        ("sys.exit(3)", "does not run"),
+        (f'print("[[{sys.version_info[0]}, {sys.version_info[1]}], []]")', ""),
+    ],
+    ids=["another version", "a library is missing", "it fails", "it fits"],
+)
 def test_the_workers_python_must_be_of_our_version_and_have_our_libraries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    words: str,
 ) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!{sys.executable}\nimport sys\n{answer}\n")
     python.chmod(0o755)
     monkeypatch.setenv("PYSPARK_PYTHON", str(python))
-    line, = said(machine.workers_python)
+    (line,) = said(machine.workers_python)
     assert words in line.found
     assert (line.exit_code, "PYSPARK_PYTHON" in line.to_do) == ((2, True) if words else (0, False))
     assert "PYSPARK_PYTHON" in line.found
@@ -172,68 +241,86 @@ def test_the_workers_python_must_be_of_our_version_and_have_our_libraries(
 
 def test_a_workers_python_elsewhere_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/not/here/python3")
-    line, = said(machine.workers_python, spark={"spark.master": "spark://h:7077"})
+    (line,) = said(machine.workers_python, spark={"spark.master": "spark://h:7077"})
     assert line.verdict is Verdict.OK
-    line, = said(machine.workers_python)
+    (line,) = said(machine.workers_python)
     assert line.exit_code == 2
 
 
-def test_jars_that_are_not_in_the_cache_are_advice_and_are_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jars_that_are_not_in_the_cache_are_advice_and_are_not_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    line, = said(machine.jars)
+    (line,) = said(machine.jars)
     assert line.verdict is Verdict.ADVICE
     assert "python -m etl.embedded" in line.to_do
     assert list(tmp_path.iterdir()) == []
-    line, = said(machine.jars, spark={"spark.jars.packages": "io.delta:delta"})
+    (line,) = said(machine.jars, spark={"spark.jars.packages": "io.delta:delta"})
     assert (line.verdict, line.found) == (Verdict.OK, "spark.jars.packages: io.delta:delta")
 
 
-def test_a_java_of_another_version_is_refused_and_its_place_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_of_another_version_is_refused_and_its_place_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
-    java.write_text("#!/bin/sh\necho '    java.home = /x' >&2; echo '    java.specification.version = 1.8' >&2\n")
+    java.write_text(
+        "#!/bin/sh\necho '    java.home = /x' >&2; echo '    java.specification.version = 1.8' >&2\n"
+    )
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("etl.embedded.java._bundled_java", lambda: None)
-    line, = said(machine.java)
+    (line,) = said(machine.java)
     assert line.exit_code == 2
     assert "is Java 8" in line.found
 
 
 def test_a_transform_that_cannot_be_imported_is_named() -> None:
-    line, = said(machine.transform, transform="no_such_module:clean")
+    (line,) = said(machine.transform, transform="no_such_module:clean")
     assert line.exit_code == 2
     assert "no_such_module" in line.found
     assert said(machine.transform, transform="os.path:basename")[0].verdict is Verdict.OK
 
 
 def test_a_report_folder_is_tried_where_it_is_or_will_be_and_not_made(tmp_path: Path) -> None:
-    assert "will be made in" in said(machine.report_folder, report={"path": str(tmp_path / "a" / "b")})[0].found
+    assert (
+        "will be made in"
+        in said(machine.report_folder, report={"path": str(tmp_path / "a" / "b")})[0].found
+    )
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    line, = said(machine.report_folder, report={"path": str(tmp_path / "file" / "b")})
+    (line,) = said(machine.report_folder, report={"path": str(tmp_path / "file" / "b")})
     assert line.exit_code == 2
 
 
-def test_a_folder_of_metrics_is_tried_in_the_same_way_and_only_where_there_is_to_be_one(tmp_path: Path) -> None:
+def test_a_folder_of_metrics_is_tried_in_the_same_way_and_only_where_there_is_to_be_one(
+    tmp_path: Path,
+) -> None:
     assert said(machine.metrics_folder) == []
-    assert "will be made in" in said(machine.metrics_folder, metrics_path=str(tmp_path / "a" / "b"))[0].found
-    assert said(machine.metrics_folder, metrics_path=str(tmp_path / "own.prom"))[0].found == str(tmp_path)
+    assert (
+        "will be made in"
+        in said(machine.metrics_folder, metrics_path=str(tmp_path / "a" / "b"))[0].found
+    )
+    assert said(machine.metrics_folder, metrics_path=str(tmp_path / "own.prom"))[0].found == str(
+        tmp_path
+    )
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    line, = said(machine.metrics_folder, metrics_path=str(tmp_path / "file" / "b"))
+    (line,) = said(machine.metrics_folder, metrics_path=str(tmp_path / "file" / "b"))
     assert (line.verdict, line.exit_code) == (Verdict.ADVICE, 0), "a run goes on without"
     assert "metrics_path" in line.to_do and str(tmp_path / "file" / "b") in line.found
 
 
-# -- servers --------------------------------------------------------------------------------------------------------------------
+# -- servers
+# --------------------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def answering(*answers: bytes) -> Iterator[int]:
     """A port that gives one answer to each connection in turn and hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
+
         def serve() -> None:
             for answer in answers:
                 connection, _ = listener.accept()
@@ -250,7 +337,7 @@ def answering(*answers: bytes) -> Iterator[int]:
         thread.join(5)
 
 
-_GRANTED = bytes.fromhex("00000025" "00000000" "00000fa0" "0000000000000001" "00000010") + b"\0" * 17
+_GRANTED = bytes.fromhex("000000250000000000000fa0000000000000000100000010") + b"\0" * 17
 
 
 def test_a_zookeeper_that_keeps_its_version_to_itself_is_reached_all_the_same() -> None:
@@ -259,24 +346,43 @@ def test_a_zookeeper_that_keeps_its_version_to_itself_is_reached_all_the_same() 
     assert (answer.version, answer.mode, answer.granted_s) == (None, None, 4.0)
 
 
-@pytest.mark.parametrize(("answer", "words"), [
-    (b"", "hangs up"), (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP"), (_GRANTED[:20], "hangs up"), (b"\xff\xff\xff\xff", "not ZooKeeper's"),
-])
-def test_a_port_that_is_not_zookeepers_or_takes_no_session_is_named(answer: bytes, words: str) -> None:
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"", "hangs up"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP"),
+        (_GRANTED[:20], "hangs up"),
+        (b"\xff\xff\xff\xff", "not ZooKeeper's"),
+    ],
+)
+def test_a_port_that_is_not_zookeepers_or_takes_no_session_is_named(
+    answer: bytes, words: str
+) -> None:
     looked_at = [] if answer else [b""]  # whether it speaks TLS
-    with answering(answer, answer, *looked_at) as port, pytest.raises(ZooKeeperUnreachable, match=words) as caught:
+    with (
+        answering(answer, answer, *looked_at) as port,
+        pytest.raises(ZooKeeperUnreachable, match=words) as caught,
+    ):
         ask_server("127.0.0.1", port, session_timeout_s=10, timeout_s=5)
     assert caught.value.where == {"server": f"127.0.0.1:{port}"}
 
 
-@pytest.mark.parametrize(("spoken", "version"), [
-    ({1: (0, 5), 3: (0, 4), 18: (0, 1)}, "0.11"), ({1: (0, 17), 3: (0, 12), 18: (0, 4)}, "3.9"), ({18: (0, 0)}, "0.10.0"),
-])
-def test_a_brokers_release_is_guessed_from_the_requests_it_speaks(spoken: dict[int, tuple[int, int]], version: str) -> None:
+@pytest.mark.parametrize(
+    ("spoken", "version"),
+    [
+        ({1: (0, 5), 3: (0, 4), 18: (0, 1)}, "0.11"),
+        ({1: (0, 17), 3: (0, 12), 18: (0, 4)}, "3.9"),
+        ({18: (0, 0)}, "0.10.0"),
+    ],
+)
+def test_a_brokers_release_is_guessed_from_the_requests_it_speaks(
+    spoken: dict[int, tuple[int, int]], version: str
+) -> None:
     assert release(spoken) == version
 
 
-# -- ledger against table ---------------------------------------------------------------------------------------------------------
+# -- ledger against table
+# ---------------------------------------------------------------------------------------------------------
 
 
 def _plan(number: int) -> Plan:
@@ -286,61 +392,125 @@ def _plan(number: int) -> Plan:
 _LOG = BrokerPartition("clicks", 0)
 
 
-@pytest.mark.parametrize(("state", "verdict", "words"), [
-    (FirstRun(), Verdict.OK, "first run"),
-    (Replay(_plan(4)), Verdict.OK, "plan 4 is stored and not in the table"),
-    (Supersede(_plan(4), "its range has expired"), Verdict.OK, "its range has expired"),
-    (UpToDate(_plan(4), {}), Verdict.OK, "plan 4 is the newest in both"),
-    (UpToDate(_plan(4), {}, uncommitted=(_LOG,)), Verdict.OK, "1 of its offsets are not committed"),
-    (UpToDate(_plan(4), {}, followed={_LOG: 9}), Verdict.ADVICE, "moved 1 committed offsets"),
-    (UpToDate(_plan(4), {}, not_followed={_LOG: 9}), Verdict.ADVICE, "moved 1 committed offsets of topics that are not read now"),
-    (RebuildFromTable(_plan(4), UpToDate(_plan(4), {})), Verdict.ADVICE, "ZooKeeper does not know it"),
-])
-def test_where_the_pipeline_stands_is_told_in_words(state: PipelineState, verdict: Verdict, words: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "verdict", "words"),
+    [
+        (FirstRun(), Verdict.OK, "first run"),
+        (Replay(_plan(4)), Verdict.OK, "plan 4 is stored and not in the table"),
+        (Supersede(_plan(4), "its range has expired"), Verdict.OK, "its range has expired"),
+        (UpToDate(_plan(4), {}), Verdict.OK, "plan 4 is the newest in both"),
+        (
+            UpToDate(_plan(4), {}, uncommitted=(_LOG,)),
+            Verdict.OK,
+            "1 of its offsets are not committed",
+        ),
+        (UpToDate(_plan(4), {}, followed={_LOG: 9}), Verdict.ADVICE, "moved 1 committed offsets"),
+        (
+            UpToDate(_plan(4), {}, not_followed={_LOG: 9}),
+            Verdict.ADVICE,
+            "moved 1 committed offsets of topics that are not read now",
+        ),
+        (
+            RebuildFromTable(_plan(4), UpToDate(_plan(4), {})),
+            Verdict.ADVICE,
+            "ZooKeeper does not know it",
+        ),
+    ],
+)
+def test_where_the_pipeline_stands_is_told_in_words(
+    state: PipelineState, verdict: Verdict, words: str
+) -> None:
     line = told("x", state)
     assert line.verdict is verdict
     assert words in line.found
     assert bool(line.to_do) == (verdict is Verdict.ADVICE)
 
 
-# -- table ------------------------------------------------------------------------------------------------------------------------
+# -- table
+# ------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("path", "spark", "verdict", "words"), [
-    ("/data/t", {}, Verdict.OK, "folder of this machine"),
-    ("/data/t", {"spark.master": "spark://h:7077"}, Verdict.ADVICE, "spark://h:7077"),
-    ("hdfs://n/t", {"spark.master": "yarn"}, Verdict.OK, "only if it is absent"),
-    ("s3a://b/t", {}, Verdict.OK, "offset_range_etl.ConditionalLogStore"),
-    ("s3://b/t", {"spark.delta.logStore.gs.impl": "x"}, Verdict.OK, "offset_range_etl.ConditionalLogStore"),
-    ("s3://b/t", {"spark.delta.logStore.s3a.impl": "x"}, Verdict.OK, "by x"),
-    ("s3://b/t", {"spark.hadoop.fs.s3a.performance.flags": "create"}, Verdict.FAILED, "could replace one another"),
-    ("s3a://b/t", {"spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"}, Verdict.OK, "S3DynamoDBLogStore"),
-    ("ftp://b/t", {}, Verdict.ADVICE, "not known"),
-    ("gs://b/t", {}, Verdict.ADVICE, "gs:// is taken, and no run of this project was ever tried there"),
-    ("s3a://b/t", {"spark.delta.logStore.class": "org.apache.spark.sql.delta.storage.LocalLogStore"}, Verdict.FAILED, "loses commits"),
-])
-def test_a_store_is_judged_by_its_scheme_and_its_log_store(path: str, spark: dict[str, str], verdict: Verdict, words: str) -> None:
-    line, = said(table.store, table={"path": path}, spark=spark)
+@pytest.mark.parametrize(
+    ("path", "spark", "verdict", "words"),
+    [
+        ("/data/t", {}, Verdict.OK, "folder of this machine"),
+        ("/data/t", {"spark.master": "spark://h:7077"}, Verdict.ADVICE, "spark://h:7077"),
+        ("hdfs://n/t", {"spark.master": "yarn"}, Verdict.OK, "only if it is absent"),
+        ("s3a://b/t", {}, Verdict.OK, "offset_range_etl.ConditionalLogStore"),
+        (
+            "s3://b/t",
+            {"spark.delta.logStore.gs.impl": "x"},
+            Verdict.OK,
+            "offset_range_etl.ConditionalLogStore",
+        ),
+        ("s3://b/t", {"spark.delta.logStore.s3a.impl": "x"}, Verdict.OK, "by x"),
+        (
+            "s3://b/t",
+            {"spark.hadoop.fs.s3a.performance.flags": "create"},
+            Verdict.FAILED,
+            "could replace one another",
+        ),
+        (
+            "s3a://b/t",
+            {"spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"},
+            Verdict.OK,
+            "S3DynamoDBLogStore",
+        ),
+        ("ftp://b/t", {}, Verdict.ADVICE, "not known"),
+        (
+            "gs://b/t",
+            {},
+            Verdict.ADVICE,
+            "gs:// is taken, and no run of this project was ever tried there",
+        ),
+        (
+            "s3a://b/t",
+            {"spark.delta.logStore.class": "org.apache.spark.sql.delta.storage.LocalLogStore"},
+            Verdict.FAILED,
+            "loses commits",
+        ),
+    ],
+)
+def test_a_store_is_judged_by_its_scheme_and_its_log_store(
+    path: str, spark: dict[str, str], verdict: Verdict, words: str
+) -> None:
+    (line,) = said(table.store, table={"path": path}, spark=spark)
     assert (line.verdict, line.exit_code) == (verdict, 2 if verdict is Verdict.FAILED else 0)
     assert words in line.found
 
 
-def test_a_disk_that_is_nearly_full_is_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_nearly_full_is_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from collections import namedtuple
 
     Usage = namedtuple("Usage", "total used free")
-    monkeypatch.setattr("etl.doctor.table.shutil.disk_usage", lambda path: Usage(2**40, 2**40, 2**20))
-    line, = said(table.folder, table={"path": str(tmp_path / "t")})
+    monkeypatch.setattr(
+        "etl.doctor.table.shutil.disk_usage", lambda path: Usage(2**40, 2**40, 2**20)
+    )
+    (line,) = said(table.folder, table={"path": str(tmp_path / "t")})
     assert line.verdict is Verdict.ADVICE
     assert "0.0 GiB" in line.found
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("writer", "transform", "verdict", "says"), [
-    ("spark", "m:f", Verdict.OK, "table.writer is spark"), ("auto", None, Verdict.OK, "table.writer is auto: arrow"),
-    ("auto", "m:f", Verdict.OK, "spark, for the arrow writer cannot be: the transform"), ("arrow", None, Verdict.OK, "is arrow"),
-    ("arrow", "m:f", Verdict.FAILED, "the arrow writer cannot be: the transform takes a DataFrame"),
-])
-def test_who_writes_the_files_is_told_before_a_run(writer: str, transform: str | None, verdict: Verdict, says: str) -> None:
-    line, = said(table.writer, table={"path": "table", "writer": writer}, transform=transform)
+@pytest.mark.parametrize(
+    ("writer", "transform", "verdict", "says"),
+    [
+        ("spark", "m:f", Verdict.OK, "table.writer is spark"),
+        ("auto", None, Verdict.OK, "table.writer is auto: arrow"),
+        ("auto", "m:f", Verdict.OK, "spark, for the arrow writer cannot be: the transform"),
+        ("arrow", None, Verdict.OK, "is arrow"),
+        (
+            "arrow",
+            "m:f",
+            Verdict.FAILED,
+            "the arrow writer cannot be: the transform takes a DataFrame",
+        ),
+    ],
+)
+def test_who_writes_the_files_is_told_before_a_run(
+    writer: str, transform: str | None, verdict: Verdict, says: str
+) -> None:
+    (line,) = said(table.writer, table={"path": "table", "writer": writer}, transform=transform)
     assert line.verdict is verdict and says in line.found

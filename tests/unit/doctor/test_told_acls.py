@@ -8,18 +8,28 @@ from etl.doctor.acls import told
 from etl.doctor.check import Verdict
 from etl.model.zookeeper_access import EVERYBODY, Acl
 
-OPEN, OURS, OTHERS = frozenset({EVERYBODY}), frozenset({"sasl:etl"}), frozenset({"digest:etl:hash-of-a-password"})
+OPEN, OURS, OTHERS = (
+    frozenset({EVERYBODY}),
+    frozenset({"sasl:etl"}),
+    frozenset({"digest:etl:hash-of-a-password"}),
+)
 
 
 def test_what_everybody_may_change_under_acl_creator_is_told_with_the_command() -> None:
     line = told("znode ACLs", Acl.CREATOR, {"/a": OPEN, "/b": OURS, "/c": OPEN}, "sasl:etl")
-    assert line.verdict is Verdict.ADVICE and "2 of 3 znodes (/a, /c) can be changed by everybody" in line.found
+    assert (
+        line.verdict is Verdict.ADVICE
+        and "2 of 3 znodes (/a, /c) can be changed by everybody" in line.found
+    )
     assert "`etl pipelines set-acl CONF`" in line.to_do
 
 
 def test_what_is_guarded_under_acl_open_is_told_with_whom_and_no_hash_of_a_password() -> None:
     line = told("znode ACLs", Acl.OPEN, {"/a": OPEN, "/b": OTHERS}, "sasl:etl")
-    assert line.verdict is Verdict.ADVICE and "1 of 2 znodes (/b) can be changed by digest:etl alone" in line.found
+    assert (
+        line.verdict is Verdict.ADVICE
+        and "1 of 2 znodes (/b) can be changed by digest:etl alone" in line.found
+    )
 
 
 def test_znodes_of_two_logins_are_told() -> None:
@@ -28,15 +38,36 @@ def test_znodes_of_two_logins_are_told() -> None:
 
 
 def test_what_is_as_the_conf_asks_for_is_well() -> None:
-    for asked, writers in ((Acl.OPEN, OPEN), (Acl.CREATOR, OURS), (Acl.CREATOR, OURS | {"x509:CN=client"})):
-        assert told("znode ACLs", asked, {"/a": writers, "/b": writers}, "sasl:etl").verdict is Verdict.OK
-    assert told("znode ACLs", Acl.CREATOR, {}, None).verdict is Verdict.OK, "all are hidden: the line of permissions tells that"
+    for asked, writers in (
+        (Acl.OPEN, OPEN),
+        (Acl.CREATOR, OURS),
+        (Acl.CREATOR, OURS | {"x509:CN=client"}),
+    ):
+        assert (
+            told("znode ACLs", asked, {"/a": writers, "/b": writers}, "sasl:etl").verdict
+            is Verdict.OK
+        )
+    assert told("znode ACLs", Acl.CREATOR, {}, None).verdict is Verdict.OK, (
+        "all are hidden: the line of permissions tells that"
+    )
 
 
-@pytest.mark.parametrize(("writers", "ours", "says"), [
-    (OTHERS, "digest:etl:another-hash", "by digest:etl alone, digest:etl with another password"),
-    (OURS, "sasl:other", "by sasl:etl alone, not by us, sasl:other")])
-def test_what_another_login_guards_is_told_before_a_run_is_refused(writers: frozenset[str], ours: str, says: str) -> None:
+@pytest.mark.parametrize(
+    ("writers", "ours", "says"),
+    [
+        (
+            OTHERS,
+            "digest:etl:another-hash",
+            "by digest:etl alone, digest:etl with another password",
+        ),
+        (OURS, "sasl:other", "by sasl:etl alone, not by us, sasl:other"),
+    ],
+)
+def test_what_another_login_guards_is_told_before_a_run_is_refused(
+    writers: frozenset[str], ours: str, says: str
+) -> None:
     line = told("znode ACLs", Acl.CREATOR, {"/a": writers}, ours)
     assert line.verdict is Verdict.ADVICE and says in line.found and "hash" not in line.found
-    assert told("znode ACLs", Acl.CREATOR, {"/a": writers}, None).verdict is Verdict.OK, "of a certificate nobody knows here"
+    assert told("znode ACLs", Acl.CREATOR, {"/a": writers}, None).verdict is Verdict.OK, (
+        "of a certificate nobody knows here"
+    )

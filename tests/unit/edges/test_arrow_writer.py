@@ -1,4 +1,6 @@
-"""Commits of files that tasks wrote, on real tables and without Spark: what is checked before, what travels with them, who wins."""
+"""Commits of files that tasks wrote, on real tables and without Spark: what is checked before, what
+travels with them, who wins.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,10 @@ class Stale:
 def rows_of_nobody() -> pa.RecordBatch:
     """One row of nulls and noughts."""
     filled = {"topic": ["t"], "partition": [0], "offset": [0], "log_epoch": [0]}
-    return pa.record_batch([pa.array(filled.get(field.name, [None]), field.type) for field in arrow_schema()], schema=arrow_schema())
+    return pa.record_batch(
+        [pa.array(filled.get(field.name, [None]), field.type) for field in arrow_schema()],
+        schema=arrow_schema(),
+    )
 
 
 @pytest.fixture
@@ -57,12 +62,18 @@ def path(tmp_path: Path) -> str:
 
 
 def appended(path: str, plan: Plan, tasks: Tasks | None = None, **to: Any) -> Outcome:
-    return append(Load(ArrowWriter(), tasks or Tasks(plan)), plan, Destination(path, APP, run_id="run-1", **to))
+    return append(
+        Load(ArrowWriter(), tasks or Tasks(plan)),
+        plan,
+        Destination(path, APP, run_id="run-1", **to),
+    )
 
 
 def offsets(path: str) -> list[tuple[int, int]]:
     table = DeltaTable(path).to_pyarrow_table(columns=["partition", "offset"])
-    return sorted(zip(*(table.column(name).to_pylist() for name in ("partition", "offset")), strict=True))
+    return sorted(
+        zip(*(table.column(name).to_pylist() for name in ("partition", "offset")), strict=True)
+    )
 
 
 def id_of(path: str) -> str:
@@ -76,26 +87,47 @@ def test_two_plans_are_two_commits_with_their_numbers_rows_and_receipts(path: st
     outcome = appended(path, second, partition_by=("topic", "event_date"), known=0)
     assert (outcome.result, outcome.delta_version) == (Result.APPLIED, 1)
     assert outcome.metadata is not None and receipts_of(outcome.metadata) == READ
-    assert outcome.metadata.document is not None and parse_plan(outcome.metadata.document, path="").id == second.id
+    assert (
+        outcome.metadata.document is not None
+        and parse_plan(outcome.metadata.document, path="").id == second.id
+    )
     assert offsets(path) == sorted([*((0, n) for n in range(20)), *[(1, n) for n in range(5)] * 2])
 
 
-def test_a_table_that_files_make_is_the_one_that_a_plan_without_ranges_makes(path: str, tmp_path: Path) -> None:
+def test_a_table_that_files_make_is_the_one_that_a_plan_without_ranges_makes(
+    path: str, tmp_path: Path
+) -> None:
     appended(path, plan_of(), partition_by=("topic", "event_date"))
     empty = str(tmp_path / "empty")
-    append(Load(EmptyCommit(arrow_schema())), plan_of(), Destination(empty, APP, partition_by=("topic", "event_date")))
+    append(
+        Load(EmptyCommit(arrow_schema())),
+        plan_of(),
+        Destination(empty, APP, partition_by=("topic", "event_date")),
+    )
     assert DeltaTable(path).schema().to_json() == DeltaTable(empty).schema().to_json()
     assert DeltaTable(path).protocol() == DeltaTable(empty).protocol()
     assert DeltaTable(path).metadata().partition_columns == ["topic", "event_date"]
-    assert DeltaTable(path).metadata().configuration == DeltaTable(empty).metadata().configuration == {}
+    assert (
+        DeltaTable(path).metadata().configuration
+        == DeltaTable(empty).metadata().configuration
+        == {}
+    )
 
 
-@pytest.mark.parametrize(("spoil", "why"), [
-    (lambda found: found[:1], "range 1 of plan 1 came back 0 times"),
-    (lambda found: [*found, found[0]], "range 0 of plan 1 came back 2 times"),
-    (lambda found: [*found, replace(found[0], indices=(2,))], "range 2 of plan 1 came back 1 times"),
-])
-def test_a_range_that_did_not_come_back_once_is_told_and_nothing_is_committed(path: str, spoil: Any, why: str) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda found: found[:1], "range 1 of plan 1 came back 0 times"),
+        (lambda found: [*found, found[0]], "range 0 of plan 1 came back 2 times"),
+        (
+            lambda found: [*found, replace(found[0], indices=(2,))],
+            "range 2 of plan 1 came back 1 times",
+        ),
+    ],
+)
+def test_a_range_that_did_not_come_back_once_is_told_and_nothing_is_committed(
+    path: str, spoil: Any, why: str
+) -> None:
     with pytest.raises(TableUnreachable, match=why):
         appended(path, plan_of(), Tasks(plan_of(), spoil=spoil))
     assert read_table(path, APP, known=None) is None
@@ -103,8 +135,13 @@ def test_a_range_that_did_not_come_back_once_is_told_and_nothing_is_committed(pa
     assert len(offsets(path)) == 15, "the files of the attempt that was lost are named by nobody"
 
 
-@pytest.mark.parametrize(("harm", "why"), [(os.remove, "is not there"), (lambda file: open(file, "ab").write(b"x"), "bytes of")])
-def test_a_file_that_is_not_as_its_task_left_it_is_told_and_nothing_is_committed(path: str, harm: Any, why: str) -> None:
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [(os.remove, "is not there"), (lambda file: open(file, "ab").write(b"x"), "bytes of")],
+)
+def test_a_file_that_is_not_as_its_task_left_it_is_told_and_nothing_is_committed(
+    path: str, harm: Any, why: str
+) -> None:
     def spoil(found: list[Written]) -> list[Written]:
         harm(f"{path}/{found[1].files[0].path}")
         return found
@@ -115,22 +152,36 @@ def test_a_file_that_is_not_as_its_task_left_it_is_told_and_nothing_is_committed
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["first write", "later write"])
-def test_a_commit_that_comes_while_tasks_write_wins_and_ours_is_told_whose_it_was(path: str, is_first: bool) -> None:
+def test_a_commit_that_comes_while_tasks_write_wins_and_ours_is_told_whose_it_was(
+    path: str, is_first: bool
+) -> None:
     number, table_id = 1, None
     if not is_first:
         appended(path, plan_of())
         number, table_id = 2, id_of(path)
-    ours, theirs = plan_of(number, table_id=table_id), plan_of(number, table_id=table_id, created_at_ms=9)
+    ours, theirs = (
+        plan_of(number, table_id=table_id),
+        plan_of(number, table_id=table_id, created_at_ms=9),
+    )
     outcome = appended(path, ours, Tasks(ours, meanwhile=lambda: appended(path, theirs)))
     assert outcome.result is Result.APPLIED_BY_ANOTHER
     assert outcome.metadata is not None and outcome.metadata.plan_id == theirs.id
     assert (len(offsets(path)), DeltaTable(path).version()) == (15 * number, number - 1)
 
 
-def test_a_table_that_somebody_makes_while_the_first_files_are_written_is_not_appended_to(path: str) -> None:
+def test_a_table_that_somebody_makes_while_the_first_files_are_written_is_not_appended_to(
+    path: str,
+) -> None:
     other = Destination(path, "offset-range-etl/cluster/group/other")
     with pytest.raises(LedgersDisagree, match="no table"):
-        appended(path, plan_of(), Tasks(plan_of(), meanwhile=lambda: append(Load(ArrowWriter(), Tasks(plan_of())), plan_of(), other)))
+        appended(
+            path,
+            plan_of(),
+            Tasks(
+                plan_of(),
+                meanwhile=lambda: append(Load(ArrowWriter(), Tasks(plan_of())), plan_of(), other),
+            ),
+        )
     assert len(offsets(path)) == 15
 
 
@@ -138,23 +189,38 @@ def test_a_column_that_somebody_adds_while_tasks_write_throws_no_work_away(path:
     appended(path, plan_of())
     plan = plan_of(2, table_id=id_of(path))
     note = Field("note", PrimitiveType("string"))
-    outcome = appended(path, plan, Tasks(plan, meanwhile=lambda: DeltaTable(path).alter.add_columns([note])))
+    outcome = appended(
+        path, plan, Tasks(plan, meanwhile=lambda: DeltaTable(path).alter.add_columns([note]))
+    )
     assert (outcome.result, len(offsets(path))) == (Result.APPLIED, 30)
     assert DeltaTable(path).to_pyarrow_table(columns=["note"]).column("note").null_count == 30
 
 
-def test_a_table_that_becomes_unfit_while_tasks_write_is_refused_and_nothing_is_committed(path: str) -> None:
+def test_a_table_that_becomes_unfit_while_tasks_write_is_refused_and_nothing_is_committed(
+    path: str,
+) -> None:
     appended(path, plan_of())
     plan = plan_of(2, table_id=id_of(path))
     with pytest.raises(NotOurTable, match="constraint small"):
-        appended(path, plan, Tasks(plan, meanwhile=lambda: DeltaTable(path).alter.add_constraint({"small": "partition < 9"})))
+        appended(
+            path,
+            plan,
+            Tasks(
+                plan,
+                meanwhile=lambda: DeltaTable(path).alter.add_constraint({"small": "partition < 9"}),
+            ),
+        )
     assert len(offsets(path)) == 15
 
 
-def test_under_auto_a_table_that_becomes_unfit_while_tasks_write_asks_for_another_run_and_for_no_setting(path: str) -> None:
+def test_under_auto_a_table_that_becomes_unfit_while_tasks_write_asks_for_another_run_and_for_no_setting(
+    path: str,
+) -> None:
     appended(path, plan_of())
     plan = plan_of(2, table_id=id_of(path))
-    tasks = Tasks(plan, meanwhile=lambda: DeltaTable(path).alter.add_constraint({"small": "partition < 9"}))
+    tasks = Tasks(
+        plan, meanwhile=lambda: DeltaTable(path).alter.add_constraint({"small": "partition < 9"})
+    )
     with pytest.raises(TableUnreachable, match="the next run takes Spark's") as raised:
         append(Load(ArrowWriter(gives_way=True), tasks), plan, Destination(path, APP))
     assert "constraint small" in raised.value.what and "table.writer" not in str(raised.value)
@@ -178,8 +244,12 @@ def test_files_with_other_rows_than_were_read_are_told_and_nothing_is_committed(
 
 @pytest.mark.parametrize("table", [True, False], ids=["a table", "a table to be"])
 @pytest.mark.parametrize("what", ["a task failed", "a file was lost"])
-def test_a_write_that_comes_to_nothing_leaves_no_file_and_takes_none_of_another_write(path: str, what: str, *, table: bool) -> None:
-    """Retries on a disk that is short would else leave their files one beside the other until nothing fits."""
+def test_a_write_that_comes_to_nothing_leaves_no_file_and_takes_none_of_another_write(
+    path: str, what: str, *, table: bool
+) -> None:
+    """Retries on a disk that is short would else leave their files one beside the other until
+    nothing fits.
+    """
     if table:
         appended(path, plan_of())
     plan = plan_of(2, table_id=id_of(path)) if table else plan_of()
@@ -203,10 +273,15 @@ def test_a_write_that_comes_to_nothing_leaves_no_file_and_takes_none_of_another_
     assert appended(path, plan).result is Result.APPLIED
 
 
-def test_what_the_file_system_says_at_the_commit_is_told_as_that_and_not_as_a_bug(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_file_system_says_at_the_commit_is_told_as_that_and_not_as_a_bug(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     appended(path, plan_of())
     plan = plan_of(2, table_id=id_of(path))
-    with monkeypatch.context() as failing, pytest.raises(TableUnreachable, match="Stale file handle"):
+    with (
+        monkeypatch.context() as failing,
+        pytest.raises(TableUnreachable, match="Stale file handle"),
+    ):
         failing.setattr(DeltaTable, "create_write_transaction", Stale.commit)
         appended(path, plan)
     assert appended(path, plan).result is Result.APPLIED
@@ -214,10 +289,21 @@ def test_what_the_file_system_says_at_the_commit_is_told_as_that_and_not_as_a_bu
 
 def test_rows_of_another_pipeline_that_come_meanwhile_are_no_conflict(path: str) -> None:
     appended(path, plan_of())
-    plan, other = plan_of(2, table_id=id_of(path)), Destination(path, "offset-range-etl/cluster/group/other")
+    plan, other = (
+        plan_of(2, table_id=id_of(path)),
+        Destination(path, "offset-range-etl/cluster/group/other"),
+    )
     theirs = plan_of(1, table_id=id_of(path))
-    outcome = appended(path, plan, Tasks(plan, meanwhile=lambda: append(Load(ArrowWriter(), Tasks(theirs)), theirs, other)))
-    assert (outcome.result, DeltaTable(path).version(), len(offsets(path))) == (Result.APPLIED, 2, 45)
+    outcome = appended(
+        path,
+        plan,
+        Tasks(plan, meanwhile=lambda: append(Load(ArrowWriter(), Tasks(theirs)), theirs, other)),
+    )
+    assert (outcome.result, DeltaTable(path).version(), len(offsets(path))) == (
+        Result.APPLIED,
+        2,
+        45,
+    )
 
 
 def test_a_number_that_the_table_has_makes_no_task_write(path: str) -> None:
@@ -227,7 +313,9 @@ def test_a_number_that_the_table_has_makes_no_task_write(path: str) -> None:
     assert tasks.wanted is None
 
 
-def test_a_lower_number_than_the_tables_makes_no_task_write_and_takes_nothing_back(path: str) -> None:
+def test_a_lower_number_than_the_tables_makes_no_task_write_and_takes_nothing_back(
+    path: str,
+) -> None:
     """delta-rs itself would take it, and the number would go back for everybody."""
     appended(path, plan_of())
     appended(path, plan_of(2, table_id=id_of(path)))
@@ -238,13 +326,19 @@ def test_a_lower_number_than_the_tables_makes_no_task_write_and_takes_nothing_ba
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before tasks write", "while tasks write"])
-def test_a_table_that_is_made_again_since_the_plan_was_made_gets_none_of_its_rows(path: str, is_late: bool) -> None:
+def test_a_table_that_is_made_again_since_the_plan_was_made_gets_none_of_its_rows(
+    path: str, is_late: bool
+) -> None:
     appended(path, plan_of())
     plan = plan_of(2, table_id=id_of(path))
 
     def make_again() -> None:
         shutil.rmtree(path)
-        append(Load(ArrowWriter(), Tasks(plan_of())), plan_of(), Destination(path, "offset-range-etl/cluster/group/other"))
+        append(
+            Load(ArrowWriter(), Tasks(plan_of())),
+            plan_of(),
+            Destination(path, "offset-range-etl/cluster/group/other"),
+        )
 
     tasks = Tasks(plan, meanwhile=make_again if is_late else lambda: None)
     if not is_late:
@@ -255,7 +349,9 @@ def test_a_table_that_is_made_again_since_the_plan_was_made_gets_none_of_its_row
 
 
 @pytest.mark.parametrize("has_rows", [True, False], ids=["rows", "no rows"])
-def test_the_log_says_when_a_number_was_taken_for_ids_may_be_kept_by_time(path: str, has_rows: bool) -> None:
+def test_the_log_says_when_a_number_was_taken_for_ids_may_be_kept_by_time(
+    path: str, has_rows: bool
+) -> None:
     """delta-rs leaves that out unless it is told."""
     before = time.time() * 1000
     if has_rows:
@@ -263,7 +359,10 @@ def test_the_log_says_when_a_number_was_taken_for_ids_may_be_kept_by_time(path: 
     else:
         plan = with_id(plain_plan(1, ranges=(), positions={LOG: 0}))
         append(Load(EmptyCommit(arrow_schema())), plan, Destination(path, APP))
-    said = [json.loads(line) for line in Path(path, "_delta_log", f"{0:020d}.json").read_text().splitlines()]
+    said = [
+        json.loads(line)
+        for line in Path(path, "_delta_log", f"{0:020d}.json").read_text().splitlines()
+    ]
     [taken] = [action["txn"] for action in said if "txn" in action]
     assert before - 1 <= taken["lastUpdated"] <= time.time() * 1000
 
@@ -278,7 +377,9 @@ def test_a_column_that_somebody_added_is_null_in_our_rows(path: str) -> None:
     assert DeltaTable(path).to_pyarrow_table(columns=["extra"]).column("extra").null_count == 30
 
 
-def test_a_table_that_became_unfit_since_the_writer_was_chosen_is_refused_and_no_task_writes(path: str) -> None:
+def test_a_table_that_became_unfit_since_the_writer_was_chosen_is_refused_and_no_task_writes(
+    path: str,
+) -> None:
     appended(path, plan_of())
     DeltaTable(path).alter.add_constraint({"positive": "offset >= 0"})
     plan = plan_of(2, table_id=id_of(path))
@@ -291,48 +392,88 @@ def test_a_table_that_became_unfit_since_the_writer_was_chosen_is_refused_and_no
 def test_a_table_of_other_columns_or_partitions_is_refused_and_no_task_writes(path: str) -> None:
     appended(path, plan_of())
     plan = plan_of(2, table_id=id_of(path))
-    for physical, partition_by, why in ((True, (), "no column broker_id"), (False, ("topic",), "partitioned by nothing")):
+    for physical, partition_by, why in (
+        (True, (), "no column broker_id"),
+        (False, ("topic",), "partitioned by nothing"),
+    ):
         tasks = Tasks(plan)
         with pytest.raises(NotOurTable, match=why):
-            append(Load(ArrowWriter(physical), tasks), plan, Destination(path, APP, partition_by=partition_by))
+            append(
+                Load(ArrowWriter(physical), tasks),
+                plan,
+                Destination(path, APP, partition_by=partition_by),
+            )
         assert tasks.wanted is None
 
 
 @pytest.mark.parametrize("around", [-1000, -1, 0, 1, 999, 1000])
-def test_filters_at_the_bounds_of_files_find_the_same_rows_as_without_what_the_log_says_of_files(path: str, around: int) -> None:
-    """Microseconds, which the log's milliseconds do not hold. A bound that is too tight loses rows without a word."""
+def test_filters_at_the_bounds_of_files_find_the_same_rows_as_without_what_the_log_says_of_files(
+    path: str, around: int
+) -> None:
+    """Microseconds, which the log's milliseconds do not hold. A bound that is too tight loses rows
+    without a word.
+    """
     firsts = (1_700_000_000_123_456, 1_700_000_000_124_000, -1)
     for number, first in enumerate(firsts, start=1):
-        appended(path, plan := plan_of(number, table_id=id_of(path) if number > 1 else None), Tasks(plan, first_micros=first))
-    table, every = DeltaTable(path), [micros for first in firsts for many in (10, 5) for micros in range(first, first + many)]
+        appended(
+            path,
+            plan := plan_of(number, table_id=id_of(path) if number > 1 else None),
+            Tasks(plan, first_micros=first),
+        )
+    table, every = (
+        DeltaTable(path),
+        [micros for first in firsts for many in (10, 5) for micros in range(first, first + many)],
+    )
     for micros in {bound + around for first in firsts for bound in (first, first + 9)}:
         at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)
-        for sign, holds in (("<", int.__lt__), ("<=", int.__le__), (">", int.__gt__), (">=", int.__ge__), ("=", int.__eq__)):
+        for sign, holds in (
+            ("<", int.__lt__),
+            ("<=", int.__le__),
+            (">", int.__gt__),
+            (">=", int.__ge__),
+            ("=", int.__eq__),
+        ):
             found = table.to_pyarrow_table(filters=[("timestamp", sign, at)], columns=["offset"])
             assert found.num_rows == sum(holds(one, micros) for one in every), (sign, micros)
 
 
 def test_filters_find_the_rows_of_topics_whose_names_the_log_keeps_in_part(path: str) -> None:
     names = ["clicks-" + "long-" * 8 + end for end in ("", "a", "b")]
-    ranges = tuple(OffsetRange(BrokerPartition(name, 0), 0, many) for name, many in zip(names, (10, 5), strict=False))
+    ranges = tuple(
+        OffsetRange(BrokerPartition(name, 0), 0, many)
+        for name, many in zip(names, (10, 5), strict=False)
+    )
     plan = with_id(plain_plan(1, ranges=ranges, positions={r.log: r.until_offset for r in ranges}))
     appended(path, plan, Tasks(plan))
     for sign, found in (("=", [10, 5, 0]), ("<=", [10, 15, 15]), (">", [5, 0, 0])):
         for name, many in zip(names, found, strict=True):
-            assert DeltaTable(path).to_pyarrow_table(filters=[("topic", sign, name)], columns=["offset"]).num_rows == many, (sign, name)
+            assert (
+                DeltaTable(path)
+                .to_pyarrow_table(filters=[("topic", sign, name)], columns=["offset"])
+                .num_rows
+                == many
+            ), (sign, name)
 
 
-def test_receipts_make_the_text_for_people_give_way_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_receipts_make_the_text_for_people_give_way_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plan = plan_of()
     said = commit_metadata.render_commit_metadata(plan, APP, "run-1")
     monkeypatch.setattr(commit_metadata, "METADATA_FULL_BYTES", len(said))
     short = commit_metadata.with_receipts(said, plan, READ)
     found = commit_metadata.parse_commit_metadata(short, 7)
     assert '"ranges"' in said and '"ranges"' not in short
-    assert found is not None and (found.plan_id, found.run_id, receipts_of(found)) == (plan.id, "run-1", READ)
+    assert found is not None and (found.plan_id, found.run_id, receipts_of(found)) == (
+        plan.id,
+        "run-1",
+        READ,
+    )
 
 
-def test_receipts_that_no_commit_can_bear_are_left_out_and_the_commit_is_as_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_receipts_that_no_commit_can_bear_are_left_out_and_the_commit_is_as_without_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plan = plan_of()
     said = commit_metadata.render_commit_metadata(plan, APP)
     monkeypatch.setattr(commit_metadata, "METADATA_FULL_BYTES", 10)
@@ -344,13 +485,21 @@ def test_receipts_that_no_commit_can_bear_are_left_out_and_the_commit_is_as_with
 def test_receipts_that_cannot_be_read_are_none(damage: bytes) -> None:
     plan = plan_of()
     found = commit_metadata.parse_commit_metadata(
-        commit_metadata.with_receipts(commit_metadata.render_commit_metadata(plan, APP), plan, READ), 1)
+        commit_metadata.with_receipts(
+            commit_metadata.render_commit_metadata(plan, APP), plan, READ
+        ),
+        1,
+    )
     assert found is not None and receipts_of(replace(found, receipts=damage)) is None
     assert receipts_of(replace(found, plan_id="another")) is None
 
 
-def test_delta_rs_itself_would_take_a_used_number_so_it_is_looked_at_first(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What keeps a late driver out are the looks on the very table object, and the conflict check behind them."""
+def test_delta_rs_itself_would_take_a_used_number_so_it_is_looked_at_first(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What keeps a late driver out are the looks on the very table object, and the conflict check
+    behind them.
+    """
     appended(path, plan_of())
     for looking in (writers, arrow_writer):
         monkeypatch.setattr(looking, "holds", lambda *_: False)
@@ -360,7 +509,9 @@ def test_delta_rs_itself_would_take_a_used_number_so_it_is_looked_at_first(path:
 
 
 @pytest.mark.parametrize("writer", [ArrowWriter(), EmptyCommit(arrow_schema())])
-def test_a_table_that_is_gone_since_the_plan_was_made_is_told_and_no_other_is_made_in_its_place(tmp_path: Path, writer: Any) -> None:
+def test_a_table_that_is_gone_since_the_plan_was_made_is_told_and_no_other_is_made_in_its_place(
+    tmp_path: Path, writer: Any
+) -> None:
     first = plan_of()
     append(Load(ArrowWriter(), Tasks(first)), first, Destination(str(tmp_path / "table"), APP))
     second = plan_of(2, table_id=str(DeltaTable(tmp_path / "table").metadata().id))
@@ -370,15 +521,24 @@ def test_a_table_that_is_gone_since_the_plan_was_made_is_told_and_no_other_is_ma
     assert not (tmp_path / "table").exists()
 
 
-def test_of_two_plans_that_make_one_table_at_the_same_moment_one_is_its_first_version_and_no_other_lies_behind_it(tmp_path: Path) -> None:
+def test_of_two_plans_that_make_one_table_at_the_same_moment_one_is_its_first_version_and_no_other_lies_behind_it(
+    tmp_path: Path,
+) -> None:
     empty = with_id(plain_plan(1, ranges=(), positions={LOG: 0}))
     for turn in range(12):
         path, ready, told = str(tmp_path / str(turn)), threading.Barrier(2), list[bool]()
 
-        def go(app_id: str, path: str = path, ready: threading.Barrier = ready, told: list[bool] = told) -> None:
+        def go(
+            app_id: str, path: str = path, ready: threading.Barrier = ready, told: list[bool] = told
+        ) -> None:
             ready.wait()
             try:
-                told.append(append(Load(EmptyCommit(arrow_schema())), empty, Destination(path, app_id)).result is Result.APPLIED)
+                told.append(
+                    append(
+                        Load(EmptyCommit(arrow_schema())), empty, Destination(path, app_id)
+                    ).result
+                    is Result.APPLIED
+                )
             except EtlError:
                 told.append(False)
 

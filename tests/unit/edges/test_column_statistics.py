@@ -1,4 +1,6 @@
-"""What the log says of columns of every kind: bounds contain each value, and where readers might differ there are none."""
+"""What the log says of columns of every kind: bounds contain each value, and where readers might
+differ there are none.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,28 @@ from etl.model.data_files import FilesWanted
 DEEP = pa.struct([("text", pa.string()), ("real", pa.float64())])
 INNER = pa.struct([("number", pa.int64()), ("deep", DEEP), ("some", pa.list_(pa.int32()))])
 KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
-    "dotted": (INNER, st.fixed_dictionaries({
-        "number": st.none() | st.integers(-5, 5),
-        "deep": st.none() | st.fixed_dictionaries({"text": st.none() | st.text(max_size=3), "real": st.none() | st.floats()}),
-        "some": st.none() | st.lists(st.integers(0, 3), max_size=2)})),
+    "dotted": (
+        INNER,
+        st.fixed_dictionaries(
+            {
+                "number": st.none() | st.integers(-5, 5),
+                "deep": st.none()
+                | st.fixed_dictionaries(
+                    {"text": st.none() | st.text(max_size=3), "real": st.none() | st.floats()}
+                ),
+                "some": st.none() | st.lists(st.integers(0, 3), max_size=2),
+            }
+        ),
+    ),
     "i8": (pa.int8(), st.integers(-128, 127)),
-    "i64": (pa.int64(), st.integers(-2**63, 2**63 - 1)),
+    "i64": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
     "f32": (pa.float32(), st.floats(width=32)),
-    "f64": (pa.float64(), st.floats() | st.sampled_from([0.0, -0.0, 5e-324, 1.7976931348623157e308])),
-    "money": (pa.decimal128(12, 2), st.decimals(-10**10 + 1, 10**10 - 1, places=2)),
-    "large": (pa.decimal128(38, 6), st.decimals(-10**31, 10**31, places=6)),
+    "f64": (
+        pa.float64(),
+        st.floats() | st.sampled_from([0.0, -0.0, 5e-324, 1.7976931348623157e308]),
+    ),
+    "money": (pa.decimal128(12, 2), st.decimals(-(10**10) + 1, 10**10 - 1, places=2)),
+    "large": (pa.decimal128(38, 6), st.decimals(-(10**31), 10**31, places=6)),
     "day": (pa.date32(), st.dates()),
     "at": (pa.timestamp("us", tz="UTC"), st.datetimes(timezones=st.just(UTC))),
     "wall": (pa.timestamp("us"), st.datetimes()),
@@ -41,10 +55,17 @@ KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "data": (pa.binary(), st.binary(max_size=3)),
     "text": (pa.string(), st.text(max_size=40)),
     "dotted.name": (pa.int32(), st.integers(-9, 9)),
-    "pairs": (pa.map_(pa.string(), pa.int32()), st.lists(st.tuples(st.text(max_size=2), st.integers(0, 3)), max_size=2)),
+    "pairs": (
+        pa.map_(pa.string(), pa.int32()),
+        st.lists(st.tuples(st.text(max_size=2), st.integers(0, 3)), max_size=2),
+    ),
 }
 SCHEMA = pa.schema([pa.field(name, kind) for name, (kind, _) in KINDS.items()])
-ROWS = st.lists(st.fixed_dictionaries({name: st.none() | values for name, (_, values) in KINDS.items()}), min_size=1, max_size=6)
+ROWS = st.lists(
+    st.fixed_dictionaries({name: st.none() | values for name, (_, values) in KINDS.items()}),
+    min_size=1,
+    max_size=6,
+)
 
 
 def said_of(*batches: pa.RecordBatch) -> dict[str, Any]:
@@ -54,10 +75,14 @@ def said_of(*batches: pa.RecordBatch) -> dict[str, Any]:
 
 
 def said_of_each(*batches: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The same where there may be a file for each: the first one lacks columns that it has no value in."""
+    """The same where there may be a file for each: the first one lacks columns that it has no value
+    in.
+    """
     with TemporaryDirectory() as folder:
         schema = batches[0].schema
-        files = DataFiles(FilesWanted(folder, tuple(schema.names), row_group_bytes=1, schema=schema))
+        files = DataFiles(
+            FilesWanted(folder, tuple(schema.names), row_group_bytes=1, schema=schema)
+        )
         for batch in batches:
             files.take(batch)
         done = files.end()
@@ -66,8 +91,15 @@ def said_of_each(*batches: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def flat(told: dict[str, Any], *path: str) -> dict[tuple[str, ...], Any]:
-    return {deeper: value for name, inner in told.items() for deeper, value in (
-        flat(inner, *path, name).items() if isinstance(inner, dict) else [((*path, name), inner)])}
+    return {
+        deeper: value
+        for name, inner in told.items()
+        for deeper, value in (
+            flat(inner, *path, name).items()
+            if isinstance(inner, dict)
+            else [((*path, name), inner)]
+        )
+    }
 
 
 def valued(row: Any, path: tuple[str, ...]) -> Any:
@@ -75,7 +107,9 @@ def valued(row: Any, path: tuple[str, ...]) -> Any:
 
 
 def in_order(value: Any, kind: pa.DataType) -> Any:
-    """A value, or a bound of the log, as something that orders as readers order it; NaN is the greatest number (Spark)."""
+    """A value, or a bound of the log, as something that orders as readers order it; NaN is the
+    greatest number (Spark).
+    """
     if isinstance(value, str) and pa.types.is_date(kind):
         return date.fromisoformat(value)
     if isinstance(value, str) and pa.types.is_timestamp(kind):
@@ -96,22 +130,30 @@ def kind_at(path: tuple[str, ...]) -> pa.DataType:
 
 @given(ROWS, ROWS)
 @settings(max_examples=40, deadline=None)
-def test_bounds_contain_every_value_of_every_kind_and_nulls_are_counted(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> None:
+def test_bounds_contain_every_value_of_every_kind_and_nulls_are_counted(
+    first: list[dict[str, Any]], second: list[dict[str, Any]]
+) -> None:
     batches = [pa.RecordBatch.from_pylist(rows, schema=SCHEMA) for rows in (first, second)]
     told = said_of_each(*batches)
-    for each, rows in zip(told, [first, second] if len(told) > 1 else [[*first, *second]], strict=True):
+    for each, rows in zip(
+        told, [first, second] if len(told) > 1 else [[*first, *second]], strict=True
+    ):
         check_bounds_and_nulls(each, pa.RecordBatch.from_pylist(rows, schema=SCHEMA).to_pylist())
 
 
 def check_bounds_and_nulls(told: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     assert told["numRecords"] == len(rows)
-    least, greatest, nulls = (flat(told.get(name, {})) for name in ("minValues", "maxValues", "nullCount"))
+    least, greatest, nulls = (
+        flat(told.get(name, {})) for name in ("minValues", "maxValues", "nullCount")
+    )
     assert least.keys() == greatest.keys()
     for path, bound in least.items():
         kind = kind_at(path)
         values = [in_order(value, kind) for row in rows if (value := valued(row, path)) is not None]
         assert values, "a bound of nothing"
-        assert all(in_order(bound, kind) <= value <= in_order(greatest[path], kind) for value in values), path
+        assert all(
+            in_order(bound, kind) <= value <= in_order(greatest[path], kind) for value in values
+        ), path
     for path, count in nulls.items():
         assert count == sum(valued(row, path) is None for row in rows), path
     assert {path[0] for path in nulls} == set(KINDS)
@@ -119,18 +161,28 @@ def check_bounds_and_nulls(told: dict[str, Any], rows: list[dict[str, Any]]) -> 
 
 @given(ROWS)
 @settings(max_examples=20, deadline=None)
-def test_each_column_that_readers_look_for_has_bounds_or_none_has(rows: list[dict[str, Any]]) -> None:
-    """delta-rs takes a bound that is missing beside others for null, and its PyArrow dataset passes the file over."""
+def test_each_column_that_readers_look_for_has_bounds_or_none_has(
+    rows: list[dict[str, Any]],
+) -> None:
+    """delta-rs takes a bound that is missing beside others for null, and its PyArrow dataset passes
+    the file over.
+    """
     told = said_of(pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
     valued = {name for name in KINDS if any(row[name] is not None for row in rows)}
-    is_finite = all(math.isfinite(row[name]) for row in rows for name in ("f32", "f64") if row[name] is not None)
+    is_finite = all(
+        math.isfinite(row[name]) for row in rows for name in ("f32", "f64") if row[name] is not None
+    )
     least = flat(told.get("minValues", {}))
-    assert {path[0] for path in least if len(path) == 1} == (valued - {"data", "pairs", "dotted"} if is_finite else set())
+    assert {path[0] for path in least if len(path) == 1} == (
+        valued - {"data", "pairs", "dotted"} if is_finite else set()
+    )
     assert ("minValues" in told) == is_finite and ("dotted", "some") not in least
 
 
 @pytest.mark.parametrize("values", [[1.0, math.nan], [math.nan], [math.inf, 1.0], [-math.inf]])
-def test_a_number_that_json_or_an_order_does_not_have_takes_the_bounds_away(values: list[float]) -> None:
+def test_a_number_that_json_or_an_order_does_not_have_takes_the_bounds_away(
+    values: list[float],
+) -> None:
     """Spark finds NaN above every number: a greatest value that passes it over loses rows."""
     told = said_of(*(pa.record_batch({"n": pa.array([one])}) for one in (*values, 2.0)))
     assert told == {"numRecords": len(values) + 1, "nullCount": {"n": 0}}
@@ -145,16 +197,24 @@ def test_the_footer_keeps_no_bounds_of_floating_numbers_for_readers_that_look_th
         files.take(batch)
         group = parquet.read_metadata(Path(folder, files.end()[0].path)).row_group(0)
         assert group.column(0).statistics is None or not group.column(0).statistics.has_min_max
-        assert group.column(1).statistics.has_min_max and "DICTIONARY" not in str(group.column(0).encodings)
+        assert group.column(1).statistics.has_min_max and "DICTIONARY" not in str(
+            group.column(0).encodings
+        )
 
 
-@pytest.mark.parametrize(("micros", "zone", "least", "greatest"), [
-    (1_700_000_000_123_456, "UTC", "2023-11-14T22:13:20.123Z", "2023-11-14T22:13:20.124Z"),
-    (1_700_000_000_123_000, None, "2023-11-14T22:13:20.123", "2023-11-14T22:13:20.123"),
-    (-1, None, "1969-12-31T23:59:59.999", "1970-01-01T00:00:00.000"),
-])
+@pytest.mark.parametrize(
+    ("micros", "zone", "least", "greatest"),
+    [
+        (1_700_000_000_123_456, "UTC", "2023-11-14T22:13:20.123Z", "2023-11-14T22:13:20.124Z"),
+        (1_700_000_000_123_000, None, "2023-11-14T22:13:20.123", "2023-11-14T22:13:20.123"),
+        (-1, None, "1969-12-31T23:59:59.999", "1970-01-01T00:00:00.000"),
+    ],
+)
 def test_timestamps_are_bounded_in_milliseconds_with_the_greatest_rounded_up(
-    micros: int, zone: str | None, least: str, greatest: str,
+    micros: int,
+    zone: str | None,
+    least: str,
+    greatest: str,
 ) -> None:
     told = said_of(pa.record_batch({"t": pa.array([micros], pa.timestamp("us", tz=zone))}))
     assert (told["minValues"]["t"], told["maxValues"]["t"]) == (least, greatest)
@@ -162,20 +222,33 @@ def test_timestamps_are_bounded_in_milliseconds_with_the_greatest_rounded_up(
 
 def test_days_and_times_of_other_years_than_1_to_9999_have_no_bounds() -> None:
     beyond = (date(9999, 12, 31) - date(1970, 1, 1)) // timedelta(days=1) + 1
-    told = said_of(pa.record_batch({"d": pa.array([0, beyond], pa.int32()).cast(pa.date32()),
-                                    "t": pa.array([0, beyond * 86_400_000_000], pa.timestamp("us"))}))
+    told = said_of(
+        pa.record_batch(
+            {
+                "d": pa.array([0, beyond], pa.int32()).cast(pa.date32()),
+                "t": pa.array([0, beyond * 86_400_000_000], pa.timestamp("us")),
+            }
+        )
+    )
     assert "minValues" not in told
 
 
-@given(st.integers(-10**20, 10**20), st.integers(-10**20, 10**20), st.integers(0, 20))
+@given(st.integers(-(10**20), 10**20), st.integers(-(10**20), 10**20), st.integers(0, 20))
 @example(12345678901234567891, 12345678901234567891, 10)
 @example(10**14, 10**15 - 1, 3)
 @example(-1, 1, 20)
-def test_decimals_lie_between_numbers_that_a_double_keeps_and_that_have_no_exponent(one: int, other: int, scale: int) -> None:
+def test_decimals_lie_between_numbers_that_a_double_keeps_and_that_have_no_exponent(
+    one: int, other: int, scale: int
+) -> None:
     least, greatest = sorted((one, other))
     told = decimal_bounds(least, greatest, pa.decimal128(38, scale))
     assert told is not None and "e" not in json.dumps(told)
-    assert Decimal(repr(told[0])) <= Decimal(least).scaleb(-scale) <= Decimal(greatest).scaleb(-scale) <= Decimal(repr(told[1]))
+    assert (
+        Decimal(repr(told[0]))
+        <= Decimal(least).scaleb(-scale)
+        <= Decimal(greatest).scaleb(-scale)
+        <= Decimal(repr(told[1]))
+    )
     for bound, value in zip(told, (least, greatest), strict=True):
         if abs(value) < 10**15 and scale <= 4:
             assert Decimal(repr(bound)) == Decimal(value).scaleb(-scale)
@@ -189,29 +262,54 @@ def test_a_decimal_that_has_none_above_it_in_its_type_has_no_bounds() -> None:
 def test_the_log_speaks_of_as_many_columns_as_deltas_own_writer_does() -> None:
     many = INDEXED_COLUMNS + 5
     told = said_of(pa.record_batch({f"c{n}": [n] for n in range(many)}))
-    assert list(told["minValues"]) == list(told["nullCount"]) == [f"c{n}" for n in range(INDEXED_COLUMNS)]
+    assert (
+        list(told["minValues"])
+        == list(told["nullCount"])
+        == [f"c{n}" for n in range(INDEXED_COLUMNS)]
+    )
 
 
 def by_values(batch: pa.RecordBatch, by: str) -> list[str | None]:
     with TemporaryDirectory() as folder:
-        files = DataFiles(FilesWanted(folder, tuple(batch.schema.names), (by,), schema=batch.schema))
+        files = DataFiles(
+            FilesWanted(folder, tuple(batch.schema.names), (by,), schema=batch.schema)
+        )
         files.take(batch)
         return [file.partition_values[by] for file in files.end()]
 
 
-@pytest.mark.parametrize(("values", "kind", "texts"), [
-    ([True, None, False, True], pa.bool_(), ["true", None, "false"]),
-    ([date(1, 1, 1), date(9999, 12, 31)], pa.date32(), ["0001-01-01", "9999-12-31"]),
-    (["", None, "a/b=%é", "x" * 252], pa.string(), [None, "a/b=%é", "x" * 252]), ([-7, 8], pa.int8(), ["-7", "8"]),
-])
-def test_a_partition_has_the_text_that_delta_knows_its_value_by(values: list[Any], kind: pa.DataType, texts: list[str | None]) -> None:
-    assert by_values(pa.record_batch({"by": pa.array(values, kind), "n": list(range(len(values)))}), "by") == texts
+@pytest.mark.parametrize(
+    ("values", "kind", "texts"),
+    [
+        ([True, None, False, True], pa.bool_(), ["true", None, "false"]),
+        ([date(1, 1, 1), date(9999, 12, 31)], pa.date32(), ["0001-01-01", "9999-12-31"]),
+        (["", None, "a/b=%é", "x" * 252], pa.string(), [None, "a/b=%é", "x" * 252]),
+        ([-7, 8], pa.int8(), ["-7", "8"]),
+    ],
+)
+def test_a_partition_has_the_text_that_delta_knows_its_value_by(
+    values: list[Any], kind: pa.DataType, texts: list[str | None]
+) -> None:
+    assert (
+        by_values(
+            pa.record_batch({"by": pa.array(values, kind), "n": list(range(len(values)))}), "by"
+        )
+        == texts
+    )
 
 
-@pytest.mark.parametrize("value", [
-    pa.array([2_932_897], pa.int32()).cast(pa.date32()), pa.array(["__HIVE_DEFAULT_PARTITION__"]), pa.array(["a\0b"]),
-    pa.array(["x" * 253]), pa.array(["/" * 85]), pa.array(["é" * 127]),
-], ids=["year", "null", "NUL", "long", "long once it is escaped", "long in bytes"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        pa.array([2_932_897], pa.int32()).cast(pa.date32()),
+        pa.array(["__HIVE_DEFAULT_PARTITION__"]),
+        pa.array(["a\0b"]),
+        pa.array(["x" * 253]),
+        pa.array(["/" * 85]),
+        pa.array(["é" * 127]),
+    ],
+    ids=["year", "null", "NUL", "long", "long once it is escaped", "long in bytes"],
+)
 def test_a_value_that_no_partition_can_have_is_refused(value: pa.Array) -> None:
     """Also where our files need no folder: whoever puts them together makes one."""
     with pytest.raises(SettingsError, match="table.partition_by"):

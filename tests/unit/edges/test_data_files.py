@@ -1,4 +1,6 @@
-"""The data files that tasks write: what is in them, what the log will say of them, and where they lie."""
+"""The data files that tasks write: what is in them, what the log will say of them, and where they
+lie.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,27 @@ MICROS = 1_700_000_000_123_456
 """2023-11-14T22:13:20.123456Z"""
 
 
-def rows(offsets: Sequence[int], timestamps: Sequence[int | None] | None = None, **columns: Any) -> pa.RecordBatch:
+def rows(
+    offsets: Sequence[int], timestamps: Sequence[int | None] | None = None, **columns: Any
+) -> pa.RecordBatch:
     """Rows of the raw table, one for each offset."""
     many = len(offsets)
     values: dict[str, Any] = {
-        "key": [None] * many, "value": [b"v%d" % offset for offset in offsets], "topic": ["clicks"] * many, "partition": [0] * many,
-        "offset": list(offsets), "timestamp": timestamps or [MICROS] * many, "timestampType": [0] * many, "headers": [None] * many,
-        "log_epoch": [0] * many, **columns}
-    return pa.record_batch([pa.array(values[field.name], field.type) for field in arrow_schema()], schema=arrow_schema())
+        "key": [None] * many,
+        "value": [b"v%d" % offset for offset in offsets],
+        "topic": ["clicks"] * many,
+        "partition": [0] * many,
+        "offset": list(offsets),
+        "timestamp": timestamps or [MICROS] * many,
+        "timestampType": [0] * many,
+        "headers": [None] * many,
+        "log_epoch": [0] * many,
+        **columns,
+    }
+    return pa.record_batch(
+        [pa.array(values[field.name], field.type) for field in arrow_schema()],
+        schema=arrow_schema(),
+    )
 
 
 def wanted(tmp_path: Path, partition_by: tuple[str, ...] = (), **more: Any) -> FilesWanted:
@@ -56,59 +71,113 @@ def read(asked: FilesWanted, file: DataFile) -> pa.Table:
 @pytest.mark.parametrize("codec", list(Codec))
 def test_a_file_has_the_very_rows_that_were_given(tmp_path: Path, codec: Codec) -> None:
     asked = wanted(tmp_path, codec=codec)
-    given = rows([5, 6, 7], headers=[None, [{"key": "a", "value": b"1"}, {"key": "a", "value": None}], []], key=[b"k", None, b""])
+    given = rows(
+        [5, 6, 7],
+        headers=[None, [{"key": "a", "value": b"1"}, {"key": "a", "value": None}], []],
+        key=[b"k", None, b""],
+    )
     [file] = written(asked, given)
     assert read(asked, file) == pa.Table.from_batches([given])
-    assert (file.rows, file.size, file.partition_values) == (3, Path(tmp_path, file.path).stat().st_size, {})
+    assert (file.rows, file.size, file.partition_values) == (
+        3,
+        Path(tmp_path, file.path).stat().st_size,
+        {},
+    )
 
 
 def test_columns_of_wider_types_come_as_the_tables_own(tmp_path: Path) -> None:
-    """A reader of the table goes by the log's types, and some take the bytes of a file for them as they are."""
+    """A reader of the table goes by the log's types, and some take the bytes of a file for them as
+    they are.
+    """
     given = rows([5, 6], key=[b"k", None], headers=[None, []])
-    wide = {"partition": pa.int64(), "timestampType": pa.int64(), "log_epoch": pa.int64(), "timestamp": pa.timestamp("ns", tz="UTC"),
-            "topic": pa.large_string(), "value": pa.large_binary()}
-    batch = given.cast(pa.schema([field.with_type(wide.get(field.name, field.type)) for field in given.schema]))
+    wide = {
+        "partition": pa.int64(),
+        "timestampType": pa.int64(),
+        "log_epoch": pa.int64(),
+        "timestamp": pa.timestamp("ns", tz="UTC"),
+        "topic": pa.large_string(),
+        "value": pa.large_binary(),
+    }
+    batch = given.cast(
+        pa.schema([field.with_type(wide.get(field.name, field.type)) for field in given.schema])
+    )
     [file] = written(wanted(tmp_path), batch)
     found = parquet.read_table(Path(tmp_path, file.path), partitioning=None)
     assert found == pa.Table.from_batches([given]) and found.schema.equals(arrow_schema())
 
 
 @pytest.mark.parametrize("size", [1, 100, 5_000])
-def test_a_page_is_about_as_large_as_is_asked_for_whatever_the_size_of_rows(tmp_path: Path, size: int) -> None:
+def test_a_page_is_about_as_large_as_is_asked_for_whatever_the_size_of_rows(
+    tmp_path: Path, size: int
+) -> None:
     """A reader holds a page at a time."""
     many = 3 * file_layout.PAGE_BYTES // size
     assert 1 <= file_layout.rows_at_a_time(many, many * size) * size <= file_layout.PAGE_BYTES
     assert file_layout.rows_at_a_time(1, 10 * file_layout.PAGE_BYTES) == 1
 
 
-def test_a_column_that_no_row_has_a_value_in_is_left_out_of_the_file_and_its_nulls_are_told(tmp_path: Path) -> None:
+def test_a_column_that_no_row_has_a_value_in_is_left_out_of_the_file_and_its_nulls_are_told(
+    tmp_path: Path,
+) -> None:
     [file] = written(wanted(tmp_path, row_group_bytes=1), rows([5, 6]), rows([7]))
-    assert read(wanted(tmp_path), file).column_names == [name for name in arrow_schema().names if name not in ("key", "headers")]
+    assert read(wanted(tmp_path), file).column_names == [
+        name for name in arrow_schema().names if name not in ("key", "headers")
+    ]
     nulls = json.loads(file.stats)["nullCount"]
-    assert list(nulls) == arrow_schema().names and (nulls["key"], nulls["headers"], nulls["log_epoch"]) == (3, 3, 0)
+    assert list(nulls) == arrow_schema().names and (
+        nulls["key"],
+        nulls["headers"],
+        nulls["log_epoch"],
+    ) == (3, 3, 0)
 
 
 @pytest.mark.parametrize("is_begun", [True, False])
-def test_a_file_that_lacks_a_column_which_a_later_row_has_ends_where_it_is_begun(tmp_path: Path, is_begun: bool) -> None:
+def test_a_file_that_lacks_a_column_which_a_later_row_has_ends_where_it_is_begun(
+    tmp_path: Path, is_begun: bool
+) -> None:
     """A task does so once: what came late in one column may come late in the other."""
     asked = wanted(tmp_path, row_group_bytes=1) if is_begun else wanted(tmp_path)
-    batches = rows([1, 2]), rows([3, 4], key=[None, b"k"]), rows([5]), rows([6], headers=[[{"key": "a", "value": b"1"}]]), rows([7])
+    batches = (
+        rows([1, 2]),
+        rows([3, 4], key=[None, b"k"]),
+        rows([5]),
+        rows([6], headers=[[{"key": "a", "value": b"1"}]]),
+        rows([7]),
+    )
     files = written(asked, *batches)
     assert [file.rows for file in files] == ([2, 5] if is_begun else [7])
-    found = pa.concat_tables([read(asked, file) for file in files], promote_options="default").select(arrow_schema().names)
+    found = pa.concat_tables(
+        [read(asked, file) for file in files], promote_options="default"
+    ).select(arrow_schema().names)
     assert found.sort_by("offset") == pa.Table.from_batches(batches)
     assert sum(json.loads(file.stats)["nullCount"]["key"] for file in files) == 6
 
 
-@given(st.lists(st.lists(st.tuples(*[st.booleans()] * 3), min_size=1, max_size=3), min_size=1, max_size=5), st.sampled_from([1, 2**20]))
-def test_whatever_columns_files_lack_their_rows_are_those_that_were_given(has: list[list[tuple[bool, bool, bool]]], group: int) -> None:
+@given(
+    st.lists(
+        st.lists(st.tuples(*[st.booleans()] * 3), min_size=1, max_size=3), min_size=1, max_size=5
+    ),
+    st.sampled_from([1, 2**20]),
+)
+def test_whatever_columns_files_lack_their_rows_are_those_that_were_given(
+    has: list[list[tuple[bool, bool, bool]]], group: int
+) -> None:
     header = [{"key": "a", "value": None}]
     with TemporaryDirectory() as folder:
-        asked, batches, first = wanted(Path(folder), ("partition",), row_group_bytes=group), list[pa.RecordBatch](), 0
+        asked, batches, first = (
+            wanted(Path(folder), ("partition",), row_group_bytes=group),
+            list[pa.RecordBatch](),
+            0,
+        )
         for each in has:
-            batches.append(rows(
-                range(first, first + len(each)), key=[b"k" if one else None for one, _, _ in each],
-                headers=[header if one else None for _, one, _ in each], partition=[int(one) for _, _, one in each]))
+            batches.append(
+                rows(
+                    range(first, first + len(each)),
+                    key=[b"k" if one else None for one, _, _ in each],
+                    headers=[header if one else None for _, one, _ in each],
+                    partition=[int(one) for _, _, one in each],
+                )
+            )
             first += len(each)
         files = written(asked, *batches)
         tables = []
@@ -119,7 +188,9 @@ def test_whatever_columns_files_lack_their_rows_are_those_that_were_given(has: l
         lacking = [field for field in arrow_schema() if field.name not in found.column_names]
         for field in lacking:
             found = found.append_column(field, pa.nulls(found.num_rows, field.type))
-        assert found.select(arrow_schema().names).sort_by("offset") == pa.Table.from_batches(batches)
+        assert found.select(arrow_schema().names).sort_by("offset") == pa.Table.from_batches(
+            batches
+        )
         assert len(files) <= 4
 
 
@@ -129,22 +200,51 @@ def test_no_rows_are_no_file(tmp_path: Path) -> None:
 
 
 def test_what_the_log_says_of_a_file_bounds_each_of_its_values(tmp_path: Path) -> None:
-    [file] = written(wanted(tmp_path), rows([7, 5], [MICROS, None], key=[b"k", None]), rows([9], [-1]))
+    [file] = written(
+        wanted(tmp_path), rows([7, 5], [MICROS, None], key=[b"k", None]), rows([9], [-1])
+    )
     said = json.loads(file.stats)
     assert said["numRecords"] == 3
     assert said["minValues"] == {
-        "topic": "clicks", "partition": 0, "offset": 5, "timestamp": "1969-12-31T23:59:59.999Z", "timestampType": 0, "log_epoch": 0}
-    assert said["maxValues"] == {**said["minValues"], "offset": 9, "timestamp": "2023-11-14T22:13:20.124Z"}
+        "topic": "clicks",
+        "partition": 0,
+        "offset": 5,
+        "timestamp": "1969-12-31T23:59:59.999Z",
+        "timestampType": 0,
+        "log_epoch": 0,
+    }
+    assert said["maxValues"] == {
+        **said["minValues"],
+        "offset": 9,
+        "timestamp": "2023-11-14T22:13:20.124Z",
+    }
     assert said["nullCount"] == {
-        "key": 2, "value": 0, "topic": 0, "partition": 0, "offset": 0, "timestamp": 1, "timestampType": 0, "headers": 3, "log_epoch": 0}
+        "key": 2,
+        "value": 0,
+        "topic": 0,
+        "partition": 0,
+        "offset": 0,
+        "timestamp": 1,
+        "timestampType": 0,
+        "headers": 3,
+        "log_epoch": 0,
+    }
 
 
-TEXTS = st.text(st.sampled_from("aé\x7f\x80😀\U0010ffff"), max_size=40) | st.integers(0, 60).map("x".__mul__)
+TEXTS = st.text(st.sampled_from("aé\x7f\x80😀\U0010ffff"), max_size=40) | st.integers(0, 60).map(
+    "x".__mul__
+)
 
 
-@given(st.lists(TEXTS, min_size=1, max_size=4), st.text(st.sampled_from("xa\U0010ffff"), max_size=34))
-def test_long_texts_are_bounded_by_their_beginnings_and_every_one_lies_between(texts: list[str], prefix: str) -> None:
-    """In the order of their bytes, by which all readers compare. The log is read whole by each of them, so it keeps 32 characters."""
+@given(
+    st.lists(TEXTS, min_size=1, max_size=4), st.text(st.sampled_from("xa\U0010ffff"), max_size=34)
+)
+def test_long_texts_are_bounded_by_their_beginnings_and_every_one_lies_between(
+    texts: list[str], prefix: str
+) -> None:
+    """In the order of their bytes, by which all readers compare. The log is read whole by each of
+    them, so it keeps 32 characters.
+    """
     texts = [prefix + text for text in texts]
     least, greatest = text_bounds(min(texts, key=str.encode), max(texts, key=str.encode))
     assert all(least.encode() <= text.encode() <= greatest.encode() for text in texts)
@@ -158,11 +258,16 @@ def test_what_the_log_says_of_a_long_topic_is_short_and_finds_it(tmp_path: Path)
     name = "clicks-of-a-topic-with-a-name-that-is-longer-than-32"
     [file] = written(wanted(tmp_path), rows([7, 8], topic=[name, f"{name}-b"]))
     said = json.loads(file.stats)
-    assert (said["minValues"]["topic"], said["maxValues"]["topic"]) == (name[:32], f"{name[:32]}\x7f")
+    assert (said["minValues"]["topic"], said["maxValues"]["topic"]) == (
+        name[:32],
+        f"{name[:32]}\x7f",
+    )
 
 
 def test_a_text_of_which_its_row_group_says_nothing_is_bounded_all_the_same(tmp_path: Path) -> None:
-    """Parquet keeps no bounds of more than 4 KiB. Those of the other row groups would be too tight, and rows lost in filters."""
+    """Parquet keeps no bounds of more than 4 KiB. Those of the other row groups would be too tight,
+    and rows lost in filters.
+    """
     large, small = rows([1], topic=["z" * 5000]), rows([2], topic=["a"])
     [file] = written(wanted(tmp_path, row_group_bytes=1), large, small)
     said = json.loads(file.stats)
@@ -171,18 +276,28 @@ def test_a_text_of_which_its_row_group_says_nothing_is_bounded_all_the_same(tmp_
 
 
 def test_a_row_group_of_nulls_alone_takes_no_bounds_away(tmp_path: Path) -> None:
-    [file] = written(wanted(tmp_path, row_group_bytes=1), rows([1], timestamps=[0]), rows([2], timestamps=[None]))
+    [file] = written(
+        wanted(tmp_path, row_group_bytes=1), rows([1], timestamps=[0]), rows([2], timestamps=[None])
+    )
     assert json.loads(file.stats)["maxValues"]["timestamp"] == "1970-01-01T00:00:00.000Z"
 
 
 def test_a_timestamp_of_whole_milliseconds_is_its_own_bound(tmp_path: Path) -> None:
     [file] = written(wanted(tmp_path), rows([1], [1_700_000_000_000_000]))
     said = json.loads(file.stats)
-    assert said["minValues"]["timestamp"] == said["maxValues"]["timestamp"] == "2023-11-14T22:13:20.000Z"
+    assert (
+        said["minValues"]["timestamp"]
+        == said["maxValues"]["timestamp"]
+        == "2023-11-14T22:13:20.000Z"
+    )
 
 
-@pytest.mark.parametrize("outside", [-62_135_596_800_000_001, 253_402_300_799_999_001, 2**63 - 1000, -2**63 + 1000])
-def test_a_timestamp_that_the_log_cannot_name_leaves_the_file_without_bounds(tmp_path: Path, outside: int) -> None:
+@pytest.mark.parametrize(
+    "outside", [-62_135_596_800_000_001, 253_402_300_799_999_001, 2**63 - 1000, -(2**63) + 1000]
+)
+def test_a_timestamp_that_the_log_cannot_name_leaves_the_file_without_bounds(
+    tmp_path: Path, outside: int
+) -> None:
     """Nothing is told of bounds of which one is not known: a reader then reads the file."""
     [file] = written(wanted(tmp_path), rows([1, 2], [MICROS, outside]))
     said = json.loads(file.stats)
@@ -192,7 +307,9 @@ def test_a_timestamp_that_the_log_cannot_name_leaves_the_file_without_bounds(tmp
 
 @pytest.mark.parametrize("of", ["key", "value", "headers"])
 def test_bytes_have_no_bounds(tmp_path: Path, of: str) -> None:
-    [file] = written(wanted(tmp_path), rows([1], key=[b"\xff"], headers=[[{"key": "a", "value": b"1"}]]))
+    [file] = written(
+        wanted(tmp_path), rows([1], key=[b"\xff"], headers=[[{"key": "a", "value": b"1"}]])
+    )
     said = json.loads(file.stats)
     assert of not in said["minValues"] and said["nullCount"][of] == 0
 
@@ -200,25 +317,54 @@ def test_bytes_have_no_bounds(tmp_path: Path, of: str) -> None:
 def test_rows_go_to_a_file_for_each_value_of_the_partitions(tmp_path: Path) -> None:
     asked = wanted(tmp_path, ("topic", "event_date"))
     files = written(
-        asked, rows([1, 2, 3], [MICROS, 0, None], topic=["a", "a", "b"]), rows([4, 5], [0, 86_400_000_000], topic=["a", "a"]))
-    found = {(file.partition_values["topic"], file.partition_values["event_date"]): file for file in files}
-    offsets = {values: read(asked, file).column("offset").to_pylist() for values, file in found.items()}
-    assert offsets == {("a", "2023-11-14"): [1], ("a", "1970-01-01"): [2, 4], ("b", None): [3], ("a", "1970-01-02"): [5]}
+        asked,
+        rows([1, 2, 3], [MICROS, 0, None], topic=["a", "a", "b"]),
+        rows([4, 5], [0, 86_400_000_000], topic=["a", "a"]),
+    )
+    found = {
+        (file.partition_values["topic"], file.partition_values["event_date"]): file
+        for file in files
+    }
+    offsets = {
+        values: read(asked, file).column("offset").to_pylist() for values, file in found.items()
+    }
+    assert offsets == {
+        ("a", "2023-11-14"): [1],
+        ("a", "1970-01-01"): [2, 4],
+        ("b", None): [3],
+        ("a", "1970-01-02"): [5],
+    }
     assert found["a", "1970-01-01"].path.startswith("topic=a/event_date=1970-01-01/part-")
     assert found["b", None].path.startswith("topic=b/event_date=__HIVE_DEFAULT_PARTITION__/part-")
-    assert "topic" not in read(asked, files[0]).column_names and "topic" not in json.loads(files[0].stats)["nullCount"]
+    assert (
+        "topic" not in read(asked, files[0]).column_names
+        and "topic" not in json.loads(files[0].stats)["nullCount"]
+    )
 
 
-@pytest.mark.parametrize(("micros", "day"), [
-    (-1, date(1969, 12, 31)), (0, date(1970, 1, 1)), (-62_135_596_800_000_000, date(1, 1, 1)), (-62_135_596_800_000_001, None),
-    (253_402_300_799_999_999, date(9999, 12, 31)), (253_402_300_800_000_000, None), (2**63 - 1000, None), (-2**63 + 1000, None),
-])
-def test_the_event_date_is_the_utc_date_in_the_years_1_to_9999(tmp_path: Path, micros: int, day: date | None) -> None:
+@pytest.mark.parametrize(
+    ("micros", "day"),
+    [
+        (-1, date(1969, 12, 31)),
+        (0, date(1970, 1, 1)),
+        (-62_135_596_800_000_000, date(1, 1, 1)),
+        (-62_135_596_800_000_001, None),
+        (253_402_300_799_999_999, date(9999, 12, 31)),
+        (253_402_300_800_000_000, None),
+        (2**63 - 1000, None),
+        (-(2**63) + 1000, None),
+    ],
+)
+def test_the_event_date_is_the_utc_date_in_the_years_1_to_9999(
+    tmp_path: Path, micros: int, day: date | None
+) -> None:
     [file] = written(wanted(tmp_path, ("event_date",)), rows([1], [micros]))
     assert file.partition_values == {"event_date": None if day is None else day.isoformat()}
 
 
-def test_a_value_that_makes_no_plain_name_leaves_the_file_beside_the_folders(tmp_path: Path) -> None:
+def test_a_value_that_makes_no_plain_name_leaves_the_file_beside_the_folders(
+    tmp_path: Path,
+) -> None:
     asked = wanted(tmp_path, ("topic",))
     [file] = written(asked, rows([1], topic=["a b/../c"]))
     assert "/" not in file.path and file.partition_values == {"topic": "a b/../c"}
@@ -231,20 +377,30 @@ def test_small_batches_share_a_file_and_large_ones_are_split(tmp_path: Path) -> 
     asked = wanted(tmp_path, file_bytes=2000, row_group_bytes=1)
     files = written(asked, *batches)
     assert len(files) > 1
-    assert [offset for one in files for offset in read(asked, one).column("offset").to_pylist()] == list(range(1000))
+    assert [
+        offset for one in files for offset in read(asked, one).column("offset").to_pylist()
+    ] == list(range(1000))
 
 
 @pytest.mark.parametrize("file_bytes", [20_000, 60_000])
 def test_no_file_is_larger_than_is_asked_for_by_more_than_a_row_group_and_none_but_the_last_is_smaller(
-    tmp_path: Path, file_bytes: int,
+    tmp_path: Path,
+    file_bytes: int,
 ) -> None:
     """Of rows that are as large on the disk as in memory, from several partitions of Kafka."""
     asked = wanted(tmp_path, file_bytes=file_bytes, codec=Codec.NONE)
     batches = [
-        rows(range(at, at + 20), value=[random.Random(at + n).randbytes(100) for n in range(20)], partition=[at % 3] * 20)
-        for at in range(0, 2000, 20)]
+        rows(
+            range(at, at + 20),
+            value=[random.Random(at + n).randbytes(100) for n in range(20)],
+            partition=[at % 3] * 20,
+        )
+        for at in range(0, 2000, 20)
+    ]
     *whole, last = written(asked, *batches)
-    assert len(whole) > 1 and all(file_bytes <= file.size <= 2 * file_bytes + batches[0].nbytes for file in whole)
+    assert len(whole) > 1 and all(
+        file_bytes <= file.size <= 2 * file_bytes + batches[0].nbytes for file in whole
+    )
     assert last.size <= 2 * file_bytes + batches[0].nbytes
     assert sum(file.rows for file in (*whole, last)) == 2000
 
@@ -258,7 +414,9 @@ def test_what_a_task_holds_back_is_bounded_over_all_its_files(tmp_path: Path) ->
     assert sorted(file.rows for file in files.end()) == [500] * 4
 
 
-def test_each_of_many_partition_values_is_one_file_as_long_as_its_rows_fit_into_memory(tmp_path: Path) -> None:
+def test_each_of_many_partition_values_is_one_file_as_long_as_its_rows_fit_into_memory(
+    tmp_path: Path,
+) -> None:
     asked, many = wanted(tmp_path, ("partition",)), 3 * file_layout.OPEN_FILES
     files = DataFiles(asked)
     for _ in range(5):
@@ -305,17 +463,51 @@ def test_attempts_of_a_task_never_share_a_name(tmp_path: Path) -> None:
     assert len(names) == 3
 
 
-def test_files_of_physical_logs_lack_the_columns_that_are_null_in_all_their_rows(tmp_path: Path) -> None:
+def test_files_of_physical_logs_lack_the_columns_that_are_null_in_all_their_rows(
+    tmp_path: Path,
+) -> None:
     schema = arrow_schema(physical=True)
-    batch = pa.record_batch([pa.array([{"value": b"v", "topic": "t", "offset": 7}.get(f.name, None if f.name in (
-        "key", "timestamp", "timestampType", "headers") else 0)], f.type) for f in schema], schema=schema)
+    batch = pa.record_batch(
+        [
+            pa.array(
+                [
+                    {"value": b"v", "topic": "t", "offset": 7}.get(
+                        f.name,
+                        None if f.name in ("key", "timestamp", "timestampType", "headers") else 0,
+                    )
+                ],
+                f.type,
+            )
+            for f in schema
+        ],
+        schema=schema,
+    )
     asked = FilesWanted(str(tmp_path), tuple(schema.names), physical=True)
     [file] = written(asked, batch)
-    assert read(asked, file).column_names == ["value", "topic", "partition", "offset", "broker_id", "message_index", "log_epoch"]
+    assert read(asked, file).column_names == [
+        "value",
+        "topic",
+        "partition",
+        "offset",
+        "broker_id",
+        "message_index",
+        "log_epoch",
+    ]
     assert datetime.fromtimestamp(file.modified_at_ms / 1000, UTC).year >= 2024
 
 
-@pytest.mark.parametrize("texts", [["clicks"] * 5, ["clicks", "clicka"], ["a", "bc"], [""], ["", ""], [None, "a"], ["aa", "aa", "ab"]])
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["clicks"] * 5,
+        ["clicks", "clicka"],
+        ["a", "bc"],
+        [""],
+        ["", ""],
+        [None, "a"],
+        ["aa", "aa", "ab"],
+    ],
+)
 @pytest.mark.parametrize("start", [0, 1])
 def test_texts_are_the_same_as_a_dictionary(texts: list[str | None], start: int) -> None:
     sliced = pa.array(["before"][:start] + texts, pa.string()).slice(start)
@@ -326,21 +518,43 @@ def test_texts_are_the_same_as_a_dictionary(texts: list[str | None], start: int)
 
 def test_a_row_group_may_have_rows_of_several_topics(tmp_path: Path) -> None:
     asked = wanted(tmp_path)
-    [file] = written(asked, rows([1], topic=["a"]), rows([2, 3], topic=["b", "a"]), rows([4], topic=["c"]))
+    [file] = written(
+        asked, rows([1], topic=["a"]), rows([2, 3], topic=["b", "a"]), rows([4], topic=["c"])
+    )
     assert read(asked, file).column("topic").to_pylist() == ["a", "b", "a", "c"]
     said = json.loads(file.stats)
-    assert (said["minValues"]["topic"], said["maxValues"]["topic"], said["nullCount"]["topic"]) == ("a", "c", 0)
+    assert (said["minValues"]["topic"], said["maxValues"]["topic"], said["nullCount"]["topic"]) == (
+        "a",
+        "c",
+        0,
+    )
 
 
-def test_a_partitioning_by_a_column_that_no_row_of_physical_logs_has_is_one_of_nulls(tmp_path: Path) -> None:
+def test_a_partitioning_by_a_column_that_no_row_of_physical_logs_has_is_one_of_nulls(
+    tmp_path: Path,
+) -> None:
     schema = arrow_schema(physical=True)
-    given = {"value": b"v", "topic": "t", "offset": 7, "partition": 0, "broker_id": 0, "message_index": 0, "log_epoch": 0}
-    batch = pa.record_batch([pa.array([given.get(field.name)], field.type) for field in schema], schema=schema)
+    given = {
+        "value": b"v",
+        "topic": "t",
+        "offset": 7,
+        "partition": 0,
+        "broker_id": 0,
+        "message_index": 0,
+        "log_epoch": 0,
+    }
+    batch = pa.record_batch(
+        [pa.array([given.get(field.name)], field.type) for field in schema], schema=schema
+    )
     asked = FilesWanted(str(tmp_path), tuple(schema.names), ("timestampType",), physical=True)
-    assert [(file.rows, dict(file.partition_values)) for file in written(asked, batch)] == [(1, {"timestampType": None})]
+    assert [(file.rows, dict(file.partition_values)) for file in written(asked, batch)] == [
+        (1, {"timestampType": None})
+    ]
 
 
-def test_many_small_batches_are_not_held_back_for_what_their_data_alone_takes(tmp_path: Path) -> None:
+def test_many_small_batches_are_not_held_back_for_what_their_data_alone_takes(
+    tmp_path: Path,
+) -> None:
     files = DataFiles(wanted(tmp_path))
     for offset in range(8):
         files.take(rows([offset]))

@@ -1,4 +1,6 @@
-"""What a backfill commits is no stranger's deed to its pipeline, and what the pipeline replaces is none to the backfill."""
+"""What a backfill commits is no stranger's deed to its pipeline, and what the pipeline replaces is
+none to the backfill.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +23,33 @@ LOG = BrokerPartition("clicks", 0)
 def commit_of(app_id: str, *, removes: bool = False) -> bytes:
     plan = with_id(plain_plan(3, positions={LOG: 9}, ranges=(OffsetRange(LOG, 0, 9),)))
     actions = [
-        {"commitInfo": {"operation": "WRITE", "userMetadata": render_commit_metadata(plan, app_id)}},
-        {"txn": {"appId": app_id, "version": 3}}, *([{"remove": {"path": "f", "dataChange": True}}] if removes else [])]
+        {
+            "commitInfo": {
+                "operation": "WRITE",
+                "userMetadata": render_commit_metadata(plan, app_id),
+            }
+        },
+        {"txn": {"appId": app_id, "version": 3}},
+        *([{"remove": {"path": "f", "dataChange": True}}] if removes else []),
+    ]
     return "\n".join(map(json.dumps, actions)).encode()
 
 
 def loads_seen(app_id: str, by: str) -> int:
     since = [parse_commit(5, commit_of(by))]
     found = loads_of_others(  # the files are asked for what was taken over alone
-        None, 5, app_id, lambda topic: True, plan=None, since=since, made_at=None, newest={})
+        None, 5, app_id, lambda topic: True, plan=None, since=since, made_at=None, newest={}
+    )
     return len(found)
 
 
 def test_what_is_loaded_beside_us_is_told_of_nobody_else() -> None:
-    assert loads_seen(APP_ID, BESIDE) == loads_seen(BESIDE, APP_ID) == loads_seen(BESIDE, backfill_pipeline(APP_ID, "new")) == 0
+    assert (
+        loads_seen(APP_ID, BESIDE)
+        == loads_seen(BESIDE, APP_ID)
+        == loads_seen(BESIDE, backfill_pipeline(APP_ID, "new"))
+        == 0
+    )
     assert loads_seen(APP_ID, APP_ID + "-2") == loads_seen(BESIDE, APP_ID + "-2") == 1
 
 

@@ -1,4 +1,6 @@
-"""Which pipelines have loaded into a table: told by its commits, and where clean-up took them by a checkpoint."""
+"""Which pipelines have loaded into a table: told by its commits, and where clean-up took them by a
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ import pyarrow
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from etl.edges.delta.others import holds_rows_of, is_of_others_alone, loaded_by, other_pipelines, with_others
+from etl.edges.delta.others import (
+    holds_rows_of,
+    is_of_others_alone,
+    loaded_by,
+    other_pipelines,
+    with_others,
+)
 from etl.edges.delta.state import holds_commits, read_table
 from etl.model.logs import BrokerPartition
 from etl.model.plans import TookOver
@@ -33,7 +41,9 @@ def table(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_other_pipelines_are_told_with_their_newest_plan_and_no_stream_of_somebody_elses_is_one(table: Path) -> None:
+def test_the_other_pipelines_are_told_with_their_newest_plan_and_no_stream_of_somebody_elses_is_one(
+    table: Path,
+) -> None:
     assert other_pipelines(str(table), OURS) == (OtherPipeline(OLD, 2, 1, plan_of(2)),)
     assert [one.app_id for one in other_pipelines(str(table), NEW)] == [OLD, OURS]
 
@@ -41,7 +51,9 @@ def test_the_other_pipelines_are_told_with_their_newest_plan_and_no_stream_of_so
 def test_a_table_tells_under_which_names_a_pipeline_has_commits_there(table: Path) -> None:
     DeltaTable(str(table)).create_checkpoint()
     log_files(table)[2].unlink()
-    assert [holds_commits(str(table), one) for one in (OURS, OLD, NEW)] == [True, True, False], "also where clean-up took the commit itself"
+    assert [holds_commits(str(table), one) for one in (OURS, OLD, NEW)] == [True, True, False], (
+        "also where clean-up took the commit itself"
+    )
     assert not holds_commits(str(table / "none"), OURS)
 
 
@@ -49,18 +61,29 @@ def test_no_table_has_no_other_pipelines(tmp_path: Path) -> None:
     assert other_pipelines(str(tmp_path / "none"), OURS) == ()
 
 
-def test_a_pipeline_whose_commits_were_cleaned_up_is_known_by_a_checkpoint_and_its_plan_is_not(table: Path) -> None:
+def test_a_pipeline_whose_commits_were_cleaned_up_is_known_by_a_checkpoint_and_its_plan_is_not(
+    table: Path,
+) -> None:
     DeltaTable(str(table)).create_checkpoint()
     for file in log_files(table)[:3]:
         file.unlink()
     commit(table, NEW, plan_of(5))
-    assert other_pipelines(str(table), OURS) == (OtherPipeline(NEW, 5, 4, plan_of(5)), OtherPipeline(OLD, 2))
+    assert other_pipelines(str(table), OURS) == (
+        OtherPipeline(NEW, 5, 4, plan_of(5)),
+        OtherPipeline(OLD, 2),
+    )
 
 
 def test_a_checkpoint_of_version_2_in_json_tells_the_same(table: Path) -> None:
-    actions = [json.loads(line) for file in log_files(table) for line in file.read_text().splitlines()]
+    actions = [
+        json.loads(line) for file in log_files(table) for line in file.read_text().splitlines()
+    ]
     last = {action["txn"]["appId"]: action for action in actions if "txn" in action}
-    kept = [{"checkpointMetadata": {"version": 3}}, *last.values(), *(a for a in actions if not a.keys() & {"commitInfo", "txn"})]
+    kept = [
+        {"checkpointMetadata": {"version": 3}},
+        *last.values(),
+        *(a for a in actions if not a.keys() & {"commitInfo", "txn"}),
+    ]
     written = table / "_delta_log" / f"{3:020}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json"
     written.write_text("\n".join(json.dumps(action) for action in kept))
     for file in log_files(table)[:3]:
@@ -68,24 +91,33 @@ def test_a_checkpoint_of_version_2_in_json_tells_the_same(table: Path) -> None:
     assert other_pipelines(str(table), OURS) == (OtherPipeline(OLD, 2),)
 
 
-def test_a_commit_that_carries_no_plan_that_can_be_read_leaves_what_it_loaded_unknown(tmp_path: Path) -> None:
-    said = CommitProperties(custom_metadata={"userMetadata": "?"}, app_transactions=[Transaction(OLD, 3)])
+def test_a_commit_that_carries_no_plan_that_can_be_read_leaves_what_it_loaded_unknown(
+    tmp_path: Path,
+) -> None:
+    said = CommitProperties(
+        custom_metadata={"userMetadata": "?"}, app_transactions=[Transaction(OLD, 3)]
+    )
     write_deltalake(str(tmp_path), ROWS, commit_properties=said)
     assert other_pipelines(str(tmp_path), OURS) == (OtherPipeline(OLD, 3, 0),)
     there = with_others(Table("t", 0, None), str(tmp_path), OURS, {"clicks", "orders"})
     assert there.topics_with_rows == {"clicks"}
 
 
-def test_whether_a_table_has_rows_of_a_topic_is_yes_where_nobody_can_tell(table: Path, tmp_path: Path) -> None:
+def test_whether_a_table_has_rows_of_a_topic_is_yes_where_nobody_can_tell(
+    table: Path, tmp_path: Path
+) -> None:
     assert holds_rows_of(str(table), "clicks") and not holds_rows_of(str(table), "orders")
     write_deltalake(str(tmp_path / "odd"), pyarrow.table({"another": [1]}))
     assert holds_rows_of(str(tmp_path / "odd"), "clicks")
 
 
-# -- whose rows it holds -----------------------------------------------------------------------------------------------
+# -- whose rows it holds
+# -----------------------------------------------------------------------------------------------
 
 
-def test_a_table_is_of_others_alone_while_only_pipelines_that_are_not_we_have_added_rows(tmp_path: Path) -> None:
+def test_a_table_is_of_others_alone_while_only_pipelines_that_are_not_we_have_added_rows(
+    tmp_path: Path,
+) -> None:
     path = str(tmp_path)
     DeltaTable.create(path, ROWS.schema)
     assert is_of_others_alone(path, OURS)
@@ -97,7 +129,9 @@ def test_a_table_is_of_others_alone_while_only_pipelines_that_are_not_we_have_ad
     assert not is_of_others_alone(path, OURS)
 
 
-def test_whose_rows_it_holds_nobody_can_tell_where_the_tables_log_does_not_reach_back_to_its_first_commit(tmp_path: Path) -> None:
+def test_whose_rows_it_holds_nobody_can_tell_where_the_tables_log_does_not_reach_back_to_its_first_commit(
+    tmp_path: Path,
+) -> None:
     commit(tmp_path, OLD, plan_of(1))
     commit(tmp_path, OLD, plan_of(2))
     DeltaTable(str(tmp_path)).create_checkpoint()
@@ -105,24 +139,33 @@ def test_whose_rows_it_holds_nobody_can_tell_where_the_tables_log_does_not_reach
     assert not is_of_others_alone(str(tmp_path), OURS)
 
 
-# -- since our last commit -----------------------------------------------------------------------------------------------
+# -- since our last commit
+# -----------------------------------------------------------------------------------------------
 
 
-def loads(path: Path, known: int | None = None, took_over: TookOver | None = None, **plan: Any) -> tuple[ForeignCommit, ...]:
+def loads(
+    path: Path, known: int | None = None, took_over: TookOver | None = None, **plan: Any
+) -> tuple[ForeignCommit, ...]:
     newest = replace(plan_of(2, took_over=took_over), **plan) if took_over or plan else None
-    found = read_table(str(path), OURS, known=known, is_ours=lambda topic: topic == "clicks", plan=newest)
+    found = read_table(
+        str(path), OURS, known=known, is_ours=lambda topic: topic == "clicks", plan=newest
+    )
     assert found is not None
     return found.foreign
 
 
-def test_a_pipeline_that_loads_a_topic_of_ours_after_us_is_named_and_one_with_a_topic_of_its_own_is_not(table: Path) -> None:
+def test_a_pipeline_that_loads_a_topic_of_ours_after_us_is_named_and_one_with_a_topic_of_its_own_is_not(
+    table: Path,
+) -> None:
     commit(table, NEW, plan_of(1, "orders"))
     assert loads(table) == ()
     commit(table, NEW, plan_of(2))
     assert loads(table) == (ForeignCommit(5, "WRITE", "loaded topic clicks", TookOver(NEW, 2)),)
 
 
-def test_a_position_that_another_pipeline_keeps_of_a_topic_that_it_reads_no_more_is_no_load(table: Path) -> None:
+def test_a_position_that_another_pipeline_keeps_of_a_topic_that_it_reads_no_more_is_no_load(
+    table: Path,
+) -> None:
     commit(table, NEW, plan_of(1, reads=False))
     assert loads(table) == ()
 
@@ -132,15 +175,24 @@ def test_who_took_our_place_is_named_before_it_has_loaded_a_row(table: Path) -> 
     assert loads(table) == (ForeignCommit(4, "WRITE", "took over topic clicks", TookOver(NEW, 1)),)
 
 
-def test_what_was_taken_over_is_no_load_and_what_that_pipeline_loaded_after_it_is_wherever_our_own_commit_is(table: Path) -> None:
+def test_what_was_taken_over_is_no_load_and_what_that_pipeline_loaded_after_it_is_wherever_our_own_commit_is(
+    table: Path,
+) -> None:
     assert loads(table, took_over=TookOver(OLD, 2)) == ()
     assert [found.by for found in loads(table, took_over=TookOver(OLD, 1))] == [TookOver(OLD, 2)]
     plan = plan_of(1, took_over=TookOver(OLD, 1))
-    nothing_of_ours = read_table(str(table), NEW, known=None, is_ours=lambda topic: topic == "clicks", plan=plan)
-    assert nothing_of_ours and [found.by for found in nothing_of_ours.foreign] == [TookOver(OLD, 2), TookOver(OURS, 1)]
+    nothing_of_ours = read_table(
+        str(table), NEW, known=None, is_ours=lambda topic: topic == "clicks", plan=plan
+    )
+    assert nothing_of_ours and [found.by for found in nothing_of_ours.foreign] == [
+        TookOver(OLD, 2),
+        TookOver(OURS, 1),
+    ]
 
 
-def test_what_a_pipeline_loads_whose_place_was_taken_long_ago_is_found_below_the_last_one_that_was_taken(table: Path) -> None:
+def test_what_a_pipeline_loads_whose_place_was_taken_long_ago_is_found_below_the_last_one_that_was_taken(
+    table: Path,
+) -> None:
     commit(table, OLD, plan_of(3))
     commit(table, NEW, plan_of(1))
 
@@ -154,13 +206,19 @@ def test_what_a_pipeline_loads_whose_place_was_taken_long_ago_is_found_below_the
 def test_who_takes_the_place_that_we_took_is_named_before_it_has_loaded_a_row(table: Path) -> None:
     commit(table, NEW, plan_of(1, reads=False, took_over=TookOver(OLD, 2)))
     assert loads(table) == ()
-    assert loads(table, heir_of=(TookOver(OLD, 2),)) == (ForeignCommit(4, "WRITE", "took over topic clicks", TookOver(NEW, 1)),)
+    assert loads(table, heir_of=(TookOver(OLD, 2),)) == (
+        ForeignCommit(4, "WRITE", "took over topic clicks", TookOver(NEW, 1)),
+    )
 
 
-def test_where_no_commit_of_ours_is_recorded_others_are_looked_for_from_where_the_plan_was_made(table: Path) -> None:
+def test_where_no_commit_of_ours_is_recorded_others_are_looked_for_from_where_the_plan_was_made(
+    table: Path,
+) -> None:
     table_id = str(DeltaTable(str(table)).metadata().id)
     assert loads(table, table_version=1, table_id=table_id) == ()
-    assert [one.by for one in loads(table, table_version=0, table_id=table_id)] == [TookOver(OLD, 2)]
+    assert [one.by for one in loads(table, table_version=0, table_id=table_id)] == [
+        TookOver(OLD, 2)
+    ]
     assert loads(table, known=2, table_version=0, table_id=table_id) == ()
 
 

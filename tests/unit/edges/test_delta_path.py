@@ -16,7 +16,13 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 
 from etl.edges.delta.failures import is_conflict, is_obstacle, translate, unreachable
-from etl.edges.delta.path import announce_first_write, check_writable, open_table, rust_path, spark_path
+from etl.edges.delta.path import (
+    announce_first_write,
+    check_writable,
+    open_table,
+    rust_path,
+    spark_path,
+)
 from etl.edges.delta.state import read_table
 from etl.errors import FileLost, NotOurTable, PermissionRefused, SettingsError, TableUnreachable
 from etl.model.raw_table import arrow_schema
@@ -48,7 +54,9 @@ def shared(tmp_path: Path) -> Path:
     return folder
 
 
-def test_nothing_an_empty_folder_and_a_first_write_that_never_finished_are_no_table(tmp_path: Path) -> None:
+def test_nothing_an_empty_folder_and_a_first_write_that_never_finished_are_no_table(
+    tmp_path: Path,
+) -> None:
     assert open_table(str(tmp_path / "nothing" / "here")) is None
     assert open_table(str(tmp_path)) is None
     announce_first_write(str(tmp_path / "new"))
@@ -62,7 +70,9 @@ def test_a_file_and_a_folder_of_other_files_are_not_our_table(tmp_path: Path) ->
         (tmp_path / name).write_text("x")
     with pytest.raises(NotOurTable, match="is a file"):
         open_table(str(tmp_path / "c"))
-    with pytest.raises(NotOurTable, match=r"no _delta_log, but holds a.parquet, b.parquet, c, \.\.\."):
+    with pytest.raises(
+        NotOurTable, match=r"no _delta_log, but holds a.parquet, b.parquet, c, \.\.\."
+    ):
         open_table(str(tmp_path))
 
 
@@ -73,7 +83,9 @@ def test_a_table_whose_log_is_damaged_is_out_of_reach(tmp_path: Path) -> None:
         open_table(str(tmp_path / "t"))
 
 
-def test_a_table_that_was_made_without_columns_is_a_mistake_that_no_retry_mends(tmp_path: Path) -> None:
+def test_a_table_that_was_made_without_columns_is_a_mistake_that_no_retry_mends(
+    tmp_path: Path,
+) -> None:
     table = tmp_path / "t"
     DeltaTable.create(str(table), arrow_schema())
     commit = table / "_delta_log" / f"{0:020}.json"
@@ -102,11 +114,20 @@ def test_a_name_that_looks_escaped_is_refused(tmp_path: Path) -> None:
         open_table(str(tmp_path / "a%20b"))
 
 
-def test_both_engines_are_told_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_engines_are_told_the_same_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert spark_path("warehouse/clicks") == f"file://{tmp_path}/warehouse/clicks"
-    assert rust_path("warehouse/clicks") == rust_path(f"file://{tmp_path}/warehouse/clicks") == f"{tmp_path}/warehouse/clicks"
-    assert (spark_path("s3://bucket/clicks"), rust_path("s3://bucket/clicks")) == ("s3a://bucket/clicks", "s3://bucket/clicks")
+    assert (
+        rust_path("warehouse/clicks")
+        == rust_path(f"file://{tmp_path}/warehouse/clicks")
+        == f"{tmp_path}/warehouse/clicks"
+    )
+    assert (spark_path("s3://bucket/clicks"), rust_path("s3://bucket/clicks")) == (
+        "s3a://bucket/clicks",
+        "s3://bucket/clicks",
+    )
 
 
 def test_a_folder_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
@@ -131,7 +152,9 @@ def test_a_folder_that_may_not_be_listed_is_out_of_reach(shared: Path) -> None:
 
 
 @pytest.mark.parametrize("touch", [open_table, check_writable, announce_first_write])
-def test_a_file_in_the_way_is_no_passing_trouble(tmp_path: Path, touch: Callable[[str], object]) -> None:
+def test_a_file_in_the_way_is_no_passing_trouble(
+    tmp_path: Path, touch: Callable[[str], object]
+) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(NotOurTable, match="file is a file, and the path lies below it"):
         touch(str(tmp_path / "file" / "new" / "table"))
@@ -145,38 +168,67 @@ def test_a_file_in_the_place_of_the_log_is_no_passing_trouble(tmp_path: Path) ->
         open_table(str(tmp_path))
 
 
-@pytest.mark.parametrize("url", ["s4://bucket/clicks", "https://host/clicks", "s3:///clicks", "s3://buck et/clicks", "s3://bucket:99999/t"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s4://bucket/clicks",
+        "https://host/clicks",
+        "s3:///clicks",
+        "s3://buck et/clicks",
+        "s3://bucket:99999/t",
+    ],
+)
 def test_a_url_by_which_there_is_no_store_is_a_wrong_setting(url: str) -> None:
     with pytest.raises(SettingsError, match="no store goes by such a URL") as caught:
         open_table(url)
     assert caught.value.exit_code == 2 and "Known schemes" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", [
-    'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3"\n\tat org.apache',
-    "java.lang.RuntimeException: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3"\n\tat org.apache',
+        "java.lang.RuntimeException: java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
+    ],
+)
 def test_a_store_that_spark_alone_does_not_know_is_a_wrong_setting(text: str) -> None:
     told = translate(Exception(text), "s3://bucket/clicks")
     assert isinstance(told, SettingsError) and "spark.jars.packages" in told.check
 
 
-def test_a_value_that_no_folder_can_be_named_by_is_told_with_its_column_and_no_passing_trouble() -> None:
+def test_a_value_that_no_folder_can_be_named_by_is_told_with_its_column_and_no_passing_trouble() -> (
+    None
+):
     said = "An error occurred while calling o89.save.\n: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed\n\tat org\n"
     text = f"{said}Caused by: java.io.IOException: Mkdirs failed to create file:/t/partition=0/colour=r\0d (exists=false, cwd=file:/home)"
     told = translate(Exception(text), "/t")
     assert isinstance(told, SettingsError) and not told.retriable
-    assert told.what == "a text in the column colour, by which the table is partitioned, holds a NUL: no folder can have such a name"
-    assert told.where["key"] == "table.partition_by" and "transform" in told.check and "supersede" in told.check
+    assert (
+        told.what
+        == "a text in the column colour, by which the table is partitioned, holds a NUL: no folder can have such a name"
+    )
+    assert (
+        told.where["key"] == "table.partition_by"
+        and "transform" in told.check
+        and "supersede" in told.check
+    )
     assert isinstance(translate(Exception(text.replace("\0", "")), "/t"), TableUnreachable)
     told = translate(Exception(text.replace("\0", "r" * 300)), "/t")
     assert isinstance(told, SettingsError) and not told.retriable
-    assert told.what == "a text in the column colour, by which the table is partitioned, is too long: no folder can have such a name"
+    assert (
+        told.what
+        == "a text in the column colour, by which the table is partitioned, is too long: no folder can have such a name"
+    )
 
 
 def test_what_a_writer_itself_says_of_an_obstacle_is_said_once() -> None:
-    said = unreachable(OSError("\x1b[31m↳\x1b[0m No space left on device (os error 28)"), "/t", "written")
-    assert translate(said, "/t") is said and said.what == "the table cannot be written: No space left on device (os error 28)"
+    said = unreachable(
+        OSError("\x1b[31m↳\x1b[0m No space left on device (os error 28)"), "/t", "written"
+    )
+    assert (
+        translate(said, "/t") is said
+        and said.what == "the table cannot be written: No space left on device (os error 28)"
+    )
 
 
 def test_a_table_whose_folder_goes_before_the_commit_is_no_bug(tmp_path: Path) -> None:
@@ -188,57 +240,94 @@ def test_a_table_whose_folder_goes_before_the_commit_is_no_bug(tmp_path: Path) -
     with pytest.raises(DeltaError) as raised:
         table.create_write_transaction([], "append", table.schema())
     told = translate(raised.value, str(tmp_path / "t"))
-    assert isinstance(told, TableUnreachable) and told.what == "the table was removed while ours were written"
+    assert (
+        isinstance(told, TableUnreachable)
+        and told.what == "the table was removed while ours were written"
+    )
 
 
 def test_refused_credentials_of_an_object_store_are_not_worth_a_retry() -> None:
-    assert isinstance(unreachable(OSError("403 Forbidden: AccessDenied"), "s3://bucket/t", "read"), PermissionRefused)
-    assert isinstance(unreachable(OSError("connection reset"), "s3://bucket/t", "read"), TableUnreachable)
+    assert isinstance(
+        unreachable(OSError("403 Forbidden: AccessDenied"), "s3://bucket/t", "read"),
+        PermissionRefused,
+    )
+    assert isinstance(
+        unreachable(OSError("connection reset"), "s3://bucket/t", "read"), TableUnreachable
+    )
     assert isinstance(unreachable(OSError("Permission denied"), "/t", "read"), TableUnreachable)
 
 
 def test_a_stack_trace_that_speaks_of_the_disk_is_no_bug() -> None:
     assert is_obstacle("java.io.IOException: No space left on device\n\tat java.base/...")
     assert is_obstacle("java.nio.file.AccessDeniedException: /warehouse")
-    assert is_obstacle("java.nio.file.FileSystemException: /warehouse/part-0: Operation not permitted")
-    assert is_obstacle("org.apache.spark.sql.delta.DeltaIOException: [DELTA_CANNOT_CREATE_LOG_PATH] Cannot create file:/t/_delta_log")
+    assert is_obstacle(
+        "java.nio.file.FileSystemException: /warehouse/part-0: Operation not permitted"
+    )
+    assert is_obstacle(
+        "org.apache.spark.sql.delta.DeltaIOException: [DELTA_CANNOT_CREATE_LOG_PATH] Cannot create file:/t/_delta_log"
+    )
     assert not is_obstacle("java.lang.NullPointerException")
 
 
 def test_of_a_java_stack_trace_the_line_with_the_obstacle_is_told() -> None:
     said = "An error occurred while calling o90.save.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache.spark.X(X.scala:1)\n"
-    told = unreachable(OSError(said + "Caused by: java.io.IOException: No space left on device\n\tat java.base/..."), "/t", "written")
+    told = unreachable(
+        OSError(
+            said + "Caused by: java.io.IOException: No space left on device\n\tat java.base/..."
+        ),
+        "/t",
+        "written",
+    )
     assert told.what == "the table cannot be written: java.io.IOException: No space left on device"
 
 
-@pytest.mark.parametrize("text", [
-    "io.delta.exceptions.MetadataChangedException: [DELTA_METADATA_CHANGED] The metadata of the table has been changed",
-    "[DELTA_CONCURRENT_DELETE_READ] ConcurrentDeleteReadException: ...", "io.delta.exceptions.ProtocolChangedException: ...",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "io.delta.exceptions.MetadataChangedException: [DELTA_METADATA_CHANGED] The metadata of the table has been changed",
+        "[DELTA_CONCURRENT_DELETE_READ] ConcurrentDeleteReadException: ...",
+        "io.delta.exceptions.ProtocolChangedException: ...",
+    ],
+)
 def test_a_stack_trace_that_speaks_of_somebody_elses_commit_is_a_conflict(text: str) -> None:
     assert is_conflict(text)
     assert not is_conflict("java.lang.NullPointerException at io.delta.storage")
 
 
-def test_a_table_with_a_feature_that_delta_rs_does_not_know_is_not_ours_and_no_passing_trouble(tmp_path: Path) -> None:
+def test_a_table_with_a_feature_that_delta_rs_does_not_know_is_not_ours_and_no_passing_trouble(
+    tmp_path: Path,
+) -> None:
     DeltaTable.create(str(tmp_path), Schema([Field("a", PrimitiveType("string"), nullable=True)]))
     first = tmp_path / "_delta_log" / f"{0:020}.json"
     actions = [json.loads(line) for line in first.read_text().splitlines()]
-    strange = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["redirectReaderWriter-preview"],
-               "writerFeatures": ["redirectReaderWriter-preview"]}
-    first.write_text("\n".join(json.dumps({"protocol": strange} if "protocol" in action else action) for action in actions))
+    strange = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": ["redirectReaderWriter-preview"],
+        "writerFeatures": ["redirectReaderWriter-preview"],
+    }
+    first.write_text(
+        "\n".join(
+            json.dumps({"protocol": strange} if "protocol" in action else action)
+            for action in actions
+        )
+    )
     with pytest.raises(NotOurTable, match="does not support the table") as caught:
         open_table(str(tmp_path))
     assert caught.value.exit_code == 2
 
 
-def test_a_stale_hint_at_a_checkpoint_is_told_as_what_it_is_and_no_table_is_given_up_for_it(tmp_path: Path) -> None:
+def test_a_stale_hint_at_a_checkpoint_is_told_as_what_it_is_and_no_table_is_given_up_for_it(
+    tmp_path: Path,
+) -> None:
     write_deltalake(str(tmp_path), pyarrow.table({"a": [1]}))
     hint = tmp_path / "_delta_log" / "_last_checkpoint"
     hint.write_text('{"version":7,"size":3}')
     with pytest.raises(FileLost, match="names a checkpoint that is not there") as error:
         open_table(str(tmp_path))
-    assert "remove _last_checkpoint" in str(error.value.check) and "move the folder" not in str(error.value.check)
+    assert "remove _last_checkpoint" in str(error.value.check) and "move the folder" not in str(
+        error.value.check
+    )
     hint.unlink()
     table = open_table(str(tmp_path))
     assert table is not None and table.version() == 0

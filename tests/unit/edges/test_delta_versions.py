@@ -1,4 +1,6 @@
-"""Version numbers of a table that come back: a copy is put back, and somebody writes again. Real tables, no JVM."""
+"""Version numbers of a table that come back: a copy is put back, and somebody writes again. Real
+tables, no JVM.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,14 @@ def put_back(copy: Path, path: Path) -> None:
 def acknowledgement_on(path: Path) -> Acknowledgement:
     table = DeltaTable(str(path))
     version = table.version()
-    return Acknowledgement(str(table.metadata().id), version, 1, "seen", 1, commit=hash_of_commit(open_log(str(path)), version))
+    return Acknowledgement(
+        str(table.metadata().id),
+        version,
+        1,
+        "seen",
+        1,
+        commit=hash_of_commit(open_log(str(path)), version),
+    )
 
 
 def read(path: Path, known: int | None, acknowledgement: Acknowledgement | None = None) -> Table:
@@ -42,7 +51,9 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "table", tmp_path / "copy"
 
 
-def test_a_word_covers_a_copy_of_the_commit_that_was_seen_and_no_other_one_of_its_number(places: tuple[Path, Path]) -> None:
+def test_a_word_covers_a_copy_of_the_commit_that_was_seen_and_no_other_one_of_its_number(
+    places: tuple[Path, Path],
+) -> None:
     path, copy = places
     DeltaTable(str(path)).delete("offset = 1")
     acknowledgement = acknowledgement_on(path)
@@ -55,7 +66,9 @@ def test_a_word_covers_a_copy_of_the_commit_that_was_seen_and_no_other_one_of_it
     assert accepted_version(acknowledgement, read(path, 0, acknowledgement)) == 1
 
 
-def test_a_word_is_about_nothing_once_clean_up_took_the_commit_that_it_names(places: tuple[Path, Path]) -> None:
+def test_a_word_is_about_nothing_once_clean_up_took_the_commit_that_it_names(
+    places: tuple[Path, Path],
+) -> None:
     path, _ = places
     DeltaTable(str(path)).delete("offset = 1")
     acknowledgement = acknowledgement_on(path)
@@ -68,7 +81,9 @@ def test_a_word_is_about_nothing_once_clean_up_took_the_commit_that_it_names(pla
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-def test_a_table_whose_log_lacks_a_commit_is_no_passing_trouble(places: tuple[Path, Path], gone: int) -> None:
+def test_a_table_whose_log_lacks_a_commit_is_no_passing_trouble(
+    places: tuple[Path, Path], gone: int
+) -> None:
     path, _ = places
     for number in (2, 3):
         commit(path, OURS, plan_of(number))
@@ -78,7 +93,9 @@ def test_a_table_whose_log_lacks_a_commit_is_no_passing_trouble(places: tuple[Pa
     assert not caught.value.retriable and len(caught.value.what) < 100
 
 
-def test_what_others_do_to_an_old_copy_is_seen_also_below_the_version_that_our_last_commit_had(places: tuple[Path, Path]) -> None:
+def test_what_others_do_to_an_old_copy_is_seen_also_below_the_version_that_our_last_commit_had(
+    places: tuple[Path, Path],
+) -> None:
     path, copy = places
     commit(path, OURS, plan_of(2))
     put_back(copy, path)

@@ -1,4 +1,6 @@
-"""The probe of a local mount: two hard links of one name. What stores answer is in tests/wire/test_stores_that_fail.py."""
+"""The probe of a local mount: two hard links of one name. What stores answer is in
+tests/wire/test_stores_that_fail.py.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ Link = Callable[[Path, Path], object]
 
 def failing_link(code: int) -> Link:
     """A mount on which no hard link can be made."""
+
     def link(source: Path, target: Path) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -33,38 +36,57 @@ def test_a_mount_with_hard_links_passes_and_nothing_is_left_in_its_folder(tmp_pa
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_mount_without_hard_links_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_a_mount_without_hard_links_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     monkeypatch.setattr(os, "link", failing_link(code))
-    with pytest.raises(NoExclusiveCreate, match="the mount has no hard links .* could replace each other's commit") as caught:
+    with pytest.raises(
+        NoExclusiveCreate, match="the mount has no hard links .* could replace each other's commit"
+    ) as caught:
         require_exclusive_create(str(tmp_path / "table"))
     assert (caught.value.exit_code, caught.value.where["mount"]) == (7, tmp_path)
     assert os.listdir(tmp_path) == []
 
 
-def test_a_mount_that_links_over_a_file_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mount_that_links_over_a_file_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "link", shutil.copyfile)
-    with pytest.raises(NoExclusiveCreate, match="the mount makes a hard link over another file: two writers could replace") as caught:
+    with pytest.raises(
+        NoExclusiveCreate,
+        match="the mount makes a hard link over another file: two writers could replace",
+    ) as caught:
         require_exclusive_create(str(tmp_path))
     assert caught.value.exit_code == 7
     assert os.listdir(tmp_path) == []
 
 
-def test_a_full_disk_is_not_taken_for_a_mount_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_not_taken_for_a_mount_without_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "link", failing_link(errno.ENOSPC))
     with pytest.raises(TableUnreachable, match="No space left on device") as caught:
         require_exclusive_create(str(tmp_path))
     assert not isinstance(caught.value, NoExclusiveCreate)
 
 
-@pytest.mark.parametrize(("value", "is_refused"), [("true", True), ("1", True), ("false", False), ("", False)])
+@pytest.mark.parametrize(
+    ("value", "is_refused"), [("true", True), ("1", True), ("false", False), ("", False)]
+)
 def test_the_variable_by_which_delta_rs_renames_over_commits_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, is_refused: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    value: str,
+    is_refused: bool,
 ) -> None:
     monkeypatch.setenv("MOUNT_ALLOW_UNSAFE_RENAME", value)
     if not is_refused:
         require_exclusive_create(str(tmp_path))
         return
-    with pytest.raises(NoExclusiveCreate, match="MOUNT_ALLOW_UNSAFE_RENAME makes delta-rs rename a commit over another one"):
+    with pytest.raises(
+        NoExclusiveCreate,
+        match="MOUNT_ALLOW_UNSAFE_RENAME makes delta-rs rename a commit over another one",
+    ):
         require_exclusive_create(str(tmp_path))
 
 

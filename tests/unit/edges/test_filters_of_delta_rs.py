@@ -1,5 +1,6 @@
-"""What the log says of files that tasks wrote, as delta-rs's PyArrow dataset uses it (pandas, `filters=`): it takes a bound that is missing
-beside others for null, and passes the file over. `tests/spark/test_data_skipping.py` has the same of Spark."""
+"""What the log says of files that tasks wrote, as delta-rs's PyArrow dataset uses it (pandas,
+`filters=`): it takes a bound that is missing beside others for null, and passes the file over.
+`tests/spark/test_data_skipping.py` has the same of Spark."""
 
 from __future__ import annotations
 
@@ -39,22 +40,54 @@ class OneFileEach:
         return found
 
 
-@pytest.mark.parametrize(("first", "second"), [
-    (pa.array(["a", "b"]), pa.array(["c", "d" * 5000])),
-    (pa.array([1.0, 2.0]), pa.array([3.0, float("nan")])),
-    (pa.array([1.0, 2.0]), pa.array([float("-inf"), 0.5])),
-    (pa.array([1, 2], pa.int64()).cast(DIGITS), pa.array([Decimal("0.00001"), Decimal("-0.00001")], DIGITS)),
-    (pa.array([1, 2], pa.int64()).cast(DIGITS), pa.array([Decimal("1234567890123456789.5"), Decimal(-3)], DIGITS)),
-    (pa.array([1, 2], pa.int64()).cast(DIGITS), pa.array([Decimal(10**28 - 1), Decimal(3)], DIGITS)),
-    (pa.array([0, 1], pa.int32()).cast(DAY), pa.array([2, 3_000_000], pa.int32()).cast(DAY)),
-    (pa.array([0, 1], AT), pa.array([2, 2**62], AT)),
-    (pa.array([True, True]), pa.array([True, False])),
-    (pa.array([1, 2]), pa.array([None, None], pa.int64())),
-], ids=["long text", "NaN", "infinite", "tiny", "many digits", "as many as there are", "day", "time", "boolean", "nulls"])
-def test_each_value_is_found_whatever_the_log_cannot_say_of_others(tmp_path: Path, first: pa.Array, second: pa.Array) -> None:
-    batches = [pa.record_batch({"n": pa.array([at, at]), "found": values}) for at, values in enumerate((first, second))]
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (pa.array(["a", "b"]), pa.array(["c", "d" * 5000])),
+        (pa.array([1.0, 2.0]), pa.array([3.0, float("nan")])),
+        (pa.array([1.0, 2.0]), pa.array([float("-inf"), 0.5])),
+        (
+            pa.array([1, 2], pa.int64()).cast(DIGITS),
+            pa.array([Decimal("0.00001"), Decimal("-0.00001")], DIGITS),
+        ),
+        (
+            pa.array([1, 2], pa.int64()).cast(DIGITS),
+            pa.array([Decimal("1234567890123456789.5"), Decimal(-3)], DIGITS),
+        ),
+        (
+            pa.array([1, 2], pa.int64()).cast(DIGITS),
+            pa.array([Decimal(10**28 - 1), Decimal(3)], DIGITS),
+        ),
+        (pa.array([0, 1], pa.int32()).cast(DAY), pa.array([2, 3_000_000], pa.int32()).cast(DAY)),
+        (pa.array([0, 1], AT), pa.array([2, 2**62], AT)),
+        (pa.array([True, True]), pa.array([True, False])),
+        (pa.array([1, 2]), pa.array([None, None], pa.int64())),
+    ],
+    ids=[
+        "long text",
+        "NaN",
+        "infinite",
+        "tiny",
+        "many digits",
+        "as many as there are",
+        "day",
+        "time",
+        "boolean",
+        "nulls",
+    ],
+)
+def test_each_value_is_found_whatever_the_log_cannot_say_of_others(
+    tmp_path: Path, first: pa.Array, second: pa.Array
+) -> None:
+    batches = [
+        pa.record_batch({"n": pa.array([at, at]), "found": values})
+        for at, values in enumerate((first, second))
+    ]
     load = Load(ArrowWriter(made=batches[0].schema), OneFileEach(batches))
-    assert append(load, plain_plan(ranges=()), Destination(str(tmp_path / "table"), "app")).result is Result.APPLIED
+    assert (
+        append(load, plain_plan(ranges=()), Destination(str(tmp_path / "table"), "app")).result
+        is Result.APPLIED
+    )
     table = DeltaTable(tmp_path / "table").to_pyarrow_dataset()
     for value in {*first, *second}:
         of: Any = compute.field("found")

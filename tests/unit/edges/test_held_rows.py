@@ -1,4 +1,6 @@
-"""Which rows of a topic a table holds: by the statistics of its log where they tell, else from its files."""
+"""Which rows of a topic a table holds: by the statistics of its log where they tell, else from its
+files.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,11 @@ def rows(*of: tuple[str | None, int | None, int | None], **more: Sequence[Any]) 
     """(topic, partition, offset)."""
     topics, partitions, offsets = zip(*of, strict=True)
     columns = {
-        "value": [b"v"] * len(of), "topic": pyarrow.array(topics, pyarrow.string()),
-        "partition": pyarrow.array(partitions, pyarrow.int32()), "offset": pyarrow.array(offsets, pyarrow.int64())}
+        "value": [b"v"] * len(of),
+        "topic": pyarrow.array(topics, pyarrow.string()),
+        "partition": pyarrow.array(partitions, pyarrow.int32()),
+        "offset": pyarrow.array(offsets, pyarrow.int64()),
+    }
     return pyarrow.table({**columns, **more})
 
 
@@ -51,7 +56,9 @@ def without_statistics(path: Path) -> None:
         log.write_text("\n".join(map(json.dumps, lines)))
 
 
-def test_files_of_other_topics_and_files_of_one_partition_are_told_by_statistics_and_no_file_is_opened(tmp_path: Path) -> None:
+def test_files_of_other_topics_and_files_of_one_partition_are_told_by_statistics_and_no_file_is_opened(
+    tmp_path: Path,
+) -> None:
     written(tmp_path, rows(("views", 0, 5), ("views", 1, 6)))
     written(tmp_path, rows(("clicks", 0, 5), ("clicks", 0, 9)))
     written(tmp_path, rows(("clicks", 0, 2)))
@@ -59,13 +66,30 @@ def test_files_of_other_topics_and_files_of_one_partition_are_told_by_statistics
     assert of_clicks(tmp_path) == [HeldRows(LOG, 0, 2, 10, 3)]
 
 
-def test_files_of_several_partitions_are_read_and_rows_that_name_no_record_are_left_out(tmp_path: Path) -> None:
-    written(tmp_path, rows(("clicks", 0, 5), ("clicks", 1, 7), ("views", 0, 1), (None, 0, 3), ("clicks", None, 4), ("clicks", 0, None)))
+def test_files_of_several_partitions_are_read_and_rows_that_name_no_record_are_left_out(
+    tmp_path: Path,
+) -> None:
+    written(
+        tmp_path,
+        rows(
+            ("clicks", 0, 5),
+            ("clicks", 1, 7),
+            ("views", 0, 1),
+            (None, 0, 3),
+            ("clicks", None, 4),
+            ("clicks", 0, None),
+        ),
+    )
     written(tmp_path, rows(("clicks", -1, 5), ("a", 0, -5), ("clicks", 0, 6)))
-    assert of_clicks(tmp_path) == [HeldRows(LOG, 0, 5, 7, 2), HeldRows(BrokerPartition("clicks", 1), 0, 7, 8, 1)]
+    assert of_clicks(tmp_path) == [
+        HeldRows(LOG, 0, 5, 7, 2),
+        HeldRows(BrokerPartition("clicks", 1), 0, 7, 8, 1),
+    ]
 
 
-def test_a_table_without_statistics_is_read_and_one_that_is_partitioned_by_topic_need_not_be(tmp_path: Path) -> None:
+def test_a_table_without_statistics_is_read_and_one_that_is_partitioned_by_topic_need_not_be(
+    tmp_path: Path,
+) -> None:
     written(tmp_path / "bare", rows(("clicks", 0, 5), ("views", 0, 9)))
     without_statistics(tmp_path / "bare")
     assert of_clicks(tmp_path / "bare") == [HeldRows(LOG, 0, 5, 6, 1)]
@@ -77,27 +101,43 @@ def test_a_table_without_statistics_is_read_and_one_that_is_partitioned_by_topic
 def test_lives_of_a_log_are_told_apart_and_null_is_the_first_one(tmp_path: Path) -> None:
     written(tmp_path, rows(("clicks", 0, 5), ("clicks", 0, 6)))
     lives = pyarrow.array([None, 0, 2], pyarrow.int32())
-    written(tmp_path, rows(("clicks", 0, 7), ("clicks", 0, 8), ("clicks", 0, 1), log_epoch=lives), schema_mode="merge")
+    written(
+        tmp_path,
+        rows(("clicks", 0, 7), ("clicks", 0, 8), ("clicks", 0, 1), log_epoch=lives),
+        schema_mode="merge",
+    )
     assert of_clicks(tmp_path) == [HeldRows(LOG, 0, 5, 9, 4), HeldRows(LOG, 2, 1, 2, 1)]
 
 
-def test_a_table_without_the_columns_that_name_records_or_with_others_of_their_names_holds_none(tmp_path: Path) -> None:
+def test_a_table_without_the_columns_that_name_records_or_with_others_of_their_names_holds_none(
+    tmp_path: Path,
+) -> None:
     written(tmp_path / "none", pyarrow.table({"topic": ["clicks"], "value": [1]}))
-    written(tmp_path / "types", pyarrow.table({"topic": ["clicks"], "partition": ["0"], "offset": [1]}))
+    written(
+        tmp_path / "types", pyarrow.table({"topic": ["clicks"], "partition": ["0"], "offset": [1]})
+    )
     assert of_clicks(tmp_path / "none") == of_clicks(tmp_path / "types") == []
 
 
-def test_what_pipelines_of_ours_loaded_is_theirs_and_an_empty_table_or_none_is_not_asked(tmp_path: Path) -> None:
+def test_what_pipelines_of_ours_loaded_is_theirs_and_an_empty_table_or_none_is_not_asked(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "table"
     assert rows_of_nobody(str(path), {"clicks"}, physical=False) is None
     DeltaTable.create(str(path), schema=rows(("a", 0, 1)).schema)
     assert rows_of_nobody(str(path), {"clicks"}, physical=False) is None
     app = Transaction("offset-range-etl/cluster/group/other", 1)
-    written(path, rows(("clicks", 0, 1)), commit_properties=CommitProperties(app_transactions=[app]))
-    assert rows_of_nobody(str(path), {"clicks"}, physical=False) is None  # it is not known which topics that one loaded
+    written(
+        path, rows(("clicks", 0, 1)), commit_properties=CommitProperties(app_transactions=[app])
+    )
+    assert (
+        rows_of_nobody(str(path), {"clicks"}, physical=False) is None
+    )  # it is not known which topics that one loaded
 
 
-def test_a_file_that_is_damaged_leaves_it_open_which_topics_it_has_and_that_is_no_reason_to_load(tmp_path: Path) -> None:
+def test_a_file_that_is_damaged_leaves_it_open_which_topics_it_has_and_that_is_no_reason_to_load(
+    tmp_path: Path,
+) -> None:
     written(tmp_path, rows(("clicks", 0, 5), ("views", 0, 9)))
     unreadable(tmp_path)
     with pytest.raises(NeedsDecision, match="not known of which topics"):

@@ -1,4 +1,6 @@
-"""The file of the metrics: where it is, that it is whole, what it keeps of the runs before, and that no run fails for it."""
+"""The file of the metrics: where it is, that it is whole, what it keeps of the runs before, and
+that no run fails for it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from etl.settings.sections import Settings
 from tests.builders import plain_settings
 from tests.reports import new_report
 
-SUCCESS = re.compile(r'^offset_range_etl_last_success_timestamp_seconds\{pipeline="clicks",group="etl-clicks"\} (.+)$', re.MULTILINE)
+SUCCESS = re.compile(
+    r'^offset_range_etl_last_success_timestamp_seconds\{pipeline="clicks",group="etl-clicks"\} (.+)$',
+    re.MULTILINE,
+)
 
 
 def ran(folder: Path, settings: Settings, *, fails: bool = False) -> Report:
@@ -35,12 +40,18 @@ def settings_at(path: Path) -> Settings:
     return plain_settings(metrics_path=str(path))
 
 
-@pytest.mark.parametrize(("metrics_path", "file"), [
-    ("x/here.prom", "x/here.prom"), ("x", "x/group+clicks.prom"), ("x/", "x/group+clicks.prom")])
-def test_the_file_is_the_one_that_is_named_or_one_of_the_pipelines_name_in_the_folder(tmp_path: Path, metrics_path: str, file: str) -> None:
+@pytest.mark.parametrize(
+    ("metrics_path", "file"),
+    [("x/here.prom", "x/here.prom"), ("x", "x/group+clicks.prom"), ("x/", "x/group+clicks.prom")],
+)
+def test_the_file_is_the_one_that_is_named_or_one_of_the_pipelines_name_in_the_folder(
+    tmp_path: Path, metrics_path: str, file: str
+) -> None:
     ran(tmp_path, plain_settings(metrics_path=f"{tmp_path}/{metrics_path}"))
     assert "offset_range_etl_run_success" in (tmp_path / file).read_text()
-    assert [path.name for path in (tmp_path / file).parent.iterdir()] == [(tmp_path / file).name], "nothing half written is left"
+    assert [path.name for path in (tmp_path / file).parent.iterdir()] == [(tmp_path / file).name], (
+        "nothing half written is left"
+    )
 
 
 def test_a_run_that_fails_is_told_and_keeps_when_one_last_succeeded(tmp_path: Path) -> None:
@@ -49,27 +60,45 @@ def test_a_run_that_fails_is_told_and_keeps_when_one_last_succeeded(tmp_path: Pa
     [before] = SUCCESS.findall(file.read_text())
     for _ in range(2):
         ran(tmp_path, settings, fails=True)
-        assert SUCCESS.findall(file.read_text()) == [before] and 'run_exit_code{pipeline="clicks",group="etl-clicks"} 7' in file.read_text()
+        assert (
+            SUCCESS.findall(file.read_text()) == [before]
+            and 'run_exit_code{pipeline="clicks",group="etl-clicks"} 7' in file.read_text()
+        )
 
 
-@pytest.mark.parametrize("before", [
-    b"", b"\xff\xfe", b"nonsense\n", b'offset_range_etl_last_success_timestamp_seconds{pipeline="clicks",group="etl-clicks"} 1.2.3\n',
-    b'offset_range_etl_last_success_timestamp_seconds{pipeline="other",group="etl-clicks"} 17.0\n'])
-def test_a_file_that_says_nothing_of_this_pipeline_is_written_anew(tmp_path: Path, before: bytes) -> None:
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"",
+        b"\xff\xfe",
+        b"nonsense\n",
+        b'offset_range_etl_last_success_timestamp_seconds{pipeline="clicks",group="etl-clicks"} 1.2.3\n',
+        b'offset_range_etl_last_success_timestamp_seconds{pipeline="other",group="etl-clicks"} 17.0\n',
+    ],
+)
+def test_a_file_that_says_nothing_of_this_pipeline_is_written_anew(
+    tmp_path: Path, before: bytes
+) -> None:
     (tmp_path / "group+clicks.prom").write_bytes(before)
     ran(tmp_path, settings_at(tmp_path), fails=True)
     assert SUCCESS.findall((tmp_path / "group+clicks.prom").read_text()) == []
 
 
-def test_metrics_that_cannot_be_written_are_told_and_change_nothing_that_the_run_came_to(tmp_path: Path) -> None:
+def test_metrics_that_cannot_be_written_are_told_and_change_nothing_that_the_run_came_to(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "group+clicks.prom").mkdir()
     report = ran(tmp_path, settings_at(tmp_path))
-    assert report.exit_code == 0 and [outcome for outcome, _ in report.outcomes] == [Outcome.NO_METRICS]
+    assert report.exit_code == 0 and [outcome for outcome, _ in report.outcomes] == [
+        Outcome.NO_METRICS
+    ]
     [kept] = (tmp_path / "reports").glob("*.json")
     assert "metrics not written" in kept.read_text()
 
 
-def test_a_bug_in_the_metrics_does_not_make_a_run_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_the_metrics_does_not_make_a_run_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(report_file, "write_metrics", lambda *_, **__: 1 / 0)
     report = ran(tmp_path, settings_at(tmp_path))
     assert report.exit_code == 0 and "a bug: ZeroDivisionError" in report.outcomes[0][1]

@@ -1,4 +1,6 @@
-"""What tasks tell over a socket: it comes, whatever else comes is dropped, and nobody fails or waits for it."""
+"""What tasks tell over a socket: it comes, whatever else comes is dropped, and nobody fails or
+waits for it.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def test_a_task_tells_its_beginning_its_end_and_no_more_often_than_twice_a_secon
         driver.bind(("127.0.0.1", 0))
         driver.settimeout(10)
         clock = Clock()
-        teller = Teller(ProgressAddress("127.0.0.1", driver.getsockname()[1], bytes(16)), 0, 0, clock=clock)
+        teller = Teller(
+            ProgressAddress("127.0.0.1", driver.getsockname()[1], bytes(16)), 0, 0, clock=clock
+        )
         for step in range(100):
             clock.now = step / 100
             teller.read(0, step + 1, step, step)
@@ -111,10 +115,16 @@ def test_junk_does_not_end_the_listening(junk: bytes) -> None:
         assert wait_until(lambda: 0 in port.told, 10)
 
 
-@pytest.mark.parametrize("address", [
-    None, ProgressAddress("127.0.0.1", 9, bytes(16)), ProgressAddress("no.such.host.invalid", 9, bytes(16)),
-    ProgressAddress("a" * 300, 9, bytes(16)), ProgressAddress("", 0, bytes(16)),
-])
+@pytest.mark.parametrize(
+    "address",
+    [
+        None,
+        ProgressAddress("127.0.0.1", 9, bytes(16)),
+        ProgressAddress("no.such.host.invalid", 9, bytes(16)),
+        ProgressAddress("a" * 300, 9, bytes(16)),
+        ProgressAddress("", 0, bytes(16)),
+    ],
+)
 def test_a_task_that_reaches_nobody_reads_on(address: ProgressAddress | None) -> None:
     teller = Teller(address, 0, 0, clock=iter(range(1000)).__next__)
     for step in range(10):

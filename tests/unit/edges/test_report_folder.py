@@ -1,4 +1,6 @@
-"""The folder of reports: a page beside each report, the history in it, and what goes with a report that is too old."""
+"""The folder of reports: a page beside each report, the history in it, and what goes with a report
+that is too old.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,13 @@ def names(folder: Path) -> list[str]:
 def test_each_run_leaves_a_page_beside_its_report_and_it_names_those_before(tmp_path: Path) -> None:
     for day in (1, 2, 3):
         ran(tmp_path, day)
-    assert names(tmp_path) == [f"{OURS}-{RUN.format(day)}{end}" for day in (1, 2, 3) for end in (".html", ".json")]
+    assert names(tmp_path) == [
+        f"{OURS}-{RUN.format(day)}{end}" for day in (1, 2, 3) for end in (".html", ".json")
+    ]
     page = (tmp_path / f"{OURS}-{RUN.format(3)}.html").read_text()
-    assert "The last 3 runs" in page and re.findall(r'href="([^"]+\.html)"', page) == [f"{OURS}-{RUN.format(day)}.html" for day in (2, 1)]
+    assert "The last 3 runs" in page and re.findall(r'href="([^"]+\.html)"', page) == [
+        f"{OURS}-{RUN.format(day)}.html" for day in (2, 1)
+    ]
 
 
 def test_the_page_of_a_run_that_failed_is_written_with_its_error(tmp_path: Path) -> None:
@@ -56,25 +62,36 @@ def test_the_page_of_a_run_that_failed_is_written_with_its_error(tmp_path: Path)
 def test_pages_go_with_the_reports_that_are_too_old(tmp_path: Path) -> None:
     for day in (1, 2, 3):
         ran(tmp_path, day, keep=2)
-    assert names(tmp_path) == [f"{OURS}-{RUN.format(day)}{end}" for day in (2, 3) for end in (".html", ".json")]
+    assert names(tmp_path) == [
+        f"{OURS}-{RUN.format(day)}{end}" for day in (2, 3) for end in (".html", ".json")
+    ]
 
 
-def test_a_page_that_cannot_be_written_is_told_and_changes_nothing_that_the_run_came_to(tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_is_told_and_changes_nothing_that_the_run_came_to(
+    tmp_path: Path,
+) -> None:
     (tmp_path / f"{OURS}-{RUN.format(1)}.html").mkdir()
     report = ran(tmp_path, 1)
     told = json.loads((tmp_path / f"{OURS}-{RUN.format(1)}.json").read_text())
     assert (report.exit_code, told["exit_code"], told["state"]) == (0, 0, "done")
-    assert [one["outcome"] for one in told["outcomes"]] == [Outcome.NO_PAGE.value] and "makes it again" in told["outcomes"][0]["says"]
+    assert [one["outcome"] for one in told["outcomes"]] == [
+        Outcome.NO_PAGE.value
+    ] and "makes it again" in told["outcomes"][0]["says"]
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
 
 
-def test_a_bug_in_a_page_is_told_and_does_not_make_a_run_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_a_page_is_told_and_does_not_make_a_run_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> str:
         return str(1 / 0)
 
     monkeypatch.setattr(report_folder, "page_of", broken)
     report = ran(tmp_path, 1)
-    assert report.exit_code == 0 and "a bug: ZeroDivisionError: division by zero" in report.outcomes[0][1]
+    assert (
+        report.exit_code == 0
+        and "a bug: ZeroDivisionError: division by zero" in report.outcomes[0][1]
+    )
 
 
 def test_the_history_is_that_of_the_last_runs_of_this_pipeline_oldest_first(tmp_path: Path) -> None:
@@ -82,26 +99,38 @@ def test_the_history_is_that_of_the_last_runs_of_this_pipeline_oldest_first(tmp_
         ran(tmp_path, day)
     for others in ("etl-clicks+other", "clicks", "eu+clicks"):
         report_path(tmp_path, others, "20231112T000000-0a1b2c").write_text("{}")
-    assert [run.run_id for run in past_runs(tmp_path, OURS, before=RUN.format(5), most=3)] == [RUN.format(day) for day in (2, 3, 4)]
+    assert [run.run_id for run in past_runs(tmp_path, OURS, before=RUN.format(5), most=3)] == [
+        RUN.format(day) for day in (2, 3, 4)
+    ]
 
 
-def test_the_history_reads_no_more_than_so_many_bytes_and_not_what_runs_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_history_reads_no_more_than_so_many_bytes_and_not_what_runs_saw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     document = document_of(loaded(3))
     size = len(as_text(document, None))
     for day in (1, 2, 3):
         document["run_id"] = RUN.format(day)
-        report_path(tmp_path, OURS, RUN.format(day)).write_text(as_text(document, {"looks": 1, "first": "x" * 5 * size}))
+        report_path(tmp_path, OURS, RUN.format(day)).write_text(
+            as_text(document, {"looks": 1, "first": "x" * 5 * size})
+        )
     monkeypatch.setattr(report_folder, "HISTORY_MAX_BYTES", 2 * size + 10)
     found = past_runs(tmp_path, OURS, before="2023112")
-    assert [(run.run_id, run.records, run.lag_before) for run in found] == [(RUN.format(day), 291, 300) for day in (2, 3)]
+    assert [(run.run_id, run.records, run.lag_before) for run in found] == [
+        (RUN.format(day), 291, 300) for day in (2, 3)
+    ]
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"run_id": 1', b"\xff\xfe", b"[]"])
-def test_a_report_that_cannot_be_read_is_left_out_of_the_history(tmp_path: Path, content: bytes) -> None:
+def test_a_report_that_cannot_be_read_is_left_out_of_the_history(
+    tmp_path: Path, content: bytes
+) -> None:
     ran(tmp_path, 1)
     report_path(tmp_path, OURS, RUN.format(2)).write_bytes(content)
     ran(tmp_path, 3)
-    assert [run.run_id for run in past_runs(tmp_path, OURS, before=RUN.format(4))] == [RUN.format(day) for day in (1, 3)]
+    assert [run.run_id for run in past_runs(tmp_path, OURS, before=RUN.format(4))] == [
+        RUN.format(day) for day in (1, 3)
+    ]
 
 
 def test_a_page_elsewhere_links_to_no_other_page(tmp_path: Path) -> None:
@@ -114,5 +143,7 @@ def test_a_page_elsewhere_links_to_no_other_page(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "reports").touch()
-    with pytest.raises(SettingsError, match="the folder of reports cannot be read: Not a directory"):
+    with pytest.raises(
+        SettingsError, match="the folder of reports cannot be read: Not a directory"
+    ):
         newest_report(tmp_path / "reports", OURS)

@@ -1,4 +1,6 @@
-"""Runs of rows in Arrow batches: where one ends, what it says, and that a log is right in itself exactly if its runs follow one another."""
+"""Runs of rows in Arrow batches: where one ends, what it says, and that a log is right in itself
+exactly if its runs follow one another.
+"""
 
 from __future__ import annotations
 
@@ -19,29 +21,52 @@ NOWHERE: Key = (None, None, None, None, None, None)
 
 
 def batch_of(keys: Sequence[Key]) -> pyarrow.RecordBatch:
-    return pyarrow.record_batch({
-        name: pyarrow.array([key[i] for key in keys], pyarrow.string() if name == "topic" else pyarrow.int64())
-        for i, name in enumerate(NAMES)})
+    return pyarrow.record_batch(
+        {
+            name: pyarrow.array(
+                [key[i] for key in keys], pyarrow.string() if name == "topic" else pyarrow.int64()
+            )
+            for i, name in enumerate(NAMES)
+        }
+    )
 
 
 def runs_of(*batches: Sequence[Key]) -> list[tuple[object, ...]]:
     runs = Runs({CLICKS: numpy.array([0, 100, 200], numpy.int64)})
-    return [tuple(row.values()) for found in runs(map(batch_of, batches)) for row in found.to_pylist()]
+    return [
+        tuple(row.values()) for found in runs(map(batch_of, batches)) for row in found.to_pylist()
+    ]
 
 
 def test_a_run_goes_on_with_the_next_message_of_its_entry_or_the_first_of_a_later_one() -> None:
-    keys: list[Key] = [(*CLICKS, *message) for message in ((0, 0), (0, 1), (40, 0), (80, 0), (80, 1), (80, 2))]
+    keys: list[Key] = [
+        (*CLICKS, *message) for message in ((0, 0), (0, 1), (40, 0), (80, 0), (80, 1), (80, 2))
+    ]
     assert runs_of(keys) == [(*CLICKS, 1, 0, 0, 80, 2, 6)]
 
 
 def test_a_run_ends_at_an_edge_at_another_log_and_at_rows_of_no_log() -> None:
-    keys: list[Key] = [(*CLICKS, 90, 0), (*CLICKS, 100, 0), (*VIEWS, 100, 1), (*VIEWS, 300, 0), NOWHERE, NOWHERE, (*CLICKS, 200, 0)]
+    keys: list[Key] = [
+        (*CLICKS, 90, 0),
+        (*CLICKS, 100, 0),
+        (*VIEWS, 100, 1),
+        (*VIEWS, 300, 0),
+        NOWHERE,
+        NOWHERE,
+        (*CLICKS, 200, 0),
+    ]
     assert runs_of(keys) == [
-        (*CLICKS, 1, 90, 0, 90, 0, 1), (*CLICKS, 2, 100, 0, 100, 0, 1), (*VIEWS, 0, 100, 1, 300, 0, 2),
-        (None, None, None, None, 0, -1, -1, -1, -1, 2), (*CLICKS, 3, 200, 0, 200, 0, 1)]
+        (*CLICKS, 1, 90, 0, 90, 0, 1),
+        (*CLICKS, 2, 100, 0, 100, 0, 1),
+        (*VIEWS, 0, 100, 1, 300, 0, 2),
+        (None, None, None, None, 0, -1, -1, -1, -1, 2),
+        (*CLICKS, 3, 200, 0, 200, 0, 1),
+    ]
 
 
-def test_a_run_ends_before_a_double_a_hole_an_earlier_entry_and_an_entry_whose_first_message_is_elsewhere() -> None:
+def test_a_run_ends_before_a_double_a_hole_an_earlier_entry_and_an_entry_whose_first_message_is_elsewhere() -> (
+    None
+):
     for after in ((40, 1), (40, 3), (0, 0), (80, 1)):
         keys: list[Key] = [(*CLICKS, 40, 0), (*CLICKS, 40, 1), (*CLICKS, *after)]
         assert [run[-1] for run in runs_of(keys)] == [2, 1], after
@@ -51,18 +76,21 @@ def test_batches_of_nothing_have_no_runs() -> None:
     assert runs_of([], [(*CLICKS, 0, 0)], []) == [(*CLICKS, 1, 0, 0, 0, 0, 1)]
 
 
-MESSAGES = st.lists(st.tuples(st.integers(0, 4).map(lambda at: at * 40), st.integers(0, 2)), min_size=1, max_size=12)
+MESSAGES = st.lists(
+    st.tuples(st.integers(0, 4).map(lambda at: at * 40), st.integers(0, 2)), min_size=1, max_size=12
+)
 
 
 @given(MESSAGES, st.integers(0, 12))
 def test_in_each_run_no_message_is_double_and_none_of_an_entry_left_out_however_rows_are_cut_into_batches(
-    messages: list[tuple[int, int]], cut: int,
+    messages: list[tuple[int, int]],
+    cut: int,
 ) -> None:
     keys: list[Key] = [(*CLICKS, *message) for message in messages]
     found, at = runs_of(keys[:cut], keys[cut:]), 0
     for run in found:
         rows = int(str(run[-1]))
-        mine = messages[at:at + rows]
+        mine = messages[at : at + rows]
         assert (mine[0], mine[-1]) == (run[5:7], run[7:9])
         for before, after in zip(mine, mine[1:]):
             assert after == (before[0], before[1] + 1) or (after[0] > before[0] and after[1] == 0)

@@ -13,7 +13,13 @@ from etl.decisions.file_layout import level_of
 from etl.edges.machine import cores
 from etl.edges.spark import session
 from etl.edges.spark.defaults_file import settings_of_file
-from etl.edges.spark.session import DELTA_PACKAGE, LOCAL_MASTER, complete, for_short_run, parallelism_of
+from etl.edges.spark.session import (
+    DELTA_PACKAGE,
+    LOCAL_MASTER,
+    complete,
+    for_short_run,
+    parallelism_of,
+)
 from etl.embedded.java import java_home
 from etl.model.data_files import Codec
 
@@ -32,9 +38,18 @@ def test_alone_a_session_is_local_retries_tasks_and_runs_this_python() -> None:
 
 
 def test_what_spark_submit_was_told_is_not_set_again() -> None:
-    submitted = {"spark.master": "spark://host:7077", "spark.jars": "/delta.jar", "spark.sql.shuffle.partitions": "64"}
+    submitted = {
+        "spark.master": "spark://host:7077",
+        "spark.jars": "/delta.jar",
+        "spark.sql.shuffle.partitions": "64",
+    }
     chosen = complete({}, submitted)
-    assert not {"spark.sql.shuffle.partitions", "spark.jars.packages", "spark.pyspark.python", "spark.driver.host"} & set(chosen)
+    assert not {
+        "spark.sql.shuffle.partitions",
+        "spark.jars.packages",
+        "spark.pyspark.python",
+        "spark.driver.host",
+    } & set(chosen)
     assert chosen["spark.sql.catalog.spark_catalog"].endswith("DeltaCatalog")
 
 
@@ -45,7 +60,9 @@ def test_zstd_tries_as_hard_by_either_writer_unless_somebody_says_otherwise() ->
 
 
 def test_the_callers_settings_win() -> None:
-    chosen = complete({"spark.master": "local[1]", "spark.ui.enabled": "true"}, {"spark.ui.enabled": "false"})
+    chosen = complete(
+        {"spark.master": "local[1]", "spark.ui.enabled": "true"}, {"spark.ui.enabled": "false"}
+    )
     assert (chosen["spark.master"], chosen["spark.ui.enabled"]) == ("local[1]", "true")
 
 
@@ -65,14 +82,22 @@ def test_a_short_run_has_a_jvm_of_one_compiler_beside_what_it_is_told_already() 
     assert for_short_run({}, ()) == {options: "-XX:TieredStopAtLevel=1"}
 
 
-@pytest.mark.parametrize("theirs", [{"spark.driver.extraJavaOptions": "-Xlog:gc"}, {"spark.master": "yarn"}])
-def test_a_jvm_whose_options_others_chose_or_whose_tasks_run_elsewhere_stays_as_it_is(theirs: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "theirs", [{"spark.driver.extraJavaOptions": "-Xlog:gc"}, {"spark.master": "yarn"}]
+)
+def test_a_jvm_whose_options_others_chose_or_whose_tasks_run_elsewhere_stays_as_it_is(
+    theirs: dict[str, str],
+) -> None:
     assert for_short_run(theirs, theirs) == theirs
 
 
 @pytest.fixture
-def own_file(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Where Spark's own file would be; the folder is named by the variable that is the fixture's parameter."""
+def own_file(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Path:
+    """Where Spark's own file would be; the folder is named by the variable that is the fixture's
+    parameter.
+    """
     place = getattr(request, "param", "SPARK_CONF_DIR")
     folder = tmp_path if place == "SPARK_CONF_DIR" else tmp_path / "conf"
     folder.mkdir(exist_ok=True)
@@ -93,11 +118,16 @@ def test_a_jvm_whose_options_are_in_sparks_own_file_keeps_them(own_file: Path) -
 
 
 def test_what_is_ours_to_start_quickly_takes_the_place_of_nothing_in_sparks_own_file(
-    own_file: Path, monkeypatch: pytest.MonkeyPatch,
+    own_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Neither of a trust store or a proxy that the JVM is told there, nor of the jars that it finds there."""
+    """Neither of a trust store or a proxy that the JVM is told there, nor of the jars that it finds
+    there.
+    """
     options, jars = "spark.driver.extraJavaOptions", "spark.driver.extraClassPath"
-    monkeypatch.setenv("JAVA_HOME", str(java_home()))  # both are set when the defaults are asked for
+    monkeypatch.setenv(
+        "JAVA_HOME", str(java_home())
+    )  # both are set when the defaults are asked for
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     alone = run_context().spark_defaults({})
     own_file.write_text(f"{options} -Djavax.net.ssl.trustStore=ours\n{jars} /opt/jdbc.jar\n")
@@ -106,19 +136,26 @@ def test_what_is_ours_to_start_quickly_takes_the_place_of_nothing_in_sparks_own_
     assert found[jars] == f"{alone[jars]}{os.pathsep}/opt/jdbc.jar"
 
 
-@pytest.mark.parametrize(("text", "settings"), [
-    ("a b\n  c = d e  \nf:g\r\nh=i=j", {"a": "b", "c": "d e", "f": "g", "h": "i=j"}),
-    ("# a b\\\n! c d\ne\tf", {"e": "f"}),
-    ("a b \\\n   c\nd e\\\\\nf g", {"a": "b c", "d": "e\\\\", "f": "g"}),
-    ("a b\na c", {"a": "c"}),
-    ("", {}),
-])
-def test_sparks_own_file_is_read_as_java_reads_such_files(own_file: Path, text: str, settings: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("a b\n  c = d e  \nf:g\r\nh=i=j", {"a": "b", "c": "d e", "f": "g", "h": "i=j"}),
+        ("# a b\\\n! c d\ne\tf", {"e": "f"}),
+        ("a b \\\n   c\nd e\\\\\nf g", {"a": "b c", "d": "e\\\\", "f": "g"}),
+        ("a b\na c", {"a": "c"}),
+        ("", {}),
+    ],
+)
+def test_sparks_own_file_is_read_as_java_reads_such_files(
+    own_file: Path, text: str, settings: dict[str, str]
+) -> None:
     own_file.write_text(text, newline="")
     assert settings_of_file() == settings
 
 
-def test_a_jvm_that_spark_submit_has_started_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jvm_that_spark_submit_has_started_stays_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert for_short_run({}, ()) == {}
 
@@ -130,14 +167,25 @@ def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
 
 
-@pytest.mark.parametrize(("settings", "parallelism"), [
-    ({}, 4), ({"spark.master": "local"}, 1), ({"spark.master": "local[3]"}, 3), ({"spark.master": "local[3, 2]"}, 3),
-    ({"spark.master": "local[*]"}, 4), ({"spark.master": "spark://host:7077"}, None), ({"spark.master": "yarn"}, None),
-    ({"spark.master": "local-cluster[2,1,1024]"}, None), ({"spark.master": "yarn", "spark.default.parallelism": "24"}, 24),
-    ({"spark.default.parallelism": "7"}, 7),
-])
+@pytest.mark.parametrize(
+    ("settings", "parallelism"),
+    [
+        ({}, 4),
+        ({"spark.master": "local"}, 1),
+        ({"spark.master": "local[3]"}, 3),
+        ({"spark.master": "local[3, 2]"}, 3),
+        ({"spark.master": "local[*]"}, 4),
+        ({"spark.master": "spark://host:7077"}, None),
+        ({"spark.master": "yarn"}, None),
+        ({"spark.master": "local-cluster[2,1,1024]"}, None),
+        ({"spark.master": "yarn", "spark.default.parallelism": "24"}, 24),
+        ({"spark.default.parallelism": "7"}, 7),
+    ],
+)
 def test_how_many_tasks_work_at_once_is_known_without_a_session(
-    four_cores: None, settings: dict[str, str], parallelism: int | None,
+    four_cores: None,
+    settings: dict[str, str],
+    parallelism: int | None,
 ) -> None:
     assert parallelism_of(settings) == parallelism
 
@@ -147,7 +195,8 @@ def test_the_cores_are_some() -> None:
 
 
 def test_a_session_has_the_zone_of_the_conf_then_that_of_sparks_own_file_then_utc_and_so_have_its_workers(
-    own_file: Path, monkeypatch: pytest.MonkeyPatch,
+    own_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session, "session_there", lambda: None)
     key, workers = "spark.sql.session.timeZone", "spark.executorEnv.TZ"

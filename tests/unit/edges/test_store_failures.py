@@ -1,4 +1,6 @@
-"""What stores answer, as they were heard to, is an exit code and a key, and their words are repeated nowhere."""
+"""What stores answer, as they were heard to, is an exit code and a key, and their words are
+repeated nowhere.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ S3, AZURE = "s3://lake/t", "abfss://lake@acme.dfs.core.windows.net/t"
 _XML = '<?xml version="1.0"?>\n<Error><Code>{}</Code><Message>said</Message><StringToSign>AWS4-HMAC key-of-mine</StringToSign></Error>'
 _ASKED = (
     "Kernel error -> Generic S3 error\n  \x1b[31m↳\x1b[0m Error performing GET http://h:1/lake?prefix=t in 2ms - "
-    "Server returned non-2xx status code\n  {}\n")
+    "Server returned non-2xx status code\n  {}\n"
+)
 REFUSED = [
     _ASKED.format("404 Not Found") + _XML.format("XAdminUserNotFound"),
     _ASKED.format("403 Forbidden") + _XML.format("SignatureDoesNotMatch"),
@@ -30,41 +33,73 @@ REFUSED = [
 WRONG = [
     (_ASKED.format("404 Not Found") + _XML.format("NoSuchBucket"), "table.path"),
     (_ASKED.format("404 Not Found") + _XML.format("ContainerNotFound"), "table.path"),
-    (_ASKED.format("400 Bad Request") + _XML.format("AuthorizationHeaderMalformed"), "table.store.region"),
+    (
+        _ASKED.format("400 Bad Request") + _XML.format("AuthorizationHeaderMalformed"),
+        "table.store.region",
+    ),
     ("HTTP error\n builder error\n URL scheme is not allowed", "table.store.endpoint"),
-    ("client error (Connect)\n received corrupt message of type InvalidContentType", "table.store.endpoint"),
-    ("Generic MicrosoftAzure error\n Invalid Access Key\n Invalid symbol 33, offset 6.", "table.store.account_key"),
+    (
+        "client error (Connect)\n received corrupt message of type InvalidContentType",
+        "table.store.endpoint",
+    ),
+    (
+        "Generic MicrosoftAzure error\n Invalid Access Key\n Invalid symbol 33, offset 6.",
+        "table.store.account_key",
+    ),
 ]
 PASSING = [
-    ("Error performing GET http://h:1 after 10 retries\n tcp connect error\n Connection refused (os error 111)", "Connection refused"),
-    ("dns error\n failed to lookup address information\n Name or service not known", "Name or service not known"),
-    (_ASKED.format("503 Slow Down") + _XML.format("SlowDown"), "503"), ("what nobody knows", "cannot be read"),
-    ("Generic HdfsObjectStore error: RPC error: "
-     "org.apache.hadoop.hdfs.server.namenode.SafeModeException Cannot create file. Name node is in safe mode.", "safe mode"),
+    (
+        "Error performing GET http://h:1 after 10 retries\n tcp connect error\n Connection refused (os error 111)",
+        "Connection refused",
+    ),
+    (
+        "dns error\n failed to lookup address information\n Name or service not known",
+        "Name or service not known",
+    ),
+    (_ASKED.format("503 Slow Down") + _XML.format("SlowDown"), "503"),
+    ("what nobody knows", "cannot be read"),
+    (
+        "Generic HdfsObjectStore error: RPC error: "
+        "org.apache.hadoop.hdfs.server.namenode.SafeModeException Cannot create file. Name node is in safe mode.",
+        "safe mode",
+    ),
 ]
 
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_whom_a_store_refuses_need_not_try_again(text: str) -> None:
     told = unreachable(OSError(text), S3, "read")
-    assert isinstance(told, PermissionRefused) and told.exit_code == 2 and "key-of-mine" not in str(told)
+    assert (
+        isinstance(told, PermissionRefused)
+        and told.exit_code == 2
+        and "key-of-mine" not in str(told)
+    )
 
 
 @pytest.mark.parametrize(("text", "key"), WRONG)
 def test_a_wrong_setting_is_told_by_its_key(text: str, key: str) -> None:
     told = unreachable(OSError(text), AZURE, "written")
-    assert type(told) is SettingsError and told.where["key"] == key and "key-of-mine" not in str(told)
+    assert (
+        type(told) is SettingsError and told.where["key"] == key and "key-of-mine" not in str(told)
+    )
 
 
 @pytest.mark.parametrize(("text", "said"), PASSING)
 def test_what_may_pass_is_worth_another_run(text: str, said: str) -> None:
     told = unreachable(OSError(text), S3, "read")
-    assert type(told) is TableUnreachable and told.exit_code == 7 and said in told.what and "key-of-mine" not in str(told)
+    assert (
+        type(told) is TableUnreachable
+        and told.exit_code == 7
+        and said in told.what
+        and "key-of-mine" not in str(told)
+    )
 
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_what_a_writer_raises_in_a_store_is_told_the_same_way(text: str) -> None:
-    by_spark = Exception(f"An error occurred while calling o1.save.\n: org.apache.spark.SparkException: Job aborted.\nCaused by: {text}")
+    by_spark = Exception(
+        f"An error occurred while calling o1.save.\n: org.apache.spark.SparkException: Job aborted.\nCaused by: {text}"
+    )
     raised = by_spark if text.startswith(("java", "org")) else OSError(text)
     assert isinstance(translate(raised, S3), PermissionRefused)
 

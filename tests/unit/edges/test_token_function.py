@@ -1,4 +1,6 @@
-"""A function of the user's that gives tokens: whatever it does, what called it goes on or fails, within its deadline."""
+"""A function of the user's that gives tokens: whatever it does, what called it goes on or fails,
+within its deadline.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +28,40 @@ def raising(error: BaseException) -> Callable[[], Any]:
 
 
 def called(function: Callable[[], Any], seconds: float = 60.0) -> Any:
-    return called_until(function, time.monotonic() + seconds, name="tokens:token", key="source.security.sasl.token", address="kafka:9093")
+    return called_until(
+        function,
+        time.monotonic() + seconds,
+        name="tokens:token",
+        key="source.security.sasl.token",
+        address="kafka:9093",
+    )
 
 
 def test_what_it_returns_is_returned() -> None:
     assert called(lambda: "a token") == "a token" and called(lambda: None) is None
 
 
-@pytest.mark.parametrize("function", [
-    lambda: sys.exit(0), raising(OfNobody("hunter2")), raising(ConnectionError("hunter2")), raising(KeyboardInterrupt())])
-def test_whatever_it_raises_is_an_error_of_it_and_what_it_says_is_not_told(function: Callable[[], Any]) -> None:
-    with pytest.raises(BrokerUnreachable, match=r"tokens:token raised \w+ at test_token_function.py:\d+, and gave no token") as error:
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: sys.exit(0),
+        raising(OfNobody("hunter2")),
+        raising(ConnectionError("hunter2")),
+        raising(KeyboardInterrupt()),
+    ],
+)
+def test_whatever_it_raises_is_an_error_of_it_and_what_it_says_is_not_told(
+    function: Callable[[], Any],
+) -> None:
+    with pytest.raises(
+        BrokerUnreachable,
+        match=r"tokens:token raised \w+ at test_token_function.py:\d+, and gave no token",
+    ) as error:
         called(function)
-    assert "hunter2" not in str(error.value) and error.value.where["key"] == "source.security.sasl.token"
+    assert (
+        "hunter2" not in str(error.value)
+        and error.value.where["key"] == "source.security.sasl.token"
+    )
 
 
 def test_an_error_that_says_what_to_do_stays_itself() -> None:
@@ -49,7 +72,9 @@ def test_an_error_that_says_what_to_do_stays_itself() -> None:
 def test_one_that_hangs_is_left_behind_at_the_deadline() -> None:
     ended = threading.Event()
     try:
-        with pytest.raises(BrokerUnreachable, match=r"gave no token in 0\.\d s, .* source\.timeout_s"):
+        with pytest.raises(
+            BrokerUnreachable, match=r"gave no token in 0\.\d s, .* source\.timeout_s"
+        ):
             called(ended.wait, seconds=0.05)
     finally:
         ended.set()

@@ -26,13 +26,21 @@ def plan_of(*ranges: OffsetRange, table_id: str | None = None) -> Plan:
     return plain_plan(ranges=ranges, positions={LOG: 10}, table_id=table_id)
 
 
-def table_with(*features: str, writer: int = 7, mode: str | None = None, fields: str = "", **properties: str) -> Any:
+def table_with(
+    *features: str, writer: int = 7, mode: str | None = None, fields: str = "", **properties: str
+) -> Any:
     """A table as choose_writer looks at it."""
-    schema = '{"fields": [%s]}' % (fields or '{"name": "offset", "type": "long", "nullable": true, "metadata": {}}')
+    schema = '{"fields": [%s]}' % (
+        fields or '{"name": "offset", "type": "long", "nullable": true, "metadata": {}}'
+    )
     told = {**properties, **({"delta.columnMapping.mode": mode} if mode else {})}
     return SimpleNamespace(
-        protocol=lambda: SimpleNamespace(min_writer_version=writer, reader_features=None, writer_features=list(features)),
-        metadata=lambda: SimpleNamespace(configuration=told), schema=lambda: SimpleNamespace(to_json=lambda: schema))
+        protocol=lambda: SimpleNamespace(
+            min_writer_version=writer, reader_features=None, writer_features=list(features)
+        ),
+        metadata=lambda: SimpleNamespace(configuration=told),
+        schema=lambda: SimpleNamespace(to_json=lambda: schema),
+    )
 
 
 def unasked() -> None:
@@ -45,23 +53,37 @@ def choose_writer(plan: Plan, settings: Any, look: Any, columns: Any = arrow_sch
 
 @pytest.mark.parametrize("table_id", [None, "t"])
 @pytest.mark.parametrize("more", [{}, {"transform": "module:function"}])
-def test_ranges_are_appended_by_spark_and_the_table_is_not_opened_for_that(table_id: str | None, more: dict[str, Any]) -> None:
-    chosen = choose_writer(plan_of(OffsetRange(LOG, 0, 10), table_id=table_id), plain_settings(**more), unasked)
+def test_ranges_are_appended_by_spark_and_the_table_is_not_opened_for_that(
+    table_id: str | None, more: dict[str, Any]
+) -> None:
+    chosen = choose_writer(
+        plan_of(OffsetRange(LOG, 0, 10), table_id=table_id), plain_settings(**more), unasked
+    )
     assert isinstance(chosen.writer, SparkWriter)
 
 
-@pytest.mark.parametrize(("more", "writer"), [({}, EmptyCommit), ({"transform": "module:function"}, SparkWriter)])
-def test_a_new_table_is_made_without_spark_where_no_transform_says_its_columns(more: dict[str, Any], writer: type) -> None:
+@pytest.mark.parametrize(
+    ("more", "writer"), [({}, EmptyCommit), ({"transform": "module:function"}, SparkWriter)]
+)
+def test_a_new_table_is_made_without_spark_where_no_transform_says_its_columns(
+    more: dict[str, Any], writer: type
+) -> None:
     assert isinstance(choose_writer(plan_of(), plain_settings(**more), unasked).writer, writer)
 
 
 @pytest.mark.parametrize("more", [{}, {"transform": "module:function"}])
-@pytest.mark.parametrize(("features", "writer"), [((), EmptyCommit), (("rowTracking",), SparkWriter)])
+@pytest.mark.parametrize(
+    ("features", "writer"), [((), EmptyCommit), (("rowTracking",), SparkWriter)]
+)
 def test_a_plan_without_ranges_takes_spark_only_for_a_table_that_delta_rs_cannot_commit_to(
-    features: tuple[str, ...], writer: type, more: dict[str, Any],
+    features: tuple[str, ...],
+    writer: type,
+    more: dict[str, Any],
 ) -> None:
     table = table_with(*features)
-    assert isinstance(choose_writer(plan_of(table_id="t"), plain_settings(**more), lambda: table).writer, writer)
+    assert isinstance(
+        choose_writer(plan_of(table_id="t"), plain_settings(**more), lambda: table).writer, writer
+    )
 
 
 RANGES = (OffsetRange(LOG, 0, 10),)
@@ -73,25 +95,48 @@ def conf(**table: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("writer", ["arrow", "auto"])
 @pytest.mark.parametrize("table_id", [None, "t"])
-def test_tasks_write_the_files_where_the_conf_says_so_and_the_table_is_plain(table_id: str | None, writer: str) -> None:
-    settings = plain_settings(**conf(
-        writer=writer, codec="snappy", target_file_bytes=2**21, row_group_bytes=2**20, held_bytes=2**22,
-        partition_by=["topic", "event_date"]))
-    chosen = choose_writer(plan_of(*RANGES, table_id=table_id), settings, lambda: table_with(writer=2))
+def test_tasks_write_the_files_where_the_conf_says_so_and_the_table_is_plain(
+    table_id: str | None, writer: str
+) -> None:
+    settings = plain_settings(
+        **conf(
+            writer=writer,
+            codec="snappy",
+            target_file_bytes=2**21,
+            row_group_bytes=2**20,
+            held_bytes=2**22,
+            partition_by=["topic", "event_date"],
+        )
+    )
+    chosen = choose_writer(
+        plan_of(*RANGES, table_id=table_id), settings, lambda: table_with(writer=2)
+    )
     assert isinstance(chosen.writer, ArrowWriter) and chosen.writer.codec.value == "snappy"
-    assert (chosen.writer.file_bytes, chosen.writer.row_group_bytes, chosen.writer.held_bytes) == (2**21, 2**20, 2**22)
+    assert (chosen.writer.file_bytes, chosen.writer.row_group_bytes, chosen.writer.held_bytes) == (
+        2**21,
+        2**20,
+        2**22,
+    )
 
 
 UNFIT_CONFS: list[tuple[dict[str, Any], str]] = [
     ({**conf(), "transform": "module:function"}, "transform"),
     (conf(partition_by=["timestamp"]), "partitioned by timestamp"),
-    ({**conf(), "spark": {"spark.databricks.delta.properties.defaults.appendOnly": "true"}}, "defaults.appendOnly"),
+    (
+        {**conf(), "spark": {"spark.databricks.delta.properties.defaults.appendOnly": "true"}},
+        "defaults.appendOnly",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("more", "why"), UNFIT_CONFS)
-def test_a_conf_that_needs_spark_is_refused_by_name_under_arrow_and_gets_spark_under_auto(more: dict[str, Any], why: str) -> None:
-    by = {writer: plain_settings(**{**more, "table": {**more["table"], "writer": writer}}) for writer in ("arrow", "auto")}
+def test_a_conf_that_needs_spark_is_refused_by_name_under_arrow_and_gets_spark_under_auto(
+    more: dict[str, Any], why: str
+) -> None:
+    by = {
+        writer: plain_settings(**{**more, "table": {**more["table"], "writer": writer}})
+        for writer in ("arrow", "auto")
+    }
     with pytest.raises(SettingsError, match=why):
         choose_writer(plan_of(*RANGES), by["arrow"], unasked)
     chosen = choose_writer(plan_of(*RANGES), by["auto"], unasked)
@@ -106,23 +151,48 @@ def test_a_plan_that_puts_rows_in_the_place_of_others_is_no_matter_of_adding_fil
 
 
 UNFIT_TABLES: list[tuple[Any, str]] = [
-    (table_with("rowTracking"), "rowTracking"), (table_with("clustering", "domainMetadata"), "clustering"),
-    (table_with("variantType"), "variantType"), (table_with("allowColumnDefaults"), "allowColumnDefaults"),
-    (table_with("columnMapping", mode="name"), "column mapping"), (table_with(writer=5, mode="id"), "column mapping"),
+    (table_with("rowTracking"), "rowTracking"),
+    (table_with("clustering", "domainMetadata"), "clustering"),
+    (table_with("variantType"), "variantType"),
+    (table_with("allowColumnDefaults"), "allowColumnDefaults"),
+    (table_with("columnMapping", mode="name"), "column mapping"),
+    (table_with(writer=5, mode="id"), "column mapping"),
     (table_with(writer=3, **{"delta.constraints.positive": "offset > 0"}), "constraint positive"),
-    (table_with(writer=2, fields='{"name": "a", "type": "long", "nullable": false, "metadata": {}}'), "column a is NOT NULL"),
-    (table_with("generatedColumns", fields='{"name": "a", "type": "long", "nullable": true, "metadata": '
-                '{"delta.generationExpression": "offset + 1"}}'), "column a is generated"),
-    (table_with("invariants", fields='{"name": "a", "type": "long", "nullable": true, "metadata": {"delta.invariants": "{}"}}'),
-     "column a is under an invariant"),
-    (table_with(writer=6, fields='{"name": "a", "type": "long", "nullable": true, "metadata": {"delta.identity.start": 1}}'),
-     "column a is an identity column"),
+    (
+        table_with(
+            writer=2, fields='{"name": "a", "type": "long", "nullable": false, "metadata": {}}'
+        ),
+        "column a is NOT NULL",
+    ),
+    (
+        table_with(
+            "generatedColumns",
+            fields='{"name": "a", "type": "long", "nullable": true, "metadata": '
+            '{"delta.generationExpression": "offset + 1"}}',
+        ),
+        "column a is generated",
+    ),
+    (
+        table_with(
+            "invariants",
+            fields='{"name": "a", "type": "long", "nullable": true, "metadata": {"delta.invariants": "{}"}}',
+        ),
+        "column a is under an invariant",
+    ),
+    (
+        table_with(
+            writer=6,
+            fields='{"name": "a", "type": "long", "nullable": true, "metadata": {"delta.identity.start": 1}}',
+        ),
+        "column a is an identity column",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("table", "why"), UNFIT_TABLES, ids=[why for _, why in UNFIT_TABLES])
 def test_a_table_whose_promises_files_of_ours_would_break_is_refused_by_name_under_arrow_and_gets_spark_under_auto(
-    table: Any, why: str,
+    table: Any,
+    why: str,
 ) -> None:
     plan = plan_of(*RANGES, table_id="t")
     with pytest.raises(NotOurTable, match=why):
@@ -131,28 +201,53 @@ def test_a_table_whose_promises_files_of_ours_would_break_is_refused_by_name_und
     assert isinstance(chosen.writer, SparkWriter) and why in chosen.why
 
 
-@pytest.mark.parametrize("table", [
-    table_with("appendOnly", "invariants", "deletionVectors"), table_with("changeDataFeed", "timestampNtz", "v2Checkpoint"),
-    table_with("columnMapping", "checkConstraints"), table_with(writer=6), table_with(writer=2, **{"delta.appendOnly": "true"}),
-])
+@pytest.mark.parametrize(
+    "table",
+    [
+        table_with("appendOnly", "invariants", "deletionVectors"),
+        table_with("changeDataFeed", "timestampNtz", "v2Checkpoint"),
+        table_with("columnMapping", "checkConstraints"),
+        table_with(writer=6),
+        table_with(writer=2, **{"delta.appendOnly": "true"}),
+    ],
+)
 def test_a_table_that_names_a_feature_and_does_not_use_it_gets_files_of_ours(table: Any) -> None:
-    chosen = choose_writer(plan_of(*RANGES, table_id="t"), plain_settings(**conf(writer="arrow")), lambda: table)
+    chosen = choose_writer(
+        plan_of(*RANGES, table_id="t"), plain_settings(**conf(writer="arrow")), lambda: table
+    )
     assert isinstance(chosen.writer, ArrowWriter)
 
 
-MADE = pa.schema([*arrow_schema(), pa.field("day", pa.date32()), pa.field("at", pa.timestamp("us")), pa.field("price", pa.float64())])
+MADE = pa.schema(
+    [
+        *arrow_schema(),
+        pa.field("day", pa.date32()),
+        pa.field("at", pa.timestamp("us")),
+        pa.field("price", pa.float64()),
+    ]
+)
 
 
 @pytest.mark.parametrize("by", [[], ["day", "topic"], ["event_date"]])
 def test_an_arrow_transform_says_which_columns_files_and_a_new_table_have(by: list[str]) -> None:
-    settings = plain_settings(arrow_transform="module:function", **conf(writer="arrow", partition_by=by))
+    settings = plain_settings(
+        arrow_transform="module:function", **conf(writer="arrow", partition_by=by)
+    )
     chosen = choose_writer(plan_of(*RANGES), settings, unasked, lambda: MADE)
     assert isinstance(chosen.writer, ArrowWriter) and chosen.writer.made == MADE
     assert choose_writer(plan_of(), settings, unasked, lambda: MADE).writer == EmptyCommit(MADE)
 
 
-@pytest.mark.parametrize(("by", "made"), [
-    ("at", MADE), ("price", MADE), ("event_date", MADE.remove(MADE.get_field_index("timestamp")))])
-def test_what_has_no_one_text_for_a_partition_is_left_to_sparks_writer(by: str, made: pa.Schema) -> None:
-    settings = plain_settings(arrow_transform="module:function", **conf(writer="auto", partition_by=[by]))
-    assert isinstance(choose_writer(plan_of(*RANGES), settings, unasked, lambda: made).writer, SparkWriter)
+@pytest.mark.parametrize(
+    ("by", "made"),
+    [("at", MADE), ("price", MADE), ("event_date", MADE.remove(MADE.get_field_index("timestamp")))],
+)
+def test_what_has_no_one_text_for_a_partition_is_left_to_sparks_writer(
+    by: str, made: pa.Schema
+) -> None:
+    settings = plain_settings(
+        arrow_transform="module:function", **conf(writer="auto", partition_by=[by])
+    )
+    assert isinstance(
+        choose_writer(plan_of(*RANGES), settings, unasked, lambda: made).writer, SparkWriter
+    )

@@ -1,4 +1,6 @@
-"""Which Java is taken, the script in front of one that lacks a module, and when a folder of jars is complete."""
+"""Which Java is taken, the script in front of one that lacks a module, and when a folder of jars is
+complete.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def test_java_home_is_asked_before_path(tmp_path: Path, monkeypatch: pytest.Monk
     assert java.find_java() == wanted
 
 
-def test_a_java_of_another_version_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_of_another_version_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install_java(tmp_path / "eleven", "11")
     wanted = install_java(tmp_path / "twenty-one", "21")
     (tmp_path / "path" / "java").symlink_to(wanted)
@@ -51,7 +55,9 @@ def test_a_java_of_another_version_is_passed_over(tmp_path: Path, monkeypatch: p
     assert java.java_environment()["JAVA_HOME"] == str(tmp_path / "twenty-one")
 
 
-def test_without_a_java_the_error_says_what_was_tried_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_java_the_error_says_what_was_tried_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install_java(tmp_path / "eight", "1.8")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "eight"))
     with pytest.raises(SettingsError, match="is Java 8") as failure:
@@ -66,8 +72,16 @@ def test_the_script_in_front_drops_one_argument_and_keeps_the_others_as_they_are
     echo.write_text('#!/bin/sh\nprintf "<%s>" "$@"\n')
     echo.chmod(0o755)
     monkeypatch.setattr(java, "_bundled_java", lambda: echo)
-    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-Da=b c", "", "--add-modules=jdk.net"]
-    said = subprocess.run([java.find_java(), *arguments], capture_output=True, text=True, check=True).stdout
+    arguments = [
+        "-Xmx1g",
+        "--add-modules=jdk.incubator.vector",
+        "-Da=b c",
+        "",
+        "--add-modules=jdk.net",
+    ]
+    said = subprocess.run(
+        [java.find_java(), *arguments], capture_output=True, text=True, check=True
+    ).stdout
     assert said == "<-Xmx1g><-Da=b c><><--add-modules=jdk.net>"
 
 
@@ -102,8 +116,13 @@ def test_a_fetch_that_was_cut_off_does_not_look_complete(monkeypatch: pytest.Mon
     assert len(fetches) == 2
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, lambda jar: jar.write_bytes(b"a j"), lambda jar: shutil.rmtree(jar.parent)])
-def test_a_jar_that_was_lost_or_cut_is_fetched_again(monkeypatch: pytest.MonkeyPatch, damage: object) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [Path.unlink, lambda jar: jar.write_bytes(b"a j"), lambda jar: shutil.rmtree(jar.parent)],
+)
+def test_a_jar_that_was_lost_or_cut_is_fetched_again(
+    monkeypatch: pytest.MonkeyPatch, damage: object
+) -> None:
     bring(monkeypatch)
     [jar] = jars.fetched("thing", WANTED)
     assert callable(damage)
@@ -120,5 +139,8 @@ def test_what_spark_brings_is_not_fetched_again() -> None:
 def test_a_key_store_is_a_head_its_certificates_and_a_digest() -> None:
     store = trust.render_key_store([b"DER"])  # three bytes in place of a certificate
     assert store[:12] == bytes.fromhex("feedfeed 00000002 00000001")
-    assert store[12:-20] == b"\0\0\0\2" b"\0\4ca-0" b"\0\0\0\0\0\0\0\0" b"\0\5X.509" b"\0\0\0\3DER"
-    assert store[-20:] == hashlib.sha1("changeit".encode("utf-16-be") + b"Mighty Aphrodite" + store[:-20]).digest()
+    assert store[12:-20] == b"\0\0\0\2\0\4ca-0\0\0\0\0\0\0\0\0\0\5X.509\0\0\0\3DER"
+    assert (
+        store[-20:]
+        == hashlib.sha1("changeit".encode("utf-16-be") + b"Mighty Aphrodite" + store[:-20]).digest()
+    )

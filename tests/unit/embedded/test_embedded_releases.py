@@ -17,7 +17,9 @@ def test_the_default_is_a_release_and_so_is_jafka() -> None:
 
 @pytest.mark.parametrize("version", RELEASES)
 def test_every_artifact_is_of_one_version(version: str) -> None:
-    assert all(artifact.version.replace(".", "").isalnum() for artifact in release(version).artifacts), "ranges bring new jars each month"
+    assert all(
+        artifact.version.replace(".", "").isalnum() for artifact in release(version).artifacts
+    ), "ranges bring new jars each month"
 
 
 @pytest.mark.parametrize("version", RELEASES)
@@ -26,7 +28,9 @@ def test_a_release_asks_for_nothing_that_a_broker_does_not_know_of_itself(versio
         text.format_map(dict.fromkeys(FACTS, "known"))
 
 
-@pytest.mark.parametrize("version", [version for version, row in RELEASES.items() if row.has_zookeeper])
+@pytest.mark.parametrize(
+    "version", [version for version, row in RELEASES.items() if row.has_zookeeper]
+)
 def test_a_release_that_needs_zookeeper_is_refused_without(version: str) -> None:
     with pytest.raises(SettingsError, match="needs a ZooKeeper"):
         Kafka(version=version)

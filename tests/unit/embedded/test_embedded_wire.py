@@ -9,7 +9,8 @@ import pytest
 
 from etl.embedded.wire import Metadata, metadata, parse_metadata
 
-# Correlation 0; one broker, 7 at h:9 (and no rack); the controller 7; one topic, t, whose partition 0 is led by 7 and whose 1 by nobody.
+# Correlation 0; one broker, 7 at h:9 (and no rack); the controller 7; one topic, t, whose partition
+# 0 is led by 7 and whose 1 by nobody.
 _BROKER = "00000001 00000007 000168 00000009"
 _PARTITIONS = "00000002 0000 00000000 00000007 00000001 00000007 00000001 00000007 0005 00000001 ffffffff 00000001 00000007 00000000"
 _V0 = bytes.fromhex(f"00000000 {_BROKER} 00000001 0000 000174 {_PARTITIONS}")
@@ -27,6 +28,7 @@ def test_version_1_tells_the_controller_and_is_asked_for_no_topic() -> None:
 @pytest.mark.parametrize("answer", [b"", b"\0\0", b"\0\0\0\x09half"])
 def test_a_broker_that_hangs_up_early_is_a_broken_connection(answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
+
         def hang_up() -> None:
             connection, _ = server.accept()
             with connection:

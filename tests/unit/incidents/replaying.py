@@ -19,7 +19,9 @@ def incident_of(name: str) -> Incident:
 
 
 def decide(snapshot: Snapshot, settings: Settings, now_ms: int, uid: str = "unnamed") -> NextStep:
-    """The step that the run took which saw this; `uid` is that of a first plan. Raises what stopped it."""
+    """The step that the run took which saw this; `uid` is that of a first plan. Raises what stopped
+    it.
+    """
     step = next_step(snapshot, settings, now_ms=now_ms, uid=uid)
     if step.refusal:
         raise step.refusal

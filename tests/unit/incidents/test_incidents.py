@@ -1,4 +1,6 @@
-"""Reports that were pasted into `reports`: what a run decided is decided again from its report alone, and is the same."""
+"""Reports that were pasted into `reports`: what a run decided is decided again from its report
+alone, and is the same.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +15,37 @@ from etl.report.incident import Incident, Planned, as_text, read_incident
 from etl.report.run_report import Report
 from etl.run.ingest import ingest
 from tests.fakes.outside import Outside
+from tests.fakes.stories import (
+    CRASHES,
+    SETTINGS,
+    OutsideOf,
+    crash_at,
+    grow,
+    of_both_kinds,
+    outside_of,
+    settings_for,
+)
 from tests.fakes.world import Crash, FakeWorld, When
 from tests.unit.incidents.replaying import REPORTS, decide, incident_of
-from tests.fakes.stories import CRASHES, SETTINGS, OutsideOf, crash_at, grow, of_both_kinds, outside_of, settings_for
 
 NO_PLAN = Planned("", "unnamed", 0)
 PASTED = sorted(path.stem for path in REPORTS.glob("*.json"))
 
 
 def decided_as_then(incident: Incident) -> list[str]:
-    """For each look what it comes to: that there is nothing new, the run's plan, or the run's error. Fails where it is another."""
+    """For each look what it comes to: that there is nothing new, the run's plan, or the run's
+    error. Fails where it is another.
+    """
     found = []
     for snapshot in incident.looks:
         for then in (*incident.plans, NO_PLAN):
             try:
                 plan = decide(snapshot, incident.settings, then.created_at_ms, then.uid).plan
             except EtlError as error:
-                assert incident.error and (type(error).__name__, error.what) == (incident.error["error"], incident.error["what"])
+                assert incident.error and (type(error).__name__, error.what) == (
+                    incident.error["error"],
+                    incident.error["what"],
+                )
                 found.append(type(error).__name__)
                 break
             if plan is None or plan.id in {one.id for one in incident.plans}:
@@ -66,7 +82,9 @@ def test_a_range_that_expired_meanwhile_is_let_go_by_the_plan_that_takes_the_num
     incident = incident_of("expired_range")
     decided = decide(incident.looks[0], incident.settings, incident.plans[0].created_at_ms)
     assert decided.action is Action.SUPERSEDE and decided.plan
-    assert [(loss.log.partition, loss.from_offset, loss.until_offset) for loss in decided.plan.losses] == [(0, 5000, 6200)]
+    assert [
+        (loss.log.partition, loss.from_offset, loss.until_offset) for loss in decided.plan.losses
+    ] == [(0, 5000, 6200)]
     assert decided_as_then(incident) == ["plan 2", "nothing new"]
 
 
@@ -87,7 +105,9 @@ def reported(outside: Outside) -> Report:
 @of_both_kinds
 @pytest.mark.parametrize(("step", "when"), CRASHES)
 def test_whatever_a_crash_left_the_report_of_the_next_run_is_decided_as_that_run_did(
-    outside_of: OutsideOf, step: str, when: When,
+    outside_of: OutsideOf,
+    step: str,
+    when: When,
 ) -> None:
     outside = outside_of(5, 3, 4)
     settings = settings_for(outside)
@@ -107,7 +127,9 @@ def test_a_run_that_is_refused_keeps_what_it_saw() -> None:
     assert decided_as_then(incident) == ["LedgersDisagree"]
 
 
-def test_a_look_that_takes_too_much_is_left_out_and_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_takes_too_much_is_left_out_and_the_report_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(incidents, "LOOK_MAX_BYTES", 100)
     report = reported(outside_of(5, 3, 4))
     document = json.loads(as_text(report.as_json(), report.saw_as_json()))
@@ -119,16 +141,27 @@ def test_in_a_report_each_range_is_a_line_for_people() -> None:
     report = reported(outside_of(5, 3, 4))
     lines = as_text(report.as_json(), report.saw_as_json()).splitlines()
     [begins] = [number for number, line in enumerate(lines) if line.endswith('"ranges": [')]
-    told = [json.loads(line.strip().rstrip(",")) for line in lines[begins + 1:begins + 4]]
-    assert report.plan and [(r["partition"], r["until"]) for r in told] == [(r.log.partition, r.until_offset) for r in report.plan.ranges]
+    told = [json.loads(line.strip().rstrip(",")) for line in lines[begins + 1 : begins + 4]]
+    assert report.plan and [(r["partition"], r["until"]) for r in told] == [
+        (r.log.partition, r.until_offset) for r in report.plan.ranges
+    ]
 
 
 def test_no_text_that_a_report_holds_is_taken_for_the_end_of_its_line() -> None:
     rows = [{"says": "}\0{"}, {"says": "}, {", "gaps": [[1, 2], [3, 4]]}, {"says": "a\nb\u2028"}]
-    document = {"rows": rows, "plan": {"kind": "ingest", "none": []}, "plans": [{"ranges": rows}, {"ranges": []}], "no": {}}
+    document = {
+        "rows": rows,
+        "plan": {"kind": "ingest", "none": []},
+        "plans": [{"ranges": rows}, {"ranges": []}],
+        "no": {},
+    }
     text = as_text(document, None)
     assert json.loads(text) == document
-    assert text.count('{"says"') == 2 * 3 == text.count('\n    {"says"') + text.count('\n        {"says"')
+    assert (
+        text.count('{"says"')
+        == 2 * 3
+        == text.count('\n    {"says"') + text.count('\n        {"says"')
+    )
 
 
 def test_a_report_without_looks_is_as_it_was() -> None:

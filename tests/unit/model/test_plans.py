@@ -24,5 +24,7 @@ def test_a_moved_offset_is_at_the_position_one_write_behind_what_was_seen() -> N
 def test_offsets_are_moved_in_the_order_of_their_logs() -> None:
     last = BrokerPartition("clicks", 9)
     plan = plan_of(1)
-    plan = replace(plan, positions={last: 1, **plan.positions}, seen={last: Committed(), **plan.seen})
+    plan = replace(
+        plan, positions={last: 1, **plan.positions}, seen={last: Committed(), **plan.seen}
+    )
     assert plan.offsets_to_move == (A, B, last) and C not in plan.offsets_to_move

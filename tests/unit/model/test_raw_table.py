@@ -13,15 +13,23 @@ from tests.fakes.logs import cursor_of
 def test_the_raw_table_has_the_columns_of_sparks_kafka_source_and_the_log_epoch() -> None:
     assert raw_table.spark_schema() == (
         "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp_ltz, timestampType int, "
-        "headers array<struct<key:string,value:binary>>, log_epoch int")
+        "headers array<struct<key:string,value:binary>>, log_epoch int"
+    )
 
 
 def test_rows_of_physical_logs_have_the_broker_and_the_place_in_their_entry_too() -> None:
     assert raw_table.spark_schema(physical=True) == (
         "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp_ltz, timestampType int, "
-        "headers array<struct<key:string,value:binary>>, broker_id int, message_index int, log_epoch int")
-    assert tuple(raw_table.arrow_schema(physical=True).names) == raw_table.raw_columns(physical=True)
-    assert raw_table.raw_columns(["message_index", "topic", "broker_id"], physical=True) == ("topic", "broker_id", "message_index")
+        "headers array<struct<key:string,value:binary>>, broker_id int, message_index int, log_epoch int"
+    )
+    assert tuple(raw_table.arrow_schema(physical=True).names) == raw_table.raw_columns(
+        physical=True
+    )
+    assert raw_table.raw_columns(["message_index", "topic", "broker_id"], physical=True) == (
+        "topic",
+        "broker_id",
+        "message_index",
+    )
     with pytest.raises(SettingsError, match="no column 'broker_id'"):
         raw_table.raw_columns(["broker_id"])
 
@@ -33,8 +41,13 @@ def test_what_a_cursor_yields_has_the_schema_of_the_frame() -> None:
 
 def test_chosen_columns_come_in_the_tables_order() -> None:
     assert raw_table.raw_columns(["offset", "key"]) == ("key", "offset")
-    assert raw_table.spark_schema(["headers", "value"]) == "value binary, headers array<struct<key:string,value:binary>>"
-    [arrow_batch] = cursor_of(0, 1, columns=("offset", "headers", "key")).feed(answer(encode(Batch(0, [Rec(0)]))))
+    assert (
+        raw_table.spark_schema(["headers", "value"])
+        == "value binary, headers array<struct<key:string,value:binary>>"
+    )
+    [arrow_batch] = cursor_of(0, 1, columns=("offset", "headers", "key")).feed(
+        answer(encode(Batch(0, [Rec(0)])))
+    )
     assert arrow_batch.schema == raw_table.arrow_schema(["offset", "headers", "key"])
 
 
@@ -43,21 +56,49 @@ def test_a_column_that_is_not_there_is_named() -> None:
         raw_table.raw_columns(["key", "vlaue"])
 
 
-@pytest.mark.parametrize("changed, why", [
-    ({}, None), ({"log_epoch": None}, None), ({"log_epoch": "smallint", "partition": "bigint"}, None), ({"value": "string"}, None),
-    ({"offset": None}, "there is no column offset"), ({"topic": None}, "there is no column topic"),
-    ({"partition": "string"}, "the column partition is string"), ({"offset": "double"}, "the column offset is double"),
-    ({"topic": "binary"}, "the column topic is binary"), ({"log_epoch": "string"}, "the column log_epoch is string"),
-])
-def test_rows_can_be_proven_only_with_what_names_their_records(changed: dict[str, str | None], why: str | None) -> None:
-    assert raw_table.misfit((name, kind) for name, kind in {**raw_table.SPARK_TYPES, **changed}.items() if kind) == why
+@pytest.mark.parametrize(
+    "changed, why",
+    [
+        ({}, None),
+        ({"log_epoch": None}, None),
+        ({"log_epoch": "smallint", "partition": "bigint"}, None),
+        ({"value": "string"}, None),
+        ({"offset": None}, "there is no column offset"),
+        ({"topic": None}, "there is no column topic"),
+        ({"partition": "string"}, "the column partition is string"),
+        ({"offset": "double"}, "the column offset is double"),
+        ({"topic": "binary"}, "the column topic is binary"),
+        ({"log_epoch": "string"}, "the column log_epoch is string"),
+    ],
+)
+def test_rows_can_be_proven_only_with_what_names_their_records(
+    changed: dict[str, str | None], why: str | None
+) -> None:
+    assert (
+        raw_table.misfit(
+            (name, kind) for name, kind in {**raw_table.SPARK_TYPES, **changed}.items() if kind
+        )
+        == why
+    )
 
 
-@pytest.mark.parametrize("changed, why", [
-    ({}, None), ({"log_epoch": None}, None), ({"broker_id": "smallint"}, None),
-    ({"broker_id": None}, "there is no column broker_id"), ({"message_index": None}, "there is no column message_index"),
-    ({"message_index": "string"}, "the column message_index is string"), ({"offset": None}, "there is no column offset"),
-])
-def test_rows_of_physical_logs_need_all_of_their_key(changed: dict[str, str | None], why: str | None) -> None:
+@pytest.mark.parametrize(
+    "changed, why",
+    [
+        ({}, None),
+        ({"log_epoch": None}, None),
+        ({"broker_id": "smallint"}, None),
+        ({"broker_id": None}, "there is no column broker_id"),
+        ({"message_index": None}, "there is no column message_index"),
+        ({"message_index": "string"}, "the column message_index is string"),
+        ({"offset": None}, "there is no column offset"),
+    ],
+)
+def test_rows_of_physical_logs_need_all_of_their_key(
+    changed: dict[str, str | None], why: str | None
+) -> None:
     types = {**raw_table.PHYSICAL_TYPES, **changed}
-    assert raw_table.misfit(((name, kind) for name, kind in types.items() if kind), physical=True) == why
+    assert (
+        raw_table.misfit(((name, kind) for name, kind in types.items() if kind), physical=True)
+        == why
+    )

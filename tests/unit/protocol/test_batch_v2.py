@@ -15,7 +15,8 @@ from tests.fakes import oracle
 from tests.fakes.batches import Batch, Codec, Rec, compress, control, crc32c, encode, record_bytes
 from tests.fakes.logs import cursor_of, encoded, logs, rows_between, rows_in
 
-# Both computed apart from this project, from the format's description, and decoded by kafka-python with valid CRC.
+# Both computed apart from this project, from the format's description, and decoded by kafka-python
+# with valid CRC.
 TWO_RECORDS = bytes.fromhex("""
     0000000000000064 0000004f 00000007 02 d2d8a9d9 0000 00000004
     0000018bcfe56800 0000018bcfe56805 ffffffffffffffff ffff ffffffff 00000002
@@ -34,7 +35,12 @@ def offsets(rows: list[dict[str, Any]]) -> list[int]:
 
 
 def transactional(base_offset: int, count: int, producer_id: int = PRODUCER) -> Batch:
-    return Batch(base_offset, [Rec(delta, b"x") for delta in range(count)], producer_id=producer_id, transactional=True)
+    return Batch(
+        base_offset,
+        [Rec(delta, b"x") for delta in range(count)],
+        producer_id=producer_id,
+        transactional=True,
+    )
 
 
 def test_the_encoder_of_these_tests_computes_the_check_value_of_crc_32c() -> None:
@@ -42,18 +48,40 @@ def test_the_encoder_of_these_tests_computes_the_check_value_of_crc_32c() -> Non
 
 
 def test_the_encoder_of_these_tests_gives_the_golden_bytes() -> None:
-    golden = Batch(100, [Rec(0, b"hello"), Rec(2, "\u4e2d\u6587".encode(), b"k", ((b"h", b"\x01"),), 5)], last_delta=4,
-                   max_timestamp=1_700_000_000_005)
+    golden = Batch(
+        100,
+        [Rec(0, b"hello"), Rec(2, "\u4e2d\u6587".encode(), b"k", ((b"h", b"\x01"),), 5)],
+        last_delta=4,
+        max_timestamp=1_700_000_000_005,
+    )
     assert encode(golden)[:51] == TWO_RECORDS[:17] + encode(golden)[17:21] + TWO_RECORDS[21:51]
     assert encode(golden)[57:] == TWO_RECORDS[57:]
 
 
 def test_the_golden_record_batch_gives_its_two_rows() -> None:
     assert rows_between(TWO_RECORDS, 100, 105) == [
-        {"key": None, "value": b"hello", "topic": "clicks", "partition": 3, "offset": 100, "timestamp": 1_700_000_000_000_000,
-         "timestampType": 0, "headers": None, "log_epoch": 0},
-        {"key": b"k", "value": "\u4e2d\u6587".encode(), "topic": "clicks", "partition": 3, "offset": 102,
-         "timestamp": 1_700_000_000_005_000, "timestampType": 0, "headers": [{"key": "h", "value": b"\x01"}], "log_epoch": 0},
+        {
+            "key": None,
+            "value": b"hello",
+            "topic": "clicks",
+            "partition": 3,
+            "offset": 100,
+            "timestamp": 1_700_000_000_000_000,
+            "timestampType": 0,
+            "headers": None,
+            "log_epoch": 0,
+        },
+        {
+            "key": b"k",
+            "value": "\u4e2d\u6587".encode(),
+            "topic": "clicks",
+            "partition": 3,
+            "offset": 102,
+            "timestamp": 1_700_000_000_005_000,
+            "timestampType": 0,
+            "headers": [{"key": "h", "value": b"\x01"}],
+            "log_epoch": 0,
+        },
     ]
 
 
@@ -74,32 +102,62 @@ def test_decoding_differs_in_nothing_from_kafka_python(batches: list[Batch]) -> 
 
 @pytest.mark.parametrize("codec", Codec)
 def test_what_kafka_python_builds_is_decoded_with_every_codec(codec: Codec) -> None:
-    records = oracle.built(codec, [(None, b"v" * 70_000, []), (b"k", None, [("h", None), ("\u4e2d", b"2")]), (b"", b"", [("", b"")])])
+    records = oracle.built(
+        codec,
+        [
+            (None, b"v" * 70_000, []),
+            (b"k", None, [("h", None), ("\u4e2d", b"2")]),
+            (b"", b"", [("", b"")]),
+        ],
+    )
     assert rows_in(cursor_of(0, 3, columns=ORACLE_COLUMNS), records) == [
-        {"key": None, "value": b"v" * 70_000, "offset": 0, "timestamp": 1_700_000_000_000_000, "timestampType": 0, "headers": None},
-        {"key": b"k", "value": None, "offset": 1, "timestamp": 1_700_000_000_001_000, "timestampType": 0,
-         "headers": [{"key": "h", "value": None}, {"key": "\u4e2d", "value": b"2"}]},
-        {"key": b"", "value": b"", "offset": 2, "timestamp": 1_700_000_000_002_000, "timestampType": 0,
-         "headers": [{"key": "", "value": b""}]},
+        {
+            "key": None,
+            "value": b"v" * 70_000,
+            "offset": 0,
+            "timestamp": 1_700_000_000_000_000,
+            "timestampType": 0,
+            "headers": None,
+        },
+        {
+            "key": b"k",
+            "value": None,
+            "offset": 1,
+            "timestamp": 1_700_000_000_001_000,
+            "timestampType": 0,
+            "headers": [{"key": "h", "value": None}, {"key": "\u4e2d", "value": b"2"}],
+        },
+        {
+            "key": b"",
+            "value": b"",
+            "offset": 2,
+            "timestamp": 1_700_000_000_002_000,
+            "timestampType": 0,
+            "headers": [{"key": "", "value": b""}],
+        },
     ]
 
 
 @settings(max_examples=60, deadline=None)
 @given(logs(most_batches=3), st.data())
-def test_any_prefix_of_the_bytes_gives_a_prefix_of_the_rows(batches: list[Batch], data: st.DataObject) -> None:
+def test_any_prefix_of_the_bytes_gives_a_prefix_of_the_rows(
+    batches: list[Batch], data: st.DataObject
+) -> None:
     records = encoded(batches)
     until = batches[-1].last_offset + 1
     cut = data.draw(st.integers(0, len(records)))
     found = rows_between(records[:cut], 0, until)
     whole = rows_between(records, 0, until)
-    assert found == whole[:len(found)]
-    complete = sum(1 for place in range(len(batches)) if len(encoded(batches[:place + 1])) <= cut)
+    assert found == whole[: len(found)]
+    complete = sum(1 for place in range(len(batches)) if len(encoded(batches[: place + 1])) <= cut)
     assert len(found) == sum(len(batch.records) for batch in batches[:complete])
 
 
 @settings(max_examples=60, deadline=None)
 @given(logs(most_batches=2), st.data())
-def test_mutated_bytes_raise_an_error_of_ours_and_nothing_else(batches: list[Batch], data: st.DataObject) -> None:
+def test_mutated_bytes_raise_an_error_of_ours_and_nothing_else(
+    batches: list[Batch], data: st.DataObject
+) -> None:
     records = bytearray(encoded(batches))
     for _ in range(data.draw(st.integers(1, 4))):
         records[data.draw(st.integers(0, len(records) - 1))] = data.draw(st.integers(0, 255))
@@ -153,21 +211,46 @@ def test_an_unknown_magic_is_corrupt() -> None:
         rows_between(TWO_RECORDS[:16] + b"\x03" + TWO_RECORDS[17:], 100, 105)
 
 
-@pytest.mark.parametrize("batch, what", [
-    (Batch(9, [Rec(0)], count=-1), "claims -1 records"),
-    (Batch(9, [Rec(0)], count=2, last_delta=0), "of 1 offsets claims 2 records"),
-    (Batch(9, [Rec(0)], count=2**31 - 1, last_delta=2**31 - 2), "records in 7 bytes"),
-    (Batch(9, [Rec(0)], count=1000, last_delta=999, codec=Codec.ZSTD), "records in 7 bytes"),
-    (Batch(9, [Rec(0), Rec(1)], count=1), "bytes are left"),
-    (Batch(9, [Rec(0, b"x" * 9)], count=2, last_delta=1), "record's length"),
-    (Batch(9, [Rec(0)], last_delta=-1), "from offset 9 to 8"),
-    (Batch(2**63 - 1, [Rec(0)], last_delta=0), "reaches from offset"),
-    (Batch(9, [Rec(0)], last_delta=0, base_timestamp=0, payload=record_bytes(Rec(5))), "lies outside its record batch"),
-    (Batch(9, [Rec(0), Rec(1)], payload=record_bytes(Rec(1)) + record_bytes(Rec(1))), "does not rise"),
-    (Batch(9, [Rec(0)], codec=Codec.GZIP, payload=b"no gzip at all"), "is no gzip"),
-    (Batch(9, [Rec(0)], codec=Codec.SNAPPY, payload=bytes.fromhex("82534e41505059000000000100000001 00000100 00")), "is no snappy"),
-    (Batch(9, [Rec(0)], codec=Codec.ZSTD, payload=compress(record_bytes(Rec(0)), Codec.ZSTD)[:-2]), "is no zstd"),
-])
+@pytest.mark.parametrize(
+    "batch, what",
+    [
+        (Batch(9, [Rec(0)], count=-1), "claims -1 records"),
+        (Batch(9, [Rec(0)], count=2, last_delta=0), "of 1 offsets claims 2 records"),
+        (Batch(9, [Rec(0)], count=2**31 - 1, last_delta=2**31 - 2), "records in 7 bytes"),
+        (Batch(9, [Rec(0)], count=1000, last_delta=999, codec=Codec.ZSTD), "records in 7 bytes"),
+        (Batch(9, [Rec(0), Rec(1)], count=1), "bytes are left"),
+        (Batch(9, [Rec(0, b"x" * 9)], count=2, last_delta=1), "record's length"),
+        (Batch(9, [Rec(0)], last_delta=-1), "from offset 9 to 8"),
+        (Batch(2**63 - 1, [Rec(0)], last_delta=0), "reaches from offset"),
+        (
+            Batch(9, [Rec(0)], last_delta=0, base_timestamp=0, payload=record_bytes(Rec(5))),
+            "lies outside its record batch",
+        ),
+        (
+            Batch(9, [Rec(0), Rec(1)], payload=record_bytes(Rec(1)) + record_bytes(Rec(1))),
+            "does not rise",
+        ),
+        (Batch(9, [Rec(0)], codec=Codec.GZIP, payload=b"no gzip at all"), "is no gzip"),
+        (
+            Batch(
+                9,
+                [Rec(0)],
+                codec=Codec.SNAPPY,
+                payload=bytes.fromhex("82534e41505059000000000100000001 00000100 00"),
+            ),
+            "is no snappy",
+        ),
+        (
+            Batch(
+                9,
+                [Rec(0)],
+                codec=Codec.ZSTD,
+                payload=compress(record_bytes(Rec(0)), Codec.ZSTD)[:-2],
+            ),
+            "is no zstd",
+        ),
+    ],
+)
 def test_fields_that_cannot_be_are_corrupt_with_their_place(batch: Batch, what: str) -> None:
     with pytest.raises(CorruptData, match=what) as caught:
         rows_between(encode(batch), 0, 2**62)
@@ -196,24 +279,50 @@ def test_a_decompression_bomb_is_refused_by_name(codec: Codec) -> None:
 
 
 def test_batches_of_aborted_transactions_are_left_out_and_counted() -> None:
-    records = encoded([transactional(0, 2), transactional(2, 3, producer_id=5), control(5, PRODUCER, kind=0), control(6, 5, kind=1),
-                       transactional(7, 1)])
+    records = encoded(
+        [
+            transactional(0, 2),
+            transactional(2, 3, producer_id=5),
+            control(5, PRODUCER, kind=0),
+            control(6, 5, kind=1),
+            transactional(7, 1),
+        ]
+    )
     cursor = cursor_of(0, 8)
     assert offsets(rows_in(cursor, records, aborted=((PRODUCER, 0),))) == [2, 3, 4, 7]
     receipt = cursor.receipt
-    assert (receipt.rows, receipt.aborted_records, receipt.control_records, receipt.missing_offsets) == (4, 2, 2, 0)
+    assert (
+        receipt.rows,
+        receipt.aborted_records,
+        receipt.control_records,
+        receipt.missing_offsets,
+    ) == (4, 2, 2, 0)
     assert receipt.gaps == ((0, 2), (5, 7))
 
 
 def test_a_transaction_aborted_before_the_answer_begins_is_known_from_the_list() -> None:
     cursor = cursor_of(50, 54)
-    assert offsets(rows_in(cursor, encoded([transactional(50, 2), control(52, PRODUCER, kind=0), transactional(53, 1)]),
-                           aborted=((PRODUCER, 7),))) == [53]
+    assert offsets(
+        rows_in(
+            cursor,
+            encoded([transactional(50, 2), control(52, PRODUCER, kind=0), transactional(53, 1)]),
+            aborted=((PRODUCER, 7),),
+        )
+    ) == [53]
 
 
 def test_a_producer_that_aborts_twice_in_one_answer_is_skipped_twice() -> None:
-    records = encoded([transactional(0, 1), control(1, PRODUCER, kind=0), transactional(2, 1), control(3, PRODUCER, kind=1),
-                       transactional(4, 1), control(5, PRODUCER, kind=0), Batch(6, [Rec(0)], producer_id=PRODUCER)])
+    records = encoded(
+        [
+            transactional(0, 1),
+            control(1, PRODUCER, kind=0),
+            transactional(2, 1),
+            control(3, PRODUCER, kind=1),
+            transactional(4, 1),
+            control(5, PRODUCER, kind=0),
+            Batch(6, [Rec(0)], producer_id=PRODUCER),
+        ]
+    )
     assert offsets(rows_between(records, 0, 7, aborted=((PRODUCER, 4), (PRODUCER, 0)))) == [2, 6]
 
 
@@ -224,7 +333,13 @@ def test_an_abort_marker_below_the_position_still_ends_the_transaction() -> None
 
 def test_read_uncommitted_keeps_aborted_records_and_drops_control_batches() -> None:
     cursor = cursor_of(0, 3, isolation=Isolation.READ_UNCOMMITTED)
-    assert offsets(rows_in(cursor, encoded([transactional(0, 2), control(2, PRODUCER, kind=0)]), aborted=((PRODUCER, 0),))) == [0, 1]
+    assert offsets(
+        rows_in(
+            cursor,
+            encoded([transactional(0, 2), control(2, PRODUCER, kind=0)]),
+            aborted=((PRODUCER, 0),),
+        )
+    ) == [0, 1]
     assert cursor.receipt.control_records == 1
 
 
@@ -237,7 +352,9 @@ def test_of_an_aborted_batch_only_the_records_inside_the_range_are_counted(codec
 
 
 def test_a_marker_of_an_unknown_type_is_dropped_like_any_control_batch() -> None:
-    assert offsets(rows_between(encoded([control(0, PRODUCER, kind=5), transactional(1, 1)]), 0, 2)) == [1]
+    assert offsets(
+        rows_between(encoded([control(0, PRODUCER, kind=5), transactional(1, 1)]), 0, 2)
+    ) == [1]
 
 
 def test_a_control_batch_without_a_control_record_is_corrupt() -> None:
@@ -253,23 +370,55 @@ def test_an_empty_record_batch_moves_the_position_and_gives_no_row() -> None:
 
 
 def test_log_append_time_gives_every_record_the_batchs_max_timestamp() -> None:
-    rows = rows_between(encode(Batch(0, [Rec(0, timestamp_delta=3), Rec(1)], append_time=True)), 0, 2)
-    assert [(row["timestamp"], row["timestampType"]) for row in rows] == [(1_700_000_000_500_000, 1)] * 2
+    rows = rows_between(
+        encode(Batch(0, [Rec(0, timestamp_delta=3), Rec(1)], append_time=True)), 0, 2
+    )
+    assert [(row["timestamp"], row["timestampType"]) for row in rows] == [
+        (1_700_000_000_500_000, 1)
+    ] * 2
 
 
 def test_with_a_delete_horizon_timestamps_still_count_from_the_base_timestamp() -> None:
     """The one who writes the horizon there writes the deltas against it."""
-    rows = rows_between(encode(Batch(0, [Rec(0, timestamp_delta=-400)], delete_horizon=True, base_timestamp=1_700_000_000_400)), 0, 1)
+    rows = rows_between(
+        encode(
+            Batch(
+                0,
+                [Rec(0, timestamp_delta=-400)],
+                delete_horizon=True,
+                base_timestamp=1_700_000_000_400,
+            )
+        ),
+        0,
+        1,
+    )
     assert rows[0]["timestamp"] == 1_700_000_000_000_000
 
 
-@pytest.mark.parametrize("base_ms, delta", [
-    (-1, 0), (2, -3), (2**63 - 1, 0), (2**63 - 1, 5), (-(2**63), -5), (1_700_000_000_000_000_000, 0), ((2**63 - 1) // 1000, 1)])
+@pytest.mark.parametrize(
+    "base_ms, delta",
+    [
+        (-1, 0),
+        (2, -3),
+        (2**63 - 1, 0),
+        (2**63 - 1, 5),
+        (-(2**63), -5),
+        (1_700_000_000_000_000_000, 0),
+        ((2**63 - 1) // 1000, 1),
+    ],
+)
 def test_a_timestamp_that_is_none_or_fits_no_microseconds_is_null(base_ms: int, delta: int) -> None:
-    rows = rows_between(encode(Batch(0, [Rec(0, timestamp_delta=delta), Rec(1)], base_timestamp=base_ms)), 0, 2)
+    rows = rows_between(
+        encode(Batch(0, [Rec(0, timestamp_delta=delta), Rec(1)], base_timestamp=base_ms)), 0, 2
+    )
     assert rows[0]["timestamp"] is None
 
 
 def test_header_keys_that_are_no_utf_8_get_replacement_characters() -> None:
-    rows = rows_between(encode(Batch(0, [Rec(0, headers=((b"\xff\xfe", b"1"), ("\u4e2d".encode(), None)))])), 0, 1)
-    assert rows[0]["headers"] == [{"key": "\ufffd\ufffd", "value": b"1"}, {"key": "\u4e2d", "value": None}]
+    rows = rows_between(
+        encode(Batch(0, [Rec(0, headers=((b"\xff\xfe", b"1"), ("\u4e2d".encode(), None)))])), 0, 1
+    )
+    assert rows[0]["headers"] == [
+        {"key": "\ufffd\ufffd", "value": b"1"},
+        {"key": "\u4e2d", "value": None},
+    ]

@@ -1,4 +1,6 @@
-"""Registrations of consumers: every form that was ever written is read, ours are what the originals write, the rest is refused."""
+"""Registrations of consumers: every form that was ever written is read, ours are what the originals
+write, the rest is refused.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ import pytest
 from etl.errors import SettingsError
 from etl.model.logs import Dialect
 from etl.protocol.zookeeper.consumers import (
-    FilteredTopics, FixedTopics, Registration, consumer_id, consumer_of, generated_name, parse_registration, render_registration, thread_id,
+    FilteredTopics,
+    FixedTopics,
+    Registration,
+    consumer_id,
+    consumer_of,
+    generated_name,
+    parse_registration,
+    render_registration,
+    thread_id,
 )
 from etl.protocol.zookeeper.topic_filters import FilterKind, TopicFilter, cleaned
 
@@ -17,57 +27,111 @@ WHITE = rb'{"version":1,"subscription":{"clicks.*|\\d\/":4},"pattern":"white_lis
 BLACK = b'{"version":1,"subscription":{"clicks.*":4},"pattern":"black_list","timestamp":"1446000000000"}'
 
 
-@pytest.mark.parametrize(("payload", "dialect", "threads"), [
-    (b'{ "clicks": 2,"orders": 1 }', Dialect.JAFKA, {"clicks": 2, "orders": 1}),
-    (b'{"clicks":2,"gone":1}', Dialect.JAFKA, {"clicks": 2, "gone": 1}),
-    (b'{"clicks":0}', Dialect.JAFKA, {}),
-    (b'{"version":3}', Dialect.JAFKA, {"version": 3}),
-    (b"*4*clicks.*", Dialect.JAFKA, {"clicks": 4, "clicks-eu": 4}),
-    (b"!4!clicks.*", Dialect.JAFKA, {"orders": 4}),
-    (STATIC, Dialect.KAFKA, {"clicks": 2}),
-    (WHITE, Dialect.KAFKA, {"clicks": 4, "clicks-eu": 4}),
-    (BLACK, Dialect.KAFKA, {"orders": 4}),
-    (b'{"subscription":{},"pattern":"white_list"}', Dialect.KAFKA, {}),
-    (b'{"timestamp":"5","subscription":{"clicks":1},"pattern":"any other word","version":9,"more":[]}', Dialect.KAFKA, {"clicks": 1}),
-    (b'{"subscription":{"orders,clicks":1},"pattern":"white_list"}', Dialect.KAFKA, {"clicks": 1, "orders": 1}),
-])
+@pytest.mark.parametrize(
+    ("payload", "dialect", "threads"),
+    [
+        (b'{ "clicks": 2,"orders": 1 }', Dialect.JAFKA, {"clicks": 2, "orders": 1}),
+        (b'{"clicks":2,"gone":1}', Dialect.JAFKA, {"clicks": 2, "gone": 1}),
+        (b'{"clicks":0}', Dialect.JAFKA, {}),
+        (b'{"version":3}', Dialect.JAFKA, {"version": 3}),
+        (b"*4*clicks.*", Dialect.JAFKA, {"clicks": 4, "clicks-eu": 4}),
+        (b"!4!clicks.*", Dialect.JAFKA, {"orders": 4}),
+        (STATIC, Dialect.KAFKA, {"clicks": 2}),
+        (WHITE, Dialect.KAFKA, {"clicks": 4, "clicks-eu": 4}),
+        (BLACK, Dialect.KAFKA, {"orders": 4}),
+        (b'{"subscription":{},"pattern":"white_list"}', Dialect.KAFKA, {}),
+        (
+            b'{"timestamp":"5","subscription":{"clicks":1},"pattern":"any other word","version":9,"more":[]}',
+            Dialect.KAFKA,
+            {"clicks": 1},
+        ),
+        (
+            b'{"subscription":{"orders,clicks":1},"pattern":"white_list"}',
+            Dialect.KAFKA,
+            {"clicks": 1, "orders": 1},
+        ),
+    ],
+)
 def test_every_form_is_read(payload: bytes, dialect: Dialect, threads: dict[str, int]) -> None:
     found = parse_registration(payload, path="/p")
     assert (found.dialect, found.threads(TOPICS)) == (dialect, threads)
 
 
-@pytest.mark.parametrize("payload", [
-    b"", b"[]", b"7", b"null", b"{", b'{"clicks":"2"}', b'{"clicks":2.0}', b'{"clicks":true}', b'{"clicks":-1}', b'{"clicks":1000000}',
-    b"\xff", b'{"subscription":{"clicks":1}}', b'{"subscription":{"clicks":1},"pattern":1}',
-    b'{"subscription":{"clicks":0},"pattern":"static"}',
-    b'{"subscription":{"a":1,"b":1},"pattern":"white_list"}', b"*0*a", b"*x*a", b"*4!a", b"\xac\xed\0\5t\0\1{}",
-    b'{"subscription":[],"pattern":"static"}', b"[" * 100_000,
-])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"[]",
+        b"7",
+        b"null",
+        b"{",
+        b'{"clicks":"2"}',
+        b'{"clicks":2.0}',
+        b'{"clicks":true}',
+        b'{"clicks":-1}',
+        b'{"clicks":1000000}',
+        b"\xff",
+        b'{"subscription":{"clicks":1}}',
+        b'{"subscription":{"clicks":1},"pattern":1}',
+        b'{"subscription":{"clicks":0},"pattern":"static"}',
+        b'{"subscription":{"a":1,"b":1},"pattern":"white_list"}',
+        b"*0*a",
+        b"*x*a",
+        b"*4!a",
+        b"\xac\xed\0\5t\0\1{}",
+        b'{"subscription":[],"pattern":"static"}',
+        b"[" * 100_000,
+    ],
+)
 def test_what_is_no_registration_is_an_error_that_names_the_znode(payload: bytes) -> None:
     with pytest.raises(SettingsError, match="not registered as consumers are") as failed:
         parse_registration(payload, path="/consumers/g/ids/c")
     assert failed.value.where == {"znode": "/consumers/g/ids/c"}
 
 
-@pytest.mark.parametrize(("text", "named"), [
-    (r"(a)\\1", r"\\1"), ("a*+b", "possessive"), ("(?>a)b", r"\(\?>"), ("[a&&b]", "&&"), ("(?x)a", "the flag x"), ("(", "not closed"),
-    ("a{1,3}", "{ behind a piece"), (r"(?i)\\p{Lower}", "two ways"), (r"\\p{IsLatin}", "IsLatin"), ("(?<=a|bc)d", "fixed-width"),
-    (r"a(?<=_\\s*)", "fixed-width"), ("a{0}", r"quantifier \{0\}"),
-])
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (r"(a)\\1", r"\\1"),
+        ("a*+b", "possessive"),
+        ("(?>a)b", r"\(\?>"),
+        ("[a&&b]", "&&"),
+        ("(?x)a", "the flag x"),
+        ("(", "not closed"),
+        ("a{1,3}", "{ behind a piece"),
+        (r"(?i)\\p{Lower}", "two ways"),
+        (r"\\p{IsLatin}", "IsLatin"),
+        ("(?<=a|bc)d", "fixed-width"),
+        (r"a(?<=_\\s*)", "fixed-width"),
+        ("a{0}", r"quantifier \{0\}"),
+    ],
+)
 def test_a_filter_without_a_certain_meaning_is_refused_by_name(text: str, named: str) -> None:
     with pytest.raises(SettingsError, match=f"not understood here: .*{named}") as failed:
-        parse_registration(f'{{"subscription":{{"{text}":1}},"pattern":"white_list"}}'.encode(), path="/consumers/g/ids/c")
+        parse_registration(
+            f'{{"subscription":{{"{text}":1}},"pattern":"white_list"}}'.encode(),
+            path="/consumers/g/ids/c",
+        )
     assert (failed.value.exit_code, failed.value.where) == (2, {"znode": "/consumers/g/ids/c"})
 
 
-@pytest.mark.parametrize(("reads", "dialect", "payload"), [
-    (FixedTopics({"b": 1, "a": 2}), Dialect.JAFKA, b'{"a":2,"b":1}'),
-    (FixedTopics({"clicks": 2}), Dialect.KAFKA, STATIC),
-    (FilteredTopics(TopicFilter(FilterKind.WHITE_LIST, r"clicks.*|\d/"), 4), Dialect.KAFKA, WHITE),
-    (FilteredTopics(TopicFilter(FilterKind.BLACK_LIST, "clicks.*"), 4), Dialect.KAFKA, BLACK),
-])
+@pytest.mark.parametrize(
+    ("reads", "dialect", "payload"),
+    [
+        (FixedTopics({"b": 1, "a": 2}), Dialect.JAFKA, b'{"a":2,"b":1}'),
+        (FixedTopics({"clicks": 2}), Dialect.KAFKA, STATIC),
+        (
+            FilteredTopics(TopicFilter(FilterKind.WHITE_LIST, r"clicks.*|\d/"), 4),
+            Dialect.KAFKA,
+            WHITE,
+        ),
+        (FilteredTopics(TopicFilter(FilterKind.BLACK_LIST, "clicks.*"), 4), Dialect.KAFKA, BLACK),
+    ],
+)
 def test_what_we_write_is_what_a_consumer_of_the_family_writes(
-    reads: FixedTopics | FilteredTopics, dialect: Dialect, payload: bytes,
+    reads: FixedTopics | FilteredTopics,
+    dialect: Dialect,
+    payload: bytes,
 ) -> None:
     registration = Registration(dialect, reads)
     assert render_registration(registration, now_ms=1_446_000_000_000) == payload
@@ -81,14 +145,25 @@ def test_a_filter_cannot_be_written_so_that_jafka_reads_it() -> None:
 
 
 def test_consumers_threads_and_owners_have_the_names_that_the_originals_give_them() -> None:
-    consumer = consumer_id("my-group", generated_name("vm-7", 1_446_000_000_000, 0x59986C35AAAA << 80))
+    consumer = consumer_id(
+        "my-group", generated_name("vm-7", 1_446_000_000_000, 0x59986C35AAAA << 80)
+    )
     assert consumer == "my-group_vm-7-1446000000000-59986c35"
     assert thread_id(consumer, 10) == f"{consumer}-10"
     assert consumer_of(thread_id(consumer, 10)) == consumer
 
 
-@pytest.mark.parametrize(("text", "clean"), [
-    (" a, b\n", "a|b"), ("\"'a'\"", "a"), ("' a '", "a"), ('a"b', 'a"b'), ("\x00a", "a"), ('"a"\u2028', "a\u2028"), ("", ""),
-])
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        (" a, b\n", "a|b"),
+        ("\"'a'\"", "a"),
+        ("' a '", "a"),
+        ('a"b', 'a"b'),
+        ("\x00a", "a"),
+        ('"a"\u2028', "a\u2028"),
+        ("", ""),
+    ],
+)
 def test_a_filter_is_cleaned_as_a_consumer_cleans_it(text: str, clean: str) -> None:
     assert cleaned(text) == clean

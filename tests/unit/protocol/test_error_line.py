@@ -6,19 +6,23 @@ import inspect
 import json
 
 import pytest
-from hypothesis import strategies as st
 from hypothesis import given
+from hypothesis import strategies as st
 
 from etl import errors
 from etl.errors import CorruptData, EtlError, SettingsError
 from etl.protocol.error_line import mark, unmark
 
-KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, EtlError)]
+KINDS = [
+    kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, EtlError)
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_marked_error_is_found_in_a_long_traceback(kind: type[EtlError]) -> None:
-    error = kind('a "quoted" \\ line\nand more é', check="this", topic="t", partition=0, offset=2**62)
+    error = kind(
+        'a "quoted" \\ line\nand more é', check="this", topic="t", partition=0, offset=2**62
+    )
     text = f"Py4JJavaError: {'x' * 50_000}\n  at org.apache\nRuntimeError: {mark(error)}\n\tat java.lang.Thread\n{'y' * 50_000}"
     found = unmark(text)
     assert type(found) is kind
@@ -41,32 +45,65 @@ def test_a_kind_that_this_version_does_not_know_is_still_an_error() -> None:
     assert (type(found), found.what, found.where) == (EtlError, "what", {"topic": "t"})
 
 
-@pytest.mark.parametrize("junk", [
-    "", "etl-error:", "etl-error", "etl-error:{", "etl-error:5", "etl-error:null", 'etl-error:"four"', "etl-error:[1,2,3,4]",
-    "etl-error:[[],[],[],[]]", 'etl-error:["EtlError","what","check","where"]', 'etl-error:["EtlError","what","check",null]',
-    'etl-error:{"a":1,"b":2,"c":3,"d":4}', 'etl-error:["EtlError","what","check",{"what":1}]', "etl-error:" + "[" * 100_000,
-])
+@pytest.mark.parametrize(
+    "junk",
+    [
+        "",
+        "etl-error:",
+        "etl-error",
+        "etl-error:{",
+        "etl-error:5",
+        "etl-error:null",
+        'etl-error:"four"',
+        "etl-error:[1,2,3,4]",
+        "etl-error:[[],[],[],[]]",
+        'etl-error:["EtlError","what","check","where"]',
+        'etl-error:["EtlError","what","check",null]',
+        'etl-error:{"a":1,"b":2,"c":3,"d":4}',
+        'etl-error:["EtlError","what","check",{"what":1}]',
+        "etl-error:" + "[" * 100_000,
+    ],
+)
 def test_junk_holds_no_error(junk: str) -> None:
     assert unmark(junk) is None
 
 
 @given(st.text().filter(lambda text: "etl-error:" not in text), st.text(), st.text())
-def test_what_stands_around_a_marked_error_is_no_error_and_hides_none(text: str, before: str, after: str) -> None:
+def test_what_stands_around_a_marked_error_is_no_error_and_hides_none(
+    text: str, before: str, after: str
+) -> None:
     assert unmark(text) is None
     found = unmark(before + mark(CorruptData(text)) + after)
     assert (type(found), found and found.what) == (CorruptData, text)
 
 
-JSON = st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
 
 
-@given(JSON.filter(lambda document: not (isinstance(document, list) and len(document) == 4 and isinstance(document[3], dict))))
+@given(
+    JSON.filter(
+        lambda document: (
+            not (
+                isinstance(document, list) and len(document) == 4 and isinstance(document[3], dict)
+            )
+        )
+    )
+)
 def test_a_marked_document_that_is_no_error_holds_none(document: object) -> None:
     assert unmark("etl-error:" + json.dumps(document)) is None
 
 
 @given(what=st.text(), check=st.text(), topic=st.text(), offset=st.integers())
-def test_whatever_an_error_says_survives_marking(what: str, check: str, topic: str, offset: int) -> None:
+def test_whatever_an_error_says_survives_marking(
+    what: str, check: str, topic: str, offset: int
+) -> None:
     found = unmark("…" + mark(CorruptData(what, check=check, topic=topic, offset=offset)) + "…")
     assert found is not None
-    assert (found.what, found.check, found.where) == (what, check, {"topic": topic, "offset": offset})
+    assert (found.what, found.check, found.where) == (
+        what,
+        check,
+        {"topic": topic, "offset": offset},
+    )

@@ -1,4 +1,6 @@
-"""What members and coordinators say to each other, written and read by kafka-python on the other side, in every version."""
+"""What members and coordinators say to each other, written and read by kafka-python on the other
+side, in every version.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
-from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from kafka.protocol.consumer import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+from kafka.protocol.consumer.metadata import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
 
 from etl.errors import CorruptData, SettingsError
 from etl.model.logs import BrokerPartition
@@ -18,12 +28,25 @@ from etl.protocol.generations.kafka import small_messages
 from etl.protocol.generations.kafka.dialect import KafkaDialect
 from etl.protocol.generations.kafka.group_membership import classic, consumer, subscriptions
 from etl.protocol.generations.kafka.versions import Api
-from etl.protocol.group_messages import LEAVES, ConsumerHeartbeat, JoinRequest, MemberIdentity, Subscription
+from etl.protocol.group_messages import (
+    LEAVES,
+    ConsumerHeartbeat,
+    JoinRequest,
+    MemberIdentity,
+    Subscription,
+)
 from tests.fuzz import seeds
 from tests.groups.answers import said
 
 LOGS = frozenset({BrokerPartition("a", 0), BrokerPartition("a", 2), BrokerPartition("b", 1)})
-WANTED = JoinRequest("g", "m-1", None, 10_000, 60_000, {"range": Subscription(("a", "b")), "roundrobin": Subscription(("a", "b"))})
+WANTED = JoinRequest(
+    "g",
+    "m-1",
+    None,
+    10_000,
+    60_000,
+    {"range": Subscription(("a", "b")), "roundrobin": Subscription(("a", "b"))},
+)
 IDENTITY = MemberIdentity("g", "m-1", None, 7)
 
 
@@ -34,56 +57,129 @@ def speaking(api: Api, version: int) -> Dialect:
 def sent(api: Api, version: int, request: Any, kind: Any) -> Any:
     """What kafka-python reads of a frame."""
     frame = request.frame(5)
-    assert int.from_bytes(frame[4:6], "big") == api.key and int.from_bytes(frame[6:8], "big") == version
+    assert (
+        int.from_bytes(frame[4:6], "big") == api.key
+        and int.from_bytes(frame[6:8], "big") == version
+    )
     return kind.decode(frame[4:], version=version, header=True)
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_a_join_says_who_we_are_what_we_want_and_how_long_we_may_be_waited_for(version: int) -> None:
-    found = sent(Api.JOIN_GROUP, version, speaking(Api.JOIN_GROUP, version).join_group(WANTED), JoinGroupRequest)
-    assert (found.group_id, found.member_id, found.protocol_type, found.session_timeout_ms) == ("g", "m-1", "consumer", 10_000)
+def test_a_join_says_who_we_are_what_we_want_and_how_long_we_may_be_waited_for(
+    version: int,
+) -> None:
+    found = sent(
+        Api.JOIN_GROUP,
+        version,
+        speaking(Api.JOIN_GROUP, version).join_group(WANTED),
+        JoinGroupRequest,
+    )
+    assert (found.group_id, found.member_id, found.protocol_type, found.session_timeout_ms) == (
+        "g",
+        "m-1",
+        "consumer",
+        10_000,
+    )
     assert version == 0 or found.rebalance_timeout_ms == 60_000
     assert [each.name for each in found.protocols] == ["range", "roundrobin"]
-    assert ConsumerProtocolSubscription.decode(bytes(found.protocols[0].metadata)).topics == ["a", "b"]
+    assert ConsumerProtocolSubscription.decode(bytes(found.protocols[0].metadata)).topics == [
+        "a",
+        "b",
+    ]
 
 
 @pytest.mark.parametrize("version", range(6))
 def test_a_leader_tells_everybody_what_they_own_and_a_follower_tells_nothing(version: int) -> None:
     dialect = speaking(Api.SYNC_GROUP, version)
-    found = sent(Api.SYNC_GROUP, version, dialect.sync_group(IDENTITY, "range", {"m-1": LOGS, "m-2": ()}), SyncGroupRequest)
-    told = {each.member_id: ConsumerProtocolAssignment.decode(bytes(each.assignment)).assigned_partitions for each in found.assignments}
-    assert {name: [(each.topic, each.partitions) for each in topics] for name, topics in told.items()} == {
-        "m-1": [("a", [0, 2]), ("b", [1])], "m-2": []}
-    assert sent(Api.SYNC_GROUP, version, dialect.sync_group(IDENTITY, "range", {}), SyncGroupRequest).assignments == []
+    found = sent(
+        Api.SYNC_GROUP,
+        version,
+        dialect.sync_group(IDENTITY, "range", {"m-1": LOGS, "m-2": ()}),
+        SyncGroupRequest,
+    )
+    told = {
+        each.member_id: ConsumerProtocolAssignment.decode(
+            bytes(each.assignment)
+        ).assigned_partitions
+        for each in found.assignments
+    }
+    assert {
+        name: [(each.topic, each.partitions) for each in topics] for name, topics in told.items()
+    } == {"m-1": [("a", [0, 2]), ("b", [1])], "m-2": []}
+    assert (
+        sent(
+            Api.SYNC_GROUP, version, dialect.sync_group(IDENTITY, "range", {}), SyncGroupRequest
+        ).assignments
+        == []
+    )
 
 
 @pytest.mark.parametrize("version", range(6))
 def test_heartbeats_and_the_leave_name_member_and_generation(version: int) -> None:
     if version < 5:
-        beat = sent(Api.HEARTBEAT, version, speaking(Api.HEARTBEAT, version).heartbeat(IDENTITY), HeartbeatRequest)
+        beat = sent(
+            Api.HEARTBEAT,
+            version,
+            speaking(Api.HEARTBEAT, version).heartbeat(IDENTITY),
+            HeartbeatRequest,
+        )
         assert (beat.group_id, beat.member_id, beat.generation_id) == ("g", "m-1", 7)
-    left = sent(Api.LEAVE_GROUP, version, speaking(Api.LEAVE_GROUP, version).leave_group(IDENTITY), LeaveGroupRequest)
+    left = sent(
+        Api.LEAVE_GROUP,
+        version,
+        speaking(Api.LEAVE_GROUP, version).leave_group(IDENTITY),
+        LeaveGroupRequest,
+    )
     assert (left.members[0].member_id if version >= 3 else left.member_id) == "m-1"
 
 
 @pytest.mark.parametrize("version", range(2))
-def test_a_heartbeat_of_the_consumer_protocol_says_everything_when_it_joins_and_only_what_is_new_later(version: int) -> None:
-    dialect, topic = speaking(Api.CONSUMER_GROUP_HEARTBEAT, version), "00000000-0000-0000-0000-0000000000c1"
+def test_a_heartbeat_of_the_consumer_protocol_says_everything_when_it_joins_and_only_what_is_new_later(
+    version: int,
+) -> None:
+    dialect, topic = (
+        speaking(Api.CONSUMER_GROUP_HEARTBEAT, version),
+        "00000000-0000-0000-0000-0000000000c1",
+    )
 
     def said(beat: ConsumerHeartbeat) -> Any:
-        return sent(Api.CONSUMER_GROUP_HEARTBEAT, version, dialect.consumer_heartbeat(beat), consumer.ConsumerGroupHeartbeatRequest)
+        return sent(
+            Api.CONSUMER_GROUP_HEARTBEAT,
+            version,
+            dialect.consumer_heartbeat(beat),
+            consumer.ConsumerGroupHeartbeatRequest,
+        )
 
     first = said(ConsumerHeartbeat("g", "m-1", 0, "static", 60_000, ("a", "b"), {}))
-    assert (first.group_id, first.member_id, first.member_epoch, first.instance_id) == ("g", "m-1", 0, "static")
-    assert (first.rebalance_timeout_ms, first.subscribed_topic_names, first.topic_partitions) == (60_000, ["a", "b"], [])
+    assert (first.group_id, first.member_id, first.member_epoch, first.instance_id) == (
+        "g",
+        "m-1",
+        0,
+        "static",
+    )
+    assert (first.rebalance_timeout_ms, first.subscribed_topic_names, first.topic_partitions) == (
+        60_000,
+        ["a", "b"],
+        [],
+    )
     later = said(ConsumerHeartbeat("g", "m-1", 4, None, 60_000, ("a",), {topic: frozenset({2, 1})}))
     assert (later.rebalance_timeout_ms, later.subscribed_topic_names) == (-1, None)
-    assert [(str(each.topic_id), each.partitions) for each in later.topic_partitions] == [(topic, [1, 2])]
-    assert said(ConsumerHeartbeat("g", "m-1", LEAVES, None, 60_000, ("a",), None)).topic_partitions is None
+    assert [(str(each.topic_id), each.partitions) for each in later.topic_partitions] == [
+        (topic, [1, 2])
+    ]
+    assert (
+        said(ConsumerHeartbeat("g", "m-1", LEAVES, None, 60_000, ("a",), None)).topic_partitions
+        is None
+    )
 
 
-@pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.CONSUMER_GROUP_HEARTBEAT])
-def test_any_part_of_an_answer_that_is_cut_off_is_an_error_and_so_is_what_follows_it(api: Api) -> None:
+@pytest.mark.parametrize(
+    "api",
+    [Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.CONSUMER_GROUP_HEARTBEAT],
+)
+def test_any_part_of_an_answer_that_is_cut_off_is_an_error_and_so_is_what_follows_it(
+    api: Api,
+) -> None:
     for seed in seeds.responses(api):
         version, answer = seed[0], seed[1:]
         small_messages.decode(api, version, memoryview(answer))
@@ -92,13 +188,25 @@ def test_any_part_of_an_answer_that_is_cut_off_is_an_error_and_so_is_what_follow
                 small_messages.decode(api, version, memoryview(wrong))
 
 
-def test_the_leader_alone_is_told_of_all_members_and_not_where_the_group_is_divided_already() -> None:
-    answer = {seed[0]: small_messages.decode(Api.JOIN_GROUP, seed[0], memoryview(seed[1:])) for seed in seeds.responses(Api.JOIN_GROUP)}
+def test_the_leader_alone_is_told_of_all_members_and_not_where_the_group_is_divided_already() -> (
+    None
+):
+    answer = {
+        seed[0]: small_messages.decode(Api.JOIN_GROUP, seed[0], memoryview(seed[1:]))
+        for seed in seeds.responses(Api.JOIN_GROUP)
+    }
     for version, response in answer.items():
         joined = classic.parse_join(response)
-        assert (joined.refusal, joined.generation, joined.strategy, joined.is_leader, joined.member_id) == (None, 7, "range", True, "m-1")
-        assert [(each.member_id, each.instance_id, each.subscription.topics) for each in joined.members] == [
-            ("m-1", None, ("a", "b")), ("m-2", "static" if version >= 5 else None, ("a",))]
+        assert (
+            joined.refusal,
+            joined.generation,
+            joined.strategy,
+            joined.is_leader,
+            joined.member_id,
+        ) == (None, 7, "range", True, "m-1")
+        assert [
+            (each.member_id, each.instance_id, each.subscription.topics) for each in joined.members
+        ] == [("m-1", None, ("a", "b")), ("m-2", "static" if version >= 5 else None, ("a",))]
     answer[9].skip_assignment = True
     back = classic.parse_join(answer[9])
     assert (back.is_leader, back.skips_assignment, len(back.members)) == (True, True, 2), "KIP-814"
@@ -106,20 +214,39 @@ def test_the_leader_alone_is_told_of_all_members_and_not_where_the_group_is_divi
     assert classic.parse_join(answer[0]).is_leader is False
 
 
-@pytest.mark.parametrize(("leader", "is_back"), [
-    ("driver-6f1a0c52-0d3b-4a51-9f0e-0123456789ab", True), ("driver-1-6f1a0c52-0d3b-4a51-9f0e-0123456789ab", False),
-    ("driver", False), ("m-2", False)])
-def test_before_kip_814_a_static_leader_that_came_back_is_known_by_its_former_id(leader: str, is_back: bool) -> None:
+@pytest.mark.parametrize(
+    ("leader", "is_back"),
+    [
+        ("driver-6f1a0c52-0d3b-4a51-9f0e-0123456789ab", True),
+        ("driver-1-6f1a0c52-0d3b-4a51-9f0e-0123456789ab", False),
+        ("driver", False),
+        ("m-2", False),
+    ],
+)
+def test_before_kip_814_a_static_leader_that_came_back_is_known_by_its_former_id(
+    leader: str, is_back: bool
+) -> None:
     [seed] = [seed for seed in seeds.responses(Api.JOIN_GROUP) if seed[0] == 8]
     response = small_messages.decode(Api.JOIN_GROUP, 8, memoryview(seed[1:]))
     response.leader, response.members = leader, []
     for instance_id, expected in (("driver", is_back), (None, False)):
         joined = classic.parse_join(response, instance_id)
-        assert (joined.is_leader, joined.skips_assignment, joined.members) == (expected, expected, ())
+        assert (joined.is_leader, joined.skips_assignment, joined.members) == (
+            expected,
+            expected,
+            (),
+        )
 
 
-@pytest.mark.parametrize("told", [
-    Subscription(("a",)), Subscription(("a", "b"), LOGS, 7, b"data"), Subscription((), generation=3)], ids=["plain", "owned", "nothing"])
+@pytest.mark.parametrize(
+    "told",
+    [
+        Subscription(("a",)),
+        Subscription(("a", "b"), LOGS, 7, b"data"),
+        Subscription((), generation=3),
+    ],
+    ids=["plain", "owned", "nothing"],
+)
 def test_a_subscription_is_read_as_it_was_written(told: Subscription) -> None:
     assert subscriptions.parse_subscription(subscriptions.render_subscription(told)) == told
 
@@ -136,10 +263,23 @@ def test_a_version_that_is_not_known_yet_is_read_as_far_as_it_is() -> None:
     assert subscriptions.parse_assignment(newer) == LOGS
 
 
-@pytest.mark.parametrize("content", [
-    b"\xff\xff\0\0\0\0", b"\0\0\0\0\0\1\0\1a\0\0\0\1\xff\xff\xff\xff\0\0\0\0", b"\0\0\0\0\0\1\xff\xff\0\0\0\0",
-    b"\0\0\x7f\xff\xff\xff", b"\0"],
-    ids=["its version", "a negative partition", "a topic without a name", "too many topics", "cut off"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff\xff\0\0\0\0",
+        b"\0\0\0\0\0\1\0\1a\0\0\0\1\xff\xff\xff\xff\0\0\0\0",
+        b"\0\0\0\0\0\1\xff\xff\0\0\0\0",
+        b"\0\0\x7f\xff\xff\xff",
+        b"\0",
+    ],
+    ids=[
+        "its version",
+        "a negative partition",
+        "a topic without a name",
+        "too many topics",
+        "cut off",
+    ],
+)
 def test_an_assignment_that_is_none_is_an_error(content: bytes) -> None:
     with pytest.raises(CorruptData):
         subscriptions.parse_assignment(content)
@@ -151,14 +291,19 @@ def test_a_static_name_is_refused_where_the_broker_knows_none(api: Api) -> None:
     questions: dict[Api, Callable[[], object]] = {
         Api.JOIN_GROUP: lambda: old.join_group(JoinRequest("g", None, "static", 1, 1, {})),
         Api.SYNC_GROUP: lambda: old.sync_group(MemberIdentity("g", "m", "static", 1), "range", {}),
-        Api.HEARTBEAT: lambda: old.heartbeat(MemberIdentity("g", "m", "static", 1))}
+        Api.HEARTBEAT: lambda: old.heartbeat(MemberIdentity("g", "m", "static", 1)),
+    }
     with pytest.raises(SettingsError, match=f"no version of {api.name} from"):
         questions[api]()
 
 
-def test_the_consumer_protocol_is_refused_where_the_broker_has_none_and_any_where_it_keeps_no_groups() -> None:
+def test_the_consumer_protocol_is_refused_where_the_broker_has_none_and_any_where_it_keeps_no_groups() -> (
+    None
+):
     with pytest.raises(SettingsError, match="no version of CONSUMER_GROUP_HEARTBEAT"):
-        KafkaDialect.of_release("3.6", "us", "b:9092").consumer_heartbeat(ConsumerHeartbeat("g", "m", 0, None, 1, (), {}))
+        KafkaDialect.of_release("3.6", "us", "b:9092").consumer_heartbeat(
+            ConsumerHeartbeat("g", "m", 0, None, 1, (), {})
+        )
     with pytest.raises(SettingsError, match="no version of JOIN_GROUP"):
         KafkaDialect.of_release("0.8.2", "us", "b:9092").join_group(WANTED)
 
@@ -168,9 +313,19 @@ GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "groups").glob("*.json")
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_what_real_coordinators_answered_is_read(path: Path) -> None:
-    """Taken from running brokers by `python -m tests.groups.coordinator_golden`: each answer with what it says."""
+    """Taken from running brokers by `python -m tests.groups.coordinator_golden`: each answer with
+    what it says.
+    """
     document = json.loads(path.read_text())
     assert document["answers"]
     for each in document["answers"]:
         api = Api[each["api"]]
-        assert said(api, small_messages.decode(api, each["version"], memoryview(bytes.fromhex(each["answer"])))) == each["says"]
+        assert (
+            said(
+                api,
+                small_messages.decode(
+                    api, each["version"], memoryview(bytes.fromhex(each["answer"]))
+                ),
+            )
+            == each["says"]
+        )

@@ -1,4 +1,6 @@
-"""Jafka's requests and answers byte for byte, as a real broker took and gave them: its log file held the same bytes."""
+"""Jafka's requests and answers byte for byte, as a real broker took and gave them: its log file
+held the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from etl.protocol.generations.choice import GENERATIONS
 from etl.protocol.generations.dialect import Request
 from etl.protocol.generations.jafka import errors, produce
 from etl.protocol.generations.jafka.dialect import Jafka, JafkaDialect
-from etl.protocol.messages import EARLIEST, LATEST, EntryLayout, Fetch, FetchAnswer, FetchTarget, ListedOffset
+from etl.protocol.messages import (
+    EARLIEST,
+    LATEST,
+    EntryLayout,
+    Fetch,
+    FetchAnswer,
+    FetchTarget,
+    ListedOffset,
+)
 from etl.protocol.refusal import Meaning, Refusal
 from etl.protocol.stored_offsets import OffsetsCommit
 
@@ -42,7 +52,10 @@ def told(request: Request[Any], answer: str | bytes) -> Any:
 
 
 def records(answer: FetchAnswer) -> list[tuple[bytes, str | None]]:
-    return [(bytes(each.records), None if each.refusal is None else each.refusal.name) for each in answer.partitions]
+    return [
+        (bytes(each.records), None if each.refusal is None else each.refusal.name)
+        for each in answer.partitions
+    ]
 
 
 def list_offsets(time: int, *logs: BrokerPartition) -> Request[dict[BrokerPartition, ListedOffset]]:
@@ -51,28 +64,51 @@ def list_offsets(time: int, *logs: BrokerPartition) -> Request[dict[BrokerPartit
 
 # Requests and answers of the worked example
 
+
 def test_a_fetch_of_one_log_is_encoded_byte_for_byte() -> None:
     assert fetch(FetchTarget(DEMO, 0, 1048576)).frame(7) == bytes.fromhex(
-        "00000018 0001 0004 64656d6f 00000000 0000000000000000 00100000")
+        "00000018 0001 0004 64656d6f 00000000 0000000000000000 00100000"
+    )
 
 
-@pytest.mark.parametrize("offset, max_bytes, answer, held", [
-    (0, 1048576, "00000021 0000" + MESSAGES.hex(), MESSAGES),
-    (15, 1048576, "00000012 0000 0000000c01005a09ed37e4b8ade69687", MESSAGES[15:]),
-    (0, 20, "00000016 0000 0000000b01003610a68668656c6c6f 0000000c01", MESSAGES[:20]),
-    (0, 10, "0000000c 0000 0000000b01003610a686", MESSAGES[:10]),
-    (31, 1048576, "00000002 0000", b""),
-])
-def test_an_answer_is_the_bytes_from_an_offset_on_wherever_they_are_cut(offset: int, max_bytes: int, answer: str, held: bytes) -> None:
+@pytest.mark.parametrize(
+    "offset, max_bytes, answer, held",
+    [
+        (0, 1048576, "00000021 0000" + MESSAGES.hex(), MESSAGES),
+        (15, 1048576, "00000012 0000 0000000c01005a09ed37e4b8ade69687", MESSAGES[15:]),
+        (0, 20, "00000016 0000 0000000b01003610a68668656c6c6f 0000000c01", MESSAGES[:20]),
+        (0, 10, "0000000c 0000 0000000b01003610a686", MESSAGES[:10]),
+        (31, 1048576, "00000002 0000", b""),
+    ],
+)
+def test_an_answer_is_the_bytes_from_an_offset_on_wherever_they_are_cut(
+    offset: int, max_bytes: int, answer: str, held: bytes
+) -> None:
     [fetched] = told(fetch(FetchTarget(DEMO, offset, max_bytes)), answer).partitions
-    assert (fetched.topic, fetched.partition, fetched.broker_id, fetched.layout) == ("demo", 0, 3, EntryLayout.PHYSICAL)
+    assert (fetched.topic, fetched.partition, fetched.broker_id, fetched.layout) == (
+        "demo",
+        0,
+        3,
+        EntryLayout.PHYSICAL,
+    )
     assert (bytes(fetched.records), fetched.refusal, fetched.proves_empty) == (held, None, True)
-    assert (fetched.high_watermark, fetched.last_stable_offset, fetched.log_start_offset, fetched.aborted) == (None, None, None, ())
+    assert (
+        fetched.high_watermark,
+        fetched.last_stable_offset,
+        fetched.log_start_offset,
+        fetched.aborted,
+    ) == (None, None, None, ())
 
 
-def test_an_offset_beyond_the_end_and_a_partition_beyond_the_last_are_refused_with_their_codes() -> None:
-    assert records(told(fetch(FetchTarget(DEMO, 32, 100)), "00000002 0001")) == [(b"", "OFFSET_OUT_OF_RANGE")]
-    assert records(told(fetch(FetchTarget(BrokerPartition("demo", 2), 0, 100)), "00000002 0003")) == [(b"", "WRONG_PARTITION")]
+def test_an_offset_beyond_the_end_and_a_partition_beyond_the_last_are_refused_with_their_codes() -> (
+    None
+):
+    assert records(told(fetch(FetchTarget(DEMO, 32, 100)), "00000002 0001")) == [
+        (b"", "OFFSET_OUT_OF_RANGE")
+    ]
+    assert records(
+        told(fetch(FetchTarget(BrokerPartition("demo", 2), 0, 100)), "00000002 0003")
+    ) == [(b"", "WRONG_PARTITION")]
 
 
 def test_several_logs_are_one_multifetch_whose_parts_come_in_the_order_asked_for() -> None:
@@ -80,30 +116,53 @@ def test_several_logs_are_one_multifetch_whose_parts_come_in_the_order_asked_for
     wanted = [FetchTarget(BrokerPartition(topic, number), 0, 100) for topic, number in names]
     request = fetch(*wanted)
     assert request.frame(1) == bytes.fromhex(
-        "0000005e 0002 0004" + "000464656d6f 00000000 0000000000000000 00000064" + "000464656d6f 00000001 0000000000000000 00000064"
-        + "000464656d6f 00000007 0000000000000000 00000064" + "00066e6f73756368 00000000 0000000000000000 00000064")
-    answer = told(request, "00000039 0000" + "00000021 0000" + MESSAGES.hex() + "00000002 0000" + "00000002 0003" + "00000002 0000")
+        "0000005e 0002 0004"
+        + "000464656d6f 00000000 0000000000000000 00000064"
+        + "000464656d6f 00000001 0000000000000000 00000064"
+        + "000464656d6f 00000007 0000000000000000 00000064"
+        + "00066e6f73756368 00000000 0000000000000000 00000064"
+    )
+    answer = told(
+        request,
+        "00000039 0000"
+        + "00000021 0000"
+        + MESSAGES.hex()
+        + "00000002 0000"
+        + "00000002 0003"
+        + "00000002 0000",
+    )
     assert records(answer) == [(MESSAGES, None), (b"", None), (b"", "WRONG_PARTITION"), (b"", None)]
-    assert [(each.topic, each.partition) for each in answer.partitions] == [(each.log.topic, each.log.partition) for each in wanted]
+    assert [(each.topic, each.partition) for each in answer.partitions] == [
+        (each.log.topic, each.log.partition) for each in wanted
+    ]
 
 
 def test_the_latest_offsets_of_a_log_are_its_end_and_the_starts_of_its_segments() -> None:
     request = list_offsets(LATEST)
-    assert request.frame(1) == bytes.fromhex("00000018 0004 0004 64656d6f 00000000 ffffffffffffffff 7fffffff")
+    assert request.frame(1) == bytes.fromhex(
+        "00000018 0004 0004 64656d6f 00000000 ffffffffffffffff 7fffffff"
+    )
     assert told(request, "00000016 0000 00000002 000000000000001f 0000000000000000") == {
-        DEMO: ListedOffset(DEMO, None, 31, None, None, boundaries=(0, 31))}
+        DEMO: ListedOffset(DEMO, None, 31, None, None, boundaries=(0, 31))
+    }
 
 
 def test_the_earliest_offset_is_the_start_of_the_oldest_segment() -> None:
     request = list_offsets(EARLIEST)
-    assert request.frame(1) == bytes.fromhex("00000018 0004 0004 64656d6f 00000000 fffffffffffffffe 7fffffff")
-    assert told(request, "0000000e 0000 00000001 0000000000000007") == {DEMO: ListedOffset(DEMO, None, 7, None, None)}
+    assert request.frame(1) == bytes.fromhex(
+        "00000018 0004 0004 64656d6f 00000000 fffffffffffffffe 7fffffff"
+    )
+    assert told(request, "0000000e 0000 00000001 0000000000000007") == {
+        DEMO: ListedOffset(DEMO, None, 7, None, None)
+    }
 
 
 def test_a_topic_is_made_byte_for_byte() -> None:
     request = DIALECT.create_topic("t2", 3)
     assert request.frame(1) == bytes.fromhex("0000000b 0005 0002 7432 00000003 01")
-    assert produce.encode_create("t2", 3, enlarges=False) == bytes.fromhex("0000000b 0005 0002 7432 00000003 00")
+    assert produce.encode_create("t2", 3, enlarges=False) == bytes.fromhex(
+        "0000000b 0005 0002 7432 00000003 00"
+    )
     assert told(request, "0000000a 0000 00000001 00000003") == 3
 
 
@@ -112,32 +171,44 @@ def test_a_topic_is_deleted_and_a_wrong_password_refused() -> None:
     assert request.frame(1) == bytes.fromhex("0000000a 0006 0002 7432 0002 7077")
     assert told(request, "0000000a 0000 00000001 00000003") == 3
     refusal = told(request, "0000000a 0000 00000001 ffffffff")
-    assert isinstance(refusal, Refusal) and isinstance(refusal.error("delete the topic"), PermissionRefused)
+    assert isinstance(refusal, Refusal) and isinstance(
+        refusal.error("delete the topic"), PermissionRefused
+    )
 
 
-def test_messages_are_appended_byte_for_byte_and_an_offsets_request_behind_them_shows_that_they_were() -> None:
+def test_messages_are_appended_byte_for_byte_and_an_offsets_request_behind_them_shows_that_they_were() -> (
+    None
+):
     values = [(None, b"hello"), (None, "\u4e2d\u6587".encode())]
     request = DIALECT.append(DEMO, values, timestamp_ms=0, timeout_ms=0)
-    assert request.frame(1) == (bytes.fromhex("0000002f 0000 0004 64656d6f 00000000 0000001f") + MESSAGES
-                                + bytes.fromhex("00000018 0004 0004 64656d6f 00000000 ffffffffffffffff 00000001"))
+    assert request.frame(1) == (
+        bytes.fromhex("0000002f 0000 0004 64656d6f 00000000 0000001f")
+        + MESSAGES
+        + bytes.fromhex("00000018 0004 0004 64656d6f 00000000 ffffffffffffffff 00000001")
+    )
     assert (request.answers, told(request, "0000000e 0000 00000001 000000000000001f")) == (1, None)
     assert DIALECT.append(DEMO, MESSAGES, timestamp_ms=0, timeout_ms=0).frame(1) == request.frame(1)
 
 
 # The generation
 
+
 def test_whoever_connects_must_have_been_told_that_it_is_a_jafka() -> None:
     [jafka] = [each for each in GENERATIONS if "jafka" in each.names]
     assert jafka.is_told
     greeting = jafka.greeting("client", "b:9092")
     assert greeting.frame == bytes.fromhex("00000004 0002 0000")
-    assert greeting.is_answer(memoryview(b"\0\0")) and not greeting.is_answer(memoryview(b"\0\0\0\1"))
+    assert greeting.is_answer(memoryview(b"\0\0")) and not greeting.is_answer(
+        memoryview(b"\0\0\0\1")
+    )
     assert greeting.dialect(memoryview(b"\0\0")).introduction() == "Jafka, or Kafka 0.7"
     assert isinstance(jafka, Jafka)
 
 
 def test_what_a_broker_of_this_generation_knows_nothing_of_is_said_so() -> None:
-    with pytest.raises(SettingsError, match="cannot tell of brokers and topics: what there is stands in ZooKeeper"):
+    with pytest.raises(
+        SettingsError, match="cannot tell of brokers and topics: what there is stands in ZooKeeper"
+    ):
         DIALECT.metadata(None)
     with pytest.raises(SettingsError, match="cannot store a group's offsets"):
         DIALECT.commit_offsets(OffsetsCommit("g", {DEMO: 1}))
@@ -151,14 +222,22 @@ def test_a_moment_is_refused_with_the_reason_before_anything_is_sent() -> None:
 
 # Quirks
 
+
 def test_a_log_that_was_never_written_starts_and_ends_at_0_as_kafka_0_7_says_itself() -> None:
     for answer in ("00000006 0000 00000000", "0000000e 0000 00000001 0000000000000000"):
-        assert told(list_offsets(LATEST), answer) == {DEMO: ListedOffset(DEMO, None, 0, None, None, boundaries=(0,))}
-        assert told(list_offsets(EARLIEST), answer) == {DEMO: ListedOffset(DEMO, None, 0, None, None)}
+        assert told(list_offsets(LATEST), answer) == {
+            DEMO: ListedOffset(DEMO, None, 0, None, None, boundaries=(0,))
+        }
+        assert told(list_offsets(EARLIEST), answer) == {
+            DEMO: ListedOffset(DEMO, None, 0, None, None)
+        }
 
 
 def test_the_start_of_an_empty_last_segment_is_the_end_too_and_one_boundary() -> None:
-    listed = told(list_offsets(LATEST), "0000001e 0000 00000003 0000000000000040 0000000000000040 0000000000000008")
+    listed = told(
+        list_offsets(LATEST),
+        "0000001e 0000 00000003 0000000000000040 0000000000000040 0000000000000008",
+    )
     assert listed[DEMO].boundaries == (8, 64)
 
 
@@ -166,9 +245,16 @@ def test_several_logs_are_several_offsets_requests_and_their_answers_come_in_ord
     other = BrokerPartition("demo", 1, 3)
     request = list_offsets(LATEST, DEMO, other)
     one = bytes.fromhex("00000018 0004 0004 64656d6f 00000000 ffffffffffffffff 7fffffff")
-    assert (request.frame(1), request.answers) == (one + one.replace(b"demo\0\0\0\0", b"demo\0\0\0\1"), 2)
-    answers = bytes.fromhex("0000000e 0000 00000001 0000000000000005" + "0000000e 0000 00000001 0000000000000006")
-    assert {log: found.offset for log, found in request.read(memoryview(answers)).answer.items()} == {DEMO: 5, other: 6}
+    assert (request.frame(1), request.answers) == (
+        one + one.replace(b"demo\0\0\0\0", b"demo\0\0\0\1"),
+        2,
+    )
+    answers = bytes.fromhex(
+        "0000000e 0000 00000001 0000000000000005" + "0000000e 0000 00000001 0000000000000006"
+    )
+    assert {
+        log: found.offset for log, found in request.read(memoryview(answers)).answer.items()
+    } == {DEMO: 5, other: 6}
 
 
 def test_a_negative_size_is_never_sent_because_its_answer_would_have_no_end() -> None:
@@ -176,18 +262,26 @@ def test_a_negative_size_is_never_sent_because_its_answer_would_have_no_end() ->
         fetch(FetchTarget(DEMO, 0, -5))
 
 
-def test_the_answer_is_bounded_by_what_is_asked_for_since_the_broker_knows_no_bound_of_the_whole() -> None:
+def test_the_answer_is_bounded_by_what_is_asked_for_since_the_broker_knows_no_bound_of_the_whole() -> (
+    None
+):
     logs = [BrokerPartition("demo", number) for number in range(4)]
-    request = fetch(*(FetchTarget(log, 0, size) for log, size in zip(logs, [600, 500, 300, 100], strict=True)), max_bytes=1000)
+    request = fetch(
+        *(FetchTarget(log, 0, size) for log, size in zip(logs, [600, 500, 300, 100], strict=True)),
+        max_bytes=1000,
+    )
     part = "00000005 0000 010203"
     assert request.frame(1)[6:8] == b"\0\3"
     answer = told(request, bytes.fromhex("0000001d 0000" + part * 3))
-    assert [(each.partition, bytes(each.records), each.proves_empty) for each in answer.partitions] == [
-        (0, b"\1\2\3", True), (1, b"", False), (2, b"\1\2\3", True), (3, b"\1\2\3", True)]
+    assert [
+        (each.partition, bytes(each.records), each.proves_empty) for each in answer.partitions
+    ] == [(0, b"\1\2\3", True), (1, b"", False), (2, b"\1\2\3", True), (3, b"\1\2\3", True)]
 
 
 def test_the_first_log_is_asked_for_whole_however_small_the_bound_is() -> None:
-    request = fetch(FetchTarget(DEMO, 0, 5000), FetchTarget(BrokerPartition("demo", 1), 0, 1), max_bytes=100)
+    request = fetch(
+        FetchTarget(DEMO, 0, 5000), FetchTarget(BrokerPartition("demo", 1), 0, 1), max_bytes=100
+    )
     assert request.frame(1)[4:6] == b"\0\1" and request.frame(1)[-4:] == (5000).to_bytes(4, "big")
 
 
@@ -196,13 +290,26 @@ def test_a_fetch_of_no_bytes_proves_nothing() -> None:
     assert not fetched.proves_empty
 
 
-@pytest.mark.parametrize("code, kind, is_retriable", [
-    (-1, BrokerError, True), (1, BrokerError, False), (2, CorruptData, False), (3, BrokerError, False), (4, EtlError, False),
-    (17, EtlError, False),
-])
-def test_each_code_says_what_it_is_and_whether_asking_again_may_help(code: int, kind: type[EtlError], is_retriable: bool) -> None:
+@pytest.mark.parametrize(
+    "code, kind, is_retriable",
+    [
+        (-1, BrokerError, True),
+        (1, BrokerError, False),
+        (2, CorruptData, False),
+        (3, BrokerError, False),
+        (4, EtlError, False),
+        (17, EtlError, False),
+    ],
+)
+def test_each_code_says_what_it_is_and_whether_asking_again_may_help(
+    code: int, kind: type[EtlError], is_retriable: bool
+) -> None:
     refusal = errors.refusal_of(code)
-    assert refusal is not None and (refusal.code, refusal.is_retriable, refusal.kind) == (code, is_retriable, kind)
+    assert refusal is not None and (refusal.code, refusal.is_retriable, refusal.kind) == (
+        code,
+        is_retriable,
+        kind,
+    )
     assert refusal.check and (refusal.meaning is Meaning.OUT_OF_RANGE) == (code == 1)
     assert errors.refusal_of(0) is None
 
@@ -212,10 +319,17 @@ def test_names_are_as_long_as_their_bytes() -> None:
     assert frame[6:11] == b"\0\3\xe4\xb8\xad"
 
 
-@pytest.mark.parametrize("values, match", [
-    ([], "no record"), ([(b"k", b"v")], "have no key"), ([(None, None)], "have a payload always"),
-])
-def test_what_a_message_of_this_generation_cannot_be_is_refused(values: Sequence[tuple[bytes | None, bytes | None]], match: str) -> None:
+@pytest.mark.parametrize(
+    "values, match",
+    [
+        ([], "no record"),
+        ([(b"k", b"v")], "have no key"),
+        ([(None, None)], "have a payload always"),
+    ],
+)
+def test_what_a_message_of_this_generation_cannot_be_is_refused(
+    values: Sequence[tuple[bytes | None, bytes | None]], match: str
+) -> None:
     with pytest.raises(ValueError, match=match):
         DIALECT.append(DEMO, values, timestamp_ms=0, timeout_ms=0)
 
@@ -230,19 +344,36 @@ def test_a_topic_of_no_partition_cannot_be_made() -> None:
 TWO = fetch(FetchTarget(DEMO, 0, 100), FetchTarget(BrokerPartition("demo", 1), 0, 100))
 
 
-@pytest.mark.parametrize("request_, answer, match", [
-    (fetch(FetchTarget(DEMO, 0, 2)), "00000005 0000 010203", "3 bytes are answered where 2 were asked for"),
-    (TWO, "00000008 0000 00000002 0000", "end inside a number"),
-    (TWO, "00000008 0000 00000063 0000", "claims 99 bytes"),
-    (TWO, "00000008 0000 fffffffd 0000", "impossible length -3"),
-    (TWO, "0000000f 0000 00000002 0000 00000002 0000 07", "1 bytes follow"),
-    (list_offsets(LATEST), "00000006 0000 00000002", "claims 2 items"),
-    (list_offsets(LATEST), "0000000e 0000 00000001 ffffffffffffff00", "are not those of a log"),
-    (list_offsets(LATEST), "00000016 0000 00000002 0000000000000001 0000000000000002", "are not those of a log"),
-    (list_offsets(LATEST), "00000007 0000 00000000 07", "1 bytes follow"),
-    (DIALECT.create_topic("t", 1), "0000000e 0000 00000002 00000001 00000001", "does not hold one number"),
-])
-def test_bytes_that_are_no_answer_are_named_with_their_place(request_: Request[Any], answer: str, match: str) -> None:
+@pytest.mark.parametrize(
+    "request_, answer, match",
+    [
+        (
+            fetch(FetchTarget(DEMO, 0, 2)),
+            "00000005 0000 010203",
+            "3 bytes are answered where 2 were asked for",
+        ),
+        (TWO, "00000008 0000 00000002 0000", "end inside a number"),
+        (TWO, "00000008 0000 00000063 0000", "claims 99 bytes"),
+        (TWO, "00000008 0000 fffffffd 0000", "impossible length -3"),
+        (TWO, "0000000f 0000 00000002 0000 00000002 0000 07", "1 bytes follow"),
+        (list_offsets(LATEST), "00000006 0000 00000002", "claims 2 items"),
+        (list_offsets(LATEST), "0000000e 0000 00000001 ffffffffffffff00", "are not those of a log"),
+        (
+            list_offsets(LATEST),
+            "00000016 0000 00000002 0000000000000001 0000000000000002",
+            "are not those of a log",
+        ),
+        (list_offsets(LATEST), "00000007 0000 00000000 07", "1 bytes follow"),
+        (
+            DIALECT.create_topic("t", 1),
+            "0000000e 0000 00000002 00000001 00000001",
+            "does not hold one number",
+        ),
+    ],
+)
+def test_bytes_that_are_no_answer_are_named_with_their_place(
+    request_: Request[Any], answer: str, match: str
+) -> None:
     with pytest.raises(CorruptData, match=match) as raised:
         told(request_, answer)
     assert raised.value.where["broker"] == "b:9092"
@@ -250,8 +381,13 @@ def test_bytes_that_are_no_answer_are_named_with_their_place(request_: Request[A
 
 @given(st.binary(max_size=60))
 def test_random_bytes_are_an_answer_or_corrupt_and_nothing_else(content: bytes) -> None:
-    for request in (TWO, fetch(FetchTarget(DEMO, 0, 20)), list_offsets(LATEST), list_offsets(EARLIEST, DEMO, BrokerPartition("x", 1)),
-                    DIALECT.create_topic("t", 1)):
+    for request in (
+        TWO,
+        fetch(FetchTarget(DEMO, 0, 20)),
+        list_offsets(LATEST),
+        list_offsets(EARLIEST, DEMO, BrokerPartition("x", 1)),
+        DIALECT.create_topic("t", 1),
+    ):
         try:
             request.read(memoryview(content))
         except CorruptData:

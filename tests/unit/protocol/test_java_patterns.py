@@ -1,4 +1,6 @@
-"""Java's regular expressions, as Java itself answered; its answers are in `tests/groups/golden.json`."""
+"""Java's regular expressions, as Java itself answered; its answers are in
+`tests/groups/golden.json`.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,20 @@ def test_random_patterns_match_what_they_match_in_java_or_are_refused() -> None:
     assert understood > 500
 
 
-@pytest.mark.parametrize(("pattern", "matched"), [
-    (r"(?!orders).*\d", {"t1", "t10", "t22", "0", "007", "page.views-2015_10", "b1", "A1.b2-C3_d4"}),
-    (r"o(?i)RDERS|A", {"orders", "a"}),
-    (r"\Qa.b\E(\.c)?", {"a.b", "a.b.c"}),
-    (r"\p{Upper}{3}|[a-c&]{2}", {"ABC", "ab"}),
-    (r"(?<num>t\d)\w?", {"t1", "t10", "t22"}),
-    (r".*(?<!b)c|\b_\b", {"c", "_", "a.b.c"}),
-    (r"t\d{1,2}|(ab){2,}|-{0,1}|z{1,3}?", {"t1", "t10", "t22", "abab", "-", "zz"}),
-])
+@pytest.mark.parametrize(
+    ("pattern", "matched"),
+    [
+        (
+            r"(?!orders).*\d",
+            {"t1", "t10", "t22", "0", "007", "page.views-2015_10", "b1", "A1.b2-C3_d4"},
+        ),
+        (r"o(?i)RDERS|A", {"orders", "a"}),
+        (r"\Qa.b\E(\.c)?", {"a.b", "a.b.c"}),
+        (r"\p{Upper}{3}|[a-c&]{2}", {"ABC", "ab"}),
+        (r"(?<num>t\d)\w?", {"t1", "t10", "t22"}),
+        (r".*(?<!b)c|\b_\b", {"c", "_", "a.b.c"}),
+        (r"t\d{1,2}|(ab){2,}|-{0,1}|z{1,3}?", {"t1", "t10", "t22", "abab", "-", "zz"}),
+    ],
+)
 def test_what_filters_use_is_translated(pattern: str, matched: set[str]) -> None:
     assert {name for name in NAMES if java_pattern(pattern).fullmatch(name)} == matched

@@ -23,51 +23,113 @@ ASKED = [FetchTarget(DEMO, 0, 1, topic_id=str(DEMO_ID))]
 PLACE: dict[str, Any] = {"broker": "b:9092"}
 
 
-def fetch_bytes(version: int, wanted: list[FetchTarget], isolation: Isolation = Isolation.READ_UNCOMMITTED) -> bytes:
-    return fetch.encode_fetch(version, wanted, correlation_id=1, client_id="t", max_wait_ms=100, min_bytes=1, max_bytes=1 << 20,
-                              isolation=isolation)
+def fetch_bytes(
+    version: int, wanted: list[FetchTarget], isolation: Isolation = Isolation.READ_UNCOMMITTED
+) -> bytes:
+    return fetch.encode_fetch(
+        version,
+        wanted,
+        correlation_id=1,
+        client_id="t",
+        max_wait_ms=100,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        isolation=isolation,
+    )
 
 
-def response(version: int, partitions: list[dict[str, object]], *, throttle_ms: int = 0, error_code: int = 0) -> memoryview:
+def response(
+    version: int, partitions: list[dict[str, object]], *, throttle_ms: int = 0, error_code: int = 0
+) -> memoryview:
     """A Fetch response of topic `demo` as kafka-python writes it, without the correlation id."""
     topic = FetchResponse.FetchableTopicResponse
-    answered = [topic.PartitionData(**{
-        "error_code": 0, "high_watermark": 7, "last_stable_offset": 6, "log_start_offset": 2, "records": b"", "aborted_transactions": None,
-        "preferred_read_replica": -1, **each}) for each in partitions]
-    made = FetchResponse(throttle_time_ms=throttle_ms, error_code=error_code, session_id=0,
-                         responses=[topic(topic="demo", topic_id=DEMO_ID, partitions=answered)])
-    return memoryview((b"\0" if made.flexible_version_q(version) else b"") + bytes(made.encode(version=version)))
+    answered = [
+        topic.PartitionData(
+            **{
+                "error_code": 0,
+                "high_watermark": 7,
+                "last_stable_offset": 6,
+                "log_start_offset": 2,
+                "records": b"",
+                "aborted_transactions": None,
+                "preferred_read_replica": -1,
+                **each,
+            }
+        )
+        for each in partitions
+    ]
+    made = FetchResponse(
+        throttle_time_ms=throttle_ms,
+        error_code=error_code,
+        session_id=0,
+        responses=[topic(topic="demo", topic_id=DEMO_ID, partitions=answered)],
+    )
+    return memoryview(
+        (b"\0" if made.flexible_version_q(version) else b"") + bytes(made.encode(version=version))
+    )
 
 
 def test_a_fetch_v4_is_encoded_byte_for_byte() -> None:
-    expected = ("0000003a 0001 0004 00000001 000174 ffffffff 00000064 00000001 00100000 00 00000001 000464656d6f 00000001 00000000"
-                "0000000000000065 00100000")
+    expected = (
+        "0000003a 0001 0004 00000001 000174 ffffffff 00000064 00000001 00100000 00 00000001 000464656d6f 00000001 00000000"
+        "0000000000000065 00100000"
+    )
     assert fetch_bytes(4, [FetchTarget(DEMO, 101, 1 << 20)]) == bytes.fromhex(expected)
 
 
 def test_a_list_offsets_v1_for_the_end_is_encoded_byte_for_byte() -> None:
     fields = small_messages.list_offsets_fields({DEMO: LATEST}, Isolation.READ_UNCOMMITTED, {})
     expected = "00000029 0002 0001 00000002 000174 ffffffff 00000001 000464656d6f 00000001 00000000 ffffffffffffffff"
-    assert small_messages.encode(Api.LIST_OFFSETS, 1, correlation_id=2, client_id="t", fields=fields) == bytes.fromhex(expected)
+    assert small_messages.encode(
+        Api.LIST_OFFSETS, 1, correlation_id=2, client_id="t", fields=fields
+    ) == bytes.fromhex(expected)
 
 
 @pytest.mark.parametrize("version", range(14))
 def test_every_fetch_version_says_what_kafka_python_would_say(version: int) -> None:
     a0, a1, b0 = BrokerPartition("a", 0), BrokerPartition("a", 1), BrokerPartition("b", 0)
     a_id, b_id = (UUID(int=number) for number in (0xA, 0xB))
-    wanted = [FetchTarget(a1, 5, 100, 3, str(a_id)), FetchTarget(b0, 6, 200, None, str(b_id)), FetchTarget(a0, 7, 300, 4, str(a_id))]
+    wanted = [
+        FetchTarget(a1, 5, 100, 3, str(a_id)),
+        FetchTarget(b0, 6, 200, None, str(b_id)),
+        FetchTarget(a0, 7, 300, 4, str(a_id)),
+    ]
     topic = FetchRequest.FetchTopic
 
     def partition(number: int, offset: int, max_bytes: int, epoch: int) -> object:
-        return topic.FetchPartition(partition=number, current_leader_epoch=epoch, fetch_offset=offset, last_fetched_epoch=-1,
-                                    log_start_offset=-1, partition_max_bytes=max_bytes)
+        return topic.FetchPartition(
+            partition=number,
+            current_leader_epoch=epoch,
+            fetch_offset=offset,
+            last_fetched_epoch=-1,
+            log_start_offset=-1,
+            partition_max_bytes=max_bytes,
+        )
 
-    theirs = FetchRequest(replica_id=-1, max_wait_ms=100, min_bytes=1, max_bytes=1 << 20, isolation_level=1, session_id=0, session_epoch=-1,
-                          forgotten_topics_data=[], rack_id="", topics=[
-                              topic(topic="a", topic_id=a_id, partitions=[partition(1, 5, 100, 3), partition(0, 7, 300, 4)]),
-                              topic(topic="b", topic_id=b_id, partitions=[partition(0, 6, 200, -1)])], version=version)
+    theirs = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=100,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        isolation_level=1,
+        session_id=0,
+        session_epoch=-1,
+        forgotten_topics_data=[],
+        rack_id="",
+        topics=[
+            topic(
+                topic="a",
+                topic_id=a_id,
+                partitions=[partition(1, 5, 100, 3), partition(0, 7, 300, 4)],
+            ),
+            topic(topic="b", topic_id=b_id, partitions=[partition(0, 6, 200, -1)]),
+        ],
+        version=version,
+    )
     theirs.with_header(1, "t")
-    assert fetch_bytes(version, wanted, Isolation.READ_COMMITTED) == bytes(theirs.encode(header=True, framed=True))
+    assert fetch_bytes(version, wanted, Isolation.READ_COMMITTED) == bytes(
+        theirs.encode(header=True, framed=True)
+    )
 
 
 def test_a_fetch_that_names_a_log_twice_is_refused() -> None:
@@ -81,18 +143,35 @@ def test_a_fetch_of_nothing_is_refused() -> None:
 
 
 def test_logs_of_one_topic_are_served_together() -> None:
-    a1, b0, a0 = (FetchTarget(BrokerPartition(topic, number), 0, 1) for topic, number in (("a", 1), ("b", 0), ("a", 0)))
+    a1, b0, a0 = (
+        FetchTarget(BrokerPartition(topic, number), 0, 1)
+        for topic, number in (("a", 1), ("b", 0), ("a", 0))
+    )
     assert in_serving_order([a1, b0, a0]) == (a1, a0, b0)
 
 
 def test_metadata_never_creates_a_topic() -> None:
-    frame = small_messages.encode(Api.METADATA, 4, correlation_id=1, client_id="t", fields=small_messages.metadata_fields(["demo"]))
-    assert MetadataRequest.decode(frame[4:], version=4, header=True).allow_auto_topic_creation is False
+    frame = small_messages.encode(
+        Api.METADATA,
+        4,
+        correlation_id=1,
+        client_id="t",
+        fields=small_messages.metadata_fields(["demo"]),
+    )
+    assert (
+        MetadataRequest.decode(frame[4:], version=4, header=True).allow_auto_topic_creation is False
+    )
 
 
 def test_no_topics_and_all_topics_are_not_the_same_question() -> None:
     def topics(asked: list[str] | None) -> bytes:
-        return small_messages.encode(Api.METADATA, 4, correlation_id=1, client_id="", fields=small_messages.metadata_fields(asked))[14:]
+        return small_messages.encode(
+            Api.METADATA,
+            4,
+            correlation_id=1,
+            client_id="",
+            fields=small_messages.metadata_fields(asked),
+        )[14:]
 
     assert topics(None) == bytes.fromhex("ffffffff 00")
     assert topics([]) == bytes.fromhex("00000000 00")
@@ -101,14 +180,37 @@ def test_no_topics_and_all_topics_are_not_the_same_question() -> None:
 @pytest.mark.parametrize("version", range(14))
 def test_every_fetch_version_is_parsed_as_kafka_python_wrote_it(version: int) -> None:
     aborted = FetchResponse.FetchableTopicResponse.PartitionData.AbortedTransaction
-    body = response(version, [
-        {"partition_index": 3, "records": b"abcdef", "aborted_transactions": [aborted(producer_id=9, first_offset=4)]},
-        {"partition_index": 4, "error_code": 6, "high_watermark": -1, "last_stable_offset": -1, "log_start_offset": -1}], throttle_ms=250)
+    body = response(
+        version,
+        [
+            {
+                "partition_index": 3,
+                "records": b"abcdef",
+                "aborted_transactions": [aborted(producer_id=9, first_offset=4)],
+            },
+            {
+                "partition_index": 4,
+                "error_code": 6,
+                "high_watermark": -1,
+                "last_stable_offset": -1,
+                "log_start_offset": -1,
+            },
+        ],
+        throttle_ms=250,
+    )
     answer = fetch.parse_fetch(version, body, ASKED, **PLACE)
     first, second = answer.partitions
     assert (answer.throttle_ms, answer.refusal) == (250 if version >= 1 else 0, None)
-    assert (first.topic, first.partition, first.refusal, first.high_watermark, bytes(first.records)) == ("demo", 3, None, 7, b"abcdef")
-    assert (first.last_stable_offset, first.aborted) == ((6, ((9, 4),)) if version >= 4 else (None, ()))
+    assert (
+        first.topic,
+        first.partition,
+        first.refusal,
+        first.high_watermark,
+        bytes(first.records),
+    ) == ("demo", 3, None, 7, b"abcdef")
+    assert (first.last_stable_offset, first.aborted) == (
+        (6, ((9, 4),)) if version >= 4 else (None, ())
+    )
     assert first.log_start_offset == (2 if version >= 5 else None)
     assert (second.partition, second.refusal, len(second.records)) == (4, errors.CODES[6], 0)
     assert (second.last_stable_offset, second.log_start_offset) == (None, None)
@@ -122,11 +224,21 @@ def test_records_are_slices_of_the_buffer_and_not_copies() -> None:
 
 
 def test_null_records_are_empty() -> None:
-    assert len(fetch.parse_fetch(4, response(4, [{"partition_index": 0, "records": None}]), **PLACE).partitions[0].records) == 0
+    assert (
+        len(
+            fetch.parse_fetch(4, response(4, [{"partition_index": 0, "records": None}]), **PLACE)
+            .partitions[0]
+            .records
+        )
+        == 0
+    )
 
 
 def test_an_empty_log_behind_one_with_records_proves_nothing() -> None:
-    body = response(11, [{"partition_index": 0}, {"partition_index": 1, "records": b"x"}, {"partition_index": 2}])
+    body = response(
+        11,
+        [{"partition_index": 0}, {"partition_index": 1, "records": b"x"}, {"partition_index": 2}],
+    )
     answer = fetch.parse_fetch(11, body, **PLACE)
     assert [each.proves_empty for each in answer.partitions] == [True, True, False]
 
@@ -161,11 +273,15 @@ def test_an_absurd_count_of_aborted_transactions_is_refused_before_any_is_read()
 
 def test_bytes_behind_the_end_of_a_fetch_response_are_corrupt_data() -> None:
     with pytest.raises(CorruptData, match="1 bytes follow"):
-        fetch.parse_fetch(4, memoryview(bytes(response(4, [{"partition_index": 3}])) + b"\0"), **PLACE)
+        fetch.parse_fetch(
+            4, memoryview(bytes(response(4, [{"partition_index": 3}])) + b"\0"), **PLACE
+        )
 
 
 @given(st.binary(max_size=200), st.integers(0, 13))
-def test_random_bytes_are_an_answer_or_corrupt_data_and_nothing_else(content: bytes, version: int) -> None:
+def test_random_bytes_are_an_answer_or_corrupt_data_and_nothing_else(
+    content: bytes, version: int
+) -> None:
     try:
         fetch.parse_fetch(version, memoryview(content), ASKED)
     except CorruptData:
@@ -173,8 +289,18 @@ def test_random_bytes_are_an_answer_or_corrupt_data_and_nothing_else(content: by
 
 
 @given(st.integers(0, 300), st.integers(0, 255), st.integers(0, 13))
-def test_a_changed_byte_gives_an_answer_or_corrupt_data_and_nothing_else(at: int, byte: int, version: int) -> None:
-    body = bytearray(response(version, [{"partition_index": 3, "records": b"abcdef"}, {"partition_index": 4, "records": b"gh"}]))
+def test_a_changed_byte_gives_an_answer_or_corrupt_data_and_nothing_else(
+    at: int, byte: int, version: int
+) -> None:
+    body = bytearray(
+        response(
+            version,
+            [
+                {"partition_index": 3, "records": b"abcdef"},
+                {"partition_index": 4, "records": b"gh"},
+            ],
+        )
+    )
     body[at % len(body)] = byte
     try:
         fetch.parse_fetch(version, memoryview(body), ASKED)
@@ -182,26 +308,42 @@ def test_a_changed_byte_gives_an_answer_or_corrupt_data_and_nothing_else(at: int
         pass
 
 
-@given(st.binary(max_size=80), st.sampled_from([(api, version) for api in Api if api is not Api.FETCH for version in api.value[1:]]))
-def test_random_bytes_of_any_small_response_are_corrupt_data_or_read(content: bytes, what: tuple[Api, int]) -> None:
+@given(
+    st.binary(max_size=80),
+    st.sampled_from(
+        [(api, version) for api in Api if api is not Api.FETCH for version in api.value[1:]]
+    ),
+)
+def test_random_bytes_of_any_small_response_are_corrupt_data_or_read(
+    content: bytes, what: tuple[Api, int]
+) -> None:
     try:
         small_messages.decode(what[0], what[1], memoryview(content))
     except CorruptData:
         pass
 
 
-@pytest.mark.parametrize(("theirs", "chosen"), [((0, 17), 13), ((4, 17), 13), ((0, 5), 5), ((0, 0), 0), ((11, 11), 11)])
-def test_the_highest_version_that_both_speak_is_chosen(theirs: tuple[int, int], chosen: int) -> None:
+@pytest.mark.parametrize(
+    ("theirs", "chosen"), [((0, 17), 13), ((4, 17), 13), ((0, 5), 5), ((0, 0), 0), ((11, 11), 11)]
+)
+def test_the_highest_version_that_both_speak_is_chosen(
+    theirs: tuple[int, int], chosen: int
+) -> None:
     assert versions.choose_version(Api.FETCH, {1: theirs}) == chosen
 
 
 @pytest.mark.parametrize("spoken", [{1: (14, 17)}, {}])
-def test_a_broker_without_a_common_version_is_a_settings_error_that_says_what_it_speaks(spoken: dict[int, tuple[int, int]]) -> None:
+def test_a_broker_without_a_common_version_is_a_settings_error_that_says_what_it_speaks(
+    spoken: dict[int, tuple[int, int]],
+) -> None:
     with pytest.raises(SettingsError, match="no version of FETCH from 0 to 13"):
         versions.choose_version(Api.FETCH, spoken, **PLACE)
 
 
-@pytest.mark.parametrize(("code", "kind"), [(6, BrokerError), (29, PermissionRefused), (76, SettingsError), (2, CorruptData)])
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(6, BrokerError), (29, PermissionRefused), (76, SettingsError), (2, CorruptData)],
+)
 def test_an_error_code_becomes_the_narrowest_error(code: int, kind: type[Exception]) -> None:
     failure = errors.CODES[code].error("fetch", topic="demo")
     assert type(failure) is kind

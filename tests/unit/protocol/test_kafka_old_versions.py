@@ -1,4 +1,6 @@
-"""What brokers before 0.11 are asked and answer, byte for byte as the protocol's tables have it; and who is spoken to as what."""
+"""What brokers before 0.11 are asked and answer, byte for byte as the protocol's tables have it;
+and who is spoken to as what.
+"""
 
 from __future__ import annotations
 
@@ -35,70 +37,127 @@ def answer(text: str) -> memoryview:
 
 # Fetch
 
+
 def test_a_fetch_v0_is_encoded_byte_for_byte_and_v1_and_v2_but_for_their_number() -> None:
     asked = Fetch((FetchTarget(DEMO, 100, 1 << 20),), Isolation.READ_COMMITTED, 1 << 20, 100, 1)
-    v0 = ("00000035 0001 0000 00000001 000174 ffffffff 00000064 00000001 00000001 000464656d6f 00000001 00000000 0000000000000064 00100000")
+    v0 = "00000035 0001 0000 00000001 000174 ffffffff 00000064 00000001 00000001 000464656d6f 00000001 00000000 0000000000000064 00100000"
     for release, version in (("0.8.0", 0), ("0.9", 1), ("0.10.0", 2)):
-        assert spoken_to_as(release).fetch(asked).frame(1) == hexed(v0.replace("0001 0000 00000001", f"0001 000{version} 00000001", 1))
+        assert spoken_to_as(release).fetch(asked).frame(1) == hexed(
+            v0.replace("0001 0000 00000001", f"0001 000{version} 00000001", 1)
+        )
 
 
 def test_a_fetch_v3_bounds_the_whole_answer() -> None:
     asked = Fetch((FetchTarget(DEMO, 100, 1 << 20),), Isolation.READ_COMMITTED, 1 << 21, 100, 1)
     assert spoken_to_as("0.10.1").fetch(asked).frame(1) == hexed(
         "00000039 0001 0003 00000001 000174 ffffffff 00000064 00000001 00200000 00000001 000464656d6f 00000001 00000000"
-        "0000000000000064 00100000")
+        "0000000000000064 00100000"
+    )
 
 
 HELLO = "0000000000000064 00000013 87a77ab2 00 00 ffffffff 00000005 68656c6c6f"
 
 
-@pytest.mark.parametrize(("release", "throttled"), [("0.8", ""), ("0.9", "0000000a"), ("0.10.0", "0000000a"), ("0.10.1", "0000000a")])
-def test_an_answer_of_an_old_version_tells_no_last_stable_offset_and_no_log_start(release: str, throttled: str) -> None:
+@pytest.mark.parametrize(
+    ("release", "throttled"),
+    [("0.8", ""), ("0.9", "0000000a"), ("0.10.0", "0000000a"), ("0.10.1", "0000000a")],
+)
+def test_an_answer_of_an_old_version_tells_no_last_stable_offset_and_no_log_start(
+    release: str, throttled: str
+) -> None:
     asked = Fetch((FetchTarget(DEMO, 100, 1 << 20),), Isolation.READ_COMMITTED, 1 << 20, 100, 1)
-    reply = spoken_to_as(release).fetch(asked).read(
-        answer(f"{throttled} 00000001 000464656d6f 00000001 00000000 0000 0000000000000065 0000001f {HELLO}"))
-    fetched, = reply.answer.partitions
-    assert (fetched.topic, fetched.partition, fetched.refusal, fetched.high_watermark, bytes(fetched.records)) == (
-        "demo", 0, None, 101, hexed(HELLO))
-    assert (fetched.last_stable_offset, fetched.log_start_offset, fetched.aborted) == (None, None, ())
+    reply = (
+        spoken_to_as(release)
+        .fetch(asked)
+        .read(
+            answer(
+                f"{throttled} 00000001 000464656d6f 00000001 00000000 0000 0000000000000065 0000001f {HELLO}"
+            )
+        )
+    )
+    (fetched,) = reply.answer.partitions
+    assert (
+        fetched.topic,
+        fetched.partition,
+        fetched.refusal,
+        fetched.high_watermark,
+        bytes(fetched.records),
+    ) == ("demo", 0, None, 101, hexed(HELLO))
+    assert (fetched.last_stable_offset, fetched.log_start_offset, fetched.aborted) == (
+        None,
+        None,
+        (),
+    )
     assert reply.throttled_ms == (10 if throttled else 0)
 
 
-def test_an_empty_log_proves_it_whoever_comes_before_it_where_the_whole_answer_has_no_limit() -> None:
-    body = memoryview(hexed(f"00000001 000464656d6f 00000002 00000000 0000 0000000000000065 0000001f {HELLO}"
-                            "00000001 0000 0000000000000000 00000000"))
+def test_an_empty_log_proves_it_whoever_comes_before_it_where_the_whole_answer_has_no_limit() -> (
+    None
+):
+    body = memoryview(
+        hexed(
+            f"00000001 000464656d6f 00000002 00000000 0000 0000000000000065 0000001f {HELLO}"
+            "00000001 0000 0000000000000000 00000000"
+        )
+    )
     wanted = [FetchTarget(DEMO, 100, 100), FetchTarget(OTHER, 0, 100)]
     assert [each.proves_empty for each in parse_fetch(0, body, wanted).partitions] == [True, True]
-    assert [each.proves_empty for each in parse_fetch(0, body, squeezed(wanted, 150)).partitions] == [True, False]
+    assert [
+        each.proves_empty for each in parse_fetch(0, body, squeezed(wanted, 150)).partitions
+    ] == [True, False]
 
 
-def test_without_a_limit_of_the_whole_answer_the_first_is_asked_in_full_and_the_others_as_far_as_they_fit() -> None:
-    logs = [BrokerPartition(topic, number) for topic, number in (("a", 0), ("b", 0), ("a", 1), ("c", 0))]
-    wanted = [FetchTarget(log, 0, size) for log, size in zip(logs, (700, 300, 600, 300), strict=True)]
-    assert [(each.log.topic, each.log.partition, each.max_bytes) for each in squeezed(wanted, 1000)] == [
-        ("a", 0, 700), ("a", 1, 0), ("b", 0, 300), ("c", 0, 0)]
+def test_without_a_limit_of_the_whole_answer_the_first_is_asked_in_full_and_the_others_as_far_as_they_fit() -> (
+    None
+):
+    logs = [
+        BrokerPartition(topic, number) for topic, number in (("a", 0), ("b", 0), ("a", 1), ("c", 0))
+    ]
+    wanted = [
+        FetchTarget(log, 0, size) for log, size in zip(logs, (700, 300, 600, 300), strict=True)
+    ]
+    assert [
+        (each.log.topic, each.log.partition, each.max_bytes) for each in squeezed(wanted, 1000)
+    ] == [("a", 0, 700), ("a", 1, 0), ("b", 0, 300), ("c", 0, 0)]
     assert [each.max_bytes for each in squeezed(wanted[:1], 10)] == [700]
 
 
 # ListOffsets
 
+
 def test_list_offsets_v0_asks_for_one_offset_and_reads_the_newest() -> None:
     request = spoken_to_as("0.9").list_offsets({DEMO: LATEST}, Isolation.READ_COMMITTED, {DEMO: 7})
     assert request.frame(2) == hexed(
-        "0000002d 0002 0000 00000002 000174 ffffffff 00000001 000464656d6f 00000001 00000000 ffffffffffffffff 00000001")
-    listed = request.read(answer("00000001 000464656d6f 00000001 00000000 0000 00000002 0000000000000065 0000000000000000")).answer[DEMO]
-    assert (listed.offset, listed.timestamp_ms, listed.leader_epoch, listed.is_last_stable) == (101, None, None, False)
+        "0000002d 0002 0000 00000002 000174 ffffffff 00000001 000464656d6f 00000001 00000000 ffffffffffffffff 00000001"
+    )
+    listed = request.read(
+        answer(
+            "00000001 000464656d6f 00000001 00000000 0000 00000002 0000000000000065 0000000000000000"
+        )
+    ).answer[DEMO]
+    assert (listed.offset, listed.timestamp_ms, listed.leader_epoch, listed.is_last_stable) == (
+        101,
+        None,
+        None,
+        False,
+    )
 
 
 def test_list_offsets_v1_is_encoded_byte_for_byte() -> None:
     request = spoken_to_as("0.10.1").list_offsets({DEMO: LATEST}, Isolation.READ_COMMITTED, {})
-    assert request.frame(2) == hexed("00000029 0002 0001 00000002 000174 ffffffff 00000001 000464656d6f 00000001 00000000 ffffffffffffffff")
+    assert request.frame(2) == hexed(
+        "00000029 0002 0001 00000002 000174 ffffffff 00000001 000464656d6f 00000001 00000000 ffffffffffffffff"
+    )
 
 
 @pytest.mark.parametrize("release", ["0.8", "0.9", "0.10.0"])
-def test_a_time_is_not_looked_for_where_brokers_know_only_when_segments_were_written(release: str) -> None:
+def test_a_time_is_not_looked_for_where_brokers_know_only_when_segments_were_written(
+    release: str,
+) -> None:
     with pytest.raises(SettingsError, match="before 0.10.1 cannot find the record of a time"):
-        spoken_to_as(release).list_offsets({DEMO: EARLIEST, OTHER: 1_700_000_000_000}, Isolation.READ_UNCOMMITTED, {})
+        spoken_to_as(release).list_offsets(
+            {DEMO: EARLIEST, OTHER: 1_700_000_000_000}, Isolation.READ_UNCOMMITTED, {}
+        )
 
 
 def test_the_segments_before_a_time_are_named_newest_first() -> None:
@@ -120,22 +179,39 @@ def test_a_later_broker_names_one_offset_for_a_time_or_none() -> None:
 def test_an_answer_about_two_logs_where_one_was_asked_for_is_corrupt_data() -> None:
     request = spoken_to_as("0.8").offsets_before(DEMO, LATEST, 1)
     with pytest.raises(CorruptData, match="2 partitions"):
-        request.read(answer("00000001 000464656d6f 00000002 00000000 0000 00000000 00000001 0000 00000000"))
+        request.read(
+            answer("00000001 000464656d6f 00000002 00000000 0000 00000000 00000001 0000 00000000")
+        )
 
 
 # Metadata
 
-@pytest.mark.parametrize(("release", "version", "all_topics"), [
-    ("0.8", 0, "00000000"), ("0.9", 0, "00000000"), ("0.10.0", 1, "ffffffff"), ("0.10.1", 2, "ffffffff"), ("0.10.2", 2, "ffffffff")])
+
+@pytest.mark.parametrize(
+    ("release", "version", "all_topics"),
+    [
+        ("0.8", 0, "00000000"),
+        ("0.9", 0, "00000000"),
+        ("0.10.0", 1, "ffffffff"),
+        ("0.10.1", 2, "ffffffff"),
+        ("0.10.2", 2, "ffffffff"),
+    ],
+)
 @pytest.mark.parametrize("topics", [None, [], ["demo"]])
-def test_no_topic_is_named_to_a_broker_that_might_make_it(release: str, version: int, all_topics: str, topics: list[str] | None) -> None:
-    assert spoken_to_as(release).metadata(topics).frame(1) == hexed(f"0000000f 0003 000{version} 00000001 000174 {all_topics}")
+def test_no_topic_is_named_to_a_broker_that_might_make_it(
+    release: str, version: int, all_topics: str, topics: list[str] | None
+) -> None:
+    assert spoken_to_as(release).metadata(topics).frame(1) == hexed(
+        f"0000000f 0003 000{version} 00000001 000174 {all_topics}"
+    )
 
 
 BROKERS = "00000001 00000007 000162 00002384"
-TOPICS = ("00000002 0000 000464656d6f 00000002 0000 00000000 00000007 00000001 00000007 00000001 00000007"
-          "0005 00000001 ffffffff 00000000 00000000"
-          "0000 00125f5f636f6e73756d65725f6f666673657473 00000000")
+TOPICS = (
+    "00000002 0000 000464656d6f 00000002 0000 00000000 00000007 00000001 00000007 00000001 00000007"
+    "0005 00000001 ffffffff 00000000 00000000"
+    "0000 00125f5f636f6e73756d65725f6f666673657473 00000000"
+)
 
 
 def test_metadata_v0_tells_leaders_and_neither_ids_nor_epochs() -> None:
@@ -143,72 +219,141 @@ def test_metadata_v0_tells_leaders_and_neither_ids_nor_epochs() -> None:
     assert (told.cluster_id, told.brokers, told.topic_ids) == (None, {7: Broker(7, "b", 9092)}, {})
     assert {log: leader.epoch for log, leader in told.leaders.items()} == {DEMO: None}
     assert told.leaderless == {OTHER}
-    assert {name: topic.is_internal for name, topic in told.topics.items()} == {"demo": False, "__consumer_offsets": True}
+    assert {name: topic.is_internal for name, topic in told.topics.items()} == {
+        "demo": False,
+        "__consumer_offsets": True,
+    }
 
 
-@pytest.mark.parametrize(("asked", "found"), [([], {}), (["demo"], {"demo": None}), (["demo", "gone"], {"demo": None, "gone": "unknown"})])
-def test_of_all_topics_those_that_were_asked_for_are_told_and_one_that_is_not_there_as_unknown(asked: list[str], found: Any) -> None:
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [([], {}), (["demo"], {"demo": None}), (["demo", "gone"], {"demo": None, "gone": "unknown"})],
+)
+def test_of_all_topics_those_that_were_asked_for_are_told_and_one_that_is_not_there_as_unknown(
+    asked: list[str], found: Any
+) -> None:
     told = spoken_to_as("0.8").metadata(asked).read(answer(BROKERS + TOPICS)).answer
     assert {name: topic.refusal and "unknown" for name, topic in told.topics.items()} == found
-    assert all(topic.refusal is None or topic.refusal.meaning is Meaning.UNKNOWN_TOPIC for topic in told.topics.values())
+    assert all(
+        topic.refusal is None or topic.refusal.meaning is Meaning.UNKNOWN_TOPIC
+        for topic in told.topics.values()
+    )
 
 
 # A group's offsets
 
 COMMITS = {
-    (True, "0.8"): "0000002a 0008 0000 00000001 000174 000167 00000001 000464656d6f 00000001 00000000 0000000000000005 0000",
-    (False, "0.8"): ("00000038 0008 0001 00000001 000174 000167 ffffffff 0000 00000001 000464656d6f 00000001 00000000 0000000000000005"
-                     "ffffffffffffffff 0000"),
-    (False, "0.9"): ("00000038 0008 0002 00000001 000174 000167 ffffffff 0000 ffffffffffffffff 00000001 000464656d6f 00000001 00000000"
-                     "0000000000000005 0000"),
+    (
+        True,
+        "0.8",
+    ): "0000002a 0008 0000 00000001 000174 000167 00000001 000464656d6f 00000001 00000000 0000000000000005 0000",
+    (False, "0.8"): (
+        "00000038 0008 0001 00000001 000174 000167 ffffffff 0000 00000001 000464656d6f 00000001 00000000 0000000000000005"
+        "ffffffffffffffff 0000"
+    ),
+    (False, "0.9"): (
+        "00000038 0008 0002 00000001 000174 000167 ffffffff 0000 ffffffffffffffff 00000001 000464656d6f 00000001 00000000"
+        "0000000000000005 0000"
+    ),
 }
 
 
 @pytest.mark.parametrize(("in_zookeeper", "release"), COMMITS)
 def test_offset_commit_is_encoded_byte_for_byte(in_zookeeper: bool, release: str) -> None:
-    request = spoken_to_as(release).commit_offsets(OffsetsCommit("g", {DEMO: 5}), in_zookeeper=in_zookeeper)
+    request = spoken_to_as(release).commit_offsets(
+        OffsetsCommit("g", {DEMO: 5}), in_zookeeper=in_zookeeper
+    )
     assert request.frame(1) == hexed(COMMITS[in_zookeeper, release])
-    assert request.read(answer("00000001 000464656d6f 00000001 00000000 0000")).answer == {DEMO: None}
+    assert request.read(answer("00000001 000464656d6f 00000001 00000000 0000")).answer == {
+        DEMO: None
+    }
 
 
-@pytest.mark.parametrize(("in_zookeeper", "code", "is_told"), [(True, "0003", True), (False, "0003", False), (False, "0000", True)])
-def test_a_log_without_a_committed_offset_is_told_by_a_code_from_zookeeper_only(in_zookeeper: bool, code: str, is_told: bool) -> None:
-    request = spoken_to_as("0.8").committed_offsets(OffsetsQuestion("g", (DEMO,)), in_zookeeper=in_zookeeper)
+@pytest.mark.parametrize(
+    ("in_zookeeper", "code", "is_told"),
+    [(True, "0003", True), (False, "0003", False), (False, "0000", True)],
+)
+def test_a_log_without_a_committed_offset_is_told_by_a_code_from_zookeeper_only(
+    in_zookeeper: bool, code: str, is_told: bool
+) -> None:
+    request = spoken_to_as("0.8").committed_offsets(
+        OffsetsQuestion("g", (DEMO,)), in_zookeeper=in_zookeeper
+    )
     version = "0000" if in_zookeeper else "0001"
-    assert request.frame(1) == hexed(f"00000020 0009 {version} 00000001 000174 000167 00000001 000464656d6f 00000001 00000000")
-    found = request.read(answer(f"00000001 000464656d6f 00000001 00000000 ffffffffffffffff 0000 {code}")).answer
-    assert (found.refusal, found.offsets[DEMO].offset, found.offsets[DEMO].refusal is None) == (None, None, is_told)
+    assert request.frame(1) == hexed(
+        f"00000020 0009 {version} 00000001 000174 000167 00000001 000464656d6f 00000001 00000000"
+    )
+    found = request.read(
+        answer(f"00000001 000464656d6f 00000001 00000000 ffffffffffffffff 0000 {code}")
+    ).answer
+    assert (found.refusal, found.offsets[DEMO].offset, found.offsets[DEMO].refusal is None) == (
+        None,
+        None,
+        is_told,
+    )
 
 
-@pytest.mark.parametrize(("release", "in_zookeeper"), [("4.0", True), ("0.8.1", False), ("0.8.0", True)])
-def test_offsets_cannot_be_kept_where_the_broker_does_not_keep_any(release: str, in_zookeeper: bool) -> None:
+@pytest.mark.parametrize(
+    ("release", "in_zookeeper"), [("4.0", True), ("0.8.1", False), ("0.8.0", True)]
+)
+def test_offsets_cannot_be_kept_where_the_broker_does_not_keep_any(
+    release: str, in_zookeeper: bool
+) -> None:
     with pytest.raises(SettingsError, match="no version of OFFSET_COMMIT"):
-        spoken_to_as(release).commit_offsets(OffsetsCommit("g", {DEMO: 5}), in_zookeeper=in_zookeeper)
+        spoken_to_as(release).commit_offsets(
+            OffsetsCommit("g", {DEMO: 5}), in_zookeeper=in_zookeeper
+        )
 
 
 def test_find_coordinator_v0_is_encoded_and_read_byte_for_byte() -> None:
     request = spoken_to_as("0.9").coordinator("g")
     assert request.frame(1) == hexed("0000000e 000a 0000 00000001 000174 000167")
-    assert request.read(answer("0000 00000007 000162 00002384")).answer.broker == Broker(7, "b", 9092)
+    assert request.read(answer("0000 00000007 000162 00002384")).answer.broker == Broker(
+        7, "b", 9092
+    )
     nobody = request.read(answer("000f ffffffff 0000 ffffffff")).answer.refusal
     assert nobody is not None and nobody.is_retriable
 
 
 # Records from us, for tests and demos
 
-@pytest.mark.parametrize(("release", "magic"), [("0.8", 0), ("0.9", 0), ("0.10.0", 1), ("0.10.2", 1), ("0.11", 2), ("4.1", 2)])
-def test_records_are_written_in_the_newest_format_that_the_broker_takes(release: str, magic: int) -> None:
-    frame = spoken_to_as(release).append(DEMO, [(None, b"hello")], timestamp_ms=5, timeout_ms=100).frame(1)
+
+@pytest.mark.parametrize(
+    ("release", "magic"),
+    [("0.8", 0), ("0.9", 0), ("0.10.0", 1), ("0.10.2", 1), ("0.11", 2), ("4.1", 2)],
+)
+def test_records_are_written_in_the_newest_format_that_the_broker_takes(
+    release: str, magic: int
+) -> None:
+    frame = (
+        spoken_to_as(release)
+        .append(DEMO, [(None, b"hello")], timestamp_ms=5, timeout_ms=100)
+        .frame(1)
+    )
     encoded = produce.encode_records([(None, b"hello")], timestamp_ms=5, magic=magic)
     assert encoded in frame and encoded[16] == magic
 
 
 # Who is spoken to as what
 
-@pytest.mark.parametrize(("version", "name"), [
-    ("0.8", "kafka-0.8"), ("0.8.0", "kafka-0.8.0"), ("0.8.2.2", "kafka-0.8.2"), ("0.9", "kafka-0.9"), ("0.9.0.1", "kafka-0.9"),
-    ("0.10", "kafka-0.10.0"), ("0.10.2.2", "kafka-0.10.2"), ("0.11.0.3", "kafka-0.11"), ("1.1.1", "kafka-1.1"), ("3.9.1", "kafka-3.9"),
-    ("4", "kafka-4.0"), ("4.1.0", "kafka-4.1")])
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        ("0.8", "kafka-0.8"),
+        ("0.8.0", "kafka-0.8.0"),
+        ("0.8.2.2", "kafka-0.8.2"),
+        ("0.9", "kafka-0.9"),
+        ("0.9.0.1", "kafka-0.9"),
+        ("0.10", "kafka-0.10.0"),
+        ("0.10.2.2", "kafka-0.10.2"),
+        ("0.11.0.3", "kafka-0.11"),
+        ("1.1.1", "kafka-1.1"),
+        ("3.9.1", "kafka-3.9"),
+        ("4", "kafka-4.0"),
+        ("4.1.0", "kafka-4.1"),
+    ],
+)
 def test_a_version_of_a_broker_is_of_a_release(version: str, name: str) -> None:
     assert of_broker_version(version) == name
     assert any(name in generation.names for generation in GENERATIONS)
@@ -230,9 +375,15 @@ def test_every_release_can_be_asked_for_what_a_run_needs(name: str) -> None:
         assert told.generation == name
 
 
-@pytest.mark.parametrize(("release", "question"), [
-    ("0.8", lambda told: told.log_sizes([DEMO])), ("0.10.2", lambda told: told.retention(["demo"])),
-    ("2.7", lambda told: told.open_transactions([DEMO])), ("0.8.1", lambda told: told.coordinator("g"))])
+@pytest.mark.parametrize(
+    ("release", "question"),
+    [
+        ("0.8", lambda told: told.log_sizes([DEMO])),
+        ("0.10.2", lambda told: told.retention(["demo"])),
+        ("2.7", lambda told: told.open_transactions([DEMO])),
+        ("0.8.1", lambda told: told.coordinator("g")),
+    ],
+)
 def test_what_a_broker_is_too_old_for_is_refused_by_name(release: str, question: Any) -> None:
     with pytest.raises(SettingsError, match="speaks no version of .*it speaks none"):
         question(spoken_to_as(release))
@@ -243,20 +394,30 @@ def test_a_broker_that_lacks_what_its_said_release_speaks_is_of_another_one() ->
     assert [of_0_8.is_not_of(f"kafka-{said}") for said in ("0.8", "0.8.0", "0.8.2")] == [None] * 3
     refused = of_0_8.is_not_of("kafka-0.9")
     assert refused and refused.exit_code == 2 and not refused.retriable
-    assert refused.what == "the broker is spoken to as Kafka 0.9, and answers as Kafka 0.8 does, which has no FETCH v1"
+    assert (
+        refused.what
+        == "the broker is spoken to as Kafka 0.9, and answers as Kafka 0.8 does, which has no FETCH v1"
+    )
     told_itself = KafkaDialect(versions.releases()["4.1"], "me", "b:1")
     assert told_itself.is_not_of("kafka-0.9") and not told_itself.is_not_of("kafka-4.0")
 
 
 @pytest.mark.parametrize("said", ["0.8", "0.9", "0.10.0", "0.10.2"])
-def test_a_broker_with_transactions_is_not_of_a_release_without_them_where_only_what_was_committed_is_read(said: str) -> None:
+def test_a_broker_with_transactions_is_not_of_a_release_without_them_where_only_what_was_committed_is_read(
+    said: str,
+) -> None:
     told_itself = KafkaDialect(versions.releases()["1.1"], "me", "b:1")
     refused = told_itself.is_not_of(f"kafka-{said}", Isolation.READ_COMMITTED)
     assert refused and refused.where == {"key": "source.broker_version", "broker": "b:1"}
     assert "aborted or are still open" in refused.what and "as Kafka 1.1 does" in refused.what
     assert "'1.1' fits" in refused.check and "isolation: read_uncommitted" in refused.check
     assert told_itself.is_not_of(f"kafka-{said}") is None
-    assert KafkaDialect(versions.releases()["0.10.2"], "me", "b:1").is_not_of(f"kafka-{said}", Isolation.READ_COMMITTED) is None
+    assert (
+        KafkaDialect(versions.releases()["0.10.2"], "me", "b:1").is_not_of(
+            f"kafka-{said}", Isolation.READ_COMMITTED
+        )
+        is None
+    )
     assert told_itself.is_not_of("kafka-0.11", Isolation.READ_COMMITTED) is None
 
 
@@ -269,8 +430,14 @@ def test_topics_that_a_broker_makes_when_they_are_named_are_not_named() -> None:
 
 
 def test_an_append_without_an_offset_and_without_an_error_is_told_as_not_taken() -> None:
-    answer = SimpleNamespace(responses=[SimpleNamespace(name="demo", partition_responses=[
-        SimpleNamespace(index=0, error_code=0, base_offset=-1)])])
+    answer = SimpleNamespace(
+        responses=[
+            SimpleNamespace(
+                name="demo",
+                partition_responses=[SimpleNamespace(index=0, error_code=0, base_offset=-1)],
+            )
+        ]
+    )
     refused = produce.parse_produce(answer)[DEMO]
     assert isinstance(refused, Refusal)
     error = refused.error("append", topic="demo")

@@ -1,4 +1,6 @@
-"""The compiled kernels: bounds, growth of the header buffers, projection, and life without a compiler's cache."""
+"""The compiled kernels: bounds, growth of the header buffers, projection, and life without a
+compiler's cache.
+"""
 
 from __future__ import annotations
 
@@ -21,26 +23,51 @@ from etl.errors import CorruptData, RecordTooLarge
 from etl.model.receipts import GAPS_KEPT
 from etl.protocol.records import arrow, kernel
 from etl.protocol.records.kernel import MAX_RECORD_HEADERS
-from tests.fakes.batches import Batch, Codec, Rec, answer, compress, control, encode, record_bytes, varint
+from tests.fakes.batches import (
+    Batch,
+    Codec,
+    Rec,
+    answer,
+    compress,
+    control,
+    encode,
+    record_bytes,
+    varint,
+)
 from tests.fakes.logs import cursor_of, encoded, headers, logs, record_lists, rows_between, rows_in
 
 MINUS_ONE, BIG = varint(-1), varint(2**31 - 1)
 
 
-def with_payload(payload: bytes, *, count: int = 1, last_delta: int = 0, codec: Codec = Codec.NONE) -> bytes:
-    return encode(Batch(7, [], payload=compress(payload, codec), count=count, last_delta=last_delta, codec=codec))
+def with_payload(
+    payload: bytes, *, count: int = 1, last_delta: int = 0, codec: Codec = Codec.NONE
+) -> bytes:
+    return encode(
+        Batch(
+            7, [], payload=compress(payload, codec), count=count, last_delta=last_delta, codec=codec
+        )
+    )
 
 
 @settings(max_examples=50, deadline=None)
 @given(record_lists(most=4).filter(len), st.sampled_from([Codec.NONE, Codec.LZ4]), st.data())
 def test_malformed_records_under_a_valid_crc_are_corrupt_or_rows_and_never_a_stray_read(
-        records: list[Rec], codec: Codec, data: st.DataObject) -> None:
+    records: list[Rec], codec: Codec, data: st.DataObject
+) -> None:
     payload = bytearray(b"".join(record_bytes(record) for record in records))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(payload) - 1))
-        payload[at:at + 1] = data.draw(st.sampled_from([b"", b"\xff", b"\x80", b"\x01", b"\x7f", BIG]) | st.binary(max_size=3))
+        payload[at : at + 1] = data.draw(
+            st.sampled_from([b"", b"\xff", b"\x80", b"\x01", b"\x7f", BIG]) | st.binary(max_size=3)
+        )
     try:
-        rows = rows_between(with_payload(bytes(payload), count=len(records), last_delta=records[-1].delta, codec=codec), 0, 2**40)
+        rows = rows_between(
+            with_payload(
+                bytes(payload), count=len(records), last_delta=records[-1].delta, codec=codec
+            ),
+            0,
+            2**40,
+        )
     except CorruptData as error:
         assert error.where == {"topic": "clicks", "partition": 3, "offset": 7}
     else:
@@ -62,21 +89,24 @@ def body(*fields: bytes) -> bytes:
     return varint(len(content)) + content
 
 
-@pytest.mark.parametrize("payload", [
-    body(b"\x00", b"\x00", b"\x00", BIG, MINUS_ONE, b"\x00"),
-    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, BIG, b"\x00"),
-    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, BIG),
-    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, MINUS_ONE),
-    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, b"\x02", BIG, MINUS_ONE),
-    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, b"\x02", MINUS_ONE, MINUS_ONE),
-    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, b"\x02", b"\x00", BIG),
-    body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, b"\x00", b"one byte too many"),
-    body(b"\x00", b"\xff" * 11, b"\x00", MINUS_ONE, MINUS_ONE, b"\x00"),
-    body(b"\x00", b"\x00", b"\xff" * 6, MINUS_ONE, MINUS_ONE, b"\x00"),
-    b"\x80\x80\x80\x80\x80\x80\x01" + bytes(20),
-    BIG + bytes(20),
-    MINUS_ONE + bytes(20),
-])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        body(b"\x00", b"\x00", b"\x00", BIG, MINUS_ONE, b"\x00"),
+        body(b"\x00", b"\x00", b"\x00", MINUS_ONE, BIG, b"\x00"),
+        body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, BIG),
+        body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, MINUS_ONE),
+        body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, b"\x02", BIG, MINUS_ONE),
+        body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, b"\x02", MINUS_ONE, MINUS_ONE),
+        body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, b"\x02", b"\x00", BIG),
+        body(b"\x00", b"\x00", b"\x00", MINUS_ONE, MINUS_ONE, b"\x00", b"one byte too many"),
+        body(b"\x00", b"\xff" * 11, b"\x00", MINUS_ONE, MINUS_ONE, b"\x00"),
+        body(b"\x00", b"\x00", b"\xff" * 6, MINUS_ONE, MINUS_ONE, b"\x00"),
+        b"\x80\x80\x80\x80\x80\x80\x01" + bytes(20),
+        BIG + bytes(20),
+        MINUS_ONE + bytes(20),
+    ],
+)
 def test_a_length_or_varint_that_points_outside_its_record_is_corrupt(payload: bytes) -> None:
     with pytest.raises(CorruptData) as caught:
         rows_between(with_payload(payload), 0, 100)
@@ -85,19 +115,34 @@ def test_a_length_or_varint_that_points_outside_its_record_is_corrupt(payload: b
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(headers, min_size=1, max_size=60), st.integers(0, 4000))
-def test_however_many_headers_come_they_all_arrive(listed: list[tuple[tuple[bytes, bytes | None], ...]], crowd: int) -> None:
-    """The buffers start with room for two headers a record and grow while a record batch is decoded."""
+def test_however_many_headers_come_they_all_arrive(
+    listed: list[tuple[tuple[bytes, bytes | None], ...]], crowd: int
+) -> None:
+    """The buffers start with room for two headers a record and grow while a record batch is
+    decoded.
+    """
     records = [Rec(delta, b"v", headers=mine) for delta, mine in enumerate(listed)]
-    records.append(Rec(len(records), b"v", headers=tuple((b"h%d" % (number % 9), None) for number in range(crowd))))
+    records.append(
+        Rec(
+            len(records),
+            b"v",
+            headers=tuple((b"h%d" % (number % 9), None) for number in range(crowd)),
+        )
+    )
     second = Batch(1, [replace(record, delta=record.delta - 1) for record in records[1:]])
     rows = rows_between(encode(Batch(0, records[:1])) + encode(second), 0, len(records))
     assert [row["headers"] for row in rows] == [
-        [{"key": key.decode(), "value": value} for key, value in record.headers] or None for record in records]
+        [{"key": key.decode(), "value": value} for key, value in record.headers] or None
+        for record in records
+    ]
 
 
 def test_only_the_chosen_columns_are_built() -> None:
     records = encode(Batch(0, [Rec(0, b"v", b"k", ((b"h", b"1"),)), Rec(1, None, None)]))
-    assert rows_in(cursor_of(0, 2, columns=("offset", "value")), records) == [{"value": b"v", "offset": 0}, {"value": None, "offset": 1}]
+    assert rows_in(cursor_of(0, 2, columns=("offset", "value")), records) == [
+        {"value": b"v", "offset": 0},
+        {"value": None, "offset": 1},
+    ]
     assert rows_in(cursor_of(0, 2, columns=("topic",)), records) == [{"topic": "clicks"}] * 2
     without_headers = rows_in(cursor_of(0, 2, columns=("key", "log_epoch"), log_epoch=4), records)
     assert without_headers == [{"key": b"k", "log_epoch": 4}, {"key": None, "log_epoch": 4}]
@@ -109,7 +154,11 @@ def test_gaps_are_kept_one_by_one_up_to_a_bound_and_counted_beyond_it() -> None:
     rows_in(cursor, encode(Batch(0, records)))
     receipt = cursor.receipt
     assert receipt.gaps == tuple((2 * number, 2 * number + 1) for number in range(GAPS_KEPT))
-    assert (receipt.rows, receipt.missing_offsets, receipt.gaps_complete) == (GAPS_KEPT + 5, GAPS_KEPT + 5, False)
+    assert (receipt.rows, receipt.missing_offsets, receipt.gaps_complete) == (
+        GAPS_KEPT + 5,
+        GAPS_KEPT + 5,
+        False,
+    )
 
 
 def test_gaps_of_neighbouring_reasons_are_merged() -> None:
@@ -137,12 +186,25 @@ def double(number):
 
 
 def call_elsewhere(path: Path, cache: Path) -> str:
-    """Output of a fresh process that calls a kernel of a module in `path`; `cache` is all the home it has."""
-    environment = {**os.environ, "HOME": str(cache), "XDG_CACHE_HOME": str(cache), "PYTHONDONTWRITEBYTECODE": "1",
-                   "PYTHONPATH": str(Path(etl.__file__).parents[1])}
+    """Output of a fresh process that calls a kernel of a module in `path`; `cache` is all the home
+    it has.
+    """
+    environment = {
+        **os.environ,
+        "HOME": str(cache),
+        "XDG_CACHE_HOME": str(cache),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": str(Path(etl.__file__).parents[1]),
+    }
     environment.pop("NUMBA_CACHE_DIR", None)
     return subprocess.run(
-        [sys.executable, "-c", _CALLS_TWICE, str(path)], env=environment, capture_output=True, text=True, check=True, timeout=120).stdout
+        [sys.executable, "-c", _CALLS_TWICE, str(path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout
 
 
 def zipped(folder: Path) -> Path:
@@ -195,7 +257,11 @@ def large(delta: int, headers: int = 0, value: bytes = b"") -> Rec:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_a_record_with_more_headers_than_sparks_memory_takes_is_named_itself(codec: Codec) -> None:
-    batch = Batch(40, [large(0, 5), large(1, MAX_RECORD_HEADERS), large(3, MAX_RECORD_HEADERS + 1), large(4, 5)], codec)
+    batch = Batch(
+        40,
+        [large(0, 5), large(1, MAX_RECORD_HEADERS), large(3, MAX_RECORD_HEADERS + 1), large(4, 5)],
+        codec,
+    )
     cursor = cursor_of(40, 45, fetch_limit_bytes=1 << 22)
     with pytest.raises(RecordTooLarge, match="more than 100000 headers") as caught:
         rows_in(cursor, encode(batch))
@@ -203,7 +269,13 @@ def test_a_record_with_more_headers_than_sparks_memory_takes_is_named_itself(cod
 
 
 def test_what_lies_around_a_record_that_is_refused_is_read_once_it_is_left_out() -> None:
-    batch = encode(Batch(40, [large(0, 5), large(1, MAX_RECORD_HEADERS + 1), large(2, 1, bytes(3000))], Codec.ZSTD))
+    batch = encode(
+        Batch(
+            40,
+            [large(0, 5), large(1, MAX_RECORD_HEADERS + 1), large(2, 1, bytes(3000))],
+            Codec.ZSTD,
+        )
+    )
     with pytest.raises(RecordTooLarge) as caught:
         rows_in(cursor_of(40, 43, max_record_bytes=2000), batch)
     first = caught.value.where["offset"]
@@ -211,12 +283,25 @@ def test_what_lies_around_a_record_that_is_refused_is_read_once_it_is_left_out()
         rows_in(cursor_of(first + 1, 43, max_record_bytes=2000), batch)
     second = caught.value.where["offset"]
     assert (first, second) == (41, 42)
-    assert [row["offset"] for row in rows_in(cursor_of(40, first, max_record_bytes=2000), batch)] == [40]
+    assert [
+        row["offset"] for row in rows_in(cursor_of(40, first, max_record_bytes=2000), batch)
+    ] == [40]
 
 
-@pytest.mark.parametrize("record", [Rec(2, bytes(2000)), Rec(2, b"", bytes(2000)), Rec(2, b"", headers=((bytes(1000), bytes(1000)),))])
-@pytest.mark.parametrize(("more", "refused"), [(b"", False), (b"x", True)], ids=["at the bound", "a byte more"])
-def test_a_record_larger_than_its_bound_is_named_itself(record: Rec, more: bytes, refused: bool) -> None:
+@pytest.mark.parametrize(
+    "record",
+    [
+        Rec(2, bytes(2000)),
+        Rec(2, b"", bytes(2000)),
+        Rec(2, b"", headers=((bytes(1000), bytes(1000)),)),
+    ],
+)
+@pytest.mark.parametrize(
+    ("more", "refused"), [(b"", False), (b"x", True)], ids=["at the bound", "a byte more"]
+)
+def test_a_record_larger_than_its_bound_is_named_itself(
+    record: Rec, more: bytes, refused: bool
+) -> None:
     record = replace(record, value=(record.value or b"") + more)
     records = encode(Batch(7, [Rec(0, bytes(1900)), record, Rec(3, bytes(1900))], Codec.GZIP))
     if not refused:
@@ -229,13 +314,21 @@ def test_a_record_larger_than_its_bound_is_named_itself(record: Rec, more: bytes
 
 def test_what_no_chosen_column_holds_may_be_of_any_size() -> None:
     records = encode(Batch(7, [large(0, MAX_RECORD_HEADERS + 1, bytes(3000))]))
-    assert rows_in(cursor_of(7, 8, max_record_bytes=2000, columns=("key", "offset")), records) == [{"key": None, "offset": 7}]
+    assert rows_in(cursor_of(7, 8, max_record_bytes=2000, columns=("key", "offset")), records) == [
+        {"key": None, "offset": 7}
+    ]
 
 
 @settings(max_examples=40, deadline=None)
-@given(logs(most_batches=4), st.sampled_from(["MOST_ROWS", "MOST_BYTES", "MOST_HEADERS"]), st.integers(1, 9), st.data())
+@given(
+    logs(most_batches=4),
+    st.sampled_from(["MOST_ROWS", "MOST_BYTES", "MOST_HEADERS"]),
+    st.integers(1, 9),
+    st.data(),
+)
 def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_receipt_are_the_same(
-        batches: list[Batch], bound: str, limit: int, data: st.DataObject) -> None:
+    batches: list[Batch], bound: str, limit: int, data: st.DataObject
+) -> None:
     start, until = batches[0].base_offset, batches[-1].last_offset + 1
     start = data.draw(st.integers(start, until - 1))
     whole, cut = cursor_of(start, until), cursor_of(start, until)
@@ -245,10 +338,18 @@ def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_receipt_are_
     assert cut.receipt == whole.receipt
 
 
-@pytest.mark.parametrize(("bound", "limit", "sizes"), [
-    ("MOST_ROWS", 2, [2, 2, 1]), ("MOST_BYTES", 20, [3, 2]), ("MOST_HEADERS", 3, [2, 2, 1])])
-def test_an_arrow_batch_is_full_by_rows_bytes_and_headers(bound: str, limit: int, sizes: list[int]) -> None:
-    records = encode(Batch(0, [Rec(delta, b"seven b", headers=((b"", None),) * 2) for delta in range(5)], Codec.LZ4))
+@pytest.mark.parametrize(
+    ("bound", "limit", "sizes"),
+    [("MOST_ROWS", 2, [2, 2, 1]), ("MOST_BYTES", 20, [3, 2]), ("MOST_HEADERS", 3, [2, 2, 1])],
+)
+def test_an_arrow_batch_is_full_by_rows_bytes_and_headers(
+    bound: str, limit: int, sizes: list[int]
+) -> None:
+    records = encode(
+        Batch(
+            0, [Rec(delta, b"seven b", headers=((b"", None),) * 2) for delta in range(5)], Codec.LZ4
+        )
+    )
     with mock.patch.object(arrow, bound, limit):
         arrow_batches = list(cursor_of(0, 5).feed(answer(records)))
     assert [arrow_batch.num_rows for arrow_batch in arrow_batches] == sizes
@@ -256,21 +357,38 @@ def test_an_arrow_batch_is_full_by_rows_bytes_and_headers(bound: str, limit: int
 
 def test_two_cursors_read_in_turn_between_the_arrow_batches_of_one_group_do_not_mix() -> None:
     """They share the room to decompress into."""
+
     def read(value: bytes) -> Iterator[Any]:
         records = encode(Batch(0, [Rec(delta, value) for delta in range(40)], Codec.ZSTD))
-        return ((row["offset"], row["value"]) for each in cursor_of(0, 40).feed(answer(records)) for row in each.to_pylist())
+        return (
+            (row["offset"], row["value"])
+            for each in cursor_of(0, 40).feed(answer(records))
+            for row in each.to_pylist()
+        )
 
     with mock.patch.object(arrow, "MOST_ROWS", 3):
         both = list(zip(read(b"left"), read(b"right"), strict=True))
     assert both == [((offset, b"left"), (offset, b"right")) for offset in range(40)]
 
 
-def test_keys_and_headers_of_an_arrow_batch_stay_what_they_are_while_what_follows_is_decoded() -> None:
+def test_keys_and_headers_of_an_arrow_batch_stay_what_they_are_while_what_follows_is_decoded() -> (
+    None
+):
     """The room that a thread decodes them into is used again."""
-    given = [Rec(delta, b"v", b"key-%d" % delta, ((b"name-%d" % delta, b"header-%d" % delta),)) for delta in range(40)]
+    given = [
+        Rec(delta, b"v", b"key-%d" % delta, ((b"name-%d" % delta, b"header-%d" % delta),))
+        for delta in range(40)
+    ]
     with mock.patch.object(arrow, "MOST_ROWS", 3):
         kept = list(cursor_of(0, 40).feed(answer(encode(Batch(0, given, Codec.LZ4)))))
     assert len(kept) == 14
-    assert [row["key"] for one in kept for row in one.to_pylist()] == [record.key for record in given]
-    named = [(header["key"].encode(), header["value"]) for one in kept for row in one.to_pylist() for header in row["headers"]]
+    assert [row["key"] for one in kept for row in one.to_pylist()] == [
+        record.key for record in given
+    ]
+    named = [
+        (header["key"].encode(), header["value"])
+        for one in kept
+        for row in one.to_pylist()
+        for header in row["headers"]
+    ]
     assert named == [record.headers[0] for record in given]

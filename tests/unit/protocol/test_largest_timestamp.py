@@ -11,16 +11,41 @@ from tests.fakes.message_sets import Msg, Wrapper, encode_logical
 AT = 1_750_000_000_000
 
 
-@pytest.mark.parametrize(("records", "told"), [
-    (encode(Batch(5, [Rec(0), Rec(1)], base_timestamp=AT, max_timestamp=AT + 9)), AT + 9),
-    (encode(Batch(5, [Rec(0)], base_timestamp=-1, max_timestamp=-1)), None),
-    (encode_logical([Msg(5, b"a", timestamp=AT)], 1), AT),
-    (encode_logical([Msg(5, b"a")], 1), None),
-    (encode_logical([Wrapper([Msg(5, b"a", timestamp=AT), Msg(6, b"b", timestamp=AT + 9)], timestamp=AT + 9)], 1), AT + 9),
-    (encode_logical([Msg(5, b"a")], 0), None),
-    (b"", None),
-], ids=["batch", "batch without", "message v1", "message v1 without", "wrapper v1", "message v0", "nothing"])
-def test_the_header_of_what_comes_first_tells_the_largest_timestamp(records: bytes, told: int | None) -> None:
+@pytest.mark.parametrize(
+    ("records", "told"),
+    [
+        (encode(Batch(5, [Rec(0), Rec(1)], base_timestamp=AT, max_timestamp=AT + 9)), AT + 9),
+        (encode(Batch(5, [Rec(0)], base_timestamp=-1, max_timestamp=-1)), None),
+        (encode_logical([Msg(5, b"a", timestamp=AT)], 1), AT),
+        (encode_logical([Msg(5, b"a")], 1), None),
+        (
+            encode_logical(
+                [
+                    Wrapper(
+                        [Msg(5, b"a", timestamp=AT), Msg(6, b"b", timestamp=AT + 9)],
+                        timestamp=AT + 9,
+                    )
+                ],
+                1,
+            ),
+            AT + 9,
+        ),
+        (encode_logical([Msg(5, b"a")], 0), None),
+        (b"", None),
+    ],
+    ids=[
+        "batch",
+        "batch without",
+        "message v1",
+        "message v1 without",
+        "wrapper v1",
+        "message v0",
+        "nothing",
+    ],
+)
+def test_the_header_of_what_comes_first_tells_the_largest_timestamp(
+    records: bytes, told: int | None
+) -> None:
     assert largest_timestamp(memoryview(records)) == told
     if told is not None:
         follows = encode(Batch(9, [Rec(0)], max_timestamp=AT * 2))
@@ -29,4 +54,9 @@ def test_the_header_of_what_comes_first_tells_the_largest_timestamp(records: byt
 
 def test_a_header_that_is_cut_off_tells_nothing() -> None:
     whole = encode(Batch(5, [Rec(0)], max_timestamp=AT))
-    assert [largest_timestamp(memoryview(whole[:size])) for size in (16, 17, 42, 43)] == [None, None, None, AT]
+    assert [largest_timestamp(memoryview(whole[:size])) for size in (16, 17, 42, 43)] == [
+        None,
+        None,
+        None,
+        AT,
+    ]

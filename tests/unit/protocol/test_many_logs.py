@@ -1,4 +1,6 @@
-"""Questions about many logs and their answers, beside what kafka-python makes of the same: bytes for bytes, value for value."""
+"""Questions about many logs and their answers, beside what kafka-python makes of the same: bytes
+for bytes, value for value.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.admin import DescribeLogDirsRequest, DescribeLogDirsResponse
 from kafka.protocol.consumer import (
-    ListOffsetsRequest, ListOffsetsResponse, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
 )
 from kafka.protocol.metadata import MetadataResponse
 
@@ -22,12 +27,20 @@ from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.messages import ListedOffset, ToldEpochEnd
 
 INT32, INT64 = st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)
-LOGS = st.builds(BrokerPartition, st.sampled_from(["clicks", "orders", "ü" * 80]), st.integers(0, 2**31 - 1), st.none())
+LOGS = st.builds(
+    BrokerPartition,
+    st.sampled_from(["clicks", "orders", "ü" * 80]),
+    st.integers(0, 2**31 - 1),
+    st.none(),
+)
 NAMED: dict[str, Any] = {"correlation_id": 7, "client_id": "t"}
 
 
 def by_topic(logs: Mapping[BrokerPartition, Any]) -> dict[str, list[BrokerPartition]]:
-    return {topic: sorted(log for log in logs if log.topic == topic) for topic in sorted({log.topic for log in logs})}
+    return {
+        topic: sorted(log for log in logs if log.topic == topic)
+        for topic in sorted({log.topic for log in logs})
+    }
 
 
 def framed(request: Any) -> bytes:
@@ -36,113 +49,264 @@ def framed(request: Any) -> bytes:
 
 
 def answered(response: Any, version: int) -> memoryview:
-    return memoryview(b"\0\0\0\7" + (b"\0" if response.flexible_version_q(version) else b"") + bytes(response.encode(version=version)))
+    return memoryview(
+        b"\0\0\0\7"
+        + (b"\0" if response.flexible_version_q(version) else b"")
+        + bytes(response.encode(version=version))
+    )
 
 
-@given(times=st.dictionaries(LOGS, st.integers(-2, 2**63 - 1)), version=st.integers(1, 7), epoch=st.none() | INT32)
+@given(
+    times=st.dictionaries(LOGS, st.integers(-2, 2**63 - 1)),
+    version=st.integers(1, 7),
+    epoch=st.none() | INT32,
+)
 def test_a_question_for_offsets_is_the_bytes_that_kafka_python_writes(
-    times: dict[BrokerPartition, int], version: int, epoch: int | None,
+    times: dict[BrokerPartition, int],
+    version: int,
+    epoch: int | None,
 ) -> None:
     kind = ListOffsetsRequest.ListOffsetsTopic
-    theirs = ListOffsetsRequest[version](replica_id=-1, isolation_level=1, topics=[
-        kind(name=topic, partitions=[kind.ListOffsetsPartition(
-            partition_index=log.partition, timestamp=times[log], current_leader_epoch=-1 if epoch is None else epoch, max_num_offsets=1)
-            for log in logs]) for topic, logs in by_topic(times).items()])
-    ours = many_logs.encode_list_offsets(version, times, Isolation.READ_COMMITTED, dict.fromkeys(times, epoch), **NAMED)
+    theirs = ListOffsetsRequest[version](
+        replica_id=-1,
+        isolation_level=1,
+        topics=[
+            kind(
+                name=topic,
+                partitions=[
+                    kind.ListOffsetsPartition(
+                        partition_index=log.partition,
+                        timestamp=times[log],
+                        current_leader_epoch=-1 if epoch is None else epoch,
+                        max_num_offsets=1,
+                    )
+                    for log in logs
+                ],
+            )
+            for topic, logs in by_topic(times).items()
+        ],
+    )
+    ours = many_logs.encode_list_offsets(
+        version, times, Isolation.READ_COMMITTED, dict.fromkeys(times, epoch), **NAMED
+    )
     assert ours == framed(theirs)
 
 
 @given(epochs=st.dictionaries(LOGS, INT32), version=st.integers(2, 4))
-def test_a_question_for_ends_of_epochs_is_the_bytes_that_kafka_python_writes(epochs: dict[BrokerPartition, int], version: int) -> None:
+def test_a_question_for_ends_of_epochs_is_the_bytes_that_kafka_python_writes(
+    epochs: dict[BrokerPartition, int], version: int
+) -> None:
     kind = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-    theirs = OffsetForLeaderEpochRequest[version](replica_id=-1, topics=[
-        kind(topic=topic, partitions=[kind.OffsetForLeaderPartition(
-            partition=log.partition, current_leader_epoch=-1, leader_epoch=epochs[log]) for log in logs])
-        for topic, logs in by_topic(epochs).items()])
+    theirs = OffsetForLeaderEpochRequest[version](
+        replica_id=-1,
+        topics=[
+            kind(
+                topic=topic,
+                partitions=[
+                    kind.OffsetForLeaderPartition(
+                        partition=log.partition, current_leader_epoch=-1, leader_epoch=epochs[log]
+                    )
+                    for log in logs
+                ],
+            )
+            for topic, logs in by_topic(epochs).items()
+        ],
+    )
     assert many_logs.encode_epoch_ends(version, epochs, {}, **NAMED) == framed(theirs)
 
 
 @given(logs=st.frozensets(LOGS), version=st.integers(0, 4))
-def test_a_question_for_sizes_is_the_bytes_that_kafka_python_writes(logs: frozenset[BrokerPartition], version: int) -> None:
+def test_a_question_for_sizes_is_the_bytes_that_kafka_python_writes(
+    logs: frozenset[BrokerPartition], version: int
+) -> None:
     kind = DescribeLogDirsRequest.DescribableLogDirTopic
-    theirs = DescribeLogDirsRequest[version](topics=[
-        kind(topic=topic, partitions=[log.partition for log in some]) for topic, some in by_topic(dict.fromkeys(logs)).items()])
+    theirs = DescribeLogDirsRequest[version](
+        topics=[
+            kind(topic=topic, partitions=[log.partition for log in some])
+            for topic, some in by_topic(dict.fromkeys(logs)).items()
+        ]
+    )
     assert many_logs.encode_log_dirs(version, logs, **NAMED) == framed(theirs)
 
 
 @given(offsets=st.dictionaries(LOGS, st.integers(-1, 2**63 - 1)), version=st.integers(1, 7))
-def test_offsets_are_read_as_they_were_written(offsets: dict[BrokerPartition, int], version: int) -> None:
+def test_offsets_are_read_as_they_were_written(
+    offsets: dict[BrokerPartition, int], version: int
+) -> None:
     kind = ListOffsetsResponse.ListOffsetsTopicResponse
-    theirs = ListOffsetsResponse(throttle_time_ms=9, topics=[
-        kind(name=topic, partitions=[kind.ListOffsetsPartitionResponse(
-            partition_index=log.partition, error_code=0, timestamp=-1, offset=offsets[log], leader_epoch=3, old_style_offsets=[])
-            for log in logs]) for topic, logs in by_topic(offsets).items()])
+    theirs = ListOffsetsResponse(
+        throttle_time_ms=9,
+        topics=[
+            kind(
+                name=topic,
+                partitions=[
+                    kind.ListOffsetsPartitionResponse(
+                        partition_index=log.partition,
+                        error_code=0,
+                        timestamp=-1,
+                        offset=offsets[log],
+                        leader_epoch=3,
+                        old_style_offsets=[],
+                    )
+                    for log in logs
+                ],
+            )
+            for topic, logs in by_topic(offsets).items()
+        ],
+    )
     told = many_logs.parse_offsets(version, answered(theirs, version))
     epoch = 3 if version >= 4 else None
     assert told.throttled_ms == (9 if version >= 2 else 0)
-    assert told.answer == {log: ListedOffset(log, None, offset if offset >= 0 else None, None, epoch) for log, offset in offsets.items()}
+    assert told.answer == {
+        log: ListedOffset(log, None, offset if offset >= 0 else None, None, epoch)
+        for log, offset in offsets.items()
+    }
 
 
 @given(ends=st.dictionaries(LOGS, INT64), version=st.integers(2, 4))
-def test_ends_of_epochs_are_read_as_they_were_written(ends: dict[BrokerPartition, int], version: int) -> None:
+def test_ends_of_epochs_are_read_as_they_were_written(
+    ends: dict[BrokerPartition, int], version: int
+) -> None:
     kind = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
-    theirs = OffsetForLeaderEpochResponse(throttle_time_ms=9, topics=[
-        kind(topic=topic, partitions=[
-            kind.EpochEndOffset(error_code=0, partition=log.partition, leader_epoch=2, end_offset=ends[log]) for log in logs])
-        for topic, logs in by_topic(ends).items()])
+    theirs = OffsetForLeaderEpochResponse(
+        throttle_time_ms=9,
+        topics=[
+            kind(
+                topic=topic,
+                partitions=[
+                    kind.EpochEndOffset(
+                        error_code=0, partition=log.partition, leader_epoch=2, end_offset=ends[log]
+                    )
+                    for log in logs
+                ],
+            )
+            for topic, logs in by_topic(ends).items()
+        ],
+    )
     assert many_logs.parse_epoch_ends(version, answered(theirs, version)) == (
-        {log: ToldEpochEnd(None, 2, end) for log, end in ends.items()}, 9)
+        {log: ToldEpochEnd(None, 2, end) for log, end in ends.items()},
+        9,
+    )
 
 
 @given(sizes=st.dictionaries(LOGS, INT64), version=st.integers(0, 4))
-def test_sizes_are_those_of_folders_that_work_and_of_copies_that_stay(sizes: dict[BrokerPartition, int], version: int) -> None:
+def test_sizes_are_those_of_folders_that_work_and_of_copies_that_stay(
+    sizes: dict[BrokerPartition, int], version: int
+) -> None:
     folder = DescribeLogDirsResponse.DescribeLogDirsResult
     kind = folder.DescribeLogDirsTopic
 
     def topics(size_of: Mapping[BrokerPartition, int], is_future: bool) -> list[Any]:
-        return [kind(name=topic, partitions=[kind.DescribeLogDirsPartition(
-            partition_index=log.partition, partition_size=size_of[log], offset_lag=0, is_future_key=is_future) for log in logs])
-            for topic, logs in by_topic(size_of).items()]
+        return [
+            kind(
+                name=topic,
+                partitions=[
+                    kind.DescribeLogDirsPartition(
+                        partition_index=log.partition,
+                        partition_size=size_of[log],
+                        offset_lag=0,
+                        is_future_key=is_future,
+                    )
+                    for log in logs
+                ],
+            )
+            for topic, logs in by_topic(size_of).items()
+        ]
 
     one_more = dict.fromkeys(sizes, 1)
-    theirs = DescribeLogDirsResponse(throttle_time_ms=9, error_code=0, results=[
-        folder(error_code=code, log_dir="/logs", topics=told, total_bytes=-1, usable_bytes=-1)
-        for code, told in ((0, topics(sizes, False)), (0, topics(one_more, True)), (56, topics(one_more, False)))])
+    theirs = DescribeLogDirsResponse(
+        throttle_time_ms=9,
+        error_code=0,
+        results=[
+            folder(error_code=code, log_dir="/logs", topics=told, total_bytes=-1, usable_bytes=-1)
+            for code, told in (
+                (0, topics(sizes, False)),
+                (0, topics(one_more, True)),
+                (56, topics(one_more, False)),
+            )
+        ],
+    )
     assert many_logs.parse_log_dirs(version, answered(theirs, version)) == (sizes, 9)
 
 
 def test_logs_whose_tagged_fields_nobody_knows_are_read_without_them() -> None:
-    first, second = "00000003 0000 ffffffffffffffff 0000000000000011 00000002", "00000004 0000 ffffffffffffffff 0000000000000012 00000002"
-    answer = bytes.fromhex(f"00000007 00 00000000 02 07 636c69636b73 03 {first} 01 05 02 abcd {second} 00 00 00")
+    first, second = (
+        "00000003 0000 ffffffffffffffff 0000000000000011 00000002",
+        "00000004 0000 ffffffffffffffff 0000000000000012 00000002",
+    )
+    answer = bytes.fromhex(
+        f"00000007 00 00000000 02 07 636c69636b73 03 {first} 01 05 02 abcd {second} 00 00 00"
+    )
     told = many_logs.parse_offsets(7, memoryview(answer)).answer
     assert {log.partition: one.offset for log, one in told.items()} == {3: 17, 4: 18}
 
 
-@pytest.mark.parametrize(("answer", "says"), [
-    ("00000007 00 00000000 02 07 636c69636b73 02 ffffffff 0000 ffffffffffffffff 0000000000000011 00000002 00 00 00", "is negative"),
-    ("00000007 00 00000000 02 07 636c69636b73 03 00000003 0000", "claims 46 bytes where 6 are left|claims 54 bytes where 6 are left"),
-    ("00000007 00 00000000 ffffffff0f", "items where 0 bytes are left"),
-    ("00000007 00 00000000 01 00 00", "1 bytes follow"),
-    ("00000007 00 00000000 02 00", "impossible length -1"),
-])
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (
+            "00000007 00 00000000 02 07 636c69636b73 02 ffffffff 0000 ffffffffffffffff 0000000000000011 00000002 00 00 00",
+            "is negative",
+        ),
+        (
+            "00000007 00 00000000 02 07 636c69636b73 03 00000003 0000",
+            "claims 46 bytes where 6 are left|claims 54 bytes where 6 are left",
+        ),
+        ("00000007 00 00000000 ffffffff0f", "items where 0 bytes are left"),
+        ("00000007 00 00000000 01 00 00", "1 bytes follow"),
+        ("00000007 00 00000000 02 00", "impossible length -1"),
+    ],
+)
 def test_bytes_that_are_no_answer_are_refused_with_what_is_wrong(answer: str, says: str) -> None:
     with pytest.raises(CorruptData, match=says):
         many_logs.parse_offsets(7, memoryview(bytes.fromhex(answer)), broker="b:9092")
 
 
-@given(logs=st.frozensets(LOGS, min_size=1), version=st.integers(9, 12), led=st.booleans(), topic_id=st.uuids() | st.just(UUID(int=0)))
-def test_metadata_is_what_kafka_python_reads_of_it(logs: frozenset[BrokerPartition], version: int, led: bool, topic_id: UUID) -> None:
+@given(
+    logs=st.frozensets(LOGS, min_size=1),
+    version=st.integers(9, 12),
+    led=st.booleans(),
+    topic_id=st.uuids() | st.just(UUID(int=0)),
+)
+def test_metadata_is_what_kafka_python_reads_of_it(
+    logs: frozenset[BrokerPartition], version: int, led: bool, topic_id: UUID
+) -> None:
     topic, broker = MetadataResponse.MetadataResponseTopic, MetadataResponse.MetadataResponseBroker
     told = MetadataResponse(
-        throttle_time_ms=9, cluster_id="c1" if led else None, controller_id=1, brokers=[
-            broker(node_id=1, host="b1", port=9092, rack=None), broker(node_id=2, host="::1", port=9093, rack="r")],
-        topics=[topic(error_code=0, name=name, is_internal=led, **({"topic_id": topic_id} if version >= 10 else {}), partitions=[
-            topic.MetadataResponsePartition(
-                error_code=0 if led else 5, partition_index=log.partition, leader_id=2 if led else -1, leader_epoch=5, replica_nodes=[1, 2],
-                isr_nodes=[2], offline_replicas=[]) for log in reversed(some)]) for name, some in by_topic(dict.fromkeys(logs)).items()])
+        throttle_time_ms=9,
+        cluster_id="c1" if led else None,
+        controller_id=1,
+        brokers=[
+            broker(node_id=1, host="b1", port=9092, rack=None),
+            broker(node_id=2, host="::1", port=9093, rack="r"),
+        ],
+        topics=[
+            topic(
+                error_code=0,
+                name=name,
+                is_internal=led,
+                **({"topic_id": topic_id} if version >= 10 else {}),
+                partitions=[
+                    topic.MetadataResponsePartition(
+                        error_code=0 if led else 5,
+                        partition_index=log.partition,
+                        leader_id=2 if led else -1,
+                        leader_epoch=5,
+                        replica_nodes=[1, 2],
+                        isr_nodes=[2],
+                        offline_replicas=[],
+                    )
+                    for log in reversed(some)
+                ],
+            )
+            for name, some in by_topic(dict.fromkeys(logs)).items()
+        ],
+    )
     answer = answered(told, version)
     theirs = small_messages.parse_metadata(small_messages.decode(Api.METADATA, version, answer))
     assert many_logs.parse_cluster(version, answer) == (theirs, 9)
     chosen = ["clicks", "none"]
-    theirs = small_messages.parse_metadata(small_messages.decode(Api.METADATA, version, answer), chosen)
+    theirs = small_messages.parse_metadata(
+        small_messages.decode(Api.METADATA, version, answer), chosen
+    )
     assert many_logs.parse_cluster(version, answer, chosen).answer == theirs

@@ -1,4 +1,6 @@
-"""The compiled kernels of older messages: their CRC, their bounds, and Arrow batches that are full in the middle of anything."""
+"""The compiled kernels of older messages: their CRC, their bounds, and Arrow batches that are full
+in the middle of anything.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,24 @@ from etl.protocol.records.tally import MAX_HOLES
 from etl.reader.cursor import Cursor
 from tests.fakes.batches import Codec, answer
 from tests.fakes.logs import cursor_of, rows_in
-from tests.fakes.message_sets import Entry, Msg, Wrapper, encode_logical, encode_physical, physical_answer, physical_rows
-from tests.fakes.old_logs import OldEntry, encoded_old, entry_lists, last_offset, old_logs, physical_cursor, physical_rows_in
+from tests.fakes.message_sets import (
+    Entry,
+    Msg,
+    Wrapper,
+    encode_logical,
+    encode_physical,
+    physical_answer,
+    physical_rows,
+)
+from tests.fakes.old_logs import (
+    OldEntry,
+    encoded_old,
+    entry_lists,
+    last_offset,
+    old_logs,
+    physical_cursor,
+    physical_rows_in,
+)
 
 
 @kernel
@@ -34,7 +52,9 @@ def crc_of(source, at, end):  # type: ignore[no-untyped-def]
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=200), st.data())
-def test_the_compiled_crc_is_that_of_zlib_from_any_place_to_any(content: bytes, data: st.DataObject) -> None:
+def test_the_compiled_crc_is_that_of_zlib_from_any_place_to_any(
+    content: bytes, data: st.DataObject
+) -> None:
     at = data.draw(st.integers(0, len(content)))
     end = data.draw(st.integers(at, len(content)))
     assert crc_of(frozen(content), at, end) == zlib.crc32(content[at:end])
@@ -57,13 +77,17 @@ each_bound = pytest.mark.parametrize("bound", ["MOST_ROWS", "MOST_BYTES"])
 @settings(max_examples=30, deadline=None)
 @given(old_logs(), st.integers(1, 9), st.integers(1, 200), st.data())
 def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_receipt_are_the_same(
-        bound: str, log: list[OldEntry], limit: int, group_bytes: int, data: st.DataObject) -> None:
+    bound: str, log: list[OldEntry], limit: int, group_bytes: int, data: st.DataObject
+) -> None:
     until = last_offset(log[-1][1]) + 1
     start = data.draw(st.integers(max(0, until - 40), until - 1))
     log = [each for each in log if last_offset(each[1]) >= start]
     whole, cut = cursor_of(start, until), cursor_of(start, until)
     rows = rows_in(whole, encoded_old(log))
-    with mock.patch.object(arrow, bound, limit), mock.patch.object(group, "GROUP_BYTES", group_bytes):
+    with (
+        mock.patch.object(arrow, bound, limit),
+        mock.patch.object(group, "GROUP_BYTES", group_bytes),
+    ):
         assert rows_in(cut, encoded_old(log)) == rows
     assert (cut.receipt, cut.missing) == (whole.receipt, whole.missing)
 
@@ -72,16 +96,26 @@ def test_however_a_group_is_cut_into_arrow_batches_the_rows_and_the_receipt_are_
 @settings(max_examples=30, deadline=None)
 @given(entry_lists, st.integers(1, 9), st.integers(1, 200))
 def test_however_physical_entries_are_cut_into_arrow_batches_the_rows_are_the_same(
-        bound: str, entries: list[Entry], limit: int, group_bytes: int) -> None:
+    bound: str, entries: list[Entry], limit: int, group_bytes: int
+) -> None:
     records = encode_physical(entries)
-    with mock.patch.object(arrow, bound, limit), mock.patch.object(group, "GROUP_BYTES", group_bytes):
+    with (
+        mock.patch.object(arrow, bound, limit),
+        mock.patch.object(group, "GROUP_BYTES", group_bytes),
+    ):
         rows = physical_rows_in(physical_cursor(9, 9 + len(records)), records)
-    assert [(row["offset"], row["message_index"], row["value"]) for row in rows] == physical_rows(entries, 9)
+    assert [(row["offset"], row["message_index"], row["value"]) for row in rows] == physical_rows(
+        entries, 9
+    )
 
 
-@pytest.mark.parametrize(("bound", "limit", "sizes"), [("MOST_ROWS", 2, [2, 2, 1]), ("MOST_BYTES", 20, [3, 2])])
+@pytest.mark.parametrize(
+    ("bound", "limit", "sizes"), [("MOST_ROWS", 2, [2, 2, 1]), ("MOST_BYTES", 20, [3, 2])]
+)
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_an_arrow_batch_is_full_by_rows_and_bytes(bound: str, limit: int, sizes: list[int], wrapped: bool) -> None:
+def test_an_arrow_batch_is_full_by_rows_and_bytes(
+    bound: str, limit: int, sizes: list[int], wrapped: bool
+) -> None:
     messages = [Msg(offset, b"seven b") for offset in range(5)]
     records = encode_logical([Wrapper(messages)] if wrapped else messages, 1)
     with mock.patch.object(arrow, bound, limit):
@@ -91,25 +125,46 @@ def test_an_arrow_batch_is_full_by_rows_and_bytes(bound: str, limit: int, sizes:
 
 def test_two_cursors_read_in_turn_between_the_arrow_batches_of_one_group_do_not_mix() -> None:
     """They share the room to decompress into."""
+
     def read(value: bytes, cursor: Cursor, fetched: Any) -> Iterator[Any]:
         return (row["value"] for each in cursor.feed(fetched) for row in each.to_pylist())
 
-    logical = answer(encode_logical([Wrapper([Msg(offset, b"left") for offset in range(40)], Codec.SNAPPY)], 1))
+    logical = answer(
+        encode_logical([Wrapper([Msg(offset, b"left") for offset in range(40)], Codec.SNAPPY)], 1)
+    )
     physical = encode_physical([Entry(inside=[Entry(inside=[Entry(b"right")] * 20)] * 2)])
     with mock.patch.object(arrow, "MOST_ROWS", 3):
-        both = list(zip(read(b"left", cursor_of(0, 40), logical),
-                        read(b"right", physical_cursor(0, len(physical)), physical_answer(physical)), strict=True))
+        both = list(
+            zip(
+                read(b"left", cursor_of(0, 40), logical),
+                read(b"right", physical_cursor(0, len(physical)), physical_answer(physical)),
+                strict=True,
+            )
+        )
     assert both == [(b"left", b"right")] * 40
 
 
-@pytest.mark.parametrize("columns", [("key",), ("value", "offset"), ("timestamp", "timestampType"), ("headers", "topic"), ("log_epoch",)])
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ("key",),
+        ("value", "offset"),
+        ("timestamp", "timestampType"),
+        ("headers", "topic"),
+        ("log_epoch",),
+    ],
+)
 def test_only_the_chosen_columns_are_built(columns: tuple[str, ...]) -> None:
     log = encode_logical([Msg(5, b"v", b"k", 7), Wrapper([Msg(6, None, None, 8)])], 1)
     whole = rows_in(cursor_of(5, 7), log)
-    assert rows_in(cursor_of(5, 7, columns=columns), log) == [{name: row[name] for name in columns} for row in whole]
+    assert rows_in(cursor_of(5, 7, columns=columns), log) == [
+        {name: row[name] for name in columns} for row in whole
+    ]
 
 
-@pytest.mark.parametrize("columns", [("broker_id",), ("message_index", "offset"), ("offset", "value"), ("partition",)])
+@pytest.mark.parametrize(
+    "columns", [("broker_id",), ("message_index", "offset"), ("offset", "value"), ("partition",)]
+)
 def test_only_the_chosen_columns_of_physical_logs_are_built(columns: tuple[str, ...]) -> None:
     log = encode_physical([Entry(b"a"), Entry(inside=[Entry(b"b"), Entry(b"c")])])
     whole = physical_rows_in(physical_cursor(0, len(log)), log)
@@ -123,7 +178,11 @@ def test_gaps_and_holes_are_kept_one_by_one_up_to_a_bound_and_counted_beyond_it(
     rows_in(cursor, encode_logical(messages, 0))
     receipt = cursor.receipt
     assert receipt.gaps == tuple((2 * number, 2 * number + 1) for number in range(GAPS_KEPT))
-    assert (receipt.rows, receipt.missing_offsets, receipt.gaps_complete) == (GAPS_KEPT + 5, GAPS_KEPT + 5, False)
+    assert (receipt.rows, receipt.missing_offsets, receipt.gaps_complete) == (
+        GAPS_KEPT + 5,
+        GAPS_KEPT + 5,
+        False,
+    )
     assert cursor.missing == [(2 * number, 2 * number + 1) for number in range(MAX_HOLES)]
     assert cursor.missing_count == GAPS_KEPT + 5
 

@@ -1,4 +1,6 @@
-"""Message sets of formats v0 and v1: what is decoded, alone and mixed with record batches, and what is refused."""
+"""Message sets of formats v0 and v1: what is decoded, alone and mixed with record batches, and what
+is refused.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,23 @@ from hypothesis import strategies as st
 
 from etl.errors import CorruptData, EtlError, RecordTooLarge
 from etl.protocol.records import codecs
-from tests.fakes import golden_messages as golden, oracle
+from tests.fakes import golden_messages as golden
+from tests.fakes import oracle
 from tests.fakes.batches import Batch, Codec, Rec, compress, control, encode
 from tests.fakes.logs import cursor_of, rows_between, rows_in
-from tests.fakes.message_sets import Msg, Wrapper, encode_logical, inside, message_bytes, with_wrong_checksum, wrapper_bytes
+from tests.fakes.message_sets import (
+    Msg,
+    Wrapper,
+    encode_logical,
+    inside,
+    message_bytes,
+    with_wrong_checksum,
+    wrapper_bytes,
+)
 from tests.fakes.old_logs import OLD_CODECS, OldEntry, encoded_old, last_offset, old_logs
 
-# Computed apart from this project, from the format's description, and decoded by kafka-python with valid CRC.
+# Computed apart from this project, from the format's description, and decoded by kafka-python with
+# valid CRC.
 V0_HELLO = bytes.fromhex("0000000000000064 00000013 87a77ab2 00 00 ffffffff 00000005 68656c6c6f")
 V0_GZIP = bytes.fromhex("""
     0000000000000066 0000004e 32a43408 00 01 ffffffff 00000040 1f8b08000000000002ff636000831420166e5f5eb58981e13f100079ac19a93939f91059
@@ -39,14 +51,17 @@ def values_by_offset(records: bytes, from_offset: int, until_offset: int) -> dic
 
 
 def damaged(content: bytes, at: int) -> bytes:
-    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1:]
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
 def test_the_encoder_of_these_tests_gives_the_golden_bytes() -> None:
     assert message_bytes(Msg(100, b"hello"), 0) == V0_HELLO
     for magic, packed, base in ((0, V0_GZIP, 0), (1, V1_GZIP, 100)):
-        messages = [Msg(100, b"hello", None, 1_700_000_000_000), Msg(102, NIHAO, b"k" if magic == 0 else None, 1_700_000_000_005)]
-        payload = packed[packed.index(b"\x1f\x8b\x08"):]
+        messages = [
+            Msg(100, b"hello", None, 1_700_000_000_000),
+            Msg(102, NIHAO, b"k" if magic == 0 else None, 1_700_000_000_005),
+        ]
+        payload = packed[packed.index(b"\x1f\x8b\x08") :]
         assert gzip.decompress(payload)[:12] == inside(messages, magic, base)[:12]
         wrapper = Wrapper(messages, Codec.GZIP, 1_700_000_000_005, payload=payload)
         assert wrapper_bytes(wrapper, magic) == packed
@@ -54,36 +69,62 @@ def test_the_encoder_of_these_tests_gives_the_golden_bytes() -> None:
 
 def test_the_golden_message_of_v0_has_no_timestamp_and_no_type_of_one() -> None:
     assert rows_between(V0_HELLO, 100, 101) == [
-        {"key": None, "value": b"hello", "topic": "clicks", "partition": 3, "offset": 100, "timestamp": None, "timestampType": None,
-         "headers": None, "log_epoch": 0}]
+        {
+            "key": None,
+            "value": b"hello",
+            "topic": "clicks",
+            "partition": 3,
+            "offset": 100,
+            "timestamp": None,
+            "timestampType": None,
+            "headers": None,
+            "log_epoch": 0,
+        }
+    ]
 
 
-def test_offsets_in_a_wrapper_of_v0_are_what_they_are_and_in_one_of_v1_count_up_to_its_own() -> None:
+def test_offsets_in_a_wrapper_of_v0_are_what_they_are_and_in_one_of_v1_count_up_to_its_own() -> (
+    None
+):
     assert values_by_offset(V0_GZIP, 100, 103) == {100: b"hello", 102: NIHAO}
     rows = rows_between(V1_GZIP, 100, 103)
-    assert [(row["offset"], row["value"], row["timestamp"], row["timestampType"]) for row in rows] == [
-        (100, b"hello", 1_700_000_000_000_000, 0), (102, NIHAO, 1_700_000_000_005_000, 0)]
+    assert [
+        (row["offset"], row["value"], row["timestamp"], row["timestampType"]) for row in rows
+    ] == [(100, b"hello", 1_700_000_000_000_000, 0), (102, NIHAO, 1_700_000_000_005_000, 0)]
 
 
 @pytest.mark.parametrize("codec", golden.BROKER_0_8)
 def test_what_the_broker_of_0_8_keeps_is_read_with_every_codec(codec: str) -> None:
     rows = rows_between(golden.BROKER_0_8[codec], 1000, 1004)
-    assert [(row["offset"], row["key"], row["value"]) for row in rows] == list(zip(range(1000, 1004), golden.KEYS, golden.VALUES))
+    assert [(row["offset"], row["key"], row["value"]) for row in rows] == list(
+        zip(range(1000, 1004), golden.KEYS, golden.VALUES)
+    )
 
 
 @pytest.mark.parametrize("codec", golden.CLIENT_0_8)
 def test_what_the_producer_of_0_8_and_0_9_sends_is_read_with_every_codec(codec: str) -> None:
     """Its lz4 has the checksum over the wrong bytes."""
     rows = rows_between(golden.CLIENT_0_8[codec], 0, 4)
-    assert [(row["offset"], row["key"], row["value"]) for row in rows] == list(zip(range(4), golden.KEYS, golden.VALUES))
+    assert [(row["offset"], row["key"], row["value"]) for row in rows] == list(
+        zip(range(4), golden.KEYS, golden.VALUES)
+    )
 
 
 @pytest.mark.parametrize(("magic", "appended", "codec"), golden.BUILDER_0_10)
-def test_what_0_10_writes_is_read_with_every_codec_and_both_kinds_of_times(magic: int, appended: bool, codec: str) -> None:
+def test_what_0_10_writes_is_read_with_every_codec_and_both_kinds_of_times(
+    magic: int, appended: bool, codec: str
+) -> None:
     rows = rows_between(golden.BUILDER_0_10[magic, appended, codec], 1000, 1007)
-    assert [(row["offset"], row["key"], row["value"]) for row in rows] == list(zip(golden.COMPACTED_OFFSETS, golden.KEYS, golden.VALUES))
-    stamps = [1000 * (golden.APPENDED_MS if appended else ms) if magic else None for ms in golden.STAMPS_MS]
-    assert [(row["timestamp"], row["timestampType"]) for row in rows] == [(stamp, int(appended) if magic else None) for stamp in stamps]
+    assert [(row["offset"], row["key"], row["value"]) for row in rows] == list(
+        zip(golden.COMPACTED_OFFSETS, golden.KEYS, golden.VALUES)
+    )
+    stamps = [
+        1000 * (golden.APPENDED_MS if appended else ms) if magic else None
+        for ms in golden.STAMPS_MS
+    ]
+    assert [(row["timestamp"], row["timestampType"]) for row in rows] == [
+        (stamp, int(appended) if magic else None) for stamp in stamps
+    ]
 
 
 @settings(max_examples=60, deadline=None)
@@ -98,33 +139,59 @@ def test_decoding_differs_in_nothing_from_kafka_python(log: list[OldEntry]) -> N
 @each_magic
 @pytest.mark.parametrize("codec", [Codec.NONE, *OLD_CODECS])
 def test_what_kafka_python_builds_is_decoded_with_every_codec(magic: int, codec: Codec) -> None:
-    """As its producer sends it, and as a fetch never brings it but for the beginning of a log: the wrapper has the offset 0."""
+    """As its producer sends it, and as a fetch never brings it but for the beginning of a log: the
+    wrapper has the offset 0.
+    """
     records = oracle.built_old(magic, codec, [(None, b"v" * 70_000), (b"k", None), (b"", b"")])
     cursor = cursor_of(0, 3, columns=ORACLE_COLUMNS)
     stamps = [(1_700_000_000_000 + i) * 1000 if magic else None for i in range(3)]
     assert rows_in(cursor, records) == [
-        {"key": key, "value": value, "offset": i, "timestamp": stamps[i], "timestampType": 0 if magic else None, "headers": None}
-        for i, (key, value) in enumerate([(None, b"v" * 70_000), (b"k", None), (b"", b"")])]
+        {
+            "key": key,
+            "value": value,
+            "offset": i,
+            "timestamp": stamps[i],
+            "timestampType": 0 if magic else None,
+            "headers": None,
+        }
+        for i, (key, value) in enumerate([(None, b"v" * 70_000), (b"k", None), (b"", b"")])
+    ]
     assert cursor.done and cursor.missing == []
 
 
 @each_codec
 def test_under_log_append_time_the_wrappers_time_holds_for_all_in_it(codec: Codec) -> None:
-    wrapper = Wrapper([Msg(7, b"a", None, 5), Msg(8, b"b", None, 6, append_time=True)], codec, timestamp=99, append_time=True)
-    rows = rows_between(encode_logical([wrapper, Msg(9, b"c", None, 7, append_time=True)], 1), 7, 10)
-    assert [(row["timestamp"], row["timestampType"]) for row in rows] == [(99_000, 1), (99_000, 1), (7_000, 1)]
+    wrapper = Wrapper(
+        [Msg(7, b"a", None, 5), Msg(8, b"b", None, 6, append_time=True)],
+        codec,
+        timestamp=99,
+        append_time=True,
+    )
+    rows = rows_between(
+        encode_logical([wrapper, Msg(9, b"c", None, 7, append_time=True)], 1), 7, 10
+    )
+    assert [(row["timestamp"], row["timestampType"]) for row in rows] == [
+        (99_000, 1),
+        (99_000, 1),
+        (7_000, 1),
+    ]
 
 
 @each_codec
 def test_under_create_time_the_wrapper_says_of_which_kind_the_times_in_it_are(codec: Codec) -> None:
-    wrapper = Wrapper([Msg(7, b"a", None, 5, append_time=True), Msg(8, b"b", None, -1)], codec, timestamp=99)
+    wrapper = Wrapper(
+        [Msg(7, b"a", None, 5, append_time=True), Msg(8, b"b", None, -1)], codec, timestamp=99
+    )
     rows = rows_between(encode_logical([wrapper], 1), 7, 9)
     assert [(row["timestamp"], row["timestampType"]) for row in rows] == [(5_000, 0), (None, 0)]
 
 
 @each_magic
 def test_a_wrapper_with_the_offset_0_reaches_as_far_as_its_last_message(magic: int) -> None:
-    log: list[Msg | Wrapper] = [Wrapper([Msg(offset, b"%d" % offset) for offset in range(5)], offset=0), Msg(5, b"5")]
+    log: list[Msg | Wrapper] = [
+        Wrapper([Msg(offset, b"%d" % offset) for offset in range(5)], offset=0),
+        Msg(5, b"5"),
+    ]
     cursor = cursor_of(0, 6)
     assert [row["offset"] for row in rows_in(cursor, encode_logical(log, magic))] == list(range(6))
     assert cursor.done and cursor.missing == [] and cursor.receipt.missing_offsets == 0
@@ -145,21 +212,32 @@ def test_only_in_v0_an_lz4_header_may_have_any_checksum(frame: str, magic: int) 
 
 
 @pytest.mark.parametrize("header", ["04224d18 6040 82", "04224d18 6440 a7", "04224d18 6070 73"])
-def test_the_checksum_of_an_lz4_header_is_that_of_the_headers_that_everybody_writes(header: str) -> None:
+def test_the_checksum_of_an_lz4_header_is_that_of_the_headers_that_everybody_writes(
+    header: str,
+) -> None:
     frame = np.frombuffer(bytes.fromhex(header) + b"behind", dtype=np.uint8)
     wrong = np.frombuffer(with_wrong_checksum(frame.tobytes()), dtype=np.uint8)
-    assert codecs.with_lz4_checksum(wrong).tobytes() == frame.tobytes() == codecs.with_lz4_checksum(frame).tobytes()
+    assert (
+        codecs.with_lz4_checksum(wrong).tobytes()
+        == frame.tobytes()
+        == codecs.with_lz4_checksum(frame).tobytes()
+    )
 
 
-@pytest.mark.parametrize("content", [b"", b"\x04\x22\x4d\x18", b"\x04\x22\x4d\x18\x6d\x40\0\0", b"no lz4 at all"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x04\x22\x4d\x18", b"\x04\x22\x4d\x18\x6d\x40\0\0", b"no lz4 at all"]
+)
 def test_what_has_no_lz4_header_is_left_as_it_is(content: bytes) -> None:
     assert codecs.with_lz4_checksum(np.frombuffer(content, dtype=np.uint8)).tobytes() == content
 
 
 def test_all_formats_may_follow_one_another_in_one_answer() -> None:
-    log = (encode_logical([Msg(10, b"a"), Wrapper([Msg(11, b"b"), Msg(12, b"c")])], 0)
-           + encode_logical([Msg(13, b"d"), Wrapper([Msg(14, b"e"), Msg(15, b"f")])], 1)
-           + encode(Batch(16, [Rec(0, b"g"), Rec(1, b"h")])) + encode_logical([Msg(18, b"i")], 0))
+    log = (
+        encode_logical([Msg(10, b"a"), Wrapper([Msg(11, b"b"), Msg(12, b"c")])], 0)
+        + encode_logical([Msg(13, b"d"), Wrapper([Msg(14, b"e"), Msg(15, b"f")])], 1)
+        + encode(Batch(16, [Rec(0, b"g"), Rec(1, b"h")]))
+        + encode_logical([Msg(18, b"i")], 0)
+    )
     cursor = cursor_of(11, 19)
     assert b"".join(row["value"] for row in rows_in(cursor, log)) == b"bcdefghi"
     assert cursor.done and cursor.missing == []
@@ -172,10 +250,18 @@ def test_aborted_transactions_are_known_across_messages_of_an_older_format() -> 
     def batch(offset: int, value: bytes) -> bytes:
         return encode(Batch(offset, [Rec(0, value)], producer_id=producer, transactional=True))
 
-    log = (batch(0, b"no") + encode(control(1, producer, kind=0)) + encode_logical([Msg(2, b"old")], 1) + batch(3, b"yes")
-           + encode(control(4, producer, kind=1)))
+    log = (
+        batch(0, b"no")
+        + encode(control(1, producer, kind=0))
+        + encode_logical([Msg(2, b"old")], 1)
+        + batch(3, b"yes")
+        + encode(control(4, producer, kind=1))
+    )
     cursor = cursor_of(0, 5)
-    assert [row["value"] for row in rows_in(cursor, log, aborted=((producer, 0),))] == [b"old", b"yes"]
+    assert [row["value"] for row in rows_in(cursor, log, aborted=((producer, 0),))] == [
+        b"old",
+        b"yes",
+    ]
     assert (cursor.receipt.aborted_records, cursor.receipt.control_records) == (1, 2)
 
 
@@ -189,18 +275,24 @@ def test_a_broker_fills_up_an_answer_that_it_converted_and_that_is_no_message() 
 
 @settings(max_examples=50, deadline=None)
 @given(old_logs(most=4), st.data())
-def test_any_prefix_of_the_bytes_gives_a_prefix_of_the_rows(log: list[OldEntry], data: st.DataObject) -> None:
+def test_any_prefix_of_the_bytes_gives_a_prefix_of_the_rows(
+    log: list[OldEntry], data: st.DataObject
+) -> None:
     records, until = encoded_old(log), last_offset(log[-1][1]) + 1
     cut = data.draw(st.integers(0, len(records)))
     found, whole = rows_between(records[:cut], 0, until), rows_between(records, 0, until)
-    assert found == whole[:len(found)]
-    complete = max((place for place in range(len(log) + 1) if len(encoded_old(log[:place])) <= cut), default=0)
+    assert found == whole[: len(found)]
+    complete = max(
+        (place for place in range(len(log) + 1) if len(encoded_old(log[:place])) <= cut), default=0
+    )
     assert len(found) == len(rows_between(encoded_old(log[:complete]), 0, until))
 
 
 @settings(max_examples=50, deadline=None)
 @given(old_logs(most=3), st.data())
-def test_mutated_bytes_raise_an_error_of_ours_and_nothing_else(log: list[OldEntry], data: st.DataObject) -> None:
+def test_mutated_bytes_raise_an_error_of_ours_and_nothing_else(
+    log: list[OldEntry], data: st.DataObject
+) -> None:
     records = bytearray(encoded_old(log))
     for _ in range(data.draw(st.integers(1, 4))):
         records[data.draw(st.integers(0, len(records) - 1))] = data.draw(st.integers(0, 255))
@@ -235,7 +327,9 @@ def test_a_wrong_crc_names_topic_partition_and_offset(magic: int, at: int) -> No
 
 @each_magic
 @each_codec
-def test_the_crc_of_a_wrapper_is_checked_before_anything_is_decompressed(magic: int, codec: Codec) -> None:
+def test_the_crc_of_a_wrapper_is_checked_before_anything_is_decompressed(
+    magic: int, codec: Codec
+) -> None:
     records = damaged(wrapper_bytes(Wrapper([Msg(4, b"hello"), Msg(5, b"x")], codec), magic), 40)
     with pytest.raises(CorruptData, match="CRC-32 of a wrapper") as caught:
         rows_between(records, 4, 6)
@@ -262,13 +356,33 @@ NONE, LONG = struct.pack(">i", -1), struct.pack(">i", 2**31 - 1)
 
 
 @each_magic
-@pytest.mark.parametrize("fields", [
-    LONG + b"k" + NONE, NONE + LONG + b"v", NONE + struct.pack(">i", 2) + b"v", NONE + struct.pack(">i", 1) + b"vx", NONE + NONE + b"x",
-    struct.pack(">i", 5) + b"k" + NONE, struct.pack(">i", 4) + NONE,
-], ids=["key", "value", "value by one", "a byte left", "a byte behind null", "key over value", "no room for the value's length"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        LONG + b"k" + NONE,
+        NONE + LONG + b"v",
+        NONE + struct.pack(">i", 2) + b"v",
+        NONE + struct.pack(">i", 1) + b"vx",
+        NONE + NONE + b"x",
+        struct.pack(">i", 5) + b"k" + NONE,
+        struct.pack(">i", 4) + NONE,
+    ],
+    ids=[
+        "key",
+        "value",
+        "value by one",
+        "a byte left",
+        "a byte behind null",
+        "key over value",
+        "no room for the value's length",
+    ],
+)
 def test_a_length_that_points_outside_its_message_is_corrupt(magic: int, fields: bytes) -> None:
     records = message_bytes(Msg(6), magic) + sealed(7, b"\x00" + bytes(8 * magic) + fields, magic)
-    with pytest.raises(CorruptData, match="key or value is longer|length of 1[0-9] cannot be|length of 2[01] cannot be") as caught:
+    with pytest.raises(
+        CorruptData,
+        match="key or value is longer|length of 1[0-9] cannot be|length of 2[01] cannot be",
+    ) as caught:
         rows_between(records + message_bytes(Msg(8), magic), 6, 9)
     assert caught.value.where["offset"] == 7
 
@@ -276,23 +390,35 @@ def test_a_length_that_points_outside_its_message_is_corrupt(magic: int, fields:
 @pytest.mark.parametrize(("magic", "length"), [(0, -1), (0, 0), (0, 13), (1, 21), (1, -(2**31))])
 def test_a_length_that_no_message_can_have_is_corrupt(magic: int, length: int) -> None:
     records = message_bytes(Msg(7, b"x" * 20), magic)
-    with pytest.raises(CorruptData, match=f"message of format v{magic} with a length of {length} cannot be"):
+    with pytest.raises(
+        CorruptData, match=f"message of format v{magic} with a length of {length} cannot be"
+    ):
         rows_between(records[:8] + struct.pack(">i", length) + records[12:], 7, 8)
 
 
 @each_magic
 @pytest.mark.parametrize("codec", [4, 5, 7])
 def test_a_codec_that_came_later_is_corrupt(magic: int, codec: int) -> None:
-    with pytest.raises(CorruptData, match=f"compression codec {codec}, which is none of that format"):
+    with pytest.raises(
+        CorruptData, match=f"compression codec {codec}, which is none of that format"
+    ):
         rows_between(message_bytes(Msg(7, b"x"), magic, codec), 7, 8)
 
 
 @each_magic
-@pytest.mark.parametrize(("payload", "what"), [
-    (None, "a value of -1 bytes"), (b"", "is no gzip"), (b"nothing of the kind", "is no gzip"),
-    (gzip.compress(b"", mtime=0), "there is no message in it"), (gzip.compress(b"\0" * 5, mtime=0), "5 bytes in it are no message"),
-])
-def test_a_wrapper_without_messages_is_corrupt(magic: int, payload: bytes | None, what: str) -> None:
+@pytest.mark.parametrize(
+    ("payload", "what"),
+    [
+        (None, "a value of -1 bytes"),
+        (b"", "is no gzip"),
+        (b"nothing of the kind", "is no gzip"),
+        (gzip.compress(b"", mtime=0), "there is no message in it"),
+        (gzip.compress(b"\0" * 5, mtime=0), "5 bytes in it are no message"),
+    ],
+)
+def test_a_wrapper_without_messages_is_corrupt(
+    magic: int, payload: bytes | None, what: str
+) -> None:
     records = message_bytes(Msg(7, payload), magic, Codec.GZIP)
     with pytest.raises(CorruptData, match=what) as caught:
         rows_between(records, 7, 8)
@@ -300,22 +426,39 @@ def test_a_wrapper_without_messages_is_corrupt(magic: int, payload: bytes | None
 
 
 @each_magic
-@pytest.mark.parametrize("fields", [LONG + b"k" + NONE, struct.pack(">i", 5) + b"k" + NONE, NONE + LONG + b"v", NONE + bytes(3) + b"\1"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        LONG + b"k" + NONE,
+        struct.pack(">i", 5) + b"k" + NONE,
+        NONE + LONG + b"v",
+        NONE + bytes(3) + b"\1",
+    ],
+)
 def test_a_length_that_points_outside_its_wrapper_is_corrupt(magic: int, fields: bytes) -> None:
-    with pytest.raises(CorruptData, match="key is longer than the wrapper|a value of [0-9]+ bytes, where") as caught:
+    with pytest.raises(
+        CorruptData, match="key is longer than the wrapper|a value of [0-9]+ bytes, where"
+    ) as caught:
         rows_between(sealed(7, b"\x01" + bytes(8 * magic) + fields, magic), 6, 9)
     assert caught.value.where["offset"] == 7
 
 
 @each_magic
-@pytest.mark.parametrize(("wrong", "what"), [
-    (lambda content, magic: content[:-1], "bytes in it are no message|has a length of"),
-    (lambda content, magic: content[:11] + b"\xff" + content[12:], "has a length of 255"),
-    (lambda content, magic: content[:8] + b"\xff" + content[9:], "has a length of -"),
-    (lambda content, magic: content + message_bytes(Msg(9), 1 - magic), "has the magic"),
-    (lambda content, magic: content + content, "which does not rise"),
-    (lambda content, magic: content + wrapper_bytes(Wrapper([Msg(9)]), magic), "is compressed again"),
-], ids=["cut off", "a length beyond", "a length below", "another magic", "twice", "nested"])
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (lambda content, magic: content[:-1], "bytes in it are no message|has a length of"),
+        (lambda content, magic: content[:11] + b"\xff" + content[12:], "has a length of 255"),
+        (lambda content, magic: content[:8] + b"\xff" + content[9:], "has a length of -"),
+        (lambda content, magic: content + message_bytes(Msg(9), 1 - magic), "has the magic"),
+        (lambda content, magic: content + content, "which does not rise"),
+        (
+            lambda content, magic: content + wrapper_bytes(Wrapper([Msg(9)]), magic),
+            "is compressed again",
+        ),
+    ],
+    ids=["cut off", "a length beyond", "a length below", "another magic", "twice", "nested"],
+)
 def test_what_no_wrapper_may_hold_is_corrupt(magic: int, wrong: Any, what: str) -> None:
     content = wrong(inside([Msg(4), Msg(5)], magic, 0), magic)
     with pytest.raises(CorruptData, match=what):
@@ -323,7 +466,9 @@ def test_what_no_wrapper_may_hold_is_corrupt(magic: int, wrong: Any, what: str) 
 
 
 @pytest.mark.parametrize(("magic", "offset", "last"), [(0, 9, 8), (0, 9, 10), (1, 9, 10)])
-def test_a_wrapper_whose_offset_cannot_be_that_of_its_last_message_is_corrupt(magic: int, offset: int, last: int) -> None:
+def test_a_wrapper_whose_offset_cannot_be_that_of_its_last_message_is_corrupt(
+    magic: int, offset: int, last: int
+) -> None:
     """Rows of other offsets would be passed over in silence, or come twice."""
     wrapper = Wrapper([Msg(7), Msg(last)], offset=offset, base=0)
     with pytest.raises(CorruptData, match=f"has the offset {last}"):
@@ -342,7 +487,9 @@ def test_messages_whose_offsets_do_not_rise_are_corrupt(magic: int) -> None:
 
 @each_magic
 @each_codec
-def test_a_wrapper_that_decompresses_to_more_than_the_bound_is_refused(magic: int, codec: Codec) -> None:
+def test_a_wrapper_that_decompresses_to_more_than_the_bound_is_refused(
+    magic: int, codec: Codec
+) -> None:
     wrapper = Wrapper([Msg(5, bytes(2_000_000))], codec)
     for offset in (5, 0):
         log = Wrapper([Msg(offset, bytes(2_000_000))], codec) if offset == 0 else wrapper
@@ -353,7 +500,10 @@ def test_a_wrapper_that_decompresses_to_more_than_the_bound_is_refused(magic: in
 
 @each_magic
 def test_a_message_larger_than_its_bound_is_named_itself(magic: int) -> None:
-    for log in ([Msg(5, bytes(10)), Msg(7, bytes(2001))], [Wrapper([Msg(5, bytes(10)), Msg(7, bytes(2001))])]):
+    for log in (
+        [Msg(5, bytes(10)), Msg(7, bytes(2001))],
+        [Wrapper([Msg(5, bytes(10)), Msg(7, bytes(2001))])],
+    ):
         with pytest.raises(RecordTooLarge, match="more than 2000 bytes") as caught:
             rows_in(cursor_of(0, 8, max_record_bytes=2000), encode_logical(log, magic))
         assert caught.value.where == {"topic": "clicks", "partition": 3, "offset": 7}

@@ -19,10 +19,21 @@ def test_what_is_kept_comes_back(found: NamedTable) -> None:
     assert parse_named_table(render_named_table(found), path="p") == found
 
 
-@pytest.mark.parametrize(("change", "kind"), [
-    ({"path": ""}, LedgersDisagree), ({"name": 3}, LedgersDisagree), ({"table_id": 3}, LedgersDisagree),
-    ({"at_ms": "now"}, LedgersDisagree), ({"catalog": 3}, LedgersDisagree), ({"format": 99}, NeedsDecision), ({"since": "then"}, None)])
-def test_what_is_no_such_document_is_refused_and_a_key_more_is_not(change: dict[str, object], kind: type[Exception] | None) -> None:
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"path": ""}, LedgersDisagree),
+        ({"name": 3}, LedgersDisagree),
+        ({"table_id": 3}, LedgersDisagree),
+        ({"at_ms": "now"}, LedgersDisagree),
+        ({"catalog": 3}, LedgersDisagree),
+        ({"format": 99}, NeedsDecision),
+        ({"since": "then"}, None),
+    ],
+)
+def test_what_is_no_such_document_is_refused_and_a_key_more_is_not(
+    change: dict[str, object], kind: type[Exception] | None
+) -> None:
     document = {**json.loads(zlib.decompress(render_named_table(FOUND))), **change}
     payload = zlib.compress(json.dumps(document).encode())
     if kind is None:

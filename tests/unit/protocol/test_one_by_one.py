@@ -1,4 +1,6 @@
-"""Records of an answer one by one: their own offsets and the next, what is left out, and what an answer without a whole one says."""
+"""Records of an answer one by one: their own offsets and the next, what is left out, and what an
+answer without a whole one says.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,23 @@ from tests.fakes.batches import Batch, Codec, Rec, answer, encode
 from tests.fakes.jafka import entry, old_entry, wrapped
 
 HELLO, WORLD = entry(b"hello"), entry(b"world!")
-GZIPPED = bytes.fromhex("0000003a 01 01 0138c0e3 1f8b0800000000000 2ff636060e06664301358d696919a9393cfc0c0c0c3c810c5f9d6fcc98eb5cfa6b50300"
-                        "ebd9cf371f000000".replace(" ", ""))
-"""`hello` and the six bytes of U+4E2D U+6587 in one entry of 62 bytes, as a real broker took it and Jafka's own classes read it."""
+GZIPPED = bytes.fromhex(
+    "0000003a 01 01 0138c0e3 1f8b0800000000000 2ff636060e06664301358d696919a9393cfc0c0c0c3c810c5f9d6fcc98eb5cfa6b50300"
+    "ebd9cf371f000000".replace(" ", "")
+)
+"""`hello` and the six bytes of U+4E2D U+6587 in one entry of 62 bytes, as a real broker took it and
+Jafka's own classes read it.
+"""
 
 
 def physical(records: bytes, at: int = 0) -> FetchedPartition:
-    return replace(answer(records), layout=EntryLayout.PHYSICAL, broker_id=3, asked_offset=at, high_watermark=None)
+    return replace(
+        answer(records),
+        layout=EntryLayout.PHYSICAL,
+        broker_id=3,
+        asked_offset=at,
+        high_watermark=None,
+    )
 
 
 def logical(batches: Sequence[Batch], at: int, **fields: object) -> FetchedPartition:
@@ -27,29 +39,50 @@ def logical(batches: Sequence[Batch], at: int, **fields: object) -> FetchedParti
 
 
 def places(fetched: FetchedPartition) -> list[tuple[int, int, int, bytes | None]]:
-    return [(each.offset, each.message_index, each.next_offset, each.value) for each in fetched.messages()]
+    return [
+        (each.offset, each.message_index, each.next_offset, each.value)
+        for each in fetched.messages()
+    ]
 
 
 # Physical logs
 
+
 def test_a_message_has_its_own_offset_and_the_next_one() -> None:
-    assert places(physical(HELLO + WORLD, at=1000)) == [(1000, 0, 1015, b"hello"), (1015, 0, 1031, b"world!")]
+    assert places(physical(HELLO + WORLD, at=1000)) == [
+        (1000, 0, 1015, b"hello"),
+        (1015, 0, 1031, b"world!"),
+    ]
     [first, _] = physical(HELLO + WORLD).messages()
-    assert (first.key, first.timestamp_ms, first.is_append_time, first.headers, first.broker_id) == (None, None, None, (), 3)
+    assert (
+        first.key,
+        first.timestamp_ms,
+        first.is_append_time,
+        first.headers,
+        first.broker_id,
+    ) == (None, None, None, (), 3)
 
 
 def test_messages_in_a_compressed_entry_lead_back_to_its_begin_and_the_last_one_behind_it() -> None:
     chinese = "\u4e2d\u6587".encode()
     assert places(physical(GZIPPED + HELLO, at=1000)) == [
-        (1000, 0, 1000, b"hello"), (1000, 1, 1062, chinese), (1062, 0, 1077, b"hello")]
-    assert [next_offset for _, _, next_offset, _ in places(physical(HELLO + GZIPPED, at=1000))] == [1015, 1015, 1077]
+        (1000, 0, 1000, b"hello"),
+        (1000, 1, 1062, chinese),
+        (1062, 0, 1077, b"hello"),
+    ]
+    assert [next_offset for _, _, next_offset, _ in places(physical(HELLO + GZIPPED, at=1000))] == [
+        1015,
+        1015,
+        1077,
+    ]
     assert physical(HELLO + GZIPPED, at=1000).messages().next_offset == 1077
 
 
 def test_messages_nested_deeper_are_counted_through() -> None:
     outer = wrapped(HELLO, wrapped(WORLD, HELLO), old_entry(b"old"))
-    assert [(index, next_offset, value) for _, index, next_offset, value in places(physical(outer))] == [
-        (0, 0, b"hello"), (1, 0, b"world!"), (2, 0, b"hello"), (3, len(outer), b"old")]
+    assert [
+        (index, next_offset, value) for _, index, next_offset, value in places(physical(outer))
+    ] == [(0, 0, b"hello"), (1, 0, b"world!"), (2, 0, b"hello"), (3, len(outer), b"old")]
 
 
 def test_an_entry_that_holds_nothing_moves_the_position_alone() -> None:
@@ -88,16 +121,37 @@ def test_a_wrong_checksum_is_told_with_its_place() -> None:
 
 # Logical logs
 
+
 def test_records_of_a_record_batch_begin_at_the_offset_that_was_asked_for() -> None:
-    records = [Rec(delta, b"%d" % delta, b"k", ((b"h", b"1"), (b"none", None)), timestamp_delta=delta) for delta in range(4)]
+    records = [
+        Rec(delta, b"%d" % delta, b"k", ((b"h", b"1"), (b"none", None)), timestamp_delta=delta)
+        for delta in range(4)
+    ]
     found = list(logical([Batch(10, records, Codec.GZIP)], 12).messages())
-    assert [(each.offset, each.next_offset, each.value) for each in found] == [(12, 13, b"2"), (13, 14, b"3")]
+    assert [(each.offset, each.next_offset, each.value) for each in found] == [
+        (12, 13, b"2"),
+        (13, 14, b"3"),
+    ]
     assert (found[0].key, found[0].headers, found[0].timestamp_ms, found[0].is_append_time) == (
-        b"k", (("h", b"1"), ("none", None)), 1_700_000_000_002, False)
+        b"k",
+        (("h", b"1"), ("none", None)),
+        1_700_000_000_002,
+        False,
+    )
 
 
 def test_a_timestamp_that_no_calendar_has_is_a_number_all_the_same() -> None:
-    [record] = logical([Batch(0, [Rec(0, b"v")], base_timestamp=300_000_000_000_000, max_timestamp=300_000_000_000_000)], 0).messages()
+    [record] = logical(
+        [
+            Batch(
+                0,
+                [Rec(0, b"v")],
+                base_timestamp=300_000_000_000_000,
+                max_timestamp=300_000_000_000_000,
+            )
+        ],
+        0,
+    ).messages()
     assert record.timestamp_ms == 300_000_000_000_000
 
 
@@ -106,14 +160,26 @@ def test_only_the_aborted_one_of_a_producers_transactions_is_left_out() -> None:
         return Batch(offset, [Rec(0, value)], producer_id=9, transactional=True)
 
     def marker(offset: int, *, commits: bool) -> Batch:
-        return Batch(offset, [Rec(0, b"\0\0\0\0\0\0", b"\0\0" + (b"\0\1" if commits else b"\0\0"))], producer_id=9, transactional=True,
-                     control=True)
+        return Batch(
+            offset,
+            [Rec(0, b"\0\0\0\0\0\0", b"\0\0" + (b"\0\1" if commits else b"\0\0"))],
+            producer_id=9,
+            transactional=True,
+            control=True,
+        )
 
-    batches = [of_producer(0, b"gone"), marker(1, commits=False), of_producer(2, b"kept"), marker(3, commits=True)]
+    batches = [
+        of_producer(0, b"gone"),
+        marker(1, commits=False),
+        of_producer(2, b"kept"),
+        marker(3, commits=True),
+    ]
     messages = logical(batches, 0, aborted=((9, 0),)).messages()
     assert ([each.value for each in messages], messages.next_offset) == ([b"kept"], 4)
 
 
 def test_many_records_are_all_given() -> None:
-    batches = [Batch(start, [Rec(delta, b"x") for delta in range(700)]) for start in range(0, 7000, 700)]
+    batches = [
+        Batch(start, [Rec(delta, b"x") for delta in range(700)]) for start in range(0, 7000, 700)
+    ]
     assert [each.offset for each in logical(batches, 5).messages()] == list(range(5, 7000))

@@ -1,4 +1,6 @@
-"""Znode paths and payloads: golden text for what old consumers read, and nothing but None or a named error for junk."""
+"""Znode paths and payloads: golden text for what old consumers read, and nothing but None or a
+named error for junk.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,24 @@ from etl.errors import BadOffset, LedgersDisagree
 from etl.model.logs import BrokerPartition
 from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
 from etl.protocol.zookeeper.payloads import (
-    MAX_OFFSET, DriverNode, parse_driver, parse_offset, parse_partition_key, parse_uid, render_driver, render_offset,
+    MAX_OFFSET,
+    DriverNode,
+    parse_driver,
+    parse_offset,
+    parse_partition_key,
+    parse_uid,
+    render_driver,
+    render_offset,
 )
 
 LOG = BrokerPartition("clicks", 3)
 OLD_LOG = BrokerPartition("clicks", 3, broker_id=0)
-LOGS = st.builds(BrokerPartition, st.just("clicks"), st.integers(0, 2**31 - 1), st.none() | st.integers(0, 2**31 - 1))
+LOGS = st.builds(
+    BrokerPartition,
+    st.just("clicks"),
+    st.integers(0, 2**31 - 1),
+    st.none() | st.integers(0, 2**31 - 1),
+)
 
 
 def test_the_groups_part_of_the_tree_is_the_one_old_consumers_use() -> None:
@@ -61,22 +75,50 @@ def test_only_the_one_spelling_of_a_key_names_a_log(key: str) -> None:
     assert found is None or found.key == key
 
 
-@pytest.mark.parametrize(("payload", "offset"), [(b"0", 0), (b"17", 17), (b"9223372036854775807", MAX_OFFSET)])
+@pytest.mark.parametrize(
+    ("payload", "offset"), [(b"0", 0), (b"17", 17), (b"9223372036854775807", MAX_OFFSET)]
+)
 def test_an_offset_is_decimal_text(payload: bytes, offset: int) -> None:
     assert parse_offset(payload, path="/p", log=LOG) == offset
     assert render_offset(offset) == payload
 
 
-@pytest.mark.parametrize("payload", [
-    b"", b"-1", b"+1", b" 1", b"1\n", b"1.0", b"0x1", b"1_000", b"9223372036854775808", b"9" * 5000, b"null", "١".encode(), b"\xb2",
-])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"-1",
+        b"+1",
+        b" 1",
+        b"1\n",
+        b"1.0",
+        b"0x1",
+        b"1_000",
+        b"9223372036854775808",
+        b"9" * 5000,
+        b"null",
+        "١".encode(),
+        b"\xb2",
+    ],
+)
 def test_text_that_is_no_offset_is_refused_with_its_znode(payload: bytes) -> None:
     with pytest.raises(BadOffset) as caught:
         parse_offset(payload, path="/consumers/g/offsets/clicks/3", log=LOG)
-    assert caught.value.where == {"topic": "clicks", "partition": 3, "znode": "/consumers/g/offsets/clicks/3"}
+    assert caught.value.where == {
+        "topic": "clicks",
+        "partition": 3,
+        "znode": "/consumers/g/offsets/clicks/3",
+    }
 
 
-DRIVERS = st.builds(DriverNode, st.text(), st.integers(1, 2**31 - 1), st.none() | st.text(), st.text(), st.none() | st.text())
+DRIVERS = st.builds(
+    DriverNode,
+    st.text(),
+    st.integers(1, 2**31 - 1),
+    st.none() | st.text(),
+    st.text(),
+    st.none() | st.text(),
+)
 
 
 @given(DRIVERS)
@@ -86,10 +128,15 @@ def test_a_driver_comes_back_from_its_znode(driver: DriverNode) -> None:
 
 @pytest.mark.parametrize("pid", [0, -1, 2**31, 10**400, 1e999, None, "x", []])
 def test_a_driver_without_a_pid_of_this_world_is_nobody_we_know(pid: object) -> None:
-    assert parse_driver(json.dumps({"host": "h", "pid": pid, "started": None, "run_id": "r"}).encode()) is None
+    assert (
+        parse_driver(json.dumps({"host": "h", "pid": pid, "started": None, "run_id": "r"}).encode())
+        is None
+    )
 
 
-@pytest.mark.parametrize(("payload", "uid"), [(b"", None), (b"feedbeef", "feedbeef"), (b"0" * 64, "0" * 64)])
+@pytest.mark.parametrize(
+    ("payload", "uid"), [(b"", None), (b"feedbeef", "feedbeef"), (b"0" * 64, "0" * 64)]
+)
 def test_a_uid_is_letters_and_digits_or_a_bare_parent(payload: bytes, uid: str | None) -> None:
     assert parse_uid(payload, path="/p") == uid
 
@@ -101,11 +148,18 @@ def test_a_uid_that_is_not_ours_is_refused(payload: bytes) -> None:
     assert caught.value.where["znode"] == "/consumers/g/etl/p"
 
 
-@given(st.binary() | st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["host", "pid", "run_id", "started", "x"]), inner, max_size=4),
-).map(lambda document: json.dumps(document).encode()))
+@given(
+    st.binary()
+    | st.recursive(
+        st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["host", "pid", "run_id", "started", "x"]), inner, max_size=4
+            )
+        ),
+    ).map(lambda document: json.dumps(document).encode())
+)
 def test_random_payloads_are_nothing_or_a_named_error(payload: bytes) -> None:
     driver = parse_driver(payload)
     assert driver is None or isinstance(driver, DriverNode)

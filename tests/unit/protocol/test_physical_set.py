@@ -1,4 +1,6 @@
-"""Message sets of Kafka 0.7 and Jafka: what is decoded, and what becomes of a position where no message begins."""
+"""Message sets of Kafka 0.7 and Jafka: what is decoded, and what becomes of a position where no
+message begins.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,23 @@ from etl.model.receipts import Receipt
 from etl.protocol.records.physical_set import MOST_NESTED
 from tests.fakes import golden_messages as golden
 from tests.fakes.batches import Codec, compress
-from tests.fakes.message_sets import Entry, encode_physical, entry_bytes, physical_answer, physical_rows
-from tests.fakes.old_logs import entry_lists, physical_cursor, physical_rows_between, physical_rows_in
+from tests.fakes.message_sets import (
+    Entry,
+    encode_physical,
+    entry_bytes,
+    physical_answer,
+    physical_rows,
+)
+from tests.fakes.old_logs import (
+    entry_lists,
+    physical_cursor,
+    physical_rows_between,
+    physical_rows_in,
+)
 
-# Computed apart from this project, from the format's description. A running Jafka 3.0.6 had the first two in its log file and its answers,
-# its own classes decoded the third; the snappy stream is snappy-java's.
+# Computed apart from this project, from the format's description. A running Jafka 3.0.6 had the
+# first two in its log file and its answers, its own classes decoded the third; the snappy stream is
+# snappy-java's.
 HELLO = bytes.fromhex("0000000b 01 00 3610a686 68656c6c6f")
 NIHAO = bytes.fromhex("0000000c 01 00 5a09ed37 e4b8ade69687")
 HELLO_OF_MAGIC_0 = bytes.fromhex("0000000a 00 3610a686 68656c6c6f")
@@ -32,7 +46,9 @@ HELLO_IN_SNAPPY = bytes.fromhex("""
 PLACE = {"topic": "demo", "partition": 0, "broker_id": 3}
 
 
-def triples(records: bytes, from_offset: int, until_offset: int | None = None) -> list[tuple[int, int, bytes]]:
+def triples(
+    records: bytes, from_offset: int, until_offset: int | None = None
+) -> list[tuple[int, int, bytes]]:
     until = from_offset + len(records) if until_offset is None else until_offset
     rows = physical_rows_between(records, from_offset, until)
     return [(row["offset"], row["message_index"], row["value"]) for row in rows]
@@ -48,21 +64,46 @@ def nested(depth: int, payload: bytes = b"deep") -> Entry:
 def test_the_encoder_of_these_tests_gives_the_golden_bytes() -> None:
     assert encode_physical([Entry(b"hello"), Entry("\u4e2d\u6587".encode())]) == HELLO + NIHAO
     assert entry_bytes(Entry(b"hello", magic=0)) == HELLO_OF_MAGIC_0
-    assert entry_bytes(Entry(inside=[Entry(b"hello")], codec=Codec.SNAPPY))[:26] == HELLO_IN_SNAPPY[:6] + entry_bytes(
-        Entry(inside=[Entry(b"hello")], codec=Codec.SNAPPY))[6:10] + HELLO_IN_SNAPPY[10:26]
+    assert (
+        entry_bytes(Entry(inside=[Entry(b"hello")], codec=Codec.SNAPPY))[:26]
+        == HELLO_IN_SNAPPY[:6]
+        + entry_bytes(Entry(inside=[Entry(b"hello")], codec=Codec.SNAPPY))[6:10]
+        + HELLO_IN_SNAPPY[10:26]
+    )
 
 
 def test_a_message_has_the_columns_of_any_and_its_place_in_the_log_of_its_broker() -> None:
     assert physical_rows_between(HELLO, 1000, 1015, log_epoch=2) == [
-        {"key": None, "value": b"hello", "topic": "demo", "partition": 0, "offset": 1000, "timestamp": None, "timestampType": None,
-         "headers": None, "broker_id": 3, "message_index": 0, "log_epoch": 2}]
+        {
+            "key": None,
+            "value": b"hello",
+            "topic": "demo",
+            "partition": 0,
+            "offset": 1000,
+            "timestamp": None,
+            "timestampType": None,
+            "headers": None,
+            "broker_id": 3,
+            "message_index": 0,
+            "log_epoch": 2,
+        }
+    ]
 
 
 def test_an_offset_is_where_the_outer_entry_begins_and_its_messages_are_numbered() -> None:
-    """Jafka's own classes tell of these messages the offsets 1000, 1062 and 1077: each where the next fetch begins."""
+    """Jafka's own classes tell of these messages the offsets 1000, 1062 and 1077: each where the
+    next fetch begins.
+    """
     log = BOTH_IN_GZIP + HELLO
-    assert triples(log, 1000) == [(1000, 0, b"hello"), (1000, 1, "\u4e2d\u6587".encode()), (1062, 0, b"hello")]
-    assert triples(HELLO + BOTH_IN_GZIP, 1000)[1:] == [(1015, 0, b"hello"), (1015, 1, "\u4e2d\u6587".encode())]
+    assert triples(log, 1000) == [
+        (1000, 0, b"hello"),
+        (1000, 1, "\u4e2d\u6587".encode()),
+        (1062, 0, b"hello"),
+    ]
+    assert triples(HELLO + BOTH_IN_GZIP, 1000)[1:] == [
+        (1015, 0, b"hello"),
+        (1015, 1, "\u4e2d\u6587".encode()),
+    ]
 
 
 def test_what_jafka_nests_three_times_is_read_in_the_order_of_its_own_iterator() -> None:
@@ -75,13 +116,17 @@ def test_magic_0_and_snappy_are_read_as_kafka_0_7_writes_them() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(entry_lists, st.integers(0, 2**62))
-def test_the_rows_are_those_of_a_plain_loop_however_deep_they_are_nested(entries: list[Entry], position: int) -> None:
+def test_the_rows_are_those_of_a_plain_loop_however_deep_they_are_nested(
+    entries: list[Entry], position: int
+) -> None:
     assert triples(encode_physical(entries), position) == physical_rows(entries, position)
 
 
 @settings(max_examples=50, deadline=None)
 @given(entry_lists.filter(len), st.data())
-def test_however_the_log_is_cut_into_answers_and_ranges_each_message_is_a_row_once(entries: list[Entry], data: st.DataObject) -> None:
+def test_however_the_log_is_cut_into_answers_and_ranges_each_message_is_a_row_once(
+    entries: list[Entry], data: st.DataObject
+) -> None:
     """An answer may end anywhere, a range where an entry begins."""
     log, start = encode_physical(entries), data.draw(st.integers(0, 2**40))
     ends = [start + len(encode_physical(entries[:count])) for count in range(len(entries) + 1)]
@@ -90,8 +135,13 @@ def test_however_the_log_is_cut_into_answers_and_ranges_each_message_is_a_row_on
     for first, until in zip(cuts, cuts[1:]):
         cursor = physical_cursor(first, until, fetch_max_bytes=data.draw(st.integers(1, 50)))
         while not cursor.done:
-            part = log[cursor.position - start:][:data.draw(st.integers(cursor.max_bytes, 2 * cursor.max_bytes))]
-            rows += [(row["offset"], row["message_index"], row["value"]) for row in physical_rows_in(cursor, part)]
+            part = log[cursor.position - start :][
+                : data.draw(st.integers(cursor.max_bytes, 2 * cursor.max_bytes))
+            ]
+            rows += [
+                (row["offset"], row["message_index"], row["value"])
+                for row in physical_rows_in(cursor, part)
+            ]
         assert cursor.position == until and cursor.missing == []
     assert rows == physical_rows(entries, start)
 
@@ -116,19 +166,23 @@ def test_a_cut_off_tail_is_left_for_the_next_answer(left: int) -> None:
 
 
 @pytest.mark.parametrize("size", range(1, 16))
-def test_a_message_larger_than_the_answer_is_asked_for_with_more_bytes_from_any_size_on(size: int) -> None:
+def test_a_message_larger_than_the_answer_is_asked_for_with_more_bytes_from_any_size_on(
+    size: int,
+) -> None:
     cursor = physical_cursor(1000, 1016, fetch_max_bytes=size)
     asked = []
     while not cursor.done:
         asked.append(cursor.max_bytes)
-        physical_rows_in(cursor, NIHAO[:cursor.max_bytes])
+        physical_rows_in(cursor, NIHAO[: cursor.max_bytes])
     assert cursor.receipt.rows == 1 and len(asked) <= 4
 
 
 def test_a_message_larger_than_any_fetch_may_be_is_named_with_its_size() -> None:
     records = entry_bytes(Entry(bytes(5000)))
     with pytest.raises(MessageTooLarge, match="it has 5010") as caught:
-        physical_rows_in(physical_cursor(1000, 6010, fetch_max_bytes=100, fetch_limit_bytes=2000), records[:100])
+        physical_rows_in(
+            physical_cursor(1000, 6010, fetch_max_bytes=100, fetch_limit_bytes=2000), records[:100]
+        )
     assert caught.value.where == {**PLACE, "offset": 1000}
 
 
@@ -137,7 +191,10 @@ def test_a_message_that_stays_cut_off_where_the_log_goes_on_is_none(there: bytes
     """Its segment ends there. Once it may be a broker's slip."""
     cursor = physical_cursor(1000, 2000)
     assert physical_rows_in(cursor, there) == [] and cursor.starved
-    with pytest.raises(OffsetInsideMessage, match=f"no message is at this .*its segment has {len(there)} bytes from") as caught:
+    with pytest.raises(
+        OffsetInsideMessage,
+        match=f"no message is at this .*its segment has {len(there)} bytes from",
+    ) as caught:
         physical_rows_in(cursor, there)
     assert caught.value.where == {**PLACE, "offset": 1000}
 
@@ -155,28 +212,49 @@ def test_an_empty_answer_below_the_end_of_a_range_is_waited_for() -> None:
 
 
 def test_a_position_inside_a_message_is_an_error_that_names_it_and_gives_no_row() -> None:
-    entries = [Entry(b"hello" * 5), Entry(inside=[Entry(b"x%d" % i) for i in range(20)]), Entry(b"\0" * 40), Entry(b"\1" * 40)]
-    log, boundaries = encode_physical(entries), {len(encode_physical(entries[:count])) for count in range(5)}
+    entries = [
+        Entry(b"hello" * 5),
+        Entry(inside=[Entry(b"x%d" % i) for i in range(20)]),
+        Entry(b"\0" * 40),
+        Entry(b"\1" * 40),
+    ]
+    log, boundaries = (
+        encode_physical(entries),
+        {len(encode_physical(entries[:count])) for count in range(5)},
+    )
     for position in set(range(len(log))) - boundaries:
         with pytest.raises(OffsetInsideMessage) as caught:
             physical_rows_between(log[position:], position, len(log))
         assert caught.value.where == {**PLACE, "offset": position}
 
 
-@pytest.mark.parametrize("records", [
-    struct.pack(">i", -1), struct.pack(">i", -(2**31)) + HELLO, struct.pack(">i", 0), struct.pack(">i", 4) + b"\0\0\0\0",
-    struct.pack(">i", 5) + b"\1\0\0\0\0", struct.pack(">i", 11) + b"\2\0", struct.pack(">i", 11) + b"\1\3", b"GET / HTTP",
-])
+@pytest.mark.parametrize(
+    "records",
+    [
+        struct.pack(">i", -1),
+        struct.pack(">i", -(2**31)) + HELLO,
+        struct.pack(">i", 0),
+        struct.pack(">i", 4) + b"\0\0\0\0",
+        struct.pack(">i", 5) + b"\1\0\0\0\0",
+        struct.pack(">i", 11) + b"\2\0",
+        struct.pack(">i", 11) + b"\1\3",
+        b"GET / HTTP",
+    ],
+)
 def test_what_cannot_begin_a_message_is_told_at_once_and_never_waited_for(records: bytes) -> None:
     for before in (b"", HELLO):
-        with pytest.raises(OffsetInsideMessage, match="no message is at this byte position") as caught:
+        with pytest.raises(
+            OffsetInsideMessage, match="no message is at this byte position"
+        ) as caught:
             physical_rows_between(before + records, 1000, 2000)
         assert caught.value.where == {**PLACE, "offset": 1000 + len(before)}
 
 
 @pytest.mark.parametrize("until", [1001, 1014, 1016, 1020, 1030])
 @pytest.mark.parametrize("compressed", [False, True])
-def test_a_range_that_ends_inside_a_message_is_an_error_and_no_row(until: int, compressed: bool) -> None:
+def test_a_range_that_ends_inside_a_message_is_an_error_and_no_row(
+    until: int, compressed: bool
+) -> None:
     second = BOTH_IN_GZIP if compressed else NIHAO
     with pytest.raises(OffsetInsideMessage, match=f"(beyond|bytes before) {until},") as caught:
         physical_rows_between(HELLO + second, 1000, until)
@@ -196,7 +274,7 @@ def test_what_begins_at_the_end_of_a_range_is_not_looked_at() -> None:
 @pytest.mark.parametrize("at", [10, 12, 14])
 @pytest.mark.parametrize("good", [HELLO, HELLO_OF_MAGIC_0, BOTH_IN_GZIP, HELLO_IN_SNAPPY])
 def test_damage_of_a_payload_is_seen_and_names_the_position(good: bytes, at: int) -> None:
-    damaged = good[:at - 1] + bytes([good[at - 1] ^ 0x10]) + good[at:]
+    damaged = good[: at - 1] + bytes([good[at - 1] ^ 0x10]) + good[at:]
     with pytest.raises(OffsetInsideMessage, match="CRC-32") as caught:
         physical_rows_between(HELLO + damaged, 1000, 1015 + len(good))
     assert caught.value.where == {**PLACE, "offset": 1015}
@@ -207,19 +285,35 @@ def packed(content: bytes, codec: Codec = Codec.GZIP) -> bytes:
     return entry_bytes(Entry(compress(content, codec), attributes=int(codec)))
 
 
-@pytest.mark.parametrize(("content", "what"), [
-    (HELLO + NIHAO[:-1], "has a length of 12, where 11 bytes are left"),
-    (HELLO + NIHAO[:3], "3 bytes in it are no message"),
-    (HELLO[:-1] + b"x", "CRC-32 is not that of its bytes"),
-    (HELLO + b"\0\0\0\x0b\2" + bytes(10), "a message in it has the magic 2"),
-    (HELLO + b"\0\0\0\x0b\1\3" + bytes(9), "compression codec 3, which does not exist"),
-    (struct.pack(">i", -1) + bytes(20), "has a length of -1"),
-    (HELLO + packed(HELLO)[:-1] + b"x", "CRC-32 of a message in it"),
-    (HELLO + packed(HELLO[:-1]), "10 bytes are left|has a length of 11"),
-    (entry_bytes(Entry(b"no gzip", attributes=1)), "is no gzip"),
-], ids=["cut off", "cut in the length", "payload", "magic", "codec", "length", "nested CRC", "nested cut", "nested codec"])
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (HELLO + NIHAO[:-1], "has a length of 12, where 11 bytes are left"),
+        (HELLO + NIHAO[:3], "3 bytes in it are no message"),
+        (HELLO[:-1] + b"x", "CRC-32 is not that of its bytes"),
+        (HELLO + b"\0\0\0\x0b\2" + bytes(10), "a message in it has the magic 2"),
+        (HELLO + b"\0\0\0\x0b\1\3" + bytes(9), "compression codec 3, which does not exist"),
+        (struct.pack(">i", -1) + bytes(20), "has a length of -1"),
+        (HELLO + packed(HELLO)[:-1] + b"x", "CRC-32 of a message in it"),
+        (HELLO + packed(HELLO[:-1]), "10 bytes are left|has a length of 11"),
+        (entry_bytes(Entry(b"no gzip", attributes=1)), "is no gzip"),
+    ],
+    ids=[
+        "cut off",
+        "cut in the length",
+        "payload",
+        "magic",
+        "codec",
+        "length",
+        "nested CRC",
+        "nested cut",
+        "nested codec",
+    ],
+)
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY])
-def test_damage_inside_a_compressed_message_is_corrupt_and_named_by_the_outer_one(content: bytes, what: str, codec: Codec) -> None:
+def test_damage_inside_a_compressed_message_is_corrupt_and_named_by_the_outer_one(
+    content: bytes, what: str, codec: Codec
+) -> None:
     log = HELLO + packed(content, codec)
     with pytest.raises(CorruptData, match=what) as caught:
         physical_rows_between(log, 1000, 1000 + len(log))
@@ -227,11 +321,15 @@ def test_damage_inside_a_compressed_message_is_corrupt_and_named_by_the_outer_on
     assert caught.value.where == {**PLACE, "offset": 1015}
 
 
-@pytest.mark.parametrize("payload", [b"", b"nothing of the kind", gzip.compress(b"x" * 100, mtime=0)[:-9]])
+@pytest.mark.parametrize(
+    "payload", [b"", b"nothing of the kind", gzip.compress(b"x" * 100, mtime=0)[:-9]]
+)
 def test_a_payload_that_is_not_of_its_codec_is_corrupt(payload: bytes) -> None:
     for codec, name in ((1, "gzip"), (2, "snappy")):
         with pytest.raises(CorruptData, match=f"is no {name}"):
-            physical_rows_between(entry_bytes(Entry(payload, attributes=codec)), 0, len(payload) + 10)
+            physical_rows_between(
+                entry_bytes(Entry(payload, attributes=codec)), 0, len(payload) + 10
+            )
 
 
 def test_messages_are_read_as_deep_as_a_bound_and_no_deeper() -> None:
@@ -240,13 +338,19 @@ def test_messages_are_read_as_deep_as_a_bound_and_no_deeper() -> None:
         triples(entry_bytes(nested(MOST_NESTED + 1)), 5)
 
 
-@pytest.mark.parametrize("entry", [
-    Entry(inside=[Entry(bytes(2_000_000))]),
-    Entry(inside=[Entry(bytes(2_000_000))], codec=Codec.SNAPPY),
-    Entry(inside=[Entry(inside=[Entry(bytes(400_000))]) for _ in range(3)]),
-    Entry(inside=[Entry(inside=[Entry(inside=[Entry(bytes(1_048_000))])])]),
-], ids=["gzip", "snappy", "in sum", "deep"])
-def test_what_decompresses_to_more_than_the_bound_in_all_its_depths_is_refused(entry: Entry) -> None:
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Entry(inside=[Entry(bytes(2_000_000))]),
+        Entry(inside=[Entry(bytes(2_000_000))], codec=Codec.SNAPPY),
+        Entry(inside=[Entry(inside=[Entry(bytes(400_000))]) for _ in range(3)]),
+        Entry(inside=[Entry(inside=[Entry(inside=[Entry(bytes(1_048_000))])])]),
+    ],
+    ids=["gzip", "snappy", "in sum", "deep"],
+)
+def test_what_decompresses_to_more_than_the_bound_in_all_its_depths_is_refused(
+    entry: Entry,
+) -> None:
     log = HELLO + entry_bytes(entry)
     with pytest.raises(RecordTooLarge, match="decompresses to more than 1048576") as caught:
         physical_rows_between(log, 1000, 1000 + len(log), max_unpacked_bytes=1 << 20)
@@ -261,7 +365,10 @@ def test_a_message_larger_than_its_bound_is_named_by_the_outer_one() -> None:
 
 
 def test_bits_of_the_attributes_beside_the_codec_mean_nothing() -> None:
-    entries = [Entry(b"plain", attributes=0xFC), Entry(inside=[Entry(b"x", attributes=0xFC)], attributes=0xFC)]
+    entries = [
+        Entry(b"plain", attributes=0xFC),
+        Entry(inside=[Entry(b"x", attributes=0xFC)], attributes=0xFC),
+    ]
     assert triples(encode_physical(entries), 0) == physical_rows(entries, 0)
 
 
@@ -274,7 +381,9 @@ def mutated(entries: Sequence[Entry], data: st.DataObject) -> bytes:
 
 @settings(max_examples=50, deadline=None)
 @given(entry_lists.filter(len), st.data())
-def test_mutated_bytes_raise_an_error_of_ours_and_nothing_else(entries: list[Entry], data: st.DataObject) -> None:
+def test_mutated_bytes_raise_an_error_of_ours_and_nothing_else(
+    entries: list[Entry], data: st.DataObject
+) -> None:
     records = mutated(entries, data)
     try:
         triples(records, 7)
@@ -293,5 +402,9 @@ def test_random_bytes_raise_an_error_of_ours_or_give_nothing(records: bytes, siz
 
 
 def test_of_another_broker_the_same_bytes_are_rows_of_another_log() -> None:
-    rows = [row for batch in physical_cursor(0, 15).feed(physical_answer(HELLO, broker_id=4)) for row in batch.to_pylist()]
+    rows = [
+        row
+        for batch in physical_cursor(0, 15).feed(physical_answer(HELLO, broker_id=4))
+        for row in batch.to_pylist()
+    ]
     assert [row["broker_id"] for row in rows] == [4]

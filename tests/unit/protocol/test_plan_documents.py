@@ -1,4 +1,6 @@
-"""Plans and what came of them as bytes: they come back the same, and what is not theirs is refused by name."""
+"""Plans and what came of them as bytes: they come back the same, and what is not theirs is refused
+by name.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,28 @@ from etl.model.losses import Loss, LossReason, Vanished
 from etl.model.plans import HeldRows, OffsetRange, Plan, PlanKind, RowsBefore
 from etl.model.receipts import Applied, Receipt
 from etl.model.table import CommitMetadata
-from etl.protocol.zookeeper.commit_metadata import METADATA_FULL_BYTES, parse_commit_metadata, render_commit_metadata
 from etl.protocol.zookeeper import plan_documents
+from etl.protocol.zookeeper.commit_metadata import (
+    METADATA_FULL_BYTES,
+    parse_commit_metadata,
+    render_commit_metadata,
+)
 from etl.protocol.zookeeper.documents import FORMAT, WRITTEN_MAX_BYTES, canonical
-from etl.protocol.zookeeper.ledger_documents import parse_applied, parse_coverage, render_applied, render_coverage
+from etl.protocol.zookeeper.ledger_documents import (
+    parse_applied,
+    parse_coverage,
+    render_applied,
+    render_coverage,
+)
 from etl.protocol.zookeeper.plan_content import content_of
-from etl.protocol.zookeeper.plan_documents import RANGES_MAX, parse_plan, plan_content, plan_id, render_plan, with_id
+from etl.protocol.zookeeper.plan_documents import (
+    RANGES_MAX,
+    parse_plan,
+    plan_content,
+    plan_id,
+    render_plan,
+    with_id,
+)
 from tests.builders import plain_plan
 from tests.fakes.any_plans import APPLIED, LOGS, OFFSETS, plans
 
@@ -36,7 +54,9 @@ LOG = BrokerPartition("clicks", 0)
 PARSERS: list[Callable[..., Any]] = [parse_plan, parse_applied, parse_coverage]
 
 INTERVALS = st.lists(
-    st.builds(Interval, OFFSETS, OFFSETS, st.none() | st.integers(0), *[st.integers(0)] * 5), max_size=3).map(tuple)
+    st.builds(Interval, OFFSETS, OFFSETS, st.none() | st.integers(0), *[st.integers(0)] * 5),
+    max_size=3,
+).map(tuple)
 
 
 def plan_of(partitions: int, **changes: Any) -> Plan:
@@ -48,12 +68,22 @@ def plan_without_id(partitions: int) -> Plan:
     leaders = [Leader(Broker(i, f"broker-{i}.example.org", 9092), 5) for i in range(6)]
     starts = [10_000_000_000 + p * 7919 % 1_000_003 for p in range(partitions)]
     return plain_plan(
-        7, uid="feedbeef", created_at_ms=1_700_000_000_000,
-        ranges=tuple(OffsetRange(log, start, start + 1000 + log.partition * 31 % 977, leaders[log.partition % 6])
-                     for log, start in zip(logs, starts, strict=True)),
-        positions={log: start + 1000 + log.partition * 31 % 977 for log, start in zip(logs, starts, strict=True)},
+        7,
+        uid="feedbeef",
+        created_at_ms=1_700_000_000_000,
+        ranges=tuple(
+            OffsetRange(
+                log, start, start + 1000 + log.partition * 31 % 977, leaders[log.partition % 6]
+            )
+            for log, start in zip(logs, starts, strict=True)
+        ),
+        positions={
+            log: start + 1000 + log.partition * 31 % 977
+            for log, start in zip(logs, starts, strict=True)
+        },
         seen={log: Committed(start, 6) for log, start in zip(logs, starts, strict=True)},
-        table_id="t", previous="p" * 32,
+        table_id="t",
+        previous="p" * 32,
     )
 
 
@@ -76,15 +106,20 @@ def test_a_plan_comes_back_from_its_znode(plan: Plan) -> None:
 
 
 @given(plans())
-def test_the_same_content_has_the_same_id_and_the_same_bytes_in_whatever_order_it_was_made(plan: Plan) -> None:
+def test_the_same_content_has_the_same_id_and_the_same_bytes_in_whatever_order_it_was_made(
+    plan: Plan,
+) -> None:
     turned = replace(
-        plan, positions=turn(plan.positions), seen=turn(plan.seen), topic_ids=turn(plan.topic_ids))
+        plan, positions=turn(plan.positions), seen=turn(plan.seen), topic_ids=turn(plan.topic_ids)
+    )
     assert plan_id(turned) == plan.id
     assert render_plan(turned) == render_plan(plan)
 
 
 @given(plans())
-def test_a_znode_has_the_canonical_form_of_the_content_and_the_id_is_the_hash_of_it_without_leaders(plan: Plan) -> None:
+def test_a_znode_has_the_canonical_form_of_the_content_and_the_id_is_the_hash_of_it_without_leaders(
+    plan: Plan,
+) -> None:
     content = plan_content(plan)
     assert zlib.decompress(render_plan(plan)) == canonical(content)
     del content["id"], content["leaders"], content["ranges"]["leader"], content["ranges"]["epoch"]
@@ -94,7 +129,9 @@ def test_a_znode_has_the_canonical_form_of_the_content_and_the_id_is_the_hash_of
     assert plan.id == hashlib.sha256(canonical(content)).hexdigest()[:32]
 
 
-def test_the_content_of_a_plan_is_made_once_for_its_id_its_znode_and_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_content_of_a_plan_is_made_once_for_its_id_its_znode_and_its_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = list[Plan]()
 
     def counted(plan: Plan, *form: int) -> dict[str, Any]:
@@ -117,18 +154,40 @@ def parse_commit_plan(metadata: str) -> Plan:
 
 def test_the_id_does_not_change_with_the_format_of_the_code() -> None:
     """Golden: a plan that an older driver stored must still hash to its id."""
-    plan = with_id(Plan(
-        number=2, uid="feedbeef", kind=PlanKind.INGEST, created_at_ms=1_700_000_000_000, dialect=Dialect.KAFKA, cluster="c1", shape="s1",
-        ranges=(OffsetRange(LOG, 5, 9, Leader(Broker(0, "h", 9092), 3)),), positions={LOG: 9}, seen={LOG: Committed(5, 1)}, table_id="t1"))
+    plan = with_id(
+        Plan(
+            number=2,
+            uid="feedbeef",
+            kind=PlanKind.INGEST,
+            created_at_ms=1_700_000_000_000,
+            dialect=Dialect.KAFKA,
+            cluster="c1",
+            shape="s1",
+            ranges=(OffsetRange(LOG, 5, 9, Leader(Broker(0, "h", 9092), 3)),),
+            positions={LOG: 9},
+            seen={LOG: Committed(5, 1)},
+            table_id="t1",
+        )
+    )
     assert plan_id(plan, 1) == "a9dd03acb6e3fab60076e0768eb1267f"
     assert plan_id(plan, 2) == "601e06e2f5050ab0f6ed02c6f59fc9ba"
 
 
 def test_a_plan_of_format_one_is_still_read() -> None:
-    document = document_of(render_plan(replace(plan_of(2), table_transaction_version=6, losses=(Loss(LOG, 1, 2, LossReason.EXPIRED),))))
+    document = document_of(
+        render_plan(
+            replace(
+                plan_of(2),
+                table_transaction_version=6,
+                losses=(Loss(LOG, 1, 2, LossReason.EXPIRED),),
+            )
+        )
+    )
     del document["table_bit"], document["kept"], document["epochs"], document["vanished"]
     document.update(format=1, losses=[[0, 1, 2]])
-    old = replace(plan_of(2), table_transaction_version=6, losses=(Loss(LOG, 1, 2, LossReason.EXPIRED),))
+    old = replace(
+        plan_of(2), table_transaction_version=6, losses=(Loss(LOG, 1, 2, LossReason.EXPIRED),)
+    )
     document["id"] = plan_id(old, 1)
     assert parse_plan(payload_of(document), path="/p") == replace(old, id=document["id"])
 
@@ -141,7 +200,9 @@ def test_a_plan_of_format_two_is_still_read() -> None:
     assert parse_plan(payload_of(document), path="/p") == replace(old, id=document["id"])
 
 
-def test_a_plan_that_says_nothing_of_rows_from_before_it_has_the_id_that_it_had_before_plans_could_say_so() -> None:
+def test_a_plan_that_says_nothing_of_rows_from_before_it_has_the_id_that_it_had_before_plans_could_say_so() -> (
+    None
+):
     plan = plan_of(2)
     assert plan.rows_before is None and "rows_before" not in content_of(plan)
     assert parse_plan(render_plan(plan), path="/p").rows_before is None
@@ -149,14 +210,19 @@ def test_a_plan_that_says_nothing_of_rows_from_before_it_has_the_id_that_it_had_
 
 def test_of_which_generation_a_leader_is_comes_back_and_is_no_part_of_the_id() -> None:
     log, old = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
-    ranges = (OffsetRange(log, 0, 5, Leader(Broker(0, "h", 9092))), OffsetRange(old, 0, 5, Leader(Broker(1, "h", 9093, "kafka-0.8"))))
+    ranges = (
+        OffsetRange(log, 0, 5, Leader(Broker(0, "h", 9092))),
+        OffsetRange(old, 0, 5, Leader(Broker(1, "h", 9093, "kafka-0.8"))),
+    )
     plan = with_id(plain_plan(1, positions={log: 5, old: 5}, ranges=ranges))
     found = parse_plan(render_plan(plan), path="p")
     assert [r.leader.broker.generation for r in found.ranges if r.leader] == [None, "kafka-0.8"]
     assert plan.id == plan_id(replace(plan, ranges=tuple(replace(r, leader=None) for r in ranges)))
 
 
-def test_the_time_zone_of_a_plan_comes_back_is_no_part_of_its_id_and_a_document_without_one_is_read() -> None:
+def test_the_time_zone_of_a_plan_comes_back_is_no_part_of_its_id_and_a_document_without_one_is_read() -> (
+    None
+):
     without = plan_of(3)
     plan = replace(without, time_zone="Asia/Tokyo")
     assert with_id(plan).id == without.id
@@ -174,29 +240,68 @@ def test_the_id_does_not_depend_on_who_leads() -> None:
     assert parse_plan(render_plan(moved), path="/p") == moved
 
 
-@pytest.mark.parametrize("changes", [
-    {"number": 8}, {"uid": "other"}, {"kind": PlanKind.START}, {"created_at_ms": 1}, {"cluster": "d"}, {"shape": "r"}, {"table_id": None},
-    {"topic_ids": {"clicks": "x"}}, {"previous": None}, {"supersedes": "x"}, {"reason": "x"}, {"moves_offsets": False}, {"run_key": "x"},
-    {"losses": (Loss(LOG, 1, 2, LossReason.EXPIRED),)}, {"losses": (Loss(LOG, 1, 2, LossReason.MOVED),)}, {"table_transaction_version": 3},
-    {"log_starts": {LOG: 7}},
-    {"ranges": ()}, {"positions": {LOG: 11_000_000_000}}, {"seen": {LOG: Committed(10_000_000_000, 7)}},
-    {"seen": {LOG: Committed()}}, {"offsets_in": OffsetsStorage.KAFKA}, {"dialect": Dialect.JAFKA},
-    {"leader_epochs": {LOG: 3}}, {"record_epochs": {LOG: ((3, 5),)}},
-    {"log_epochs": {LOG: 1}}, {"vanished": (Vanished(LOG, 1, 2),)}, {"losses": (Loss(LOG, 1, 2, LossReason.EXPIRED, 1),)},
-    {"pending_starts": {LOG: 5}}, {"rows_before": RowsBefore("t")}, {"rows_before": RowsBefore("t", (HeldRows(LOG, 0, 1, 2, 1),))},
-])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"number": 8},
+        {"uid": "other"},
+        {"kind": PlanKind.START},
+        {"created_at_ms": 1},
+        {"cluster": "d"},
+        {"shape": "r"},
+        {"table_id": None},
+        {"topic_ids": {"clicks": "x"}},
+        {"previous": None},
+        {"supersedes": "x"},
+        {"reason": "x"},
+        {"moves_offsets": False},
+        {"run_key": "x"},
+        {"losses": (Loss(LOG, 1, 2, LossReason.EXPIRED),)},
+        {"losses": (Loss(LOG, 1, 2, LossReason.MOVED),)},
+        {"table_transaction_version": 3},
+        {"log_starts": {LOG: 7}},
+        {"ranges": ()},
+        {"positions": {LOG: 11_000_000_000}},
+        {"seen": {LOG: Committed(10_000_000_000, 7)}},
+        {"seen": {LOG: Committed()}},
+        {"offsets_in": OffsetsStorage.KAFKA},
+        {"dialect": Dialect.JAFKA},
+        {"leader_epochs": {LOG: 3}},
+        {"record_epochs": {LOG: ((3, 5),)}},
+        {"log_epochs": {LOG: 1}},
+        {"vanished": (Vanished(LOG, 1, 2),)},
+        {"losses": (Loss(LOG, 1, 2, LossReason.EXPIRED, 1),)},
+        {"pending_starts": {LOG: 5}},
+        {"rows_before": RowsBefore("t")},
+        {"rows_before": RowsBefore("t", (HeldRows(LOG, 0, 1, 2, 1),))},
+    ],
+)
 def test_the_id_depends_on_everything_else(changes: dict[str, Any]) -> None:
     assert plan_of(1, **changes).id != plan_of(1).id
 
 
-@pytest.mark.parametrize("change", [
-    lambda d: d.update(number=8), lambda d: d["ranges"]["size"].__setitem__(0, 1), lambda d: d["ranges"]["before"].__setitem__(0, 1),
-    lambda d: d["positions"].__setitem__(0, 1), lambda d: d["seen_version"].__setitem__(0, 7), lambda d: d.update(uid="other"),
-    lambda d: d.update(id="0" * 32), lambda d: d["logs"]["clicks"].__setitem__(0, "9"), lambda d: d.pop("shape"),
-    lambda d: d["ranges"]["log"].__setitem__(0, 99), lambda d: d["ranges"]["size"].append(1), lambda d: d.update(kind="odd"),
-    lambda d: d["logs"]["clicks"].__setitem__(0, "x"), lambda d: d.update(positions=None), lambda d: d.update(format="1"),
-    lambda d: d["positions"].__setitem__(0, -5), lambda d: d["leaders"].clear(),
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.update(number=8),
+        lambda d: d["ranges"]["size"].__setitem__(0, 1),
+        lambda d: d["ranges"]["before"].__setitem__(0, 1),
+        lambda d: d["positions"].__setitem__(0, 1),
+        lambda d: d["seen_version"].__setitem__(0, 7),
+        lambda d: d.update(uid="other"),
+        lambda d: d.update(id="0" * 32),
+        lambda d: d["logs"]["clicks"].__setitem__(0, "9"),
+        lambda d: d.pop("shape"),
+        lambda d: d["ranges"]["log"].__setitem__(0, 99),
+        lambda d: d["ranges"]["size"].append(1),
+        lambda d: d.update(kind="odd"),
+        lambda d: d["logs"]["clicks"].__setitem__(0, "x"),
+        lambda d: d.update(positions=None),
+        lambda d: d.update(format="1"),
+        lambda d: d["positions"].__setitem__(0, -5),
+        lambda d: d["leaders"].clear(),
+    ],
+)
 def test_a_tampered_plan_is_found(change: Callable[[dict[str, Any]], Any]) -> None:
     document = document_of(render_plan(plan_of(3)))
     change(document)
@@ -217,8 +322,14 @@ def test_what_came_of_a_plan_comes_back_from_its_znode(applied: Applied) -> None
     assert parse_applied(render_applied(applied), path="/p") == applied
 
 
-@given(st.builds(
-    Coverage, st.integers(0), st.dictionaries(LOGS, INTERVALS, max_size=5), unproven_through=st.integers(0)))
+@given(
+    st.builds(
+        Coverage,
+        st.integers(0),
+        st.dictionaries(LOGS, INTERVALS, max_size=5),
+        unproven_through=st.integers(0),
+    )
+)
 def test_coverage_comes_back_from_its_znode(coverage: Coverage) -> None:
     assert parse_coverage(render_coverage(coverage), path="/p") == coverage
 
@@ -233,15 +344,30 @@ def test_intervals_of_older_coverage_do_not_say_why_offsets_gave_no_row() -> Non
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3), max_leaves=8)
-KEYS = sorted(document_of(render_plan(plan_of(1)))) + ["rows", "gaps", "delta_version", "plan_id", "through", "intervals"]
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+KEYS = sorted(document_of(render_plan(plan_of(1)))) + [
+    "rows",
+    "gaps",
+    "delta_version",
+    "plan_id",
+    "through",
+    "intervals",
+]
 DOCUMENTS = st.builds(
-    lambda changes: {**document_of(render_plan(plan_of(1))), **changes}, st.dictionaries(st.sampled_from(KEYS), JSON, max_size=5))
+    lambda changes: {**document_of(render_plan(plan_of(1))), **changes},
+    st.dictionaries(st.sampled_from(KEYS), JSON, max_size=5),
+)
 
 
 @settings(deadline=None)
 @given(st.sampled_from(PARSERS), st.binary() | JSON.map(payload_of) | DOCUMENTS.map(payload_of))
-def test_random_bytes_are_refused_by_name_and_never_otherwise(parse: Callable[..., Any], payload: bytes) -> None:
+def test_random_bytes_are_refused_by_name_and_never_otherwise(
+    parse: Callable[..., Any], payload: bytes
+) -> None:
     try:
         parse(payload, path="/p")
     except NeedsDecision as error:
@@ -249,17 +375,31 @@ def test_random_bytes_are_refused_by_name_and_never_otherwise(parse: Callable[..
 
 
 @pytest.mark.parametrize("parse", PARSERS)
-@pytest.mark.parametrize("payload", [
-    b"", b"x", render_plan(plan_of(3))[:-1], render_plan(plan_of(3))[:9], zlib.compress(b"[" * 100_000), zlib.compress(b"null"),
-    zlib.compress(b'{"format":1e999}'), zlib.compress(b'{"format":' + b"9" * 5000 + b"}"), zlib.compress(b'{"format":NaN}'),
-    zlib.compress(b"\xff\xfe"),
-])
-def test_payloads_that_are_cut_off_or_odd_are_refused(parse: Callable[..., Any], payload: bytes) -> None:
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"x",
+        render_plan(plan_of(3))[:-1],
+        render_plan(plan_of(3))[:9],
+        zlib.compress(b"[" * 100_000),
+        zlib.compress(b"null"),
+        zlib.compress(b'{"format":1e999}'),
+        zlib.compress(b'{"format":' + b"9" * 5000 + b"}"),
+        zlib.compress(b'{"format":NaN}'),
+        zlib.compress(b"\xff\xfe"),
+    ],
+)
+def test_payloads_that_are_cut_off_or_odd_are_refused(
+    parse: Callable[..., Any], payload: bytes
+) -> None:
     with pytest.raises(NeedsDecision):
         parse(payload, path="/p")
 
 
-def test_a_small_payload_that_unpacks_to_gigabytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_payload_that_unpacks_to_gigabytes_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("etl.protocol.zookeeper.documents.DOCUMENT_MAX_BYTES", 2**20)
     bomb = zlib.compress(b" " * (2**20 + 1), 9)
     with pytest.raises(LedgersDisagree, match="far too large"):
@@ -269,7 +409,9 @@ def test_a_small_payload_that_unpacks_to_gigabytes_is_refused(monkeypatch: pytes
 def test_a_stamp_says_which_plan_of_which_pipeline_this_is_and_what_it_holds() -> None:
     plan = plan_of(2)
     text = render_commit_metadata(plan, APP_ID)
-    assert parse_commit_metadata(text, 17) == CommitMetadata(17, APP_ID, "feedbeef", 7, plan.id, document=render_plan(plan))
+    assert parse_commit_metadata(text, 17) == CommitMetadata(
+        17, APP_ID, "feedbeef", 7, plan.id, document=render_plan(plan)
+    )
     document = json.loads(text)
     assert document["previous"] == "p" * 32
     assert document["ranges"][0] == ["clicks", "0", 10_000_000_000, 10_000_001_000]
@@ -280,13 +422,17 @@ def test_a_large_stamp_holds_the_plan_itself_compressed() -> None:
     plan = plan_of(2000)
     text = render_commit_metadata(plan, APP_ID)
     assert len(text) < METADATA_FULL_BYTES
-    assert parse_commit_metadata(text, 17) == CommitMetadata(17, APP_ID, "feedbeef", 7, plan.id, document=render_plan(plan))
+    assert parse_commit_metadata(text, 17) == CommitMetadata(
+        17, APP_ID, "feedbeef", 7, plan.id, document=render_plan(plan)
+    )
     document = json.loads(text)
     assert "positions" not in document
     assert parse_plan(base64.b85decode(document["plan_zlib"]), path="stamp") == plan
 
 
-def test_a_stamp_that_no_table_can_bear_is_refused_before_the_append(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stamp_that_no_table_can_bear_is_refused_before_the_append(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("etl.protocol.zookeeper.commit_metadata.METADATA_MAX_BYTES", 10_000)
     with pytest.raises(SettingsError, match="2,000 logs") as caught:
         render_commit_metadata(plan_of(2000), APP_ID)
@@ -303,7 +449,9 @@ def test_no_plan_is_written_that_could_not_be_read(monkeypatch: pytest.MonkeyPat
     assert caught.value.where["key"] == "source.topics"
 
 
-def test_a_plan_of_more_ranges_than_a_record_can_tell_of_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_of_more_ranges_than_a_record_can_tell_of_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("etl.protocol.zookeeper.plan_documents.RANGES_MAX", 3)
     render_plan(plan_of(3))
     with pytest.raises(SettingsError, match="4 ranges of 3") as caught:
@@ -313,27 +461,50 @@ def test_a_plan_of_more_ranges_than_a_record_can_tell_of_is_refused(monkeypatch:
 
 def test_the_record_of_the_most_ranges_is_written_whole_however_large_its_numbers_are() -> None:
     longest, epoch = len(str(2**63)), len(str(2**31))
-    assert RANGES_MAX * (5 * (longest + 1) + epoch + 1 + len("[],") + len("false,")) < WRITTEN_MAX_BYTES
+    assert (
+        RANGES_MAX * (5 * (longest + 1) + epoch + 1 + len("[],") + len("false,"))
+        < WRITTEN_MAX_BYTES
+    )
 
 
-@pytest.mark.parametrize(("short_of", "kept"), [(0, [3, 0, 1, 2]), (1, [0, 0, 1, 2]), (4 * 40, [0, 0, 1, 0]), (6 * 40, [0, 0, 0, 0])])
+@pytest.mark.parametrize(
+    ("short_of", "kept"),
+    [(0, [3, 0, 1, 2]), (1, [0, 0, 1, 2]), (4 * 40, [0, 0, 1, 0]), (6 * 40, [0, 0, 0, 0])],
+)
 def test_a_record_that_is_too_large_leaves_the_gaps_of_the_worst_ranges_out_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, short_of: int, kept: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    short_of: int,
+    kept: list[int],
 ) -> None:
-    receipts = tuple(Receipt(5, 100, missing_offsets=n, gaps=tuple((2 * i, 2 * i + 1) for i in range(n))) for n in (3, 0, 1, 2))
+    receipts = tuple(
+        Receipt(5, 100, missing_offsets=n, gaps=tuple((2 * i, 2 * i + 1) for i in range(n)))
+        for n in (3, 0, 1, 2)
+    )
     applied = Applied(1, "p", 2, "t", receipts)
-    bare = len(zlib.decompress(render_applied(replace(applied, receipts=tuple(replace(r, gaps=()) for r in receipts)))))
-    monkeypatch.setattr("etl.protocol.zookeeper.documents.WRITTEN_MAX_BYTES", bare + 3 * len("false") - 3 * len(
-        "true") + 6 * 40 - short_of)
+    bare = len(
+        zlib.decompress(
+            render_applied(replace(applied, receipts=tuple(replace(r, gaps=()) for r in receipts)))
+        )
+    )
+    monkeypatch.setattr(
+        "etl.protocol.zookeeper.documents.WRITTEN_MAX_BYTES",
+        bare + 3 * len("false") - 3 * len("true") + 6 * 40 - short_of,
+    )
     found = parse_applied(render_applied(applied), path="/p").receipts
     assert [len(r.gaps) for r in found] == kept
     assert [r.gaps_complete for r in found] == [len(r.gaps) == r.missing_offsets for r in found]
-    assert [replace(r, gaps=(), gaps_complete=True) for r in found] == [replace(r, gaps=()) for r in receipts]
+    assert [replace(r, gaps=(), gaps_complete=True) for r in found] == [
+        replace(r, gaps=()) for r in receipts
+    ]
 
 
-def test_a_record_of_many_ranges_full_of_gaps_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_of_many_ranges_full_of_gaps_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """20,000 of them make 130 MB in all, which no reader of before took."""
-    monkeypatch.setattr("etl.protocol.zookeeper.documents.WRITTEN_MAX_BYTES", WRITTEN_MAX_BYTES // 20)
+    monkeypatch.setattr(
+        "etl.protocol.zookeeper.documents.WRITTEN_MAX_BYTES", WRITTEN_MAX_BYTES // 20
+    )
     gaps = tuple((10**15 + 3 * i, 10**15 + 3 * i + 1) for i in range(200))
     applied = Applied(1, "p", 2, "t", (Receipt(5, 100, missing_offsets=200, gaps=gaps),) * 1_000)
     payload = render_applied(applied)
@@ -341,14 +512,27 @@ def test_a_record_of_many_ranges_full_of_gaps_is_read_again(monkeypatch: pytest.
     assert sum(r.missing_offsets for r in parse_applied(payload, path="/p").receipts) == 200_000
 
 
-@given(st.text() | JSON.map(json.dumps) | st.fixed_dictionaries(
-    {"app": st.just("offset-range-etl"), "app_id": JSON, "uid": JSON, "number": JSON, "plan_id": JSON}).map(json.dumps))
+@given(
+    st.text()
+    | JSON.map(json.dumps)
+    | st.fixed_dictionaries(
+        {
+            "app": st.just("offset-range-etl"),
+            "app_id": JSON,
+            "uid": JSON,
+            "number": JSON,
+            "plan_id": JSON,
+        }
+    ).map(json.dumps)
+)
 def test_other_peoples_metadata_is_no_stamp(text: str) -> None:
     found = parse_commit_metadata(text, 1)
     assert found is None or isinstance(found.number, int)
 
 
-@pytest.mark.parametrize("text", ["", "null", "[]", "{}", '{"app":"other"}', '{"app":"offset-range-etl"}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "null", "[]", "{}", '{"app":"other"}', '{"app":"offset-range-etl"}', "[" * 100_000]
+)
 def test_metadata_without_our_name_is_no_stamp(text: str) -> None:
     assert parse_commit_metadata(text, 1) is None
 

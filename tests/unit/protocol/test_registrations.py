@@ -1,4 +1,6 @@
-"""What brokers write of themselves and of topics in ZooKeeper: the forms of every version, and None for everything else."""
+"""What brokers write of themselves and of topics in ZooKeeper: the forms of every version, and None
+for everything else.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,16 @@ from hypothesis import strategies as st
 from etl.model.logs import Broker, Dialect
 from etl.model.security import Security, SecurityProtocol
 from etl.protocol.zookeeper.registrations import (
-    PartitionState, dialect_of, parse_broker, parse_cluster_id, parse_count, parse_listeners, parse_partition_state, parse_physical_broker,
-    parse_replicas, parse_topic_config,
+    PartitionState,
+    dialect_of,
+    parse_broker,
+    parse_cluster_id,
+    parse_count,
+    parse_listeners,
+    parse_partition_state,
+    parse_physical_broker,
+    parse_replicas,
+    parse_topic_config,
 )
 
 # Payloads as brokers of these versions write them.
@@ -20,32 +30,58 @@ KAFKA_0_8 = b'{"jmx_port":-1,"timestamp":"1700000000000","host":"kafka-1","versi
 KAFKA_0_9 = b'{"jmx_port":-1,"timestamp":"1700000000000","endpoints":["PLAINTEXT://kafka-1:9092"],"host":"kafka-1","version":2,"port":9092}'
 KAFKA_0_10 = (
     b'{"jmx_port":-1,"timestamp":"1700000000000","endpoints":["SSL://kafka-1:9093","PLAINTEXT://kafka-1:9092"],"rack":"r1",'
-    b'"host":"kafka-1","version":3,"port":9092}')
+    b'"host":"kafka-1","version":3,"port":9092}'
+)
 KAFKA_1_1 = (
     b'{"listener_security_protocol_map":{"INSIDE":"PLAINTEXT","OUTSIDE":"SASL_SSL"},'
-    b'"endpoints":["OUTSIDE://proxy:443","INSIDE://kafka-1:9092"],"jmx_port":-1,"host":null,"port":-1,"version":4}')
+    b'"endpoints":["OUTSIDE://proxy:443","INSIDE://kafka-1:9092"],"jmx_port":-1,"host":null,"port":-1,"version":4}'
+)
 KAFKA_3_9 = (
     b'{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"endpoints":["PLAINTEXT://127.0.0.1:39092"],'
-    b'"jmx_port":-1,"port":39092,"host":"127.0.0.1","version":5,"timestamp":"1700000000000"}')
-TLS_FIRST = b'{"endpoints":["SSL://h:1","PLAINTEXT://[::1]:9092"],"host":null,"version":5,"port":-1}'
-NAMED_LIKE_PLAIN = (
-    b'{"listener_security_protocol_map":{"PLAINTEXT":"SSL"},"endpoints":["PLAINTEXT://h:1"],"host":null,"version":5,"port":-1}')
+    b'"jmx_port":-1,"port":39092,"host":"127.0.0.1","version":5,"timestamp":"1700000000000"}'
+)
+TLS_FIRST = (
+    b'{"endpoints":["SSL://h:1","PLAINTEXT://[::1]:9092"],"host":null,"version":5,"port":-1}'
+)
+NAMED_LIKE_PLAIN = b'{"listener_security_protocol_map":{"PLAINTEXT":"SSL"},"endpoints":["PLAINTEXT://h:1"],"host":null,"version":5,"port":-1}'
 
 
-@pytest.mark.parametrize(("payload", "broker"), [
-    (KAFKA_0_8, Broker(1, "kafka-1", 9092)), (KAFKA_0_9, Broker(1, "kafka-1", 9092)), (KAFKA_0_10, Broker(1, "kafka-1", 9092)),
-    (KAFKA_1_1, Broker(1, "kafka-1", 9092)), (KAFKA_3_9, Broker(1, "127.0.0.1", 39092)), (TLS_FIRST, Broker(1, "::1", 9092)),
-])
+@pytest.mark.parametrize(
+    ("payload", "broker"),
+    [
+        (KAFKA_0_8, Broker(1, "kafka-1", 9092)),
+        (KAFKA_0_9, Broker(1, "kafka-1", 9092)),
+        (KAFKA_0_10, Broker(1, "kafka-1", 9092)),
+        (KAFKA_1_1, Broker(1, "kafka-1", 9092)),
+        (KAFKA_3_9, Broker(1, "127.0.0.1", 39092)),
+        (TLS_FIRST, Broker(1, "::1", 9092)),
+    ],
+)
 def test_a_broker_is_where_it_listens_in_plain_text(payload: bytes, broker: Broker) -> None:
     assert parse_broker("1", payload) == broker
     assert dialect_of(payload) is Dialect.KAFKA
 
 
-@pytest.mark.parametrize("payload", [
-    b"", b"creator:host:9092", b"[]", b"{}", b"null", b'{"endpoints":["SSL://h:1"],"host":null,"port":-1}', b'{"endpoints":7}',
-    b'{"host":"h","port":"9092"}', b'{"endpoints":["PLAINTEXT://h:port"]}', b'{"endpoints":["PLAINTEXT://:9092"]}', b"[" * 100_000, b"\xff",
-    NAMED_LIKE_PLAIN, b'{"listener_security_protocol_map":[],"endpoints":["PLAINTEXT"]}', b'{"host":"h","port":70000}',
-])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"creator:host:9092",
+        b"[]",
+        b"{}",
+        b"null",
+        b'{"endpoints":["SSL://h:1"],"host":null,"port":-1}',
+        b'{"endpoints":7}',
+        b'{"host":"h","port":"9092"}',
+        b'{"endpoints":["PLAINTEXT://h:port"]}',
+        b'{"endpoints":["PLAINTEXT://:9092"]}',
+        b"[" * 100_000,
+        b"\xff",
+        NAMED_LIKE_PLAIN,
+        b'{"listener_security_protocol_map":[],"endpoints":["PLAINTEXT"]}',
+        b'{"host":"h","port":70000}',
+    ],
+)
 def test_a_registration_without_a_plain_endpoint_is_no_broker(payload: bytes) -> None:
     assert parse_broker("1", payload) is None
 
@@ -55,78 +91,185 @@ def test_a_broker_id_that_is_no_number_is_no_broker() -> None:
     assert parse_physical_broker("one", b"vm-1:vm:9092") is None
 
 
-@pytest.mark.parametrize(("payload", "host", "port"), [
-    (b"192.168.1.7-1310449279123:192.168.1.7:6667", "192.168.1.7", 6667),  # Kafka 0.7, and Jafka 1.0
-    (b"vm-1795173889337:vm:19096:true", "vm", 19096),  # Jafka from 1.4 on
-    (b"vm-1795173889337:vm:19096:false", "vm", 19096),
-    (b"fe80##1-1795173889337:fe80##1:9092:true", "fe80::1", 9092),
-    (b"a-b-c-1:my-host.example.com:9092:true", "my-host.example.com", 9092),
-    (b"\xac\xed\x00\x05t\x00\x0cvm-1:vm:9092", "vm", 9092),  # by a ZkClient with its default serializer
-])
-def test_a_broker_of_byte_positions_is_registered_by_three_fields_or_four(payload: bytes, host: str, port: int) -> None:
+@pytest.mark.parametrize(
+    ("payload", "host", "port"),
+    [
+        (
+            b"192.168.1.7-1310449279123:192.168.1.7:6667",
+            "192.168.1.7",
+            6667,
+        ),  # Kafka 0.7, and Jafka 1.0
+        (b"vm-1795173889337:vm:19096:true", "vm", 19096),  # Jafka from 1.4 on
+        (b"vm-1795173889337:vm:19096:false", "vm", 19096),
+        (b"fe80##1-1795173889337:fe80##1:9092:true", "fe80::1", 9092),
+        (b"a-b-c-1:my-host.example.com:9092:true", "my-host.example.com", 9092),
+        (
+            b"\xac\xed\x00\x05t\x00\x0cvm-1:vm:9092",
+            "vm",
+            9092,
+        ),  # by a ZkClient with its default serializer
+    ],
+)
+def test_a_broker_of_byte_positions_is_registered_by_three_fields_or_four(
+    payload: bytes, host: str, port: int
+) -> None:
     found = parse_physical_broker("3", payload)
     assert found == Broker(3, host, port)
     assert found.generation == "jafka"
     assert dialect_of(payload) is Dialect.JAFKA
 
 
-@pytest.mark.parametrize("payload", [
-    b"", b"vm:9092", b"vm-1:vm:port", b"vm-1:vm:0", b"vm-1:vm:70000", b"vm-1::9092", b"a:b:1:true:more", b"a:b:1:maybe", KAFKA_3_9,
-    b"\xff\xfe", b"\xac\xed\x00\x05", b"a:b:" + b"9" * 5000,
-    b"{vm-1:vm:9092", b" {vm-1:vm:9092:true", b"\xac\xed\x00\x05t\x00\x0d{vm-1:vm:9092",
-])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"vm:9092",
+        b"vm-1:vm:port",
+        b"vm-1:vm:0",
+        b"vm-1:vm:70000",
+        b"vm-1::9092",
+        b"a:b:1:true:more",
+        b"a:b:1:maybe",
+        KAFKA_3_9,
+        b"\xff\xfe",
+        b"\xac\xed\x00\x05",
+        b"a:b:" + b"9" * 5000,
+        b"{vm-1:vm:9092",
+        b" {vm-1:vm:9092:true",
+        b"\xac\xed\x00\x05t\x00\x0d{vm-1:vm:9092",
+    ],
+)
 def test_any_other_text_is_no_such_broker(payload: bytes) -> None:
     assert parse_physical_broker("3", payload) is None
     assert dialect_of(payload) in (None, Dialect.KAFKA)
 
 
-@pytest.mark.parametrize(("payload", "count"), [
-    (b"1", 1), (b"12", 12), (b"", None), (b"0", None), (b"-1", None), (b"many", None), (b"9" * 5000, None), (b'{"version":1}', None),
-])
+@pytest.mark.parametrize(
+    ("payload", "count"),
+    [
+        (b"1", 1),
+        (b"12", 12),
+        (b"", None),
+        (b"0", None),
+        (b"-1", None),
+        (b"many", None),
+        (b"9" * 5000, None),
+        (b'{"version":1}', None),
+    ],
+)
 def test_a_count_of_partitions_is_a_small_number_above_0(payload: bytes, count: int | None) -> None:
     assert parse_count(payload) == count
 
 
-@pytest.mark.parametrize(("payload", "replicas"), [
-    (b'{"version":1,"partitions":{"0":[1,2],"1":[2,1]}}', {0: (1, 2), 1: (2, 1)}),
-    (b'{"topic_id":"x","version":3,"partitions":{"0":[1]},"adding_replicas":{},"removing_replicas":{}}', {0: (1,)}),
-    (b"", {}), (b"12", {}), (b'{"partitions":{"x":[1]}}', {}), (b'{"partitions":[]}', {}), (b'{"partitions":{"0":7}}', {}),
-])
-def test_a_topic_of_kafka_names_the_brokers_of_each_partition(payload: bytes, replicas: dict[int, tuple[int, ...]]) -> None:
+@pytest.mark.parametrize(
+    ("payload", "replicas"),
+    [
+        (b'{"version":1,"partitions":{"0":[1,2],"1":[2,1]}}', {0: (1, 2), 1: (2, 1)}),
+        (
+            b'{"topic_id":"x","version":3,"partitions":{"0":[1]},"adding_replicas":{},"removing_replicas":{}}',
+            {0: (1,)},
+        ),
+        (b"", {}),
+        (b"12", {}),
+        (b'{"partitions":{"x":[1]}}', {}),
+        (b'{"partitions":[]}', {}),
+        (b'{"partitions":{"0":7}}', {}),
+    ],
+)
+def test_a_topic_of_kafka_names_the_brokers_of_each_partition(
+    payload: bytes, replicas: dict[int, tuple[int, ...]]
+) -> None:
     assert parse_replicas(payload) == replicas
 
 
-@pytest.mark.parametrize(("payload", "config"), [
-    (b'{"version":1,"config":{"cleanup.policy":"compact","retention.ms":"1000"}}', {"cleanup.policy": "compact", "retention.ms": "1000"}),
-    (b'{"version":1,"config":{}}', {}), (b"", {}), (b"[]", {}), (b'{"config":[1]}', {}), (b'{"config":null}', {}), (b"\xac\xed", {}),
-])
-def test_what_was_set_for_a_topic_is_told_and_nothing_of_what_is_no_setting(payload: bytes, config: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("payload", "config"),
+    [
+        (
+            b'{"version":1,"config":{"cleanup.policy":"compact","retention.ms":"1000"}}',
+            {"cleanup.policy": "compact", "retention.ms": "1000"},
+        ),
+        (b'{"version":1,"config":{}}', {}),
+        (b"", {}),
+        (b"[]", {}),
+        (b'{"config":[1]}', {}),
+        (b'{"config":null}', {}),
+        (b"\xac\xed", {}),
+    ],
+)
+def test_what_was_set_for_a_topic_is_told_and_nothing_of_what_is_no_setting(
+    payload: bytes, config: dict[str, str]
+) -> None:
     assert parse_topic_config(payload) == config
 
 
-@pytest.mark.parametrize(("payload", "state"), [
-    (b'{"controller_epoch":1,"leader":2,"version":1,"leader_epoch":5,"isr":[2,1]}', PartitionState(2, 5, (2, 1))),
-    (b'{"controller_epoch":9,"leader":-1,"version":1,"leader_epoch":7,"isr":[2],"leader_recovery_state":0}', PartitionState(None, 7, (2,))),
-    (b"", None), (b"{}", None), (b'{"leader":"x","leader_epoch":1,"isr":[]}', None), (b'{"leader":1,"leader_epoch":1,"isr":7}', None),
-])
-def test_the_state_of_a_partition_is_what_the_controller_wrote_last(payload: bytes, state: PartitionState | None) -> None:
+@pytest.mark.parametrize(
+    ("payload", "state"),
+    [
+        (
+            b'{"controller_epoch":1,"leader":2,"version":1,"leader_epoch":5,"isr":[2,1]}',
+            PartitionState(2, 5, (2, 1)),
+        ),
+        (
+            b'{"controller_epoch":9,"leader":-1,"version":1,"leader_epoch":7,"isr":[2],"leader_recovery_state":0}',
+            PartitionState(None, 7, (2,)),
+        ),
+        (b"", None),
+        (b"{}", None),
+        (b'{"leader":"x","leader_epoch":1,"isr":[]}', None),
+        (b'{"leader":1,"leader_epoch":1,"isr":7}', None),
+    ],
+)
+def test_the_state_of_a_partition_is_what_the_controller_wrote_last(
+    payload: bytes, state: PartitionState | None
+) -> None:
     assert parse_partition_state(payload) == state
 
 
-@pytest.mark.parametrize(("payload", "cluster"), [
-    (b'{"version":"1","id":"3wPxsVzoRDqGLX6QEbYmCA"}', "3wPxsVzoRDqGLX6QEbYmCA"), (b"", None), (b"{}", None), (b"7", None), (b"[", None),
-    (b'{"id":null}', None), (b'{"id":""}', None), (b"\xff\xfe", None),
-])
+@pytest.mark.parametrize(
+    ("payload", "cluster"),
+    [
+        (b'{"version":"1","id":"3wPxsVzoRDqGLX6QEbYmCA"}', "3wPxsVzoRDqGLX6QEbYmCA"),
+        (b"", None),
+        (b"{}", None),
+        (b"7", None),
+        (b"[", None),
+        (b'{"id":null}', None),
+        (b'{"id":""}', None),
+        (b"\xff\xfe", None),
+    ],
+)
 def test_a_cluster_id_is_text_or_nothing(payload: bytes, cluster: str | None) -> None:
     assert parse_cluster_id(payload) == cluster
 
 
-@given(st.binary() | st.text(alphabet="a0:#t{}").map(str.encode) | st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["host", "port", "endpoints", "listener_security_protocol_map", "partitions", "leader", "isr", "id", "0"]),
-        inner, max_size=4),
-).map(lambda document: json.dumps(document).encode()))
+@given(
+    st.binary()
+    | st.text(alphabet="a0:#t{}").map(str.encode)
+    | st.recursive(
+        st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    [
+                        "host",
+                        "port",
+                        "endpoints",
+                        "listener_security_protocol_map",
+                        "partitions",
+                        "leader",
+                        "isr",
+                        "id",
+                        "0",
+                    ]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
+    ).map(lambda document: json.dumps(document).encode())
+)
 def test_random_payloads_are_nothing_or_what_they_say(payload: bytes) -> None:
     assert parse_broker("1", payload) is None or dialect_of(payload) is Dialect.KAFKA
     assert parse_physical_broker("1", payload) is None or dialect_of(payload) is Dialect.JAFKA
@@ -138,21 +281,39 @@ def test_random_payloads_are_nothing_or_what_they_say(payload: bytes) -> None:
 
 SECURED = (
     b'{"listener_security_protocol_map":{"INSIDE":"SASL_SSL","OUTSIDE":"SASL_SSL","SSL":"SSL","PLAINTEXT":"PLAINTEXT"},'
-    b'"endpoints":["OUTSIDE://out:9094","INSIDE://in:9095","SSL://in:9093","PLAINTEXT://in:9092"],"host":"in","version":5,"port":9092}')
+    b'"endpoints":["OUTSIDE://out:9094","INSIDE://in:9095","SSL://in:9093","PLAINTEXT://in:9092"],"host":"in","version":5,"port":9092}'
+)
 
 
-@pytest.mark.parametrize(("security", "place"), [
-    (Security(), ("in", 9092)), (Security(SecurityProtocol.SSL), ("in", 9093)), (Security(SecurityProtocol.SASL_SSL), ("out", 9094)),
-    (Security(SecurityProtocol.SASL_SSL, "INSIDE"), ("in", 9095)), (Security(SecurityProtocol.PLAINTEXT, "PLAINTEXT"), ("in", 9092)),
-    (Security(SecurityProtocol.SASL_SSL, "SSL"), None), (Security(SecurityProtocol.SASL_PLAINTEXT), None),
-    (Security(SecurityProtocol.SSL, "NOWHERE"), None)])
+@pytest.mark.parametrize(
+    ("security", "place"),
+    [
+        (Security(), ("in", 9092)),
+        (Security(SecurityProtocol.SSL), ("in", 9093)),
+        (Security(SecurityProtocol.SASL_SSL), ("out", 9094)),
+        (Security(SecurityProtocol.SASL_SSL, "INSIDE"), ("in", 9095)),
+        (Security(SecurityProtocol.PLAINTEXT, "PLAINTEXT"), ("in", 9092)),
+        (Security(SecurityProtocol.SASL_SSL, "SSL"), None),
+        (Security(SecurityProtocol.SASL_PLAINTEXT), None),
+        (Security(SecurityProtocol.SSL, "NOWHERE"), None),
+    ],
+)
 def test_the_listener_of_a_protocol_and_a_name_is_found_and_no_other_taken_for_it(
-    security: Security, place: tuple[str, int] | None,
+    security: Security,
+    place: tuple[str, int] | None,
 ) -> None:
     found = parse_broker("7", SECURED, security)
     assert (found and (found.host, found.port)) == place
 
 
 def test_listeners_are_told_by_their_names_and_what_they_speak() -> None:
-    assert parse_listeners(SECURED) == ("OUTSIDE (SASL_SSL)", "INSIDE (SASL_SSL)", "SSL", "PLAINTEXT")
-    assert parse_listeners(KAFKA_0_9) == ("PLAINTEXT",) and parse_listeners(b"{") == parse_listeners(b"[]") == ()
+    assert parse_listeners(SECURED) == (
+        "OUTSIDE (SASL_SSL)",
+        "INSIDE (SASL_SSL)",
+        "SSL",
+        "PLAINTEXT",
+    )
+    assert (
+        parse_listeners(KAFKA_0_9) == ("PLAINTEXT",)
+        and parse_listeners(b"{") == parse_listeners(b"[]") == ()
+    )

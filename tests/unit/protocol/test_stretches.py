@@ -9,18 +9,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.model.logs import BrokerPartition
-from etl.protocol.stretches import parse_log, parse_stretch, parse_stretches, quoted_log, render_log, render_stretches
+from etl.protocol.stretches import (
+    parse_log,
+    parse_stretch,
+    parse_stretches,
+    quoted_log,
+    render_log,
+    render_stretches,
+)
 
-TOPICS = st.text(st.sampled_from("ab.Z9_-"), min_size=1, max_size=6).filter(lambda name: name not in (".", ".."))
-LOGS = st.builds(BrokerPartition, TOPICS, st.integers(0, 999_999_999), st.none() | st.integers(0, 2**31 - 1))
+TOPICS = st.text(st.sampled_from("ab.Z9_-"), min_size=1, max_size=6).filter(
+    lambda name: name not in (".", "..")
+)
+LOGS = st.builds(
+    BrokerPartition, TOPICS, st.integers(0, 999_999_999), st.none() | st.integers(0, 2**31 - 1)
+)
 
 
-OLD_TOPICS = st.sampled_from(["page views", "user:clicks", "größe", "a$b", "x,y", "it's", "a\\b", "a:3", "a:1-0:2-3", "__HIVE__", "t%41 #"])
+OLD_TOPICS = st.sampled_from(
+    [
+        "page views",
+        "user:clicks",
+        "größe",
+        "a$b",
+        "x,y",
+        "it's",
+        "a\\b",
+        "a:3",
+        "a:1-0:2-3",
+        "__HIVE__",
+        "t%41 #",
+    ]
+)
 """Jafka and Kafka 0.7 forbid only '/', control characters, '.' and '..'."""
 
 
 @given(OLD_TOPICS, st.integers(0, 99), st.integers(0, 99))
-def test_whatever_a_topic_is_called_its_logs_are_named_as_they_are_parsed(topic: str, broker: int, start: int) -> None:
+def test_whatever_a_topic_is_called_its_logs_are_named_as_they_are_parsed(
+    topic: str, broker: int, start: int
+) -> None:
     log = BrokerPartition(topic, 0, broker)
     assert parse_log(render_log(log)) == log
     assert parse_stretch(render_stretches([(log, start, start + 9)])) == (log, start, start + 9)
@@ -32,20 +59,50 @@ def test_a_log_is_named_as_it_is_parsed(log: BrokerPartition) -> None:
     assert parse_log(render_log(log)) == log
 
 
-@given(st.lists(st.tuples(LOGS, st.integers(0, 2**62), st.integers(1, 2**62)).map(lambda s: (s[0], s[1], s[1] + s[2])), max_size=4))
-def test_stretches_are_named_as_they_are_parsed(found: list[tuple[BrokerPartition, int, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(LOGS, st.integers(0, 2**62), st.integers(1, 2**62)).map(
+            lambda s: (s[0], s[1], s[1] + s[2])
+        ),
+        max_size=4,
+    )
+)
+def test_stretches_are_named_as_they_are_parsed(
+    found: list[tuple[BrokerPartition, int, int]],
+) -> None:
     assert parse_stretches(render_stretches(found)) == tuple(found)
 
 
 def test_the_partition_of_a_physical_log_is_broker_and_partition() -> None:
     assert render_log(BrokerPartition("clicks", 0, 1)) == "clicks:1-0"
     assert parse_stretch("clicks:1-0:100-131") == (BrokerPartition("clicks", 0, 1), 100, 131)
-    assert BrokerPartition("clicks", 0, 1).place == {"topic": "clicks", "partition": 0, "broker_id": 1}
+    assert BrokerPartition("clicks", 0, 1).place == {
+        "topic": "clicks",
+        "partition": 0,
+        "broker_id": 1,
+    }
     assert str(BrokerPartition("clicks", 0, 1)) == "clicks 1-0"
 
 
-@pytest.mark.parametrize("text", [
-    "", "clicks", "clicks:1", "clicks:1:2", "clicks:1:2-2", "clicks:1:3-2", "clicks:a-1:2-3", "clicks:1-0-2:2-3", "clicks:01:2-3", ":1:2-3",
-    "clicks:1:2-3-4", "cl/icks:1:2-3", "cl\nicks:1:2-3", "..:1:2-3", "clicks:1:-2-3"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "clicks",
+        "clicks:1",
+        "clicks:1:2",
+        "clicks:1:2-2",
+        "clicks:1:3-2",
+        "clicks:a-1:2-3",
+        "clicks:1-0-2:2-3",
+        "clicks:01:2-3",
+        ":1:2-3",
+        "clicks:1:2-3-4",
+        "cl/icks:1:2-3",
+        "cl\nicks:1:2-3",
+        "..:1:2-3",
+        "clicks:1:-2-3",
+    ],
+)
 def test_anything_else_names_no_stretch(text: str) -> None:
     assert parse_stretch(text) is None

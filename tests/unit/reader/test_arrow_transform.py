@@ -1,4 +1,6 @@
-"""An Arrow transform in a task: which columns it makes is known before there are rows, and rows that nobody could live with stop it."""
+"""An Arrow transform in a task: which columns it makes is known before there are rows, and rows
+that nobody could live with stop it.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,20 @@ NAME = "function_of_these_tests:shaped"
 def rows(*offsets: int) -> pa.RecordBatch:
     """Records of one log, as a fetch gives them."""
     return pa.RecordBatch.from_pylist(
-        [{"value": b"v%d" % n, "topic": "clicks", "partition": 3, "offset": n, "timestamp": n, "timestampType": 0, "log_epoch": 0}
-         for n in offsets], schema=arrow_schema())
+        [
+            {
+                "value": b"v%d" % n,
+                "topic": "clicks",
+                "partition": 3,
+                "offset": n,
+                "timestamp": n,
+                "timestampType": 0,
+                "log_epoch": 0,
+            }
+            for n in offsets
+        ],
+        schema=arrow_schema(),
+    )
 
 
 @pytest.fixture
@@ -41,31 +55,49 @@ def made(*batches: pa.RecordBatch) -> list[pa.RecordBatch]:
     return list(transformed(iter(batches), load_arrow_transform(NAME)))
 
 
-def with_column(name: str, values: Callable[[pa.RecordBatch], Any]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+def with_column(
+    name: str, values: Callable[[pa.RecordBatch], Any]
+) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     return lambda batch: batch.append_column(name, values(batch))
 
 
-def changed(name: str, values: Callable[[pa.RecordBatch], Any]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+def changed(
+    name: str, values: Callable[[pa.RecordBatch], Any]
+) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """A column in the place of one that is there."""
     return lambda batch: batch.set_column(batch.schema.get_field_index(name), name, values(batch))
 
 
 def test_what_it_makes_of_no_rows_says_the_columns_of_all(shaped: Callable[[Any], None]) -> None:
-    shaped(with_column("kind", lambda batch: pa.array(["a"] * batch.num_rows, pa.large_string()).dictionary_encode()))
+    shaped(
+        with_column(
+            "kind",
+            lambda batch: pa.array(["a"] * batch.num_rows, pa.large_string()).dictionary_encode(),
+        )
+    )
     known = load_arrow_transform(NAME)
-    assert known.stored.names == [*arrow_schema().names, "kind"] and known.stored.field("kind").type == pa.string()
+    assert (
+        known.stored.names == [*arrow_schema().names, "kind"]
+        and known.stored.field("kind").type == pa.string()
+    )
     [batch] = made(rows(1, 2))
     assert batch.schema == known.stored and batch["kind"].to_pylist() == ["a", "a"]
 
 
-@pytest.mark.parametrize(("shape", "expected"), [
-    (lambda batch: batch.filter(compute.greater(batch["offset"], 1)), [2, 3]),
-    (lambda batch: batch.slice(0, 0), []),
-    (lambda batch: batch.take(pa.array([2, 1, 0][:batch.num_rows], pa.int32())), [3, 2, 1]),
-    (lambda batch: pa.concat_batches([batch, batch]), [1, 2, 3, 1, 2, 3]),
-    (changed("offset", lambda batch: batch["offset"].cast(pa.int32())), [1, 2, 3]),
-], ids=["fewer", "none", "in another order", "more", "narrower"])
-def test_rows_may_be_fewer_more_and_in_another_order(shaped: Callable[[Any], None], shape: Any, expected: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        (lambda batch: batch.filter(compute.greater(batch["offset"], 1)), [2, 3]),
+        (lambda batch: batch.slice(0, 0), []),
+        (lambda batch: batch.take(pa.array([2, 1, 0][: batch.num_rows], pa.int32())), [3, 2, 1]),
+        (lambda batch: pa.concat_batches([batch, batch]), [1, 2, 3, 1, 2, 3]),
+        (changed("offset", lambda batch: batch["offset"].cast(pa.int32())), [1, 2, 3]),
+    ],
+    ids=["fewer", "none", "in another order", "more", "narrower"],
+)
+def test_rows_may_be_fewer_more_and_in_another_order(
+    shaped: Callable[[Any], None], shape: Any, expected: list[int]
+) -> None:
     shaped(shape)
     assert [n for batch in made(rows(1, 2, 3)) for n in batch["offset"].to_pylist()] == expected
 
@@ -82,22 +114,67 @@ def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-@pytest.mark.parametrize(("shape", "words"), [
-    (fails, "failed on rows: ValueError: no luck"),
-    (ends, "it ends the process (sys.exit, with 0)"),
-    (lambda batch: batch if not batch.num_rows else None, "gave NoneType on rows, no RecordBatch"),
-    (lambda batch: batch if not batch.num_rows else pa.table(batch), "gave Table on rows"),
-    (lambda batch: batch if not batch.num_rows else batch.drop_columns(["key"]), "other columns of rows than of none: value (binary) in"),
-    (lambda batch: batch if not batch.num_rows else batch.append_column("n", pa.array([1])), "10 columns in the place of 9"),
-    (changed("offset", lambda batch: compute.add(batch["offset"], 1000)), "changes the column offset"),
-    (changed("partition", lambda batch: pa.array([4] * batch.num_rows, pa.int32())), "changes the column partition"),
-    (changed("topic", lambda batch: pa.nulls(batch.num_rows, pa.string())), "changes the column topic"),
-    (with_column("t", lambda batch: pa.array([1] * batch.num_rows, pa.timestamp("ns"))), "made a value that the table cannot keep"),
-    (with_column("s", lambda batch: compute.cast(pa.array([b"\xff"] * batch.num_rows, pa.binary()), pa.string(), safe=False)),
-     "made a value that the table cannot keep"),
-], ids=["raises", "exits", "nothing", "a table", "without a column", "with one more", "offset", "partition", "null topic",
-        "nanoseconds", "no UTF-8"])
-def test_what_goes_wrong_on_rows_is_told_as_the_functions_with_what_to_do(shaped: Callable[[Any], None], shape: Any, words: str) -> None:
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        (fails, "failed on rows: ValueError: no luck"),
+        (ends, "it ends the process (sys.exit, with 0)"),
+        (
+            lambda batch: batch if not batch.num_rows else None,
+            "gave NoneType on rows, no RecordBatch",
+        ),
+        (lambda batch: batch if not batch.num_rows else pa.table(batch), "gave Table on rows"),
+        (
+            lambda batch: batch if not batch.num_rows else batch.drop_columns(["key"]),
+            "other columns of rows than of none: value (binary) in",
+        ),
+        (
+            lambda batch: batch if not batch.num_rows else batch.append_column("n", pa.array([1])),
+            "10 columns in the place of 9",
+        ),
+        (
+            changed("offset", lambda batch: compute.add(batch["offset"], 1000)),
+            "changes the column offset",
+        ),
+        (
+            changed("partition", lambda batch: pa.array([4] * batch.num_rows, pa.int32())),
+            "changes the column partition",
+        ),
+        (
+            changed("topic", lambda batch: pa.nulls(batch.num_rows, pa.string())),
+            "changes the column topic",
+        ),
+        (
+            with_column("t", lambda batch: pa.array([1] * batch.num_rows, pa.timestamp("ns"))),
+            "made a value that the table cannot keep",
+        ),
+        (
+            with_column(
+                "s",
+                lambda batch: compute.cast(
+                    pa.array([b"\xff"] * batch.num_rows, pa.binary()), pa.string(), safe=False
+                ),
+            ),
+            "made a value that the table cannot keep",
+        ),
+    ],
+    ids=[
+        "raises",
+        "exits",
+        "nothing",
+        "a table",
+        "without a column",
+        "with one more",
+        "offset",
+        "partition",
+        "null topic",
+        "nanoseconds",
+        "no UTF-8",
+    ],
+)
+def test_what_goes_wrong_on_rows_is_told_as_the_functions_with_what_to_do(
+    shaped: Callable[[Any], None], shape: Any, words: str
+) -> None:
     shaped(shape)
     with pytest.raises(SettingsError) as raised:
         made(rows(1))
@@ -105,18 +182,39 @@ def test_what_goes_wrong_on_rows_is_told_as_the_functions_with_what_to_do(shaped
     assert "etl plans supersede" in raised.value.check
 
 
-@pytest.mark.parametrize(("shape", "words"), [
-    (lambda batch: batch["offset"][0] and batch, "failed on no rows: IndexError"),
-    (lambda batch: batch.to_pylist(), "gave list on no rows"),
-    (lambda batch: rows(1), "made 1 rows of none"),
-    (with_column("for", lambda batch: pa.array([], pa.duration("s"))), "column for of a type that Delta does not have: duration[s]"),
-    (with_column("s", lambda batch: pa.array([], pa.struct([("a", pa.list_(pa.null()))]))), "s.a of a type that Delta does not have: null"),
-    (with_column("Offset", lambda batch: batch["offset"]), "makes the column offset and Offset more than once"),
-    (with_column("s", lambda batch: pa.array([], pa.list_(pa.struct([("a", pa.int8()), ("a", pa.int8())])))),
-     "the column a more than once"),
-    (7, "is no function"),
-])
-def test_what_is_wrong_without_rows_is_known_before_there_are_any(shaped: Callable[[Any], None], shape: Any, words: str) -> None:
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        (lambda batch: batch["offset"][0] and batch, "failed on no rows: IndexError"),
+        (lambda batch: batch.to_pylist(), "gave list on no rows"),
+        (lambda batch: rows(1), "made 1 rows of none"),
+        (
+            with_column("for", lambda batch: pa.array([], pa.duration("s"))),
+            "column for of a type that Delta does not have: duration[s]",
+        ),
+        (
+            with_column("s", lambda batch: pa.array([], pa.struct([("a", pa.list_(pa.null()))]))),
+            "s.a of a type that Delta does not have: null",
+        ),
+        (
+            with_column("Offset", lambda batch: batch["offset"]),
+            "makes the column offset and Offset more than once",
+        ),
+        (
+            with_column(
+                "s",
+                lambda batch: pa.array(
+                    [], pa.list_(pa.struct([("a", pa.int8()), ("a", pa.int8())]))
+                ),
+            ),
+            "the column a more than once",
+        ),
+        (7, "is no function"),
+    ],
+)
+def test_what_is_wrong_without_rows_is_known_before_there_are_any(
+    shaped: Callable[[Any], None], shape: Any, words: str
+) -> None:
     shaped(shape)
     with pytest.raises(SettingsError) as raised:
         load_arrow_transform(NAME)
@@ -140,7 +238,9 @@ def test_what_reading_raises_is_not_the_functions(shaped: Callable[[Any], None])
         next(given_on)
 
 
-def test_columns_come_to_the_function_in_the_tables_order_and_types_whatever_a_fetch_gave(shaped: Callable[[Any], None]) -> None:
+def test_columns_come_to_the_function_in_the_tables_order_and_types_whatever_a_fetch_gave(
+    shaped: Callable[[Any], None],
+) -> None:
     seen = list[pa.Schema]()
 
     def looking(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -152,7 +252,9 @@ def test_columns_come_to_the_function_in_the_tables_order_and_types_whatever_a_f
     assert seen == [arrow_schema()] * 2
 
 
-def test_the_function_on_the_page_makes_the_column_that_it_says(shaped: Callable[[Any], None]) -> None:
+def test_the_function_on_the_page_makes_the_column_that_it_says(
+    shaped: Callable[[Any], None],
+) -> None:
     [program] = programs(ROOT / "docs/RUNNING.md")
     names: dict[str, Any] = {}
     exec(program, names)  # noqa: S102 -- of our own page
@@ -162,12 +264,34 @@ def test_the_function_on_the_page_makes_the_column_that_it_says(shaped: Callable
 
 
 TYPES = st.recursive(
-    st.sampled_from([
-        pa.bool_(), pa.int8(), pa.uint8(), pa.uint32(), pa.int64(), pa.float16(), pa.float64(), pa.string(), pa.large_binary(),
-        pa.string_view(), pa.binary(3), pa.date64(), pa.timestamp("ms", tz="Europe/Berlin"), pa.timestamp("ns"), pa.decimal128(38, 2),
-        pa.dictionary(pa.int8(), pa.string())]),
-    lambda inner: inner.map(pa.list_) | inner.map(pa.large_list) | inner.map(lambda kind: pa.struct([pa.field("a", kind, nullable=False)]))
-    | inner.map(lambda kind: pa.map_(pa.large_string(), kind)), max_leaves=3)
+    st.sampled_from(
+        [
+            pa.bool_(),
+            pa.int8(),
+            pa.uint8(),
+            pa.uint32(),
+            pa.int64(),
+            pa.float16(),
+            pa.float64(),
+            pa.string(),
+            pa.large_binary(),
+            pa.string_view(),
+            pa.binary(3),
+            pa.date64(),
+            pa.timestamp("ms", tz="Europe/Berlin"),
+            pa.timestamp("ns"),
+            pa.decimal128(38, 2),
+            pa.dictionary(pa.int8(), pa.string()),
+        ]
+    ),
+    lambda inner: (
+        inner.map(pa.list_)
+        | inner.map(pa.large_list)
+        | inner.map(lambda kind: pa.struct([pa.field("a", kind, nullable=False)]))
+        | inner.map(lambda kind: pa.map_(pa.large_string(), kind))
+    ),
+    max_leaves=3,
+)
 
 
 @given(TYPES)
@@ -181,9 +305,19 @@ def test_a_type_is_kept_as_one_that_delta_has_and_that_one_as_itself(kind: pa.Da
     pa.array([], kind).cast(kept)
 
 
-@pytest.mark.parametrize("kind", [
-    pa.null(), pa.uint64(), pa.time64("us"), pa.duration("s"), pa.decimal256(50, 2), pa.decimal128(5, -2), pa.struct([]),
-    pa.list_(pa.time32("s"))])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.null(),
+        pa.uint64(),
+        pa.time64("us"),
+        pa.duration("s"),
+        pa.decimal256(50, 2),
+        pa.decimal128(5, -2),
+        pa.struct([]),
+        pa.list_(pa.time32("s")),
+    ],
+)
 def test_a_type_that_delta_lacks_is_refused(kind: pa.DataType) -> None:
     with pytest.raises(NoTypeOfDelta):
         stored_type(kind)

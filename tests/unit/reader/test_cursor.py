@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.errors import BrokerError, CorruptData, EtlError, ExpiredOffsets, MessageTooLarge, PermissionRefused, RanOutBeforeUntil
+from etl.errors import (
+    BrokerError,
+    CorruptData,
+    EtlError,
+    ExpiredOffsets,
+    MessageTooLarge,
+    PermissionRefused,
+    RanOutBeforeUntil,
+)
 from etl.model.logs import Cleanup, Isolation
 from etl.model.receipts import Receipt
 from etl.protocol.records.group import GROUP_BYTES
@@ -32,16 +40,23 @@ def feed(cursor: Cursor, records: bytes = b"", **fields: Any) -> list[int]:
 
 @settings(max_examples=50, deadline=None)
 @given(logs(), st.data())
-def test_however_the_log_is_chopped_into_answers_the_rows_are_the_log_from_until(batches: list[Batch], data: st.DataObject) -> None:
+def test_however_the_log_is_chopped_into_answers_the_rows_are_the_log_from_until(
+    batches: list[Batch], data: st.DataObject
+) -> None:
     end = batches[-1].last_offset + 1
     from_offset = data.draw(st.integers(batches[0].base_offset, end))
     until_offset = data.draw(st.integers(from_offset, end))
-    cursor = cursor_of(from_offset, until_offset, fetch_max_bytes=data.draw(st.integers(1, 400)), columns=("offset",))
+    cursor = cursor_of(
+        from_offset,
+        until_offset,
+        fetch_max_bytes=data.draw(st.integers(1, 400)),
+        columns=("offset",),
+    )
     rows: list[int] = []
     fetched = 0
     while not cursor.done:
         rest = encoded([batch for batch in batches if batch.last_offset >= cursor.position])
-        part = rest[:data.draw(st.integers(cursor.max_bytes, 2 * cursor.max_bytes))]
+        part = rest[: data.draw(st.integers(cursor.max_bytes, 2 * cursor.max_bytes))]
         fetched += len(part)
         rows += feed(cursor, part)
     expected = [batch.base_offset + record.delta for batch in batches for record in batch.records]
@@ -53,16 +68,20 @@ def test_records_below_the_position_and_from_until_on_are_dropped() -> None:
     cursor = cursor_of(103, 107)
     assert feed(cursor, encode(TEN)) == [103, 104, 105, 106]
     assert cursor.done and cursor.position == 107
-    assert cursor.receipt == Receipt(rows=4, fetched_bytes=len(encode(TEN)), last_epoch=7, epochs=((7, 103),))
+    assert cursor.receipt == Receipt(
+        rows=4, fetched_bytes=len(encode(TEN)), last_epoch=7, epochs=((7, 103),)
+    )
 
 
 @pytest.mark.parametrize(("until", "epoch"), [(105, 7), (110, 7), (112, None), (116, 8), (120, 8)])
-def test_the_leader_epoch_of_a_range_is_that_of_the_record_batch_that_holds_its_last_offset(until: int, epoch: int | None) -> None:
+def test_the_leader_epoch_of_a_range_is_that_of_the_record_batch_that_holds_its_last_offset(
+    until: int, epoch: int | None
+) -> None:
     cursor = cursor_of(103, until)
     later = Batch(115, [Rec(delta) for delta in range(10)], leader_epoch=8)
     feed(cursor, encode(TEN) + encode(later))
     assert cursor.done and cursor.receipt.last_epoch == epoch
-    assert cursor.receipt.epochs == ((7, 103), (8, 115))[:1 + (until > 115)]
+    assert cursor.receipt.epochs == ((7, 103), (8, 115))[: 1 + (until > 115)]
 
 
 def test_an_empty_range_is_done_before_anything_is_asked() -> None:
@@ -83,7 +102,7 @@ def test_rows_that_were_not_read_to_their_end_are_not_passed_over() -> None:
     with pytest.raises(EtlError, match="not read to their end"):
         cursor.feed(answer(b""))
     with pytest.raises(EtlError, match="not read to their end"):
-        cursor.receipt
+        _ = cursor.receipt
 
 
 def test_the_position_follows_the_record_batch_and_not_its_last_record() -> None:
@@ -124,7 +143,7 @@ def test_the_fetch_size_grows_to_what_a_cut_off_record_batch_needs() -> None:
     cursor = cursor_of(100, 101, fetch_max_bytes=1000, fetch_limit_bytes=8000)
     assert feed(cursor, encode(BIG)[:1000]) == []
     assert (cursor.position, cursor.max_bytes) == (100, len(encode(BIG)))
-    assert feed(cursor, encode(BIG)[:cursor.max_bytes]) == [100]
+    assert feed(cursor, encode(BIG)[: cursor.max_bytes]) == [100]
     assert cursor.done and cursor.receipt.fetched_bytes == 1000 + len(encode(BIG))
 
 
@@ -152,7 +171,9 @@ def test_a_record_batch_larger_than_the_limit_is_named_with_its_size_and_place()
 
 def test_a_record_batch_that_comes_whole_is_read_however_large_it_is() -> None:
     """From Fetch 3 on the first one comes whole even beyond both limits (KIP-74)."""
-    assert feed(cursor_of(100, 101, fetch_max_bytes=1000, fetch_limit_bytes=1000), encode(BIG)) == [100]
+    assert feed(cursor_of(100, 101, fetch_max_bytes=1000, fetch_limit_bytes=1000), encode(BIG)) == [
+        100
+    ]
 
 
 def test_an_empty_answer_below_the_readable_end_is_waited_for() -> None:
@@ -182,9 +203,14 @@ def test_several_empty_answers_in_a_row_that_prove_it_complete_the_range() -> No
     assert cursor.done and cursor.receipt.gaps == ((110, 120),)
 
 
-@pytest.mark.parametrize("cleanup", [Cleanup(), Cleanup(False), Cleanup(False, is_tiered=True), Cleanup(True, is_tiered=True)])
+@pytest.mark.parametrize(
+    "cleanup",
+    [Cleanup(), Cleanup(False), Cleanup(False, is_tiered=True), Cleanup(True, is_tiered=True)],
+)
 def test_only_compaction_leaves_nothing_at_the_end_of_a_log(cleanup: Cleanup) -> None:
-    """Kafka 3.9 answers so, without an error, when its remote storage is slower than the broker waits."""
+    """Kafka 3.9 answers so, without an error, when its remote storage is slower than the broker
+    waits.
+    """
     cursor = cursor_of(100, 120, cleanup=cleanup)
     for _ in range(10 * EMPTY_ANSWERS_THAT_PROVE):
         feed(cursor, high_watermark=120, last_stable_offset=120, proves_empty=True)
@@ -194,9 +220,14 @@ def test_only_compaction_leaves_nothing_at_the_end_of_a_log(cleanup: Cleanup) ->
 
 
 def test_offsets_between_record_batches_are_missing_where_no_compaction_explains_them() -> None:
-    answered = encode(TEN) + encode(Batch(115, [Rec(0)], last_delta=2)) + encode(Batch(130, [Rec(0)]))
-    for cleanup, missing in ((Cleanup(), [(90, 100), (110, 115), (118, 125)]), (Cleanup(False), [(90, 100), (110, 115), (118, 125)]),
-                             (COMPACTED, [])):
+    answered = (
+        encode(TEN) + encode(Batch(115, [Rec(0)], last_delta=2)) + encode(Batch(130, [Rec(0)]))
+    )
+    for cleanup, missing in (
+        (Cleanup(), [(90, 100), (110, 115), (118, 125)]),
+        (Cleanup(False), [(90, 100), (110, 115), (118, 125)]),
+        (COMPACTED, []),
+    ):
         cursor = cursor_of(90, 125, cleanup=cleanup)
         feed(cursor, answered)
         assert (cursor.done, cursor.missing, cursor.missing_count) == (True, missing, len(missing))
@@ -211,15 +242,24 @@ def test_offsets_missing_inside_a_record_batch_are_always_compactions() -> None:
 
 def test_transaction_markers_and_aborted_record_batches_leave_nothing_missing() -> None:
     cursor = cursor_of(0, 4)
-    feed(cursor, encode(Batch(0, [Rec(0), Rec(1)], producer_id=7, transactional=True)) + encode(control(2, 7, kind=0)) + encode(
-        Batch(3, [Rec(0)])), aborted=((7, 0),))
+    feed(
+        cursor,
+        encode(Batch(0, [Rec(0), Rec(1)], producer_id=7, transactional=True))
+        + encode(control(2, 7, kind=0))
+        + encode(Batch(3, [Rec(0)])),
+        aborted=((7, 0),),
+    )
     assert cursor.missing == [] and cursor.receipt.rows == 1
 
 
 def test_of_very_many_holes_the_first_are_kept_and_all_are_counted() -> None:
     cursor = cursor_of(0, 1000)
     feed(cursor, b"".join(encode(Batch(4 * number, [Rec(0)])) for number in range(250)))
-    assert (len(cursor.missing), cursor.missing_count, cursor.missing[-1]) == (MISSING_MAX, 249, (397, 400))
+    assert (len(cursor.missing), cursor.missing_count, cursor.missing[-1]) == (
+        MISSING_MAX,
+        249,
+        (397, 400),
+    )
 
 
 def test_empty_answers_that_prove_nothing_never_complete_a_range() -> None:
@@ -246,19 +286,23 @@ def test_an_answer_that_stays_below_the_position_is_corrupt() -> None:
         feed(cursor_of(150, 160), encode(TEN))
 
 
-@pytest.mark.parametrize("code, log_start, kind, what", [
-    (1, 101, ExpiredOffsets, "deleted by retention"),
-    (1, 100, RanOutBeforeUntil, "the log ends at or below 100"),
-    (1, None, BrokerError, "does not say on which side"),
-    (2, None, CorruptData, "CORRUPT_MESSAGE"),
-    (6, None, BrokerError, "NOT_LEADER_OR_FOLLOWER"),
-    (-1, None, BrokerError, "UNKNOWN_SERVER_ERROR"),
-    (29, None, PermissionRefused, "TOPIC_AUTHORIZATION_FAILED"),
-    (4, None, EtlError, "INVALID_FETCH_SIZE"),
-    (999, None, EtlError, "unknown error code 999"),
-])
+@pytest.mark.parametrize(
+    "code, log_start, kind, what",
+    [
+        (1, 101, ExpiredOffsets, "deleted by retention"),
+        (1, 100, RanOutBeforeUntil, "the log ends at or below 100"),
+        (1, None, BrokerError, "does not say on which side"),
+        (2, None, CorruptData, "CORRUPT_MESSAGE"),
+        (6, None, BrokerError, "NOT_LEADER_OR_FOLLOWER"),
+        (-1, None, BrokerError, "UNKNOWN_SERVER_ERROR"),
+        (29, None, PermissionRefused, "TOPIC_AUTHORIZATION_FAILED"),
+        (4, None, EtlError, "INVALID_FETCH_SIZE"),
+        (999, None, EtlError, "unknown error code 999"),
+    ],
+)
 def test_each_error_code_has_its_error_with_topic_partition_and_offset(
-        code: int, log_start: int | None, kind: type[EtlError], what: str) -> None:
+    code: int, log_start: int | None, kind: type[EtlError], what: str
+) -> None:
     with pytest.raises(EtlError, match=what) as caught:
         feed(cursor_of(100, 110), error_code=code, log_start_offset=log_start, high_watermark=-1)
     assert type(caught.value) is kind
@@ -276,8 +320,12 @@ def test_only_what_may_pass_is_retriable() -> None:
 
 def test_large_answers_come_as_several_arrow_batches() -> None:
     third = [Rec(delta, bytes(GROUP_BYTES // 27)) for delta in range(9)]
-    some = cursor_of(0, 18, columns=("offset",)).feed(answer(google_encoded(third, 0) + google_encoded(third, 9)))
-    more = cursor_of(0, 54).feed(answer(b"".join(google_encoded(third, 9 * number) for number in range(6))))
+    some = cursor_of(0, 18, columns=("offset",)).feed(
+        answer(google_encoded(third, 0) + google_encoded(third, 9))
+    )
+    more = cursor_of(0, 54).feed(
+        answer(b"".join(google_encoded(third, 9 * number) for number in range(6)))
+    )
     assert [arrow_batch.num_rows for arrow_batch in some] == [18]
     assert [arrow_batch.num_rows for arrow_batch in more] == [27, 27]
 

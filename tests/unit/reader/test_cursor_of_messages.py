@@ -1,4 +1,6 @@
-"""The walk through a range of messages of formats v0 and v1: where wrappers hide what an answer begins with, and what is missing."""
+"""The walk through a range of messages of formats v0 and v1: where wrappers hide what an answer
+begins with, and what is missing.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +25,36 @@ def offsets_of(log: list[OldEntry]) -> list[int]:
         if isinstance(entry, Batch):
             found += [entry.base_offset + record.delta for record in entry.records]
         else:
-            found += [entry.offset] if isinstance(entry, Msg) else [message.offset for message in entry.messages]
+            found += (
+                [entry.offset]
+                if isinstance(entry, Msg)
+                else [message.offset for message in entry.messages]
+            )
     return found
 
 
 @settings(max_examples=50, deadline=None)
 @given(old_logs(), st.data())
-def test_however_the_log_is_chopped_into_answers_the_rows_are_the_log_from_until(log: list[OldEntry], data: st.DataObject) -> None:
-    """A broker begins an answer with the entry whose last offset is the first at or behind the one that was asked for."""
+def test_however_the_log_is_chopped_into_answers_the_rows_are_the_log_from_until(
+    log: list[OldEntry], data: st.DataObject
+) -> None:
+    """A broker begins an answer with the entry whose last offset is the first at or behind the one
+    that was asked for.
+    """
     end, offsets = last_offset(log[-1][1]) + 1, offsets_of(log)
     from_offset = data.draw(st.integers(max(0, offsets[0] - 2), end))
     until_offset = data.draw(st.integers(from_offset, end))
-    cursor = cursor_of(from_offset, until_offset, fetch_max_bytes=data.draw(st.integers(1, 400)), columns=("offset",))
+    cursor = cursor_of(
+        from_offset,
+        until_offset,
+        fetch_max_bytes=data.draw(st.integers(1, 400)),
+        columns=("offset",),
+    )
     rows: list[int] = []
     fetched = 0
     while not cursor.done:
         rest = encoded_old([each for each in log if last_offset(each[1]) >= cursor.position])
-        part = rest[:data.draw(st.integers(cursor.max_bytes, 2 * cursor.max_bytes))]
+        part = rest[: data.draw(st.integers(cursor.max_bytes, 2 * cursor.max_bytes))]
         fetched += len(part)
         rows += [row["offset"] for row in rows_in(cursor, part)]
     assert rows == [offset for offset in offsets if from_offset <= offset < until_offset]
@@ -48,15 +63,22 @@ def test_however_the_log_is_chopped_into_answers_the_rows_are_the_log_from_until
 
 @settings(max_examples=50, deadline=None)
 @given(old_logs(), st.data())
-def test_what_is_missing_lies_between_entries_however_they_come(log: list[OldEntry], data: st.DataObject) -> None:
-    """What lies inside a wrapper or a record batch, or behind the last of them, is not told as missing."""
+def test_what_is_missing_lies_between_entries_however_they_come(
+    log: list[OldEntry], data: st.DataObject
+) -> None:
+    """What lies inside a wrapper or a record batch, or behind the last of them, is not told as
+    missing.
+    """
     end, first = last_offset(log[-1][1]) + 1, offsets_of(log[:1])[0]
     from_offset = data.draw(st.integers(max(0, first - 9), end))
     until_offset = data.draw(st.integers(from_offset, end))
-    cursor, known = cursor_of(from_offset, until_offset, fetch_max_bytes=300), cursor_of(from_offset, until_offset, cleanup=COMPACTED)
+    cursor, known = (
+        cursor_of(from_offset, until_offset, fetch_max_bytes=300),
+        cursor_of(from_offset, until_offset, cleanup=COMPACTED),
+    )
     while not cursor.done:
         left = [each for each in log if last_offset(each[1]) >= cursor.position]
-        rows_in(cursor, encoded_old(left[:data.draw(st.integers(1, len(left)))]))
+        rows_in(cursor, encoded_old(left[: data.draw(st.integers(1, len(left)))]))
     missing, expected = [], from_offset
     for each in log:
         begins = each[1].base_offset if isinstance(each[1], Batch) else offsets_of([each])[0]
@@ -72,9 +94,18 @@ def test_what_is_missing_lies_between_entries_however_they_come(log: list[OldEnt
 def test_records_of_a_wrapper_below_the_position_and_from_until_on_are_dropped(magic: int) -> None:
     wrapper = Wrapper([Msg(100 + delta, b"%d" % delta) for delta in range(10)])
     cursor = cursor_of(103, 107)
-    assert [row["offset"] for row in rows_in(cursor, encode_logical([wrapper], magic))] == [103, 104, 105, 106]
+    assert [row["offset"] for row in rows_in(cursor, encode_logical([wrapper], magic))] == [
+        103,
+        104,
+        105,
+        106,
+    ]
     assert cursor.done and cursor.position == 107 and cursor.missing == []
-    assert cursor.receipt.missing_offsets == 0 and cursor.receipt.epochs == () and cursor.receipt.last_epoch is None
+    assert (
+        cursor.receipt.missing_offsets == 0
+        and cursor.receipt.epochs == ()
+        and cursor.receipt.last_epoch is None
+    )
 
 
 def test_the_position_moves_when_the_answer_is_fed_and_before_its_rows_are_read() -> None:
@@ -96,7 +127,9 @@ def test_a_wrapper_that_lies_beyond_until_shows_what_is_missing_below(magic: int
 
 @each_magic
 def test_leader_epochs_are_those_of_the_record_batches_alone(magic: int) -> None:
-    log = encode_logical([Msg(4), Msg(5)], magic) + encode(Batch(6, [Rec(0), Rec(1)], leader_epoch=3))
+    log = encode_logical([Msg(4), Msg(5)], magic) + encode(
+        Batch(6, [Rec(0), Rec(1)], leader_epoch=3)
+    )
     cursor = cursor_of(4, 8)
     rows_in(cursor, log)
     assert (cursor.receipt.epochs, cursor.receipt.last_epoch) == (((3, 6),), 3)
@@ -107,13 +140,15 @@ def test_leader_epochs_are_those_of_the_record_batches_alone(magic: int) -> None
 
 @each_magic
 @pytest.mark.parametrize("size", [1, 11, 12, 16, 17, 25, 26, 100])
-def test_a_message_larger_than_the_answer_is_asked_for_with_more_bytes(magic: int, size: int) -> None:
+def test_a_message_larger_than_the_answer_is_asked_for_with_more_bytes(
+    magic: int, size: int
+) -> None:
     """Brokers before 0.10.1 cut even the first message off."""
     record = message_bytes(Msg(7, bytes(300)), magic)
     cursor = cursor_of(7, 8, fetch_max_bytes=size)
     asked = 0
     while not cursor.done:
-        rows_in(cursor, record[:cursor.max_bytes])
+        rows_in(cursor, record[: cursor.max_bytes])
         asked += 1
     assert cursor.receipt.rows == 1 and asked <= 7
 

@@ -1,4 +1,6 @@
-"""What a reading is at, and what its time went to, by what its tasks told and what came at their end."""
+"""What a reading is at, and what its time went to, by what its tasks told and what came at their
+end.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def reading(*, began: float | None, last_came: float | None, ended: int) -> Foll
     """Two tasks: when the first one told that it began, when the last receipt came, how many came."""
     following = Following("plan-1", RANGES, [(0,), (1,)])
     following.port.began = began
-    following.receipts = cast(Any, SimpleNamespace(receipts=dict.fromkeys(range(ended), RECEIPT), last_came=last_came))
+    following.receipts = cast(
+        Any, SimpleNamespace(receipts=dict.fromkeys(range(ended), RECEIPT), last_came=last_came)
+    )
     return following
 
 
@@ -35,7 +39,9 @@ def test_while_receipts_are_missing_tasks_read() -> None:
     following.port.told[0] = Told(0, 5, 5, 50)
     doing = following.doing()
     assert (doing.verb, doing.reached and doing.reached.records) == (Verb.FETCH, 5)
-    assert reading(began=None, last_came=4.0, ended=1).doing().verb is Verb.FETCH, "tasks that cannot tell have receipts"
+    assert reading(began=None, last_came=4.0, ended=1).doing().verb is Verb.FETCH, (
+        "tasks that cannot tell have receipts"
+    )
 
 
 def test_once_all_receipts_are_there_the_table_commits() -> None:
@@ -43,21 +49,39 @@ def test_once_all_receipts_are_there_the_table_commits() -> None:
 
 
 def test_the_time_of_a_reading_is_first_job_and_fetch_and_the_rest_is_the_commit() -> None:
-    assert reading(began=3.0, last_came=7.0, ended=2).spent(1.0, 9.0) == {Verb.FIRST_JOB: 2.0, Verb.FETCH: 4.0}
+    assert reading(began=3.0, last_came=7.0, ended=2).spent(1.0, 9.0) == {
+        Verb.FIRST_JOB: 2.0,
+        Verb.FETCH: 4.0,
+    }
 
 
 def test_where_no_task_could_tell_that_it_began_the_first_job_counts_as_fetch() -> None:
-    assert reading(began=None, last_came=7.0, ended=2).spent(1.0, 9.0) == {Verb.FIRST_JOB: 0.0, Verb.FETCH: 6.0}
+    assert reading(began=None, last_came=7.0, ended=2).spent(1.0, 9.0) == {
+        Verb.FIRST_JOB: 0.0,
+        Verb.FETCH: 6.0,
+    }
 
 
 def test_a_reading_that_broke_off_was_fetching_until_then() -> None:
-    assert reading(began=3.0, last_came=4.0, ended=1).spent(1.0, 9.0) == {Verb.FIRST_JOB: 2.0, Verb.FETCH: 6.0}
+    assert reading(began=3.0, last_came=4.0, ended=1).spent(1.0, 9.0) == {
+        Verb.FIRST_JOB: 2.0,
+        Verb.FETCH: 6.0,
+    }
     assert reading(began=None, last_came=None, ended=0).spent(1.0, 9.0) == {}
 
 
 def test_it_may_be_asked_from_two_threads_at_once() -> None:
-    following = Following("plan-1", [OffsetRange(BrokerPartition("clicks", p), 0, 1) for p in range(500)], [(p,) for p in range(500)])
-    following.receipts = cast(Any, SimpleNamespace(receipts=dict.fromkeys(range(500), Receipt(rows=1, fetched_bytes=1)), last_came=1.0))
+    following = Following(
+        "plan-1",
+        [OffsetRange(BrokerPartition("clicks", p), 0, 1) for p in range(500)],
+        [(p,) for p in range(500)],
+    )
+    following.receipts = cast(
+        Any,
+        SimpleNamespace(
+            receipts=dict.fromkeys(range(500), Receipt(rows=1, fetched_bytes=1)), last_came=1.0
+        ),
+    )
     found: list[int] = []
 
     def ask() -> None:

@@ -30,7 +30,9 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("new_process")
-def test_from_its_second_task_on_a_worker_leaves_what_the_first_one_loaded_out_of_the_collectors_work() -> None:
+def test_from_its_second_task_on_a_worker_leaves_what_the_first_one_loaded_out_of_the_collectors_work() -> (
+    None
+):
     kept_worker.begin_task()
     assert gc.get_freeze_count() == 0
     alive = len(gc.get_objects())

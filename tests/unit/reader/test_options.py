@@ -1,4 +1,6 @@
-"""The data source's options: ours, those of Spark's own Kafka source, and the ranges that they come to."""
+"""The data source's options: ours, those of Spark's own Kafka source, and the ranges that they come
+to.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,31 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import StructType
 
-from etl.errors import DataLoss, EtlError, NotKafka, NotYetReadable, PermissionRefused, RanOutBeforeUntil, SettingsError, TopicMissing
+from etl.errors import (
+    DataLoss,
+    EtlError,
+    NotKafka,
+    NotYetReadable,
+    PermissionRefused,
+    RanOutBeforeUntil,
+    SettingsError,
+    TopicMissing,
+)
 from etl.model.logs import BrokerPartition, Extent, Isolation
 from etl.model.plans import OffsetRange
-from etl.model.security import OPEN, LocalFile, Login, Mechanism, SecretRef, Security, SecurityProtocol, Tls
+from etl.model.security import (
+    OPEN,
+    LocalFile,
+    Login,
+    Mechanism,
+    SecretRef,
+    Security,
+    SecurityProtocol,
+    Tls,
+)
 from etl.reader.advice import for_a_pipeline, for_options
-from etl.reader.option_names import OF_SPARK, OURS, WITHOUT_EFFECT
 from etl.reader.option_logs import parse_ranges
+from etl.reader.option_names import OF_SPARK, OURS, WITHOUT_EFFECT
 from etl.reader.options import columns_of_schema, parse_options
 from etl.reader.ranges import inside, ranges_of
 from etl.reader.reading import Bounds, Chosen, FirstAt, LogEnd, refuse_missing_partitions
@@ -26,11 +46,19 @@ LEAST = {"bootstrap": "h:1", "topics": "clicks"}
 
 
 def ranges(**options: str) -> list[tuple[int, int, int]]:
-    """(partition, from, until) of what these options read; a time lies at offset 20 of partition 0, and no record elsewhere is so late."""
+    """(partition, from, until) of what these options read; a time lies at offset 20 of partition 0,
+    and no record elsewhere is so late.
+    """
     reading = parse_options({**LEAST, **options})
     found = {CLICKS[0]: 20, CLICKS[1]: None, CLICKS[2]: None}
-    first, last = ({log: found[log] for log in bounds.times(EXTENTS)} for bounds in (reading.starting, reading.ending))
-    return [(r.log.partition, r.from_offset, r.until_offset) for r in ranges_of(reading, EXTENTS, first, last)]
+    first, last = (
+        {log: found[log] for log in bounds.times(EXTENTS)}
+        for bounds in (reading.starting, reading.ending)
+    )
+    return [
+        (r.log.partition, r.from_offset, r.until_offset)
+        for r in ranges_of(reading, EXTENTS, first, last)
+    ]
 
 
 def test_ranges_are_written_as_json() -> None:
@@ -38,71 +66,147 @@ def test_ranges_are_written_as_json() -> None:
     assert parse_ranges(text) == (OffsetRange(CLICKS[2], 5, 9),)
 
 
-@pytest.mark.parametrize("options, named", [
-    ({"bootstrap": "h:1", "assign": '{"clicks": [0], "clicks": [1]}'}, "clicks"),
-    ({**LEAST, "startingOffsets": '{"clicks": {"0": 5, "0": 9}}'}, "0"),
-    ({"bootstrap": "h:1", "ranges": '[{"topic": "clicks", "partition": 0, "from": 5, "from": 1, "until": 9}]'}, "from"),
-])
-def test_what_is_named_twice_in_an_option_is_refused_for_nobody_knows_which_is_meant(options: dict[str, str], named: str) -> None:
+@pytest.mark.parametrize(
+    "options, named",
+    [
+        ({"bootstrap": "h:1", "assign": '{"clicks": [0], "clicks": [1]}'}, "clicks"),
+        ({**LEAST, "startingOffsets": '{"clicks": {"0": 5, "0": 9}}'}, "0"),
+        (
+            {
+                "bootstrap": "h:1",
+                "ranges": '[{"topic": "clicks", "partition": 0, "from": 5, "from": 1, "until": 9}]',
+            },
+            "from",
+        ),
+    ],
+)
+def test_what_is_named_twice_in_an_option_is_refused_for_nobody_knows_which_is_meant(
+    options: dict[str, str], named: str
+) -> None:
     with pytest.raises(SettingsError, match=f"'{named}' is named twice"):
         parse_options(options)
 
 
-@pytest.mark.parametrize("options, named", [
-    ({"bootstrap": "h:1", "topics": "t", "topicz": "t"}, "topicz"),
-    ({"bootstrap": "h:1"}, "topics"),
-    ({"bootstrap": "h:1", "topics": "t", "ranges": "[]"}, "topics"),
-    ({"bootstrap": "h:1", "topics": "t", "assign": "{}"}, "assign"),
-    ({"bootstrap": "h:1", "ranges": "[]", "startingOffsets": "earliest"}, "startingOffsets"),
-    ({"bootstrap": "h:1", "topics": "t", "subscribe": "u"}, "its other name"),
-    ({"topics": "t"}, "bootstrap"),
-    ({"bootstrap": "h", "topics": "t"}, "'h'"),
-    ({"bootstrap": "h:99999", "topics": "t"}, "'h:99999'"),
-    ({"bootstrap": "h:0", "topics": "t"}, "'h:0'"),
-    ({"bootstrap": "h" * 80 + ":1", "topics": "t"}, "host's name"),
-    ({"bootstrap": "h:1", "topics": "t", "fetch_max_bytes": str(2**31)}, "fetch_max_bytes"),
-    ({"bootstrap": "h:1", "topics": "t", "fetch_limit_bytes": str(2**31)}, "fetch_limit_bytes"),
-    ({"bootstrap": "h:1", "topics": "t", "timeout_s": "1e300"}, "timeout_s"),
-    ({"bootstrap": "h:1", "topics": "t", "isolation": "dirty"}, "dirty"),
-    ({"bootstrap": "h:1", "topics": "t", "columns": "key,nothing"}, "nothing"),
-    ({"bootstrap": "h:1", "topics": "t", "columns": " , "}, "columns"),
-    ({"bootstrap": "h:1", "topics": "t", "fetch_max_bytes": "-1"}, "fetch_max_bytes"),
-    ({"bootstrap": "h:1", "topics": "t", "timeout_s": "soon"}, "timeout_s"),
-    ({"bootstrap": "h:1", "topics": "t", "timeout_s": "nan"}, "timeout_s"),
-    ({"bootstrap": "h:1", "topics": "t", "minPartitions": "0"}, "minPartitions"),
-    ({"bootstrap": "h:1", "topics": "t", "failOnDataLoss": "perhaps"}, "'perhaps' is no value of failOnDataLoss"),
-    ({"bootstrap": "h:1", "subscribePattern": "("}, "regular expression"),
-    ({"bootstrap": "h:1", "subscribePattern": "  "}, "every topic"),
-    ({"bootstrap": "h:1", "subscribePattern": "or[c-e&&[^c]]ers"}, "a class inside a class, or &&.*option subscribePattern"),
-    ({"bootstrap": "h:1", "subscribePattern": "a(b)\\1"}, "option subscribePattern"),
-    ({"bootstrap": "h:1", "subscribePattern": "a{,2}"}, "option subscribePattern"),
-    ({"bootstrap": "h:1", "subscribe": " , "}, "no topic is named"),
-    ({"bootstrap": "h:1", "topics": "t", "kafka.sasl.mechanism": "PLAIN"}, r"username is missing.*option sasl_\*"),
-    ({"bootstrap": "h:1", "assign": "[1]"}, "clicks"),
-    ({"bootstrap": "h:1", "topics": "t", "startingOffsets": "latest"}, "startingOffsets cannot be latest"),
-    ({"bootstrap": "h:1", "topics": "t", "startingOffsets": '{"t": {"0": -1}}'}, "startingOffsets cannot be latest"),
-    ({"bootstrap": "h:1", "topics": "t", "endingOffsets": '{"t": {"0": -2}}'}, "endingOffsets cannot be earliest"),
-    ({"bootstrap": "h:1", "topics": "t", "endingOffsets": '{"t": {"0": -3}}'}, "no offset"),
-    ({"bootstrap": "h:1", "topics": "t", "startingOffsets": '{"t": {"0": -3}}'}, "no offset"),
-    ({"bootstrap": "h:1", "ranges": '[{"topic": "t", "partition": 0, "from": -2, "until": 5}]'}, "no whole number"),
-    ({"bootstrap": "h:1", "ranges": json.dumps([{"topic": "t", "partition": 0, "from": 0, "until": 5}] * 2)}, "0 to 5 and 0 to 5 overlap"),
-    ({"bootstrap": "h:1", "topics": "t", "endingOffsets": '{"t": 3}'}, '"clicks"'),
-    ({"bootstrap": "h:1", "topics": "t", "startingTimestamp": "yesterday"}, "milliseconds since 1970"),
-    ({"bootstrap": "h:1", "topics": "t", "kafka.security.protocol": "SASL_SSL"}, "sasl.mechanism is missing.*option security_protocol"),
-    ({**LEAST, "kafka.sasl.jaas.config": "password=x"}, "kafka.sasl.jaas.config.*sasl_password, which is a reference"),
-    ({"bootstrap": "h:1", "topics": "t", "kafka.ssl.truststore.location": "x"}, "tls_ca_file, in PEM"),
-    ({"bootstrap": "h:1", "topics": "t", "listener": "INSIDE"}, "give zookeeper in the place of bootstrap"),
-    ({"bootstrap": "h:1", "topics": "t", "security_protocol": "SSL", "tls_key_file": "k.pem"}, r"no cert_file is given.*option tls_\*"),
-])
+@pytest.mark.parametrize(
+    "options, named",
+    [
+        ({"bootstrap": "h:1", "topics": "t", "topicz": "t"}, "topicz"),
+        ({"bootstrap": "h:1"}, "topics"),
+        ({"bootstrap": "h:1", "topics": "t", "ranges": "[]"}, "topics"),
+        ({"bootstrap": "h:1", "topics": "t", "assign": "{}"}, "assign"),
+        ({"bootstrap": "h:1", "ranges": "[]", "startingOffsets": "earliest"}, "startingOffsets"),
+        ({"bootstrap": "h:1", "topics": "t", "subscribe": "u"}, "its other name"),
+        ({"topics": "t"}, "bootstrap"),
+        ({"bootstrap": "h", "topics": "t"}, "'h'"),
+        ({"bootstrap": "h:99999", "topics": "t"}, "'h:99999'"),
+        ({"bootstrap": "h:0", "topics": "t"}, "'h:0'"),
+        ({"bootstrap": "h" * 80 + ":1", "topics": "t"}, "host's name"),
+        ({"bootstrap": "h:1", "topics": "t", "fetch_max_bytes": str(2**31)}, "fetch_max_bytes"),
+        ({"bootstrap": "h:1", "topics": "t", "fetch_limit_bytes": str(2**31)}, "fetch_limit_bytes"),
+        ({"bootstrap": "h:1", "topics": "t", "timeout_s": "1e300"}, "timeout_s"),
+        ({"bootstrap": "h:1", "topics": "t", "isolation": "dirty"}, "dirty"),
+        ({"bootstrap": "h:1", "topics": "t", "columns": "key,nothing"}, "nothing"),
+        ({"bootstrap": "h:1", "topics": "t", "columns": " , "}, "columns"),
+        ({"bootstrap": "h:1", "topics": "t", "fetch_max_bytes": "-1"}, "fetch_max_bytes"),
+        ({"bootstrap": "h:1", "topics": "t", "timeout_s": "soon"}, "timeout_s"),
+        ({"bootstrap": "h:1", "topics": "t", "timeout_s": "nan"}, "timeout_s"),
+        ({"bootstrap": "h:1", "topics": "t", "minPartitions": "0"}, "minPartitions"),
+        (
+            {"bootstrap": "h:1", "topics": "t", "failOnDataLoss": "perhaps"},
+            "'perhaps' is no value of failOnDataLoss",
+        ),
+        ({"bootstrap": "h:1", "subscribePattern": "("}, "regular expression"),
+        ({"bootstrap": "h:1", "subscribePattern": "  "}, "every topic"),
+        (
+            {"bootstrap": "h:1", "subscribePattern": "or[c-e&&[^c]]ers"},
+            "a class inside a class, or &&.*option subscribePattern",
+        ),
+        ({"bootstrap": "h:1", "subscribePattern": "a(b)\\1"}, "option subscribePattern"),
+        ({"bootstrap": "h:1", "subscribePattern": "a{,2}"}, "option subscribePattern"),
+        ({"bootstrap": "h:1", "subscribe": " , "}, "no topic is named"),
+        (
+            {"bootstrap": "h:1", "topics": "t", "kafka.sasl.mechanism": "PLAIN"},
+            r"username is missing.*option sasl_\*",
+        ),
+        ({"bootstrap": "h:1", "assign": "[1]"}, "clicks"),
+        (
+            {"bootstrap": "h:1", "topics": "t", "startingOffsets": "latest"},
+            "startingOffsets cannot be latest",
+        ),
+        (
+            {"bootstrap": "h:1", "topics": "t", "startingOffsets": '{"t": {"0": -1}}'},
+            "startingOffsets cannot be latest",
+        ),
+        (
+            {"bootstrap": "h:1", "topics": "t", "endingOffsets": '{"t": {"0": -2}}'},
+            "endingOffsets cannot be earliest",
+        ),
+        ({"bootstrap": "h:1", "topics": "t", "endingOffsets": '{"t": {"0": -3}}'}, "no offset"),
+        ({"bootstrap": "h:1", "topics": "t", "startingOffsets": '{"t": {"0": -3}}'}, "no offset"),
+        (
+            {
+                "bootstrap": "h:1",
+                "ranges": '[{"topic": "t", "partition": 0, "from": -2, "until": 5}]',
+            },
+            "no whole number",
+        ),
+        (
+            {
+                "bootstrap": "h:1",
+                "ranges": json.dumps([{"topic": "t", "partition": 0, "from": 0, "until": 5}] * 2),
+            },
+            "0 to 5 and 0 to 5 overlap",
+        ),
+        ({"bootstrap": "h:1", "topics": "t", "endingOffsets": '{"t": 3}'}, '"clicks"'),
+        (
+            {"bootstrap": "h:1", "topics": "t", "startingTimestamp": "yesterday"},
+            "milliseconds since 1970",
+        ),
+        (
+            {"bootstrap": "h:1", "topics": "t", "kafka.security.protocol": "SASL_SSL"},
+            "sasl.mechanism is missing.*option security_protocol",
+        ),
+        (
+            {**LEAST, "kafka.sasl.jaas.config": "password=x"},
+            "kafka.sasl.jaas.config.*sasl_password, which is a reference",
+        ),
+        (
+            {"bootstrap": "h:1", "topics": "t", "kafka.ssl.truststore.location": "x"},
+            "tls_ca_file, in PEM",
+        ),
+        (
+            {"bootstrap": "h:1", "topics": "t", "listener": "INSIDE"},
+            "give zookeeper in the place of bootstrap",
+        ),
+        (
+            {
+                "bootstrap": "h:1",
+                "topics": "t",
+                "security_protocol": "SSL",
+                "tls_key_file": "k.pem",
+            },
+            r"no cert_file is given.*option tls_\*",
+        ),
+    ],
+)
 def test_a_wrong_option_is_refused_by_name(options: dict[str, str], named: str) -> None:
     with pytest.raises(SettingsError, match=named):
         parse_options(options)
 
 
-@pytest.mark.parametrize("text", ["", "{}x", '[{"topic": "t"}]', '[{"topic": "t", "partition": 0, "from": 9, "until": 5}]', "[1]",
-                                  '[{"topic": "t", "partition": 2147483648, "from": 0, "until": 5}]',
-                                  '[{"topic": "t", "partition": 0, "from": 0, "until": 9223372036854775808}]',
-                                  '[{"topic": "t", "partition": 0, "from": 0.5, "until": 5}]'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}x",
+        '[{"topic": "t"}]',
+        '[{"topic": "t", "partition": 0, "from": 9, "until": 5}]',
+        "[1]",
+        '[{"topic": "t", "partition": 2147483648, "from": 0, "until": 5}]',
+        '[{"topic": "t", "partition": 0, "from": 0, "until": 9223372036854775808}]',
+        '[{"topic": "t", "partition": 0, "from": 0.5, "until": 5}]',
+    ],
+)
 def test_what_is_no_list_of_ranges_is_refused_with_the_form(text: str) -> None:
     with pytest.raises(SettingsError, match='"from": 10'):
         parse_ranges(text)
@@ -110,7 +214,11 @@ def test_what_is_no_list_of_ranges_is_refused_with_the_form(text: str) -> None:
 
 def test_sparks_names_mean_what_ours_mean_in_whatever_letters() -> None:
     ours = {"bootstrap": "h:1,i:2", "topics": "clicks,views", "isolation": "read_uncommitted"}
-    theirs = {"KAFKA.bootstrap.servers": "h:1,i:2", "Subscribe": "clicks,views", "kafka.isolation.level": "READ_UNCOMMITTED"}
+    theirs = {
+        "KAFKA.bootstrap.servers": "h:1,i:2",
+        "Subscribe": "clicks,views",
+        "kafka.isolation.level": "READ_UNCOMMITTED",
+    }
     assert parse_options(ours) == parse_options(theirs)
     assert parse_options(ours).isolation is Isolation.READ_UNCOMMITTED
 
@@ -124,37 +232,92 @@ def test_saying_that_there_is_no_encryption_changes_nothing() -> None:
 
 
 def test_blanks_around_a_pattern_are_no_part_of_it() -> None:
-    assert parse_options({"bootstrap": "h:1", "subscribePattern": " click.* "}).chosen == Chosen(pattern="click.*")
+    assert parse_options({"bootstrap": "h:1", "subscribePattern": " click.* "}).chosen == Chosen(
+        pattern="click.*"
+    )
 
 
-@pytest.mark.parametrize("options, read", [
-    ({}, [(0, 10, 40), (1, 0, 50), (2, 7, 7)]),
-    ({"startingOffsets": "earliest", "endingOffsets": "latest"}, [(0, 10, 40), (1, 0, 50), (2, 7, 7)]),
-    ({"startingOffsets": '{"clicks": {"0": 12, "1": -2, "2": 7}}'}, [(0, 12, 40), (1, 0, 50), (2, 7, 7)]),
-    ({"endingOffsets": '{"clicks": {"0": 12, "1": 5, "2": -1}}'}, [(0, 10, 12), (1, 0, 5), (2, 7, 7)]),
-    ({"endingTimestamp": "1700000000000"}, [(0, 10, 20), (1, 0, 50), (2, 7, 7)]),
-    ({"startingTimestamp": "1700000000000", "startingOffsetsByTimestampStrategy": "latest"}, [(0, 20, 40), (1, 50, 50), (2, 7, 7)]),
-    ({"startingTimestamp": "5", "endingTimestamp": "5", "startingOffsetsByTimestampStrategy": "latest"},
-     [(0, 20, 20), (1, 50, 50), (2, 7, 7)]),
-    ({"endingOffsetsByTimestamp": '{"clicks": {"0": 1, "1": 2, "2": 3}}'}, [(0, 10, 20), (1, 0, 50), (2, 7, 7)]),
-    ({"startingOffsets": '{"clicks": {"0": 3, "1": 3, "2": 3}}', "failOnDataLoss": "false"}, [(0, 10, 40), (1, 3, 50), (2, 7, 7)]),
-    ({"startingOffsets": '{"clicks": {"0": 1000, "1": 49, "2": 8}}', "failOnDataLoss": "false"}, [(0, 1000, 1000), (1, 49, 50), (2, 8, 8)]),
-    ({"startingOffsets": '{"clicks": {"0": 40, "1": 50, "2": 7}}'}, [(0, 40, 40), (1, 50, 50), (2, 7, 7)]),
-    ({"endingOffsets": '{"clicks": {"0": 3, "1": 90, "2": 3}}', "failOnDataLoss": "false"}, [(0, 10, 10), (1, 0, 50), (2, 7, 7)]),
-    ({"endingOffsets": '{"clicks": {"0": 10, "1": 0, "2": 7}}'}, [(0, 10, 10), (1, 0, 0), (2, 7, 7)]),
-])
-def test_each_form_of_a_bound_is_read(options: dict[str, str], read: list[tuple[int, int, int]]) -> None:
+@pytest.mark.parametrize(
+    "options, read",
+    [
+        ({}, [(0, 10, 40), (1, 0, 50), (2, 7, 7)]),
+        (
+            {"startingOffsets": "earliest", "endingOffsets": "latest"},
+            [(0, 10, 40), (1, 0, 50), (2, 7, 7)],
+        ),
+        (
+            {"startingOffsets": '{"clicks": {"0": 12, "1": -2, "2": 7}}'},
+            [(0, 12, 40), (1, 0, 50), (2, 7, 7)],
+        ),
+        (
+            {"endingOffsets": '{"clicks": {"0": 12, "1": 5, "2": -1}}'},
+            [(0, 10, 12), (1, 0, 5), (2, 7, 7)],
+        ),
+        ({"endingTimestamp": "1700000000000"}, [(0, 10, 20), (1, 0, 50), (2, 7, 7)]),
+        (
+            {"startingTimestamp": "1700000000000", "startingOffsetsByTimestampStrategy": "latest"},
+            [(0, 20, 40), (1, 50, 50), (2, 7, 7)],
+        ),
+        (
+            {
+                "startingTimestamp": "5",
+                "endingTimestamp": "5",
+                "startingOffsetsByTimestampStrategy": "latest",
+            },
+            [(0, 20, 20), (1, 50, 50), (2, 7, 7)],
+        ),
+        (
+            {"endingOffsetsByTimestamp": '{"clicks": {"0": 1, "1": 2, "2": 3}}'},
+            [(0, 10, 20), (1, 0, 50), (2, 7, 7)],
+        ),
+        (
+            {"startingOffsets": '{"clicks": {"0": 3, "1": 3, "2": 3}}', "failOnDataLoss": "false"},
+            [(0, 10, 40), (1, 3, 50), (2, 7, 7)],
+        ),
+        (
+            {
+                "startingOffsets": '{"clicks": {"0": 1000, "1": 49, "2": 8}}',
+                "failOnDataLoss": "false",
+            },
+            [(0, 1000, 1000), (1, 49, 50), (2, 8, 8)],
+        ),
+        (
+            {"startingOffsets": '{"clicks": {"0": 40, "1": 50, "2": 7}}'},
+            [(0, 40, 40), (1, 50, 50), (2, 7, 7)],
+        ),
+        (
+            {"endingOffsets": '{"clicks": {"0": 3, "1": 90, "2": 3}}', "failOnDataLoss": "false"},
+            [(0, 10, 10), (1, 0, 50), (2, 7, 7)],
+        ),
+        (
+            {"endingOffsets": '{"clicks": {"0": 10, "1": 0, "2": 7}}'},
+            [(0, 10, 10), (1, 0, 0), (2, 7, 7)],
+        ),
+    ],
+)
+def test_each_form_of_a_bound_is_read(
+    options: dict[str, str], read: list[tuple[int, int, int]]
+) -> None:
     assert ranges(**options) == read
 
 
 def test_a_time_for_all_partitions_comes_before_times_and_offsets_for_each() -> None:
-    reading = parse_options({**LEAST, "startingTimestamp": "9", "startingOffsetsByTimestamp": "{}", "startingOffsets": "earliest"})
+    reading = parse_options(
+        {
+            **LEAST,
+            "startingTimestamp": "9",
+            "startingOffsetsByTimestamp": "{}",
+            "startingOffsets": "earliest",
+        }
+    )
     assert reading.starting == Bounds(FirstAt(9), option="startingTimestamp")
     assert reading.ending.everywhere is LogEnd.LATEST
 
 
 @pytest.mark.parametrize(("start", "raised"), [(12, NotYetReadable), (13, RanOutBeforeUntil)])
-def test_a_start_that_an_open_transaction_hides_may_be_asked_for_again(start: int, raised: type[EtlError]) -> None:
+def test_a_start_that_an_open_transaction_hides_may_be_asked_for_again(
+    start: int, raised: type[EtlError]
+) -> None:
     log = BrokerPartition("clicks", 0)
     reading = parse_options({**LEAST, "startingOffsets": json.dumps({"clicks": {"0": start}})})
     with pytest.raises(raised, match=f"up to 10, offsets from {start} on"):
@@ -171,46 +334,115 @@ def test_a_record_that_comes_while_a_time_is_looked_up_lies_behind_what_is_read(
 
 
 @pytest.mark.parametrize(("until", "raised"), [(12, NotYetReadable), (13, RanOutBeforeUntil)])
-def test_a_range_that_an_open_transaction_covers_may_be_asked_for_again(until: int, raised: type[EtlError]) -> None:
+def test_a_range_that_an_open_transaction_covers_may_be_asked_for_again(
+    until: int, raised: type[EtlError]
+) -> None:
     with pytest.raises(raised, match=f"up to 10, offsets up to {until}"):
-        inside(OffsetRange(BrokerPartition("clicks", 0), 5, until), Extent(0, 10, high_watermark=12), fails=True)
+        inside(
+            OffsetRange(BrokerPartition("clicks", 0), 5, until),
+            Extent(0, 10, high_watermark=12),
+            fails=True,
+        )
 
 
-@pytest.mark.parametrize("options, raised, said", [
-    ({"startingOffsets": '{"clicks": {"0": 12}}'}, SettingsError, "not named.*partition 1"),
-    ({"startingOffsets": '{"clicks": {"0": 12, "1": 1, "2": 7, "9": 1}}'}, TopicMissing, "partition 9"),
-    ({"endingOffsets": '{"clicks": {"0": 41, "1": 1, "2": 7}}'}, RanOutBeforeUntil, "up to 40"),
-    ({"startingOffsets": '{"clicks": {"0": 3, "1": 1, "2": 7}}'}, DataLoss, "starts at 10"),
-    ({"startingOffsets": '{"clicks": {"0": 20, "1": 1, "2": 7}}', "endingOffsets": '{"clicks": {"0": 12, "1": 1, "2": 7}}'}, SettingsError,
-     "start at 20 and stop at 12"),
-    ({"startingTimestamp": "1700000000000"}, SettingsError, "no record is as late.*partition 1"),
-    ({"startingOffsets": '{"clicks": {"0": 41, "1": 1, "2": 7}}'}, RanOutBeforeUntil, "up to 40, offsets from 41 on.*partition 0"),
-    ({"endingOffsets": '{"clicks": {"0": 9, "1": 1, "2": 7}}'}, DataLoss, "starts at 10, offsets up to 9.*partition 0"),
-    ({"startingOffsets": '{"clicks": {"0": 21, "1": 1, "2": 7}}', "endingTimestamp": "5"}, SettingsError, "start at 21 and stop at 20"),
-    ({"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "latest", "endingOffsets": '{"clicks": {"0": 19, "1": 60, "2": 7}}'},
-     SettingsError, "start at 20 and stop at 19.*startingTimestamp and endingOffsets"),
-    ({"startingTimestamp": "6", "endingTimestamp": "5"}, SettingsError, "start at the time 6 and stop at 5"),
-    ({"startingOffsets": '{"clicks": {"0": 20, "1": 1, "2": 7}}', "endingOffsets": '{"clicks": {"0": 12, "1": 1, "2": 7}}',
-      "failOnDataLoss": "false"}, SettingsError, "start at 20 and stop at 12"),
-])
-def test_a_bound_that_the_log_does_not_have_is_told_with_its_place(options: dict[str, str], raised: type[EtlError], said: str) -> None:
+@pytest.mark.parametrize(
+    "options, raised, said",
+    [
+        ({"startingOffsets": '{"clicks": {"0": 12}}'}, SettingsError, "not named.*partition 1"),
+        (
+            {"startingOffsets": '{"clicks": {"0": 12, "1": 1, "2": 7, "9": 1}}'},
+            TopicMissing,
+            "partition 9",
+        ),
+        ({"endingOffsets": '{"clicks": {"0": 41, "1": 1, "2": 7}}'}, RanOutBeforeUntil, "up to 40"),
+        ({"startingOffsets": '{"clicks": {"0": 3, "1": 1, "2": 7}}'}, DataLoss, "starts at 10"),
+        (
+            {
+                "startingOffsets": '{"clicks": {"0": 20, "1": 1, "2": 7}}',
+                "endingOffsets": '{"clicks": {"0": 12, "1": 1, "2": 7}}',
+            },
+            SettingsError,
+            "start at 20 and stop at 12",
+        ),
+        (
+            {"startingTimestamp": "1700000000000"},
+            SettingsError,
+            "no record is as late.*partition 1",
+        ),
+        (
+            {"startingOffsets": '{"clicks": {"0": 41, "1": 1, "2": 7}}'},
+            RanOutBeforeUntil,
+            "up to 40, offsets from 41 on.*partition 0",
+        ),
+        (
+            {"endingOffsets": '{"clicks": {"0": 9, "1": 1, "2": 7}}'},
+            DataLoss,
+            "starts at 10, offsets up to 9.*partition 0",
+        ),
+        (
+            {"startingOffsets": '{"clicks": {"0": 21, "1": 1, "2": 7}}', "endingTimestamp": "5"},
+            SettingsError,
+            "start at 21 and stop at 20",
+        ),
+        (
+            {
+                "startingTimestamp": "5",
+                "startingOffsetsByTimestampStrategy": "latest",
+                "endingOffsets": '{"clicks": {"0": 19, "1": 60, "2": 7}}',
+            },
+            SettingsError,
+            "start at 20 and stop at 19.*startingTimestamp and endingOffsets",
+        ),
+        (
+            {"startingTimestamp": "6", "endingTimestamp": "5"},
+            SettingsError,
+            "start at the time 6 and stop at 5",
+        ),
+        (
+            {
+                "startingOffsets": '{"clicks": {"0": 20, "1": 1, "2": 7}}',
+                "endingOffsets": '{"clicks": {"0": 12, "1": 1, "2": 7}}',
+                "failOnDataLoss": "false",
+            },
+            SettingsError,
+            "start at 20 and stop at 12",
+        ),
+    ],
+)
+def test_a_bound_that_the_log_does_not_have_is_told_with_its_place(
+    options: dict[str, str], raised: type[EtlError], said: str
+) -> None:
     with pytest.raises(raised, match=said):
         ranges(**options)
 
 
-@pytest.mark.parametrize("chosen, logs", [
-    (Chosen(topics=("clicks",)), CLICKS),
-    (Chosen(pattern="cli.*"), CLICKS), (Chosen(pattern=r"^\Qclicks\E\z"), CLICKS), (Chosen(pattern=r"^\p{Lower}{6,}$"), CLICKS),
-    (Chosen(logs=(CLICKS[1],)), [CLICKS[1]]),
-])
-def test_topics_are_chosen_by_name_by_pattern_or_partition_by_partition(chosen: Chosen, logs: list[BrokerPartition]) -> None:
+@pytest.mark.parametrize(
+    "chosen, logs",
+    [
+        (Chosen(topics=("clicks",)), CLICKS),
+        (Chosen(pattern="cli.*"), CLICKS),
+        (Chosen(pattern=r"^\Qclicks\E\z"), CLICKS),
+        (Chosen(pattern=r"^\p{Lower}{6,}$"), CLICKS),
+        (Chosen(logs=(CLICKS[1],)), [CLICKS[1]]),
+    ],
+)
+def test_topics_are_chosen_by_name_by_pattern_or_partition_by_partition(
+    chosen: Chosen, logs: list[BrokerPartition]
+) -> None:
     assert chosen.among([*CLICKS, BrokerPartition("views", 0)]) == logs
 
 
-@pytest.mark.parametrize("chosen, said", [
-    (Chosen(topics=("clicks", "view")), "topic view"), (Chosen(pattern="views"), "no topic matches"),
-    (Chosen(logs=(BrokerPartition("clicks", 7),)), "3 partitions, numbered from 0.*partition 7"),
-])
+@pytest.mark.parametrize(
+    "chosen, said",
+    [
+        (Chosen(topics=("clicks", "view")), "topic view"),
+        (Chosen(pattern="views"), "no topic matches"),
+        (
+            Chosen(logs=(BrokerPartition("clicks", 7),)),
+            "3 partitions, numbered from 0.*partition 7",
+        ),
+    ],
+)
 def test_what_is_chosen_and_not_there_is_named(chosen: Chosen, said: str) -> None:
     with pytest.raises(TopicMissing, match=said):
         chosen.among(CLICKS)
@@ -240,49 +472,100 @@ def test_the_release_that_brokers_are_spoken_to_as_is_one_that_is_known() -> Non
 
 # The columns that a schema names
 
+
 def schema_of(*fields: tuple[str, str, bool]) -> StructType:
-    return StructType.fromJson({"type": "struct", "fields": [
-        {"name": name, "type": kind, "nullable": nullable, "metadata": {}} for name, kind, nullable in fields]})
+    return StructType.fromJson(
+        {
+            "type": "struct",
+            "fields": [
+                {"name": name, "type": kind, "nullable": nullable, "metadata": {}}
+                for name, kind, nullable in fields
+            ],
+        }
+    )
 
 
 def test_a_schema_names_the_columns_that_are_read_in_its_order() -> None:
-    schema = schema_of(("offset", "long", True), ("key", "binary", True), ("timestamp", "timestamp", True))
+    schema = schema_of(
+        ("offset", "long", True), ("key", "binary", True), ("timestamp", "timestamp", True)
+    )
     assert columns_of_schema(schema, parse_options(LEAST)) == ("offset", "key", "timestamp")
 
 
-@pytest.mark.parametrize(("field", "more", "said"), [
-    (("nosuch", "long", True), {}, "there is no column 'nosuch'"), (("offset", "integer", True), {}, "offset is int, it is bigint"),
-    (("offset", "long", False), {}, "offset is bigint NOT NULL"), (("timestamp", "timestamp_ntz", True), {}, "timestamp is timestamp_ntz"),
-    (("value", "binary", True), {"columns": "offset"}, "no column 'value'"), (("broker_id", "integer", True), {}, "no column 'broker_id'"),
-    (("headers", "string", True), {"includeHeaders": "false"}, "no column 'headers'"),
-])
-def test_a_schema_that_is_not_the_logs_is_refused_with_the_column(field: tuple[str, str, bool], more: dict[str, str], said: str) -> None:
+@pytest.mark.parametrize(
+    ("field", "more", "said"),
+    [
+        (("nosuch", "long", True), {}, "there is no column 'nosuch'"),
+        (("offset", "integer", True), {}, "offset is int, it is bigint"),
+        (("offset", "long", False), {}, "offset is bigint NOT NULL"),
+        (("timestamp", "timestamp_ntz", True), {}, "timestamp is timestamp_ntz"),
+        (("value", "binary", True), {"columns": "offset"}, "no column 'value'"),
+        (("broker_id", "integer", True), {}, "no column 'broker_id'"),
+        (("headers", "string", True), {"includeHeaders": "false"}, "no column 'headers'"),
+    ],
+)
+def test_a_schema_that_is_not_the_logs_is_refused_with_the_column(
+    field: tuple[str, str, bool], more: dict[str, str], said: str
+) -> None:
     with pytest.raises(SettingsError, match=said) as raised:
         columns_of_schema(schema_of(field), parse_options({**LEAST, **more}))
     assert raised.value.where["column"] == field[0]
 
 
 def test_options_of_encryption_and_login_say_what_the_keys_of_a_conf_do() -> None:
-    reading = parse_options({
-        **LEAST, "kafka.security.protocol": "sasl_ssl", "tls_ca_file": "/ca.pem", "sasl_mechanism": "SCRAM-SHA-512", "sasl_username": "etl",
-        "sasl_password": "${file:/run/secrets/kafka}"})
+    reading = parse_options(
+        {
+            **LEAST,
+            "kafka.security.protocol": "sasl_ssl",
+            "tls_ca_file": "/ca.pem",
+            "sasl_mechanism": "SCRAM-SHA-512",
+            "sasl_username": "etl",
+            "sasl_password": "${file:/run/secrets/kafka}",
+        }
+    )
     password = SecretRef("file", "/run/secrets/kafka")
     assert reading.security == Security(
-        SecurityProtocol.SASL_SSL, None, Tls(LocalFile("/ca.pem")), Login(Mechanism.SCRAM_SHA_512, "etl", password))
-    assert parse_options(LEAST).security == OPEN == parse_options({**LEAST, "kafka.security.protocol": "PLAINTEXT"}).security
+        SecurityProtocol.SASL_SSL,
+        None,
+        Tls(LocalFile("/ca.pem")),
+        Login(Mechanism.SCRAM_SHA_512, "etl", password),
+    )
+    assert (
+        parse_options(LEAST).security
+        == OPEN
+        == parse_options({**LEAST, "kafka.security.protocol": "PLAINTEXT"}).security
+    )
 
 
 def test_a_secret_is_no_value_of_an_option_and_is_not_shown() -> None:
-    given = {"kafka.security.protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_username": "etl", "sasl_password": "hunter2"}
-    with pytest.raises(SettingsError, match="must be a reference and nothing else.*option sasl_password") as refused:
+    given = {
+        "kafka.security.protocol": "SASL_SSL",
+        "sasl_mechanism": "PLAIN",
+        "sasl_username": "etl",
+        "sasl_password": "hunter2",
+    }
+    with pytest.raises(
+        SettingsError, match="must be a reference and nothing else.*option sasl_password"
+    ) as refused:
         parse_options({**LEAST, **given})
     assert "hunter2" not in "".join(traceback.format_exception(refused.value))
 
 
 def test_an_error_of_the_way_in_names_options_where_there_is_no_conf() -> None:
-    error = PermissionRefused("no", key="source.security.sasl.password", check="source.security.sasl.username, and source.security: both")
+    error = PermissionRefused(
+        "no",
+        key="source.security.sasl.password",
+        check="source.security.sasl.username, and source.security: both",
+    )
     told = for_options(error)
-    assert (told.where, told.check) == ({"option": "sasl_password"}, "sasl_username, and security_protocol: both")
+    assert (told.where, told.check) == (
+        {"option": "sasl_password"},
+        "sasl_username, and security_protocol: both",
+    )
     assert for_a_pipeline(error) is error
-    unnamed = for_options(NotKafka("the port speaks TLS", broker="host:9093", check="source.security.protocol: set SSL"))
+    unnamed = for_options(
+        NotKafka(
+            "the port speaks TLS", broker="host:9093", check="source.security.protocol: set SSL"
+        )
+    )
     assert (unnamed.where, unnamed.check) == ({"broker": "host:9093"}, "security_protocol: set SSL")

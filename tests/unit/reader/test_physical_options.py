@@ -1,4 +1,6 @@
-"""The data source's options where offsets are byte positions: how logs are named, what has no meaning, and where brokers are found."""
+"""The data source's options where offsets are byte positions: how logs are named, what has no
+meaning, and where brokers are found.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,32 @@ LOGS = [BrokerPartition("clicks", number, broker) for broker in (1, 10) for numb
 
 def test_brokers_are_found_where_they_are_registered() -> None:
     reading = parse_options(LEAST)
-    assert (reading.physical, reading.zookeeper, reading.bootstrap) == (True, "a:2181,b:2181/old", ())
+    assert (reading.physical, reading.zookeeper, reading.bootstrap) == (
+        True,
+        "a:2181,b:2181/old",
+        (),
+    )
     assert reading.isolation is Isolation.READ_UNCOMMITTED
     of_kafka = parse_options({**LEAST, "dialect": "kafka"})
-    assert (of_kafka.physical, of_kafka.zookeeper, of_kafka.isolation) == (False, "a:2181,b:2181/old", Isolation.READ_COMMITTED)
+    assert (of_kafka.physical, of_kafka.zookeeper, of_kafka.isolation) == (
+        False,
+        "a:2181,b:2181/old",
+        Isolation.READ_COMMITTED,
+    )
 
 
 def test_rows_have_the_columns_of_byte_positions() -> None:
     assert {"broker_id", "message_index"} <= set(parse_options(LEAST).columns)
-    assert parse_options({**LEAST, "columns": "message_index,value"}).columns == ("value", "message_index")
+    assert parse_options({**LEAST, "columns": "message_index,value"}).columns == (
+        "value",
+        "message_index",
+    )
 
 
 def test_a_log_is_named_with_its_broker() -> None:
-    found = parse_options({**{k: LEAST[k] for k in ("dialect", "zookeeper")}, "assign": '{"clicks": ["1-0", "10-1"]}'})
+    found = parse_options(
+        {**{k: LEAST[k] for k in ("dialect", "zookeeper")}, "assign": '{"clicks": ["1-0", "10-1"]}'}
+    )
     assert found.chosen.logs == (LOGS[0], LOGS[3])
     text = '[{"topic": "clicks", "broker": 10, "partition": 1, "from": 36, "until": 972}]'
     assert parse_ranges(text, physical=True) == (OffsetRange(LOGS[3], 36, 972),)
@@ -41,23 +56,32 @@ def test_a_log_is_named_with_its_broker() -> None:
 
 def test_bounds_are_said_of_each_log() -> None:
     said = {"clicks": {"1-0": 36, "1-1": -2, "10-0": -2, "10-1": 5}}
-    reading = parse_options({**LEAST, "startingOffsets": json.dumps(said), "endingOffsets": "latest"})
+    reading = parse_options(
+        {**LEAST, "startingOffsets": json.dumps(said), "endingOffsets": "latest"}
+    )
     extents = {log: Extent(0, 100, boundaries=(0, 50, 100)) for log in LOGS}
-    assert {r.log: (r.from_offset, r.until_offset) for r in ranges_of(reading, extents, {}, {})} == {
-        LOGS[0]: (36, 100), LOGS[1]: (0, 100), LOGS[2]: (0, 100), LOGS[3]: (5, 100)}
+    assert {
+        r.log: (r.from_offset, r.until_offset) for r in ranges_of(reading, extents, {}, {})
+    } == {LOGS[0]: (36, 100), LOGS[1]: (0, 100), LOGS[2]: (0, 100), LOGS[3]: (5, 100)}
 
 
-@pytest.mark.parametrize("options, named", [
-    ({"assign": '{"clicks": [0]}'}, "write 1-0"),
-    ({"assign": '{"clicks": ["1-01"]}'}, "1-01"),
-    ({"topics": "t", "startingOffsets": '{"t": {"0": 5}}'}, "write 1-0"),
-    ({"ranges": '[{"topic": "t", "partition": 0, "from": 0, "until": 5}]'}, "no broker is named"),
-    ({"topics": "t", "bootstrap": "h:1"}, "bootstrap"),
-    ({"topics": "t", "zookeeper": "h"}, "connection string"),
-    ({"topics": "t", "zookeeper": "h:1//x"}, "connection string"),
-    ({"topics": "t", "dialect": "pulsar"}, "'pulsar' is no value of dialect"),
-    ({"topics": "t", "columns": "nothing"}, "nothing"),
-])
+@pytest.mark.parametrize(
+    "options, named",
+    [
+        ({"assign": '{"clicks": [0]}'}, "write 1-0"),
+        ({"assign": '{"clicks": ["1-01"]}'}, "1-01"),
+        ({"topics": "t", "startingOffsets": '{"t": {"0": 5}}'}, "write 1-0"),
+        (
+            {"ranges": '[{"topic": "t", "partition": 0, "from": 0, "until": 5}]'},
+            "no broker is named",
+        ),
+        ({"topics": "t", "bootstrap": "h:1"}, "bootstrap"),
+        ({"topics": "t", "zookeeper": "h"}, "connection string"),
+        ({"topics": "t", "zookeeper": "h:1//x"}, "connection string"),
+        ({"topics": "t", "dialect": "pulsar"}, "'pulsar' is no value of dialect"),
+        ({"topics": "t", "columns": "nothing"}, "nothing"),
+    ],
+)
 def test_what_does_not_fit_is_refused_by_name(options: dict[str, str], named: str) -> None:
     with pytest.raises(SettingsError, match=named):
         parse_options({"dialect": "jafka", "zookeeper": "a:1", **options})
@@ -74,11 +98,16 @@ def test_a_broker_is_named_only_where_logs_have_one() -> None:
     with pytest.raises(SettingsError, match="a broker is named"):
         parse_ranges('[{"topic": "t", "broker": 1, "partition": 0, "from": 0, "until": 5}]')
     with pytest.raises(SettingsError, match="overlap"):
-        parse_ranges(json.dumps([{"topic": "t", "broker": 1, "partition": 0, "from": 0, "until": 5}] * 2), physical=True)
+        parse_ranges(
+            json.dumps([{"topic": "t", "broker": 1, "partition": 0, "from": 0, "until": 5}] * 2),
+            physical=True,
+        )
 
 
 def test_the_same_partition_of_two_brokers_is_two_logs() -> None:
-    both = [{"topic": "t", "broker": broker, "partition": 0, "from": 0, "until": 5} for broker in (1, 2)]
+    both = [
+        {"topic": "t", "broker": broker, "partition": 0, "from": 0, "until": 5} for broker in (1, 2)
+    ]
     assert len(parse_ranges(json.dumps(both), physical=True)) == 2
 
 

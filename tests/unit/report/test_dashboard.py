@@ -22,7 +22,9 @@ from tests.reports import BEGAN_MS, loaded
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana" / "pipelines.json"
 DOCUMENT: dict[str, Any] = json.loads(DASHBOARD.read_text())
 ASKED = [target["expr"] for panel in DOCUMENT["panels"] for target in panel["targets"]]
-CHOICES = [one["query"]["query"] for one in DOCUMENT["templating"]["list"] if one["type"] == "query"]
+CHOICES = [
+    one["query"]["query"] for one in DOCUMENT["templating"]["list"] if one["type"] == "query"
+]
 NAME = re.compile(rf"\b{PREFIX}(\w+)")
 
 
@@ -32,7 +34,10 @@ def written() -> str:
     report = loaded(1, left={0: 50}, bytes_per_offset={log: 10.0}, retention=retention)
     report.settings = plain_settings()
     report.oldest = {log: OldestRecord(BEGAN_MS)}
-    report.asked_by_driver, report.membership = {"h:9092": Requests(1, 0.5, 10, 20)}, RebalanceStatistics(1, 0.5, heartbeat_age_s=1.0)
+    report.asked_by_driver, report.membership = (
+        {"h:9092": Requests(1, 0.5, 10, 20)},
+        RebalanceStatistics(1, 0.5, heartbeat_age_s=1.0),
+    )
     report.paused = (Resting((Pause("clicks", log, "broken", "kim@host", 5),), (log,), 50, 7.0),)
     return metrics_of(report, now_ms=BEGAN_MS + 60_000, per=MetricsPer.TOPIC, last_success_s=None)
 
@@ -56,7 +61,19 @@ def test_every_panel_has_a_place_of_its_own_and_the_data_source_that_is_chosen()
     places = set[tuple[int, int]]()
     for panel in DOCUMENT["panels"]:
         at = panel["gridPos"]
-        own = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert not own & places and at["x"] + at["w"] <= 24 and panel["datasource"]["uid"] == "${datasource}"
+        own = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert (
+            not own & places
+            and at["x"] + at["w"] <= 24
+            and panel["datasource"]["uid"] == "${datasource}"
+        )
         places |= own
-    assert len({panel["id"] for panel in DOCUMENT["panels"]}) == len(DOCUMENT["panels"]) == len({p["title"] for p in DOCUMENT["panels"]})
+    assert (
+        len({panel["id"] for panel in DOCUMENT["panels"]})
+        == len(DOCUMENT["panels"])
+        == len({p["title"] for p in DOCUMENT["panels"]})
+    )

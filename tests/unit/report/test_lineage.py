@@ -1,4 +1,6 @@
-"""What OpenLineage hears of a run: its start, how it ended, what it read and wrote; and that nothing of it changes the run."""
+"""What OpenLineage hears of a run: its start, how it ended, what it read and wrote; and that
+nothing of it changes the run.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,15 @@ SOMEWHERE = {"lineage_namespace": "shop", "table": {"path": "/data/clicks"}}
 def test_a_run_that_has_loaded_rows_tells_topics_table_rows_and_version() -> None:
     settings, report = plain_settings(**SOMEWHERE), loaded()
     said = lineage_of(report, settings, "shop")
-    assert (said.event_type, said.namespace, said.job) == ("COMPLETE", "shop", f"{report.group}.{report.pipeline}")
-    assert said.inputs == tuple((f"kafka://{settings.zookeeper.connect}", topic) for topic in sorted(
-        {r.log.topic for one in report.plans for r in one.plan.ranges}))
+    assert (said.event_type, said.namespace, said.job) == (
+        "COMPLETE",
+        "shop",
+        f"{report.group}.{report.pipeline}",
+    )
+    assert said.inputs == tuple(
+        (f"kafka://{settings.zookeeper.connect}", topic)
+        for topic in sorted({r.log.topic for one in report.plans for r in one.plan.ranges})
+    )
     assert said.inputs and said.output == ("file", "/data/clicks")
     assert (said.records, said.error) == (report.records, None) and said.version is not None
     assert uuid.UUID(said.run_id) and said.run_id == lineage_of(report, settings, "shop").run_id
@@ -35,15 +43,28 @@ def test_a_run_that_has_loaded_rows_tells_topics_table_rows_and_version() -> Non
 def test_the_start_knows_no_topic_yet_and_an_object_store_is_named_by_its_bucket() -> None:
     source = {"topics": {"allow": ["clicks"]}, "bootstrap": "b1:9092,b2:9092"}
     settings = plain_settings(source=source, table={"path": "s3://lake/raw/clicks"})
-    assert {place for place, _ in lineage_of(loaded(), settings, "shop").inputs} == {"kafka://b1:9092"}
+    assert {place for place, _ in lineage_of(loaded(), settings, "shop").inputs} == {
+        "kafka://b1:9092"
+    }
     said = lineage_of(Report("r1", "clicks", "g", "t", 0), settings, "shop")
-    assert (said.event_type, said.inputs, said.records, said.output) == ("START", (), None, ("s3://lake", "raw/clicks"))
+    assert (said.event_type, said.inputs, said.records, said.output) == (
+        "START",
+        (),
+        None,
+        ("s3://lake", "raw/clicks"),
+    )
     named = plain_settings(source=source, table={"path": None, "name": "lake.clicks"})
-    assert lineage_of(Report("r1", "clicks", "g", "t", 0), named, "shop").output is None, "the run has not asked for its place yet"
+    assert lineage_of(Report("r1", "clicks", "g", "t", 0), named, "shop").output is None, (
+        "the run has not asked for its place yet"
+    )
 
 
-@pytest.mark.parametrize(("error", "event_type"), [(CorruptData("bad bytes"), "FAIL"), (Stopped("stopped"), "ABORT")])
-def test_a_run_that_failed_is_told_with_why_and_one_that_was_stopped_as_such(error: Exception, event_type: str) -> None:
+@pytest.mark.parametrize(
+    ("error", "event_type"), [(CorruptData("bad bytes"), "FAIL"), (Stopped("stopped"), "ABORT")]
+)
+def test_a_run_that_failed_is_told_with_why_and_one_that_was_stopped_as_such(
+    error: Exception, event_type: str
+) -> None:
     report = Report("r1", "clicks", "g", "t", 0)
     report.failed(error)  # type: ignore[arg-type]
     report.finished(1)
@@ -52,20 +73,29 @@ def test_a_run_that_failed_is_told_with_why_and_one_that_was_stopped_as_such(err
 
 
 def new_report(folder: Path, **settings: Any) -> Report:
-    return Report("r1", "clicks", "g", "/data/clicks", 1_700_000_000_000, settings=plain_settings(**settings))
+    return Report(
+        "r1", "clicks", "g", "/data/clicks", 1_700_000_000_000, settings=plain_settings(**settings)
+    )
 
 
-def test_where_the_client_is_not_installed_a_run_says_so_once_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_client_is_not_installed_a_run_says_so_once_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "openlineage.client", None)
     report = new_report(tmp_path, **SOMEWHERE)
     with kept_in(str(tmp_path), report, keep=9):
         pass
     assert [outcome for outcome, _ in report.outcomes].count(Outcome.NO_LINEAGE) == 1
-    assert "pip install 'offset-range-etl[openlineage]'" in report.outcomes[0][1] and report.exit_code == 0
+    assert (
+        "pip install 'offset-range-etl[openlineage]'" in report.outcomes[0][1]
+        and report.exit_code == 0
+    )
     assert "lineage not told" in next(tmp_path.glob("*.json")).read_text()
 
 
-def test_unless_the_conf_names_a_namespace_nobody_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unless_the_conf_names_a_namespace_nobody_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "openlineage.client", None)
     report = new_report(tmp_path)
     with kept_in(str(tmp_path), report, keep=9):
@@ -73,7 +103,9 @@ def test_unless_the_conf_names_a_namespace_nobody_is_told(tmp_path: Path, monkey
     assert report.outcomes == []
 
 
-def test_the_client_writes_an_event_at_the_start_and_one_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_writes_an_event_at_the_start_and_one_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("openlineage.client", reason="`make setup` brings it")
     events = tmp_path / "events.json"
     monkeypatch.setenv("OPENLINEAGE__TRANSPORT__TYPE", "file")
@@ -83,17 +115,25 @@ def test_the_client_writes_an_event_at_the_start_and_one_at_the_end(tmp_path: Pa
     with pytest.raises(CorruptData), kept_in(str(tmp_path / "reports"), report, keep=9):
         raise CorruptData("bad bytes")
     start, end = map(json.loads, events.read_text().splitlines())
-    assert (start["eventType"], end["eventType"], start["run"]["runId"]) == ("START", "FAIL", end["run"]["runId"])
+    assert (start["eventType"], end["eventType"], start["run"]["runId"]) == (
+        "START",
+        "FAIL",
+        end["run"]["runId"],
+    )
     assert end["run"]["facets"]["errorMessage"]["message"] == "bad bytes"
     assert end["outputs"][0]["outputFacets"]["outputStatistics"]["rowCount"] == 0
     assert Outcome.NO_LINEAGE not in [outcome for outcome, _ in report.outcomes]
 
 
-def test_a_server_that_refuses_changes_nothing_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_refuses_changes_nothing_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("openlineage.client", reason="`make setup` brings it")
     monkeypatch.setenv("OPENLINEAGE__TRANSPORT__TYPE", "file")
     monkeypatch.setenv("OPENLINEAGE__TRANSPORT__LOG_FILE_PATH", "/dev/null/events.json")
     report = new_report(tmp_path, **SOMEWHERE)
     with kept_in(str(tmp_path), report, keep=9):
         pass
-    assert [outcome for outcome, _ in report.outcomes] == [Outcome.NO_LINEAGE] and report.exit_code == 0
+    assert [outcome for outcome, _ in report.outcomes] == [
+        Outcome.NO_LINEAGE
+    ] and report.exit_code == 0

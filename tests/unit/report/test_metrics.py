@@ -27,7 +27,9 @@ A, B, C = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1), BrokerPart
 SETTINGS = plain_settings()
 
 
-def told(report: Report, per: MetricsPer = MetricsPer.TOPIC, last_success_s: float | None = None) -> dict[str, dict[str, float]]:
+def told(
+    report: Report, per: MetricsPer = MetricsPer.TOPIC, last_success_s: float | None = None
+) -> dict[str, dict[str, float]]:
     """Metric -> what its labels are besides pipeline and group -> value."""
     report.settings = report.settings or SETTINGS
     found: dict[str, dict[str, float]] = {}
@@ -41,8 +43,14 @@ def told(report: Report, per: MetricsPer = MetricsPer.TOPIC, last_success_s: flo
 
 def parsed(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
     for family in text_string_to_metric_families(text):
-        assert family.type == "gauge" and family.documentation == HELP[family.name.removeprefix(PREFIX)]
-        yield from ((sample.name.removeprefix(PREFIX), sample.labels, sample.value) for sample in family.samples)
+        assert (
+            family.type == "gauge"
+            and family.documentation == HELP[family.name.removeprefix(PREFIX)]
+        )
+        yield from (
+            (sample.name.removeprefix(PREFIX), sample.labels, sample.value)
+            for sample in family.samples
+        )
 
 
 def looked(extents: Mapping[BrokerPartition, tuple[int, int]], **changes: object) -> Report:
@@ -62,19 +70,38 @@ def test_a_run_that_went_well_tells_what_it_loaded_and_when_and_that_nothing_lag
     found = told(loaded(4, topics=2))
     plain = {name: series[""] for name, series in found.items() if "" in series}
     assert plain == {
-        "run_start_timestamp_seconds": BEGAN_MS / 1000, "run_end_timestamp_seconds": BEGAN_MS / 1000 + 22.454,
-        "last_success_timestamp_seconds": BEGAN_MS / 1000 + 22.454, "run_success": 1, "run_exit_code": 0, "run_retriable": 0,
-        "run_duration_seconds": pytest.approx(sum(SECONDS.values())), "run_rows": 388, "run_fetched_bytes": 36_000,
-        "run_offsets_committed": 4, "run_lost_offsets": 0, "table_version": 3, "run_table_commits": 1}
-    assert found["lag_records"] == {"clicks": 0, "clicks1": 0} and found["oldest_unread_age_seconds"] == {"clicks": 0, "clicks1": 0}
+        "run_start_timestamp_seconds": BEGAN_MS / 1000,
+        "run_end_timestamp_seconds": BEGAN_MS / 1000 + 22.454,
+        "last_success_timestamp_seconds": BEGAN_MS / 1000 + 22.454,
+        "run_success": 1,
+        "run_exit_code": 0,
+        "run_retriable": 0,
+        "run_duration_seconds": pytest.approx(sum(SECONDS.values())),
+        "run_rows": 388,
+        "run_fetched_bytes": 36_000,
+        "run_offsets_committed": 4,
+        "run_lost_offsets": 0,
+        "table_version": 3,
+        "run_table_commits": 1,
+    }
+    assert found["lag_records"] == {"clicks": 0, "clicks1": 0} and found[
+        "oldest_unread_age_seconds"
+    ] == {"clicks": 0, "clicks1": 0}
     assert "retention_headroom_seconds" not in found, "where nothing is unread nothing can expire"
 
 
 def test_the_time_of_each_verb_and_each_outcome_has_a_series_whether_or_not_it_came_to_it() -> None:
     found = told(loaded(1, lost=True))
-    assert found["run_verb_duration_seconds"] == {verb.value: pytest.approx(SECONDS.get(verb, 0), abs=0.001) for verb in Verb}
-    assert {name for name, value in found["run_outcome"].items() if value} == {"ingested", "records lost"}
-    assert found["run_outcome"].keys() == {outcome.value for outcome in Outcome} and found["run_lost_offsets"] == {"": 40}
+    assert found["run_verb_duration_seconds"] == {
+        verb.value: pytest.approx(SECONDS.get(verb, 0), abs=0.001) for verb in Verb
+    }
+    assert {name for name, value in found["run_outcome"].items() if value} == {
+        "ingested",
+        "records lost",
+    }
+    assert found["run_outcome"].keys() == {outcome.value for outcome in Outcome} and found[
+        "run_lost_offsets"
+    ] == {"": 40}
 
 
 def test_a_failed_run_keeps_when_one_last_succeeded_and_says_whether_a_retry_may_help() -> None:
@@ -85,18 +112,35 @@ def test_a_failed_run_keeps_when_one_last_succeeded_and_says_whether_a_retry_may
 
 def test_what_is_not_known_has_no_sample() -> None:
     found = told(failed(Owned("another driver")))
-    assert found.keys() & {"last_success_timestamp_seconds", "table_version", "lag_records", "partitions"} == set()
+    assert (
+        found.keys()
+        & {"last_success_timestamp_seconds", "table_version", "lag_records", "partitions"}
+        == set()
+    )
 
 
 def test_what_lags_is_told_by_topic_with_its_oldest_record_and_the_least_headroom() -> None:
     report = looked(
-        {A: (0, 10), B: (5, 25), C: (0, 3)}, bytes_per_offset={A: 100.0, B: 10.0},
-        retention={"clicks": Retention(ms=3_600_000, bytes=4000, is_compacted=False)})
-    report.oldest = {A: OldestRecord(NOW_MS - 120_000), B: OldestRecord(NOW_MS - 7_000), C: OldestRecord(why="it has none")}
+        {A: (0, 10), B: (5, 25), C: (0, 3)},
+        bytes_per_offset={A: 100.0, B: 10.0},
+        retention={"clicks": Retention(ms=3_600_000, bytes=4000, is_compacted=False)},
+    )
+    report.oldest = {
+        A: OldestRecord(NOW_MS - 120_000),
+        B: OldestRecord(NOW_MS - 7_000),
+        C: OldestRecord(why="it has none"),
+    }
     found = told(report)
-    assert found["lag_records"] == {"clicks": 30, "orders": 3} and found["lag_bytes"] == {"clicks": 1200}
-    assert found["oldest_unread_age_seconds"] == {"clicks": 120.0} and found["partitions"] == {"clicks": 2, "orders": 1}
-    assert found["retention_headroom_seconds"] == {"clicks": 3480.0} and found["retention_headroom_bytes"] == {"clicks": 3000}
+    assert found["lag_records"] == {"clicks": 30, "orders": 3} and found["lag_bytes"] == {
+        "clicks": 1200
+    }
+    assert found["oldest_unread_age_seconds"] == {"clicks": 120.0} and found["partitions"] == {
+        "clicks": 2,
+        "orders": 1,
+    }
+    assert found["retention_headroom_seconds"] == {"clicks": 3480.0} and found[
+        "retention_headroom_bytes"
+    ] == {"clicks": 3000}
 
 
 def test_what_lags_is_told_by_partition_where_that_is_wanted() -> None:
@@ -107,16 +151,23 @@ def test_what_lags_is_told_by_partition_where_that_is_wanted() -> None:
 def test_a_partition_whose_lag_nobody_knows_is_counted_as_that() -> None:
     report = looked({A: (0, 10)}, leaderless=frozenset({B, C}))
     found = told(report)
-    assert found["partitions_unknown"] == {"clicks": 1, "orders": 1} and found["lag_records"] == {"clicks": 10}
+    assert found["partitions_unknown"] == {"clicks": 1, "orders": 1} and found["lag_records"] == {
+        "clicks": 10
+    }
 
 
 def test_lag_of_physical_logs_is_bytes_and_no_records() -> None:
-    found = told(looked({BrokerPartition("clicks", 0, 1): (0, 10), BrokerPartition("clicks", 0, 2): (0, 5)}), MetricsPer.PARTITION)
+    found = told(
+        looked({BrokerPartition("clicks", 0, 1): (0, 10), BrokerPartition("clicks", 0, 2): (0, 5)}),
+        MetricsPer.PARTITION,
+    )
     assert found["lag_bytes"] == {"clicks 1-0": 10, "clicks 2-0": 5} and "lag_records" not in found
 
 
 @pytest.mark.parametrize("per", MetricsPer)
-def test_however_many_topics_there_are_series_are_few_and_their_sum_is_right(monkeypatch: pytest.MonkeyPatch, per: MetricsPer) -> None:
+def test_however_many_topics_there_are_series_are_few_and_their_sum_is_right(
+    monkeypatch: pytest.MonkeyPatch, per: MetricsPer
+) -> None:
     monkeypatch.setattr(metrics, "MOST_SERIES", 3)
     found = told(looked({BrokerPartition(f"t{n}", 0): (0, n) for n in range(10)}), per)
     named = ["t9", "t8", "t7"] if per is MetricsPer.TOPIC else ["t9 0", "t8 0", "t7 0"]
@@ -132,7 +183,9 @@ def test_no_name_breaks_the_file() -> None:
     assert told(report)["lag_records"] == {'a"\\\n': 1}
 
 
-def test_what_is_paused_is_told_by_topic_and_beyond_the_bound_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_paused_is_told_by_topic_and_beyond_the_bound_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(metrics, "MOST_SERIES", 2)
     report = looked({A: (0, 10)})
 
@@ -140,8 +193,19 @@ def test_what_is_paused_is_told_by_topic_and_beyond_the_bound_together(monkeypat
         return Resting((Pause(log.topic, log, "r", "kim@h", since_ms),), (log,), 4, headroom_s)
 
     rows = [BrokerPartition(name, 0) for name in ("x", "y")]
-    report.paused = (rests(A, 7.0), rests(B, 3.0, 9000), rests(C, None), *(rests(log, 1.0) for log in rows))
+    report.paused = (
+        rests(A, 7.0),
+        rests(B, 3.0, 9000),
+        rests(C, None),
+        *(rests(log, 1.0) for log in rows),
+    )
     found = told(report)
     others = f"{metrics.OTHERS}"
-    assert found["paused_partitions"] == {"clicks": 2, "orders": 1, others: 2} and found["paused_unread"]["clicks"] == 8
-    assert found["paused_headroom_seconds"] == {"clicks": 3, others: 1} and found["paused_since_timestamp_seconds"]["clicks"] == 5
+    assert (
+        found["paused_partitions"] == {"clicks": 2, "orders": 1, others: 2}
+        and found["paused_unread"]["clicks"] == 8
+    )
+    assert (
+        found["paused_headroom_seconds"] == {"clicks": 3, others: 1}
+        and found["paused_since_timestamp_seconds"]["clicks"] == 5
+    )

@@ -1,4 +1,6 @@
-"""A run's page: it stands alone, says what the report says and no more, and nothing that comes from outside becomes a part of it."""
+"""A run's page: it stands alone, says what the report says and no more, and nothing that comes from
+outside becomes a part of it.
+"""
 
 from __future__ import annotations
 
@@ -76,26 +78,60 @@ def addresses(page: Parsed) -> Iterator[str]:
 
 def test_a_page_of_a_run_says_what_came_of_it_in_a_sentence_and_six_figures() -> None:
     page = parsed(loaded(4))
-    assert "388 records loaded in 22 s. The table holds everything that could be read when the run began." in page.said
-    assert [text for name, text in page.texts if name == "dd"][:6] == ["388", "36 KB", "17", "22 s", "0", "4"]
+    assert (
+        "388 records loaded in 22 s. The table holds everything that could be read when the run began."
+        in page.said
+    )
+    assert [text for name, text in page.texts if name == "dd"][:6] == [
+        "388",
+        "36 KB",
+        "17",
+        "22 s",
+        "0",
+        "4",
+    ]
     assert "12 offsets in 4 ranges gave no row: 12 markers of transactions" in page.said
     assert ("span", {"class": "pill good"}) in page.elements
 
 
 def test_a_page_says_what_time_each_verb_took_and_its_share() -> None:
     page = parsed(loaded(1))
-    assert "Starting Spark6.1 s27 %Fetching and writing14 s63 %Commit to the table1.5 s7 %Moving the offsets<0.01 s<1 %" in page.said
-    bars = [float(attributes["width"] or 0) for name, attributes in page.elements if name == "rect" and attributes.get("class") == "bar"]
+    assert (
+        "Starting Spark6.1 s27 %Fetching and writing14 s63 %Commit to the table1.5 s7 %Moving the offsets<0.01 s<1 %"
+        in page.said
+    )
+    bars = [
+        float(attributes["width"] or 0)
+        for name, attributes in page.elements
+        if name == "rect" and attributes.get("class") == "bar"
+    ]
     assert bars == pytest.approx([0.89, 1.78, 27.17, 63.46, 6.68, 0.4], abs=0.02)
 
 
 def test_a_page_asks_nobody_for_anything_and_runs_nothing() -> None:
     page = parsed(loaded(4), past(1), past(2, state="failed", exit_code=6))
-    assert sorted(set(addresses(page))) == ["clicks-20231113T010000-0a1b2c.html", "clicks-20231113T020000-0a1b2c.html", "data:,"]
-    assert page.count("script") == page.count("iframe") == page.count("img") == page.count("object") == page.count("form") == 0
-    assert [name for _, attributes in page.elements for name in attributes if name.startswith("on")] == []
+    assert sorted(set(addresses(page))) == [
+        "clicks-20231113T010000-0a1b2c.html",
+        "clicks-20231113T020000-0a1b2c.html",
+        "data:,",
+    ]
+    assert (
+        page.count("script")
+        == page.count("iframe")
+        == page.count("img")
+        == page.count("object")
+        == page.count("form")
+        == 0
+    )
+    assert [
+        name for _, attributes in page.elements for name in attributes if name.startswith("on")
+    ] == []
     assert "url(" not in SHEET and "@import" not in SHEET and "http" not in SHEET
-    policy = [attributes["content"] for name, attributes in page.elements if attributes.get("http-equiv") == "Content-Security-Policy"]
+    policy = [
+        attributes["content"]
+        for name, attributes in page.elements
+        if attributes.get("http-equiv") == "Content-Security-Policy"
+    ]
     assert policy == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
 
 
@@ -104,46 +140,92 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;\x00\u2
 
 def test_what_comes_from_outside_is_text_wherever_it_stands() -> None:
     log = BrokerPartition(HOSTILE, 0)
-    report = new_report(pipeline=HOSTILE, host=HOSTILE, pid=7, conf=HOSTILE, versions={HOSTILE: HOSTILE})
+    report = new_report(
+        pipeline=HOSTILE, host=HOSTILE, pid=7, conf=HOSTILE, versions={HOSTILE: HOSTILE}
+    )
     ranges = (OffsetRange(log, 0, 5, Leader(Broker(0, "h", 1), 1)),)
     report.planned(with_id(plain_plan(ranges=ranges, positions={log: 5}, reason=HOSTILE)))
     report.add(Outcome.RECORDS_LOST, HOSTILE)
-    failed(CorruptData(HOSTILE, check=HOSTILE, **{"topic": HOSTILE, HOSTILE.replace("_", "-"): 1}), report)
+    failed(
+        CorruptData(HOSTILE, check=HOSTILE, **{"topic": HOSTILE, HOSTILE.replace("_", "-"): 1}),
+        report,
+    )
     document = document_of(report)
     document["group"] = document["table"] = HOSTILE
     page = Parsed(page_of(document, [past(1, outcomes=(HOSTILE,)), past(2)], lambda run: HOSTILE))
     assert page.count("script") == page.count("img") == 0
-    assert [name for _, attributes in page.elements for name in attributes if "onerror" in name or "<" in name] == []
-    seen = HOSTILE.replace("\x00", "\N{REPLACEMENT CHARACTER}").replace("\u202e", "\N{REPLACEMENT CHARACTER}")
+    assert [
+        name
+        for _, attributes in page.elements
+        for name in attributes
+        if "onerror" in name or "<" in name
+    ] == []
+    seen = HOSTILE.replace("\x00", "\N{REPLACEMENT CHARACTER}").replace(
+        "\u202e", "\N{REPLACEMENT CHARACTER}"
+    )
     assert page.said.count(seen) >= 8 and "\x00" not in page.said and "\u202e" not in page.said
     assert ("th", {"scope": "row", "title": seen}) in page.elements
 
 
-def test_a_page_of_thousands_of_partitions_tells_the_worst_of_them_and_how_many_more_there_are() -> None:
+def test_a_page_of_thousands_of_partitions_tells_the_worst_of_them_and_how_many_more_there_are() -> (
+    None
+):
     page = parsed(loaded(5000, topics=100, left={4321: 7, 17: 9000}))
     rows = [row for row in page.rows if len(row) == 9][1:]
     assert len(rows) == MOST_PARTITIONS and [row[:2] + row[-1:] for row in rows[:3]] == [
-        ["clicks17", "0", "9,000"], ["clicks21", "43", "7"], ["clicks", "0", "0"]]
-    assert f"and {5000 - MOST_PARTITIONS:,} partitions more, with 465,600 records in all and a lag of 0 after the run" in page.said
-    assert f"and {100 - MOST_TOPICS} topics more" in page.said and "5,000 of 5,000 partitions read" in page.said
+        ["clicks17", "0", "9,000"],
+        ["clicks21", "43", "7"],
+        ["clicks", "0", "0"],
+    ]
+    assert (
+        f"and {5000 - MOST_PARTITIONS:,} partitions more, with 465,600 records in all and a lag of 0 after the run"
+        in page.said
+    )
+    assert (
+        f"and {100 - MOST_TOPICS} topics more" in page.said
+        and "5,000 of 5,000 partitions read" in page.said
+    )
     assert "2 partitions still had something to read when it ended" in page.said
     assert len(page_of(document_of(loaded(5000)))) < 150_000
 
 
-def test_a_page_of_a_run_that_failed_says_what_where_and_what_to_check_and_what_a_retry_does() -> None:
-    what, check = "the table cannot be written: no space is left", "the disk; `etl doctor CONF` looks"
+def test_a_page_of_a_run_that_failed_says_what_where_and_what_to_check_and_what_a_retry_does() -> (
+    None
+):
+    what, check = (
+        "the table cannot be written: no space is left",
+        "the disk; `etl doctor CONF` looks",
+    )
     page = parsed(failed(TableUnreachable(what, check=check, path="/warehouse/clicks")))
-    assert "What went wrong" in page.said and "the table cannot be written: no space is left" in page.said
-    assert "What to check: the disk; etl doctor CONF looks" in page.said and ("code", "etl doctor CONF") in page.texts
-    assert "path/warehouse/clicks" in page.said and "exit code7 (TableUnreachable)" in page.said and "a retrymay help" in page.said
-    assert "The run ended early, and loaded nothing." in page.said and ("span", {"class": "pill bad"}) in page.elements
+    assert (
+        "What went wrong" in page.said
+        and "the table cannot be written: no space is left" in page.said
+    )
+    assert (
+        "What to check: the disk; etl doctor CONF looks" in page.said
+        and ("code", "etl doctor CONF") in page.texts
+    )
+    assert (
+        "path/warehouse/clicks" in page.said
+        and "exit code7 (TableUnreachable)" in page.said
+        and "a retrymay help" in page.said
+    )
+    assert (
+        "The run ended early, and loaded nothing." in page.said
+        and ("span", {"class": "pill bad"}) in page.elements
+    )
     assert page.said.count("no space is left") == 1, "it is told once"
 
 
 def test_a_page_of_a_run_that_was_killed_claims_nothing() -> None:
     page = parsed(new_report())
-    assert "it is still at work, or it was killed" in page.said and "It is process 7 on host-1." in page.said
-    assert "Where the time went" not in page.said and ("span", {"class": "pill warn"}) in page.elements
+    assert (
+        "it is still at work, or it was killed" in page.said
+        and "It is process 7 on host-1." in page.said
+    )
+    assert (
+        "Where the time went" not in page.said and ("span", {"class": "pill warn"}) in page.elements
+    )
 
 
 def test_a_page_with_many_sentences_says_how_many_more_there_are() -> None:
@@ -151,13 +233,19 @@ def test_a_page_with_many_sentences_says_how_many_more_there_are() -> None:
     for number in range(MOST_SENTENCES + 20):
         report.add(Outcome.LEFT_TO_OWNER, f"topic-{number} 0: left to somebody")
     page = parsed(report)
-    assert page.said.count("left to somebody") == MOST_SENTENCES - 1 and "and 21 sentences more" in page.said
+    assert (
+        page.said.count("left to somebody") == MOST_SENTENCES - 1
+        and "and 21 sentences more" in page.said
+    )
 
 
 def test_what_somebody_should_look_at_comes_first_and_marks_the_page() -> None:
     page = parsed(loaded(1, lost=True))
     assert ("span", {"class": "pill warn"}) in page.elements and "Done, records lost" in page.said
-    assert page.said.index("Records lost") < page.said.index("Ingested") and "40 offsets (0 to 40) had expired" in page.said
+    assert (
+        page.said.index("Records lost") < page.said.index("Ingested")
+        and "40 offsets (0 to 40) had expired" in page.said
+    )
 
 
 def test_lag_of_physical_logs_is_told_in_bytes() -> None:
@@ -165,15 +253,31 @@ def test_lag_of_physical_logs_is_told_in_bytes() -> None:
     for one in (*document["lag"], *document["plan"]["ranges"]):
         one["broker_id"] = 3
     page = Parsed(page_of(document, [past(1)]))
-    assert "100 B" in page.said and "Lag, in bytes" in page.said and ["clicks", "3-0"] in [row[:2] for row in page.rows]
+    assert (
+        "100 B" in page.said
+        and "Lag, in bytes" in page.said
+        and ["clicks", "3-0"] in [row[:2] for row in page.rows]
+    )
 
 
 def test_the_history_has_a_column_for_each_run_and_the_ones_that_failed_are_marked() -> None:
-    page = parsed(loaded(1), past(1), past(2, state="failed", exit_code=6, records=0, records_per_second=0, lag_before=None), past(3))
+    page = parsed(
+        loaded(1),
+        past(1),
+        past(2, state="failed", exit_code=6, records=0, records_per_second=0, lag_before=None),
+        past(3),
+    )
     titles = [text for name, text in page.texts if name == "title"][1:]
     assert len(titles) == 8 and titles[1] == "13 Nov, 02:00 UTC: 0 records/s, failed"
     assert "The last 4 runs" in page.said and "Failed, exit 6" in page.said
-    assert sum(attributes.get("class") == "fail" for name, attributes in page.elements if name == "rect") == 2
+    assert (
+        sum(
+            attributes.get("class") == "fail"
+            for name, attributes in page.elements
+            if name == "rect"
+        )
+        == 2
+    )
 
 
 def test_a_first_run_has_no_history_to_show() -> None:
@@ -182,7 +286,9 @@ def test_a_first_run_has_no_history_to_show() -> None:
 
 @pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
 def test_every_text_of_the_page_stands_out_from_its_ground(colours: dict[str, str]) -> None:
-    """WCAG 2.2, "Contrast (Minimum)": 4.5 to 1 for text; "Non-text Contrast": 3 to 1 for what a picture says."""
+    """WCAG 2.2, "Contrast (Minimum)": 4.5 to 1 for text; "Non-text Contrast": 3 to 1 for what a
+    picture says.
+    """
     found = {(ink, ground): contrast(colours[ink], colours[ground]) for ink, ground in TEXT_ON}
     assert {pair: ratio for pair, ratio in found.items() if ratio < 4.5} == {}
     assert all(contrast(colours[mark], colours["card"]) >= 3 for mark in ("accent", "bad"))
@@ -194,24 +300,40 @@ def contrast(one: str, other: str) -> float:
 
 
 def luminance(colour: str) -> float:
-    parts = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def test_both_colour_schemes_have_every_colour_and_the_sheet_uses_no_other() -> None:
     assert LIGHT.keys() == DARK.keys() and "prefers-color-scheme:dark" in SHEET
     rules = SHEET.split("*{box-sizing", 1)[1]
-    assert re.findall(r"#[0-9a-f]{3,8}\b", rules) == [] and set(re.findall(r"var\(--([a-z-]+)\)", rules)) <= LIGHT.keys()
+    assert (
+        re.findall(r"#[0-9a-f]{3,8}\b", rules) == []
+        and set(re.findall(r"var\(--([a-z-]+)\)", rules)) <= LIGHT.keys()
+    )
 
 
 def test_a_run_is_the_same_read_from_the_head_of_its_file_as_from_its_document() -> None:
-    for report in (loaded(40, left={3: 5}), failed(TableUnreachable('"before": 1, "after": 2}')), new_report()):
+    for report in (
+        loaded(40, left={3: 5}),
+        failed(TableUnreachable('"before": 1, "after": 2}')),
+        new_report(),
+    ):
         text = as_text(report.as_json(), {"looks": 1, "first": {"before": 1, "after": 2}})
         assert past_run(text) == run_of(document_of(report)) is not None
-    assert past_run(text.replace('"state"', '"status"')) is None and past_run("") is None and past_run("{}") is None
+    assert (
+        past_run(text.replace('"state"', '"status"')) is None
+        and past_run("") is None
+        and past_run("{}") is None
+    )
 
 
 def test_a_long_sentence_is_cut_and_says_so() -> None:
     assert prose("a" * 12, most=10) == "a" * 10 + " ... and 2 characters more"
-    assert tag("p", prose("see `a < b`"), title=None, hidden=True) == "<p hidden>see <code>a &lt; b</code></p>"
+    assert (
+        tag("p", prose("see `a < b`"), title=None, hidden=True)
+        == "<p hidden>see <code>a &lt; b</code></p>"
+    )

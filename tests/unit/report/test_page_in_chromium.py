@@ -1,4 +1,6 @@
-"""The page in a real browser: nothing hangs over its edge on a telephone or a desk, in light and dark, and the browser has no complaint."""
+"""The page in a real browser: nothing hangs over its edge on a telephone or a desk, in light and
+dark, and the browser has no complaint.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +16,36 @@ from etl.report.run_report import Report
 from tests.browser import CHROMIUM, Browser, chromium
 from tests.reports import document_of, failed, loaded, new_report, past
 
-pytestmark = [pytest.mark.long, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; on Debian: apt install chromium")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no Chromium here; on Debian: apt install chromium"
+    ),
+]
 
 LONG_WORD = "s3://a-bucket/" + "very-long-folder-without-any-blank/" * 12
-RUNS = [past(number, state="failed" if number == 4 else "done", exit_code=6 if number == 4 else 0) for number in range(1, 24)]
+RUNS = [
+    past(number, state="failed" if number == 4 else "done", exit_code=6 if number == 4 else 0)
+    for number in range(1, 24)
+]
 
 
 def with_many_words(report: Report) -> Report:
     report.table_path = LONG_WORD
-    error = CorruptData(f"a record batch of {LONG_WORD} is no record batch", check=f"`etl peek CONF {LONG_WORD} 0`", path=LONG_WORD)
+    error = CorruptData(
+        f"a record batch of {LONG_WORD} is no record batch",
+        check=f"`etl peek CONF {LONG_WORD} 0`",
+        path=LONG_WORD,
+    )
     return failed(error, report)
 
 
 REPORTS: dict[str, Callable[[], Report]] = {
     "a run that went well": lambda: loaded(12, topics=3),
     "thousands of partitions": lambda: loaded(3000, topics=70, left={7: 10}, lost=True),
-    "one that failed": lambda: with_many_words(new_report("a-pipeline-with-a-name-that-is-as-long-as-some-people-make-them")),
+    "one that failed": lambda: with_many_words(
+        new_report("a-pipeline-with-a-name-that-is-as-long-as-some-people-make-them")
+    ),
     "one that was killed": new_report,
 }
 
@@ -44,27 +60,47 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("name", REPORTS)
-def test_a_page_is_whole_and_calm_in_a_browser(browser: Browser, tmp_path: Path, name: str, width: int, scheme: str) -> None:
+def test_a_page_is_whole_and_calm_in_a_browser(
+    browser: Browser, tmp_path: Path, name: str, width: int, scheme: str
+) -> None:
     file = tmp_path / "page.html"
     file.write_text(page_of(document_of(REPORTS[name]()), RUNS), encoding="utf-8")
     page = browser.show(file, width, scheme)
     try:
         page.value("document.querySelectorAll('details').forEach(one => one.open = true)")
-        assert page.value("document.documentElement.scrollWidth") <= width, "nothing hangs over the edge"
-        assert page.value("getComputedStyle(document.body).backgroundColor") == rgb((DARK if scheme == "dark" else LIGHT)["paper"])
-        assert page.value("[...document.querySelectorAll('p,dd,dt,h1,h2,li span')].filter(one => one.scrollWidth > one.clientWidth + 1"
-                          " && getComputedStyle(one).display !== 'inline').length") == 0, "no text is wider than its place"
-        assert page.value("[...document.querySelectorAll('svg')].every(one => one.getBoundingClientRect().width > 40)")
+        assert page.value("document.documentElement.scrollWidth") <= width, (
+            "nothing hangs over the edge"
+        )
+        assert page.value("getComputedStyle(document.body).backgroundColor") == rgb(
+            (DARK if scheme == "dark" else LIGHT)["paper"]
+        )
+        assert (
+            page.value(
+                "[...document.querySelectorAll('p,dd,dt,h1,h2,li span')].filter(one => one.scrollWidth > one.clientWidth + 1"
+                " && getComputedStyle(one).display !== 'inline').length"
+            )
+            == 0
+        ), "no text is wider than its place"
+        assert page.value(
+            "[...document.querySelectorAll('svg')].every(one => one.getBoundingClientRect().width > 40)"
+        )
         assert page.complaints == [] and page.asked_for == [file.as_uri()]
     finally:
         page.close()
 
 
-def test_the_page_runs_no_script_even_where_one_came_into_it(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_runs_no_script_even_where_one_came_into_it(
+    browser: Browser, tmp_path: Path
+) -> None:
     """What escaping is for is kept out a second time by the page's own policy."""
     text = page_of(document_of(loaded(1)))
     file = tmp_path / "page.html"
-    file.write_text(text.replace("</main>", "<script>document.title = 'changed'</script><img src='http://127.0.0.1:9/x'></main>"))
+    file.write_text(
+        text.replace(
+            "</main>",
+            "<script>document.title = 'changed'</script><img src='http://127.0.0.1:9/x'></main>",
+        )
+    )
     page = browser.show(file, 1280, "light")
     try:
         assert page.value("document.title") == "clicks: done" and len(page.complaints) >= 2
@@ -73,18 +109,26 @@ def test_the_page_runs_no_script_even_where_one_came_into_it(browser: Browser, t
 
 
 def rgb(colour: str) -> str:
-    return "rgb({}, {}, {})".format(*(int(colour[i:i + 2], 16) for i in (1, 3, 5)))
+    return "rgb({}, {}, {})".format(*(int(colour[i : i + 2], 16) for i in (1, 3, 5)))
 
 
 @pytest.mark.parametrize("width", [360, 700, 1100, 1280])
-def test_a_number_of_millions_is_not_broken_in_its_middle(browser: Browser, tmp_path: Path, width: int) -> None:
+def test_a_number_of_millions_is_not_broken_in_its_middle(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
     file = tmp_path / "page.html"
-    document = {**document_of(loaded(12, topics=3)), "records": 12_345_678, "records_per_second": 1_234_567}
+    document = {
+        **document_of(loaded(12, topics=3)),
+        "records": 12_345_678,
+        "records_per_second": 1_234_567,
+    }
     file.write_text(page_of(document, RUNS), encoding="utf-8")
     page = browser.show(file, width, "light")
     try:
-        lines = ("[...document.querySelectorAll('.tiles dd')].map(one => {"
-                 " const text = document.createRange(); text.selectNode(one.firstChild); return text.getClientRects().length })")
+        lines = (
+            "[...document.querySelectorAll('.tiles dd')].map(one => {"
+            " const text = document.createRange(); text.selectNode(one.firstChild); return text.getClientRects().length })"
+        )
         assert page.value(lines) == [1] * 6
     finally:
         page.close()

@@ -1,4 +1,6 @@
-"""What a run decided from, as JSON and back: the same values but for addresses and gaps, and so the same decisions."""
+"""What a run decided from, as JSON and back: the same values but for addresses and gaps, and so the
+same decisions.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,29 @@ from hypothesis import strategies as st
 from etl.model.claims import Claim, Claimed, Claims, ClaimState
 from etl.model.committed import Committed, OffsetsStorage
 from etl.model.ledger import Acknowledgement, Ledger, Retirement
-from etl.model.logs import Broker, BrokerPartition, EpochEnd, Extent, Leader, OpenTransaction, Retention, Tail
+from etl.model.logs import (
+    Broker,
+    BrokerPartition,
+    EpochEnd,
+    Extent,
+    Leader,
+    OpenTransaction,
+    Retention,
+    Tail,
+)
 from etl.model.plans import HeldRows, Plan, TookOver
 from etl.model.receipts import Applied
 from etl.model.snapshot import Snapshot
 from etl.model.table import CommitMetadata, ForeignCommit, OtherPipeline, Table
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan
-from etl.report.plan_json import read_plan, read_settings, read_snapshot, write_plan, write_settings, write_snapshot
+from etl.report.plan_json import (
+    read_plan,
+    read_settings,
+    read_snapshot,
+    write_plan,
+    write_settings,
+    write_snapshot,
+)
 from etl.settings.backfills import settings_of_backfill
 from etl.settings.loader import parse_settings
 from etl.settings.sections import Settings
@@ -28,8 +46,14 @@ from tests.fakes.any_plans import APPLIED, COMMITTED, KEPT, LOGS, NAMES, OFFSETS
 
 SMALL = st.integers(0, 9)
 WORDS = st.text(max_size=6)
-LEADERS = st.builds(Leader, st.builds(Broker, SMALL, st.just("broker-7.example.org"), st.just(9092)), st.none() | SMALL)
-FOREIGN = st.builds(ForeignCommit, SMALL, WORDS, WORDS, st.none() | st.builds(TookOver, WORDS, SMALL))
+LEADERS = st.builds(
+    Leader,
+    st.builds(Broker, SMALL, st.just("broker-7.example.org"), st.just(9092)),
+    st.none() | SMALL,
+)
+FOREIGN = st.builds(
+    ForeignCommit, SMALL, WORDS, WORDS, st.none() | st.builds(TookOver, WORDS, SMALL)
+)
 
 
 def by_log(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[BrokerPartition, Any]]:
@@ -39,34 +63,103 @@ def by_log(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[BrokerParti
 BOUNDARIES = st.none() | st.lists(OFFSETS, max_size=3).map(tuple)
 EXTENTS = by_log(st.builds(Extent, OFFSETS, OFFSETS, st.none() | OFFSETS, BOUNDARIES))
 LEDGERS = st.builds(
-    Ledger, NAMES, st.none() | plans(), st.none() | APPLIED, st.none() | SMALL, st.none() | SMALL,
-    st.none() | st.builds(
-        Acknowledgement, NAMES, st.none() | SMALL, SMALL, WORDS, OFFSETS, st.booleans(), NAMES, st.none() | SMALL,
-        st.none() | st.booleans(), NAMES, NAMES),
-    st.none() | st.builds(Retirement, WORDS, OFFSETS, NAMES))
+    Ledger,
+    NAMES,
+    st.none() | plans(),
+    st.none() | APPLIED,
+    st.none() | SMALL,
+    st.none() | SMALL,
+    st.none()
+    | st.builds(
+        Acknowledgement,
+        NAMES,
+        st.none() | SMALL,
+        SMALL,
+        WORDS,
+        OFFSETS,
+        st.booleans(),
+        NAMES,
+        st.none() | SMALL,
+        st.none() | st.booleans(),
+        NAMES,
+        NAMES,
+    ),
+    st.none() | st.builds(Retirement, WORDS, OFFSETS, NAMES),
+)
 TABLES = st.builds(
-    Table, WORDS, SMALL, st.none() | SMALL,
-    st.none() | st.builds(
-        CommitMetadata, SMALL, WORDS, WORDS, SMALL, WORDS, document=st.none() | plans().map(render_plan), run_id=NAMES),
+    Table,
+    WORDS,
+    SMALL,
+    st.none() | SMALL,
+    st.none()
+    | st.builds(
+        CommitMetadata,
+        SMALL,
+        WORDS,
+        WORDS,
+        SMALL,
+        WORDS,
+        document=st.none() | plans().map(render_plan),
+        run_id=NAMES,
+    ),
     st.lists(FOREIGN, max_size=2).map(tuple),
-    st.lists(st.builds(OtherPipeline, WORDS, SMALL, st.none() | SMALL, st.none() | plans()), max_size=1).map(tuple),
-    st.frozensets(TOPICS, max_size=2), st.booleans(), NAMES)
+    st.lists(
+        st.builds(OtherPipeline, WORDS, SMALL, st.none() | SMALL, st.none() | plans()), max_size=1
+    ).map(tuple),
+    st.frozensets(TOPICS, max_size=2),
+    st.booleans(),
+    NAMES,
+)
 CLAIMS = st.builds(
-    Claim, WORDS, by_log(st.lists(st.tuples(OFFSETS, OFFSETS), min_size=1, max_size=2).map(tuple)), by_log(SMALL), WORDS, OFFSETS,
-    st.sampled_from(ClaimState), NAMES)
+    Claim,
+    WORDS,
+    by_log(st.lists(st.tuples(OFFSETS, OFFSETS), min_size=1, max_size=2).map(tuple)),
+    by_log(SMALL),
+    WORDS,
+    OFFSETS,
+    st.sampled_from(ClaimState),
+    NAMES,
+)
 SNAPSHOTS = st.builds(
-    Snapshot, cluster=WORDS, extents=EXTENTS, leaders=by_log(LEADERS), leaderless=st.frozensets(LOGS, max_size=3),
-    topic_ids=st.dictionaries(TOPICS, WORDS, max_size=2), bytes_per_offset=by_log(st.floats(0, 1e9)),
-    committed=by_log(COMMITTED | KEPT), offsets_in=st.sampled_from(OffsetsStorage),
-    starts=by_log(OFFSETS), owners=by_log(WORDS), live_consumers=st.lists(WORDS, max_size=2).map(tuple), ledger=LEDGERS,
-    table=st.none() | TABLES, other_pipelines=st.dictionaries(WORDS, st.frozensets(TOPICS, max_size=2), max_size=2),
-    retention=st.dictionaries(TOPICS, st.builds(Retention, st.none() | SMALL, st.none() | SMALL, st.booleans(), st.booleans()), max_size=2),
-    leader_epochs=by_log(SMALL), epoch_ends=by_log(st.builds(EpochEnd, SMALL, SMALL, OFFSETS)), retained_from=by_log(OFFSETS),
-    open_transactions=by_log(st.builds(OpenTransaction, SMALL, OFFSETS, NAMES, st.none() | OFFSETS)), extents_of_owned=EXTENTS,
-    gone_topics=st.frozensets(TOPICS, max_size=2), parallelism=st.none() | SMALL,
-    tails=by_log(st.lists(st.builds(Tail, OFFSETS, SMALL, WORDS), min_size=1, max_size=2).map(tuple)),
-    claims=st.builds(Claims, st.none() | SMALL, st.lists(st.builds(Claimed, CLAIMS, SMALL), max_size=2).map(tuple)),
-    backfill=st.none() | CLAIMS)
+    Snapshot,
+    cluster=WORDS,
+    extents=EXTENTS,
+    leaders=by_log(LEADERS),
+    leaderless=st.frozensets(LOGS, max_size=3),
+    topic_ids=st.dictionaries(TOPICS, WORDS, max_size=2),
+    bytes_per_offset=by_log(st.floats(0, 1e9)),
+    committed=by_log(COMMITTED | KEPT),
+    offsets_in=st.sampled_from(OffsetsStorage),
+    starts=by_log(OFFSETS),
+    owners=by_log(WORDS),
+    live_consumers=st.lists(WORDS, max_size=2).map(tuple),
+    ledger=LEDGERS,
+    table=st.none() | TABLES,
+    other_pipelines=st.dictionaries(WORDS, st.frozensets(TOPICS, max_size=2), max_size=2),
+    retention=st.dictionaries(
+        TOPICS,
+        st.builds(Retention, st.none() | SMALL, st.none() | SMALL, st.booleans(), st.booleans()),
+        max_size=2,
+    ),
+    leader_epochs=by_log(SMALL),
+    epoch_ends=by_log(st.builds(EpochEnd, SMALL, SMALL, OFFSETS)),
+    retained_from=by_log(OFFSETS),
+    open_transactions=by_log(
+        st.builds(OpenTransaction, SMALL, OFFSETS, NAMES, st.none() | OFFSETS)
+    ),
+    extents_of_owned=EXTENTS,
+    gone_topics=st.frozensets(TOPICS, max_size=2),
+    parallelism=st.none() | SMALL,
+    tails=by_log(
+        st.lists(st.builds(Tail, OFFSETS, SMALL, WORDS), min_size=1, max_size=2).map(tuple)
+    ),
+    claims=st.builds(
+        Claims,
+        st.none() | SMALL,
+        st.lists(st.builds(Claimed, CLAIMS, SMALL), max_size=2).map(tuple),
+    ),
+    backfill=st.none() | CLAIMS,
+)
 
 
 def through_json(value: Any) -> Any:
@@ -79,28 +172,50 @@ def no_address(leader: Leader) -> Leader:
 
 def kept_of(plan: Plan) -> Plan:
     """What is kept of a plan: all but where its brokers listen."""
-    return replace(plan, ranges=tuple(replace(r, leader=r.leader and no_address(r.leader)) for r in plan.ranges))
+    return replace(
+        plan,
+        ranges=tuple(replace(r, leader=r.leader and no_address(r.leader)) for r in plan.ranges),
+    )
 
 
 def kept_of_result(applied: Applied) -> Applied:
     """All but the gaps."""
-    return replace(applied, receipts=tuple(
-        replace(receipt, gaps=(), gaps_complete=receipt.gaps_complete and not receipt.gaps) for receipt in applied.receipts))
+    return replace(
+        applied,
+        receipts=tuple(
+            replace(receipt, gaps=(), gaps_complete=receipt.gaps_complete and not receipt.gaps)
+            for receipt in applied.receipts
+        ),
+    )
 
 
 def kept(snapshot: Snapshot) -> Snapshot:
     """What is kept of a look; the table's own plan as a plan, since its bytes may be others."""
     ledger, table = snapshot.ledger, snapshot.table
     ledger = replace(
-        ledger, newest=ledger.newest and kept_of(ledger.newest), applied=ledger.applied and kept_of_result(ledger.applied))
+        ledger,
+        newest=ledger.newest and kept_of(ledger.newest),
+        applied=ledger.applied and kept_of_result(ledger.applied),
+    )
     if table:
-        others = tuple(replace(other, plan=other.plan and kept_of(other.plan)) for other in table.others)
-        table = replace(table, metadata=table.metadata and replace(table.metadata, document=None), others=others)
-    return replace(snapshot, ledger=ledger, table=table, leaders={log: no_address(leader) for log, leader in snapshot.leaders.items()})
+        others = tuple(
+            replace(other, plan=other.plan and kept_of(other.plan)) for other in table.others
+        )
+        table = replace(
+            table, metadata=table.metadata and replace(table.metadata, document=None), others=others
+        )
+    return replace(
+        snapshot,
+        ledger=ledger,
+        table=table,
+        leaders={log: no_address(leader) for log, leader in snapshot.leaders.items()},
+    )
 
 
 def plan_in_table(snapshot: Snapshot) -> Plan | None:
-    document = snapshot.table.metadata.document if snapshot.table and snapshot.table.metadata else None
+    document = (
+        snapshot.table.metadata.document if snapshot.table and snapshot.table.metadata else None
+    )
     return kept_of(parse_plan(document, path="table")) if document else None
 
 
@@ -123,33 +238,55 @@ def test_what_a_run_saw_comes_back_without_addresses_and_gaps(snapshot: Snapshot
 @given(plans())
 def test_the_tables_plan_is_said_once_where_the_ledger_has_it(plan: Plan) -> None:
     metadata = CommitMetadata(3, "app", plan.uid, plan.number, plan.id, document=render_plan(plan))
-    snapshot = plain_snapshot({}, ledger=Ledger(plan.uid, plan), table=Table("t", 3, plan.number, metadata))
+    snapshot = plain_snapshot(
+        {}, ledger=Ledger(plan.uid, plan), table=Table("t", 3, plan.number, metadata)
+    )
     document = through_json(write_snapshot(snapshot))
     assert document["table"]["metadata"]["document"] == "the newest plan of the ledger"
     assert plan_in_table(read_snapshot(document)) == kept_of(plan)
 
 
 def test_rows_that_a_table_holds_of_partitions_that_nobody_planned_come_back() -> None:
-    held = HeldRows(BrokerPartition("clicks", 3), 1, 5, 9, 4), HeldRows(BrokerPartition("views", 0), 0, 0, 1, 1)
+    held = (
+        HeldRows(BrokerPartition("clicks", 3), 1, 5, 9, 4),
+        HeldRows(BrokerPartition("views", 0), 0, 0, 1, 1),
+    )
     snapshot = plain_snapshot({}, table=Table("t", 3, None, held=held))
     assert read_snapshot(through_json(write_snapshot(snapshot))) == snapshot
 
 
 def test_a_look_names_each_field_once_and_not_once_for_each_log() -> None:
-    logs = [BrokerPartition(topic, partition) for topic in ("clicks", "orders") for partition in range(100)]
+    logs = [
+        BrokerPartition(topic, partition)
+        for topic in ("clicks", "orders")
+        for partition in range(100)
+    ]
     leader = Leader(Broker(7, "broker-7.example.org", 9092), 3)
     snapshot = plain_snapshot(
-        {log: (0, 9) for log in logs}, leaders=dict.fromkeys(logs, leader), committed=dict.fromkeys(logs, Committed(8, 3)))
+        {log: (0, 9) for log in logs},
+        leaders=dict.fromkeys(logs, leader),
+        committed=dict.fromkeys(logs, Committed(8, 3)),
+    )
     document = write_snapshot(snapshot)
-    assert [json.dumps(document).count(name) for name in ("end_offset", "broker", "version")] == [1, 1, 1]
+    assert [json.dumps(document).count(name) for name in ("end_offset", "broker", "version")] == [
+        1,
+        1,
+        1,
+    ]
     assert read_snapshot(through_json(document)).leaders == dict.fromkeys(logs, no_address(leader))
 
 
 def test_a_look_with_a_word_of_its_own_for_each_log_is_read_as_reports_had_it_once() -> None:
     found = write_snapshot(plain_snapshot({}))
-    each = {"0": {"log_start_offset": 1, "end_offset": 9}, "1": {"log_start_offset": 2, "end_offset": 9, "high_watermark": 11}}
+    each = {
+        "0": {"log_start_offset": 1, "end_offset": 9},
+        "1": {"log_start_offset": 2, "end_offset": 9, "high_watermark": 11},
+    }
     read = read_snapshot({**found, "extents": {"logs": each}})
-    assert read.extents == {BrokerPartition("logs", 0): Extent(1, 9), BrokerPartition("logs", 1): Extent(2, 9, 11)}
+    assert read.extents == {
+        BrokerPartition("logs", 0): Extent(1, 9),
+        BrokerPartition("logs", 1): Extent(2, 9, 11),
+    }
 
 
 def test_a_plan_that_nobody_can_read_stays_unreadable() -> None:
@@ -160,29 +297,77 @@ def test_a_plan_that_nobody_can_read_stays_unreadable() -> None:
 
 
 CONF: dict[str, Any] = {
-    "version": 1, "pipeline": "p", "cluster": "c", "group": "g", "zookeeper": {"connect": "secret-host:2181/chroot"},
+    "version": 1,
+    "pipeline": "p",
+    "cluster": "c",
+    "group": "g",
+    "zookeeper": {"connect": "secret-host:2181/chroot"},
     "source": {
-        "bootstrap": "secret-host:9092", "topics": {"allow": ["clicks.*"], "deny": ["clicks-old"]},
-        "start": {"timestamp": "2026-01-31T12:00:00+01:00"}, "start_new_topics": "latest", "on_data_loss": "skip", "on_moved": "follow",
-        "on_no_leader": "skip", "isolation": "read_uncommitted", "expiry_warning_s": 7, "compacted_topics": ["clicks-c"]},
-    "table": {"path": "/warehouse/clicks", "partition_by": ["event_date"], "on_rows_removed": "record", "losses_path": "/secret-host"},
+        "bootstrap": "secret-host:9092",
+        "topics": {"allow": ["clicks.*"], "deny": ["clicks-old"]},
+        "start": {"timestamp": "2026-01-31T12:00:00+01:00"},
+        "start_new_topics": "latest",
+        "on_data_loss": "skip",
+        "on_moved": "follow",
+        "on_no_leader": "skip",
+        "isolation": "read_uncommitted",
+        "expiry_warning_s": 7,
+        "compacted_topics": ["clicks-c"],
+    },
+    "table": {
+        "path": "/warehouse/clicks",
+        "partition_by": ["event_date"],
+        "on_rows_removed": "record",
+        "losses_path": "/secret-host",
+    },
     "limits": {"max_records_per_run": 5, "max_bytes_per_run": 6, "target_task_bytes": 7},
-    "ownership": {"mode": "observe", "on_owned": "skip", "on_live_group": "unowned", "wait_for_driver_s": 3},
-    "transform": "m:f", "report": {"path": "/secret-host/reports"}, "spark": {"spark.password": "secret-word"},
+    "ownership": {
+        "mode": "observe",
+        "on_owned": "skip",
+        "on_live_group": "unowned",
+        "wait_for_driver_s": 3,
+    },
+    "transform": "m:f",
+    "report": {"path": "/secret-host/reports"},
+    "spark": {"spark.password": "secret-word"},
 }
 LEFT_OUT = {
-    "defaults", "zookeeper", "report", "spark", "source.bootstrap", "source.wait_for_leader_s", "source.fetch_max_bytes",
-    "source.fetch_limit_bytes", "source.max_record_bytes", "source.timeout_s", "source.broker_version", "source.listener",
-    "source.security", "table.writer", "table.codec", "table.store", "table.target_file_bytes",
-    "table.compact_at_small_files", "table.row_group_bytes", "table.held_bytes",
-    "limits.without_spark_below_bytes", "table.name", "table.losses_path",
-    "metrics_path", "metrics_per", "lineage_namespace", "mirror_group"}
+    "defaults",
+    "zookeeper",
+    "report",
+    "spark",
+    "source.bootstrap",
+    "source.wait_for_leader_s",
+    "source.fetch_max_bytes",
+    "source.fetch_limit_bytes",
+    "source.max_record_bytes",
+    "source.timeout_s",
+    "source.broker_version",
+    "source.listener",
+    "source.security",
+    "table.writer",
+    "table.codec",
+    "table.store",
+    "table.target_file_bytes",
+    "table.compact_at_small_files",
+    "table.row_group_bytes",
+    "table.held_bytes",
+    "limits.without_spark_below_bytes",
+    "table.name",
+    "table.losses_path",
+    "metrics_path",
+    "metrics_per",
+    "lineage_namespace",
+    "mirror_group",
+}
 """How a run reaches its world and what it may be told in secret; no decision asks for them."""
 
 
 def keys_of(settings: dict[str, Any]) -> set[str]:
     nested = {section: settings[section] for section in ("source", "table") if section in settings}
-    return (settings.keys() - nested.keys()) | {f"{section}.{key}" for section, keys in nested.items() for key in keys}
+    return (settings.keys() - nested.keys()) | {
+        f"{section}.{key}" for section, keys in nested.items() for key in keys
+    }
 
 
 @pytest.mark.parametrize("transform", [{}, {"transform": None, "arrow_transform": "m:g"}])
@@ -211,7 +396,9 @@ def _keys_in(section: Any, name: str) -> list[str]:
 
 
 def test_every_key_of_a_conf_is_either_kept_or_left_out_on_purpose() -> None:
-    known = {f"{name}.{key}" if name in ("source", "table") else name
-             for name, field in Settings.model_fields.items()
-             for key in _keys_in(field.annotation, name)}
+    known = {
+        f"{name}.{key}" if name in ("source", "table") else name
+        for name, field in Settings.model_fields.items()
+        for key in _keys_in(field.annotation, name)
+    }
     assert known - LEFT_OUT == keys_of(write_settings(parse_settings(CONF)))

@@ -1,4 +1,6 @@
-"""How far a reading is, how fast and for how long still: what tasks tell counts until their receipts are there."""
+"""How far a reading is, how fast and for how long still: what tasks tell counts until their
+receipts are there.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ import pytest
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange
 from etl.model.receipts import Receipt
-from etl.report.progress import Pace, ReadSoFar, Reckoning, Told, size_in_words, time_in_words, told_in_words
+from etl.report.progress import (
+    Pace,
+    ReadSoFar,
+    Reckoning,
+    Told,
+    size_in_words,
+    time_in_words,
+    told_in_words,
+)
 
 RANGES = [OffsetRange(BrokerPartition("clicks", p), 0, 100) for p in range(4)]
 TASKS = [(0, 2), (1,), (3,)]
@@ -33,13 +43,18 @@ def test_of_a_task_whose_receipts_are_all_there_they_count_and_nothing_that_it_t
 def test_where_nothing_is_told_receipts_alone_lead_to_the_end() -> None:
     reckoning = Reckoning(RANGES, TASKS)
     assert reckoning.reached({}, {}) == ReadSoFar(0, 4, 0, 400, 0, 0)
-    assert reckoning.reached(dict.fromkeys(range(4), FULL), {}) == ReadSoFar(4, 4, 400, 400, 360, 3600)
+    assert reckoning.reached(dict.fromkeys(range(4), FULL), {}) == ReadSoFar(
+        4, 4, 400, 400, 360, 3600
+    )
 
 
 def test_the_pace_is_that_of_late() -> None:
     pace = Pace()
     for second in range(0, 101):
-        pace.see(second, reached_at(0 if second < 60 else second - 60, 0 if second < 60 else 10 * (second - 60)))
+        pace.see(
+            second,
+            reached_at(0 if second < 60 else second - 60, 0 if second < 60 else 10 * (second - 60)),
+        )
     assert pace.records_per_second == 10
     assert pace.seconds_left == 400 - 40
 
@@ -71,16 +86,31 @@ def test_one_line_says_how_far_how_fast_and_how_long_still() -> None:
     pace.see(0, reached_at(0, 0))
     pace.see(2, reached_at(100, 2_469_134))
     reached = ReadSoFar(1, 4, 100, 400, 2_469_134, 1_500_000)
-    assert told_in_words(reached, pace) == "25%, 2,469,134 records, 1.5 MB, 1,234,567 records/s, about 6 s left"
+    assert (
+        told_in_words(reached, pace)
+        == "25%, 2,469,134 records, 1.5 MB, 1,234,567 records/s, about 6 s left"
+    )
     assert told_in_words(reached) == "25%, 2,469,134 records, 1.5 MB"
 
 
-@pytest.mark.parametrize(("size", "words"), [
-    (0, "0 B"), (999, "999 B"), (1500, "1.5 KB"), (45e6, "45 MB"), (2e9, "2.0 GB"), (3.2e15, "3,200.0 TB")])
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1500, "1.5 KB"),
+        (45e6, "45 MB"),
+        (2e9, "2.0 GB"),
+        (3.2e15, "3,200.0 TB"),
+    ],
+)
 def test_sizes_are_said_in_words(size: float, words: str) -> None:
     assert size_in_words(size) == words
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1:00 min"), (125, "2:05 min"), (12_000, "3:20 h")])
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1:00 min"), (125, "2:05 min"), (12_000, "3:20 h")],
+)
 def test_durations_are_said_in_words(seconds: float, words: str) -> None:
     assert time_in_words(seconds) == words

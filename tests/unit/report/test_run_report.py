@@ -30,19 +30,37 @@ SETTINGS = plain_settings()
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 
 
-def plan_of(number: int, positions: dict[BrokerPartition, int], *ranges: OffsetRange, **changes: Any) -> Plan:
-    return replace(plain_plan(number, ranges=ranges, positions=positions, id=f"plan-{number}"), **changes)
+def plan_of(
+    number: int, positions: dict[BrokerPartition, int], *ranges: OffsetRange, **changes: Any
+) -> Plan:
+    return replace(
+        plain_plan(number, ranges=ranges, positions=positions, id=f"plan-{number}"), **changes
+    )
 
 
-FIRST = plan_of(1, {A: 10, B: 6}, OffsetRange(A, 2, 10, Leader(Broker(0, "h", 9092), 4)), OffsetRange(B, 0, 6))
+FIRST = plan_of(
+    1, {A: 10, B: 6}, OffsetRange(A, 2, 10, Leader(Broker(0, "h", 9092), 4)), OffsetRange(B, 0, 6)
+)
 SECOND = plan_of(2, {A: 14, B: 6}, OffsetRange(A, 10, 14))
-APPLIED = Applied(1, "plan-1", 0, "t", (Receipt(rows=7, fetched_bytes=90, gaps=((3, 4),), missing_offsets=1), Receipt(rows=6)))
+APPLIED = Applied(
+    1,
+    "plan-1",
+    0,
+    "t",
+    (Receipt(rows=7, fetched_bytes=90, gaps=((3, 4),), missing_offsets=1), Receipt(rows=6)),
+)
 
 
-def snapshot_of(ends: tuple[int, int], committed: dict[BrokerPartition, int] | None = None, newest: Plan | None = None) -> Snapshot:
+def snapshot_of(
+    ends: tuple[int, int],
+    committed: dict[BrokerPartition, int] | None = None,
+    newest: Plan | None = None,
+) -> Snapshot:
     return plain_snapshot(
-        {B: (0, ends[1]), A: (2, ends[0])}, committed={log: Committed(o, 0) for log, o in (committed or {}).items()},
-        ledger=Ledger("u", newest))
+        {B: (0, ends[1]), A: (2, ends[0])},
+        committed={log: Committed(o, 0) for log, o in (committed or {}).items()},
+        ledger=Ledger("u", newest),
+    )
 
 
 def new_report() -> Report:
@@ -76,8 +94,14 @@ def test_a_run_that_was_killed_leaves_a_report_that_claims_nothing() -> None:
     assert (document["state"], [document[name] for name in unknown]) == ("running", [None] * 5)
 
 
-@pytest.mark.parametrize(("error", "state", "code"), [
-    (None, "done", 0), (TableUnreachable("it cannot be written"), "failed", 7), (Stopped("stopped"), "failed", 130)])
+@pytest.mark.parametrize(
+    ("error", "state", "code"),
+    [
+        (None, "done", 0),
+        (TableUnreachable("it cannot be written"), "failed", 7),
+        (Stopped("stopped"), "failed", 130),
+    ],
+)
 def test_a_run_that_ended_says_how_and_when(error: EtlError | None, state: str, code: int) -> None:
     report = new_report()
     if error:
@@ -85,22 +109,35 @@ def test_a_run_that_ended_says_how_and_when(error: EtlError | None, state: str, 
     report.finished(1_700_000_001_500)
     document = document_of(report)
     assert (document["state"], document["exit_code"]) == (state, code)
-    assert (document["started_at"], document["finished_at"]) == ("2023-11-14T22:13:20.000+00:00", "2023-11-14T22:13:21.500+00:00")
+    assert (document["started_at"], document["finished_at"]) == (
+        "2023-11-14T22:13:20.000+00:00",
+        "2023-11-14T22:13:21.500+00:00",
+    )
 
 
 def test_a_report_names_process_conf_and_versions() -> None:
     report = new_report()
-    report.process = Process("host-1", 7, "/conf/clicks.yaml", {"pyspark": None, "python": "3.11.2"})
+    report.process = Process(
+        "host-1", 7, "/conf/clicks.yaml", {"pyspark": None, "python": "3.11.2"}
+    )
     document = document_of(report)
-    assert (document["host"], document["pid"], document["conf"]) == ("host-1", 7, "/conf/clicks.yaml")
+    assert (document["host"], document["pid"], document["conf"]) == (
+        "host-1",
+        7,
+        "/conf/clicks.yaml",
+    )
     assert document["versions"] == {"pyspark": None, "python": "3.11.2"}
 
 
 @pytest.mark.parametrize(("sizes", "told"), [((90, 10), 100), ((90, None), None)])
-def test_bytes_are_those_of_all_ranges_or_unknown(sizes: tuple[int | None, ...], told: int | None) -> None:
+def test_bytes_are_those_of_all_ranges_or_unknown(
+    sizes: tuple[int | None, ...], told: int | None
+) -> None:
     report = new_report()
     report.planned(FIRST)
-    report.applied(Applied(1, "plan-1", 0, "t", tuple(Receipt(rows=1, fetched_bytes=size) for size in sizes)))
+    report.applied(
+        Applied(1, "plan-1", 0, "t", tuple(Receipt(rows=1, fetched_bytes=size) for size in sizes))
+    )
     assert document_of(report)["bytes"] == told
 
 
@@ -115,23 +152,41 @@ def test_records_per_second_are_those_of_the_whole_run() -> None:
     assert (document["seconds_in_all"], document["records_per_second"]) == (6.5, 2)
 
 
-def test_each_open_transaction_of_a_topic_is_told_with_its_own_partitions_and_its_start_where_the_brokers_tell_it() -> None:
+def test_each_open_transaction_of_a_topic_is_told_with_its_own_partitions_and_its_start_where_the_brokers_tell_it() -> (
+    None
+):
     snapshot = replace(
-        snapshot_of((10, 6)), extents={A: Extent(2, 10, 70), B: Extent(0, 6, 7)},
-        open_transactions={A: OpenTransaction(7, 10, "orders", 1_700_000_000_000), B: OpenTransaction(8, 6)})
-    of_a = ("clicks 0: 60 offsets below the high watermark wait behind the open transaction orders of producer 7, "
-            "open since 2023-11-14T22:13:20.000+00:00")
+        snapshot_of((10, 6)),
+        extents={A: Extent(2, 10, 70), B: Extent(0, 6, 7)},
+        open_transactions={
+            A: OpenTransaction(7, 10, "orders", 1_700_000_000_000),
+            B: OpenTransaction(8, 6),
+        },
+    )
+    of_a = (
+        "clicks 0: 60 offsets below the high watermark wait behind the open transaction orders of producer 7, "
+        "open since 2023-11-14T22:13:20.000+00:00"
+    )
     of_b = "clicks 1: 1 offset below the high watermark waits behind the open transaction of producer 8"
     assert list(told_open(snapshot)) == [of_a, of_b]
     both = replace(snapshot, open_transactions={A: OpenTransaction(8, 6), B: OpenTransaction(8, 6)})
-    assert list(told_open(both)) == ["clicks 0, 1: 61 offsets below the high watermark wait behind the open transaction of producer 8"]
+    assert list(told_open(both)) == [
+        "clicks 0, 1: 61 offsets below the high watermark wait behind the open transaction of producer 8"
+    ]
     untold = replace(snapshot, open_transactions={})
-    assert list(told_open(untold)) == ["clicks 0, 1: 61 offsets below the high watermark wait behind an open transaction"]
+    assert list(told_open(untold)) == [
+        "clicks 0, 1: 61 offsets below the high watermark wait behind an open transaction"
+    ]
     assert list(told_open(snapshot_of((10, 6)))) == []
     report = new_report()
     report.saw(snapshot)
     first = document_of(report)["lag"][0]
-    assert (first["log_end"], first["high_watermark"], first["held_back"], first["held_back_by"]) == (10, 70, 60, "orders")
+    assert (
+        first["log_end"],
+        first["high_watermark"],
+        first["held_back"],
+        first["held_back_by"],
+    ) == (10, 70, 60, "orders")
 
 
 def test_a_first_run_goes_from_the_whole_log_to_no_lag() -> None:
@@ -143,8 +198,14 @@ def test_a_first_run_goes_from_the_whole_log_to_no_lag() -> None:
     report.committed(FIRST)
     assert lag_of(report) == [(8, 0), (6, 0)]
     document = document_of(report)
-    assert (document["records"], document["offsets_committed"], document["delta_version"]) == (13, 2, 0)
-    assert document["outcomes"] == [{"outcome": "ingested", "says": "plan 1: 13 records are in the table at version 0"}]
+    assert (document["records"], document["offsets_committed"], document["delta_version"]) == (
+        13,
+        2,
+        0,
+    )
+    assert document["outcomes"] == [
+        {"outcome": "ingested", "says": "plan 1: 13 records are in the table at version 0"}
+    ]
 
 
 def test_the_first_run_of_a_group_with_offsets_lags_behind_those() -> None:
@@ -185,7 +246,11 @@ def test_a_run_that_failed_before_its_append_keeps_its_lag_and_tells_why() -> No
     report.finished(1_700_000_001_000)
     document = document_of(report)
     assert lag_of(report) == [(4, 4), (0, 0)]
-    assert (document["exit_code"], document["error"]["error"], document["error"]["where"]) == (7, "TableUnreachable", {"path": "/t"})
+    assert (document["exit_code"], document["error"]["error"], document["error"]["where"]) == (
+        7,
+        "TableUnreachable",
+        {"path": "/t"},
+    )
     assert document["outcomes"][-1]["outcome"] == "failed"
 
 
@@ -200,7 +265,9 @@ def test_a_run_that_failed_after_its_append_has_the_lag_of_the_table() -> None:
 
 def test_a_run_that_failed_before_it_saw_anything_has_no_lag() -> None:
     report = new_report()
-    report.failed(SettingsError("the conf file is not there", key="source.topics.allow", path=Path("x")))
+    report.failed(
+        SettingsError("the conf file is not there", key="source.topics.allow", path=Path("x"))
+    )
     report.finished(1_700_000_001_000)
     document = document_of(report)
     assert (document["exit_code"], document["lag"]) == (2, [])
@@ -209,7 +276,9 @@ def test_a_run_that_failed_before_it_saw_anything_has_no_lag() -> None:
 def test_a_run_that_ended_before_it_knew_where_it_stands_has_logs_without_a_lag() -> None:
     report = new_report()
     report.saw(snapshot_of((10, 6)))
-    assert [(log["before"], log["after"]) for log in document_of(report)["lag"]] == [(None, None)] * 2
+    assert [(log["before"], log["after"]) for log in document_of(report)["lag"]] == [
+        (None, None)
+    ] * 2
 
 
 def test_a_position_above_the_end_is_no_negative_lag() -> None:
@@ -224,13 +293,24 @@ def test_a_log_that_lost_records_lags_from_its_start() -> None:
     assert lag_of(report)[0] == (8, 8)
 
 
-@pytest.mark.parametrize(("whys", "who"), [
-    ([LossReason.EXPIRED], "source.on_data_loss"), ([LossReason.MISSING], "source.on_data_loss"), ([LossReason.MOVED], "source.on_moved"),
-    ([LossReason.SKIPPED], "an operator"),
-    ([LossReason.MISSING, LossReason.MOVED, LossReason.EXPIRED], "source.on_data_loss and source.on_moved")])
+@pytest.mark.parametrize(
+    ("whys", "who"),
+    [
+        ([LossReason.EXPIRED], "source.on_data_loss"),
+        ([LossReason.MISSING], "source.on_data_loss"),
+        ([LossReason.MOVED], "source.on_moved"),
+        ([LossReason.SKIPPED], "an operator"),
+        (
+            [LossReason.MISSING, LossReason.MOVED, LossReason.EXPIRED],
+            "source.on_data_loss and source.on_moved",
+        ),
+    ],
+)
 def test_who_let_records_go_is_told_by_why_they_are_lost(whys: list[LossReason], who: str) -> None:
     report = new_report()
-    report.planned(replace(FIRST, losses=tuple(Loss(A, i, i + 1, why) for i, why in enumerate(whys))))
+    report.planned(
+        replace(FIRST, losses=tuple(Loss(A, i, i + 1, why) for i, why in enumerate(whys)))
+    )
     assert told_who_let_go(report.why_lost)[0] == who
 
 
@@ -239,9 +319,19 @@ def test_skipped_records_are_told_per_log() -> None:
     assert not report.lost_records
     report.planned(replace(FIRST, losses=(Loss(A, 0, 2_000, LossReason.EXPIRED),)))
     assert report.lost_records
-    assert report.outcomes == [(Outcome.RECORDS_LOST, "clicks 0: 2,000 offsets (0 to 2000) had expired and were skipped")]
+    assert report.outcomes == [
+        (Outcome.RECORDS_LOST, "clicks 0: 2,000 offsets (0 to 2000) had expired and were skipped")
+    ]
     assert document_of(report)["plan"]["losses"] == [
-        {"topic": "clicks", "partition": 0, "from": 0, "until": 2000, "why": "expired", "log_epoch": 0}]
+        {
+            "topic": "clicks",
+            "partition": 0,
+            "from": 0,
+            "until": 2000,
+            "why": "expired",
+            "log_epoch": 0,
+        }
+    ]
 
 
 def test_a_plan_without_ranges_says_that_it_keeps_the_start() -> None:
@@ -261,52 +351,120 @@ def test_only_offsets_that_moved_are_counted_as_committed() -> None:
 def test_a_record_that_leaves_something_open_says_so() -> None:
     report = new_report()
     report.planned(FIRST)
-    report.applied(replace(APPLIED, receipts=(NOT_COUNTED, NOT_COUNTED), uncounted="the table has no column offset"))
+    report.applied(
+        replace(
+            APPLIED, receipts=(NOT_COUNTED, NOT_COUNTED), uncounted="the table has no column offset"
+        )
+    )
     assert report.outcomes[-1][1] == (
         "plan 1: its records are in the table at version 0; nobody can count them (the table has no column offset), so it is recorded "
-        "that their number is not known")
+        "that their number is not known"
+    )
     assert report.records == 0
-    doubtful = replace(APPLIED, receipts=(Receipt(7, None, missing_offsets=1, behind_transform=True), Receipt(2, None)))
-    assert doubt_of(doubtful) == "; 1 offsets have no row, and behind a transform nobody can tell why: `etl verify` cannot prove them"
+    doubtful = replace(
+        APPLIED,
+        receipts=(Receipt(7, None, missing_offsets=1, behind_transform=True), Receipt(2, None)),
+    )
+    assert (
+        doubt_of(doubtful)
+        == "; 1 offsets have no row, and behind a transform nobody can tell why: `etl verify` cannot prove them"
+    )
     assert doubt_of(APPLIED) == ""
 
 
-def test_of_a_plan_that_nobody_could_count_the_numbers_are_missing_and_the_reason_is_there() -> None:
-    document = json.loads(json.dumps(describe_plan(FIRST, replace(APPLIED, receipts=(NOT_COUNTED,) * 2, uncounted="why"))))
-    assert (document["uncounted"], document["ranges"][0]["rows"], document["ranges"][0]["missing_offsets"]) == ("why", None, None)
+def test_of_a_plan_that_nobody_could_count_the_numbers_are_missing_and_the_reason_is_there() -> (
+    None
+):
+    document = json.loads(
+        json.dumps(
+            describe_plan(FIRST, replace(APPLIED, receipts=(NOT_COUNTED,) * 2, uncounted="why"))
+        )
+    )
+    assert (
+        document["uncounted"],
+        document["ranges"][0]["rows"],
+        document["ranges"][0]["missing_offsets"],
+    ) == ("why", None, None)
 
 
 def test_a_plan_is_described_with_its_receipts_for_people_and_programs() -> None:
     document = json.loads(json.dumps(describe_plan(FIRST, APPLIED)))
     assert document["ranges"][0] == {
-        "topic": "clicks", "partition": 0, "from": 2, "until": 10, "leader": "0 at h:9092", "leader_epoch": 4, "rows": 7,
-        "fetched_bytes": 90, "control_records": 0, "aborted_records": 0, "missing_offsets": 1, "leader_epochs": [],
-        "gaps": [[3, 4]], "gaps_complete": True, "behind_transform": False}
+        "topic": "clicks",
+        "partition": 0,
+        "from": 2,
+        "until": 10,
+        "leader": "0 at h:9092",
+        "leader_epoch": 4,
+        "rows": 7,
+        "fetched_bytes": 90,
+        "control_records": 0,
+        "aborted_records": 0,
+        "missing_offsets": 1,
+        "leader_epochs": [],
+        "gaps": [[3, 4]],
+        "gaps_complete": True,
+        "behind_transform": False,
+    }
     assert document["ranges"][1]["leader"] is None
     assert document["positions"] == [
-        {"topic": "clicks", "partition": 0, "position": 10, "seen_offset": None, "seen_version": None},
-        {"topic": "clicks", "partition": 1, "position": 6, "seen_offset": None, "seen_version": None}]
+        {
+            "topic": "clicks",
+            "partition": 0,
+            "position": 10,
+            "seen_offset": None,
+            "seen_version": None,
+        },
+        {
+            "topic": "clicks",
+            "partition": 1,
+            "position": 6,
+            "seen_offset": None,
+            "seen_version": None,
+        },
+    ]
     assert "rows" not in describe_plan(FIRST, None)["ranges"][0]
 
 
 def test_the_newest_reports_of_a_pipeline_stay_and_older_ones_go_with_their_logs() -> None:
     runs = [f"2026010{day}T000000-00000{day}" for day in range(1, 6)]
-    of_others = ["other-20250101T000000-000000.json", "clicks-2-20250101T000000-000000.json", "clicks-notes.json", "clicks.yaml"]
+    of_others = [
+        "other-20250101T000000-000000.json",
+        "clicks-2-20250101T000000-000000.json",
+        "clicks-notes.json",
+        "clicks.yaml",
+    ]
     of_jobs = [f"clicks-{runs[0]}-{job}.spark.log" for job in ("verify", "maintain", "into")]
-    names = [f"clicks-{run}{end}" for run in runs for end in (".json", ".spark.log")] + of_jobs + of_others
+    names = (
+        [f"clicks-{run}{end}" for run in runs for end in (".json", ".spark.log")]
+        + of_jobs
+        + of_others
+    )
     assert outdated(names, "clicks", 3) == sorted(
-        [f"clicks-{run}{end}" for run in runs[:2] for end in (".json", ".spark.log")] + of_jobs)
+        [f"clicks-{run}{end}" for run in runs[:2] for end in (".json", ".spark.log")] + of_jobs
+    )
     assert outdated(names, "clicks", 5) == []
     assert outdated([f"clicks-{runs[0]}.spark.log"], "clicks", 1) == []
 
 
-@pytest.mark.parametrize("other", [replace(APPLIED, plan_id="plan-0"), replace(APPLIED, receipts=APPLIED.receipts[:1])])
+@pytest.mark.parametrize(
+    "other", [replace(APPLIED, plan_id="plan-0"), replace(APPLIED, receipts=APPLIED.receipts[:1])]
+)
 def test_the_record_of_another_plan_tells_nothing_of_this_one(other: Applied) -> None:
     assert describe_plan(FIRST, other) == describe_plan(FIRST, None)
 
 
-@pytest.mark.parametrize(("ms", "text"), [
-    (0, "1970-01-01T00:00:00.000+00:00"), (-1, "1969-12-31T23:59:59.999+00:00"), (None, None), (2**63 - 1, None), (-(2**63), None),
-])
-def test_every_time_is_told_in_one_form_and_one_that_no_calendar_has_not_at_all(ms: int | None, text: str | None) -> None:
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "1970-01-01T00:00:00.000+00:00"),
+        (-1, "1969-12-31T23:59:59.999+00:00"),
+        (None, None),
+        (2**63 - 1, None),
+        (-(2**63), None),
+    ],
+)
+def test_every_time_is_told_in_one_form_and_one_that_no_calendar_has_not_at_all(
+    ms: int | None, text: str | None
+) -> None:
     assert at(ms) == text

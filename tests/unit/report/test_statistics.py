@@ -1,4 +1,6 @@
-"""What a run's reading took: sums that are right, however many topics and brokers there are, and nothing of what nobody counted."""
+"""What a run's reading took: sums that are right, however many topics and brokers there are, and
+nothing of what nobody counted.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from etl.model.membership import RebalanceStatistics
 from etl.model.plans import OffsetRange
 from etl.model.receipts import NOT_COUNTED, Applied, Receipt
 from etl.model.statistics import Requests, since, together
-from etl.protocol.zookeeper.ledger_documents import applied_of, applied_content
+from etl.protocol.zookeeper.ledger_documents import applied_content, applied_of
 from etl.report import statistics
 from etl.report.run_state import Executed
 from etl.report.statistics import HELP, OTHERS, Statistics
@@ -23,8 +25,14 @@ A, B = Requests(2, 0.5, 10, 100), Requests(1, 0.25, 5, 50)
 
 
 def test_requests_are_added_by_broker_and_what_came_since_is_the_difference() -> None:
-    assert together([{"h:1": A}, {"h:1": B, "h:2": B}]) == {"h:1": Requests(3, 0.75, 15, 150), "h:2": B}
-    assert since({"h:1": B, "h:2": A}, {"h:1": Requests(3, 0.75, 15, 150), "h:2": A, "h:3": B}) == {"h:1": A, "h:3": B}
+    assert together([{"h:1": A}, {"h:1": B, "h:2": B}]) == {
+        "h:1": Requests(3, 0.75, 15, 150),
+        "h:2": B,
+    }
+    assert since({"h:1": B, "h:2": A}, {"h:1": Requests(3, 0.75, 15, 150), "h:2": A, "h:3": B}) == {
+        "h:1": A,
+        "h:3": B,
+    }
 
 
 def test_a_meter_loses_no_request_of_several_threads() -> None:
@@ -43,43 +51,98 @@ def test_a_meter_loses_no_request_of_several_threads() -> None:
 
 
 def executed(*receipts: Receipt, topics: int = 1) -> Executed:
-    ranges = tuple(OffsetRange(BrokerPartition(f"t{i % topics}", i), 0, 10) for i in range(len(receipts)))
+    ranges = tuple(
+        OffsetRange(BrokerPartition(f"t{i % topics}", i), 0, 10) for i in range(len(receipts))
+    )
     plan = plain_plan(ranges=ranges)
     return Executed(plan, Applied(1, plan.id, 1, "t", receipts))
 
 
 def test_messages_and_bytes_are_summed_by_topic_and_requests_by_broker_and_who_asked() -> None:
     one = executed(
-        Receipt(rows=7, fetched_bytes=70, requests=(("h:1", A),)), Receipt(rows=3, fetched_bytes=30, requests=(("h:1", B), ("h:2", B))),
-        Receipt(rows=5, fetched_bytes=500), topics=2)
-    told = Statistics([one, Executed(plain_plan(2))], {"h:1": B}, 3, RebalanceStatistics(2, 1.5, heartbeat_age_s=0.5)).as_json()
-    assert told["topics"] == [{"topic": "t0", "messages": 12, "bytes": 570}, {"topic": "t1", "messages": 3, "bytes": 30}]
-    assert [(b["asked_by"], b["broker"], b["answers"], b["seconds"], b["sent_bytes"], b["received_bytes"]) for b in told["brokers"]] == [
-        ("driver", "h:1", 1, 0.25, 5, 50), ("tasks", "h:1", 3, 0.75, 15, 150), ("tasks", "h:2", 1, 0.25, 5, 50)]
-    assert told["commits"] == {"table": 1, "offsets": 3} and told["membership"]["heartbeat_age_s"] == 0.5
+        Receipt(rows=7, fetched_bytes=70, requests=(("h:1", A),)),
+        Receipt(rows=3, fetched_bytes=30, requests=(("h:1", B), ("h:2", B))),
+        Receipt(rows=5, fetched_bytes=500),
+        topics=2,
+    )
+    told = Statistics(
+        [one, Executed(plain_plan(2))],
+        {"h:1": B},
+        3,
+        RebalanceStatistics(2, 1.5, heartbeat_age_s=0.5),
+    ).as_json()
+    assert told["topics"] == [
+        {"topic": "t0", "messages": 12, "bytes": 570},
+        {"topic": "t1", "messages": 3, "bytes": 30},
+    ]
+    assert [
+        (
+            b["asked_by"],
+            b["broker"],
+            b["answers"],
+            b["seconds"],
+            b["sent_bytes"],
+            b["received_bytes"],
+        )
+        for b in told["brokers"]
+    ] == [
+        ("driver", "h:1", 1, 0.25, 5, 50),
+        ("tasks", "h:1", 3, 0.75, 15, 150),
+        ("tasks", "h:2", 1, 0.25, 5, 50),
+    ]
+    assert (
+        told["commits"] == {"table": 1, "offsets": 3}
+        and told["membership"]["heartbeat_age_s"] == 0.5
+    )
 
 
 def test_a_plan_that_was_counted_again_after_a_crash_tells_no_messages_and_no_requests() -> None:
     told = Statistics([executed(NOT_COUNTED)]).as_json()
-    assert told["topics"] == [{"topic": "t0", "messages": 0, "bytes": 0}] and told["brokers"] == [] and told["membership"] is None
+    assert (
+        told["topics"] == [{"topic": "t0", "messages": 0, "bytes": 0}]
+        and told["brokers"] == []
+        and told["membership"] is None
+    )
 
 
-def test_beyond_the_bound_all_others_are_one_and_sums_stay_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_the_bound_all_others_are_one_and_sums_stay_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(statistics, "MOST", 2)
-    receipts = [Receipt(rows=n, fetched_bytes=10 * n, requests=((f"h:{n}", replace(A, seconds=float(n))),)) for n in range(5)]
+    receipts = [
+        Receipt(rows=n, fetched_bytes=10 * n, requests=((f"h:{n}", replace(A, seconds=float(n))),))
+        for n in range(5)
+    ]
     found = Statistics([executed(*receipts, topics=5)])
     assert found.topics == {
-        "t4": {"messages": 4, "bytes": 40}, "t3": {"messages": 3, "bytes": 30}, OTHERS: {"messages": 3, "bytes": 30}}
-    assert list(found.brokers["tasks"]) == ["h:4", "h:3", OTHERS] and found.brokers["tasks"][OTHERS]["answers"] == 6
+        "t4": {"messages": 4, "bytes": 40},
+        "t3": {"messages": 3, "bytes": 30},
+        OTHERS: {"messages": 3, "bytes": 30},
+    }
+    assert (
+        list(found.brokers["tasks"]) == ["h:4", "h:3", OTHERS]
+        and found.brokers["tasks"][OTHERS]["answers"] == 6
+    )
 
 
 def test_samples_have_each_metric_and_those_of_a_membership_where_the_run_is_a_member() -> None:
-    full = Statistics([executed(Receipt(requests=(("h:1", A),)))], {"h:2": B}, 1, RebalanceStatistics(1, 1.0, heartbeat_age_s=1.0))
+    full = Statistics(
+        [executed(Receipt(requests=(("h:1", A),)))],
+        {"h:2": B},
+        1,
+        RebalanceStatistics(1, 1.0, heartbeat_age_s=1.0),
+    )
     assert {name for name, _, _ in full.samples()} == HELP.keys()
-    assert not [name for name, _, _ in replace(full, membership=None).samples() if "rebalance" in name or "heartbeat" in name]
+    assert not [
+        name
+        for name, _, _ in replace(full, membership=None).samples()
+        if "rebalance" in name or "heartbeat" in name
+    ]
 
 
-def test_what_was_asked_is_no_part_of_a_receipt_as_it_is_kept_and_old_receipts_are_read_as_they_were() -> None:
+def test_what_was_asked_is_no_part_of_a_receipt_as_it_is_kept_and_old_receipts_are_read_as_they_were() -> (
+    None
+):
     asked = Receipt(rows=1, fetched_bytes=2, requests=(("h:1", A),))
     applied = Applied(1, "id", 1, "t", (asked,))
     [kept] = applied_of(applied_content(applied)).receipts

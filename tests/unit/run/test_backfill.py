@@ -1,4 +1,6 @@
-"""The story of a backfill on a fake outside: each offset is in the table once, wherever it is killed and whoever works beside it."""
+"""The story of a backfill on a fake outside: each offset is in the table once, wherever it is
+killed and whoever works beside it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ import pytest
 from etl.decisions.backfills.backfilling import Asked
 from etl.decisions.identity.accepting import parse_named
 from etl.decisions.replaying import Wanted
-from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, NotYetReadable, Owned, SettingsError
+from etl.errors import (
+    DataLoss,
+    EtlError,
+    LedgersDisagree,
+    NeedsDecision,
+    NotYetReadable,
+    Owned,
+    SettingsError,
+)
 from etl.model.claims import ClaimState
 from etl.model.ledger import Acknowledgement
 from etl.model.logs import BrokerPartition
@@ -26,7 +36,18 @@ from tests.fakes.backfill_stories import CAPPED, asked, filled, given_up, live
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import FakeCommit, Outside
 from tests.fakes.stories import (
-    LOGS, PHYSICAL_LOGS, accept, crash_at, crash_at_moment, grow, new_report, outcomes, outside_of, physical_outside_of, run, set_to,
+    LOGS,
+    PHYSICAL_LOGS,
+    accept,
+    crash_at,
+    crash_at_moment,
+    grow,
+    new_report,
+    outcomes,
+    outside_of,
+    physical_outside_of,
+    run,
+    set_to,
     settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
@@ -57,8 +78,13 @@ def test_a_backfill_loads_what_lies_before_the_start_in_bounded_plans_and_moves_
     filled(outside, report=report)
     refuse_lacking(outside)
     assert outside.offsets == offsets
-    assert sorted(outside.beside("old").plans) == [1, 2, 3, 4], "fifteen offsets, four at most in each"
-    assert report.outcomes[-1] == (Outcome.BACKFILLED, "backfill old is whole: 15 offsets of 3 partitions")
+    assert sorted(outside.beside("old").plans) == [1, 2, 3, 4], (
+        "fifteen offsets, four at most in each"
+    )
+    assert report.outcomes[-1] == (
+        Outcome.BACKFILLED,
+        "backfill old is whole: 15 offsets of 3 partitions",
+    )
     grow(outside, 1, 1, 1)
     run(outside, CAPPED)
     refuse_lacking(outside)
@@ -72,12 +98,24 @@ def moments_of(story: Any) -> list[tuple[str, When]]:
 
 
 MOMENTS = len(moments_of(lambda at: filled(live(3, 3, 3), asked(0, 3), at)))
-STEPS = {"observe", "count rows", "begin", "fetch", "open table", "append", "record", "tidy", "store plan"}
+STEPS = {
+    "observe",
+    "count rows",
+    "begin",
+    "fetch",
+    "open table",
+    "append",
+    "record",
+    "tidy",
+    "store plan",
+}
 
 
 def test_a_backfill_takes_these_steps() -> None:
     """A new one is in the crash laws below by its number; that it is there should be meant."""
-    assert {step for step, _ in moments_of(lambda at: filled(live(3, 3, 3), asked(0, 3), at))} == STEPS
+    assert {
+        step for step, _ in moments_of(lambda at: filled(live(3, 3, 3), asked(0, 3), at))
+    } == STEPS
 
 
 @pytest.mark.parametrize("moment", range(MOMENTS))
@@ -109,9 +147,17 @@ def test_crashes_one_after_the_other_lose_and_double_nothing_of_a_backfill(first
 
 
 @pytest.mark.parametrize("moment", range(MOMENTS))
-@pytest.mark.parametrize("other", ["the same", "one that overlaps", "the live pipeline", "set back"])
-def test_whoever_works_in_the_middle_of_a_backfill_no_offset_is_loaded_twice(moment: int, other: str) -> None:
-    outside, done, at_moment = started(3, 3, 3) if other == "set back" else live(3, 3, 3), list[int](), iter(range(10_000))
+@pytest.mark.parametrize(
+    "other", ["the same", "one that overlaps", "the live pipeline", "set back"]
+)
+def test_whoever_works_in_the_middle_of_a_backfill_no_offset_is_loaded_twice(
+    moment: int, other: str
+) -> None:
+    outside, done, at_moment = (
+        started(3, 3, 3) if other == "set back" else live(3, 3, 3),
+        list[int](),
+        iter(range(10_000)),
+    )
 
     def beside(step: str, when: When) -> None:
         if next(at_moment) == moment and not done:
@@ -143,7 +189,9 @@ def test_whoever_works_in_the_middle_of_a_backfill_no_offset_is_loaded_twice(mom
 
 @pytest.mark.parametrize("stop", ["store plan", "append"])
 @pytest.mark.parametrize("moment", range(14))
-def test_given_up_at_any_moment_what_was_loaded_stays_claimed_and_the_rest_is_free(stop: str, moment: int) -> None:
+def test_given_up_at_any_moment_what_was_loaded_stays_claimed_and_the_rest_is_free(
+    stop: str, moment: int
+) -> None:
     outside = live(3, 3, 3)
     with pytest.raises(Crash):
         filled(outside, asked(0, 3), crash_at(stop, When.AFTER))
@@ -153,7 +201,12 @@ def test_given_up_at_any_moment_what_was_loaded_stays_claimed_and_the_rest_is_fr
     claim = given_up(outside)
     assert claim.state is ClaimState.GIVEN_UP
     in_table = {(log, at) for log, at in outside.rows() if offset_of(at) < 3}
-    assert {(log, at) for log, parts in claim.stretches.items() for start, until in parts for at in range(start, until)} == in_table
+    assert {
+        (log, at)
+        for log, parts in claim.stretches.items()
+        for start, until in parts
+        for at in range(start, until)
+    } == in_table
     with pytest.raises(SettingsError, match="was given up: not needed"):
         filled(outside, asked(0, 3))
     filled(outside, asked(0, 3, only_missing=True), name="rest")
@@ -162,7 +215,9 @@ def test_given_up_at_any_moment_what_was_loaded_stays_claimed_and_the_rest_is_fr
 
 @pytest.mark.parametrize("moment", range(MOMENTS))
 def test_a_forgotten_driver_of_a_backfill_that_was_given_up_doubles_nothing(moment: int) -> None:
-    """It stands still at a moment, its session is lost, the backfill is given up, another one takes the rest, and it goes on."""
+    """It stands still at a moment, its session is lost, the backfill is given up, another one takes
+    the rest, and it goes on.
+    """
     outside, done, at_moment = live(3, 3, 3), list[int](), iter(range(10_000))
 
     def meanwhile(step: str, when: When) -> None:
@@ -183,7 +238,10 @@ def test_one_that_was_given_up_stays_so_in_an_older_copy_of_zookeeper() -> None:
     outside = live(3, 3, 3)
     with pytest.raises(Crash):
         filled(outside, asked(0, 3), crash_at("record", When.AFTER))
-    kept = {name: copy.deepcopy(getattr(outside.beside("old"), name)) for name in ("plans", "plan_versions", "applied", "claim")}
+    kept = {
+        name: copy.deepcopy(getattr(outside.beside("old"), name))
+        for name in ("plans", "plan_versions", "applied", "claim")
+    }
     given_up(outside)
     filled(outside, asked(0, 3, only_missing=True), name="rest")
     for name, value in kept.items():
@@ -209,7 +267,10 @@ def begun_and_given_up_without_a_ledger() -> Outside:
 
 def test_a_name_whose_plans_are_in_the_table_is_refused_before_anything_is_stored() -> None:
     outside = begun_and_given_up_without_a_ledger()
-    with pytest.raises(SettingsError, match="the table holds plan 1 of a backfill of this name, and no ledger tells of it") as refused:
+    with pytest.raises(
+        SettingsError,
+        match="the table holds plan 1 of a backfill of this name, and no ledger tells of it",
+    ) as refused:
         filled(outside, asked(0, 3))
     assert refused.value.check and refused.value.check.startswith("another --name")
     assert outside.beside("old").claim is None and not outside.beside("old").plans
@@ -217,7 +278,9 @@ def test_a_name_whose_plans_are_in_the_table_is_refused_before_anything_is_store
     refuse_lacking(outside)
 
 
-def test_a_ledger_whose_plans_can_never_be_in_the_table_is_given_up_and_claims_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_whose_plans_can_never_be_in_the_table_is_given_up_and_claims_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """An earlier version began a backfill under a name that the table knew."""
     outside = begun_and_given_up_without_a_ledger()
     monkeypatch.setattr(FakeWorld, "backfill_in_table", lambda self, name: None)
@@ -233,19 +296,25 @@ def test_rows_of_a_backfill_are_no_replays_to_make_again() -> None:
     outside = live(5, 5, 5)
     filled(outside, asked(1, 3))
     wanted = Wanted((parse_named("clicks:0"),), 1, 6)
-    with pytest.raises(SettingsError, match="offsets 1 to 3 of it were loaded by backfill old, or will be"):
+    with pytest.raises(
+        SettingsError, match="offsets 1 to 3 of it were loaded by backfill old, or will be"
+    ):
         replay(FakeWorld(outside, CAPPED), CAPPED, new_report(), wanted, None)
 
 
 def test_what_is_whole_is_not_given_up() -> None:
     outside = live(3, 3, 3)
     filled(outside, asked(0, 3))
-    with pytest.raises(SettingsError, match="is whole: 9 offsets of 3 partitions: there is nothing to give up"):
+    with pytest.raises(
+        SettingsError, match="is whole: 9 offsets of 3 partitions: there is nothing to give up"
+    ):
         given_up(outside)
 
 
 def test_one_that_is_whole_says_since_when_and_what_it_was_asked_for_then() -> None:
-    """So long before now was another moment then: a schedule that gives each day one name would load the first day alone."""
+    """So long before now was another moment then: a schedule that gives each day one name would
+    load the first day alone.
+    """
     outside = live(3, 3, 3)
     what = replace(asked(0, 3), asked="from -24h until -1h")
     filled(outside, what)
@@ -259,7 +328,10 @@ def test_one_that_is_whole_says_since_when_and_what_it_was_asked_for_then() -> N
 def test_another_interval_under_the_same_name_is_refused() -> None:
     outside = live(5, 5, 5)
     filled(outside)
-    with pytest.raises(SettingsError, match="backfill old was begun from 0 until 5.*, and now it is asked for from 0 until 4"):
+    with pytest.raises(
+        SettingsError,
+        match="backfill old was begun from 0 until 5.*, and now it is asked for from 0 until 4",
+    ):
         filled(outside, asked(0, 4))
 
 
@@ -271,14 +343,25 @@ def test_one_that_nobody_began_cannot_go_on() -> None:
         given_up(outside)
 
 
-def test_what_the_pipeline_or_another_backfill_has_is_refused_by_name_and_left_out_on_request() -> None:
+def test_what_the_pipeline_or_another_backfill_has_is_refused_by_name_and_left_out_on_request() -> (
+    None
+):
     outside = live(5, 5, 5)
-    with pytest.raises(SettingsError, match="the pipeline loads this partition from offset 5 on, and the interval is 0 to 9"):
+    with pytest.raises(
+        SettingsError,
+        match="the pipeline loads this partition from offset 5 on, and the interval is 0 to 9",
+    ):
         grow(outside, 2, 2, 2)
         filled(outside, asked(0, 9))
-    with pytest.raises(SettingsError, match="the pipeline loads this partition from offset 5 on, and the interval is 2 to 6") as refused:
+    with pytest.raises(
+        SettingsError,
+        match="the pipeline loads this partition from offset 5 on, and the interval is 2 to 6",
+    ) as refused:
         filled(outside, asked(2, 6))
-    assert refused.value.check and "`--missing` fills only what nobody else loads (2 to 5)" in refused.value.check
+    assert (
+        refused.value.check
+        and "`--missing` fills only what nobody else loads (2 to 5)" in refused.value.check
+    )
     filled(outside, asked(2, 4))
     with pytest.raises(SettingsError, match="backfill old has loaded offsets 2 to 4, or will"):
         filled(outside, asked(0, 5), name="new")
@@ -292,35 +375,75 @@ def test_what_the_pipeline_or_another_backfill_has_is_refused_by_name_and_left_o
     refuse_lacking(outside)
 
 
-@pytest.mark.parametrize(("from_", "until", "says"), [(3, 3, "the interval is empty"), (3, 1, "the interval runs backwards")])
-def test_a_backfill_of_an_interval_that_is_empty_or_runs_backwards_is_refused(from_: int, until: int, says: str) -> None:
+@pytest.mark.parametrize(
+    ("from_", "until", "says"),
+    [(3, 3, "the interval is empty"), (3, 1, "the interval runs backwards")],
+)
+def test_a_backfill_of_an_interval_that_is_empty_or_runs_backwards_is_refused(
+    from_: int, until: int, says: str
+) -> None:
     with pytest.raises(SettingsError, match=says):
         asked(from_, until)
 
 
 def _time(seconds: int) -> Timestamp:
-    return Timestamp.model_validate({"timestamp": f"1970-01-01T00:{seconds // 60:02}:{seconds % 60:02}+00:00"})
+    return Timestamp.model_validate(
+        {"timestamp": f"1970-01-01T00:{seconds // 60:02}:{seconds % 60:02}+00:00"}
+    )
 
 
 def test_a_backfill_by_time_begins_at_the_first_record_then() -> None:
     outside = live(5, 5, 5)
     for log in LOGS:
-        outside.logs[log].later = {n: 10_000 + n for n in range(2, 5)} | {n: 90_000 for n in range(5, 9)}
+        outside.logs[log].later = {n: 10_000 + n for n in range(2, 5)} | {
+            n: 90_000 for n in range(5, 9)
+        }
     claim = filled(outside, asked(_time(10), _time(60)))
     assert claim and set(claim.stretches.values()) == {((2, 5),)}
     refuse_lacking(outside, 2)
 
 
-@pytest.mark.parametrize(("what", "error", "says"), [
-    pytest.param(asked(_time(3_000), _time(3_500)), SettingsError, "no record of these logs lies in the interval", id="after-the-end"),
-    pytest.param(asked(0, Timestamp.model_validate({"timestamp": "2040-01-01T00:00:00Z"})), NotYetReadable, "is not over", id="future"),
-    pytest.param(asked(0, 99), SettingsError, "the interval ends at 99, and the log at 7", id="above-the-end"),
-    pytest.param(
-        asked(1_769_817_600_000, 1_769_904_000_000, only_missing=True), SettingsError, "the longest log ends at 7", id="milliseconds"),
-    pytest.param(asked(0, 3, "views"), SettingsError, "the brokers have no views", id="another-topic"),
-    pytest.param(asked(0, 3, "clicks:9"), SettingsError, "the brokers have no clicks:9", id="another-partition"),
-])
-def test_what_cannot_be_backfilled_is_refused_and_nothing_is_claimed(what: Asked, error: type[EtlError], says: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "error", "says"),
+    [
+        pytest.param(
+            asked(_time(3_000), _time(3_500)),
+            SettingsError,
+            "no record of these logs lies in the interval",
+            id="after-the-end",
+        ),
+        pytest.param(
+            asked(0, Timestamp.model_validate({"timestamp": "2040-01-01T00:00:00Z"})),
+            NotYetReadable,
+            "is not over",
+            id="future",
+        ),
+        pytest.param(
+            asked(0, 99),
+            SettingsError,
+            "the interval ends at 99, and the log at 7",
+            id="above-the-end",
+        ),
+        pytest.param(
+            asked(1_769_817_600_000, 1_769_904_000_000, only_missing=True),
+            SettingsError,
+            "the longest log ends at 7",
+            id="milliseconds",
+        ),
+        pytest.param(
+            asked(0, 3, "views"), SettingsError, "the brokers have no views", id="another-topic"
+        ),
+        pytest.param(
+            asked(0, 3, "clicks:9"),
+            SettingsError,
+            "the brokers have no clicks:9",
+            id="another-partition",
+        ),
+    ],
+)
+def test_what_cannot_be_backfilled_is_refused_and_nothing_is_claimed(
+    what: Asked, error: type[EtlError], says: str
+) -> None:
     outside = live(5, 5, 5)
     with pytest.raises(error, match=says):
         filled(outside, what)
@@ -356,9 +479,14 @@ def test_a_position_is_not_set_back_into_what_a_backfill_has_claimed() -> None:
     outside = started(5, 5, 5)
     with pytest.raises(Crash):
         filled(outside, asked(2, 4), crash_at("begin", When.AFTER))
-    with pytest.raises(NeedsDecision, match="would begin at offset 3, and backfill old has claimed 3 to 4") as refused:
+    with pytest.raises(
+        NeedsDecision, match="would begin at offset 3, and backfill old has claimed 3 to 4"
+    ) as refused:
         set_to(outside, CAPPED, a=3)
-    assert refused.value.check and "`etl backfill abandon CONF --name old --reason ...`" in refused.value.check
+    assert (
+        refused.value.check
+        and "`etl backfill abandon CONF --name old --reason ...`" in refused.value.check
+    )
     set_to(outside, CAPPED, a=4)
     given_up(outside)
     set_to(outside, CAPPED, b=0)
@@ -373,7 +501,9 @@ def test_a_pipeline_that_begins_inside_of_a_claim_is_refused_before_it_stores_an
     outside.plans.clear()  # ZooKeeper lost the pipeline's ledger, and the table is another one
     outside.applied.clear()
     outside.table, outside.uid, outside.offsets = None, None, {}
-    with pytest.raises(NeedsDecision, match="would begin at offset 0, and backfill old has claimed 2 to 4"):
+    with pytest.raises(
+        NeedsDecision, match="would begin at offset 0, and backfill old has claimed 2 to 4"
+    ):
         run(outside, settings_of())
     assert not outside.plans
 
@@ -393,8 +523,10 @@ def test_what_expired_meanwhile_ends_a_backfill_or_is_let_go_by_policy() -> None
     report = new_report()
     filled(outside, settings=skipping, report=report)
     [(_, says)] = report.outcomes
-    assert says.startswith("backfill old is whole: 13 offsets of 3 partitions; 2 more were let go, as policy says, and are not in the "
-                           "table: the losses table tells which; it was begun at ")
+    assert says.startswith(
+        "backfill old is whole: 13 offsets of 3 partitions; 2 more were let go, as policy says, and are not in the "
+        "table: the losses table tells which; it was begun at "
+    )
 
 
 def test_offsets_that_are_missing_are_let_go_by_policy_in_a_plan_of_the_backfill() -> None:
@@ -429,13 +561,20 @@ def test_one_whose_table_is_another_by_now_is_given_up_and_claims_nothing(is_the
     with pytest.raises(EtlError):
         filled(outside, asked(0, 3))
     before = outside.beside("old").claim
-    with pytest.raises(NeedsDecision, match="the table at this path is not" if is_there else "there is no table at this path") as refused:
+    with pytest.raises(
+        NeedsDecision,
+        match="the table at this path is not" if is_there else "there is no table at this path",
+    ) as refused:
         given_up(outside)
     assert outside.beside("old").claim == before, "the path may be wrong, or not mounted"
-    assert f"`etl plans acknowledge CONF {0 if is_there else 'none'} --reason ...`" in str(refused.value.check)
+    assert f"`etl plans acknowledge CONF {0 if is_there else 'none'} --reason ...`" in str(
+        refused.value.check
+    )
     newest = outside.newest_plan()
     assert newest
-    outside.acknowledged = Acknowledgement("another" if is_there else None, None, newest.number, "made again", 1, plan_id=newest.id)
+    outside.acknowledged = Acknowledgement(
+        "another" if is_there else None, None, newest.number, "made again", 1, plan_id=newest.id
+    )
     claim = given_up(outside)
     assert (claim.state, dict(claim.stretches)) == (ClaimState.GIVEN_UP, {})
 
@@ -451,8 +590,12 @@ def test_what_was_loaded_into_another_table_is_claimed_of_nobody(is_whole: bool)
         given_up(outside)
     plan = outside.newest_plan()
     assert plan and outside.table
-    outside.table_id = "another"  # made again, and accepted: it holds what the pipeline has loaded since
-    again = with_id(replace(plan, number=plan.number + 1, previous=plan.id, table_id="another", ranges=()))
+    outside.table_id = (
+        "another"  # made again, and accepted: it holds what the pipeline has loaded since
+    )
+    again = with_id(
+        replace(plan, number=plan.number + 1, previous=plan.id, table_id="another", ranges=())
+    )
     outside.table = [FakeCommit(again, ())]
     outside.plans[again.number] = render_plan(again)
     if is_whole:
@@ -477,7 +620,8 @@ def test_physical_logs_are_backfilled_by_offsets_at_which_a_message_begins() -> 
     claim = filled(outside, asked(0, ends[PHYSICAL_LOGS[0]], "clicks:1-0"), settings=settings)
     assert claim and list(claim.stretches) == [PHYSICAL_LOGS[0]]
     assert {place for log, place in outside.rows() if log == PHYSICAL_LOGS[0]} == set(
-        outside.logs[PHYSICAL_LOGS[0]].read(0, outside.logs[PHYSICAL_LOGS[0]].end))
+        outside.logs[PHYSICAL_LOGS[0]].read(0, outside.logs[PHYSICAL_LOGS[0]].end)
+    )
 
 
 def test_of_two_who_claim_at_one_moment_the_second_is_refused() -> None:
@@ -506,7 +650,9 @@ def test_what_a_stored_plan_of_the_pipeline_may_still_read_is_its_own() -> None:
     refuse_lacking(outside)
 
 
-def test_what_a_plan_in_the_place_of_another_leaves_out_is_not_free_before_it_is_in_the_table() -> None:
+def test_what_a_plan_in_the_place_of_another_leaves_out_is_not_free_before_it_is_in_the_table() -> (
+    None
+):
     """Whoever works on the other one may find the missing records again, and append them."""
     settings = settings_of(start="latest", on_data_loss="skip")
     outside = outside_of(5, 5, 5)
@@ -535,4 +681,6 @@ def test_behind_a_stored_plan_that_sets_positions_nobody_claims() -> None:
     while outcomes(run(outside, CAPPED)) != [Outcome.NOTHING_NEW]:
         pass
     refuse_twice(outside)
-    assert {offset_of(at) for log, at in outside.rows() if log == LOGS[0]} == set(range(9)), "what was skipped by hand is loaded after all"
+    assert {offset_of(at) for log, at in outside.rows() if log == LOGS[0]} == set(range(9)), (
+        "what was skipped by hand is loaded after all"
+    )

@@ -1,4 +1,6 @@
-"""A backfill where logs were cut or made again: nothing is loaded twice, and a command leads out of every state."""
+"""A backfill where logs were cut or made again: nothing is loaded twice, and a command leads out of
+every state.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,17 @@ from etl.model.plans import Plan
 from etl.report.run_state import Outcome
 from tests.fakes.backfill_stories import CAPPED, asked, filled, given_up, live
 from tests.fakes.outside import Outside
-from tests.fakes.stories import LOGS, accept, crash_at, new_report, outcomes, outside_of, run, set_to, settings_of
+from tests.fakes.stories import (
+    LOGS,
+    accept,
+    crash_at,
+    new_report,
+    outcomes,
+    outside_of,
+    run,
+    set_to,
+    settings_of,
+)
 from tests.fakes.world import Crash, When
 
 EARLIEST = settings_of()
@@ -49,18 +61,24 @@ def begun(until: int = 5) -> Outside:
 
 
 @pytest.mark.parametrize("only_missing", [True, False])
-def test_what_is_left_of_a_log_that_was_cut_is_not_loaded_again_by_a_backfill(only_missing: bool) -> None:
+def test_what_is_left_of_a_log_that_was_cut_is_not_loaded_again_by_a_backfill(
+    only_missing: bool,
+) -> None:
     outside = outside_of(6, 2, 2)
     run(outside, EARLIEST)
     cut_at(outside, 3, 2)
     accept(outside, FIRST)
     run(outside, EARLIEST)
     run(outside, EARLIEST)
-    with pytest.raises(NeedsDecision, match="this partition was cut or made again since the pipeline began it"):
+    with pytest.raises(
+        NeedsDecision, match="this partition was cut or made again since the pipeline began it"
+    ):
         filled(outside, asked(0, 3, FIRST, only_missing=only_missing), settings=EARLIEST)
     assert outside.beside("old").claim is None
     refuse_doubled(outside)
-    assert filled(outside, asked(0, 2, "clicks:1", only_missing=True), settings=EARLIEST) is None, "the others are not refused"
+    assert filled(outside, asked(0, 2, "clicks:1", only_missing=True), settings=EARLIEST) is None, (
+        "the others are not refused"
+    )
 
 
 def test_what_the_pipeline_reads_of_a_log_that_was_cut_is_not_missing() -> None:
@@ -74,14 +92,19 @@ def test_what_the_pipeline_reads_of_a_log_that_was_cut_is_not_missing() -> None:
 
 
 @pytest.mark.parametrize("step", ["tidy", "store plan"])
-def test_a_backfill_does_not_read_on_where_the_pipeline_has_another_life_of_the_log(step: str) -> None:
+def test_a_backfill_does_not_read_on_where_the_pipeline_has_another_life_of_the_log(
+    step: str,
+) -> None:
     outside = live(9, 9, 9)
     with pytest.raises(Crash):
         filled(outside, asked(0, 8, FIRST), crash_at(step, When.AFTER))
     cut_at(outside, 5, 9)
     accepted_by_an_earlier_version(outside)
     run(outside, CAPPED)
-    with pytest.raises(NeedsDecision, match="one that was cut or made again, and the backfill was begun before that") as refused:
+    with pytest.raises(
+        NeedsDecision,
+        match="one that was cut or made again, and the backfill was begun before that",
+    ) as refused:
         filled(outside, None)
     assert "`etl backfill abandon CONF --name old --reason ...`" in refused.value.check
     assert given_up(outside).state is ClaimState.GIVEN_UP
@@ -91,11 +114,15 @@ def test_a_backfill_does_not_read_on_where_the_pipeline_has_another_life_of_the_
 
 
 @pytest.mark.parametrize("more", [0, 9], ids=["it is short", "others wrote more"])
-def test_a_log_that_was_cut_inside_of_a_claim_is_read_no_further_before_anybody_accepts_it(more: int) -> None:
+def test_a_log_that_was_cut_inside_of_a_claim_is_read_no_further_before_anybody_accepts_it(
+    more: int,
+) -> None:
     outside = begun(8)
     cut_at(outside, 5, more)
     before = outside.rows()
-    with pytest.raises(LogTruncated, match="the log was cut at offset 5, and the backfill loads it up to 8"):
+    with pytest.raises(
+        LogTruncated, match="the log was cut at offset 5, and the backfill loads it up to 8"
+    ):
         filled(outside, None)
     assert outside.rows() == before
 
@@ -103,7 +130,9 @@ def test_a_log_that_was_cut_inside_of_a_claim_is_read_no_further_before_anybody_
 def test_a_log_that_a_backfill_has_still_to_load_is_not_accepted_before_that_is_given_up() -> None:
     outside = begun(8)
     cut_at(outside, 5, 9)
-    with pytest.raises(NeedsDecision, match="backfill old has not loaded all that it claims of this partition") as refused:
+    with pytest.raises(
+        NeedsDecision, match="backfill old has not loaded all that it claims of this partition"
+    ) as refused:
         accept(outside, FIRST, settings=CAPPED)
     assert "`etl backfill abandon CONF --name old --reason ...`" in refused.value.check
     kept = given_up(outside)
@@ -145,14 +174,24 @@ def test_a_position_is_not_set_back_into_what_a_backfill_claimed_before_the_log_
     outside = begun(8)
     cut_at(outside, 6, 9)
     accepted_by_an_earlier_version(outside)
-    with pytest.raises(NeedsDecision, match="would begin at offset 4, and backfill old has claimed 4 to 6"):
+    with pytest.raises(
+        NeedsDecision, match="would begin at offset 4, and backfill old has claimed 4 to 6"
+    ):
         set_to(outside, CAPPED, a=4)
 
 
-def test_what_a_run_is_advised_leads_nowhere_in_a_backfill_that_is_begun_and_is_left_alone_before() -> None:
-    for answers, says in (([True], "`etl backfill abandon CONF --name old --reason ...`"), ([False], "etl plans accept-log")):
+def test_what_a_run_is_advised_leads_nowhere_in_a_backfill_that_is_begun_and_is_left_alone_before() -> (
+    None
+):
+    for answers, says in (
+        ([True], "`etl backfill abandon CONF --name old --reason ...`"),
+        ([False], "etl plans accept-log"),
+    ):
         is_begun = answers[0]
-        error = LogTruncated("cut", check="the disk; to go on from there: etl plans accept-log CONF clicks:0 --reason ...")
+        error = LogTruncated(
+            "cut",
+            check="the disk; to go on from there: etl plans accept-log CONF clicks:0 --reason ...",
+        )
         with contextlib.suppress(LogTruncated), _leading_out("old", answers.pop):
             raise error
         assert says in error.check and ("accept-log" in error.check) is not is_begun

@@ -1,4 +1,6 @@
-"""Backfills and replays where a table was lost, or an older copy of it was put back, and an operator accepted that."""
+"""Backfills and replays where a table was lost, or an older copy of it was put back, and an
+operator accepted that.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,17 @@ from etl.report.run_state import Outcome
 from etl.run.replay import replay
 from tests.fakes.backfill_stories import accept_table, asked, filled, nothing
 from tests.fakes.outside import Outside
-from tests.fakes.stories import LOGS, At, crash_at, grow, new_report, outcomes, outside_of, run, settings_of
+from tests.fakes.stories import (
+    LOGS,
+    At,
+    crash_at,
+    grow,
+    new_report,
+    outcomes,
+    outside_of,
+    run,
+    settings_of,
+)
 from tests.fakes.world import Crash, FakeWorld, When
 
 FROM_THE_START = settings_of(limits={"max_records_per_run": 4})
@@ -35,11 +47,17 @@ def refuse_lacking(outside: Outside) -> None:
     """Each record is in the table once."""
     rows = outside.rows()
     assert set(rows.values()) == {1}
-    assert set(rows) == {(log, place) for log, found in outside.logs.items() for place in found.read(found.log_start, found.end)}
+    assert set(rows) == {
+        (log, place)
+        for log, found in outside.logs.items()
+        for place in found.read(found.log_start, found.end)
+    }
 
 
 @pytest.mark.parametrize("has_gone_on", [True, False])
-def test_what_an_older_copy_of_the_table_lacks_is_missing_as_soon_as_the_copy_is_accepted(has_gone_on: bool) -> None:
+def test_what_an_older_copy_of_the_table_lacks_is_missing_as_soon_as_the_copy_is_accepted(
+    has_gone_on: bool,
+) -> None:
     outside = loaded(12)
     outside.table = (outside.table or [])[:2]  # of three plans
     accept_table(outside)
@@ -51,7 +69,16 @@ def test_what_an_older_copy_of_the_table_lacks_is_missing_as_soon_as_the_copy_is
     run(outside, FROM_THE_START)
     refuse_lacking(outside)
     report = new_report()
-    assert filled(outside, asked(0, 12, only_missing=True), name="again", settings=FROM_THE_START, report=report) is None
+    assert (
+        filled(
+            outside,
+            asked(0, 12, only_missing=True),
+            name="again",
+            settings=FROM_THE_START,
+            report=report,
+        )
+        is None
+    )
     assert outcomes(report) == [Outcome.NOTHING_NEW]
 
 
@@ -67,10 +94,18 @@ def lost(*ends: int) -> Outside:
 
 def replayed(outside: Outside, from_: int, until: int, at: At = nothing) -> Plan:
     wanted = Wanted((parse_named("clicks:0"),), from_, until)
-    return replay(FakeWorld(outside, FROM_THE_START, at), FROM_THE_START, new_report(), wanted, "the table was lost")
+    return replay(
+        FakeWorld(outside, FROM_THE_START, at),
+        FROM_THE_START,
+        new_report(),
+        wanted,
+        "the table was lost",
+    )
 
 
-def backfilled(outside: Outside, at: At = nothing, *, name: str = "old", only_missing: bool = False) -> None:
+def backfilled(
+    outside: Outside, at: At = nothing, *, name: str = "old", only_missing: bool = False
+) -> None:
     """Of all that the table had before it was lost."""
     filled(outside, asked(0, 12, only_missing=only_missing), at, name=name, settings=FROM_THE_START)
 
@@ -80,16 +115,23 @@ def refuse_twice(outside: Outside) -> None:
 
 
 @pytest.mark.parametrize("stop", ["begin", "append", "store plan"])
-def test_what_a_backfill_claims_is_not_replayed_also_where_the_pipeline_had_loaded_it_into_a_table_that_is_gone(stop: str) -> None:
+def test_what_a_backfill_claims_is_not_replayed_also_where_the_pipeline_had_loaded_it_into_a_table_that_is_gone(
+    stop: str,
+) -> None:
     outside = lost(12)
     with pytest.raises(Crash):
         backfilled(outside, crash_at(stop, When.AFTER))
     for start, until in ((0, 12), (4, 8), (11, 13)):
-        with pytest.raises(SettingsError, match=f"offsets {start} to {min(until, 12)} of it were loaded by backfill old, or will"):
+        with pytest.raises(
+            SettingsError,
+            match=f"offsets {start} to {min(until, 12)} of it were loaded by backfill old, or will",
+        ):
             replayed(outside, start, until)
     backfilled(outside)
     refuse_lacking(outside)
-    with pytest.raises(SettingsError, match="offsets 0 to 12 of it were loaded by backfill old, or will"):
+    with pytest.raises(
+        SettingsError, match="offsets 0 to 12 of it were loaded by backfill old, or will"
+    ):
         replayed(outside, 0, 12)
     replayed(outside, 12, 13)
     refuse_lacking(outside)
@@ -105,7 +147,9 @@ def test_what_was_given_up_and_is_replayed_is_not_missing_any_more() -> None:
 
 @pytest.mark.parametrize("moment", range(20))
 @pytest.mark.parametrize("stop", ["begin", "append", None])
-def test_a_replay_beside_which_a_backfill_of_the_same_offsets_is_begun_loads_none_of_them_twice(moment: int, stop: str | None) -> None:
+def test_a_replay_beside_which_a_backfill_of_the_same_offsets_is_begun_loads_none_of_them_twice(
+    moment: int, stop: str | None
+) -> None:
     outside, at_moment, done = lost(12), iter(range(10_000)), list[int]()
 
     def beside(step: str, when: When) -> None:
@@ -125,7 +169,9 @@ def test_a_replay_beside_which_a_backfill_of_the_same_offsets_is_begun_loads_non
 
 
 @pytest.mark.parametrize("moment", range(24))
-def test_a_backfill_beside_which_the_same_offsets_are_replayed_loads_none_of_them_twice(moment: int) -> None:
+def test_a_backfill_beside_which_the_same_offsets_are_replayed_loads_none_of_them_twice(
+    moment: int,
+) -> None:
     outside, at_moment, done = lost(12), iter(range(10_000)), list[int]()
 
     def beside(step: str, when: When) -> None:
@@ -143,7 +189,9 @@ def test_a_backfill_beside_which_the_same_offsets_are_replayed_loads_none_of_the
 
 
 @pytest.mark.parametrize("at", ["fetch", "open table"])
-def test_what_a_replay_would_read_is_free_once_the_plan_in_its_place_is_in_the_table(at: str) -> None:
+def test_what_a_replay_would_read_is_free_once_the_plan_in_its_place_is_in_the_table(
+    at: str,
+) -> None:
     """Whoever works on the replay may append it as long as its number is free there."""
     outside, done = lost(12), list[int]()
 
@@ -155,7 +203,9 @@ def test_what_a_replay_would_read_is_free_once_the_plan_in_its_place_is_in_the_t
         world = FakeWorld(outside, FROM_THE_START)
         snapshot = world.observe()
         assert snapshot.ledger.newest
-        instead = plan_superseding(Supersede(snapshot.ledger.newest, "no"), snapshot, FROM_THE_START, now_ms=5)
+        instead = plan_superseding(
+            Supersede(snapshot.ledger.newest, "no"), snapshot, FROM_THE_START, now_ms=5
+        )
         world.supersede(instead, snapshot.ledger)
         with pytest.raises(Owned, match="is stored and not in the table") as refused:
             backfilled(outside)

@@ -1,4 +1,6 @@
-"""An older copy of ZooKeeper, and a word of an operator that is older than the table: nothing that a backfill gave back is loaded twice."""
+"""An older copy of ZooKeeper, and a word of an operator that is older than the table: nothing that
+a backfill gave back is loaded twice.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,12 @@ def refuse_twice(outside: Outside) -> None:
     assert not [row for row, times in outside.rows().items() if times > 1]
 
 
-def test_one_that_was_given_up_while_a_forgotten_driver_appended_stays_so_in_an_older_copy_of_zookeeper() -> None:
-    """The plan that closes finds its number taken in the table, so that nothing there would tell that anybody gave up."""
+def test_one_that_was_given_up_while_a_forgotten_driver_appended_stays_so_in_an_older_copy_of_zookeeper() -> (
+    None
+):
+    """The plan that closes finds its number taken in the table, so that nothing there would tell
+    that anybody gave up.
+    """
     outside = live(3, 3, 3)
     with pytest.raises(Crash):
         filled(outside, asked(0, 3), crash_at("store plan", When.AFTER))
@@ -37,7 +43,9 @@ def test_one_that_was_given_up_while_a_forgotten_driver_appended_stays_so_in_an_
     forgotten = FakeWorld(outside.beside("old"), settings_of_backfill(CAPPED, "old"))
 
     def beside(step: str, when: When) -> None:
-        if (step, when) == ("close", When.AFTER) and outside.beside("old").transaction_version() == 1:
+        if (step, when) == ("close", When.AFTER) and outside.beside(
+            "old"
+        ).transaction_version() == 1:
             forgotten.append(plan, list(plan.ranges))
 
     claim = given_up(outside, beside)
@@ -53,13 +61,17 @@ def test_one_that_was_given_up_while_a_forgotten_driver_appended_stays_so_in_an_
     refuse_twice(outside)
 
 
-def test_that_there_is_no_table_was_said_of_the_table_before_and_not_of_the_one_that_a_backfill_loads() -> None:
+def test_that_there_is_no_table_was_said_of_the_table_before_and_not_of_the_one_that_a_backfill_loads() -> (
+    None
+):
     """The table was dropped, and that accepted; of the next one the disk is away for a while."""
     outside = live(3, 3, 3)
     newest = outside.newest_plan()
     assert newest
     outside.table, outside.table_id = None, "another"
-    outside.acknowledged = Acknowledgement(None, None, newest.number, "dropped", 1, plan_id=newest.id, was_recorded=True)
+    outside.acknowledged = Acknowledgement(
+        None, None, newest.number, "dropped", 1, plan_id=newest.id, was_recorded=True
+    )
     grow(outside, 1, 1, 1)
     run(outside, CAPPED)
     with pytest.raises(Crash):
@@ -69,10 +81,14 @@ def test_that_there_is_no_table_was_said_of_the_table_before_and_not_of_the_one_
     there, outside.table = outside.table, None
     with pytest.raises(NeedsDecision, match="there is no table at this path") as refused:
         given_up(outside)
-    assert refused.value.check and refused.value.check.endswith("runs went on since: `etl run CONF` first, which makes the table")
+    assert refused.value.check and refused.value.check.endswith(
+        "runs went on since: `etl run CONF` first, which makes the table"
+    )
     assert outside.beside("old").claim == before
     outside.table = there
-    FakeWorld(outside.beside("old"), settings_of_backfill(CAPPED, "old")).append(plan, list(plan.ranges))
+    FakeWorld(outside.beside("old"), settings_of_backfill(CAPPED, "old")).append(
+        plan, list(plan.ranges)
+    )
     filled(outside, asked(0, 3))
     assert len(outside.rows()) == 3 + 9
     refuse_twice(outside)

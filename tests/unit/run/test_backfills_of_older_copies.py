@@ -1,4 +1,6 @@
-"""An older copy of the table that lacks plans of a backfill: once it is accepted, `resume` and `abandon` lead out, and double nothing."""
+"""An older copy of the table that lacks plans of a backfill: once it is accepted, `resume` and
+`abandon` lead out, and double nothing.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from tests.fakes.world import Crash, When
 
 
 def begun(each: int = 3) -> Outside:
-    """Two plans of it are in the table, of four offsets each; as many offsets as said are asked for of each of three partitions."""
+    """Two plans of it are in the table, of four offsets each; as many offsets as said are asked for
+    of each of three partitions.
+    """
     outside = live(each, each, each)
     load_two(outside, asked(0, each))
     return outside
@@ -62,17 +66,29 @@ def older(outside: Outside, commits: int = 1) -> Outside:
 
 def of_backfill(outside: Outside) -> set[tuple[BrokerPartition, int]]:
     """Where the rows are of that the table has of it."""
-    return {(log, offset_of(place)) for one in outside.table or () if one.app_id.endswith("@old") for log, place in one.rows}
+    return {
+        (log, offset_of(place))
+        for one in outside.table or ()
+        if one.app_id.endswith("@old")
+        for log, place in one.rows
+    }
 
 
 def offsets_of(claim: Claim) -> set[tuple[BrokerPartition, int]]:
     """All that it claims."""
-    return {(log, at) for log, parts in claim.stretches.items() for start, until in parts for at in range(start, until)}
+    return {
+        (log, at)
+        for log, parts in claim.stretches.items()
+        for start, until in parts
+        for at in range(start, until)
+    }
 
 
 def refuse_whole(outside: Outside, what: Asked | None) -> str:
     """It loads what is left, and is not called whole; how much of it is not there."""
-    with pytest.raises(NeedsDecision, match="has loaded all that it claims, and the table has no row of") as refused:
+    with pytest.raises(
+        NeedsDecision, match="has loaded all that it claims, and the table has no row of"
+    ) as refused:
         filled(outside, what)
     assert "`etl backfill abandon CONF --name old --reason ...`" in str(refused.value.check)
     return refused.value.what.partition("no row of ")[2].partition(":")[0]
@@ -84,7 +100,9 @@ def refuse_twice(outside: Outside) -> None:
 
 def refuse_lacking(outside: Outside) -> None:
     refuse_twice(outside)
-    assert set(outside.rows()) == {(log, at) for log, found in outside.logs.items() for at in range(found.end)}
+    assert set(outside.rows()) == {
+        (log, at) for log, found in outside.logs.items() for at in range(found.end)
+    }
 
 
 @pytest.mark.parametrize("begin", [begun, whole, closed])
@@ -107,7 +125,9 @@ def test_an_earlier_acknowledgement_says_nothing_of_what_a_backfill_has_loaded_s
 
 
 @pytest.mark.parametrize("commits", [1, 2])
-def test_a_backfill_goes_on_behind_what_an_accepted_copy_lacks_and_what_it_lacks_is_given_back_on_request(commits: int) -> None:
+def test_a_backfill_goes_on_behind_what_an_accepted_copy_lacks_and_what_it_lacks_is_given_back_on_request(
+    commits: int,
+) -> None:
     outside = older(begun(), commits)
     accept_table(outside)
     refuse_whole(outside, asked(0, 3))
@@ -117,10 +137,16 @@ def test_a_backfill_goes_on_behind_what_an_accepted_copy_lacks_and_what_it_lacks
     refuse_lacking(outside)
 
 
-@pytest.mark.parametrize(("begin", "commits"), [
-    *((begin, n) for begin in (begun, stored) for n in (1, 2)), *((begin, n) for begin in (whole, closed) for n in (1, 2, 3))])
+@pytest.mark.parametrize(
+    ("begin", "commits"),
+    [
+        *((begin, n) for begin in (begun, stored) for n in (1, 2)),
+        *((begin, n) for begin in (whole, closed) for n in (1, 2, 3)),
+    ],
+)
 def test_abandoned_in_an_accepted_copy_it_keeps_what_is_there_and_another_loads_the_rest(
-    begin: Callable[[], Outside], commits: int,
+    begin: Callable[[], Outside],
+    commits: int,
 ) -> None:
     outside = older(begin(), commits)
     accept_table(outside)
@@ -134,8 +160,12 @@ def test_abandoned_in_an_accepted_copy_it_keeps_what_is_there_and_another_loads_
     refuse_lacking(outside)
 
 
-def test_abandoned_when_it_went_on_behind_an_accepted_copy_it_keeps_what_has_a_row_and_no_more() -> None:
-    """The copy lacked its second plan; two more came behind that, so the newest of them tells nothing of the copy."""
+def test_abandoned_when_it_went_on_behind_an_accepted_copy_it_keeps_what_has_a_row_and_no_more() -> (
+    None
+):
+    """The copy lacked its second plan; two more came behind that, so the newest of them tells
+    nothing of the copy.
+    """
     outside = older(begun(6))
     accept_table(outside)
     load_two(outside, None)
@@ -146,8 +176,12 @@ def test_abandoned_when_it_went_on_behind_an_accepted_copy_it_keeps_what_has_a_r
 
 @pytest.mark.parametrize("what", [None, asked(0, 3)])
 @pytest.mark.parametrize("begin", [begun, whole])
-def test_it_is_not_called_whole_where_the_copy_lacks_rows_of_it(begin: Callable[[], Outside], what: Asked | None) -> None:
-    """Not when it has loaded the rest, nor when it is said again, nor where nothing was left to load."""
+def test_it_is_not_called_whole_where_the_copy_lacks_rows_of_it(
+    begin: Callable[[], Outside], what: Asked | None
+) -> None:
+    """Not when it has loaded the rest, nor when it is said again, nor where nothing was left to
+    load.
+    """
     outside = older(begin())
     accept_table(outside)
     lacking = "4 offsets" if begin is begun else "1 offset"
@@ -192,7 +226,9 @@ def test_killed_anywhere_on_the_way_out_it_is_said_again(moment: int) -> None:
 
 @pytest.mark.parametrize("stop", ["fetch", "open table"])
 def test_a_forgotten_driver_of_the_plan_that_the_copy_lacks_doubles_nothing(stop: str) -> None:
-    """It stood still before it appended; others appended and recorded the plan, and all that was undone since, and accepted."""
+    """It stood still before it appended; others appended and recorded the plan, and all that was
+    undone since, and accepted.
+    """
     outside, done = live(3, 3, 3), list[int]()
 
     def meanwhile(step: str, when: When) -> None:
@@ -212,7 +248,9 @@ def test_a_forgotten_driver_of_the_plan_that_the_copy_lacks_doubles_nothing(stop
 
 
 def test_what_is_not_in_the_accepted_copy_and_not_recorded_is_looked_for_by_its_rows() -> None:
-    """The plan was appended, its driver died before the record, and the copy is from before the plan before that."""
+    """The plan was appended, its driver died before the record, and the copy is from before the
+    plan before that.
+    """
     outside = live(3, 3, 3)
     seen = list[int]()
 
@@ -238,6 +276,8 @@ def test_what_was_accepted_is_of_one_moment_of_each_backfill() -> None:
     accept_table(outside)
     refuse_whole(outside, asked(0, 3))
     assert outside.table
-    outside.table = [one for one in outside.table if not (one.app_id.endswith("@old") and one.number > 1)]
+    outside.table = [
+        one for one in outside.table if not (one.app_id.endswith("@old") and one.number > 1)
+    ]
     with pytest.raises(LedgersDisagree):
         filled(outside, None)

@@ -1,4 +1,6 @@
-"""A backfill whose topics are gone, or whose brokers are away: what needs no record of them is done all the same."""
+"""A backfill whose topics are gone, or whose brokers are away: what needs no record of them is done
+all the same.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from tests.fakes.world import Crash, FakeWorld, When
 @pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> Any:
     """From when it is called on no broker answers."""
+
     def unreachable(*_: Any) -> Any:
         raise BrokerUnreachable("no broker answers")
 

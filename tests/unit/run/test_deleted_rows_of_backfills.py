@@ -1,4 +1,6 @@
-"""Rows of a backfill that somebody deleted, and that was accepted: `abandon` gives back what the table has no row of, and nothing else."""
+"""Rows of a backfill that somebody deleted, and that was accepted: `abandon` gives back what the
+table has no row of, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,41 @@ from etl.model.logs import BrokerPartition
 from tests.fakes.backfill_stories import CAPPED, accept_table, asked, filled, given_up, live
 from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside
-from tests.fakes.stories import LOGS, crash_at, crash_at_moment, outside_of, physical_outside_of, run, set_to, settings_of
+from tests.fakes.stories import (
+    LOGS,
+    crash_at,
+    crash_at_moment,
+    outside_of,
+    physical_outside_of,
+    run,
+    set_to,
+    settings_of,
+)
 from tests.fakes.world import Crash, When
 
 
-def deleted(outside: Outside, start: int, until: int, log: BrokerPartition | None = None, *, by: str = "@old") -> None:
+def deleted(
+    outside: Outside,
+    start: int,
+    until: int,
+    log: BrokerPartition | None = None,
+    *,
+    by: str = "@old",
+) -> None:
     """Somebody deletes rows of a backfill, and it is let pass."""
+
     def is_gone(of: BrokerPartition, offset: int) -> bool:
         return start <= offset < until and log in (None, of)
 
-    outside.table = [replace(one, replaced=one.replaced | {row for row in one.rows if is_gone(row[0], offset_of(row[1]))})
-                     if by in one.app_id else one for one in outside.table or ()]
+    outside.table = [
+        replace(
+            one,
+            replaced=one.replaced | {row for row in one.rows if is_gone(row[0], offset_of(row[1]))},
+        )
+        if by in one.app_id
+        else one
+        for one in outside.table or ()
+    ]
 
 
 def whole() -> Outside:
@@ -44,11 +70,15 @@ def given_up_in_between() -> Outside:
 
 def refuse_lacking(outside: Outside) -> None:
     assert set(outside.rows().values()) == {1}
-    assert set(outside.rows()) == {(log, at) for log, found in outside.logs.items() for at in range(found.end)}
+    assert set(outside.rows()) == {
+        (log, at) for log, found in outside.logs.items() for at in range(found.end)
+    }
 
 
 @pytest.mark.parametrize("begun", [whole, given_up_in_between])
-def test_what_the_table_has_no_row_of_is_given_back_and_another_backfill_loads_it(begun: Callable[[], Outside]) -> None:
+def test_what_the_table_has_no_row_of_is_given_back_and_another_backfill_loads_it(
+    begun: Callable[[], Outside],
+) -> None:
     outside = begun()
     deleted(outside, 0, 3)
     claim = given_up(outside)
@@ -67,12 +97,16 @@ def test_what_has_a_row_stays_claimed_offset_by_offset() -> None:
     found = filled(outside, asked(0, 3, only_missing=True), name="new")
     assert found and dict(found.stretches) == dict.fromkeys(LOGS, ((1, 2),))
     refuse_lacking(outside)
-    assert given_up(outside) == claim, "said again it gives back nothing more: the rows are another one's"
+    assert given_up(outside) == claim, (
+        "said again it gives back nothing more: the rows are another one's"
+    )
     refuse_lacking(outside)
 
 
 def test_what_was_given_back_once_is_not_claimed_anew_behind_an_older_copy_of_the_table() -> None:
-    """Another backfill has loaded it since: were it claimed twice, nobody could prove the table any more."""
+    """Another backfill has loaded it since: were it claimed twice, nobody could prove the table any
+    more.
+    """
     outside = whole()
     deleted(outside, 1, 2)
     without_old = [one for one in outside.table or () if "@old" not in one.app_id]

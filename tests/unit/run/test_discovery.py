@@ -1,4 +1,6 @@
-"""Whose ZooKeeper it is that a conf names: the ids of topics are taken from there only where it is that of the brokers."""
+"""Whose ZooKeeper it is that a conf names: the ids of topics are taken from there only where it is
+that of the brokers.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from etl.protocol.messages import ClusterMetadata, TopicMetadata
 from etl.run.discovery import Discovery
 from tests.builders import plain_settings
 
-REGISTERED = {"/brokers/ids/1": b'{"host":"kafka-1","port":9092}', "/cluster/id": b'{"version":"1","id":"abc"}'}
+REGISTERED = {
+    "/brokers/ids/1": b'{"host":"kafka-1","port":9092}',
+    "/cluster/id": b'{"version":"1","id":"abc"}',
+}
 
 
 class Kept:
@@ -26,7 +31,9 @@ class Kept:
         self.client = SimpleNamespace(retry=lambda ask: ask(), exists_async=lambda path: found)
 
     def children(self, path: str) -> list[str] | None:
-        return [node.rpartition("/")[2] for node in self._nodes if node.startswith(path + "/")] or None
+        return [
+            node.rpartition("/")[2] for node in self._nodes if node.startswith(path + "/")
+        ] or None
 
     def read(self, path: str) -> tuple[bytes, int] | None:
         return (self._nodes[path], 0) if path in self._nodes else None
@@ -39,22 +46,38 @@ class Kept:
 
 
 def ids_of(
-    cluster_id: str | None, host: str = "kafka-1", *, bootstrap: bool = True, nodes: dict[str, bytes] | None = None,
+    cluster_id: str | None,
+    host: str = "kafka-1",
+    *,
+    bootstrap: bool = True,
+    nodes: dict[str, bytes] | None = None,
 ) -> dict[str, str]:
     settings = plain_settings(source={"bootstrap": ["kafka-1:9092"]} if bootstrap else {})
     zookeeper = cast(ZooKeeper, Kept(REGISTERED if nodes is None else nodes))
-    told = ClusterMetadata(cluster_id, {1: Broker(1, host, 9092)}, {"clicks": TopicMetadata("clicks", None, None, False, ())})
+    told = ClusterMetadata(
+        cluster_id,
+        {1: Broker(1, host, 9092)},
+        {"clicks": TopicMetadata("clicks", None, None, False, ())},
+    )
     return Discovery(settings, zookeeper).creation_ids(told)
 
 
 @pytest.mark.parametrize("bootstrap", [True, False], ids=["bootstrap", "registered"])
 @pytest.mark.parametrize("cluster_id", ["abc", None], ids=["with an id", "before 0.10.1"])
-def test_the_creation_of_a_topics_znode_stands_for_its_id_in_the_brokers_own_zookeeper(cluster_id: str | None, bootstrap: bool) -> None:
+def test_the_creation_of_a_topics_znode_stands_for_its_id_in_the_brokers_own_zookeeper(
+    cluster_id: str | None, bootstrap: bool
+) -> None:
     assert ids_of(cluster_id, bootstrap=bootstrap) == {"clicks": "zxid-1f"}
 
 
-@pytest.mark.parametrize(("cluster_id", "host"), [("xyz", "kafka-1"), (None, "kafka-9")], ids=["another id", "another address"])
-def test_a_topic_of_the_same_name_in_another_clusters_zookeeper_says_nothing_of_ours(cluster_id: str | None, host: str) -> None:
+@pytest.mark.parametrize(
+    ("cluster_id", "host"),
+    [("xyz", "kafka-1"), (None, "kafka-9")],
+    ids=["another id", "another address"],
+)
+def test_a_topic_of_the_same_name_in_another_clusters_zookeeper_says_nothing_of_ours(
+    cluster_id: str | None, host: str
+) -> None:
     assert ids_of(cluster_id, host) == {}
 
 

@@ -1,4 +1,6 @@
-"""Retention between a plan and its fetch, under `on_data_loss: skip`: the same run puts another plan in its place, and not for ever."""
+"""Retention between a plan and its fetch, under `on_data_loss: skip`: the same run puts another
+plan in its place, and not for ever.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,28 @@ from etl.model.losses import Loss, LossReason
 from etl.report.run_state import Outcome
 from etl.run.ingest import EXPIRIES_MAX, ingest
 from tests.fakes.outside import Outside
-from tests.fakes.world import Crash, FakeWorld, When
 from tests.fakes.stories import (
-    LOGS, SETTINGS, SKIPPING, At, crash_at, crash_at_moment, grow, new_report, outcomes, outside_of, refuse_broken, refuse_unfinished, run,
+    LOGS,
+    SETTINGS,
+    SKIPPING,
+    At,
+    crash_at,
+    crash_at_moment,
+    grow,
+    new_report,
+    outcomes,
+    outside_of,
+    refuse_broken,
+    refuse_unfinished,
+    run,
 )
+from tests.fakes.world import Crash, FakeWorld, When
 
 
 def expiring(outside: Outside, *log_starts: int, then: At = lambda step, when: None) -> At:
-    """Before each of the first fetches retention moves the start of a log there; `then` is told of every change."""
+    """Before each of the first fetches retention moves the start of a log there; `then` is told of
+    every change.
+    """
     left = list(log_starts)
 
     def at(step: str, when: When) -> None:
@@ -33,7 +49,12 @@ def expiring(outside: Outside, *log_starts: int, then: At = lambda step, when: N
 def test_a_plan_that_retention_overtakes_is_superseded_in_the_same_run() -> None:
     outside = outside_of(5, 3, 4)
     report = run(outside, SKIPPING, expiring(outside, 2))
-    assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.RECORDS_LOST, Outcome.EXPIRES_SOON, Outcome.INGESTED]
+    assert outcomes(report) == [
+        Outcome.SUPERSEDED,
+        Outcome.RECORDS_LOST,
+        Outcome.EXPIRES_SOON,
+        Outcome.INGESTED,
+    ]
     assert outside.losses == [(1, Loss(LOGS[0], 0, 2, LossReason.EXPIRED))]
     assert len(outside.table or ()) == 1
     refuse_unfinished(outside)
@@ -63,7 +84,9 @@ def test_under_fail_retention_between_plan_and_fetch_stops_the_run_at_once() -> 
     assert world.steps.count("observe") == 1 and outside.table is None
 
 
-def test_a_plan_that_was_left_and_is_overtaken_again_is_superseded_in_the_run_that_finds_it() -> None:
+def test_a_plan_that_was_left_and_is_overtaken_again_is_superseded_in_the_run_that_finds_it() -> (
+    None
+):
     outside = outside_of(9, 3, 4)
     with pytest.raises(Crash):
         run(outside, SKIPPING, crash_at("fetch", When.BEFORE))
@@ -90,7 +113,9 @@ def dying_at(moment: int, outside: Outside) -> At:
 def refuse_untold(outside: Outside) -> None:
     """All that the log lost before it was read is told once, and nothing else."""
     lost = sorted((loss.from_offset, loss.until_offset) for _, loss in outside.losses)
-    assert [offset for start, until in lost for offset in range(start, until)] == list(range(outside.logs[LOGS[0]].log_start))
+    assert [offset for start, until in lost for offset in range(start, until)] == list(
+        range(outside.logs[LOGS[0]].log_start)
+    )
 
 
 def test_a_crash_at_any_moment_of_an_overtaken_run_loses_and_doubles_nothing() -> None:
@@ -121,7 +146,11 @@ def test_a_second_driver_at_any_moment_of_an_overtaken_run_loses_and_doubles_not
             run(outside, SKIPPING, expiring(outside, 1, 2, then=at))
         refuse_broken(outside)
         run(outside, SKIPPING)
-        told = {offset for _, loss in outside.losses for offset in range(loss.from_offset, loss.until_offset)}
+        told = {
+            offset
+            for _, loss in outside.losses
+            for offset in range(loss.from_offset, loss.until_offset)
+        }
         rows = {offset for log, offset in outside.rows() if log == LOGS[0]}
         assert told | rows == set(range(9)) and not told & rows
         if next(moments) <= moment:

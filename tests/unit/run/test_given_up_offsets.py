@@ -1,6 +1,8 @@
-"""Every way in which offsets that a pipeline was to load are given up, and what the losses table says of each.
+"""Every way in which offsets that a pipeline was to load are given up, and what the losses table
+says of each.
 
-A plan is stored and its driver dies; then something happens to a log, and somebody takes the plan's place. The table of cases is `WAYS`.
+A plan is stored and its driver dies; then something happens to a log, and somebody takes the plan's
+place. The table of cases is `WAYS`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,18 @@ from etl.settings.sections import Settings
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
-    LOGS, PHYSICAL_LOGS, PHYSICAL_SETTINGS, SETTINGS, SKIPPING, At, accept, crash_at, physical_outside_of, run, set_to, settings_of,
+    LOGS,
+    PHYSICAL_LOGS,
+    PHYSICAL_SETTINGS,
+    SETTINGS,
+    SKIPPING,
+    At,
+    accept,
+    crash_at,
+    physical_outside_of,
+    run,
+    set_to,
+    settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
 
@@ -35,7 +48,9 @@ Deed = Callable[[Outside], object]
 
 
 def stored(*, topic_id: str = "id-1") -> Outside:
-    """A was loaded up to 15 and B up to 4, and OTHER, of another topic, up to 6; plan 2 reads ten offsets more of each and is stored."""
+    """A was loaded up to 15 and B up to 4, and OTHER, of another topic, up to 6; plan 2 reads ten
+    offsets more of each and is stored.
+    """
     outside = Outside({A: FakeLog(15), B: FakeLog(4), OTHER: FakeLog(6)})
     outside.topic_ids = {"clicks": topic_id, "clicks-2": f"{topic_id}-2"}
     run(outside)
@@ -46,13 +61,17 @@ def stored(*, topic_id: str = "id-1") -> Outside:
     return outside
 
 
-def supersede(outside: Outside, *skips: Loss, settings: Settings = SETTINGS, at: At | None = None) -> Plan:
+def supersede(
+    outside: Outside, *skips: Loss, settings: Settings = SETTINGS, at: At | None = None
+) -> Plan:
     """What `etl plans supersede` does with the outside."""
     world = FakeWorld(outside, settings, at or (lambda step, when: None))
     snapshot = leave_to_owners(world.observe(), settings)
     state = where_we_stand(snapshot, settings)
     assert snapshot.ledger.newest and state
-    plan = plan_superseding(Supersede(snapshot.ledger.newest, "seen", skips), snapshot, settings, now_ms=1)
+    plan = plan_superseding(
+        Supersede(snapshot.ledger.newest, "seen", skips), snapshot, settings, now_ms=1
+    )
     world.supersede(plan, snapshot.ledger)
     return plan
 
@@ -94,7 +113,9 @@ TRUNCATED = Loss(A, 20, 25, LossReason.TRUNCATED)
 
 @dataclass(frozen=True)
 class Way:
-    """One way: what happens to the logs, what is done then, and what the losses table says once a run is through."""
+    """One way: what happens to the logs, what is done then, and what the losses table says once a
+    run is through.
+    """
 
     happens: Deed
     done: Deed
@@ -106,6 +127,7 @@ def both(*deeds: Deed) -> Deed:
     def do(outside: Outside) -> None:
         for deed in deeds:
             deed(outside)
+
     return do
 
 
@@ -120,44 +142,96 @@ def accepting(*names: str, **said: Any) -> Deed:
 WAYS = {
     "deleted, supersede": Way(delete, supersede, (DELETED,)),
     "deleted, supersede --skip of a part": Way(
-        delete, skipping(OTHER, 8, 10),
-        (Loss(OTHER, 8, 10, LossReason.SKIPPED), replace(DELETED, until_offset=8), replace(DELETED, from_offset=10))),
+        delete,
+        skipping(OTHER, 8, 10),
+        (
+            Loss(OTHER, 8, 10, LossReason.SKIPPED),
+            replace(DELETED, until_offset=8),
+            replace(DELETED, from_offset=10),
+        ),
+    ),
     "a part skipped, then deleted, supersede": Way(
-        nothing, both(skipping(OTHER, 8, 10), delete, supersede),
-        (Loss(OTHER, 8, 10, LossReason.SKIPPED), replace(DELETED, until_offset=8), replace(DELETED, from_offset=10))),
+        nothing,
+        both(skipping(OTHER, 8, 10), delete, supersede),
+        (
+            Loss(OTHER, 8, 10, LossReason.SKIPPED),
+            replace(DELETED, until_offset=8),
+            replace(DELETED, from_offset=10),
+        ),
+    ),
     "deleted, supersede, and once more": Way(delete, both(supersede, supersede), (DELETED,)),
     "deleted, supersede, offsets set in its place": Way(
-        delete, both(supersede, lambda outside: set_to(outside, a=18)), (DELETED, Loss(A, 15, 18, LossReason.SKIPPED))),
+        delete,
+        both(supersede, lambda outside: set_to(outside, a=18)),
+        (DELETED, Loss(A, 15, 18, LossReason.SKIPPED)),
+    ),
     "deleted, offsets set of another topic": Way(
-        delete, lambda outside: set_to(outside, a=18), (DELETED, Loss(A, 15, 18, LossReason.SKIPPED))),
-    "deleted, accept-log of another topic that was truncated": Way(both(delete, cut), accepting("clicks:0"), (TRUNCATED, DELETED)),
+        delete,
+        lambda outside: set_to(outside, a=18),
+        (DELETED, Loss(A, 15, 18, LossReason.SKIPPED)),
+    ),
+    "deleted, accept-log of another topic that was truncated": Way(
+        both(delete, cut), accepting("clicks:0"), (TRUNCATED, DELETED)
+    ),
     "deleted, supersede, recreated, accept-log": Way(
-        delete, both(supersede, recreate, accepting("clicks-2")), (DELETED,)),
+        delete, both(supersede, recreate, accepting("clicks-2")), (DELETED,)
+    ),
     "recreated, accept-log": Way(recreate, accepting("clicks-2"), (RECREATED,)),
     "recreated, accept-log, and recreated and accepted once more": Way(
-        recreate, both(accepting("clicks-2"), lambda outside: recreate(outside, topic_id="id-5"), accepting("clicks-2")), (RECREATED,)),
+        recreate,
+        both(
+            accepting("clicks-2"),
+            lambda outside: recreate(outside, topic_id="id-5"),
+            accepting("clicks-2"),
+        ),
+        (RECREATED,),
+    ),
     "recreated with a part skipped before, accept-log": Way(
-        nothing, both(skipping(OTHER, 8, 10), recreate, accepting("clicks-2")),
-        (Loss(OTHER, 8, 10, LossReason.SKIPPED), replace(RECREATED, until_offset=8), replace(RECREATED, from_offset=10))),
+        nothing,
+        both(skipping(OTHER, 8, 10), recreate, accepting("clicks-2")),
+        (
+            Loss(OTHER, 8, 10, LossReason.SKIPPED),
+            replace(RECREATED, until_offset=8),
+            replace(RECREATED, from_offset=10),
+        ),
+    ),
     "two topics recreated, accept-log of one and then of the other": Way(
-        recreate_both, both(accepting("clicks"), accepting("clicks-2")),
-        (Loss(A, 15, 25, LossReason.RECREATED), Loss(B, 4, 14, LossReason.RECREATED), RECREATED)),
+        recreate_both,
+        both(accepting("clicks"), accepting("clicks-2")),
+        (Loss(A, 15, 25, LossReason.RECREATED), Loss(B, 4, 14, LossReason.RECREATED), RECREATED),
+    ),
     "recreated, accept-log, offsets set in its place": Way(
-        recreate, both(accepting("clicks-2"), lambda outside: set_to(outside, a=18)),
-        (RECREATED, Loss(A, 15, 18, LossReason.SKIPPED))),
+        recreate,
+        both(accepting("clicks-2"), lambda outside: set_to(outside, a=18)),
+        (RECREATED, Loss(A, 15, 18, LossReason.SKIPPED)),
+    ),
     "truncated inside the range, accept-log": Way(cut, accepting("clicks:0"), (TRUNCATED,)),
     "truncated inside the range, supersede": Way(cut, supersede, (TRUNCATED,)),
-    "truncated inside the range, accept-log and then supersede": Way(cut, both(accepting("clicks:0"), supersede), (TRUNCATED,)),
+    "truncated inside the range, accept-log and then supersede": Way(
+        cut, both(accepting("clicks:0"), supersede), (TRUNCATED,)
+    ),
     "truncated inside the range, offsets set": Way(
-        cut, lambda outside: set_to(outside, a=22), (replace(TRUNCATED, from_offset=22), Loss(A, 15, 22, LossReason.SKIPPED))),
+        cut,
+        lambda outside: set_to(outside, a=22),
+        (replace(TRUNCATED, from_offset=22), Loss(A, 15, 22, LossReason.SKIPPED)),
+    ),
     "truncated below the range, accept-log": Way(
-        lambda outside: cut(outside, at=10), accepting("clicks:0"), (replace(TRUNCATED, from_offset=15),)),
-    "expired, on_data_loss: skip": Way(expire, nothing, (Loss(A, 15, 20, LossReason.EXPIRED),), SKIPPING),
+        lambda outside: cut(outside, at=10),
+        accepting("clicks:0"),
+        (replace(TRUNCATED, from_offset=15),),
+    ),
+    "expired, on_data_loss: skip": Way(
+        expire, nothing, (Loss(A, 15, 20, LossReason.EXPIRED),), SKIPPING
+    ),
     "skipped by hand": Way(nothing, skipping(A, 17, 19), (Loss(A, 17, 19, LossReason.SKIPPED),)),
-    "offsets set forwards": Way(nothing, lambda outside: set_to(outside, a=18), (Loss(A, 15, 18, LossReason.SKIPPED),)),
+    "offsets set forwards": Way(
+        nothing, lambda outside: set_to(outside, a=18), (Loss(A, 15, 18, LossReason.SKIPPED),)
+    ),
     "supersede of a plan that can be read": Way(nothing, supersede),
 }
-"""Of what stays where it was (no leader, paused, owned, no topic of the conf) nothing is given up: see the tests below."""
+"""Of what stays where it was (no leader, paused, owned, no topic of the conf) nothing is given up:
+see the tests below.
+"""
 
 
 def losses_of(outside: Outside) -> list[Loss]:
@@ -175,23 +249,37 @@ def test_each_way_to_give_up_offsets_is_recorded_once_and_told_by_the_run(way: W
     run(outside, way.settings)
     assert losses_of(outside) == sorted(way.lost)
     assert not [key for key, times in outside.keys().items() if times > 1]
-    lost = {(loss.log, loss.log_epoch, offset) for loss in way.lost for offset in range(loss.from_offset, loss.until_offset)}
+    lost = {
+        (loss.log, loss.log_epoch, offset)
+        for loss in way.lost
+        for offset in range(loss.from_offset, loss.until_offset)
+    }
     loaded = set(outside.keys())
-    planned = {(log, 0, offset) for log, until in ((A, 25), (B, 14), (OTHER, 16)) for offset in range(until)}
+    planned = {
+        (log, 0, offset)
+        for log, until in ((A, 25), (B, 14), (OTHER, 16))
+        for offset in range(until)
+    }
     assert planned <= loaded | lost, sorted(planned - loaded - lost)
 
 
 COMMANDS: dict[str, Callable[[Outside, At], Plan]] = {
     "deleted, supersede": lambda outside, at: supersede(outside, at=at),
     "recreated, accept-log": lambda outside, at: accept(outside, "clicks-2", at=at),
-    "truncated inside the range, accept-log": lambda outside, at: accept(outside, "clicks:0", at=at),
+    "truncated inside the range, accept-log": lambda outside, at: accept(
+        outside, "clicks:0", at=at
+    ),
 }
 
 
-@pytest.mark.parametrize("step", ["supersede", "append", "record losses", "record", "commit from 0", "tidy"])
+@pytest.mark.parametrize(
+    "step", ["supersede", "append", "record losses", "record", "commit from 0", "tidy"]
+)
 @pytest.mark.parametrize("when", When)
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_crash_at_any_step_of_giving_up_records_each_loss_once(name: str, step: str, when: When) -> None:
+def test_a_crash_at_any_step_of_giving_up_records_each_loss_once(
+    name: str, step: str, when: When
+) -> None:
     outside, way = stored(), WAYS[name]
     way.happens(outside)
     if step == "supersede":
@@ -213,12 +301,22 @@ def test_a_run_stops_and_names_what_would_be_lost_where_nobody_has_given_it_up()
     delete(outside)
     with pytest.raises(NeedsDecision) as caught:
         run(outside, SKIPPING)
-    assert caught.value.check and "10 offsets of plan 2, the first of them clicks-2 0 from 6 to 16, are lost" in caught.value.check
+    assert (
+        caught.value.check
+        and "10 offsets of plan 2, the first of them clicks-2 0 from 6 to 16, are lost"
+        in caught.value.check
+    )
 
 
-@pytest.mark.parametrize(("happens", "error"), [(delete, NeedsDecision), (recreate, NeedsDecision), (cut, LogTruncated)])
-def test_no_run_gives_up_offsets_with_a_plan_that_another_table_takes_the_place_of(happens: Deed, error: type[EtlError]) -> None:
-    """The table of now was made since, so another plan takes the number of the stored one: of what its logs lost a person decides."""
+@pytest.mark.parametrize(
+    ("happens", "error"), [(delete, NeedsDecision), (recreate, NeedsDecision), (cut, LogTruncated)]
+)
+def test_no_run_gives_up_offsets_with_a_plan_that_another_table_takes_the_place_of(
+    happens: Deed, error: type[EtlError]
+) -> None:
+    """The table of now was made since, so another plan takes the number of the stored one: of what
+    its logs lost a person decides.
+    """
     outside = Outside({A: FakeLog(25), OTHER: FakeLog(16)})
     outside.topic_ids = {"clicks": "id-1", "clicks-2": "id-2"}
     with pytest.raises(Crash):
@@ -233,16 +331,27 @@ def test_no_run_gives_up_offsets_with_a_plan_that_another_table_takes_the_place_
     assert outside.plans == before
 
 
-@pytest.mark.parametrize(("happens", "settings"), [
-    (lambda outside: setattr(outside.logs[OTHER], "has_leader", False), settings_of(on_no_leader="skip")),
-    (nothing, settings_of(topics={"allow": ["clicks"]}))], ids=["no leader", "the conf does not name the topic any more"])
-def test_what_the_plan_in_a_stored_ones_place_cannot_read_is_not_lost_and_is_told(happens: Deed, settings: Settings) -> None:
+@pytest.mark.parametrize(
+    ("happens", "settings"),
+    [
+        (
+            lambda outside: setattr(outside.logs[OTHER], "has_leader", False),
+            settings_of(on_no_leader="skip"),
+        ),
+        (nothing, settings_of(topics={"allow": ["clicks"]})),
+    ],
+    ids=["no leader", "the conf does not name the topic any more"],
+)
+def test_what_the_plan_in_a_stored_ones_place_cannot_read_is_not_lost_and_is_told(
+    happens: Deed, settings: Settings
+) -> None:
     outside = stored()
     happens(outside)
     old = outside.newest_plan()
     plan = supersede(outside, settings=settings)
     assert old and told_left(old, plan) == [
-        "not read by this plan: clicks-2 0: offsets 6 to 16 of plan 2; its position stays at 6"]
+        "not read by this plan: clicks-2 0: offsets 6 to 16 of plan 2; its position stays at 6"
+    ]
     run(outside, settings)
     assert losses_of(outside) == []
     outside.logs[OTHER].has_leader = True
@@ -257,10 +366,16 @@ def test_a_topic_whose_znode_was_made_anew_in_a_copied_zookeeper_loses_nothing()
     accept(outside, "clicks-2", is_same_log=True)
     run(outside)
     assert losses_of(outside) == []
-    assert set(outside.keys()) == {(log, 0, offset) for log, until in ((A, 25), (B, 14), (OTHER, 16)) for offset in range(until)}
+    assert set(outside.keys()) == {
+        (log, 0, offset)
+        for log, until in ((A, 25), (B, 14), (OTHER, 16))
+        for offset in range(until)
+    }
 
 
-def test_of_a_physical_log_that_was_made_again_or_lost_its_end_all_that_was_planned_is_lost() -> None:
+def test_of_a_physical_log_that_was_made_again_or_lost_its_end_all_that_was_planned_is_lost() -> (
+    None
+):
     outside = physical_outside_of(3, 2)
     run(outside)
     starts = {log: found.end for log, found in outside.logs.items()}
@@ -279,7 +394,9 @@ def test_of_a_physical_log_that_was_made_again_or_lost_its_end_all_that_was_plan
     assert outside.offsets[second][0] == ends[second]
 
 
-def test_where_no_plan_was_stored_the_command_says_how_far_the_old_log_was_loaded_and_counts_nothing() -> None:
+def test_where_no_plan_was_stored_the_command_says_how_far_the_old_log_was_loaded_and_counts_nothing() -> (
+    None
+):
     outside = Outside({A: FakeLog(10)})
     outside.topic_ids = {"clicks": "one"}
     run(outside)
@@ -289,7 +406,12 @@ def test_where_no_plan_was_stored_the_command_says_how_far_the_old_log_was_loade
     plan = accept(outside, "clicks")
     assert old and plan.losses == ()
     said = told_goes_on(plan, old, A, is_stored=False)
-    assert said.startswith("clicks 0 goes on from 0; the log before was loaded up to 10: records behind that") and "count" in said
+    assert (
+        said.startswith(
+            "clicks 0 goes on from 0; the log before was loaded up to 10: records behind that"
+        )
+        and "count" in said
+    )
 
 
 def test_a_command_names_what_it_gives_up_with_its_offsets_and_their_number() -> None:
@@ -298,4 +420,6 @@ def test_a_command_names_what_it_gives_up_with_its_offsets_and_their_number() ->
     old = outside.newest_plan()
     plan = accept(outside, "clicks-2")
     assert told_given_up(plan.losses) == ["lost: clicks-2 0: 10 offsets (6 to 16), topic recreated"]
-    assert old and "was loaded up to 6 and planned up to 16: records behind that" in told_goes_on(plan, old, OTHER, is_stored=True)
+    assert old and "was loaded up to 6 and planned up to 16: records behind that" in told_goes_on(
+        plan, old, OTHER, is_stored=True
+    )

@@ -1,4 +1,6 @@
-"""The story of a run on a fake outside: whatever crashes where, the table holds each record once and the offsets end there."""
+"""The story of a run on a fake outside: whatever crashes where, the table holds each record once
+and the offsets end there.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,27 @@ from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import FakeCommit, Outside
-from tests.fakes.world import Crash, FakeWorld, When
 from tests.fakes.stories import (
-    CRASHES, LOGS, SETTINGS, STEPS, At, OutsideOf, crash_at, crash_at_moment, grow, new_report, of_both_kinds, outcomes, outside_of,
-    refuse_broken, refuse_unfinished, run, settings_for, settings_of,
+    CRASHES,
+    LOGS,
+    SETTINGS,
+    STEPS,
+    At,
+    OutsideOf,
+    crash_at,
+    crash_at_moment,
+    grow,
+    new_report,
+    of_both_kinds,
+    outcomes,
+    outside_of,
+    refuse_broken,
+    refuse_unfinished,
+    run,
+    settings_for,
+    settings_of,
 )
+from tests.fakes.world import Crash, FakeWorld, When
 
 Moment = tuple[str, When]
 
@@ -30,11 +48,16 @@ Moment = tuple[str, When]
 def beside(crash: Moment) -> list[Moment]:
     """The same moment again, and those next to it."""
     at = CRASHES.index(crash)
-    return CRASHES[max(0, at - 1):at + 2]
+    return CRASHES[max(0, at - 1) : at + 2]
 
 
-followed_by = pytest.mark.parametrize("seconds", [
-    pytest.param(beside, id="beside"), pytest.param(lambda crash: CRASHES, id="any", marks=pytest.mark.long)])
+followed_by = pytest.mark.parametrize(
+    "seconds",
+    [
+        pytest.param(beside, id="beside"),
+        pytest.param(lambda crash: CRASHES, id="any", marks=pytest.mark.long),
+    ],
+)
 
 
 def test_a_log_without_a_leader_is_named_and_what_it_holds_is_read_when_it_has_one_again() -> None:
@@ -47,16 +70,24 @@ def test_a_log_without_a_leader_is_named_and_what_it_holds_is_read_when_it_has_o
     assert report.outcomes[0][1] == "clicks 0: no leader"
     outside.logs[LOGS[0]].has_leader = True
     assert outcomes(run(outside, settings)) == [Outcome.INGESTED]
-    assert sorted(outside.rows()) == [(LOGS[0], n) for n in range(9)] + [(LOGS[1], n) for n in range(6)]
+    assert sorted(outside.rows()) == [(LOGS[0], n) for n in range(9)] + [
+        (LOGS[1], n) for n in range(6)
+    ]
 
 
 @pytest.mark.parametrize("step", ["store plan", "fetch"])
-def test_a_stored_plan_over_a_log_without_a_leader_does_not_hold_up_the_others_and_no_record_of_it_is_lost(step: str) -> None:
+def test_a_stored_plan_over_a_log_without_a_leader_does_not_hold_up_the_others_and_no_record_of_it_is_lost(
+    step: str,
+) -> None:
     outside, settings = outside_of(4, 4, 2), settings_of(on_no_leader="skip")
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at(step, When.AFTER))
     outside.logs[LOGS[0]].has_leader = False
-    assert outcomes(run(outside, settings)) == [Outcome.SUPERSEDED, Outcome.INGESTED, Outcome.NO_LEADER]
+    assert outcomes(run(outside, settings)) == [
+        Outcome.SUPERSEDED,
+        Outcome.INGESTED,
+        Outcome.NO_LEADER,
+    ]
     assert {log for log, _ in outside.rows()} == set(LOGS[1:])
     outside.logs[LOGS[0]].has_leader = True
     run(outside, settings)
@@ -64,7 +95,9 @@ def test_a_stored_plan_over_a_log_without_a_leader_does_not_hold_up_the_others_a
 
 
 @of_both_kinds
-def test_a_first_run_takes_these_steps_and_its_table_and_offsets_end_together(outside_of: OutsideOf) -> None:
+def test_a_first_run_takes_these_steps_and_its_table_and_offsets_end_together(
+    outside_of: OutsideOf,
+) -> None:
     outside = outside_of(5, 3, 4)
     world = FakeWorld(outside, settings_for(outside))
     ingest(world, settings_for(outside), new_report())
@@ -74,7 +107,9 @@ def test_a_first_run_takes_these_steps_and_its_table_and_offsets_end_together(ou
 
 @of_both_kinds
 @pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_after_a_crash_the_next_run_finishes_and_every_record_is_there_once(outside_of: OutsideOf, step: str, when: When) -> None:
+def test_after_a_crash_the_next_run_finishes_and_every_record_is_there_once(
+    outside_of: OutsideOf, step: str, when: When
+) -> None:
     outside = outside_of(5, 3, 4)
     with pytest.raises(Crash):
         run(outside, at=crash_at(step, when))
@@ -85,7 +120,9 @@ def test_after_a_crash_the_next_run_finishes_and_every_record_is_there_once(outs
 
 @of_both_kinds
 @pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_after_a_crash_and_a_log_that_grew_the_next_run_finishes(outside_of: OutsideOf, step: str, when: When) -> None:
+def test_after_a_crash_and_a_log_that_grew_the_next_run_finishes(
+    outside_of: OutsideOf, step: str, when: When
+) -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     grow(outside, 7, 1, 2)
@@ -100,7 +137,10 @@ def test_after_a_crash_and_a_log_that_grew_the_next_run_finishes(outside_of: Out
 @followed_by
 @pytest.mark.parametrize(("step", "when"), CRASHES)
 def test_two_crashes_in_a_row_lose_and_double_nothing(
-    outside_of: OutsideOf, step: str, when: When, seconds: Callable[[Moment], list[Moment]],
+    outside_of: OutsideOf,
+    step: str,
+    when: When,
+    seconds: Callable[[Moment], list[Moment]],
 ) -> None:
     for second in seconds((step, when)):
         outside = outside_of(5, 3, 4)
@@ -117,9 +157,14 @@ def test_two_crashes_in_a_row_lose_and_double_nothing(
 @pytest.mark.parametrize(("step", "when"), CRASHES)
 @pytest.mark.parametrize("runs", [1, 2])
 def test_a_second_driver_in_the_middle_of_the_first_loses_and_doubles_nothing(
-    outside_of: OutsideOf, step: str, when: When, runs: int,
+    outside_of: OutsideOf,
+    step: str,
+    when: When,
+    runs: int,
 ) -> None:
-    """The first has lost its session and does not know it: the second runs whole, and then the first goes on."""
+    """The first has lost its session and does not know it: the second runs whole, and then the
+    first goes on.
+    """
     outside = outside_of(5, 3, 4)
     run(outside)
     grow(outside, 7, 1, 2)
@@ -145,12 +190,17 @@ def test_a_second_driver_in_the_middle_of_the_first_loses_and_doubles_nothing(
 @followed_by
 @pytest.mark.parametrize(("step", "when"), CRASHES)
 def test_a_second_driver_that_crashes_in_the_middle_of_the_first_loses_and_doubles_nothing(
-    outside_of: OutsideOf, step: str, when: When, seconds: Callable[[Moment], list[Moment]],
+    outside_of: OutsideOf,
+    step: str,
+    when: When,
+    seconds: Callable[[Moment], list[Moment]],
 ) -> None:
     for second in seconds((step, when)):
         outside = outside_of(5, 3, 4)
 
-        def at(reached: str, side: When, second: tuple[str, When] = second, outside: Outside = outside) -> None:
+        def at(
+            reached: str, side: When, second: tuple[str, When] = second, outside: Outside = outside
+        ) -> None:
             if (reached, side) == (step, when):
                 grow(outside, 1, 0, 4)
                 with contextlib.suppress(Crash, EtlError):
@@ -165,7 +215,9 @@ def test_a_second_driver_that_crashes_in_the_middle_of_the_first_loses_and_doubl
 
 
 @of_both_kinds
-def test_a_stored_plan_is_replayed_to_the_old_end_and_what_came_since_is_the_same_runs_next_plan(outside_of: OutsideOf) -> None:
+def test_a_stored_plan_is_replayed_to_the_old_end_and_what_came_since_is_the_same_runs_next_plan(
+    outside_of: OutsideOf,
+) -> None:
     outside = outside_of(5, 3, 4)
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
@@ -176,7 +228,11 @@ def test_a_stored_plan_is_replayed_to_the_old_end_and_what_came_since_is_the_sam
     assert report.plans[0].plan == stored
     assert [commit.number for commit in outside.table or ()] == [1, 2]
     rows = sum(outside.rows().values())
-    assert (report.records, report.offsets_committed, report.as_json()["earlier_plans"][0]["number"]) == (rows, 6, 1)
+    assert (
+        report.records,
+        report.offsets_committed,
+        report.as_json()["earlier_plans"][0]["number"],
+    ) == (rows, 6, 1)
     refuse_unfinished(outside)
 
 
@@ -202,7 +258,8 @@ def after_a_crash_at(step: str, outside: Outside) -> Outside:
 @of_both_kinds
 @pytest.mark.parametrize("left", ["store plan", "append", "commit from 0"])
 def test_a_crash_at_any_moment_of_a_run_that_finishes_an_earlier_plan_first_loses_and_doubles_nothing(
-    outside_of: OutsideOf, left: str,
+    outside_of: OutsideOf,
+    left: str,
 ) -> None:
     for moment in itertools.count():
         outside = after_a_crash_at(left, outside_of(5, 3, 4))
@@ -220,11 +277,19 @@ def test_a_crash_at_any_moment_of_a_run_that_finishes_an_earlier_plan_first_lose
 
 @of_both_kinds
 @pytest.mark.parametrize("left", ["store plan", "append"])
-def test_a_second_driver_at_any_moment_of_such_a_run_loses_and_doubles_nothing(outside_of: OutsideOf, left: str) -> None:
+def test_a_second_driver_at_any_moment_of_such_a_run_loses_and_doubles_nothing(
+    outside_of: OutsideOf, left: str
+) -> None:
     for moment in itertools.count():
         outside, moments = after_a_crash_at(left, outside_of(5, 3, 4)), itertools.count()
 
-        def at(reached: str, side: When, moment: int = moment, outside: Outside = outside, moments: Iterator[int] = moments) -> None:
+        def at(
+            reached: str,
+            side: When,
+            moment: int = moment,
+            outside: Outside = outside,
+            moments: Iterator[int] = moments,
+        ) -> None:
             if next(moments) == moment:
                 grow(outside, 1, 0, 4)
                 run(outside)
@@ -233,7 +298,9 @@ def test_a_second_driver_at_any_moment_of_such_a_run_loses_and_doubles_nothing(o
         began = {log: found.end for log, found in outside.logs.items()}
         with contextlib.suppress(EtlError):
             run(outside, at=at)
-            assert all(outside.offsets[log][0] >= end for log, end in began.items()), "exit 0, and something is left"
+            assert all(outside.offsets[log][0] >= end for log, end in began.items()), (
+                "exit 0, and something is left"
+            )
         refuse_broken(outside)
         run(outside)
         refuse_unfinished(outside)
@@ -247,9 +314,17 @@ def test_the_caps_hold_for_the_new_plan_and_the_report_says_what_they_leave() ->
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at("store plan", When.AFTER))
     report = run(outside, settings)
-    assert outcomes(report) == [Outcome.REPLAYED, Outcome.INGESTED, Outcome.INGESTED, Outcome.CAPPED]
+    assert outcomes(report) == [
+        Outcome.REPLAYED,
+        Outcome.INGESTED,
+        Outcome.INGESTED,
+        Outcome.CAPPED,
+    ]
     assert [one.records for one in report.plans] == [4, 4]
-    assert report.outcomes[-1][1] == "limits.max_records_per_run (4) left 1 offsets of 1 partitions to the next run"
+    assert (
+        report.outcomes[-1][1]
+        == "limits.max_records_per_run (4) left 1 offsets of 1 partitions to the next run"
+    )
 
 
 def test_an_error_after_the_replay_leaves_a_report_of_both_plans() -> None:
@@ -265,7 +340,11 @@ def test_an_error_after_the_replay_leaves_a_report_of_both_plans() -> None:
     with pytest.raises(SettingsError):
         ingest(FakeWorld(outside, SETTINGS, at), SETTINGS, report)
     told = report.as_json()
-    assert ([plan["number"] for plan in told["earlier_plans"]], told["plan"]["number"], told["records"]) == ([1], 2, 12)
+    assert (
+        [plan["number"] for plan in told["earlier_plans"]],
+        told["plan"]["number"],
+        told["records"],
+    ) == ([1], 2, 12)
     assert (told["delta_version"], told["plan"]["delta_version"]) == (1, None)
 
 
@@ -296,19 +375,28 @@ def test_a_missing_record_is_counted_again_from_the_table() -> None:
     whole = outside.applied.pop(1)
     report = run(outside)
     assert outcomes(report) == [Outcome.REPAIRED, Outcome.NOTHING_NEW]
-    found, before = (parse_applied(payload, path="applied") for payload in (outside.applied[1], whole))
-    rows_tell = tuple(replace(receipt, fetched_bytes=None, last_epoch=None, epochs=()) for receipt in before.receipts)
+    found, before = (
+        parse_applied(payload, path="applied") for payload in (outside.applied[1], whole)
+    )
+    rows_tell = tuple(
+        replace(receipt, fetched_bytes=None, last_epoch=None, epochs=())
+        for receipt in before.receipts
+    )
     assert found == replace(before, receipts=rows_tell)
 
 
 @of_both_kinds
-def test_where_the_tables_log_forgot_the_commit_its_record_is_counted_from_the_rows_of_today(outside_of: OutsideOf) -> None:
+def test_where_the_tables_log_forgot_the_commit_its_record_is_counted_from_the_rows_of_today(
+    outside_of: OutsideOf,
+) -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     outside.applied.clear()
     outside.forgotten_commits = True
     assert outcomes(run(outside)) == [Outcome.REPAIRED, Outcome.NOTHING_NEW]
-    assert parse_applied(outside.applied[1], path="applied").rows == sum(outside.rows().values()) >= 12
+    assert (
+        parse_applied(outside.applied[1], path="applied").rows == sum(outside.rows().values()) >= 12
+    )
 
 
 class Uncounted(FakeWorld):
@@ -386,7 +474,9 @@ def test_what_others_read_is_refused_before_anything_is_stored(trouble: str) -> 
     with pytest.raises(Owned, match="group_host-1") as caught:
         run(outside)
     assert caught.value.exit_code == 4
-    assert outside == Outside(outside.logs, live_consumers=outside.live_consumers, owners=outside.owners)
+    assert outside == Outside(
+        outside.logs, live_consumers=outside.live_consumers, owners=outside.owners
+    )
 
 
 def test_capped_runs_read_the_whole_log_in_turns() -> None:
@@ -420,18 +510,38 @@ def overtaken(outside: Outside, *, always: bool) -> At:
             # the other driver superseded our plan, appended its own and died before it could commit
             newest = outside.newest_plan()
             assert newest is not None
-            other = with_id(replace(newest, ranges=newest.ranges[:1], positions={**newest.positions, LOGS[1]: 0, LOGS[2]: 0}))
-            rows = tuple((r.log, offset) for r in other.ranges for offset in range(r.from_offset, r.until_offset))
+            other = with_id(
+                replace(
+                    newest,
+                    ranges=newest.ranges[:1],
+                    positions={**newest.positions, LOGS[1]: 0, LOGS[2]: 0},
+                )
+            )
+            rows = tuple(
+                (r.log, offset)
+                for r in other.ranges
+                for offset in range(r.from_offset, r.until_offset)
+            )
             outside.table = [*(outside.table or ()), FakeCommit(other, rows)]
 
     return at
 
 
-def test_another_plan_of_the_same_number_in_the_table_is_an_outcome_and_the_run_goes_on_from_it() -> None:
+def test_another_plan_of_the_same_number_in_the_table_is_an_outcome_and_the_run_goes_on_from_it() -> (
+    None
+):
     outside = outside_of(5, 3, 4)
     report = run(outside, at=overtaken(outside, always=False))
-    assert outcomes(report) == [Outcome.APPLIED_BY_ANOTHER, Outcome.ADOPTED, Outcome.REPAIRED, Outcome.INGESTED]
-    assert [(one.plan.number, one.applied is None) for one in report.plans] == [(1, True), (2, False)]
+    assert outcomes(report) == [
+        Outcome.APPLIED_BY_ANOTHER,
+        Outcome.ADOPTED,
+        Outcome.REPAIRED,
+        Outcome.INGESTED,
+    ]
+    assert [(one.plan.number, one.applied is None) for one in report.plans] == [
+        (1, True),
+        (2, False),
+    ]
     refuse_unfinished(outside)
 
 
@@ -458,7 +568,10 @@ def test_a_disagreement_is_told_with_the_place_of_the_table() -> None:
     with pytest.raises(LedgersDisagree) as caught:
         run(outside)
     assert caught.value.where["path"] == SETTINGS.table.path
-    assert "given up, and loading goes on behind them, in clicks 0 from offset 5 (and 2 more)" in caught.value.check
+    assert (
+        "given up, and loading goes on behind them, in clicks 0 from offset 5 (and 2 more)"
+        in caught.value.check
+    )
 
 
 @pytest.mark.parametrize("step", ["open table", "append"])
@@ -468,10 +581,19 @@ def test_our_plan_appended_by_another_run_is_told_with_its_name_and_finished(ste
     def at(reached: str, side: When) -> None:
         if (reached, side) == (step, When.BEFORE):
             with contextlib.suppress(Crash):
-                ingest(FakeWorld(outside, SETTINGS, crash_at("record", When.BEFORE), run_id="run-2"), SETTINGS, new_report())
+                ingest(
+                    FakeWorld(outside, SETTINGS, crash_at("record", When.BEFORE), run_id="run-2"),
+                    SETTINGS,
+                    new_report(),
+                )
 
     ingest(FakeWorld(outside, SETTINGS, at), SETTINGS, report)
-    assert report.outcomes == [(Outcome.APPLIED_BY_ANOTHER, "plan 1: its 12 records are in the table at version 1, by run run-2")]
+    assert report.outcomes == [
+        (
+            Outcome.APPLIED_BY_ANOTHER,
+            "plan 1: its 12 records are in the table at version 1, by run run-2",
+        )
+    ]
     refuse_unfinished(outside)
 
 

@@ -1,4 +1,6 @@
-"""The crash law where the group's offsets are in Kafka, which has no compare-and-set, or in both places."""
+"""The crash law where the group's offsets are in Kafka, which has no compare-and-set, or in both
+places.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,18 @@ from etl.model.committed import OffsetsStorage
 from etl.report.run_state import Outcome
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
-    CRASHES, LOGS, SETTINGS, crash_at, grow, offsets_of, outcomes, outside_of, refuse_broken, refuse_unfinished, run, settings_of,
+    CRASHES,
+    LOGS,
+    SETTINGS,
+    crash_at,
+    grow,
+    offsets_of,
+    outcomes,
+    outside_of,
+    refuse_broken,
+    refuse_unfinished,
+    run,
+    settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
 
@@ -26,7 +39,9 @@ def outside_in(storage: OffsetsStorage, *ends: int) -> Outside:
 
 @in_kafka_too
 @pytest.mark.parametrize(("step", "when"), [*CRASHES, ("commit in ZooKeeper", When.BEFORE)])
-def test_after_a_crash_the_next_run_finishes_wherever_offsets_are(storage: OffsetsStorage, step: str, when: When) -> None:
+def test_after_a_crash_the_next_run_finishes_wherever_offsets_are(
+    storage: OffsetsStorage, step: str, when: When
+) -> None:
     outside = outside_in(storage, 5, 3, 4)
     run(outside)
     grow(outside, 7, 1, 2)
@@ -40,12 +55,16 @@ def test_after_a_crash_the_next_run_finishes_wherever_offsets_are(storage: Offse
     grow(outside, 3, 1, 9)
     run(outside)
     refuse_unfinished(outside)
-    assert all(found.is_at(outside.logs[log].end) for log, found in outside.committed().items()), "in each place"
+    assert all(found.is_at(outside.logs[log].end) for log, found in outside.committed().items()), (
+        "in each place"
+    )
 
 
 @in_kafka_too
 @pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_a_group_that_is_forgotten_behind_a_crash_is_read_on_at_the_positions(storage: OffsetsStorage, step: str, when: When) -> None:
+def test_a_group_that_is_forgotten_behind_a_crash_is_read_on_at_the_positions(
+    storage: OffsetsStorage, step: str, when: When
+) -> None:
     outside = outside_in(storage, 5, 3, 4)
     run(outside)
     grow(outside, 7, 1, 2)
@@ -54,13 +73,20 @@ def test_a_group_that_is_forgotten_behind_a_crash_is_read_on_at_the_positions(st
     outside.kept.clear()
     report = run(outside, settings_of(start="latest"))
     refuse_unfinished(outside)
-    assert {Outcome.REPAIRED, Outcome.REPLAYED} & {*outcomes(report)}, "and that something was mended is told"
+    assert {Outcome.REPAIRED, Outcome.REPLAYED} & {*outcomes(report)}, (
+        "and that something was mended is told"
+    )
 
 
 @in_kafka_too
-@pytest.mark.parametrize(("step", "when"), [crash for crash in CRASHES if crash[0] in ("store plan", "append", "commit from 0")])
+@pytest.mark.parametrize(
+    ("step", "when"),
+    [crash for crash in CRASHES if crash[0] in ("store plan", "append", "commit from 0")],
+)
 def test_an_offset_that_another_client_moves_behind_a_crash_stops_the_next_run_and_is_never_written_over(
-    storage: OffsetsStorage, step: str, when: When,
+    storage: OffsetsStorage,
+    step: str,
+    when: When,
 ) -> None:
     outside = outside_in(storage, 5, 3, 4)
     run(outside)
@@ -94,7 +120,9 @@ def test_a_driver_that_writes_late_is_taken_for_one_of_ours_and_its_offset_is_mo
 
 @pytest.mark.parametrize("was", OffsetsStorage)
 @pytest.mark.parametrize("now", OffsetsStorage)
-def test_the_key_changes_behind_a_plan_and_not_while_one_is_left(was: OffsetsStorage, now: OffsetsStorage) -> None:
+def test_the_key_changes_behind_a_plan_and_not_while_one_is_left(
+    was: OffsetsStorage, now: OffsetsStorage
+) -> None:
     outside = outside_in(was, 5, 3, 4)
     run(outside)
     grow(outside, 1, 1, 1)

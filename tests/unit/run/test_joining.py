@@ -1,4 +1,6 @@
-"""A pipeline among other members of its group: nothing is lost, nothing is read by two, whatever happens when."""
+"""A pipeline among other members of its group: nothing is lost, nothing is read by two, whatever
+happens when.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +21,41 @@ from etl.settings.sections import Settings
 from tests.fakes import fake_ledger
 from tests.fakes.members import FakeMember, Others, member_with
 from tests.fakes.outside import Outside
-from tests.fakes.stories import LOGS, At, crash_at_moment, grow, new_report, outcomes, outside_of, settings_of
+from tests.fakes.stories import (
+    LOGS,
+    At,
+    crash_at_moment,
+    grow,
+    new_report,
+    outcomes,
+    outside_of,
+    settings_of,
+)
 from tests.fakes.world import Crash, FakeWorld, When
 
 A, B, C = LOGS
 
 
 def joining(settings: Settings) -> Settings:
-    return settings.model_copy(update={"ownership": settings.ownership.model_copy(update={"mode": OwnershipMode.JOIN})})
+    return settings.model_copy(
+        update={"ownership": settings.ownership.model_copy(update={"mode": OwnershipMode.JOIN})}
+    )
 
 
 SETTINGS = joining(settings_of())
 
 
 def run(
-    outside: Outside, *shares: Collection[BrokerPartition] | None, settings: Settings = SETTINGS, at: At = lambda step, when: None,
+    outside: Outside,
+    *shares: Collection[BrokerPartition] | None,
+    settings: Settings = SETTINGS,
+    at: At = lambda step, when: None,
     made: Callable[[FakeMember], object] = lambda member: None,
 ) -> Report:
     report = new_report()
-    ingest(FakeWorld(outside, settings, at, member=member_with(*shares, made=made)), settings, report)
+    ingest(
+        FakeWorld(outside, settings, at, member=member_with(*shares, made=made)), settings, report
+    )
     return report
 
 
@@ -91,8 +109,13 @@ def test_logs_of_others_are_left_alone_and_what_they_read_is_a_hole_with_a_name(
     del outside.owners[A]
     report = run(outside, LOGS)
     assert newest(outside) == (ReadByOthers(A, 5, 8),)
-    assert outcomes(report) == [Outcome.READ_BY_OTHERS, Outcome.INGESTED] and not report.lost_records
-    assert report.outcomes[0][1] == "clicks: other members of the group read 3 offsets of partition 0 from 5 to 8"
+    assert (
+        outcomes(report) == [Outcome.READ_BY_OTHERS, Outcome.INGESTED] and not report.lost_records
+    )
+    assert (
+        report.outcomes[0][1]
+        == "clicks: other members of the group read 3 offsets of partition 0 from 5 to 8"
+    )
     refuse_broken(outside, others)
 
 
@@ -127,7 +150,9 @@ def test_a_look_that_a_rebalance_overtakes_is_taken_again_with_the_new_share() -
 
 
 @pytest.mark.parametrize("what", ["owner", "offset"])
-def test_a_void_hand_over_stores_nothing_and_the_next_plan_is_made_of_what_is_owned_then(what: str) -> None:
+def test_a_void_hand_over_stores_nothing_and_the_next_plan_is_made_of_what_is_owned_then(
+    what: str,
+) -> None:
     outside = outside_of(5, 3)
     others = Others(outside)
 
@@ -158,7 +183,9 @@ def test_a_run_gives_up_after_three_more_void_hand_overs_and_nothing_is_moved() 
 
 
 @pytest.mark.parametrize("share", [[], [B], None])
-def test_what_was_handed_over_is_executed_by_whoever_comes_even_without_a_share(share: list[BrokerPartition] | None) -> None:
+def test_what_was_handed_over_is_executed_by_whoever_comes_even_without_a_share(
+    share: list[BrokerPartition] | None,
+) -> None:
     outside = outside_of(5, 3)
     others = Others(outside)
     with pytest.raises(Crash):
@@ -183,7 +210,9 @@ def crash_before(step: str) -> At:
     return at
 
 
-def test_an_offset_that_somebody_set_back_on_a_log_of_ours_stops_the_run_and_on_one_of_others_it_is_not_ours_to_judge() -> None:
+def test_an_offset_that_somebody_set_back_on_a_log_of_ours_stops_the_run_and_on_one_of_others_it_is_not_ours_to_judge() -> (
+    None
+):
     outside = outside_of(5, 3)
     run(outside, [A, B])
     outside.move_offset(A, 2)
@@ -192,7 +221,9 @@ def test_an_offset_that_somebody_set_back_on_a_log_of_ours_stops_the_run_and_on_
         run(outside, [A, B])
 
 
-def test_offsets_that_expired_behind_the_hand_over_are_a_loss_of_ours_and_no_offset_more_is_read() -> None:
+def test_offsets_that_expired_behind_the_hand_over_are_a_loss_of_ours_and_no_offset_more_is_read() -> (
+    None
+):
     outside = outside_of(5, 3)
     settings = joining(settings_of(on_data_loss="skip"))
     with pytest.raises(Crash):
@@ -204,22 +235,33 @@ def test_offsets_that_expired_behind_the_hand_over_are_a_loss_of_ours_and_no_off
         run(outside, [], settings=joining(settings_of(on_data_loss="fail")))
     report = run(outside, [], settings=settings)
     assert outcomes(report) == [
-        Outcome.SUPERSEDED, Outcome.RECORDS_LOST, Outcome.EXPIRES_SOON, Outcome.INGESTED, Outcome.NO_SHARE]
+        Outcome.SUPERSEDED,
+        Outcome.RECORDS_LOST,
+        Outcome.EXPIRES_SOON,
+        Outcome.INGESTED,
+        Outcome.NO_SHARE,
+    ]
     assert [(loss.from_offset, loss.until_offset) for _, loss in outside.losses] == [(0, 3)]
     assert sorted(place for log, place in outside.rows() if log == A) == [3, 4]
 
 
-def test_a_plan_that_a_run_of_another_mode_left_is_replaced_before_its_first_fetch_by_one_that_is_handed_over() -> None:
+def test_a_plan_that_a_run_of_another_mode_left_is_replaced_before_its_first_fetch_by_one_that_is_handed_over() -> (
+    None
+):
     outside = outside_of(5, 3)
     others = Others(outside)
     with pytest.raises(Crash):
-        ingest(FakeWorld(outside, settings_of(), crash_before("fetch")), settings_of(), new_report())
+        ingest(
+            FakeWorld(outside, settings_of(), crash_before("fetch")), settings_of(), new_report()
+        )
     outside.owners.clear()
     others.own(A)
     others.consume(A, 4)
     del outside.owners[A]
     report = run(outside, [A, B])
-    assert outcomes(report)[:2] == [Outcome.SUPERSEDED, Outcome.READ_BY_OTHERS] and newest(outside) == (ReadByOthers(A, 0, 4),)
+    assert outcomes(report)[:2] == [Outcome.SUPERSEDED, Outcome.READ_BY_OTHERS] and newest(
+        outside
+    ) == (ReadByOthers(A, 0, 4),)
     refuse_broken(outside, others)
 
 
@@ -239,7 +281,8 @@ def test_a_lost_ledger_is_rebuilt_from_the_table_and_the_group_goes_on_where_it_
 @pytest.mark.parametrize("moment", range(40))
 @pytest.mark.parametrize("theirs", [A, B])
 def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_nothing_is_read_by_two(
-    moment: int, theirs: BrokerPartition,
+    moment: int,
+    theirs: BrokerPartition,
 ) -> None:
     outside = outside_of(5, 3)
     others = Others(outside)
@@ -257,7 +300,10 @@ def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_no
     outside.owners.clear()
     run(outside, [A, B])
     refuse_broken(outside, others)
-    assert outside.offsets[A][0] == outside.logs[A].end and outside.offsets[B][0] == outside.logs[B].end
+    assert (
+        outside.offsets[A][0] == outside.logs[A].end
+        and outside.offsets[B][0] == outside.logs[B].end
+    )
     told = fake_ledger.loaded(outside, None).read_by_others
     read = {offset for one in told for offset in range(one.from_offset, one.until_offset)}
     assert read == others.read.get(theirs, set())

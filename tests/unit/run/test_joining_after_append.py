@@ -1,5 +1,5 @@
-"""A pipeline among members that are all ours, whose offsets move behind the append: the table holds nothing twice, nothing is lost, and
-what another member reads as well is told.
+"""A pipeline among members that are all ours, whose offsets move behind the append: the table holds
+nothing twice, nothing is lost, and what another member reads as well is told.
 """
 
 from __future__ import annotations
@@ -26,7 +26,18 @@ from tests.fakes import fake_ledger
 from tests.fakes.members import FakeMember, Others, member_with
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
-    LOGS, At, accept, crash_at, crash_at_moment, grow, new_report, once, outcomes, outside_of, set_to, settings_of,
+    LOGS,
+    At,
+    accept,
+    crash_at,
+    crash_at_moment,
+    grow,
+    new_report,
+    once,
+    outcomes,
+    outside_of,
+    set_to,
+    settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
 
@@ -36,12 +47,18 @@ ZOOKEEPER, KAFKA = OffsetsStorage.ZOOKEEPER, OffsetsStorage.KAFKA
 both_places = pytest.mark.parametrize("place", [ZOOKEEPER, KAFKA])
 
 
-def member_of(place: OffsetsStorage, hand_over: HandOverAt = HandOverAt.APPEND, settings: Settings | None = None) -> Settings:
+def member_of(
+    place: OffsetsStorage,
+    hand_over: HandOverAt = HandOverAt.APPEND,
+    settings: Settings | None = None,
+) -> Settings:
     settings = settings or settings_of()
     membership = Membership.COORDINATOR if place is KAFKA else Membership.ZOOKEEPER
     keys = {"mode": OwnershipMode.JOIN, "membership": membership, "hand_over": hand_over}
     offsets = settings.offsets.model_copy(update={"storage": place})
-    return settings.model_copy(update={"ownership": settings.ownership.model_copy(update=keys), "offsets": offsets})
+    return settings.model_copy(
+        update={"ownership": settings.ownership.model_copy(update=keys), "offsets": offsets}
+    )
 
 
 def group_of(place: OffsetsStorage, *ends: int) -> Outside:
@@ -51,11 +68,16 @@ def group_of(place: OffsetsStorage, *ends: int) -> Outside:
 
 
 def run(
-    outside: Outside, *shares: Collection[BrokerPartition] | None, at: At = lambda step, when: None, settings: Settings | None = None,
+    outside: Outside,
+    *shares: Collection[BrokerPartition] | None,
+    at: At = lambda step, when: None,
+    settings: Settings | None = None,
     made: Callable[[FakeMember], object] = lambda member: None,
 ) -> Report:
     report, settings = new_report(), settings or member_of(outside.offsets_in)
-    ingest(FakeWorld(outside, settings, at, member=member_with(*shares, made=made)), settings, report)
+    ingest(
+        FakeWorld(outside, settings, at, member=member_with(*shares, made=made)), settings, report
+    )
     return report
 
 
@@ -65,7 +87,9 @@ def offset_of(outside: Outside, log: BrokerPartition) -> int:
 
 
 def refuse_broken(outside: Outside, others: Others) -> None:
-    """No offset is in the table twice, and each that the group's has passed is in the table or others read it."""
+    """No offset is in the table twice, and each that the group's has passed is in the table or
+    others read it.
+    """
     rows = outside.rows()
     assert set(rows.values()) <= {1}
     for log in outside.logs:
@@ -73,7 +97,9 @@ def refuse_broken(outside: Outside, others: Others) -> None:
         assert set(range(offset_of(outside, log))) <= ours | theirs, log
 
 
-def take_over(outside: Outside, others: Others, log: BrokerPartition, count: int) -> Callable[[], None]:
+def take_over(
+    outside: Outside, others: Others, log: BrokerPartition, count: int
+) -> Callable[[], None]:
     def do() -> None:
         others.own(log)
         others.consume(log, count)
@@ -82,37 +108,62 @@ def take_over(outside: Outside, others: Others, log: BrokerPartition, count: int
 
 
 @both_places
-def test_offsets_move_behind_the_append_by_the_membership_of_the_plan(place: OffsetsStorage) -> None:
+def test_offsets_move_behind_the_append_by_the_membership_of_the_plan(
+    place: OffsetsStorage,
+) -> None:
     outside, seen = group_of(place, 5, 3, 4), []
     members = list[FakeMember]()
-    report = run(outside, LOGS, at=once("append", AFTER, lambda: seen.append([offset_of(outside, log) for log in LOGS])),
-                 made=members.append)
-    assert (outcomes(report), report.offsets_committed, seen) == ([Outcome.INGESTED], 3, [[0, 0, 0]])
-    assert [offset_of(outside, log) for log in LOGS] == [5, 3, 4] and members[0].said == ["join", "follow", "leave"]
+    report = run(
+        outside,
+        LOGS,
+        at=once("append", AFTER, lambda: seen.append([offset_of(outside, log) for log in LOGS])),
+        made=members.append,
+    )
+    assert (outcomes(report), report.offsets_committed, seen) == (
+        [Outcome.INGESTED],
+        3,
+        [[0, 0, 0]],
+    )
+    assert [offset_of(outside, log) for log in LOGS] == [5, 3, 4] and members[0].said == [
+        "join",
+        "follow",
+        "leave",
+    ]
     plan = outside.newest_plan()
     assert plan is not None and plan.is_of_member and plan.share
 
 
 @both_places
-def test_what_was_taken_by_another_member_before_the_commit_is_told_and_the_run_ends_well(place: OffsetsStorage) -> None:
+def test_what_was_taken_by_another_member_before_the_commit_is_told_and_the_run_ends_well(
+    place: OffsetsStorage,
+) -> None:
     outside = group_of(place, 5, 3)
     others = Others(outside)
     report = run(outside, [A, B], at=once("append", BEFORE, take_over(outside, others, A, 2)))
-    assert (outcomes(report), report.exit_code, len(outside.rows())) == ([Outcome.INGESTED, Outcome.TAKEN], 0, 8)
+    assert (outcomes(report), report.exit_code, len(outside.rows())) == (
+        [Outcome.INGESTED, Outcome.TAKEN],
+        0,
+        8,
+    )
     assert "plan 1 is in the table" in report.outcomes[1][1]
     assert offset_of(outside, A) == 2 and offset_of(outside, B) == (3 if place is ZOOKEEPER else 0)
     refuse_broken(outside, others)
 
 
 @both_places
-def test_the_next_run_begins_at_the_larger_of_our_position_and_the_groups_offset_and_moves_what_is_behind(place: OffsetsStorage) -> None:
+def test_the_next_run_begins_at_the_larger_of_our_position_and_the_groups_offset_and_moves_what_is_behind(
+    place: OffsetsStorage,
+) -> None:
     outside = group_of(place, 5, 3)
     others = Others(outside)
     run(outside, [A, B], at=once("append", BEFORE, take_over(outside, others, A, 2)))
     outside.owners.clear()
     report = run(outside, [A, B])
     assert outcomes(report)[:2] == [Outcome.READ_TWICE, Outcome.REPAIRED]
-    assert report.outcomes[0][1] == "clicks: other members of the group may have read 2 offsets of partition 0 from 0 to 2 as well as we"
+    assert (
+        report.outcomes[0][1]
+        == "clicks: other members of the group may have read 2 offsets of partition 0 from 0 to 2 as well as we"
+    )
     assert [offset_of(outside, log) for log in (A, B)] == [5, 3] and len(outside.rows()) == 8
     grow(outside, 3, 3)
     others.own(A)
@@ -128,7 +179,8 @@ def test_the_next_run_begins_at_the_larger_of_our_position_and_the_groups_offset
 @both_places
 @pytest.mark.parametrize("share", [[], [B]], ids=["no share", "a part"])
 def test_a_stored_plan_is_executed_as_it_is_on_logs_that_are_others_too_and_that_is_told(
-    place: OffsetsStorage, share: list[BrokerPartition],
+    place: OffsetsStorage,
+    share: list[BrokerPartition],
 ) -> None:
     outside = group_of(place, 5, 3)
     others = Others(outside)
@@ -137,7 +189,10 @@ def test_a_stored_plan_is_executed_as_it_is_on_logs_that_are_others_too_and_that
     outside.owners.clear()
     take_over(outside, others, A, 4)()
     report = run(outside, share)
-    assert outcomes(report)[:2] == [Outcome.READ_TWICE, Outcome.REPLAYED] and Outcome.TAKEN in outcomes(report)
+    assert outcomes(report)[:2] == [
+        Outcome.READ_TWICE,
+        Outcome.REPLAYED,
+    ] and Outcome.TAKEN in outcomes(report)
     assert len(outside.rows()) == 8 and offset_of(outside, A) == 4
     refuse_broken(outside, others)
 
@@ -146,7 +201,9 @@ def test_a_stored_plan_is_executed_as_it_is_on_logs_that_are_others_too_and_that
 @pytest.mark.parametrize("moment", range(34))
 @pytest.mark.parametrize("theirs", [A, B])
 def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_what_is_read_by_two_is_told(
-    moment: int, theirs: BrokerPartition, place: OffsetsStorage,
+    moment: int,
+    theirs: BrokerPartition,
+    place: OffsetsStorage,
 ) -> None:
     outside = group_of(place, 5, 3)
     others = Others(outside)
@@ -170,14 +227,25 @@ def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_wh
     told = {outcome for report in reports for outcome in outcomes(report)}
     assert not twice or told & {Outcome.READ_TWICE, Outcome.TAKEN}
     holes = fake_ledger.loaded(outside, None).read_by_others
-    assert {offset for one in holes for offset in range(one.from_offset, one.until_offset)} == others.read[theirs] - twice
+    assert {
+        offset for one in holes for offset in range(one.from_offset, one.until_offset)
+    } == others.read[theirs] - twice
 
 
-@pytest.mark.parametrize(("place", "between"), [
-    *((place, between) for place in (ZOOKEEPER, KAFKA) for between in ("a run that does not own it", "one of at_plan")),
-    (ZOOKEEPER, "a command"),
-])
-def test_what_a_refused_commit_left_is_moved_whoever_made_a_plan_of_other_logs_since(place: OffsetsStorage, between: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "between"),
+    [
+        *(
+            (place, between)
+            for place in (ZOOKEEPER, KAFKA)
+            for between in ("a run that does not own it", "one of at_plan")
+        ),
+        (ZOOKEEPER, "a command"),
+    ],
+)
+def test_what_a_refused_commit_left_is_moved_whoever_made_a_plan_of_other_logs_since(
+    place: OffsetsStorage, between: str
+) -> None:
     outside = group_of(place, 5, 3)
     run(outside, [A, B])
     grow(outside, 4, 4)
@@ -187,11 +255,19 @@ def test_what_a_refused_commit_left_is_moved_whoever_made_a_plan_of_other_logs_s
     grow(outside, 0, 2)
     if between == "a command":
         set_to(outside, member_of(place), share=[B], b=8)
-    run(outside, [B], settings=member_of(place, HandOverAt.PLAN if between == "one of at_plan" else HandOverAt.APPEND))
+    run(
+        outside,
+        [B],
+        settings=member_of(
+            place, HandOverAt.PLAN if between == "one of at_plan" else HandOverAt.APPEND
+        ),
+    )
     outside.owners.clear()
     report = run(outside, [A, B])
     assert Outcome.REPAIRED in outcomes(report)
-    assert [offset_of(outside, log) for log in (A, B)] == [9, 9] and set(outside.rows().values()) == {1}
+    assert [offset_of(outside, log) for log in (A, B)] == [9, 9] and set(
+        outside.rows().values()
+    ) == {1}
 
 
 @both_places
@@ -209,7 +285,9 @@ def test_an_offset_that_is_gone_stops_the_run(place: OffsetsStorage) -> None:
 @both_places
 @pytest.mark.parametrize("was", HandOverAt)
 @pytest.mark.parametrize("step", ["fetch", "record", "tidy"])
-def test_the_key_may_be_changed_behind_a_run_that_died(place: OffsetsStorage, was: HandOverAt, step: str) -> None:
+def test_the_key_may_be_changed_behind_a_run_that_died(
+    place: OffsetsStorage, was: HandOverAt, step: str
+) -> None:
     outside = group_of(place, 5, 3)
     others = Others(outside)
     before = member_of(place, was)
@@ -232,13 +310,17 @@ def test_back_in_another_mode_what_was_left_is_finished(place: OffsetsStorage) -
     outside.owners.clear()
     outside.group.members.clear()
     settings = settings_of()
-    claiming = settings.model_copy(update={"offsets": settings.offsets.model_copy(update={"storage": place})})
+    claiming = settings.model_copy(
+        update={"offsets": settings.offsets.model_copy(update={"storage": place})}
+    )
     ingest(FakeWorld(outside, claiming), claiming, new_report())
     assert [offset_of(outside, log) for log in (A, B)] == [5, 3] and len(outside.rows()) == 8
 
 
 @both_places
-def test_expired_offsets_of_a_stored_plan_are_a_loss_and_its_share_stays(place: OffsetsStorage) -> None:
+def test_expired_offsets_of_a_stored_plan_are_a_loss_and_its_share_stays(
+    place: OffsetsStorage,
+) -> None:
     outside = group_of(place, 5, 3)
     settings = member_of(place, settings=settings_of(on_data_loss="skip"))
     with pytest.raises(Crash):
@@ -251,7 +333,9 @@ def test_expired_offsets_of_a_stored_plan_are_a_loss_and_its_share_stays(place: 
 
 
 @both_places
-def test_what_a_preview_foresees_is_what_a_run_does_with_a_plan_that_is_left(place: OffsetsStorage) -> None:
+def test_what_a_preview_foresees_is_what_a_run_does_with_a_plan_that_is_left(
+    place: OffsetsStorage,
+) -> None:
     outside = group_of(place, 5, 3)
     settings = member_of(place)
     with pytest.raises(Crash):
@@ -260,18 +344,26 @@ def test_what_a_preview_foresees_is_what_a_run_does_with_a_plan_that_is_left(pla
     grow(outside, 2, 2)
     left, own = steps_ahead(FakeWorld(outside, settings).observe(), settings, now_ms=1, uid="uid")
     assert (left.action, own.action) == (Action.REPLAY, Action.STORE)
-    assert own.plan and own.plan.is_of_member and [(r.from_offset, r.until_offset) for r in own.plan.ranges] == [(5, 7), (3, 5)]
+    assert (
+        own.plan
+        and own.plan.is_of_member
+        and [(r.from_offset, r.until_offset) for r in own.plan.ranges] == [(5, 7), (3, 5)]
+    )
 
 
 @both_places
-def test_a_log_without_a_leader_is_waited_for_by_the_plan_that_reads_it(place: OffsetsStorage) -> None:
+def test_a_log_without_a_leader_is_waited_for_by_the_plan_that_reads_it(
+    place: OffsetsStorage,
+) -> None:
     outside = group_of(place, 5, 3)
     settings = member_of(place, settings=settings_of(on_no_leader="skip"))
     with pytest.raises(Crash):
         run(outside, [A, B], at=crash_at("fetch", BEFORE), settings=settings)
     outside.owners.clear()
     outside.logs[A].has_leader = False
-    with pytest.raises(BrokerUnreachable, match="which a member of the group stored and is not in the table"):
+    with pytest.raises(
+        BrokerUnreachable, match="which a member of the group stored and is not in the table"
+    ):
         run(outside, [B], settings=settings)
     outside.logs[A].has_leader = True
     run(outside, [A, B], settings=settings)
@@ -299,7 +391,9 @@ def test_a_command_hands_its_plan_over_as_it_is_stored_and_the_next_run_executes
     plan = set_to(outside, member_of(ZOOKEEPER), share=[A, B], b=4)
     assert plan and plan.handed_over and offset_of(outside, B) == 4
     run(outside, [A, B])
-    assert [offset_of(outside, log) for log in (A, B)] == [7, 5] and len(outside.rows()) == 8 + 2 + 1
+    assert [offset_of(outside, log) for log in (A, B)] == [7, 5] and len(
+        outside.rows()
+    ) == 8 + 2 + 1
 
 
 def test_a_log_that_was_cut_is_left_out_of_a_stored_plan_and_accepted_behind_it() -> None:
@@ -317,7 +411,10 @@ def test_a_log_that_was_cut_is_left_out_of_a_stored_plan_and_accepted_behind_it(
     snapshot = world.observe()
     assert stored
     skip = Loss(A, 5, 9, LossReason.SKIPPED)
-    world.supersede(plan_superseding(Supersede(stored, "cut", (skip,)), snapshot, settings, now_ms=1), snapshot.ledger)
+    world.supersede(
+        plan_superseding(Supersede(stored, "cut", (skip,)), snapshot, settings, now_ms=1),
+        snapshot.ledger,
+    )
     run(outside, [])
     assert {place for log, place in outside.rows() if log == B} == set(range(7))
 
@@ -332,19 +429,29 @@ def test_of_a_topic_made_again_nothing_is_left_of_a_stored_plan_and_the_message_
     outside.owners.clear()
     outside.topic_ids = {"clicks": "another"}
     outside.logs = {log: replace(outside.logs[log].made_again(), end=2) for log in (A, B)}
-    with pytest.raises(NeedsDecision, match="which a member of the group stored and is not in the table") as refused:
+    with pytest.raises(
+        NeedsDecision, match="which a member of the group stored and is not in the table"
+    ) as refused:
         run(outside, [A, B])
     first, then = "etl plans supersede CONF 2 --reason", "etl plans accept-log CONF clicks --reason"
-    assert refused.value.check and refused.value.check.index(first) < refused.value.check.index(then)
+    assert refused.value.check and refused.value.check.index(first) < refused.value.check.index(
+        then
+    )
     world, stored = FakeWorld(outside, settings), outside.newest_plan()
     snapshot = world.observe()
     assert stored
-    world.supersede(plan_superseding(Supersede(stored, "seen", ()), snapshot, settings, now_ms=1), snapshot.ledger)
+    world.supersede(
+        plan_superseding(Supersede(stored, "seen", ()), snapshot, settings, now_ms=1),
+        snapshot.ledger,
+    )
     with contextlib.suppress(NeedsDecision):
         run(outside, [A, B])
     outside.owners.clear()
     accept(outside, "clicks", settings=settings, share=[A, B])
     for _ in range(2):
         run(outside, [A, B])
-    assert {(loss.log, loss.from_offset, loss.until_offset) for _, loss in outside.losses} == {(A, 5, 9), (B, 3, 7)}
+    assert {(loss.log, loss.from_offset, loss.until_offset) for _, loss in outside.losses} == {
+        (A, 5, 9),
+        (B, 3, 7),
+    }
     assert len(outside.keys()) == 5 + 3 + 2 + 2

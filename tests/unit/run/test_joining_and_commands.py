@@ -1,4 +1,6 @@
-"""What commands, lost ledgers and a change of the mode do among other members of the group: no offset of theirs goes back."""
+"""What commands, lost ledgers and a change of the mode do among other members of the group: no
+offset of theirs goes back.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from etl.commands.as_member import as_member
 from etl.commands.offsets_diff import sides_of
 from etl.commands.offsets_restore import from_commits
 from etl.decisions.among_members import (
-    refuse_beside_members, refuse_left_by, refuse_read_by_others, refuse_retiring, refuse_setting_theirs_back, taking_over,
+    refuse_beside_members,
+    refuse_left_by,
+    refuse_read_by_others,
+    refuse_retiring,
+    refuse_setting_theirs_back,
+    taking_over,
     told_set_back,
 )
 from etl.decisions.backfills.backfilling import Asked
@@ -41,7 +48,17 @@ from tests.fakes.backfill_stories import asked, filled
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.members import Others, member_with
 from tests.fakes.outside import Outside
-from tests.fakes.stories import LOGS, At, accept, crash_at, grow, new_report, outside_of, set_to, settings_of
+from tests.fakes.stories import (
+    LOGS,
+    At,
+    accept,
+    crash_at,
+    grow,
+    new_report,
+    outside_of,
+    set_to,
+    settings_of,
+)
 from tests.fakes.takeovers import old_pipeline
 from tests.fakes.world import Crash, FakeWorld, When
 
@@ -49,13 +66,17 @@ A, B, C = LOGS
 
 
 def member_of(settings: Settings) -> Settings:
-    return settings.model_copy(update={"ownership": settings.ownership.model_copy(update={"mode": OwnershipMode.JOIN})})
+    return settings.model_copy(
+        update={"ownership": settings.ownership.model_copy(update={"mode": OwnershipMode.JOIN})}
+    )
 
 
 SETTINGS = member_of(settings_of())
 
 
-def run(outside: Outside, share: Collection[BrokerPartition], at: At = lambda step, when: None) -> None:
+def run(
+    outside: Outside, share: Collection[BrokerPartition], at: At = lambda step, when: None
+) -> None:
     ingest(FakeWorld(outside, SETTINGS, at, member=member_with(share)), SETTINGS, new_report())
 
 
@@ -80,7 +101,9 @@ def refuse_read_by_both(outside: Outside, others: Others) -> None:
         assert not ours & theirs and ours | theirs == set(range(outside.offsets[log][0])), log
 
 
-def test_an_offset_of_others_that_the_newest_plan_saw_is_no_offset_that_it_forgot_to_move_when_the_ledger_is_lost() -> None:
+def test_an_offset_of_others_that_the_newest_plan_saw_is_no_offset_that_it_forgot_to_move_when_the_ledger_is_lost() -> (
+    None
+):
     outside, others = read_on_by_others()
     outside.plans, outside.applied, outside.uid = {}, {}, None
     run(outside, [A, B])
@@ -95,22 +118,39 @@ def test_a_run_that_claims_behind_one_that_joined_moves_no_offset_of_others_back
     assert outside.offsets == before
 
 
-def test_a_position_that_is_set_moves_the_offset_with_the_plan_leaves_those_of_others_and_names_what_they_read() -> None:
+def test_a_position_that_is_set_moves_the_offset_with_the_plan_leaves_those_of_others_and_names_what_they_read() -> (
+    None
+):
     outside, others = read_on_by_others()
     before = outside.offsets[A]
     grow(outside, 1, 1)
     plan = set_to(outside, SETTINGS, share=[A, B], b=8)
-    assert plan and (plan.handed_over, plan.offsets_to_move, plan.offsets_to_hand_over) == (True, (), (B,))
-    assert plan.read_by_others == (ReadByOthers(A, 5, 7),) and outside.offsets[A] == before and outside.offsets[B][0] == 8
+    assert plan and (plan.handed_over, plan.offsets_to_move, plan.offsets_to_hand_over) == (
+        True,
+        (),
+        (B,),
+    )
+    assert (
+        plan.read_by_others == (ReadByOthers(A, 5, 7),)
+        and outside.offsets[A] == before
+        and outside.offsets[B][0] == 8
+    )
     assert outside.owners == {}, "the command has left the group"
     run(outside, [A, B])
-    assert outside.offsets[A][0] == 10 and not {place for log, place in outside.rows() if log == A} & others.read[A]
+    assert (
+        outside.offsets[A][0] == 10
+        and not {place for log, place in outside.rows() if log == A} & others.read[A]
+    )
 
 
 def test_what_a_position_passes_over_begins_where_others_ended() -> None:
     outside, others = read_on_by_others()
     plan = set_to(outside, SETTINGS, share=[A, B], a=9)
-    assert plan and plan.losses == (Loss(A, 7, 9, LossReason.SKIPPED),) and plan.read_by_others == (ReadByOthers(A, 5, 7),)
+    assert (
+        plan
+        and plan.losses == (Loss(A, 7, 9, LossReason.SKIPPED),)
+        and plan.read_by_others == (ReadByOthers(A, 5, 7),)
+    )
     run(outside, [A, B])
     assert not {place for log, place in outside.rows() if log == A} & others.read[A]
 
@@ -139,7 +179,9 @@ def test_a_command_whose_log_others_take_before_it_stores_moves_nothing_and_says
 
 
 @pytest.mark.parametrize("when", When)
-def test_a_command_that_dies_as_it_stores_has_done_all_or_nothing_and_a_run_goes_on(when: When) -> None:
+def test_a_command_that_dies_as_it_stores_has_done_all_or_nothing_and_a_run_goes_on(
+    when: When,
+) -> None:
     outside, others = read_on_by_others()
     grow(outside, 2, 2)
     with pytest.raises(Crash):
@@ -152,33 +194,46 @@ def test_a_command_that_dies_as_it_stores_has_done_all_or_nothing_and_a_run_goes
     run(outside, [A, B])
     run(outside, [A, B])
     ours = {place for log, place in outside.rows() if log == B}
-    assert ours | others.read[B] == set(range(9)) - ({7} if when is When.AFTER else set()) and not ours & others.read[B]
+    assert (
+        ours | others.read[B] == set(range(9)) - ({7} if when is When.AFTER else set())
+        and not ours & others.read[B]
+    )
 
 
 def test_nobody_goes_back_over_what_others_read() -> None:
     holes = [ReadByOthers(A, 5, 7)]
     refuse_read_by_others({A: (7, 9), B: (0, 9)}, holes)
-    with pytest.raises(NeedsDecision, match="other members of the group read offsets 5 to 7") as refused:
+    with pytest.raises(
+        NeedsDecision, match="other members of the group read offsets 5 to 7"
+    ) as refused:
         refuse_read_by_others({A: (6, 9)}, holes)
     assert refused.value.check and refused.value.check.startswith("--to 7")
 
 
-def test_a_log_that_is_accepted_as_another_one_moves_its_offset_with_the_plan_and_only_if_it_is_ours() -> None:
+def test_a_log_that_is_accepted_as_another_one_moves_its_offset_with_the_plan_and_only_if_it_is_ours() -> (
+    None
+):
     outside = outside_of(5, 3)
     outside.topic_ids = {"clicks": "one"}
     run(outside, [A, B])
     outside.topic_ids = {"clicks": "another"}
-    outside.logs = {log: replace(outside.logs[log].made_again(), end=end) for log, end in ((A, 4), (B, 2))}
+    outside.logs = {
+        log: replace(outside.logs[log].made_again(), end=end) for log, end in ((A, 4), (B, 2))
+    }
     with pytest.raises(Owned, match="assigned to no known member of the group"):
         accept(outside, "clicks", settings=SETTINGS, share=[B])
     plan = accept(outside, "clicks", settings=SETTINGS, share=[A, B])
     assert plan.handed_over and [outside.offsets[log][0] for log in (A, B)] == [0, 0]
     run(outside, [A, B])
     run(outside, [A, B])
-    assert [outside.offsets[log][0] for log in (A, B)] == [4, 2] and len(outside.keys()) == 5 + 3 + 4 + 2
+    assert [outside.offsets[log][0] for log in (A, B)] == [4, 2] and len(
+        outside.keys()
+    ) == 5 + 3 + 4 + 2
 
 
-def test_a_run_that_finds_what_was_handed_over_without_its_record_judges_no_offset_of_others() -> None:
+def test_a_run_that_finds_what_was_handed_over_without_its_record_judges_no_offset_of_others() -> (
+    None
+):
     outside = outside_of(5, 3)
     run(outside, [A, B])
     grow(outside, 4, 4)
@@ -206,7 +261,14 @@ def test_a_replay_moves_no_offset_of_others() -> None:
     snapshot = world.observe()
     state = where_we_stand(snapshot, SETTINGS)
     assert isinstance(state, UpToDate)
-    plan = plan_replay(state, {B: (0, 3)}, repaired(snapshot, repair_of(state, snapshot)), SETTINGS, reason="r", now_ms=1)
+    plan = plan_replay(
+        state,
+        {B: (0, 3)},
+        repaired(snapshot, repair_of(state, snapshot)),
+        SETTINGS,
+        reason="r",
+        now_ms=1,
+    )
     assert (plan.handed_over, plan.offsets_to_move, plan.read_by_others) == (None, (), ())
 
 
@@ -218,14 +280,22 @@ def test_restored_offsets_are_those_that_went_back_and_none_that_others_moved_on
     world = FakeWorld(outside, SETTINGS, member=member_with([A, B]))
     with as_member(world, SETTINGS) as share:
         seen = replace(world.observe(), share=share)
-        plan = from_commits(world, as_left_to_others(seen, seen.ledger.newest, SETTINGS), SETTINGS, "restored", "run-1")
+        plan = from_commits(
+            world,
+            as_left_to_others(seen, seen.ledger.newest, SETTINGS),
+            SETTINGS,
+            "restored",
+            "run-1",
+        )
     assert plan.offsets_to_hand_over == (B,) and outside.offsets[B][0] == 7
     run(outside, [A, B])
     run(outside, [A, B])
     refuse_read_by_both(outside, others)
 
 
-def test_a_ledger_that_was_written_anew_before_the_group_changed_is_not_said_to_be_untouched() -> None:
+def test_a_ledger_that_was_written_anew_before_the_group_changed_is_not_said_to_be_untouched() -> (
+    None
+):
     outside, others = read_on_by_others()
     outside.move_offset(B, 1)
     outside.plans, outside.applied, outside.uid = {}, {}, None
@@ -235,21 +305,33 @@ def test_a_ledger_that_was_written_anew_before_the_group_changed_is_not_said_to_
             others.own(B)
 
     world = FakeWorld(outside, SETTINGS, meanwhile, member=member_with([A, B]))
-    with as_member(world, SETTINGS) as share, pytest.raises(Owned, match="the group changed while it was looked at") as refused:
+    with (
+        as_member(world, SETTINGS) as share,
+        pytest.raises(Owned, match="the group changed while it was looked at") as refused,
+    ):
         from_commits(world, replace(world.observe(), share=share), SETTINGS, "restored", "run-1")
-    assert refused.value.check == "the ledger is written anew, and no offset was moved; say it again" and outside.plans
+    assert (
+        refused.value.check == "the ledger is written anew, and no offset was moved; say it again"
+        and outside.plans
+    )
 
 
 def differing(outside: Outside) -> list[tuple[int, str, str]]:
     """Partition, difference, and what the next run does about it; nothing may stop that one."""
     sides = sides_of(FakeWorld(outside, SETTINGS).observe(), SETTINGS)
     assert sides.refusal is None, sides.refusal
-    return [(row["partition"], row["difference"], row["next_run"]) for row in sides.document["rows"]]
+    return [
+        (row["partition"], row["difference"], row["next_run"]) for row in sides.document["rows"]
+    ]
 
 
-def test_where_others_read_on_no_client_is_said_to_have_moved_the_offset_and_no_run_to_stop_there() -> None:
+def test_where_others_read_on_no_client_is_said_to_have_moved_the_offset_and_no_run_to_stop_there() -> (
+    None
+):
     outside, _ = read_on_by_others()
-    goes_on = "goes on at the offset where the partition is of its share, and names what others read"
+    goes_on = (
+        "goes on at the offset where the partition is of its share, and names what others read"
+    )
     assert differing(outside) == [(0, "read on by others", goes_on)]
     outside = handed_over_and_left()
     others = Others(outside)
@@ -258,12 +340,17 @@ def test_where_others_read_on_no_client_is_said_to_have_moved_the_offset_and_no_
     others.consume(A, 2)
     outside.owners.clear()
     executes = "executes the plan"
-    assert differing(outside) == [(0, "read on by others", executes), (1, "plan not appended", executes)]
+    assert differing(outside) == [
+        (0, "read on by others", executes),
+        (1, "plan not appended", executes),
+    ]
     run(outside, [A, B])
     assert not {place for log, place in outside.rows() if log == A} & others.read[A]
 
 
-def test_a_backfill_of_what_is_missing_leaves_what_others_read_and_one_that_names_it_says_so() -> None:
+def test_a_backfill_of_what_is_missing_leaves_what_others_read_and_one_that_names_it_says_so() -> (
+    None
+):
     outside, _ = read_on_by_others()
     run(outside, [A, B])
     own = settings_of_backfill(SETTINGS, "old")
@@ -277,7 +364,9 @@ def test_a_backfill_of_what_is_missing_leaves_what_others_read_and_one_that_name
     report = new_report()
     filled(outside, asked(5, 7, "clicks:0"), settings=SETTINGS, report=report)
     assert report.outcomes[0] == (
-        Outcome.READ_BY_OTHERS, "2 offsets of these were read by other members of the group, and then the table has them as well")
+        Outcome.READ_BY_OTHERS,
+        "2 offsets of these were read by other members of the group, and then the table has them as well",
+    )
 
 
 def handed_over_and_left() -> Outside:
@@ -290,7 +379,9 @@ def handed_over_and_left() -> Outside:
     return outside
 
 
-def test_no_command_leaves_the_ranges_of_a_plan_that_was_handed_over_to_a_later_run_which_would_hold_them_for_read_by_others() -> None:
+def test_no_command_leaves_the_ranges_of_a_plan_that_was_handed_over_to_a_later_run_which_would_hold_them_for_read_by_others() -> (
+    None
+):
     outside = handed_over_and_left()
     stored = outside.newest_plan()
     with pytest.raises(NeedsDecision, match="was handed over and is not in the table"):
@@ -302,7 +393,9 @@ def test_no_command_leaves_the_ranges_of_a_plan_that_was_handed_over_to_a_later_
     assert len(outside.rows()) == 16
 
 
-def test_a_log_that_was_cut_is_left_out_of_a_plan_that_was_handed_over_and_accepted_behind_it() -> None:
+def test_a_log_that_was_cut_is_left_out_of_a_plan_that_was_handed_over_and_accepted_behind_it() -> (
+    None
+):
     outside = handed_over_and_left()
     stored = outside.newest_plan()
     assert stored
@@ -312,13 +405,18 @@ def test_a_log_that_was_cut_is_left_out_of_a_plan_that_was_handed_over_and_accep
     world = FakeWorld(outside, SETTINGS)
     snapshot = world.observe()
     skip = Loss(A, 5, 9, LossReason.SKIPPED)
-    world.supersede(plan_superseding(Supersede(stored, "cut", (skip,)), snapshot, SETTINGS, now_ms=1), snapshot.ledger)
+    world.supersede(
+        plan_superseding(Supersede(stored, "cut", (skip,)), snapshot, SETTINGS, now_ms=1),
+        snapshot.ledger,
+    )
     run(outside, [])
     assert {place for log, place in outside.rows() if log == B} == set(range(7))
 
 
 @pytest.mark.parametrize("ends", [(4, 2), (20, 20)], ids=["shorter", "longer"])
-def test_of_a_topic_made_again_nothing_is_left_of_a_plan_that_was_handed_over_and_the_message_leads_out(ends: Sequence[int]) -> None:
+def test_of_a_topic_made_again_nothing_is_left_of_a_plan_that_was_handed_over_and_the_message_leads_out(
+    ends: Sequence[int],
+) -> None:
     outside = outside_of(5, 3)
     outside.topic_ids = {"clicks": "one"}
     run(outside, [A, B])
@@ -327,16 +425,24 @@ def test_of_a_topic_made_again_nothing_is_left_of_a_plan_that_was_handed_over_an
         run(outside, [A, B], crash_at("fetch", When.BEFORE))
     outside.owners.clear()
     outside.topic_ids = {"clicks": "another"}
-    outside.logs = {log: replace(outside.logs[log].made_again(), end=end) for log, end in zip((A, B), ends, strict=True)}
+    outside.logs = {
+        log: replace(outside.logs[log].made_again(), end=end)
+        for log, end in zip((A, B), ends, strict=True)
+    }
     with pytest.raises(NeedsDecision, match="made again") as refused:
         run(outside, [A, B])
     first, then = "etl plans supersede CONF 2 --reason", "etl plans accept-log CONF clicks --reason"
-    assert refused.value.check and refused.value.check.index(first) < refused.value.check.index(then)
+    assert refused.value.check and refused.value.check.index(first) < refused.value.check.index(
+        then
+    )
     superseded(outside)
     accept(outside, "clicks", settings=SETTINGS, share=[A, B])
     run(outside, [A, B])
     run(outside, [A, B])
-    assert {(loss.log, loss.from_offset, loss.until_offset) for _, loss in outside.losses} == {(A, 5, 9), (B, 3, 7)}
+    assert {(loss.log, loss.from_offset, loss.until_offset) for _, loss in outside.losses} == {
+        (A, 5, 9),
+        (B, 3, 7),
+    }
     assert len(outside.keys()) == 5 + 3 + sum(ends)
 
 
@@ -345,7 +451,10 @@ def superseded(outside: Outside, *skips: Loss) -> None:
     stored, world = outside.newest_plan(), FakeWorld(outside, SETTINGS)
     assert stored
     snapshot = world.observe()
-    world.supersede(plan_superseding(Supersede(stored, "seen", skips), snapshot, SETTINGS, now_ms=1), snapshot.ledger)
+    world.supersede(
+        plan_superseding(Supersede(stored, "seen", skips), snapshot, SETTINGS, now_ms=1),
+        snapshot.ledger,
+    )
     with contextlib.suppress(NeedsDecision):
         run(outside, [])
 
@@ -360,8 +469,12 @@ def test_what_expired_of_a_plan_that_was_handed_over_may_be_skipped_by_hand() ->
     assert {place for log, place in outside.rows() if log == B} == set(range(7))
 
 
-def test_among_members_of_kafkas_own_group_a_command_that_moves_offsets_waits_until_nobody_is_in_it() -> None:
-    in_kafka = SETTINGS.model_copy(update={"offsets": SETTINGS.offsets.model_copy(update={"storage": OffsetsStorage.KAFKA})})
+def test_among_members_of_kafkas_own_group_a_command_that_moves_offsets_waits_until_nobody_is_in_it() -> (
+    None
+):
+    in_kafka = SETTINGS.model_copy(
+        update={"offsets": SETTINGS.offsets.model_copy(update={"storage": OffsetsStorage.KAFKA})}
+    )
     outside = outside_of(5, 3)
     seen = FakeWorld(outside, SETTINGS).observe()
     refuse_beside_members(seen, in_kafka)
@@ -371,7 +484,9 @@ def test_among_members_of_kafkas_own_group_a_command_that_moves_offsets_waits_un
     refuse_beside_members(live, SETTINGS)
 
 
-def test_taking_over_moves_no_offset_back_that_others_moved_on_in_logs_that_were_ours_before() -> None:
+def test_taking_over_moves_no_offset_back_that_others_moved_on_in_logs_that_were_ours_before() -> (
+    None
+):
     outside, others = read_on_by_others()
     outside.logs[C] = FakeLog(6)
     world = FakeWorld(outside, SETTINGS, member=member_with(LOGS))
@@ -379,24 +494,35 @@ def test_taking_over_moves_no_offset_back_that_others_moved_on_in_logs_that_were
         seen = replace(world.observe(), share=share)
         taken = taken_from(old_pipeline({C: 4}), {}, seen, SETTINGS)
         state = where_we_stand(seen, SETTINGS)
-        plan = plan_taking_over(taken, state, seen, SETTINGS, uid=outside.uid or "", now_ms=1, reason="renamed")
+        plan = plan_taking_over(
+            taken, state, seen, SETTINGS, uid=outside.uid or "", now_ms=1, reason="renamed"
+        )
         assert world.store(with_id(taking_over(plan, seen, SETTINGS))) is None
     assert [outside.offsets[log][0] for log in LOGS] == [7, 7, 4]
     run(outside, LOGS)
     run(outside, LOGS)
     rows = outside.rows()
-    assert not {place for log, place in rows if log == A} & others.read[A] and set(rows.values()) == {1}
+    assert not {place for log, place in rows if log == A} & others.read[A] and set(
+        rows.values()
+    ) == {1}
     assert [outside.offsets[log][0] for log in LOGS] == [9, 7, 6]
 
 
-def test_no_pipeline_is_taken_over_whose_newest_plan_was_handed_over_or_may_have_been_and_is_not_in_the_table() -> None:
+def test_no_pipeline_is_taken_over_whose_newest_plan_was_handed_over_or_may_have_been_and_is_not_in_the_table() -> (
+    None
+):
     other = old_pipeline()
     assert other.plan
     left = replace(other.plan, number=other.number + 1, handed_over=False)
     for handed_over in (left, replace(left, handed_over=True)):
         with pytest.raises(NeedsDecision, match="nobody else reads its ranges"):
             refuse_left_by(other, handed_over, {})
-    for is_none in (None, replace(left, is_void=True), replace(left, handed_over=None), replace(left, number=other.number)):
+    for is_none in (
+        None,
+        replace(left, is_void=True),
+        replace(left, handed_over=None),
+        replace(left, number=other.number),
+    ):
         refuse_left_by(other, is_none, {})
 
 
@@ -405,18 +531,34 @@ def test_nor_one_whose_void_plan_has_its_word_beside_the_offsets_all_the_same() 
     other = old_pipeline()
     assert other.plan
     share = Share("m", Membership.COORDINATOR, "range", 1, frozenset([A]))
-    void = replace(other.plan, number=other.number + 1, handed_over=False, is_void=True, share=share, offsets_in=OffsetsStorage.KAFKA)
+    void = replace(
+        other.plan,
+        number=other.number + 1,
+        handed_over=False,
+        is_void=True,
+        share=share,
+        offsets_in=OffsetsStorage.KAFKA,
+    )
     seen = {A: Committed(void.positions[A], None, void.word)}
-    with pytest.raises(NeedsDecision, match="was handed over and is not in the table: nobody else reads its ranges"):
+    with pytest.raises(
+        NeedsDecision, match="was handed over and is not in the table: nobody else reads its ranges"
+    ):
         refuse_left_by(other, void, seen)
     refuse_left_by(other, void, {A: replace(seen[A], word="")})
-    with pytest.raises(NeedsDecision, match="was handed over and nobody wrote down that it is in the table"):
+    with pytest.raises(
+        NeedsDecision, match="was handed over and nobody wrote down that it is in the table"
+    ):
         refuse_retiring("clicks", Ledger(newest=void), lambda _: seen)
     refuse_retiring("clicks", Ledger(newest=void), lambda _: {A: replace(seen[A], word="")})
 
 
-@pytest.mark.parametrize(("is_void", "why"), [(True, "its hand-over was refused"), (False, "finds out whether it was handed over")])
-def test_a_command_says_of_a_stored_plan_what_is_known_of_its_hand_over(is_void: bool, why: str) -> None:
+@pytest.mark.parametrize(
+    ("is_void", "why"),
+    [(True, "its hand-over was refused"), (False, "finds out whether it was handed over")],
+)
+def test_a_command_says_of_a_stored_plan_what_is_known_of_its_hand_over(
+    is_void: bool, why: str
+) -> None:
     outside = handed_over_and_left()
     plan = outside.newest_plan()
     assert plan
@@ -424,7 +566,9 @@ def test_a_command_says_of_a_stored_plan_what_is_known_of_its_hand_over(is_void:
         refuse_in_the_place_of(replace(plan, handed_over=False, is_void=is_void))
 
 
-def test_a_log_that_was_cut_below_what_others_read_is_not_read_by_both_whichever_offset_its_group_gets() -> None:
+def test_a_log_that_was_cut_below_what_others_read_is_not_read_by_both_whichever_offset_its_group_gets() -> (
+    None
+):
     outside, _ = read_on_by_others()
     outside.logs[A].cut(6)
     with pytest.raises(OffsetMoved) as refused:
@@ -434,8 +578,11 @@ def test_a_log_that_was_cut_below_what_others_read_is_not_read_by_both_whichever
     assert newest
     moves = apart(newest, as_left_to_others(seen, newest, SETTINGS))
     assert moves == {A: (7, 5)}
-    said, = told_set_back(moves, seen, SETTINGS)
-    assert "if it was cut below what other members had read" in said and told_set_back(moves, seen, settings_of()) == []
+    (said,) = told_set_back(moves, seen, SETTINGS)
+    assert (
+        "if it was cut below what other members had read" in said
+        and told_set_back(moves, seen, settings_of()) == []
+    )
     outside.move_offset(A, 6)
     grow(outside, 1, 0)
     run(outside, [A, B])
@@ -444,8 +591,14 @@ def test_a_log_that_was_cut_below_what_others_read_is_not_read_by_both_whichever
     assert {place for log, place in outside.rows() if log == A} == {*range(5), 6}
 
 
-@pytest.mark.parametrize("nobody_leads", [True, False], ids=["without a leader", "of a topic that the conf names no more"])
-def test_an_offset_that_others_moved_on_is_not_restored_in_a_log_whose_end_nobody_tells(nobody_leads: bool) -> None:
+@pytest.mark.parametrize(
+    "nobody_leads",
+    [True, False],
+    ids=["without a leader", "of a topic that the conf names no more"],
+)
+def test_an_offset_that_others_moved_on_is_not_restored_in_a_log_whose_end_nobody_tells(
+    nobody_leads: bool,
+) -> None:
     outside, _ = read_on_by_others()
     seen, newest = FakeWorld(outside, SETTINGS).observe(), outside.newest_plan()
     assert newest and apart(newest, seen) == {A: (7, 5)}

@@ -1,4 +1,6 @@
-"""What an operator chose for a run that is a member of its group: logs that rest, how long it stays; and what it cost, in its report."""
+"""What an operator chose for a run that is a member of its group: logs that rest, how long it
+stays; and what it cost, in its report.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,18 @@ A, B, C = LOGS
 
 def member_of(stay: Stay = Stay.RUN) -> Settings:
     settings = settings_of()
-    return settings.model_copy(update={"ownership": settings.ownership.model_copy(update={"mode": OwnershipMode.JOIN, "stay": stay})})
+    return settings.model_copy(
+        update={
+            "ownership": settings.ownership.model_copy(
+                update={"mode": OwnershipMode.JOIN, "stay": stay}
+            )
+        }
+    )
 
 
-def test_a_paused_log_of_our_share_gets_no_range_and_its_offset_is_not_handed_over_until_it_is_resumed() -> None:
+def test_a_paused_log_of_our_share_gets_no_range_and_its_offset_is_not_handed_over_until_it_is_resumed() -> (
+    None
+):
     outside, settings = outside_of(5, 3, 4), member_of()
     ingest(FakeWorld(outside, settings, member=member_with(LOGS)), settings, new_report())
     grow(outside, 2, 2, 2)
@@ -29,12 +39,20 @@ def test_a_paused_log_of_our_share_gets_no_range_and_its_offset_is_not_handed_ov
     report = new_report()
     ingest(FakeWorld(outside, settings, member=member_with(LOGS)), settings, report)
     plan = outside.newest_plan()
-    assert plan is not None and {r.log for r in plan.ranges} == {A, C} and B not in plan.offsets_to_hand_over
+    assert (
+        plan is not None
+        and {r.log for r in plan.ranges} == {A, C}
+        and B not in plan.offsets_to_hand_over
+    )
     assert outcomes(report) == [Outcome.PAUSED, Outcome.INGESTED]
     assert outside.offsets[B] == before and (outside.offsets[A][0], outside.offsets[C][0]) == (7, 6)
     outside.pauses = ()
     ingest(FakeWorld(outside, settings, member=member_with(LOGS)), settings, new_report())
-    assert outside.offsets[B][0] == 5 and set(outside.rows().values()) == {1} and len(outside.rows()) == 18
+    assert (
+        outside.offsets[B][0] == 5
+        and set(outside.rows().values()) == {1}
+        and len(outside.rows()) == 18
+    )
 
 
 def test_a_log_that_is_paused_before_the_first_run_has_its_offset_left_alone() -> None:
@@ -68,8 +86,12 @@ def test_what_others_read_of_a_log_that_we_paused_is_theirs_once_we_own_it_again
 def test_a_run_that_stays_for_its_share_leaves_once_that_is_handed_over() -> None:
     members, left = list[FakeMember](), []
     outside, settings = outside_of(5), member_of(Stay.SHARE)
-    world = FakeWorld(outside, settings, lambda step, when: left.append((step, list(members[0].said))) if members else None,
-                      member=member_with([A], made=members.append))
+    world = FakeWorld(
+        outside,
+        settings,
+        lambda step, when: left.append((step, list(members[0].said))) if members else None,
+        member=member_with([A], made=members.append),
+    )
     ingest(world, settings, new_report())
     assert members[0].said == ["join", "leave", "leave"]
     assert {"leave" in said for step, said in left if step == "fetch"} == {True}
@@ -84,7 +106,9 @@ def test_what_the_membership_cost_is_in_the_report_of_the_run_and_in_its_metrics
 
     settings, report = member_of(), new_report()
     for _ in range(2):  # the second one as behind a session that was lost
-        ingest(FakeWorld(outside_of(5), settings, member=member_with([A], made=lose)), settings, report)
+        ingest(
+            FakeWorld(outside_of(5), settings, member=member_with([A], made=lose)), settings, report
+        )
     assert report.membership == RebalanceStatistics(lost=2)
     assert report.statistics.as_json()["membership"]["lost"] == 2
     assert ("run_memberships_lost", (), 2) in list(report.statistics.samples())

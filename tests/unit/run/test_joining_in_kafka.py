@@ -1,4 +1,6 @@
-"""A pipeline among other members of a group in Kafka: the hand-over is a commit behind the stored plan, and anything may happen."""
+"""A pipeline among other members of a group in Kafka: the hand-over is a commit behind the stored
+plan, and anything may happen.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,18 @@ from tests.fakes import fake_ledger
 from tests.fakes.members import FakeMember, Others, member_with
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
-    LOGS, At, accept, crash_at, crash_at_moment, grow, new_report, once, outcomes, outside_of, set_to, settings_of,
+    LOGS,
+    At,
+    accept,
+    crash_at,
+    crash_at_moment,
+    grow,
+    new_report,
+    once,
+    outcomes,
+    outside_of,
+    set_to,
+    settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
 
@@ -38,7 +51,9 @@ BEFORE, AFTER = When.BEFORE, When.AFTER
 
 
 def joining(settings: Settings) -> Settings:
-    ownership = settings.ownership.model_copy(update={"mode": OwnershipMode.JOIN, "membership": Membership.COORDINATOR})
+    ownership = settings.ownership.model_copy(
+        update={"mode": OwnershipMode.JOIN, "membership": Membership.COORDINATOR}
+    )
     offsets = settings.offsets.model_copy(update={"storage": OffsetsStorage.KAFKA})
     return settings.model_copy(update={"ownership": ownership, "offsets": offsets})
 
@@ -53,11 +68,16 @@ def group_of(*ends: int) -> Outside:
 
 
 def run(
-    outside: Outside, *shares: Collection[BrokerPartition] | None, settings: Settings = SETTINGS, at: At = lambda step, when: None,
+    outside: Outside,
+    *shares: Collection[BrokerPartition] | None,
+    settings: Settings = SETTINGS,
+    at: At = lambda step, when: None,
     made: Callable[[FakeMember], object] = lambda member: None,
 ) -> Report:
     report = new_report()
-    ingest(FakeWorld(outside, settings, at, member=member_with(*shares, made=made)), settings, report)
+    ingest(
+        FakeWorld(outside, settings, at, member=member_with(*shares, made=made)), settings, report
+    )
     return report
 
 
@@ -82,7 +102,9 @@ def left_behind(outside: Outside, step: str, when: When) -> Others:
     return others
 
 
-def test_offsets_move_by_one_commit_behind_the_stored_plan_and_it_is_marked_before_the_first_fetch() -> None:
+def test_offsets_move_by_one_commit_behind_the_stored_plan_and_it_is_marked_before_the_first_fetch() -> (
+    None
+):
     outside, seen = group_of(5, 3, 4), []
 
     def look() -> None:
@@ -93,14 +115,19 @@ def test_offsets_move_by_one_commit_behind_the_stored_plan_and_it_is_marked_befo
     report = run(outside, LOGS, at=once("fetch", BEFORE, look))
     kept, word, generation = seen[0]
     assert kept == {A: (5, word), B: (3, word), C: (4, word)} == outside.kept and generation == 1
-    assert (outcomes(report), report.offsets_committed, outside.group.members) == ([Outcome.INGESTED], 0, set())
+    assert (outcomes(report), report.offsets_committed, outside.group.members) == (
+        [Outcome.INGESTED],
+        0,
+        set(),
+    )
     assert report.plan is not None and report.plan.handed_over and len(outside.rows()) == 12
 
 
 @pytest.mark.parametrize("theirs", [A, B])
 @pytest.mark.parametrize("moment", range(40))
 def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_nothing_is_read_by_two(
-    moment: int, theirs: BrokerPartition,
+    moment: int,
+    theirs: BrokerPartition,
 ) -> None:
     outside = group_of(5, 3)
     others = Others(outside)
@@ -121,11 +148,20 @@ def test_a_crash_at_any_change_among_others_who_come_and_go_loses_nothing_and_no
     assert outside.kept[A][0] == outside.logs[A].end and outside.kept[B][0] == outside.logs[B].end
 
 
-@pytest.mark.parametrize(("step", "when", "outcome"), [
-    ("store plan", AFTER, Outcome.SUPERSEDED), ("hand over", BEFORE, Outcome.SUPERSEDED),
-    ("hand over", AFTER, Outcome.REPLAYED), ("mark", BEFORE, Outcome.REPLAYED), ("mark", AFTER, Outcome.REPLAYED)])
+@pytest.mark.parametrize(
+    ("step", "when", "outcome"),
+    [
+        ("store plan", AFTER, Outcome.SUPERSEDED),
+        ("hand over", BEFORE, Outcome.SUPERSEDED),
+        ("hand over", AFTER, Outcome.REPLAYED),
+        ("mark", BEFORE, Outcome.REPLAYED),
+        ("mark", AFTER, Outcome.REPLAYED),
+    ],
+)
 def test_whether_a_dead_run_handed_its_plan_over_is_told_by_the_word_beside_the_offsets(
-    step: str, when: When, outcome: Outcome,
+    step: str,
+    when: When,
+    outcome: Outcome,
 ) -> None:
     outside = group_of(5, 3)
     others = left_behind(outside, step, when)
@@ -136,7 +172,9 @@ def test_whether_a_dead_run_handed_its_plan_over_is_told_by_the_word_beside_the_
 
 
 @pytest.mark.parametrize(("step", "when"), [("hand over", BEFORE), ("hand over", AFTER)])
-def test_where_others_wrote_over_all_of_it_and_went_on_a_person_is_asked_and_nothing_is_stored(step: str, when: When) -> None:
+def test_where_others_wrote_over_all_of_it_and_went_on_a_person_is_asked_and_nothing_is_stored(
+    step: str, when: When
+) -> None:
     outside = group_of(5, 3)
     others = left_behind(outside, step, when)
     others.own(A, B)
@@ -145,15 +183,21 @@ def test_where_others_wrote_over_all_of_it_and_went_on_a_person_is_asked_and_not
         others.consume(log, outside.logs[log].end - outside.kept[log][0])
     outside.owners.clear()
     plans = dict(outside.plans)
-    with pytest.raises(NeedsDecision, match="nobody can tell whether plan 2 was handed over") as caught:
+    with pytest.raises(
+        NeedsDecision, match="nobody can tell whether plan 2 was handed over"
+    ) as caught:
         run(outside, [A, B])
     assert (caught.value.exit_code, outside.plans) == (5, plans)
     assert "--handed-over" in caught.value.check
     with pytest.raises(NeedsDecision, match="nobody can tell whether plan 2 was handed over"):
-        what_is_lost(FakeWorld(outside, SETTINGS).observe(), SETTINGS)  # `etl offsets restore` promises no next run that executes it
+        what_is_lost(
+            FakeWorld(outside, SETTINGS).observe(), SETTINGS
+        )  # `etl offsets restore` promises no next run that executes it
 
 
-def test_and_so_it_is_where_another_pipeline_made_the_table_meanwhile_or_it_was_accepted_as_it_is() -> None:
+def test_and_so_it_is_where_another_pipeline_made_the_table_meanwhile_or_it_was_accepted_as_it_is() -> (
+    None
+):
     class Arrived(FakeWorld):
         def _table(self) -> Table | None:
             return super()._table() or Table("table-1", 0, None, is_of_others_alone=True)
@@ -192,7 +236,9 @@ def test_a_void_plan_whose_word_stands_beside_the_offsets_all_the_same_was_hande
 
     def lands() -> None:
         assert (found := outside.newest_plan()) is not None and found.is_void
-        outside.kept.update({log: (late.positions[log], late.word) for log in late.offsets_to_hand_over})
+        outside.kept.update(
+            {log: (late.positions[log], late.word) for log in late.offsets_to_hand_over}
+        )
 
     report = run(outside, [A, B], at=once("write what was found out", AFTER, lands))
     assert outcomes(report)[0] is Outcome.REPLAYED and len(outside.rows()) == 16
@@ -228,7 +274,9 @@ def test_where_others_wrote_over_a_part_of_it_the_rest_tells() -> None:
     refuse_broken(outside, others)
 
 
-def test_a_refused_commit_is_void_before_the_first_fetch_and_the_next_plan_is_made_of_what_is_owned_then() -> None:
+def test_a_refused_commit_is_void_before_the_first_fetch_and_the_next_plan_is_made_of_what_is_owned_then() -> (
+    None
+):
     outside = group_of(5, 3)
     others, voids = Others(outside), []
 
@@ -245,7 +293,12 @@ def test_a_refused_commit_is_void_before_the_first_fetch_and_the_next_plan_is_ma
 
     report = run(outside, [A, B], [B], at=watching)
     assert [plan.is_void for plan in voids if plan] == [True]
-    assert outcomes(report) == [Outcome.VOID, Outcome.SUPERSEDED, Outcome.INGESTED, Outcome.LEFT_TO_OWNER]
+    assert outcomes(report) == [
+        Outcome.VOID,
+        Outcome.SUPERSEDED,
+        Outcome.INGESTED,
+        Outcome.LEFT_TO_OWNER,
+    ]
     assert [r.log for plan in report.plans for r in plan.plan.ranges] == [B]
     refuse_broken(outside, others)
     outside.owners.clear()
@@ -257,11 +310,13 @@ def test_a_void_plan_that_is_left_asks_nobody_whatever_others_committed_since() 
     outside = group_of(5, 3)
     others = Others(outside)
     with pytest.raises(Crash):
+
         def at(step: str, when: When) -> None:
             if (step, when) == ("hand over", BEFORE):
                 others.own(A, B)
             if (step, when) == ("write void", AFTER):
                 raise Crash(step)
+
         run(outside, [A, B], at=at)
     for log in (A, B):
         others.consume(log, outside.logs[log].end)
@@ -288,8 +343,12 @@ def test_a_run_gives_up_after_three_more_void_hand_overs_and_nothing_is_moved() 
     refuse_broken(outside, others)
 
 
-def test_a_driver_that_sleeps_before_its_commit_is_no_member_any_more_once_another_has_looked() -> None:
-    """The other one's share has none of its logs: without the end of that membership its commit would be taken, and nobody read them."""
+def test_a_driver_that_sleeps_before_its_commit_is_no_member_any_more_once_another_has_looked() -> (
+    None
+):
+    """The other one's share has none of its logs: without the end of that membership its commit
+    would be taken, and nobody read them.
+    """
     outside = group_of(5, 3)
     others = Others(outside)
     report = new_report()
@@ -299,7 +358,13 @@ def test_a_driver_that_sleeps_before_its_commit_is_no_member_any_more_once_anoth
         run(outside, [B])
 
     with contextlib.suppress(Owned):
-        ingest(FakeWorld(outside, SETTINGS, once("hand over", BEFORE, another), member=member_with([A])), SETTINGS, report)
+        ingest(
+            FakeWorld(
+                outside, SETTINGS, once("hand over", BEFORE, another), member=member_with([A])
+            ),
+            SETTINGS,
+            report,
+        )
     assert A not in outside.kept and outside.kept[B][0] == 3
     outside.owners.clear()
     run(outside, [A, B])
@@ -317,7 +382,9 @@ def test_what_was_handed_over_is_executed_by_whoever_comes_even_without_a_share(
         refuse_broken(outside, others)
 
 
-def test_a_plan_that_was_not_handed_over_is_left_by_a_run_without_a_share_and_nothing_of_it_is_fetched() -> None:
+def test_a_plan_that_was_not_handed_over_is_left_by_a_run_without_a_share_and_nothing_of_it_is_fetched() -> (
+    None
+):
     outside = group_of(5, 3)
     others = left_behind(outside, "hand over", BEFORE)
     others.own(A, B)
@@ -332,7 +399,9 @@ def test_a_plan_that_was_not_handed_over_is_left_by_a_run_without_a_share_and_no
 
 
 @pytest.mark.parametrize("is_void", [False, True])
-def test_what_others_had_read_before_a_plan_that_is_not_handed_over_is_not_read_again_by_the_one_in_its_place(is_void: bool) -> None:
+def test_what_others_had_read_before_a_plan_that_is_not_handed_over_is_not_read_again_by_the_one_in_its_place(
+    is_void: bool,
+) -> None:
     outside = group_of(5, 3)
     others = Others(outside)
     run(outside, [A, B])
@@ -341,7 +410,14 @@ def test_what_others_had_read_before_a_plan_that_is_not_handed_over_is_not_read_
     others.consume(A, 3)
     outside.owners.clear()
     if is_void:
-        assert Outcome.VOID in outcomes(run(outside, [A, B], [A, B], at=once("hand over", BEFORE, lambda: outside.group.join("another"))))
+        assert Outcome.VOID in outcomes(
+            run(
+                outside,
+                [A, B],
+                [A, B],
+                at=once("hand over", BEFORE, lambda: outside.group.join("another")),
+            )
+        )
     else:
         with pytest.raises(Crash):
             run(outside, [A, B], at=crash_at("hand over", BEFORE))
@@ -368,12 +444,26 @@ def test_where_offsets_were_kept_elsewhere_before_nobody_is_said_to_have_moved_t
     outside.kept.clear()
     with pytest.raises(OffsetMoved, match="somebody else removed") as removed:
         run(outside, [A, B])
-    assert removed.value.check and "made again is gone on with by etl plans accept-log CONF clicks" in removed.value.check
+    assert (
+        removed.value.check
+        and "made again is gone on with by etl plans accept-log CONF clicks" in removed.value.check
+    )
     plan = outside.newest_plan()
     assert plan
-    with pytest.raises(OffsetMoved, match="offsets.storage is kafka now, and was zookeeper when plan 1 was made") as elsewhere:
-        stand_as_member(replace(plan, offsets_in=OffsetsStorage.ZOOKEEPER), {}, [A, B], {}, storage=OffsetsStorage.KAFKA)
-    assert elsewhere.value.check and "a last run with offsets.storage: zookeeper" in elsewhere.value.check
+    with pytest.raises(
+        OffsetMoved, match="offsets.storage is kafka now, and was zookeeper when plan 1 was made"
+    ) as elsewhere:
+        stand_as_member(
+            replace(plan, offsets_in=OffsetsStorage.ZOOKEEPER),
+            {},
+            [A, B],
+            {},
+            storage=OffsetsStorage.KAFKA,
+        )
+    assert (
+        elsewhere.value.check
+        and "a last run with offsets.storage: zookeeper" in elsewhere.value.check
+    )
 
 
 def test_an_offset_that_went_back_behind_a_plan_that_was_never_handed_over_stops_the_run() -> None:
@@ -399,7 +489,9 @@ def test_another_mode_finishes_what_was_handed_over_and_refuses_what_is_not_know
         left_behind(outside, step, when)
         outside.group.members.clear()
         if when is BEFORE:
-            with pytest.raises(SettingsError, match="nobody wrote down that it was handed over") as caught:
+            with pytest.raises(
+                SettingsError, match="nobody wrote down that it was handed over"
+            ) as caught:
                 ingest(FakeWorld(outside, claiming), claiming, new_report())
             assert caught.value.where["key"] == "ownership.mode"
 
@@ -407,27 +499,45 @@ def test_another_mode_finishes_what_was_handed_over_and_refuses_what_is_not_know
 def test_the_document_of_a_plan_tells_what_became_of_its_hand_over_and_its_id_does_not() -> None:
     outside = group_of(5)
     left_behind_by = []
-    run(outside, [A], at=once("hand over", BEFORE, lambda: left_behind_by.append(outside.newest_plan())))
+    run(
+        outside,
+        [A],
+        at=once("hand over", BEFORE, lambda: left_behind_by.append(outside.newest_plan())),
+    )
     (stored,), marked = left_behind_by, outside.newest_plan()
     assert stored is not None and marked is not None
-    assert (stored.is_open, marked.is_open, replace(stored, handed_over=True)) == (True, False, marked)
+    assert (stored.is_open, marked.is_open, replace(stored, handed_over=True)) == (
+        True,
+        False,
+        marked,
+    )
 
 
 @pytest.mark.parametrize("instance_id", [None, "static"])
 @pytest.mark.parametrize("step", ["hand over", "fetch"])
 def test_the_membership_of_a_run_that_died_is_ended_by_the_next_one_but_that_of_a_static_member_only_where_its_plan_is_in_doubt(
-    step: str, instance_id: str | None,
+    step: str,
+    instance_id: str | None,
 ) -> None:
     outside = group_of(5, 3)
     with pytest.raises(Crash):
-        run(outside, [A, B], at=crash_at(step, BEFORE), made=lambda member: setattr(member, "instance_id", instance_id))
+        run(
+            outside,
+            [A, B],
+            at=crash_at(step, BEFORE),
+            made=lambda member: setattr(member, "instance_id", instance_id),
+        )
     dead = set(outside.group.members)
     run(outside, [A, B])
-    assert len(dead) == 1 and outside.group.members == (dead if step == "fetch" and instance_id else set())
+    assert len(dead) == 1 and outside.group.members == (
+        dead if step == "fetch" and instance_id else set()
+    )
     assert len(outside.rows()) == 8
 
 
-def test_of_a_hand_over_that_was_taken_in_part_nothing_is_loaded_before_a_person_left_out_the_rest() -> None:
+def test_of_a_hand_over_that_was_taken_in_part_nothing_is_loaded_before_a_person_left_out_the_rest() -> (
+    None
+):
     outside = group_of(5, 3)
     others = left_behind(outside, "hand over", AFTER)
     before = outside.newest_plan()
@@ -436,14 +546,20 @@ def test_of_a_hand_over_that_was_taken_in_part_nothing_is_loaded_before_a_person
     with pytest.raises(NeedsDecision, match="handed over but for this partition"):
         run(outside, [A, B])
     assert len(outside.rows()) == 8
-    part = with_id(handed_over_without(before, not_taken_of(before, outside.committed()), "no right to it", now_ms=1))
+    part = with_id(
+        handed_over_without(
+            before, not_taken_of(before, outside.committed()), "no right to it", now_ms=1
+        )
+    )
     fake_ledger.replace_plan(outside, part, outside.plan_versions.get(2, 0))
     report = run(outside, [A, B])
     assert outcomes(report)[0] is Outcome.REPLAYED and len(outside.rows()) == 16
     refuse_broken(outside, others)
 
 
-def test_a_plan_that_is_left_to_others_reads_nothing_and_the_next_one_names_what_they_read() -> None:
+def test_a_plan_that_is_left_to_others_reads_nothing_and_the_next_one_names_what_they_read() -> (
+    None
+):
     outside = group_of(5, 3)
     others = left_behind(outside, "hand over", BEFORE)
     others.own(A, B)
@@ -453,11 +569,16 @@ def test_a_plan_that_is_left_to_others_reads_nothing_and_the_next_one_names_what
     grow(outside, 1, 1)
     left = outside.newest_plan()
     assert left is not None
-    fake_ledger.replace_plan(outside, with_id(handed_over_without(left, left.positions, "they read it", now_ms=1)), 0)
+    fake_ledger.replace_plan(
+        outside, with_id(handed_over_without(left, left.positions, "they read it", now_ms=1)), 0
+    )
     run(outside, [A, B])
     refuse_broken(outside, others)
     newest = outside.newest_plan()
-    assert newest is not None and newest.read_by_others == (ReadByOthers(A, 5, 9), ReadByOthers(B, 3, 7))
+    assert newest is not None and newest.read_by_others == (
+        ReadByOthers(A, 5, 9),
+        ReadByOthers(B, 3, 7),
+    )
 
 
 def read_on_behind_a_plan_without_record() -> Outside:
@@ -471,8 +592,13 @@ def read_on_behind_a_plan_without_record() -> Outside:
     return outside
 
 
-@pytest.mark.parametrize("command", [
-    lambda outside: set_to(outside, SETTINGS, b=6), lambda outside: accept(outside, "clicks:1", settings=SETTINGS)])
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda outside: set_to(outside, SETTINGS, b=6),
+        lambda outside: accept(outside, "clicks:1", settings=SETTINGS),
+    ],
+)
 def test_no_command_is_decided_behind_a_plan_of_which_nobody_wrote_down_that_it_is_in_the_table(
     command: Callable[[Outside], object],
 ) -> None:
@@ -488,7 +614,9 @@ def test_no_command_is_decided_behind_a_plan_of_which_nobody_wrote_down_that_it_
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_what_a_plan_was_handed_over_that_went_with_the_ledger_is_not_taken_for_read_by_others(is_gone: bool) -> None:
+def test_what_a_plan_was_handed_over_that_went_with_the_ledger_is_not_taken_for_read_by_others(
+    is_gone: bool,
+) -> None:
     outside = group_of(5, 3)
     others = Others(outside)
     run(outside, [A, B])
@@ -499,7 +627,10 @@ def test_what_a_plan_was_handed_over_that_went_with_the_ledger_is_not_taken_for_
     outside.owners.clear()
     outside.plans, outside.applied = ({}, {}) if is_gone else older
     outside.uid = None if is_gone else outside.uid
-    with pytest.raises(OffsetMoved, match="plan 2 of this pipeline was handed over, and neither ZooKeeper nor the table has it"):
+    with pytest.raises(
+        OffsetMoved,
+        match="plan 2 of this pipeline was handed over, and neither ZooKeeper nor the table has it",
+    ):
         run(outside, [A, B])
     world = FakeWorld(outside, SETTINGS)
     seen = world.observe()

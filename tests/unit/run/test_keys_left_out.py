@@ -1,4 +1,6 @@
-"""Run keys and logs that could not be read when the key was handed in: they are the key's until it has read them, and the run says so."""
+"""Run keys and logs that could not be read when the key was handed in: they are the key's until it
+has read them, and the run says so.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,16 @@ from tests.builders import plain_settings
 from tests.fakes import fake_ledger
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
-    LOGS, PHYSICAL_SETTINGS, At, crash_at, new_report, outcomes, outside_of, physical_outside_of, set_to, settings_of,
+    LOGS,
+    PHYSICAL_SETTINGS,
+    At,
+    crash_at,
+    new_report,
+    outcomes,
+    outside_of,
+    physical_outside_of,
+    set_to,
+    settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
 
@@ -26,7 +37,9 @@ T = 100
 K, BARE = Request("K", Bounds(until=Bound("T", at_ms=T))), Request("K")
 SKIPS = settings_of(on_no_leader="skip")
 CAPPED = settings_of(limits={"max_records_per_run": 3}, on_no_leader="skip")
-LEAVES = plain_settings(cluster="cluster-1", source={"topics": {"allow": ["clicks.*"]}}, ownership={"on_owned": "skip"})
+LEAVES = plain_settings(
+    cluster="cluster-1", source={"topics": {"allow": ["clicks.*"]}}, ownership={"on_owned": "skip"}
+)
 AWAY = LOGS[2]
 
 
@@ -38,9 +51,13 @@ def outside() -> Outside:
     return out
 
 
-def load(out: Outside, request: Request | None = K, settings: Settings = SKIPS, at: At | None = None) -> Report:
+def load(
+    out: Outside, request: Request | None = K, settings: Settings = SKIPS, at: At | None = None
+) -> Report:
     report = replace(new_report(), request=request)
-    ingest(FakeWorld(out, settings, at or (lambda step, when: None), request=request), settings, report)
+    ingest(
+        FakeWorld(out, settings, at or (lambda step, when: None), request=request), settings, report
+    )
     return report
 
 
@@ -65,14 +82,17 @@ def grow(out: Outside) -> None:
 
 @pytest.mark.parametrize("settings", [SKIPS, CAPPED])
 @pytest.mark.parametrize("request_", [K, BARE], ids=["up to a time", "to the ends"])
-def test_a_key_is_done_once_the_log_that_had_no_leader_is_loaded_too(settings: Settings, request_: Request) -> None:
+def test_a_key_is_done_once_the_log_that_had_no_leader_is_loaded_too(
+    settings: Settings, request_: Request
+) -> None:
     out = outside()
     lead(out, is_led=False)
     report = load(out, request_, settings)
     first = [3, 2, 0] if request_ is K else [5, 3, 0]
     assert reached(out) == first and report.exit_code == 0
     assert left(report) == [
-        "run key K left clicks 2, which could not be read: asked for again once it can, the key loads what it has up to its bound"]
+        "run key K left clicks 2, which could not be read: asked for again once it can, the key loads what it has up to its bound"
+    ]
     assert left(load(out, request_, settings)) == left(report)
     assert reached(out) == first
     out.logs[LOGS[0]].grow(2)
@@ -83,7 +103,9 @@ def test_a_key_is_done_once_the_log_that_had_no_leader_is_loaded_too(settings: S
     assert outcomes(load(out, request_, settings)) == [Outcome.ALREADY_APPLIED]
 
 
-def test_a_log_that_lost_its_leader_between_two_plans_of_a_key_is_loaded_to_the_end_that_was_frozen() -> None:
+def test_a_log_that_lost_its_leader_between_two_plans_of_a_key_is_loaded_to_the_end_that_was_frozen() -> (
+    None
+):
     out = outside_of(5, 3, 4)
 
     def leave(step: str, when: When) -> None:
@@ -99,7 +121,9 @@ def test_a_log_that_lost_its_leader_between_two_plans_of_a_key_is_loaded_to_the_
     assert outcomes(load(out, BARE, CAPPED)) == [Outcome.ALREADY_APPLIED]
 
 
-def test_a_log_that_had_an_owner_is_loaded_to_the_end_that_it_had_when_the_key_was_first_asked_for() -> None:
+def test_a_log_that_had_an_owner_is_loaded_to_the_end_that_it_had_when_the_key_was_first_asked_for() -> (
+    None
+):
     out = outside_of(5, 3, 4)
     load(out, None, LEAVES)
     grow(out)
@@ -122,7 +146,9 @@ def test_what_a_key_left_and_another_run_has_loaded_by_now_is_nobodys_to_load() 
     assert outcomes(load(out)) == [Outcome.ALREADY_APPLIED]
 
 
-def test_a_key_that_finds_no_more_in_a_log_that_is_back_stays_at_that_whatever_comes_there() -> None:
+def test_a_key_that_finds_no_more_in_a_log_that_is_back_stays_at_that_whatever_comes_there() -> (
+    None
+):
     out = outside_of(5, 3, 4)
     load(out, None)
     out.logs[LOGS[0]].grow(2)
@@ -135,7 +161,9 @@ def test_a_key_that_finds_no_more_in_a_log_that_is_back_stays_at_that_whatever_c
     assert reached(out) == [7, 3, 4]
 
 
-def test_a_plan_that_takes_the_place_of_one_under_a_key_keeps_the_log_that_has_no_leader_by_then() -> None:
+def test_a_plan_that_takes_the_place_of_one_under_a_key_keeps_the_log_that_has_no_leader_by_then() -> (
+    None
+):
     out, lets_go = outside_of(5, 3, 4), settings_of(on_data_loss="skip", on_no_leader="skip")
     with pytest.raises(Crash):
         load(out, BARE, lets_go, at=crash_at("fetch", When.BEFORE))
@@ -150,7 +178,9 @@ def test_a_plan_that_takes_the_place_of_one_under_a_key_keeps_the_log_that_has_n
     assert outcomes(load(out, BARE, lets_go)) == [Outcome.ALREADY_APPLIED]
 
 
-def test_a_key_that_left_a_log_is_remembered_as_done_where_a_later_plan_went_beyond_and_the_first_is_pruned() -> None:
+def test_a_key_that_left_a_log_is_remembered_as_done_where_a_later_plan_went_beyond_and_the_first_is_pruned() -> (
+    None
+):
     out = outside_of(5, 3, 4)
     load(out, None, LEAVES)
     grow(out)
@@ -165,16 +195,21 @@ def test_a_key_that_left_a_log_is_remembered_as_done_where_a_later_plan_went_bey
     assert reached(out) == [7, 5, 6]
 
 
-def test_a_key_with_nothing_to_read_says_that_it_is_not_complete_where_no_record_is_as_late_or_a_log_was_left_out() -> None:
+def test_a_key_with_nothing_to_read_says_that_it_is_not_complete_where_no_record_is_as_late_or_a_log_was_left_out() -> (
+    None
+):
     out = outside_of(5, 3, 4)
     load(out, None)
     report = load(out)
     assert left(report) == [
         "3 partitions have no record at or after T yet, and nothing that is not loaded; what comes there later and is older goes into "
-        "a later run"]
+        "a later run"
+    ]
     assert Outcome.NOTHING_NEW in outcomes(report)
     lead(out, is_led=False)
-    assert any("run key other left clicks 2" in sentence for sentence in left(load(out, Request("other"))))
+    assert any(
+        "run key other left clicks 2" in sentence for sentence in left(load(out, Request("other")))
+    )
 
 
 def test_a_key_whose_plan_set_positions_replace_keeps_the_bound_that_it_froze() -> None:
@@ -198,7 +233,9 @@ def test_a_relative_start_of_a_key_is_not_asked_again_an_hour_later() -> None:
     assert reached(out) == [5, 3, 4]
 
 
-def test_a_key_that_a_lost_ledger_does_not_know_is_looked_for_again_once_the_ledger_is_rebuilt() -> None:
+def test_a_key_that_a_lost_ledger_does_not_know_is_looked_for_again_once_the_ledger_is_rebuilt() -> (
+    None
+):
     out = outside_of(5, 3, 4)
     load(out, BARE)
     grow(out)
@@ -211,20 +248,30 @@ def test_a_key_that_a_lost_ledger_does_not_know_is_looked_for_again_once_the_led
     assert reached(out) == [7, 5, 6]
 
 
-def test_a_log_of_byte_positions_is_read_to_the_end_that_was_frozen_though_its_broker_names_it_no_more() -> None:
+def test_a_log_of_byte_positions_is_read_to_the_end_that_was_frozen_though_its_broker_names_it_no_more() -> (
+    None
+):
     out = physical_outside_of(3, 4)
-    capped = PHYSICAL_SETTINGS.model_copy(update={"limits": PHYSICAL_SETTINGS.limits.model_copy(update={"max_bytes_per_run": 1})})
+    capped = PHYSICAL_SETTINGS.model_copy(
+        update={"limits": PHYSICAL_SETTINGS.limits.model_copy(update={"max_bytes_per_run": 1})}
+    )
     ends = [log.end for log in out.logs.values()]
     with pytest.raises(Crash):
         load(out, BARE, capped, at=crash_at("tidy", When.AFTER))
     for log in out.logs.values():
         log.grow(2)
     report = load(out, BARE, capped)
-    assert report.plan and [report.plan.positions[log] for log in out.logs] == ends and not left(report)
+    assert (
+        report.plan
+        and [report.plan.positions[log] for log in out.logs] == ends
+        and not left(report)
+    )
     assert outcomes(load(out, BARE, capped)) == [Outcome.ALREADY_APPLIED]
 
 
-def test_a_plan_in_the_place_of_one_under_a_key_ends_in_a_log_of_byte_positions_where_the_first_one_did() -> None:
+def test_a_plan_in_the_place_of_one_under_a_key_ends_in_a_log_of_byte_positions_where_the_first_one_did() -> (
+    None
+):
     out = physical_outside_of(3, 4)
     first, second = out.logs
     ends = [log.end for log in out.logs.values()]
@@ -248,7 +295,10 @@ def test_a_plan_that_a_cap_cut_and_a_crash_left_is_foreseen_with_the_one_behind_
         load(out, BARE, CAPPED, at=crash_at("fetch", When.BEFORE))
     out.owners.clear()
     steps = steps_ahead(FakeWorld(out, CAPPED, request=BARE).observe(), CAPPED, now_ms=1, uid="u")
-    assert [(step.action, step.plan and step.plan.number) for step in steps] == [(Action.REPLAY, 1), (Action.STORE, 2)]
+    assert [(step.action, step.plan and step.plan.number) for step in steps] == [
+        (Action.REPLAY, 1),
+        (Action.STORE, 2),
+    ]
 
 
 def test_a_key_is_not_remembered_over_a_plan_that_was_stored_meanwhile() -> None:

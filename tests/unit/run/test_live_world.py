@@ -45,9 +45,17 @@ def world(monkeypatch: pytest.MonkeyPatch) -> LiveWorld:
     return world
 
 
-@pytest.mark.parametrize("store", [lambda world: world.store(PLAN), lambda world: world.supersede(PLAN, Ledger(newest_version=0))])
+@pytest.mark.parametrize(
+    "store",
+    [
+        lambda world: world.store(PLAN),
+        lambda world: world.supersede(PLAN, Ledger(newest_version=0)),
+    ],
+)
 def test_a_plan_that_no_commit_can_carry_is_refused_before_anything_is_stored(
-    world: LiveWorld, store: Callable[[LiveWorld], None], monkeypatch: pytest.MonkeyPatch,
+    world: LiveWorld,
+    store: Callable[[LiveWorld], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """ZooKeeper is not there: whatever were written to it would end the test in another way."""
     monkeypatch.setattr(commit_metadata, "METADATA_MAX_BYTES", 10)
@@ -57,7 +65,10 @@ def test_a_plan_that_no_commit_can_carry_is_refused_before_anything_is_stored(
 
 
 DAY_MS = 86_400_000
-YESTERDAY, TODAY = replace(PLAN, created_at_ms=DAY_MS + 1), replace(PLAN, created_at_ms=2 * DAY_MS + 1)
+YESTERDAY, TODAY = (
+    replace(PLAN, created_at_ms=DAY_MS + 1),
+    replace(PLAN, created_at_ms=2 * DAY_MS + 1),
+)
 LOST = (Loss(LOG, 3, 5, LossReason.EXPIRED),)
 LOSING = replace(TODAY, losses=LOST)
 
@@ -67,16 +78,30 @@ def probed(world: LiveWorld, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The last part of each path that was probed."""
     found: list[str] = []
     monkeypatch.setattr(live_world, "now_ms", lambda: 2 * DAY_MS + 2)
-    monkeypatch.setattr(live_world, "require_exclusive_create", lambda path: found.append(path.rpartition("/")[2]))
+    monkeypatch.setattr(
+        live_world, "require_exclusive_create", lambda path: found.append(path.rpartition("/")[2])
+    )
     return found
 
 
-@pytest.mark.parametrize(("newest", "plan", "places"), [
-    (None, TODAY, ["clicks"]), (YESTERDAY, TODAY, ["clicks"]), (TODAY, TODAY, []),
-    (None, LOSING, ["clicks", "clicks_losses"]), (TODAY, LOSING, ["clicks_losses"]), (LOSING, LOSING, []),
-    (replace(YESTERDAY, losses=LOST), LOSING, ["clicks", "clicks_losses"])])
+@pytest.mark.parametrize(
+    ("newest", "plan", "places"),
+    [
+        (None, TODAY, ["clicks"]),
+        (YESTERDAY, TODAY, ["clicks"]),
+        (TODAY, TODAY, []),
+        (None, LOSING, ["clicks", "clicks_losses"]),
+        (TODAY, LOSING, ["clicks_losses"]),
+        (LOSING, LOSING, []),
+        (replace(YESTERDAY, losses=LOST), LOSING, ["clicks", "clicks_losses"]),
+    ],
+)
 def test_each_table_is_probed_once_a_day_before_a_plan_is_stored(
-    world: LiveWorld, probed: list[str], newest: Plan | None, plan: Plan, places: list[str],
+    world: LiveWorld,
+    probed: list[str],
+    newest: Plan | None,
+    plan: Plan,
+    places: list[str],
 ) -> None:
     world._seen_ledger = Ledger("u", newest)
     for _ in range(2):
@@ -86,7 +111,10 @@ def test_each_table_is_probed_once_a_day_before_a_plan_is_stored(
 
 @pytest.mark.parametrize(("plan", "places"), [(YESTERDAY, ["clicks"]), (TODAY, [])])
 def test_a_plan_that_was_left_is_probed_for_where_it_is_of_another_day(
-    world: LiveWorld, probed: list[str], plan: Plan, places: list[str],
+    world: LiveWorld,
+    probed: list[str],
+    plan: Plan,
+    places: list[str],
 ) -> None:
     world.fetch(replace(plan, ranges=()), plain_snapshot({}))
     assert probed == places
@@ -97,12 +125,16 @@ def outcome_by(run_id: str | None, plan_id: str = PLAN.id) -> outcome.Outcome:
     return outcome.Outcome(outcome.Result.APPLIED, metadata, Table("t", 4, 1, metadata))
 
 
-def test_the_receipts_of_an_append_are_those_of_the_run_whose_append_it_was(world: LiveWorld) -> None:
+def test_the_receipts_of_an_append_are_those_of_the_run_whose_append_it_was(
+    world: LiveWorld,
+) -> None:
     assert world._applied(PLAN, outcome_by("run-1")).receipts == (READ,)
 
 
 @pytest.mark.parametrize("run_id", ["run-2", None])
-def test_what_was_read_beside_another_runs_append_is_not_what_is_in_the_table(world: LiveWorld, run_id: str | None) -> None:
+def test_what_was_read_beside_another_runs_append_is_not_what_is_in_the_table(
+    world: LiveWorld, run_id: str | None
+) -> None:
     """Compaction may lie between two drivers' readings of one plan."""
     applied = world._applied(PLAN, outcome_by(run_id))
     assert (applied.receipts, applied.run_id) == ((COUNTED,), run_id)

@@ -1,4 +1,6 @@
-"""A topic that is made again between the plan and the end of the append, on brokers that have no topic ids."""
+"""A topic that is made again between the plan and the end of the append, on brokers that have no
+topic ids.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,18 @@ def refuse_doubled_or_missing(outside: Outside) -> None:
     assert set(outside.records()) >= {(log, 1, at) for log in LOGS for at in range(60)}
 
 
-@pytest.mark.parametrize(("step", "when"), [("store plan", When.AFTER), ("fetch", When.BEFORE), ("fetch", When.AFTER)])
-def test_a_topic_that_is_made_again_before_the_append_stops_the_run_and_nothing_of_the_new_one_is_appended(step: str, when: When) -> None:
+@pytest.mark.parametrize(
+    ("step", "when"), [("store plan", When.AFTER), ("fetch", When.BEFORE), ("fetch", When.AFTER)]
+)
+def test_a_topic_that_is_made_again_before_the_append_stops_the_run_and_nothing_of_the_new_one_is_appended(
+    step: str, when: When
+) -> None:
     outside = loaded()
     with pytest.raises(TopicMadeAgain, match="its id is zxid-9, planned was zxid-5") as stopped:
         made_again_at(outside, step, when)
-    assert stopped.value.exit_code == 5 and "etl plans accept-log CONF clicks" in stopped.value.check
+    assert (
+        stopped.value.exit_code == 5 and "etl plans accept-log CONF clicks" in stopped.value.check
+    )
     assert (outside.transaction_version(), len(outside.plans)) == (1, 2)
     accept(outside, "clicks")
     run(outside)
@@ -60,7 +68,9 @@ def test_the_same_holds_while_a_plan_is_replayed() -> None:
     refuse_doubled_or_missing(outside)
 
 
-def test_a_topic_that_is_made_again_while_rows_are_read_and_appended_is_told_before_anything_else_is_done() -> None:
+def test_a_topic_that_is_made_again_while_rows_are_read_and_appended_is_told_before_anything_else_is_done() -> (
+    None
+):
     outside = loaded()
     before = dict(outside.offsets)
     with pytest.raises(TopicMadeAgain, match="some of its rows may be records of the new topic"):
@@ -68,7 +78,9 @@ def test_a_topic_that_is_made_again_while_rows_are_read_and_appended_is_told_bef
     assert (outside.transaction_version(), outside.offsets) == (2, before)
 
 
-def test_where_brokers_tell_topic_ids_zookeeper_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_brokers_tell_topic_ids_zookeeper_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     outside = loaded(clicks="id-1")
     asked: list[object] = []
     monkeypatch.setattr(FakeWorld, "creation_ids", lambda world, topics: asked.append(topics))

@@ -19,34 +19,78 @@ def spoken_by(release: str) -> SpokenMembership:
     return KafkaDialect.of_release(release, "us", "here:9092").membership
 
 
-@pytest.mark.parametrize(("release", "spoken"), [
-    ("0.8.2", (False, False, False, False)), ("0.9", (True, False, False, False)), ("0.10.1", (True, True, False, False)),
-    ("2.2", (True, True, False, False)), ("2.3", (True, True, True, False)), ("3.9", (True, True, True, False)),
-    ("4.0", (True, True, True, True))])
-def test_what_members_of_groups_a_release_understands(release: str, spoken: tuple[bool, ...]) -> None:
+@pytest.mark.parametrize(
+    ("release", "spoken"),
+    [
+        ("0.8.2", (False, False, False, False)),
+        ("0.9", (True, False, False, False)),
+        ("0.10.1", (True, True, False, False)),
+        ("2.2", (True, True, False, False)),
+        ("2.3", (True, True, True, False)),
+        ("3.9", (True, True, True, False)),
+        ("4.0", (True, True, True, True)),
+    ],
+)
+def test_what_members_of_groups_a_release_understands(
+    release: str, spoken: tuple[bool, ...]
+) -> None:
     found = spoken_by(release)
-    assert (found.is_classic, found.has_rebalance_timeout, found.is_static, found.is_consumer) == spoken and found.release == release
+    assert (
+        found.is_classic,
+        found.has_rebalance_timeout,
+        found.is_static,
+        found.is_consumer,
+    ) == spoken and found.release == release
 
 
-@pytest.mark.parametrize(("release", "keys", "key"), [
-    ("0.8.2", {}, "ownership.membership"), ("0.9", {}, None), ("3.9", {"protocol": GroupProtocol.CONSUMER}, "ownership.protocol"),
-    ("4.0", {"protocol": GroupProtocol.CONSUMER}, None), ("2.2", {"member_id": "us"}, "ownership.member_id"),
-    ("2.3", {"member_id": "us"}, None)])
-def test_a_key_that_the_brokers_are_too_old_for_is_refused_with_their_release(release: str, keys: dict[str, Any], key: str | None) -> None:
+@pytest.mark.parametrize(
+    ("release", "keys", "key"),
+    [
+        ("0.8.2", {}, "ownership.membership"),
+        ("0.9", {}, None),
+        ("3.9", {"protocol": GroupProtocol.CONSUMER}, "ownership.protocol"),
+        ("4.0", {"protocol": GroupProtocol.CONSUMER}, None),
+        ("2.2", {"member_id": "us"}, "ownership.member_id"),
+        ("2.3", {"member_id": "us"}, None),
+    ],
+)
+def test_a_key_that_the_brokers_are_too_old_for_is_refused_with_their_release(
+    release: str, keys: dict[str, Any], key: str | None
+) -> None:
     settings = settings_of()
     joining = {"mode": OwnershipMode.JOIN, "membership": Membership.COORDINATOR, **keys}
-    refusal = unspoken(settings.model_copy(update={"ownership": settings.ownership.model_copy(update=joining)}), spoken_by(release))
+    refusal = unspoken(
+        settings.model_copy(update={"ownership": settings.ownership.model_copy(update=joining)}),
+        spoken_by(release),
+    )
     assert (refusal and refusal.where["key"]) == key
-    assert refusal is None or f"the brokers are Kafka {release}" in refusal.what and refusal.exit_code == 2
+    assert (
+        refusal is None
+        or f"the brokers are Kafka {release}" in refusal.what
+        and refusal.exit_code == 2
+    )
 
 
 def test_of_members_in_zookeeper_no_broker_needs_to_know() -> None:
     settings = settings_of()
     assert unspoken(settings, SpokenMembership()) is None
-    assert "these brokers keep no groups" in str(unspoken(settings.model_copy(update={"ownership": settings.ownership.model_copy(
-        update={"mode": OwnershipMode.JOIN, "membership": Membership.COORDINATOR})}), SpokenMembership()))
+    assert "these brokers keep no groups" in str(
+        unspoken(
+            settings.model_copy(
+                update={
+                    "ownership": settings.ownership.model_copy(
+                        update={"mode": OwnershipMode.JOIN, "membership": Membership.COORDINATOR}
+                    )
+                }
+            ),
+            SpokenMembership(),
+        )
+    )
 
 
 def test_a_session_that_nobody_named_is_no_longer_than_brokers_of_the_release_take() -> None:
-    assert session_of(OwnershipSettings(), spoken_by("0.10.0")) == 30 and session_of(OwnershipSettings(), spoken_by("0.10.1")) == 45
+    assert (
+        session_of(OwnershipSettings(), spoken_by("0.10.0")) == 30
+        and session_of(OwnershipSettings(), spoken_by("0.10.1")) == 45
+    )
     assert session_of(OwnershipSettings(session_timeout_s=44), spoken_by("0.9")) == 44

@@ -1,4 +1,6 @@
-"""What is written into the mirrored group, what is left, and that a run is done whatever becomes of it."""
+"""What is written into the mirrored group, what is left, and that a run is done whatever becomes of
+it.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,19 @@ class Group:
     """A group's coordinator: the offsets that are there, and what was committed."""
 
     def __init__(self, **there: tuple[int | None, str]) -> None:
-        self.there = {dict(a=A, b=B)[name]: CommittedOffset(None, *told) for name, told in there.items()}
+        self.there = {
+            dict(a=A, b=B)[name]: CommittedOffset(None, *told) for name, told in there.items()
+        }
         self.committed: list[tuple[dict[BrokerPartition, int], str]] = []
 
-    def fetch_offsets(self, group: str, logs: Collection[BrokerPartition]) -> dict[BrokerPartition, CommittedOffset]:
+    def fetch_offsets(
+        self, group: str, logs: Collection[BrokerPartition]
+    ) -> dict[BrokerPartition, CommittedOffset]:
         return {log: self.there.get(log, CommittedOffset(None, None, "")) for log in logs}
 
-    def commit_offsets(self, group: str, offsets: Mapping[BrokerPartition, int], *, metadata: str) -> None:
+    def commit_offsets(
+        self, group: str, offsets: Mapping[BrokerPartition, int], *, metadata: str
+    ) -> None:
         self.committed.append((dict(offsets), metadata))
 
     def first(self, ask: Any) -> Any:
@@ -46,16 +54,33 @@ class Group:
 US, OLD = Writer("g", "clicks"), Writer("before", "clicks-2025")
 
 
-@pytest.mark.parametrize(("group", "written", "left"), [
-    (Group(), {A: 5, B: 7}, {}),
-    (Group(a=(3, "etl:g/clicks:1"), b=(4, "etl:before/clicks-2025:9")), {A: 5, B: 7}, {}),
-    (Group(a=(3, "etl:clicks:1"), b=(4, "etl:clicks-2025:9")), {A: 5, B: 7}, {}),
-    (Group(a=(3, "")), {B: 7}, {A: ""}),
-    (Group(a=(3, "by hand"), b=(None, "")), {B: 7}, {A: "by hand"}),
-    (Group(a=(3, "etl:h/clicks:1"), b=(3, "etl:g/clicks2:1")), None, {A: "etl:h/clicks:1", B: "etl:g/clicks2:1"}),
-], ids=["empty", "ours", "of-earlier-versions", "without-a-word", "somebody-elses", "of-other-pipelines"])
+@pytest.mark.parametrize(
+    ("group", "written", "left"),
+    [
+        (Group(), {A: 5, B: 7}, {}),
+        (Group(a=(3, "etl:g/clicks:1"), b=(4, "etl:before/clicks-2025:9")), {A: 5, B: 7}, {}),
+        (Group(a=(3, "etl:clicks:1"), b=(4, "etl:clicks-2025:9")), {A: 5, B: 7}, {}),
+        (Group(a=(3, "")), {B: 7}, {A: ""}),
+        (Group(a=(3, "by hand"), b=(None, "")), {B: 7}, {A: "by hand"}),
+        (
+            Group(a=(3, "etl:h/clicks:1"), b=(3, "etl:g/clicks2:1")),
+            None,
+            {A: "etl:h/clicks:1", B: "etl:g/clicks2:1"},
+        ),
+    ],
+    ids=[
+        "empty",
+        "ours",
+        "of-earlier-versions",
+        "without-a-word",
+        "somebody-elses",
+        "of-other-pipelines",
+    ],
+)
 def test_offsets_of_somebody_else_are_left_as_they_are(
-    group: Group, written: dict[BrokerPartition, int] | None, left: dict[BrokerPartition, str],
+    group: Group,
+    written: dict[BrokerPartition, int] | None,
+    left: dict[BrokerPartition, str],
 ) -> None:
     assert mirror_positions(group, "lag", {A: 5, B: 7}, writer=US, taken=[OLD], number=3) == left  # type: ignore[arg-type]
     assert group.committed == ([(written, "etl:g/clicks:3")] if written else [])
@@ -66,34 +91,59 @@ RECORDED = Ledger("u", PLAN, Applied(3, "", 8, "t", ()))
 MIRRORED = plain_settings(mirror_group="lag")
 
 
-def mirrored(monkeypatch: pytest.MonkeyPatch, ledger: Ledger, group: Any, settings: Any = MIRRORED) -> Report:
+def mirrored(
+    monkeypatch: pytest.MonkeyPatch, ledger: Ledger, group: Any, settings: Any = MIRRORED
+) -> Report:
     @contextlib.contextmanager
     def open_cluster() -> Iterator[Any]:
         yield group
 
-    monkeypatch.setattr(mirror, "PlanLedger", lambda *a: SimpleNamespace(read_ledger=lambda: ledger))
+    monkeypatch.setattr(
+        mirror, "PlanLedger", lambda *a: SimpleNamespace(read_ledger=lambda: ledger)
+    )
     monkeypatch.setattr(mirror, "Discovery", lambda *a: SimpleNamespace(open_cluster=open_cluster))
     report = Report("run-1", "clicks", "group", "clicks", 0)
     mirror.mirror(settings, None, report)  # type: ignore[arg-type]
     return report
 
 
-def test_positions_of_the_topics_that_the_conf_names_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_positions_of_the_topics_that_the_conf_names_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     group = Group()
-    assert not mirrored(monkeypatch, RECORDED, group).outcomes and group.committed == [({A: 5}, f"etl:{MIRRORED.group}/clicks:3")]
+    assert not mirrored(monkeypatch, RECORDED, group).outcomes and group.committed == [
+        ({A: 5}, f"etl:{MIRRORED.group}/clicks:3")
+    ]
 
 
-def test_the_word_of_another_pipeline_is_told_and_one_whose_place_was_taken_is_written_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_word_of_another_pipeline_is_told_and_one_whose_place_was_taken_is_written_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     theirs = Group(a=(3, "etl:other/clicks:1"))
-    (outcome, said), = mirrored(monkeypatch, RECORDED, theirs).outcomes
-    assert outcome is Outcome.NOT_MIRRORED and "the first clicks 0 (etl:other/clicks:1): they stay" in said and not theirs.committed
-    heir = replace(RECORDED, newest=replace(PLAN, heir_of=(TookOver("offset-range-etl/c/other/clicks", 1),)))
+    ((outcome, said),) = mirrored(monkeypatch, RECORDED, theirs).outcomes
+    assert (
+        outcome is Outcome.NOT_MIRRORED
+        and "the first clicks 0 (etl:other/clicks:1): they stay" in said
+        and not theirs.committed
+    )
+    heir = replace(
+        RECORDED, newest=replace(PLAN, heir_of=(TookOver("offset-range-etl/c/other/clicks", 1),))
+    )
     assert not mirrored(monkeypatch, heir, theirs).outcomes and theirs.committed
 
 
-@pytest.mark.parametrize("ledger", [Ledger(), Ledger("u", PLAN), Ledger("u", plain_plan(3, moves_offsets=False), RECORDED.applied)],
-                         ids=["no plan", "not recorded", "moves no offsets"])
-def test_what_is_not_known_to_be_in_the_table_is_not_written(monkeypatch: pytest.MonkeyPatch, ledger: Ledger) -> None:
+@pytest.mark.parametrize(
+    "ledger",
+    [
+        Ledger(),
+        Ledger("u", PLAN),
+        Ledger("u", plain_plan(3, moves_offsets=False), RECORDED.applied),
+    ],
+    ids=["no plan", "not recorded", "moves no offsets"],
+)
+def test_what_is_not_known_to_be_in_the_table_is_not_written(
+    monkeypatch: pytest.MonkeyPatch, ledger: Ledger
+) -> None:
     group = Group()
     assert not mirrored(monkeypatch, ledger, group).outcomes and not group.committed
 
@@ -105,19 +155,34 @@ def test_without_the_key_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_refusal_is_told_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Refusing(Group):
         def commit_offsets(self, *given: Any, **more: Any) -> None:
-            raise BrokerError("the broker refused to commit an offset of group lag: UNKNOWN_MEMBER_ID", check="its members")
+            raise BrokerError(
+                "the broker refused to commit an offset of group lag: UNKNOWN_MEMBER_ID",
+                check="its members",
+            )
 
     report = mirrored(monkeypatch, RECORDED, Refusing())
-    (outcome, said), = report.outcomes
-    assert outcome is Outcome.NOT_MIRRORED and said.startswith("group lag does not have the positions: the broker refused to commit")
+    ((outcome, said),) = report.outcomes
+    assert outcome is Outcome.NOT_MIRRORED and said.startswith(
+        "group lag does not have the positions: the broker refused to commit"
+    )
     assert said.endswith("UNKNOWN_MEMBER_ID; check its members")
 
 
-@pytest.mark.parametrize(("changes", "what"), [
-    ({"mirror_group": "group"}, "the pipeline's own group"), ({"mirror_group": ".."}, "mirror_group"),
-    ({"mirror_group": "lag", "cluster": "c", "source": {"dialect": "jafka"}}, "keep no offsets of groups"),
-], ids=["own", "no-name", "jafka"])
-def test_a_group_that_cannot_be_or_must_not_be_written_is_refused_by_its_key(changes: dict[str, Any], what: str) -> None:
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"mirror_group": "group"}, "the pipeline's own group"),
+        ({"mirror_group": ".."}, "mirror_group"),
+        (
+            {"mirror_group": "lag", "cluster": "c", "source": {"dialect": "jafka"}},
+            "keep no offsets of groups",
+        ),
+    ],
+    ids=["own", "no-name", "jafka"],
+)
+def test_a_group_that_cannot_be_or_must_not_be_written_is_refused_by_its_key(
+    changes: dict[str, Any], what: str
+) -> None:
     with pytest.raises(SettingsError) as refused:
         plain_settings(**changes)
     assert what in str(refused.value) and refused.value.where["key"] == "mirror_group"

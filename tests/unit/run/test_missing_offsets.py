@@ -1,4 +1,6 @@
-"""What a run does where offsets are missing from inside a log: it stops, or a plan lets them go by name, and once."""
+"""What a run does where offsets are missing from inside a log: it stops, or a plan lets them go by
+name, and once.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,37 @@ from etl.protocol.stretches import parse_stretches
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from tests.fakes.outside import Outside
+from tests.fakes.stories import (
+    LOGS,
+    crash_at,
+    new_report,
+    outcomes,
+    outside_of,
+    refuse_broken,
+    refuse_unfinished,
+    run,
+    settings_of,
+)
 from tests.fakes.world import Crash, FakeWorld, When
-from tests.fakes.stories import LOGS, crash_at, new_report, outcomes, outside_of, refuse_broken, refuse_unfinished, run, settings_of
 
 LOSSES = settings_of(on_data_loss="skip")
-LOST_STEPS = ["observe", "store plan", "claim", "fetch", "open table", "supersede", "fetch", "open table", "append",
-              "record losses", "record", "commit from 0", "commit from 2", "tidy", "release"]
+LOST_STEPS = [
+    "observe",
+    "store plan",
+    "claim",
+    "fetch",
+    "open table",
+    "supersede",
+    "fetch",
+    "open table",
+    "append",
+    "record losses",
+    "record",
+    "commit from 0",
+    "commit from 2",
+    "tidy",
+    "release",
+]
 """Every change of a first run that finds offsets missing from a log, and lets them go."""
 
 
@@ -40,8 +67,16 @@ def test_offsets_missing_from_inside_a_log_are_let_go_by_a_plan_that_names_them(
     ingest(world, LOSSES, report)
     assert world.steps == LOST_STEPS
     refuse_unfinished(outside)
-    assert outside.losses == [(1, Loss(LOGS[0], 1, 2, LossReason.MISSING)), (1, Loss(LOGS[0], 3, 4, LossReason.MISSING))]
-    assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.RECORDS_LOST, Outcome.RECORDS_LOST, Outcome.INGESTED]
+    assert outside.losses == [
+        (1, Loss(LOGS[0], 1, 2, LossReason.MISSING)),
+        (1, Loss(LOGS[0], 3, 4, LossReason.MISSING)),
+    ]
+    assert outcomes(report) == [
+        Outcome.SUPERSEDED,
+        Outcome.RECORDS_LOST,
+        Outcome.RECORDS_LOST,
+        Outcome.INGESTED,
+    ]
     assert len(report.plans) == 1
 
 
@@ -75,14 +110,18 @@ def test_after_a_crash_what_is_missing_from_a_log_is_recorded_once(step: str, wh
 
 @pytest.mark.parametrize("step", ["record losses", "store uid", "adopt 1"])
 @pytest.mark.parametrize("when", When)
-def test_what_a_plan_let_go_is_written_down_once_where_the_ledger_is_rebuilt_before_it_was(step: str, when: When) -> None:
+def test_what_a_plan_let_go_is_written_down_once_where_the_ledger_is_rebuilt_before_it_was(
+    step: str, when: When
+) -> None:
     outside = outside_with_a_hole()
     with pytest.raises(Crash):
         run(outside, LOSSES, at=crash_at("record losses", When.BEFORE))
     outside.uid, outside.plans = None, {}
     with pytest.raises(Crash):
         run(outside, LOSSES, at=crash_at(step, when))
-    assert len(outside.losses) == (0 if (step, when) == ("record losses", When.BEFORE) else 2), "losses first, then the ledger"
+    assert len(outside.losses) == (0 if (step, when) == ("record losses", When.BEFORE) else 2), (
+        "losses first, then the ledger"
+    )
     run(outside, LOSSES)
     refuse_unfinished(outside)
     assert len(outside.losses) == 2

@@ -1,4 +1,6 @@
-"""What a run does where somebody moved the committed offsets: it stops, or follows them once and keeps that in a plan."""
+"""What a run does where somebody moved the committed offsets: it stops, or follows them once and
+keeps that in a plan.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ from etl.model.logs import BrokerPartition
 from etl.report.run_state import Outcome
 from etl.settings.policies import OnOwned
 from tests.fakes.fake_log import FakeLog
-from tests.fakes.stories import LOGS, grow, outcomes, outside_of, refuse_unfinished, run, settings_of
+from tests.fakes.stories import (
+    LOGS,
+    grow,
+    outcomes,
+    outside_of,
+    refuse_unfinished,
+    run,
+    settings_of,
+)
 
 
 def test_a_moved_offset_stops_the_run_and_nothing_is_touched() -> None:
@@ -39,10 +49,13 @@ def test_a_moved_offset_is_followed_once_and_kept_in_the_next_plan() -> None:
 @pytest.mark.parametrize("owner", [None, "group_host-1-0"])
 @pytest.mark.parametrize("has_leader", [True, False])
 def test_an_offset_above_the_end_of_its_log_is_not_followed_whoever_has_the_log_and_set_back_the_run_goes_on(
-    owner: str | None, has_leader: bool,
+    owner: str | None,
+    has_leader: bool,
 ) -> None:
     outside, settings = outside_of(5, 3, 4), settings_of(on_moved="follow", on_no_leader="skip")
-    settings = settings.model_copy(update={"ownership": settings.ownership.model_copy(update={"on_owned": OnOwned.SKIP})})
+    settings = settings.model_copy(
+        update={"ownership": settings.ownership.model_copy(update={"on_owned": OnOwned.SKIP})}
+    )
     run(outside, settings)
     outside.owners = {LOGS[1]: owner} if owner else {}
     outside.logs[LOGS[1]].has_leader = has_leader
@@ -57,9 +70,12 @@ def test_an_offset_above_the_end_of_its_log_is_not_followed_whoever_has_the_log_
     refuse_unfinished(outside)
 
 
-@pytest.mark.parametrize(("moved_to", "named_again"), [(1_000_000, OffsetMoved), (7, Outcome.FOLLOWED)])
+@pytest.mark.parametrize(
+    ("moved_to", "named_again"), [(1_000_000, OffsetMoved), (7, Outcome.FOLLOWED)]
+)
 def test_an_offset_of_a_topic_that_is_not_named_any_longer_is_left_alone_until_it_is_named_again(
-    moved_to: int, named_again: type[OffsetMoved] | Outcome,
+    moved_to: int,
+    named_again: type[OffsetMoved] | Outcome,
 ) -> None:
     orders = BrokerPartition("clicks-orders", 0)
     outside, both = outside_of(5, 3, 4), settings_of(on_moved="follow")
@@ -73,8 +89,13 @@ def test_an_offset_of_a_topic_that_is_not_named_any_longer_is_left_alone_until_i
         grow(outside, 1, 1, 1)
         report = run(outside, one)
         assert outcomes(report) == [Outcome.NOT_FOLLOWED, Outcome.INGESTED]
-        assert report.outcomes[0][1].startswith(f"clicks-orders 0: somebody else moved the offset by {moved_to - 2:+,} to {moved_to}, ")
-        assert report.plan is not None and (report.plan.positions[orders], outside.offsets[orders]) == (2, found)
+        assert report.outcomes[0][1].startswith(
+            f"clicks-orders 0: somebody else moved the offset by {moved_to - 2:+,} to {moved_to}, "
+        )
+        assert report.plan is not None and (
+            report.plan.positions[orders],
+            outside.offsets[orders],
+        ) == (2, found)
     assert not outside.losses
     if named_again is OffsetMoved:
         with pytest.raises(OffsetMoved) as caught:
@@ -84,8 +105,14 @@ def test_an_offset_of_a_topic_that_is_not_named_any_longer_is_left_alone_until_i
         run(outside, both)
         refuse_unfinished(outside)
     else:
-        assert outcomes(run(outside, both)) == [Outcome.FOLLOWED, Outcome.RECORDS_LOST, Outcome.INGESTED]
-        assert [(loss.log, loss.from_offset, loss.until_offset) for _, loss in outside.losses] == [(orders, 2, 7)]
+        assert outcomes(run(outside, both)) == [
+            Outcome.FOLLOWED,
+            Outcome.RECORDS_LOST,
+            Outcome.INGESTED,
+        ]
+        assert [(loss.log, loss.from_offset, loss.until_offset) for _, loss in outside.losses] == [
+            (orders, 2, 7)
+        ]
 
 
 def test_an_offset_that_was_left_alone_and_is_set_back_is_ours_again() -> None:

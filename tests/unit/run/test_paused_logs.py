@@ -1,4 +1,6 @@
-"""Logs that an operator paused, as runs on the fake world meet them: they keep their positions, get no range, and are told."""
+"""Logs that an operator paused, as runs on the fake world meet them: they keep their positions, get
+no range, and are told.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from etl.commands.preview import preview_of
-from etl.decisions.replaying import Wanted
 from etl.decisions.identity.accepting import parse_named
+from etl.decisions.replaying import Wanted
 from etl.errors import DataLoss, NeedsDecision, OffsetMoved
 from etl.model.bounds import Request
 from etl.model.ledger import Pause
@@ -22,8 +24,23 @@ from etl.settings.sections import Settings
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
-    CRASHES, LOGS, OutsideOf, accept, crash_at, crash_at_moment, grow, new_report, of_both_kinds, outcomes, outside_of, refuse_broken,
-    refuse_unfinished, run, set_to, settings_for, settings_of,
+    CRASHES,
+    LOGS,
+    OutsideOf,
+    accept,
+    crash_at,
+    crash_at_moment,
+    grow,
+    new_report,
+    of_both_kinds,
+    outcomes,
+    outside_of,
+    refuse_broken,
+    refuse_unfinished,
+    run,
+    set_to,
+    settings_for,
+    settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
 
@@ -33,7 +50,10 @@ WHOLE = Pause("clicks", None, "all of it", "kim@host", AT_MS)
 
 def pause(outside: Outside, place: int = 1) -> BrokerPartition:
     log = list(outside.logs)[place]
-    outside.pauses = (*outside.pauses, Pause("clicks", log, "its records are broken", "kim@host", AT_MS))
+    outside.pauses = (
+        *outside.pauses,
+        Pause("clicks", log, "its records are broken", "kim@host", AT_MS),
+    )
     return log
 
 
@@ -46,7 +66,9 @@ def paused_in(report: Report) -> list[str]:
 
 
 @of_both_kinds
-def test_a_paused_log_keeps_its_position_while_the_others_go_on_and_is_read_on_from_there_once_it_is_resumed(outside_of: OutsideOf) -> None:
+def test_a_paused_log_keeps_its_position_while_the_others_go_on_and_is_read_on_from_there_once_it_is_resumed(
+    outside_of: OutsideOf,
+) -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     log = pause(outside)
@@ -54,9 +76,17 @@ def test_a_paused_log_keeps_its_position_while_the_others_go_on_and_is_read_on_f
     for _ in range(2):
         grow(outside, 2, 2, 2)
         report = run(outside)
-        assert report.plan and report.plan.positions[log] == before[0] and log not in {r.log for r in report.plan.ranges}
+        assert (
+            report.plan
+            and report.plan.positions[log] == before[0]
+            and log not in {r.log for r in report.plan.ranges}
+        )
         [said] = paused_in(report)
-        assert "paused since 2023-11-14T21:56:40.000+00:00 by kim@host: its records are broken; " in said and "s wait, " in said
+        assert (
+            "paused since 2023-11-14T21:56:40.000+00:00 by kim@host: its records are broken; "
+            in said
+            and "s wait, " in said
+        )
     assert outside.offsets[log] == before and rows_of(outside, log) == rows
     outside.pauses = ()
     assert not paused_in(run(outside))
@@ -72,7 +102,9 @@ def test_where_all_that_is_new_is_paused_nothing_is_new_and_the_pause_is_told() 
 
 
 @pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_wherever_a_driver_dies_beside_a_paused_log_its_rows_come_once_and_only_when_it_is_resumed(step: str, when: When) -> None:
+def test_wherever_a_driver_dies_beside_a_paused_log_its_rows_come_once_and_only_when_it_is_resumed(
+    step: str, when: When
+) -> None:
     outside = outside_of(5, 3, 4)
     run(outside)
     log = pause(outside)
@@ -111,18 +143,24 @@ def test_wherever_a_driver_is_when_a_log_is_paused_behind_it_the_stored_plan_is_
     refuse_unfinished(outside)
 
 
-def test_a_stored_plan_that_reads_a_log_which_is_paused_since_is_executed_whole_and_says_so() -> None:
+def test_a_stored_plan_that_reads_a_log_which_is_paused_since_is_executed_whole_and_says_so() -> (
+    None
+):
     outside = outside_of(5, 3, 4)
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
     log = pause(outside)
     report = run(outside)
     [replayed] = [said for outcome, said in report.outcomes if outcome is Outcome.REPLAYED]
-    assert replayed.endswith("word for word; clicks 1 in it paused since then, and a stored plan is executed whole")
+    assert replayed.endswith(
+        "word for word; clicks 1 in it paused since then, and a stored plan is executed whole"
+    )
     assert rows_of(outside, log) == 3 and len(paused_in(report)) == 1
 
 
-def test_a_plan_in_the_place_of_a_stored_one_leaves_a_log_out_that_is_paused_since_and_nothing_is_lost() -> None:
+def test_a_plan_in_the_place_of_a_stored_one_leaves_a_log_out_that_is_paused_since_and_nothing_is_lost() -> (
+    None
+):
     outside, skipping = outside_of(5, 3, 4), settings_of(on_data_loss="skip")
     with pytest.raises(Crash):
         run(outside, skipping, at=crash_at("store plan", When.AFTER))
@@ -137,35 +175,47 @@ def test_a_plan_in_the_place_of_a_stored_one_leaves_a_log_out_that_is_paused_sin
 
 
 @pytest.mark.parametrize("happens", ["expired", "no leader"])
-def test_what_became_of_a_paused_log_that_a_stored_plan_reads_decides_over_the_plan_as_of_any_log(happens: str) -> None:
+def test_what_became_of_a_paused_log_that_a_stored_plan_reads_decides_over_the_plan_as_of_any_log(
+    happens: str,
+) -> None:
     outside, settings = outside_of(5, 3, 4), settings_of(on_data_loss="skip", on_no_leader="skip")
     with pytest.raises(Crash):
         run(outside, settings, at=crash_at("store plan", When.AFTER))
     log = pause(outside)
-    outside.logs[log].log_start, outside.logs[log].has_leader = (2, True) if happens == "expired" else (0, False)
+    outside.logs[log].log_start, outside.logs[log].has_leader = (
+        (2, True) if happens == "expired" else (0, False)
+    )
     report = run(outside, settings)
-    assert Outcome.SUPERSEDED in outcomes(report) and rows_of(outside, log) == 0 and not outside.losses
+    assert (
+        Outcome.SUPERSEDED in outcomes(report) and rows_of(outside, log) == 0 and not outside.losses
+    )
     outside.pauses, outside.logs[log].has_leader = (), True
     run(outside, settings)
     assert rows_of(outside, log) == (1 if happens == "expired" else 3)
     refuse_broken(outside)
 
 
-def test_a_topic_that_is_paused_before_the_first_run_keeps_the_start_that_was_decided_then() -> None:
+def test_a_topic_that_is_paused_before_the_first_run_keeps_the_start_that_was_decided_then() -> (
+    None
+):
     outside, latest = outside_of(5, 3, 4), settings_of(start="latest")
     outside.pauses = (WHOLE,)
     report = run(outside, latest)
     assert report.plan and report.plan.kind is PlanKind.START and not report.plan.positions
     assert set(report.plan.pending_starts) == set(LOGS) and not outside.offsets
     for log in LOGS:
-        outside.logs[log].later = dict.fromkeys(range(outside.logs[log].end, 20), outside.now_ms + 1)
+        outside.logs[log].later = dict.fromkeys(
+            range(outside.logs[log].end, 20), outside.now_ms + 1
+        )
     grow(outside, 2, 2, 2)
     outside.pauses = ()
     run(outside, latest)
     assert [rows_of(outside, log) for log in LOGS] == [2, 2, 2]
 
 
-def test_a_partition_that_is_new_in_a_topic_that_is_paused_as_a_whole_is_paused_too_and_starts_at_its_first_record() -> None:
+def test_a_partition_that_is_new_in_a_topic_that_is_paused_as_a_whole_is_paused_too_and_starts_at_its_first_record() -> (
+    None
+):
     outside = outside_of(5, 3)
     run(outside)
     outside.pauses = (WHOLE,)
@@ -186,7 +236,9 @@ def test_a_paused_log_without_a_leader_stops_no_run() -> None:
     assert rows_of(outside, LOGS[0]) == 7
 
 
-def test_what_retention_took_while_a_log_was_paused_is_met_when_it_is_resumed_by_the_policy_for_lost_records() -> None:
+def test_what_retention_took_while_a_log_was_paused_is_met_when_it_is_resumed_by_the_policy_for_lost_records() -> (
+    None
+):
     outside = outside_of(5, 3, 4)
     run(outside)
     log = pause(outside)
@@ -201,7 +253,9 @@ def test_what_retention_took_while_a_log_was_paused_is_met_when_it_is_resumed_by
     assert [(loss.from_offset, loss.until_offset) for _, loss in outside.losses] == [(3, 5)]
 
 
-def test_a_topic_that_is_made_again_while_a_log_of_it_is_paused_stops_the_run_and_is_accepted_beside_the_pause() -> None:
+def test_a_topic_that_is_made_again_while_a_log_of_it_is_paused_stops_the_run_and_is_accepted_beside_the_pause() -> (
+    None
+):
     outside = outside_of(5, 3, 4)
     outside.topic_ids = {"clicks": "first"}
     run(outside)
@@ -219,7 +273,9 @@ def test_a_topic_that_is_made_again_while_a_log_of_it_is_paused_stops_the_run_an
     assert set(outside.records().values()) == {1} and len(outside.records()) == 12 + 27
 
 
-def test_an_offset_of_a_paused_log_that_somebody_else_moved_stops_the_run_as_that_of_any_log() -> None:
+def test_an_offset_of_a_paused_log_that_somebody_else_moved_stops_the_run_as_that_of_any_log() -> (
+    None
+):
     outside = outside_of(5, 3, 4)
     run(outside)
     log = pause(outside)
@@ -228,7 +284,9 @@ def test_an_offset_of_a_paused_log_that_somebody_else_moved_stops_the_run_as_tha
         run(outside)
 
 
-def test_a_position_of_a_paused_log_is_set_by_an_operator_and_nothing_is_read_from_there_before_it_is_resumed() -> None:
+def test_a_position_of_a_paused_log_is_set_by_an_operator_and_nothing_is_read_from_there_before_it_is_resumed() -> (
+    None
+):
     outside = outside_of(5, 3, 4)
     run(outside)
     log = pause(outside)
@@ -246,8 +304,18 @@ def test_a_replay_that_names_a_paused_log_replaces_its_rows() -> None:
     run(outside)
     log = pause(outside)
     settings, report = settings_for(outside), new_report()
-    plan = replay(FakeWorld(outside, settings), settings, report, Wanted((parse_named("clicks:1"),), 0, 3), "seen")
-    assert plan.kind is PlanKind.REPLAY and {r.log for r in plan.ranges} == {log} and rows_of(outside, log) == 3
+    plan = replay(
+        FakeWorld(outside, settings),
+        settings,
+        report,
+        Wanted((parse_named("clicks:1"),), 0, 3),
+        "seen",
+    )
+    assert (
+        plan.kind is PlanKind.REPLAY
+        and {r.log for r in plan.ranges} == {log}
+        and rows_of(outside, log) == 3
+    )
     refuse_broken(outside)
 
 
@@ -257,7 +325,9 @@ def load(outside: Outside, request: Request, settings: Settings) -> Report:
     return report
 
 
-def test_a_run_key_is_not_complete_while_a_log_is_paused_and_then_reads_it_up_to_the_end_that_it_had() -> None:
+def test_a_run_key_is_not_complete_while_a_log_is_paused_and_then_reads_it_up_to_the_end_that_it_had() -> (
+    None
+):
     outside = outside_of(5, 3, 4)
     settings, key = settings_for(outside), Request("K")
     run(outside)
@@ -265,22 +335,34 @@ def test_a_run_key_is_not_complete_while_a_log_is_paused_and_then_reads_it_up_to
     grow(outside, 1, 2, 1)
     report = load(outside, key, settings)
     assert [said for outcome, said in report.outcomes if outcome is Outcome.NOT_COMPLETE] == [
-        "run key K left clicks 1, which could not be read: asked for again once it can, the key loads what it has up to its bound"]
+        "run key K left clicks 1, which could not be read: asked for again once it can, the key loads what it has up to its bound"
+    ]
     grow(outside, 1, 2, 1)
-    assert Outcome.NOT_COMPLETE in outcomes(load(outside, key, settings)) and rows_of(outside, log) == 3
+    assert (
+        Outcome.NOT_COMPLETE in outcomes(load(outside, key, settings))
+        and rows_of(outside, log) == 3
+    )
     outside.pauses = ()
     assert Outcome.NOT_COMPLETE not in outcomes(load(outside, key, settings))
     assert rows_of(outside, log) == 5, "two that were there when the key was first asked for"
     assert outcomes(load(outside, key, settings)) == [Outcome.ALREADY_APPLIED]
 
 
-def test_a_run_key_that_was_asked_for_while_a_log_was_paused_that_was_never_read_is_not_complete_before_it_is() -> None:
+def test_a_run_key_that_was_asked_for_while_a_log_was_paused_that_was_never_read_is_not_complete_before_it_is() -> (
+    None
+):
     outside = outside_of(5, 3, 4)
     settings, key = settings_for(outside), Request("K")
     log = pause(outside)
-    assert Outcome.NOT_COMPLETE in outcomes(load(outside, key, settings)) and rows_of(outside, log) == 0
+    assert (
+        Outcome.NOT_COMPLETE in outcomes(load(outside, key, settings))
+        and rows_of(outside, log) == 0
+    )
     outside.pauses = ()
-    assert Outcome.NOT_COMPLETE not in outcomes(load(outside, key, settings)) and rows_of(outside, log) == 3
+    assert (
+        Outcome.NOT_COMPLETE not in outcomes(load(outside, key, settings))
+        and rows_of(outside, log) == 3
+    )
 
 
 def test_pauses_that_went_with_the_ledger_are_told_by_the_run_that_rebuilds_it() -> None:
@@ -288,7 +370,9 @@ def test_pauses_that_went_with_the_ledger_are_told_by_the_run_that_rebuilds_it()
     run(outside)
     outside.uid, outside.plans, outside.applied, outside.offsets = None, {}, {}, {}
     [told] = [said for outcome, said in run(outside).outcomes if outcome is Outcome.REBUILT]
-    assert told.endswith("if logs were paused, they are not any more: what ZooKeeper lost of that, `etl offsets pause` says again")
+    assert told.endswith(
+        "if logs were paused, they are not any more: what ZooKeeper lost of that, `etl offsets pause` says again"
+    )
 
 
 def test_a_preview_tells_what_is_paused_and_reads_nothing_of_it() -> None:
@@ -297,5 +381,9 @@ def test_a_preview_tells_what_is_paused_and_reads_nothing_of_it() -> None:
     log = pause(outside)
     grow(outside, 2, 2, 2)
     found = preview_of(FakeWorld(outside, settings_for(outside)).observe(), settings_for(outside))
-    assert {r.log for r in found.ranges} == {LOGS[0], LOGS[2]} and log not in {r.log for r in found.ranges}
-    assert found.as_json()["paused"] == list(found.paused) and found.paused[0].startswith("clicks 1: paused since")
+    assert {r.log for r in found.ranges} == {LOGS[0], LOGS[2]} and log not in {
+        r.log for r in found.ranges
+    }
+    assert found.as_json()["paused"] == list(found.paused) and found.paused[0].startswith(
+        "clicks 1: paused since"
+    )

@@ -1,4 +1,6 @@
-"""Rows that others remove from the table, before, between and during a run's steps: told, kept, or the run stops."""
+"""Rows that others remove from the table, before, between and during a run's steps: told, kept, or
+the run stops.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ import pytest
 from etl.errors import LedgersDisagree
 from etl.model.table import ForeignCommit
 from etl.report.run_state import Outcome
-from tests.fakes.world import When
 from tests.fakes.stories import grow, outcomes, outside_of, run, settings_of
+from tests.fakes.world import When
 
 
 def test_a_delete_that_policy_lets_pass_is_told_and_kept() -> None:
@@ -20,7 +22,9 @@ def test_a_delete_that_policy_lets_pass_is_told_and_kept() -> None:
     assert outside.removals == [ForeignCommit(2, "DELETE", "removed rows")]
 
 
-def test_a_delete_between_plan_and_append_that_policy_lets_pass_is_told_and_kept_before_the_record() -> None:
+def test_a_delete_between_plan_and_append_that_policy_lets_pass_is_told_and_kept_before_the_record() -> (
+    None
+):
     outside, settings = outside_of(5, 3, 4), settings_of(table={"on_rows_removed": "record"})
     deleted = ForeignCommit(2, "DELETE", "removed rows")
 

@@ -1,4 +1,6 @@
-"""The story of a replay on a fake outside: its rows are there once, all others untouched, wherever it is killed and whoever works."""
+"""The story of a replay on a fake outside: its rows are there once, all others untouched, wherever
+it is killed and whoever works.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,38 @@ from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (
-    LOGS, PHYSICAL_LOGS, SETTINGS, At, accept, crash_at, crash_at_moment, grow, new_report, outcomes, outside_of, physical_outside_of,
-    refuse_broken, refuse_unfinished, run, settings_for, settings_of,
+    LOGS,
+    PHYSICAL_LOGS,
+    SETTINGS,
+    At,
+    accept,
+    crash_at,
+    crash_at_moment,
+    grow,
+    new_report,
+    outcomes,
+    outside_of,
+    physical_outside_of,
+    refuse_broken,
+    refuse_unfinished,
+    run,
+    settings_for,
+    settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
 
-STEPS = ["observe", "count rows", "store plan", "claim", "fetch", "open table", "append", "record", "tidy", "release"]
+STEPS = [
+    "observe",
+    "count rows",
+    "store plan",
+    "claim",
+    "fetch",
+    "open table",
+    "append",
+    "record",
+    "tidy",
+    "release",
+]
 """Every change of a replay. A new one makes the test of this list fail: it needs its crash rows."""
 INTERVAL = [(LOGS[0], 1), (LOGS[0], 2)]
 """What is replayed where nothing else is said."""
@@ -37,12 +65,19 @@ def wanted(from_: Any = 1, until: Any = 3, *names: str, only_retained: bool = Fa
 
 
 def replayed(
-    outside: Outside, what: Wanted | None = None, at: At | None = None, *, settings: Settings | None = None, report: Any = None,
+    outside: Outside,
+    what: Wanted | None = None,
+    at: At | None = None,
+    *,
+    settings: Settings | None = None,
+    report: Any = None,
     shown: Plan | None = None,
 ) -> Plan:
     settings = settings or settings_for(outside)
     world = FakeWorld(outside, settings, at or (lambda step, when: None))
-    return replay(world, settings, report or new_report(), what or wanted(), "a better transform", shown=shown)
+    return replay(
+        world, settings, report or new_report(), what or wanted(), "a better transform", shown=shown
+    )
 
 
 def loaded(*ends: int) -> Outside:
@@ -55,9 +90,18 @@ def loaded(*ends: int) -> Outside:
     return outside
 
 
-def refuse_other_rows(outside: Outside, before: dict[Any, int], number: int, log: BrokerPartition, low: int, until: int) -> None:
+def refuse_other_rows(
+    outside: Outside,
+    before: dict[Any, int],
+    number: int,
+    log: BrokerPartition,
+    low: int,
+    until: int,
+) -> None:
     """The rows of the interval are those of plan `number`, all others those that they were."""
-    assert outside.writers() == {row: number if row[0] == log and low <= row[1] < until else by for row, by in before.items()}
+    assert outside.writers() == {
+        row: number if row[0] == log and low <= row[1] < until else by for row, by in before.items()
+    }
 
 
 def test_a_replay_takes_these_steps_and_its_rows_alone_are_new() -> None:
@@ -66,15 +110,24 @@ def test_a_replay_takes_these_steps_and_its_rows_alone_are_new() -> None:
     world = FakeWorld(outside, SETTINGS)
     plan = replay(world, SETTINGS, report, wanted(1, 5), "why")
     assert world.steps == STEPS
-    assert (plan.kind, plan.number, dict(plan.stood), plan.reason) == (PlanKind.REPLAY, 3, {LOGS[0]: 4}, "why")
+    assert (plan.kind, plan.number, dict(plan.stood), plan.reason) == (
+        PlanKind.REPLAY,
+        3,
+        {LOGS[0]: 4},
+        "why",
+    )
     refuse_other_rows(outside, before, 3, LOGS[0], 1, 5)
     assert outside.offsets == offsets
     refuse_unfinished(outside)
-    assert report.outcomes == [(Outcome.REPLACED, "plan 3: 4 records took the place of 4 at version 3")]
+    assert report.outcomes == [
+        (Outcome.REPLACED, "plan 3: 4 records took the place of 4 at version 3")
+    ]
 
 
 @pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_after_a_crash_the_next_run_executes_what_was_stored_and_every_row_is_there_once(step: str, when: When) -> None:
+def test_after_a_crash_the_next_run_executes_what_was_stored_and_every_row_is_there_once(
+    step: str, when: When
+) -> None:
     outside = loaded(5, 3, 4)
     before = outside.writers()
     with pytest.raises(Crash):
@@ -90,7 +143,9 @@ def test_after_a_crash_the_next_run_executes_what_was_stored_and_every_row_is_th
 
 
 @pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_a_replay_that_is_said_again_after_a_crash_ends_with_the_plan_that_was_stored(step: str, when: When) -> None:
+def test_a_replay_that_is_said_again_after_a_crash_ends_with_the_plan_that_was_stored(
+    step: str, when: When
+) -> None:
     outside = loaded(5, 3, 4)
     with pytest.raises(Crash):
         replayed(outside, at=crash_at(step, when))
@@ -115,7 +170,9 @@ def test_crashes_one_after_the_other_lose_and_double_nothing(first: int) -> None
 
 
 @pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_a_second_driver_in_the_middle_of_a_replay_loses_and_doubles_nothing(step: str, when: When) -> None:
+def test_a_second_driver_in_the_middle_of_a_replay_loses_and_doubles_nothing(
+    step: str, when: When
+) -> None:
     outside, done = loaded(5, 3, 4), list[int]()
 
     def beside(reached: str, side: When) -> None:
@@ -177,9 +234,13 @@ def test_a_stored_replay_whose_records_expired_meanwhile_is_given_up_and_its_row
     assert outside.writers().keys() - before.keys() == {(LOGS[0], 5)}
 
 
-@pytest.mark.parametrize("settings", [SETTINGS, settings_of(on_data_loss="skip")], ids=["fail", "skip"])
+@pytest.mark.parametrize(
+    "settings", [SETTINGS, settings_of(on_data_loss="skip")], ids=["fail", "skip"]
+)
 @pytest.mark.parametrize("gone", ["expired", "missing"])
-def test_a_replay_whose_records_go_while_it_reads_is_given_up_at_once_and_told(gone: str, settings: Settings) -> None:
+def test_a_replay_whose_records_go_while_it_reads_is_given_up_at_once_and_told(
+    gone: str, settings: Settings
+) -> None:
     outside = loaded(5, 3, 4)
     before, log = outside.writers(), outside.logs[LOGS[0]]
 
@@ -187,7 +248,10 @@ def test_a_replay_whose_records_go_while_it_reads_is_given_up_at_once_and_told(g
         if (step, when) == ("fetch", When.AFTER):
             log.log_start, log.lost = (2, set()) if gone == "expired" else (0, {1})
 
-    with pytest.raises(NeedsDecision, match="was not executed: the replay was given up, and its rows are as they were"):
+    with pytest.raises(
+        NeedsDecision,
+        match="was not executed: the replay was given up, and its rows are as they were",
+    ):
         replayed(outside, at=expire, settings=settings)
     assert outside.writers() == before and not outside.losses
     log.log_start, log.lost = 0, set()
@@ -204,14 +268,18 @@ def test_a_replay_that_is_superseded_by_hand_is_given_up_and_what_is_new_is_load
     world = FakeWorld(outside, SETTINGS)
     snapshot = world.observe()
     assert snapshot.ledger.newest is not None
-    instead = plan_superseding(Supersede(snapshot.ledger.newest, "no"), snapshot, SETTINGS, now_ms=5)
+    instead = plan_superseding(
+        Supersede(snapshot.ledger.newest, "no"), snapshot, SETTINGS, now_ms=5
+    )
     world.supersede(instead, snapshot.ledger)
     run(outside)
     assert {row: by for row, by in outside.writers().items() if row in before} == before
     refuse_unfinished(outside)
 
 
-def test_a_conf_that_shapes_rows_in_another_way_stops_a_stored_replay_with_the_command_that_leads_out() -> None:
+def test_a_conf_that_shapes_rows_in_another_way_stops_a_stored_replay_with_the_command_that_leads_out() -> (
+    None
+):
     outside = loaded(5, 3, 4)
     with pytest.raises(Crash):
         replayed(outside, at=crash_at("store plan", When.AFTER))
@@ -235,7 +303,11 @@ def test_an_interval_by_time_ends_where_the_pipeline_is_and_covers_each_partitio
         outside.logs[log].later = {n: 10_000 + n for n in range(2, 9)}
     grow(outside, 3, 3, 3)
     plan = replayed(outside, wanted(_time(10), _time(1_000), "clicks"))
-    assert [(r.log, r.from_offset, r.until_offset) for r in plan.ranges] == [(LOGS[0], 2, 5), (LOGS[1], 2, 3), (LOGS[2], 2, 4)]
+    assert [(r.log, r.from_offset, r.until_offset) for r in plan.ranges] == [
+        (LOGS[0], 2, 5),
+        (LOGS[1], 2, 3),
+        (LOGS[2], 2, 4),
+    ]
     run(outside)
     refuse_unfinished(outside)
 
@@ -246,30 +318,66 @@ def test_physical_logs_are_replayed_by_offsets_at_which_an_entry_begins() -> Non
     end = outside.logs[PHYSICAL_LOGS[0]].end
     before = outside.writers()
     plan = replayed(outside, wanted(0, end, "clicks:1-0"))
-    assert {row[0] for row, by in outside.writers().items() if by == plan.number} == {PHYSICAL_LOGS[0]}
+    assert {row[0] for row, by in outside.writers().items() if by == plan.number} == {
+        PHYSICAL_LOGS[0]
+    }
     assert outside.writers().keys() == before.keys()
     refuse_unfinished(outside)
 
 
 def _time(seconds: int) -> Timestamp:
-    return Timestamp.model_validate({"timestamp": f"1970-01-01T00:{seconds // 60:02}:{seconds % 60:02}+00:00"})
+    return Timestamp.model_validate(
+        {"timestamp": f"1970-01-01T00:{seconds // 60:02}:{seconds % 60:02}+00:00"}
+    )
 
 
-@pytest.mark.parametrize(("from_", "until", "says"), [
-    pytest.param(3, 3, "the interval is empty", id="empty"), pytest.param(3, 1, "the interval runs backwards", id="backwards"),
-    pytest.param(_time(9), _time(3), "the interval runs backwards", id="time-backwards")])
-def test_an_interval_that_is_empty_or_runs_backwards_is_refused_before_anything_is_asked(from_: Any, until: Any, says: str) -> None:
+@pytest.mark.parametrize(
+    ("from_", "until", "says"),
+    [
+        pytest.param(3, 3, "the interval is empty", id="empty"),
+        pytest.param(3, 1, "the interval runs backwards", id="backwards"),
+        pytest.param(_time(9), _time(3), "the interval runs backwards", id="time-backwards"),
+    ],
+)
+def test_an_interval_that_is_empty_or_runs_backwards_is_refused_before_anything_is_asked(
+    from_: Any, until: Any, says: str
+) -> None:
     with pytest.raises(SettingsError, match=says):
         wanted(from_, until)
 
 
-@pytest.mark.parametrize(("what", "error", "says"), [
-    pytest.param(wanted(1, 9), SettingsError, "loaded up to offset 5, and the interval ends at 9", id="beyond-our-position"),
-    pytest.param(wanted(1, 3, "views"), SettingsError, "this pipeline has loaded nothing of views", id="another-topic"),
-    pytest.param(wanted(1, 3, "clicks:7"), SettingsError, "this pipeline has loaded nothing of clicks:7", id="another-partition"),
-    pytest.param(wanted(_time(3_000), _time(3_500), "clicks"), SettingsError, "nothing that this pipeline has loaded", id="no-record-then"),
-])
-def test_what_was_never_loaded_is_refused_and_nothing_is_stored(what: Wanted, error: type[EtlError], says: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "error", "says"),
+    [
+        pytest.param(
+            wanted(1, 9),
+            SettingsError,
+            "loaded up to offset 5, and the interval ends at 9",
+            id="beyond-our-position",
+        ),
+        pytest.param(
+            wanted(1, 3, "views"),
+            SettingsError,
+            "this pipeline has loaded nothing of views",
+            id="another-topic",
+        ),
+        pytest.param(
+            wanted(1, 3, "clicks:7"),
+            SettingsError,
+            "this pipeline has loaded nothing of clicks:7",
+            id="another-partition",
+        ),
+        pytest.param(
+            wanted(_time(3_000), _time(3_500), "clicks"),
+            SettingsError,
+            "nothing that this pipeline has loaded",
+            id="no-record-then",
+        ),
+    ],
+)
+def test_what_was_never_loaded_is_refused_and_nothing_is_stored(
+    what: Wanted, error: type[EtlError], says: str
+) -> None:
     outside = loaded(5, 3, 4)
     with pytest.raises(error, match=says):
         replayed(outside, what)
@@ -291,7 +399,9 @@ def test_offsets_that_were_let_go_are_no_replays_to_load() -> None:
         replayed(outside, wanted(0, 4))
 
 
-@pytest.mark.parametrize(("from_", "until"), [(1, 4), (_time(0), _time(3_000))], ids=["offsets", "times"])
+@pytest.mark.parametrize(
+    ("from_", "until"), [(1, 4), (_time(0), _time(3_000))], ids=["offsets", "times"]
+)
 def test_rows_whose_records_are_gone_are_never_taken_out(from_: Any, until: Any) -> None:
     outside = loaded(5, 3, 4)
     before = outside.writers()
@@ -331,7 +441,9 @@ def test_a_log_without_a_leader_and_one_that_somebody_owns_are_not_replayed() ->
 def test_what_changed_since_it_was_shown_is_not_replaced() -> None:
     outside = loaded(5, 3, 4)
     shown = replayed(outside, wanted(1, 2))
-    with pytest.raises(NeedsDecision, match="other offsets are to be replaced by now than those that were shown"):
+    with pytest.raises(
+        NeedsDecision, match="other offsets are to be replaced by now than those that were shown"
+    ):
         replayed(outside, wanted(1, 3), shown=shown)
     assert sorted(outside.plans) == [1, 2, 3]
 
@@ -347,13 +459,19 @@ def test_a_ledger_of_before_the_replay_learns_it_from_the_table() -> None:
     refuse_unfinished(outside)
 
 
-def test_an_offset_that_somebody_moved_is_decided_about_by_the_next_run_and_not_by_a_replay() -> None:
+def test_an_offset_that_somebody_moved_is_decided_about_by_the_next_run_and_not_by_a_replay() -> (
+    None
+):
     outside, settings = loaded(5, 3, 4), settings_of(on_moved="follow")
     grow(outside, 5, 0, 0)
     outside.move_offset(LOGS[0], 8)
     plan = replayed(outside, settings=settings)
     assert plan.positions[LOGS[0]] == 5 and outside.offsets[LOGS[0]][0] == 8
-    assert outcomes(run(outside, settings)) == [Outcome.FOLLOWED, Outcome.RECORDS_LOST, Outcome.INGESTED]
+    assert outcomes(run(outside, settings)) == [
+        Outcome.FOLLOWED,
+        Outcome.RECORDS_LOST,
+        Outcome.INGESTED,
+    ]
     assert not [row for row, times in outside.rows().items() if times > 1]
 
 

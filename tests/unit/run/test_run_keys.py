@@ -1,4 +1,6 @@
-"""Runs under a key and up to a bound on the fake world: whoever asks again, at whatever moment, what was asked for is loaded once."""
+"""Runs under a key and up to a bound on the fake world: whoever asks again, at whatever moment,
+what was asked for is loaded once.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,18 @@ from etl.settings.sections import Settings
 from tests.builders import plain_settings
 from tests.fakes import fake_ledger
 from tests.fakes.outside import Outside
-from tests.fakes.stories import CRASHES, LOGS, SETTINGS, At, crash_at, crash_at_moment, new_report, outcomes, outside_of, settings_of
+from tests.fakes.stories import (
+    CRASHES,
+    LOGS,
+    SETTINGS,
+    At,
+    crash_at,
+    crash_at_moment,
+    new_report,
+    outcomes,
+    outside_of,
+    settings_of,
+)
 from tests.fakes.world import Crash, FakeWorld, When
 
 T = 100
@@ -35,9 +48,13 @@ def outside() -> Outside:
     return out
 
 
-def load(out: Outside, request: Request | None = K, settings: Settings = SETTINGS, at: At | None = None) -> Report:
+def load(
+    out: Outside, request: Request | None = K, settings: Settings = SETTINGS, at: At | None = None
+) -> Report:
     report = replace(new_report(), request=request)
-    ingest(FakeWorld(out, settings, at or (lambda step, when: None), request=request), settings, report)
+    ingest(
+        FakeWorld(out, settings, at or (lambda step, when: None), request=request), settings, report
+    )
     return report
 
 
@@ -45,7 +62,10 @@ def reached(out: Outside) -> list[int]:
     """How many offsets of each log are in the table; each is there once and none is left out."""
     rows = out.rows()
     assert set(rows.values()) <= {1}
-    found = [sorted(offset for log, offset in rows if log == one and isinstance(offset, int)) for one in LOGS]
+    found = [
+        sorted(offset for log, offset in rows if log == one and isinstance(offset, int))
+        for one in LOGS
+    ]
     assert all(offsets == list(range(len(offsets))) for offsets in found)
     return [len(offsets) for offsets in found]
 
@@ -59,13 +79,16 @@ def said(report: Report, outcome: Outcome) -> list[str]:
     return [sentence for one, sentence in report.outcomes if one is outcome]
 
 
-def test_a_run_up_to_a_time_reads_each_log_to_the_first_record_that_is_as_late_and_a_later_run_reads_on() -> None:
+def test_a_run_up_to_a_time_reads_each_log_to_the_first_record_that_is_as_late_and_a_later_run_reads_on() -> (
+    None
+):
     out = outside()
     report = load(out, Request(None, UNTIL))
     assert reached(out) == [3, 2, 4]
     assert said(report, Outcome.NOT_COMPLETE) == [
         "plan 1: 1 partition has no record at or after T yet and is read to the end; what comes there later and is older goes into a later "
-        "run"]
+        "run"
+    ]
     assert outcomes(load(out, None)) == [Outcome.INGESTED]
     assert reached(out) == [5, 3, 4]
 
@@ -75,15 +98,21 @@ def test_the_same_key_again_loads_nothing_and_names_the_plan_however_the_logs_gr
     load(out)
     grow(out)
     report = load(out)
-    assert report.outcomes == [(Outcome.ALREADY_APPLIED, f"run key {K.run_key} is already applied by plan 1 (until T)")]
+    assert report.outcomes == [
+        (Outcome.ALREADY_APPLIED, f"run key {K.run_key} is already applied by plan 1 (until T)")
+    ]
     assert (reached(out), len(out.plans), report.exit_code) == ([3, 2, 4], 1, 0)
     assert outcomes(load(out, Request("the next"))) == [Outcome.INGESTED]
-    assert said(load(out), Outcome.ALREADY_APPLIED) == [f"run key {K.run_key} is already applied by plan 1 (until T)"]
+    assert said(load(out), Outcome.ALREADY_APPLIED) == [
+        f"run key {K.run_key} is already applied by plan 1 (until T)"
+    ]
     assert (reached(out), len(out.plans)) == ([7, 5, 6], 2)
 
 
 @pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_a_run_that_crashed_is_finished_by_its_key_up_to_the_bound_that_it_froze(step: str, when: When) -> None:
+def test_a_run_that_crashed_is_finished_by_its_key_up_to_the_bound_that_it_froze(
+    step: str, when: When
+) -> None:
     out = outside()
     with pytest.raises(Crash):
         load(out, at=crash_at(step, when))
@@ -92,12 +121,16 @@ def test_a_run_that_crashed_is_finished_by_its_key_up_to_the_bound_that_it_froze
     report = load(out)
     assert reached(out) == ([3, 2, 4] if stored else [3, 2, 6])
     if stored:
-        assert said(report, Outcome.ALREADY_APPLIED) == [f"run key {K.run_key} is already applied by plan 1 (until T)"]
+        assert said(report, Outcome.ALREADY_APPLIED) == [
+            f"run key {K.run_key} is already applied by plan 1 (until T)"
+        ]
     assert outcomes(load(out)) == [Outcome.ALREADY_APPLIED]
 
 
 @pytest.mark.parametrize(("step", "when"), CRASHES)
-def test_a_retry_while_the_first_driver_still_works_loads_nothing_twice_at_any_moment(step: str, when: When) -> None:
+def test_a_retry_while_the_first_driver_still_works_loads_nothing_twice_at_any_moment(
+    step: str, when: When
+) -> None:
     out, retried = outside(), list[int]()
 
     def retry(reached_step: str, side: When) -> None:
@@ -125,21 +158,29 @@ def test_a_key_is_known_when_its_plan_is_pruned() -> None:
     load(out, None)
     fake_ledger.prune(out)
     grow(out)
-    assert load(out).outcomes == [(Outcome.ALREADY_APPLIED, f"run key {K.run_key} is already applied by plan 1 (until T)")]
+    assert load(out).outcomes == [
+        (Outcome.ALREADY_APPLIED, f"run key {K.run_key} is already applied by plan 1 (until T)")
+    ]
     assert len(out.plans) == 1
 
 
-def test_under_caps_a_key_makes_as_many_plans_as_its_bound_needs_and_is_done_with_the_last() -> None:
+def test_under_caps_a_key_makes_as_many_plans_as_its_bound_needs_and_is_done_with_the_last() -> (
+    None
+):
     out, capped = outside(), settings_of(limits={"max_records_per_run": 2})
     report = load(out, settings=capped)
     assert reached(out) == [3, 2, 4]
     assert [one.plan.run_key for one in report.plans] == [K.run_key] * 5
     assert Outcome.CAPPED not in outcomes(report)
-    assert said(load(out, settings=capped), Outcome.ALREADY_APPLIED) == [f"run key {K.run_key} is already applied by plan 5 (until T)"]
+    assert said(load(out, settings=capped), Outcome.ALREADY_APPLIED) == [
+        f"run key {K.run_key} is already applied by plan 5 (until T)"
+    ]
 
 
 @pytest.mark.parametrize("moment", range(0, 100, 3))
-def test_a_key_that_caps_cut_is_finished_after_a_crash_to_the_bound_of_its_first_plan(moment: int) -> None:
+def test_a_key_that_caps_cut_is_finished_after_a_crash_to_the_bound_of_its_first_plan(
+    moment: int,
+) -> None:
     out, capped = outside(), settings_of(limits={"max_records_per_run": 2})
     with pytest.raises(Crash):
         load(out, settings=capped, at=crash_at_moment(moment))
@@ -159,7 +200,9 @@ def test_a_key_that_a_cap_cut_goes_on_behind_a_run_without_it_where_that_left_so
     load(out, settings=capped)
     assert before == 5 and reached(out) == [3, 2, 4]
     load(out, None)
-    assert load(out, settings=capped).outcomes == [(Outcome.ALREADY_APPLIED, f"run key {K.run_key} is already applied by plan 4 (until T)")]
+    assert load(out, settings=capped).outcomes == [
+        (Outcome.ALREADY_APPLIED, f"run key {K.run_key} is already applied by plan 4 (until T)")
+    ]
 
 
 def test_a_key_that_had_nothing_to_read_stays_at_that_whatever_comes() -> None:
@@ -167,14 +210,28 @@ def test_a_key_that_had_nothing_to_read_stays_at_that_whatever_comes() -> None:
     load(out, None)
     report = load(out)
     assert report.outcomes == [
-        (Outcome.BEYOND_BOUND, "clicks 0 and 1 more partitions: an earlier run has loaded 3 offsets beyond T"),
-        (Outcome.NOTHING_NEW, f"nothing new to read (until T); asked for again, run key {K.run_key} stays at that"),
-        (Outcome.NOT_COMPLETE, "1 partition has no record at or after T yet, and nothing that is not loaded; what comes there later and is "
-                               "older goes into a later run")]
+        (
+            Outcome.BEYOND_BOUND,
+            "clicks 0 and 1 more partitions: an earlier run has loaded 3 offsets beyond T",
+        ),
+        (
+            Outcome.NOTHING_NEW,
+            f"nothing new to read (until T); asked for again, run key {K.run_key} stays at that",
+        ),
+        (
+            Outcome.NOT_COMPLETE,
+            "1 partition has no record at or after T yet, and nothing that is not loaded; what comes there later and is "
+            "older goes into a later run",
+        ),
+    ]
     out.logs[LOGS[2]].grow(2)
     report = load(out)
-    assert report.outcomes == [(
-        Outcome.ALREADY_APPLIED, f"run key {K.run_key} was asked for before, behind plan 1, and there was nothing to read (until T)")]
+    assert report.outcomes == [
+        (
+            Outcome.ALREADY_APPLIED,
+            f"run key {K.run_key} was asked for before, behind plan 1, and there was nothing to read (until T)",
+        )
+    ]
     assert reached(out) == [5, 3, 4]
 
 
@@ -190,8 +247,14 @@ def test_a_key_that_had_nothing_to_read_but_a_log_without_a_leader_is_not_kept()
 
 
 def test_a_key_that_had_nothing_to_read_but_a_log_of_another_owner_is_not_kept() -> None:
-    out, leaves = outside(), plain_settings(
-        cluster="cluster-1", source={"topics": {"allow": ["clicks.*"]}}, ownership={"on_owned": "skip"})
+    out, leaves = (
+        outside(),
+        plain_settings(
+            cluster="cluster-1",
+            source={"topics": {"allow": ["clicks.*"]}},
+            ownership={"on_owned": "skip"},
+        ),
+    )
     load(out, None)
     out.logs[LOGS[2]].grow(2)
     out.owners[LOGS[2]] = "old-consumer"
@@ -201,7 +264,9 @@ def test_a_key_that_had_nothing_to_read_but_a_log_of_another_owner_is_not_kept()
     assert reached(out) == [5, 3, 6] and outcomes(load(out)) == [Outcome.ALREADY_APPLIED]
 
 
-def test_a_key_that_had_nothing_to_read_is_not_kept_where_another_driver_stored_a_plan_meanwhile() -> None:
+def test_a_key_that_had_nothing_to_read_is_not_kept_where_another_driver_stored_a_plan_meanwhile() -> (
+    None
+):
     out = outside()
     load(out, None)
 
@@ -212,12 +277,23 @@ def test_a_key_that_had_nothing_to_read_is_not_kept_where_another_driver_stored_
 
     with pytest.raises(Owned):
         load(out, at=meanwhile)
-    assert load(out).outcomes == [(Outcome.ALREADY_APPLIED, f"run key {K.run_key} is already applied by plan 2 (until T)")]
+    assert load(out).outcomes == [
+        (Outcome.ALREADY_APPLIED, f"run key {K.run_key} is already applied by plan 2 (until T)")
+    ]
 
 
-@pytest.mark.parametrize("other", [Bounds(), Bounds(until=Bound("T2", at_ms=200)), Bounds(Bound("S", at_ms=0), Bound("T", at_ms=T))])
+@pytest.mark.parametrize(
+    "other",
+    [
+        Bounds(),
+        Bounds(until=Bound("T2", at_ms=200)),
+        Bounds(Bound("S", at_ms=0), Bound("T", at_ms=T)),
+    ],
+)
 @pytest.mark.parametrize("kept", ["stored", "in the table", "pruned", "empty"])
-def test_a_key_that_comes_with_other_bounds_is_refused_and_nothing_is_changed(kept: str, other: Bounds) -> None:
+def test_a_key_that_comes_with_other_bounds_is_refused_and_nothing_is_changed(
+    kept: str, other: Bounds
+) -> None:
     out = outside()
     if kept == "stored":
         with pytest.raises(Crash):
@@ -237,13 +313,20 @@ def test_a_key_that_comes_with_other_bounds_is_refused_and_nothing_is_changed(ke
     assert reached(out) == before
 
 
-def test_a_plan_that_an_earlier_run_left_is_executed_first_and_what_it_loads_beyond_the_bound_is_told() -> None:
+def test_a_plan_that_an_earlier_run_left_is_executed_first_and_what_it_loads_beyond_the_bound_is_told() -> (
+    None
+):
     out = outside()
     with pytest.raises(Crash):
         load(out, None, at=crash_at("fetch", When.BEFORE))
     report = load(out)
     assert outcomes(report) == [
-        Outcome.REPLAYED, Outcome.INGESTED, Outcome.BEYOND_BOUND, Outcome.NOTHING_NEW, Outcome.NOT_COMPLETE]
+        Outcome.REPLAYED,
+        Outcome.INGESTED,
+        Outcome.BEYOND_BOUND,
+        Outcome.NOTHING_NEW,
+        Outcome.NOT_COMPLETE,
+    ]
     assert reached(out) == [5, 3, 4]
 
 
@@ -255,8 +338,14 @@ def test_a_plan_under_a_key_that_is_superseded_keeps_key_and_bound() -> None:
     out.logs[LOGS[0]].log_start = 1
     report = load(out, settings=lets_go)
     assert outcomes(report)[0] is Outcome.SUPERSEDED
-    assert said(report, Outcome.ALREADY_APPLIED) == [f"run key {K.run_key} is already applied by plan 1 (until T)"]
-    assert {log: max(offset for one, offset in out.rows() if one == log) for log in LOGS} == {LOGS[0]: 2, LOGS[1]: 1, LOGS[2]: 3}
+    assert said(report, Outcome.ALREADY_APPLIED) == [
+        f"run key {K.run_key} is already applied by plan 1 (until T)"
+    ]
+    assert {log: max(offset for one, offset in out.rows() if one == log) for log in LOGS} == {
+        LOGS[0]: 2,
+        LOGS[1]: 1,
+        LOGS[2]: 3,
+    }
 
 
 def test_a_ledger_that_is_lost_with_its_keys_loads_nothing_twice() -> None:
@@ -266,7 +355,9 @@ def test_a_ledger_that_is_lost_with_its_keys_loads_nothing_twice() -> None:
     out.applied.clear()
     out.uid = None
     report = load(out)
-    assert said(report, Outcome.ALREADY_APPLIED) == [f"run key {K.run_key} is already applied by plan 1 (until T)"]
+    assert said(report, Outcome.ALREADY_APPLIED) == [
+        f"run key {K.run_key} is already applied by plan 1 (until T)"
+    ]
     load(out, None)
     out.plans.clear()
     out.applied.clear()
@@ -287,11 +378,15 @@ def test_of_forgotten_keys_nothing_is_loaded_twice_and_no_more_are_kept_than_the
     assert reached(out) == [5, 3, 4]
 
 
-def test_a_run_from_a_time_is_refused_while_anything_before_it_is_unread_and_nothing_is_passed_over() -> None:
+def test_a_run_from_a_time_is_refused_while_anything_before_it_is_unread_and_nothing_is_passed_over() -> (
+    None
+):
     out, interval = outside(), Request(None, Bounds(Bound("T", at_ms=T)))
     load(out, Request(None, Bounds(until=Bound("-4", back=4))))
     assert reached(out) == [1, 0, 0]
-    with pytest.raises(NeedsDecision, match="8 offsets before T are not loaded yet, and a run passes over none") as refused:
+    with pytest.raises(
+        NeedsDecision, match="8 offsets before T are not loaded yet, and a run passes over none"
+    ) as refused:
         load(out, interval)
     assert refused.value.where == {"topic": "clicks", "partition": 0, "offset": 1}
     assert reached(out) == [1, 0, 0]
@@ -300,11 +395,17 @@ def test_a_run_from_a_time_is_refused_while_anything_before_it_is_unread_and_not
     assert reached(out) == [5, 3, 4]
 
 
-def test_a_first_run_does_not_begin_so_many_offsets_before_the_end_and_what_to_say_instead_is_told() -> None:
+def test_a_first_run_does_not_begin_so_many_offsets_before_the_end_and_what_to_say_instead_is_told() -> (
+    None
+):
     out, interval = outside(), Request("k", Bounds(Bound("-2", back=2)))
     with pytest.raises(SettingsError, match="-2 .* made no plan yet") as refused:
         load(out, interval)
-    assert refused.value.exit_code == 2 and refused.value.where == {"key": "--from-time"} and not out.plans
+    assert (
+        refused.value.exit_code == 2
+        and refused.value.where == {"key": "--from-time"}
+        and not out.plans
+    )
     assert "source.start" in (refused.value.check or "")
     load(out, Request(None, Bounds(until=Bound("-3", back=3))))
     with pytest.raises(NeedsDecision, match="offsets before -2 are not loaded yet"):
@@ -320,16 +421,24 @@ def test_a_run_since_the_last_success_is_any_run() -> None:
     assert reached(out) == [5, 3, 4]
 
 
-@pytest.mark.parametrize(("back", "expected"), [(0, [5, 3, 4]), (2, [3, 1, 2]), (4, [1, 0, 0]), (100, [0, 0, 0])])
-def test_a_run_up_to_so_many_offsets_before_the_end_counts_in_each_partition(back: int, expected: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("back", "expected"), [(0, [5, 3, 4]), (2, [3, 1, 2]), (4, [1, 0, 0]), (100, [0, 0, 0])]
+)
+def test_a_run_up_to_so_many_offsets_before_the_end_counts_in_each_partition(
+    back: int, expected: list[int]
+) -> None:
     out = outside()
     load(out, Request("k", Bounds(until=Bound(f"-{back}", back=back))))
     assert reached(out) == expected
     grow(out)
-    assert outcomes(load(out, Request("k", Bounds(until=Bound(f"-{back}", back=back))))) == [Outcome.ALREADY_APPLIED]
+    assert outcomes(load(out, Request("k", Bounds(until=Bound(f"-{back}", back=back))))) == [
+        Outcome.ALREADY_APPLIED
+    ]
 
 
-def test_what_lies_behind_an_open_transaction_is_left_to_a_later_run_also_where_it_is_older_than_the_bound() -> None:
+def test_what_lies_behind_an_open_transaction_is_left_to_a_later_run_also_where_it_is_older_than_the_bound() -> (
+    None
+):
     out = outside()
     out.logs[LOGS[0]].held_back = 4
     load(out)
@@ -339,7 +448,9 @@ def test_what_lies_behind_an_open_transaction_is_left_to_a_later_run_also_where_
     assert reached(out) == [5, 3, 4]
 
 
-def test_records_out_of_order_are_read_up_to_the_first_offset_that_is_as_late_and_later_by_the_next_run() -> None:
+def test_records_out_of_order_are_read_up_to_the_first_offset_that_is_as_late_and_later_by_the_next_run() -> (
+    None
+):
     out = outside()
     out.logs[LOGS[0]].later = {2: T}
     load(out)
@@ -351,7 +462,9 @@ def test_records_out_of_order_are_read_up_to_the_first_offset_that_is_as_late_an
 def test_what_a_run_would_do_is_decided_by_what_it_was_asked_for() -> None:
     out, capped = outside(), settings_of(limits={"max_records_per_run": 2})
     steps = steps_ahead(FakeWorld(out, capped, request=K).observe(), capped, now_ms=1, uid="u")
-    assert [(step.plan.run_key if step.plan else None, step.goes_on) for step in steps] == [(K.run_key, True)]
+    assert [(step.plan.run_key if step.plan else None, step.goes_on) for step in steps] == [
+        (K.run_key, True)
+    ]
     load(out)
     steps = steps_ahead(FakeWorld(out, SETTINGS, request=K).observe(), SETTINGS, now_ms=1, uid="u")
     assert [step.done_before for step in steps] == [KeptKey("2026-01-31T00", 1, "until T")]
@@ -380,5 +493,7 @@ def test_a_run_that_fails_under_a_key_leaves_the_key_free() -> None:
 def test_what_caps_left_is_counted_up_to_the_bound_and_not_to_the_end() -> None:
     out, capped = outside(), settings_of(limits={"max_records_per_run": 2})
     report = load(out, Request(None, UNTIL), capped)
-    assert said(report, Outcome.CAPPED) == ["limits.max_records_per_run (2) left 7 offsets of 3 partitions to the next run"]
+    assert said(report, Outcome.CAPPED) == [
+        "limits.max_records_per_run (2) left 7 offsets of 3 partitions to the next run"
+    ]
     assert Outcome.CAPPED not in outcomes(load(out, Request(None, UNTIL), SETTINGS))

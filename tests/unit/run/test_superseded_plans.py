@@ -1,4 +1,6 @@
-"""Stored plans in whose place another one is put: expired ranges, an operator's word, and drivers that do not know of it."""
+"""Stored plans in whose place another one is put: expired ranges, an operator's word, and drivers
+that do not know of it.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,20 @@ from etl.model.snapshot import Supersede
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_state import Outcome
 from tests.fakes.outside import Outside
-from tests.fakes.world import Crash, FakeWorld, When
 from tests.fakes.stories import (
-    LOGS, SETTINGS, SKIPPING, crash_at, expired_plan, grow, outcomes, outside_of, refuse_broken, refuse_unfinished, run,
+    LOGS,
+    SETTINGS,
+    SKIPPING,
+    crash_at,
+    expired_plan,
+    grow,
+    outcomes,
+    outside_of,
+    refuse_broken,
+    refuse_unfinished,
+    run,
 )
+from tests.fakes.world import Crash, FakeWorld, When
 
 
 def test_a_stored_plan_whose_range_expired_is_superseded_where_policy_lets_the_gap_go() -> None:
@@ -24,10 +36,19 @@ def test_a_stored_plan_whose_range_expired_is_superseded_where_policy_lets_the_g
     old = outside.newest_plan()
     grow(outside, 3, 0, 0)
     report = run(outside, SKIPPING)
-    assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.RECORDS_LOST, Outcome.EXPIRES_SOON, Outcome.INGESTED]
+    assert outcomes(report) == [
+        Outcome.SUPERSEDED,
+        Outcome.RECORDS_LOST,
+        Outcome.EXPIRES_SOON,
+        Outcome.INGESTED,
+    ]
     new = outside.newest_plan()
     assert old is not None and new is not None
-    assert (new.number, new.supersedes, new.losses) == (1, old.id, (Loss(LOGS[0], 0, 2, LossReason.EXPIRED),))
+    assert (new.number, new.supersedes, new.losses) == (
+        1,
+        old.id,
+        (Loss(LOGS[0], 0, 2, LossReason.EXPIRED),),
+    )
     assert new.reason == "clicks 0: its range starts at 0, and the log at 2 by now"
     refuse_unfinished(outside)
 
@@ -40,9 +61,14 @@ def test_a_stored_plan_whose_range_expired_stops_the_run_under_fail_and_stays() 
     assert outside.plans == stored and outside.table is None
 
 
-@pytest.mark.parametrize("step", ["supersede", "fetch", "append", "record losses", "record", "commit from 0", "commit from 2"])
+@pytest.mark.parametrize(
+    "step",
+    ["supersede", "fetch", "append", "record losses", "record", "commit from 0", "commit from 2"],
+)
 @pytest.mark.parametrize("when", When)
-def test_a_crash_while_a_plan_is_superseded_loses_and_doubles_nothing(step: str, when: When) -> None:
+def test_a_crash_while_a_plan_is_superseded_loses_and_doubles_nothing(
+    step: str, when: When
+) -> None:
     outside = expired_plan()
     with pytest.raises(Crash):
         run(outside, SKIPPING, at=crash_at(step, when))
@@ -58,12 +84,17 @@ def skipped_by_hand(outside: Outside, *skips: Loss) -> None:
     snapshot = world.observe()
     newest = outside.newest_plan()
     assert newest is not None
-    world.supersede(with_id(plan_instead(Supersede(newest, "corrupt", skips), snapshot, SKIPPING, now_ms=1)), snapshot.ledger)
+    world.supersede(
+        with_id(plan_instead(Supersede(newest, "corrupt", skips), snapshot, SKIPPING, now_ms=1)),
+        snapshot.ledger,
+    )
 
 
 @pytest.mark.parametrize("step", ["supersede", "append", "record losses", "record"])
 @pytest.mark.parametrize("when", When)
-def test_offsets_that_an_operator_skipped_stay_out_when_the_plans_start_expires_before_the_next_run(step: str, when: When) -> None:
+def test_offsets_that_an_operator_skipped_stay_out_when_the_plans_start_expires_before_the_next_run(
+    step: str, when: When
+) -> None:
     outside = outside_of(9, 0, 0)
     with pytest.raises(Crash):
         run(outside, SKIPPING, at=crash_at("store plan", When.AFTER))
@@ -73,15 +104,21 @@ def test_offsets_that_an_operator_skipped_stay_out_when_the_plans_start_expires_
         run(outside, SKIPPING, at=crash_at(step, when))
     run(outside, SKIPPING)
     assert set(outside.rows()) == {(LOGS[0], 6), (LOGS[0], 7), (LOGS[0], 8)}
-    assert [loss for _, loss in outside.losses] == [Loss(LOGS[0], 4, 6, LossReason.SKIPPED), Loss(LOGS[0], 0, 4, LossReason.EXPIRED)]
+    assert [loss for _, loss in outside.losses] == [
+        Loss(LOGS[0], 4, 6, LossReason.SKIPPED),
+        Loss(LOGS[0], 0, 4, LossReason.EXPIRED),
+    ]
 
 
-def test_a_zombie_that_appends_the_plan_after_it_was_superseded_wins_and_the_next_run_adopts_it() -> None:
+def test_a_zombie_that_appends_the_plan_after_it_was_superseded_wins_and_the_next_run_adopts_it() -> (
+    None
+):
     outside = outside_of(5, 3, 4)
 
     def at(reached: str, side: When) -> None:
         if (reached, side) == ("open table", When.AFTER):
-            # the rows are read by now; then the range expires, and another driver supersedes the plan and dies
+            # the rows are read by now; then the range expires, and another driver supersedes the
+            # plan and dies
             outside.logs[LOGS[0]].log_start = 1
             with contextlib.suppress(Crash):
                 run(outside, SKIPPING, at=crash_at("supersede", When.AFTER))

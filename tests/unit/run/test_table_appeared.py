@@ -1,4 +1,6 @@
-"""Another pipeline makes the table between a plan and its append: the same run puts another plan in its place, and not for ever."""
+"""Another pipeline makes the table between a plan and its append: the same run puts another plan in
+its place, and not for ever.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,16 @@ from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from tests.fakes.outside import Outside
+from tests.fakes.stories import (
+    SETTINGS,
+    crash_at,
+    new_report,
+    outcomes,
+    outside_of,
+    refuse_unfinished,
+    run,
+)
 from tests.fakes.world import Crash, FakeWorld, When
-from tests.fakes.stories import SETTINGS, crash_at, new_report, outcomes, outside_of, refuse_unfinished, run
 
 SOMEBODYS = Table("table-1", 0, None)
 OTHER_PIPELINES = Table("table-1", 0, None, is_of_others_alone=True)
@@ -45,14 +55,18 @@ def run_in(world: FakeWorld) -> Report:
     return report
 
 
-def test_a_run_whose_table_another_pipeline_makes_meanwhile_goes_on_by_another_plan_and_loads_every_record_once() -> None:
+def test_a_run_whose_table_another_pipeline_makes_meanwhile_goes_on_by_another_plan_and_loads_every_record_once() -> (
+    None
+):
     outside = outside_of(5, 3, 4)
     assert outcomes(run_in(Arriving(outside, SETTINGS))) == [Outcome.SUPERSEDED, Outcome.INGESTED]
     assert len(outside.table or ()) == 1
     refuse_unfinished(outside)
 
 
-def test_a_table_of_which_nobody_knows_what_it_holds_stops_the_run_before_anything_is_read_again() -> None:
+def test_a_table_of_which_nobody_knows_what_it_holds_stops_the_run_before_anything_is_read_again() -> (
+    None
+):
     outside = outside_of(5, 3, 4)
     world = Arriving(outside, SETTINGS)
     world.arrives = SOMEBODYS

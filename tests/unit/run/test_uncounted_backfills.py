@@ -1,4 +1,6 @@
-"""A backfill that went on behind an older copy of the table, of rows that nobody can count: giving it up frees what it has not loaded."""
+"""A backfill that went on behind an older copy of the table, of rows that nobody can count: giving
+it up frees what it has not loaded.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ from etl.model.receipts import Receipt
 from etl.run.abandon import abandon
 from etl.settings.backfills import settings_of_backfill
 from tests.fakes import fake_ledger
-from tests.fakes.backfill_stories import CAPPED, accept_table, asked, filled, given_up, live, nothing
+from tests.fakes.backfill_stories import (
+    CAPPED,
+    accept_table,
+    asked,
+    filled,
+    given_up,
+    live,
+    nothing,
+)
 from tests.fakes.outside import Outside
 from tests.fakes.stories import crash_at, new_report
 from tests.fakes.world import Crash, FakeWorld, When
@@ -51,7 +61,9 @@ def behind_a_copy() -> Outside:
 def test_what_it_has_loaded_stays_claimed_and_the_rest_is_free(world: type[FakeWorld]) -> None:
     outside, own = behind_a_copy(), settings_of_backfill(CAPPED, "old")
     for _ in range(2):
-        with pytest.raises(NeedsDecision, match="nobody can tell which rows of backfill old the table holds"):
+        with pytest.raises(
+            NeedsDecision, match="nobody can tell which rows of backfill old the table holds"
+        ):
             abandon(world(outside.beside("old"), own, nothing), own, new_report(), "not needed")
         found = fake_ledger.read_claim(outside.beside("old"))
         assert found and (found.claim.state, found.claim.offsets) == (ClaimState.GIVEN_UP, 8)
@@ -59,4 +71,6 @@ def test_what_it_has_loaded_stays_claimed_and_the_rest_is_free(world: type[FakeW
     assert given_up(outside).offsets == 4, "once somebody can count them"
     filled(outside, asked(0, 3, only_missing=True), name="lacking")
     assert set(outside.rows().values()) == {1}
-    assert set(outside.rows()) == {(log, at) for log, found in outside.logs.items() for at in range(found.end)}
+    assert set(outside.rows()) == {
+        (log, at) for log, found in outside.logs.items() for at in range(found.end)
+    }

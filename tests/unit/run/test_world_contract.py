@@ -24,14 +24,20 @@ class FakeStage:
     """`world_stage.Stage` in memory."""
 
     def __init__(self, broker_id: int | None = None) -> None:
-        self.logs = tuple(BrokerPartition("clicks", partition, broker_id) for partition in range(len(SIZES)))
-        self._outside = Outside({log: FakeLog(size) for log, size in zip(self.logs, SIZES, strict=True)})
+        self.logs = tuple(
+            BrokerPartition("clicks", partition, broker_id) for partition in range(len(SIZES))
+        )
+        self._outside = Outside(
+            {log: FakeLog(size) for log, size in zip(self.logs, SIZES, strict=True)}
+        )
 
     def world(self, run_id: str = "run-1", request: Request | None = None) -> FakeWorld:
         return FakeWorld(self._outside, SETTINGS, run_id=run_id, request=request)
 
     def backfill(self, name: str, run_id: str = "run-1") -> FakeWorld:
-        return FakeWorld(self._outside.beside(name), settings_of_backfill(SETTINGS, name), run_id=run_id)
+        return FakeWorld(
+            self._outside.beside(name), settings_of_backfill(SETTINGS, name), run_id=run_id
+        )
 
     def rows(self) -> list[tuple[BrokerPartition, int]]:
         return sorted((log, offset_of(place)) for log, place in self._outside.rows().elements())
@@ -40,7 +46,10 @@ class FakeStage:
         return sorted(loss for _, loss in self._outside.losses)
 
     def plans(self) -> dict[int, str]:
-        return {number: parse_plan(payload, path="plans").id for number, payload in self._outside.plans.items()}
+        return {
+            number: parse_plan(payload, path="plans").id
+            for number, payload in self._outside.plans.items()
+        }
 
     def removals(self) -> list[ForeignCommit]:
         return self._outside.removals

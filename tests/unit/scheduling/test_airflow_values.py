@@ -1,4 +1,6 @@
-"""What DAGs know of a conf file and of the toolkit's environment, and what they keep of a document: values, without an Airflow."""
+"""What DAGs know of a conf file and of the toolkit's environment, and what they keep of a document:
+values, without an Airflow.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,11 @@ def conf_of(folder: Path, table: str = "../warehouse/clicks", more: str = "") ->
 @pytest.mark.parametrize("conf", sorted((ROOT / "conf").glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_dag_knows_the_same_of_a_conf_file_as_the_command_that_it_starts(conf: Path) -> None:
     pipeline, settings = pipeline_of(conf), load_settings(conf)
-    assert (pipeline.name, pipeline.group, pipeline.is_physical) == (settings.pipeline, settings.group, settings.source.is_physical)
+    assert (pipeline.name, pipeline.group, pipeline.is_physical) == (
+        settings.pipeline,
+        settings.group,
+        settings.source.is_physical,
+    )
     assert pipeline.table == Path(settings.table.path).as_uri() and pipeline.conf == str(conf)
 
 
@@ -50,30 +56,50 @@ def test_what_parses_dag_files_needs_no_secret_of_a_conf(tmp_path: Path) -> None
     assert pipeline_of(conf_of(tmp_path)).name == "clicks"
 
 
-@pytest.mark.parametrize(("table", "uri"), [
-    ("s3://bucket/clicks", "s3://bucket/clicks"), ("s3a://bucket/clicks", "s3://bucket/clicks"),
-    ("s3://bucket/clicks/", "s3://bucket/clicks"), ("abfs://rows@acme.dfs.core.windows.net/t", "abfss://rows@acme.dfs.core.windows.net/t"),
-    ("file:///data/clicks", "file:///data/clicks"), ("/data/a b", "file:///data/a%20b")])
-def test_a_table_is_known_by_one_uri_however_its_path_is_written(tmp_path: Path, table: str, uri: str) -> None:
+@pytest.mark.parametrize(
+    ("table", "uri"),
+    [
+        ("s3://bucket/clicks", "s3://bucket/clicks"),
+        ("s3a://bucket/clicks", "s3://bucket/clicks"),
+        ("s3://bucket/clicks/", "s3://bucket/clicks"),
+        ("abfs://rows@acme.dfs.core.windows.net/t", "abfss://rows@acme.dfs.core.windows.net/t"),
+        ("file:///data/clicks", "file:///data/clicks"),
+        ("/data/a b", "file:///data/a%20b"),
+    ],
+)
+def test_a_table_is_known_by_one_uri_however_its_path_is_written(
+    tmp_path: Path, table: str, uri: str
+) -> None:
     assert pipeline_of(conf_of(tmp_path, table)).table == uri
 
 
-def test_a_table_that_a_catalog_names_is_known_by_that_name_for_a_dag_asks_no_catalog(tmp_path: Path) -> None:
+def test_a_table_that_a_catalog_names_is_known_by_that_name_for_a_dag_asks_no_catalog(
+    tmp_path: Path,
+) -> None:
     path = conf_of(tmp_path)
-    path.write_text(path.read_text().replace('path: "../warehouse/clicks"', "name: main.lake.clicks"))
+    path.write_text(
+        path.read_text().replace('path: "../warehouse/clicks"', "name: main.lake.clicks")
+    )
     assert pipeline_of(path).table == "delta-table:///main.lake.clicks"
 
 
-@pytest.mark.parametrize("table", ["tables/clicks", "${env:ETL_TEST_FOLDER}/clicks", "${env:ETL_TEST_FOLDER}"])
+@pytest.mark.parametrize(
+    "table", ["tables/clicks", "${env:ETL_TEST_FOLDER}/clicks", "${env:ETL_TEST_FOLDER}"]
+)
 def test_a_table_that_a_file_of_defaults_names_is_seen_from_its_folder_as_by_the_run(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
     monkeypatch.setenv("ETL_TEST_FOLDER", "tables/clicks")
     monkeypatch.setenv("NOT_SET_HERE", "127.0.0.1:2181")
     (tmp_path / "shared").mkdir()
     (tmp_path / "conf").mkdir()
     (tmp_path / "shared" / "all.yaml").write_text('table: {path: "%s"}\n' % table)
     path = conf_of(tmp_path / "conf")
-    path.write_text(path.read_text().replace('table: {path: "../warehouse/clicks"}', "defaults: ../shared/all.yaml"))
+    path.write_text(
+        path.read_text().replace(
+            'table: {path: "../warehouse/clicks"}', "defaults: ../shared/all.yaml"
+        )
+    )
     assert pipeline_of(path).table == Path(load_settings(path).table.path).as_uri()
     assert pipeline_of(path).table.startswith((tmp_path / "shared" / "tables").as_uri())
 
@@ -98,11 +124,26 @@ def test_a_folder_without_a_conf_file_is_told_instead_of_giving_no_dag(tmp_path:
 
 
 def test_the_toolkit_is_where_the_environment_says_and_else_in_airflows_own() -> None:
-    assert toolkit_from_environment({}) == Toolkit(sys.executable, "jobs", "spark_default", {"packages": DELTA})
-    found = toolkit_from_environment({
-        "ETL_PYTHON": "/opt/etl/bin/python", "ETL_SPARK_CONNECTION": "yarn", "ETL_SPARK_SUBMIT": '{"jars": "a.jar"}'}, jobs="/srv/jobs")
-    assert (found.spark_submit, found.job("ingest")) == ("/opt/etl/bin/spark-submit", "/srv/jobs/ingest.py")
-    assert (found.connection, found.submit, found.environment) == ("yarn", {"jars": "a.jar"}, {"PYSPARK_PYTHON": "/opt/etl/bin/python"})
+    assert toolkit_from_environment({}) == Toolkit(
+        sys.executable, "jobs", "spark_default", {"packages": DELTA}
+    )
+    found = toolkit_from_environment(
+        {
+            "ETL_PYTHON": "/opt/etl/bin/python",
+            "ETL_SPARK_CONNECTION": "yarn",
+            "ETL_SPARK_SUBMIT": '{"jars": "a.jar"}',
+        },
+        jobs="/srv/jobs",
+    )
+    assert (found.spark_submit, found.job("ingest")) == (
+        "/opt/etl/bin/spark-submit",
+        "/srv/jobs/ingest.py",
+    )
+    assert (found.connection, found.submit, found.environment) == (
+        "yarn",
+        {"jars": "a.jar"},
+        {"PYSPARK_PYTHON": "/opt/etl/bin/python"},
+    )
 
 
 @pytest.mark.parametrize("text", ["[]", "packages", "{"])
@@ -120,7 +161,9 @@ def test_the_jars_that_a_job_is_submitted_with_are_those_of_the_installed_delta(
     assert DELTA in (ROOT / "README.md").read_text()
 
 
-def test_a_command_is_asked_in_the_toolkits_environment_and_its_document_comes_back(tmp_path: Path) -> None:
+def test_a_command_is_asked_in_the_toolkits_environment_and_its_document_comes_back(
+    tmp_path: Path,
+) -> None:
     toolkit = Toolkit(variables={"PYTHONPATH": str(ROOT)})
     code, document = ask(toolkit, ["plan", str(tmp_path / "no-such.yaml"), "--json"])
     assert code == 2 and document is not None and document["error"] == "SettingsError"
@@ -141,29 +184,49 @@ def bare(folder: Path, body: str = "") -> Toolkit:
     return Toolkit(str(python))
 
 
-def test_a_worker_without_the_package_is_told_with_the_command_that_installs_it(tmp_path: Path) -> None:
+def test_a_worker_without_the_package_is_told_with_the_command_that_installs_it(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(SettingsError, match="No module named 'etl'") as found:
         ask(bare(tmp_path), ["complete", "clicks.yaml", "--json"])
-    assert f"{tmp_path}/python -m pip install offset-range-etl" in found.value.check and "ETL_PYTHON" in found.value.check
+    assert (
+        f"{tmp_path}/python -m pip install offset-range-etl" in found.value.check
+        and "ETL_PYTHON" in found.value.check
+    )
 
 
-def test_a_worker_without_one_of_the_packages_requirements_is_told_the_name_of_it(tmp_path: Path) -> None:
+def test_a_worker_without_one_of_the_packages_requirements_is_told_the_name_of_it(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(SettingsError, match="No module named 'typer'"):
-        ask(bare(tmp_path, f"export PYTHONPATH={ROOT}\nexec {sys.executable} -S \"$@\""), ["complete", "clicks.yaml", "--json"])
+        ask(
+            bare(tmp_path, f'export PYTHONPATH={ROOT}\nexec {sys.executable} -S "$@"'),
+            ["complete", "clicks.yaml", "--json"],
+        )
 
 
 def test_what_a_command_said_before_it_ended_without_a_document_is_in_the_log(
-        tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    toolkit = bare(tmp_path, f"export PYTHONPATH={ROOT}\n[ $1 = -c ] || {{ echo of no use >&2; exit 1; }}\nexec {sys.executable} \"$@\"")
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    toolkit = bare(
+        tmp_path,
+        f'export PYTHONPATH={ROOT}\n[ $1 = -c ] || {{ echo of no use >&2; exit 1; }}\nexec {sys.executable} "$@"',
+    )
     assert ask(toolkit, ["complete"]) == (1, None)
     assert "of no use" in caplog.text
 
 
 def test_little_of_a_document_is_kept_whatever_its_size() -> None:
     ranges = [{"topic": "clicks", "partition": n} for n in range(5000)]
-    document = {"run_id": "r", "records": 7, "versions": {"a": 1}, "error": None,
-                "outcomes": [{"outcome": "ingested", "says": "plan 3: ..."}],
-                "plan": {"number": 3, "ranges": ranges, "positions": ranges}, "text": "x" * 100_000}
+    document = {
+        "run_id": "r",
+        "records": 7,
+        "versions": {"a": 1},
+        "error": None,
+        "outcomes": [{"outcome": "ingested", "says": "plan 3: ..."}],
+        "plan": {"number": 3, "ranges": ranges, "positions": ranges},
+        "text": "x" * 100_000,
+    }
     kept = brief_of(document)
     assert kept["records"] == 7 and kept["outcomes"] == ["plan 3: ..."] and "versions" not in kept
     assert kept["plan"] == {"number": 3, "ranges_in_all": 5000, "ranges": ranges[:RANGES_KEPT]}
@@ -184,24 +247,46 @@ class Task:
     _conn_id: str | None = None
 
 
-def test_pools_and_connections_that_tasks_name_and_nobody_made_are_told_with_the_command_that_makes_them() -> None:
+def test_pools_and_connections_that_tasks_name_and_nobody_made_are_told_with_the_command_that_makes_them() -> (
+    None
+):
     dags: Mapping[str, Any] = {
         "a": SimpleNamespace(tasks=[Task("load", "clicks", "spark_default"), Task("wait")]),
-        "b": SimpleNamespace(tasks=[Task("load", "clicks")])}
+        "b": SimpleNamespace(tasks=[Task("load", "clicks")]),
+    }
     named = named_by(dags)
     assert missing(named, {"default_pool", "clicks"}, {"spark_default"}) == []
     lost = missing(named, {"default_pool"}, set())
     assert lost == [
-        Named("connection", "spark_default", "a", "load"), Named("pool", "clicks", "a", "load"), Named("pool", "clicks", "b", "load")]
-    assert "airflow connections add spark_default" in str(lost[0]) and "airflow pools set clicks 1" in str(lost[1])
+        Named("connection", "spark_default", "a", "load"),
+        Named("pool", "clicks", "a", "load"),
+        Named("pool", "clicks", "b", "load"),
+    ]
+    assert "airflow connections add spark_default" in str(
+        lost[0]
+    ) and "airflow pools set clicks 1" in str(lost[1])
     assert "task load of DAG a" in str(lost[1])
 
 
 def test_what_a_dag_file_imports_of_the_package_is_light() -> None:
-    heavy = ("pyspark", "py4j", "numba", "numpy", "pandas", "pyarrow", "kafka", "kazoo", "deltalake", "typer")
+    heavy = (
+        "pyspark",
+        "py4j",
+        "numba",
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "kafka",
+        "kazoo",
+        "deltalake",
+        "typer",
+    )
     program = (
         "import sys; import etl.airflow.pipeline, etl.airflow.toolkit, etl.airflow.brief, etl.airflow.check\n"
         "import etl.decisions.times.scheduled_runs\n"
-        f"print([name for name in {heavy!r} if name in sys.modules])")
-    answer = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert answer.stdout.strip() == "[]"

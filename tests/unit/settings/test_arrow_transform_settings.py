@@ -1,4 +1,6 @@
-"""The key `arrow_transform`: beside which other one it cannot be, and what becomes of plans that were stored under another."""
+"""The key `arrow_transform`: beside which other one it cannot be, and what becomes of plans that
+were stored under another.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ NAMES = st.sampled_from([None, "m:f", "m:g"])
 
 
 def test_a_conf_has_one_transform_at_most() -> None:
-    with pytest.raises(SettingsError, match="is a second one beside transform.*key arrow_transform"):
+    with pytest.raises(
+        SettingsError, match="is a second one beside transform.*key arrow_transform"
+    ):
         plain_settings(transform="m:f", arrow_transform="m:g")
     assert plain_settings(transform=None, arrow_transform="m:g").either_transform == "m:g"
 
@@ -27,13 +31,19 @@ def test_a_name_of_another_form_is_refused_with_the_one_that_it_has(name: object
 
 
 @given(NAMES, NAMES)
-def test_rows_of_a_stored_plan_are_those_of_the_same_function_of_the_same_kind(transform: str | None, arrow: str | None) -> None:
+def test_rows_of_a_stored_plan_are_those_of_the_same_function_of_the_same_kind(
+    transform: str | None, arrow: str | None
+) -> None:
     if transform and arrow:
         return
     here = plain_settings(transform=transform, arrow_transform=arrow)
     plan = plain_plan(shape=shape_of_rows(here))
     assert may_be_transformed(plan, here) is (here.either_transform is not None)
-    for other in (plain_settings(), plain_settings(transform="m:f"), plain_settings(arrow_transform="m:f")):
+    for other in (
+        plain_settings(),
+        plain_settings(transform="m:f"),
+        plain_settings(arrow_transform="m:f"),
+    ):
         is_same = (other.transform, other.arrow_transform) == (transform, arrow)
         assert (shape_of_rows(other) == plan.shape) is is_same
 

@@ -1,4 +1,6 @@
-"""What is said of a key on the command line: as if it stood in the conf file, and refused by its name where it is none."""
+"""What is said of a key on the command line: as if it stood in the conf file, and refused by its
+name where it is none.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,12 @@ from etl.settings.loader import load_settings
 from etl.settings.mistakes import MEANINGS
 
 LEAST = {
-    "version": 1, "pipeline": "clicks", "group": "etl-clicks", "zookeeper": {"connect": "a:2181/kafka"},
-    "source": {"topics": {"allow": ["clicks"]}, "start": "latest"}, "table": {"path": "../warehouse/clicks"},
+    "version": 1,
+    "pipeline": "clicks",
+    "group": "etl-clicks",
+    "zookeeper": {"connect": "a:2181/kafka"},
+    "source": {"topics": {"allow": ["clicks"]}, "start": "latest"},
+    "table": {"path": "../warehouse/clicks"},
 }
 
 
@@ -26,23 +32,42 @@ def conf(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("word", "value"), [
-    ("limits.max_records_per_run=1000", 1000), ("limits.max_records_per_run=", None), ("source.topics.allow=[a, 'b-.*']", ["a", "b-.*"]),
-    ("source.topics={allow: [a]}", {"allow": ["a"]}), ("group=7", 7), ("group='7'", "7"), ("spark.a.b=c=d", "c=d"),
-])
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("limits.max_records_per_run=1000", 1000),
+        ("limits.max_records_per_run=", None),
+        ("source.topics.allow=[a, 'b-.*']", ["a", "b-.*"]),
+        ("source.topics={allow: [a]}", {"allow": ["a"]}),
+        ("group=7", 7),
+        ("group='7'", "7"),
+        ("spark.a.b=c=d", "c=d"),
+    ],
+)
 def test_the_value_of_a_change_is_what_yaml_makes_of_it(word: str, value: object) -> None:
     assert parse_change(word).value == value
 
 
-@pytest.mark.parametrize(("word", "says"), [
-    ("limits.max_record_per_run=1", "limits.max_records_per_run"), ("max_records_per_run=1", "limits.max_records_per_run"),
-    ("nothing=1", "etl schema"), ("source.start.day=1", "source.start"), ("group", "KEY=VALUE"), ("=1", "KEY=VALUE"),
-    ("group=[", "as in a conf file"), ("group=*x", "as in a conf file"),
-])
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("limits.max_record_per_run=1", "limits.max_records_per_run"),
+        ("max_records_per_run=1", "limits.max_records_per_run"),
+        ("nothing=1", "etl schema"),
+        ("source.start.day=1", "source.start"),
+        ("group", "KEY=VALUE"),
+        ("=1", "KEY=VALUE"),
+        ("group=[", "as in a conf file"),
+        ("group=*x", "as in a conf file"),
+    ],
+)
 def test_a_change_of_what_is_no_key_is_refused_by_its_name(word: str, says: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse_change(word)
-    assert f"--set {word.partition('=')[0]}" in caught.value.what and says in f"{caught.value.what} {caught.value.check}"
+    assert (
+        f"--set {word.partition('=')[0]}" in caught.value.what
+        and says in f"{caught.value.what} {caught.value.check}"
+    )
 
 
 @pytest.mark.parametrize("key", sorted(MEANINGS))
@@ -54,12 +79,21 @@ def test_every_key_of_a_conf_may_be_changed(key: str) -> None:
 
 
 def test_a_change_is_as_if_it_stood_in_the_file_and_the_last_of_two_holds(
-        conf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    conf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir("/")
     monkeypatch.setenv("SAID", "elsewhere")
-    said = [parse_change(word) for word in (
-        "source.start.timestamp=2026-01-31T00:00:00+00:00", "limits.max_records_per_run=1", "limits.max_records_per_run=2",
-        "table.path=../${env:SAID}/clicks", "spark.driver.memory=2g", "spark.spark.master=local[2]")]
+    said = [
+        parse_change(word)
+        for word in (
+            "source.start.timestamp=2026-01-31T00:00:00+00:00",
+            "limits.max_records_per_run=1",
+            "limits.max_records_per_run=2",
+            "table.path=../${env:SAID}/clicks",
+            "spark.driver.memory=2g",
+            "spark.spark.master=local[2]",
+        )
+    ]
     found = load_settings(conf, said)
     assert found.limits.max_records_per_run == 2
     assert found.source.start.ms == 1_769_817_600_000  # type: ignore[union-attr]
@@ -70,19 +104,37 @@ def test_a_change_is_as_if_it_stood_in_the_file_and_the_last_of_two_holds(
 
 def test_a_wrong_value_of_a_change_is_told_with_the_file_and_the_change(conf: Path) -> None:
     with pytest.raises(SettingsError) as caught:
-        load_settings(conf, [parse_change("limits.max_records_per_run=many"), parse_change("group=g")])
+        load_settings(
+            conf, [parse_change("limits.max_records_per_run=many"), parse_change("group=g")]
+        )
     assert caught.value.where == {
-        "path": str(conf), "key": "limits.max_records_per_run", "set": "limits.max_records_per_run, group"}
+        "path": str(conf),
+        "key": "limits.max_records_per_run",
+        "set": "limits.max_records_per_run, group",
+    }
 
 
 def test_a_report_tells_changes_and_none_that_may_be_a_secret() -> None:
-    said = ("limits.max_records_per_run=1000", "group=${env:GROUP}", "spark.hadoop.fs.s3a.secret.key=s3cret", "spark={spark.x: s3cret}",
-            "zookeeper.connect=host:2181", "source.bootstrap=host:9092")
+    said = (
+        "limits.max_records_per_run=1000",
+        "group=${env:GROUP}",
+        "spark.hadoop.fs.s3a.secret.key=s3cret",
+        "spark={spark.x: s3cret}",
+        "zookeeper.connect=host:2181",
+        "source.bootstrap=host:9092",
+    )
     assert told_changes([parse_change(word) for word in said]) == {
-        "limits.max_records_per_run": "1000", "group": "${env:GROUP}", "spark.hadoop.fs.s3a.secret.key": None, "spark": None,
-        "zookeeper.connect": None, "source.bootstrap": None}
+        "limits.max_records_per_run": "1000",
+        "group": "${env:GROUP}",
+        "spark.hadoop.fs.s3a.secret.key": None,
+        "spark": None,
+        "zookeeper.connect": None,
+        "source.bootstrap": None,
+    }
 
 
 def test_a_key_that_stands_twice_in_the_value_of_a_change_is_refused() -> None:
-    with pytest.raises(SettingsError, match="--set source.topics: .*the key allow stands twice, first in line 1"):
+    with pytest.raises(
+        SettingsError, match="--set source.topics: .*the key allow stands twice, first in line 1"
+    ):
         parse_change("source.topics={allow: [clicks], allow: [views]}")

@@ -1,4 +1,6 @@
-"""A file of defaults below several confs: its keys hold where a conf has none, and a mistake is told with the files that it may be in."""
+"""A file of defaults below several confs: its keys hold where a conf has none, and a mistake is
+told with the files that it may be in.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,19 @@ from etl.settings.loader import load_settings
 from etl.settings.policies import OnDataLoss
 
 SHARED: dict[str, Any] = {
-    "version": 1, "group": "etl", "zookeeper": {"connect": "a:2181/kafka", "session_timeout_s": 20},
-    "source": {"on_data_loss": "skip", "topics": {"deny": [".*-test"]}}, "report": {"path": "reports"},
+    "version": 1,
+    "group": "etl",
+    "zookeeper": {"connect": "a:2181/kafka", "session_timeout_s": 20},
+    "source": {"on_data_loss": "skip", "topics": {"deny": [".*-test"]}},
+    "report": {"path": "reports"},
     "spark": {"spark.master": "local[2]", "spark.driver.memory": "2g"},
 }
 OWN: dict[str, Any] = {
-    "defaults": "../shared/defaults.yaml", "pipeline": "clicks", "source": {"topics": {"allow": ["clicks"]}},
-    "table": {"path": "../warehouse/clicks"}, "spark": {"spark.driver.memory": "4g"},
+    "defaults": "../shared/defaults.yaml",
+    "pipeline": "clicks",
+    "source": {"topics": {"allow": ["clicks"]}},
+    "table": {"path": "../warehouse/clicks"},
+    "spark": {"spark.driver.memory": "4g"},
 }
 
 
@@ -32,9 +40,15 @@ def written(folder: Path, shared: Any = SHARED, own: dict[str, Any] = OWN) -> Pa
     return folder / "conf" / "clicks.yaml"
 
 
-def test_a_key_of_the_defaults_holds_where_the_conf_has_none_and_each_file_sees_places_from_its_own_folder(tmp_path: Path) -> None:
+def test_a_key_of_the_defaults_holds_where_the_conf_has_none_and_each_file_sees_places_from_its_own_folder(
+    tmp_path: Path,
+) -> None:
     found = load_settings(written(tmp_path))
-    assert (found.group, found.zookeeper.session_timeout_s, found.source.on_data_loss) == ("etl", 20, OnDataLoss.SKIP)
+    assert (found.group, found.zookeeper.session_timeout_s, found.source.on_data_loss) == (
+        "etl",
+        20,
+        OnDataLoss.SKIP,
+    )
     assert (found.source.topics.allow, found.source.topics.deny) == (("clicks",), (".*-test",))
     assert found.spark == {"spark.master": "local[2]", "spark.driver.memory": "4g"}
     assert found.report.path == str(tmp_path / "shared" / "reports")
@@ -42,14 +56,22 @@ def test_a_key_of_the_defaults_holds_where_the_conf_has_none_and_each_file_sees_
 
 
 def test_every_place_in_the_defaults_is_seen_from_their_own_folder(tmp_path: Path) -> None:
-    places = {"table": {"path": "rows", "losses_path": "gone"}, "report": {"path": "told"}, "metrics_path": "measured"}
+    places = {
+        "table": {"path": "rows", "losses_path": "gone"},
+        "report": {"path": "told"},
+        "metrics_path": "measured",
+    }
     own = {key: value for key, value in OWN.items() if key != "table"}
     found = load_settings(written(tmp_path, {**SHARED, **places}, own))
     seen = (found.table.path, found.table.losses_path, found.report.path, found.metrics_path)
-    assert seen == tuple(str(tmp_path / "shared" / name) for name in ("rows", "gone", "told", "measured"))
+    assert seen == tuple(
+        str(tmp_path / "shared" / name) for name in ("rows", "gone", "told", "measured")
+    )
 
 
-def test_a_change_on_the_command_line_is_over_both_and_may_name_other_defaults_or_none(tmp_path: Path) -> None:
+def test_a_change_on_the_command_line_is_over_both_and_may_name_other_defaults_or_none(
+    tmp_path: Path,
+) -> None:
     conf = written(tmp_path)
     assert load_settings(conf, [parse_change("group=mine")]).group == "mine"
     (tmp_path / "other.yaml").write_text(yaml.safe_dump({**SHARED, "group": "other"}))
@@ -58,24 +80,41 @@ def test_a_change_on_the_command_line_is_over_both_and_may_name_other_defaults_o
         load_settings(conf, [parse_change("defaults=null")])
 
 
-@pytest.mark.parametrize(("below", "above", "both"), [
-    ({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}}, {"a": {"b": 1, "c": 3}}), ({"a": [1]}, {"a": [2]}, {"a": [2]}),
-    ({"a": {"b": 1}}, {"a": None}, {"a": None}), ({"a": {"timestamp": 1}}, {"a": "latest"}, {"a": "latest"}), ({}, {"a": 1}, {"a": 1}),
-])
-def test_sections_are_put_together_and_anything_else_is_taken_whole(below: Any, above: Any, both: Any) -> None:
+@pytest.mark.parametrize(
+    ("below", "above", "both"),
+    [
+        ({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}}, {"a": {"b": 1, "c": 3}}),
+        ({"a": [1]}, {"a": [2]}, {"a": [2]}),
+        ({"a": {"b": 1}}, {"a": None}, {"a": None}),
+        ({"a": {"timestamp": 1}}, {"a": "latest"}, {"a": "latest"}),
+        ({}, {"a": 1}, {"a": 1}),
+    ],
+)
+def test_sections_are_put_together_and_anything_else_is_taken_whole(
+    below: Any, above: Any, both: Any
+) -> None:
     assert over(below, above) == both
 
 
-@pytest.mark.parametrize(("shared", "says", "key"), [
-    ({**SHARED, "pipeline": "clicks"}, "cannot have the key pipeline", "pipeline"),
-    ({**SHARED, "defaults": "more.yaml"}, "cannot have the key defaults", "defaults"), ([], "is a mapping of keys", None),
-], ids=["a pipeline", "other defaults", "a list"])
-def test_what_cannot_be_defaults_is_refused_with_both_files(tmp_path: Path, shared: Any, says: str, key: str | None) -> None:
+@pytest.mark.parametrize(
+    ("shared", "says", "key"),
+    [
+        ({**SHARED, "pipeline": "clicks"}, "cannot have the key pipeline", "pipeline"),
+        ({**SHARED, "defaults": "more.yaml"}, "cannot have the key defaults", "defaults"),
+        ([], "is a mapping of keys", None),
+    ],
+    ids=["a pipeline", "other defaults", "a list"],
+)
+def test_what_cannot_be_defaults_is_refused_with_both_files(
+    tmp_path: Path, shared: Any, says: str, key: str | None
+) -> None:
     conf = written(tmp_path, shared)
     with pytest.raises(SettingsError, match=says) as caught:
         load_settings(conf)
     assert caught.value.where.get("key") == key
-    assert caught.value.where["conf"] == str(conf) and Path(caught.value.where["path"]).samefile(tmp_path / "shared" / "defaults.yaml")
+    assert caught.value.where["conf"] == str(conf) and Path(caught.value.where["path"]).samefile(
+        tmp_path / "shared" / "defaults.yaml"
+    )
 
 
 def test_defaults_that_are_not_there_are_told_with_the_conf_that_names_them(tmp_path: Path) -> None:
@@ -86,21 +125,33 @@ def test_defaults_that_are_not_there_are_told_with_the_conf_that_names_them(tmp_
     assert caught.value.where["conf"] == str(conf)
 
 
-def test_a_mistake_is_told_with_both_files_and_no_secret_of_the_defaults_with_it(tmp_path: Path) -> None:
+def test_a_mistake_is_told_with_both_files_and_no_secret_of_the_defaults_with_it(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "word").write_text("s3cret")
-    conf = written(tmp_path, {**SHARED, "limits": {"max_records_per_run": "${file:word}"}, "grop": "x"})
+    conf = written(
+        tmp_path, {**SHARED, "limits": {"max_records_per_run": "${file:word}"}, "grop": "x"}
+    )
     with pytest.raises(SettingsError) as caught:
         load_settings(conf)
-    assert caught.value.where["path"] == str(conf) and caught.value.where["defaults"].endswith("shared/defaults.yaml")
-    assert "grop" in caught.value.what and "${file:word} refers to something" in caught.value.what and "s3cret" not in str(caught.value)
+    assert caught.value.where["path"] == str(conf) and caught.value.where["defaults"].endswith(
+        "shared/defaults.yaml"
+    )
+    assert (
+        "grop" in caught.value.what
+        and "${file:word} refers to something" in caught.value.what
+        and "s3cret" not in str(caught.value)
+    )
 
 
 def test_a_key_that_stands_twice_in_the_defaults_is_refused_with_both_lines(tmp_path: Path) -> None:
     conf = written(tmp_path)
     shared = tmp_path / "shared" / "defaults.yaml"
     lines = len(shared.read_text().splitlines())
-    shared.write_text(f"{shared.read_text()}limits: {{max_records_per_run: 10}}\nlimits: {{without_spark_below_bytes: 0}}\n")
+    shared.write_text(
+        f"{shared.read_text()}limits: {{max_records_per_run: 10}}\nlimits: {{without_spark_below_bytes: 0}}\n"
+    )
     says = f"the key limits stands twice, first in line {lines + 1};.*: line {lines + 2}, column 1"
     with pytest.raises(SettingsError, match=says) as caught:
         load_settings(conf)

@@ -16,8 +16,13 @@ from etl.settings.sections import Settings
 
 def document(**source: Any) -> dict[str, Any]:
     return {
-        "version": 1, "pipeline": "clicks", "group": "etl-clicks", "cluster": "old", "zookeeper": {"connect": "127.0.0.1:2181"},
-        "source": {"dialect": "jafka", "topics": {"allow": ["clicks"]}, **source}, "table": {"path": "warehouse/clicks"},
+        "version": 1,
+        "pipeline": "clicks",
+        "group": "etl-clicks",
+        "cluster": "old",
+        "zookeeper": {"connect": "127.0.0.1:2181"},
+        "source": {"dialect": "jafka", "topics": {"allow": ["clicks"]}, **source},
+        "table": {"path": "warehouse/clicks"},
     }
 
 
@@ -44,14 +49,19 @@ def test_the_example_conf_for_jafka_is_one() -> None:
     assert (found.source.is_physical, found.source.start) == (True, StartAt.EARLIEST)
 
 
-@pytest.mark.parametrize(("key", "value", "why"), [
-    ("bootstrap", "a:9092", "registered in ZooKeeper"),
-    ("start", {"timestamp": "2026-01-31T00:00:00+00:00"}, "one too old"),
-    ("isolation", "read_committed", "no transactions"),
-    ("on_no_leader", "fail", "one broker only"),
-    ("compacted_topics", ["clicks"], "no compaction"),
-])
-def test_what_brokers_of_byte_positions_cannot_do_is_refused_with_the_reason(key: str, value: Any, why: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("bootstrap", "a:9092", "registered in ZooKeeper"),
+        ("start", {"timestamp": "2026-01-31T00:00:00+00:00"}, "one too old"),
+        ("isolation", "read_committed", "no transactions"),
+        ("on_no_leader", "fail", "one broker only"),
+        ("compacted_topics", ["clicks"], "no compaction"),
+    ],
+)
+def test_what_brokers_of_byte_positions_cannot_do_is_refused_with_the_reason(
+    key: str, value: Any, why: str
+) -> None:
     error = refusal(document(**{key: value}))
     assert error.where["key"] == f"source.{key}"
     assert why in error.what
@@ -59,7 +69,12 @@ def test_what_brokers_of_byte_positions_cannot_do_is_refused_with_the_reason(key
 
 def test_the_same_keys_are_taken_where_they_ask_for_what_there_is() -> None:
     said: dict[str, Any] = {
-        "bootstrap": None, "start": "latest", "isolation": "read_uncommitted", "on_no_leader": "skip", "compacted_topics": []}
+        "bootstrap": None,
+        "start": "latest",
+        "isolation": "read_uncommitted",
+        "on_no_leader": "skip",
+        "compacted_topics": [],
+    }
     assert parse_settings(document(**said)).source.start is StartAt.LATEST
 
 
@@ -71,18 +86,39 @@ def test_a_cluster_without_an_id_must_be_named() -> None:
 
 
 def test_records_cannot_be_counted_from_byte_positions() -> None:
-    assert refusal({**document(), "limits": {"max_records_per_run": 10}}).where["key"] == "limits.max_records_per_run"
-    assert parse_settings({**document(), "limits": {"max_bytes_per_run": 10}}).limits.max_bytes_per_run == 10
+    assert (
+        refusal({**document(), "limits": {"max_records_per_run": 10}}).where["key"]
+        == "limits.max_records_per_run"
+    )
+    assert (
+        parse_settings({**document(), "limits": {"max_bytes_per_run": 10}}).limits.max_bytes_per_run
+        == 10
+    )
 
 
 def test_a_date_of_the_record_needs_a_transform_that_gives_one() -> None:
-    asked = {**document(), "table": {"path": "warehouse/clicks", "partition_by": ["topic", "event_date"]}}
+    asked = {
+        **document(),
+        "table": {"path": "warehouse/clicks", "partition_by": ["topic", "event_date"]},
+    }
     assert refusal(asked).where["key"] == "table.partition_by"
-    assert parse_settings({**asked, "transform": "package.module:function"}).table.partition_by == ("topic", "event_date")
+    assert parse_settings({**asked, "transform": "package.module:function"}).table.partition_by == (
+        "topic",
+        "event_date",
+    )
 
 
 def test_all_that_does_not_fit_is_told_at_once() -> None:
-    error = refusal({**document(bootstrap="a:9092", isolation="read_committed"), "limits": {"max_records_per_run": 10}})
+    error = refusal(
+        {
+            **document(bootstrap="a:9092", isolation="read_committed"),
+            "limits": {"max_records_per_run": 10},
+        }
+    )
     first, *more = error.what.splitlines()
     assert first == "3 keys do not fit where source.dialect is jafka:"
-    assert [line.split()[0] for line in more] == ["source.bootstrap", "source.isolation", "limits.max_records_per_run"]
+    assert [line.split()[0] for line in more] == [
+        "source.bootstrap",
+        "source.isolation",
+        "limits.max_records_per_run",
+    ]

@@ -1,4 +1,6 @@
-"""The schema of a conf says what the settings take: it is made of them, and the file in the repository is what they make now."""
+"""The schema of a conf says what the settings take: it is made of them, and the file in the
+repository is what they make now.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,41 @@ from tests.said import said_by
 
 CONF = Path(__file__).parents[3] / "conf"
 LEAST = {
-    "version": 1, "pipeline": "clicks", "group": "etl-clicks", "zookeeper": {"connect": "a:2181/kafka"},
-    "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": "warehouse/clicks"},
+    "version": 1,
+    "pipeline": "clicks",
+    "group": "etl-clicks",
+    "zookeeper": {"connect": "a:2181/kafka"},
+    "source": {"topics": {"allow": ["clicks"]}},
+    "table": {"path": "warehouse/clicks"},
 }
 RIGHT = (
-    "source.topics.allow=clicks", "source.start=latest", "source.start={timestamp: '2026-01-31T00:00:00+00:00'}", "source.bootstrap=a:9092",
-    "source.bootstrap=[a:9092]", "source.bootstrap=null", "limits.max_records_per_run=5", "limits.max_records_per_run=${env:MOST}",
-    "spark.ui.enabled=false", "spark.x=3", "transform=null", "transform=a.b:c", "source.timeout_s=0.5", "cluster=null",
+    "source.topics.allow=clicks",
+    "source.start=latest",
+    "source.start={timestamp: '2026-01-31T00:00:00+00:00'}",
+    "source.bootstrap=a:9092",
+    "source.bootstrap=[a:9092]",
+    "source.bootstrap=null",
+    "limits.max_records_per_run=5",
+    "limits.max_records_per_run=${env:MOST}",
+    "spark.ui.enabled=false",
+    "spark.x=3",
+    "transform=null",
+    "transform=a.b:c",
+    "source.timeout_s=0.5",
+    "cluster=null",
 )
 WRONG = (
-    "source.start=middle", "source.start={timestamp: x, y: 1}", "limits.max_records_per_run=0", "limits.max_records_per_run=many",
-    "group=a b", "source.on_data_loss=maybe", "source.topics.allow=[]", "version=2", "table.path=''", "spark=[]", "report.keep=1.5",
+    "source.start=middle",
+    "source.start={timestamp: x, y: 1}",
+    "limits.max_records_per_run=0",
+    "limits.max_records_per_run=many",
+    "group=a b",
+    "source.on_data_loss=maybe",
+    "source.topics.allow=[]",
+    "version=2",
+    "table.path=''",
+    "spark=[]",
+    "report.keep=1.5",
     "table={}",
 )
 
@@ -40,7 +66,9 @@ def mistakes(document: Any, *, for_defaults: bool = False) -> list[str]:
 
 def test_the_schema_in_the_repository_is_the_one_of_the_settings() -> None:
     made = said_by("schema")
-    assert made.code == 0 and json.loads((CONF / SCHEMA_FILE).read_text()) == made.document, "`etl schema > conf/pipeline.schema.json`"
+    assert made.code == 0 and json.loads((CONF / SCHEMA_FILE).read_text()) == made.document, (
+        "`etl schema > conf/pipeline.schema.json`"
+    )
 
 
 def test_the_schema_has_every_key_with_what_it_means() -> None:
@@ -52,7 +80,9 @@ def test_the_schema_has_every_key_with_what_it_means() -> None:
                 found |= keys(key, f"{above}{name}.")
         return found
 
-    assert keys(conf_schema()) == {key: meaning for key, meaning in MEANINGS.items() if key != "source.start.timestamp"}
+    assert keys(conf_schema()) == {
+        key: meaning for key, meaning in MEANINGS.items() if key != "source.start.timestamp"
+    }
 
 
 @pytest.mark.parametrize("name", ["clicks.yaml", "jafka.yaml"])
@@ -78,7 +108,9 @@ def test_what_the_settings_refuse_is_marked_by_the_schema(word: str) -> None:
     assert mistakes(document)
 
 
-def test_keys_that_are_unknown_or_missing_are_marked_unless_a_file_of_defaults_may_have_them() -> None:
+def test_keys_that_are_unknown_or_missing_are_marked_unless_a_file_of_defaults_may_have_them() -> (
+    None
+):
     assert mistakes({**LEAST, "grop": "x"})
     for name in LEAST:
         left = {key: value for key, value in LEAST.items() if key != name}
@@ -87,7 +119,11 @@ def test_keys_that_are_unknown_or_missing_are_marked_unless_a_file_of_defaults_m
         assert mistakes({**left, "defaults": None})
 
 
-def test_a_file_of_defaults_has_a_schema_that_needs_no_key_and_knows_none_of_one_pipelines() -> None:
+def test_a_file_of_defaults_has_a_schema_that_needs_no_key_and_knows_none_of_one_pipelines() -> (
+    None
+):
     assert said_by("schema", "--defaults").document == conf_schema(for_defaults=True)
     assert mistakes({"group": "etl", "limits": {"max_records_per_run": 5}}, for_defaults=True) == []
-    assert mistakes({"pipeline": "clicks"}, for_defaults=True) and mistakes({"defaults": "x"}, for_defaults=True)
+    assert mistakes({"pipeline": "clicks"}, for_defaults=True) and mistakes(
+        {"defaults": "x"}, for_defaults=True
+    )

@@ -1,4 +1,6 @@
-"""The keys of encryption and login: what fits what, and that a secret is a reference until somebody uses it, and is shown nowhere."""
+"""The keys of encryption and login: what fits what, and that a secret is a reference until somebody
+uses it, and is shown nowhere.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,17 @@ import yaml
 from etl.edges.brokers.login import _Proof
 from etl.edges.zookeeper.login import said_of
 from etl.errors import SettingsError
-from etl.model.security import OPEN, LocalFile, Login, Mechanism, SecretRef, Security, SecurityProtocol, Tls, parse_reference
+from etl.model.security import (
+    OPEN,
+    LocalFile,
+    Login,
+    Mechanism,
+    SecretRef,
+    Security,
+    SecurityProtocol,
+    Tls,
+    parse_reference,
+)
 from etl.model.zookeeper_access import Access, Acl, Auth, Scheme
 from etl.settings.changes import parse_change, told_changes
 from etl.settings.loader import load_settings, parse_settings
@@ -29,8 +41,13 @@ SCRAM = {"mechanism": "SCRAM-SHA-512", "username": "etl", "password": "${file:se
 
 def conf(security: Any, **source: Any) -> dict[str, Any]:
     return {
-        "version": 1, "pipeline": "clicks", "group": "etl-clicks", "zookeeper": {"connect": "a:2181/kafka"},
-        "source": {"topics": {"allow": ["clicks"]}, "security": security, **source}, "table": {"path": "warehouse/clicks"}}
+        "version": 1,
+        "pipeline": "clicks",
+        "group": "etl-clicks",
+        "zookeeper": {"connect": "a:2181/kafka"},
+        "source": {"topics": {"allow": ["clicks"]}, "security": security, **source},
+        "table": {"path": "warehouse/clicks"},
+    }
 
 
 def test_without_the_keys_connections_are_as_they_were() -> None:
@@ -38,23 +55,39 @@ def test_without_the_keys_connections_are_as_they_were() -> None:
 
 
 def test_the_keys_become_one_value_whose_secrets_and_files_are_looked_for_where_they_are_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CERTIFICATES", "certs")
-    tls = {"ca_file": "${env:CERTIFICATES}/ca.pem", "cert_file": "/etc/us.pem", "key_password": "${env:KEY}"}
+    tls = {
+        "ca_file": "${env:CERTIFICATES}/ca.pem",
+        "cert_file": "/etc/us.pem",
+        "key_password": "${env:KEY}",
+    }
     path = tmp_path / "conf.yaml"
-    path.write_text(yaml.safe_dump(conf({"protocol": "SASL_SSL", "tls": tls, "sasl": SCRAM}, listener="INSIDE")))
+    path.write_text(
+        yaml.safe_dump(conf({"protocol": "SASL_SSL", "tls": tls, "sasl": SCRAM}, listener="INSIDE"))
+    )
     at = str(tmp_path)
     assert load_settings(path).source.way_in == Security(
-        SecurityProtocol.SASL_SSL, "INSIDE",
-        Tls(LocalFile("certs/ca.pem", at), LocalFile("/etc/us.pem", at), None, SecretRef("env", "KEY")),
-        Login(Mechanism.SCRAM_SHA_512, "etl", SecretRef("file", "secrets/kafka", at)))
+        SecurityProtocol.SASL_SSL,
+        "INSIDE",
+        Tls(
+            LocalFile("certs/ca.pem", at),
+            LocalFile("/etc/us.pem", at),
+            None,
+            SecretRef("env", "KEY"),
+        ),
+        Login(Mechanism.SCRAM_SHA_512, "etl", SecretRef("file", "secrets/kafka", at)),
+    )
 
 
 def test_a_file_of_defaults_sees_its_files_from_its_own_folder(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     security = {"protocol": "SASL_SSL", "tls": {"ca_file": "ca.pem"}, "sasl": SCRAM}
-    (tmp_path / "shared" / "defaults.yaml").write_text(yaml.safe_dump({"source": {"security": security}}))
+    (tmp_path / "shared" / "defaults.yaml").write_text(
+        yaml.safe_dump({"source": {"security": security}})
+    )
     document = {**conf({"sasl": {"password": "${file:own}"}}), "defaults": "shared/defaults.yaml"}
     (tmp_path / "conf.yaml").write_text(yaml.safe_dump(document))
     found = load_settings(tmp_path / "conf.yaml").source.way_in
@@ -62,20 +95,55 @@ def test_a_file_of_defaults_sees_its_files_from_its_own_folder(tmp_path: Path) -
     assert found.login and found.login.password == SecretRef("file", "own", str(tmp_path))
 
 
-@pytest.mark.parametrize(("security", "said"), [
-    ({"protocol": "SASL_SSL"}, "protocol SASL_SSL begins with a login, and sasl.mechanism is missing"),
-    ({"protocol": "SSL", "sasl": SCRAM}, "sasl.mechanism SCRAM-SHA-512 is a login, and protocol SSL has none"),
-    ({"sasl": SCRAM}, "and protocol PLAINTEXT has none"),
-    ({"protocol": "SASL_PLAINTEXT", "sasl": SCRAM, "tls": {"ca_file": "ca.pem"}}, "tls.ca_file is of encrypted connections"),
-    ({"protocol": "SASL_SSL", "sasl": {"mechanism": "PLAIN", "username": "etl"}}, "password is missing, which mechanism PLAIN takes"),
-    ({"protocol": "SASL_SSL", "sasl": {**SCRAM, "token": "a:b"}}, "token has no meaning with mechanism SCRAM-SHA-512"),
-    ({"protocol": "SASL_SSL", "sasl": {"mechanism": "OAUTHBEARER"}}, "token is missing, which mechanism OAUTHBEARER takes"),
-    ({"protocol": "SASL_SSL", "sasl": {**SCRAM, "mechanism": "GSSAPI"}}, "username has no meaning with mechanism GSSAPI"),
-    ({"protocol": "SASL_SSL", "sasl": {**SCRAM, "mechanism": "SCRAM-SHA-1"}}, "must be 'PLAIN'|must be PLAIN"),
-    ({"protocol": "SSL", "tls": {"key_file": "k.pem"}}, "key_file is of a client's certificate, and no cert_file is given"),
-    ({"protocol": "TLS"}, r"must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL \(it is 'TLS'\)"),
-])
-def test_keys_that_do_not_fit_one_another_are_refused_with_what_fits(security: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(
+    ("security", "said"),
+    [
+        (
+            {"protocol": "SASL_SSL"},
+            "protocol SASL_SSL begins with a login, and sasl.mechanism is missing",
+        ),
+        (
+            {"protocol": "SSL", "sasl": SCRAM},
+            "sasl.mechanism SCRAM-SHA-512 is a login, and protocol SSL has none",
+        ),
+        ({"sasl": SCRAM}, "and protocol PLAINTEXT has none"),
+        (
+            {"protocol": "SASL_PLAINTEXT", "sasl": SCRAM, "tls": {"ca_file": "ca.pem"}},
+            "tls.ca_file is of encrypted connections",
+        ),
+        (
+            {"protocol": "SASL_SSL", "sasl": {"mechanism": "PLAIN", "username": "etl"}},
+            "password is missing, which mechanism PLAIN takes",
+        ),
+        (
+            {"protocol": "SASL_SSL", "sasl": {**SCRAM, "token": "a:b"}},
+            "token has no meaning with mechanism SCRAM-SHA-512",
+        ),
+        (
+            {"protocol": "SASL_SSL", "sasl": {"mechanism": "OAUTHBEARER"}},
+            "token is missing, which mechanism OAUTHBEARER takes",
+        ),
+        (
+            {"protocol": "SASL_SSL", "sasl": {**SCRAM, "mechanism": "GSSAPI"}},
+            "username has no meaning with mechanism GSSAPI",
+        ),
+        (
+            {"protocol": "SASL_SSL", "sasl": {**SCRAM, "mechanism": "SCRAM-SHA-1"}},
+            "must be 'PLAIN'|must be PLAIN",
+        ),
+        (
+            {"protocol": "SSL", "tls": {"key_file": "k.pem"}},
+            "key_file is of a client's certificate, and no cert_file is given",
+        ),
+        (
+            {"protocol": "TLS"},
+            r"must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL \(it is 'TLS'\)",
+        ),
+    ],
+)
+def test_keys_that_do_not_fit_one_another_are_refused_with_what_fits(
+    security: dict[str, Any], said: str
+) -> None:
     with pytest.raises(SettingsError, match=said) as refused:
         parse_settings(conf(security))
     assert refused.value.where["key"].startswith("source.security")
@@ -91,50 +159,90 @@ def test_old_brokers_have_neither_encryption_nor_logins_nor_listeners() -> None:
         parse_settings({**conf({"protocol": "SSL"}, dialect="jafka"), "cluster": "old"})
 
 
-@pytest.mark.parametrize("security", [
-    {"protocol": "SASL_SSL", "sasl": {**SCRAM, "password": SECRET}},
-    {"protocol": "SASL_SSL", "sasl": {**SCRAM, "password": SECRET + "-${env:PATH}"}},
-    {"protocol": "SASL_SSL", "sasl": {**SCRAM, "password": [SECRET]}},
-    {"protocol": "SASL_SSL", "sasl": SECRET},
-    {"protocol": "SASL_SSL", "sasl": {**SCRAM, "pasword": SECRET}},
-    {"protocol": "SASL_SSL", "sasl": {"mechanism": "OAUTHBEARER", "token": SECRET}},
-    {"protocol": "SSL", "tls": {"cert_file": "c.pem", "key_password": SECRET}},
-    SECRET,
-])
+@pytest.mark.parametrize(
+    "security",
+    [
+        {"protocol": "SASL_SSL", "sasl": {**SCRAM, "password": SECRET}},
+        {"protocol": "SASL_SSL", "sasl": {**SCRAM, "password": SECRET + "-${env:PATH}"}},
+        {"protocol": "SASL_SSL", "sasl": {**SCRAM, "password": [SECRET]}},
+        {"protocol": "SASL_SSL", "sasl": SECRET},
+        {"protocol": "SASL_SSL", "sasl": {**SCRAM, "pasword": SECRET}},
+        {"protocol": "SASL_SSL", "sasl": {"mechanism": "OAUTHBEARER", "token": SECRET}},
+        {"protocol": "SSL", "tls": {"cert_file": "c.pem", "key_password": SECRET}},
+        SECRET,
+    ],
+)
 def test_a_secret_that_stands_in_a_conf_is_refused_and_told_nowhere(security: Any) -> None:
     with pytest.raises(SettingsError) as refused:
         parse_settings(conf(security))
-    told = "".join(traceback.format_exception(refused.value)) + repr(refused.value) + str(refused.value.as_json())
+    told = (
+        "".join(traceback.format_exception(refused.value))
+        + repr(refused.value)
+        + str(refused.value.as_json())
+    )
     assert SECRET not in told
     assert refused.value.where["key"].startswith("source.security")
 
 
-def test_a_secret_is_a_reference_in_every_form_of_a_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_is_a_reference_in_every_form_of_a_conf(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", SECRET)
     monkeypatch.setenv("KAFKA_USER", SECRET)
-    sasl = {"mechanism": "PLAIN", "username": "${env:KAFKA_USER}", "password": "${env:KAFKA_PASSWORD}"}
+    sasl = {
+        "mechanism": "PLAIN",
+        "username": "${env:KAFKA_USER}",
+        "password": "${env:KAFKA_PASSWORD}",
+    }
     settings = parse_settings(conf({"protocol": "SASL_SSL", "sasl": sasl}))
     way_in = settings.source.way_in
-    shown = [repr(settings), str(settings.model_dump()), settings.model_dump_json(), repr(way_in), str(way_in), str(pickle.dumps(way_in)),
-             str(pickle.dumps(settings))]
+    shown = [
+        repr(settings),
+        str(settings.model_dump()),
+        settings.model_dump_json(),
+        repr(way_in),
+        str(way_in),
+        str(pickle.dumps(way_in)),
+        str(pickle.dumps(settings)),
+    ]
     assert not any(SECRET in each for each in shown) and "${env:KAFKA_PASSWORD}" in repr(way_in)
-    assert way_in.login and isinstance(way_in.login.password, SecretRef) and isinstance(way_in.login.username, SecretRef)
+    assert (
+        way_in.login
+        and isinstance(way_in.login.password, SecretRef)
+        and isinstance(way_in.login.username, SecretRef)
+    )
     assert resolve_secret(way_in.login.password, "source.security.sasl.password") == SECRET
-    assert pickle.loads(pickle.dumps(way_in)) == way_in and hash(way_in) == hash(pickle.loads(pickle.dumps(way_in)))
+    assert pickle.loads(pickle.dumps(way_in)) == way_in and hash(way_in) == hash(
+        pickle.loads(pickle.dumps(way_in))
+    )
 
 
 def test_a_login_that_a_program_made_of_plain_secrets_shows_none() -> None:
     made: Any = Security(
-        SecurityProtocol.SASL_SSL, None, Tls(key_password=SECRET),  # type: ignore[arg-type]
-        Login(Mechanism.PLAIN, "etl", SECRET, SECRET))  # type: ignore[arg-type]
-    assert SECRET not in f"{made} {made!r} {made.login!r} {made.tls!r} {[made]}" and "etl" in repr(made)
-    shown = repr(Login(Mechanism.OAUTHBEARER, token="package.tokens:token")), repr(Login(Mechanism.OAUTHBEARER, token="aws-msk:eu-west-1"))
+        SecurityProtocol.SASL_SSL,
+        None,
+        Tls(key_password=SECRET),  # type: ignore[arg-type]
+        Login(Mechanism.PLAIN, "etl", SECRET, SECRET),  # type: ignore[arg-type]
+    )
+    assert SECRET not in f"{made} {made!r} {made.login!r} {made.tls!r} {[made]}" and "etl" in repr(
+        made
+    )
+    shown = (
+        repr(Login(Mechanism.OAUTHBEARER, token="package.tokens:token")),
+        repr(Login(Mechanism.OAUTHBEARER, token="aws-msk:eu-west-1")),
+    )
     assert "package.tokens:token" in shown[0] and "aws-msk:eu-west-1" in shown[1]
 
 
-@pytest.mark.parametrize("login", [
-    Login(Mechanism.PLAIN, "etl", f"{SECRET}\0"), Login(Mechanism.OAUTHBEARER, token=SECRET),  # type: ignore[arg-type]
-    Login(Mechanism.OAUTHBEARER, token=f"{SECRET}:no"), Login(Mechanism.PLAIN, f"{SECRET}\0", SecretRef("env", "PATH"))])
+@pytest.mark.parametrize(
+    "login",
+    [
+        Login(Mechanism.PLAIN, "etl", f"{SECRET}\0"),  # type: ignore[arg-type]
+        Login(Mechanism.OAUTHBEARER, token=SECRET),
+        Login(Mechanism.OAUTHBEARER, token=f"{SECRET}:no"),
+        Login(Mechanism.PLAIN, f"{SECRET}\0", SecretRef("env", "PATH")),
+    ],
+)
 def test_what_is_wrong_with_a_plain_secret_is_told_without_it(login: Login) -> None:
     with pytest.raises(SettingsError) as refused:
         _Proof(login, "localhost", "localhost:9092", time.monotonic() + 5)
@@ -147,39 +255,69 @@ def test_what_is_set_for_one_run_is_not_in_its_report() -> None:
     assert told_changes([change]) == {"source.security.sasl.password": None}
 
 
-def test_a_secret_that_is_not_there_is_told_with_its_key_the_machine_and_the_place(tmp_path: Path) -> None:
+def test_a_secret_that_is_not_there_is_told_with_its_key_the_machine_and_the_place(
+    tmp_path: Path,
+) -> None:
     there, latin = tmp_path / "there", tmp_path / "latin"
     there.write_text(f"{SECRET}\n")
     latin.write_bytes(b"\xff\xfe")
     assert resolve_secret(SecretRef("file", "there", str(tmp_path)), "k") == SECRET
     for secret, said in (
-        (SecretRef("file", "kafka.secret", str(tmp_path)), f"the file {tmp_path}/kafka.secret that k refers to cannot be read"),
-        (SecretRef("env", "NO_SUCH_VARIABLE"), "the environment variable NO_SUCH_VARIABLE that k refers to cannot be read"),
+        (
+            SecretRef("file", "kafka.secret", str(tmp_path)),
+            f"the file {tmp_path}/kafka.secret that k refers to cannot be read",
+        ),
+        (
+            SecretRef("env", "NO_SUCH_VARIABLE"),
+            "the environment variable NO_SUCH_VARIABLE that k refers to cannot be read",
+        ),
         (SecretRef("file", str(tmp_path)), "cannot be read: Is a directory"),
         (SecretRef("file", str(latin)), "cannot be read: it is no text in UTF-8"),
     ):
         with pytest.raises(SettingsError, match=said) as refused:
             resolve_secret(secret, "k")
-        assert refused.value.exit_code == 2 and refused.value.where["key"] == "k" and refused.value.where["host"]
+        assert (
+            refused.value.exit_code == 2
+            and refused.value.where["key"] == "k"
+            and refused.value.where["host"]
+        )
 
 
-def test_a_file_of_a_relative_path_is_also_found_where_a_cluster_puts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_a_relative_path_is_also_found_where_a_cluster_puts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
-    relative, absolute = LocalFile("secrets/kafka", str(tmp_path)), LocalFile(f"{tmp_path}/secrets/kafka", str(tmp_path))
+    relative, absolute = (
+        LocalFile("secrets/kafka", str(tmp_path)),
+        LocalFile(f"{tmp_path}/secrets/kafka", str(tmp_path)),
+    )
     (work / "kafka").write_text(SECRET)
-    assert place_of_file(relative) == "kafka" and place_of_file(absolute) == f"{tmp_path}/secrets/kafka"
+    assert (
+        place_of_file(relative) == "kafka"
+        and place_of_file(absolute) == f"{tmp_path}/secrets/kafka"
+    )
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "kafka").write_text("the conf's own")
     assert place_of_file(relative) == f"{tmp_path}/secrets/kafka"
 
 
-@pytest.mark.parametrize(("said", "content", "wrong"), [
-    (SecretRef("file", "secret"), "", "${file:secret} is empty"), (SecretRef("file", "secret"), "a\0b", "a text with a NUL"),
-    ("", "", "the username is empty"), ("a\0b", "", "the username is a text with a NUL")])
+@pytest.mark.parametrize(
+    ("said", "content", "wrong"),
+    [
+        (SecretRef("file", "secret"), "", "${file:secret} is empty"),
+        (SecretRef("file", "secret"), "a\0b", "a text with a NUL"),
+        ("", "", "the username is empty"),
+        ("a\0b", "", "the username is a text with a NUL"),
+    ],
+)
 def test_what_no_login_can_say_is_refused_by_its_key_before_anybody_is_told_it(
-    said: str | SecretRef, content: str, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    said: str | SecretRef,
+    content: str,
+    wrong: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "secret").write_text(content)
@@ -187,17 +325,25 @@ def test_what_no_login_can_say_is_refused_by_its_key_before_anybody_is_told_it(
         login_text(said, "source.security.sasl.username")
     with pytest.raises(SettingsError, match="no login can say") as of_zookeeper:
         said_of(Access(None, Auth(Scheme.SASL, said)), "username")
-    for error, key in ((of_broker.value, "source.security.sasl.username"), (of_zookeeper.value, "zookeeper.auth.username")):
+    for error, key in (
+        (of_broker.value, "source.security.sasl.username"),
+        (of_zookeeper.value, "zookeeper.auth.username"),
+    ):
         assert wrong in error.what and error.where["key"] == key and "a\0b" not in str(error)
 
 
-@pytest.mark.parametrize("text", ["", "secret", "${env:}", "${env:A}b", "${vault:A}", "$env:A", "${env:A}${env:B}"])
+@pytest.mark.parametrize(
+    "text", ["", "secret", "${env:}", "${env:A}b", "${vault:A}", "$env:A", "${env:A}${env:B}"]
+)
 def test_what_is_no_reference_by_itself_is_none(text: str) -> None:
     assert parse_reference(text) is None
 
 
 PAGE = (Path(__file__).parents[3] / "docs" / "SECURITY.md").read_text()
-CONFS = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)]
+CONFS = [
+    yaml.safe_load(text)
+    for text in re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+]
 
 
 @pytest.mark.parametrize("copied", CONFS)
@@ -215,7 +361,10 @@ def test_the_page_has_a_conf_of_each_kind() -> None:
     assert len(CONFS) == 3
 
 
-@pytest.mark.parametrize("line", ["password: hunter9: foo", "password: @hunter9", "password: 'hunter9", "password: [hunter9"])
+@pytest.mark.parametrize(
+    "line",
+    ["password: hunter9: foo", "password: @hunter9", "password: 'hunter9", "password: [hunter9"],
+)
 def test_a_password_that_is_no_yaml_is_not_told_back(line: str, tmp_path: Path) -> None:
     conf = tmp_path / "conf.yaml"
     conf.write_text(f"version: 1\n{line}\n")
@@ -231,25 +380,40 @@ def test_nor_is_one_that_a_change_gives(value: str) -> None:
     assert "hunter9" not in str(error.value)
 
 
-@pytest.mark.parametrize("word", ["source.security.sasl.password:hunter9", "source.security.sasl.password hunter9", "=hunter9"])
+@pytest.mark.parametrize(
+    "word",
+    ["source.security.sasl.password:hunter9", "source.security.sasl.password hunter9", "=hunter9"],
+)
 def test_nor_is_one_behind_a_key_without_the_sign_between_them(word: str) -> None:
     with pytest.raises(SettingsError, match="it is not KEY=VALUE") as error:
         parse_change(word)
-    assert "hunter9" not in str(error.value) and word.partition("hunter9")[0].strip(" :=") in error.value.what
+    assert (
+        "hunter9" not in str(error.value)
+        and word.partition("hunter9")[0].strip(" :=") in error.value.what
+    )
 
 
 def test_an_address_is_told_back_without_the_password_in_it() -> None:
     with pytest.raises(SettingsError, match=r"it is 'https://\*\*\*@minio'") as error:
-        plain_settings(table={"path": "s3://b/t", "store": {"endpoint": "https://user:hunter9@minio"}})
+        plain_settings(
+            table={"path": "s3://b/t", "store": {"endpoint": "https://user:hunter9@minio"}}
+        )
     assert "hunter9" not in str(error.value)
 
 
-@pytest.mark.parametrize(("key", "given", "told"), [
-    ("pipeline", "HTTPS://token-hunter9@minio", "HTTPS://***@minio"), ("pipeline", "kafka://etl:hunter9@b", "kafka://***@b"),
-    ("table.path", "s3://hunter9@b/t", "s3://***@b/t"), ("pipeline", "//logs@b", "//logs@b"),
-    ("table.path", "abfss://rows@acme.dfs.core.windows.net/t ", "abfss://rows@acme"),
-])
-def test_what_stands_before_an_at_is_hidden_where_it_may_be_a_password_and_a_container_is_told(key: str, given: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "given", "told"),
+    [
+        ("pipeline", "HTTPS://token-hunter9@minio", "HTTPS://***@minio"),
+        ("pipeline", "kafka://etl:hunter9@b", "kafka://***@b"),
+        ("table.path", "s3://hunter9@b/t", "s3://***@b/t"),
+        ("pipeline", "//logs@b", "//logs@b"),
+        ("table.path", "abfss://rows@acme.dfs.core.windows.net/t ", "abfss://rows@acme"),
+    ],
+)
+def test_what_stands_before_an_at_is_hidden_where_it_may_be_a_password_and_a_container_is_told(
+    key: str, given: str, told: str
+) -> None:
     section, _, name = key.rpartition(".")
     with pytest.raises(SettingsError) as error:
         parse_settings({**conf({}), **({section: {name: given}} if section else {name: given})})

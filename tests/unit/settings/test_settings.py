@@ -24,7 +24,14 @@ from etl.report.plan_json import read_settings, write_settings
 from etl.settings.address import split_address
 from etl.settings.loader import load_settings, parse_settings
 from etl.settings.mistakes import MEANINGS
-from etl.settings.policies import GroupStrategy, OnDataLoss, OnMoved, OnNoLeader, OwnershipMode, StartAt
+from etl.settings.policies import (
+    GroupStrategy,
+    OnDataLoss,
+    OnMoved,
+    OnNoLeader,
+    OwnershipMode,
+    StartAt,
+)
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 from etl.settings.yaml_file import document_of
@@ -103,24 +110,43 @@ def test_the_least_conf_has_the_documented_defaults() -> None:
     assert found.source.start is StartAt.EARLIEST
     assert found.source.start_new_topics is StartAt.EARLIEST
     assert (found.source.on_data_loss, found.source.on_moved, found.source.on_no_leader) == (
-        OnDataLoss.FAIL, OnMoved.FAIL, OnNoLeader.FAIL)
+        OnDataLoss.FAIL,
+        OnMoved.FAIL,
+        OnNoLeader.FAIL,
+    )
     assert found.source.isolation is Isolation.READ_COMMITTED
     assert found.source.fetch_max_bytes == 16_777_216
     assert found.limits.target_task_bytes == 268_435_456
     assert (found.limits.max_records_per_run, found.limits.max_bytes_per_run) == (None, None)
     assert found.ownership.wait_for_driver_s == 60
-    assert (found.table.writer, found.table.partition_by, found.report.path) == ("spark", (), "reports")
-    assert (found.cluster, found.transform, found.spark, found.source.bootstrap) == (None, None, {}, None)
+    assert (found.table.writer, found.table.partition_by, found.report.path) == (
+        "spark",
+        (),
+        "reports",
+    )
+    assert (found.cluster, found.transform, found.spark, found.source.bootstrap) == (
+        None,
+        None,
+        {},
+        None,
+    )
 
 
 def test_every_key_is_taken() -> None:
     found = parse(WHOLE)
     assert found.source.start == Timestamp(timestamp=datetime(2026, 1, 30, 23, tzinfo=UTC))
-    assert (found.source.bootstrap, found.source.broker_version) == (("a:9092", "[::1]:9093"), "0.10.2")
+    assert (found.source.bootstrap, found.source.broker_version) == (
+        ("a:9092", "[::1]:9093"),
+        "0.10.2",
+    )
     assert found.source.on_moved is OnMoved.FOLLOW
     assert found.ownership.mode is OwnershipMode.OBSERVE
     assert found.table.partition_by == ("topic", "event_date")
-    assert found.spark == {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"}
+    assert found.spark == {
+        "spark.master": "local[2]",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "4",
+    }
 
 
 def test_the_example_conf_is_one() -> None:
@@ -132,17 +158,29 @@ def test_settings_do_not_change() -> None:
         parse(LEAST).pipeline = "other"
 
 
-@pytest.mark.parametrize("key", [
-    "piepline", "zookeeper.conect", "source.topic", "source.topics.alow", "table.pathe", "limits.max_records", "ownership.wait_for_driver",
-    "report.folder",
-])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "piepline",
+        "zookeeper.conect",
+        "source.topic",
+        "source.topics.alow",
+        "table.pathe",
+        "limits.max_records",
+        "ownership.wait_for_driver",
+        "report.folder",
+    ],
+)
 def test_an_unknown_key_is_refused_with_its_path(key: str) -> None:
     error = refusal(key, 1)
     assert error.where["key"] == key
     assert error.what.startswith("unknown key")
 
 
-@pytest.mark.parametrize("key", ["version", "pipeline", "group", "zookeeper.connect", "source.topics.allow", "table.path"])
+@pytest.mark.parametrize(
+    "key",
+    ["version", "pipeline", "group", "zookeeper.connect", "source.topics.allow", "table.path"],
+)
 def test_a_missing_key_is_refused_with_its_path(key: str) -> None:
     document = yaml.safe_load(LEAST)
     section = document
@@ -155,55 +193,108 @@ def test_a_missing_key_is_refused_with_its_path(key: str) -> None:
     assert (caught.value.what, caught.value.where["key"]) == ("a key is missing", key)
 
 
-@pytest.mark.parametrize(("key", "value", "where"), [
-    ("version", 2, "version"), ("version", "1", "version"), ("version", True, "version"),
-    ("pipeline", "a/b", "pipeline"), ("pipeline", "", "pipeline"), ("pipeline", 7, "pipeline"), ("pipeline", "..", "pipeline"),
-    ("pipeline", False, "pipeline"), ("group", ".", "group"), ("group", "a b", "group"), ("cluster", "a/b", "cluster"),
-    ("zookeeper", "127.0.0.1:2181", "zookeeper"), ("zookeeper.connect", "", "zookeeper.connect"),
-    ("zookeeper.connect", "127.0.0.1", "zookeeper.connect"), ("zookeeper.connect", "127.0.0.1:port", "zookeeper.connect"),
-    ("zookeeper.connect", "a:1,,b:2", "zookeeper.connect"), ("zookeeper.connect", "a:1/b,c:2/b", "zookeeper.connect"),
-    ("zookeeper.connect", "a:1//b", "zookeeper.connect"), ("zookeeper.connect", "a:1/../b", "zookeeper.connect"),
-    ("zookeeper.session_timeout_s", "soon", "zookeeper.session_timeout_s"),
-    ("zookeeper.session_timeout_s", True, "zookeeper.session_timeout_s"),
-    ("zookeeper.session_timeout_s", float("inf"), "zookeeper.session_timeout_s"),
-    ("source.topics.allow", "", "source.topics.allow"), ("source.topics.allow", [], "source.topics.allow"),
-    ("source.topics.allow", ["("], "source.topics.allow"), ("source.topics.deny", ["a{99999999999999}"], "source.topics.deny"),
-    ("source.topics.allow", [7], "source.topics.allow.0"), ("source.compacted_topics", ["("], "source.compacted_topics"),
-    ("source.bootstrap", "localhost", "source.bootstrap"), ("source.bootstrap", "localhost:0", "source.bootstrap"),
-    ("source.bootstrap", "localhost:65536", "source.bootstrap"), ("source.bootstrap", "", "source.bootstrap"),
-    ("source.bootstrap", [9092], "source.bootstrap.0"),
-    ("source.start", "begin", "source.start"), ("source.start", [], "source.start"), ("source.start", {}, "source.start.timestamp"),
-    ("source.start", {"timestamp": "x"}, "source.start.timestamp"), ("source.start", {"time": 1}, "source.start.time"),
-    ("source.start_new_topics", {"timestamp": "2026-01-31T00:00:00Z"}, "source.start_new_topics"),
-    ("source.on_data_loss", "ignore", "source.on_data_loss"), ("source.on_moved", None, "source.on_moved"),
-    ("source.on_no_leader", "wait", "source.on_no_leader"), ("source.isolation", "serializable", "source.isolation"),
-    ("source.fetch_max_bytes", "16MB", "source.fetch_max_bytes"), ("source.fetch_max_bytes", 10.5, "source.fetch_max_bytes"),
-    ("source.fetch_max_bytes", 1, "source.fetch_max_bytes"), ("source.fetch_limit_bytes", 2048, "source"),
-    ("source.timeout_s", 0, "source.timeout_s"), ("source.timeout_s", float("nan"), "source.timeout_s"),
-    ("source.timeout_s", float("inf"), "source.timeout_s"), ("source.wait_for_leader_s", -1, "source.wait_for_leader_s"),
-    ("table.path", "", "table.path"), ("table.partition_by", 7, "table.partition_by"),
-    ("table.partition_by", ["topic", "topic"], "table.partition_by"), ("table.partition_by", ["topic", "Topic"], "table.partition_by"),
-    ("limits.max_records_per_run", 0, "limits.max_records_per_run"), ("limits.max_records_per_run", True, "limits.max_records_per_run"),
-    ("limits.max_bytes_per_run", -5, "limits.max_bytes_per_run"), ("limits.target_task_bytes", None, "limits.target_task_bytes"),
-    ("ownership.wait_for_driver_s", "1m", "ownership.wait_for_driver_s"), ("transform", "module.function", "transform"),
-    ("transform", "module:", "transform"), ("report.path", 7, "report.path"), ("report", None, "report"),
-    ("spark", ["spark.master"], "spark"), ("spark", {"spark": {"master": "local"}}, "spark.spark"), ("spark", {"a": None}, "spark.a"),
-])
-def test_a_wrong_value_is_refused_with_the_path_of_its_key(key: str, value: Any, where: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "value", "where"),
+    [
+        ("version", 2, "version"),
+        ("version", "1", "version"),
+        ("version", True, "version"),
+        ("pipeline", "a/b", "pipeline"),
+        ("pipeline", "", "pipeline"),
+        ("pipeline", 7, "pipeline"),
+        ("pipeline", "..", "pipeline"),
+        ("pipeline", False, "pipeline"),
+        ("group", ".", "group"),
+        ("group", "a b", "group"),
+        ("cluster", "a/b", "cluster"),
+        ("zookeeper", "127.0.0.1:2181", "zookeeper"),
+        ("zookeeper.connect", "", "zookeeper.connect"),
+        ("zookeeper.connect", "127.0.0.1", "zookeeper.connect"),
+        ("zookeeper.connect", "127.0.0.1:port", "zookeeper.connect"),
+        ("zookeeper.connect", "a:1,,b:2", "zookeeper.connect"),
+        ("zookeeper.connect", "a:1/b,c:2/b", "zookeeper.connect"),
+        ("zookeeper.connect", "a:1//b", "zookeeper.connect"),
+        ("zookeeper.connect", "a:1/../b", "zookeeper.connect"),
+        ("zookeeper.session_timeout_s", "soon", "zookeeper.session_timeout_s"),
+        ("zookeeper.session_timeout_s", True, "zookeeper.session_timeout_s"),
+        ("zookeeper.session_timeout_s", float("inf"), "zookeeper.session_timeout_s"),
+        ("source.topics.allow", "", "source.topics.allow"),
+        ("source.topics.allow", [], "source.topics.allow"),
+        ("source.topics.allow", ["("], "source.topics.allow"),
+        ("source.topics.deny", ["a{99999999999999}"], "source.topics.deny"),
+        ("source.topics.allow", [7], "source.topics.allow.0"),
+        ("source.compacted_topics", ["("], "source.compacted_topics"),
+        ("source.bootstrap", "localhost", "source.bootstrap"),
+        ("source.bootstrap", "localhost:0", "source.bootstrap"),
+        ("source.bootstrap", "localhost:65536", "source.bootstrap"),
+        ("source.bootstrap", "", "source.bootstrap"),
+        ("source.bootstrap", [9092], "source.bootstrap.0"),
+        ("source.start", "begin", "source.start"),
+        ("source.start", [], "source.start"),
+        ("source.start", {}, "source.start.timestamp"),
+        ("source.start", {"timestamp": "x"}, "source.start.timestamp"),
+        ("source.start", {"time": 1}, "source.start.time"),
+        (
+            "source.start_new_topics",
+            {"timestamp": "2026-01-31T00:00:00Z"},
+            "source.start_new_topics",
+        ),
+        ("source.on_data_loss", "ignore", "source.on_data_loss"),
+        ("source.on_moved", None, "source.on_moved"),
+        ("source.on_no_leader", "wait", "source.on_no_leader"),
+        ("source.isolation", "serializable", "source.isolation"),
+        ("source.fetch_max_bytes", "16MB", "source.fetch_max_bytes"),
+        ("source.fetch_max_bytes", 10.5, "source.fetch_max_bytes"),
+        ("source.fetch_max_bytes", 1, "source.fetch_max_bytes"),
+        ("source.fetch_limit_bytes", 2048, "source"),
+        ("source.timeout_s", 0, "source.timeout_s"),
+        ("source.timeout_s", float("nan"), "source.timeout_s"),
+        ("source.timeout_s", float("inf"), "source.timeout_s"),
+        ("source.wait_for_leader_s", -1, "source.wait_for_leader_s"),
+        ("table.path", "", "table.path"),
+        ("table.partition_by", 7, "table.partition_by"),
+        ("table.partition_by", ["topic", "topic"], "table.partition_by"),
+        ("table.partition_by", ["topic", "Topic"], "table.partition_by"),
+        ("limits.max_records_per_run", 0, "limits.max_records_per_run"),
+        ("limits.max_records_per_run", True, "limits.max_records_per_run"),
+        ("limits.max_bytes_per_run", -5, "limits.max_bytes_per_run"),
+        ("limits.target_task_bytes", None, "limits.target_task_bytes"),
+        ("ownership.wait_for_driver_s", "1m", "ownership.wait_for_driver_s"),
+        ("transform", "module.function", "transform"),
+        ("transform", "module:", "transform"),
+        ("report.path", 7, "report.path"),
+        ("report", None, "report"),
+        ("spark", ["spark.master"], "spark"),
+        ("spark", {"spark": {"master": "local"}}, "spark.spark"),
+        ("spark", {"a": None}, "spark.a"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_the_path_of_its_key(
+    key: str, value: Any, where: str
+) -> None:
     assert refusal(key, value).where["key"] == where
 
 
-@pytest.mark.parametrize(("key", "near"), [
-    ("groupp", "group"), ("zookeeper.conect", "zookeeper.connect"), ("source.topics.alow", "source.topics.allow"),
-    ("ownership.wait_for_driver", "ownership.wait_for_driver_s"), ("on_data_loss", "source.on_data_loss"),
-])
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("groupp", "group"),
+        ("zookeeper.conect", "zookeeper.connect"),
+        ("source.topics.alow", "source.topics.allow"),
+        ("ownership.wait_for_driver", "ownership.wait_for_driver_s"),
+        ("on_data_loss", "source.on_data_loss"),
+    ],
+)
 def test_an_unknown_key_is_told_with_the_one_that_was_meant(key: str, near: str) -> None:
     assert refusal(key, "x").what == f"unknown key; did you mean `{near}`?"
 
 
 def test_an_unknown_key_that_is_like_none_is_told_with_those_that_there_are() -> None:
     error = refusal("report.colour", "red")
-    assert (error.what, error.check) == ("unknown key", "its spelling and indentation; report takes path, keep")
+    assert (error.what, error.check) == (
+        "unknown key",
+        "its spelling and indentation; report takes path, keep",
+    )
 
 
 def test_a_key_under_another_name_is_one_mistake() -> None:
@@ -211,7 +302,10 @@ def test_a_key_under_another_name_is_one_mistake() -> None:
     del document["group"]
     with pytest.raises(SettingsError) as caught:
         parse_settings(document)
-    assert (caught.value.what, caught.value.where["key"]) == ("unknown key; did you mean `group`?", "groupp")
+    assert (caught.value.what, caught.value.where["key"]) == (
+        "unknown key; did you mean `group`?",
+        "groupp",
+    )
 
 
 def test_all_mistakes_are_told_at_once_each_with_what_its_key_takes() -> None:
@@ -232,18 +326,34 @@ def test_all_mistakes_are_told_at_once_each_with_what_its_key_takes() -> None:
     ]
 
 
-@pytest.mark.parametrize(("key", "value", "says"), [
-    ("pipeline", "a/b", "letters, digits"), ("group", "..", "not dots alone"), ("transform", "module.function", "package.module:function"),
-    ("source.fetch_max_bytes", "16MB", "bytes asked for"), ("spark", {"spark.a": None}, "spark.master"),
-])
-def test_a_wrong_value_is_told_in_words_with_what_its_key_takes(key: str, value: Any, says: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("pipeline", "a/b", "letters, digits"),
+        ("group", "..", "not dots alone"),
+        ("transform", "module.function", "package.module:function"),
+        ("source.fetch_max_bytes", "16MB", "bytes asked for"),
+        ("spark", {"spark.a": None}, "spark.master"),
+    ],
+)
+def test_a_wrong_value_is_told_in_words_with_what_its_key_takes(
+    key: str, value: Any, says: str
+) -> None:
     error = refusal(key, value)
     assert says in error.check
     assert not any(word in str(error) for word in ("pattern", "^", "Input", "docs/", "conf/"))
 
 
-@pytest.mark.parametrize(("value", "why"), [
-    (0.1, "in quotes"), (2, "in quotes"), ("2", "no version"), ("0.9.x", "no version"), ("٠.٩", "no version")])
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (0.1, "in quotes"),
+        (2, "in quotes"),
+        ("2", "no version"),
+        ("0.9.x", "no version"),
+        ("٠.٩", "no version"),
+    ],
+)
 def test_a_version_of_brokers_is_text_of_a_version(value: Any, why: str) -> None:
     assert why in refusal("source.broker_version", value).what
 
@@ -259,15 +369,24 @@ def test_every_key_has_a_meaning_and_every_meaning_a_key() -> None:
     assert set(keys_of(Settings)) | {"source.start.timestamp"} == set(MEANINGS)
 
 
-@pytest.mark.parametrize("key", ["source.topics.allow", "source.topics.deny", "table.partition_by", "source.compacted_topics"])
+@pytest.mark.parametrize(
+    "key",
+    ["source.topics.allow", "source.topics.deny", "table.partition_by", "source.compacted_topics"],
+)
 def test_one_name_is_a_list_of_one(key: str) -> None:
-    assert parse_settings(document_with(key, "topic")) == parse_settings(document_with(key, ["topic"]))
+    assert parse_settings(document_with(key, "topic")) == parse_settings(
+        document_with(key, ["topic"])
+    )
 
 
 def numbers_of(section: type[BaseModel], at: str = "") -> Iterator[tuple[str, list[Any]]]:
     """Every key that takes a number, with its bounds."""
     for name, field in section.model_fields.items():
-        kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
+        kinds = [
+            kind
+            for kind in (field.annotation, *get_args(field.annotation))
+            if isinstance(kind, type)
+        ]
         if any(issubclass(kind, (int, float)) and kind is not bool for kind in kinds):
             yield at + name, field.metadata
         for kind in kinds:
@@ -292,29 +411,116 @@ def test_every_number_has_a_greatest_value_that_is_taken(key: str) -> None:
     assert refusal(key, greatest + 1).where["key"] == key
 
 
-@pytest.mark.parametrize(("key", "more", "says"), [
-    ("offsets", {"offsets": {"storage": "kafka"}}, "storage: kafka does not go with ownership.mode: join"),
-    ("offsets", {"offsets": {"storage": "dual"}}, "storage: dual does not go with ownership.mode: join"),
-    ("offsets", {"source": {"bootstrap": ["b:9092"]}}, "who keep the group's offsets there: storage: kafka"),
-    ("ownership", {"source": {"bootstrap": ["b:9092"]}, "ownership": {"membership": "zookeeper"}}, "leave source.bootstrap out"),
-    ("ownership", {"ownership": {"protocol": "consumer"}}, "protocol means nothing under membership: zookeeper"),
-    ("ownership", {"ownership": {"session_timeout_s": 9}}, "session_timeout_s means nothing under membership: zookeeper"),
-    ("ownership", {"ownership": {"rebalance_timeout_s": 9}}, "rebalance_timeout_s means nothing under membership: zookeeper"),
-    ("ownership", {"ownership": {"strategy": ["range", "roundrobin"]}}, "divide by one strategy"),
-    ("ownership", {"ownership": {"strategy": "sticky"}}, "sticky is none of membership: zookeeper"),
-    ("ownership", {"ownership": {"membership": "coordinator", "threads": 2}}, "threads means nothing under membership: coordinator"),
-    ("ownership", {"ownership": {"membership": "coordinator", "backoff_s": 3}}, "backoff_s means nothing under membership: coordinator"),
-    ("ownership", {"ownership": {"membership": "coordinator", "strategy": "roundrobin-1.0"}}, "roundrobin-1.0 is none of membership"),
-    ("ownership", {"ownership": {"membership": "coordinator", "strategy": ["range", "range"]}}, "names one of them more than once"),
-    ("ownership", {"ownership": {"membership": "coordinator", "protocol": "consumer", "strategy": "sticky"}}, "strategy means nothing"),
-    ("ownership", {"source": {"dialect": "jafka"}, "ownership": {"membership": "coordinator"}}, "whose brokers keep no groups"),
-    ("offsets", {"ownership": {"membership": "coordinator"}, "offsets": {"storage": "dual"}}, "storage: dual does not go with"),
-    ("ownership", {"source": {"dialect": "jafka"}, "ownership": {"strategy": "roundrobin"}}, "strategy: roundrobin does not go with"),
-    ("ownership", {"ownership": {"hand_over": "after_append", "stay": "share"}}, "stay: share does not go with hand_over: after_append"),
-    ("ownership", {"ownership": {"mode": "claim", "hand_over": "after_append"}}, "hand_over: after_append means nothing under mode: claim"),
-    ("ownership.hand_over", {"ownership": {"hand_over": "later"}}, "at_plan"),
-])
-def test_what_does_not_go_with_being_a_member_is_refused_by_name(key: str, more: dict[str, dict[str, Any]], says: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "more", "says"),
+    [
+        (
+            "offsets",
+            {"offsets": {"storage": "kafka"}},
+            "storage: kafka does not go with ownership.mode: join",
+        ),
+        (
+            "offsets",
+            {"offsets": {"storage": "dual"}},
+            "storage: dual does not go with ownership.mode: join",
+        ),
+        (
+            "offsets",
+            {"source": {"bootstrap": ["b:9092"]}},
+            "who keep the group's offsets there: storage: kafka",
+        ),
+        (
+            "ownership",
+            {"source": {"bootstrap": ["b:9092"]}, "ownership": {"membership": "zookeeper"}},
+            "leave source.bootstrap out",
+        ),
+        (
+            "ownership",
+            {"ownership": {"protocol": "consumer"}},
+            "protocol means nothing under membership: zookeeper",
+        ),
+        (
+            "ownership",
+            {"ownership": {"session_timeout_s": 9}},
+            "session_timeout_s means nothing under membership: zookeeper",
+        ),
+        (
+            "ownership",
+            {"ownership": {"rebalance_timeout_s": 9}},
+            "rebalance_timeout_s means nothing under membership: zookeeper",
+        ),
+        (
+            "ownership",
+            {"ownership": {"strategy": ["range", "roundrobin"]}},
+            "divide by one strategy",
+        ),
+        (
+            "ownership",
+            {"ownership": {"strategy": "sticky"}},
+            "sticky is none of membership: zookeeper",
+        ),
+        (
+            "ownership",
+            {"ownership": {"membership": "coordinator", "threads": 2}},
+            "threads means nothing under membership: coordinator",
+        ),
+        (
+            "ownership",
+            {"ownership": {"membership": "coordinator", "backoff_s": 3}},
+            "backoff_s means nothing under membership: coordinator",
+        ),
+        (
+            "ownership",
+            {"ownership": {"membership": "coordinator", "strategy": "roundrobin-1.0"}},
+            "roundrobin-1.0 is none of membership",
+        ),
+        (
+            "ownership",
+            {"ownership": {"membership": "coordinator", "strategy": ["range", "range"]}},
+            "names one of them more than once",
+        ),
+        (
+            "ownership",
+            {
+                "ownership": {
+                    "membership": "coordinator",
+                    "protocol": "consumer",
+                    "strategy": "sticky",
+                }
+            },
+            "strategy means nothing",
+        ),
+        (
+            "ownership",
+            {"source": {"dialect": "jafka"}, "ownership": {"membership": "coordinator"}},
+            "whose brokers keep no groups",
+        ),
+        (
+            "offsets",
+            {"ownership": {"membership": "coordinator"}, "offsets": {"storage": "dual"}},
+            "storage: dual does not go with",
+        ),
+        (
+            "ownership",
+            {"source": {"dialect": "jafka"}, "ownership": {"strategy": "roundrobin"}},
+            "strategy: roundrobin does not go with",
+        ),
+        (
+            "ownership",
+            {"ownership": {"hand_over": "after_append", "stay": "share"}},
+            "stay: share does not go with hand_over: after_append",
+        ),
+        (
+            "ownership",
+            {"ownership": {"mode": "claim", "hand_over": "after_append"}},
+            "hand_over: after_append means nothing under mode: claim",
+        ),
+        ("ownership.hand_over", {"ownership": {"hand_over": "later"}}, "at_plan"),
+    ],
+)
+def test_what_does_not_go_with_being_a_member_is_refused_by_name(
+    key: str, more: dict[str, dict[str, Any]], says: str
+) -> None:
     document = document_with("ownership.mode", "join")
     for section, keys in more.items():
         document[section] = {**document.get(section, {}), **keys}
@@ -327,40 +533,82 @@ def test_the_strategies_that_a_conf_may_name_are_those_that_a_group_is_divided_b
     assert {one.value for one in GroupStrategy} == {one.value for one in Strategy} | set(STRATEGIES)
 
 
-@pytest.mark.parametrize(("ownership", "source", "membership"), [
-    ({"mode": "claim", "membership": "coordinator"}, {}, None), ({"mode": "join"}, {}, Membership.ZOOKEEPER),
-    ({"mode": "join", "strategy": ["cooperative-sticky", "range"]}, {"bootstrap": ["b:9092"]}, Membership.COORDINATOR),
-    ({"mode": "join", "membership": "coordinator", "protocol": "consumer", "session_timeout_s": 9}, {}, Membership.COORDINATOR)])
+@pytest.mark.parametrize(
+    ("ownership", "source", "membership"),
+    [
+        ({"mode": "claim", "membership": "coordinator"}, {}, None),
+        ({"mode": "join"}, {}, Membership.ZOOKEEPER),
+        (
+            {"mode": "join", "strategy": ["cooperative-sticky", "range"]},
+            {"bootstrap": ["b:9092"]},
+            Membership.COORDINATOR,
+        ),
+        (
+            {
+                "mode": "join",
+                "membership": "coordinator",
+                "protocol": "consumer",
+                "session_timeout_s": 9,
+            },
+            {},
+            Membership.COORDINATOR,
+        ),
+    ],
+)
 def test_a_run_joins_the_group_that_is_named_or_that_of_the_place_where_its_brokers_are_found(
-    ownership: dict[str, Any], source: dict[str, Any], membership: Membership | None,
+    ownership: dict[str, Any],
+    source: dict[str, Any],
+    membership: Membership | None,
 ) -> None:
     document = document_with("ownership", ownership)
     document["source"] |= source
-    document["offsets"] = {"storage": "kafka" if membership is Membership.COORDINATOR else "zookeeper"}
+    document["offsets"] = {
+        "storage": "kafka" if membership is Membership.COORDINATOR else "zookeeper"
+    }
     settings = parse_settings(document, path=PLACE)
     assert settings.membership is membership
     assert read_settings(write_settings(settings)).membership is membership, "and a report tells it"
 
 
-@pytest.mark.parametrize(("key", "value", "says"), [
-    ("source.dialect", "pulsar", "kafka or jafka"), ("ownership.mode", "share", "claim"),
-    ("table.writer", "flink", "auto, spark or arrow"), ("table.codec", "gzip", "uncompressed, snappy, lz4 or zstd"),
-])
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("source.dialect", "pulsar", "kafka or jafka"),
+        ("ownership.mode", "share", "claim"),
+        ("table.writer", "flink", "auto, spark or arrow"),
+        ("table.codec", "gzip", "uncompressed, snappy, lz4 or zstd"),
+    ],
+)
 def test_what_is_not_built_yet_is_refused_in_a_sentence(key: str, value: Any, says: str) -> None:
     error = refusal(key, value)
     assert error.where["key"] == key
     assert says in error.what
 
 
-@pytest.mark.parametrize("value", [
-    "2026-01-31T00:00:00", "2026-01-31", 1_769_817_600, 1_769_817_600_000, "1769817600", "1769817600000", 1.5, True, None,
-    datetime(2026, 1, 31), datetime(2026, 1, 31).date(), "1969-12-31T23:59:59.999+00:00",
-])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "2026-01-31T00:00:00",
+        "2026-01-31",
+        1_769_817_600,
+        1_769_817_600_000,
+        "1769817600",
+        "1769817600000",
+        1.5,
+        True,
+        None,
+        datetime(2026, 1, 31),
+        datetime(2026, 1, 31).date(),
+        "1969-12-31T23:59:59.999+00:00",
+    ],
+)
 def test_a_time_that_is_not_one_instant_after_1970_is_refused(value: Any) -> None:
     assert refusal("source.start", {"timestamp": value}).where["key"] == "source.start.timestamp"
 
 
-@pytest.mark.parametrize("text", ["2026-01-31T01:00:00+01:00", "2026-01-31 00:00:00Z", '"2026-01-31T00:00:00+00:00"'])
+@pytest.mark.parametrize(
+    "text", ["2026-01-31T01:00:00+01:00", "2026-01-31 00:00:00Z", '"2026-01-31T00:00:00+00:00"']
+)
 def test_a_time_with_an_offset_is_milliseconds_since_1970(text: str) -> None:
     document = document_with("source.start", {"timestamp": yaml.safe_load(text)})
     start = parse_settings(document).source.start
@@ -368,7 +616,9 @@ def test_a_time_with_an_offset_is_milliseconds_since_1970(text: str) -> None:
     assert start.ms == 1_769_817_600_000
 
 
-def test_a_reference_takes_its_value_from_the_environment_or_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_reference_takes_its_value_from_the_environment_or_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("ZOO", "10.0.0.1:2181")
     (tmp_path / "key").write_text("s3cret\n")
     document = document_with("zookeeper.connect", "${env:ZOO}/kafka")
@@ -378,7 +628,10 @@ def test_a_reference_takes_its_value_from_the_environment_or_a_file(monkeypatch:
     assert found.spark == {"spark.password": "s3cret"}
 
 
-@pytest.mark.parametrize("reference", ["${env:NOT_SET_ANYWHERE}", "${file:/not/there}", "${file:/}", "${file:a\0b}", "${env:a\0b}"])
+@pytest.mark.parametrize(
+    "reference",
+    ["${env:NOT_SET_ANYWHERE}", "${file:/not/there}", "${file:/}", "${file:a\0b}", "${env:a\0b}"],
+)
 def test_a_reference_that_leads_nowhere_is_refused_with_the_path_of_its_key(reference: str) -> None:
     error = refusal("source.topics.allow", ["clicks", reference])
     assert error.where["key"] == "source.topics.allow.1"
@@ -391,17 +644,29 @@ def test_a_wrong_value_that_came_by_reference_is_not_shown(monkeypatch: pytest.M
     assert "hunter" not in str(error)
 
 
-@pytest.mark.parametrize(("table", "report", "key"), [
-    ({"path": "clicks"}, "clicks", "report.path"), ({"path": "clicks"}, "clicks/reports/", "report.path"),
-    ({"path": "clicks"}, "clicks_losses/reports", "report.path"), ({"path": "file://{here}/clicks"}, "{here}/clicks", "report.path"),
-    ({"path": "clicks", "losses_path": "clicks"}, "reports", "table.losses_path"),
-    ({"path": "clicks", "losses_path": "clicks/losses"}, "reports", "table.losses_path"),
-    ({"path": "lost/clicks", "losses_path": "lost"}, "reports", "table.losses_path"),
-    ({"path": "s3://bucket/clicks", "losses_path": "s3://bucket/clicks/losses"}, "reports", "table.losses_path"),
-    ({"path": "clicks"}, "clicks_reports", None), ({"path": "reports/clicks"}, "reports", None),
-    ({"path": "s3://reports/"}, "reports", None),
-])
-def test_nothing_else_is_kept_in_the_folder_of_a_table(tmp_path: Path, table: dict[str, str], report: str, key: str | None) -> None:
+@pytest.mark.parametrize(
+    ("table", "report", "key"),
+    [
+        ({"path": "clicks"}, "clicks", "report.path"),
+        ({"path": "clicks"}, "clicks/reports/", "report.path"),
+        ({"path": "clicks"}, "clicks_losses/reports", "report.path"),
+        ({"path": "file://{here}/clicks"}, "{here}/clicks", "report.path"),
+        ({"path": "clicks", "losses_path": "clicks"}, "reports", "table.losses_path"),
+        ({"path": "clicks", "losses_path": "clicks/losses"}, "reports", "table.losses_path"),
+        ({"path": "lost/clicks", "losses_path": "lost"}, "reports", "table.losses_path"),
+        (
+            {"path": "s3://bucket/clicks", "losses_path": "s3://bucket/clicks/losses"},
+            "reports",
+            "table.losses_path",
+        ),
+        ({"path": "clicks"}, "clicks_reports", None),
+        ({"path": "reports/clicks"}, "reports", None),
+        ({"path": "s3://reports/"}, "reports", None),
+    ],
+)
+def test_nothing_else_is_kept_in_the_folder_of_a_table(
+    tmp_path: Path, table: dict[str, str], report: str, key: str | None
+) -> None:
     document = yaml.safe_load(LEAST)
     document["table"] = {name: path.format(here=tmp_path) for name, path in table.items()}
     document["report"] = {"path": report.format(here=tmp_path)}
@@ -415,19 +680,33 @@ def test_nothing_else_is_kept_in_the_folder_of_a_table(tmp_path: Path, table: di
     assert (caught.value.where["key"], caught.value.where["path"]) == (key, conf)
 
 
-@pytest.mark.parametrize(("metrics_path", "words"), [
-    ("clicks/metrics", "the metrics are in the folder of the table"), ("clicks_losses/x.prom", "the folder of the losses table"),
-    ("s3://bucket/x", "a file or folder of this machine"), ("file:///x", "a file or folder of this machine"), ("~/x", "begins with ~"),
-])
-def test_metrics_are_of_this_machine_and_not_in_the_folder_of_a_table(tmp_path: Path, metrics_path: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("metrics_path", "words"),
+    [
+        ("clicks/metrics", "the metrics are in the folder of the table"),
+        ("clicks_losses/x.prom", "the folder of the losses table"),
+        ("s3://bucket/x", "a file or folder of this machine"),
+        ("file:///x", "a file or folder of this machine"),
+        ("~/x", "begins with ~"),
+    ],
+)
+def test_metrics_are_of_this_machine_and_not_in_the_folder_of_a_table(
+    tmp_path: Path, metrics_path: str, words: str
+) -> None:
     conf = tmp_path / "clicks.yaml"
-    conf.write_text(yaml.safe_dump({**yaml.safe_load(LEAST), "table": {"path": "clicks"}, "metrics_path": metrics_path}))
+    conf.write_text(
+        yaml.safe_dump(
+            {**yaml.safe_load(LEAST), "table": {"path": "clicks"}, "metrics_path": metrics_path}
+        )
+    )
     with pytest.raises(SettingsError, match=words) as caught:
         load_settings(conf)
     assert caught.value.where["key"] == "metrics_path"
 
 
-def test_a_relative_path_is_seen_from_the_folder_of_the_conf_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_is_seen_from_the_folder_of_the_conf_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     document = yaml.safe_load(LEAST)
     document["table"] = {"path": "../warehouse/clicks", "losses_path": "losses"}
     document["spark"] = {"spark.password": "${file:key}"}
@@ -436,7 +715,11 @@ def test_a_relative_path_is_seen_from_the_folder_of_the_conf_file(tmp_path: Path
     (folder / "key").write_text("s3cret")
     (folder / "clicks.yaml").write_text(yaml.safe_dump(document))
     (tmp_path / "link.yaml").symlink_to(folder / "clicks.yaml")
-    for there, path in ((tmp_path, "conf/clicks.yaml"), (folder, "clicks.yaml"), (Path("/"), str(folder / "clicks.yaml"))):
+    for there, path in (
+        (tmp_path, "conf/clicks.yaml"),
+        (folder, "clicks.yaml"),
+        (Path("/"), str(folder / "clicks.yaml")),
+    ):
         monkeypatch.chdir(there)
         found = load_settings(path)
         assert found.table.path == str(tmp_path / "warehouse" / "clicks")
@@ -448,18 +731,41 @@ def test_a_relative_path_is_seen_from_the_folder_of_the_conf_file(tmp_path: Path
     assert load_settings("link.yaml").table.path == str(tmp_path.parent / "warehouse" / "clicks")
 
 
-@pytest.mark.parametrize("path", ["s3://bucket/clicks", "file:/data/clicks", "file:///data/clicks", "/data/clicks"])
-def test_an_absolute_path_and_an_object_stores_url_stay_as_they_are(path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "path", ["s3://bucket/clicks", "file:/data/clicks", "file:///data/clicks", "/data/clicks"]
+)
+def test_an_absolute_path_and_an_object_stores_url_stay_as_they_are(
+    path: str, tmp_path: Path
+) -> None:
     document = yaml.safe_load(LEAST)
     document["table"] = {"path": path}
     (tmp_path / "clicks.yaml").write_text(yaml.safe_dump(document))
     assert load_settings(tmp_path / "clicks.yaml").table.path == path
 
 
-@pytest.mark.parametrize("text", [
-    "", "[]", "7", "a: [", "a: !!python/object:os.system {}", "a: !!timestamp x", "a: !!bool x", "a: !!float ''", "a: !!int ''",
-    "a: 2026-13-45", "\t", "a: &x [*x]", "&x {version: *x}", "? {a: b}\n: c", "a: \x00", "--- 1\n--- 2", "1: 2", "[" * 1200,
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "7",
+        "a: [",
+        "a: !!python/object:os.system {}",
+        "a: !!timestamp x",
+        "a: !!bool x",
+        "a: !!float ''",
+        "a: !!int ''",
+        "a: 2026-13-45",
+        "\t",
+        "a: &x [*x]",
+        "&x {version: *x}",
+        "? {a: b}\n: c",
+        "a: \x00",
+        "--- 1\n--- 2",
+        "1: 2",
+        "[" * 1200,
+    ],
+)
 def test_a_file_that_is_no_conf_is_refused_and_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "odd.yaml"
     path.write_text(text)
@@ -468,44 +774,72 @@ def test_a_file_that_is_no_conf_is_refused_and_named(tmp_path: Path, text: str) 
     assert str(caught.value.where["path"]) == str(path)
 
 
-@pytest.mark.parametrize("line", ["report: *place", "report: {<<: *place}", "transform: *.py", "report: [*place, *place]"])
-def test_an_alias_is_refused_with_its_line_and_what_to_write_instead(tmp_path: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    "line",
+    ["report: *place", "report: {<<: *place}", "transform: *.py", "report: [*place, *place]"],
+)
+def test_an_alias_is_refused_with_its_line_and_what_to_write_instead(
+    tmp_path: Path, line: str
+) -> None:
     path = tmp_path / "clicks.yaml"
     path.write_text(f"{LEAST}\nplace: &place {{path: reports}}\n{line}\n")
-    with pytest.raises(SettingsError, match=r"an alias \(\*\) is not taken here: write the value out, or put quotes") as caught:
+    with pytest.raises(
+        SettingsError,
+        match=r"an alias \(\*\) is not taken here: write the value out, or put quotes",
+    ) as caught:
         load_settings(path)
     number = path.read_text().splitlines().index(line) + 1
     assert f"line {number}, column {line.index('*') + 1}" in str(caught.value)
 
 
-@pytest.mark.parametrize(("key", "first", "second"), [
-    ("limits", "limits: {max_records_per_run: 10}", "limits: {without_spark_below_bytes: 0}"),
-    ("version", "version: 1", "'version': 1"),
-    ("deny", "report: {deny: 1, x: 2,", "  deny: 3}"),
-    ("max_records_per_run", "limits:\n  max_records_per_run: 10", "  max_records_per_run: 11"),
-    ("spark.driver.memory", "spark:\n  spark.driver.memory: 2g", "  spark.driver.memory: 4g"),
-    ("a", "report:\n  - a: 1", "    a: 2")])
-def test_a_key_that_stands_twice_in_a_conf_is_refused_with_both_lines(tmp_path: Path, key: str, first: str, second: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "first", "second"),
+    [
+        ("limits", "limits: {max_records_per_run: 10}", "limits: {without_spark_below_bytes: 0}"),
+        ("version", "version: 1", "'version': 1"),
+        ("deny", "report: {deny: 1, x: 2,", "  deny: 3}"),
+        ("max_records_per_run", "limits:\n  max_records_per_run: 10", "  max_records_per_run: 11"),
+        ("spark.driver.memory", "spark:\n  spark.driver.memory: 2g", "  spark.driver.memory: 4g"),
+        ("a", "report:\n  - a: 1", "    a: 2"),
+    ],
+)
+def test_a_key_that_stands_twice_in_a_conf_is_refused_with_both_lines(
+    tmp_path: Path, key: str, first: str, second: str
+) -> None:
     path = tmp_path / "clicks.yaml"
     path.write_text(f"# a comment\n{first}\n{second}\n")
     lines = path.read_text().count("\n")
-    with pytest.raises(SettingsError, match=f"the key {key} stands twice, first in line {lines - 1};.*: line {lines}, column") as caught:
+    with pytest.raises(
+        SettingsError,
+        match=f"the key {key} stands twice, first in line {lines - 1};.*: line {lines}, column",
+    ) as caught:
         load_settings(path)
     assert (caught.value.exit_code, caught.value.where["path"]) == (2, path)
 
 
-def test_a_second_section_of_one_name_does_not_take_the_place_of_the_first_one(tmp_path: Path) -> None:
+def test_a_second_section_of_one_name_does_not_take_the_place_of_the_first_one(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "clicks.yaml"
-    path.write_text(f"{LEAST}\nlimits: {{max_records_per_run: 10}}\nlimits: {{without_spark_below_bytes: 0}}\n")
+    path.write_text(
+        f"{LEAST}\nlimits: {{max_records_per_run: 10}}\nlimits: {{without_spark_below_bytes: 0}}\n"
+    )
     with pytest.raises(SettingsError, match="the key limits stands twice"):
         load_settings(path)
 
 
-@pytest.mark.parametrize(("text", "found"), [
-    ("a: 1\n<<: {a: 2, b: 3}", {"a": 1, "b": 3}),
-    ("a: {b: 1}\nc: {b: 1}", {"a": {"b": 1}, "c": {"b": 1}}),
-    ("- a: 1\n- a: 2", [{"a": 1}, {"a": 2}]), ("", None)])
-def test_a_key_may_stand_in_several_mappings_and_over_one_that_is_merged(text: str, found: object) -> None:
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a: 1\n<<: {a: 2, b: 3}", {"a": 1, "b": 3}),
+        ("a: {b: 1}\nc: {b: 1}", {"a": {"b": 1}, "c": {"b": 1}}),
+        ("- a: 1\n- a: 2", [{"a": 1}, {"a": 2}]),
+        ("", None),
+    ],
+)
+def test_a_key_may_stand_in_several_mappings_and_over_one_that_is_merged(
+    text: str, found: object
+) -> None:
     assert document_of(text) == found
 
 
@@ -521,20 +855,33 @@ def test_a_file_that_cannot_be_read_is_refused_and_named(tmp_path: Path) -> None
         assert str(caught.value.where["path"]) == str(path)
 
 
-@pytest.mark.parametrize(("topic", "admitted"), [("clicks", True), ("click-de", True), ("click-test", False), ("my-clicks", False)])
+@pytest.mark.parametrize(
+    ("topic", "admitted"),
+    [("clicks", True), ("click-de", True), ("click-test", False), ("my-clicks", False)],
+)
 def test_topics_match_whole_and_deny_wins(topic: str, admitted: bool) -> None:
     assert parse(WHOLE).source.topics.admits(topic) is admitted
 
 
-@pytest.mark.parametrize(("topic", "said"), [("click-de", True), ("my-click-de", False), ("clicks", False)])
+@pytest.mark.parametrize(
+    ("topic", "said"), [("click-de", True), ("my-click-de", False), ("clicks", False)]
+)
 def test_topics_that_an_operator_says_are_compacted_match_whole(topic: str, said: bool) -> None:
     assert parse(WHOLE).source.says_compacted(topic) is said
 
 
-@pytest.mark.parametrize("key", ["topics: {allow: ['%s']}", "topics: {allow: [clicks], deny: ['%s']}",
-                                 "topics: {allow: [clicks]}, compacted_topics: ['%s']"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "topics: {allow: ['%s']}",
+        "topics: {allow: [clicks], deny: ['%s']}",
+        "topics: {allow: [clicks]}, compacted_topics: ['%s']",
+    ],
+)
 @pytest.mark.parametrize("expression", ["or[c-e&&[^c]]ers", "[a[[b]]", "clicks|[a-z&&b]"])
-def test_an_expression_that_java_and_python_read_in_two_ways_is_refused(key: str, expression: str) -> None:
+def test_an_expression_that_java_and_python_read_in_two_ways_is_refused(
+    key: str, expression: str
+) -> None:
     text = LEAST.replace('topics: {allow: ["clicks"]}', key % expression)
     with pytest.raises(SettingsError, match="one thing in Java and another in Python"):
         parse(text)
@@ -550,15 +897,43 @@ def test_an_address_is_host_and_port(address: str, parts: tuple[str, int]) -> No
 
 
 SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=12), st.datetimes(), st.dates(), st.binary(max_size=4),
-    st.sampled_from(["earliest", "latest", "${env:NO}", "${file:/no}", "a:1", "follow", "claim", "1e999", "\ud800", "${env:\ud800}"]))
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=12),
+    st.datetimes(),
+    st.dates(),
+    st.binary(max_size=4),
+    st.sampled_from(
+        [
+            "earliest",
+            "latest",
+            "${env:NO}",
+            "${file:/no}",
+            "a:1",
+            "follow",
+            "claim",
+            "1e999",
+            "\ud800",
+            "${env:\ud800}",
+        ]
+    ),
+)
 ANYTHING = st.recursive(
-    SCALARS, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(SCALARS.filter(lambda k: k == k), inner, max_size=3)),
-    max_leaves=6)
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(SCALARS.filter(lambda k: k == k), inner, max_size=3),
+    ),
+    max_leaves=6,
+)
 KEYS = [
     f"{section}.{name}" if section else name
-    for section, names in [("", yaml.safe_load(WHOLE))] + [(s, v) for s, v in yaml.safe_load(WHOLE).items() if isinstance(v, dict)]
-    for name in names if section != "spark"
+    for section, names in [("", yaml.safe_load(WHOLE))]
+    + [(s, v) for s, v in yaml.safe_load(WHOLE).items() if isinstance(v, dict)]
+    for name in names
+    if section != "spark"
 ] + ["source.topics.allow", "source.topics.deny", "source.start.timestamp"]
 
 
@@ -586,8 +961,13 @@ def test_any_document_gives_settings_or_a_settings_error(document: Any) -> None:
 
 
 @settings(deadline=None)
-@given(text=st.text(st.sampled_from(list("abz09:-{}[]\"'!&*?|>%@`#, \n.~")), max_size=40), at=st.integers(0, len(WHOLE)))
-def test_any_text_gives_settings_or_a_settings_error(tmp_path_factory: pytest.TempPathFactory, text: str, at: int) -> None:
+@given(
+    text=st.text(st.sampled_from(list("abz09:-{}[]\"'!&*?|>%@`#, \n.~")), max_size=40),
+    at=st.integers(0, len(WHOLE)),
+)
+def test_any_text_gives_settings_or_a_settings_error(
+    tmp_path_factory: pytest.TempPathFactory, text: str, at: int
+) -> None:
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_text(WHOLE[:at] + text + WHOLE[at:], encoding="utf-8")
     try:

@@ -1,4 +1,6 @@
-"""`table.store`: what fits which store, that no secret stands in a conf, and that a path carries its store along."""
+"""`table.store`: what fits which store, that no secret stands in a conf, and that a path carries
+its store along.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from etl.errors import SettingsError
 from etl.model.security import SecretRef
 from etl.report.plan_json import write_settings
 from etl.settings.loader import load_settings, parse_settings
-from etl.settings.sections import Settings
 from etl.settings.secrets import resolve_secret
+from etl.settings.sections import Settings
 from etl.settings.store import TablePath, account_of, store_of, untried
 
 AZURE = "abfss://lake@acme.dfs.core.windows.net/clicks"
@@ -21,16 +23,28 @@ KEYS = {"access_key": "${env:KEY}", "secret_key": "${file:/run/secrets/s3}"}
 
 
 def conf(path: str = "s3://lake/clicks", **store: Any) -> Settings:
-    return parse_settings({
-        "version": 1, "pipeline": "p", "group": "g", "zookeeper": {"connect": "h:1"}, "source": {"topics": {"allow": ["a"]}},
-        "table": {"path": path, "store": store}})
+    return parse_settings(
+        {
+            "version": 1,
+            "pipeline": "p",
+            "group": "g",
+            "zookeeper": {"connect": "h:1"},
+            "source": {"topics": {"allow": ["a"]}},
+            "table": {"path": path, "store": store},
+        }
+    )
 
 
 def test_a_conf_keeps_references_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY", "hunter2")
     settings = conf(**KEYS)
     assert settings.table.store.access_key == SecretRef("env", "KEY")
-    for told in (repr(settings), str(settings.model_dump(warnings=False)), str(write_settings(settings)), repr(pickle.dumps(settings))):
+    for told in (
+        repr(settings),
+        str(settings.model_dump(warnings=False)),
+        str(write_settings(settings)),
+        repr(pickle.dumps(settings)),
+    ):
         assert "hunter2" not in told
     assert resolve_secret(SecretRef("env", "KEY"), "table.store.access_key") == "hunter2"
 
@@ -43,16 +57,30 @@ def test_a_secret_that_stands_in_the_conf_is_refused_and_not_repeated(value: Any
     assert "hunter2" not in str(caught.value) and "12345" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("path", "store", "key"), [
-    ("s3://lake/t", {"account": "acme"}, "account"), ("s3a://lake/t", {"account_key": "${env:K}"}, "account_key"),
-    (AZURE, {"region": "eu"}, "region"), (AZURE, KEYS, "access_key"), ("hdfs://n:8020/t", {"endpoint": "https://h"}, "endpoint"),
-    ("/data/t", {"region": "eu"}, "region"), ("gs://lake/t", {"endpoint": "https://h"}, "endpoint"),
-    ("s3://lake/t", {"access_key": "${env:K}"}, "secret_key"), ("s3://lake/t", {"secret_key": "${env:K}"}, "access_key"),
-    ("s3://lake/t", {"endpoint": "http://h:9000"}, "endpoint"), (AZURE, {"account": "other"}, "account"),
-    ("s3://lake/t", {"endpoint": "h:9000"}, "endpoint"), ("s3://lake/t", {"endpoint": "https://me:pw@h"}, "endpoint"),
-    ("s3://lake/t", {"allow_http": "yes"}, "allow_http"), ("s3://lake/t", {"allow_http": 1}, "allow_http"),
-    ("s3://lake/t", {"region": True}, "region")])
-def test_keys_that_the_store_does_not_take_are_refused_by_name(path: str, store: dict[str, Any], key: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "store", "key"),
+    [
+        ("s3://lake/t", {"account": "acme"}, "account"),
+        ("s3a://lake/t", {"account_key": "${env:K}"}, "account_key"),
+        (AZURE, {"region": "eu"}, "region"),
+        (AZURE, KEYS, "access_key"),
+        ("hdfs://n:8020/t", {"endpoint": "https://h"}, "endpoint"),
+        ("/data/t", {"region": "eu"}, "region"),
+        ("gs://lake/t", {"endpoint": "https://h"}, "endpoint"),
+        ("s3://lake/t", {"access_key": "${env:K}"}, "secret_key"),
+        ("s3://lake/t", {"secret_key": "${env:K}"}, "access_key"),
+        ("s3://lake/t", {"endpoint": "http://h:9000"}, "endpoint"),
+        (AZURE, {"account": "other"}, "account"),
+        ("s3://lake/t", {"endpoint": "h:9000"}, "endpoint"),
+        ("s3://lake/t", {"endpoint": "https://me:pw@h"}, "endpoint"),
+        ("s3://lake/t", {"allow_http": "yes"}, "allow_http"),
+        ("s3://lake/t", {"allow_http": 1}, "allow_http"),
+        ("s3://lake/t", {"region": True}, "region"),
+    ],
+)
+def test_keys_that_the_store_does_not_take_are_refused_by_name(
+    path: str, store: dict[str, Any], key: str
+) -> None:
     with pytest.raises(SettingsError) as caught:
         conf(path, **store)
     assert caught.value.where["key"] == f"table.store.{key}" and caught.value.exit_code == 2
@@ -63,13 +91,18 @@ def test_a_store_on_which_nothing_was_ever_tried_is_taken_with_a_word(path: str)
     assert "no run of this project was ever tried there" in (untried(conf(path).table.path) or "")
 
 
-@pytest.mark.parametrize("path", ["/data/t", "file:///data/t", "s3a://lake/t", AZURE, "hdfs://n:8020/t"])
+@pytest.mark.parametrize(
+    "path", ["/data/t", "file:///data/t", "s3a://lake/t", AZURE, "hdfs://n:8020/t"]
+)
 def test_of_others_there_is_nothing_to_say(path: str) -> None:
     assert untried(path) is None
 
 
 def test_a_path_of_azure_names_its_account() -> None:
-    assert account_of(AZURE) == "acme" and conf(AZURE, account="acme", account_key="${env:K}").table.store.account == "acme"
+    assert (
+        account_of(AZURE) == "acme"
+        and conf(AZURE, account="acme", account_key="${env:K}").table.store.account == "acme"
+    )
     with pytest.raises(SettingsError) as caught:
         conf("abfss://acme.dfs.core.windows.net/t")
     assert caught.value.where["key"] == "table.path"
@@ -79,9 +112,19 @@ def test_both_tables_carry_the_store_and_are_their_paths_to_all_else(tmp_path: P
     file = tmp_path / "conf.yaml"
     file.write_text(
         "{version: 1, pipeline: p, group: g, zookeeper: {connect: h:1}, source: {topics: {allow: [a]}}, table: {path: s3://lake/t/, "
-        "store: {region: eu-central-1}}}")
+        "store: {region: eu-central-1}}}"
+    )
     table = load_settings(file).table
     assert (table.path, table.losses_at) == ("s3://lake/t/", "s3://lake/t_losses")
     again = pickle.loads(pickle.dumps(table.path))
-    assert store_of(table.path).region == store_of(table.losses_at).region == store_of(again).region == "eu-central-1"
-    assert type(f"{table.path}") is str and store_of(f"{table.path}").said == () and isinstance(again, TablePath)
+    assert (
+        store_of(table.path).region
+        == store_of(table.losses_at).region
+        == store_of(again).region
+        == "eu-central-1"
+    )
+    assert (
+        type(f"{table.path}") is str
+        and store_of(f"{table.path}").said == ()
+        and isinstance(again, TablePath)
+    )

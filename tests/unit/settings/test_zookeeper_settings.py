@@ -1,4 +1,6 @@
-"""The keys of ZooKeeper's encryption, login and ACL: what fits what, that a secret stays a reference, and which znodes are guarded."""
+"""The keys of ZooKeeper's encryption, login and ACL: what fits what, that a secret stays a
+reference, and which znodes are guarded.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
-from kazoo.protocol.serialization import SASL, Auth as AuthRequest, Connect
+from kazoo.protocol.serialization import SASL, Connect
+from kazoo.protocol.serialization import Auth as AuthRequest
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from etl.edges.zookeeper.client import CREATOR_WRITES
@@ -29,74 +32,134 @@ SASL_LOGIN = {"scheme": "sasl", "username": "etl", "password": "${env:ZOOKEEPER_
 
 
 def conf(**zookeeper: Any) -> dict[str, Any]:
-    return {"version": 1, "pipeline": "clicks", "group": "g", "zookeeper": {"connect": "a:2181/kafka", **zookeeper},
-            "source": {"topics": {"allow": ["clicks"]}}, "table": {"path": "warehouse/clicks"}}
+    return {
+        "version": 1,
+        "pipeline": "clicks",
+        "group": "g",
+        "zookeeper": {"connect": "a:2181/kafka", **zookeeper},
+        "source": {"topics": {"allow": ["clicks"]}},
+        "table": {"path": "warehouse/clicks"},
+    }
 
 
 def test_without_the_keys_sessions_are_as_they_were() -> None:
     assert parse_settings(conf()).zookeeper.access == OPEN == Access(None, None, Acl.OPEN)
 
 
-def test_the_keys_become_one_value_whose_secrets_and_files_are_looked_for_where_they_are_used(tmp_path: Path) -> None:
+def test_the_keys_become_one_value_whose_secrets_and_files_are_looked_for_where_they_are_used(
+    tmp_path: Path,
+) -> None:
     path, at = tmp_path / "conf.yaml", str(tmp_path)
     auth = {**SASL_LOGIN, "password": "${file:secrets/zookeeper}"}
     path.write_text(yaml.safe_dump(conf(tls={"ca_file": "ca.pem"}, auth=auth, acl="creator")))
     assert load_settings(path).zookeeper.access == Access(
-        Tls(LocalFile("ca.pem", at)), Auth(Scheme.SASL, "etl", SecretRef("file", "secrets/zookeeper", at)), Acl.CREATOR)
+        Tls(LocalFile("ca.pem", at)),
+        Auth(Scheme.SASL, "etl", SecretRef("file", "secrets/zookeeper", at)),
+        Acl.CREATOR,
+    )
 
 
-@pytest.mark.parametrize(("tls", "is_on"), [
-    ({}, False), ({"enabled": True}, True), ({"ca_file": "ca.pem"}, True), ({"enabled": False}, False)])
-def test_connections_are_encrypted_where_it_is_said_or_follows(tls: dict[str, Any], is_on: bool) -> None:
+@pytest.mark.parametrize(
+    ("tls", "is_on"),
+    [
+        ({}, False),
+        ({"enabled": True}, True),
+        ({"ca_file": "ca.pem"}, True),
+        ({"enabled": False}, False),
+    ],
+)
+def test_connections_are_encrypted_where_it_is_said_or_follows(
+    tls: dict[str, Any], is_on: bool
+) -> None:
     assert (parse_settings(conf(tls=tls)).zookeeper.access.tls is not None) == is_on
 
 
-@pytest.mark.parametrize(("keys", "said"), [
-    ({"tls": {"enabled": False, "ca_file": "ca.pem"}}, "ca_file is of encrypted connections, and enabled is false"),
-    ({"tls": {"enabled": 1}}, "must be true, false or null"), ({"tls": {"ca_file": True}}, "which this key never is"),
-    ({"tls": {"key_file": "k.pem"}}, "key_file is of a client's certificate"),
-    ({"auth": {"username": "etl"}}, "scheme is missing, and username is of a login"),
-    ({"auth": {"scheme": "sasl", "username": "etl"}}, "password is missing, which scheme sasl takes"),
-    ({"auth": {**SASL_LOGIN, "scheme": "kerberos"}}, "must be sasl, digest or x509"),
-    ({"auth": {**SASL_LOGIN, "scheme": "x509"}, "tls": {"cert_file": "c.pem"}}, "username has no meaning with scheme x509"),
-    ({"auth": {"scheme": "x509"}}, "auth.scheme x509 says who we are by a certificate, and tls.cert_file names none"),
-    ({"auth": {**SASL_LOGIN, "scheme": "digest", "username": "a:b"}}, "a colon in it"),
-    ({"acl": "creator"}, "auth.scheme does not say who we are"),
-])
-def test_keys_that_do_not_fit_one_another_are_refused_before_anybody_connects(keys: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (
+            {"tls": {"enabled": False, "ca_file": "ca.pem"}},
+            "ca_file is of encrypted connections, and enabled is false",
+        ),
+        ({"tls": {"enabled": 1}}, "must be true, false or null"),
+        ({"tls": {"ca_file": True}}, "which this key never is"),
+        ({"tls": {"key_file": "k.pem"}}, "key_file is of a client's certificate"),
+        ({"auth": {"username": "etl"}}, "scheme is missing, and username is of a login"),
+        (
+            {"auth": {"scheme": "sasl", "username": "etl"}},
+            "password is missing, which scheme sasl takes",
+        ),
+        ({"auth": {**SASL_LOGIN, "scheme": "kerberos"}}, "must be sasl, digest or x509"),
+        (
+            {"auth": {**SASL_LOGIN, "scheme": "x509"}, "tls": {"cert_file": "c.pem"}},
+            "username has no meaning with scheme x509",
+        ),
+        (
+            {"auth": {"scheme": "x509"}},
+            "auth.scheme x509 says who we are by a certificate, and tls.cert_file names none",
+        ),
+        ({"auth": {**SASL_LOGIN, "scheme": "digest", "username": "a:b"}}, "a colon in it"),
+        ({"acl": "creator"}, "auth.scheme does not say who we are"),
+    ],
+)
+def test_keys_that_do_not_fit_one_another_are_refused_before_anybody_connects(
+    keys: dict[str, Any], said: str
+) -> None:
     with pytest.raises(SettingsError, match=said) as refused:
         parse_settings(conf(**keys))
     assert refused.value.where["key"].startswith("zookeeper")
 
 
-@pytest.mark.parametrize("keys", [
-    {"auth": {**SASL_LOGIN, "password": SECRET}}, {"auth": {**SASL_LOGIN, "pasword": SECRET}}, {"auth": SECRET},
-    {"auth": {**SASL_LOGIN, "password": [SECRET]}}, {"tls": {"cert_file": "c.pem", "key_password": SECRET}},
-])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"auth": {**SASL_LOGIN, "password": SECRET}},
+        {"auth": {**SASL_LOGIN, "pasword": SECRET}},
+        {"auth": SECRET},
+        {"auth": {**SASL_LOGIN, "password": [SECRET]}},
+        {"tls": {"cert_file": "c.pem", "key_password": SECRET}},
+    ],
+)
 def test_a_secret_that_stands_in_a_conf_is_refused_and_told_nowhere(keys: dict[str, Any]) -> None:
     with pytest.raises(SettingsError) as refused:
         parse_settings(conf(**keys))
-    assert SECRET not in "".join(traceback.format_exception(refused.value)) + repr(refused.value) + str(refused.value.as_json())
+    assert SECRET not in "".join(traceback.format_exception(refused.value)) + repr(
+        refused.value
+    ) + str(refused.value.as_json())
 
 
-def test_neither_settings_nor_a_session_that_has_not_begun_hold_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_settings_nor_a_session_that_has_not_begun_hold_the_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("ZOOKEEPER_PASSWORD", SECRET)
     settings = parse_settings(conf(auth=SASL_LOGIN))
     access = settings.zookeeper.access
     session = ZooKeeper(settings.zookeeper.connect, access=access)
     client = session.client
-    shown = [repr(settings), settings.model_dump_json(), repr(access), str(pickle.dumps(settings)), str(vars(session)), str(vars(client)),
-             str(vars(client._connection))]
+    shown = [
+        repr(settings),
+        settings.model_dump_json(),
+        repr(access),
+        str(pickle.dumps(settings)),
+        str(vars(session)),
+        str(vars(client)),
+        str(vars(client._connection)),
+    ]
     assert not any(SECRET in each for each in shown)
 
 
-@pytest.mark.parametrize("said", [
-    ("Sending request(xid=%s): %s", 1, SASL(SECRET.encode())),
-    ("Sending request(xid=%s): %s", -4, AuthRequest(0, "digest", f"etl:{SECRET}")),
-    ("Read response %s", Connect(0, 0, 10, 7, SECRET.encode(), None)),
-    ("    Using session_id: %r session_passwd: %s", 1, SECRET)])
+@pytest.mark.parametrize(
+    "said",
+    [
+        ("Sending request(xid=%s): %s", 1, SASL(SECRET.encode())),
+        ("Sending request(xid=%s): %s", -4, AuthRequest(0, "digest", f"etl:{SECRET}")),
+        ("Read response %s", Connect(0, 0, 10, 7, SECRET.encode(), None)),
+        ("    Using session_id: %r session_passwd: %s", 1, SECRET),
+    ],
+)
 def test_what_kazoo_says_of_a_login_or_of_a_sessions_password_reaches_no_log(
-    said: tuple[Any, ...], caplog: pytest.LogCaptureFixture,
+    said: tuple[Any, ...],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     logger = ZooKeeper("a:2181").client.logger
     with caplog.at_level(1, logger="kazoo.client"):
@@ -105,12 +168,24 @@ def test_what_kazoo_says_of_a_login_or_of_a_sessions_password_reaches_no_log(
     assert SECRET not in caplog.text and "an ordinary one" in caplog.text
 
 
-@pytest.mark.parametrize(("path", "is_ours"), [
-    ("/consumers/g/etl/clicks", True), ("/consumers/g/etl/clicks/plans/7", True), ("/consumers/g/etl/clicks@old/claim", True),
-    ("/consumers/g/etl", False), ("/consumers/g", False), ("/consumers/g/offsets/etl/0", False), ("/consumers/g/owners/clicks/0", False),
-    ("/consumers/g/ids/etl", False), ("/consumers/etl/ids/a", False), ("/brokers/ids/etl/1", False),
-])
-def test_what_a_pipeline_keeps_is_guarded_and_what_it_shares_with_old_consumers_is_not(path: str, is_ours: bool) -> None:
+@pytest.mark.parametrize(
+    ("path", "is_ours"),
+    [
+        ("/consumers/g/etl/clicks", True),
+        ("/consumers/g/etl/clicks/plans/7", True),
+        ("/consumers/g/etl/clicks@old/claim", True),
+        ("/consumers/g/etl", False),
+        ("/consumers/g", False),
+        ("/consumers/g/offsets/etl/0", False),
+        ("/consumers/g/owners/clicks/0", False),
+        ("/consumers/g/ids/etl", False),
+        ("/consumers/etl/ids/a", False),
+        ("/brokers/ids/etl/1", False),
+    ],
+)
+def test_what_a_pipeline_keeps_is_guarded_and_what_it_shares_with_old_consumers_is_not(
+    path: str, is_ours: bool
+) -> None:
     access = Access(None, Auth(Scheme.X509), Acl.CREATOR)
     client = ZooKeeper("a:2181", access=access).client
     assert is_of_a_pipeline(path) == is_ours
@@ -125,16 +200,29 @@ def test_the_data_source_takes_the_same_by_options_and_its_references_stay_refer
     tls = {"zookeeper_tls_ca_file": "ca.pem", "zookeeper_tls": "true"}
     login = {f"zookeeper_auth_{name}": value for name, value in SASL_LOGIN.items()}
     found = parse_options({**OPTIONS, **tls, **login}).access
-    assert found == Access(Tls(LocalFile("ca.pem")), Auth(Scheme.SASL, "etl", SecretRef("env", "ZOOKEEPER_PASSWORD")))
-    assert parse_options(OPTIONS).access == OPEN and parse_options({**OPTIONS, "zookeeper_tls": "true"}).access == Access(Tls())
+    assert found == Access(
+        Tls(LocalFile("ca.pem")), Auth(Scheme.SASL, "etl", SecretRef("env", "ZOOKEEPER_PASSWORD"))
+    )
+    assert parse_options(OPTIONS).access == OPEN and parse_options(
+        {**OPTIONS, "zookeeper_tls": "true"}
+    ).access == Access(Tls())
 
 
-@pytest.mark.parametrize(("more", "said", "option"), [
-    ({"zookeeper_auth_password": SECRET}, "must be a reference and nothing else", "zookeeper_auth_password"),
-    ({"zookeeper_auth_username": "etl"}, "scheme is missing", "zookeeper_auth_*"),
-    ({"zookeeper_tls": "perhaps"}, "must be", "zookeeper_tls"),
-])
-def test_a_wrong_option_of_the_way_in_is_told_by_its_name_and_without_its_value(more: dict[str, str], said: str, option: str) -> None:
+@pytest.mark.parametrize(
+    ("more", "said", "option"),
+    [
+        (
+            {"zookeeper_auth_password": SECRET},
+            "must be a reference and nothing else",
+            "zookeeper_auth_password",
+        ),
+        ({"zookeeper_auth_username": "etl"}, "scheme is missing", "zookeeper_auth_*"),
+        ({"zookeeper_tls": "perhaps"}, "must be", "zookeeper_tls"),
+    ],
+)
+def test_a_wrong_option_of_the_way_in_is_told_by_its_name_and_without_its_value(
+    more: dict[str, str], said: str, option: str
+) -> None:
     with pytest.raises(SettingsError, match=said) as refused:
         parse_options({**OPTIONS, **more})
     assert refused.value.where["option"] == option and SECRET not in str(refused.value)
@@ -146,6 +234,8 @@ def test_options_of_zookeepers_way_in_are_refused_where_no_zookeeper_is_asked() 
 
 
 def test_a_consumer_takes_the_same_keys() -> None:
-    assert Conf(zookeeper="a:2181", zookeeper_access={"auth": SASL_LOGIN}).access == access_of({"auth": SASL_LOGIN})
+    assert Conf(zookeeper="a:2181", zookeeper_access={"auth": SASL_LOGIN}).access == access_of(
+        {"auth": SASL_LOGIN}
+    )
     with pytest.raises(SettingsError, match="none is given"):
         Conf(bootstrap="a:9092", zookeeper_access={"auth": SASL_LOGIN}).checked()

@@ -1,4 +1,6 @@
-"""The one class of Java that is shipped: Delta's log on S3 by conditional puts. Its source lies beside the jar."""
+"""The one class of Java that is shipped: Delta's log on S3 by conditional puts. Its source lies
+beside the jar.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ _JAR = "log_store.jar"
 
 @functools.cache
 def jar_path() -> Path:
-    """The jar as a file that a JVM can open: a copy, for the life of this process, where the package is in an archive."""
+    """The jar as a file that a JVM can open: a copy, for the life of this process, where the
+    package is in an archive.
+    """
     there = resources.files(__name__) / _JAR
     if isinstance(there, Path):
         return there

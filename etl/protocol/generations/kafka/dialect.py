@@ -1,9 +1,11 @@
-"""Kafka 0.8 to 4.x as a generation: which request each question becomes on a broker that speaks these versions. No I/O.
+"""Kafka 0.8 to 4.x as a generation: which request each question becomes on a broker that speaks
+these versions. No I/O.
 
-It knows the versions that the broker told at the handshake, or those of its release. What the bytes are belongs to the modules beside it.
-Brokers from 0.10 on answer ApiVersions (KIP-35). One of 0.8 closes the connection on it, one of 0.9 leaves it unanswered (seen on 0.8.2.2
-and 0.9.0.1), though some distributors' 0.9 close it, too. All of them answer ListOffsets v0, which nobody before 4.0 refuses, and which
-without a log is the smallest question there is.
+It knows the versions that the broker told at the handshake, or those of its release. What the bytes
+are belongs to the modules beside it. Brokers from 0.10 on answer ApiVersions (KIP-35). One of 0.8
+closes the connection on it, one of 0.9 leaves it unanswered (seen on 0.8.2.2 and 0.9.0.1), though
+some distributors' 0.9 close it, too. All of them answer ListOffsets v0, which nobody before 4.0
+refuses, and which without a log is the smallest question there is.
 """
 
 from __future__ import annotations
@@ -15,20 +17,52 @@ from typing import Any, TypeVar
 from etl.errors import OtherRelease, SettingsError
 from etl.model.internal_topics import INTERNAL_TOPICS
 from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
-from etl.protocol.generations.dialect import Dialect, Generation, Greeting, OlderBrokers, Reply, Request
+from etl.protocol.generations.dialect import (
+    Dialect,
+    Generation,
+    Greeting,
+    OlderBrokers,
+    Reply,
+    Request,
+)
 from etl.protocol.generations.kafka import (
-    committed, configs, errors, groups, many_logs, produce, small_messages, transactions, versions,
+    committed,
+    configs,
+    errors,
+    groups,
+    many_logs,
+    produce,
+    small_messages,
+    transactions,
+    versions,
 )
 from etl.protocol.generations.kafka.fetch import (
-    FIRST_WITH_A_LIMIT, FIRST_WITH_TOPIC_IDS, encode_fetch, names_all_by_id, parse_fetch, squeezed,
+    FIRST_WITH_A_LIMIT,
+    FIRST_WITH_TOPIC_IDS,
+    encode_fetch,
+    names_all_by_id,
+    parse_fetch,
+    squeezed,
 )
 from etl.protocol.generations.kafka.group_membership import classic, consumer
 from etl.protocol.generations.kafka.versions import Api, ApiVersions
 from etl.protocol.group_messages import (
-    ConsumerHeartbeat, ConsumerHeartbeatAnswer, Joined, JoinRequest, MemberIdentity, SpokenMembership, Synced,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+    Joined,
+    JoinRequest,
+    MemberIdentity,
+    SpokenMembership,
+    Synced,
 )
 from etl.protocol.messages import (
-    ClusterMetadata, Fetch, FetchAnswer, ListedOffset, ToldCoordinator, ToldEpochEnds, ToldMembers,
+    ClusterMetadata,
+    Fetch,
+    FetchAnswer,
+    ListedOffset,
+    ToldCoordinator,
+    ToldEpochEnds,
+    ToldMembers,
 )
 from etl.protocol.refusal import Refusal
 from etl.protocol.stored_offsets import CommittedOffsets, OffsetsCommit, OffsetsQuestion
@@ -39,19 +73,28 @@ r"""Its bytes read \r\n\r\n: a server of a line protocol (HTTP) sees the end of 
 answers at once, where it would else wait for more as we wait for it."""
 _OLDER_CORRELATION_ID = 0x0A0D0A0D
 PATIENCE_S = 1.0
-"""How long brokers may think about ApiVersions before it is looked whether they will ever answer. Only time is lost by a wrong guess."""
+"""How long brokers may think about ApiVersions before it is looked whether they will ever answer.
+Only time is lost by a wrong guess.
+"""
 _TELLS_ITSELF = "kafka"
 _FIRST_WITH_LARGEST_TIMES = 7
-"""The version of ListOffsets (KIP-734). A broker before Kafka 3.0 takes the question for a time before all others."""
+"""The version of ListOffsets (KIP-734). A broker before Kafka 3.0 takes the question for a time
+before all others.
+"""
 
 
 class Kafka(Generation):
-    """Brokers of Kafka from 0.8 on: `kafka` tells its versions itself, `kafka-0.9` and its like are told as a release."""
+    """Brokers of Kafka from 0.8 on: `kafka` tells its versions itself, `kafka-0.9` and its like are
+    told as a release.
+    """
 
     names = (_TELLS_ITSELF, *(f"{_TELLS_ITSELF}-{release}" for release in versions.releases()))
     releases = names[1:]
     without_isolation = tuple(
-        f"{_TELLS_ITSELF}-{release}" for release, spoken in versions.releases().items() if not versions.keeps_isolation(spoken))
+        f"{_TELLS_ITSELF}-{release}"
+        for release, spoken in versions.releases().items()
+        if not versions.keeps_isolation(spoken)
+    )
     is_told = False
 
     @staticmethod
@@ -61,46 +104,94 @@ class Kafka(Generation):
 
     def greeting(self, client_id: str, address: str, name: str | None = None) -> Greeting:
         if name not in (None, _TELLS_ITSELF):
-            return _greeting_of_a_release(name.removeprefix(f"{_TELLS_ITSELF}-"), client_id, address)
+            return _greeting_of_a_release(
+                name.removeprefix(f"{_TELLS_ITSELF}-"), client_id, address
+            )
 
         def dialect(answer: memoryview) -> Dialect:
             response = small_messages.decode(Api.API_VERSIONS, 0, answer, broker=address)
             return KafkaDialect(small_messages.parse_api_versions(response), client_id, address)
 
-        frame = small_messages.encode(Api.API_VERSIONS, 0, correlation_id=HANDSHAKE_CORRELATION_ID, client_id=client_id, fields={})
-        of_0_8, of_0_9 = (partial(KafkaDialect.of_release, release, client_id, address) for release in ("0.8", "0.9"))
+        frame = small_messages.encode(
+            Api.API_VERSIONS,
+            0,
+            correlation_id=HANDSHAKE_CORRELATION_ID,
+            client_id=client_id,
+            fields={},
+        )
+        of_0_8, of_0_9 = (
+            partial(KafkaDialect.of_release, release, client_id, address)
+            for release in ("0.8", "0.9")
+        )
         oldest = _empty_list_offsets(0, client_id)
         older = OlderBrokers(
-            oldest, lambda answer: _number(answer) == _OLDER_CORRELATION_ID, PATIENCE_S, unanswering=of_0_9,
-            hanging_up=((_empty_describe_groups(client_id), of_0_9), (oldest, of_0_8)))
-        return Greeting("ApiVersions", frame, lambda answer: _number(answer) == HANDSHAKE_CORRELATION_ID, dialect,
-                        older=older if name is None else None)
+            oldest,
+            lambda answer: _number(answer) == _OLDER_CORRELATION_ID,
+            PATIENCE_S,
+            unanswering=of_0_9,
+            hanging_up=((_empty_describe_groups(client_id), of_0_9), (oldest, of_0_8)),
+        )
+        return Greeting(
+            "ApiVersions",
+            frame,
+            lambda answer: _number(answer) == HANDSHAKE_CORRELATION_ID,
+            dialect,
+            older=older if name is None else None,
+        )
 
 
 def _greeting_of_a_release(release: str, client_id: str, address: str) -> Greeting:
     """Asks for no version, only for a sign that the port speaks Kafka."""
     told = KafkaDialect.of_release(release, client_id, address)
     frame = _empty_list_offsets(told.version_of(Api.LIST_OFFSETS), client_id)
-    check = (f"that the broker understands Kafka {release}, as broker_version says, or the broker itself when the run began; "
-             "for a TLS listener on this port, or a broker that wants a login")
-    return Greeting("ListOffsets", frame, lambda answer: _number(answer) == _OLDER_CORRELATION_ID, lambda answer: told, check_if_cut=check)
+    check = (
+        f"that the broker understands Kafka {release}, as broker_version says, or the broker itself when the run began; "
+        "for a TLS listener on this port, or a broker that wants a login"
+    )
+    return Greeting(
+        "ListOffsets",
+        frame,
+        lambda answer: _number(answer) == _OLDER_CORRELATION_ID,
+        lambda answer: told,
+        check_if_cut=check,
+    )
 
 
 def _empty_list_offsets(version: int, client_id: str) -> bytes:
-    return small_messages.encode(Api.LIST_OFFSETS, version, correlation_id=_OLDER_CORRELATION_ID, client_id=client_id,
-                                 fields=small_messages.list_offsets_fields({}, Isolation.READ_UNCOMMITTED, {}))
+    return small_messages.encode(
+        Api.LIST_OFFSETS,
+        version,
+        correlation_id=_OLDER_CORRELATION_ID,
+        client_id=client_id,
+        fields=small_messages.list_offsets_fields({}, Isolation.READ_UNCOMMITTED, {}),
+    )
 
 
 def _empty_describe_groups(client_id: str) -> bytes:
     """What brokers before 0.9 do not know."""
-    return small_messages.encode(Api.DESCRIBE_GROUPS, 0, correlation_id=_OLDER_CORRELATION_ID, client_id=client_id, fields={"groups": []})
+    return small_messages.encode(
+        Api.DESCRIBE_GROUPS,
+        0,
+        correlation_id=_OLDER_CORRELATION_ID,
+        client_id=client_id,
+        fields={"groups": []},
+    )
 
 
 class KafkaDialect(Dialect):
-    """What one broker understands, by the versions that it told, or those of the release it is said to be of."""
+    """What one broker understands, by the versions that it told, or those of the release it is said
+    to be of.
+    """
 
-    def __init__(self, spoken: ApiVersions, client_id: str, address: str, generation: str = _TELLS_ITSELF) -> None:
-        self._spoken, self._client_id, self._address, self._generation = spoken, client_id, address, generation
+    def __init__(
+        self, spoken: ApiVersions, client_id: str, address: str, generation: str = _TELLS_ITSELF
+    ) -> None:
+        self._spoken, self._client_id, self._address, self._generation = (
+            spoken,
+            client_id,
+            address,
+            generation,
+        )
 
     @classmethod
     def of_release(cls, release: str, client_id: str, address: str) -> KafkaDialect:
@@ -109,31 +200,44 @@ class KafkaDialect(Dialect):
 
     def version_of(self, api: Api, *, least: int = 0, most: int | None = None) -> int:
         """Which version a request is sent in; see `versions.choose_version`."""
-        return versions.choose_version(api, self._spoken, least=least, most=most, broker=self._address)
+        return versions.choose_version(
+            api, self._spoken, least=least, most=most, broker=self._address
+        )
 
     @property
     def generation(self) -> str | None:
         return self._generation
 
-    def is_not_of(self, told: str, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> OtherRelease | None:
+    def is_not_of(
+        self, told: str, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> OtherRelease | None:
         name, found = told.removeprefix(f"{_TELLS_ITSELF}-"), self._release
         theirs = versions.releases().get(name, {})
         answers = f"the broker is spoken to as Kafka {name}, and answers as Kafka {found} does"
         fits = (
             f"that key, or the data source's option broker_version: '{found}' fits this broker; where it is left out, brokers are asked. "
-            "If it is not given, the broker was another one when the run began: run again")
+            "If it is not given, the broker was another one when the run began: run again"
+        )
         place = {"key": "source.broker_version", "broker": self._address}
         if lacking := versions.not_spoken(theirs, self._spoken):
             return OtherRelease(f"{answers}, which has no {lacking[0]}", check=fits, **place)
         is_lost = isolation is Isolation.READ_COMMITTED and versions.keeps_isolation(self._spoken)
         if is_lost and not versions.keeps_isolation(theirs):
             what = f"{answers}: spoken to so it also gives out records of transactions that were aborted or are still open"
-            return OtherRelease(what, check=f"{fits}; where such records are wanted, isolation: read_uncommitted", **place)
+            return OtherRelease(
+                what,
+                check=f"{fits}; where such records are wanted, isolation: read_uncommitted",
+                **place,
+            )
         return None
 
     @property
     def _release(self) -> str:
-        return versions.release(self._spoken) if self._generation == _TELLS_ITSELF else self._generation.removeprefix(f"{_TELLS_ITSELF}-")
+        return (
+            versions.release(self._spoken)
+            if self._generation == _TELLS_ITSELF
+            else self._generation.removeprefix(f"{_TELLS_ITSELF}-")
+        )
 
     def introduction(self) -> str:
         fetch = self.version_of(Api.FETCH)
@@ -145,64 +249,122 @@ class KafkaDialect(Dialect):
         return _number(start)
 
     def metadata(self, topics: Collection[str] | None) -> Request[ClusterMetadata]:
-        # A broker that is asked for a topic by name before version 4 may create it, so it is asked for all of them. A topic of the brokers
-        # themselves is made in any version, whatever the request says of making topics (seen on 1.1).
+        # A broker that is asked for a topic by name before version 4 may create it, so it is asked
+        # for all of them. A topic of the brokers themselves is made in any version, whatever the
+        # request says of making topics (seen on 1.1).
         is_internal = not INTERNAL_TOPICS.isdisjoint(topics or ())
-        by_name = self.version_of(Api.METADATA) >= small_messages.METADATA_CREATES_NOTHING and not is_internal
-        fields, chosen = small_messages.metadata_fields(topics if by_name else None), None if by_name else topics
+        by_name = (
+            self.version_of(Api.METADATA) >= small_messages.METADATA_CREATES_NOTHING
+            and not is_internal
+        )
+        fields, chosen = (
+            small_messages.metadata_fields(topics if by_name else None),
+            None if by_name else topics,
+        )
         version = self.version_of(Api.METADATA)
         if version < many_logs.FIRST_CLUSTER:
-            return self._request(Api.METADATA, fields, lambda response: small_messages.parse_metadata(response, chosen))
+            return self._request(
+                Api.METADATA,
+                fields,
+                lambda response: small_messages.parse_metadata(response, chosen),
+            )
         return self._about_logs(
-            version, partial(small_messages.encode, Api.METADATA, fields=fields), partial(many_logs.parse_cluster, chosen=chosen))
+            version,
+            partial(small_messages.encode, Api.METADATA, fields=fields),
+            partial(many_logs.parse_cluster, chosen=chosen),
+        )
 
-    def list_offsets(self, times: Mapping[BrokerPartition, int], isolation: Isolation,
-                     epochs: Mapping[BrokerPartition, int | None]) -> Request[dict[BrokerPartition, ListedOffset]]:
+    def list_offsets(
+        self,
+        times: Mapping[BrokerPartition, int],
+        isolation: Isolation,
+        epochs: Mapping[BrokerPartition, int | None],
+    ) -> Request[dict[BrokerPartition, ListedOffset]]:
         version = self.version_of(Api.LIST_OFFSETS)
         if version == 0 and any(when >= 0 for when in times.values()):
             raise SettingsError(
                 "brokers before 0.10.1 cannot find the record of a time: they only know when whole segments were written",
                 check="where reading is to start or stop by a time: earliest, latest and offsets are what they can tell; of a run, "
-                      "--until-time -10000: up to so many offsets before the end",
-                broker=self._address)
+                "--until-time -10000: up to so many offsets before the end",
+                broker=self._address,
+            )
         if version < many_logs.FIRST_LISTED:
             fields = small_messages.list_offsets_fields(times, isolation, epochs)
             return self._request(Api.LIST_OFFSETS, fields, small_messages.parse_list_offsets)
         is_stable = isolation is Isolation.READ_COMMITTED and version >= 2
         return self._about_logs(
-            version, partial(many_logs.encode_list_offsets, times=times, isolation=isolation, epochs=epochs),
-            partial(many_logs.parse_offsets, is_last_stable=is_stable))
+            version,
+            partial(many_logs.encode_list_offsets, times=times, isolation=isolation, epochs=epochs),
+            partial(many_logs.parse_offsets, is_last_stable=is_stable),
+        )
 
     @property
     def tells_largest_times(self) -> bool:
         return versions.newest_of(Api.LIST_OFFSETS, self._spoken) >= _FIRST_WITH_LARGEST_TIMES
 
     def largest_times(
-        self, logs: Collection[BrokerPartition], epochs: Mapping[BrokerPartition, int | None],
+        self,
+        logs: Collection[BrokerPartition],
+        epochs: Mapping[BrokerPartition, int | None],
     ) -> Request[dict[BrokerPartition, ListedOffset]]:
         times = dict.fromkeys(logs, small_messages.MAX_TIMESTAMP)
         return self._about_logs(
             self.version_of(Api.LIST_OFFSETS, least=_FIRST_WITH_LARGEST_TIMES),
-            partial(many_logs.encode_list_offsets, times=times, isolation=Isolation.READ_UNCOMMITTED, epochs=epochs),
-            many_logs.parse_offsets)
+            partial(
+                many_logs.encode_list_offsets,
+                times=times,
+                isolation=Isolation.READ_UNCOMMITTED,
+                epochs=epochs,
+            ),
+            many_logs.parse_offsets,
+        )
 
-    def segments_before(self, log: BrokerPartition, time_ms: int) -> Request[tuple[int, ...] | Refusal]:
+    def segments_before(
+        self, log: BrokerPartition, time_ms: int
+    ) -> Request[tuple[int, ...] | Refusal]:
         """Version 0, which brokers before 4.0 speak, knows segments only."""
         fields = small_messages.list_offsets_fields({log: time_ms}, Isolation.READ_UNCOMMITTED, {})
-        return self._request(Api.LIST_OFFSETS, fields, lambda response: small_messages.parse_offsets_before(response, 1), most=0)
+        return self._request(
+            Api.LIST_OFFSETS,
+            fields,
+            lambda response: small_messages.parse_offsets_before(response, 1),
+            most=0,
+        )
 
-    def offsets_before(self, log: BrokerPartition, time_ms: int, most: int) -> Request[tuple[int, ...] | Refusal]:
+    def offsets_before(
+        self, log: BrokerPartition, time_ms: int, most: int
+    ) -> Request[tuple[int, ...] | Refusal]:
         """All versions answer it; what a time finds differs."""
-        fields = small_messages.list_offsets_fields({log: time_ms}, Isolation.READ_UNCOMMITTED, {}, most)
-        return self._request(Api.LIST_OFFSETS, fields, lambda response: small_messages.parse_offsets_before(response, most))
+        fields = small_messages.list_offsets_fields(
+            {log: time_ms}, Isolation.READ_UNCOMMITTED, {}, most
+        )
+        return self._request(
+            Api.LIST_OFFSETS,
+            fields,
+            lambda response: small_messages.parse_offsets_before(response, most),
+        )
 
     def fetch(self, fetch: Fetch) -> Request[FetchAnswer]:
-        version = self.version_of(Api.FETCH, most=None if names_all_by_id(fetch.wanted) else FIRST_WITH_TOPIC_IDS - 1)
-        wanted = squeezed(fetch.wanted, fetch.max_bytes) if version < FIRST_WITH_A_LIMIT else fetch.wanted
+        version = self.version_of(
+            Api.FETCH, most=None if names_all_by_id(fetch.wanted) else FIRST_WITH_TOPIC_IDS - 1
+        )
+        wanted = (
+            squeezed(fetch.wanted, fetch.max_bytes)
+            if version < FIRST_WITH_A_LIMIT
+            else fetch.wanted
+        )
 
         def frame(number: int) -> bytes:
-            return encode_fetch(version, wanted, correlation_id=number, client_id=self._client_id, max_wait_ms=fetch.max_wait_ms,
-                                min_bytes=fetch.min_bytes, max_bytes=fetch.max_bytes, isolation=fetch.isolation)
+            return encode_fetch(
+                version,
+                wanted,
+                correlation_id=number,
+                client_id=self._client_id,
+                max_wait_ms=fetch.max_wait_ms,
+                min_bytes=fetch.min_bytes,
+                max_bytes=fetch.max_bytes,
+                isolation=fetch.isolation,
+            )
 
         def read(answer: memoryview) -> Reply[FetchAnswer]:
             found = parse_fetch(version, answer[4:], wanted, broker=self._address)
@@ -216,9 +378,14 @@ class KafkaDialect(Dialect):
 
     @property
     def membership(self) -> SpokenMembership:
-        joins, beats = (versions.newest_of(api, self._spoken) for api in (Api.JOIN_GROUP, Api.CONSUMER_GROUP_HEARTBEAT))
+        joins, beats = (
+            versions.newest_of(api, self._spoken)
+            for api in (Api.JOIN_GROUP, Api.CONSUMER_GROUP_HEARTBEAT)
+        )
         # version 0 is the preview of 3.7 to 3.9, which refuses it unless it is enabled
-        return SpokenMembership(joins >= 0, joins >= 1, joins >= classic.FIRST_STATIC_JOIN, beats >= 1, self._release)
+        return SpokenMembership(
+            joins >= 0, joins >= 1, joins >= classic.FIRST_STATIC_JOIN, beats >= 1, self._release
+        )
 
     @property
     def tells_cleanup(self) -> bool:
@@ -232,88 +399,166 @@ class KafkaDialect(Dialect):
     def tells_epoch_ends(self) -> bool:
         return versions.is_spoken(Api.OFFSET_FOR_LEADER_EPOCH, self._spoken)
 
-    def epoch_ends(self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]) -> Request[ToldEpochEnds]:
+    def epoch_ends(
+        self, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None]
+    ) -> Request[ToldEpochEnds]:
         return self._about_logs(
-            self.version_of(Api.OFFSET_FOR_LEADER_EPOCH), partial(many_logs.encode_epoch_ends, epochs=epochs, current=current),
-            many_logs.parse_epoch_ends)
+            self.version_of(Api.OFFSET_FOR_LEADER_EPOCH),
+            partial(many_logs.encode_epoch_ends, epochs=epochs, current=current),
+            many_logs.parse_epoch_ends,
+        )
 
     def log_sizes(self, logs: Collection[BrokerPartition]) -> Request[dict[BrokerPartition, int]]:
         version = self.version_of(Api.DESCRIBE_LOG_DIRS)
-        return self._about_logs(version, partial(many_logs.encode_log_dirs, logs=logs), many_logs.parse_log_dirs)
+        return self._about_logs(
+            version, partial(many_logs.encode_log_dirs, logs=logs), many_logs.parse_log_dirs
+        )
 
     def retention(self, topics: Collection[str]) -> Request[dict[str, Retention]]:
-        return self._request(Api.DESCRIBE_CONFIGS, configs.configs_fields(topics), configs.parse_retention)
+        return self._request(
+            Api.DESCRIBE_CONFIGS, configs.configs_fields(topics), configs.parse_retention
+        )
 
-    def open_transactions(self, logs: Collection[BrokerPartition]) -> Request[dict[BrokerPartition, OpenTransaction]]:
-        return self._request(Api.DESCRIBE_PRODUCERS, transactions.producers_fields(logs), transactions.parse_open_transactions)
+    def open_transactions(
+        self, logs: Collection[BrokerPartition]
+    ) -> Request[dict[BrokerPartition, OpenTransaction]]:
+        return self._request(
+            Api.DESCRIBE_PRODUCERS,
+            transactions.producers_fields(logs),
+            transactions.parse_open_transactions,
+        )
 
     def transactional_ids(self, producer_ids: Collection[int]) -> Request[list[str]]:
         fields = transactions.list_transactions_fields(producer_ids)
         return self._request(Api.LIST_TRANSACTIONS, fields, transactions.parse_transactional_ids)
 
-    def transactions(self, transactional_ids: Collection[str]) -> Request[dict[int, tuple[str, int | None]]]:
+    def transactions(
+        self, transactional_ids: Collection[str]
+    ) -> Request[dict[int, tuple[str, int | None]]]:
         fields = transactions.describe_transactions_fields(transactional_ids)
         return self._request(Api.DESCRIBE_TRANSACTIONS, fields, transactions.parse_transactions)
 
     def coordinator(self, group: str) -> Request[ToldCoordinator]:
-        return self._request(Api.FIND_COORDINATOR, committed.coordinator_fields(group), committed.parse_coordinator)
+        return self._request(
+            Api.FIND_COORDINATOR, committed.coordinator_fields(group), committed.parse_coordinator
+        )
 
     def members_of(self, group: str) -> Request[ToldMembers]:
-        return self._request(Api.DESCRIBE_GROUPS, groups.groups_fields(group),
-                             lambda response: groups.parse_group(response, broker=self._address, group=group))
+        return self._request(
+            Api.DESCRIBE_GROUPS,
+            groups.groups_fields(group),
+            lambda response: groups.parse_group(response, broker=self._address, group=group),
+        )
 
     @property
     def keeps_consumer_groups(self) -> bool:
         return versions.is_spoken(Api.CONSUMER_GROUP_DESCRIBE, self._spoken)
 
     def consumer_members_of(self, group: str) -> Request[ToldMembers]:
-        return self._request(Api.CONSUMER_GROUP_DESCRIBE, consumer.consumer_group_fields(group),
-                             lambda response: consumer.parse_consumer_group(response, broker=self._address, group=group))
+        return self._request(
+            Api.CONSUMER_GROUP_DESCRIBE,
+            consumer.consumer_group_fields(group),
+            lambda response: consumer.parse_consumer_group(
+                response, broker=self._address, group=group
+            ),
+        )
 
     def join_group(self, wanted: JoinRequest) -> Request[Joined]:
         least = 0 if wanted.instance_id is None else classic.FIRST_STATIC_JOIN
-        return self._request(Api.JOIN_GROUP, classic.join_fields(wanted), partial(
-            classic.parse_join, instance_id=wanted.instance_id, broker=self._address, group=wanted.group), least=least)
+        return self._request(
+            Api.JOIN_GROUP,
+            classic.join_fields(wanted),
+            partial(
+                classic.parse_join,
+                instance_id=wanted.instance_id,
+                broker=self._address,
+                group=wanted.group,
+            ),
+            least=least,
+        )
 
     def sync_group(
-        self, identity: MemberIdentity, strategy: str, assigned: Mapping[str, Iterable[BrokerPartition]],
+        self,
+        identity: MemberIdentity,
+        strategy: str,
+        assigned: Mapping[str, Iterable[BrokerPartition]],
     ) -> Request[Synced]:
         fields = classic.sync_fields(identity, strategy, assigned)
-        return self._request(Api.SYNC_GROUP, fields, partial(classic.parse_sync, broker=self._address, group=identity.group),
-                             least=_static(identity))
+        return self._request(
+            Api.SYNC_GROUP,
+            fields,
+            partial(classic.parse_sync, broker=self._address, group=identity.group),
+            least=_static(identity),
+        )
 
     def heartbeat(self, identity: MemberIdentity) -> Request[Refusal | None]:
-        return self._request(Api.HEARTBEAT, classic.heartbeat_fields(identity), classic.parse_heartbeat, least=_static(identity))
+        return self._request(
+            Api.HEARTBEAT,
+            classic.heartbeat_fields(identity),
+            classic.parse_heartbeat,
+            least=_static(identity),
+        )
 
     def leave_group(self, identity: MemberIdentity) -> Request[Refusal | None]:
         return self._request(Api.LEAVE_GROUP, classic.leave_fields(identity), classic.parse_leave)
 
     def consumer_heartbeat(self, beat: ConsumerHeartbeat) -> Request[ConsumerHeartbeatAnswer]:
-        return self._request(Api.CONSUMER_GROUP_HEARTBEAT, consumer.consumer_heartbeat_fields(beat), partial(
-            consumer.parse_consumer_heartbeat, broker=self._address, group=beat.group))
+        return self._request(
+            Api.CONSUMER_GROUP_HEARTBEAT,
+            consumer.consumer_heartbeat_fields(beat),
+            partial(consumer.parse_consumer_heartbeat, broker=self._address, group=beat.group),
+        )
 
-    def commit_offsets(self, commit: OffsetsCommit, *, in_zookeeper: bool = False) -> Request[dict[BrokerPartition, Refusal | None]]:
+    def commit_offsets(
+        self, commit: OffsetsCommit, *, in_zookeeper: bool = False
+    ) -> Request[dict[BrokerPartition, Refusal | None]]:
         bounds = _bounds_of(in_zookeeper, commit.offsets, commit.topic_ids)
         if commit.member and commit.member.instance_id is not None:
             bounds["least"] = committed.FIRST_STATIC
         return self._request(
-            Api.OFFSET_COMMIT, committed.commit_fields(commit), lambda response: committed.parse_commit(response, commit), **bounds)
+            Api.OFFSET_COMMIT,
+            committed.commit_fields(commit),
+            lambda response: committed.parse_commit(response, commit),
+            **bounds,
+        )
 
-    def committed_offsets(self, question: OffsetsQuestion, *, in_zookeeper: bool = False) -> Request[CommittedOffsets]:
+    def committed_offsets(
+        self, question: OffsetsQuestion, *, in_zookeeper: bool = False
+    ) -> Request[CommittedOffsets]:
         return self._request(
-            Api.OFFSET_FETCH, committed.offset_fetch_fields(question),
-            lambda response: committed.parse_offset_fetch(response, in_zookeeper=in_zookeeper, question=question),
-            **_bounds_of(in_zookeeper, question.logs, question.topic_ids))
+            Api.OFFSET_FETCH,
+            committed.offset_fetch_fields(question),
+            lambda response: committed.parse_offset_fetch(
+                response, in_zookeeper=in_zookeeper, question=question
+            ),
+            **_bounds_of(in_zookeeper, question.logs, question.topic_ids),
+        )
 
-    def append(self, log: BrokerPartition, records: bytes | Sequence[tuple[bytes | None, bytes | None]], *, timestamp_ms: int,
-               timeout_ms: int) -> Request[int | Refusal | None]:
+    def append(
+        self,
+        log: BrokerPartition,
+        records: bytes | Sequence[tuple[bytes | None, bytes | None]],
+        *,
+        timestamp_ms: int,
+        timeout_ms: int,
+    ) -> Request[int | Refusal | None]:
         magic = produce.magic_of(self.version_of(Api.PRODUCE))
-        encoded = records if isinstance(records, bytes) else produce.encode_records(records, timestamp_ms=timestamp_ms, magic=magic)
-        return self._request(Api.PRODUCE, produce.produce_fields(log, encoded, timeout_ms),
-                             lambda response: produce.parse_produce(response).get(log, errors.UNKNOWN_SERVER_ERROR))
+        encoded = (
+            records
+            if isinstance(records, bytes)
+            else produce.encode_records(records, timestamp_ms=timestamp_ms, magic=magic)
+        )
+        return self._request(
+            Api.PRODUCE,
+            produce.produce_fields(log, encoded, timeout_ms),
+            lambda response: produce.parse_produce(response).get(log, errors.UNKNOWN_SERVER_ERROR),
+        )
 
     def _about_logs(
-        self, version: int, encode: Callable[..., bytes], parse: Callable[..., many_logs.Told[Answer]],
+        self,
+        version: int,
+        encode: Callable[..., bytes],
+        parse: Callable[..., many_logs.Told[Answer]],
     ) -> Request[Answer]:
         def frame(number: int) -> bytes:
             return encode(version, correlation_id=number, client_id=self._client_id)
@@ -324,12 +569,20 @@ class KafkaDialect(Dialect):
         return Request(frame, read)
 
     def _request(
-        self, api: Api, fields: Mapping[str, Any], parse: Callable[[Any], Answer], *, least: int = 0, most: int | None = None,
+        self,
+        api: Api,
+        fields: Mapping[str, Any],
+        parse: Callable[[Any], Answer],
+        *,
+        least: int = 0,
+        most: int | None = None,
     ) -> Request[Answer]:
         version = self.version_of(api, least=least, most=most)
 
         def frame(number: int) -> bytes:
-            return small_messages.encode(api, version, correlation_id=number, client_id=self._client_id, fields=fields)
+            return small_messages.encode(
+                api, version, correlation_id=number, client_id=self._client_id, fields=fields
+            )
 
         def read(answer: memoryview) -> Reply[Answer]:
             response = small_messages.decode(api, version, answer, broker=self._address)
@@ -343,11 +596,19 @@ def _static(identity: MemberIdentity) -> int:
     return 0 if identity.instance_id is None else classic.FIRST_STATIC
 
 
-def _bounds_of(in_zookeeper: bool, logs: Iterable[BrokerPartition], topic_ids: Mapping[str, str]) -> dict[str, int]:
-    """The versions of OffsetCommit and OffsetFetch by which a broker writes to ZooKeeper, or the coordinator keeps the offsets itself."""
+def _bounds_of(
+    in_zookeeper: bool, logs: Iterable[BrokerPartition], topic_ids: Mapping[str, str]
+) -> dict[str, int]:
+    """The versions of OffsetCommit and OffsetFetch by which a broker writes to ZooKeeper, or the
+    coordinator keeps the offsets itself.
+    """
     if in_zookeeper:
         return {"most": 0}
-    return {"least": 1} if {log.topic for log in logs} <= topic_ids.keys() else {"least": 1, "most": committed.FIRST_BY_ID - 1}
+    return (
+        {"least": 1}
+        if {log.topic for log in logs} <= topic_ids.keys()
+        else {"least": 1, "most": committed.FIRST_BY_ID - 1}
+    )
 
 
 def _number(answer: memoryview) -> int:

@@ -1,4 +1,5 @@
-"""Fetch, written and read by hand: records stay slices of the caller's buffer, where kafka-python's decoder copies all of it.
+"""Fetch, written and read by hand: records stay slices of the caller's buffer, where kafka-python's
+decoder copies all of it.
 
 What each version has beyond the one before, as far as a reader without a session needs it:
 
@@ -42,14 +43,18 @@ _NO_SESSION = (0, -1)
 
 
 def names_all_by_id(wanted: Sequence[FetchTarget]) -> bool:
-    """Whether each topic has an id as brokers know them; what stands for one elsewhere, before 2.8, is of no use to them."""
+    """Whether each topic has an id as brokers know them; what stands for one elsewhere, before 2.8,
+    is of no use to them.
+    """
     return all(each.topic_id is not None and _ID.fullmatch(each.topic_id) for each in wanted)
 
 
 def squeezed(wanted: Sequence[FetchTarget], max_bytes: int) -> tuple[FetchTarget, ...]:
-    """`wanted` for a broker that knows no limit of the whole answer: who would get beyond it, in serving order, is asked for no byte.
+    """`wanted` for a broker that knows no limit of the whole answer: who would get beyond it, in
+    serving order, is asked for no byte.
 
-    The first is always asked for in full. Brokers answer such a log without records, and with its errors.
+    The first is always asked for in full. Brokers answer such a log without records, and with its
+    errors.
     """
     left = max_bytes
     asked: list[FetchTarget] = []
@@ -60,18 +65,35 @@ def squeezed(wanted: Sequence[FetchTarget], max_bytes: int) -> tuple[FetchTarget
     return tuple(asked)
 
 
-def encode_fetch(version: int, wanted: Sequence[FetchTarget], *, correlation_id: int, client_id: str, max_wait_ms: int,
-                 min_bytes: int, max_bytes: int, isolation: Isolation) -> bytes:
-    """One framed Fetch request without a session; `max_bytes` bounds the whole answer where the version can say so.
+def encode_fetch(
+    version: int,
+    wanted: Sequence[FetchTarget],
+    *,
+    correlation_id: int,
+    client_id: str,
+    max_wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
+    isolation: Isolation,
+) -> bytes:
+    """One framed Fetch request without a session; `max_bytes` bounds the whole answer where the
+    version can say so.
 
-    Raises ValueError when a log is named twice, nothing is wanted, or version 13 shall name a topic of which no id is given.
+    Raises ValueError when a log is named twice, nothing is wanted, or version 13 shall name a topic
+    of which no id is given.
     """
     if not wanted:
         raise ValueError("a fetch without a log asks nothing")
     topics: dict[str, list[FetchTarget]] = {}
     for each in in_serving_order(wanted):
         topics.setdefault(each.log.topic, []).append(each)
-    out = _Request(version).int16(Api.FETCH.key).int16(version).int32(correlation_id).string16(client_id)
+    out = (
+        _Request(version)
+        .int16(Api.FETCH.key)
+        .int16(version)
+        .int32(correlation_id)
+        .string16(client_id)
+    )
     out.tags().int32(-1).int32(max_wait_ms).int32(min_bytes)
     if version >= FIRST_WITH_A_LIMIT:
         out.int32(max_bytes)
@@ -98,17 +120,22 @@ def _write_wanted(out: _Request, version: int, wanted: FetchTarget) -> None:
         out.int32(or_minus_one(wanted.leader_epoch))
     out.int64(wanted.offset)
     if version >= 12:
-        out.int32(-1)  # the epoch of the last record we have: logs that were cut are told by `OffsetForLeaderEpoch`, once all is read
+        out.int32(
+            -1
+        )  # the epoch of the last record we have: logs that were cut are told by `OffsetForLeaderEpoch`, once all is read
     if version >= 5:
         out.int64(-1)
     out.int32(wanted.max_bytes).tags()
 
 
-def parse_fetch(version: int, body: memoryview, wanted: Sequence[FetchTarget] = (), **place: Any) -> FetchAnswer:
+def parse_fetch(
+    version: int, body: memoryview, wanted: Sequence[FetchTarget] = (), **place: Any
+) -> FetchAnswer:
     """A Fetch response from the bytes after the correlation id, to a request for `wanted`.
 
-    `records` of each partition are slices of `body`: they live as long as the buffer below it is not reused.
-    Raises CorruptData naming topic and partition where a length is absurd or the bytes end early.
+    `records` of each partition are slices of `body`: they live as long as the buffer below it is
+    not reused. Raises CorruptData naming topic and partition where a length is absurd or the bytes
+    end early.
     """
     reader = _Response(version, body, wanted, place)
     reader.tags()
@@ -128,7 +155,9 @@ def parse_fetch(version: int, body: memoryview, wanted: Sequence[FetchTarget] = 
             proven = proves_empty and BrokerPartition(topic, fetched.partition) not in unasked
             partitions.append(replace(fetched, proves_empty=proven))
             # without a limit of the whole answer nobody takes another's bytes
-            proves_empty = proves_empty and (version < FIRST_WITH_A_LIMIT or not len(fetched.records))
+            proves_empty = proves_empty and (
+                version < FIRST_WITH_A_LIMIT or not len(fetched.records)
+            )
         reader.tags()
     reader.tags()
     if reader.left:
@@ -150,8 +179,15 @@ def _read_partition(reader: _Response, version: int, topic: str) -> FetchedParti
     records = reader.records()
     reader.tags()
     return FetchedPartition(
-        topic=topic, partition=partition, refusal=refusal_of(error_code), high_watermark=high_watermark,
-        last_stable_offset=or_none(last_stable_offset), log_start_offset=or_none(log_start_offset), aborted=aborted, records=records)
+        topic=topic,
+        partition=partition,
+        refusal=refusal_of(error_code),
+        high_watermark=high_watermark,
+        last_stable_offset=or_none(last_stable_offset),
+        log_start_offset=or_none(log_start_offset),
+        aborted=aborted,
+        records=records,
+    )
 
 
 class _Request(Writer):
@@ -164,7 +200,11 @@ class _Request(Writer):
         self._version = version
 
     def count(self, number: int) -> _Request:
-        return self.unsigned_varint(number + 1) if self._version >= _FIRST_COMPACT else self.int32(number)
+        return (
+            self.unsigned_varint(number + 1)
+            if self._version >= _FIRST_COMPACT
+            else self.int32(number)
+        )
 
     def text(self, text: str) -> _Request:
         if self._version < _FIRST_COMPACT:
@@ -189,11 +229,17 @@ class _Response(Reader):
 
     __slots__ = ("_version", "_names")
 
-    def __init__(self, version: int, body: memoryview, wanted: Sequence[FetchTarget], place: dict[str, Any]) -> None:
+    def __init__(
+        self, version: int, body: memoryview, wanted: Sequence[FetchTarget], place: dict[str, Any]
+    ) -> None:
         super().__init__(body, **place)
         self._version = version
         by_id = version >= FIRST_WITH_TOPIC_IDS
-        self._names = {UUID(each.topic_id): each.log.topic for each in wanted if each.topic_id is not None} if by_id else {}
+        self._names = (
+            {UUID(each.topic_id): each.log.topic for each in wanted if each.topic_id is not None}
+            if by_id
+            else {}
+        )
 
     def counted(self, what: str, *, item_bytes: int) -> int:
         if self._version < _FIRST_COMPACT:
@@ -207,7 +253,9 @@ class _Response(Reader):
         if self._version < _FIRST_COMPACT:
             return self.string16("a topic's name")
         if self._version < FIRST_WITH_TOPIC_IDS:
-            return self.decoded(self.span(self.unsigned_varint() - 1, "a topic's name"), "a topic's name")
+            return self.decoded(
+                self.span(self.unsigned_varint() - 1, "a topic's name"), "a topic's name"
+            )
         topic_id = UUID(bytes=bytes(self.span(16, "a topic's id")))
         if topic_id not in self._names:
             raise self.corrupt(f"the topic with the id {topic_id} was not asked for")

@@ -1,6 +1,8 @@
-"""Who is in Kafka's own group of a name, and what its members read: DescribeGroups and the assignments that it carries, no sockets.
+"""Who is in Kafka's own group of a name, and what its members read: DescribeGroups and the
+assignments that it carries, no sockets.
 
-Groups of the newer protocol (KIP-848) are described by another request (`group_membership.consumer`).
+Groups of the newer protocol (KIP-848) are described by another request
+(`group_membership.consumer`).
 """
 
 from __future__ import annotations
@@ -30,13 +32,23 @@ def parse_group(response: Any, **place: Any) -> ToldMembers:
     if group is None:
         return ToldMembers(None, {})
     divides = group.protocol_type == _CONSUMERS and group.group_state == _STABLE
-    return ToldMembers(refusal_of(group.error_code), {
-        f"{member.member_id} at {member.client_host.lstrip('/')}":
-        _parse_assignment(bytes(member.member_assignment), place) if divides else None for member in group.members})
+    return ToldMembers(
+        refusal_of(group.error_code),
+        {
+            f"{member.member_id} at {member.client_host.lstrip('/')}": _parse_assignment(
+                bytes(member.member_assignment), place
+            )
+            if divides
+            else None
+            for member in group.members
+        },
+    )
 
 
 def _parse_assignment(content: bytes, place: dict[str, Any]) -> frozenset[BrokerPartition] | None:
-    """The logs of one member (ConsumerProtocolAssignment; all its versions begin so). None: nothing was assigned yet."""
+    """The logs of one member (ConsumerProtocolAssignment; all its versions begin so). None: nothing
+    was assigned yet.
+    """
     if not content:
         return None
     reader = Reader(memoryview(content), **place)

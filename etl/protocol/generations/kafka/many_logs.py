@@ -1,8 +1,9 @@
 """Questions about many logs and their answers: offsets, ends of epochs, sizes, and who leads them.
 
-Bytes <-> values, no sockets. `small_messages` has the rest, by kafka-python, which makes an object of each log; here logs are rows of
-numbers. The layouts are those of Kafka's own message schemas. A flexible version (KIP-482) has compact lengths, and behind each part tagged
-fields, of which none is known to a version that is spoken here: they are passed over.
+Bytes <-> values, no sockets. `small_messages` has the rest, by kafka-python, which makes an object
+of each log; here logs are rows of numbers. The layouts are those of Kafka's own message schemas. A
+flexible version (KIP-482) has compact lengths, and behind each part tagged fields, of which none is
+known to a version that is spoken here: they are passed over.
 """
 
 from __future__ import annotations
@@ -16,10 +17,21 @@ from uuid import UUID
 from etl.model.internal_topics import INTERNAL_TOPICS
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.kafka.errors import refusal_of
-from etl.protocol.generations.kafka.small_messages import by_topic, isolation_level, of_chosen, or_minus_one, or_none
+from etl.protocol.generations.kafka.small_messages import (
+    by_topic,
+    isolation_level,
+    of_chosen,
+    or_minus_one,
+    or_none,
+)
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.messages import (
-    ClusterMetadata, ListedOffset, PartitionMetadata, ToldEpochEnd, ToldEpochEnds, TopicMetadata,
+    ClusterMetadata,
+    ListedOffset,
+    PartitionMetadata,
+    ToldEpochEnd,
+    ToldEpochEnds,
+    TopicMetadata,
 )
 from etl.protocol.primitives import Reader, Writer
 
@@ -29,8 +41,15 @@ FIRST_LISTED = 1
 FIRST_CLUSTER = 9
 """Earlier versions of Metadata are `small_messages`'."""
 _FIRST_WITH_TOPIC_IDS, _LAST_WITH_OPERATIONS = 10, 10
-_FIRST_FLEXIBLE = {Api.METADATA: FIRST_CLUSTER, Api.LIST_OFFSETS: 6, Api.OFFSET_FOR_LEADER_EPOCH: 4, Api.DESCRIBE_LOG_DIRS: 2}
-_LISTED, _LISTED_WITH_EPOCH, _EPOCH_END, _SIZE, _LED = (Struct(layout) for layout in (">ihqq", ">ihqqi", ">hiiq", ">iqq?", ">hiii"))
+_FIRST_FLEXIBLE = {
+    Api.METADATA: FIRST_CLUSTER,
+    Api.LIST_OFFSETS: 6,
+    Api.OFFSET_FOR_LEADER_EPOCH: 4,
+    Api.DESCRIBE_LOG_DIRS: 2,
+}
+_LISTED, _LISTED_WITH_EPOCH, _EPOCH_END, _SIZE, _LED = (
+    Struct(layout) for layout in (">ihqq", ">ihqqi", ">hiiq", ">iqq?", ">hiii")
+)
 _MAX_PORT = 65535
 
 
@@ -42,47 +61,85 @@ class Told(NamedTuple, Generic[Answer]):
 
 
 def encode_list_offsets(
-    version: int, times: Mapping[BrokerPartition, int], isolation: Isolation, epochs: Mapping[BrokerPartition, int | None],
-    *, correlation_id: int, client_id: str,
+    version: int,
+    times: Mapping[BrokerPartition, int],
+    isolation: Isolation,
+    epochs: Mapping[BrokerPartition, int | None],
+    *,
+    correlation_id: int,
+    client_id: str,
 ) -> bytes:
-    """One request for many logs, from `FIRST_LISTED` on; `times` holds LATEST, EARLIEST or milliseconds since 1970."""
+    """One request for many logs, from `FIRST_LISTED` on; `times` holds LATEST, EARLIEST or
+    milliseconds since 1970.
+    """
     request = _request(Api.LIST_OFFSETS, version, correlation_id, client_id).int32(-1)
     if version >= 2:
         request.int8(isolation_level(isolation))
     if version < 4:
-        return _with_logs(request, times, Struct(">iq"), lambda log: (log.partition, times[log]), is_flexible=False)
+        return _with_logs(
+            request,
+            times,
+            Struct(">iq"),
+            lambda log: (log.partition, times[log]),
+            is_flexible=False,
+        )
     return _with_logs(
-        request, times, Struct(">iiq" if version < 6 else ">iiqx"), lambda log: (log.partition, or_minus_one(epochs.get(log)), times[log]),
-        is_flexible=version >= 6)
+        request,
+        times,
+        Struct(">iiq" if version < 6 else ">iiqx"),
+        lambda log: (log.partition, or_minus_one(epochs.get(log)), times[log]),
+        is_flexible=version >= 6,
+    )
 
 
 def parse_offsets(
-    version: int, answer: memoryview, *, is_last_stable: bool = False, **place: Any,
+    version: int,
+    answer: memoryview,
+    *,
+    is_last_stable: bool = False,
+    **place: Any,
 ) -> Told[dict[BrokerPartition, ListedOffset]]:
     """`is_last_stable`: what `ListedOffset` says of it, of all of them. Raises CorruptData."""
     reader, is_flexible = _answer(Api.LIST_OFFSETS, version, answer, place)
     throttled_ms = reader.int32() if version >= 2 else 0
     found: dict[BrokerPartition, ListedOffset] = {}
-    for topic, rows in _told(reader, _LISTED_WITH_EPOCH if version >= 4 else _LISTED, is_flexible, index_at=0):
+    for topic, rows in _told(
+        reader, _LISTED_WITH_EPOCH if version >= 4 else _LISTED, is_flexible, index_at=0
+    ):
         for index, code, time_ms, offset, *epoch in rows:
             log = BrokerPartition(topic, index)
             found[log] = ListedOffset(
-                log, refusal_of(code) if code else None, or_none(offset), or_none(time_ms), or_none(epoch[0] if version >= 4 else None),
-                is_last_stable=is_last_stable)
+                log,
+                refusal_of(code) if code else None,
+                or_none(offset),
+                or_none(time_ms),
+                or_none(epoch[0] if version >= 4 else None),
+                is_last_stable=is_last_stable,
+            )
     return Told(found, _ended(reader, throttled_ms, is_flexible))
 
 
 def encode_epoch_ends(
-    version: int, epochs: Mapping[BrokerPartition, int], current: Mapping[BrokerPartition, int | None],
-    *, correlation_id: int, client_id: str,
+    version: int,
+    epochs: Mapping[BrokerPartition, int],
+    current: Mapping[BrokerPartition, int | None],
+    *,
+    correlation_id: int,
+    client_id: str,
 ) -> bytes:
-    """Where the records up to an epoch end in each log (KIP-101). `current` fences a leader of the past (KIP-320)."""
+    """Where the records up to an epoch end in each log (KIP-101). `current` fences a leader of the
+    past (KIP-320).
+    """
     request = _request(Api.OFFSET_FOR_LEADER_EPOCH, version, correlation_id, client_id)
     if version >= 3:
         request.int32(-1)
     return _with_logs(
-        request, epochs, Struct(">iiix" if version >= 4 else ">iii"),
-        lambda log: (log.partition, or_minus_one(current.get(log)), epochs[log]), is_flexible=version >= 4)
+        request,
+        epochs,
+        Struct(">iiix" if version >= 4 else ">iii"),
+        lambda log: (log.partition, or_minus_one(current.get(log)), epochs[log]),
+        is_flexible=version >= 4,
+    )
 
 
 def parse_epoch_ends(version: int, answer: memoryview, **place: Any) -> Told[ToldEpochEnds]:
@@ -91,18 +148,28 @@ def parse_epoch_ends(version: int, answer: memoryview, **place: Any) -> Told[Tol
     throttled_ms, found = reader.int32(), ToldEpochEnds()
     for topic, rows in _told(reader, _EPOCH_END, is_flexible, index_at=1):
         for code, index, epoch, end, *_ in rows:
-            found[BrokerPartition(topic, index)] = ToldEpochEnd(refusal_of(code) if code else None, or_none(epoch), or_none(end))
+            found[BrokerPartition(topic, index)] = ToldEpochEnd(
+                refusal_of(code) if code else None, or_none(epoch), or_none(end)
+            )
     return Told(found, _ended(reader, throttled_ms, is_flexible))
 
 
-def encode_log_dirs(version: int, logs: Collection[BrokerPartition], *, correlation_id: int, client_id: str) -> bytes:
+def encode_log_dirs(
+    version: int, logs: Collection[BrokerPartition], *, correlation_id: int, client_id: str
+) -> bytes:
     """How large each log is on that broker (KIP-113)."""
     request = _request(Api.DESCRIBE_LOG_DIRS, version, correlation_id, client_id)
-    return _with_logs(request, logs, Struct(">i"), lambda log: (log.partition,), is_flexible=version >= 2)
+    return _with_logs(
+        request, logs, Struct(">i"), lambda log: (log.partition,), is_flexible=version >= 2
+    )
 
 
-def parse_log_dirs(version: int, answer: memoryview, **place: Any) -> Told[dict[BrokerPartition, int]]:
-    """Bytes of the segments of each log on that broker; a copy that is being moved to another disk is left out. Raises CorruptData."""
+def parse_log_dirs(
+    version: int, answer: memoryview, **place: Any
+) -> Told[dict[BrokerPartition, int]]:
+    """Bytes of the segments of each log on that broker; a copy that is being moved to another disk
+    is left out. Raises CorruptData.
+    """
     reader, is_flexible = _answer(Api.DESCRIBE_LOG_DIRS, version, answer, place)
     throttled_ms, found = reader.int32(), dict[BrokerPartition, int]()
     if version >= 3:
@@ -112,15 +179,25 @@ def parse_log_dirs(version: int, answer: memoryview, **place: Any) -> Told[dict[
         _text(reader, "the folder", is_flexible)
         for topic, rows in _told(reader, _SIZE, is_flexible, index_at=0):
             if code == 0:
-                found.update({BrokerPartition(topic, index): size for index, size, _, is_future, *_ in rows if not is_future})
+                found.update(
+                    {
+                        BrokerPartition(topic, index): size
+                        for index, size, _, is_future, *_ in rows
+                        if not is_future
+                    }
+                )
         if version >= 4:
             reader.span(16, "the disk's size")
         _tags(reader, is_flexible)
     return Told(found, _ended(reader, throttled_ms, is_flexible))
 
 
-def parse_cluster(version: int, answer: memoryview, chosen: Collection[str] | None = None, **place: Any) -> Told[ClusterMetadata]:
-    """The answer to Metadata from `FIRST_CLUSTER` on; `chosen` as in `small_messages.parse_metadata`. Raises CorruptData."""
+def parse_cluster(
+    version: int, answer: memoryview, chosen: Collection[str] | None = None, **place: Any
+) -> Told[ClusterMetadata]:
+    """The answer to Metadata from `FIRST_CLUSTER` on; `chosen` as in
+    `small_messages.parse_metadata`. Raises CorruptData.
+    """
     reader, _ = _answer(Api.METADATA, version, answer, place)
     throttled_ms, brokers = reader.int32(), dict[int, Broker]()
     for _ in range(_length(reader, "brokers", True)):
@@ -136,7 +213,12 @@ def parse_cluster(version: int, answer: memoryview, chosen: Collection[str] | No
     if version <= _LAST_WITH_OPERATIONS:
         reader.int32()
     _ended(reader, throttled_ms, True)
-    return Told(ClusterMetadata(cluster_id, brokers, of_chosen({topic.topic: topic for topic in topics}, chosen)), throttled_ms)
+    return Told(
+        ClusterMetadata(
+            cluster_id, brokers, of_chosen({topic.topic: topic for topic in topics}, chosen)
+        ),
+        throttled_ms,
+    )
 
 
 def _topic(reader: Reader, version: int, brokers: Mapping[int, Broker]) -> TopicMetadata:
@@ -151,16 +233,26 @@ def _topic(reader: Reader, version: int, brokers: Mapping[int, Broker]) -> Topic
             reader.span(4 * _length(reader, what, True), what)
         _tags(reader, True)
         broker = brokers.get(leader_id)
-        partitions.append(PartitionMetadata(
-            BrokerPartition(name, index), refusal_of(refused), None if broker is None else Leader(broker, or_none(epoch))))
+        partitions.append(
+            PartitionMetadata(
+                BrokerPartition(name, index),
+                refusal_of(refused),
+                None if broker is None else Leader(broker, or_none(epoch)),
+            )
+        )
     reader.int32()  # what we may do with it
     _tags(reader, True)
     return TopicMetadata(
-        name, refusal_of(code), str(UUID(bytes=topic_id)) if any(topic_id) else None, is_internal or name in INTERNAL_TOPICS,
-        tuple(sorted(partitions, key=attrgetter("log"))))
+        name,
+        refusal_of(code),
+        str(UUID(bytes=topic_id)) if any(topic_id) else None,
+        is_internal or name in INTERNAL_TOPICS,
+        tuple(sorted(partitions, key=attrgetter("log"))),
+    )
 
 
 # What they have in common
+
 
 def _request(api: Api, version: int, correlation_id: int, client_id: str) -> Writer:
     request = Writer().int16(api.key).int16(version).int32(correlation_id).string16(client_id)
@@ -168,7 +260,11 @@ def _request(api: Api, version: int, correlation_id: int, client_id: str) -> Wri
 
 
 def _with_logs(
-    request: Writer, logs: Collection[BrokerPartition], layout: Struct, row: Callable[[BrokerPartition], tuple[int, ...]], *,
+    request: Writer,
+    logs: Collection[BrokerPartition],
+    layout: Struct,
+    row: Callable[[BrokerPartition], tuple[int, ...]],
+    *,
     is_flexible: bool,
 ) -> bytes:
     """The frame that ends with a row for each log, topic by topic."""
@@ -176,7 +272,9 @@ def _with_logs(
     _put_length(request, len(topics), is_flexible)
     for topic, some in topics.items():
         name = topic.encode()
-        (request.unsigned_varint(len(name) + 1) if is_flexible else request.int16(len(name))).raw(name)
+        (request.unsigned_varint(len(name) + 1) if is_flexible else request.int16(len(name))).raw(
+            name
+        )
         _put_length(request, len(some), is_flexible)
         request.raw(b"".join([layout.pack(*row(log)) for log in some]))
         if is_flexible:
@@ -191,15 +289,22 @@ def _put_length(request: Writer, length: int, is_flexible: bool) -> None:
         request.int32(length)
 
 
-def _answer(api: Api, version: int, answer: memoryview, place: Mapping[str, Any]) -> tuple[Reader, bool]:
+def _answer(
+    api: Api, version: int, answer: memoryview, place: Mapping[str, Any]
+) -> tuple[Reader, bool]:
     """Behind the header."""
-    reader, is_flexible = Reader(answer, api=f"{api.name} v{version}", **place), version >= _FIRST_FLEXIBLE[api]
+    reader, is_flexible = (
+        Reader(answer, api=f"{api.name} v{version}", **place),
+        version >= _FIRST_FLEXIBLE[api],
+    )
     reader.int32()
     _tags(reader, is_flexible)
     return reader, is_flexible
 
 
-def _told(reader: Reader, layout: Struct, is_flexible: bool, *, index_at: int) -> Iterator[tuple[str, Sequence[tuple[Any, ...]]]]:
+def _told(
+    reader: Reader, layout: Struct, is_flexible: bool, *, index_at: int
+) -> Iterator[tuple[str, Sequence[tuple[Any, ...]]]]:
     """Each topic with the rows of its logs; `index_at`: which number of a row is the partition's."""
     for _ in range(_length(reader, "topics", is_flexible)):
         topic = _text(reader, "the topic", is_flexible)
@@ -210,8 +315,12 @@ def _told(reader: Reader, layout: Struct, is_flexible: bool, *, index_at: int) -
         yield topic, rows
 
 
-def _rows(reader: Reader, count: int, layout: Struct, is_flexible: bool) -> Sequence[tuple[Any, ...]]:
-    """All at once; one by one where one of them has tagged fields. A number more at a row's end is that of its tagged fields."""
+def _rows(
+    reader: Reader, count: int, layout: Struct, is_flexible: bool
+) -> Sequence[tuple[Any, ...]]:
+    """All at once; one by one where one of them has tagged fields. A number more at a row's end is
+    that of its tagged fields.
+    """
     whole, begun = Struct(layout.format + "B") if is_flexible else layout, reader.at
     rows = list(whole.iter_unpack(reader.span(count * whole.size, "partitions")))
     if not is_flexible or not any(row[-1] for row in rows):
@@ -232,7 +341,9 @@ def _length(reader: Reader, what: str, is_flexible: bool) -> int:
 
 
 def _text(reader: Reader, what: str, is_flexible: bool) -> str:
-    return reader.decoded(reader.span(reader.unsigned_varint() - 1 if is_flexible else reader.int16(), what), what)
+    return reader.decoded(
+        reader.span(reader.unsigned_varint() - 1 if is_flexible else reader.int16(), what), what
+    )
 
 
 def _text_or_none(reader: Reader, what: str) -> str | None:

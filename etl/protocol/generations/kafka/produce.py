@@ -14,8 +14,12 @@ from etl.protocol.generations.kafka.small_messages import or_none
 from etl.protocol.refusal import Refusal
 
 _NOT_TAKEN = Refusal(
-    NONE, "it names no offset for what was sent, so it took nothing of it, and tells no error", False, SettingsError,
-    "the bytes that were sent: Kafka 0.8 to 0.10.2 answer so where no whole message with a right checksum is in them")
+    NONE,
+    "it names no offset for what was sent, so it took nothing of it, and tells no error",
+    False,
+    SettingsError,
+    "the bytes that were sent: Kafka 0.8 to 0.10.2 answer so where no whole message with a right checksum is in them",
+)
 """Whatever its code says, an append without an offset was none."""
 
 
@@ -24,8 +28,11 @@ def magic_of(version: int) -> int:
     return 0 if version < 2 else 1 if version < 3 else 2
 
 
-def encode_records(records: Iterable[tuple[bytes | None, bytes | None]], *, timestamp_ms: int, magic: int = 2) -> bytes:
-    """One uncompressed record batch, or message set (`magic` 0 or 1), of key and value pairs, all with one timestamp if the format has any.
+def encode_records(
+    records: Iterable[tuple[bytes | None, bytes | None]], *, timestamp_ms: int, magic: int = 2
+) -> bytes:
+    """One uncompressed record batch, or message set (`magic` 0 or 1), of key and value pairs, all
+    with one timestamp if the format has any.
 
     ValueError when there is none.
     """
@@ -43,14 +50,23 @@ def encode_records(records: Iterable[tuple[bytes | None, bytes | None]], *, time
 def produce_fields(log: BrokerPartition, record_batch: bytes, timeout_ms: int) -> dict[str, Any]:
     wanted = ProduceRequest.TopicProduceData
     partitions = [wanted.PartitionProduceData(index=log.partition, records=record_batch)]
-    return {"transactional_id": None, "acks": -1, "timeout_ms": timeout_ms,
-            "topic_data": [wanted(name=log.topic, partition_data=partitions)]}
+    return {
+        "transactional_id": None,
+        "acks": -1,
+        "timeout_ms": timeout_ms,
+        "topic_data": [wanted(name=log.topic, partition_data=partitions)],
+    }
 
 
 def parse_produce(response: Any) -> dict[BrokerPartition, int | Refusal]:
     """The offset that the first record of each log got."""
-    return {BrokerPartition(topic.name, each.index): _first_offset(each.error_code, or_none(each.base_offset))
-            for topic in response.responses for each in topic.partition_responses}
+    return {
+        BrokerPartition(topic.name, each.index): _first_offset(
+            each.error_code, or_none(each.base_offset)
+        )
+        for topic in response.responses
+        for each in topic.partition_responses
+    }
 
 
 def _first_offset(code: int, offset: int | None) -> int | Refusal:

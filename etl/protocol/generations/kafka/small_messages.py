@@ -1,8 +1,10 @@
 """Requests and responses of Kafka 0.8 to 4.x that are small: bytes <-> values, no sockets.
 
-They are encoded and parsed with `kafka.protocol` of kafka-python, and their parts are turned into our values, where the wire's -1 ends.
-Fetch is written and read by hand (`fetch`), because that library's decoder copies the frame and the records. What lies inside the records
-belongs to `protocol.records`. Which version a question is asked in is decided in `dialect`; those that are known are in `versions.Api`.
+They are encoded and parsed with `kafka.protocol` of kafka-python, and their parts are turned into
+our values, where the wire's -1 ends. Fetch is written and read by hand (`fetch`), because that
+library's decoder copies the frame and the records. What lies inside the records belongs to
+`protocol.records`. Which version a question is asked in is decided in `dialect`; those that are
+known are in `versions.Api`.
 """
 
 from __future__ import annotations
@@ -13,20 +15,52 @@ from typing import Any
 from uuid import UUID
 
 from kafka.protocol.admin import (
-    DescribeConfigsRequest, DescribeConfigsResponse, DescribeGroupsRequest, DescribeGroupsResponse, DescribeLogDirsRequest,
-    DescribeLogDirsResponse, DescribeProducersRequest, DescribeProducersResponse, DescribeTransactionsRequest, DescribeTransactionsResponse,
-    ListTransactionsRequest, ListTransactionsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
 )
 from kafka.protocol.consumer import (
-    HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse, ListOffsetsRequest,
-    ListOffsetsResponse, OffsetCommitRequest, OffsetCommitResponse, OffsetFetchRequest, OffsetFetchResponse, OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse, SyncGroupRequest, SyncGroupResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
 )
 from kafka.protocol.metadata import (
-    ApiVersionsRequest, ApiVersionsResponse, FindCoordinatorRequest, FindCoordinatorResponse, MetadataRequest, MetadataResponse,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
 )
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
-from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 
 from etl.errors import CorruptData
 from etl.model.internal_topics import INTERNAL_TOPICS
@@ -34,7 +68,10 @@ from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.kafka import schemas
 from etl.protocol.generations.kafka.errors import UNKNOWN_TOPIC, refusal_of
 from etl.protocol.generations.kafka.group_membership.consumer import (
-    ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
 )
 from etl.protocol.generations.kafka.versions import Api, ApiVersions
 from etl.protocol.messages import ClusterMetadata, ListedOffset, PartitionMetadata, TopicMetadata
@@ -66,7 +103,9 @@ _MESSAGES: dict[Api, tuple[Any, Any]] = {
 }
 
 
-def encode(api: Api, version: int, *, correlation_id: int, client_id: str, fields: Mapping[str, Any]) -> bytes:
+def encode(
+    api: Api, version: int, *, correlation_id: int, client_id: str, fields: Mapping[str, Any]
+) -> bytes:
     """One framed request of any kind but Fetch."""
     request = _MESSAGES[api][0][version](**fields)
     request.with_header(correlation_id, client_id)
@@ -79,83 +118,138 @@ def decode(api: Api, version: int, response: memoryview, **place: Any) -> Any:
 
     Raises CorruptData where the bytes are not that response.
     """
-    schemas.refuse_other(_MESSAGES[api][1], version, response, api=f"{api.name} v{version}", **place)
+    schemas.refuse_other(
+        _MESSAGES[api][1], version, response, api=f"{api.name} v{version}", **place
+    )
     try:
         return _MESSAGES[api][1].decode(response, version=version, header=True)
     except (ValueError, IndexError, struct.error, OverflowError, TypeError, MemoryError) as error:
-        raise CorruptData(f"the answer to {api.name} v{version} cannot be read: {error}",
-                          check="that nothing between here and the broker alters bytes", **place) from None
+        raise CorruptData(
+            f"the answer to {api.name} v{version} cannot be read: {error}",
+            check="that nothing between here and the broker alters bytes",
+            **place,
+        ) from None
 
 
 def parse_api_versions(response: Any) -> ApiVersions:
-    """api key -> (lowest, highest). Of a v0 answer with code 35 nothing is left, which is an empty mapping."""
+    """api key -> (lowest, highest). Of a v0 answer with code 35 nothing is left, which is an empty
+    mapping.
+    """
     return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
 
 METADATA_CREATES_NOTHING = 4
-"""From this version of Metadata on a broker can be told to create no topic that it is asked for (KIP-204)."""
+"""From this version of Metadata on a broker can be told to create no topic that it is asked for
+(KIP-204).
+"""
 
 
 def metadata_fields(topics: Collection[str] | None) -> dict[str, Any]:
     """None: all topics. Named they may be from version `METADATA_CREATES_NOTHING` on."""
-    named = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=topic) for topic in sorted(topics)]
+    named = (
+        None
+        if topics is None
+        else [MetadataRequest.MetadataRequestTopic(name=topic) for topic in sorted(topics)]
+    )
     return {"topics": named, "allow_auto_topic_creation": False}
 
 
 def parse_metadata(response: Any, chosen: Collection[str] | None = None) -> ClusterMetadata:
-    """`chosen`: of an answer that tells of all topics, what it would say of these; None: all that it tells of."""
-    brokers = {each.node_id: Broker(each.node_id, each.host, each.port) for each in response.brokers}
-    topics = {topic.topic: topic for topic in (_parse_topic(each, brokers) for each in response.topics)}
+    """`chosen`: of an answer that tells of all topics, what it would say of these; None: all that
+    it tells of.
+    """
+    brokers = {
+        each.node_id: Broker(each.node_id, each.host, each.port) for each in response.brokers
+    }
+    topics = {
+        topic.topic: topic for topic in (_parse_topic(each, brokers) for each in response.topics)
+    }
     return ClusterMetadata(response.cluster_id, brokers, of_chosen(topics, chosen))
 
 
-def of_chosen(topics: dict[str, TopicMetadata], chosen: Collection[str] | None) -> dict[str, TopicMetadata]:
+def of_chosen(
+    topics: dict[str, TopicMetadata], chosen: Collection[str] | None
+) -> dict[str, TopicMetadata]:
     """What an answer that tells of all topics would say of these; None: all that it tells of."""
     if chosen is None:
         return topics
-    return {name: topics.get(name) or TopicMetadata(name, UNKNOWN_TOPIC, None, False, ()) for name in sorted(chosen)}
+    return {
+        name: topics.get(name) or TopicMetadata(name, UNKNOWN_TOPIC, None, False, ())
+        for name in sorted(chosen)
+    }
 
 
 def _parse_topic(found: Any, brokers: Mapping[int, Broker]) -> TopicMetadata:
     topic_id: UUID | None = getattr(found, "topic_id", None)
     partitions = (_parse_partition(found.name, each, brokers) for each in found.partitions)
     return TopicMetadata(
-        topic=found.name, refusal=refusal_of(found.error_code), topic_id=str(topic_id) if topic_id else None,
+        topic=found.name,
+        refusal=refusal_of(found.error_code),
+        topic_id=str(topic_id) if topic_id else None,
         is_internal=bool(found.is_internal) or found.name in INTERNAL_TOPICS,
-        partitions=tuple(sorted(partitions, key=lambda each: each.log)))
+        partitions=tuple(sorted(partitions, key=lambda each: each.log)),
+    )
 
 
 def _parse_partition(topic: str, found: Any, brokers: Mapping[int, Broker]) -> PartitionMetadata:
-    # Code 9 (a replica is away) beside a leader is harmless, so only the leader decides. A leader that is not among
-    # the brokers is one that just died: as good as none.
+    # Code 9 (a replica is away) beside a leader is harmless, so only the leader decides. A leader
+    # that is not among the brokers is one that just died: as good as none.
     broker = brokers.get(found.leader_id)
     leader = None if broker is None else Leader(broker, or_none(getattr(found, "leader_epoch", -1)))
-    return PartitionMetadata(BrokerPartition(topic, found.partition_index), refusal_of(found.error_code), leader)
+    return PartitionMetadata(
+        BrokerPartition(topic, found.partition_index), refusal_of(found.error_code), leader
+    )
 
 
 MAX_TIMESTAMP = -3
-"""Instead of a time: the record with the largest timestamp, wherever it lies; -1 in the answer where none has one (KIP-734, version 7)."""
+"""Instead of a time: the record with the largest timestamp, wherever it lies; -1 in the answer
+where none has one (KIP-734, version 7).
+"""
 
 
-def list_offsets_fields(times: Mapping[BrokerPartition, int], isolation: Isolation,
-                        epochs: Mapping[BrokerPartition, int | None], most: int = 1) -> dict[str, Any]:
-    """One request for some logs; `times` holds LATEST, EARLIEST or milliseconds since 1970. Version 0 names up to `most` offsets each.
+def list_offsets_fields(
+    times: Mapping[BrokerPartition, int],
+    isolation: Isolation,
+    epochs: Mapping[BrokerPartition, int | None],
+    most: int = 1,
+) -> dict[str, Any]:
+    """One request for some logs; `times` holds LATEST, EARLIEST or milliseconds since 1970. Version
+    0 names up to `most` offsets each.
 
     Newer versions are written for many logs by `many_logs`.
     """
     wanted = ListOffsetsRequest.ListOffsetsTopic
-    topics = [wanted(name=topic, partitions=[
-        wanted.ListOffsetsPartition(partition_index=log.partition, timestamp=times[log],
-                                    current_leader_epoch=or_minus_one(epochs.get(log)), max_num_offsets=most)
-        for log in logs]) for topic, logs in by_topic(times).items()]
+    topics = [
+        wanted(
+            name=topic,
+            partitions=[
+                wanted.ListOffsetsPartition(
+                    partition_index=log.partition,
+                    timestamp=times[log],
+                    current_leader_epoch=or_minus_one(epochs.get(log)),
+                    max_num_offsets=most,
+                )
+                for log in logs
+            ],
+        )
+        for topic, logs in by_topic(times).items()
+    ]
     return {"replica_id": -1, "isolation_level": isolation_level(isolation), "topics": topics}
 
 
 def parse_list_offsets(response: Any) -> dict[BrokerPartition, ListedOffset]:
     """Of version 0, which names neither times nor epochs."""
-    listed = (ListedOffset(BrokerPartition(topic.name, each.partition_index), refusal_of(each.error_code),
-                           next(iter(_offsets(each)), None), None, None)
-              for topic in response.topics for each in topic.partitions)
+    listed = (
+        ListedOffset(
+            BrokerPartition(topic.name, each.partition_index),
+            refusal_of(each.error_code),
+            next(iter(_offsets(each)), None),
+            None,
+            None,
+        )
+        for topic in response.topics
+        for each in topic.partitions
+    )
     return {each.log: each for each in listed}
 
 
@@ -165,7 +259,7 @@ def parse_offsets_before(response: Any, most: int) -> tuple[int, ...] | Refusal:
     if len(partitions) != 1:
         what = f"the answer to LIST_OFFSETS tells of {len(partitions)} partitions where one was asked for"
         raise CorruptData(what, check="the broker's log")
-    return refusal_of(partitions[0].error_code) or _offsets(partitions[0])[:max(most, 0)]
+    return refusal_of(partitions[0].error_code) or _offsets(partitions[0])[: max(most, 0)]
 
 
 def _offsets(found: Any) -> tuple[int, ...]:

@@ -17,18 +17,31 @@ _YEAR_10000_MS = 253_402_300_800_000
 def producers_fields(logs: Collection[BrokerPartition]) -> dict[str, Any]:
     """The question who writes to these logs, for their leader."""
     wanted = DescribeProducersRequest.TopicRequest
-    return {"topics": [wanted(name=topic, partition_indexes=[log.partition for log in found]) for topic, found in by_topic(logs).items()]}
+    return {
+        "topics": [
+            wanted(name=topic, partition_indexes=[log.partition for log in found])
+            for topic, found in by_topic(logs).items()
+        ]
+    }
 
 
 def parse_open_transactions(response: Any) -> dict[BrokerPartition, OpenTransaction]:
-    """The open transaction that began first in each log; a log without one, or of which we may not ask, is left out."""
+    """The open transaction that began first in each log; a log without one, or of which we may not
+    ask, is left out.
+    """
     found: dict[BrokerPartition, OpenTransaction] = {}
     for topic in response.topics:
         for each in topic.partitions:
-            started = [(p.current_txn_start_offset, p.producer_id) for p in each.active_producers if p.current_txn_start_offset >= 0]
+            started = [
+                (p.current_txn_start_offset, p.producer_id)
+                for p in each.active_producers
+                if p.current_txn_start_offset >= 0
+            ]
             if each.error_code == 0 and started:
                 first_offset, producer_id = min(started)
-                found[BrokerPartition(topic.name, each.partition_index)] = OpenTransaction(producer_id, first_offset)
+                found[BrokerPartition(topic.name, each.partition_index)] = OpenTransaction(
+                    producer_id, first_offset
+                )
     return found
 
 
@@ -38,7 +51,11 @@ def list_transactions_fields(producer_ids: Collection[int]) -> dict[str, Any]:
 
 def parse_transactional_ids(response: Any) -> list[str]:
     """The transactional ids that this broker coordinates and we may see."""
-    return [] if response.error_code else [each.transactional_id for each in response.transaction_states]
+    return (
+        []
+        if response.error_code
+        else [each.transactional_id for each in response.transaction_states]
+    )
 
 
 def describe_transactions_fields(transactional_ids: Collection[str]) -> dict[str, Any]:
@@ -47,6 +64,13 @@ def describe_transactions_fields(transactional_ids: Collection[str]) -> dict[str
 
 def parse_transactions(response: Any) -> dict[int, tuple[str, int | None]]:
     """Producer id -> transactional id, and when its transaction began in milliseconds since 1970."""
-    return {each.producer_id: (each.transactional_id, each.transaction_start_time_ms if 0 < each.transaction_start_time_ms < _YEAR_10000_MS
-                               else None)
-            for each in response.transaction_states if each.error_code == 0}
+    return {
+        each.producer_id: (
+            each.transactional_id,
+            each.transaction_start_time_ms
+            if 0 < each.transaction_start_time_ms < _YEAR_10000_MS
+            else None,
+        )
+        for each in response.transaction_states
+        if each.error_code == 0
+    }

@@ -1,4 +1,6 @@
-"""The kinds of request, the versions of each that are spoken here, and which ones brokers of a release speak."""
+"""The kinds of request, the versions of each that are spoken here, and which ones brokers of a
+release speak.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +49,19 @@ class Api(Enum):
         return self.value[0]
 
 
-_NEVER_READS = frozenset({
-    Api.PRODUCE, Api.JOIN_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.SYNC_GROUP, Api.CONSUMER_GROUP_HEARTBEAT,
-    Api.CONSUMER_GROUP_DESCRIBE, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
+_NEVER_READS = frozenset(
+    {
+        Api.PRODUCE,
+        Api.JOIN_GROUP,
+        Api.HEARTBEAT,
+        Api.LEAVE_GROUP,
+        Api.SYNC_GROUP,
+        Api.CONSUMER_GROUP_HEARTBEAT,
+        Api.CONSUMER_GROUP_DESCRIBE,
+        Api.SASL_HANDSHAKE,
+        Api.SASL_AUTHENTICATE,
+    }
+)
 """What who only reads never sends, or sends to those alone that say that they know it."""
 
 
@@ -59,18 +71,25 @@ def is_spoken(api: Api, spoken: ApiVersions) -> bool:
     return key in spoken and spoken[key][0] <= highest and spoken[key][1] >= lowest
 
 
-def choose_version(api: Api, spoken: ApiVersions, *, least: int = 0, most: int | None = None, **place: Any) -> int:
-    """The highest version that the broker and this module both speak, within bounds that the question sets.
+def choose_version(
+    api: Api, spoken: ApiVersions, *, least: int = 0, most: int | None = None, **place: Any
+) -> int:
+    """The highest version that the broker and this module both speak, within bounds that the
+    question sets.
 
-    Raises SettingsError when there is none: a broker too old for the question, or one that dropped what we know.
+    Raises SettingsError when there is none: a broker too old for the question, or one that dropped
+    what we know.
     """
     key, lowest, highest = api.value
     lowest, highest = max(lowest, least), highest if most is None else min(highest, most)
     theirs = spoken.get(key)
     if theirs is None or theirs[0] > highest or theirs[1] < lowest:
         says = "none" if theirs is None else f"{theirs[0]} to {theirs[1]}"
-        raise SettingsError(f"the broker speaks no version of {api.name} from {lowest} to {highest} (it speaks {says})",
-                            check="the broker's version, and broker_version where it is given", **place)
+        raise SettingsError(
+            f"the broker speaks no version of {api.name} from {lowest} to {highest} (it speaks {says})",
+            check="the broker's version, and broker_version where it is given",
+            **place,
+        )
     return min(highest, theirs[1])
 
 
@@ -80,14 +99,26 @@ def newest_of(api: Api, spoken: ApiVersions) -> int:
 
 
 def not_spoken(wanted: ApiVersions, spoken: ApiVersions) -> tuple[str, ...]:
-    """The requests, each with its version, that a reader sends to who speaks `wanted`, and that who speaks `spoken` does not know."""
-    sent = {api: choose_version(api, wanted) for api in Api if api not in _NEVER_READS and is_spoken(api, wanted)}
+    """The requests, each with its version, that a reader sends to who speaks `wanted`, and that who
+    speaks `spoken` does not know.
+    """
+    sent = {
+        api: choose_version(api, wanted)
+        for api in Api
+        if api not in _NEVER_READS and is_spoken(api, wanted)
+    }
     known = {api: spoken.get(api.key, (0, -1)) for api in sent}
-    return tuple(f"{api.name} v{version}" for api, version in sent.items() if not known[api][0] <= version <= known[api][1])
+    return tuple(
+        f"{api.name} v{version}"
+        for api, version in sent.items()
+        if not known[api][0] <= version <= known[api][1]
+    )
 
 
 def keeps_isolation(spoken: ApiVersions) -> bool:
-    """Whether records of transactions can be left out that were not committed; brokers before 0.11 have no transactions (KIP-98)."""
+    """Whether records of transactions can be left out that were not committed; brokers before 0.11
+    have no transactions (KIP-98).
+    """
     return spoken.get(Api.FETCH.key, (0, 0))[1] >= _FIRST_FETCH_WITH_ISOLATION
 
 
@@ -100,21 +131,27 @@ def release(spoken: ApiVersions) -> str:
 
 @cache
 def releases() -> Mapping[str, ApiVersions]:
-    """Release -> what its brokers speak, the oldest first, as kafka-python knows it: 0.8.0, 0.8.1, 0.8.2, 0.9, 0.10.0 and so on to 4.x.
+    """Release -> what its brokers speak, the oldest first, as kafka-python knows it: 0.8.0, 0.8.1,
+    0.8.2, 0.9, 0.10.0 and so on to 4.x.
 
     0.8 alone is what its last release speaks: which of them a broker is cannot be found out, and reading is the same on all.
     """
     from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
-    known = {".".join(map(str, version)): spoken for version, spoken in sorted(BROKER_API_VERSIONS.items())}
+    known = {
+        ".".join(map(str, version)): spoken
+        for version, spoken in sorted(BROKER_API_VERSIONS.items())
+    }
     return {"0.8": known["0.8.2"], **known}
 
 
 def release_of(version: str) -> str | None:
-    """The release in `releases` of a version such as 0.9.0.1, the first one of a version given in part, such as 0.10; None: not known."""
+    """The release in `releases` of a version such as 0.9.0.1, the first one of a version given in
+    part, such as 0.10; None: not known.
+    """
     if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", version, re.ASCII):
         return None
     wanted = version.split(".")
-    exact = [name for name in releases() if wanted[:len(name.split("."))] == name.split(".")]
-    first = [name for name in releases() if name.split(".")[:len(wanted)] == wanted]
+    exact = [name for name in releases() if wanted[: len(name.split("."))] == name.split(".")]
+    first = [name for name in releases() if name.split(".")[: len(wanted)] == wanted]
     return max(exact, key=len) if exact else next(iter(first), None)

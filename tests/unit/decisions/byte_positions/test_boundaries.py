@@ -8,7 +8,12 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.decisions.byte_positions.boundaries import boundaries_of, end_at_or_above, ends_between, nearest
+from etl.decisions.byte_positions.boundaries import (
+    boundaries_of,
+    end_at_or_above,
+    ends_between,
+    nearest,
+)
 from etl.decisions.caps import share_caps
 from etl.decisions.replacement import plan_instead
 from etl.decisions.tasks import cut_ranges, cut_to_offsets, split_range
@@ -18,44 +23,76 @@ from etl.model.plans import OffsetRange
 from etl.model.snapshot import FirstRun, Snapshot, Supersede
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.settings.sections import Limits
-from tests.fakes.planning import BROKER, NOW_MS, SETTINGS, TURNS, next_plan, offsets_of, onward, planned, settings_of, snapshot_of
+from tests.fakes.planning import (
+    BROKER,
+    NOW_MS,
+    SETTINGS,
+    TURNS,
+    next_plan,
+    offsets_of,
+    onward,
+    planned,
+    settings_of,
+    snapshot_of,
+)
 
 A, B = BrokerPartition("clicks", 0, 1), BrokerPartition("clicks", 0, 2)
-LOGS = st.builds(BrokerPartition, st.sampled_from(["clicks", "other"]), st.integers(0, 2), st.integers(0, 2))
-BOUNDS = st.lists(st.integers(0, 400), min_size=1, max_size=8, unique=True).map(lambda found: tuple(sorted(found)))
+LOGS = st.builds(
+    BrokerPartition, st.sampled_from(["clicks", "other"]), st.integers(0, 2), st.integers(0, 2)
+)
+BOUNDS = st.lists(st.integers(0, 400), min_size=1, max_size=8, unique=True).map(
+    lambda found: tuple(sorted(found))
+)
 SEGMENTS = st.dictionaries(LOGS, BOUNDS, min_size=1, max_size=6)
 """The boundaries of each log, from its start to its flushed end."""
 
 
 @st.composite
-def readings(draw: st.DrawFn) -> tuple[dict[BrokerPartition, tuple[int, ...]], dict[BrokerPartition, tuple[int, int]]]:
-    """Boundaries of logs, and of each the (position, end): the position is where an earlier run found the flushed end, so anywhere."""
+def readings(
+    draw: st.DrawFn,
+) -> tuple[dict[BrokerPartition, tuple[int, ...]], dict[BrokerPartition, tuple[int, int]]]:
+    """Boundaries of logs, and of each the (position, end): the position is where an earlier run
+    found the flushed end, so anywhere.
+    """
     bounds = draw(SEGMENTS)
-    return bounds, {log: (draw(st.integers(found[0], found[-1])), found[-1]) for log, found in bounds.items()}
+    return bounds, {
+        log: (draw(st.integers(found[0], found[-1])), found[-1]) for log, found in bounds.items()
+    }
 
 
-def legal(log: BrokerPartition, start: int, stop: int, bounds: Mapping[BrokerPartition, Sequence[int]]) -> bool:
+def legal(
+    log: BrokerPartition, start: int, stop: int, bounds: Mapping[BrokerPartition, Sequence[int]]
+) -> bool:
     return stop == start or stop in bounds[log]
 
 
-def first_stretch(log: BrokerPartition, start: int, bounds: Mapping[BrokerPartition, Sequence[int]]) -> int:
+def first_stretch(
+    log: BrokerPartition, start: int, bounds: Mapping[BrokerPartition, Sequence[int]]
+) -> int:
     return min((bound for bound in bounds[log] if bound > start), default=start) - start
 
 
 @given(readings(), st.none() | st.integers(1, 1500), TURNS)
 def test_a_capped_log_is_read_up_to_a_boundary_and_some_log_moves(
-    found: tuple[dict[BrokerPartition, tuple[int, ...]], dict[BrokerPartition, tuple[int, int]]], size: int | None, turn: int,
+    found: tuple[dict[BrokerPartition, tuple[int, ...]], dict[BrokerPartition, tuple[int, int]]],
+    size: int | None,
+    turn: int,
 ) -> None:
     bounds, logs = found
     stops = share_caps(logs, {}, Limits(max_bytes_per_run=size), turn, bounds)
-    assert all(start <= stops[log] <= end and legal(log, start, stops[log], bounds) for log, (start, end) in logs.items())
+    assert all(
+        start <= stops[log] <= end and legal(log, start, stops[log], bounds)
+        for log, (start, end) in logs.items()
+    )
     if any(start < end for start, end in logs.values()):
         assert any(stops[log] > start for log, (start, _) in logs.items())
 
 
 @given(readings(), st.integers(1, 1500), TURNS)
 def test_a_cap_is_passed_by_one_stretch_of_one_log_at_most(
-    found: tuple[dict[BrokerPartition, tuple[int, ...]], dict[BrokerPartition, tuple[int, int]]], size: int, turn: int,
+    found: tuple[dict[BrokerPartition, tuple[int, ...]], dict[BrokerPartition, tuple[int, int]]],
+    size: int,
+    turn: int,
 ) -> None:
     bounds, logs = found
     stops = share_caps(logs, {}, Limits(max_bytes_per_run=size), turn, bounds)
@@ -67,7 +104,9 @@ def test_a_cap_is_passed_by_one_stretch_of_one_log_at_most(
 
 @given(readings(), st.integers(1, 1500), TURNS)
 def test_no_physical_log_starves_over_as_many_turns_as_there_are_logs(
-    found: tuple[dict[BrokerPartition, tuple[int, ...]], dict[BrokerPartition, tuple[int, int]]], size: int, turn: int,
+    found: tuple[dict[BrokerPartition, tuple[int, ...]], dict[BrokerPartition, tuple[int, int]]],
+    size: int,
+    turn: int,
 ) -> None:
     bounds, logs = found
     read = dict.fromkeys(logs, 0)
@@ -79,22 +118,36 @@ def test_no_physical_log_starves_over_as_many_turns_as_there_are_logs(
 
 @given(readings(), st.integers(1, 1500), st.integers(1, 12))
 def test_the_pieces_of_ranges_tile_them_and_meet_at_boundaries(
-    found: tuple[dict[BrokerPartition, tuple[int, ...]], dict[BrokerPartition, tuple[int, int]]], target: int, parallelism: int,
+    found: tuple[dict[BrokerPartition, tuple[int, ...]], dict[BrokerPartition, tuple[int, int]]],
+    target: int,
+    parallelism: int,
 ) -> None:
     bounds, logs = found
-    wholes = [OffsetRange(log, start, end, Leader(BROKER)) for log, (start, end) in logs.items() if start < end]
-    for pieces in (cut_ranges(wholes, {}, target, parallelism, bounds), cut_to_offsets(wholes, target, bounds)):
+    wholes = [
+        OffsetRange(log, start, end, Leader(BROKER))
+        for log, (start, end) in logs.items()
+        if start < end
+    ]
+    for pieces in (
+        cut_ranges(wholes, {}, target, parallelism, bounds),
+        cut_to_offsets(wholes, target, bounds),
+    ):
         for whole in wholes:
             mine = [piece for piece in pieces if piece.log == whole.log]
             assert all(piece.size for piece in mine)
-            assert [mine[0].from_offset, *(p.until_offset for p in mine)] == [*(p.from_offset for p in mine), whole.until_offset]
+            assert [mine[0].from_offset, *(p.until_offset for p in mine)] == [
+                *(p.from_offset for p in mine),
+                whole.until_offset,
+            ]
             assert mine[0].from_offset == whole.from_offset
             assert all(piece.until_offset in bounds[whole.log] for piece in mine)
 
 
 @given(readings(), st.integers(1, 1500), TURNS)
 def test_run_after_run_a_capped_pipeline_reads_each_log_to_its_end_and_no_offset_twice(
-    found: tuple[dict[BrokerPartition, tuple[int, ...]], dict[BrokerPartition, tuple[int, int]]], size: int, turn: int,
+    found: tuple[dict[BrokerPartition, tuple[int, ...]], dict[BrokerPartition, tuple[int, int]]],
+    size: int,
+    turn: int,
 ) -> None:
     bounds, logs = found
     positions = {log: start for log, (start, _) in logs.items()}
@@ -119,24 +172,34 @@ def test_the_share_of_a_log_whose_first_boundary_lies_beyond_it_goes_to_the_othe
 
 
 @given(st.lists(st.integers(0, 400), max_size=6), BOUNDS)
-def test_the_nearest_ends_are_ends_in_order_each_once(cuts: list[int], ends: tuple[int, ...]) -> None:
+def test_the_nearest_ends_are_ends_in_order_each_once(
+    cuts: list[int], ends: tuple[int, ...]
+) -> None:
     found = nearest(cuts, ends)
     assert found == sorted(set(found)) and set(found) <= set(ends)
-    assert all(min(abs(cut - end) for end in ends) in {abs(cut - one) for one in found} for cut in cuts)
+    assert all(
+        min(abs(cut - end) for end in ends) in {abs(cut - one) for one in found} for cut in cuts
+    )
 
 
 @given(LOGS, BOUNDS, st.integers(0, 400), st.integers(0, 400))
 def test_a_range_may_end_at_its_own_end_and_at_the_boundaries_before_it(
-    log: BrokerPartition, bounds: tuple[int, ...], start: int, end: int,
+    log: BrokerPartition,
+    bounds: tuple[int, ...],
+    start: int,
+    end: int,
 ) -> None:
     found = ends_between(log, start, end, {log: bounds})
-    assert found == (sorted({end, *(bound for bound in bounds if start < bound < end)}) if start < end else [])
+    assert found == (
+        sorted({end, *(bound for bound in bounds if start < bound < end)}) if start < end else []
+    )
     assert ends_between(BrokerPartition(log.topic, log.partition), start, end, {}) is None
     above = end_at_or_above(log, start, {log: bounds})
     assert above == min((bound for bound in bounds if bound >= start), default=start)
 
 
-# -- plans -------------------------------------------------------------------------------------------------------------
+# -- plans
+# -------------------------------------------------------------------------------------------------------------
 
 PHYSICAL = settings_of(limits={"max_bytes_per_run": 300, "target_task_bytes": 100}, dialect="jafka")
 
@@ -144,7 +207,12 @@ PHYSICAL = settings_of(limits={"max_bytes_per_run": 300, "target_task_bytes": 10
 def physical(bounds: Mapping[BrokerPartition, tuple[int, ...]]) -> Snapshot:
     """Logs with these boundaries."""
     extents = {log: Extent(found[0], found[-1], boundaries=found) for log, found in bounds.items()}
-    return replace(snapshot_of({}), extents=extents, leaders={log: Leader(BROKER) for log in bounds}, parallelism=4)
+    return replace(
+        snapshot_of({}),
+        extents=extents,
+        leaders={log: Leader(BROKER) for log in bounds},
+        parallelism=4,
+    )
 
 
 def test_a_plan_of_physical_logs_begins_at_the_position_and_ends_at_boundaries() -> None:
@@ -165,7 +233,9 @@ def test_where_retention_took_the_position_a_physical_log_goes_on_at_its_first_s
     snapshot = physical({A: (120, 260, 431)})
     skipping = settings_of(dialect="jafka", on_data_loss="skip")
     plan = planned(snapshot, onward({A: 60}), skipping)
-    assert offsets_of(plan)[A][0][0] == 120 and plan.losses == (Loss(A, 60, 120, LossReason.EXPIRED),)
+    assert offsets_of(plan)[A][0][0] == 120 and plan.losses == (
+        Loss(A, 60, 120, LossReason.EXPIRED),
+    )
 
 
 def test_what_an_operator_skips_ends_the_plan_at_a_boundary_behind_it() -> None:
@@ -174,15 +244,23 @@ def test_what_an_operator_skips_ends_the_plan_at_a_boundary_behind_it() -> None:
     stored = with_id(replace(planned(snapshot, FirstRun(), small), number=5))
     skip = Loss(A, 31, 62, LossReason.SKIPPED)
     plan = plan_instead(Supersede(stored, "poisoned", (skip,)), snapshot, small, now_ms=NOW_MS)
-    assert offsets_of(plan) == {A: [(0, 31), (62, 120)]} and plan.positions == {A: 120} and plan.losses == (skip,)
+    assert (
+        offsets_of(plan) == {A: [(0, 31), (62, 120)]}
+        and plan.positions == {A: 120}
+        and plan.losses == (skip,)
+    )
 
 
 @given(SEGMENTS)
-def test_boundaries_are_those_that_brokers_named(bounds: dict[BrokerPartition, tuple[int, ...]]) -> None:
+def test_boundaries_are_those_that_brokers_named(
+    bounds: dict[BrokerPartition, tuple[int, ...]],
+) -> None:
     assert boundaries_of(physical(bounds).extents) == bounds
     assert boundaries_of(snapshot_of({BrokerPartition("clicks", 0): (0, 9)}).extents) == {}
 
 
 def test_a_plan_of_logical_logs_is_cut_anywhere_as_before() -> None:
     log = BrokerPartition("clicks", 0)
-    assert offsets_of(planned(snapshot_of({log: (0, 10)}), FirstRun(), SETTINGS)) == {log: [(0, 10)]}
+    assert offsets_of(planned(snapshot_of({log: (0, 10)}), FirstRun(), SETTINGS)) == {
+        log: [(0, 10)]
+    }

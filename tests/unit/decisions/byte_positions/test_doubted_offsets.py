@@ -22,8 +22,15 @@ from etl.report.plan_json import read_snapshot
 from tests.builders import plain_plan
 from tests.fakes.outside import Outside
 from tests.fakes.physical_log import PhysicalLog
-from tests.fakes.planning import A, NOW_MS
-from tests.fakes.stories import PHYSICAL_LOGS, PHYSICAL_SETTINGS, physical_outside_of, refuse_unfinished, run, settings_of
+from tests.fakes.planning import NOW_MS, A
+from tests.fakes.stories import (
+    PHYSICAL_LOGS,
+    PHYSICAL_SETTINGS,
+    physical_outside_of,
+    refuse_unfinished,
+    run,
+    settings_of,
+)
 from tests.fakes.world import FakeWorld
 
 ONE, TWO, _ = PHYSICAL_LOGS
@@ -31,9 +38,14 @@ FOLLOWING = settings_of(dialect="jafka", on_moved="follow")
 EXTENT = Extent(0, 100, boundaries=(0, 40, 100))
 
 
-def doubted(plan: Plan | None, offset: int | None, *, in_table: bool = True, extent: Extent = EXTENT) -> list[int]:
+def doubted(
+    plan: Plan | None, offset: int | None, *, in_table: bool = True, extent: Extent = EXTENT
+) -> list[int]:
     table = Table("t", 1, plan.number if plan and in_table else None)
-    return [one.offset for one in doubted_offsets(plan, table, {ONE: Committed(offset, 3)}, {ONE: extent})]
+    return [
+        one.offset
+        for one in doubted_offsets(plan, table, {ONE: Committed(offset, 3)}, {ONE: extent})
+    ]
 
 
 def starts_in(outside: Outside) -> list[int]:
@@ -58,7 +70,9 @@ def store_blindly(outside: Outside) -> Plan:
     return step.plan
 
 
-def superseded(outside: Outside, before: Plan | None = None, skipped: tuple[Loss, ...] = ()) -> Plan:
+def superseded(
+    outside: Outside, before: Plan | None = None, skipped: tuple[Loss, ...] = ()
+) -> Plan:
     """What `etl plans supersede` does with the outside."""
     world = FakeWorld(outside, FOLLOWING)
     snapshot = world.observe(lambda log: [skip.until_offset for skip in skipped if skip.log == log])
@@ -70,7 +84,9 @@ def superseded(outside: Outside, before: Plan | None = None, skipped: tuple[Loss
     return plan
 
 
-def test_an_offset_of_a_log_that_was_never_read_is_looked_at_but_where_the_broker_names_it() -> None:
+def test_an_offset_of_a_log_that_was_never_read_is_looked_at_but_where_the_broker_names_it() -> (
+    None
+):
     assert doubted(None, 17) == [17] == doubted(plain_plan(positions={TWO: 5}), 17)
     assert doubted(None, 40) == doubted(None, 0) == doubted(None, 100) == doubted(None, None) == []
     assert doubted(None, 130) == []  # above the end: another error
@@ -81,16 +97,27 @@ def test_an_offset_that_was_moved_is_looked_at_and_none_at_which_a_plan_of_ours_
     plan = plain_plan(4, positions={ONE: 55}, seen={ONE: Committed(20, 2)})
     assert doubted(plan, 55) == doubted(plan, 20) == []
     assert doubted(plan, 60) == [60]
-    assert doubted_offsets(plan, Table("t", 1, 4), {ONE: Committed(60, 3)}, {ONE: EXTENT}) == (DoubtedOffset(ONE, 60, 55, 100),)
+    assert doubted_offsets(plan, Table("t", 1, 4), {ONE: Committed(60, 3)}, {ONE: EXTENT}) == (
+        DoubtedOffset(ONE, 60, 55, 100),
+    )
 
 
 def test_an_offset_that_is_looked_at_comes_with_where_its_segment_ends() -> None:
-    assert doubted_offsets(None, None, {ONE: Committed(17, 3)}, {ONE: EXTENT}) == (DoubtedOffset(ONE, 17, 0, 40),)
-    assert doubted_offsets(None, None, {ONE: Committed(60, 3)}, {ONE: EXTENT}) == (DoubtedOffset(ONE, 60, 40, 100),)
+    assert doubted_offsets(None, None, {ONE: Committed(17, 3)}, {ONE: EXTENT}) == (
+        DoubtedOffset(ONE, 17, 0, 40),
+    )
+    assert doubted_offsets(None, None, {ONE: Committed(60, 3)}, {ONE: EXTENT}) == (
+        DoubtedOffset(ONE, 60, 40, 100),
+    )
 
 
 def test_of_a_plan_that_is_left_its_start_is_looked_at_and_the_offset_of_now() -> None:
-    plan = plain_plan(4, positions={ONE: 90}, ranges=(OffsetRange(ONE, 50, 90),), losses=(Loss(ONE, 45, 50, LossReason.MOVED),))
+    plan = plain_plan(
+        4,
+        positions={ONE: 90},
+        ranges=(OffsetRange(ONE, 50, 90),),
+        losses=(Loss(ONE, 45, 50, LossReason.MOVED),),
+    )
     assert doubted(plan, 50, in_table=False) == [50]
     found = doubted_offsets(plan, None, {ONE: Committed(47, 3)}, {ONE: EXTENT})
     assert found == (DoubtedOffset(ONE, 50, 45, 100, is_kept=True), DoubtedOffset(ONE, 47, 45, 100))
@@ -102,11 +129,21 @@ def test_an_offset_that_was_moved_inside_a_message_stops_a_run_before_anything_i
     outside.logs[ONE].grow(3)
     starts, ours, plans = starts_in(outside), outside.offsets[ONE][0], dict(outside.plans)
     outside.move_offset(ONE, starts[7] + 5)
-    with pytest.raises(OffsetInsideMessage, match=f"it lies inside the one from {starts[7]} to {starts[8]}") as refused:
+    with pytest.raises(
+        OffsetInsideMessage, match=f"it lies inside the one from {starts[7]} to {starts[8]}"
+    ) as refused:
         run(outside, FOLLOWING)
     assert outside.plans == plans
-    assert refused.value.where == {"topic": "clicks", "partition": 0, "broker_id": 1, "offset": starts[7] + 5}
-    assert f"set it back to {ours}, where we are: nothing is left out, nothing is loaded twice" in refused.value.check
+    assert refused.value.where == {
+        "topic": "clicks",
+        "partition": 0,
+        "broker_id": 1,
+        "offset": starts[7] + 5,
+    }
+    assert (
+        f"set it back to {ours}, where we are: nothing is left out, nothing is loaded twice"
+        in refused.value.check
+    )
     others = f"a message begins at {starts[7]} or {starts[8]}, too, and what lies from {ours} up to there is then left out"
     assert others in refused.value.check
     outside.move_offset(ONE, ours)
@@ -114,18 +151,27 @@ def test_an_offset_that_was_moved_inside_a_message_stops_a_run_before_anything_i
     refuse_unfinished(outside)
 
 
-def test_an_offset_inside_a_message_at_the_first_run_stops_it_and_either_end_of_that_message_will_do() -> None:
+def test_an_offset_inside_a_message_at_the_first_run_stops_it_and_either_end_of_that_message_will_do() -> (
+    None
+):
     outside = physical_outside_of(6, 3, 4)
     starts = starts_in(outside)
     outside.move_offset(ONE, starts[2] - 1)
-    with pytest.raises(OffsetInsideMessage, match="no message begins at the committed offset") as refused:
+    with pytest.raises(
+        OffsetInsideMessage, match="no message begins at the committed offset"
+    ) as refused:
         run(outside)
     assert not outside.plans and not outside.table
-    assert f"set it to {starts[1]}: the message that begins there is loaded, also if that consumer has read it" in refused.value.check
+    assert (
+        f"set it to {starts[1]}: the message that begins there is loaded, also if that consumer has read it"
+        in refused.value.check
+    )
     assert f"or to {starts[2]}: that message is left out" in refused.value.check
     outside.move_offset(ONE, starts[1])
     run(outside)
-    assert {place for log, place in outside.rows() if log == ONE} == outside.logs[ONE].held(starts[1], outside.logs[ONE].end)
+    assert {place for log, place in outside.rows() if log == ONE} == outside.logs[ONE].held(
+        starts[1], outside.logs[ONE].end
+    )
 
 
 def test_where_nobody_looked_so_far_back_the_boundaries_of_the_broker_are_named() -> None:
@@ -136,12 +182,16 @@ def test_where_nobody_looked_so_far_back_the_boundaries_of_the_broker_are_named(
     seen = FakeWorld(outside, PHYSICAL_SETTINGS).observe()
     looked = tuple(replace(one, before=None, after=None) for one in seen.looked_at[ONE])
     with pytest.raises(OffsetInsideMessage, match="its length would be -1") as refused:
-        steps_ahead(replace(seen, looked_at={ONE: looked}), PHYSICAL_SETTINGS, now_ms=NOW_MS, uid="u")
+        steps_ahead(
+            replace(seen, looked_at={ONE: looked}), PHYSICAL_SETTINGS, now_ms=NOW_MS, uid="u"
+        )
     assert f"names {bounds[1]} below it: all that lies behind that is loaded" in refused.value.check
     assert f"and {bounds[2]} above it: what lies below that is left out" in refused.value.check
 
 
-def test_a_plan_that_was_stored_with_such_an_offset_says_so_before_anything_is_read_and_is_put_right_by_the_offset_of_now() -> None:
+def test_a_plan_that_was_stored_with_such_an_offset_says_so_before_anything_is_read_and_is_put_right_by_the_offset_of_now() -> (
+    None
+):
     outside = physical_outside_of(6, 3, 4)
     run(outside)
     outside.logs[ONE].grow(3)
@@ -153,7 +203,8 @@ def test_a_plan_that_was_stored_with_such_an_offset_says_so_before_anything_is_r
         run(outside, FOLLOWING)
     assert f"set it back to {ours}" in refused.value.check
     assert refused.value.check.endswith(
-        "; then `etl plans supersede CONF 2 --reason ...`, which plans anew from the offset as it is then")
+        "; then `etl plans supersede CONF 2 --reason ...`, which plans anew from the offset as it is then"
+    )
     outside.move_offset(ONE, ours)
     with pytest.raises(OffsetInsideMessage) as refused:
         run(outside, FOLLOWING)
@@ -166,7 +217,9 @@ def test_a_plan_that_was_stored_with_such_an_offset_says_so_before_anything_is_r
     refuse_unfinished(outside)
 
 
-def test_a_stored_plan_is_put_right_to_a_later_message_and_what_lies_before_it_is_told_lost() -> None:
+def test_a_stored_plan_is_put_right_to_a_later_message_and_what_lies_before_it_is_told_lost() -> (
+    None
+):
     outside = physical_outside_of(6, 3, 4)
     run(outside)
     outside.logs[ONE].grow(3)
@@ -180,7 +233,9 @@ def test_a_stored_plan_is_put_right_to_a_later_message_and_what_lies_before_it_i
     assert not [row for row, times in outside.rows().items() if times > 1]
 
 
-def test_a_stored_plan_is_not_put_right_to_what_is_loaded_already_nor_inside_another_message() -> None:
+def test_a_stored_plan_is_not_put_right_to_what_is_loaded_already_nor_inside_another_message() -> (
+    None
+):
     outside = physical_outside_of(6, 3, 4)
     run(outside)
     outside.logs[ONE].grow(3)
@@ -195,7 +250,9 @@ def test_a_stored_plan_is_not_put_right_to_what_is_loaded_already_nor_inside_ano
         superseded(outside)
 
 
-def test_what_begins_inside_a_message_may_be_skipped_and_where_a_skip_ends_nothing_is_put_right() -> None:
+def test_what_begins_inside_a_message_may_be_skipped_and_where_a_skip_ends_nothing_is_put_right() -> (
+    None
+):
     outside = physical_outside_of(6, 3, 4)
     starts = starts_in(outside)
     outside.move_offset(ONE, starts[2] - 1)
@@ -203,30 +260,45 @@ def test_what_begins_inside_a_message_may_be_skipped_and_where_a_skip_ends_nothi
     plan = superseded(outside, skipped=(Loss(ONE, starts[2] - 1, starts[3], LossReason.SKIPPED),))
     assert min(r.from_offset for r in plan.ranges if r.log == ONE) == starts[3]
     run(outside)
-    assert {place for log, place in outside.rows() if log == ONE} == outside.logs[ONE].held(starts[3], outside.logs[ONE].end)
-    inside = plain_plan(1, positions={ONE: 60}, ranges=(OffsetRange(ONE, 50, 60),), losses=(Loss(ONE, 45, 50, LossReason.SKIPPED),))
+    assert {place for log, place in outside.rows() if log == ONE} == outside.logs[ONE].held(
+        starts[3], outside.logs[ONE].end
+    )
+    inside = plain_plan(
+        1,
+        positions={ONE: 60},
+        ranges=(OffsetRange(ONE, 50, 60),),
+        losses=(Loss(ONE, 45, 50, LossReason.SKIPPED),),
+    )
     assert doubted(inside, 45, in_table=False) == [45]
 
 
 def test_a_skip_that_ends_inside_a_message_is_refused_before_it_is_stored() -> None:
     outside = physical_outside_of(6, 3, 4)
     starts, stored = starts_in(outside), store_blindly(outside)
-    with pytest.raises(SettingsError, match=f"it lies inside the one from {starts[2]} to {starts[3]}") as refused:
+    with pytest.raises(
+        SettingsError, match=f"it lies inside the one from {starts[2]} to {starts[3]}"
+    ) as refused:
         superseded(outside, skipped=(Loss(ONE, starts[1], starts[2] + 4, LossReason.SKIPPED),))
     assert (refused.value.where["key"], outside.newest_plan()) == ("--skip", stored)
     superseded(outside, skipped=(Loss(ONE, starts[1], starts[2], LossReason.SKIPPED),))
     run(outside)
-    kept = outside.logs[ONE].held(0, outside.logs[ONE].end) - outside.logs[ONE].held(starts[1], starts[2])
+    kept = outside.logs[ONE].held(0, outside.logs[ONE].end) - outside.logs[ONE].held(
+        starts[1], starts[2]
+    )
     assert {place for log, place in outside.rows() if log == ONE} == kept
 
 
 def test_what_an_operator_names_is_walked_to_also_where_a_plan_that_is_left_begins() -> None:
     plan = plain_plan(4, positions={ONE: 90}, ranges=(OffsetRange(ONE, 50, 90),))
-    found = doubted_offsets(plan, None, {ONE: Committed(50, 3)}, {ONE: EXTENT}, lambda log: [50, 40, 130])
+    found = doubted_offsets(
+        plan, None, {ONE: Committed(50, 3)}, {ONE: EXTENT}, lambda log: [50, 40, 130]
+    )
     assert found == (DoubtedOffset(ONE, 50, 40, 100),)
 
 
-def test_a_first_plan_is_put_right_as_well_and_a_log_that_was_read_before_without_being_moved_is_not() -> None:
+def test_a_first_plan_is_put_right_as_well_and_a_log_that_was_read_before_without_being_moved_is_not() -> (
+    None
+):
     outside = physical_outside_of(6, 3, 4)
     starts = starts_in(outside)
     outside.move_offset(ONE, starts[2] - 1)
@@ -234,22 +306,39 @@ def test_a_first_plan_is_put_right_as_well_and_a_log_that_was_read_before_withou
     outside.move_offset(ONE, starts[1])
     assert min(r.from_offset for r in superseded(outside).ranges if r.log == ONE) == starts[1]
     run(outside)
-    assert {place for log, place in outside.rows() if log == ONE} == outside.logs[ONE].held(starts[1], outside.logs[ONE].end)
+    assert {place for log, place in outside.rows() if log == ONE} == outside.logs[ONE].held(
+        starts[1], outside.logs[ONE].end
+    )
     seen = FakeWorld(outside, FOLLOWING).observe()
-    stored = with_id(plain_plan(2, positions={ONE: 60}, ranges=(OffsetRange(ONE, 37, 60),), seen={ONE: Committed(37, 2)}))
+    stored = with_id(
+        plain_plan(
+            2, positions={ONE: 60}, ranges=(OffsetRange(ONE, 37, 60),), seen={ONE: Committed(37, 2)}
+        )
+    )
     assert put_right(stored, plain_plan(1, positions={ONE: 37}), seen) == stored
 
 
-def test_where_a_stored_plan_begins_in_a_log_that_was_read_before_it_may_be_the_log_that_is_damaged() -> None:
-    plan = with_id(plain_plan(2, positions={ONE: 60}, ranges=(OffsetRange(ONE, 37, 60),), seen={ONE: Committed(37, 2)}))
+def test_where_a_stored_plan_begins_in_a_log_that_was_read_before_it_may_be_the_log_that_is_damaged() -> (
+    None
+):
+    plan = with_id(
+        plain_plan(
+            2, positions={ONE: 60}, ranges=(OffsetRange(ONE, 37, 60),), seen={ONE: Committed(37, 2)}
+        )
+    )
     damaged = LookedAt(37, False, "its magic would be 9")
-    seen = replace(FakeWorld(physical_outside_of(9, 3, 4), FOLLOWING).observe(), looked_at={ONE: (damaged,)})
-    with pytest.raises(OffsetInsideMessage, match="where it begins in this log: its magic would be 9") as refused:
+    seen = replace(
+        FakeWorld(physical_outside_of(9, 3, 4), FOLLOWING).observe(), looked_at={ONE: (damaged,)}
+    )
+    with pytest.raises(
+        OffsetInsideMessage, match="where it begins in this log: its magic would be 9"
+    ) as refused:
         refuse_inside_entries({ONE: 37}, seen, plan, is_left=True)
     assert refused.value.check.endswith(
         "If nobody set it: where the log is another one, or lost its end and was written on since (compare its records with the "
         "table's by etl peek), etl plans accept-log CONF clicks:1-0 --at OFFSET --reason ... goes on from up to where they are the same, "
-        "from 0 if it was made again; where it is the same and damaged there, --skip leaves out what is")
+        "from 0 if it was made again; where it is the same and damaged there, --skip leaves out what is"
+    )
 
 
 def test_what_was_looked_at_is_kept_in_a_report() -> None:
@@ -257,4 +346,7 @@ def test_what_was_looked_at_is_kept_in_a_report() -> None:
     outside.move_offset(ONE, 3)
     seen = FakeWorld(outside, PHYSICAL_SETTINGS).observe()
     assert seen.looked_at[ONE][0].before == 0
-    assert read_snapshot(saw_as_json(seen, seen, 1, PHYSICAL_SETTINGS)["first"]).looked_at == seen.looked_at
+    assert (
+        read_snapshot(saw_as_json(seen, seen, 1, PHYSICAL_SETTINGS)["first"]).looked_at
+        == seen.looked_at
+    )

@@ -1,4 +1,6 @@
-"""What a pipeline's cluster is called, while brokers begin to tell an id: its name is part of the application id, and must not change."""
+"""What a pipeline's cluster is called, while brokers begin to tell an id: its name is part of the
+application id, and must not change.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ ID, OTHER_ID = "fZ775keoRQSq2lvL-8eQiw", "b2pZnT1jQ5yKp0aXc3vWmA"
 
 
 def called(
-    newest: Plan | None = None, told: str | None = None, said: str | None = None, in_table: tuple[str, ...] = (),
+    newest: Plan | None = None,
+    told: str | None = None,
+    said: str | None = None,
+    in_table: tuple[str, ...] = (),
 ) -> ClusterName:
     return cluster_name(newest, told, said, lambda name: name in in_table)
 
@@ -53,19 +58,29 @@ def test_a_pipeline_goes_on_under_its_name_when_its_brokers_begin_to_tell_an_id(
     assert called(plan_of("old"), told=ID, said="old") == ClusterName("old", ID)
 
 
-def test_while_brokers_are_upgraded_one_by_one_it_is_the_same_cluster_whichever_of_them_answers() -> None:
-    assert called(plan_of("old", ID), told=None, said="old") == called(plan_of("old", ID), told=ID, said="old") == ClusterName("old", ID)
+def test_while_brokers_are_upgraded_one_by_one_it_is_the_same_cluster_whichever_of_them_answers() -> (
+    None
+):
+    assert (
+        called(plan_of("old", ID), told=None, said="old")
+        == called(plan_of("old", ID), told=ID, said="old")
+        == ClusterName("old", ID)
+    )
 
 
 def test_a_conf_that_lost_the_name_is_told_which_name_to_put_back() -> None:
-    with pytest.raises(NeedsDecision, match=f"is of cluster old, and these brokers are of cluster {ID}") as caught:
+    with pytest.raises(
+        NeedsDecision, match=f"is of cluster old, and these brokers are of cluster {ID}"
+    ) as caught:
         called(plan_of("old"), told=ID)
     assert (caught.value.exit_code, caught.value.where["key"]) == (5, "cluster")
     assert "`cluster: old`" in caught.value.check
     assert "only if" in caught.value.check
 
 
-def test_of_brokers_that_tell_no_id_yet_a_pipeline_that_began_under_the_id_is_told_what_to_say() -> None:
+def test_of_brokers_that_tell_no_id_yet_a_pipeline_that_began_under_the_id_is_told_what_to_say() -> (
+    None
+):
     for said in (None, "old"):
         with pytest.raises((NeedsDecision, SettingsError)) as caught:
             called(plan_of(ID), said=said)
@@ -73,24 +88,37 @@ def test_of_brokers_that_tell_no_id_yet_a_pipeline_that_began_under_the_id_is_to
     assert called(plan_of(ID), said=ID) == called(plan_of(ID), told=ID, said=ID) == ClusterName(ID)
 
 
-@pytest.mark.parametrize(("newest", "said"), [(plan_of(ID), None), (plan_of(ID), "old"), (plan_of("old"), "new")])
-def test_another_cluster_than_that_of_the_newest_plan_is_refused(newest: Plan, said: str | None) -> None:
+@pytest.mark.parametrize(
+    ("newest", "said"), [(plan_of(ID), None), (plan_of(ID), "old"), (plan_of("old"), "new")]
+)
+def test_another_cluster_than_that_of_the_newest_plan_is_refused(
+    newest: Plan, said: str | None
+) -> None:
     with pytest.raises(NeedsDecision, match=f"these brokers are of cluster {OTHER_ID}"):
         called(newest, told=OTHER_ID, said=said)
 
 
 def test_once_a_plan_knows_the_id_brokers_of_another_one_are_refused_under_the_same_name() -> None:
-    with pytest.raises(NeedsDecision, match=f"that of id {ID}, and these brokers tell {OTHER_ID}") as caught:
+    with pytest.raises(
+        NeedsDecision, match=f"that of id {ID}, and these brokers tell {OTHER_ID}"
+    ) as caught:
         called(plan_of("old", ID), told=OTHER_ID, said="old")
     assert "`cluster:" not in caught.value.check, "no name makes these brokers those"
 
 
-def test_where_the_ledger_is_lost_the_name_under_which_the_table_has_our_commits_is_the_name() -> None:
+def test_where_the_ledger_is_lost_the_name_under_which_the_table_has_our_commits_is_the_name() -> (
+    None
+):
     assert called(told=ID, said="old", in_table=("old",)) == ClusterName("old", ID)
-    assert called(told=ID, said="old", in_table=("old", ID)) == called(told=ID, said="old", in_table=(ID,)) == ClusterName(ID)
+    assert (
+        called(told=ID, said="old", in_table=("old", ID))
+        == called(told=ID, said="old", in_table=(ID,))
+        == ClusterName(ID)
+    )
 
 
-# -- a pipeline through the upgrade --------------------------------------------------------------------------------------
+# -- a pipeline through the upgrade
+# --------------------------------------------------------------------------------------
 
 
 def upgraded(outside: Outside) -> Outside:
@@ -108,7 +136,10 @@ def test_the_runs_after_an_upgrade_go_on_and_one_of_them_says_it() -> None:
     assert f"goes on under cluster {CLUSTER}" in report.outcomes[0][1]
     assert outcomes(run(upgraded(outside))) == [Outcome.INGESTED]
     assert [(plan.cluster, plan.cluster_id) for plan in map(plan_in(outside), (1, 2, 3))] == [
-        (CLUSTER, None), (CLUSTER, ID), (CLUSTER, ID)]
+        (CLUSTER, None),
+        (CLUSTER, ID),
+        (CLUSTER, ID),
+    ]
     assert set(outside.rows().values()) == {1}
 
 
@@ -120,7 +151,12 @@ def test_a_plan_that_was_stored_before_the_upgrade_is_replayed_word_for_word() -
     outside = outside_of(5, 3, 4)
     with pytest.raises(Crash):
         run(outside, at=crash_at("store plan", When.AFTER))
-    assert outcomes(run(upgraded(outside))) == [Outcome.REPLAYED, Outcome.INGESTED, Outcome.NOW_WITH_ID, Outcome.INGESTED]
+    assert outcomes(run(upgraded(outside))) == [
+        Outcome.REPLAYED,
+        Outcome.INGESTED,
+        Outcome.NOW_WITH_ID,
+        Outcome.INGESTED,
+    ]
     assert set(outside.rows().values()) == {1}
 
 
@@ -139,13 +175,25 @@ def test_a_plan_without_an_id_is_stored_as_it_always_was_and_one_with_it_keeps_i
         assert parse_plan(render_plan(plan), path="plans") == plan
 
 
-def test_a_pipeline_of_the_name_before_the_upgrade_is_taken_over_by_one_of_the_id_after_it() -> None:
-    """Both are the same cluster: the conf still gives the name, or the old pipeline's plan knows the id."""
+def test_a_pipeline_of_the_name_before_the_upgrade_is_taken_over_by_one_of_the_id_after_it() -> (
+    None
+):
+    """Both are the same cluster: the conf still gives the name, or the old pipeline's plan knows
+    the id.
+    """
     snapshot = replace(snapshot_of(loaded_by_another(6, 6, 6)), cluster=ID)
     assert taken_from(old_pipeline(cluster=CLUSTER), {}, snapshot, SETTINGS).positions == ENDED
     unnamed = SETTINGS.model_copy(update={"cluster": None})
-    assert taken_from(old_pipeline(cluster=CLUSTER, cluster_id=ID), {}, snapshot, unnamed).positions == ENDED
+    assert (
+        taken_from(old_pipeline(cluster=CLUSTER, cluster_id=ID), {}, snapshot, unnamed).positions
+        == ENDED
+    )
     with pytest.raises(NeedsDecision, match="`cluster: cluster-1`"):
         taken_from(old_pipeline(cluster=CLUSTER), {}, replace(snapshot, topic_ids={}), unnamed)
     with pytest.raises(NeedsDecision, match="another table.path"):
-        taken_from(old_pipeline(cluster=CLUSTER, cluster_id=OTHER_ID), {}, replace(snapshot, topic_ids={}), SETTINGS)
+        taken_from(
+            old_pipeline(cluster=CLUSTER, cluster_id=OTHER_ID),
+            {},
+            replace(snapshot, topic_ids={}),
+            SETTINGS,
+        )

@@ -1,4 +1,6 @@
-"""A topic that is made again while brokers begin, or cease, to tell topic ids: what both sides know of it decides."""
+"""A topic that is made again while brokers begin, or cease, to tell topic ids: what both sides know
+of it decides.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ UPGRADED, OLD = {"clicks": "id-1"}, dict[str, str]()
 
 def loaded(topic_ids: dict[str, str], creation: str | None = "zxid-5") -> Outside:
     outside = outside_of(15, 3, 4)
-    outside.topic_ids, outside.creation_ids = dict(topic_ids), {"clicks": creation} if creation else {}
+    outside.topic_ids, outside.creation_ids = (
+        dict(topic_ids),
+        {"clicks": creation} if creation else {},
+    )
     run(outside)
     return outside
 
@@ -32,9 +37,14 @@ def grown(outside: Outside) -> None:
         log.end += 5
 
 
-@pytest.mark.parametrize(("before", "after"), [(OLD, UPGRADED), (UPGRADED, OLD)], ids=["brokers begin to tell", "brokers cease to tell"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(OLD, UPGRADED), (UPGRADED, OLD)],
+    ids=["brokers begin to tell", "brokers cease to tell"],
+)
 def test_a_topic_made_again_is_seen_by_its_znode_where_only_one_side_knows_the_brokers_id(
-    before: dict[str, str], after: dict[str, str],
+    before: dict[str, str],
+    after: dict[str, str],
 ) -> None:
     outside = loaded(before)
     make_again(outside, after)
@@ -46,9 +56,14 @@ def test_a_topic_made_again_is_seen_by_its_znode_where_only_one_side_knows_the_b
     assert set(outside.records()) >= there and max(outside.records().values()) == 1
 
 
-@pytest.mark.parametrize(("before", "after"), [(OLD, UPGRADED), (UPGRADED, OLD)], ids=["brokers begin to tell", "brokers cease to tell"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(OLD, UPGRADED), (UPGRADED, OLD)],
+    ids=["brokers begin to tell", "brokers cease to tell"],
+)
 def test_a_topic_that_was_not_made_again_is_read_on_and_what_is_known_of_it_is_kept(
-    before: dict[str, str], after: dict[str, str],
+    before: dict[str, str],
+    after: dict[str, str],
 ) -> None:
     outside = loaded(before)
     for ids in (after, before, after):
@@ -56,7 +71,10 @@ def test_a_topic_that_was_not_made_again_is_read_on_and_what_is_known_of_it_is_k
         grown(outside)
         run(outside)
     plan = outside.newest_plan()
-    assert plan and {*plan.topic_ids.values(), *plan.creation_ids.values()} == {*after.values(), "zxid-5"}
+    assert plan and {*plan.topic_ids.values(), *plan.creation_ids.values()} == {
+        *after.values(),
+        "zxid-5",
+    }
 
 
 def test_after_an_accepted_topic_the_creation_of_the_new_one_is_compared() -> None:
@@ -68,7 +86,9 @@ def test_after_an_accepted_topic_the_creation_of_the_new_one_is_compared() -> No
     run(outside)
 
 
-def test_zookeepers_content_that_was_copied_to_another_ensemble_makes_no_other_topic_where_the_brokers_tell_its_id() -> None:
+def test_zookeepers_content_that_was_copied_to_another_ensemble_makes_no_other_topic_where_the_brokers_tell_its_id() -> (
+    None
+):
     outside = loaded(UPGRADED)
     outside.creation_ids = {"clicks": "zxid-9"}
     grown(outside)
@@ -77,7 +97,9 @@ def test_zookeepers_content_that_was_copied_to_another_ensemble_makes_no_other_t
     assert plan and plan.creation_ids == {"clicks": "zxid-9"}
 
 
-def test_brokers_that_were_upgraded_while_zookeeper_was_copied_are_gone_on_with_by_an_operators_word() -> None:
+def test_brokers_that_were_upgraded_while_zookeeper_was_copied_are_gone_on_with_by_an_operators_word() -> (
+    None
+):
     outside = loaded(OLD)
     outside.topic_ids, outside.creation_ids = dict(UPGRADED), {"clicks": "zxid-9"}
     grown(outside)
@@ -106,4 +128,6 @@ def test_ids_of_two_kinds_say_nothing() -> None:
 
 def test_beside_ids_is_kept_the_newest_creation_of_topics_that_have_ids_of_their_own() -> None:
     ids = {"a": "id-1", "b": "zxid-2"}
-    assert kept_creations(ids, {"a": "zxid-1", "b": "zxid-2", "gone": "zxid-7"}, {"a": "zxid-3"}) == {"a": "zxid-3"}
+    assert kept_creations(
+        ids, {"a": "zxid-1", "b": "zxid-2", "gone": "zxid-7"}, {"a": "zxid-3"}
+    ) == {"a": "zxid-3"}

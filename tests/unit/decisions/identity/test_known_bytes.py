@@ -9,9 +9,13 @@ ONE, LOGICAL = BrokerPartition("clicks", 0, 1), BrokerPartition("clicks", 0)
 
 
 def test_the_last_bytes_are_compared_also_where_the_newest_segment_holds_one_message_only() -> None:
-    assert end_places({ONE: Extent(0, 5010, boundaries=(0, 2500, 5000, 5010))}) == {ONE: (5010, TAIL_BYTES)}
+    assert end_places({ONE: Extent(0, 5010, boundaries=(0, 2500, 5000, 5010))}) == {
+        ONE: (5010, TAIL_BYTES)
+    }
 
 
 def test_of_a_log_that_holds_fewer_bytes_all_are_compared_and_of_an_empty_one_none() -> None:
-    assert end_places({ONE: Extent(4800, 5010, boundaries=(4800, 5000, 5010))}) == {ONE: (5010, 210)}
+    assert end_places({ONE: Extent(4800, 5010, boundaries=(4800, 5000, 5010))}) == {
+        ONE: (5010, 210)
+    }
     assert end_places({ONE: Extent(5010, 5010, boundaries=(5010,)), LOGICAL: Extent(0, 9)}) == {}

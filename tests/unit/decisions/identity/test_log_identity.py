@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.identity.log_identity import EPOCHS_KEPT, Cut, cut_logs, epochs_to_ask, joined, record_epochs, refuse_other_logs
+from etl.decisions.identity.log_identity import (
+    EPOCHS_KEPT,
+    Cut,
+    cut_logs,
+    epochs_to_ask,
+    joined,
+    record_epochs,
+    refuse_other_logs,
+)
 from etl.decisions.plan import plan_next
 from etl.errors import LogTruncated, NeedsDecision, NotYetReadable
 from etl.model.ledger import Ledger
@@ -14,15 +22,33 @@ from etl.model.logs import BrokerPartition, EpochEnd
 from etl.model.plans import OffsetRange, Plan
 from etl.model.receipts import Applied, Receipt
 from etl.model.snapshot import Snapshot, UpToDate
-from tests.fakes.planning import A, B, SETTINGS, last_plan, next_plan, onward, planned, settings_of, snapshot_of
+from tests.fakes.planning import (
+    SETTINGS,
+    A,
+    B,
+    last_plan,
+    next_plan,
+    onward,
+    planned,
+    settings_of,
+    snapshot_of,
+)
 
 
-def read_to(until: int, *, leader: int | None = None, record: int | None = None, **changes: Any) -> tuple[Plan, Applied]:
+def read_to(
+    until: int, *, leader: int | None = None, record: int | None = None, **changes: Any
+) -> tuple[Plan, Applied]:
     """A plan that read A up to `until`, and what came of it."""
     plan = last_plan(
-        {A: until}, ranges=(OffsetRange(A, 0, until),), leader_epochs={} if leader is None else {A: leader}, **changes)
+        {A: until},
+        ranges=(OffsetRange(A, 0, until),),
+        leader_epochs={} if leader is None else {A: leader},
+        **changes,
+    )
     epochs = () if record is None else ((record, 0),)
-    return plan, Applied(plan.number, plan.id, 1, "t", (Receipt(rows=until, last_epoch=record, epochs=epochs),))
+    return plan, Applied(
+        plan.number, plan.id, 1, "t", (Receipt(rows=until, last_epoch=record, epochs=epochs),)
+    )
 
 
 def read_in_epochs(until: int, *epochs: tuple[int, int]) -> tuple[Plan, Applied]:
@@ -32,9 +58,13 @@ def read_in_epochs(until: int, *epochs: tuple[int, int]) -> tuple[Plan, Applied]
     return plan, Applied(plan.number, plan.id, 1, "t", (receipt,))
 
 
-def seen(end: int, answer: EpochEnd | None, applied: Applied | None = None, plan: Plan | None = None) -> Snapshot:
+def seen(
+    end: int, answer: EpochEnd | None, applied: Applied | None = None, plan: Plan | None = None
+) -> Snapshot:
     """A's readable end, and what its leader says of the epoch that was asked."""
-    return snapshot_of({A: (0, end)}, epoch_ends={A: answer} if answer else {}, ledger=Ledger("u", plan, applied))
+    return snapshot_of(
+        {A: (0, end)}, epoch_ends={A: answer} if answer else {}, ledger=Ledger("u", plan, applied)
+    )
 
 
 def cuts(plan: Plan, snapshot: Snapshot) -> list[Cut]:
@@ -51,9 +81,13 @@ def test_a_leader_that_was_elected_cleanly_changes_nothing() -> None:
     assert cuts(plan, seen(200, EpochEnd(2, 2, 150), applied, plan)) == []
 
 
-def test_a_leader_of_long_ago_with_a_longer_log_of_its_own_is_known_by_the_epoch_of_the_record_batch() -> None:
+def test_a_leader_of_long_ago_with_a_longer_log_of_its_own_is_known_by_the_epoch_of_the_record_batch() -> (
+    None
+):
     plan, applied = read_to(150, leader=4, record=4)
-    assert cuts(plan, seen(200, EpochEnd(4, 3, 160), applied, plan)) == [Cut(A, 150, 150, is_known=False)]
+    assert cuts(plan, seen(200, EpochEnd(4, 3, 160), applied, plan)) == [
+        Cut(A, 150, 150, is_known=False)
+    ]
 
 
 def test_two_logs_part_where_the_shorter_stretch_of_the_last_epoch_that_both_have_ends() -> None:
@@ -65,13 +99,22 @@ def test_two_logs_part_where_the_shorter_stretch_of_the_last_epoch_that_both_hav
     assert cuts(plan, seen(200, EpochEnd(1, 1, 90), applied, plan)) == [Cut(A, 120, 90)]
 
 
-def test_where_two_logs_part_is_not_known_when_they_have_no_epoch_in_common_that_we_remember() -> None:
+def test_where_two_logs_part_is_not_known_when_they_have_no_epoch_in_common_that_we_remember() -> (
+    None
+):
     plan, applied = read_in_epochs(120, (3, 0), (5, 60))
-    assert cuts(plan, seen(200, EpochEnd(5, 4, 70), applied, plan)) == [Cut(A, 120, 70, is_known=False)]
+    assert cuts(plan, seen(200, EpochEnd(5, 4, 70), applied, plan)) == [
+        Cut(A, 120, 70, is_known=False)
+    ]
 
 
 def test_of_a_stored_plan_the_epochs_before_it_tell_where_its_log_was_cut() -> None:
-    plan = last_plan({A: 120}, ranges=(OffsetRange(A, 60, 120),), leader_epochs={A: 1}, record_epochs={A: ((0, 0),)})
+    plan = last_plan(
+        {A: 120},
+        ranges=(OffsetRange(A, 60, 120),),
+        leader_epochs={A: 1},
+        record_epochs={A: ((0, 0),)},
+    )
     assert cuts(plan, seen(200, EpochEnd(1, 0, 60))) == [Cut(A, 120, 60)]
     assert cut_logs(plan, seen(200, EpochEnd(1, 0, 60)), {A: 60}) == []
     assert cut_logs(plan, seen(200, EpochEnd(1, 0, 50)), {A: 60}) == [Cut(A, 60, 50)]
@@ -118,7 +161,9 @@ def test_a_log_without_a_leader_is_not_judged() -> None:
     assert cuts(plan, seen(200, None)) == []
 
 
-def test_the_epoch_of_the_record_batch_is_asked_where_it_is_known_and_else_that_of_the_leader() -> None:
+def test_the_epoch_of_the_record_batch_is_asked_where_it_is_known_and_else_that_of_the_leader() -> (
+    None
+):
     plan, applied = read_to(150, leader=4, record=3)
     assert epochs_to_ask(plan, applied) == {A: 3}
     assert epochs_to_ask(plan, None) == {A: 4}
@@ -141,12 +186,18 @@ def test_only_a_record_batch_that_ends_at_the_position_stands_for_it(until: int)
 def test_the_next_plan_keeps_the_epochs_by_which_it_goes() -> None:
     plan, applied = read_to(7, leader=3, record=2)
     snapshot = snapshot_of(
-        {A: (0, 10)}, epoch_ends={A: EpochEnd(2, 2, 7)}, leader_epochs={A: 5}, ledger=Ledger("u", plan, applied))
+        {A: (0, 10)},
+        epoch_ends={A: EpochEnd(2, 2, 7)},
+        leader_epochs={A: 5},
+        ledger=Ledger("u", plan, applied),
+    )
     new = planned(snapshot, UpToDate(plan, plan.positions))
     assert (new.leader_epochs, new.record_epochs) == ({A: 5}, {A: ((2, 0),)})
 
 
-def test_a_log_whose_leader_tells_no_epoch_any_more_loses_its_old_one_and_one_without_a_leader_keeps_it() -> None:
+def test_a_log_whose_leader_tells_no_epoch_any_more_loses_its_old_one_and_one_without_a_leader_keeps_it() -> (
+    None
+):
     state = onward({A: 7, B: 5}, leader_epochs={A: 3, B: 4}, log_epochs={A: 1})
     new = planned(snapshot_of({A: (0, 10)}), state)
     assert (new.leader_epochs, new.log_epochs) == ({B: 4}, {A: 1})
@@ -154,14 +205,23 @@ def test_a_log_whose_leader_tells_no_epoch_any_more_loses_its_old_one_and_one_wi
 
 def test_the_epoch_of_a_record_batch_does_not_stand_for_what_expired_behind_it() -> None:
     plan, applied = read_to(7, leader=3, record=2)
-    snapshot = snapshot_of({A: (9, 9)}, epoch_ends={A: EpochEnd(2, 2, 8)}, leader_epochs={A: 3}, ledger=Ledger("u", plan, applied))
+    snapshot = snapshot_of(
+        {A: (9, 9)},
+        epoch_ends={A: EpochEnd(2, 2, 8)},
+        leader_epochs={A: 3},
+        ledger=Ledger("u", plan, applied),
+    )
     new = planned(snapshot, UpToDate(plan, plan.positions), settings_of(on_data_loss="skip"))
     assert (new.positions, new.leader_epochs, new.record_epochs) == ({A: 9}, {A: 3}, {})
 
 
 def test_a_cut_log_stops_the_run_and_the_message_names_the_offsets_and_the_command() -> None:
-    snapshot = snapshot_of({A: (0, 200), B: (0, 9)}, epoch_ends={A: EpochEnd(3, 3, 100), B: EpochEnd(3, 3, 5)})
-    with pytest.raises(LogTruncated, match="cut at offset 100, and records up to 150.*and 1 more") as caught:
+    snapshot = snapshot_of(
+        {A: (0, 200), B: (0, 9)}, epoch_ends={A: EpochEnd(3, 3, 100), B: EpochEnd(3, 3, 5)}
+    )
+    with pytest.raises(
+        LogTruncated, match="cut at offset 100, and records up to 150.*and 1 more"
+    ) as caught:
         next_plan(snapshot, onward({A: 150, B: 9}, leader_epochs={A: 3, B: 3}))
     assert caught.value.where == {"topic": "clicks", "partition": 0, "offset": 150}
     assert "etl plans accept-log CONF clicks:0 --reason" in caught.value.check

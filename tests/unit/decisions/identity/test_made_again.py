@@ -1,5 +1,5 @@
-"""A topic of physical logs that is made again, on all of its brokers or on some, while one of them may be away: each log is decided for
-itself, no record is lost and none is there twice.
+"""A topic of physical logs that is made again, on all of its brokers or on some, while one of them
+may be away: each log is decided for itself, no record is lost and none is there twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from etl.commands.offsets import offsets_of
 from etl.commands.preview import preview_of
 from etl.decisions.identity.accepted_logs import told_of
 from etl.decisions.identity.made_again import kept_ids
-from etl.errors import BrokerUnreachable, LogTruncated, NeedsDecision, OffsetInsideMessage, SettingsError
+from etl.errors import (
+    BrokerUnreachable,
+    LogTruncated,
+    NeedsDecision,
+    OffsetInsideMessage,
+    SettingsError,
+)
 from etl.model.logs import BrokerPartition, Tail
 from etl.model.losses import Vanished
 from etl.model.plans import Plan
@@ -24,7 +30,15 @@ from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside
 from tests.fakes.physical_log import PhysicalLog
 from tests.fakes.stories import (
-    PHYSICAL_LOGS, PHYSICAL_SETTINGS, STEPS, crash_at, grow, outcomes, physical_outside_of, run, settings_of,
+    PHYSICAL_LOGS,
+    PHYSICAL_SETTINGS,
+    STEPS,
+    crash_at,
+    grow,
+    outcomes,
+    physical_outside_of,
+    run,
+    settings_of,
 )
 from tests.fakes.stories import accept as accept_logs
 from tests.fakes.world import Crash, FakeWorld, When
@@ -34,8 +48,12 @@ ONE, TWO, ALSO_ONE = PHYSICAL_LOGS
 BROKER_1 = (ONE, ALSO_ONE)
 
 
-def accept(outside: Outside, *names: str, is_same_log: bool = False, at_offset: int | None = None) -> Plan:
-    return accept_logs(outside, *names, is_same_log=is_same_log, at_offset=at_offset, settings=PHYSICAL_SETTINGS)
+def accept(
+    outside: Outside, *names: str, is_same_log: bool = False, at_offset: int | None = None
+) -> Plan:
+    return accept_logs(
+        outside, *names, is_same_log=is_same_log, at_offset=at_offset, settings=PHYSICAL_SETTINGS
+    )
 
 
 def loaded(*entries: int, alike: bool = False) -> Outside:
@@ -50,7 +68,9 @@ def loaded(*entries: int, alike: bool = False) -> Outside:
 
 
 def make_again(outside: Outside, logs: Sequence[BrokerPartition], entries: int = 9) -> None:
-    """The topic on these logs' brokers; the new log is longer than the old one was, unless it is said otherwise."""
+    """The topic on these logs' brokers; the new log is longer than the old one was, unless it is
+    said otherwise.
+    """
     for log in logs:
         outside.logs[log] = outside.logs[log].made_again()
         outside.logs[log].grow(entries)
@@ -78,9 +98,14 @@ def refuse_unfinished(outside: Outside) -> None:
     """Every message that the logs hold is there, and the offsets are at the ends."""
     refuse_broken(outside)
     there = {
-        (log, kept.life_of(offset_of(place)), place) for log, kept in outside.logs.items() for place in kept.read(kept.log_start, kept.end)}
+        (log, kept.life_of(offset_of(place)), place)
+        for log, kept in outside.logs.items()
+        for place in kept.read(kept.log_start, kept.end)
+    }
     assert set(outside.records()) >= there
-    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {log: found.end for log, found in outside.logs.items()}
+    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {
+        log: found.end for log, found in outside.logs.items()
+    }
 
 
 def made_again_while_two_was_away() -> Outside:
@@ -101,7 +126,9 @@ def kept_by_two() -> Outside:
     return outside
 
 
-def test_the_new_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_not_read_from_the_old_position() -> None:
+def test_the_new_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_not_read_from_the_old_position() -> (
+    None
+):
     outside = made_again_while_two_was_away()
     with pytest.raises(NeedsDecision, match="deleted and made again"):
         run(outside)
@@ -117,7 +144,10 @@ def test_the_new_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_no
         with pytest.raises(NeedsDecision, match="may have kept its log or lost it") as refused:
             run(outside)
     assert refused.value.where["broker_id"] == 2 and refused.value.exit_code == 5
-    assert "clicks:2-0: the bytes that were read or planned are not there any more" in refused.value.check
+    assert (
+        "clicks:2-0: the bytes that were read or planned are not there any more"
+        in refused.value.check
+    )
     plan = accept(outside, "clicks:2-0")
     assert (plan.positions[TWO], plan.log_epochs[TWO], plan.log_topic_ids) == (0, 1, {})
     run(outside)
@@ -143,13 +173,24 @@ def test_a_kept_log_of_a_broker_that_was_away_when_its_topic_was_accepted_is_rea
     assert TWO not in {log for log, life, _ in outside.keys() if life}
 
 
-def test_a_log_that_its_broker_kept_goes_on_where_it_was_when_its_topic_is_accepted_as_a_whole() -> None:
+def test_a_log_that_its_broker_kept_goes_on_where_it_was_when_its_topic_is_accepted_as_a_whole() -> (
+    None
+):
     outside = kept_by_two()
-    with pytest.raises(NeedsDecision, match="each of its brokers may have kept its log or lost it.*and 2 more partitions") as refused:
+    with pytest.raises(
+        NeedsDecision,
+        match="each of its brokers may have kept its log or lost it.*and 2 more partitions",
+    ) as refused:
         run(outside)
-    assert "clicks:1-0 clicks:1-1: the bytes that were read or planned are not there any more" in refused.value.check
+    assert (
+        "clicks:1-0 clicks:1-1: the bytes that were read or planned are not there any more"
+        in refused.value.check
+    )
     assert "clicks:2-0: the bytes that were read or planned last are there" in refused.value.check
-    assert "etl plans accept-log CONF clicks --reason ..., which reads logs that hold other bytes from their start" in refused.value.check
+    assert (
+        "etl plans accept-log CONF clicks --reason ..., which reads logs that hold other bytes from their start"
+        in refused.value.check
+    )
     plan = accept(outside, "clicks")
     assert (plan.log_epochs, plan.log_topic_ids) == ({ONE: 1, ALSO_ONE: 1}, {})
     assert {one.log for one in plan.vanished} == {ONE, ALSO_ONE}
@@ -157,7 +198,9 @@ def test_a_log_that_its_broker_kept_goes_on_where_it_was_when_its_topic_is_accep
     refuse_unfinished(outside)
 
 
-def test_the_logs_of_a_topic_may_be_decided_one_after_the_other_and_each_life_is_counted_once() -> None:
+def test_the_logs_of_a_topic_may_be_decided_one_after_the_other_and_each_life_is_counted_once() -> (
+    None
+):
     outside = kept_by_two()
     accept(outside, "clicks:1-0")
     with pytest.raises(NeedsDecision, match="and 1 more partitions"):
@@ -177,7 +220,11 @@ def test_the_logs_of_a_topic_may_be_decided_one_after_the_other_and_each_life_is
 def test_nobody_is_believed_against_the_bytes_of_a_log(is_same_log: bool) -> None:
     outside = kept_by_two()
     before = dict(outside.plans)
-    named, says = ("clicks:1-0", "not the same log: the bytes") if is_same_log else ("clicks:2-0", "it is the same log: the bytes")
+    named, says = (
+        ("clicks:1-0", "not the same log: the bytes")
+        if is_same_log
+        else ("clicks:2-0", "it is the same log: the bytes")
+    )
     with pytest.raises(SettingsError, match=says):
         accept(outside, named, is_same_log=is_same_log)
     assert outside.plans == before
@@ -202,7 +249,9 @@ def test_a_topic_that_was_copied_to_another_ensemble_goes_on_where_it_was() -> N
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_a_log_of_which_nothing_tells_must_be_named_itself_and_whoever_does_is_believed(is_kept: bool) -> None:
+def test_a_log_of_which_nothing_tells_must_be_named_itself_and_whoever_does_is_believed(
+    is_kept: bool,
+) -> None:
     outside = kept_by_two()
     if not is_kept:
         make_again(outside, [TWO])
@@ -212,7 +261,9 @@ def test_a_log_of_which_nothing_tells_must_be_named_itself_and_whoever_does_is_b
         run(outside)
     assert "clicks:2-0: nothing tells" in refused.value.check
     assert "lost its log: etl plans accept-log CONF clicks:2-0 --reason" in refused.value.check
-    assert "kept it: etl plans accept-log CONF clicks:2-0 --same-log --reason" in refused.value.check
+    assert (
+        "kept it: etl plans accept-log CONF clicks:2-0 --same-log --reason" in refused.value.check
+    )
     for is_same_log in (True, False):
         with pytest.raises(SettingsError, match="must be named itself|not the same"):
             accept(outside, "clicks", is_same_log=is_same_log)
@@ -222,7 +273,9 @@ def test_a_log_of_which_nothing_tells_must_be_named_itself_and_whoever_does_is_b
     refuse_unfinished(outside)
 
 
-def test_a_kept_log_that_lost_its_end_is_named_with_the_offset_up_to_which_its_broker_kept_it() -> None:
+def test_a_kept_log_that_lost_its_end_is_named_with_the_offset_up_to_which_its_broker_kept_it() -> (
+    None
+):
     outside = kept_by_two()
     log = outside.logs[TWO]
     assert isinstance(log, PhysicalLog)
@@ -230,9 +283,15 @@ def test_a_kept_log_that_lost_its_end_is_named_with_the_offset_up_to_which_its_b
     log.grow(9)
     with pytest.raises(NeedsDecision) as refused:
         run(outside)
-    assert "its disk lost the end of it alone, name the partition and say with --at" in refused.value.check
+    assert (
+        "its disk lost the end of it alone, name the partition and say with --at"
+        in refused.value.check
+    )
     plan = accept(outside, "clicks:2-0", at_offset=log.entries[1][0])
-    assert (plan.positions[TWO], plan.log_topic_ids) == (log.entries[1][0], {ONE: "zxid-5", ALSO_ONE: "zxid-5"})
+    assert (plan.positions[TWO], plan.log_topic_ids) == (
+        log.entries[1][0],
+        {ONE: "zxid-5", ALSO_ONE: "zxid-5"},
+    )
     accept(outside, "clicks")
     run(outside)
     refuse_unfinished(outside)
@@ -267,7 +326,9 @@ def test_a_log_of_which_nothing_was_read_need_not_be_decided() -> None:
     refuse_unfinished(outside)
 
 
-def test_where_every_broker_of_a_topic_is_away_there_is_nothing_to_accept_and_nothing_stops_a_run() -> None:
+def test_where_every_broker_of_a_topic_is_away_there_is_nothing_to_accept_and_nothing_stops_a_run() -> (
+    None
+):
     outside = loaded()
     outside.topic_ids["clicks"] = "zxid-9"
     for log in outside.logs:
@@ -288,7 +349,9 @@ def test_a_log_that_is_left_undecided_stays_so_through_later_plans() -> None:
     assert plan and plan.log_topic_ids == {TWO: "zxid-5"}
 
 
-def test_a_topic_that_is_made_again_twice_before_a_broker_comes_back_needs_one_decision_of_its_log() -> None:
+def test_a_topic_that_is_made_again_twice_before_a_broker_comes_back_needs_one_decision_of_its_log() -> (
+    None
+):
     outside = made_again_while_two_was_away()
     accept(outside, "clicks")
     run(outside)
@@ -305,11 +368,15 @@ def test_a_topic_that_is_made_again_twice_before_a_broker_comes_back_needs_one_d
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("when", When)
-def test_a_crash_at_any_step_between_accepting_a_topic_and_deciding_its_last_log_loses_and_doubles_nothing(step: str, when: When) -> None:
+def test_a_crash_at_any_step_between_accepting_a_topic_and_deciding_its_last_log_loses_and_doubles_nothing(
+    step: str, when: When
+) -> None:
     outside = made_again_while_two_was_away()
     with contextlib.suppress(Crash):
         accept_logs(outside, "clicks", settings=PHYSICAL_SETTINGS, at=crash_at(step, when))
-    with contextlib.suppress(BrokerUnreachable):  # nothing is left to be decided of those that are there, where the plan was stored
+    with contextlib.suppress(
+        BrokerUnreachable
+    ):  # nothing is left to be decided of those that are there, where the plan was stored
         accept(outside, "clicks")
     with contextlib.suppress(Crash):
         run(outside, at=crash_at(step, when))
@@ -326,16 +393,23 @@ def test_a_crash_at_any_step_between_accepting_a_topic_and_deciding_its_last_log
     refuse_unfinished(outside)
 
 
-def test_a_log_that_was_made_again_on_one_broker_while_another_keeps_the_topic_stops_every_run_however_long_it_is() -> None:
+def test_a_log_that_was_made_again_on_one_broker_while_another_keeps_the_topic_stops_every_run_however_long_it_is() -> (
+    None
+):
     outside = loaded()
     make_again(outside, BROKER_1)
     before = dict(outside.plans)
     for _ in range(2):
-        with pytest.raises(LogTruncated, match="holds other bytes before offset .*and 1 more partitions") as refused:
+        with pytest.raises(
+            LogTruncated, match="holds other bytes before offset .*and 1 more partitions"
+        ) as refused:
             run(outside)
     assert outside.plans == before
     assert "made again on that broker alone" in refused.value.check
-    assert "from 0 if it was made again: etl plans accept-log CONF clicks:1-0 --at OFFSET" in refused.value.check
+    assert (
+        "from 0 if it was made again: etl plans accept-log CONF clicks:1-0 --at OFFSET"
+        in refused.value.check
+    )
     position = outside.offsets[ONE][0]
     assert accept(outside, "clicks:1-0", at_offset=0).vanished == (Vanished(ONE, 0, position),)
     with pytest.raises(LogTruncated, match="holds other bytes"):
@@ -360,14 +434,18 @@ def test_a_log_that_lost_its_end_and_is_longer_again_stops_every_run() -> None:
 
 
 class WithoutBytes(PhysicalLog):
-    """One of which nothing is compared, as by a plan of an earlier version, or where the new log holds the same bytes there."""
+    """One of which nothing is compared, as by a plan of an earlier version, or where the new log
+    holds the same bytes there.
+    """
 
     def tail(self, until: int, size: int) -> Tail:
         return Tail(until, size, "as ever")
 
 
 @pytest.mark.parametrize("at", [0, 44])
-def test_a_log_in_which_no_entry_begins_at_our_position_is_accepted_as_another_also_where_no_bytes_tell(at: int) -> None:
+def test_a_log_in_which_no_entry_begins_at_our_position_is_accepted_as_another_also_where_no_bytes_tell(
+    at: int,
+) -> None:
     outside = physical_outside_of(0, 3, 4)
     outside.logs[ONE] = WithoutBytes()
     grow(outside, 5, 0, 0)
@@ -411,7 +489,9 @@ def test_a_log_that_is_made_again_while_it_is_read_stops_the_run_before_the_appe
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip"])
-def test_a_log_under_a_stored_plan_that_was_made_again_stops_the_run_also_where_the_plan_would_give_way(policy: str) -> None:
+def test_a_log_under_a_stored_plan_that_was_made_again_stops_the_run_also_where_the_plan_would_give_way(
+    policy: str,
+) -> None:
     outside, settings = loaded(), settings_of(dialect="jafka", on_data_loss=policy)
     grow(outside, 3, 3, 3)
     with pytest.raises(Crash):
@@ -426,7 +506,9 @@ def test_a_log_under_a_stored_plan_that_was_made_again_stops_the_run_also_where_
         refuse_unfinished(outside)
 
 
-def test_where_one_log_under_a_stored_plan_is_accepted_the_other_that_was_made_again_still_stops_the_run() -> None:
+def test_where_one_log_under_a_stored_plan_is_accepted_the_other_that_was_made_again_still_stops_the_run() -> (
+    None
+):
     outside = loaded()
     grow(outside, 3, 3, 3)
     with pytest.raises(Crash):
@@ -441,7 +523,9 @@ def test_where_one_log_under_a_stored_plan_is_accepted_the_other_that_was_made_a
     refuse_unfinished(outside)
 
 
-def test_a_broker_that_went_away_under_a_stored_plan_and_comes_back_with_another_log_stops_the_run() -> None:
+def test_a_broker_that_went_away_under_a_stored_plan_and_comes_back_with_another_log_stops_the_run() -> (
+    None
+):
     outside = loaded()
     grow(outside, 3, 3, 3)
     with pytest.raises(Crash):
@@ -467,12 +551,18 @@ def test_a_stored_plan_whose_log_lost_its_end_gives_its_place_and_the_log_is_rea
     log.cut(log.entries[6][0])
     log.grow(9)
     plan = accept(outside, "clicks:1-0", at_offset=outside.offsets[ONE][0])
-    assert (plan.log_epochs, plan.vanished, plan.positions[ONE]) == ({}, (), outside.offsets[ONE][0])
+    assert (plan.log_epochs, plan.vanished, plan.positions[ONE]) == (
+        {},
+        (),
+        outside.offsets[ONE][0],
+    )
     run(outside)
     refuse_unfinished(outside)
 
 
-def test_a_log_that_a_cap_did_not_let_begin_may_be_made_again_as_often_as_its_broker_likes() -> None:
+def test_a_log_that_a_cap_did_not_let_begin_may_be_made_again_as_often_as_its_broker_likes() -> (
+    None
+):
     capped = settings_of(dialect="jafka", limits={"max_bytes_per_run": 1})
     outside = physical_outside_of(9, 9)
     run(outside, capped)
@@ -484,7 +574,9 @@ def test_a_log_that_a_cap_did_not_let_begin_may_be_made_again_as_often_as_its_br
     refuse_unfinished(outside)
 
 
-def test_a_log_that_was_cut_inside_a_stored_plan_may_have_been_made_again_so_a_person_says_where() -> None:
+def test_a_log_that_was_cut_inside_a_stored_plan_may_have_been_made_again_so_a_person_says_where() -> (
+    None
+):
     outside = loaded()
     grow(outside, 9, 0, 0)
     with pytest.raises(Crash):
@@ -510,7 +602,9 @@ def test_a_log_that_a_cap_left_in_its_middle_is_known_again_by_what_lies_before_
         run(outside, capped)
 
 
-def test_logs_of_messages_that_are_all_alike_are_told_apart_by_the_topics_id_alone_and_the_operator_says_where() -> None:
+def test_logs_of_messages_that_are_all_alike_are_told_apart_by_the_topics_id_alone_and_the_operator_says_where() -> (
+    None
+):
     outside = loaded(alike=True)
     outside.topic_ids["clicks"] = "zxid-9"
     make_again(outside, [*BROKER_1, TWO])
@@ -522,8 +616,13 @@ def test_logs_of_messages_that_are_all_alike_are_told_apart_by_the_topics_id_alo
     refuse_unfinished(outside)
 
 
-@pytest.mark.parametrize(("names", "at"), [(("clicks",), 0), (("clicks:1-0", "clicks:1-1"), 0), (("clicks:1-0",), 10_000)])
-def test_at_is_for_one_partition_that_is_named_itself_and_no_higher_than_it_was_read(names: tuple[str, ...], at: int) -> None:
+@pytest.mark.parametrize(
+    ("names", "at"),
+    [(("clicks",), 0), (("clicks:1-0", "clicks:1-1"), 0), (("clicks:1-0",), 10_000)],
+)
+def test_at_is_for_one_partition_that_is_named_itself_and_no_higher_than_it_was_read(
+    names: tuple[str, ...], at: int
+) -> None:
     with pytest.raises(SettingsError, match="--at is for one partition|lies above"):
         accept(kept_by_two(), *names, at_offset=at)
 
@@ -543,8 +642,14 @@ def test_no_lag_is_told_of_a_log_that_is_not_decided_and_that_of_the_others_is()
     run(outside)
     away(outside, TWO, is_away=False)
     told = offsets_of(FakeWorld(outside, PHYSICAL_SETTINGS).observe(), PHYSICAL_SETTINGS)
-    assert {(row["broker_id"], row["partition"]): row["lag"] for row in told.rows} == {(1, 0): 0, (1, 1): 0, (2, 0): None}
-    assert describe_plan(plan, None)["undecided"] == [{"topic": "clicks", "partition": 0, "broker_id": 2, "topic_id": "zxid-5"}]
+    assert {(row["broker_id"], row["partition"]): row["lag"] for row in told.rows} == {
+        (1, 0): 0,
+        (1, 1): 0,
+        (2, 0): None,
+    }
+    assert describe_plan(plan, None)["undecided"] == [
+        {"topic": "clicks", "partition": 0, "broker_id": 2, "topic_id": "zxid-5"}
+    ]
 
 
 def test_who_accepts_hears_of_each_log_whether_its_bytes_or_his_word_decided_it() -> None:
@@ -555,11 +660,13 @@ def test_who_accepts_hears_of_each_log_whether_its_bytes_or_his_word_decided_it(
     plan = accept(outside, "clicks:1-1", "clicks:1-0")
     assert old and told_of(old, plan, snapshot) == [
         "clicks:1-1: is another log by your word alone: if it is the one that was, its rows are in the table twice, under two log_epochs",
-        "clicks:2-0: is not decided yet, and runs stop until it is"]
+        "clicks:2-0: is not decided yet, and runs stop until it is",
+    ]
     away(outside, TWO)
     newer, snapshot = plan, FakeWorld(outside, PHYSICAL_SETTINGS).observe()
     assert told_of(newer, replace(newer, reason="another"), snapshot) == [
-        "clicks:2-0: is left as it is: its broker is away, and once it is back a run asks again"]
+        "clicks:2-0: is left as it is: its broker is away, and once it is back a run asks again"
+    ]
 
 
 def test_the_ids_of_logs_are_kept_only_where_they_are_not_their_topics() -> None:

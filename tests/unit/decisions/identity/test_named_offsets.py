@@ -1,4 +1,6 @@
-"""Offsets of physical logs that an operator names: looked at before they are stored, and said again where they were believed."""
+"""Offsets of physical logs that an operator names: looked at before they are stored, and said again
+where they were believed.
+"""
 
 from __future__ import annotations
 
@@ -57,12 +59,20 @@ def refuse_doubled(outside: Outside) -> None:
     assert not [key for key, times in outside.keys().items() if times > 1]
 
 
-def test_an_offset_that_an_operator_names_inside_a_message_is_refused_with_the_ones_around_it() -> None:
+def test_an_offset_that_an_operator_names_inside_a_message_is_refused_with_the_ones_around_it() -> (
+    None
+):
     outside = undecided(entries=30)
     starts, before = starts_in(outside, TWO), dict(outside.plans)
-    with pytest.raises(SettingsError, match=f"it lies inside the one from {starts[1]} to {starts[2]}") as refused:
+    with pytest.raises(
+        SettingsError, match=f"it lies inside the one from {starts[1]} to {starts[2]}"
+    ) as refused:
         accept(outside, "clicks:2-0", at_offset=starts[1] + 3)
-    assert (refused.value.exit_code, refused.value.where["key"], outside.plans) == (2, "--at", before)
+    assert (refused.value.exit_code, refused.value.where["key"], outside.plans) == (
+        2,
+        "--at",
+        before,
+    )
     assert accept(outside, "clicks:2-0", at_offset=starts[1]).positions[TWO] == starts[1]
 
 
@@ -72,7 +82,10 @@ def test_an_offset_of_which_nobody_can_tell_is_refused_with_those_that_the_broke
     bounds = seen.extents[TWO].boundaries
     assert bounds
     untold = LookedAt(bounds[1] + 3, None, "its broker gives nothing from there")
-    with pytest.raises(SettingsError, match="nobody can tell whether a message begins at .*: its broker gives nothing") as refused:
+    with pytest.raises(
+        SettingsError,
+        match="nobody can tell whether a message begins at .*: its broker gives nothing",
+    ) as refused:
         refuse_named(TWO, untold.offset, replace(seen, looked_at={TWO: (untold,)}), key="--at")
     assert f"the broker names {bounds[1]} below it and {bounds[2]} above it" in refused.value.check
 
@@ -90,7 +103,9 @@ def test_an_offset_above_the_end_of_an_undecided_log_is_refused() -> None:
 def test_where_a_log_was_cut_is_no_offset_inside_a_message(name: str) -> None:
     outside = made_again(ONE, entries=5)
     starts, before = starts_in(outside, ONE), dict(outside.plans)
-    with pytest.raises(SettingsError, match=f"it lies inside the one from {starts[1]} to {starts[2]}"):
+    with pytest.raises(
+        SettingsError, match=f"it lies inside the one from {starts[1]} to {starts[2]}"
+    ):
         accept(outside, name, at_offset=starts[1] + 3)
     assert outside.plans == before
     assert accept(outside, name, at_offset=starts[2]).positions[ONE] == starts[2]
@@ -101,7 +116,9 @@ def said_wrong_to_an_earlier_version() -> tuple[Outside, list[int]]:
     outside = made_again(ONE, entries=5)
     starts = starts_in(outside, ONE)
     plan = accept(outside, "clicks:1-0", at_offset=starts[2])
-    wrong = with_id(replace(plan, positions={**plan.positions, ONE: starts[1] + 3}, tails={}, id=""))
+    wrong = with_id(
+        replace(plan, positions={**plan.positions, ONE: starts[1] + 3}, tails={}, id="")
+    )
     world = FakeWorld(outside, PHYSICAL_SETTINGS)
     world.supersede(wrong, world.observe().ledger)
     return outside, starts
@@ -111,7 +128,10 @@ def test_a_stored_reset_that_begins_inside_a_message_is_said_again_as_the_messag
     outside, starts = said_wrong_to_an_earlier_version()
     with pytest.raises(OffsetInsideMessage) as refused:
         run(outside)
-    assert f"if up to {starts[1]} or below, `etl plans accept-log CONF clicks:1-0 --at OFFSET" in refused.value.check
+    assert (
+        f"if up to {starts[1]} or below, `etl plans accept-log CONF clicks:1-0 --at OFFSET"
+        in refused.value.check
+    )
     assert accept(outside, "clicks:1-0", at_offset=starts[1]).positions[ONE] == starts[1]
     run(outside)
     refuse_doubled(outside)
@@ -122,12 +142,20 @@ def test_or_its_message_is_skipped_as_the_message_says() -> None:
     outside, starts = said_wrong_to_an_earlier_version()
     with pytest.raises(OffsetInsideMessage) as refused:
         run(outside)
-    assert f"etl plans supersede CONF 2 --skip clicks:1-0:{starts[1] + 3}-{starts[2]} --reason" in refused.value.check
+    assert (
+        f"etl plans supersede CONF 2 --skip clicks:1-0:{starts[1] + 3}-{starts[2]} --reason"
+        in refused.value.check
+    )
     world = FakeWorld(outside, PHYSICAL_SETTINGS)
-    snapshot, stored = world.observe(lambda log: [starts[2]] if log == ONE else []), outside.newest_plan()
+    snapshot, stored = (
+        world.observe(lambda log: [starts[2]] if log == ONE else []),
+        outside.newest_plan(),
+    )
     assert stored
     skip = Loss(ONE, starts[1] + 3, starts[2], LossReason.SKIPPED)
-    plan = plan_superseding(Supersede(stored, "said", (skip,)), snapshot, PHYSICAL_SETTINGS, now_ms=world.now_ms())
+    plan = plan_superseding(
+        Supersede(stored, "said", (skip,)), snapshot, PHYSICAL_SETTINGS, now_ms=world.now_ms()
+    )
     world.supersede(plan, snapshot.ledger)
     run(outside)
     refuse_doubled(outside)

@@ -1,4 +1,6 @@
-"""What a pipeline does with logs whose offsets are byte positions and whose broker alone has them, told as stories on the fake outside."""
+"""What a pipeline does with logs whose offsets are byte positions and whose broker alone has them,
+told as stories on the fake outside.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,21 @@ from etl.settings.sections import Settings
 from tests.builders import plain_plan
 from tests.fakes.outside import Outside
 from tests.fakes.physical_log import PhysicalLog
-from tests.fakes.planning import A, NOW_MS, snapshot_of
+from tests.fakes.planning import NOW_MS, A, snapshot_of
 from tests.fakes.stories import (
-    PHYSICAL_LOGS, PHYSICAL_SETTINGS, SETTINGS, accept, crash_at, grow, outcomes, outside_of, physical_outside_of, refuse_broken,
-    refuse_unfinished, run, settings_of,
+    PHYSICAL_LOGS,
+    PHYSICAL_SETTINGS,
+    SETTINGS,
+    accept,
+    crash_at,
+    grow,
+    outcomes,
+    outside_of,
+    physical_outside_of,
+    refuse_broken,
+    refuse_unfinished,
+    run,
+    settings_of,
 )
 from tests.fakes.world import Crash, FakeWorld, When
 
@@ -41,7 +54,9 @@ def of(outside: Outside, log: BrokerPartition) -> PhysicalLog:
     return found
 
 
-def test_logs_of_a_broker_that_is_away_are_told_and_left_alone_and_read_on_when_it_is_back() -> None:
+def test_logs_of_a_broker_that_is_away_are_told_and_left_alone_and_read_on_when_it_is_back() -> (
+    None
+):
     outside = physical_outside_of(5, 3, 4)
     run(outside)
     grow(outside, 2, 2, 2)
@@ -49,14 +64,19 @@ def test_logs_of_a_broker_that_is_away_are_told_and_left_alone_and_read_on_when_
     outside.logs[TWO].has_leader = False
     report = run(outside)
     assert outcomes(report) == [Outcome.NO_LEADER, Outcome.INGESTED]
-    assert report.outcomes[0][1] == "clicks 2-0: their broker is away" and outside.offsets[TWO] == before
+    assert (
+        report.outcomes[0][1] == "clicks 2-0: their broker is away"
+        and outside.offsets[TWO] == before
+    )
     assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.NOTHING_NEW]
     outside.logs[TWO].has_leader = True
     assert outcomes(run(outside)) == [Outcome.INGESTED]
     refuse_unfinished(outside)
 
 
-def test_a_partition_that_its_broker_counts_no_more_is_told_and_if_it_is_made_again_it_is_known_as_another() -> None:
+def test_a_partition_that_its_broker_counts_no_more_is_told_and_if_it_is_made_again_it_is_known_as_another() -> (
+    None
+):
     outside = physical_outside_of(5, 3, 4)
     run(outside)
     grow(outside, 2, 2, 2)
@@ -65,8 +85,12 @@ def test_a_partition_that_its_broker_counts_no_more_is_told_and_if_it_is_made_ag
     outside.logs[ALSO_ONE].has_leader = False
     report = run(outside)
     assert outcomes(report) == [Outcome.SUPERSEDED, Outcome.INGESTED, Outcome.NO_LEADER]
-    assert "the broker of clicks 1-1 is there and counts fewer partitions now" in report.outcomes[0][1]
-    assert report.outcomes[2][1].startswith("clicks 1-1: their broker is there and counts fewer partitions now")
+    assert (
+        "the broker of clicks 1-1 is there and counts fewer partitions now" in report.outcomes[0][1]
+    )
+    assert report.outcomes[2][1].startswith(
+        "clicks 1-1: their broker is there and counts fewer partitions now"
+    )
     assert outcomes(run(outside)) == [Outcome.NO_LEADER, Outcome.NOTHING_NEW]
     outside.logs[ALSO_ONE] = outside.logs[ALSO_ONE].made_again()
     outside.logs[ALSO_ONE].grow(9)
@@ -90,20 +114,29 @@ def test_a_stored_plan_over_a_broker_that_went_away_does_not_hold_up_the_others(
 @pytest.mark.parametrize("most_bytes", [1, 30, 90, 1000])
 def test_capped_runs_read_every_log_to_its_end_in_whole_entries(most_bytes: int) -> None:
     outside = physical_outside_of(11, 3, 7)
-    settings = settings_of(dialect="jafka", limits={"max_bytes_per_run": most_bytes, "target_task_bytes": 25})
+    settings = settings_of(
+        dialect="jafka", limits={"max_bytes_per_run": most_bytes, "target_task_bytes": 25}
+    )
     while Outcome.INGESTED in outcomes(run(outside, settings)):
         refuse_broken(outside)
     refuse_unfinished(outside)
 
 
 def test_what_a_cap_leaves_is_told_in_bytes() -> None:
-    outside, settings = physical_outside_of(6), settings_of(dialect="jafka", limits={"max_bytes_per_run": 1})
+    outside, settings = (
+        physical_outside_of(6),
+        settings_of(dialect="jafka", limits={"max_bytes_per_run": 1}),
+    )
     left = of(outside, ONE).end - of(outside, ONE).extent.boundaries[1]  # type: ignore[index]
     assert run(outside, settings).outcomes[-1] == (
-        Outcome.CAPPED, f"limits.max_bytes_per_run (1) left {left} bytes of 1 partitions to the next run")
+        Outcome.CAPPED,
+        f"limits.max_bytes_per_run (1) left {left} bytes of 1 partitions to the next run",
+    )
 
 
-def test_a_stored_plan_whose_segment_expired_gives_way_to_one_that_begins_at_the_next_segment() -> None:
+def test_a_stored_plan_whose_segment_expired_gives_way_to_one_that_begins_at_the_next_segment() -> (
+    None
+):
     outside = physical_outside_of(7, 3, 4)
     with pytest.raises(Crash):
         run(outside, SKIPPING, at=crash_at("store plan", When.AFTER))
@@ -119,12 +152,16 @@ def test_a_stored_plan_whose_segment_expired_gives_way_to_one_that_begins_at_the
     refuse_unfinished(outside)
 
 
-def test_a_log_that_its_broker_lost_the_tail_of_needs_a_decision_and_goes_on_as_another_life() -> None:
+def test_a_log_that_its_broker_lost_the_tail_of_needs_a_decision_and_goes_on_as_another_life() -> (
+    None
+):
     outside = physical_outside_of(6, 3, 4)
     run(outside)
     log, position = of(outside, ONE), outside.offsets[ONE][0]
     log.cut(at=log.entries[4][0])
-    with pytest.raises(LogTruncated, match=f"the log was cut at offset {log.end} or below") as refused:
+    with pytest.raises(
+        LogTruncated, match=f"the log was cut at offset {log.end} or below"
+    ) as refused:
         run(outside)
     assert "etl plans accept-log CONF clicks:1-0 --at OFFSET" in refused.value.check
     plan = accept(outside, "clicks:1-0", at_offset=log.end, settings=PHYSICAL_SETTINGS)
@@ -146,7 +183,9 @@ def test_a_partition_of_one_broker_is_not_meant_by_its_number_alone() -> None:
     assert "BROKER-PARTITION, e.g. 0-3" in refused.value.check
 
 
-def test_an_offset_that_another_consumer_moved_is_followed_and_what_lies_before_it_is_told_in_bytes() -> None:
+def test_an_offset_that_another_consumer_moved_is_followed_and_what_lies_before_it_is_told_in_bytes() -> (
+    None
+):
     outside = physical_outside_of(6, 3, 4)
     run(outside)
     grow(outside, 3, 0, 0)
@@ -161,7 +200,9 @@ def test_an_offset_that_another_consumer_moved_is_followed_and_what_lies_before_
     assert outside.offsets[ONE][0] == log.end
 
 
-def test_a_physical_log_that_cannot_be_read_when_its_start_is_decided_starts_at_its_first_record() -> None:
+def test_a_physical_log_that_cannot_be_read_when_its_start_is_decided_starts_at_its_first_record() -> (
+    None
+):
     latest, logical = settings_of(dialect="jafka", start="latest"), settings_of(start="latest")
     assert pending_starts([ONE], {}, None, latest, now_ms=NOW_MS) == {ONE: None}
     assert pending_starts([A], {}, None, logical, now_ms=NOW_MS) == {A: NOW_MS}
@@ -170,7 +211,9 @@ def test_a_physical_log_that_cannot_be_read_when_its_start_is_decided_starts_at_
     run(outside, latest)
     outside.logs[TWO].has_leader = True
     run(outside, latest)
-    assert set(outside.rows()) == {(TWO, place) for place in outside.logs[TWO].held(0, outside.logs[TWO].end)}
+    assert set(outside.rows()) == {
+        (TWO, place) for place in outside.logs[TWO].held(0, outside.logs[TWO].end)
+    }
 
 
 def test_starting_at_the_latest_record_is_starting_at_the_flushed_end() -> None:
@@ -180,12 +223,18 @@ def test_starting_at_the_latest_record_is_starting_at_the_flushed_end() -> None:
     grow(outside, 1, 1, 1)
     run(outside, latest)
     behind = {log: outside.logs[log].held(end, outside.logs[log].end) for log, end in ends.items()}
-    assert set(outside.rows()) == {(log, place) for log, places in behind.items() for place in places}
+    assert set(outside.rows()) == {
+        (log, place) for log, places in behind.items() for place in places
+    }
 
 
-@pytest.mark.parametrize(("outside", "settings"), [(physical_outside_of(5, 3, 4), SETTINGS), (outside_of(5, 3, 4), PHYSICAL_SETTINGS)])
+@pytest.mark.parametrize(
+    ("outside", "settings"),
+    [(physical_outside_of(5, 3, 4), SETTINGS), (outside_of(5, 3, 4), PHYSICAL_SETTINGS)],
+)
 def test_a_pipeline_whose_conf_names_another_family_of_brokers_is_refused_and_nothing_is_changed(
-    outside: Outside, settings: Settings,
+    outside: Outside,
+    settings: Settings,
 ) -> None:
     run(outside)
     grow(outside, 1, 1, 1)
@@ -207,7 +256,12 @@ def test_where_only_the_table_knows_the_pipeline_another_family_of_brokers_is_re
 def test_the_place_of_a_pipeline_of_another_family_is_not_taken() -> None:
     plan = with_id(plain_plan(1, positions={A: 5}, dialect=Dialect.KAFKA))
     with pytest.raises(SettingsError, match="has loaded from kafka brokers"):
-        taken_from(OtherPipeline("offset-range-etl/c/g/other", 1, 1, plan), {}, snapshot_of({}), PHYSICAL_SETTINGS)
+        taken_from(
+            OtherPipeline("offset-range-etl/c/g/other", 1, 1, plan),
+            {},
+            snapshot_of({}),
+            PHYSICAL_SETTINGS,
+        )
 
 
 def test_where_the_tables_log_has_forgotten_the_plan_nobody_is_sent_to_take_it_over() -> None:
@@ -217,9 +271,14 @@ def test_where_the_tables_log_has_forgotten_the_plan_nobody_is_sent_to_take_it_o
     grow(outside, 1, 1, 1)
     run(outside)
     outside.plans, outside.forgotten_commits = plans, True
-    with pytest.raises(LedgersDisagree, match="the table's log no longer says what that plan was") as refused:
+    with pytest.raises(
+        LedgersDisagree, match="the table's log no longer says what that plan was"
+    ) as refused:
         run(outside)
-    assert "take-over" not in refused.value.check and "rows tell where a message begins and not where it ends" in refused.value.check
+    assert (
+        "take-over" not in refused.value.check
+        and "rows tell where a message begins and not where it ends" in refused.value.check
+    )
     outside.uid, outside.plans, outside.applied = None, {}, {}
     with pytest.raises(LedgersDisagree) as refused:
         run(outside)
@@ -229,15 +288,25 @@ def test_where_the_tables_log_has_forgotten_the_plan_nobody_is_sent_to_take_it_o
 def test_nor_to_take_the_place_of_a_pipeline_of_which_nobody_knows_where_it_ended() -> None:
     other = OtherPipeline("offset-range-etl/cluster-1/old/clicks", 3)
     table = Table("t", 5, None, others=(other,), topics_with_rows=frozenset({"clicks"}))
-    seen = replace(FakeWorld(physical_outside_of(5, 3, 4), PHYSICAL_SETTINGS).observe(), table=table)
-    with pytest.raises(LedgersDisagree, match="pipeline clicks of group old on cluster cluster-1 may have loaded this topic") as refused:
+    seen = replace(
+        FakeWorld(physical_outside_of(5, 3, 4), PHYSICAL_SETTINGS).observe(), table=table
+    )
+    with pytest.raises(
+        LedgersDisagree,
+        match="pipeline clicks of group old on cluster cluster-1 may have loaded this topic",
+    ) as refused:
         where_we_stand(seen, PHYSICAL_SETTINGS)
-    assert "Nobody can take the other's place" in refused.value.check and "plans take-over" not in refused.value.check
+    assert (
+        "Nobody can take the other's place" in refused.value.check
+        and "plans take-over" not in refused.value.check
+    )
 
 
 def test_what_was_counted_again_behind_a_transform_is_told_as_doubtful() -> None:
     counted = Receipt(rows=3, gaps_complete=False, behind_transform=True)
-    assert "whether the transform left some of them out nobody can tell" in doubt_of(Applied(1, "p", 1, "t", (counted,)))
+    assert "whether the transform left some of them out nobody can tell" in doubt_of(
+        Applied(1, "p", 1, "t", (counted,))
+    )
     assert doubt_of(Applied(1, "p", 1, "t", (replace(counted, behind_transform=False),))) == ""
 
 
@@ -248,7 +317,10 @@ def test_offsets_are_shown_with_the_broker_and_the_boundaries_and_their_lag_is_b
     told = offsets_of(FakeWorld(outside, PHYSICAL_SETTINGS).observe(), PHYSICAL_SETTINGS)
     assert [(row["partition"], row["broker_id"]) for row in told.rows] == [(0, 1), (0, 2), (1, 1)]
     log = of(outside, ONE)
-    assert (told.rows[0]["lag"], told.rows[0]["boundaries"]) == (log.end - outside.offsets[ONE][0], list(log.extent.boundaries or ()))
+    assert (told.rows[0]["lag"], told.rows[0]["boundaries"]) == (
+        log.end - outside.offsets[ONE][0],
+        list(log.extent.boundaries or ()),
+    )
 
 
 def test_another_driver_in_the_middle_of_a_capped_run_doubles_no_message() -> None:

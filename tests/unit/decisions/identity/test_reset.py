@@ -1,4 +1,6 @@
-"""An operator goes on with logs that were cut or made again: no record is lost, none is there twice, and what is gone is named."""
+"""An operator goes on with logs that were cut or made again: no record is lost, none is there
+twice, and what is gone is named.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,15 @@ def refuse_broken(outside: Outside) -> None:
 def refuse_unfinished(outside: Outside) -> None:
     """Every record that the logs hold is there, and the offsets are at the ends."""
     refuse_broken(outside)
-    there = {(log, kept.life_of(offset_of(n)), n) for log, kept in outside.logs.items() for n in kept.read(kept.log_start, kept.end)}
+    there = {
+        (log, kept.life_of(offset_of(n)), n)
+        for log, kept in outside.logs.items()
+        for n in kept.read(kept.log_start, kept.end)
+    }
     assert set(outside.records()) >= there
-    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {log: found.end for log, found in outside.logs.items()}
+    assert {log: offset for log, (offset, _) in outside.offsets.items()} == {
+        log: found.end for log, found in outside.logs.items()
+    }
     assert set(outside.applied) == set(outside.plans)
 
 
@@ -83,22 +91,36 @@ def test_an_accepted_log_goes_on_where_it_was_cut_and_what_is_gone_is_named(end:
     outside.logs[A].cut(10)
     outside.logs[A].end = end
     plan = accept(outside, "clicks:0")
-    assert (plan.kind, plan.positions[A], plan.log_epochs, plan.vanished) == (PlanKind.RESET, 10, {A: 1}, (Vanished(A, 10, 15),))
+    assert (plan.kind, plan.positions[A], plan.log_epochs, plan.vanished) == (
+        PlanKind.RESET,
+        10,
+        {A: 1},
+        (Vanished(A, 10, 15),),
+    )
     report = run(outside)
     assert outcomes(report)[:2] == [Outcome.RESET, Outcome.RESET]
-    assert "rows of offsets 10 to 15 with log_epoch 0 are of records that are gone" in report.outcomes[1][1]
+    assert (
+        "rows of offsets 10 to 15 with log_epoch 0 are of records that are gone"
+        in report.outcomes[1][1]
+    )
     refuse_unfinished(outside)
     assert sum(outside.records().values()) == 22 + end - 10
 
 
-@pytest.mark.parametrize("step", ["observe", "append", "record", "commit from 0", "store plan", "tidy"])
+@pytest.mark.parametrize(
+    "step", ["observe", "append", "record", "commit from 0", "store plan", "tidy"]
+)
 @pytest.mark.parametrize("when", When)
-def test_a_crash_while_a_log_is_accepted_or_gone_on_with_loses_and_doubles_nothing(step: str, when: When) -> None:
+def test_a_crash_while_a_log_is_accepted_or_gone_on_with_loses_and_doubles_nothing(
+    step: str, when: When
+) -> None:
     outside = cut_and_longer()
     with contextlib.suppress(Crash):
         accept(outside, "clicks:0", at=crash_at(step, when))
     refuse_broken(outside)
-    with contextlib.suppress(SettingsError):  # nothing is wrong with it any more where the plan was stored
+    with contextlib.suppress(
+        SettingsError
+    ):  # nothing is wrong with it any more where the plan was stored
         accept(outside, "clicks:0")
     with contextlib.suppress(Crash):
         run(outside, at=crash_at(step, when))
@@ -110,7 +132,9 @@ def test_a_crash_while_a_log_is_accepted_or_gone_on_with_loses_and_doubles_nothi
 
 @pytest.mark.parametrize("step", ["append", "record", "commit from 0", "commit from 2"])
 @pytest.mark.parametrize("when", When)
-def test_a_crash_at_each_step_of_the_reset_itself_is_finished_by_the_next_run(step: str, when: When) -> None:
+def test_a_crash_at_each_step_of_the_reset_itself_is_finished_by_the_next_run(
+    step: str, when: When
+) -> None:
     outside = cut_and_longer()
     accept(outside, "clicks:0")
     with contextlib.suppress(Crash):
@@ -120,10 +144,14 @@ def test_a_crash_at_each_step_of_the_reset_itself_is_finished_by_the_next_run(st
     refuse_unfinished(outside)
 
 
-@pytest.mark.parametrize("step", ["observe", "store plan", "append", "record", "commit from 0", "tidy"])
+@pytest.mark.parametrize(
+    "step", ["observe", "store plan", "append", "record", "commit from 0", "tidy"]
+)
 @pytest.mark.parametrize("policy", ["fail", "follow"])
 @pytest.mark.parametrize("later", ["reset", "more"])
-def test_a_ledger_restored_from_a_copy_of_before_a_reset_loses_and_doubles_nothing(step: str, policy: str, later: str) -> None:
+def test_a_ledger_restored_from_a_copy_of_before_a_reset_loses_and_doubles_nothing(
+    step: str, policy: str, later: str
+) -> None:
     outside = loaded()
     outside.logs[A].end = 25
     with pytest.raises(Crash):
@@ -143,7 +171,9 @@ def test_a_ledger_restored_from_a_copy_of_before_a_reset_loses_and_doubles_nothi
 
 def copy_of_ledger(outside: Outside) -> dict[str, Any]:
     """What a copy of ZooKeeper holds."""
-    return copy.deepcopy({name: getattr(outside, name) for name in ("plans", "plan_versions", "applied", "offsets")})
+    return copy.deepcopy(
+        {name: getattr(outside, name) for name in ("plans", "plan_versions", "applied", "offsets")}
+    )
 
 
 def test_a_stored_plan_whose_ranges_were_cut_gives_its_place_to_the_reset() -> None:
@@ -157,10 +187,17 @@ def test_a_stored_plan_whose_ranges_were_cut_gives_its_place_to_the_reset() -> N
         run(outside)
     old = outside.newest_plan()
     plan = accept(outside, "clicks:0")
-    assert old and (plan.number, plan.supersedes, plan.positions[A], plan.vanished) == (2, old.id, 15, ())
+    assert old and (plan.number, plan.supersedes, plan.positions[A], plan.vanished) == (
+        2,
+        old.id,
+        15,
+        (),
+    )
     run(outside)
     refuse_unfinished(outside)
-    assert set(outside.keys()) == {(log, 0, n) for log, end in ((A, 30), (B, 3), (C, 4)) for n in range(end)}
+    assert set(outside.keys()) == {
+        (log, 0, n) for log, end in ((A, 30), (B, 3), (C, 4)) for n in range(end)
+    }
 
 
 def test_a_stored_plan_that_begins_above_the_cut_gives_its_place_too() -> None:
@@ -174,7 +211,9 @@ def test_a_stored_plan_that_begins_above_the_cut_gives_its_place_too() -> None:
     assert (plan.number, plan.positions[A], plan.vanished) == (2, 10, (Vanished(A, 10, 15),))
 
 
-def test_rows_that_vanished_are_told_of_the_life_that_has_them_where_a_log_is_accepted_again_before_a_run() -> None:
+def test_rows_that_vanished_are_told_of_the_life_that_has_them_where_a_log_is_accepted_again_before_a_run() -> (
+    None
+):
     outside = outside_of(15, 3, 4)
     run(outside)
     outside.logs[A].cut(10)
@@ -186,12 +225,16 @@ def test_rows_that_vanished_are_told_of_the_life_that_has_them_where_a_log_is_ac
     run(outside)
     outside.logs[A].cut(9)
     again = accept(outside, "clicks:0")
-    assert again.vanished == (Vanished(A, 9, 15, plan.log_epochs[A]),), "what a run has executed is not said again"
+    assert again.vanished == (Vanished(A, 9, 15, plan.log_epochs[A]),), (
+        "what a run has executed is not said again"
+    )
     run(outside)
     refuse_unfinished(outside)
 
 
-def test_a_zombie_that_appends_the_old_plan_after_all_is_adopted_and_the_cut_is_told_again() -> None:
+def test_a_zombie_that_appends_the_old_plan_after_all_is_adopted_and_the_cut_is_told_again() -> (
+    None
+):
     outside = loaded()
     outside.logs[A].end = 25
 
@@ -241,8 +284,13 @@ def test_a_start_that_waits_for_its_partition_waits_through_a_reset() -> None:
     assert not outside.rows() and outside.offsets[B][0] == 3
 
 
-@pytest.mark.parametrize(("new_topics", "is_same_log", "rows"), [("earliest", False, 3), ("latest", False, 0), ("latest", True, 3)])
-def test_a_start_that_waits_in_a_topic_that_was_made_again_is_decided_anew(new_topics: str, is_same_log: bool, rows: int) -> None:
+@pytest.mark.parametrize(
+    ("new_topics", "is_same_log", "rows"),
+    [("earliest", False, 3), ("latest", False, 0), ("latest", True, 3)],
+)
+def test_a_start_that_waits_in_a_topic_that_was_made_again_is_decided_anew(
+    new_topics: str, is_same_log: bool, rows: int
+) -> None:
     outside, settings = outside_of(3), settings_of(on_no_leader="skip", start_new_topics=new_topics)
     outside.topic_ids, outside.logs[A].has_leader = {"clicks": "zxid-1"}, False
     run(outside, settings)
@@ -280,7 +328,9 @@ def test_a_log_may_be_cut_again_and_again() -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 2])
-def test_a_ledger_of_before_the_reset_is_rebuilt_from_the_table_with_offsets_that_went_back(kept: int) -> None:
+def test_a_ledger_of_before_the_reset_is_rebuilt_from_the_table_with_offsets_that_went_back(
+    kept: int,
+) -> None:
     outside = loaded()
     copies = {1: (dict(outside.plans), dict(outside.applied), dict(outside.offsets))}
     outside.logs[A].cut(10)
@@ -305,7 +355,9 @@ def test_an_offset_that_somebody_else_moved_meanwhile_is_no_resets_doing() -> No
 
 def made_again(outside: Outside, topic_id: str, *ends: int) -> None:
     outside.topic_ids["clicks"] = topic_id
-    outside.logs = {log: replace(outside.logs[log].made_again(), end=end) for log, end in zip(LOGS, ends)}
+    outside.logs = {
+        log: replace(outside.logs[log].made_again(), end=end) for log, end in zip(LOGS, ends)
+    }
 
 
 def with_ids(topic_id: str) -> Outside:
@@ -316,7 +368,9 @@ def with_ids(topic_id: str) -> Outside:
 
 
 @pytest.mark.parametrize("ends", [(20, 9, 9), (2, 0, 1), (20, 9, 0)])
-def test_a_topic_that_was_made_again_is_read_from_its_start_once_it_is_accepted(ends: tuple[int, ...]) -> None:
+def test_a_topic_that_was_made_again_is_read_from_its_start_once_it_is_accepted(
+    ends: tuple[int, ...],
+) -> None:
     outside = with_ids("id-1")
     made_again(outside, "id-2", *ends)
     with pytest.raises(NeedsDecision, match="made again"):
@@ -326,11 +380,15 @@ def test_a_topic_that_was_made_again_is_read_from_its_start_once_it_is_accepted(
     assert plan.vanished == (Vanished(A, 0, 15), Vanished(B, 0, 3), Vanished(C, 0, 4))
     run(outside)
     refuse_broken(outside)
-    assert {key for key in outside.keys() if key[1] == 1} == {(log, 1, n) for log, end in zip(LOGS, ends) for n in range(end)}
+    assert {key for key in outside.keys() if key[1] == 1} == {
+        (log, 1, n) for log, end in zip(LOGS, ends) for n in range(end)
+    }
     refuse_unfinished(outside)
 
 
-def test_a_partition_that_a_topic_lacks_since_it_was_made_again_is_read_from_its_start_once_it_is_there() -> None:
+def test_a_partition_that_a_topic_lacks_since_it_was_made_again_is_read_from_its_start_once_it_is_there() -> (
+    None
+):
     outside = with_ids("id-1")
     made_again(outside, "id-2", 20, 9)
     assert accept(outside, "clicks").positions[C] == 0
@@ -360,16 +418,22 @@ def test_topics_that_are_the_same_in_another_ensemble_are_gone_on_with_where_the
     assert not [key for key in outside.keys() if key[1]]
 
 
-def test_of_a_topic_of_kafka_nothing_but_a_persons_word_tells_that_it_is_the_same_and_that_person_hears_what_follows() -> None:
+def test_of_a_topic_of_kafka_nothing_but_a_persons_word_tells_that_it_is_the_same_and_that_person_hears_what_follows() -> (
+    None
+):
     outside = with_ids("zxid-5")
     outside.topic_ids["clicks"] = "zxid-1f"
     with pytest.raises(NeedsDecision) as refused:
         run(outside)
-    assert "of another topic --same-log would leave out all records below our positions" in refused.value.check
+    assert (
+        "of another topic --same-log would leave out all records below our positions"
+        in refused.value.check
+    )
     old, snapshot = outside.newest_plan(), FakeWorld(outside, settings_of()).observe()
     plan = accept(outside, "clicks", is_same_log=True)
     assert old and told_of(old, plan, snapshot) == [
-        "clicks: is the topic that it was by your word alone: if it is another, its records below our positions are never loaded"]
+        "clicks: is the topic that it was by your word alone: if it is another, its records below our positions are never loaded"
+    ]
     assert told_of(old, replace(plan, log_epochs={A: 1}), snapshot) == []
 
 
@@ -391,7 +455,9 @@ def test_a_topic_of_which_the_brokers_say_that_it_is_another_is_not_the_same() -
 def test_a_log_with_which_nothing_is_wrong_is_not_accepted(name: str) -> None:
     outside = loaded() if name == "clicks:0" else cut_and_longer()
     before = dict(outside.plans)
-    with pytest.raises(SettingsError, match="the topic is not there" if name == "other" else "nothing is wrong"):
+    with pytest.raises(
+        SettingsError, match="the topic is not there" if name == "other" else "nothing is wrong"
+    ):
         accept(outside, name)
     assert outside.plans == before
 
@@ -432,18 +498,39 @@ def test_two_operators_cannot_both_take_a_plans_place() -> None:
         accept(outside, "clicks:0", at=at)
 
 
-@pytest.mark.parametrize(("text", "named"), [
-    ("clicks", Named("clicks")), ("a.b-c_d:12", Named("a.b-c_d", BrokerPartition("a.b-c_d", 12))),
-    ("clicks:1-0", Named("clicks", BrokerPartition("clicks", 0, 1))), ("page views", Named("page views")),
-    ("user:clicks", Named("user:clicks")),
-    ("user:clicks:1-0", Named("user:clicks", BrokerPartition("user:clicks", 0, 1)))])
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("clicks", Named("clicks")),
+        ("a.b-c_d:12", Named("a.b-c_d", BrokerPartition("a.b-c_d", 12))),
+        ("clicks:1-0", Named("clicks", BrokerPartition("clicks", 0, 1))),
+        ("page views", Named("page views")),
+        ("user:clicks", Named("user:clicks")),
+        ("user:clicks:1-0", Named("user:clicks", BrokerPartition("user:clicks", 0, 1))),
+    ],
+)
 def test_a_log_is_named_by_its_topic_and_partition(text: str, named: Named) -> None:
     assert parse_named(text) == named
     assert str(named) == text
 
 
-@pytest.mark.parametrize("text", [
-    "", "clicks:", ":1", "a/b", "a\nb", ".", "..", "..:1", "clicks:1234567890", "clicks:1-", "clicks:1-0-0", "clicks:01"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "clicks:",
+        ":1",
+        "a/b",
+        "a\nb",
+        ".",
+        "..",
+        "..:1",
+        "clicks:1234567890",
+        "clicks:1-",
+        "clicks:1-0-0",
+        "clicks:01",
+    ],
+)
 def test_what_names_no_log_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="names no log"):
         parse_named(text)
@@ -455,14 +542,26 @@ def test_a_partition_that_is_none_is_refused_and_no_topic_by_that_name_is_meant(
         parse_wanted("clicks", (key,), "0", "9")
     with pytest.raises(SettingsError, match="names no partition"):
         parse_asked("0", "9", "clicks", (key,))
-    assert parse_wanted("user:clicks", ("1-0",), "0", "9").named == (Named("user:clicks", BrokerPartition("user:clicks", 0, 1)),)
+    assert parse_wanted("user:clicks", ("1-0",), "0", "9").named == (
+        Named("user:clicks", BrokerPartition("user:clicks", 0, 1)),
+    )
 
 
 def test_the_command_that_leads_out_names_logs_as_a_shell_takes_them() -> None:
     command = accept_command(["page views", "it's:1-0", "clicks"], "--at OFFSET")
-    assert shlex.split(command)[4:] == ["page views", "it's:1-0", "clicks", "--at", "OFFSET", "--reason", "..."]
+    assert shlex.split(command)[4:] == [
+        "page views",
+        "it's:1-0",
+        "clicks",
+        "--at",
+        "OFFSET",
+        "--reason",
+        "...",
+    ]
 
 
 def test_a_named_topic_covers_all_its_partitions_and_no_other() -> None:
     assert Named("clicks").covers(B) and Named("clicks", B).covers(B)
-    assert not Named("clicks", A).covers(B) and not Named("click").covers(BrokerPartition("clicks", 0))
+    assert not Named("clicks", A).covers(B) and not Named("click").covers(
+        BrokerPartition("clicks", 0)
+    )

@@ -5,18 +5,30 @@ from __future__ import annotations
 from datetime import timedelta
 
 from etl.commands.intervals import Intervals
-from etl.decisions.times.missing_intervals import Excused, IncompleteStretch, MissingOffsets, excused, incomplete_stretches, missing_of
+from etl.decisions.times.missing_intervals import (
+    Excused,
+    IncompleteStretch,
+    MissingOffsets,
+    excused,
+    incomplete_stretches,
+    missing_of,
+)
 from etl.decisions.times.time_intervals import divided, interval_between
 from etl.model.logs import BrokerPartition
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
-HOURS = list(divided(interval_between("2026-11-10T05:00:00Z", "2026-11-10T08:00:00Z"), timedelta(hours=1)))
+HOURS = list(
+    divided(interval_between("2026-11-10T05:00:00Z", "2026-11-10T08:00:00Z"), timedelta(hours=1))
+)
 BOUNDS = {A: [100, 110, 120, 130], B: [0, 5, 5, 9]}
 
 
 def missing(loaded: dict[BrokerPartition, list[tuple[int, int]]]) -> list[tuple[int, int]]:
     """Of each interval that is not whole its number and the offsets that it lacks."""
-    return [(HOURS.index(one.interval), one.missing) for one in incomplete_stretches(HOURS, BOUNDS, loaded, {})]
+    return [
+        (HOURS.index(one.interval), one.missing)
+        for one in incomplete_stretches(HOURS, BOUNDS, loaded, {})
+    ]
 
 
 def test_what_one_plan_over_several_hours_has_loaded_is_missing_in_none_of_them() -> None:
@@ -32,15 +44,22 @@ def test_a_hole_over_two_hours_is_missing_in_both_and_counts_once_in_each() -> N
     assert missing({A: [(100, 105), (125, 130)], B: [(0, 9)]}) == [(0, 5), (1, 10), (2, 5)]
 
 
-def test_where_nothing_was_loaded_every_hour_with_records_is_missing_and_one_without_is_not() -> None:
+def test_where_nothing_was_loaded_every_hour_with_records_is_missing_and_one_without_is_not() -> (
+    None
+):
     assert missing({}) == [(0, 15), (1, 10), (2, 14)]
-    assert [one.logs[0].log for one in incomplete_stretches(HOURS, {B: BOUNDS[B]}, {}, {})] == [B, B]
+    assert [one.logs[0].log for one in incomplete_stretches(HOURS, {B: BOUNDS[B]}, {}, {})] == [
+        B,
+        B,
+    ]
 
 
 def test_what_retention_has_deleted_is_told_apart_for_no_run_brings_it() -> None:
     [first, *_] = incomplete_stretches(HOURS, BOUNDS, {B: [(0, 9)]}, {A: 104})
     assert (first.missing, first.gone) == (10, 4)
-    assert missing_of(A, (100, 110), [(102, 104), (106, 108)], 107) == MissingOffsets(A, 100, 102, 6, 4)
+    assert missing_of(A, (100, 110), [(102, 104), (106, 108)], 107) == MissingOffsets(
+        A, 100, 102, 6, 4
+    )
 
 
 def test_times_out_of_order_make_no_interval_run_backwards() -> None:
@@ -52,19 +71,43 @@ def test_what_was_let_go_and_what_lies_before_the_start_is_counted_apart_and_onc
     loaded, let_go = {A: [(110, 120)], B: [(6, 9)]}, {A: [(105, 112), (108, 115), (120, 200)]}
     assert excused(BOUNDS, loaded, let_go, {A: 105, B: 6}) == Excused(5 + 10, 5 + 6)
     assert excused(BOUNDS, loaded, {}, {}) == Excused(0, 0)
-    assert excused(BOUNDS, loaded, let_go, {A: 105, B: 6}, let_go) == Excused(0, 5 + 6, 5 + 10), "what others read is not let go"
+    assert excused(BOUNDS, loaded, let_go, {A: 105, B: 6}, let_go) == Excused(0, 5 + 6, 5 + 10), (
+        "what others read is not let go"
+    )
 
 
-def told(*incomplete: IncompleteStretch, let_go: int = 0, before: int = 0, unled: tuple[BrokerPartition, ...] = ()) -> Intervals:
+def told(
+    *incomplete: IncompleteStretch,
+    let_go: int = 0,
+    before: int = 0,
+    unled: tuple[BrokerPartition, ...] = (),
+) -> Intervals:
     return Intervals(3, incomplete, Excused(let_go, before), unled)
 
 
-def test_nobody_says_that_all_is_in_the_table_where_something_was_let_go_or_a_log_could_not_be_asked() -> None:
-    assert told().says == "3 intervals: all that the logs hold of them is in the table" and told().refusal is None
-    assert told(let_go=2).says.endswith(", but 2 offsets that were let go or given up, as the plans tell")
-    assert told(before=1).says.endswith("is in the table; 1 offset more lie before where this pipeline began, or began again after a cut")
+def test_nobody_says_that_all_is_in_the_table_where_something_was_let_go_or_a_log_could_not_be_asked() -> (
+    None
+):
+    assert (
+        told().says == "3 intervals: all that the logs hold of them is in the table"
+        and told().refusal is None
+    )
+    assert told(let_go=2).says.endswith(
+        ", but 2 offsets that were let go or given up, as the plans tell"
+    )
+    assert told(before=1).says.endswith(
+        "is in the table; 1 offset more lie before where this pipeline began, or began again after a cut"
+    )
     found = told(unled=(A, B))
-    assert found.says == ("3 intervals: all that those partitions that have a leader hold of them is in the table; clicks 0 and 1 more "
-                          "partitions are without a leader, and nobody can tell of them")
-    assert found.refusal and (found.refusal.exit_code, found.refusal.where) == (6, {"topic": "clicks", "partition": 0})
-    assert found.as_json()["without_leader"] == [{"topic": "clicks", "partition": 0}, {"topic": "clicks", "partition": 1}]
+    assert found.says == (
+        "3 intervals: all that those partitions that have a leader hold of them is in the table; clicks 0 and 1 more "
+        "partitions are without a leader, and nobody can tell of them"
+    )
+    assert found.refusal and (found.refusal.exit_code, found.refusal.where) == (
+        6,
+        {"topic": "clicks", "partition": 0},
+    )
+    assert found.as_json()["without_leader"] == [
+        {"topic": "clicks", "partition": 0},
+        {"topic": "clicks", "partition": 1},
+    ]

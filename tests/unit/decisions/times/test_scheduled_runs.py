@@ -6,7 +6,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from etl.decisions.times.scheduled_runs import Verdict, backfill_arguments, interval_of_run, range_arguments, run_arguments, verdict_of
+from etl.decisions.times.scheduled_runs import (
+    Verdict,
+    backfill_arguments,
+    interval_of_run,
+    range_arguments,
+    run_arguments,
+    verdict_of,
+)
 from etl.decisions.times.time_intervals import interval_between
 from etl.errors import EtlError, SettingsError, family
 
@@ -17,36 +24,56 @@ KINDS = sorted(set(family(EtlError)), key=lambda kind: kind.__name__)
 
 def test_a_run_with_a_data_interval_is_for_that_one() -> None:
     assert interval_of_run(None, None, (FIVE, SIX)).run_key == KEY
-    assert interval_of_run("", "", (FIVE, SIX)).run_key == KEY, "the trigger form of Airflow gives empty texts"
+    assert interval_of_run("", "", (FIVE, SIX)).run_key == KEY, (
+        "the trigger form of Airflow gives empty texts"
+    )
 
 
 def test_params_are_meant_whatever_data_interval_airflow_makes_up_beside_them() -> None:
     later = datetime(2026, 11, 20, 10, tzinfo=UTC), datetime(2026, 11, 20, 11, tzinfo=UTC)
     for made_up in ((None, None), (SIX, SIX), later):
-        assert interval_of_run("2026-11-10T05:00:00Z", "2026-11-10T06:00:00Z", made_up).run_key == KEY
+        assert (
+            interval_of_run("2026-11-10T05:00:00Z", "2026-11-10T06:00:00Z", made_up).run_key == KEY
+        )
 
 
-@pytest.mark.parametrize("interval", [(None, None), (FIVE, None), (None, SIX)], ids=["none", "no end", "no start"])
-def test_a_run_without_an_interval_is_refused_with_the_ways_to_give_it_one(interval: tuple[object, object]) -> None:
+@pytest.mark.parametrize(
+    "interval", [(None, None), (FIVE, None), (None, SIX)], ids=["none", "no end", "no start"]
+)
+def test_a_run_without_an_interval_is_refused_with_the_ways_to_give_it_one(
+    interval: tuple[object, object],
+) -> None:
     with pytest.raises(SettingsError, match="the run has no interval") as found:
         interval_of_run(None, None, interval)
-    for way in ("from_time and until_time", "data_interval_start and data_interval_end", "airflow backfill create"):
+    for way in (
+        "from_time and until_time",
+        "data_interval_start and data_interval_end",
+        "airflow backfill create",
+    ):
         assert way in found.value.check
 
 
-def test_the_empty_data_interval_of_a_cron_string_is_refused_with_the_timetable_that_has_intervals() -> None:
+def test_the_empty_data_interval_of_a_cron_string_is_refused_with_the_timetable_that_has_intervals() -> (
+    None
+):
     with pytest.raises(SettingsError, match="the run's data interval is empty") as found:
         interval_of_run(None, None, (FIVE, FIVE))
     assert "CronDataIntervalTimetable" in found.value.check
 
 
-def test_a_data_interval_that_is_not_that_of_the_logical_date_somebody_named_is_refused_and_not_taken_for_it() -> None:
+def test_a_data_interval_that_is_not_that_of_the_logical_date_somebody_named_is_refused_and_not_taken_for_it() -> (
+    None
+):
     named = datetime(2026, 11, 2, 5, tzinfo=UTC)
-    with pytest.raises(SettingsError, match="not that of its logical date 2026-11-02T05:00:00") as found:
+    with pytest.raises(
+        SettingsError, match="not that of its logical date 2026-11-02T05:00:00"
+    ) as found:
         interval_of_run(None, None, (FIVE, SIX), named)
     assert "from_time and until_time" in found.value.check
     for fitting in (FIVE, SIX, datetime(2026, 11, 10, 6, 30, tzinfo=UTC)):
-        assert interval_of_run(None, None, (FIVE, SIX), fitting).run_key == KEY, "its start, or the last whole interval before it"
+        assert interval_of_run(None, None, (FIVE, SIX), fitting).run_key == KEY, (
+            "its start, or the last whole interval before it"
+        )
     assert interval_of_run(FIVE.isoformat(), SIX.isoformat(), (FIVE, SIX), named).run_key == KEY
 
 
@@ -64,18 +91,32 @@ def test_params_that_run_backwards_are_refused() -> None:
 def test_a_run_goes_on_up_to_the_end_of_its_interval_under_the_intervals_key() -> None:
     interval = interval_between(FIVE, SIX)
     assert run_arguments("/conf/clicks.yaml", interval, is_physical=False) == [
-        "/conf/clicks.yaml", "--run-key", KEY, "--until-time", "2026-11-10T06:00:00+00:00", "--json"]
+        "/conf/clicks.yaml",
+        "--run-key",
+        KEY,
+        "--until-time",
+        "2026-11-10T06:00:00+00:00",
+        "--json",
+    ]
     assert "--until-time" not in run_arguments("/conf/jafka.yaml", interval, is_physical=True)
 
 
 def test_a_range_is_given_by_the_params_that_are_set() -> None:
-    assert range_arguments({"topic": "clicks", "partition": None, "from": "10", "until": 20, "else": "x"}) == [
-        "--topic", "clicks", "--from", "10", "--until", "20"]
-    assert range_arguments({"topic": "clicks", "partition": 0, "from": " ", "until": ""}) == ["--topic", "clicks", "--partition", "0"]
+    assert range_arguments(
+        {"topic": "clicks", "partition": None, "from": "10", "until": 20, "else": "x"}
+    ) == ["--topic", "clicks", "--from", "10", "--until", "20"]
+    assert range_arguments({"topic": "clicks", "partition": 0, "from": " ", "until": ""}) == [
+        "--topic",
+        "clicks",
+        "--partition",
+        "0",
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_what_may_help_by_the_class_of_an_error_is_tried_again_and_nothing_else_is(kind: type[EtlError]) -> None:
+def test_what_may_help_by_the_class_of_an_error_is_tried_again_and_nothing_else_is(
+    kind: type[EtlError],
+) -> None:
     document = kind("something").as_json()
     expected = Verdict.RETRY if kind.retriable else Verdict.FAIL
     assert verdict_of(kind.exit_code, document) is expected
@@ -89,18 +130,26 @@ def test_a_run_that_is_done_or_was_done_before_is_done() -> None:
     assert verdict_of(0, None) is Verdict.DONE
 
 
-def test_what_policy_let_go_under_strict_is_no_success_and_a_retry_would_not_bring_it_back() -> None:
+def test_what_policy_let_go_under_strict_is_no_success_and_a_retry_would_not_bring_it_back() -> (
+    None
+):
     assert verdict_of(3, {"outcomes": [], "exit_code": 3, "error": None}) is Verdict.FAIL
 
 
 @pytest.mark.parametrize("code", [-9, -15, 1, 134, 137, 143, 255, None])
-def test_a_command_that_was_killed_or_spark_that_did_not_come_up_is_tried_again(code: int | None) -> None:
+def test_a_command_that_was_killed_or_spark_that_did_not_come_up_is_tried_again(
+    code: int | None,
+) -> None:
     assert verdict_of(code, None) is Verdict.RETRY
-    assert verdict_of(code, {"exit_code": 0, "error": None}) is Verdict.RETRY, "a run that was done says so again"
+    assert verdict_of(code, {"exit_code": 0, "error": None}) is Verdict.RETRY, (
+        "a run that was done says so again"
+    )
 
 
 @pytest.mark.parametrize("code", [2, 3, 5, 126, 127])
-def test_a_command_that_is_not_there_or_says_by_its_code_alone_that_it_is_useless_is_not_tried_again(code: int) -> None:
+def test_a_command_that_is_not_there_or_says_by_its_code_alone_that_it_is_useless_is_not_tried_again(
+    code: int,
+) -> None:
     assert verdict_of(code, None) is Verdict.FAIL
 
 
@@ -113,5 +162,12 @@ def test_a_backfill_has_its_name_in_each_retry_and_fills_what_is_missing_on_requ
     given = {"name": "old", "from": "2026-01-01T00:00:00Z", "until": 500}
     words = ["conf.yaml", "--name", "old", "--from", "2026-01-01T00:00:00Z", "--until", "500"]
     assert backfill_arguments("conf.yaml", given) == [*words, "--json"]
-    assert backfill_arguments("conf.yaml", {**given, "missing": False, "topic": None}) == [*words, "--json"]
-    assert backfill_arguments("conf.yaml", {**given, "missing": True}) == [*words, "--missing", "--json"]
+    assert backfill_arguments("conf.yaml", {**given, "missing": False, "topic": None}) == [
+        *words,
+        "--json",
+    ]
+    assert backfill_arguments("conf.yaml", {**given, "missing": True}) == [
+        *words,
+        "--missing",
+        "--json",
+    ]

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from etl.decisions.times.time_intervals import (
-    TimeInterval, divided, interval_between, length, looked_back_at, milliseconds, moment,
+    TimeInterval,
+    divided,
+    interval_between,
+    length,
+    looked_back_at,
+    milliseconds,
+    moment,
 )
 from etl.errors import SettingsError
 
@@ -16,9 +22,18 @@ FIVE, SIX = "2026-11-10T05:00:00+00:00", "2026-11-10T06:00:00+00:00"
 
 
 def test_an_interval_has_one_run_key_however_its_times_are_written() -> None:
-    found = {interval_between(*times).run_key for times in (
-        (FIVE, SIX), ("2026-11-10T05:00:00Z", "2026-11-10T07:00:00+01:00"), (" 2026-11-10T05:00:00.000Z", "2026-11-10 06:00:00Z"),
-        (datetime(2026, 11, 10, 5, tzinfo=UTC), datetime(2026, 11, 10, 1, tzinfo=timezone(timedelta(hours=-5)))))}
+    found = {
+        interval_between(*times).run_key
+        for times in (
+            (FIVE, SIX),
+            ("2026-11-10T05:00:00Z", "2026-11-10T07:00:00+01:00"),
+            (" 2026-11-10T05:00:00.000Z", "2026-11-10 06:00:00Z"),
+            (
+                datetime(2026, 11, 10, 5, tzinfo=UTC),
+                datetime(2026, 11, 10, 1, tzinfo=timezone(timedelta(hours=-5))),
+            ),
+        )
+    }
     assert found == {"20261110T050000Z-20261110T060000Z"}
 
 
@@ -35,20 +50,33 @@ def test_an_interval_that_is_empty_or_runs_backwards_is_told_with_both_ends() ->
         interval_between(SIX, FIVE)
 
 
-@pytest.mark.parametrize(("told", "said"), [
-    ("yesterday", "until_time is no time: yesterday"), ("", "until_time is no time"), ("2026-11-10T06:00:00", "has no UTC offset"),
-    (datetime(2026, 11, 10), "has no UTC offset"), ("1969-12-31T23:59:59.999+00:00", "lies before 1970"),
-    ("1970-01-01T00:59:59+01:00", "lies before 1970"), (5, "is no time: 5"), ("0001-01-01T00:00:00+14:00", "is no time"),
-    (None, "is no time"),
-], ids=repr)
-def test_a_time_that_is_none_or_of_no_zone_is_told_with_the_form_of_one(told: object, said: str) -> None:
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("yesterday", "until_time is no time: yesterday"),
+        ("", "until_time is no time"),
+        ("2026-11-10T06:00:00", "has no UTC offset"),
+        (datetime(2026, 11, 10), "has no UTC offset"),
+        ("1969-12-31T23:59:59.999+00:00", "lies before 1970"),
+        ("1970-01-01T00:59:59+01:00", "lies before 1970"),
+        (5, "is no time: 5"),
+        ("0001-01-01T00:00:00+14:00", "is no time"),
+        (None, "is no time"),
+    ],
+    ids=repr,
+)
+def test_a_time_that_is_none_or_of_no_zone_is_told_with_the_form_of_one(
+    told: object, said: str
+) -> None:
     with pytest.raises(SettingsError, match=said) as found:
         moment(told, "until_time")
     assert "2026-01-31T05:00:00+00:00" in found.value.check
 
 
 class OfAnotherLibrary(datetime):
-    """As pendulum's, which is what Airflow gives: a time in UTC loses its zone when something is taken from it."""
+    """As pendulum's, which is what Airflow gives: a time in UTC loses its zone when something is
+    taken from it.
+    """
 
     def __sub__(self, other: Any) -> Any:
         found = super().__sub__(other)
@@ -56,37 +84,66 @@ class OfAnotherLibrary(datetime):
 
 
 def test_a_time_of_another_library_is_a_plain_one_from_there_on() -> None:
-    found = moment(OfAnotherLibrary(2026, 11, 10, 6, 0, 0, 1, tzinfo=timezone(timedelta(hours=1))), "until_time")
-    assert type(found) is datetime and (found - timedelta(hours=1)).isoformat() == "2026-11-10T04:00:00.000001+00:00"
+    found = moment(
+        OfAnotherLibrary(2026, 11, 10, 6, 0, 0, 1, tzinfo=timezone(timedelta(hours=1))),
+        "until_time",
+    )
+    assert (
+        type(found) is datetime
+        and (found - timedelta(hours=1)).isoformat() == "2026-11-10T04:00:00.000001+00:00"
+    )
 
 
 def test_a_whole_is_divided_without_a_hole_and_its_last_interval_may_be_short() -> None:
     whole = interval_between(FIVE, "2026-11-10T07:30:00Z")
     found = list(divided(whole, timedelta(hours=1)))
     assert [one.run_key for one in found] == [
-        "20261110T050000Z-20261110T060000Z", "20261110T060000Z-20261110T070000Z", "20261110T070000Z-20261110T073000Z"]
+        "20261110T050000Z-20261110T060000Z",
+        "20261110T060000Z-20261110T070000Z",
+        "20261110T070000Z-20261110T073000Z",
+    ]
     assert (found[0].start, found[-1].end) == (whole.start, whole.end)
     assert [one.end for one in found[:-1]] == [one.start for one in found[1:]]
 
 
-@pytest.mark.parametrize("every", [timedelta(), timedelta(hours=-1), timedelta(milliseconds=1)], ids=str)
+@pytest.mark.parametrize(
+    "every", [timedelta(), timedelta(hours=-1), timedelta(milliseconds=1)], ids=str
+)
 def test_a_length_that_makes_no_intervals_or_too_many_is_refused(every: timedelta) -> None:
     with pytest.raises(SettingsError, match="interval"):
         list(divided(interval_between(FIVE, SIX), every))
 
 
-@pytest.mark.parametrize(("end", "last"), [
-    ("2026-11-10T02:30:00Z", "2026-11-09T23:00:00Z"), ("2026-11-10T02:00:00Z", "2026-11-09T23:00:00Z"),
-    ("2026-11-10T01:59:59Z", "2026-11-09T22:00:00Z")])
-def test_intervals_looked_back_at_are_whole_and_none_is_one_that_no_run_may_have_been_for_yet(end: str, last: str) -> None:
-    found = looked_back_at(moment(end, "end"), behind=timedelta(hours=3), back=timedelta(days=7), every=timedelta(hours=1))
+@pytest.mark.parametrize(
+    ("end", "last"),
+    [
+        ("2026-11-10T02:30:00Z", "2026-11-09T23:00:00Z"),
+        ("2026-11-10T02:00:00Z", "2026-11-09T23:00:00Z"),
+        ("2026-11-10T01:59:59Z", "2026-11-09T22:00:00Z"),
+    ],
+)
+def test_intervals_looked_back_at_are_whole_and_none_is_one_that_no_run_may_have_been_for_yet(
+    end: str, last: str
+) -> None:
+    found = looked_back_at(
+        moment(end, "end"),
+        behind=timedelta(hours=3),
+        back=timedelta(days=7),
+        every=timedelta(hours=1),
+    )
     assert (found.end, found.end - found.start) == (moment(last, "last"), timedelta(days=7))
-    assert all(one.end - one.start == timedelta(hours=1) for one in divided(found, timedelta(hours=1)))
+    assert all(
+        one.end - one.start == timedelta(hours=1) for one in divided(found, timedelta(hours=1))
+    )
 
 
 def test_a_length_is_a_number_and_a_unit() -> None:
     assert [length(text) for text in ("90s", "15m", " 1h ", "7d")] == [
-        timedelta(seconds=90), timedelta(minutes=15), timedelta(hours=1), timedelta(days=7)]
+        timedelta(seconds=90),
+        timedelta(minutes=15),
+        timedelta(hours=1),
+        timedelta(days=7),
+    ]
     for wrong in ("", "1", "h", "-1h", "1.5h", "1 h", "1w", "9999999999d"):
         with pytest.raises(SettingsError, match="--every is no length of time"):
             length(wrong)

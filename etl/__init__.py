@@ -4,6 +4,7 @@ What users import, all of it:
 
     from etl import OffsetRanges    # the data source, for `spark.dataSource.register`
     from etl import SimpleConsumer  # one blocking connection to one broker
+    from etl import Messages        # the records of a fetched partition, one by one
     from etl import Cluster         # real ZooKeeper and Kafka on this machine, for your own tests
 
 Each is loaded when it is first asked for, so `import etl` loads nothing else. Where a class lives
@@ -17,13 +18,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from etl.edges.brokers.simple_consumer import SimpleConsumer
     from etl.embedded.cluster import Cluster
+    from etl.protocol.records.one_by_one import Messages
     from etl.reader.source import OffsetRanges
 
 __version__ = "0.1.0"
-__all__ = ["Cluster", "OffsetRanges", "SimpleConsumer", "__version__"]
+__all__ = ["Cluster", "Messages", "OffsetRanges", "SimpleConsumer", "__version__"]
 
 _HOMES = {
     "Cluster": "etl.embedded.cluster",
+    "Messages": "etl.protocol.records.one_by_one",
     "OffsetRanges": "etl.reader.source",
     "SimpleConsumer": "etl.edges.brokers.simple_consumer",
 }

@@ -1,48 +1,48 @@
-"""Every way a run can fail: what was wrong, where, what to check, the exit code (README), whether a
-retry may help.
+"""Every way a run can fail: what was wrong, where, what to check, and the exit code.
 
-EtlError                        1    a bug of ours, when nothing better fits
-├── ConsumerInUse                    a second thread asks on a connection while the first one waits
-for its answer ├── NotAssigned                      a consumer is told to do something with a
-partition that it does not have
-├── SettingsError               2    a key or argument, or what it points at, is not what it says
-│   ├── TopicMissing
-│   ├── WrongChroot
-│   ├── NotKafka                     the port answers, but not in Kafka's protocol
-│   ├── OtherRelease                 a broker is not of the release that it was said to be of
-│   ├── PermissionRefused
-│   ├── MessageTooLarge              one record batch is larger than the fetch size may grow
-│   └── NotOurTable
-├── DataLost                    3    policy allowed a loss, and --strict asked to hear of it
-├── Owned                       4    retriable: another driver or consumer is at work
-├── NeedsDecision               5    a person must decide
-│   ├── LedgersDisagree
-│   │   └── TableAppeared            where there was none when the plan was made: the run looks again
-│   ├── OffsetMoved
-│   ├── BadOffset                    a committed offset that is no number, or lies outside the log
-│   ├── LogTruncated                 records below a position are no longer the log's
-│   ├── TopicMadeAgain               a topic that was planned is another one of the same name by now
-│   ├── DataLoss                     wanted offsets are not in the log any more
-│   │   ├── ExpiredOffsets           retention deleted them before they were read
-│   │   └── MissingOffsets           they lie inside it, and no record batch has them
-│   ├── CorruptData                  what the broker sent is not the protocol
-│   │   └── OffsetInsideMessage      no message begins at a byte position where one should
-│   ├── RecordTooLarge               a record, or what a record batch unpacks to, is more than Spark's memory takes
-│   ├── RanOutBeforeUntil
-│   ├── FileLost                     the table's log names a file that is gone
-│   └── VerifyFailed
-├── Unreachable                 6    retriable: ZooKeeper, a broker or Spark
-│   ├── ZooKeeperUnreachable
-│   ├── SessionLost
-│   ├── MembershipLost               the group took us for gone before a plan was handed over
-│   ├── CommitUnknown                it may have happened: read again before assuming either way
-│   ├── BrokerUnreachable
-│   │   └── BrokerError              the broker answered with an error code that may pass
-│   ├── NotYetReadable               a broker does not give the records yet, or they may still come
-│   └── ProcessLost                  Spark's JVM, an executor or a worker died
-├── TableUnreachable            7    retriable: the table cannot be read or written
-│   └── NoExclusiveCreate            its store or mount lets a writer replace another one's commit
-└── Stopped                   130    retriable: Ctrl-C or SIGTERM, cleanly
+The exit codes are those of the README. "Retriable" means that a retry may help.
+
+    EtlError                        1    a bug of ours, when nothing better fits
+    ├── ConsumerInUse                    a second thread uses a connection that waits for an answer
+    ├── NotAssigned                      the partition is not assigned to this consumer
+    ├── SettingsError               2    a conf key or argument, or the object that it names, is invalid
+    │   ├── TopicMissing
+    │   ├── WrongChroot
+    │   ├── NotKafka                     the port answers, but not in Kafka's protocol
+    │   ├── OtherRelease                 a broker is not of the release that it was said to be of
+    │   ├── PermissionRefused
+    │   ├── MessageTooLarge              one record batch is larger than the fetch size may grow
+    │   └── NotOurTable
+    ├── DataLost                    3    policy allowed a loss, and --strict asked to hear of it
+    ├── Owned                       4    retriable: another driver or consumer is at work
+    ├── NeedsDecision               5    a person must decide
+    │   ├── LedgersDisagree
+    │   │   └── TableAppeared            the table was created after the plan: observe again
+    │   ├── OffsetMoved
+    │   ├── BadOffset                    a committed offset that is no number, or lies outside the log
+    │   ├── LogTruncated                 records below a position are no longer the log's
+    │   ├── TopicMadeAgain               a topic that was planned is another one of the same name by now
+    │   ├── DataLoss                     wanted offsets are not in the log any more
+    │   │   ├── ExpiredOffsets           retention deleted them before they were read
+    │   │   └── MissingOffsets           they lie inside it, and no record batch has them
+    │   ├── CorruptData                  what the broker sent is not the protocol
+    │   │   └── OffsetInsideMessage      no message begins at a byte position where one should
+    │   ├── RecordTooLarge               a record, or an unpacked batch, exceeds the limit
+    │   ├── RanOutBeforeUntil
+    │   ├── FileLost                     the table's log names a file that is gone
+    │   └── VerifyFailed
+    ├── Unreachable                 6    retriable: ZooKeeper, a broker or Spark
+    │   ├── ZooKeeperUnreachable
+    │   ├── SessionLost
+    │   ├── MembershipLost               the group took us for gone before a plan was handed over
+    │   ├── CommitUnknown                it may have happened: read again before assuming either way
+    │   ├── BrokerUnreachable
+    │   │   └── BrokerError              the broker answered with an error code that may pass
+    │   ├── NotYetReadable               a broker does not give the records yet, or they may still come
+    │   └── ProcessLost                  Spark's JVM, an executor or a worker died
+    ├── TableUnreachable            7    retriable: the table cannot be read or written
+    │   └── NoExclusiveCreate            the store lets a writer replace another one's commit
+    └── Stopped                   130    retriable: Ctrl-C or SIGTERM, cleanly
 """
 
 from __future__ import annotations

@@ -178,9 +178,10 @@ def run(
 ) -> None:
     """Read what is new and append it to the table, exactly once."""
     if conf.is_dir():
+        from etl.cli.door import main
         from etl.cli.folder import run_folder
 
-        return run_folder(context, conf, as_json=as_json)
+        return run_folder(context, conf, main=main, as_json=as_json)
     from etl.commands.run import run
     from etl.console.text import show_report
     from etl.report.sentences import told_who_let_go

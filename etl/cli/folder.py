@@ -8,6 +8,7 @@ this process.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -29,16 +30,20 @@ from etl.edges.spark.session import is_submitted
 from etl.errors import DataLost, EtlError, ProcessLost, rebuild
 
 _STOPPED = 130
+Main = Callable[[Sequence[str]], int]
+"""The command `etl`: takes its arguments, returns its exit code."""
 Started = Callable[[Sequence[str]], tuple[int, str]]
 """Runs the command with these words to its end: its exit code, and what it printed on standard
 output.
 """
 
 
-def run_folder(context: typer.Context, folder: Path, *, as_json: bool) -> None:
+def run_folder(context: typer.Context, folder: Path, *, main: Main, as_json: bool) -> None:
     """Run each conf, show a summary, and end as the worst of them did."""
     words = words_for(context, folder)
-    started = _in_this_process if is_submitted() else _in_a_process_of_its_own
+    started = _in_a_process_of_its_own
+    if is_submitted():
+        started = functools.partial(_in_this_process, main)
 
     def start(conf: Path) -> ConfRun:
         if not as_json:
@@ -135,8 +140,6 @@ def _in_a_process_of_its_own(words: Sequence[str]) -> tuple[int, str]:
     return child.returncode, printed
 
 
-def _in_this_process(words: Sequence[str]) -> tuple[int, str]:
-    from etl.cli.door import main
-
+def _in_this_process(main: Main, words: Sequence[str]) -> tuple[int, str]:
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         return main(list(words)), printed.getvalue()

@@ -101,7 +101,7 @@ class PeekedLog:
 
     def _messages(self, fetched: FetchedPartition) -> Messages:
         try:
-            return fetched.messages()
+            return Messages(fetched)
         except OffsetInsideMessage as inside:
             if self.given or self.position != self.from_offset:
                 raise

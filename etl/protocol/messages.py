@@ -10,13 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.refusal import Refusal
-
-if TYPE_CHECKING:
-    from etl.protocol.records.one_by_one import Messages
 
 LATEST = -1
 """Instead of a time: the readable end (high watermark, or last stable offset under read_committed).
@@ -163,14 +159,6 @@ class FetchedPartition:
     """What was asked for: `records` may begin below it, or, where offsets are byte positions,
     begins there.
     """
-
-    def messages(self) -> Messages:
-        """The records as Python objects: for a person, and for small programs. Raises CorruptData."""
-        from etl.protocol.records.one_by_one import (
-            Messages,
-        )  # the compiled kernels, which only who decodes needs
-
-        return Messages(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from etl.errors import BrokerError, BrokerUnreachable, SettingsError
 from etl.model.logs import Broker, BrokerPartition, Leader, Tail
 from etl.protocol.generations.dialect import Reply, Request
 from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
+from etl.protocol.records.one_by_one import Messages
 from etl.protocol.refusal import Meaning
 from tests.fakes.jafka import SNAPPY, entry, old_entry, wrapped
 
@@ -306,7 +307,7 @@ class JafkaContract:
         consumer.produce(topic, 0, whole + WORLD)
         fetched = consumer.fetch(topic, 0, 0)
         assert bytes(fetched.records) == whole + WORLD
-        assert [(each.offset, each.message_index, each.value) for each in fetched.messages()] == [
+        assert [(each.offset, each.message_index, each.value) for each in Messages(fetched)] == [
             (0, 0, b"hello"),
             (0, 1, b"world!"),
             (0, 2, b"hello"),
@@ -329,7 +330,7 @@ class JafkaContract:
         for size in (12, 50, 1000):
             found, offset = list[bytes | None](), 0
             while (
-                messages := consumer.fetch(topic, 1, offset, max_bytes=size).messages()
+                messages := Messages(consumer.fetch(topic, 1, offset, max_bytes=size))
             ).next_offset > offset:
                 found += [each.value for each in messages]
                 offset = messages.next_offset

@@ -17,6 +17,7 @@ from etl.model.plans import OffsetRange
 from etl.protocol.messages import FetchedPartition
 from etl.protocol.records import one_by_one
 from etl.protocol.records.decode import Selection, walk
+from etl.protocol.records.one_by_one import Messages
 from etl.reader.cursor import Cursor
 from tests.fakes.batches import Batch, Codec, answer, compress, encode, record_bytes
 from tests.fakes.message_sets import (
@@ -213,7 +214,7 @@ def one_at_a_time(content: bytes) -> None:
         mock.patch.object(one_by_one, "walk", partial(walk, max_unpacked_bytes=MAX_UNPACKED_BYTES)),
         mock.patch.object(one_by_one, "Selection", selection),
     ):
-        messages = replace(fetched, asked_offset=asked).messages()
+        messages = Messages(replace(fetched, asked_offset=asked))
         seen = [(record.offset, record.message_index, record.next_offset) for record in messages]
     ends = [asked, *(end for *_, end in seen), messages.next_offset]
     if (

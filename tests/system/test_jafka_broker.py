@@ -11,6 +11,7 @@ from etl.embedded.cluster import Cluster
 from etl.embedded.releases import JAFKA
 from etl.errors import BrokerError
 from etl.protocol.messages import LATEST
+from etl.protocol.records.one_by_one import Messages
 from tests.fakes.jafka import entry
 from tests.fakes.jafka_contract import PARTITIONS, SEGMENT_BYTES, JafkaContract, ServedJafka
 
@@ -47,6 +48,6 @@ def test_what_is_not_flushed_is_neither_told_nor_given_by_a_real_one() -> None:
         for _ in range(6):
             consumer.produce("late", 0, entry(b"hello"))
         assert consumer.earliest_or_latest_offset("late", 0, LATEST) == 4 * 15
-        assert len(list(consumer.fetch("late", 0, 0).messages())) == 4
+        assert len(list(Messages(consumer.fetch("late", 0, 0)))) == 4
         with pytest.raises(BrokerError, match="OFFSET_OUT_OF_RANGE"):
             consumer.fetch("late", 0, 6 * 15)

@@ -34,6 +34,7 @@ from etl.errors import (
     TopicMissing,
 )
 from etl.model.logs import BrokerPartition, Isolation
+from etl.protocol.records.one_by_one import Messages
 from etl.reader.fetch import read_ranges
 from etl.reader.source import OffsetRanges, RangesReader
 from etl.run.context import ALONE
@@ -247,7 +248,7 @@ def test_an_offset_inside_a_message_is_told_before_a_plan_keeps_it_and_a_plan_th
     znode = f"/consumers/group-{topic}/offsets/{topic}/1-0"
     with SimpleConsumer("127.0.0.1", jafka.brokers[1].port, generation="jafka") as broker:
         second, third, fourth = [
-            message.next_offset for message in list(broker.fetch(topic, 0, 0).messages())[:3]
+            message.next_offset for message in list(Messages(broker.fetch(topic, 0, 0)))[:3]
         ]
     zookeeper.create(znode, str(second + 7).encode())
     with pytest.raises(

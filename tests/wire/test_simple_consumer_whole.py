@@ -15,6 +15,7 @@ from etl.errors import BrokerError, BrokerUnreachable, ConsumerInUse, Owned, Set
 from etl.model.logs import BrokerPartition, Isolation
 from etl.protocol.generations.dialect import Reply, Request
 from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
+from etl.protocol.records.one_by_one import Messages
 from etl.protocol.stored_offsets import CommittedOffset
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
@@ -94,13 +95,13 @@ def test_a_request_is_sent_again_over_a_new_connection_unless_it_must_not_happen
 
 
 def test_an_answer_is_iterated_from_the_offset_that_was_asked_for(consumer: SimpleConsumer) -> None:
-    messages = consumer.fetch("demo", 0, 3).messages()
+    messages = Messages(consumer.fetch("demo", 0, 3))
     assert [(each.offset, each.next_offset, each.value) for each in messages] == [
         (3, 4, b"3"),
         (4, 5, b"4"),
     ]
     assert messages.next_offset == 5
-    assert list(consumer.fetch("demo", 0, 5, max_wait_ms=1).messages()) == []
+    assert list(Messages(consumer.fetch("demo", 0, 5, max_wait_ms=1))) == []
 
 
 def test_each_answer_of_a_multifetch_is_iterated_from_its_own_offset(
@@ -110,7 +111,7 @@ def test_each_answer_of_a_multifetch_is_iterated_from_its_own_offset(
     answer = consumer.multifetch(
         [FetchTarget(DEMO, 4, 1000), FetchTarget(BrokerPartition("demo", 1), 0, 1000)]
     )
-    assert [[each.value for each in fetched.messages()] for fetched in answer.partitions] == [
+    assert [[each.value for each in Messages(fetched)] for fetched in answer.partitions] == [
         [b"4"],
         [b"other"],
     ]
@@ -124,7 +125,7 @@ def test_a_log_is_read_through_by_the_next_offset_whatever_a_fetch_holds() -> No
         jafka.append("demo", 0, *(entry(b"%d" % number) for number in range(50)))
         found, offset = list[bytes | None](), 0
         while (
-            messages := consumer.fetch("demo", 0, offset, max_bytes=100).messages()
+            messages := Messages(consumer.fetch("demo", 0, offset, max_bytes=100))
         ).next_offset > offset:
             found += [each.value for each in messages]
             offset = messages.next_offset
@@ -270,7 +271,7 @@ def test_a_fetch_that_one_thread_began_another_one_may_end(consumer: SimpleConsu
     consumer.begin_fetch([FetchTarget(DEMO, 0, 1000)])
     found = list[int]()
     thread = threading.Thread(
-        target=lambda: found.append(len(list(consumer.end_fetch().partitions[0].messages())))
+        target=lambda: found.append(len(list(Messages(consumer.end_fetch().partitions[0]))))
     )
     thread.start()
     thread.join(60)
@@ -282,4 +283,4 @@ def test_a_call_that_ends_at_its_deadline_leaves_a_consumer_that_works(broker: F
     with SimpleConsumer(broker.host, broker.port, timeout_s=0.3) as consumer:
         with pytest.raises(BrokerUnreachable, match="deadline"):
             consumer.fetch("demo", 0, 0, max_wait_ms=1)
-        assert len(list(consumer.fetch("demo", 0, 0).messages())) == 5
+        assert len(list(Messages(consumer.fetch("demo", 0, 0)))) == 5

@@ -116,7 +116,10 @@ def _checked_one(
     if fetched is None:
         return LookedAt(one.offset, None, _NOTHING_GIVEN), 0
     try:
-        messages = fetched.messages()
+        # The compiled kernels load only where records are decoded.
+        from etl.protocol.records.one_by_one import Messages
+
+        messages = Messages(fetched)
         if needed := messages.needed_bytes:
             return _cut_off(one, len(fetched.records), asked_bytes, needed)
         next(iter(messages), None)

@@ -122,7 +122,10 @@ def _told(
     if fetched is None or not len(fetched.records):
         return _grown(look, _SILENT)
     try:
-        messages = fetched.messages()
+        # The compiled kernels load only where records are decoded.
+        from etl.protocol.records.one_by_one import Messages
+
+        messages = Messages(fetched)
         if messages.needed_bytes:
             return _grown(look, _TOO_LARGE)
         record = next(iter(messages), None)

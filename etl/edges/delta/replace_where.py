@@ -32,13 +32,13 @@ def condition(spans: Sequence[Span], columns: Sequence[str]) -> str:
     """
     life = "coalesce(`log_epoch`, 0)" if "log_epoch" in columns else "0"
     return " OR ".join(
-        f"({_of_log(span.log)} AND `offset` >= {span.from_offset} AND `offset` < {span.until_offset} "
+        f"({_partition_condition(span.log)} AND `offset` >= {span.from_offset} AND `offset` < {span.until_offset} "
         f"AND {life} = {span.log_epoch})"
         for span in spans
     )
 
 
-def _of_log(log: BrokerPartition) -> str:
+def _partition_condition(log: BrokerPartition) -> str:
     broker = "" if log.broker_id is None else f" AND `broker_id` = {log.broker_id}"
     return f"`topic` = {_text(log.topic)} AND `partition` = {log.partition}{broker}"
 

@@ -11,6 +11,7 @@ import pytest
 
 from etl.errors import CorruptData, MessageTooLarge, OffsetInsideMessage
 from etl.protocol.messages import EntryLayout, FetchedPartition
+from etl.protocol.records.one_by_one import Messages
 from tests.fakes.batches import Batch, Codec, Rec, answer, encode
 from tests.fakes.jafka import entry, old_entry, wrapped
 
@@ -41,7 +42,7 @@ def logical(batches: Sequence[Batch], at: int, **fields: object) -> FetchedParti
 def places(fetched: FetchedPartition) -> list[tuple[int, int, int, bytes | None]]:
     return [
         (each.offset, each.message_index, each.next_offset, each.value)
-        for each in fetched.messages()
+        for each in Messages(fetched)
     ]
 
 
@@ -53,7 +54,7 @@ def test_a_message_has_its_own_offset_and_the_next_one() -> None:
         (1000, 0, 1015, b"hello"),
         (1015, 0, 1031, b"world!"),
     ]
-    [first, _] = physical(HELLO + WORLD).messages()
+    [first, _] = Messages(physical(HELLO + WORLD))
     assert (
         first.key,
         first.timestamp_ms,
@@ -75,7 +76,7 @@ def test_messages_in_a_compressed_entry_lead_back_to_its_begin_and_the_last_one_
         1015,
         1077,
     ]
-    assert physical(HELLO + GZIPPED, at=1000).messages().next_offset == 1077
+    assert Messages(physical(HELLO + GZIPPED, at=1000)).next_offset == 1077
 
 
 def test_messages_nested_deeper_are_counted_through() -> None:
@@ -86,22 +87,22 @@ def test_messages_nested_deeper_are_counted_through() -> None:
 
 
 def test_an_entry_that_holds_nothing_moves_the_position_alone() -> None:
-    messages = physical(wrapped() + HELLO, at=7).messages()
+    messages = Messages(physical(wrapped() + HELLO, at=7))
     assert [each.offset for each in messages] == [7 + len(wrapped())]
-    assert physical(wrapped(), at=7).messages().next_offset == 7 + len(wrapped())
+    assert Messages(physical(wrapped(), at=7)).next_offset == 7 + len(wrapped())
 
 
 def test_whatever_is_cut_off_at_the_end_is_left_for_the_next_fetch() -> None:
     for size in range(len(HELLO), len(HELLO + WORLD)):
-        messages = physical((HELLO + WORLD)[:size], at=100).messages()
+        messages = Messages(physical((HELLO + WORLD)[:size], at=100))
         assert [each.value for each in messages] == [b"hello"]
         assert (messages.next_offset, messages.needed_bytes) == (115, 0)
 
 
 def test_an_answer_without_a_whole_message_says_how_many_bytes_it_takes() -> None:
-    assert list(physical(b"").messages()) == []
+    assert list(Messages(physical(b""))) == []
     for size in range(1, len(HELLO)):
-        messages = physical(HELLO[:size], at=100).messages()
+        messages = Messages(physical(HELLO[:size], at=100))
         assert (messages.needed_bytes, messages.next_offset) == (15 if size >= 4 else 1, 100)
         told = f"does not fit into a fetch of {size} bytes.*offset 100.*if more bytes bring no more, no message begins at this offset"
         with pytest.raises(MessageTooLarge, match=told):
@@ -111,12 +112,12 @@ def test_an_answer_without_a_whole_message_says_how_many_bytes_it_takes() -> Non
 def test_an_offset_inside_a_message_is_named_and_nothing_is_skipped() -> None:
     for inside in range(1, len(HELLO)):
         with pytest.raises((OffsetInsideMessage, MessageTooLarge), match=f"offset {inside}"):
-            list(physical((HELLO + WORLD * 100)[inside:], at=inside).messages())
+            list(Messages(physical((HELLO + WORLD * 100)[inside:], at=inside)))
 
 
 def test_a_wrong_checksum_is_told_with_its_place() -> None:
     with pytest.raises(CorruptData, match="CRC.*partition 3.*offset 15"):
-        list(physical(HELLO + WORLD[:-1] + b"?").messages())
+        list(Messages(physical(HELLO + WORLD[:-1] + b"?")))
 
 
 # Logical logs
@@ -127,7 +128,7 @@ def test_records_of_a_record_batch_begin_at_the_offset_that_was_asked_for() -> N
         Rec(delta, b"%d" % delta, b"k", ((b"h", b"1"), (b"none", None)), timestamp_delta=delta)
         for delta in range(4)
     ]
-    found = list(logical([Batch(10, records, Codec.GZIP)], 12).messages())
+    found = list(Messages(logical([Batch(10, records, Codec.GZIP)], 12)))
     assert [(each.offset, each.next_offset, each.value) for each in found] == [
         (12, 13, b"2"),
         (13, 14, b"3"),
@@ -141,17 +142,19 @@ def test_records_of_a_record_batch_begin_at_the_offset_that_was_asked_for() -> N
 
 
 def test_a_timestamp_that_no_calendar_has_is_a_number_all_the_same() -> None:
-    [record] = logical(
-        [
-            Batch(
-                0,
-                [Rec(0, b"v")],
-                base_timestamp=300_000_000_000_000,
-                max_timestamp=300_000_000_000_000,
-            )
-        ],
-        0,
-    ).messages()
+    [record] = Messages(
+        logical(
+            [
+                Batch(
+                    0,
+                    [Rec(0, b"v")],
+                    base_timestamp=300_000_000_000_000,
+                    max_timestamp=300_000_000_000_000,
+                )
+            ],
+            0,
+        )
+    )
     assert record.timestamp_ms == 300_000_000_000_000
 
 
@@ -174,7 +177,7 @@ def test_only_the_aborted_one_of_a_producers_transactions_is_left_out() -> None:
         of_producer(2, b"kept"),
         marker(3, commits=True),
     ]
-    messages = logical(batches, 0, aborted=((9, 0),)).messages()
+    messages = Messages(logical(batches, 0, aborted=((9, 0),)))
     assert ([each.value for each in messages], messages.next_offset) == ([b"kept"], 4)
 
 
@@ -182,4 +185,4 @@ def test_many_records_are_all_given() -> None:
     batches = [
         Batch(start, [Rec(delta, b"x") for delta in range(700)]) for start in range(0, 7000, 700)
     ]
-    assert [each.offset for each in logical(batches, 5).messages()] == list(range(5, 7000))
+    assert [each.offset for each in Messages(logical(batches, 5))] == list(range(5, 7000))

@@ -2,7 +2,7 @@
 
 import sys
 
-from etl.cli import main
+from etl.cli.door import main
 
 if __name__ == "__main__":
     sys.exit(main())

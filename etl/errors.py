@@ -1,4 +1,6 @@
-"""Every way a run can fail: what was wrong, where, what to check, and the exit code.
+"""How can a run fail, with which exit code, and may trying again help?
+
+Every way a run can fail: what was wrong, where, what to check, and the exit code.
 
 The exit codes are those of the README. "Retriable" means that a retry may help.
 
@@ -43,10 +45,22 @@ The exit codes are those of the README. "Retriable" means that a retry may help.
     ├── TableUnreachable            7    retriable: the table cannot be read or written
     │   └── NoExclusiveCreate            the store lets a writer replace another one's commit
     └── Stopped                   130    retriable: Ctrl-C or SIGTERM, cleanly
+
+An error as a line of text, by which it comes out of an executor: Spark hands on nothing but the
+traceback.
+
+Why a broker does not do what it is asked, in words of no generation. No I/O; each generation has
+a table of its own codes.
+
+Which of several errors is the worst: what a person mends first, and what the whole ends with.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any, ClassVar
 
 
@@ -299,3 +313,104 @@ def rebuild(name: str, what: str, check: str, where: dict[str, Any]) -> EtlError
 def family(kind: type[EtlError]) -> list[type[EtlError]]:
     """The kind and all that are below it."""
     return [kind] + [child for sub in kind.__subclasses__() for child in family(sub)]
+
+
+_MARK = "etl-error:"
+
+
+def mark(error: EtlError) -> str:
+    """One line that carries `error` through a Spark traceback; `unmark` finds it again."""
+    return (
+        _MARK
+        + json.dumps([type(error).__name__, error.what, error.check, error.where], default=str)
+        + "\n"
+    )
+
+
+def unmark(text: str) -> EtlError | None:
+    """The first error that `mark` put into `text`, or None."""
+    at = text.find(_MARK)
+    while at >= 0:
+        at += len(_MARK)
+        try:
+            (name, what, check, where), _ = json.JSONDecoder().raw_decode(text, at)
+            return rebuild(name, what, check, where)
+        except (ValueError, TypeError, RecursionError):
+            at = text.find(_MARK, at)  # other text that happens to hold the marker
+    return None
+
+
+def whole_text(failure: BaseException) -> str:
+    """An exception's text with that of its causes: Spark puts the executor's traceback into one of
+    them.
+    """
+    java: Any = getattr(failure, "java_exception", None)
+    texts = [str(failure), str(java.toString()) if java is not None else ""]
+    cause = java.getCause() if java is not None else None
+    for _ in range(20):
+        if cause is None:
+            break
+        texts.append(str(cause.toString()))
+        cause = cause.getCause()
+    return "\n".join(texts)
+
+
+class Meaning(Enum):
+    """What a refusal means to whoever asked, where that changes what is done next."""
+
+    OUT_OF_RANGE = "the offset is not in the log"
+    UNKNOWN_TOPIC = "the topic is not there"
+    ANOTHER_TOPIC = "no topic has this id, or another one has its name"
+    NOT_ALLOWED = "we are known, and may not"
+    NOT_COORDINATOR = "another broker keeps this group"
+    NO_COORDINATOR_YET = "nobody keeps this group's offsets yet, or whoever does still loads them"
+    REBALANCING = "the group divides its logs anew: its members join again"
+    OLD_GENERATION = "the group has divided its logs anew since"
+    NO_SUCH_GROUP = "there is no group of this name, or it is one of the other protocol"
+    SWITCHED_OFF = "brokers of this version, or with these features, do nothing of the kind"
+    UNKNOWN_MEMBER = "nobody of this id is a member of the group"
+    ID_REQUIRED = "a new member joins again with the id that it is given here"
+    FENCED = "another process is the static member of this name by now"
+    FENCED_EPOCH = "the member was taken for gone, and keeps its id if it joins again"
+    STALE_EPOCH = "the member has another epoch by now, which its next heartbeat is told"
+    NO_COMMON_STRATEGY = "the members of the group have no strategy in common"
+    UNSTABLE = "a transaction is open that stores this offset"
+    NO_SEARCH = "the log cannot be searched by time"
+    NO_LISTENER = "whoever leads it is there, and has no listener of the name by which we came"
+    UNSAID = "something went wrong, and the broker does not say what"
+    OTHER = "nothing that is treated on its own"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a broker does not do what it is asked. Each generation has a table of its own."""
+
+    code: int
+    """The number on the wire, for people only: generations give the same numbers other meanings."""
+    name: str
+    is_retriable: bool
+    """Asking again may help, metadata refreshes counted; the one who asks again bounds it."""
+    kind: type[EtlError]
+    """Which error it is once nobody asks again."""
+    check: str
+    meaning: Meaning = Meaning.OTHER
+
+    def error(self, doing: str, **place: Any) -> EtlError:
+        """The error to raise once nobody asks again."""
+        return self.kind(
+            f"the broker refused to {doing}: {self.name} (code {self.code})",
+            check=self.check,
+            **place,
+        )
+
+
+_WORST_FIRST = (1, 2, 5, 3, 6, 7, 4, 130)
+"""What no retry mends before what one may mend. A wrong setting (2) comes before a decision (5),
+because it may be all that there is to the disagreement; a loss that was allowed (3) behind both;
+ZooKeeper and brokers (6) before the table (7), as a run meets them; and last what passes with
+nobody doing anything, an owner (4), and what somebody stopped."""
+
+
+def worst_of(errors: Iterable[EtlError]) -> EtlError | None:
+    """Of several the one to mend first; None of none."""
+    return min(errors, key=lambda error: _WORST_FIRST.index(error.exit_code), default=None)

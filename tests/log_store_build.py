@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import etl.edges.spark.log_store as log_store
+from etl.edges.spark import log_store
 from etl.embedded.jars import delta_jars, fetched, spark_jars
 from etl.embedded.java import find_java
 from tests.brokers.compiling import COMPILER, LANGUAGE, MAIN, path_of

@@ -1,4 +1,6 @@
-"""`python -m etl.airflow check FOLDER`: whether DAG files load, and whether the pools and
+"""`python -m etl.airflow check FOLDER`: do the DAG files load, and is there what they name?
+
+`python -m etl.airflow check FOLDER`: whether DAG files load, and whether the pools and
 connections that they name are there.
 """
 

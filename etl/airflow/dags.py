@@ -1,4 +1,6 @@
-"""A DAG of each kind for one pipeline, from its conf file, whose name it has. A DAG file calls
+"""Which DAGs are made for a pipeline?
+
+A DAG of each kind for one pipeline, from its conf file, whose name it has. A DAG file calls
 these and says when.
 
 What they have in common: one run of a pipeline at a time (`max_active_runs` does not bind Airflow's

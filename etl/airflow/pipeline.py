@@ -1,4 +1,6 @@
-"""What a DAG must know of a pipeline: a few keys of its conf file. The command that a task starts
+"""What must a DAG know of a pipeline and its environment, and is it there? Loads without Airflow.
+
+What a DAG must know of a pipeline: a few keys of its conf file. The command that a task starts
 reads and checks all of it.
 """
 

@@ -1,4 +1,6 @@
-"""The operator that starts a job of the toolkit by spark-submit, and tells Airflow what came of it.
+"""How does a task start a job by spark-submit, and what does Airflow hear of it?
+
+The operator that starts a job of the toolkit by spark-submit, and tells Airflow what came of it.
 
 A try may run while the driver of the one before is still at work, or after it has committed:
 Airflow guards against neither. The job does: the same run key is one plan, and one commit. So every

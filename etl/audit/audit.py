@@ -1,4 +1,6 @@
-"""Whether a table holds what the ledger says it holds: every offset once, none missing, none that
+"""Is each offset in the table once, and none that no plan applied?
+
+Whether a table holds what the ledger says it holds: every offset once, none missing, none that
 nobody applied.
 
 Owns the comparison. What the table holds comes as bitmaps of offsets (`edges.delta.scan` makes

@@ -1,4 +1,6 @@
-"""Why an offset has no row: what the receipts say of it, what a plan let go, and who took a row
+"""Why has an offset no row?
+
+Why an offset has no row: what the receipts say of it, what a plan let go, and who took a row
 that was there.
 
 Owns the words for it and the judgement whether a table that lacks rows is right all the same. What

@@ -1,4 +1,6 @@
-"""The command line: `etl compact | complete | demo | doctor | init | intervals | lag | maintain | package | peek | plan | replay |
+"""The command line.
+
+The command line: `etl compact | complete | demo | doctor | init | intervals | lag | maintain | package | peek | plan | replay |
 report | run | schema | tail | verify | backfill begin, resume, list, show, abandon | offsets show, diff, set, restore, pause, resume |
 pipelines list, retire, resume, set-acl | plans list, show, supersede, acknowledge, take-over, accept-log | table resolve`.
 

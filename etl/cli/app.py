@@ -1,4 +1,6 @@
-"""The commands of a pipeline's every day, and the families of the others. Everything heavy is
+"""Which commands are there, and how does one begin and end?
+
+The commands of a pipeline's every day, and the families of the others. Everything heavy is
 imported inside the command that needs it.
 """
 

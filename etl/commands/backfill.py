@@ -1,4 +1,6 @@
-"""`etl backfill`: what a live pipeline never loaded is loaded beside it, in bounded plans; what
+"""How does an operator begin, resume, list and abandon backfills?
+
+`etl backfill`: what a live pipeline never loaded is loaded beside it, in bounded plans; what
 would be loaded is shown before.
 """
 

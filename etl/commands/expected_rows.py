@@ -1,4 +1,6 @@
-"""What the table should hold, by the ledger: the plans that led to it, what pruned plans loaded,
+"""Which rows should the table hold, by the ledger?
+
+What the table should hold, by the ledger: the plans that led to it, what pruned plans loaded,
 and what was let go.
 
 Owns the one moment that both ledgers are read at. What `verify` makes of it, and what the table

@@ -1,4 +1,6 @@
-"""`etl lag`: how far the table is behind each partition; what it takes to know is asked of the
+"""How far has each partition been loaded, by offset and by time, and what is missing?
+
+`etl lag`: how far the table is behind each partition; what it takes to know is asked of the
 brokers.
 """
 

@@ -1,4 +1,6 @@
-"""`etl maintain`: small files of the table become large ones, files that no version needs go, its
+"""How is a table compacted and cleaned up?
+
+`etl maintain`: small files of the table become large ones, files that no version needs go, its
 log gets a checkpoint, old plans fold.
 
 It looks at the table as a run does, first: what others did to it stops a run and this alike, or

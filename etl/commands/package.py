@@ -1,4 +1,6 @@
-"""`etl package`: what brings this package to the executors of a cluster, and what to say to
+"""How does this package come to the executors of a cluster?
+
+`etl package`: what brings this package to the executors of a cluster, and what to say to
 `spark-submit`.
 
 A zip for `--py-files`, where the workers' Python has the libraries; or an archive of this whole

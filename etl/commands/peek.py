@@ -1,4 +1,6 @@
-"""`etl peek`: the records of one log, one by one, for a person. Nothing is stored, moved or owned,
+"""How does a person look at records?
+
+`etl peek`: the records of one log, one by one, for a person. Nothing is stored, moved or owned,
 and no Spark is needed.
 
 Here it is decided which log that is and where to start in it; going through it belongs to
@@ -13,9 +15,8 @@ from dataclasses import dataclass
 
 from etl.commands.peeked_log import PeekedLog, leaderless
 from etl.edges.brokers.cluster import Cluster
-from etl.errors import SettingsError, TopicMissing
+from etl.errors import Meaning, SettingsError, TopicMissing
 from etl.model.logs import BrokerPartition, Extent
-from etl.protocol.refusal import Meaning
 from etl.protocol.stretches import FORM_OF_PARTITION
 from etl.protocol.zookeeper.payloads import parse_partition_key
 from etl.run.wiring import open_cluster
@@ -96,8 +97,8 @@ def _kind(wanted: Wanted) -> type[PeekedLog]:
     if not wanted.follows:
         return PeekedLog
     from etl.commands.followed_log import (
-        FollowedLog,
-    )  # what reads record batches as columns is slower to load
+        FollowedLog,  # what reads record batches as columns is slower to load
+    )
 
     return FollowedLog
 

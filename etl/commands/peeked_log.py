@@ -21,14 +21,15 @@ from etl.errors import (
     CorruptData,
     EtlError,
     ExpiredOffsets,
+    Meaning,
     MessageTooLarge,
     OffsetInsideMessage,
     RanOutBeforeUntil,
+    Refusal,
 )
 from etl.model.logs import BrokerPartition, Extent, Isolation, Leader
 from etl.protocol.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition, FetchTarget
 from etl.protocol.records.one_by_one import Messages, Record
-from etl.protocol.refusal import Meaning, Refusal
 from etl.settings.source import SourceSettings
 
 FETCH_BYTES = 256 << 10

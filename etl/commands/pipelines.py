@@ -1,4 +1,6 @@
-"""The pipelines of a group, or of a ZooKeeper: which there are, and which of them an operator takes
+"""Which pipelines has a group, and which of them are retired?
+
+The pipelines of a group, or of a ZooKeeper: which there are, and which of them an operator takes
 out of service.
 
 Two pipelines of one group may not read one topic, for the offsets are the group's. Where two do,

@@ -1,4 +1,7 @@
-"""`etl plans list` and `etl plans show`."""
+"""What would the next run do, and which plans are stored?
+
+`etl plans list` and `etl plans show`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`etl replay`: rows that are in the table already are read again and replaced; what would be
+"""How does an operator read rows again and replace them?
+
+`etl replay`: rows that are in the table already are read again and replaced; what would be
 replaced is shown before.
 """
 

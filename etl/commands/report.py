@@ -1,4 +1,6 @@
-"""`etl report`: the page of a run's report, made anew from the report, and shown to whoever sits
+"""How is the page of a run's report shown?
+
+`etl report`: the page of a run's report, made anew from the report, and shown to whoever sits
 before a display.
 """
 

@@ -1,4 +1,7 @@
-"""`etl run`: one run, and its report."""
+"""What does `etl run` do, with one conf or a folder of them?
+
+`etl run`: one run, and its report.
+"""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etl.decisions.worst_error import worst_of
-from etl.errors import EtlError, SettingsError, Stopped
+from etl.errors import EtlError, SettingsError, Stopped, worst_of
 from etl.report.words import counted
 from etl.settings.changes import Change
 from etl.settings.folder import confs_in

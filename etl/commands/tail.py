@@ -21,7 +21,10 @@ from etl.model.membership import Membership
 from etl.run.wiring import open_cluster
 from etl.settings.policies import StartAt
 from etl.settings.sections import Settings
-from etl.streams import Conf, Consumer, Group, Listener, Record
+from etl.streams.conf import Conf
+from etl.streams.consumer import Consumer
+from etl.streams.groups import Group, Listener
+from etl.streams.records import Record
 
 _SLICE_S, _COMMIT_EVERY_S = 0.5, 5.0
 

@@ -1,4 +1,6 @@
-"""`etl verify`: every record of every applied plan is in the table once, or it is said which is
+"""Is every record of every applied plan in the table once?
+
+`etl verify`: every record of every applied plan is in the table once, or it is said which is
 not, and why.
 
 Owns the order of the questions: what should be there (the ledger), what is there (Spark reads the

@@ -11,7 +11,7 @@ from etl.commands.tail import TailedGroup
 from etl.console.records import Decoding, document_of, fields_of
 from etl.errors import EtlError
 from etl.report.words import counted
-from etl.streams import Record
+from etl.streams.records import Record
 
 
 class TailLines:

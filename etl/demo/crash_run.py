@@ -1,4 +1,6 @@
-"""`python -m etl.demo.crash_run CONF VERB [SIGNAL [COMMAND WORD...]]`: an `etl run`, or `etl
+"""`python -m etl.demo.crash_run`: a run that kills itself at a chosen step.
+
+`python -m etl.demo.crash_run CONF VERB [SIGNAL [COMMAND WORD...]]`: an `etl run`, or `etl
 replay`, `etl backfill` or a command of `etl plans` ("plans supersede"), that sends itself a signal
 at the moment it would begin VERB.
 

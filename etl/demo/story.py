@@ -1,4 +1,6 @@
-"""`etl demo`: the whole path on real parts on this machine, with a run that is killed at the worst
+"""What does `etl demo` show, and which events does it load?
+
+`etl demo`: the whole path on real parts on this machine, with a run that is killed at the worst
 moment, and a proof.
 
 It does what a person would: it writes a conf file and calls the command `etl`, each run a process

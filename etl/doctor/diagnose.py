@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from etl.commands.preview import preview_of
-from etl.decisions.worst_error import worst_of
 from etl.doctor import (
     acls,
     backfills,
@@ -29,7 +28,7 @@ from etl.doctor import (
     zookeeper,
 )
 from etl.doctor.check import Check, Fact, Findings, Line, Verdict
-from etl.errors import EtlError
+from etl.errors import EtlError, worst_of
 from etl.run.context import RunContext, SparkDefaults
 from etl.settings.sections import Settings
 

@@ -1,4 +1,6 @@
-"""Offset ranges, and the plans that are made of them.
+"""Which offset ranges does a plan hold, and what came of reading and writing them?
+
+Offset ranges, and the plans that are made of them.
 
 Bounds live in names: `from_offset` is inclusive, `until_offset` exclusive. A missing thing is None,
 never -1.

@@ -1,4 +1,6 @@
-"""How connections to brokers are entered: encrypted or not, with which login, through which
+"""How are connections to brokers and to ZooKeeper secured? Values, without secrets.
+
+How connections to brokers are entered: encrypted or not, with which login, through which
 listener. Values that travel to tasks.
 
 No secret is in them, only where one is found (`SecretRef`): whoever opens a connection looks there,

@@ -1,4 +1,7 @@
-"""What the world said at the start of a run, and where the pipeline stands by it."""
+"""What did brokers, the ledger in ZooKeeper and the table say at the start of a run?
+
+What the world said at the start of a run, and where the pipeline stands by it.
+"""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from etl.errors import Refusal
 from etl.model.logs import BrokerPartition
-from etl.protocol.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True)

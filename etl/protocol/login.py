@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from etl.errors import Refusal
     from etl.protocol.generations.dialect import Request
-    from etl.protocol.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from etl.errors import Refusal
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
-from etl.protocol.refusal import Refusal
 
 LATEST = -1
 """Instead of a time: the readable end (high watermark, or last stable offset under read_committed).

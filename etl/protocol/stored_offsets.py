@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from etl.errors import Refusal
 from etl.model.logs import BrokerPartition
-from etl.protocol.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True)

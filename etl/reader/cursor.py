@@ -1,4 +1,6 @@
-"""The walk through one offset range, without a socket, a clock or Spark.
+"""How does one walk through a range, without socket, clock or Spark?
+
+The walk through one offset range, without a socket, a clock or Spark.
 
 Owns which offset to ask next and with how many bytes, what of an answer to keep, when the range is
 done, and the ways it can go wrong. Sending the request, waiting, finding the leader and retrying
@@ -49,19 +51,21 @@ from etl.errors import (
     CorruptData,
     EtlError,
     ExpiredOffsets,
+    Meaning,
     MessageTooLarge,
     RanOutBeforeUntil,
+    Refusal,
 )
 from etl.model.logs import Cleanup, Isolation
 from etl.model.plans import OffsetRange
 from etl.model.raw_table import raw_columns
 from etl.model.receipts import GAPS_KEPT, Receipt
 from etl.protocol.messages import EntryLayout, FetchedPartition
-from etl.protocol.records.decode import Walk, decode, walk
+from etl.protocol.records.decode import decode, walk
+from etl.protocol.records.headers import Walk
 from etl.protocol.records.message_kernel import PHYSICAL_ENTRY_BYTES
 from etl.protocol.records.selection import MAX_UNPACKED_BYTES, Counts, Selection, no_message_at
 from etl.protocol.records.tally import Tally
-from etl.protocol.refusal import Meaning, Refusal
 from etl.reader.passed_batches import MISSING_MAX, PassedBatches
 from etl.settings.fetch_sizes import MAX_RECORD_BYTES
 

@@ -1,4 +1,6 @@
-"""The loop one task runs: its offset ranges in, Arrow batches out, a receipt per range.
+"""How does a task fetch its ranges, find leaders again, and what does it refuse to call read?
+
+The loop one task runs: its offset ranges in, Arrow batches out, a receipt per range.
 
 It owns which logs share a request, when the next request is sent, waiting, and finding a leader
 that moved. What an answer means to a range belongs to `cursor`, the connection to
@@ -29,14 +31,13 @@ from typing import TYPE_CHECKING
 
 from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerError, BrokerUnreachable, DataLoss, RanOutBeforeUntil
+from etl.errors import BrokerError, BrokerUnreachable, DataLoss, Meaning, RanOutBeforeUntil
 from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation, Tail
 from etl.model.plans import OffsetRange
 from etl.model.receipts import Receipt
 from etl.model.security import OPEN, Security
 from etl.protocol.messages import EARLIEST, LATEST, FetchAnswer, FetchedPartition, FetchTarget
 from etl.protocol.records.selection import MAX_UNPACKED_BYTES
-from etl.protocol.refusal import Meaning
 from etl.reader.cursor import Cursor
 from etl.reader.leaders import by_broker, find_leaders
 from etl.reader.range_progress import FetchSettings, RangeProgress, lose_all, place_of
@@ -59,6 +60,7 @@ from etl.settings.fetch_sizes import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 _LEAST_SHARE_BYTES = MIB
 _MOST_LOGS_PER_REQUEST = 64

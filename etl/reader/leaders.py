@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
-from etl.errors import BrokerError, BrokerUnreachable, EtlError, TopicMissing
+from etl.errors import BrokerError, BrokerUnreachable, EtlError, Meaning, TopicMissing
 from etl.model.logs import Broker, BrokerPartition
 from etl.protocol.messages import TopicMetadata
-from etl.protocol.refusal import Meaning
 from etl.reader.range_progress import FetchSettings, RangeProgress
 
 _LONGEST_BACKOFF_S = 5.0

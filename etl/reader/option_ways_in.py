@@ -29,8 +29,8 @@ def security_said(options: Mapping[str, str]) -> Security:
     if "protocol" in said:
         said["protocol"] = said["protocol"].strip().upper()
     from etl.settings.way_in import (
-        security_of,
-    )  # few need it, and Spark starts a process for each question
+        security_of,  # few need it, and Spark starts a process for each question
+    )
 
     try:
         return security_of(said)

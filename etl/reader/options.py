@@ -1,4 +1,6 @@
-"""The options of the data source, text to values. No I/O.
+"""Which options does the data source have?
+
+The options of the data source, text to values. No I/O.
 
 It owns what each option may hold; their names are in `option_names`, how logs are written in them
 in `option_logs`. What they come to on the logs that there are is decided in `ranges`; `alone` asks
@@ -32,6 +34,7 @@ from etl.settings.address import split_address, split_connect
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
 
 _MOST: Mapping[str, int] = {
     "fetch_max_bytes": fetch_sizes.FETCH_MAX_BYTES_MOST,
@@ -97,8 +100,8 @@ def _generation(options: Mapping[str, str]) -> str | None:
     if "broker_version" not in options:
         return None
     from etl.protocol.generations.choice import (
-        of_broker_version,
-    )  # Spark starts a process for each question, and few need this
+        of_broker_version,  # Spark starts a process for each question, and few need this
+    )
 
     return of_broker_version(options["broker_version"], option="broker_version")
 

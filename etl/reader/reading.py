@@ -1,4 +1,6 @@
-"""What a reading of the data source is to read and how: which logs, from where to where, in what
+"""What is to be read, from where to where, in which tasks?
+
+What a reading of the data source is to read and how: which logs, from where to where, in what
 manner.
 """
 

@@ -16,6 +16,7 @@ from etl.errors import (
     BrokerError,
     BrokerUnreachable,
     DataLoss,
+    Meaning,
     MissingOffsets,
     NotYetReadable,
     RanOutBeforeUntil,
@@ -24,7 +25,6 @@ from etl.errors import (
 from etl.model.logs import BrokerPartition, Cleanup, Isolation, Tail
 from etl.model.plans import OffsetRange
 from etl.protocol.messages import LATEST, TopicMetadata
-from etl.protocol.refusal import Meaning
 from etl.protocol.stretches import render_stretches
 from etl.reader.cursor import Cursor
 from etl.reader.passed_batches import MISSING_MAX

@@ -1,4 +1,6 @@
-"""`offset_ranges`: exact offset ranges of Kafka logs as a Spark DataFrame, by Spark's Python Data
+"""How does Spark read offset ranges as a data source of its own?
+
+`offset_ranges`: exact offset ranges of Kafka logs as a Spark DataFrame, by Spark's Python Data
 Source API.
 
 It works without the rest of this package's machinery:
@@ -38,11 +40,12 @@ from etl.reader.options import columns_of_schema, parse_options
 from etl.reader.task_rows import TaskFailed, attempt_number, failed, rows_of_task
 from etl.reader.tasks import NAME, QueryTask
 
-__all__ = ["OffsetRanges", "RangesReader", "TaskFailed"]
-
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
+
+
+__all__ = ["OffsetRanges", "RangesReader", "TaskFailed"]
 
 
 class OffsetRanges(DataSource):

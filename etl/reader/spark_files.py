@@ -45,7 +45,7 @@ class PlannedFiles:
 
     def write(self, wanted: FilesWanted) -> Sequence[Written]:
         """Read all and write it; what each task gave back. Raises what Spark raises, a task's error
-        inside (`error_line.unmark`).
+        inside (`errors.unmark`).
         """
         reading, progress, accumulator = self._reading, self._progress, self._accumulator
 

@@ -38,7 +38,7 @@ def read_tasks(
     them, read when somebody asks for them; and the receipts to come.
 
     A task that fails raises TaskFailed (`rows_of_task`) where it runs; what a run makes of it is
-    `error_line.unmark`'s.
+    `errors.unmark`'s.
     """
     merge = Merge()
     accumulator: Accumulator[dict[int, Receipt]] = spark.sparkContext.accumulator({}, merge)

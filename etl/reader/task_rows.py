@@ -1,4 +1,6 @@
-"""The rows of one task where it runs: the loop of `fetch` with all that a task knows, its retries,
+"""What does a task do where it runs: rows, data files, results, retries?
+
+The rows of one task where it runs: the loop of `fetch` with all that a task knows, its retries,
 and its errors as Spark hands them on.
 
 Whoever takes the rows is the same to it: Spark, by the data source of `source`, or files that the
@@ -13,16 +15,16 @@ from typing import TYPE_CHECKING
 
 from etl.edges.brokers.request_meter import OF_THIS_PROCESS
 from etl.edges.progress_port import ProgressAddress, Teller
-from etl.errors import EtlError
+from etl.errors import EtlError, mark
 from etl.model.plans import OffsetRange
 from etl.model.receipts import Receipt
 from etl.model.statistics import since
-from etl.protocol.error_line import mark
 from etl.reader.reading import Reading
 from etl.reader.tasks import Task
 
 if TYPE_CHECKING:
     import pyarrow
+
 
 _PATIENCE_S, _LATER_PATIENCE_S = 120.0, 30.0
 """How long a log may give nothing in the first attempt of a task, and in those after it: Spark
@@ -30,7 +32,7 @@ tries four times, and a run over a dead network should end within minutes."""
 
 
 class TaskFailed(RuntimeError):
-    """Carries an EtlError through Spark's traceback; `error_line.unmark` finds it there again."""
+    """Carries an EtlError through Spark's traceback; `errors.unmark` finds it there again."""
 
 
 def failed(error: EtlError) -> TaskFailed:

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from etl.edges.progress_port import ProgressAddress
-from etl.errors import EtlError
+from etl.errors import EtlError, mark
 from etl.model.data_files import FilesWanted, Written
 from etl.model.receipts import Receipt
-from etl.protocol.error_line import mark
 from etl.reader.advice import for_a_pipeline
 from etl.reader.reading import Reading
 from etl.reader.task_rows import TaskFailed, rows_of_task

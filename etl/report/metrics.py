@@ -1,4 +1,6 @@
-"""What a run came to as metrics, in Prometheus' text format: how it went, how far the table is
+"""How does a run become Prometheus metrics and OpenLineage events?
+
+What a run came to as metrics, in Prometheus' text format: how it went, how far the table is
 behind, how long that is kept.
 
 All are gauges of the last run. What is not known has no sample. The format: Prometheus'

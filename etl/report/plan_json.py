@@ -1,4 +1,6 @@
-"""A plan for people and programs; and what a run decided from, as JSON that is read back to the
+"""How are plans and snapshots written as JSON, and read back?
+
+A plan for people and programs; and what a run decided from, as JSON that is read back to the
 same values: a test in a report.
 
 What is written to be read back names no broker's address and none of ZooKeeper's, and of the

@@ -1,4 +1,6 @@
-"""What a run says of itself: its state, outcomes, timings, records and bytes per log, lag, and the
+"""What does a run's report hold?
+
+What a run says of itself: its state, outcomes, timings, records and bytes per log, lag, and the
 plan. Values to JSON.
 
 Its file also keeps what the run saw (`incident`), so that what it decided can be decided again on a

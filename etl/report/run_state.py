@@ -1,4 +1,6 @@
-"""What a report tells of its run as a whole: what it came to, how far it is, which process runs,
+"""What is a run doing, how far is it, and what became of it?
+
+What a report tells of its run as a whole: what it came to, how far it is, which process runs,
 and the plans that it executed.
 """
 

@@ -1,4 +1,6 @@
-"""The story of a backfill: look at the live pipeline, claim, then one bounded plan after the other
+"""How does a backfill run, and how is it given up?
+
+The story of a backfill: look at the live pipeline, claim, then one bounded plan after the other
 as any run makes them.
 
 The claim and its first plan are stored in one transaction, so a kill at any moment leaves either

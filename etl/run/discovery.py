@@ -1,4 +1,6 @@
-"""Finds the cluster of a conf: its brokers, topics and leaders, whichever family it is of and
+"""How are the brokers, topics and leaders of a conf found?
+
+Finds the cluster of a conf: its brokers, topics and leaders, whichever family it is of and
 wherever that is kept.
 
 | cluster | brokers are found | topics and leaders are told |
@@ -184,8 +186,8 @@ class Discovery:
 
     def _is_in_table(self, cluster: str) -> bool:
         from etl.edges.delta.state import (
-            holds_commits,
-        )  # who looks at brokers alone does not wait for Delta's libraries
+            holds_commits,  # who looks at brokers alone does not wait for Delta's libraries
+        )
 
         return holds_commits(
             self._settings.table.path,

@@ -1,4 +1,6 @@
-"""The story of a run: observe, reconcile, plan, fetch, append, commit. Each verb hands its value to
+"""What does a run do, step by step: observe, reconcile, plan, fetch, append, commit?
+
+The story of a run: observe, reconcile, plan, fetch, append, commit. Each verb hands its value to
 the right.
 
 What an earlier run left is finished first, and then the run makes one plan of its own: the verbs

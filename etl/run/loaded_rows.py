@@ -1,4 +1,6 @@
-"""What a replay asks besides: what the pipeline loaded, where times lie in logs, and which rows
+"""What has been loaded already, by the table's own commits and rows?
+
+What a replay asks besides: what the pipeline loaded, where times lie in logs, and which rows
 stand in the table.
 """
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from etl.edges.delta.recount import Recount
+
 
 GAPS_TOLD = 1_000_000
 """Of each range; two numbers each, in memory only."""

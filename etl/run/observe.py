@@ -1,4 +1,6 @@
-"""What the world looks like: one look at ZooKeeper, the brokers and the table, as the snapshot on
+"""What do brokers, ZooKeeper and the table say now?
+
+What the world looks like: one look at ZooKeeper, the brokers and the table, as the snapshot on
 which a run decides.
 """
 

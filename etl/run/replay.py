@@ -1,4 +1,6 @@
-"""The story of a replay: observe, decide which rows are replaced, plan, fetch, replace. No position
+"""How does a replay run?
+
+The story of a replay: observe, decide which rows are replaced, plan, fetch, replace. No position
 moves.
 
 What an earlier run left is finished first, as a run does it, and the replay is a plan behind that:

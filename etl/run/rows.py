@@ -1,4 +1,6 @@
-"""The rows of a plan as the brokers have them, in decoded columns, as its writer takes them.
+"""How are the rows of a plan read, followed and transformed?
+
+The rows of a plan as the brokers have them, in decoded columns, as its writer takes them.
 
 What the table has of a DataFrame is made in `formats`; files have the decoded columns as they are.
 """
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from etl.reader.spark_files import PlannedFiles
     from etl.reader.tasks import Task
     from etl.reader.worker_pool import FilesOfWorkers
+
 
 _HERE = "127.0.0.1"
 

@@ -1,4 +1,6 @@
-"""The Spark session of a run, or of doctor's look: built when it is first needed, and stopped by
+"""When does a run start Spark, and where is a table that a catalog names?
+
+The Spark session of a run, or of doctor's look: built when it is first needed, and stopped by
 whoever built it.
 """
 

@@ -14,9 +14,8 @@ from dataclasses import replace
 
 from etl.edges.brokers.cluster import Cluster, unknown_topics
 from etl.edges.brokers.offsets import pause
-from etl.errors import BrokerUnreachable
+from etl.errors import BrokerUnreachable, Meaning
 from etl.protocol.messages import ClusterMetadata, TopicMetadata
-from etl.protocol.refusal import Meaning
 
 
 def describe_all_told(

@@ -17,9 +17,8 @@ from etl.edges.delta.path import open_table
 from etl.edges.delta.shape import check_columns, check_partitioning
 from etl.edges.spark.failures import raised_on_a_row, translating_spark_errors
 from etl.edges.spark.session import is_stopped
-from etl.errors import EtlError, SettingsError
+from etl.errors import EtlError, SettingsError, unmark, whole_text
 from etl.model.raw_table import arrow_schema, misfit, names_of_key
-from etl.protocol.error_line import unmark, whole_text
 from etl.reader.user_function import OF_KEYS, line_of, load_function, said_by
 from etl.settings.sections import Settings
 

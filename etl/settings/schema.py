@@ -1,4 +1,6 @@
-"""The JSON Schema of a conf file, for editors: made of the settings themselves, so that it says
+"""What does each key mean, for an editor and for a person whose conf is wrong?
+
+The JSON Schema of a conf file, for editors: made of the settings themselves, so that it says
 what they take.
 
 It knows less than they do: what a text must look like, and which keys do not fit one another, is

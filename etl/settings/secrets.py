@@ -1,4 +1,6 @@
-"""Keys of a conf that take a secret: as a reference alone, which stays one until somebody uses it,
+"""How does a section of a conf take secrets by reference, and reject what it does not know?
+
+Keys of a conf that take a secret: as a reference alone, which stays one until somebody uses it,
 in the process that does.
 """
 

@@ -1,4 +1,6 @@
-"""The sections of a conf file as frozen values.
+"""Which sections and keys does a conf have?
+
+The sections of a conf file as frozen values.
 
 Durations and sizes carry their unit in the name, times carry an offset, choices are enums. Nothing
 below `run.wiring` sees a dictionary of strings. What the keys mean is told below each of them;

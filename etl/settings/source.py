@@ -1,4 +1,6 @@
-"""The section `source` of a conf file: the brokers, the topics, where they start, and what to do
+"""Which brokers and topics does a pipeline read, and from which offsets?
+
+The section `source` of a conf file: the brokers, the topics, where they start, and what to do
 when they surprise us.
 """
 

@@ -1,4 +1,7 @@
-"""The section `table` of a conf: where the rows go, and as what kind of files."""
+"""Where does the table lie, how is its store reached, and how are rows written?
+
+The section `table` of a conf: where the rows go, and as what kind of files.
+"""
 
 from __future__ import annotations
 

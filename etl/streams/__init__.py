@@ -1,4 +1,6 @@
-"""Records for a person or a small program, as consumers give them. Rows of tables never come this
+"""Records for a person or a small program, as consumers give them. Rows of tables never come this way.
+
+Records for a person or a small program, as consumers give them. Rows of tables never come this
 way.
 
     from etl.streams import Consumer
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from etl.streams.groups import Group, Listener
     from etl.streams.message_stream import MessageStream, NothingCame
     from etl.streams.records import Record
+
 
 __all__ = [
     "Conf",

@@ -7,13 +7,22 @@ from __future__ import annotations
 import pyarrow as pa
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerError, BrokerUnreachable, EtlError, ExpiredOffsets, RanOutBeforeUntil
+from etl.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    EtlError,
+    ExpiredOffsets,
+    Meaning,
+    RanOutBeforeUntil,
+)
 from etl.model.logs import Isolation
 from etl.model.raw_table import raw_columns
 from etl.protocol.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition
-from etl.protocol.records.decode import AbortedTransactions, Counts, Selection, Tally, decode
+from etl.protocol.records.batch_v2 import AbortedTransactions
+from etl.protocol.records.decode import decode
 from etl.protocol.records.decode import walk as walk_of
-from etl.protocol.refusal import Meaning
+from etl.protocol.records.selection import Counts, Selection
+from etl.protocol.records.tally import Tally
 from etl.reader.range_progress import RangeProgress, place_of
 
 _END_OF_ALL = 2**63 - 1

@@ -1,4 +1,6 @@
-"""What a consumer is told: which cluster, which group, and how to ask. Values; nobody is asked
+"""What is a consumer told: which cluster, which group, how to fetch?
+
+What a consumer is told: which cluster, which group, and how to ask. Values; nobody is asked
 here.
 """
 

@@ -1,4 +1,6 @@
-"""`Connector`: streams of a group's records, each for a thread of its own, as consumers of Jafka
+"""How does a `Connector` feed streams, each read by a thread of its own?
+
+`Connector`: streams of a group's records, each for a thread of its own, as consumers of Jafka
 and of Kafka 0.8 give them.
 """
 

@@ -1,4 +1,6 @@
-"""`Consumer`: the partitions that it is told to read, or that its group gives it, poll by poll.
+"""How does a `Consumer` poll the partitions that it is given?
+
+`Consumer`: the partitions that it is told to read, or that its group gives it, poll by poll.
 
 Where it is in each belongs to `positions`, whose turn it is to `rotation`, asking to `fetches`, a
 group's offsets to `kept`, its share of the group to `subscribed`.

@@ -1,4 +1,6 @@
-"""The fetches of one consumer: at most one under way to each leader, sent before anybody waits for
+"""Which fetches are under way, and what did each bring?
+
+The fetches of one consumer: at most one under way to each leader, sent before anybody waits for
 it.
 
 What an answer means to a log is `arrived`'s; whose turn it is to be asked `rotation`'s.

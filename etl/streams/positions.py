@@ -1,4 +1,6 @@
-"""Where one consumer is in each log that it reads, and what came of them. Asks brokers and the
+"""Where is a consumer in each partition, and where are its offsets committed?
+
+Where one consumer is in each log that it reads, and what came of them. Asks brokers and the
 group only for where a log begins.
 """
 

@@ -1,4 +1,7 @@
-"""Records as values, made of the Arrow batches of one answer; a table's rows are never made so."""
+"""How do records become values, one by one?
+
+Records as values, made of the Arrow batches of one answer; a table's rows are never made so.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from etl.model.logs import BrokerPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 _ROWS_AT_A_TIME, _APPEND_TIME = 100, 1
 

@@ -14,12 +14,11 @@ from kafka.record import MemoryRecords
 
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerError, CommitUnknown, MembershipLost, TopicMissing
+from etl.errors import BrokerError, CommitUnknown, Meaning, MembershipLost, TopicMissing
 from etl.model.logs import BrokerPartition, Extent, Isolation
 from etl.model.plans import OffsetRange
 from etl.model.receipts import Receipt
 from etl.protocol.messages import EARLIEST, LATEST, FetchedPartition, FetchTarget
-from etl.protocol.refusal import Meaning
 from etl.protocol.stored_offsets import CommittedOffset
 from etl.reader.fetch import read_ranges
 

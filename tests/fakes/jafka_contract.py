@@ -16,12 +16,11 @@ import pytest
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.edges.brokers.tails import read_tails
-from etl.errors import BrokerError, BrokerUnreachable, SettingsError
+from etl.errors import BrokerError, BrokerUnreachable, Meaning, SettingsError
 from etl.model.logs import Broker, BrokerPartition, Leader, Tail
 from etl.protocol.generations.dialect import Reply, Request
 from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
 from etl.protocol.records.one_by_one import Messages
-from etl.protocol.refusal import Meaning
 from tests.fakes.jafka import SNAPPY, entry, old_entry, wrapped
 
 SEGMENT_BYTES = 200

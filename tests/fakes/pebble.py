@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from etl.errors import BrokerError, TopicMissing
+from etl.errors import BrokerError, Meaning, Refusal, TopicMissing
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.dialect import Dialect, Generation, Greeting, Reply, Request
 from etl.protocol.messages import (
@@ -27,7 +27,6 @@ from etl.protocol.messages import (
     PartitionMetadata,
     TopicMetadata,
 )
-from etl.protocol.refusal import Meaning, Refusal
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.listening import listening
 

@@ -16,8 +16,9 @@ from etl.model.logs import Isolation
 from etl.model.plans import OffsetRange
 from etl.protocol.messages import FetchedPartition
 from etl.protocol.records import one_by_one
-from etl.protocol.records.decode import Selection, walk
+from etl.protocol.records.decode import walk
 from etl.protocol.records.one_by_one import Messages
+from etl.protocol.records.selection import Selection
 from etl.reader.cursor import Cursor
 from tests.fakes.batches import Batch, Codec, answer, compress, encode, record_bytes
 from tests.fakes.message_sets import (

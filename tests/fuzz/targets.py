@@ -22,12 +22,12 @@ from etl import errors
 from etl.commands.operator import parse_skip
 from etl.edges.delta.log import parse_added, parse_commit, parse_removed, parse_shape
 from etl.edges.zookeeper.ledger import PlanLedger
+from etl.errors import Refusal
 from etl.model.claims import Claim
 from etl.model.ledger import Pause, Retirement
 from etl.model.logs import Dialect
 from etl.model.named_table import NamedTable
 from etl.model.security import Security, SecurityProtocol
-from etl.protocol import error_line
 from etl.protocol.generations.jafka import errors as jafka_errors
 from etl.protocol.generations.kafka import (
     committed,
@@ -45,7 +45,6 @@ from etl.protocol.generations.kafka.group_membership import classic, consumer, s
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.messages import FetchAnswer
 from etl.protocol.primitives import Reader
-from etl.protocol.refusal import Refusal
 from etl.protocol.stretches import parse_log, parse_stretch, parse_stretches
 from etl.protocol.zookeeper import commit_metadata, ledger_documents, plan_documents
 from etl.protocol.zookeeper.claim_documents import parse_claim, render_claim
@@ -352,12 +351,12 @@ def _options(content: bytes) -> object:
 
 
 def _unmark(content: bytes) -> object:
-    found = error_line.unmark(_text(content))
+    found = errors.unmark(_text(content))
     return found and (str(found), found.as_json(), found.exit_code)
 
 
 _MARKED = tuple(
-    (f"Traceback\n x\n{error_line.mark(error)}\tat y\n").encode()
+    (f"Traceback\n x\n{errors.mark(error)}\tat y\n").encode()
     for error in (
         errors.CorruptData("no", check="it", topic="clicks", offset=5),
         errors.EtlError("what"),

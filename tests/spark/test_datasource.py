@@ -25,8 +25,9 @@ from etl.model.raw_table import arrow_schema, raw_columns, spark_schema
 from etl.model.receipts import Receipt
 from etl.reader.arrow_transform import load_arrow_transform
 from etl.reader.reading import Reading
-from etl.reader.source import RangesReader, TaskFailed
+from etl.reader.source import RangesReader
 from etl.reader.spark_rows import read_tasks
+from etl.reader.task_rows import TaskFailed
 from etl.reader.tasks import NAME, Task, tasks_of_ranges
 from etl.run.transform import translating_transform_errors
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES

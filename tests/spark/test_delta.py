@@ -540,7 +540,7 @@ def test_an_executors_failure_is_raised_as_itself(
 ) -> None:
     from pyspark.sql.functions import udf
 
-    from etl.protocol.error_line import mark
+    from etl.errors import mark
 
     @udf("binary")
     def spoil(value: bytes) -> bytes:

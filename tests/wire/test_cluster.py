@@ -11,7 +11,7 @@ import pytest
 
 from etl.decisions.ownership import members_as_owners
 from etl.edges.brokers.cluster import Cluster, unknown_topics
-from etl.errors import BrokerError, BrokerUnreachable, SettingsError, TopicMissing
+from etl.errors import BrokerError, BrokerUnreachable, Meaning, SettingsError, TopicMissing
 from etl.model.logs import (
     Broker,
     BrokerPartition,
@@ -23,7 +23,6 @@ from etl.model.logs import (
     OpenTransaction,
     Retention,
 )
-from etl.protocol.refusal import Meaning
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
     CONFIGS,

@@ -13,10 +13,9 @@ from itertools import count
 import pytest
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerError, BrokerUnreachable, NotKafka
+from etl.errors import BrokerError, BrokerUnreachable, Meaning, NotKafka
 from etl.model.logs import BrokerPartition
 from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
-from etl.protocol.refusal import Meaning
 from tests.fakes.broker import FakeBroker, hang_up, never, reset_after
 from tests.fakes.jafka import FETCH, OFFSETS, JafkaBroker, entry
 from tests.fakes.jafka_contract import PARTITIONS, SEGMENT_BYTES, JafkaContract, ServedJafka

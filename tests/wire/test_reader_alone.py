@@ -22,12 +22,13 @@ from etl.errors import (
     NeedsDecision,
     RecordTooLarge,
     SettingsError,
+    unmark,
 )
 from etl.model.logs import BrokerPartition
 from etl.model.plans import OffsetRange
-from etl.protocol.error_line import unmark
 from etl.reader.ranges import pieces_of
-from etl.reader.source import OffsetRanges, RangesReader, TaskFailed
+from etl.reader.source import OffsetRanges, RangesReader
+from etl.reader.task_rows import TaskFailed
 from etl.reader.tasks import QueryTask, Task
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.fakes.broker import FakeBroker

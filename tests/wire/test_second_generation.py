@@ -10,13 +10,12 @@ import pytest
 
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import NotKafka, RanOutBeforeUntil, SettingsError
+from etl.errors import Meaning, NotKafka, RanOutBeforeUntil, SettingsError
 from etl.model.logs import BrokerPartition, Extent, Isolation
 from etl.model.plans import OffsetRange
 from etl.model.receipts import Receipt
 from etl.protocol.generations import choice
 from etl.protocol.messages import EARLIEST, LATEST
-from etl.protocol.refusal import Meaning
 from etl.reader.fetch import read_ranges
 from tests.fakes.broker import FakeBroker
 from tests.fakes.listening import listening

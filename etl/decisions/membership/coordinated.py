@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Generic, TypeVar
 
-from etl.protocol.refusal import Meaning, Refusal
+from etl.errors import Meaning, Refusal
 
 KEEPS_LOGS = frozenset({"cooperative-sticky"})
 """Strategies whose members keep what they own while the group divides its logs anew, and let go of

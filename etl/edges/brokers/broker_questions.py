@@ -16,13 +16,12 @@ from typing import Self
 from etl.edges.brokers.exchange import Answer, Ask, Exchange
 from etl.edges.brokers.fetching import Fetching
 from etl.edges.brokers.idle_connections import IdleConnections
-from etl.errors import ConsumerInUse
+from etl.errors import ConsumerInUse, Meaning, Refusal
 from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.model.security import OPEN, Security
 from etl.protocol.generations.dialect import Dialect, Request
 from etl.protocol.group_messages import SpokenMembership
 from etl.protocol.messages import ClusterMetadata, ToldEpochEnds, ToldMembers
-from etl.protocol.refusal import Meaning, Refusal
 from etl.settings.fetch_sizes import MIB, TIMEOUT_S
 
 _NO_GROUP = (Meaning.NO_SUCH_GROUP, Meaning.SWITCHED_OFF)

@@ -22,6 +22,7 @@ from etl.errors import (
     BrokerUnreachable,
     CorruptData,
     EtlError,
+    Meaning,
     OtherRelease,
     PermissionRefused,
     SettingsError,
@@ -38,7 +39,6 @@ from etl.model.logs import (
     Retention,
 )
 from etl.protocol.messages import ClusterMetadata, ToldMembers, TopicMetadata
-from etl.protocol.refusal import Meaning
 from etl.settings.source import TopicFilter
 
 Key = TypeVar("Key")

@@ -101,10 +101,10 @@ def _checked_one(
     one: DoubtedOffset, fetched: FetchedPartition | None, asked_bytes: int
 ) -> tuple[LookedAt, int]:
     """What the bytes say, and how many are needed where these are too few."""
-    from etl.protocol.records.message_kernel import (
+    from etl.protocol.records.message_kernel import (  # which only who decodes needs
         PHYSICAL_ENTRY_BYTES,
         SMALLEST_PHYSICAL,
-    )  # which only who decodes needs
+    )
 
     left = one.until_offset - one.offset
     if left < PHYSICAL_ENTRY_BYTES + SMALLEST_PHYSICAL:
@@ -194,8 +194,8 @@ def _step(
     that one reaches beyond the offset.
     """
     from etl.protocol.records.decode import (
-        walk,
-    )  # the compiled kernels, which only who decodes needs
+        walk,  # the compiled kernels, which only who decodes needs
+    )
 
     if fetched is None:
         return position

@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 
 from etl.edges.brokers.coordinator_connection import CoordinatorConnection
+from etl.errors import Meaning, Refusal
 from etl.model.membership import BY_COORDINATOR, Share
 from etl.protocol.group_messages import LEAVES, ConsumerHeartbeat, MemberIdentity
-from etl.protocol.refusal import Meaning, Refusal
 
 _PAUSE_S = 0.2
 _NO_SUCH_GROUP = 69

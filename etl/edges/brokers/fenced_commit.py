@@ -15,11 +15,10 @@ from etl.decisions.open_hand_overs import HandOverOutcome, found_out
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.kept_offsets import KeptOffsets, logs_there
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import CommitUnknown, MembershipLost, SettingsError
+from etl.errors import CommitUnknown, Meaning, MembershipLost, Refusal, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.model.membership import Share, Void
 from etl.model.plans import Plan
-from etl.protocol.refusal import Meaning, Refusal
 
 _PAUSE_S = 0.2
 _BATCH_BYTES = 950_000

@@ -26,12 +26,13 @@ from etl.errors import (
     BrokerUnreachable,
     CommitUnknown,
     EtlError,
+    Meaning,
     MembershipLost,
     Owned,
+    Refusal,
 )
 from etl.model.logs import Broker, BrokerPartition
 from etl.protocol.messages import reject_negative
-from etl.protocol.refusal import Meaning, Refusal
 from etl.protocol.stored_offsets import (
     CommittedOffset,
     CommittedOffsets,

@@ -8,11 +8,10 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerUnreachable
+from etl.errors import BrokerUnreachable, Meaning
 from etl.model.logs import BrokerPartition, Isolation
 from etl.protocol.messages import FetchAnswer, FetchedPartition, FetchTarget
 from etl.protocol.records.headers import largest_timestamp
-from etl.protocol.refusal import Meaning
 
 _ROUNDS = ((64 * 1024, 256), (1024 * 1024, 16), (1024 * 1024, 1))
 """Bytes of each log, and logs in one request: what does not fit is asked for in the next round, and

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from etl.edges.brokers.brokers import Brokers
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, TopicMissing
+from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, Meaning, TopicMissing
 from etl.model.logs import BrokerPartition, EpochEnd, Extent, Isolation, Leader
 from etl.protocol.messages import (
     EARLIEST,
@@ -23,7 +23,6 @@ from etl.protocol.messages import (
     ToldEpochEnd,
     ToldEpochEnds,
 )
-from etl.protocol.refusal import Meaning
 
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0)
 LEADER_WITHIN_S = 30.0

@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 
 from etl.edges.brokers.group_offsets import GroupOffsets
-from etl.errors import BrokerUnreachable, CorruptData, OtherRelease, SettingsError
+from etl.errors import BrokerUnreachable, CorruptData, OtherRelease, Refusal, SettingsError
 from etl.model.logs import BrokerPartition, Isolation
 from etl.protocol.messages import (
     EARLIEST,
@@ -27,7 +27,6 @@ from etl.protocol.messages import (
     reject_negative,
     reject_wrong_times,
 )
-from etl.protocol.refusal import Refusal
 from etl.settings.fetch_sizes import FETCH_MAX_BYTES
 
 

@@ -9,8 +9,15 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from etl.edges.delta.store_failures import is_of_store, of_store
-from etl.errors import EtlError, FileLost, NotOurTable, SettingsError, TableUnreachable
-from etl.protocol.error_line import unmark, whole_text
+from etl.errors import (
+    EtlError,
+    FileLost,
+    NotOurTable,
+    SettingsError,
+    TableUnreachable,
+    unmark,
+    whole_text,
+)
 from etl.settings.places import is_url
 
 _OBSTACLES = (

@@ -28,8 +28,7 @@ from etl.edges.delta.features import features_of, not_by_delta_rs
 from etl.edges.delta.log import open_log
 from etl.edges.delta.path import open_table, rust_path, spark_path
 from etl.edges.delta.store_failures import behind
-from etl.errors import TableUnreachable
-from etl.protocol.error_line import whole_text
+from etl.errors import TableUnreachable, whole_text
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -19,10 +19,9 @@ from etl.audit.audit import BUCKET_OFFSETS, Bucket, audit
 from etl.audit.findings import AuditedLog, Expected, LogFindings
 from etl.edges.delta.failures import unreadable
 from etl.edges.delta.path import spark_path
-from etl.errors import EtlError, SettingsError
+from etl.errors import EtlError, SettingsError, whole_text
 from etl.model.logs import BrokerPartition
 from etl.model.raw_table import misfit, names_of_key, row_key
-from etl.protocol.error_line import whole_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NoReturn, Protocol, TypeVar
 
-from etl.errors import OtherRelease, SettingsError
+from etl.errors import OtherRelease, Refusal, SettingsError
 from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.protocol.group_messages import (
     ConsumerHeartbeat,
@@ -33,7 +33,6 @@ from etl.protocol.messages import (
     ToldEpochEnds,
     ToldMembers,
 )
-from etl.protocol.refusal import Refusal
 from etl.protocol.stored_offsets import CommittedOffsets, OffsetsCommit, OffsetsQuestion
 
 Answer = TypeVar("Answer")

@@ -14,15 +14,11 @@ from typing import Any
 from etl.errors import MessageTooLarge
 from etl.model.raw_table import raw_columns
 from etl.protocol.messages import EntryLayout, FetchedPartition
-from etl.protocol.records.decode import (
-    AbortedTransactions,
-    Counts,
-    Header,
-    Selection,
-    Tally,
-    decode,
-    walk,
-)
+from etl.protocol.records.batch_v2 import AbortedTransactions
+from etl.protocol.records.decode import decode, walk
+from etl.protocol.records.headers import Header
+from etl.protocol.records.selection import Counts, Selection
+from etl.protocol.records.tally import Tally
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES_MOST
 
 _END_OF_ALL = 2**63 - 1

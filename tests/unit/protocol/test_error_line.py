@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl import errors
-from etl.errors import CorruptData, EtlError, SettingsError
-from etl.protocol.error_line import mark, unmark
+from etl.errors import CorruptData, EtlError, SettingsError, mark, unmark
 
 KINDS = [
     kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, EtlError)

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.errors import BrokerError, CorruptData, EtlError, PermissionRefused, SettingsError
+from etl.errors import (
+    BrokerError,
+    CorruptData,
+    EtlError,
+    Meaning,
+    PermissionRefused,
+    Refusal,
+    SettingsError,
+)
 from etl.model.logs import BrokerPartition, Isolation
 from etl.protocol.generations.choice import GENERATIONS
 from etl.protocol.generations.dialect import Request
@@ -26,7 +34,6 @@ from etl.protocol.messages import (
     FetchTarget,
     ListedOffset,
 )
-from etl.protocol.refusal import Meaning, Refusal
 from etl.protocol.stored_offsets import OffsetsCommit
 
 DEMO = BrokerPartition("demo", 0, 3)

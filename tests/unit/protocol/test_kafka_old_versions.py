@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from etl.errors import CorruptData, SettingsError
+from etl.errors import CorruptData, Meaning, Refusal, SettingsError
 from etl.model.logs import Broker, BrokerPartition, Isolation
 from etl.protocol.generations.choice import GENERATIONS, of_broker_version
 from etl.protocol.generations.kafka import produce, versions
 from etl.protocol.generations.kafka.dialect import Kafka, KafkaDialect
 from etl.protocol.generations.kafka.fetch import parse_fetch, squeezed
 from etl.protocol.messages import EARLIEST, LATEST, Fetch, FetchTarget
-from etl.protocol.refusal import Meaning, Refusal
 from etl.protocol.stored_offsets import OffsetsCommit, OffsetsQuestion
 
 DEMO, OTHER = BrokerPartition("demo", 0), BrokerPartition("demo", 1)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from etl.errors import Refusal
 from etl.model.logs import BrokerPartition, Isolation
 from etl.protocol.generations.dialect import Dialect, Generation, Greeting, Reply, Request
 from etl.protocol.generations.jafka import fetch as fetches
 from etl.protocol.generations.jafka import offsets, produce
 from etl.protocol.messages import LATEST, ClusterMetadata, Fetch, FetchAnswer, ListedOffset
 from etl.protocol.primitives import Reader
-from etl.protocol.refusal import Refusal
 
 _NOTHING = b"\0\0"
 _HANGS_UP = (

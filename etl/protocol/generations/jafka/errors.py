@@ -8,8 +8,7 @@ close the connection.
 
 from __future__ import annotations
 
-from etl.errors import BrokerError, CorruptData, EtlError, PermissionRefused
-from etl.protocol.refusal import Meaning, Refusal
+from etl.errors import BrokerError, CorruptData, EtlError, Meaning, PermissionRefused, Refusal
 
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1

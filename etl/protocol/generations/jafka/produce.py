@@ -13,10 +13,10 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
+from etl.errors import Refusal
 from etl.model.logs import BrokerPartition
 from etl.protocol.generations.jafka.errors import WRONG_PASSWORD, refusal_of
 from etl.protocol.primitives import Reader, Writer
-from etl.protocol.refusal import Refusal
 
 PRODUCE, CREATE, DELETE = 0, 5, 6
 _MESSAGE = struct.Struct(">ibbI")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from etl.errors import OtherRelease, SettingsError
+from etl.errors import OtherRelease, Refusal, SettingsError
 from etl.model.internal_topics import INTERNAL_TOPICS
 from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.protocol.generations.dialect import (
@@ -64,7 +64,6 @@ from etl.protocol.messages import (
     ToldEpochEnds,
     ToldMembers,
 )
-from etl.protocol.refusal import Refusal
 from etl.protocol.stored_offsets import CommittedOffsets, OffsetsCommit, OffsetsQuestion
 
 Answer = TypeVar("Answer")

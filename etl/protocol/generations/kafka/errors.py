@@ -1,7 +1,7 @@
 """The error codes of Kafka 0.8 and later: name, whether asking again may help, which of our errors
 each one is, and what it means.
 
-Owns the table (Kafka protocol, error codes). Answers carry its rows (`refusal.Refusal`), so nobody
+Owns the table (Kafka protocol, error codes). Answers carry its rows (`errors.Refusal`), so nobody
 above knows a number. The codes of the 0.7 family have the same numbers and other meanings, and are
 not here.
 """
@@ -12,13 +12,14 @@ from etl.errors import (
     BrokerError,
     CorruptData,
     EtlError,
+    Meaning,
     MembershipLost,
     Owned,
     PermissionRefused,
+    Refusal,
     SettingsError,
     TopicMissing,
 )
-from etl.protocol.refusal import Meaning, Refusal
 
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1

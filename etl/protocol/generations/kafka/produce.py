@@ -7,11 +7,10 @@ from typing import Any
 
 from kafka.protocol.producer import ProduceRequest
 
-from etl.errors import SettingsError
+from etl.errors import Refusal, SettingsError
 from etl.model.logs import BrokerPartition
 from etl.protocol.generations.kafka.errors import NONE, refusal_of
 from etl.protocol.generations.kafka.small_messages import or_none
-from etl.protocol.refusal import Refusal
 
 _NOT_TAKEN = Refusal(
     NONE,

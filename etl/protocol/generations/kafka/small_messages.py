@@ -62,7 +62,7 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
-from etl.errors import CorruptData
+from etl.errors import CorruptData, Refusal
 from etl.model.internal_topics import INTERNAL_TOPICS
 from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.kafka import schemas
@@ -75,7 +75,6 @@ from etl.protocol.generations.kafka.group_membership.consumer import (
 )
 from etl.protocol.generations.kafka.versions import Api, ApiVersions
 from etl.protocol.messages import ClusterMetadata, ListedOffset, PartitionMetadata, TopicMetadata
-from etl.protocol.refusal import Refusal
 
 _MESSAGES: dict[Api, tuple[Any, Any]] = {
     Api.PRODUCE: (ProduceRequest, ProduceResponse),

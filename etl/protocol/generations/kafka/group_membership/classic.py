@@ -10,6 +10,7 @@ from typing import Any
 
 from kafka.protocol.consumer import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
+from etl.errors import Refusal
 from etl.model.logs import BrokerPartition
 from etl.protocol.generations.kafka.errors import refusal_of
 from etl.protocol.generations.kafka.group_membership.subscriptions import (
@@ -26,7 +27,6 @@ from etl.protocol.group_messages import (
     ToldMember,
     is_of_instance,
 )
-from etl.protocol.refusal import Refusal
 
 CONSUMERS = "consumer"
 """The kind of group whose members divide partitions among them."""

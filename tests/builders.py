@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from etl.model.committed import NOTHING_COMMITTED
-from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition, Dialect, Extent
+from etl.model.partitions import NOTHING_COMMITTED, BrokerFamily, BrokerPartition, PartitionOffsets
 from etl.model.plans import Plan, PlanKind
-from etl.model.snapshot import Snapshot
+from etl.model.snapshot import Ledger, Snapshot
 from etl.settings.loader import parse_settings
 from etl.settings.sections import Settings
 
@@ -25,7 +23,7 @@ def plain_plan(number: int = 1, **changes: Any) -> Plan:
         uid="u",
         kind=PlanKind.INGEST,
         created_at_ms=1,
-        dialect=Dialect.KAFKA,
+        dialect=BrokerFamily.KAFKA,
         cluster="c",
         shape="s",
         ranges=(),
@@ -39,7 +37,7 @@ def plain_snapshot(extents: Mapping[BrokerPartition, tuple[int, int]], **changes
     """These logs, and nothing else anywhere."""
     found = Snapshot(
         cluster="c",
-        extents={log: Extent(*extent) for log, extent in extents.items()},
+        extents={log: PartitionOffsets(*extent) for log, extent in extents.items()},
         leaders={},
         leaderless=frozenset(),
         topic_ids={},

@@ -9,12 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from etl.errors import EtlError
-from etl.model.ledger import Ledger
-from etl.model.logs import Broker, BrokerPartition, Leader
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Applied, Receipt
-from etl.model.snapshot import FirstRun
+from etl.model.partitions import Broker, BrokerPartition, Leader
+from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, RangeResult
+from etl.model.snapshot import FirstRun, Ledger
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.past_runs import PastRun
 from etl.report.phases import Verb
@@ -70,7 +67,7 @@ def loaded(
     losses = (Loss(logs[0], 0, 40, LossReason.EXPIRED),) if lost else ()
     plan = with_id(plain_plan(ranges=ranges, positions=dict.fromkeys(logs, 100), losses=losses))
     receipts = tuple(
-        Receipt(
+        RangeResult(
             rows=97, fetched_bytes=9_000, control_records=3, missing_offsets=3, gaps=((97, 100),)
         )
         for _ in ranges
@@ -80,7 +77,7 @@ def loaded(
     report.saw(snapshot)
     report.stands(FirstRun(), plain_settings())
     report.planned(plan)
-    report.applied(Applied(1, plan.id, 3, "t", receipts))
+    report.applied(CommitResult(1, plan.id, 3, "t", receipts))
     report.committed(plan)
     report.finished(BEGAN_MS + 22_454)
     return report

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from etl.errors import SettingsError
-from etl.model.logs import Dialect
+from etl.model.partitions import BrokerFamily
 from etl.settings.defaults import defaults_of, over
 from etl.settings.folder import confs_in
 from etl.settings.places import folder_of, one_scheme, place_of
@@ -60,7 +60,7 @@ def pipeline_of(conf: str | Path) -> Pipeline:
         _text(document, "pipeline", path),
         _text(document, "group", path),
         _table_of(document, names_table),
-        is_physical=_find(document, "source.dialect") == Dialect.JAFKA.value,
+        is_physical=_find(document, "source.dialect") == BrokerFamily.JAFKA.value,
     )
 
 

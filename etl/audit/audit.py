@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from etl.audit.findings import SHOWN, AuditedLog, Expected, LogFindings
 from etl.audit.pieces import Piece, pieces_of, rows_of, short_of, unequal_of, unproven_of
-from etl.model.ledger import Interval
+from etl.model.snapshot import Interval
 
 BUCKET_OFFSETS = 32_768
 """Offsets per bucket: the width of the bitmaps that Spark's `bitmap_construct_agg` makes, 4 KiB."""

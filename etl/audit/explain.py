@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 from etl.audit.findings import Expected, IncompleteInterval, LogFindings
 from etl.decisions.coverage import interval_of, without
-from etl.model.losses import Loss
-from etl.model.receipts import Receipt
-from etl.model.table import ForeignCommit
+from etl.model.plans import Loss, RangeResult
+from etl.model.snapshot import ForeignCommit
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +257,10 @@ def doubt_of(
 
 
 def origin_of(
-    short: IncompleteInterval, delta_version: int, planned: Receipt, committed: Receipt | None
+    short: IncompleteInterval,
+    delta_version: int,
+    planned: RangeResult,
+    committed: RangeResult | None,
 ) -> Origin:
     """The origin of a range of a plan whose commit is known."""
     return Origin(short, delta_version, planned.rows or 0, committed.rows if committed else None)

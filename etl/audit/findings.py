@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from etl.model.ledger import Interval
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import OffsetRange, RangeResult
+from etl.model.snapshot import Interval
 
 SHOWN = 5
 """How many offsets a finding names; it counts all of them."""
@@ -29,7 +28,7 @@ class AuditedLog:
 class Expected:
     """What the ledger says of one log."""
 
-    applied: tuple[tuple[OffsetRange, Receipt], ...] = ()
+    applied: tuple[tuple[OffsetRange, RangeResult], ...] = ()
     """The ranges of plans that were applied and are still kept."""
     coverage: tuple[Interval, ...] = ()
     """What is left of pruned plans."""
@@ -37,7 +36,7 @@ class Expected:
     """Offsets of which a row may be there once or not at all: what an operator gave up, and what
     another pipeline loaded.
     """
-    elsewhere: tuple[tuple[OffsetRange, Receipt], ...] = ()
+    elsewhere: tuple[tuple[OffsetRange, RangeResult], ...] = ()
     """The ranges of kept plans that went to another table, or to a state of this one that an old
     copy replaced: an operator accepted that, and their rows are told as missing for that reason."""
     read_by_others: tuple[tuple[int, int], ...] = ()
@@ -46,7 +45,7 @@ class Expected:
     """
 
     @property
-    def ranges(self) -> tuple[tuple[OffsetRange, Receipt], ...]:
+    def ranges(self) -> tuple[tuple[OffsetRange, RangeResult], ...]:
         """Those of all kept plans."""
         return (*self.applied, *self.elsewhere)
 

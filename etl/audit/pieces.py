@@ -13,10 +13,9 @@ from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, Unequal
 from etl.decisions.coverage import interval_of, without
 from etl.decisions.replaced import is_exact, outside_of
 from etl.errors import LedgersDisagree
-from etl.model.ledger import Interval
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import OffsetRange, RangeResult
+from etl.model.snapshot import Interval
 
 
 @dataclass(slots=True)
@@ -39,7 +38,7 @@ class Piece:
 def pieces_of(
     log: BrokerPartition,
     coverage: Sequence[Interval],
-    ranges: Iterable[tuple[OffsetRange, Receipt]],
+    ranges: Iterable[tuple[OffsetRange, RangeResult]],
 ) -> list[Piece]:
     """The expected offsets, ascending. A range that a crash left both in a plan and in the coverage
     counts once.
@@ -94,7 +93,7 @@ def as_loaded_again(expected: Expected, audited: AuditedLog) -> Expected:
         *((one.from_offset, one.until_offset) for one in expected.coverage),
         *((r.from_offset, r.until_offset) for r, _ in expected.applied),
     ]
-    kept, left = list[tuple[OffsetRange, Receipt]](), list(expected.given_up)
+    kept, left = list[tuple[OffsetRange, RangeResult]](), list(expected.given_up)
     for r, receipt in expected.elsewhere:
         if without((r.from_offset, r.until_offset), again) == [
             (r.from_offset, r.until_offset)
@@ -107,7 +106,7 @@ def as_loaded_again(expected: Expected, audited: AuditedLog) -> Expected:
     return replace(expected, elsewhere=tuple(kept), given_up=tuple(left))
 
 
-def _pieces_of_range(applied: OffsetRange, receipt: Receipt) -> list[Piece]:
+def _pieces_of_range(applied: OffsetRange, receipt: RangeResult) -> list[Piece]:
     """The pieces of a range: without its gaps where the receipt names all of them. A physical log's
     is one: only its rows are counted.
     """

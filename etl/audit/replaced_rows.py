@@ -10,10 +10,9 @@ from dataclasses import replace
 from etl.audit.findings import Expected
 from etl.decisions.coverage import interval_of, merge
 from etl.decisions.replaced import Span, cut_around, is_exact, taken_out
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
+from etl.model.plans import OffsetRange, RangeResult
 
-_Pair = tuple[OffsetRange, Receipt]
+_Pair = tuple[OffsetRange, RangeResult]
 
 
 def replaced_expected(known: Expected, span: Span, came: Sequence[_Pair]) -> Expected:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from etl.audit.findings import AuditedLog, Expected
 from etl.decisions.coverage import without
 from etl.model.plans import Plan
-from etl.model.table import Table
+from etl.model.snapshot import Table
 
 Parts = list[tuple[int, int]]
 

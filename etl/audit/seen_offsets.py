@@ -13,8 +13,7 @@ import numpy
 from numpy.typing import NDArray
 from pyroaring import BitMap64
 
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
+from etl.model.plans import OffsetRange, RangeResult
 
 Offsets = NDArray[numpy.int64]
 _OFFSETS_A_RUN = 16
@@ -41,14 +40,14 @@ class SeenMessages:
         messages = (indices[possible] << self._bits) | (offsets[possible] - self._range.from_offset)
         self._seen.update(array.array("Q", messages.tobytes()))
 
-    def receipt(self, gaps_max: int) -> Receipt:
+    def receipt(self, gaps_max: int) -> RangeResult:
         """The receipt of the range, as far as rows can tell: how many messages there are. Which are
         not there byte positions do not tell.
 
         A message that came twice is one: that a row is double is the audit's finding.
         """
         del gaps_max
-        return Receipt(rows=len(self._seen), gaps_complete=False)
+        return RangeResult(rows=len(self._seen), gaps_complete=False)
 
 
 class SeenOffsets:
@@ -76,14 +75,14 @@ class SeenOffsets:
         for start, last in zip(starts.tolist(), lasts.tolist(), strict=True):
             self._seen.add_range(start, last + 1)
 
-    def receipt(self, gaps_max: int) -> Receipt:
+    def receipt(self, gaps_max: int) -> RangeResult:
         """The receipt of the range, as far as rows can tell: why an offset gave none nobody knows,
         all count as missing.
 
         An offset that came twice is one: that a row is double is the audit's finding.
         """
         rows, gaps = len(self._seen), self._gaps(gaps_max + 1)
-        return Receipt(
+        return RangeResult(
             rows=rows,
             missing_offsets=self._range.size - rows,
             gaps=tuple(gaps[:gaps_max]),

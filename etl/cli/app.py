@@ -43,7 +43,7 @@ from etl.cli.report import report
 from etl.cli.table import table
 from etl.cli.tail import tail
 from etl.errors import DataLost, VerifyFailed
-from etl.model.logs import Dialect
+from etl.model.partitions import BrokerFamily
 
 app = Commands(
     name="etl",
@@ -92,8 +92,8 @@ def demo(
         ),
     ] = None,
     dialect: Annotated[
-        Dialect, typer.Option(help="Whose brokers: kafka, one of 3.9.1; jafka, two of 3.0.6.")
-    ] = Dialect.KAFKA,
+        BrokerFamily, typer.Option(help="Whose brokers: kafka, one of 3.9.1; jafka, two of 3.0.6.")
+    ] = BrokerFamily.KAFKA,
 ) -> None:
     """Real ZooKeeper, Kafka or Jafka, Spark and Delta on this machine: load a million records, kill
     a run, prove nothing is lost.

@@ -19,7 +19,7 @@ from etl.cli.output import json_lines
 from etl.errors import SettingsError
 
 if TYPE_CHECKING:
-    from etl.model.bounds import Request
+    from etl.model.plans import Request
     from etl.run.context import RunContext
     from etl.settings.changes import Change
     from etl.settings.sections import Settings

@@ -89,7 +89,7 @@ def offsets_set(
     """
     from etl.commands import offsets_set as setting
     from etl.console.text import show_ruling
-    from etl.decisions.identity.accepting import parse_named
+    from etl.model.partitions import parse_named
 
     settings, wanted = (
         table_settings_of(conf),

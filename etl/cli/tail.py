@@ -9,7 +9,7 @@ import typer
 from etl.cli.arguments import Conf, settings_of
 from etl.cli.output import say
 from etl.cli.records import KeyDecoder, RecordsAsJson, ValueDecoder, Whole, show_records
-from etl.model.membership import Membership
+from etl.model.partitions import Membership
 from etl.settings.policies import StartAt
 
 if TYPE_CHECKING:

@@ -13,10 +13,8 @@ from etl.decisions.reconcile import is_of_another_era
 from etl.edges.delta.log import hash_of_commit, open_log
 from etl.edges.delta.path import rust_path
 from etl.errors import NeedsDecision
-from etl.model.ledger import Acknowledgement, Ledger
-from etl.model.plans import Plan
-from etl.model.receipts import Applied, Receipt
-from etl.model.table import Table
+from etl.model.plans import CommitResult, Plan, RangeResult
+from etl.model.snapshot import Acknowledgement, Ledger, Table
 from etl.run.context import ALONE
 from etl.run.live_world import LiveWorld
 from etl.settings.backfills import settings_of_backfill
@@ -27,7 +25,7 @@ class Accepted:
     """What is said of one ledger."""
 
     acknowledgement: Acknowledgement
-    found: tuple[Receipt, ...]
+    found: tuple[RangeResult, ...]
     """What the table has of the newest plan, where nothing else tells."""
 
 
@@ -57,7 +55,7 @@ def accepted(
 def record_found(world: LiveWorld, plan: Plan, table: Table | None, said: Accepted) -> None:
     """Where rows of the plan are there, it counts as done."""
     if table and said.found and not said.acknowledgement.lacks_plan:
-        world.record(plan, Applied(plan.number, plan.id, table.version, table.id, said.found))
+        world.record(plan, CommitResult(plan.number, plan.id, table.version, table.id, said.found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ def accepted_beside(
     return AcceptedBeside(said, untold)
 
 
-def _looked_for(world: LiveWorld, plan: Plan) -> tuple[Receipt, ...]:
+def _looked_for(world: LiveWorld, plan: Plan) -> tuple[RangeResult, ...]:
     counted = world.rows_of_today(plan)
     if counted.uncounted:
         what = f"nobody can tell whether plan {plan.number} is in the table: {counted.uncounted}"

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterator
 
 from etl.decisions.among_members import joins_for_commands
-from etl.model.membership import Share
+from etl.model.partitions import Share
 from etl.run.world import World
 from etl.settings.sections import Settings
 

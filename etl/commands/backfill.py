@@ -16,10 +16,10 @@ from typing import Any
 from etl.commands.replay import parse_bound
 from etl.commands.run import reported
 from etl.decisions.backfills.backfilling import Asked
-from etl.decisions.identity.accepting import parse_named, parse_partition
 from etl.decisions.tasks import cost_of
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import DataLoss, EtlError, LedgersDisagree, NeedsDecision, SettingsError
+from etl.model.partitions import parse_named, parse_partition
 from etl.report.backfill_progress import of_the_whole
 from etl.report.pauses import told_loaded_all_the_same
 from etl.report.phases import Doing, Stopwatch

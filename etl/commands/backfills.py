@@ -14,10 +14,9 @@ from etl.edges.zookeeper.claims import ClaimsBeside
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import NeedsDecision, SettingsError
-from etl.model.claims import Claim, ClaimState, backfill_pipeline
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan
-from etl.model.table import Table
+from etl.model.snapshot import Reservation, ReservationState, Table, backfill_pipeline
 from etl.report.backfill_progress import loaded_before
 from etl.report.words import at
 from etl.run.backfill import left_of
@@ -137,7 +136,7 @@ def show_backfill(settings: Settings, name: str) -> dict[str, Any]:
         }
 
 
-def described(live: PlanLedger, beside: ClaimsBeside, claim: Claim) -> dict[str, Any]:
+def described(live: PlanLedger, beside: ClaimsBeside, claim: Reservation) -> dict[str, Any]:
     """One backfill in the document of `etl backfill list`."""
     ledger = beside.ledger_of(claim.name)
     stored = _stored(ledger)
@@ -160,7 +159,7 @@ def described(live: PlanLedger, beside: ClaimsBeside, claim: Claim) -> dict[str,
     }
 
 
-def pace_of(claim: Claim, plans: Sequence[Plan]) -> float | None:
+def pace_of(claim: Reservation, plans: Sequence[Plan]) -> float | None:
     """Offsets a second between the last plans; None before there are two."""
     some = plans[-PACE_PLANS:]
     if len(some) < 2 or some[-1].created_at_ms <= some[0].created_at_ms:
@@ -174,16 +173,16 @@ def _stored(ledger: PlanLedger) -> list[tuple[Plan, bool]]:
 
 
 def _left(
-    claim: Claim, stored: Sequence[tuple[Plan, bool]]
+    claim: Reservation, stored: Sequence[tuple[Plan, bool]]
 ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
-    return {} if claim.state is ClaimState.GIVEN_UP else left_of(claim, stored)
+    return {} if claim.state is ReservationState.GIVEN_UP else left_of(claim, stored)
 
 
-def _state(claim: Claim, left: int, *, is_driven: bool) -> State:
-    if claim.state is ClaimState.GIVEN_UP:
+def _state(claim: Reservation, left: int, *, is_driven: bool) -> State:
+    if claim.state is ReservationState.GIVEN_UP:
         return State.GIVEN_UP
     if is_driven:
         return State.AT_WORK
-    if claim.state is ClaimState.CLOSING:
+    if claim.state is ReservationState.CLOSING:
         return State.CLOSING
     return State.STOPPED if left else State.WHOLE

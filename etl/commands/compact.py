@@ -20,8 +20,7 @@ from etl.decisions.reconcile import compare, naming_table, refuse_another_era
 from etl.decisions.refusals import refuse_another_dialect
 from etl.edges.delta.housekeeping import Compacted
 from etl.edges.spark.failures import translating_spark_errors
-from etl.model.ledger import Ledger
-from etl.model.table import ForeignCommit, Table
+from etl.model.snapshot import ForeignCommit, Ledger, Table
 from etl.report.phases import Stopwatch
 from etl.run.compaction import became, compaction_of, waiting, would_become
 from etl.run.context import ALONE, RunContext

@@ -8,9 +8,9 @@ import struct
 import zlib
 from pathlib import Path
 
-from etl.model.logs import BrokerPartition, Isolation
+from etl.model.columns import raw_columns
+from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
-from etl.model.raw_table import raw_columns
 from etl.protocol.messages import EntryLayout, FetchedPartition
 from etl.reader.cursor import Cursor
 

@@ -12,7 +12,7 @@ from etl.decisions.refusals import refuse_missing_topics
 from etl.decisions.times.completeness import incomplete_logs
 from etl.edges.brokers.cluster import chosen_topics, names_of_topics
 from etl.errors import NotYetReadable
-from etl.model.logs import BrokerPartition, in_order
+from etl.model.partitions import BrokerPartition, in_order
 from etl.report.words import at, counted
 from etl.run.context import now_ms
 from etl.run.wiring import open_discovery

@@ -13,7 +13,7 @@ from typing import Any
 
 from etl.commands.conf_text import Chosen
 from etl.errors import NeedsDecision, SettingsError
-from etl.model.logs import Dialect
+from etl.model.partitions import BrokerFamily
 from etl.model.security import parse_reference
 from etl.report.words import counted
 from etl.settings.changes import Change
@@ -95,7 +95,7 @@ class Asked:
 class Seen:
     """What there is."""
 
-    dialect: Dialect
+    dialect: BrokerFamily
     cluster_id: str | None
     topics: dict[str, int]
     """Those that were asked for, each with its partitions."""
@@ -129,7 +129,7 @@ def choose(asked: Asked, seen: Seen) -> tuple[Chosen, ...]:
 
 
 def _found(asked: Asked, seen: Seen) -> tuple[Chosen, ...]:
-    is_jafka = seen.dialect is Dialect.JAFKA
+    is_jafka = seen.dialect is BrokerFamily.JAFKA
     unit = "byte" if is_jafka else "offset"
     topics = ", ".join(
         f"{name} ({counted(partitions, 'partition')})"

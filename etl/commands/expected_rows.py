@@ -18,12 +18,9 @@ from etl.decisions.coverage import Ancestry, ancestry, merged_holes, without
 from etl.decisions.replaced import spans_of
 from etl.decisions.shape import may_be_transformed
 from etl.errors import LedgersDisagree, Owned
-from etl.model.ledger import Coverage, Ledger
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import OffsetRange, Plan, PlanKind
-from etl.model.raw_table import names_of_key
-from etl.model.receipts import Applied, Receipt
-from etl.model.table import Table
+from etl.model.columns import names_of_key
+from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, Plan, PlanKind, RangeResult
+from etl.model.snapshot import Coverage, Ledger, Table
 from etl.report.sentences import told_of_byte_positions, told_vanished
 from etl.run.live_world import LiveWorld
 from etl.settings.sections import Settings
@@ -37,7 +34,7 @@ class BothLedgers:
 
     ledger: Ledger
     table: Table | None
-    kept: tuple[tuple[Plan, Applied | None], ...]
+    kept: tuple[tuple[Plan, CommitResult | None], ...]
     """The kept plans, and the record of each."""
     coverage: Coverage
 
@@ -73,7 +70,7 @@ class Loaded:
     """A kept plan and what came of it."""
 
     plan: Plan
-    applied: Applied
+    applied: CommitResult
     was_recorded: bool
     """Else it was counted again."""
     is_given_up: bool
@@ -218,7 +215,7 @@ def _expect(expected: dict[AuditedLog, Expected], one: Loaded, *, is_counted: bo
     """Take the plan's ranges in. Rows of a replay are in the place of those that earlier plans
     brought, unless it was given up itself.
     """
-    came: dict[AuditedLog, list[tuple[OffsetRange, Receipt]]] = {}
+    came: dict[AuditedLog, list[tuple[OffsetRange, RangeResult]]] = {}
     for r, receipt in zip(one.plan.ranges, one.applied.receipts, strict=True):
         came.setdefault(audited_as(one.plan, r), []).append((r, receipt))
     spans = {
@@ -240,7 +237,7 @@ def audited_as(plan: Plan, r: OffsetRange) -> AuditedLog:
     return AuditedLog(r.log, plan.log_epochs.get(r.log, 0))
 
 
-def _as_known_now(plan: Plan, applied: Applied, settings: Settings) -> Applied:
+def _as_known_now(plan: Plan, applied: CommitResult, settings: Settings) -> CommitResult:
     """The record, corrected: an older version did not write down that it had counted rows behind a
     transform.
     """

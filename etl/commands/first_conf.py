@@ -33,7 +33,7 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.registry import read_cluster_id, read_registrations
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import EtlError, NeedsDecision, NotKafka, SettingsError, WrongChroot
-from etl.model.logs import Dialect
+from etl.model.partitions import BrokerFamily
 from etl.protocol.messages import ClusterMetadata
 from etl.protocol.zookeeper.paths import BROKER_IDS
 from etl.protocol.zookeeper.registrations import parse_endpoints
@@ -105,7 +105,7 @@ def look(asked: Asked) -> Seen:
         what = "a pipeline keeps its plans and offsets in a ZooKeeper, and no broker tells of one for that"
         check = "--zookeeper host:port/chroot; for a cluster without ZooKeeper (KRaft) one of your own, beside --bootstrap"
         raise SettingsError(what, check=check)
-    settings = _settings(asked, Dialect.KAFKA)
+    settings = _settings(asked, BrokerFamily.KAFKA)
     table = open_table(
         os.path.abspath(folder)
         if (folder := folder_of(asked.table)) is not None
@@ -189,7 +189,7 @@ def _told_what_to_say(asked: Asked, zookeeper: ZooKeeper) -> Iterator[None]:
             if asked.bootstrap
             else [
                 listener
-                for payload in read_registrations(zookeeper, Dialect.KAFKA).values()
+                for payload in read_registrations(zookeeper, BrokerFamily.KAFKA).values()
                 for listener in parse_endpoints(payload)
             ]
         )
@@ -197,7 +197,7 @@ def _told_what_to_say(asked: Asked, zookeeper: ZooKeeper) -> Iterator[None]:
         raise type(error)(error.what, check=check, **error.where) from error
 
 
-def _settings(asked: Asked, dialect: Dialect) -> Settings:
+def _settings(asked: Asked, dialect: BrokerFamily) -> Settings:
     """As a conf would say it, to ask by."""
     return parse_settings(
         changed(
@@ -219,9 +219,9 @@ def _settings(asked: Asked, dialect: Dialect) -> Settings:
     )
 
 
-def _dialect_in(zookeeper: ZooKeeper) -> Dialect:
+def _dialect_in(zookeeper: ZooKeeper) -> BrokerFamily:
     try:
-        read_registrations(zookeeper, Dialect.KAFKA)
+        read_registrations(zookeeper, BrokerFamily.KAFKA)
     except WrongChroot as error:
         raise WrongChroot(
             error.what, check=_elsewhere(zookeeper) or error.check, **error.where
@@ -229,9 +229,9 @@ def _dialect_in(zookeeper: ZooKeeper) -> Dialect:
     except SettingsError as error:
         if error.where.get("key") != "source.dialect":
             raise
-        read_registrations(zookeeper, Dialect.JAFKA)
-        return Dialect.JAFKA
-    return Dialect.KAFKA
+        read_registrations(zookeeper, BrokerFamily.JAFKA)
+        return BrokerFamily.JAFKA
+    return BrokerFamily.KAFKA
 
 
 def _elsewhere(zookeeper: ZooKeeper) -> str:

@@ -22,8 +22,8 @@ from etl.decisions.times.missing_intervals import (
 from etl.decisions.times.time_intervals import TimeInterval, divided
 from etl.edges.brokers.cluster import Cluster
 from etl.errors import BrokerUnreachable, SettingsError
-from etl.model.logs import BrokerPartition, in_order
-from etl.model.losses import Loss
+from etl.model.partitions import BrokerPartition, in_order
+from etl.model.plans import Loss
 from etl.report.pauses import Resting, resting
 from etl.report.words import counted
 from etl.run.context import ALONE, now_ms

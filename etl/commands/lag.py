@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from etl.commands.offsets import how_far
 from etl.edges.brokers.oldest_records import read_oldest
-from etl.model.logs import BrokerPartition, OldestRecord
+from etl.model.partitions import BrokerPartition, OldestRecord
 from etl.model.snapshot import Snapshot
 from etl.report.lags import Lags, lags_at, unread_from
 from etl.run.context import ALONE, now_ms

@@ -14,8 +14,7 @@ from etl.decisions.other_pipelines import app_id_of
 from etl.edges.delta.path import open_table
 from etl.edges.zookeeper.named_table import read_named_table, write_named_table
 from etl.errors import SettingsError
-from etl.model.ledger import Ledger
-from etl.model.named_table import NamedTable
+from etl.model.snapshot import Ledger, NamedTable
 from etl.report.phases import Stopwatch
 from etl.report.words import at
 from etl.run.context import ALONE, RunContext

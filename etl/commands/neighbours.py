@@ -12,10 +12,8 @@ from etl.decisions.other_pipelines import is_taken, name_of, plan_of, refuse_top
 from etl.decisions.reconcile import compare
 from etl.edges.delta.others import other_pipelines
 from etl.errors import LedgersDisagree
-from etl.model.ledger import Ledger
 from etl.model.plans import Plan
-from etl.model.snapshot import FirstRun, PipelineState
-from etl.model.table import ForeignCommit, OtherPipeline, Table
+from etl.model.snapshot import FirstRun, ForeignCommit, Ledger, OtherPipeline, PipelineState, Table
 from etl.run.live_world import LiveWorld
 
 

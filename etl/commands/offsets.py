@@ -10,8 +10,7 @@ from etl.decisions.lag import Reached, lag_of, reached
 from etl.decisions.pausing import paused_logs
 from etl.decisions.reconcile import compare, naming_table, where_we_stand
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
-from etl.model.committed import NOTHING_COMMITTED
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition
 from etl.model.snapshot import Snapshot
 from etl.report.pauses import told_pause
 from etl.report.sentences import logs_of, told_extent

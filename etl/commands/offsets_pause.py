@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from etl.commands.operator import Ruling
 from etl.commands.run import new_run_id
-from etl.decisions.identity.accepting import Named, parse_named
 from etl.decisions.pausing import Changed, pausing, resuming
 from etl.edges.machine import user_at_host
 from etl.edges.zookeeper.pauses import read_pauses_at, write_pauses
-from etl.model.ledger import Pause
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition, Named, parse_named
 from etl.model.plans import Plan
+from etl.model.snapshot import Pause
 from etl.report.pauses import described_pause
 from etl.run.context import ALONE, now_ms
 from etl.run.discovery import Discovery

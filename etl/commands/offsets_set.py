@@ -26,7 +26,6 @@ from etl.decisions.among_members import (
 )
 from etl.decisions.coverage import without
 from etl.decisions.handing_over import told_by_command
-from etl.decisions.identity.accepting import Named
 from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import where_we_stand
@@ -44,11 +43,9 @@ from etl.decisions.set_positions import (
     told_moves,
 )
 from etl.errors import NeedsDecision, Owned, SettingsError
-from etl.model.logs import BrokerPartition
-from etl.model.losses import Loss
-from etl.model.plans import OffsetRange
+from etl.model.partitions import FORM_OF_PARTITION, BrokerPartition, Named, render_log
+from etl.model.plans import Loss, OffsetRange
 from etl.model.snapshot import Replay, Snapshot, Supersede
-from etl.protocol.stretches import FORM_OF_PARTITION, render_log
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.run_report import Report

@@ -28,7 +28,7 @@ from etl.decisions.backfills.claiming import refuse_left_to_load
 from etl.decisions.byte_positions.misplaced_offsets import put_right
 from etl.decisions.foreign_commits import unacknowledged
 from etl.decisions.identity.accepted_logs import told_of
-from etl.decisions.identity.accepting import Accepting, parse_named
+from etl.decisions.identity.accepting import Accepting
 from etl.decisions.identity.reset import plan_reset
 from etl.decisions.next_step import plan_superseding, repair_of, repaired
 from etl.decisions.open_hand_overs import (
@@ -46,21 +46,20 @@ from etl.edges.delta.log import hash_of_commit, open_log
 from etl.edges.delta.path import rust_path
 from etl.edges.zookeeper.hand_over_marks import write_mark
 from etl.errors import NeedsDecision, SettingsError
-from etl.model.ledger import Acknowledgement, Ledger
-from etl.model.logs import BrokerPartition
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import Plan
+from etl.model.partitions import FORM_OF_PARTITION, BrokerPartition, parse_named, parse_stretch
+from etl.model.plans import Loss, LossReason, Plan
 from etl.model.snapshot import (
+    Acknowledgement,
     FirstRun,
+    Ledger,
     PipelineState,
     RebuildFromTable,
     Replay,
     Snapshot,
     Supersede,
+    Table,
     UpToDate,
 )
-from etl.model.table import Table
-from etl.protocol.stretches import FORM_OF_PARTITION, parse_stretch
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.plan_json import describe_losses, describe_plan
 from etl.report.proof import described

@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from etl.commands.peeked_log import PeekedLog, leaderless
 from etl.edges.brokers.cluster import Cluster
 from etl.errors import Meaning, SettingsError, TopicMissing
-from etl.model.logs import BrokerPartition, Extent
-from etl.protocol.stretches import FORM_OF_PARTITION
-from etl.protocol.zookeeper.payloads import parse_partition_key
+from etl.model.partitions import (
+    FORM_OF_PARTITION,
+    BrokerPartition,
+    PartitionOffsets,
+    parse_partition_key,
+)
 from etl.run.wiring import open_cluster
 from etl.settings.policies import StartAt
 from etl.settings.sections import Settings
@@ -96,9 +99,7 @@ def open_peek(settings: Settings, wanted: Wanted) -> Iterator[PeekedLog]:
 def _kind(wanted: Wanted) -> type[PeekedLog]:
     if not wanted.follows:
         return PeekedLog
-    from etl.commands.followed_log import (
-        FollowedLog,  # what reads record batches as columns is slower to load
-    )
+    from etl.commands.followed_log import FollowedLog
 
     return FollowedLog
 
@@ -119,7 +120,9 @@ def _log_of(settings: Settings, wanted: Wanted) -> BrokerPartition:
     return log
 
 
-def _start_of(cluster: Cluster, log: BrokerPartition, extent: Extent, start: Start) -> int:
+def _start_of(
+    cluster: Cluster, log: BrokerPartition, extent: PartitionOffsets, start: Start
+) -> int:
     if isinstance(start, Timestamp):
         found = cluster.offsets_at({log: start.ms}).get(log)
         if found is None:

@@ -27,7 +27,7 @@ from etl.errors import (
     RanOutBeforeUntil,
     Refusal,
 )
-from etl.model.logs import BrokerPartition, Extent, Isolation, Leader
+from etl.model.partitions import BrokerPartition, Isolation, Leader, PartitionOffsets
 from etl.protocol.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition, FetchTarget
 from etl.protocol.records.one_by_one import Messages, Record
 from etl.settings.source import SourceSettings
@@ -60,7 +60,7 @@ class PeekedLog:
         source: SourceSettings,
         cluster: Cluster,
         log: BrokerPartition,
-        extent: Extent,
+        extent: PartitionOffsets,
         leader: Leader,
         *,
         from_offset: int,

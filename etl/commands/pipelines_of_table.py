@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from etl.edges.delta.others import other_pipelines
 from etl.errors import SettingsError
-from etl.model.table import OtherPipeline, Table
+from etl.model.snapshot import OtherPipeline, Table
 from etl.run.live_world import LiveWorld
 from etl.settings.sections import Settings
 

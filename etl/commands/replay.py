@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.commands.run import reported
-from etl.decisions.expiry import cleanup_of
-from etl.decisions.identity.accepting import parse_named, parse_partition
 from etl.decisions.next_step import NextStep, foreseen, next_step
 from etl.decisions.replaced import spans_of
 from etl.decisions.replaying import Bound, Wanted
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import SettingsError
+from etl.model.partitions import cleanup_of, parse_named, parse_partition
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
 from etl.report.pauses import told_loaded_all_the_same

@@ -27,10 +27,8 @@ from etl.decisions.backfills.giving_back import as_claimed, covered_as_claimed
 from etl.decisions.coverage import Ancestry
 from etl.decisions.reconcile import is_of_another_era
 from etl.errors import LedgersDisagree
-from etl.model.claims import Claim, ClaimState
-from etl.model.ledger import Interval
-from etl.model.losses import Loss
-from etl.model.table import Table
+from etl.model.plans import Loss
+from etl.model.snapshot import Interval, Reservation, ReservationState, Table
 from etl.run.context import ALONE
 from etl.run.live_world import LiveWorld
 from etl.settings.backfills import settings_of_backfill
@@ -91,7 +89,7 @@ def expected_of_all(
             or one.applied.delta_version <= table.version
             or in_table < one.plan.number <= known
         ]
-        if claim.state is ClaimState.GIVEN_UP:
+        if claim.state is ReservationState.GIVEN_UP:
             theirs, plans, doubtful = _as_claimed(theirs, plans, claim, table)
             rows = _with_given_up(rows, doubtful)
         more, lost, _ = expected_rows(own, theirs, there, plans, led_there)
@@ -115,7 +113,7 @@ def expected_of_all(
 def _as_claimed(
     theirs: BothLedgers,
     plans: Sequence[Loaded],
-    claim: Claim,
+    claim: Reservation,
     table: Table,
 ) -> tuple[BothLedgers, list[Loaded], dict[AuditedLog, tuple[Interval, ...]]]:
     """Without what the backfill gave back of this table, because it has no row of it; another one

@@ -19,8 +19,7 @@ from etl.edges.report_file import kept_in, this_process
 from etl.edges.spark.failures import translating_spark_errors
 from etl.edges.zookeeper.named_table import write_named_table
 from etl.errors import EtlError, SessionLost, Unreachable
-from etl.model.bounds import Request
-from etl.model.statistics import since
+from etl.model.plans import Request, since
 from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome

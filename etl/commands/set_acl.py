@@ -9,7 +9,7 @@ from etl.commands.run import new_run_id
 from etl.edges.zookeeper.acls import kept_by, set_as_asked
 from etl.edges.zookeeper.refusals import told
 from etl.errors import Owned, SettingsError
-from etl.model.zookeeper_access import Acl
+from etl.model.security import Acl
 from etl.protocol.zookeeper.paths import PipelinePaths
 from etl.run.context import ALONE
 from etl.run.wiring import open_world

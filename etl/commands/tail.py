@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from etl.commands.peeked_log import Ended
 from etl.edges.brokers.cluster import chosen_topics
 from etl.errors import CorruptData, ExpiredOffsets, RanOutBeforeUntil, SettingsError, TopicMissing
-from etl.model.committed import OffsetsStorage
-from etl.model.logs import BrokerPartition
-from etl.model.membership import Membership
+from etl.model.partitions import BrokerPartition, Membership, OffsetsStorage
 from etl.run.wiring import open_cluster
 from etl.settings.policies import StartAt
 from etl.settings.sections import Settings

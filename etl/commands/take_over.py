@@ -45,13 +45,20 @@ from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.pauses import read_pauses, read_pauses_at, write_pauses
 from etl.errors import NeedsDecision, SettingsError
-from etl.model.claims import ClaimState
-from etl.model.committed import Committed
-from etl.model.ledger import Coverage, Retirement
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import Plan
-from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Snapshot, UpToDate
-from etl.model.table import OtherPipeline, Table
+from etl.model.snapshot import (
+    Coverage,
+    FirstRun,
+    OtherPipeline,
+    PipelineState,
+    RebuildFromTable,
+    ReservationState,
+    Retirement,
+    Snapshot,
+    Table,
+    UpToDate,
+)
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.plan_json import describe_plan
 from etl.report.run_report import Report
@@ -297,7 +304,7 @@ def _loaded_by_all(theirs: PlanLedger, other: OtherPipeline, table: Table | None
     beside = [
         read_all_coverage(
             claims.ledger_of(claim.name),
-            claim=claim if claim.state is ClaimState.GIVEN_UP else None,
+            claim=claim if claim.state is ReservationState.GIVEN_UP else None,
         )
         for claim in claims.read()
     ]

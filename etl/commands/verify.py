@@ -36,10 +36,16 @@ from etl.decisions.reconcile import compare, naming_table
 from etl.decisions.refusals import refuse_another_dialect
 from etl.edges.spark.failures import translating_spark_errors
 from etl.errors import LedgersDisagree
-from etl.model.ledger import Ledger
-from etl.model.losses import Loss
-from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay
-from etl.model.table import ForeignCommit, Table
+from etl.model.plans import Loss
+from etl.model.snapshot import (
+    FirstRun,
+    ForeignCommit,
+    Ledger,
+    PipelineState,
+    RebuildFromTable,
+    Replay,
+    Table,
+)
 from etl.report.phases import Stopwatch
 from etl.report.proof import Proof
 from etl.run.context import ALONE, RunContext

@@ -17,7 +17,7 @@ from etl.commands.preview import Preview
 from etl.commands.replay import ReplayPreview
 from etl.doctor.check import Verdict
 from etl.doctor.diagnose import Diagnosis
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.report.phases import Verb
 from etl.report.progress import size_in_words, time_in_words
 from etl.report.proof import Proof

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from etl.model.ledger import Acknowledgement, Ledger
-from etl.model.plans import Plan, PlanKind
-from etl.model.receipts import Applied
-from etl.model.table import Table
+from etl.model.plans import CommitResult, Plan, PlanKind
+from etl.model.snapshot import Acknowledgement, Ledger, Table
 
 
 def is_accepted(ledger: Ledger, plan: Plan, table: Table | None, place: str) -> bool:
@@ -155,7 +153,7 @@ def _is_of(acknowledgement: Acknowledgement, table: Table | None, place: str) ->
     return accepted_version(acknowledgement, table) is not None
 
 
-def _came_after(applied: Applied | None, acknowledgement: Acknowledgement) -> bool:
+def _came_after(applied: CommitResult | None, acknowledgement: Acknowledgement) -> bool:
     """Whether the plan reached a table, or this version of it, only after the acknowledgement."""
     if applied is None or acknowledgement.was_recorded is not False:
         return False

@@ -29,15 +29,16 @@ from etl.decisions.open_hand_overs import HandOverOutcome, found_out
 from etl.decisions.other_pipelines import name_of
 from etl.decisions.ownership import foreign_consumers, owned_by, owner_not_known
 from etl.errors import NeedsDecision, Owned
-from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
-from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition
-from etl.model.losses import ReadByOthers
-from etl.model.membership import Void
-from etl.model.plans import Plan
-from etl.model.snapshot import PipelineState, Replay, Snapshot, UpToDate
-from etl.model.table import OtherPipeline
-from etl.protocol.stretches import render_log
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    Committed,
+    OffsetsStorage,
+    Void,
+    render_log,
+)
+from etl.model.plans import Plan, ReadByOthers
+from etl.model.snapshot import Ledger, OtherPipeline, PipelineState, Replay, Snapshot, UpToDate
 from etl.settings.sections import Settings
 
 _NAMED = 3

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from etl.decisions.byte_positions.boundaries import NONE_KNOWN, Boundaries, ends_between
 from etl.decisions.tasks import cost_of
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.settings.sections import Limits
 
 Sizes = Sequence[int] | None

@@ -12,12 +12,9 @@ from types import MappingProxyType
 from etl.decisions.replaced import replaced_in, spans_of
 from etl.decisions.run_keys import is_reached, kept_key, with_key
 from etl.errors import LedgersDisagree
-from etl.model.ledger import Coverage, Interval
-from etl.model.logs import BrokerPartition
-from etl.model.losses import ReadByOthers
-from etl.model.plans import OffsetRange, Plan, PlanKind
-from etl.model.receipts import Applied, Receipt
-from etl.model.table import ForeignCommit
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult, ReadByOthers
+from etl.model.snapshot import Coverage, ForeignCommit, Interval
 
 PLANS_KEPT = 100
 PLAN_BYTES_KEPT = 16 * 2**20
@@ -70,7 +67,7 @@ def ancestry(versions: Mapping[int, int], transaction_version: int) -> Ancestry:
 def fold(
     coverage: Coverage,
     plan: Plan,
-    applied: Applied,
+    applied: CommitResult,
     *,
     is_given_up: bool = False,
     reached: Mapping[BrokerPartition, int] = MappingProxyType({}),
@@ -130,7 +127,9 @@ def fold(
 
 
 def fold_all(
-    coverage: Coverage, recorded: Sequence[tuple[Plan, Applied]], transaction_version: int | None
+    coverage: Coverage,
+    recorded: Sequence[tuple[Plan, CommitResult]],
+    transaction_version: int | None,
 ) -> Coverage:
     """Coverage with all these plans folded in, ascending, for a table at this transaction version:
     what did not lead to it is given up.
@@ -293,14 +292,14 @@ def _one(intervals: Sequence[Interval]) -> Interval:
     )
 
 
-def is_better(record: Applied, kept: Applied) -> bool:
+def is_better(record: CommitResult, kept: CommitResult) -> bool:
     """Whether a record takes the place of one that is kept for its number: that of another plan (a
     restored ledger), or one that was counted again where the run whose append it was knows more.
     Otherwise what is kept stays."""
     return record.plan_id != kept.plan_id or (kept.is_recounted and not record.is_recounted)
 
 
-def interval_of(r: OffsetRange, receipt: Receipt, log_epoch: int = 0) -> Interval:
+def interval_of(r: OffsetRange, receipt: RangeResult, log_epoch: int = 0) -> Interval:
     """What a range came to, without the places of its gaps."""
     counts = receipt.control_records, receipt.aborted_records, receipt.compacted
     lacking = r.size if r.log.is_physical else receipt.missing_offsets

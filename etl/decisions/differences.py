@@ -32,19 +32,19 @@ from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import compare, where_we_stand
 from etl.decisions.refusals import refuse_what_cannot_run
 from etl.errors import EtlError, LedgersDisagree
-from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition, Extent, in_order
+from etl.model.partitions import BrokerPartition, PartitionOffsets, in_order
 from etl.model.plans import Plan
 from etl.model.snapshot import (
     FirstRun,
+    Ledger,
     PipelineState,
     RebuildFromTable,
     Replay,
     Snapshot,
     Supersede,
+    Table,
     UpToDate,
 )
-from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import parse_plan
 from etl.settings.sections import Settings
 
@@ -287,6 +287,6 @@ def _without_ends(snapshot: Snapshot) -> Snapshot:
     """
     return replace(
         snapshot,
-        extents=dict.fromkeys(snapshot.leaderless, Extent(0, _NO_END)),
+        extents=dict.fromkeys(snapshot.leaderless, PartitionOffsets(0, _NO_END)),
         leaderless=frozenset(),
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from etl.model.logs import BrokerPartition, Cleanup, OldestRecord, Retention
+from etl.model.partitions import BrokerPartition, OldestRecord
 from etl.model.plans import OffsetRange
 from etl.model.snapshot import Snapshot
 
@@ -20,15 +20,6 @@ NEARLY_FULL = 0.9
 """A log whose kept part, from the range's start on, reaches this share of `retention.bytes` loses
 that start with what comes next.
 """
-
-
-def cleanup_of(told: Retention | None, *, said_to_be_compacted: bool) -> Cleanup:
-    """What missing offsets of a topic mean, by what its brokers tell (None: nothing) and what an
-    operator says.
-    """
-    if told is None:
-        return Cleanup(True if said_to_be_compacted else None)
-    return Cleanup(told.is_compacted or said_to_be_compacted, told.is_tiered)
 
 
 @dataclass(frozen=True, slots=True)

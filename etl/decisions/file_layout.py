@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from etl.model.data_files import Codec, FilesWanted
+from etl.model.plans import Codec, FilesWanted
 
 OPEN_FILES = 32
 """So many files a task has open, one for each value of the table's partitions; then the one that

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from etl.decisions.acceptance import accepted_version
 from etl.decisions.other_pipelines import name_of, take_over_command
 from etl.errors import LedgersDisagree
-from etl.model.ledger import Acknowledgement
-from etl.model.table import ForeignCommit, Table
+from etl.model.snapshot import Acknowledgement, ForeignCommit, Table
 from etl.settings.policies import OnRowsRemoved
 
 DELETE, RESTORE = "DELETE", "RESTORE"

@@ -47,13 +47,16 @@ from etl.decisions.moved_offsets import (
 )
 from etl.decisions.start import starts_of
 from etl.errors import NeedsDecision
-from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
-from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition
-from etl.model.losses import ReadByOthers
-from etl.model.membership import Membership, Share
-from etl.model.plans import Plan, PlanKind
-from etl.model.snapshot import PipelineState, RebuildFromTable, Replay, Snapshot, UpToDate
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    Committed,
+    Membership,
+    OffsetsStorage,
+    Share,
+)
+from etl.model.plans import Plan, PlanKind, ReadByOthers
+from etl.model.snapshot import Ledger, PipelineState, RebuildFromTable, Replay, Snapshot, UpToDate
 from etl.settings.policies import HandOverAt, OwnershipMode
 from etl.settings.sections import Settings
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from etl.decisions.identity.log_identity import other_logs, refuse_other_logs
 from etl.decisions.start import start_of, starts_of
 from etl.errors import NeedsDecision
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, UpToDate
 from etl.settings.sections import Settings

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from etl.errors import NotOurTable, SettingsError
-from etl.model.table import Table
+from etl.model.snapshot import Table
 
 KEEPS_FILES = "delta.deletedFileRetentionDuration"
 LEAST_KEPT = timedelta(days=7)

@@ -16,8 +16,7 @@ from dataclasses import replace
 from etl.decisions.identity.made_again import accept_command
 from etl.decisions.offsets_storage import dropped_from, place_moved, plan_that_moved
 from etl.errors import OffsetMoved
-from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, OffsetsStorage
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Snapshot, UpToDate
 from etl.settings.policies import OnMoved

@@ -14,7 +14,7 @@ from typing import TypeGuard
 
 from etl.decisions.table_columns import quoted
 from etl.errors import NeedsDecision, NotOurTable, Owned, SettingsError
-from etl.model.named_table import CatalogEntry, NamedTable
+from etl.model.snapshot import CatalogEntry, NamedTable
 from etl.settings.places import place_of
 
 KEY = "table.name"

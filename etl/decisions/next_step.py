@@ -36,10 +36,8 @@ from etl.decisions.run_keys import (
     left_under_key,
 )
 from etl.errors import EtlError
-from etl.model.bounds import KeptKey
-from etl.model.logs import BrokerPartition
-from etl.model.plans import Plan
-from etl.model.receipts import NOT_COUNTED, Applied
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import NOT_COUNTED, CommitResult, KeptKey, Plan
 from etl.model.snapshot import (
     FirstRun,
     PipelineState,
@@ -47,9 +45,9 @@ from etl.model.snapshot import (
     Replay,
     Snapshot,
     Supersede,
+    Table,
     UpToDate,
 )
-from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.settings.sections import Settings
 
@@ -349,7 +347,7 @@ def _once_committed(plan: Plan, snapshot: Snapshot) -> Snapshot:
     table = replace(
         known, version=known.version + 1, transaction_version=plan.number, metadata=None, foreign=()
     )
-    applied = Applied(
+    applied = CommitResult(
         plan.number, plan.id, table.version, table.id, (NOT_COUNTED,) * len(plan.ranges)
     )
     ledger = replace(snapshot.ledger, uid=plan.uid, newest=plan, applied=applied)

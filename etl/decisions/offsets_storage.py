@@ -37,8 +37,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from etl.errors import SettingsError
-from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, OffsetsStorage
 from etl.model.plans import Plan
 
 _OURS = re.compile("([0-9]{1,18}):[0-9a-f]{32}")

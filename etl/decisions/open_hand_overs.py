@@ -30,11 +30,9 @@ from etl.decisions.handing_over import before, is_member
 from etl.decisions.offsets_storage import refuse_another_storage
 from etl.decisions.start import starts_of
 from etl.errors import NeedsDecision, SettingsError
-from etl.model.committed import NOTHING_COMMITTED, Committed
-from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed
 from etl.model.plans import Plan, PlanKind
-from etl.model.snapshot import Snapshot
+from etl.model.snapshot import Ledger, Snapshot
 from etl.settings.sections import Settings
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from etl.errors import LedgersDisagree
-from etl.model.claims import is_beside, live_and_name
 from etl.model.plans import Plan
 from etl.model.snapshot import (
     FirstRun,
+    OtherPipeline,
     PipelineState,
     RebuildFromTable,
     Replay,
     Snapshot,
     Supersede,
+    Table,
     UpToDate,
+    is_beside,
+    live_and_name,
 )
-from etl.model.table import OtherPipeline, Table
 
 
 def refuse_topics_of_others(state: PipelineState, snapshot: Snapshot) -> None:

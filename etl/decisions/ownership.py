@@ -25,8 +25,7 @@ from dataclasses import replace
 from etl.decisions.handing_over import is_left_to_execute, is_member
 from etl.decisions.open_hand_overs import is_left_open
 from etl.errors import Owned
-from etl.model.logs import BrokerPartition, KafkaGroup
-from etl.model.membership import Membership
+from etl.model.partitions import BrokerPartition, KafkaGroup, Membership
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
 from etl.protocol.group_messages import is_of_instance

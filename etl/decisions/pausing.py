@@ -20,14 +20,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from etl.decisions.identity.accepting import Named
 from etl.decisions.reconcile import where_we_stand
 from etl.errors import SettingsError
-from etl.model.ledger import Pause
-from etl.model.logs import BrokerPartition, Extent
+from etl.model.partitions import FORM_OF_PARTITION, BrokerPartition, Named, PartitionOffsets
 from etl.model.plans import Plan
-from etl.model.snapshot import PipelineState, Replay, Snapshot
-from etl.protocol.stretches import FORM_OF_PARTITION
+from etl.model.snapshot import Pause, PipelineState, Replay, Snapshot
 from etl.settings.sections import Settings
 
 
@@ -54,7 +51,7 @@ def paused_logs(
 
 def paused_unread(
     pauses: Iterable[Pause],
-    extents: Mapping[BrokerPartition, Extent],
+    extents: Mapping[BrokerPartition, PartitionOffsets],
     last: Plan | None,
 ) -> dict[BrokerPartition, tuple[int, int]]:
     """Of each paused log with something to read its oldest unread offset and its end; `last`: the

@@ -31,10 +31,8 @@ from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import pending_offsets, pending_starts, start_of
 from etl.decisions.tasks import cut_ranges
 from etl.errors import BadOffset, BrokerUnreachable, DataLoss, EtlError, NotYetReadable
-from etl.model.committed import NOTHING_COMMITTED
-from etl.model.logs import BrokerPartition, Lineage
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import OffsetRange, Plan, PlanKind
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Lineage
+from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind
 from etl.model.snapshot import FirstRun, Snapshot, UpToDate
 from etl.settings.policies import OnDataLoss, OnNoLeader
 from etl.settings.sections import Settings

@@ -19,8 +19,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from etl.decisions.start import starts_of
-from etl.model.committed import NOTHING_COMMITTED
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import PipelineState, RebuildFromTable, Snapshot, UpToDate
 

@@ -60,20 +60,19 @@ from etl.decisions.other_pipelines import (
 )
 from etl.decisions.refusals import refuse_another_dialect
 from etl.errors import LedgersDisagree
-from etl.model.committed import Committed, OffsetsStorage
-from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition, Committed, OffsetsStorage
 from etl.model.plans import Plan
 from etl.model.snapshot import (
     FirstRun,
+    Ledger,
     PipelineState,
     RebuildFromTable,
     Replay,
     Snapshot,
     Supersede,
+    Table,
     UpToDate,
 )
-from etl.model.table import Table
 from etl.protocol.zookeeper.plan_documents import parse_plan
 from etl.settings.policies import OnMoved, OnRowsRemoved
 from etl.settings.sections import Settings

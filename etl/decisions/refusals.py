@@ -8,9 +8,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from etl.errors import NeedsDecision, SettingsError, TopicMissing
-from etl.model.ledger import Ledger
 from etl.model.plans import Plan
-from etl.model.snapshot import Snapshot
+from etl.model.snapshot import Ledger, Snapshot
 from etl.settings.sections import Settings
 
 _HIVES_NULL = "__HIVE_DEFAULT_PARTITION__"

@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from etl.model.ledger import Interval
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Plan
-from etl.model.receipts import Receipt
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import OffsetRange, Plan, RangeResult
+from etl.model.snapshot import Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +128,15 @@ def replaced_in(
     return (*left.outside, *((left.counted_with(came, span),) if left.crossing else came))
 
 
-def is_exact(r: OffsetRange, receipt: Receipt) -> bool:
+def is_exact(r: OffsetRange, receipt: RangeResult) -> bool:
     """Whether it is known of each offset of the range if it has a row."""
     known = r.size - sum(until - start for start, until in receipt.gaps)
     return not r.log.is_physical and receipt.gaps_complete and receipt.rows == known
 
 
 def cut_around(
-    r: OffsetRange, receipt: Receipt, span: Span
-) -> tuple[tuple[OffsetRange, Receipt], ...]:
+    r: OffsetRange, receipt: RangeResult, span: Span
+) -> tuple[tuple[OffsetRange, RangeResult], ...]:
     """The parts of an exact range outside of the span, each with what is known of it."""
     parts = (
         replace(r, from_offset=low, until_offset=high)
@@ -147,8 +146,8 @@ def cut_around(
 
 
 def outside_of(
-    r: OffsetRange, receipt: Receipt, holes: Iterable[tuple[int, int]]
-) -> list[tuple[OffsetRange, Receipt]]:
+    r: OffsetRange, receipt: RangeResult, holes: Iterable[tuple[int, int]]
+) -> list[tuple[OffsetRange, RangeResult]]:
     """The same outside of all these offsets, [from, until) each."""
     parts = [(r, receipt)]
     for span in (Span(r.log, start, until) for start, until in holes):
@@ -164,7 +163,7 @@ def outside_of(
     return parts
 
 
-def _cut(receipt: Receipt, part: OffsetRange) -> Receipt:
+def _cut(receipt: RangeResult, part: OffsetRange) -> RangeResult:
     """Why its offsets gave no row is known of a part that has all gaps of the whole, or none of
     them; else nobody knows any more.
     """

@@ -33,9 +33,8 @@ from etl.decisions.run_keys import asking_again
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_of
 from etl.errors import BrokerUnreachable, SettingsError
-from etl.model.logs import BrokerPartition
-from etl.model.losses import LOST_WITH_LOG, Loss, LossReason
-from etl.model.plans import OffsetRange, Plan, PlanKind
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import LOST_WITH_LOG, Loss, LossReason, OffsetRange, Plan, PlanKind
 from etl.model.snapshot import Snapshot, Supersede
 from etl.settings.sections import Settings
 

@@ -16,11 +16,9 @@ from etl.decisions.plan import reading_of
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_of
 from etl.errors import BrokerUnreachable, NeedsDecision
-from etl.model.ledger import Ledger
-from etl.model.logs import uncounted
-from etl.model.losses import LossReason
-from etl.model.plans import Plan, PlanKind
-from etl.model.snapshot import Replay, Snapshot, Supersede
+from etl.model.partitions import uncounted
+from etl.model.plans import LossReason, Plan, PlanKind
+from etl.model.snapshot import Ledger, Replay, Snapshot, Supersede
 from etl.settings.policies import OnNoLeader
 from etl.settings.sections import Settings
 

@@ -23,19 +23,15 @@ from dataclasses import dataclass, replace
 from etl.decisions.byte_positions.boundaries import boundaries_of
 from etl.decisions.byte_positions.misplaced_offsets import refuse_named
 from etl.decisions.coverage import unloaded
-from etl.decisions.identity.accepting import Named
 from etl.decisions.identity.log_identity import record_epochs, refuse_other_logs
 from etl.decisions.ownership import owned_by
 from etl.decisions.replay import GIVEN_UP
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.tasks import cut_ranges
 from etl.errors import BrokerUnreachable, DataLoss, NeedsDecision, SettingsError
-from etl.model.bounds import NO_BOUNDS
-from etl.model.committed import NOTHING_COMMITTED
-from etl.model.ledger import Coverage
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Plan, PlanKind
-from etl.model.snapshot import Snapshot, UpToDate
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Named
+from etl.model.plans import NO_BOUNDS, OffsetRange, Plan, PlanKind
+from etl.model.snapshot import Coverage, Snapshot, UpToDate
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 

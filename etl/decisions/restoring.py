@@ -33,13 +33,18 @@ from etl.decisions.other_pipelines import refuse_topics_of_others
 from etl.decisions.reconcile import compare, naming_table, refuse_another_era
 from etl.decisions.rows_before import rows_not_begun
 from etl.errors import NeedsDecision, SettingsError
-from etl.model.committed import NOTHING_COMMITTED
-from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, render_log
 from etl.model.plans import Plan
-from etl.model.snapshot import FirstRun, RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
-from etl.model.table import Table
-from etl.protocol.stretches import render_log
+from etl.model.snapshot import (
+    FirstRun,
+    Ledger,
+    RebuildFromTable,
+    Replay,
+    Snapshot,
+    Supersede,
+    Table,
+    UpToDate,
+)
 from etl.settings.sections import Settings
 
 

@@ -19,10 +19,9 @@ from dataclasses import replace
 
 from etl.decisions.acceptance import accepted_version
 from etl.errors import NeedsDecision
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition, render_log
 from etl.model.plans import HeldRows, Plan, RowsBefore
 from etl.model.snapshot import Snapshot
-from etl.protocol.stretches import render_log
 
 
 def topics_to_ask(

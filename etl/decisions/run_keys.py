@@ -26,9 +26,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from etl.errors import NeedsDecision, SettingsError
-from etl.model.bounds import NO_BOUNDS, Bound, Bounds, KeptKey, Request
-from etl.model.logs import BrokerPartition, Extent
-from etl.model.plans import Plan
+from etl.model.partitions import BrokerPartition, PartitionOffsets
+from etl.model.plans import NO_BOUNDS, Bound, Bounds, KeptKey, Plan, Request
 from etl.model.snapshot import Asked, Snapshot
 
 KEYS_KEPT = 1000
@@ -358,7 +357,7 @@ def refuse_unread_before(
         raise NeedsDecision(what, **log.place, offset=known[log], check=check)
 
 
-def _offset(bound: Bound, extent: Extent, found: int | None) -> int:
+def _offset(bound: Bound, extent: PartitionOffsets, found: int | None) -> int:
     """Where a bound lies in a log whose first record as late is at `found`; at the end where there
     is none.
     """

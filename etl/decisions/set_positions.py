@@ -29,13 +29,9 @@ from etl.decisions.replacement import let_go_among, lost_with_logs, offsets_gone
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_of
 from etl.errors import BrokerUnreachable, NeedsDecision, NotYetReadable, SettingsError
-from etl.model.bounds import NO_BOUNDS
-from etl.model.committed import NOTHING_COMMITTED
-from etl.model.logs import BrokerPartition
-from etl.model.losses import LOST_WITH_LOG, Loss, LossReason
-from etl.model.plans import Plan, PlanKind
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, render_log, render_stretches
+from etl.model.plans import LOST_WITH_LOG, NO_BOUNDS, Loss, LossReason, Plan, PlanKind
 from etl.model.snapshot import FirstRun, PipelineState, RebuildFromTable, Replay, Snapshot, UpToDate
-from etl.protocol.stretches import render_log, render_stretches
 from etl.settings.sections import Settings
 
 Stretches = Mapping[BrokerPartition, Sequence[tuple[int, int]]]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from etl.model.logs import Isolation
+from etl.model.partitions import Isolation
 from etl.model.plans import Plan
 from etl.settings.sections import Settings
 

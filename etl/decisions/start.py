@@ -30,8 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from etl.model.committed import NOTHING_COMMITTED, Committed
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
 from etl.settings.policies import StartAt

@@ -22,11 +22,11 @@ from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import pending_starts, starts_of
 from etl.decisions.taken import Taken
 from etl.errors import NeedsDecision, OffsetMoved, SettingsError
-from etl.model.committed import NOTHING_COMMITTED
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition
 from etl.model.plans import Plan, PlanKind, TookOver
 from etl.model.snapshot import (
     FirstRun,
+    OtherPipeline,
     PipelineState,
     RebuildFromTable,
     Replay,
@@ -34,7 +34,6 @@ from etl.model.snapshot import (
     Supersede,
     UpToDate,
 )
-from etl.model.table import OtherPipeline
 from etl.settings.sections import Settings
 
 Known = TypeVar("Known")

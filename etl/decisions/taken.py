@@ -13,10 +13,9 @@ from etl.decisions.identity.cluster_name import is_same_cluster, name_put_back
 from etl.decisions.identity.made_again import is_creation_id
 from etl.decisions.other_pipelines import name_of
 from etl.errors import NeedsDecision, SettingsError
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan
-from etl.model.snapshot import Snapshot
-from etl.model.table import OtherPipeline
+from etl.model.snapshot import OtherPipeline, Snapshot
 from etl.settings.sections import Settings
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from etl.decisions.byte_positions.boundaries import NONE_KNOWN, Boundaries, ends_between, nearest
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
 
 ASSUMED_BYTES_PER_OFFSET = 1024.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from etl.decisions.tasks import bytes_of
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan
 from etl.settings.sections import Settings
 

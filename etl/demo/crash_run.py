@@ -23,10 +23,8 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from etl.model.committed import Committed
-from etl.model.logs import BrokerPartition
-from etl.model.plans import Plan
-from etl.model.receipts import Applied
+from etl.model.partitions import BrokerPartition, Committed
+from etl.model.plans import CommitResult, Plan
 from etl.run.wiring import open_world
 from etl.run.world import World
 
@@ -65,7 +63,7 @@ class Dying:
         self._verb = ""
         self.end()
 
-    def _half_record(self, plan: Plan, applied: Applied | None) -> None:
+    def _half_record(self, plan: Plan, applied: CommitResult | None) -> None:
         """As a record would be met between what the plan let go and what came of it."""
         self._world.record(plan, None)
         self._end_once()

@@ -13,7 +13,7 @@ from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.clicks import click_batches, click_messages
 from etl.embedded.cluster import Cluster
 from etl.embedded.releases import JAFKA
-from etl.model.logs import Dialect
+from etl.model.partitions import BrokerFamily
 
 TOPIC, LOGS = "clicks", 8
 
@@ -90,7 +90,7 @@ class JafkaClicks:
 
     def produce(self, cluster: Cluster, first: int, count: int) -> None:
         consumers = [
-            SimpleConsumer("127.0.0.1", broker.port, generation=Dialect.JAFKA.value)
+            SimpleConsumer("127.0.0.1", broker.port, generation=BrokerFamily.JAFKA.value)
             for broker in cluster.brokers
         ]
         try:
@@ -101,4 +101,7 @@ class JafkaClicks:
                 consumer.close()
 
 
-SOURCES: Mapping[Dialect, Source] = {Dialect.KAFKA: KafkaClicks(), Dialect.JAFKA: JafkaClicks()}
+SOURCES: Mapping[BrokerFamily, Source] = {
+    BrokerFamily.KAFKA: KafkaClicks(),
+    BrokerFamily.JAFKA: JafkaClicks(),
+}

@@ -27,7 +27,7 @@ from etl.demo.sources import SOURCES, Source
 from etl.embedded.cluster import Cluster
 from etl.embedded.spark import SHORT_RUN
 from etl.errors import EtlError
-from etl.model.logs import Dialect
+from etl.model.partitions import BrokerFamily
 
 _CONF = """\
 version: 1
@@ -41,7 +41,7 @@ report: {{path: "{folder}/reports"}}
 
 
 def run_demo(
-    *, records: int, folder: Path | None, quiet: bool, dialect: Dialect = Dialect.KAFKA
+    *, records: int, folder: Path | None, quiet: bool, dialect: BrokerFamily = BrokerFamily.KAFKA
 ) -> dict[str, Any]:
     """Tell the story and return its figures. What was started is stopped, also on Ctrl-C; the
     folder with the table stays.

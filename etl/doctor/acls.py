@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from etl.doctor.check import Findings, Line, advice, ok
 from etl.edges.zookeeper.acls import kept_by, writers_of
 from etl.edges.zookeeper.login import id_of
-from etl.model.zookeeper_access import EVERYBODY, Acl
+from etl.model.security import EVERYBODY, Acl
 
 _SHOWN = 3
 _COMMAND = "`etl pipelines set-acl CONF`"

@@ -15,7 +15,7 @@ from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.registry import read_partition_states, read_replicas
 from etl.errors import BrokerUnreachable, EtlError, LedgersDisagree
-from etl.model.logs import Broker, BrokerPartition, uncounted
+from etl.model.partitions import Broker, BrokerPartition, uncounted
 from etl.model.plans import Plan
 from etl.run.discovery import Discovery, said_generation
 from etl.settings.policies import OnNoLeader

@@ -13,9 +13,8 @@ from etl.doctor.brokers import ask_brokers, consumers_of, some
 from etl.doctor.check import Findings, Line, advice, failed, ok
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import EtlError, Owned, SettingsError
-from etl.model.ledger import Ledger
-from etl.model.logs import KafkaGroup
-from etl.model.membership import Membership
+from etl.model.partitions import KafkaGroup, Membership
+from etl.model.snapshot import Ledger
 from etl.protocol.zookeeper import payloads
 from etl.protocol.zookeeper.paths import PipelinePaths
 from etl.run.memberships import unspoken

@@ -13,7 +13,7 @@ from etl.edges.spark.failures import translating_spark_errors
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.named_table import read_named_table
 from etl.errors import NotOurTable
-from etl.model.named_table import NamedTable
+from etl.model.snapshot import NamedTable
 from etl.run.named_table import entry_of, of_entry, refuse_elsewhere
 from etl.settings.table_place import placed_by_name
 

@@ -12,7 +12,7 @@ from etl.doctor.check import Findings, Line, Verdict, advice, ok
 from etl.doctor.machine import may_need_jars
 from etl.edges.spark.session import session_there
 from etl.errors import EtlError, ProcessLost
-from etl.model.raw_table import names_of_key
+from etl.model.columns import names_of_key
 from etl.report.phases import Stopwatch
 from etl.run.formats import try_on_no_rows
 from etl.run.spark import RunSpark

@@ -25,7 +25,7 @@ from etl.edges.delta.shape import check_shape
 from etl.edges.delta.writers import refusal_of_arrow
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import EtlError, NotOurTable, SettingsError
-from etl.model.raw_table import arrow_schema
+from etl.model.columns import arrow_schema
 from etl.run.observe import refuse_rows_of_nobody
 from etl.run.transform import columns_of_tasks
 from etl.settings.policies import OnDataLoss, OnMoved, WriterName

@@ -4,6 +4,22 @@ Offset ranges, and the plans that are made of them.
 
 Bounds live in names: `from_offset` is inclusive, `until_offset` exclusive. A missing thing is None,
 never -1.
+
+What a run was asked to read, and under which key it was asked: values that a plan keeps with
+what it decided by them.
+
+Offsets that are not in the table and never will be, lost or read by others; and offsets whose
+rows outlive their records.
+
+Bounds live in names: `from_offset` is inclusive, `until_offset` exclusive.
+
+What reading a range came to, and what appending a plan did.
+
+What asking brokers cost: requests by broker, so that sums and differences of them are plain
+arithmetic.
+
+Data files of a table that tasks wrote and no commit names yet: what is wanted of them, and what
+each task gave back. Plain values.
 """
 
 from __future__ import annotations
@@ -11,12 +27,147 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from etl.model.bounds import NO_BOUNDS, Bounds
-from etl.model.committed import Committed, OffsetsStorage
-from etl.model.logs import BrokerPartition, Dialect, Leader, Lineage, Tail
-from etl.model.losses import Loss, ReadByOthers, Vanished
-from etl.model.membership import Share
+from etl.model.partitions import (
+    BrokerFamily,
+    BrokerPartition,
+    Committed,
+    Leader,
+    Lineage,
+    OffsetsStorage,
+    Share,
+    Tail,
+)
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One end of what is to be read. Of `at_ms` and `back` one is given, or none: where the
+    pipeline is.
+    """
+
+    said: str
+    """As it is told and compared: a time in UTC, or a relative form as it was asked for (`-1h`,
+    `-10000`, `since-last-success`).
+    """
+    at_ms: int | None = None
+    """The first record at or after this moment, in milliseconds since the epoch."""
+    back: int | None = None
+    """So many offsets before the end of each log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Both ends, as they were asked for. Two are the same where they were said in the same words:
+    `-1h` is another moment an hour later.
+    """
+
+    start: Bound | None = None
+    until: Bound | None = None
+    open_logs: int = 0
+    """Of a plan: in how many logs no record was as late as `until`, so that its end is where they
+    ended then.
+    """
+
+    @property
+    def said(self) -> str:
+        """For people: `from 2026-01-31T00:00:00Z until 2026-01-31T01:00:00Z`, or what is there of
+        it; empty where nothing was asked for.
+        """
+        ends = (("from", self.start), ("until", self.until))
+        return " ".join(f"{word} {bound.said}" for word, bound in ends if bound)
+
+
+NO_BOUNDS = Bounds()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a run is asked for beside its conf."""
+
+    run_key: str | None = None
+    """Names this run: asked for again under it, nothing is loaded again."""
+    bounds: Bounds = NO_BOUNDS
+
+
+@dataclass(frozen=True, slots=True)
+class KeptKey:
+    """A run key, and what became of the run under it, as pruned plans leave it and runs that had
+    nothing to read.
+    """
+
+    key: str
+    number: int
+    """The plan that was made under it, or behind which there was nothing to read; 0: there was no
+    plan yet.
+    """
+    said: str = ""
+    """Its bounds (`Bounds.said`)."""
+    is_empty: bool = False
+    """There was nothing to read up to its bound: no plan was made."""
+
+
+class LossReason(str, Enum):
+    """Why offsets of a log are not in the table and never will be."""
+
+    EXPIRED = "expired"
+    """Retention had deleted them (`source.on_data_loss: skip`)."""
+    MOVED = "offset moved"
+    """Somebody moved the committed offset past them (`source.on_moved: follow`)."""
+    MISSING = "missing from the log"
+    """No record batch of the log had them, and nothing explains it (`source.on_data_loss: skip`).
+    """
+    SKIPPED = "skipped by hand"
+    """An operator superseded the plan that held them, or set the position behind them."""
+    DELETED = "topic deleted"
+    """A stored plan was to read them, and their topic was deleted before it did."""
+    RECREATED = "topic recreated"
+    """The same, and there is another topic of that name, with offsets of its own."""
+    TRUNCATED = "log truncated"
+    """A stored plan was to read them, and the log lost them: others may have their offsets."""
+
+
+LOST_WITH_LOG = frozenset((LossReason.DELETED, LossReason.RECREATED, LossReason.TRUNCATED))
+"""No plan reads such offsets again, whatever the log of that name holds by now."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Loss:
+    """Offsets [from, until) of one log that a plan let go."""
+
+    log: BrokerPartition
+    from_offset: int
+    until_offset: int
+    why: LossReason
+    log_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Vanished:
+    """Offsets [from, until) of one life of one log that are, or may be, in the table, and whose
+    records the brokers no longer hold.
+    """
+
+    log: BrokerPartition
+    from_offset: int
+    until_offset: int
+    log_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ReadByOthers:
+    """Offsets [from, until) of one life of one log that other members of the group read: nothing of
+    them is lost, and none is for us.
+    """
+
+    log: BrokerPartition
+    from_offset: int
+    until_offset: int
+    log_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +272,7 @@ class Plan:
     """Random id of the pipeline, made with its first plan."""
     kind: PlanKind
     created_at_ms: int
-    dialect: Dialect
+    dialect: BrokerFamily
     cluster: str
     """Kafka's cluster id, or the conf's name for the cluster where brokers have none."""
     shape: str
@@ -306,3 +457,233 @@ class Plan:
             one.app_id: one.number
             for one in (*((self.took_over,) if self.took_over else ()), *self.heir_of)
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests to one broker. The greeting of each connection is one of them."""
+
+    answers: int = 0
+    """How many were answered."""
+    seconds: float = 0.0
+    """How long somebody waited for them, in sending and in receiving; time in which an answer was
+    on its way unattended is not counted.
+    """
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+    def __add__(self, other: Requests) -> Requests:
+        return Requests(
+            self.answers + other.answers,
+            self.seconds + other.seconds,
+            self.sent_bytes + other.sent_bytes,
+            self.received_bytes + other.received_bytes,
+        )
+
+    def __sub__(self, other: Requests) -> Requests:
+        return Requests(
+            self.answers - other.answers,
+            self.seconds - other.seconds,
+            self.sent_bytes - other.sent_bytes,
+            self.received_bytes - other.received_bytes,
+        )
+
+
+NO_REQUESTS = Requests()
+ByBroker = Mapping[str, Requests]
+"""By the address at which a broker was asked, `host:port`."""
+
+
+def together(several: Iterable[ByBroker]) -> dict[str, Requests]:
+    """The sums, by broker."""
+    found: dict[str, Requests] = {}
+    for one in several:
+        for broker, requests in one.items():
+            found[broker] = found.get(broker, NO_REQUESTS) + requests
+    return found
+
+
+def since(before: ByBroker, now: ByBroker) -> dict[str, Requests]:
+    """What came between two readings of one count; brokers of which nothing did are left out."""
+    return {
+        broker: more
+        for broker, requests in now.items()
+        if (more := requests - before.get(broker, NO_REQUESTS)) != NO_REQUESTS
+    }
+
+
+GAPS_KEPT = 1000  # that a receipt keeps one by one
+
+
+@dataclass(frozen=True, slots=True)
+class RangeResult:
+    """What reading one range came to. Counts are of records; `fetched_bytes` is what came over the
+    wire.
+    """
+
+    rows: int | None = 0
+    """None: a crash took the reader's count, and nobody could count them in the table."""
+    fetched_bytes: int | None = None
+    """None: counted again from the table's files after a crash, where nobody knows it any more."""
+    control_records: int = 0
+    aborted_records: int = 0
+    missing_offsets: int = 0
+    """Offsets that no batch of the log covers any more (compaction). In a physical log none can be
+    told from those inside an entry: 0.
+    """
+    gaps: tuple[tuple[int, int], ...] = ()
+    """Intervals [from, until) inside the range that gave no row, for whatever of the three reasons,
+    merged.
+    """
+    gaps_complete: bool = True
+    """False: there were more than GAPS_KEPT, or nobody can tell of any (a physical log's, counted
+    again); the counts still hold.
+    """
+    last_epoch: int | None = None
+    """The leader epoch of the record batch that holds the range's last offset; None where none does
+    (compaction), or nobody knows it.
+    """
+    behind_transform: bool = False
+    """Counted again from rows that a transform had made: nobody knows whether it dropped records at
+    missing offsets (any, if physical).
+    """
+    epochs: Lineage = ()
+    """The leader epochs of the record batches that were read."""
+    requests: tuple[tuple[str, Requests], ...] = field(default=(), compare=False)
+    """What its task asked which brokers since the receipt before it. For the report alone: neither
+    ledger nor table keeps it, and two attempts differ in it."""
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether records may be lost of which this receipt cannot tell."""
+        return self.rows is None or (
+            self.behind_transform and (self.missing_offsets > 0 or not self.gaps_complete)
+        )
+
+    @property
+    def compacted(self) -> int:
+        """Missing offsets that are known to be compaction's: none of a receipt that was counted
+        again, where nobody knows.
+        """
+        return 0 if self.fetched_bytes is None else self.missing_offsets
+
+
+NOT_COUNTED = RangeResult(rows=None, gaps_complete=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What came of plan `number`: the Delta version that holds it and a receipt for each of its
+    ranges.
+    """
+
+    number: int
+    plan_id: str
+    delta_version: int
+    table_id: str
+    receipts: tuple[RangeResult, ...]
+    run_id: str | None = None
+    """The run whose append it was; None when the commit does not say."""
+    uncounted: str | None = None
+    """Why nobody could count the rows after a crash; the receipts are then `NOT_COUNTED`."""
+    undated: int | None = field(default=None, compare=False)
+    """Rows without an `event_date`, of a table that is partitioned by it. For the report alone: the
+    ledger does not keep it.
+    """
+
+    @property
+    def rows(self) -> int | None:
+        """Of all ranges together; None when nobody could count them."""
+        counts = [r.rows for r in self.receipts if r.rows is not None]
+        return sum(counts) if len(counts) == len(self.receipts) else None
+
+    def is_of(self, plan: Plan) -> bool:
+        """Whether this is what came of that very plan; a ledger restored from a copy may hold the
+        record of another with its number.
+        """
+        return self.plan_id == plan.id and len(self.receipts) == len(plan.ranges)
+
+    @property
+    def is_recounted(self) -> bool:
+        """Counted again from the table: nobody knew any more why offsets gave no row."""
+        return all(receipt.fetched_bytes is None for receipt in self.receipts)
+
+
+class Codec(str, Enum):
+    """How the pages of a Parquet file are compressed."""
+
+    NONE = "uncompressed"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+DEFAULT_CODEC = Codec.ZSTD
+"""Of files that tasks write."""
+FILE_BYTES = 128 * 2**20
+"""How large they become where there is enough, unless the conf says otherwise."""
+ROW_GROUP_BYTES = 16 * 2**20
+"""Rows of one file that are held back become a row group where they come to so many bytes, as Arrow
+has them.
+"""
+HELD_BYTES = 48 * 2**20
+"""What a task holds back of all its files: where that is passed, the one that holds most gives up a
+row group, however small.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FilesWanted:
+    """Where files go and how they are written; the same for every task of a plan."""
+
+    root: str
+    """The table's folder, or its path in a store."""
+    columns: tuple[str, ...]
+    """Those of `columns`, and `event_date` where the table is partitioned by it, in the table's
+    order.
+    """
+    partition_by: tuple[str, ...] = ()
+    physical: bool = False
+    """The rows are of physical logs (`BrokerPartition.is_physical`)."""
+    codec: Codec = DEFAULT_CODEC
+    file_bytes: int = FILE_BYTES
+    """A file ends behind the row group that takes it there."""
+    row_group_bytes: int = ROW_GROUP_BYTES
+    held_bytes: int = HELD_BYTES
+    write_id: str = "0"
+    """Part of the name of each file of this write, and of none of another."""
+    schema: pyarrow.Schema | None = None
+    """Of the rows, where a transform made them; None: that of `columns`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One Parquet file."""
+
+    path: str
+    """Below the table's folder, as the file system has it."""
+    size: int
+    rows: int
+    partition_values: Mapping[str, str | None]
+    stats: str
+    """JSON (Delta protocol, "Per-file Statistics")."""
+    modified_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What one task gave back."""
+
+    indices: tuple[int, ...]
+    """The ranges of the plan that it read."""
+    files: tuple[DataFile, ...]
+    receipts: Mapping[int, RangeResult] = field(default_factory=dict)
+    """By the same indices."""
+    made: int | None = None
+    """Rows that a transform made of what was read; None: there is none, and each record is a row.
+    """
+
+    @property
+    def rows(self) -> int:
+        """In all its files."""
+        return sum(file.rows for file in self.files)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from etl.errors import Refusal
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 
 
 @dataclass(frozen=True, slots=True)

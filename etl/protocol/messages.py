@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from etl.errors import Refusal
-from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
+from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 
 LATEST = -1
 """Instead of a time: the readable end (high watermark, or last stable offset under read_committed).

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from etl.errors import Refusal
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import compute
 
 from etl.errors import SettingsError
-from etl.model.raw_table import arrow_schema, row_key
+from etl.model.columns import arrow_schema, row_key
 from etl.reader.arrow_types import NoTypeOfDelta, names_twice, stored_schema
 from etl.reader.user_function import line_of, load_function, said_by
 

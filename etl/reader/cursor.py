@@ -56,10 +56,9 @@ from etl.errors import (
     RanOutBeforeUntil,
     Refusal,
 )
-from etl.model.logs import Cleanup, Isolation
-from etl.model.plans import OffsetRange
-from etl.model.raw_table import raw_columns
-from etl.model.receipts import GAPS_KEPT, Receipt
+from etl.model.columns import raw_columns
+from etl.model.partitions import Cleanup, Isolation
+from etl.model.plans import GAPS_KEPT, OffsetRange, RangeResult
 from etl.protocol.messages import EntryLayout, FetchedPartition
 from etl.protocol.records.decode import decode, walk
 from etl.protocol.records.headers import Walk
@@ -321,7 +320,7 @@ class Cursor:
         return self.position - self.range.from_offset, self._tally.rows, self._fetched_bytes
 
     @property
-    def receipt(self) -> Receipt:
+    def receipt(self) -> RangeResult:
         """What reading came to so far; of the whole range when `done`.
 
         rows + control_records + aborted_records + missing_offsets is the number of offsets walked
@@ -331,7 +330,7 @@ class Cursor:
         self._check_idle()
         tally, counts = self._tally, self._counts
         if self.range.log.is_physical:
-            return Receipt(rows=tally.rows, fetched_bytes=self._fetched_bytes)
+            return RangeResult(rows=tally.rows, fetched_bytes=self._fetched_bytes)
         gaps, walked = tally.gaps(), self.position - self.range.from_offset
         all_kept = tally.gap_count <= GAPS_KEPT
         if tally.expected < self.position:
@@ -339,7 +338,7 @@ class Cursor:
                 gaps.append((tally.expected, self.position))
             else:
                 all_kept = False
-        return Receipt(
+        return RangeResult(
             rows=tally.rows,
             fetched_bytes=self._fetched_bytes,
             control_records=counts.control_records,

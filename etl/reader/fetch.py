@@ -32,9 +32,8 @@ from typing import TYPE_CHECKING
 from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, DataLoss, Meaning, RanOutBeforeUntil
-from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation, Tail
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
+from etl.model.partitions import Broker, BrokerPartition, Cleanup, Isolation, Tail
+from etl.model.plans import OffsetRange, RangeResult
 from etl.model.security import OPEN, Security
 from etl.protocol.messages import EARLIEST, LATEST, FetchAnswer, FetchedPartition, FetchTarget
 from etl.protocol.records.selection import MAX_UNPACKED_BYTES
@@ -72,7 +71,7 @@ def read_ranges(
     ranges: Sequence[OffsetRange],
     *,
     isolation: Isolation,
-    on_receipt: Callable[[int, Receipt], None],
+    on_receipt: Callable[[int, RangeResult], None],
     bootstrap: Sequence[tuple[str, int]] = (),
     fetch_max_bytes: int = FETCH_MAX_BYTES,
     fetch_limit_bytes: int = FETCH_LIMIT_BYTES,
@@ -180,7 +179,7 @@ def _read_from(
     broker: Broker,
     walks: list[RangeProgress],
     settings: FetchSettings,
-    on_receipt: Callable[[int, Receipt], None],
+    on_receipt: Callable[[int, RangeResult], None],
     on_read: Callable[[int, int, int, int], None],
 ) -> Iterator[pa.RecordBatch]:
     """Read all of `walks` from their leader, but for those that lose it on the way."""

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from etl.edges.progress_port import ProgressPort
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
+from etl.model.plans import OffsetRange, RangeResult
 from etl.report.phases import Doing, Verb
 from etl.report.progress import Reckoning
 
@@ -22,7 +21,7 @@ class Receipts(Protocol):
     """The receipts of a reading, on their way from its tasks."""
 
     @property
-    def receipts(self) -> Mapping[int, Receipt]:
+    def receipts(self) -> Mapping[int, RangeResult]:
         """What came back by now, by the ranges' indices in the plan; complete when all tasks are
         done.
         """
@@ -31,7 +30,7 @@ class Receipts(Protocol):
     def last_came(self) -> float | None:
         """When the last of them came, by `time.monotonic`."""
 
-    def in_order(self, count: int) -> tuple[Receipt, ...] | None:
+    def in_order(self, count: int) -> tuple[RangeResult, ...] | None:
         """A receipt for each of `count` ranges, or None when some are missing."""
 
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from etl.errors import SettingsError
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition, parse_partition_key
 from etl.model.plans import OffsetRange
-from etl.protocol.zookeeper.payloads import parse_partition_key
 from etl.reader.reading import Bound, FirstAt, LogEnd
 
 T = TypeVar("T")

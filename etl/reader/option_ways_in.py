@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from etl.errors import SettingsError
-from etl.model.security import OPEN, Security
-from etl.model.zookeeper_access import OPEN as OPEN_ZOOKEEPER
-from etl.model.zookeeper_access import Access
+from etl.model.security import OPEN, OPEN_ZOOKEEPER, Access, Security
 from etl.reader.advice import in_options
 from etl.reader.option_names import SECURITY, ZOOKEEPER_SECURITY
 
@@ -28,9 +26,7 @@ def security_said(options: Mapping[str, str]) -> Security:
         )
     if "protocol" in said:
         said["protocol"] = said["protocol"].strip().upper()
-    from etl.settings.way_in import (
-        security_of,  # few need it, and Spark starts a process for each question
-    )
+    from etl.settings.way_in import security_of
 
     try:
         return security_of(said)

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from etl.errors import SettingsError
-from etl.model.logs import Dialect, Isolation
-from etl.model.raw_table import raw_columns, types_of
+from etl.model.columns import raw_columns, types_of
+from etl.model.partitions import BrokerFamily, Isolation
 from etl.protocol.zookeeper.java_classes import NotTranslated
 from etl.protocol.zookeeper.java_patterns import java_pattern
 from etl.reader.option_logs import (
@@ -55,8 +55,8 @@ def parse_options(given: Mapping[str, str]) -> Reading:
     options = under_our_names(given)
     _refuse_other_than_one(options)
     physical = (
-        _one_of(options, "dialect", tuple(member.value for member in Dialect))
-        == Dialect.JAFKA.value
+        _one_of(options, "dialect", tuple(member.value for member in BrokerFamily))
+        == BrokerFamily.JAFKA.value
     )
     if physical:
         _refuse_unfit(options)
@@ -99,9 +99,7 @@ def parse_options(given: Mapping[str, str]) -> Reading:
 def _generation(options: Mapping[str, str]) -> str | None:
     if "broker_version" not in options:
         return None
-    from etl.protocol.generations.choice import (
-        of_broker_version,  # Spark starts a process for each question, and few need this
-    )
+    from etl.protocol.generations.choice import of_broker_version
 
     return of_broker_version(options["broker_version"], option="broker_version")
 
@@ -110,7 +108,7 @@ def _refuse_unfit(options: Mapping[str, str]) -> None:
     """Raises SettingsError for an option that has no meaning where offsets are byte positions."""
     for name in options:
         if name in PHYSICAL_REFUSED:
-            what = f"{SPELLED[name]} cannot be used with dialect {Dialect.JAFKA.value}: {PHYSICAL_REFUSED[name]}"
+            what = f"{SPELLED[name]} cannot be used with dialect {BrokerFamily.JAFKA.value}: {PHYSICAL_REFUSED[name]}"
             raise SettingsError(what, option=SPELLED[name], check="leave the option out")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import EtlError
-from etl.model.logs import BrokerPartition, Isolation, Leader
+from etl.model.partitions import BrokerPartition, Isolation, Leader
 from etl.model.security import OPEN, Security
 from etl.reader.cursor import Cursor
 

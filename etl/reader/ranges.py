@@ -18,7 +18,7 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
-from etl.model.logs import BrokerPartition, Extent
+from etl.model.partitions import BrokerPartition, PartitionOffsets
 from etl.model.plans import OffsetRange
 from etl.reader.reading import Bound, FirstAt, LogEnd, Reading
 from etl.reader.tasks import QueryTask
@@ -26,7 +26,7 @@ from etl.reader.tasks import QueryTask
 
 def ranges_of(
     reading: Reading,
-    extents: Mapping[BrokerPartition, Extent],
+    extents: Mapping[BrokerPartition, PartitionOffsets],
     first: Mapping[BrokerPartition, int | None],
     last: Mapping[BrokerPartition, int | None],
 ) -> Iterator[OffsetRange]:
@@ -59,7 +59,7 @@ def ranges_of(
         )
 
 
-def inside(whole: OffsetRange, extent: Extent, *, fails: bool) -> OffsetRange:
+def inside(whole: OffsetRange, extent: PartitionOffsets, *, fails: bool) -> OffsetRange:
     """The range, when the log holds all of it; else, unless it `fails`, the part that the log
     holds.
 
@@ -130,7 +130,7 @@ def _refuse_reversed(
         raise SettingsError(what, **log.place, check=check)
 
 
-def _not_held(log: BrokerPartition, start: int, end: int, extent: Extent) -> EtlError:
+def _not_held(log: BrokerPartition, start: int, end: int, extent: PartitionOffsets) -> EtlError:
     """The error of a range that lies outside the log: it starts above the readable end, or ends
     below the log start.
     """
@@ -165,7 +165,7 @@ def _refuse_others(
         )
 
 
-def _offset_of(bound: Bound, extent: Extent, found: int | None) -> int | None:
+def _offset_of(bound: Bound, extent: PartitionOffsets, found: int | None) -> int | None:
     """None where no record is that late. A record that came since the log's ends were told lies
     behind all that is read.
     """
@@ -176,7 +176,7 @@ def _offset_of(bound: Bound, extent: Extent, found: int | None) -> int | None:
     return bound
 
 
-def _too_late(log: BrokerPartition, extent: Extent, reading: Reading) -> int:
+def _too_late(log: BrokerPartition, extent: PartitionOffsets, reading: Reading) -> int:
     if reading.late_start_is_latest:
         return extent.end_offset
     what, check = (

@@ -12,11 +12,9 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from etl.errors import SettingsError, TopicMissing
-from etl.model.logs import BrokerPartition, Isolation
+from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
-from etl.model.security import OPEN, Security
-from etl.model.zookeeper_access import OPEN as OPEN_ZOOKEEPER
-from etl.model.zookeeper_access import Access
+from etl.model.security import OPEN, OPEN_ZOOKEEPER, Access, Security
 from etl.protocol.zookeeper.java_patterns import java_pattern
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.accumulators import AccumulatorParam
 
-from etl.model.receipts import Receipt
+from etl.model.plans import RangeResult
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -18,11 +18,11 @@ class ReceiptAccumulator:
     one.
     """
 
-    def __init__(self, accumulator: Accumulator[dict[int, Receipt]], merge: Merge) -> None:
+    def __init__(self, accumulator: Accumulator[dict[int, RangeResult]], merge: Merge) -> None:
         self._accumulator, self._merge = accumulator, merge
 
     @property
-    def receipts(self) -> dict[int, Receipt]:
+    def receipts(self) -> dict[int, RangeResult]:
         """What came back by now; complete when the job has succeeded."""
         return dict(self._accumulator.value)
 
@@ -31,7 +31,7 @@ class ReceiptAccumulator:
         """When the last of them came, by `time.monotonic`."""
         return self._merge.last_came
 
-    def in_order(self, count: int) -> tuple[Receipt, ...] | None:
+    def in_order(self, count: int) -> tuple[RangeResult, ...] | None:
         """A receipt for each of `count` ranges, or None when some are missing: the job failed, or
         Delta skipped it.
         """
@@ -41,17 +41,17 @@ class ReceiptAccumulator:
         )
 
 
-class Merge(AccumulatorParam[dict[int, Receipt]]):
+class Merge(AccumulatorParam[dict[int, RangeResult]]):
     """Receipts of a range are equal, whichever attempt made them."""
 
     last_came: float | None = None
 
-    def zero(self, value: dict[int, Receipt]) -> dict[int, Receipt]:
+    def zero(self, value: dict[int, RangeResult]) -> dict[int, RangeResult]:
         return {}
 
     def addInPlace(
-        self, value1: dict[int, Receipt], value2: dict[int, Receipt]
-    ) -> dict[int, Receipt]:
+        self, value1: dict[int, RangeResult], value2: dict[int, RangeResult]
+    ) -> dict[int, RangeResult]:
         self.last_came = time.monotonic()
         value1.update(value2)
         return value1

@@ -13,7 +13,7 @@ from etl.edges.brokers.cluster import Cluster
 from etl.edges.zookeeper.physical_registry import read_physical_brokers, read_physical_cluster
 from etl.edges.zookeeper.registry import read_brokers
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.model.logs import Broker, BrokerPartition
+from etl.model.partitions import Broker, BrokerPartition
 from etl.model.security import OPEN, Security
 
 CONNECT_WITHIN_S = 10.0

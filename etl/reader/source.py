@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from etl.errors import EtlError
-from etl.model.raw_table import raw_columns, spark_schema
+from etl.model.columns import raw_columns, spark_schema
 from etl.reader.advice import for_options, in_options
 from etl.reader.alone import bound_now, tasks_of
 from etl.reader.kept_worker import begin_task

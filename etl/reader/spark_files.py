@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from etl.edges.progress_port import ProgressAddress
-from etl.model.data_files import FilesWanted, Written
-from etl.model.receipts import Receipt
+from etl.model.plans import FilesWanted, RangeResult, Written
 from etl.reader.kept_worker import begin_task
 from etl.reader.reading import Reading
 from etl.reader.receipts import Merge, ReceiptAccumulator
@@ -38,7 +37,7 @@ class PlannedFiles:
     ) -> None:
         self._spark, self._tasks, self._reading, self._progress = spark, tasks, reading, progress
         merge = Merge()
-        self._accumulator: Accumulator[dict[int, Receipt]] = spark.sparkContext.accumulator(
+        self._accumulator: Accumulator[dict[int, RangeResult]] = spark.sparkContext.accumulator(
             {}, merge
         )
         self.receipts = ReceiptAccumulator(self._accumulator, merge)

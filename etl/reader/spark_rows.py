@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from etl.edges.progress_port import ProgressAddress
-from etl.model.raw_table import spark_schema
-from etl.model.receipts import Receipt
+from etl.model.columns import spark_schema
+from etl.model.plans import RangeResult
 from etl.reader.advice import for_a_pipeline
 from etl.reader.kept_worker import begin_task
 from etl.reader.reading import Reading
@@ -41,9 +41,9 @@ def read_tasks(
     `errors.unmark`'s.
     """
     merge = Merge()
-    accumulator: Accumulator[dict[int, Receipt]] = spark.sparkContext.accumulator({}, merge)
+    accumulator: Accumulator[dict[int, RangeResult]] = spark.sparkContext.accumulator({}, merge)
 
-    def note(index: int, receipt: Receipt) -> None:
+    def note(index: int, receipt: RangeResult) -> None:
         accumulator.add({index: receipt})
 
     def read(rows: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING
 from etl.edges.brokers.request_meter import OF_THIS_PROCESS
 from etl.edges.progress_port import ProgressAddress, Teller
 from etl.errors import EtlError, mark
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
-from etl.model.statistics import since
+from etl.model.plans import OffsetRange, RangeResult, since
 from etl.reader.reading import Reading
 from etl.reader.tasks import Task
 
@@ -53,7 +51,7 @@ def rows_of_task(
     reading: Reading,
     *,
     attempt: int,
-    note: Callable[[int, Receipt], None],
+    note: Callable[[int, RangeResult], None],
     progress: ProgressAddress | None,
     advise: Callable[[EtlError], EtlError],
 ) -> Iterator[pyarrow.RecordBatch]:
@@ -74,7 +72,7 @@ def rows_of_task(
     again, teller = attempt > 0, Teller(progress, task.number, attempt)
     asked = OF_THIS_PROCESS.told()
 
-    def done(at: int, receipt: Receipt) -> None:
+    def done(at: int, receipt: RangeResult) -> None:
         nonlocal asked
         before, asked = asked, OF_THIS_PROCESS.told()
         note(task.indices[at], replace(receipt, requests=tuple(since(before, asked).items())))

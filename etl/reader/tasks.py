@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from etl.model.logs import Broker, BrokerPartition, Cleanup, Tail
+from etl.model.partitions import Broker, BrokerPartition, Cleanup, Tail
 from etl.model.plans import OffsetRange
 
 T = TypeVar("T")

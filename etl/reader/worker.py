@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 
 from etl.edges.progress_port import ProgressAddress
 from etl.errors import CorruptData
-from etl.model.data_files import FilesWanted, Written
+from etl.model.plans import FilesWanted, Written
 from etl.reader.reading import Reading
 from etl.reader.task_rows import TaskFailed
 from etl.reader.tasks import Task

@@ -24,8 +24,7 @@ from typing import Any
 from etl.decisions.time_zone import local_zone
 from etl.edges.progress_port import ProgressAddress
 from etl.errors import ProcessLost
-from etl.model.data_files import FilesWanted, Written
-from etl.model.receipts import Receipt
+from etl.model.plans import FilesWanted, RangeResult, Written
 from etl.reader.reading import Reading
 from etl.reader.task_rows import TaskFailed
 from etl.reader.tasks import Task
@@ -45,17 +44,17 @@ class ReceiptsOfWorkers:
     """The receipts of a read, by the ranges' indices in the plan."""
 
     def __init__(self) -> None:
-        self.receipts: dict[int, Receipt] = {}
+        self.receipts: dict[int, RangeResult] = {}
         """What came back by now; complete when all tasks are done."""
         self.last_came: float | None = None
         """When the last of them came, by `time.monotonic`."""
 
-    def add(self, receipts: dict[int, Receipt]) -> None:
+    def add(self, receipts: dict[int, RangeResult]) -> None:
         """Take those of one task in."""
         self.receipts = {**self.receipts, **receipts}
         self.last_came = time.monotonic()
 
-    def in_order(self, count: int) -> tuple[Receipt, ...] | None:
+    def in_order(self, count: int) -> tuple[RangeResult, ...] | None:
         """A receipt for each of `count` ranges, or None when some are missing."""
         return (
             tuple(self.receipts[i] for i in range(count))

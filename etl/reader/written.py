@@ -14,8 +14,7 @@ from dataclasses import replace
 
 from etl.edges.progress_port import ProgressAddress
 from etl.errors import EtlError, mark
-from etl.model.data_files import FilesWanted, Written
-from etl.model.receipts import Receipt
+from etl.model.plans import FilesWanted, RangeResult, Written
 from etl.reader.advice import for_a_pipeline
 from etl.reader.reading import Reading
 from etl.reader.task_rows import TaskFailed, rows_of_task
@@ -34,7 +33,7 @@ def write_task(
     from etl.edges.delta.data_files import DataFiles
     from etl.edges.delta.file_columns import needed_columns
 
-    receipts = dict[int, Receipt]()
+    receipts = dict[int, RangeResult]()
     is_made, taken = reading.transform is not None, 0
     with _telling_obstacles(wanted):
         files = DataFiles(wanted, task=task.number, attempt=attempt)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from etl.model.bounds import Bound, KeptKey, Request
-from etl.model.logs import BrokerPartition
-from etl.model.plans import Plan
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import Bound, KeptKey, Plan, Request
 from etl.report.run_state import Outcome
 from etl.report.words import at
 

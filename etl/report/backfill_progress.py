@@ -7,13 +7,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from etl.decisions.start import starts_of
-from etl.model.claims import Claim
 from etl.model.plans import Plan
+from etl.model.snapshot import Reservation
 from etl.report.phases import Doing
 from etl.report.run_report import Report
 
 
-def loaded_before(claim: Claim, plan: Plan) -> int:
+def loaded_before(claim: Reservation, plan: Plan) -> int:
     """How many offsets of the backfill lie before this plan of it."""
     left = claim.left_from(starts_of(plan))
     return claim.offsets - sum(until - start for parts in left.values() for start, until in parts)

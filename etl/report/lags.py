@@ -14,9 +14,8 @@ from etl.decisions.expiry import Headroom, headroom
 from etl.decisions.lag import Reached, lag_of, oldest_unread, position_of
 from etl.decisions.pausing import paused_logs
 from etl.errors import NeedsDecision
-from etl.model.ledger import Pause
-from etl.model.logs import BrokerPartition, OldestRecord, in_order
-from etl.model.snapshot import Snapshot
+from etl.model.partitions import BrokerPartition, OldestRecord, in_order
+from etl.model.snapshot import Pause, Snapshot
 from etl.report.pauses import told_pause, told_paused
 from etl.report.sentences import logs_of, told_extent, told_open, told_unknown
 from etl.report.words import at, of_known

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from etl.decisions.lag import Reached, lag_of, reached
-from etl.model.claims import Claim
-from etl.model.logs import BrokerPartition, OldestRecord
+from etl.model.partitions import BrokerPartition, OldestRecord
 from etl.model.plans import Plan
-from etl.model.snapshot import PipelineState, Snapshot
+from etl.model.snapshot import PipelineState, Reservation, Snapshot
 from etl.report.incident import saw_as_json
 from etl.report.lags import Lags, lags_at, unread_from
 from etl.report.sentences import logs_of, told_extent
@@ -50,7 +49,7 @@ class Looks:
         self._first = self._first or self._last
 
     @property
-    def claim(self) -> Claim | None:
+    def claim(self) -> Reservation | None:
         """What the pipeline claims, by the last look: a backfill's."""
         return self._last.snapshot.backfill if self._last else None
 

@@ -10,10 +10,9 @@ from typing import Any
 
 from etl.decisions.expiry import Headroom, headroom
 from etl.decisions.pausing import leave_paused, paused_logs
-from etl.model.ledger import Pause
-from etl.model.logs import BrokerPartition, OldestRecord
+from etl.model.partitions import BrokerPartition, OldestRecord
 from etl.model.plans import Plan
-from etl.model.snapshot import Snapshot
+from etl.model.snapshot import Pause, Snapshot
 from etl.report.progress import time_in_words
 from etl.report.sentences import named_keys
 from etl.report.words import at, of_known

@@ -13,13 +13,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from etl.model.bounds import Request
-from etl.model.claims import live_and_name
-from etl.model.logs import BrokerPartition
-from etl.model.losses import Loss
-from etl.model.plans import Plan, RowsBefore
-from etl.model.receipts import Applied, Receipt
-from etl.model.snapshot import Snapshot
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import CommitResult, Loss, Plan, RangeResult, Request, RowsBefore
+from etl.model.snapshot import Snapshot, live_and_name
 from etl.report.asked import describe_asked
 from etl.report.value_json import read_value, write_value
 from etl.report.words import at
@@ -112,12 +108,12 @@ def read_settings(found: dict[str, Any]) -> Settings:
     return conf.model_copy(update={"pipeline": found["pipeline"]})
 
 
-def describe_plan(plan: Plan, applied: Applied | None) -> dict[str, Any]:
+def describe_plan(plan: Plan, applied: CommitResult | None) -> dict[str, Any]:
     """A plan for people and programs: its facts, and each range with its receipt where there is
     one; another plan's tells nothing.
     """
     applied = applied if applied and applied.is_of(plan) else None
-    receipts: list[Receipt | None] = (
+    receipts: list[RangeResult | None] = (
         list(applied.receipts) if applied else [None] * len(plan.ranges)
     )
     return {
@@ -250,7 +246,7 @@ def _describe_share(plan: Plan) -> dict[str, Any]:
     )
 
 
-def _describe_receipt(receipt: Receipt) -> dict[str, Any]:
+def _describe_receipt(receipt: RangeResult) -> dict[str, Any]:
     if receipt.rows is None:
         return {"rows": None, "fetched_bytes": None, "missing_offsets": None}
     return {

@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
+from etl.model.plans import OffsetRange, RangeResult
 
 _WINDOW_S = 30.0
 """The pace is that of the last seconds: tasks wait for a broker, and begin cold."""
@@ -54,7 +53,7 @@ class Reckoning:
         """Offsets by task."""
         self._ended = Told(0, 0, 0, 0)
 
-    def reached(self, receipts: Mapping[int, Receipt], told: Mapping[int, Told]) -> ReadSoFar:
+    def reached(self, receipts: Mapping[int, RangeResult], told: Mapping[int, Told]) -> ReadSoFar:
         """Where the tasks are by these receipts (by range) and by what they told (by task)."""
         for number in [
             number for number, task in self._left.items() if all(i in receipts for i in task)

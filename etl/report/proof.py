@@ -11,8 +11,8 @@ from etl.audit.explain import LogProof
 from etl.audit.findings import AuditedLog
 from etl.decisions.foreign_commits import refusal_of
 from etl.errors import LedgersDisagree
-from etl.model.raw_table import names_of_key
-from etl.model.table import ForeignCommit
+from etl.model.columns import names_of_key
+from etl.model.snapshot import ForeignCommit
 
 _WHO_WROTE = "DESCRIBE HISTORY of the table: who changed its rows besides this pipeline"
 

@@ -19,14 +19,9 @@ from etl.decisions.lag import Reached, lag_of
 from etl.decisions.read_twice import ReadTwice
 from etl.decisions.run_keys import loaded_beyond, up_to_bound
 from etl.errors import DataLost, EtlError
-from etl.model.bounds import KeptKey, Request
-from etl.model.logs import BrokerPartition, OldestRecord
-from etl.model.losses import LossReason
-from etl.model.membership import RebalanceStatistics
-from etl.model.plans import Plan
-from etl.model.receipts import Applied
+from etl.model.partitions import BrokerPartition, OldestRecord, RebalanceStatistics
+from etl.model.plans import ByBroker, CommitResult, KeptKey, LossReason, Plan, Request
 from etl.model.snapshot import PipelineState, Snapshot
-from etl.model.statistics import ByBroker
 from etl.report.asked import (
     told_beyond,
     told_left_of_key,
@@ -165,7 +160,7 @@ class Report:
         for sentence in told_lost(plan.losses):
             self.add(Outcome.RECORDS_LOST, sentence)
 
-    def applied(self, applied: Applied) -> None:
+    def applied(self, applied: CommitResult) -> None:
         """The plan is in the table."""
         executed = self.plans[-1]
         executed.applied, plan = applied, executed.plan
@@ -254,7 +249,7 @@ class Report:
         return self.plans[-1].plan if self.plans else None
 
     @property
-    def result(self) -> Applied | None:
+    def result(self) -> CommitResult | None:
         """What came of the newest plan that is in the table."""
         return next((one.applied for one in reversed(self.plans) if one.applied), None)
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from etl.model.plans import Plan
-from etl.model.receipts import Applied
+from etl.model.plans import CommitResult, Plan
 
 _log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())  # without any handler Python prints warnings to the terminal
@@ -130,7 +129,7 @@ class Executed:
     """One plan of the run, and what came of it; None: it is not known to be in the table."""
 
     plan: Plan
-    applied: Applied | None = None
+    applied: CommitResult | None = None
     writer: str | None = None
     """Which one appended it, and why; None where the run did not come so far."""
 

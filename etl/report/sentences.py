@@ -11,10 +11,8 @@ from typing import Any
 from etl.decisions.ownership import UNASSIGNED
 from etl.decisions.read_twice import ReadTwice
 from etl.decisions.start import starts_of
-from etl.model.logs import BrokerPartition, OpenTransaction, uncounted
-from etl.model.losses import Loss, LossReason, ReadByOthers, Vanished
-from etl.model.plans import Plan, PlanKind
-from etl.model.receipts import Applied
+from etl.model.partitions import BrokerPartition, OpenTransaction, uncounted
+from etl.model.plans import CommitResult, Loss, LossReason, Plan, PlanKind, ReadByOthers, Vanished
 from etl.model.snapshot import Snapshot
 from etl.report.words import at, counted
 from etl.settings.sections import Limits
@@ -183,7 +181,7 @@ def told_purpose(plan: Plan) -> str:
     )
 
 
-def told_replaced(plan: Plan, applied: Applied) -> str | None:
+def told_replaced(plan: Plan, applied: CommitResult) -> str | None:
     """What the rows of a replay did, as the end of a sentence that counts them; None for any other
     plan.
     """
@@ -328,7 +326,7 @@ def told_unknown(what: str, why: Mapping[BrokerPartition, str]) -> Iterator[str]
     return told_together({log: f"{what} is not known: {reason}" for log, reason in why.items()})
 
 
-def doubt_of(applied: Applied) -> str:
+def doubt_of(applied: CommitResult) -> str:
     """What a record leaves open of a plan whose rows were counted again, as the end of a sentence;
     empty where it leaves nothing open.
     """

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from etl.model.membership import RebalanceStatistics
-from etl.model.statistics import ByBroker, together
+from etl.model.partitions import RebalanceStatistics
+from etl.model.plans import ByBroker, together
 from etl.report.run_state import Executed
 
 MOST, OTHERS = 1000, "(others)"

@@ -24,12 +24,10 @@ from operator import attrgetter
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from etl.errors import EtlError
-from etl.model.logs import Broker, BrokerPartition, in_order
-from etl.model.plans import Plan
-from etl.model.receipts import Applied
-from etl.model.table import CommitMetadata
+from etl.model.partitions import Broker, BrokerPartition, in_order, parse_partition_key
+from etl.model.plans import CommitResult, Plan
+from etl.model.snapshot import CommitMetadata
 from etl.protocol.zookeeper.ledger_documents import applied_content, applied_of
-from etl.protocol.zookeeper.payloads import parse_partition_key
 from etl.protocol.zookeeper.plan_content import plan_of
 from etl.protocol.zookeeper.plan_documents import parse_plan, plan_content, render_plan
 
@@ -93,8 +91,8 @@ def _(value: Plan) -> Any:
     return {**content, "leaders": [[broker, "", 0] for broker, _, _ in content["leaders"]]}
 
 
-@write_value.register(Applied)
-def _(value: Applied) -> Any:
+@write_value.register(CommitResult)
+def _(value: CommitResult) -> Any:
     return applied_content(value)
 
 
@@ -215,6 +213,6 @@ _READERS: dict[Any, Any] = {
     Broker: lambda found: Broker(found, "", 0),
     BrokerPartition: lambda found: BrokerPartition(**found),
     Plan: plan_of,
-    Applied: applied_of,
+    CommitResult: applied_of,
     CommitMetadata: _metadata,
 }

@@ -15,11 +15,17 @@ from etl.decisions.backfills.claiming import common
 from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.reconcile import is_of_another_era, naming_table, reconciled
 from etl.errors import NeedsDecision, Owned, SettingsError
-from etl.model.claims import Claim, ClaimState
-from etl.model.ledger import Coverage
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan
-from etl.model.snapshot import RebuildFromTable, Replay, Snapshot, Supersede
+from etl.model.snapshot import (
+    Coverage,
+    RebuildFromTable,
+    Replay,
+    Reservation,
+    ReservationState,
+    Snapshot,
+    Supersede,
+)
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.phases import Verb
 from etl.report.run_report import Report
@@ -30,7 +36,7 @@ from etl.run.world import World
 from etl.settings.sections import Settings
 
 
-def abandon(world: World, own: Settings, report: Report, reason: str) -> Claim:
+def abandon(world: World, own: Settings, report: Report, reason: str) -> Reservation:
     """Give a backfill up: what it loaded stays, and stays claimed; the rest is free. What it claims
     then.
 
@@ -64,9 +70,9 @@ def abandon(world: World, own: Settings, report: Report, reason: str) -> Claim:
         )
         if newest is None:
             raise Owned("the backfill has no plan", check="nothing; say it again")
-        if newest.closes and claim.state is ClaimState.OPEN:  # in an older copy of ZooKeeper
-            claim = replace(claim, state=ClaimState.CLOSING, reason=newest.reason)
-        if is_stored and claim.state is not ClaimState.OPEN and not newest.ranges:
+        if newest.closes and claim.state is ReservationState.OPEN:  # in an older copy of ZooKeeper
+            claim = replace(claim, state=ReservationState.CLOSING, reason=newest.reason)
+        if is_stored and claim.state is not ReservationState.OPEN and not newest.ranges:
             plan = newest
         elif _may_load(claim, newest, snapshot, is_stored=is_stored):
             plan = with_id(
@@ -79,7 +85,7 @@ def abandon(world: World, own: Settings, report: Report, reason: str) -> Claim:
                 )
             )
             world.close_backfill(
-                replace(claim, state=ClaimState.CLOSING, reason=claim.reason or reason),
+                replace(claim, state=ReservationState.CLOSING, reason=claim.reason or reason),
                 plan,
                 snapshot.ledger,
             )
@@ -93,7 +99,7 @@ def abandon(world: World, own: Settings, report: Report, reason: str) -> Claim:
     )
 
 
-def _may_load(claim: Claim, newest: Plan, snapshot: Snapshot, *, is_stored: bool) -> bool:
+def _may_load(claim: Reservation, newest: Plan, snapshot: Snapshot, *, is_stored: bool) -> bool:
     """Whether a plan of it may be stored or appended yet, also by whoever has an older copy of the
     table or of ZooKeeper.
 
@@ -101,36 +107,38 @@ def _may_load(claim: Claim, newest: Plan, snapshot: Snapshot, *, is_stored: bool
     tell that it was given up.
     """
     in_table = (snapshot.table.transaction_version or 0) if snapshot.table else 0
-    if claim.state is ClaimState.CLOSING and not newest.closes:
+    if claim.state is ReservationState.CLOSING and not newest.closes:
         return True
     return (
         is_stored
         or in_table < newest.number
-        or (claim.state is ClaimState.OPEN and bool(claim.left_from(newest.positions)))
+        or (claim.state is ReservationState.OPEN and bool(claim.left_from(newest.positions)))
     )
 
 
-def _ended(world: World, claim: Claim, newest: Plan, own: Settings, reason: str) -> Claim:
+def _ended(
+    world: World, claim: Reservation, newest: Plan, own: Settings, reason: str
+) -> Reservation:
     """Nothing of it comes into the table any more: what it keeps is decided by what is there."""
     coverage = world.loaded()
     stretches = (
         dict(claim.stretches)
-        if claim.state is ClaimState.GIVEN_UP
+        if claim.state is ReservationState.GIVEN_UP
         else _loaded(world, claim, coverage)
     )
     kept = stretches
-    if claim.state is not ClaimState.CLOSING or _went_on_in_a_copy(world, coverage):
+    if claim.state is not ReservationState.CLOSING or _went_on_in_a_copy(world, coverage):
         try:
             kept = with_rows(world, claim, newest, stretches, coverage, own)
         except NeedsDecision:
             if (
-                claim.state is ClaimState.CLOSING
+                claim.state is ReservationState.CLOSING
             ):  # whoever can count or not, what it has not loaded is free
                 _settled(world, claim, stretches, reason)
             raise
-    if claim.state is ClaimState.GIVEN_UP and kept == claim.stretches:
+    if claim.state is ReservationState.GIVEN_UP and kept == claim.stretches:
         return claim
-    if claim.state is ClaimState.OPEN and kept == stretches:
+    if claim.state is ReservationState.OPEN and kept == stretches:
         raise SettingsError(
             f"{told_whole(claim, coverage)}: there is nothing to give up",
             key="--name",
@@ -148,9 +156,9 @@ def _went_on_in_a_copy(world: World, coverage: Coverage) -> bool:
     )
 
 
-def _settled(world: World, claim: Claim, kept: Kept, reason: str) -> Claim:
+def _settled(world: World, claim: Reservation, kept: Kept, reason: str) -> Reservation:
     settled = replace(
-        claim, state=ClaimState.GIVEN_UP, stretches=kept, reason=claim.reason or reason
+        claim, state=ReservationState.GIVEN_UP, stretches=kept, reason=claim.reason or reason
     )
     world.settle_backfill(settled)
     return settled
@@ -202,7 +210,7 @@ def _is_shut_out(world: World, snapshot: Snapshot) -> bool:
     )
 
 
-def _loaded(world: World, claim: Claim, coverage: Coverage) -> Kept:
+def _loaded(world: World, claim: Reservation, coverage: Coverage) -> Kept:
     """What the plans of the backfill loaded of its claim; none is stored that may come into the
     table.
 

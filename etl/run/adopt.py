@@ -5,10 +5,8 @@ from __future__ import annotations
 from etl.edges.delta.recount import Recount
 from etl.edges.delta.state import commits_of_ours
 from etl.edges.zookeeper.ledger import PlanLedger
-from etl.model.ledger import Ledger
-from etl.model.plans import Plan
-from etl.model.receipts import Applied
-from etl.model.table import CommitMetadata
+from etl.model.plans import CommitResult, Plan
+from etl.model.snapshot import CommitMetadata, Ledger
 from etl.protocol.zookeeper.plan_documents import parse_plan
 from etl.run.observe import observe_table
 from etl.run.recount import count_again, receipts_said
@@ -42,7 +40,7 @@ def _adopt(metadata: CommitMetadata, table_id: str, ledger: PlanLedger, settings
     counted = (
         Recount(said) if said is not None else count_again(plan, metadata.delta_version, settings)
     )
-    applied = Applied(
+    applied = CommitResult(
         plan.number,
         plan.id,
         metadata.delta_version,

@@ -9,9 +9,8 @@ from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.offsets import Extents
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.run_keys import find_key
-from etl.model.bounds import Bound, Request
-from etl.model.logs import BrokerPartition, Isolation
-from etl.model.plans import Plan
+from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.plans import Bound, Plan, Request
 from etl.model.snapshot import Asked
 
 

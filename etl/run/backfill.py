@@ -29,11 +29,19 @@ from etl.decisions.refusals import refuse_another_dialect, refuse_retired
 from etl.decisions.replaying import moments_of
 from etl.decisions.start import starts_of
 from etl.errors import BrokerUnreachable, NeedsDecision, SettingsError
-from etl.model.claims import Claim, ClaimState, live_and_name
-from etl.model.ledger import Coverage
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan
-from etl.model.snapshot import RebuildFromTable, Replay, Snapshot, Supersede, UpToDate
+from etl.model.snapshot import (
+    Coverage,
+    RebuildFromTable,
+    Replay,
+    Reservation,
+    ReservationState,
+    Snapshot,
+    Supersede,
+    UpToDate,
+    live_and_name,
+)
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.pauses import told_loaded_all_the_same
 from etl.report.phases import Verb
@@ -53,7 +61,7 @@ Kept = dict[BrokerPartition, tuple[tuple[int, int], ...]]
 class Beginning:
     """What a backfill that is not begun yet would claim."""
 
-    claim: Claim
+    claim: Reservation
     plan: Plan | None
     """Its first one; None where nothing of the interval is missing."""
     snapshot: Snapshot
@@ -108,7 +116,9 @@ def look_ahead(live: World, settings: Settings, own: Settings, asked: Asked) -> 
         asked, intervals, held, newest.log_epochs, snapshot.claims.of(snapshot.table.id)
     )
     lives = {log: life for log, life in newest.log_epochs.items() if log in stretches}
-    claim = Claim(name, stretches, lives, asked.asked, live.now_ms(), table_id=snapshot.table.id)
+    claim = Reservation(
+        name, stretches, lives, asked.asked, live.now_ms(), table_id=snapshot.table.id
+    )
     plan = (
         first_backfill_plan(claim, newest, snapshot, own, uid=live.new_uid(), now_ms=live.now_ms())
         if stretches
@@ -124,7 +134,7 @@ def look_ahead(live: World, settings: Settings, own: Settings, asked: Asked) -> 
     return Beginning(claim, plan, snapshot, both)
 
 
-def _refuse_rows(live: World, claim: Claim, plan: Plan, own: Settings) -> None:
+def _refuse_rows(live: World, claim: Reservation, plan: Plan, own: Settings) -> None:
     """Refuse offsets of which the table has rows that no ledger tells of: of a ledger that was
     lost, say. Raises NeedsDecision.
     """
@@ -152,7 +162,7 @@ def backfill(
     settings: Settings,
     report: Report,
     asked: Asked | None,
-) -> Claim | None:
+) -> Reservation | None:
     """Begin it, unless it is begun, and load all that is left of it; what it claims. None: nothing
     of the interval is missing.
 
@@ -216,7 +226,7 @@ def backfill(
     return claim
 
 
-def told_whole(claim: Claim, loaded: Coverage) -> str:
+def told_whole(claim: Reservation, loaded: Coverage) -> str:
     """That nothing of it is left to load, and how much of it was let go. `loaded`: by its plans."""
     unit = next((log.unit for log in claim.stretches), "offset")
     plans = [
@@ -238,7 +248,7 @@ def told_whole(claim: Claim, loaded: Coverage) -> str:
 
 
 def _refuse_lacking(
-    world: World, claim: Claim, own: Settings, loaded: Coverage, *, is_there: bool = True
+    world: World, claim: Reservation, own: Settings, loaded: Coverage, *, is_there: bool = True
 ) -> None:
     """Refuse to call whole what has no row in the table, since a state of it without them was
     accepted. Raises NeedsDecision.
@@ -272,7 +282,12 @@ def _refuse_lacking(
 
 
 def with_rows(
-    world: World, claim: Claim, newest: Plan, stretches: Kept, coverage: Coverage, own: Settings
+    world: World,
+    claim: Reservation,
+    newest: Plan,
+    stretches: Kept,
+    coverage: Coverage,
+    own: Settings,
 ) -> Kept:
     """What of these stretches the table has rows of. Raises NeedsDecision where nobody can tell."""
     held = held_parts(stretches, coverage)
@@ -294,7 +309,7 @@ def with_rows(
 
 
 def left_of(
-    claim: Claim, stored: Sequence[tuple[Plan, bool]]
+    claim: Reservation, stored: Sequence[tuple[Plan, bool]]
 ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
     """What of the claim is not known to be in the table, by the stored plans of the backfill and
     their records.
@@ -305,22 +320,22 @@ def left_of(
     return claim.left_from(newest.positions if is_recorded else starts_of(newest))
 
 
-def refuse_given_up(claim: Claim) -> None:
+def refuse_given_up(claim: Reservation) -> None:
     """Raises SettingsError for a backfill that was given up: what it had not loaded may be another
     one's by now.
     """
-    if claim.state is not ClaimState.OPEN:
+    if claim.state is not ReservationState.OPEN:
         what = f"backfill {claim.name} was given up: {claim.reason}"
         check = "another --name, for what it had not loaded"
-        if claim.state is ClaimState.CLOSING:
+        if claim.state is ReservationState.CLOSING:
             check = f"`etl backfill abandon CONF --name {claim.name} --reason ...`, which ends that first; then another --name"
         raise SettingsError(what, key="--name", check=check)
 
 
-def _refuse_closed(claim: Claim, world: World) -> None:
+def _refuse_closed(claim: Reservation, world: World) -> None:
     """The same where only the newest plan tells: ZooKeeper was restored from a copy from before.
     Raises SettingsError.
     """
     newest = world.read_ledger().newest
     if newest and newest.closes:
-        refuse_given_up(replace(claim, state=ClaimState.CLOSING, reason=newest.reason))
+        refuse_given_up(replace(claim, state=ReservationState.CLOSING, reason=newest.reason))

@@ -16,9 +16,16 @@ from etl.edges.zookeeper.documents import Write
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned
-from etl.model.claims import NO_CLAIMS, Claim, Claimed, Claims, backfill_pipeline, live_and_name
-from etl.model.ledger import Ledger
 from etl.model.plans import Plan
+from etl.model.snapshot import (
+    NO_CLAIMS,
+    Claimed,
+    Ledger,
+    Reservation,
+    Reservations,
+    backfill_pipeline,
+    live_and_name,
+)
 from etl.run.observe import Seen
 from etl.settings.sections import Settings
 
@@ -28,7 +35,7 @@ class ClaimsOfRun:
 
     def __init__(self, settings: Settings, zookeeper: ZooKeeper) -> None:
         self.beside = ClaimsBeside(zookeeper, settings.group, live_and_name(settings.pipeline)[0])
-        self.seen: Claims = NO_CLAIMS
+        self.seen: Reservations = NO_CLAIMS
         self.own: Claimed | None = None
         """What this pipeline claims, which is a backfill's."""
         self._newest: Plan | None = None
@@ -88,7 +95,7 @@ class BackfillVerbs:
             for plan in self.ledger.read_plans()
         )
 
-    def begin_backfill(self, claim: Claim, plan: Plan) -> None:
+    def begin_backfill(self, claim: Reservation, plan: Plan) -> None:
         """See `world.World`."""
         self.refuse_unwritable(plan)
         self.claims.beside.begin(claim, plan, self.claims.seen.fence)
@@ -103,7 +110,7 @@ class BackfillVerbs:
         table = open_table(self.settings.table.path)
         return table.transaction_version(backfill_pipeline(self.app_id, name)) if table else None
 
-    def close_backfill(self, claim: Claim, plan: Plan, ledger: Ledger) -> None:
+    def close_backfill(self, claim: Reservation, plan: Plan, ledger: Ledger) -> None:
         """See `world.World`."""
         own = self.claims.own
         if own is None:
@@ -115,7 +122,7 @@ class BackfillVerbs:
             self.ledger.store_plan(plan, also=also)
         self.claims.own = Claimed(claim, own.version + 1)
 
-    def settle_backfill(self, claim: Claim) -> None:
+    def settle_backfill(self, claim: Reservation) -> None:
         """See `world.World`."""
         if self.claims.own is None:
             raise Owned("nobody has looked at the backfill", check="nothing; say it again")

@@ -31,9 +31,9 @@ from etl.edges.zookeeper.registry import (
     read_topics,
 )
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.model.ledger import Pause
-from etl.model.logs import Broker, BrokerPartition
+from etl.model.partitions import Broker, BrokerPartition
 from etl.model.plans import Plan
+from etl.model.snapshot import Pause
 from etl.protocol.generations.choice import of_broker_version
 from etl.protocol.messages import ClusterMetadata
 from etl.reader.registered import CONNECT_WITHIN_S, registered_brokers, registered_cluster
@@ -185,9 +185,7 @@ class Discovery:
         return cluster_name(newest, told, self._settings.cluster, self._is_in_table)
 
     def _is_in_table(self, cluster: str) -> bool:
-        from etl.edges.delta.state import (
-            holds_commits,  # who looks at brokers alone does not wait for Delta's libraries
-        )
+        from etl.edges.delta.state import holds_commits
 
         return holds_commits(
             self._settings.table.path,

@@ -4,14 +4,14 @@ the writer.
 Today there is one, `raw`: `value` goes to the table as the bytes it came in, and every record is a
 row. A further format has its place here, before the transform: it turns `value` into columns of its
 own, and marks a record that it cannot read as a dead letter. It drops no row, and leaves the
-columns of `raw_table.row_key` as they are: by these rows are counted and proved.
+columns of `columns.row_key` as they are: by these rows are counted and proved.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from etl.model.raw_table import spark_schema
+from etl.model.columns import spark_schema
 from etl.run.transform import fitting_rows
 from etl.settings.sections import Settings
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def format_rows(decoded: DataFrame, settings: Settings) -> DataFrame:
-    """The rows that a writer appends, made of decoded columns (`model.raw_table`). All rows of all
+    """The rows that a writer appends, made of decoded columns (`model.columns`). All rows of all
     plans pass here, and nowhere else.
 
     Raises SettingsError, NotOurTable where the table, or whoever must count the rows, cannot live

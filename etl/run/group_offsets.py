@@ -19,9 +19,14 @@ from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.owned_offsets import OwnedOffsets
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import MembershipLost, OffsetMoved, SettingsError
-from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
-from etl.model.logs import BrokerPartition
-from etl.model.membership import Share, Void
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    Committed,
+    OffsetsStorage,
+    Share,
+    Void,
+)
 from etl.model.plans import Plan
 from etl.run.discovery import Discovery
 from etl.settings.sections import Settings

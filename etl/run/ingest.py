@@ -23,9 +23,8 @@ from etl.decisions.read_twice import read_twice
 from etl.decisions.reconcile import naming_table
 from etl.decisions.time_zone import in_time_zone, told_time_zones
 from etl.errors import DataLoss, ExpiredOffsets, MissingOffsets, Owned, TableAppeared
-from etl.model.membership import Void
-from etl.model.plans import Plan, PlanKind
-from etl.model.receipts import Applied
+from etl.model.partitions import Void
+from etl.model.plans import CommitResult, Plan, PlanKind
 from etl.model.snapshot import Snapshot
 from etl.report.pauses import told_executed_whole
 from etl.report.phases import Verb
@@ -254,7 +253,7 @@ def _is_new(plan: Plan) -> bool:
 
 def _load(
     world: World, plan: Plan, snapshot: Snapshot, settings: Settings, report: Report
-) -> tuple[Plan, Applied | None]:
+) -> tuple[Plan, CommitResult | None]:
     """The plan's rows into the table; where its logs lack offsets that policy lets go, those of the
     same plan without them.
     """
@@ -295,7 +294,7 @@ def _refuse_topics_made_again(
 
 def _append(
     world: World, plan: Plan, rows: Any, snapshot: Snapshot, settings: Settings, report: Report
-) -> Applied | None:
+) -> CommitResult | None:
     """One commit, and what became of it; None when the table holds another plan of this number."""
     applied, table = world.append(plan, rows)
     with naming_table(settings):

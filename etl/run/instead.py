@@ -5,9 +5,8 @@ from __future__ import annotations
 from etl.decisions.replacement import plan_without
 from etl.decisions.replaying import plan_that_gives_up
 from etl.errors import DataLoss, MissingOffsets, Owned
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import Plan
-from etl.protocol.stretches import parse_stretches
+from etl.model.partitions import parse_stretches
+from etl.model.plans import Loss, LossReason, Plan
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome

@@ -17,9 +17,8 @@ from etl.decisions.next_step import Action, NextStep
 from etl.decisions.open_hand_overs import is_left_open
 from etl.decisions.read_twice import taken
 from etl.errors import Owned
-from etl.model.membership import Membership, Share, Void
-from etl.model.plans import Plan
-from etl.model.receipts import Applied
+from etl.model.partitions import Membership, Share, Void
+from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Snapshot
 from etl.report.phases import Verb
 from etl.report.run_report import Report
@@ -156,7 +155,7 @@ class Joining:
         self._has_joined, self._is_over, self.is_void = True, False, False
 
 
-def commit(world: World, plan: Plan, applied: Applied, report: Report) -> None:
+def commit(world: World, plan: Plan, applied: CommitResult, report: Report) -> None:
     """Move the offsets of a plan that is in the table, and write down what came of it.
 
     A record says that nothing is left to tell: so where a commit may be refused it is written

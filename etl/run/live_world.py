@@ -32,14 +32,9 @@ from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.process import new_uid
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import OffsetMoved, Owned, TableUnreachable
-from etl.model.bounds import KeptKey, Request
-from etl.model.committed import Committed
-from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition
-from etl.model.plans import Plan
-from etl.model.receipts import Applied
-from etl.model.snapshot import Snapshot
-from etl.model.table import ForeignCommit, Table
+from etl.model.partitions import BrokerPartition, Committed
+from etl.model.plans import CommitResult, KeptKey, Plan, Request
+from etl.model.snapshot import ForeignCommit, Ledger, Snapshot, Table
 from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 from etl.reader.following import Following
 from etl.report.phases import Phases, Stopwatch, Verb
@@ -216,7 +211,7 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
         """See `world.World`."""
         return writer_in_words(plan, snapshot, self.settings)
 
-    def append(self, plan: Plan, rows: Load) -> tuple[Applied | None, Table | None]:
+    def append(self, plan: Plan, rows: Load) -> tuple[CommitResult | None, Table | None]:
         """See `world.World`. Raises TableUnreachable when the append left no trace."""
         table, ledger = self.settings.table, self._seen_ledger
         to = Destination(
@@ -243,13 +238,13 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
             return None, outcome.table
         return self._applied(plan, outcome), outcome.table
 
-    def record(self, plan: Plan, applied: Applied | None) -> None:
+    def record(self, plan: Plan, applied: CommitResult | None) -> None:
         """See `world.World`."""
         losses.record_losses(plan, app_id=self.app_id, path=self.settings.table.losses_at)
         if applied:
             self.ledger.record_applied(applied)
 
-    def recount(self, plan: Plan) -> Applied | None:
+    def recount(self, plan: Plan) -> CommitResult | None:
         """See `world.World`. Where the table's log forgot the commit, its rows are counted in the
         table of today.
         """
@@ -342,5 +337,5 @@ class LiveWorld(PlanStore, LoadedRows, BackfillVerbs):
             for verb, seconds in reading.spent(began, time.monotonic()).items():
                 self._phases.reckon(verb, seconds)
 
-    def _applied(self, plan: Plan, outcome: Outcome) -> Applied:
+    def _applied(self, plan: Plan, outcome: Outcome) -> CommitResult:
         return applied_in_run(outcome, plan, self._reading, self.run_id, self.settings)

@@ -14,12 +14,10 @@ from etl.decisions.replaced import Span, spans_of
 from etl.edges.delta.shape import check_shape
 from etl.edges.zookeeper import coverage
 from etl.edges.zookeeper.ledger import PlanLedger
-from etl.model.ledger import Coverage
-from etl.model.logs import BrokerPartition
-from etl.model.plans import Plan
-from etl.model.raw_table import arrow_schema
-from etl.model.receipts import Receipt
-from etl.model.snapshot import Snapshot
+from etl.model.columns import arrow_schema
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import Plan, RangeResult
+from etl.model.snapshot import Coverage, Snapshot
 from etl.run.context import now_ms
 from etl.run.discovery import Discovery
 from etl.run.formats import format_rows
@@ -65,7 +63,7 @@ class LoadedRows:
         """What the table of today holds of the plan's ranges, whoever put it there."""
         return count_again(plan, None, self.settings)
 
-    def receipts_of_today(self, plan: Plan) -> Sequence[Receipt] | None:
+    def receipts_of_today(self, plan: Plan) -> Sequence[RangeResult] | None:
         """See `world.World`."""
         counted = count_again(plan, None, self.settings, gaps_max=GAPS_TOLD)
         return None if counted.uncounted else counted.receipts

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from etl.model.membership import RebalanceStatistics, Share
+from etl.model.partitions import RebalanceStatistics, Share
 
 
 class Member(Protocol):

@@ -14,7 +14,7 @@ from etl.edges.zookeeper.hand_over_marks import write_mark
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.membership import ZooKeeperMember
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.model.membership import Membership, Share, Void
+from etl.model.partitions import Membership, Share, Void
 from etl.model.plans import Plan
 from etl.run.discovery import Discovery
 from etl.run.group_offsets import GroupOffsets

@@ -16,8 +16,7 @@ from etl.edges.zookeeper.rebalance import MemberOptions
 from etl.edges.zookeeper.registry import read_topics
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
-from etl.model.internal_topics import INTERNAL_TOPICS
-from etl.model.membership import GroupProtocol, Membership
+from etl.model.partitions import INTERNAL_TOPICS, GroupProtocol, Membership
 from etl.protocol.group_messages import SpokenMembership
 from etl.run.discovery import Discovery, said_generation
 from etl.settings.ownership import OwnershipSettings

@@ -30,8 +30,8 @@ from etl.edges.spark.failures import translating_spark_errors
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.named_table import read_named_table
 from etl.errors import EtlError, NotOurTable
-from etl.model.named_table import CatalogEntry, NamedTable
-from etl.model.raw_table import spark_schema
+from etl.model.columns import spark_schema
+from etl.model.snapshot import CatalogEntry, NamedTable
 from etl.report.phases import Phases
 from etl.run.context import RunContext, now_ms
 from etl.run.formats import format_rows

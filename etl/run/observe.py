@@ -43,14 +43,19 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.pauses import read_pauses
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import NotOurTable
-from etl.model.bounds import Request
-from etl.model.claims import NO_CLAIMS, Claimed, Claims, live_and_name
-from etl.model.ledger import Ledger, Pause
-from etl.model.logs import BrokerPartition, KafkaGroup, Retention, Tail
-from etl.model.plans import Plan
-from etl.model.raw_table import arrow_schema
-from etl.model.snapshot import Snapshot
-from etl.model.table import Table
+from etl.model.columns import arrow_schema
+from etl.model.partitions import BrokerPartition, KafkaGroup, Retention, Tail
+from etl.model.plans import Plan, Request
+from etl.model.snapshot import (
+    NO_CLAIMS,
+    Claimed,
+    Ledger,
+    Pause,
+    Reservations,
+    Snapshot,
+    Table,
+    live_and_name,
+)
 from etl.protocol.messages import ClusterMetadata
 from etl.run.asked import look_up
 from etl.run.discovery import Discovery
@@ -171,7 +176,7 @@ class Observer:
             claimed,
         )
 
-    def _look_at_claims(self) -> tuple[Claims, Claimed | None, Ledger, Plan | None]:
+    def _look_at_claims(self) -> tuple[Reservations, Claimed | None, Ledger, Plan | None]:
         """Claims, and then the ledger, for what is stored is stored at the claims that were seen;
         of a backfill the newest plan of its live pipeline, too."""
         claims = self._claims.read() if self._backfill is None else NO_CLAIMS

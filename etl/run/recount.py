@@ -12,9 +12,8 @@ from etl.edges.delta.files import rows_in_null_partition
 from etl.edges.delta.outcome import Outcome
 from etl.edges.delta.shape import EVENT_DATE
 from etl.errors import TableUnreachable
-from etl.model.plans import Plan
-from etl.model.receipts import GAPS_KEPT, Applied, Receipt
-from etl.model.table import CommitMetadata
+from etl.model.plans import GAPS_KEPT, CommitResult, Plan, RangeResult
+from etl.model.snapshot import CommitMetadata
 from etl.protocol.zookeeper.commit_metadata import receipts_of
 from etl.settings.sections import Settings
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 def applied_in_run(
     outcome: Outcome, plan: Plan, reading: Following | None, run_id: str, settings: Settings
-) -> Applied:
+) -> CommitResult:
     """What came of `plan`, of which this run may have read the rows itself."""
     # what this run read is what is in the table only where the append was its own: compaction may
     # lie between two readings
@@ -36,8 +35,8 @@ def applied_in_run(
 
 
 def applied_by(
-    outcome: Outcome, plan: Plan, receipts: tuple[Receipt, ...] | None, settings: Settings
-) -> Applied:
+    outcome: Outcome, plan: Plan, receipts: tuple[RangeResult, ...] | None, settings: Settings
+) -> CommitResult:
     """What came of `plan`, which the outcome found in the table.
 
     Its commit may say what reading came to; else, without `receipts`, its rows are counted in the
@@ -52,11 +51,11 @@ def applied_by(
     undated = _undated(outcome.delta_version, settings)
     receipts = _with_requests(receipts_said(outcome.metadata, plan), receipts) or receipts
     if receipts is not None:
-        return Applied(
+        return CommitResult(
             plan.number, plan.id, version, outcome.table.id, receipts, run_id, undated=undated
         )
     counted = count_again(plan, outcome.delta_version, settings)
-    return Applied(
+    return CommitResult(
         plan.number,
         plan.id,
         version,
@@ -69,8 +68,8 @@ def applied_by(
 
 
 def _with_requests(
-    said: tuple[Receipt, ...] | None, ours: tuple[Receipt, ...] | None
-) -> tuple[Receipt, ...] | None:
+    said: tuple[RangeResult, ...] | None, ours: tuple[RangeResult, ...] | None
+) -> tuple[RangeResult, ...] | None:
     """What the commit says, with what the tasks asked of whom, which no commit keeps."""
     return (
         tuple(replace(one, requests=own.requests) for one, own in zip(said, ours, strict=True))
@@ -79,7 +78,7 @@ def _with_requests(
     )
 
 
-def receipts_said(metadata: CommitMetadata | None, plan: Plan) -> tuple[Receipt, ...] | None:
+def receipts_said(metadata: CommitMetadata | None, plan: Plan) -> tuple[RangeResult, ...] | None:
     """What the plan's own commit says that reading it came to; None where it does not say."""
     said = receipts_of(metadata) if metadata is not None and metadata.plan_id == plan.id else None
     return said if said is not None and len(said) == len(plan.ranges) else None

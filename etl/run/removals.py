@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from etl.decisions.foreign_commits import unacknowledged
-from etl.model.ledger import Acknowledgement
-from etl.model.table import ForeignCommit, Table
+from etl.model.snapshot import Acknowledgement, ForeignCommit, Table
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.world import World

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from etl.decisions.expiry import cleanup_of
 from etl.decisions.identity.made_again import is_creation_id
 from etl.decisions.plan_tasks import PlanTasks, tasks_of_plan
 from etl.decisions.writers import is_small
@@ -18,9 +17,9 @@ from etl.edges.delta.path import open_table
 from etl.edges.delta.taking import Takes
 from etl.edges.delta.writers import Chosen, Writer, choose_writer
 from etl.edges.machine import cores
-from etl.model.logs import Cleanup
+from etl.model.columns import raw_columns
+from etl.model.partitions import Cleanup, cleanup_of
 from etl.model.plans import Plan
-from etl.model.raw_table import raw_columns
 from etl.model.snapshot import Snapshot
 from etl.reader.following import Following, follow
 from etl.reader.reading import Reading

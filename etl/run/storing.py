@@ -11,10 +11,9 @@ from etl.edges.zookeeper.documents import Part
 from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.hand_over import HandOver
 from etl.errors import LedgersDisagree
-from etl.model.committed import OffsetsStorage
-from etl.model.ledger import Ledger
-from etl.model.membership import Void
+from etl.model.partitions import OffsetsStorage, Void
 from etl.model.plans import Plan
+from etl.model.snapshot import Ledger
 from etl.run.claims import ClaimsOfRun
 from etl.run.formats import try_on_no_rows
 from etl.run.membership_verbs import MembershipVerbs

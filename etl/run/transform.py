@@ -18,7 +18,7 @@ from etl.edges.delta.shape import check_columns, check_partitioning
 from etl.edges.spark.failures import raised_on_a_row, translating_spark_errors
 from etl.edges.spark.session import is_stopped
 from etl.errors import EtlError, SettingsError, unmark, whole_text
-from etl.model.raw_table import arrow_schema, misfit, names_of_key
+from etl.model.columns import arrow_schema, misfit, names_of_key
 from etl.reader.user_function import OF_KEYS, line_of, load_function, said_by
 from etl.settings.sections import Settings
 
@@ -70,7 +70,7 @@ def fitting_arrow_transform(settings: Settings) -> ArrowTransform | None:
 
 
 def columns_of_tasks(settings: Settings) -> pyarrow.Schema:
-    """The columns of the rows that tasks give: those of `raw_table`, or what the Arrow transform
+    """The columns of the rows that tasks give: those of `columns`, or what the Arrow transform
     makes. Raises SettingsError.
     """
     if settings.arrow_transform:

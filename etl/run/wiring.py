@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.model.bounds import Request
+from etl.model.plans import Request
 from etl.report.phases import Phases, Stopwatch
 from etl.run.context import RunContext
 from etl.run.discovery import Discovery

@@ -8,16 +8,17 @@ from typing import Any, Protocol
 
 from etl.decisions.byte_positions.doubted_offsets import Named, none_named
 from etl.decisions.replaced import Span
-from etl.model.bounds import KeptKey
-from etl.model.claims import Claim, Claimed
-from etl.model.committed import Committed
-from etl.model.ledger import Coverage, Ledger
-from etl.model.logs import BrokerPartition
-from etl.model.membership import Void
-from etl.model.plans import Plan
-from etl.model.receipts import Applied, Receipt
-from etl.model.snapshot import Snapshot
-from etl.model.table import ForeignCommit, Table
+from etl.model.partitions import BrokerPartition, Committed, Void
+from etl.model.plans import CommitResult, KeptKey, Plan, RangeResult
+from etl.model.snapshot import (
+    Claimed,
+    Coverage,
+    ForeignCommit,
+    Ledger,
+    Reservation,
+    Snapshot,
+    Table,
+)
 from etl.run.members import Member
 
 
@@ -105,19 +106,19 @@ class World(Protocol):
         those that are gone.
         """
 
-    def append(self, plan: Plan, rows: Any) -> tuple[Applied | None, Table | None]:
+    def append(self, plan: Plan, rows: Any) -> tuple[CommitResult | None, Table | None]:
         """Append as plan N and read the table again; no Applied: it holds another plan under that
         number.
         """
 
-    def record(self, plan: Plan, applied: Applied | None) -> None:
+    def record(self, plan: Plan, applied: CommitResult | None) -> None:
         """Write down what the plan in the table let go, once, and only then what came of it: a
         record says that both are done.
 
         Without `applied` nobody could tell what came of it, and no record is kept.
         """
 
-    def recount(self, plan: Plan) -> Applied | None:
+    def recount(self, plan: Plan) -> CommitResult | None:
         """What came of a plan in the table whose record a crash prevented; None where the table
         does not hold this plan.
         """
@@ -145,7 +146,7 @@ class World(Protocol):
     def stored_plans(self) -> Sequence[tuple[Plan, bool]]:
         """The plans that are kept, ascending, and whether it is recorded what came of each."""
 
-    def begin_backfill(self, claim: Claim, plan: Plan) -> None:
+    def begin_backfill(self, claim: Reservation, plan: Plan) -> None:
         """Store a backfill's claim with its first plan, beside this pipeline. Raises Owned where
         somebody claimed since the last look.
         """
@@ -155,7 +156,7 @@ class World(Protocol):
         whatever ledger; None for none.
         """
 
-    def close_backfill(self, claim: Claim, plan: Plan, ledger: Ledger) -> None:
+    def close_backfill(self, claim: Reservation, plan: Plan, ledger: Ledger) -> None:
         """Store the plan that closes this backfill, and its claim, of which no other plan is stored
         from then on.
 
@@ -163,7 +164,7 @@ class World(Protocol):
         one was stored since the last look.
         """
 
-    def settle_backfill(self, claim: Claim) -> None:
+    def settle_backfill(self, claim: Reservation) -> None:
         """Write what a backfill that was closed keeps. Raises Owned where somebody else did since
         the last look.
         """
@@ -180,7 +181,7 @@ class World(Protocol):
         Raises where nobody may replace rows.
         """
 
-    def receipts_of_today(self, plan: Plan) -> Sequence[Receipt] | None:
+    def receipts_of_today(self, plan: Plan) -> Sequence[RangeResult] | None:
         """What the table of today holds of each of its ranges, whoever put it there, with its gaps;
         None where nobody can count that.
         """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from etl.errors import SettingsError
-from etl.model.claims import backfill_pipeline
+from etl.model.snapshot import backfill_pipeline
 from etl.settings.fetch_sizes import BACKFILL_PLAN_BYTES
 from etl.settings.policies import HandOverAt, OnLiveGroup, OwnershipMode
 from etl.settings.section import NAME

@@ -14,7 +14,7 @@ import re
 from datetime import UTC, datetime
 
 from etl.errors import NotYetReadable, SettingsError
-from etl.model.bounds import Bound, Bounds, Request
+from etl.model.plans import Bound, Bounds, Request
 from etl.settings.sections import Settings
 from etl.settings.source import parse_timestamp, timestamp_of
 

@@ -8,9 +8,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from etl.model.committed import OffsetsStorage
-from etl.model.logs import Dialect
-from etl.model.membership import GroupProtocol, Membership
+from etl.model.partitions import BrokerFamily, GroupProtocol, Membership, OffsetsStorage
 from etl.settings.policies import (
     GroupStrategy,
     HandOverAt,
@@ -133,14 +131,14 @@ class OwnershipSettings(Section):
                 "strategy: members in ZooKeeper divide by one strategy, the same for all of them: name that one"
             )
         self._refuse_strategies(_OF_ZOOKEEPER, Membership.ZOOKEEPER)
-        if source.dialect is Dialect.JAFKA and self.strategy != (GroupStrategy.RANGE,):
+        if source.dialect is BrokerFamily.JAFKA and self.strategy != (GroupStrategy.RANGE,):
             named = self.strategy[0].value
             raise ValueError(
                 f"strategy: {named} does not go with source.dialect: jafka, whose consumers divide by range"
             )
 
     def _refuse_in_coordinator(self, source: SourceSettings) -> None:
-        if source.dialect is Dialect.JAFKA:
+        if source.dialect is BrokerFamily.JAFKA:
             raise ValueError(
                 "membership: coordinator does not go with source.dialect: jafka, whose brokers keep no groups"
             )

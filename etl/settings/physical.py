@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from etl.errors import SettingsError
-from etl.model.committed import OffsetsStorage
-from etl.model.logs import Isolation
+from etl.model.partitions import Isolation, OffsetsStorage
 from etl.model.security import OPEN
 from etl.settings.policies import OnNoLeader
 from etl.settings.sections import Settings

@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from etl.model.committed import OffsetsStorage
-from etl.model.membership import Membership
+from etl.model.partitions import Membership, OffsetsStorage
 from etl.settings import fetch_sizes
 from etl.settings.ownership import OwnershipSettings, refuse_other_storage
 from etl.settings.places import check_place, is_url

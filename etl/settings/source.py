@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from etl.model.logs import Dialect, Isolation
+from etl.model.partitions import BrokerFamily, Isolation
 from etl.model.security import Security
 from etl.settings import fetch_sizes
 from etl.settings.address import split_address
@@ -152,7 +152,7 @@ def _version(value: Any) -> Any:
 class SourceSettings(Section):
     """The brokers, the topics, and what to do when they surprise us."""
 
-    dialect: Dialect = Dialect.KAFKA
+    dialect: BrokerFamily = BrokerFamily.KAFKA
     bootstrap: Annotated[tuple[str, ...] | None, BeforeValidator(_addresses)] = None
     """`host:port,host:port`; from ZooKeeper's `/brokers/ids` unless given."""
     listener: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]+$")
@@ -203,7 +203,7 @@ class SourceSettings(Section):
     def _fitting_defaults(cls, given: Any) -> Any:
         return (
             {**_OF_PHYSICAL_LOGS, **given}
-            if isinstance(given, dict) and given.get("dialect") == Dialect.JAFKA
+            if isinstance(given, dict) and given.get("dialect") == BrokerFamily.JAFKA
             else given
         )
 
@@ -212,7 +212,7 @@ class SourceSettings(Section):
         """Whether the logs are physical (`BrokerPartition.is_physical`): offsets are byte
         positions, and ZooKeeper alone names brokers.
         """
-        return self.dialect is Dialect.JAFKA
+        return self.dialect is BrokerFamily.JAFKA
 
     @property
     def way_in(self) -> Security:

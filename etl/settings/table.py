@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from etl.model.data_files import FILE_BYTES, HELD_BYTES, ROW_GROUP_BYTES, Codec
+from etl.model.plans import FILE_BYTES, HELD_BYTES, ROW_GROUP_BYTES, Codec
 from etl.settings.places import check_place, place_of
 from etl.settings.policies import OnRowsRemoved, WriterName
 from etl.settings.section import INT64, Section, one_or_several

@@ -10,9 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from etl.errors import SettingsError
-from etl.model.security import OPEN, Security
-from etl.model.zookeeper_access import OPEN as OPEN_ZOOKEEPER
-from etl.model.zookeeper_access import Access
+from etl.model.security import OPEN, OPEN_ZOOKEEPER, Access, Security
 from etl.settings.mistakes import conf_mistake
 from etl.settings.security import SecuritySettings
 from etl.settings.zookeeper import WayInSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, field_validator, model_validator
 
-from etl.model.zookeeper_access import Access, Acl, Auth, Scheme
+from etl.model.security import Access, Acl, Auth, Scheme
 from etl.settings.address import split_connect
 from etl.settings.secrets import Secret, TextOrSecret
 from etl.settings.section import Section

@@ -15,8 +15,8 @@ from etl.errors import (
     Meaning,
     RanOutBeforeUntil,
 )
-from etl.model.logs import Isolation
-from etl.model.raw_table import raw_columns
+from etl.model.columns import raw_columns
+from etl.model.partitions import Isolation
 from etl.protocol.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition
 from etl.protocol.records.batch_v2 import AbortedTransactions
 from etl.protocol.records.decode import decode

@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import SettingsError
-from etl.model.committed import OffsetsStorage
-from etl.model.logs import Dialect, Isolation
-from etl.model.membership import Membership
-from etl.model.security import Security
-from etl.model.zookeeper_access import Access
+from etl.model.partitions import BrokerFamily, Isolation, Membership, OffsetsStorage
+from etl.model.security import Access, Security
 from etl.protocol.generations.choice import of_broker_version
 from etl.settings.address import split_address
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MIB, TIMEOUT_S
@@ -38,7 +35,7 @@ class Conf:
     zookeeper: str | None = None
     group: str | Group | None = None
     offsets_storage: OffsetsStorage | str | None = None
-    dialect: Dialect | str = Dialect.KAFKA
+    dialect: BrokerFamily | str = BrokerFamily.KAFKA
     broker_version: str | None = None
     start: StartAt | str | None = StartAt.LATEST
     isolation: Isolation | str = Isolation.READ_COMMITTED
@@ -76,7 +73,7 @@ class Conf:
     @property
     def is_physical(self) -> bool:
         """Whether offsets are byte positions."""
-        return Dialect(self.dialect) is Dialect.JAFKA
+        return BrokerFamily(self.dialect) is BrokerFamily.JAFKA
 
     @property
     def begins(self) -> StartAt | None:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from etl.errors import SettingsError
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.protocol.zookeeper.topic_filters import FilterKind
 from etl.settings.fetch_sizes import MIB
 from etl.streams.conf import Conf

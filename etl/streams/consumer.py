@@ -16,8 +16,7 @@ from typing import Self
 
 from etl.edges.brokers.cluster import Cluster
 from etl.errors import EtlError, NotAssigned, SettingsError
-from etl.model.committed import OffsetsStorage
-from etl.model.logs import BrokerPartition, Dialect, Isolation
+from etl.model.partitions import BrokerFamily, BrokerPartition, Isolation, OffsetsStorage
 from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MIB, TIMEOUT_S
 from etl.settings.policies import StartAt
 from etl.streams.conf import Conf, SaidAccess, SaidSecurity
@@ -69,7 +68,7 @@ class Consumer:
         zookeeper: str | None = None,
         group: str | Group | None = None,
         offsets_storage: OffsetsStorage | str | None = None,
-        dialect: Dialect | str = Dialect.KAFKA,
+        dialect: BrokerFamily | str = BrokerFamily.KAFKA,
         broker_version: str | None = None,
         start: StartAt | str | None = StartAt.LATEST,
         key_decoder: Decoder | None = None,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, EtlError
-from etl.model.logs import Broker, Isolation
+from etl.model.partitions import Broker, Isolation
 from etl.protocol.messages import FetchedPartition, FetchTarget
 from etl.reader.leaders import by_broker
 from etl.reader.range_progress import RangeProgress, lose_all

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from etl.decisions.membership.assignment import Strategy
 from etl.decisions.membership.leader_assignment import STRATEGIES
 from etl.errors import SettingsError
-from etl.model.logs import BrokerPartition
-from etl.model.membership import Membership
+from etl.model.partitions import BrokerPartition, Membership
 from etl.protocol.zookeeper.java_classes import NotTranslated
 from etl.protocol.zookeeper.topic_filters import FilterKind, TopicFilter, cleaned
 

@@ -20,9 +20,7 @@ from etl.edges.zookeeper.in_flight import Changes, Outcome, ensure_each, outcome
 from etl.edges.zookeeper.owners import OUR_VERSION
 from etl.edges.zookeeper.session import OPERATION_BYTES, ZooKeeper, in_requests
 from etl.errors import CommitUnknown, MembershipLost, OffsetMoved, PermissionRefused
-from etl.model.committed import NOTHING_COMMITTED, Committed
-from etl.model.logs import BrokerPartition
-from etl.model.membership import Membership, Share
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, Membership, Share
 from etl.protocol.zookeeper.paths import GroupPaths
 from etl.protocol.zookeeper.payloads import render_offset
 

@@ -21,9 +21,8 @@ from etl.edges.zookeeper.process import new_uid
 from etl.edges.zookeeper.rebalance import MemberOptions
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import BrokerUnreachable, SessionLost
-from etl.model.logs import BrokerPartition, Dialect
-from etl.model.membership import GroupProtocol, Membership, Share
-from etl.model.zookeeper_access import Access
+from etl.model.partitions import BrokerFamily, BrokerPartition, GroupProtocol, Membership, Share
+from etl.model.security import Access
 from etl.streams.groups import Group, Subscription
 
 _PIPELINE = "~streams"
@@ -84,7 +83,7 @@ class MemberInZooKeeper:
         connect: str,
         access: Access,
         group: Group,
-        dialect: Dialect,
+        dialect: BrokerFamily,
         wanted: Subscription,
         told: Told,
     ) -> None:

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.model.committed import OffsetsStorage
-from etl.model.logs import Dialect
-from etl.model.membership import Membership
+from etl.model.partitions import BrokerFamily, Membership, OffsetsStorage
 from etl.reader.registered import registered_cluster
 from etl.streams.conf import Conf
 from etl.streams.groups import Group, Subscription
@@ -70,7 +68,7 @@ def open_cluster(conf: Conf, until: ExitStack) -> Opened:
     def open_member(wanted: Subscription, told: Told) -> GroupMember:
         if group.membership is Membership.ZOOKEEPER:
             return MemberInZooKeeper(
-                conf.zookeeper or "", conf.access, group, Dialect(conf.dialect), wanted, told
+                conf.zookeeper or "", conf.access, group, BrokerFamily(conf.dialect), wanted, told
             )
         return MemberWithCoordinator(
             cluster, group, wanted, told, timeout_s=conf.timeout_s, generation=conf.generation

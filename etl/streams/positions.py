@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from etl.edges.brokers.cluster import Cluster
 from etl.errors import BrokerUnreachable, EtlError, NeedsDecision, NotAssigned
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor
 from etl.reader.range_progress import RangeProgress

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from etl.errors import CorruptData, EtlError
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,7 +18,7 @@ from operator import length_hint
 from typing import Generic, TypeVar
 
 from etl.errors import EtlError, NotAssigned
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 
 Record = TypeVar("Record")
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.reader.range_progress import RangeProgress
 from etl.streams.positions import Positions
 from etl.streams.records import Answer, records_of

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.streams.records import Answer, Record
 
 

@@ -16,8 +16,7 @@ import time
 from collections.abc import Mapping
 
 from etl.errors import MembershipLost, NotAssigned, SessionLost, SettingsError
-from etl.model.logs import BrokerPartition
-from etl.model.membership import Share
+from etl.model.partitions import BrokerPartition, Share
 from etl.streams.groups import Group, Listener, Subscription
 from etl.streams.kept import Kept
 from etl.streams.members import GroupMember

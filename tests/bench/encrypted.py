@@ -30,7 +30,7 @@ from typing import Any
 from kafka.protocol.consumer import FetchRequest
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
+from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange
 from etl.model.security import OPEN, Security
 from etl.protocol.messages import FetchTarget

@@ -25,9 +25,8 @@ from pyroaring import BitMap64
 from etl.audit.audit import BUCKET_OFFSETS, Bucket, audit_log
 from etl.audit.findings import AuditedLog, Expected
 from etl.audit.seen_offsets import SeenOffsets
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import OffsetRange, RangeResult
 
 SIZE, BATCH, GAPS_MAX, BUCKETS = 20_000_000, 65_536, 1_000, 600
 LOG = BrokerPartition("clicks", 0)
@@ -60,7 +59,7 @@ class Runs:
             self._starts, self._ends = ([side] for side in self._merged())
             self._loose_runs = 0
 
-    def receipt(self, gaps_max: int) -> Receipt:
+    def receipt(self, gaps_max: int) -> RangeResult:
         """As that of `SeenOffsets`."""
         starts, ends = self._merged()
         starts, ends = (
@@ -70,7 +69,7 @@ class Runs:
         gap = starts > ends
         gaps = zip(ends[gap][:gaps_max].tolist(), starts[gap][:gaps_max].tolist(), strict=True)
         missing = int((starts - ends).sum())
-        return Receipt(
+        return RangeResult(
             rows=self._range.size - missing,
             missing_offsets=missing,
             gaps=tuple(gaps),
@@ -149,7 +148,9 @@ def audited(kind: str, form: str) -> tuple[float, str]:
     begun = time.process_time()
     if form == "numpy":
         missing = audit_log(
-            AuditedLog(LOG), Expected(((OffsetRange(LOG, 0, until), Receipt(rows=until)),)), found
+            AuditedLog(LOG),
+            Expected(((OffsetRange(LOG, 0, until), RangeResult(rows=until)),)),
+            found,
         ).missing
     else:
         expected, there = BitMap64(range(until)), BitMap64()

@@ -34,9 +34,8 @@ from kazoo.client import KazooClient
 
 from etl.commands.run import run
 from etl.embedded.zookeeper import ZooKeeper
-from etl.model.plans import Plan
-from etl.model.receipts import Applied, Receipt
-from etl.model.table import Table
+from etl.model.plans import CommitResult, Plan, RangeResult
+from etl.model.snapshot import Table
 from etl.protocol.zookeeper.plan_documents import render_plan
 from etl.run.world import World
 from etl.settings.loader import load_settings
@@ -125,16 +124,16 @@ class NothingRead:
         self.plan = plan
         return snapshot.table if plan.ranges else self._world.fetch(plan, snapshot)
 
-    def append(self, plan: Plan, rows: Any) -> tuple[Applied | None, Table | None]:
+    def append(self, plan: Plan, rows: Any) -> tuple[CommitResult | None, Table | None]:
         """A plan without ranges makes the table; of another it is told that all of it is there."""
         if not plan.ranges:
             return self._world.append(plan, rows)
-        return Applied(
+        return CommitResult(
             plan.number,
             plan.id,
             rows.version + 1,
             rows.id,
-            tuple(Receipt(rows=one.size) for one in plan.ranges),
+            tuple(RangeResult(rows=one.size) for one in plan.ranges),
         ), rows
 
 

@@ -26,10 +26,9 @@ from etl.edges.brokers import connection
 from etl.edges.brokers.cluster import Cluster as Brokers
 from etl.edges.delta import data_files, file_columns
 from etl.embedded.cluster import Cluster
-from etl.model.data_files import Codec, FilesWanted
-from etl.model.logs import BrokerPartition, Isolation
-from etl.model.plans import OffsetRange
-from etl.model.raw_table import COLUMNS, raw_columns
+from etl.model.columns import COLUMNS, raw_columns
+from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.plans import Codec, FilesWanted, OffsetRange
 from etl.protocol.records import arrow, group
 from etl.reader.reading import Reading
 from etl.reader.tasks import Task

@@ -25,7 +25,7 @@ import pyspark.worker  # noqa: F401  # as a worker has it
 from etl.embedded.jars import spark_home
 from etl.embedded.java import find_java
 from etl.embedded.spark import set_spark_environment
-from etl.model.raw_table import arrow_schema
+from etl.model.columns import arrow_schema
 from etl.protocol.records import arrow  # noqa: F401  # with the kernels
 
 SOURCE = Path(__file__).with_name("java") / "ArrowRows.java"

@@ -20,7 +20,7 @@ from etl.embedded.cluster import Cluster
 from etl.embedded.java import find_java
 from etl.embedded.kafka import Kafka
 from etl.embedded.releases import JAFKA, release_jars
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from tests.brokers.compiling import SOURCES, compiled
 
 KeyValue = tuple[bytes | None, bytes | None]

@@ -15,8 +15,7 @@ from etl.edges.brokers.member_state import MemberTerms
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import HOST, wait_until
 from etl.errors import BrokerUnreachable, Owned, SettingsError
-from etl.model.logs import BrokerPartition
-from etl.model.membership import GroupProtocol, Share
+from etl.model.partitions import BrokerPartition, GroupProtocol, Share
 from tests.brokers.foreign import JavaClients
 from tests.brokers.stage import PARTITIONS, KafkaStage
 

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from etl.model.logs import Dialect
+from etl.model.partitions import BrokerFamily
 from tests.said import said_by
 
 pytestmark = pytest.mark.brokers
 PLACE = {
-    Dialect.KAFKA: ("partition", "offset"),
-    Dialect.JAFKA: ("broker_id", "partition", "offset", "message_index"),
+    BrokerFamily.KAFKA: ("partition", "offset"),
+    BrokerFamily.JAFKA: ("broker_id", "partition", "offset", "message_index"),
 }
 
 
-@pytest.mark.parametrize("dialect", [pytest.param(one, id=one.value) for one in Dialect])
+@pytest.mark.parametrize("dialect", [pytest.param(one, id=one.value) for one in BrokerFamily])
 def test_the_demo_ends_with_every_record_in_its_table_once(
-    dialect: Dialect, tmp_path: Path
+    dialect: BrokerFamily, tmp_path: Path
 ) -> None:
     said = said_by(
         "demo",

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from etl.errors import NotKafka, SettingsError
-from etl.model.membership import GroupProtocol
+from etl.model.partitions import GroupProtocol
 from tests.brokers.compiling import number_of
 from tests.brokers.groups import Group
 from tests.brokers.stage import JafkaStage, KafkaStage

@@ -8,7 +8,7 @@ import pytest
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import MembershipLost, SettingsError
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from tests.brokers.compiling import number_of
 from tests.brokers.stage import JafkaStage, KafkaStage
 

@@ -11,7 +11,7 @@ import pytest
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import SettingsError
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from tests.brokers.stage import KafkaStage
 from tests.fakes.batches import Batch, Rec, encode
 

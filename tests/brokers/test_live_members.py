@@ -15,7 +15,7 @@ import pytest
 from etl.edges.brokers.member_state import MemberTerms
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import HOST
-from etl.model.membership import GroupProtocol
+from etl.model.partitions import GroupProtocol
 from tests.brokers.groups import Group, with_consumer_protocol
 from tests.brokers.stage import KafkaStage
 from tests.brokers.writing import ForeignPipeline, sent

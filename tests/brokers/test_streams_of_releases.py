@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from etl.embedded.releases import JAFKA, RELEASES
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.streams import Consumer, Group, Record
 from tests.brokers.groups import with_consumer_protocol
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage

@@ -17,7 +17,7 @@ from etl.edges.zookeeper.rebalance import MemberOptions
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.releases import JAFKA
 from etl.embedded.server import wait_until
-from etl.model.logs import BrokerPartition, Dialect
+from etl.model.partitions import BrokerFamily, BrokerPartition
 from etl.protocol.zookeeper.consumers import FixedTopics, Registration, render_registration
 from tests.brokers.foreign import Seen
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
@@ -38,14 +38,14 @@ class Group:
         self.name, self._opened = name, opened
         self.connect = stage.cluster.zookeeper_connect
         self.topic = stage.new_topic()
-        self.dialect = Dialect.JAFKA if isinstance(stage, JafkaStage) else Dialect.KAFKA
+        self.dialect = BrokerFamily.JAFKA if isinstance(stage, JafkaStage) else BrokerFamily.KAFKA
         clients = stage.clients if isinstance(stage, JafkaStage) else stage.scala
         assert clients is not None
         self._clients = clients
         self.session = opened.enter_context(ZooKeeper(self.connect))
         self.logs = frozenset(
             BrokerPartition(self.topic, n // 2, n % 2)
-            if self.dialect is Dialect.JAFKA
+            if self.dialect is BrokerFamily.JAFKA
             else BrokerPartition(self.topic, n)
             for n in range(PARTITIONS)
         )
@@ -100,7 +100,7 @@ class Group:
         """Consumer -> what it owns now: `etl` for us."""
         found: dict[str, set[BrokerPartition]] = {}
         for log, owner in (
-            ConsumerGroup(self.session, self.name, physical=self.dialect is Dialect.JAFKA)
+            ConsumerGroup(self.session, self.name, physical=self.dialect is BrokerFamily.JAFKA)
             .owners([self.topic])
             .items()
         ):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from etl.cli import main
-from etl.model.raw_table import spark_schema
+from etl.model.columns import spark_schema
 from tests.chaos.driver import Driver
 from tests.chaos.stage import Case, Stage, Told, checked, complete_files, held
 from tests.system.driving import Pipeline

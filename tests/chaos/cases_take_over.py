@@ -12,7 +12,7 @@ import pyarrow
 from deltalake import DeltaTable, write_deltalake
 
 from etl.cli import main
-from etl.model.raw_table import arrow_schema
+from etl.model.columns import arrow_schema
 from tests.chaos.driver import Driver
 from tests.chaos.sources import stopped
 from tests.chaos.stage import Case, Stage, Told, checked, held, said_in_short

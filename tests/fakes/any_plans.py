@@ -4,13 +4,33 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from etl.model.bounds import NO_BOUNDS, Bound, Bounds
-from etl.model.committed import Committed, OffsetsStorage
-from etl.model.logs import Broker, BrokerPartition, Dialect, Leader, Tail
-from etl.model.losses import Loss, LossReason, ReadByOthers, Vanished
-from etl.model.membership import Membership, Share
-from etl.model.plans import HeldRows, OffsetRange, Plan, PlanKind, RowsBefore
-from etl.model.receipts import Applied, Receipt
+from etl.model.partitions import (
+    Broker,
+    BrokerFamily,
+    BrokerPartition,
+    Committed,
+    Leader,
+    Membership,
+    OffsetsStorage,
+    Share,
+    Tail,
+)
+from etl.model.plans import (
+    NO_BOUNDS,
+    Bound,
+    Bounds,
+    CommitResult,
+    HeldRows,
+    Loss,
+    LossReason,
+    OffsetRange,
+    Plan,
+    PlanKind,
+    RangeResult,
+    ReadByOthers,
+    RowsBefore,
+    Vanished,
+)
 from etl.protocol.zookeeper.plan_documents import with_id
 
 OFFSETS = st.integers(0, 2**63 - 1)
@@ -48,7 +68,7 @@ BOUND = st.none() | st.builds(
 )
 BOUNDS = st.just(NO_BOUNDS) | st.builds(Bounds, BOUND, BOUND, st.integers(0, 9))
 RECEIPTS = st.builds(
-    Receipt,
+    RangeResult,
     st.none() | st.integers(0),
     st.none() | st.integers(0),
     st.integers(0),
@@ -60,7 +80,7 @@ RECEIPTS = st.builds(
     st.booleans(),
 )
 APPLIED = st.builds(
-    Applied,
+    CommitResult,
     st.integers(1),
     st.text(),
     st.integers(0),
@@ -101,7 +121,7 @@ def plans(draw: st.DrawFn) -> Plan:
             uid=draw(st.text(max_size=8)),
             kind=draw(st.sampled_from(PlanKind)),
             created_at_ms=draw(st.integers(0)),
-            dialect=draw(st.sampled_from(Dialect)),
+            dialect=draw(st.sampled_from(BrokerFamily)),
             cluster=draw(st.text(max_size=8)),
             shape=draw(st.text(max_size=8)),
             ranges=tuple(ranges),

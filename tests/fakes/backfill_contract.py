@@ -9,15 +9,14 @@ from dataclasses import replace
 import pytest
 
 from etl.errors import NeedsDecision, Owned
-from etl.model.claims import Claim, Claimed, ClaimState
-from etl.model.ledger import Ledger
 from etl.model.plans import Plan, PlanKind
+from etl.model.snapshot import Claimed, Ledger, Reservation, ReservationState
 from etl.run.world import World
 from tests.fakes.world_stage import Stage, another, append, loaded, plan_for, stored
 
 
-def claim_of(stage: Stage, start: int = 0, until: int = 2, name: str = "old") -> Claim:
-    return Claim(name, {stage.logs[0]: ((start, until),)}, {}, "asked", 5)
+def claim_of(stage: Stage, start: int = 0, until: int = 2, name: str = "old") -> Reservation:
+    return Reservation(name, {stage.logs[0]: ((start, until),)}, {}, "asked", 5)
 
 
 def first_plan(world: World, stage: Stage, uid: str = "uid2") -> Plan:
@@ -67,11 +66,13 @@ class BackfillContract:
             known.live_epochs,
         )
         assert (seen.extents, seen.committed, seen.owners, list(seen.claims)) == ({}, {}, {}, [])
-        closed = replace(claim_of(stage), state=ClaimState.CLOSING, reason="no")
+        closed = replace(claim_of(stage), state=ReservationState.CLOSING, reason="no")
         own.close_backfill(closed, another(plan), seen.ledger)
         own.observe_ledgers()
-        own.settle_backfill(replace(closed, state=ClaimState.GIVEN_UP, stretches={}))
-        assert own.claim() == Claimed(replace(closed, state=ClaimState.GIVEN_UP, stretches={}), 2)
+        own.settle_backfill(replace(closed, state=ReservationState.GIVEN_UP, stretches={}))
+        assert own.claim() == Claimed(
+            replace(closed, state=ReservationState.GIVEN_UP, stretches={}), 2
+        )
 
     def test_of_two_who_claim_by_the_same_look_the_second_is_refused_and_has_stored_nothing(
         self, stage: Stage
@@ -165,7 +166,7 @@ class BackfillContract:
         ledger = own.observe().ledger
         closing, closed = (
             another(plan),
-            replace(claim_of(stage), state=ClaimState.CLOSING, reason="no"),
+            replace(claim_of(stage), state=ReservationState.CLOSING, reason="no"),
         )
         own.close_backfill(closed, closing, ledger)
         assert own.claim() == Claimed(closed, 1) and own.read_ledger().newest == closing
@@ -179,7 +180,7 @@ class BackfillContract:
         own, other = begun(stage)[0], stage.backfill("old", "run-2")
         own.observe()
         other.observe()
-        settled = replace(claim_of(stage), state=ClaimState.GIVEN_UP, stretches={})
+        settled = replace(claim_of(stage), state=ReservationState.GIVEN_UP, stretches={})
         own.settle_backfill(settled)
         with pytest.raises(Owned):
             other.settle_backfill(settled)

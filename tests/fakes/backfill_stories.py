@@ -8,10 +8,9 @@ from typing import Any
 
 from etl.decisions.acceptance import acknowledging, is_told
 from etl.decisions.backfills.backfilling import Asked
-from etl.decisions.identity.accepting import parse_named
-from etl.model.claims import Claim
-from etl.model.ledger import Acknowledgement
-from etl.model.receipts import Applied
+from etl.model.partitions import parse_named
+from etl.model.plans import CommitResult
+from etl.model.snapshot import Acknowledgement, Reservation
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.abandon import abandon
@@ -69,7 +68,7 @@ def filled(
     settings: Settings = CAPPED,
     report: Report | None = None,
     run_id: str = "run-1",
-) -> Claim | None:
+) -> Reservation | None:
     own = settings_of_backfill(settings, name)
     world = FakeWorld(outside.beside(name), own, at, run_id=run_id)
     return backfill(
@@ -79,7 +78,7 @@ def filled(
 
 def given_up(
     outside: Outside, at: At = nothing, *, name: str = "old", settings: Settings = CAPPED
-) -> Claim:
+) -> Reservation:
     own = settings_of_backfill(settings, name)
     return abandon(FakeWorld(outside.beside(name), own, at), own, new_report(), "not needed")
 
@@ -106,7 +105,7 @@ def _acknowledged(outside: Outside, settings: Settings) -> Acknowledgement:
         if table and not lacks_plan:
             fake_ledger.record(
                 outside,
-                Applied(
+                CommitResult(
                     ledger.newest.number, ledger.newest.id, table.version, table.id, tuple(found)
                 ),
             )

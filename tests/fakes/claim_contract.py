@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pytest
 
 from etl.errors import Owned
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan
 from etl.settings.sections import Settings
 from tests.builders import plain_plan, plain_settings

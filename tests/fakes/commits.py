@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow
 from deltalake import CommitProperties, Transaction, write_deltalake
 
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan, TookOver
 from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 from etl.protocol.zookeeper.plan_documents import with_id

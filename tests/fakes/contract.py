@@ -15,9 +15,8 @@ from kafka.record import MemoryRecords
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, CommitUnknown, Meaning, MembershipLost, TopicMissing
-from etl.model.logs import BrokerPartition, Extent, Isolation
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
+from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
+from etl.model.plans import OffsetRange, RangeResult
 from etl.protocol.messages import EARLIEST, LATEST, FetchedPartition, FetchTarget
 from etl.protocol.stored_offsets import CommittedOffset
 from etl.reader.fetch import read_ranges
@@ -199,9 +198,9 @@ class BrokerContract:
             sizes = cluster.bytes_per_offset(found)
             late = cluster.offsets_at(dict.fromkeys(logs, int(time.time() * 1000) + 3_600_000))
         assert dict(found.extents) == {
-            logs[0]: Extent(0, 0),
-            logs[1]: Extent(0, 10),
-            logs[2]: Extent(0, 0),
+            logs[0]: PartitionOffsets(0, 0),
+            logs[1]: PartitionOffsets(0, 10),
+            logs[2]: PartitionOffsets(0, 0),
         }
         assert (set(found.leaders), found.leaderless) == (set(logs), frozenset())
         assert list(sizes) == [logs[1]] and 100 < sizes[logs[1]] < 200
@@ -223,7 +222,7 @@ class BrokerContract:
             OffsetRange(BrokerPartition(topic, 1), 33, 90),
             OffsetRange(BrokerPartition(topic, 2), 50, 50),
         ]
-        receipts: dict[int, Receipt] = {}
+        receipts: dict[int, RangeResult] = {}
         rows = [
             (row["partition"], row["offset"], int(row["value"]))
             for arrow_batch in read_ranges(

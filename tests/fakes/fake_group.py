@@ -9,9 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from etl.errors import Owned
-from etl.model.committed import NOTHING_COMMITTED, Committed
-from etl.model.logs import BrokerPartition
-from etl.model.membership import Share, Void
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, Share, Void
 from etl.model.plans import Plan
 from etl.protocol.zookeeper import plan_documents
 

@@ -12,14 +12,9 @@ from etl.decisions.coverage import fold_all
 from etl.decisions.offsets_storage import is_anothers
 from etl.decisions.run_keys import is_reached, kept_key, with_key
 from etl.errors import CommitUnknown, LedgersDisagree, OffsetMoved, Owned
-from etl.model.bounds import KeptKey
-from etl.model.claims import Claim, Claimed, Claims
-from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
-from etl.model.ledger import Coverage, Ledger
-from etl.model.logs import BrokerPartition
-from etl.model.membership import Void
-from etl.model.plans import Plan
-from etl.model.receipts import Applied
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, OffsetsStorage, Void
+from etl.model.plans import CommitResult, KeptKey, Plan
+from etl.model.snapshot import Claimed, Coverage, Ledger, Reservation, Reservations
 from etl.protocol.zookeeper import ledger_documents, plan_documents
 from etl.protocol.zookeeper.claim_documents import parse_claim, render_claim
 from tests.fakes.fake_table import receipt_of
@@ -43,7 +38,7 @@ def read_ledger(out: Outside) -> Ledger:
     )
 
 
-def _record_of(out: Outside, number: int, plan_id: str | None) -> Applied | None:
+def _record_of(out: Outside, number: int, plan_id: str | None) -> CommitResult | None:
     """What came of that plan; of whichever has the number, where no id is given."""
     payload = out.applied.get(number)
     found = ledger_documents.parse_applied(payload, path="applied") if payload else None
@@ -56,13 +51,13 @@ def store_uid(out: Outside, uid: str) -> None:
     out.uid = uid
 
 
-def read_claims(out: Outside) -> Claims:
+def read_claims(out: Outside) -> Reservations:
     """The fence, and behind it what backfills claim."""
     claimed = [read_claim(one) for _, one in sorted(out.backfills.items())]
     return (
-        Claims(out.fence, tuple(one for one in claimed if one))
+        Reservations(out.fence, tuple(one for one in claimed if one))
         if out.fence is not None
-        else Claims()
+        else Reservations()
     )
 
 
@@ -72,7 +67,7 @@ def read_claim(out: Outside) -> Claimed | None:
     return Claimed(parse_claim(out.claim, path="claim"), out.claim_version)
 
 
-def begin_backfill(out: Outside, claim: Claim, plan: Plan, fence: int | None) -> None:
+def begin_backfill(out: Outside, claim: Reservation, plan: Plan, fence: int | None) -> None:
     """Claim, first plan and fence in one transaction."""
     there = out.beside(claim.name)
     if there.claim is not None or out.fence != fence:
@@ -81,7 +76,7 @@ def begin_backfill(out: Outside, claim: Claim, plan: Plan, fence: int | None) ->
     there.claim, out.fence = render_claim(claim), _moved(fence)
 
 
-def settle_claim(out: Outside, claim: Claim, version: int) -> None:
+def settle_claim(out: Outside, claim: Reservation, version: int) -> None:
     assert isinstance(out, Beside)
     if out.claim_version != version:
         raise Owned("somebody else changed the backfill at this moment")
@@ -89,7 +84,7 @@ def settle_claim(out: Outside, claim: Claim, version: int) -> None:
 
 
 def close_backfill(
-    out: Outside, claim: Claim, plan: Plan, version: int, *, stored: int | None
+    out: Outside, claim: Reservation, plan: Plan, version: int, *, stored: int | None
 ) -> None:
     """The plan that closes it and the claim in one transaction; `stored`: the version of the plan
     whose place it takes.
@@ -129,7 +124,7 @@ def writes_beside(out: Outside, plan: Plan, claims: ClaimsSeen) -> None:
 class ClaimsSeen:
     """As `etl.run.claims.ClaimsOfRun`."""
 
-    seen: Claims = Claims()
+    seen: Reservations = Reservations()
     own: Claimed | None = None
     newest: Plan | None = None
 
@@ -242,11 +237,11 @@ def adopt_commit(out: Outside, commit: FakeCommit, version: int) -> None:
     out.plans[commit.number] = plan_documents.render_plan(commit.plan)
     receipts = tuple(receipt_of(r, commit.rows) for r in commit.plan.ranges)
     out.applied[commit.number] = ledger_documents.render_applied(
-        Applied(commit.number, commit.plan_id, version, out.table_id, receipts, commit.run_id)
+        CommitResult(commit.number, commit.plan_id, version, out.table_id, receipts, commit.run_id)
     )
 
 
-def record(out: Outside, applied: Applied) -> None:
+def record(out: Outside, applied: CommitResult) -> None:
     kept = _record_of(out, applied.number, applied.plan_id)
     if kept is None or (kept.is_recounted and not applied.is_recounted):
         out.applied[applied.number] = ledger_documents.render_applied(applied)

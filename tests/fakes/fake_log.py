@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from etl.model.logs import EpochEnd, Extent, LookedAt, Tail
+from etl.model.partitions import EpochEnd, LookedAt, PartitionOffsets, Tail
 
 Place = int | tuple[int, int]
 """What tells a row of a log from its others: its offset; in a physical log the entry's, and the
@@ -57,9 +57,9 @@ class FakeLog:
         }
 
     @property
-    def extent(self) -> Extent:
+    def extent(self) -> PartitionOffsets:
         """As a leader tells it under read_committed."""
-        return Extent(
+        return PartitionOffsets(
             self.log_start, self.end - self.held_back, self.end if self.held_back else None
         )
 

@@ -16,11 +16,9 @@ from etl.errors import (
     TableAppeared,
     TableUnreachable,
 )
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Plan, PlanKind
-from etl.model.receipts import Applied, Receipt
-from etl.model.table import CommitMetadata, Table
-from etl.protocol.stretches import render_stretches
+from etl.model.partitions import BrokerPartition, render_stretches
+from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult
+from etl.model.snapshot import CommitMetadata, Table
 from etl.protocol.zookeeper import plan_documents
 from tests.fakes.fake_log import Place, offset_of
 from tests.fakes.outside import FakeCommit, Outside
@@ -159,23 +157,25 @@ def rows_there(out: Outside, spans: Sequence[Span]) -> dict[BrokerPartition, int
     }
 
 
-def read_back(out: Outside, plan: Plan) -> Applied | None:
+def read_back(out: Outside, plan: Plan) -> CommitResult | None:
     """What became of an append, by the table alone; None: it holds another plan under that number."""
     if out.transaction_version() < plan.number:
         raise TableUnreachable(f"plan {plan.number} did not reach the table")
     return recount(out, plan)
 
 
-def recount(out: Outside, plan: Plan) -> Applied | None:
+def recount(out: Outside, plan: Plan) -> CommitResult | None:
     if out.transaction_version() < plan.number:
         return None
     if out.forgotten_commits:
         receipts = tuple(receipt_of(r, _rows_of_today(out, plan)) for r in plan.ranges)
-        return Applied(plan.number, plan.id, len(out.table or ()), out.table_id, receipts)
+        return CommitResult(plan.number, plan.id, len(out.table or ()), out.table_id, receipts)
     for version, commit in enumerate(out.table or (), 1):
         if (commit.number, commit.plan_id) == (plan.number, plan.id):
             receipts = tuple(receipt_of(r, commit.rows) for r in plan.ranges)
-            return Applied(plan.number, plan.id, version, out.table_id, receipts, commit.run_id)
+            return CommitResult(
+                plan.number, plan.id, version, out.table_id, receipts, commit.run_id
+            )
     return None
 
 
@@ -189,7 +189,7 @@ def _rows_of_today(out: Outside, plan: Plan) -> list[Row]:
     ]
 
 
-def receipts_of_today(out: Outside, plan: Plan) -> list[Receipt]:
+def receipts_of_today(out: Outside, plan: Plan) -> list[RangeResult]:
     """Of each range, with its gaps; of byte positions nobody can tell any."""
     rows = _rows_of_today(out, plan)
     found = []
@@ -208,7 +208,7 @@ def receipts_of_today(out: Outside, plan: Plan) -> list[Receipt]:
     return found
 
 
-def as_read(out: Outside, applied: Applied) -> Applied:
+def as_read(out: Outside, applied: CommitResult) -> CommitResult:
     """Whoever has read the ranges knows the bytes and the epochs; rows alone do not tell them."""
     epochs = next(commit.epochs for commit in out.table or () if commit.plan_id == applied.plan_id)
     return replace(
@@ -225,9 +225,9 @@ def as_read(out: Outside, applied: Applied) -> Applied:
     )
 
 
-def receipt_of(r: OffsetRange, rows: Collection[Row]) -> Receipt:
+def receipt_of(r: OffsetRange, rows: Collection[Row]) -> RangeResult:
     """Counted again from rows. Nobody can tell of byte positions which of them are missing."""
     count = sum(
         log == r.log and r.from_offset <= offset_of(place) < r.until_offset for log, place in rows
     )
-    return Receipt(rows=count, missing_offsets=0 if r.log.is_physical else r.size - count)
+    return RangeResult(rows=count, missing_offsets=0 if r.log.is_physical else r.size - count)

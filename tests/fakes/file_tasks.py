@@ -10,17 +10,15 @@ from typing import Any
 import pyarrow as pa
 
 from etl.edges.delta.data_files import DataFiles
-from etl.model.data_files import FilesWanted, Written
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Plan
-from etl.model.raw_table import arrow_schema
-from etl.model.receipts import Receipt
+from etl.model.columns import arrow_schema
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import FilesWanted, OffsetRange, Plan, RangeResult, Written
 from etl.protocol.zookeeper.plan_documents import with_id
 from tests.builders import plain_plan
 
 APP = "offset-range-etl/cluster/group/clicks"
 LOG, OTHER = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
-READ = (Receipt(10, 700, control_records=1, gaps=((3, 4),)), Receipt(5, 300))
+READ = (RangeResult(10, 700, control_records=1, gaps=((3, 4),)), RangeResult(5, 300))
 
 
 def plan_of(number: int = 1, **changes: Any) -> Plan:

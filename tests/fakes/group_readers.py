@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
 from etl.embedded.server import wait_until
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.streams import Consumer, Listener
 
 WITHIN_S = 60

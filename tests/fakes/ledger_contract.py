@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etl.errors import LedgersDisagree, Owned
-from etl.model.ledger import Ledger
+from etl.model.snapshot import Ledger
 from tests.fakes.world_stage import Stage, another, append, counts, loaded, plan_for, stored
 
 

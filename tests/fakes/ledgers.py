@@ -7,12 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from etl.model.committed import Committed
-from etl.model.ledger import Acknowledgement, Ledger
-from etl.model.logs import BrokerPartition
-from etl.model.plans import Plan
-from etl.model.receipts import Applied
-from etl.model.table import CommitMetadata, Table
+from etl.model.partitions import BrokerPartition, Committed
+from etl.model.plans import CommitResult, Plan
+from etl.model.snapshot import Acknowledgement, CommitMetadata, Ledger, Table
 from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 from tests.builders import plain_plan
 
@@ -39,7 +36,7 @@ def ledger_of(number: int | None, *, applied: bool = True, **changes: Any) -> Le
     if number is None:
         return Ledger(changes.get("uid"))
     plan = plan_of(number, **changes)
-    return Ledger(UID, plan, Applied(number, plan.id, 7, "t1", ()) if applied else None)
+    return Ledger(UID, plan, CommitResult(number, plan.id, 7, "t1", ()) if applied else None)
 
 
 def table_of(bit: int | None, **changes: Any) -> Table:

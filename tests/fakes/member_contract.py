@@ -15,8 +15,7 @@ import pytest
 
 from etl.edges.brokers.coordinator import CoordinatedMember
 from etl.edges.brokers.member_state import MemberTerms
-from etl.model.logs import BrokerPartition
-from etl.model.membership import GroupProtocol, Share
+from etl.model.partitions import BrokerPartition, GroupProtocol, Share
 
 PARTITIONS = 4
 _WITHIN_S = 60

@@ -7,9 +7,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from etl.errors import Owned
-from etl.model.committed import OffsetsStorage
-from etl.model.logs import BrokerPartition
-from etl.model.membership import Membership, RebalanceStatistics, Share
+from etl.model.partitions import (
+    BrokerPartition,
+    Membership,
+    OffsetsStorage,
+    RebalanceStatistics,
+    Share,
+)
 from etl.run.members import Member
 from tests.fakes.outside import Outside
 from tests.fakes.world import Crash, FakeWorld

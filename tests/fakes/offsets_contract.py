@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from etl.errors import CommitUnknown, OffsetMoved, Owned
-from etl.model.committed import Committed
+from etl.model.partitions import Committed
 from tests.fakes.world_stage import GROUP_OWNER, Stage, loaded, plan_for, stored
 
 

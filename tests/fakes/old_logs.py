@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from etl.model.logs import BrokerPartition, Isolation
+from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor
 from tests.fakes.batches import Batch, Codec, encode

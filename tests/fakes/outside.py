@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 
 from etl.decisions.acceptance import accepted_beside
 from etl.decisions.offsets_storage import both
-from etl.model.bounds import KeptKey
-from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
-from etl.model.ledger import Acknowledgement, Ledger, Pause
-from etl.model.logs import Broker, BrokerPartition, Leader
-from etl.model.losses import Loss
-from etl.model.plans import Plan
-from etl.model.table import ForeignCommit, OtherPipeline
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    Broker,
+    BrokerPartition,
+    Committed,
+    Leader,
+    OffsetsStorage,
+)
+from etl.model.plans import KeptKey, Loss, Plan
+from etl.model.snapshot import Acknowledgement, ForeignCommit, Ledger, OtherPipeline, Pause
 from etl.protocol.zookeeper import plan_documents
 from tests.fakes.fake_group import FakeGroup
 from tests.fakes.fake_log import FakeLog, Place

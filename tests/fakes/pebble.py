@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from etl.errors import BrokerError, Meaning, Refusal, TopicMissing
-from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
+from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.dialect import Dialect, Generation, Greeting, Reply, Request
 from etl.protocol.messages import (
     EARLIEST,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
-from etl.model.logs import Extent, LookedAt, Tail
+from etl.model.partitions import LookedAt, PartitionOffsets, Tail
 from tests.fakes.fake_log import FakeLog, Place
 
 ENTRIES_A_SEGMENT = 3
@@ -43,8 +43,8 @@ class PhysicalLog(FakeLog):
         self.log_start = self._boundaries[1]
 
     @property
-    def extent(self) -> Extent:
-        return Extent(self.log_start, self.end, boundaries=self._boundaries)
+    def extent(self) -> PartitionOffsets:
+        return PartitionOffsets(self.log_start, self.end, boundaries=self._boundaries)
 
     @property
     def _starts(self) -> list[int]:

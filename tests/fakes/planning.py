@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from etl.decisions.plan import plan_next
-from etl.model.logs import Broker, BrokerPartition, Leader
+from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import Plan
 from etl.model.snapshot import FirstRun, Snapshot, UpToDate
 from etl.protocol.zookeeper.plan_documents import with_id

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from etl.errors import Owned
-from etl.model.bounds import KeptKey, Request
+from etl.model.plans import KeptKey, Request
 from etl.model.snapshot import Asked
 from tests.fakes.world_stage import Stage, plan_for, stored
 

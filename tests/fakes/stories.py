@@ -20,7 +20,7 @@ from etl.decisions.among_members import (
     refuse_void,
 )
 from etl.decisions.backfills.claiming import refuse_left_to_load
-from etl.decisions.identity.accepting import Accepting, parse_named
+from etl.decisions.identity.accepting import Accepting
 from etl.decisions.identity.reset import plan_reset
 from etl.decisions.next_step import repair_of, repaired
 from etl.decisions.ownership import leave_to_owners
@@ -32,10 +32,9 @@ from etl.decisions.set_positions import (
     standing,
     stretches_to_ask,
 )
-from etl.model.claims import ClaimState
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import Plan
-from etl.model.snapshot import Replay, Snapshot, UpToDate
+from etl.model.snapshot import Replay, ReservationState, Snapshot, UpToDate
 from etl.protocol.zookeeper.plan_documents import parse_plan, with_id
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
@@ -265,7 +264,7 @@ def _accept(
     claims = {
         one.claim.name: one.claim
         for one in snapshot.claims.backfills
-        if one.claim.state is not ClaimState.GIVEN_UP
+        if one.claim.state is not ReservationState.GIVEN_UP
     }
     left = {
         name: left_of(claim, fake_ledger.stored_plans(outside.beside(name)))

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from etl.errors import ExpiredOffsets, LedgersDisagree, TableAppeared
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import OffsetRange
-from etl.model.table import ForeignCommit
+from etl.model.plans import Loss, LossReason, OffsetRange
+from etl.model.snapshot import ForeignCommit
 from tests.fakes.world_stage import Stage, another, append, appended, counts, loaded, stored
 
 

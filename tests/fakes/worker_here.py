@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 
 from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
-from etl.model.data_files import Written
+from etl.model.plans import Written
 from etl.reader.worker import Failed, Order, done
 
 

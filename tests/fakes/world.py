@@ -28,16 +28,19 @@ from etl.decisions.replay import topics_left_to_read
 from etl.decisions.run_keys import bounds_to_find
 from etl.decisions.start import moments_to_ask, starts_of
 from etl.errors import Owned
-from etl.model.bounds import KeptKey, Request
-from etl.model.claims import NO_CLAIMS, Claim, Claimed
-from etl.model.committed import Committed, OffsetsStorage
-from etl.model.ledger import Coverage, Ledger
-from etl.model.logs import BrokerPartition
-from etl.model.membership import Membership, Void
-from etl.model.plans import OffsetRange, Plan
-from etl.model.receipts import Applied, Receipt
-from etl.model.snapshot import Asked, Snapshot
-from etl.model.table import ForeignCommit, Table
+from etl.model.partitions import BrokerPartition, Committed, Membership, OffsetsStorage, Void
+from etl.model.plans import CommitResult, KeptKey, OffsetRange, Plan, RangeResult, Request
+from etl.model.snapshot import (
+    NO_CLAIMS,
+    Asked,
+    Claimed,
+    Coverage,
+    ForeignCommit,
+    Ledger,
+    Reservation,
+    Snapshot,
+    Table,
+)
 from etl.protocol.zookeeper import payloads
 from etl.run.members import Member
 from etl.settings.policies import OwnershipMode
@@ -401,7 +404,9 @@ class FakeWorld:
         ids = {**self.outside.topic_ids, **self.outside.creation_ids}
         return {topic: ids[topic] for topic in topics if topic in ids}
 
-    def append(self, plan: Plan, rows: list[OffsetRange]) -> tuple[Applied | None, Table | None]:
+    def append(
+        self, plan: Plan, rows: list[OffsetRange]
+    ) -> tuple[CommitResult | None, Table | None]:
         """See World."""
         opened = self._do("open table", lambda: fake_table.open_table(self.outside, plan))
         fake_table.refuse_lost(self.outside, rows)
@@ -414,11 +419,11 @@ class FakeWorld:
             self.outside, applied
         ) if applied and is_ours else applied, self._table()
 
-    def recount(self, plan: Plan) -> Applied | None:
+    def recount(self, plan: Plan) -> CommitResult | None:
         """See World."""
         return fake_table.recount(self.outside, plan)
 
-    def record(self, plan: Plan, applied: Applied | None) -> None:
+    def record(self, plan: Plan, applied: CommitResult | None) -> None:
         """See World."""
         self._record_losses(plan)
         if applied:
@@ -490,7 +495,7 @@ class FakeWorld:
         """See World."""
         return fake_ledger.stored_plans(self.outside)
 
-    def begin_backfill(self, claim: Claim, plan: Plan) -> None:
+    def begin_backfill(self, claim: Reservation, plan: Plan) -> None:
         """See World."""
         self._do(
             "begin",
@@ -501,7 +506,7 @@ class FakeWorld:
         """See World."""
         return self.outside.beside(name).transaction_version() or None
 
-    def close_backfill(self, claim: Claim, plan: Plan, ledger: Ledger) -> None:
+    def close_backfill(self, claim: Reservation, plan: Plan, ledger: Ledger) -> None:
         """See World."""
         assert self.claims.own
         version = self.claims.own.version
@@ -517,7 +522,7 @@ class FakeWorld:
         )
         self.claims.own = Claimed(claim, version + 1)
 
-    def settle_backfill(self, claim: Claim) -> None:
+    def settle_backfill(self, claim: Reservation) -> None:
         """See World."""
         assert self.claims.own
         version = self.claims.own.version
@@ -533,7 +538,7 @@ class FakeWorld:
         """See World."""
         return self._do("count rows", lambda: fake_table.rows_there(self.outside, spans))  # type: ignore[no-any-return]
 
-    def receipts_of_today(self, plan: Plan) -> list[Receipt]:
+    def receipts_of_today(self, plan: Plan) -> list[RangeResult]:
         """See World."""
         return self._do("count rows", lambda: fake_table.receipts_of_today(self.outside, plan))  # type: ignore[no-any-return]
 

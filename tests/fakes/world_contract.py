@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from etl.model.committed import Committed
-from etl.model.ledger import Ledger
-from etl.model.logs import Extent
+from etl.model.partitions import Committed, PartitionOffsets
+from etl.model.snapshot import Ledger
 from tests.fakes.backfill_contract import BackfillContract
 from tests.fakes.ledger_contract import LedgerContract
 from tests.fakes.offsets_contract import OffsetsContract
@@ -30,7 +29,7 @@ class WorldContract(
         seen = stage.world().observe()
         assert set(seen.extents) == set(stage.logs)
         assert all(
-            seen.extents[log] == Extent(0, size)
+            seen.extents[log] == PartitionOffsets(0, size)
             for log, size in zip(stage.logs[:2], SIZES, strict=False)
         )
         assert (seen.ledger, seen.table, seen.committed, seen.owners, seen.live_consumers) == (

@@ -8,13 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from etl.model.bounds import Request
-from etl.model.committed import NOTHING_COMMITTED
-from etl.model.logs import BrokerPartition, Dialect
-from etl.model.losses import Loss
-from etl.model.plans import OffsetRange, Plan, PlanKind
-from etl.model.receipts import Applied
-from etl.model.table import ForeignCommit, Table
+from etl.model.partitions import NOTHING_COMMITTED, BrokerFamily, BrokerPartition
+from etl.model.plans import CommitResult, Loss, OffsetRange, Plan, PlanKind, Request
+from etl.model.snapshot import ForeignCommit, Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.run.world import World
 
@@ -83,7 +79,7 @@ def plan_for(world: World, until: Mapping[BrokerPartition, int], **changes: Any)
         uid=seen.ledger.uid or "uid1",
         kind=PlanKind.INGEST,
         created_at_ms=world.now_ms(),
-        dialect=Dialect.KAFKA,
+        dialect=BrokerFamily.KAFKA,
         cluster=seen.cluster,
         shape="shape",
         positions=positions,
@@ -107,7 +103,7 @@ def another(plan: Plan, **changes: Any) -> Plan:
     return with_id(replace(plan, **{"supersedes": plan.id, "reason": "it is tried", **changes}))
 
 
-def append(world: World, plan: Plan) -> tuple[Applied | None, Table | None]:
+def append(world: World, plan: Plan) -> tuple[CommitResult | None, Table | None]:
     """Look, fetch and append, as a run does."""
     return world.append(plan, world.fetch(plan, world.observe()))
 
@@ -121,7 +117,7 @@ def stored(world: World, until: Mapping[BrokerPartition, int], **changes: Any) -
 
 def appended(
     world: World, until: Mapping[BrokerPartition, int], **changes: Any
-) -> tuple[Plan, Applied]:
+) -> tuple[Plan, CommitResult]:
     """The next plan in the ledger and in the table; no record of it, and no offset moved."""
     plan = stored(world, until, **changes)
     applied, _ = append(world, plan)
@@ -137,7 +133,7 @@ def loaded(world: World, until: Mapping[BrokerPartition, int], **changes: Any) -
     return plan
 
 
-def counts(applied: Applied | None) -> list[tuple[int | None, int]]:
+def counts(applied: CommitResult | None) -> list[tuple[int | None, int]]:
     """Rows and missing offsets of each range."""
     assert applied is not None
     return [(receipt.rows, receipt.missing_offsets) for receipt in applied.receipts]

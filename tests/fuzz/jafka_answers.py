@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from etl.model.logs import BrokerPartition, Isolation
+from etl.model.partitions import BrokerPartition, Isolation
 from etl.protocol.generations.dialect import Request
 from etl.protocol.generations.jafka.dialect import JafkaDialect
 from etl.protocol.messages import EARLIEST, LATEST, Fetch, FetchTarget

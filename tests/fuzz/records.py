@@ -12,7 +12,7 @@ from unittest import mock
 
 import google_crc32c
 
-from etl.model.logs import Isolation
+from etl.model.partitions import Isolation
 from etl.model.plans import OffsetRange
 from etl.protocol.messages import FetchedPartition
 from etl.protocol.records import one_by_one

@@ -33,12 +33,9 @@ from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse
 from kafka.protocol.producer import ProduceResponse
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
-from etl.model.committed import Committed
-from etl.model.ledger import Acknowledgement, Coverage, Interval
-from etl.model.logs import Broker, BrokerPartition, Leader
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import OffsetRange, PlanKind
-from etl.model.receipts import Applied, Receipt
+from etl.model.partitions import Broker, BrokerPartition, Committed, Leader
+from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, PlanKind, RangeResult
+from etl.model.snapshot import Acknowledgement, Coverage, Interval
 from etl.protocol.generations.kafka.fetch import VERSIONS
 from etl.protocol.generations.kafka.group_membership.consumer import (
     ConsumerGroupDescribeResponse,
@@ -710,12 +707,12 @@ START = plan_documents.with_id(
         pending_starts={BrokerPartition("clicks", 9): 5},
     )
 )
-APPLIED = Applied(
+APPLIED = CommitResult(
     7,
     PLAN.id,
     12,
     "t1",
-    (Receipt(3, 100, 1, 0, 0, ((6, 7),)), Receipt(0, None, 0, 2, 2, ((0, 4),), False)),
+    (RangeResult(3, 100, 1, 0, 0, ((6, 7),)), RangeResult(0, None, 0, 2, 2, ((0, 4),), False)),
 )
 COVERAGE = Coverage(6, {LOG: (Interval(0, 5, 5),), OTHER: (Interval(0, 1, 1), Interval(3, 4, 0))})
 ACKNOWLEDGEMENT = Acknowledgement(

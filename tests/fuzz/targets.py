@@ -23,11 +23,15 @@ from etl.commands.operator import parse_skip
 from etl.edges.delta.log import parse_added, parse_commit, parse_removed, parse_shape
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import Refusal
-from etl.model.claims import Claim
-from etl.model.ledger import Pause, Retirement
-from etl.model.logs import Dialect
-from etl.model.named_table import NamedTable
+from etl.model.partitions import (
+    BrokerFamily,
+    parse_log,
+    parse_partition_key,
+    parse_stretch,
+    parse_stretches,
+)
 from etl.model.security import Security, SecurityProtocol
+from etl.model.snapshot import NamedTable, Pause, Reservation, Retirement
 from etl.protocol.generations.jafka import errors as jafka_errors
 from etl.protocol.generations.kafka import (
     committed,
@@ -45,7 +49,6 @@ from etl.protocol.generations.kafka.group_membership import classic, consumer, s
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.messages import FetchAnswer
 from etl.protocol.primitives import Reader
-from etl.protocol.stretches import parse_log, parse_stretch, parse_stretches
 from etl.protocol.zookeeper import commit_metadata, ledger_documents, plan_documents
 from etl.protocol.zookeeper.claim_documents import parse_claim, render_claim
 from etl.protocol.zookeeper.consumers import FilteredTopics, parse_registration, render_registration
@@ -57,7 +60,6 @@ from etl.protocol.zookeeper.payloads import (
     parse_driver,
     parse_offset,
     parse_owner,
-    parse_partition_key,
     parse_uid,
     render_driver,
     render_owner,
@@ -91,7 +93,7 @@ _PAUSES = (
     Pause("clicks", None, "all of it", "kim@host", 5),
     Pause(LOG.topic, LOG, "broken", "kim@host", 6),
 )
-_CLAIM = Claim("old", {LOG: ((0, 10), (20, 30))}, {LOG: 1}, "from 0 until 30", 5)
+_CLAIM = Reservation("old", {LOG: ((0, 10), (20, 30))}, {LOG: 1}, "from 0 until 30", 5)
 _NAMED_TABLE = NamedTable("main.lake.clicks", "/wh/clicks", "3f-1", 7)
 
 
@@ -239,7 +241,7 @@ def _text(content: bytes) -> str:
 
 def _physical_broker(content: bytes) -> None:
     found = parse_physical_broker("7", content)
-    if found is not None and dialect_of(content) is not Dialect.JAFKA:
+    if found is not None and dialect_of(content) is not BrokerFamily.JAFKA:
         raise AssertionError("a broker of another family than its registration")
 
 
@@ -253,7 +255,7 @@ def _registration(content: bytes) -> None:
     of its family.
     """
     found = parse_registration(content, path="/consumers/g/ids/c")
-    if found.dialect is Dialect.JAFKA and isinstance(found.reads, FilteredTopics):
+    if found.dialect is BrokerFamily.JAFKA and isinstance(found.reads, FilteredTopics):
         return
     if parse_registration(render_registration(found, now_ms=5), path="/p") != found:
         raise AssertionError(f"{content!r} is read as {found}, which is written as another")

@@ -13,7 +13,7 @@ import time
 from etl.edges.brokers.coordinator import CoordinatedMember
 from etl.edges.brokers.member_state import MemberTerms
 from etl.embedded.server import HOST
-from etl.model.membership import GroupProtocol
+from etl.model.partitions import GroupProtocol
 
 
 def main(port: str, group: str, topic: str, protocol: str, instance: str) -> None:

@@ -13,7 +13,7 @@ from etl.decisions.membership.assignment import AssignmentContext, Strategy, ass
 from etl.decisions.membership.leader_assignment import GroupMember, assign_as_leader
 from etl.embedded.releases import JAFKA
 from etl.errors import SettingsError
-from etl.model.logs import Dialect
+from etl.model.partitions import BrokerFamily
 from tests.brokers.foreign import Process
 from tests.groups.random_groups import GROUP, Group, group_of
 
@@ -40,7 +40,7 @@ DIVIDED = (
 
 
 def group_for(version: str, seed: int) -> Group:
-    return group_of(seed, Dialect.JAFKA if version == JAFKA else Dialect.KAFKA)
+    return group_of(seed, BrokerFamily.JAFKA if version == JAFKA else BrokerFamily.KAFKA)
 
 
 def ours(

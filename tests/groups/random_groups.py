@@ -11,7 +11,7 @@ from random import Random
 
 from etl.decisions.membership.assignment import AssignmentContext, context_of
 from etl.decisions.membership.leader_assignment import GroupMember
-from etl.model.logs import BrokerPartition, Dialect
+from etl.model.partitions import BrokerFamily, BrokerPartition
 from etl.protocol.zookeeper.consumers import (
     FilteredTopics,
     FixedTopics,
@@ -64,7 +64,7 @@ class Group:
         return sorted(self.context.members)
 
 
-def group_of(seed: int, dialect: Dialect) -> Group:
+def group_of(seed: int, dialect: BrokerFamily) -> Group:
     """Half of them of consumers that read the same with as many threads, as round robin of 0.8.2
     wants it.
     """
@@ -88,9 +88,9 @@ def group_of(seed: int, dialect: Dialect) -> Group:
     return Group(context_of(read, partitions), {**znodes, **_topics(partitions, dialect)})
 
 
-def _partitions(random: Random, dialect: Dialect) -> dict[str, list[BrokerPartition]]:
+def _partitions(random: Random, dialect: BrokerFamily) -> dict[str, list[BrokerPartition]]:
     topics = random.sample(_TOPICS[:-1], random.randint(1, 5))
-    if dialect is Dialect.KAFKA:
+    if dialect is BrokerFamily.KAFKA:
         return {
             topic: [BrokerPartition(topic, p) for p in range(random.randint(1, 25))]
             for topic in topics
@@ -106,9 +106,9 @@ def _partitions(random: Random, dialect: Dialect) -> dict[str, list[BrokerPartit
 
 
 def _reads(
-    random: Random, topics: Sequence[str], dialect: Dialect, *, fixed: bool
+    random: Random, topics: Sequence[str], dialect: BrokerFamily, *, fixed: bool
 ) -> FixedTopics | FilteredTopics:
-    if fixed or dialect is Dialect.JAFKA or random.random() < 0.7:
+    if fixed or dialect is BrokerFamily.JAFKA or random.random() < 0.7:
         named = random.sample(topics, random.randint(1, len(topics)))
         threads = random.randint(1, 12)
         return FixedTopics(
@@ -120,9 +120,9 @@ def _reads(
 
 
 def _topics(
-    partitions: Mapping[str, Sequence[BrokerPartition]], dialect: Dialect
+    partitions: Mapping[str, Sequence[BrokerPartition]], dialect: BrokerFamily
 ) -> dict[str, bytes]:
-    if dialect is Dialect.KAFKA:
+    if dialect is BrokerFamily.KAFKA:
         return {
             f"/brokers/topics/{topic}": json.dumps(
                 {"version": 1, "partitions": {log.key: [1] for log in logs}}

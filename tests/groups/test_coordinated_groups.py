@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from etl.embedded.server import wait_until
-from etl.model.membership import GroupProtocol
+from etl.model.partitions import GroupProtocol
 from tests.brokers.groups import WITHIN_S, Group, with_consumer_protocol
 from tests.brokers.stage import PARTITIONS, KafkaStage, begin
 from tests.groups.answers import RELEASES

@@ -11,7 +11,7 @@ import pytest
 
 from etl.edges.zookeeper.acls import kept_by, writers_of
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.model.zookeeper_access import EVERYBODY
+from etl.model.security import EVERYBODY
 from tests.brokers.stage import PARTITIONS
 from tests.groups.kinds import OLD
 from tests.groups.shared import Shared

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from etl.model.membership import GroupProtocol
+from etl.model.partitions import GroupProtocol
 from tests.brokers.groups import with_consumer_protocol
 from tests.brokers.stage import KafkaStage, begin
 from tests.system.driving import Pipeline

@@ -12,7 +12,7 @@ import pytest
 from etl.edges.zookeeper.members import GroupMembers
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.server import wait_until
-from etl.model.logs import BrokerPartition, Dialect
+from etl.model.partitions import BrokerFamily, BrokerPartition
 from etl.protocol.zookeeper.consumers import FixedTopics, Registration, render_registration
 from etl.protocol.zookeeper.paths import GroupPaths
 from tests.brokers.stage import PARTITIONS, JafkaStage, KafkaStage
@@ -47,8 +47,8 @@ def test_a_run_whose_session_ends_before_each_of_three_hand_overs_ends_with_exit
     shared.end()
 
 
-def dialect_of(stage: JafkaStage | KafkaStage) -> Dialect:
-    return Dialect.JAFKA if isinstance(stage, JafkaStage) else Dialect.KAFKA
+def dialect_of(stage: JafkaStage | KafkaStage) -> BrokerFamily:
+    return BrokerFamily.JAFKA if isinstance(stage, JafkaStage) else BrokerFamily.KAFKA
 
 
 def log_of(stage: JafkaStage | KafkaStage, topic: str, number: int) -> BrokerPartition:
@@ -76,7 +76,7 @@ def test_consumers_that_gave_up_beside_a_killed_run_are_called_by_the_next_one(
 
 
 @contextlib.contextmanager
-def registered(shared: Shared, dialect: Dialect, name: str) -> Iterator[ZooKeeper]:
+def registered(shared: Shared, dialect: BrokerFamily, name: str) -> Iterator[ZooKeeper]:
     """A member of that family that only registers, and its session."""
     with ZooKeeper(shared.pipeline.cluster.zookeeper_connect) as session:
         threads = Registration(dialect, FixedTopics({shared.pipeline.topic: 1}))
@@ -162,7 +162,7 @@ def test_a_run_is_no_member_of_a_group_of_the_other_family(
     stage: JafkaStage | KafkaStage, make: Make
 ) -> None:
     shared = make()
-    other = Dialect.KAFKA if isinstance(stage, JafkaStage) else Dialect.JAFKA
+    other = BrokerFamily.KAFKA if isinstance(stage, JafkaStage) else BrokerFamily.JAFKA
     with registered(shared, other, "b") as session:
         said = shared.pipeline.run()
         assert said.code == 2 and f"{shared.pipeline.group}_b" in said.err, said.err

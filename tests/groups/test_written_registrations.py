@@ -12,7 +12,7 @@ import pytest
 
 from etl.embedded.releases import JAFKA
 from etl.embedded.zookeeper import ZooKeeper
-from etl.model.logs import Dialect
+from etl.model.partitions import BrokerFamily
 from etl.protocol.zookeeper.consumers import (
     FilteredTopics,
     FixedTopics,
@@ -56,7 +56,7 @@ def test_a_consumer_of_kafka_registers_as_we_do(
                 if kind == "static"
                 else FilteredTopics(TopicFilter(FilterKind(kind), cleaned(text)), 3)
             )
-            registration = Registration(Dialect.KAFKA, reads)
+            registration = Registration(BrokerFamily.KAFKA, reads)
             assert (
                 render_registration(registration, now_ms=int(json.loads(payload)["timestamp"]))
                 == payload
@@ -80,6 +80,6 @@ def test_a_consumer_of_jafka_registers_as_we_do(tmp_path: Path) -> None:
     with Process("JafkaAssignor", JAFKA, tmp_path, sources=SOURCES) as jafka:
         (answer,) = jafka.ask("register", "clicks", 3, "orders", 1)
     payload = bytes.fromhex(answer[0][1:])
-    registration = Registration(Dialect.JAFKA, FixedTopics({"clicks": 3, "orders": 1}))
+    registration = Registration(BrokerFamily.JAFKA, FixedTopics({"clicks": 3, "orders": 1}))
     assert render_registration(registration, now_ms=0) == payload
     assert parse_registration(payload, path="/p") == registration

@@ -19,7 +19,7 @@ from etl.decisions.membership.rebalancing import Timing
 from etl.edges.zookeeper.membership import ZooKeeperMember
 from etl.edges.zookeeper.rebalance import MemberOptions
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.model.logs import Dialect
+from etl.model.partitions import BrokerFamily
 
 SESSION_S = 6.0
 
@@ -33,7 +33,9 @@ def main(connect: str, group: str, topic: str, dialect: str, stop_at: str) -> No
             time.sleep(600)
 
     with ZooKeeper(connect, session_timeout_s=SESSION_S) as session:
-        options = MemberOptions(Dialect(dialect), frozenset({topic}), timing=Timing(60, 0.5, 0.5))
+        options = MemberOptions(
+            BrokerFamily(dialect), frozenset({topic}), timing=Timing(60, 0.5, 0.5)
+        )
         member = ZooKeeperMember(session, group, "clicks", "run-1", options)
         rebalance: Any = member._rebalance
         before(rebalance._do, "claim", lambda: at("registered"))

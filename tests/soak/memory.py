@@ -32,22 +32,20 @@ from etl.edges.delta.writers import Destination, Load
 from etl.edges.zookeeper import process
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import ExpiredOffsets
-from etl.model.bounds import Request
-from etl.model.logs import (
+from etl.model.columns import arrow_schema
+from etl.model.partitions import (
     Broker,
     BrokerPartition,
     DoubtedOffset,
     EpochEnd,
-    Extent,
     KafkaGroup,
     Leader,
     LookedAt,
     OpenTransaction,
+    PartitionOffsets,
     Retention,
 )
-from etl.model.plans import OffsetRange, Plan
-from etl.model.raw_table import arrow_schema
-from etl.model.receipts import Receipt
+from etl.model.plans import OffsetRange, Plan, RangeResult, Request
 from etl.model.snapshot import Snapshot
 from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.reader.following import Following
@@ -112,7 +110,10 @@ class MemoryCluster:
         """See `edges.brokers.cluster.Cluster`."""
 
         def ask() -> Extents:
-            found = {log: Extent(self._logs[log].log_start, self._logs[log].end) for log in logs}
+            found = {
+                log: PartitionOffsets(self._logs[log].log_start, self._logs[log].end)
+                for log in logs
+            }
             return Extents(found, {log: Leader(BROKER, 0) for log in logs}, frozenset())
 
         return through("list offsets", ask)
@@ -171,14 +172,14 @@ class Rows:
         self, logs: Mapping[BrokerPartition, MemoryLog], ranges: Sequence[OffsetRange]
     ) -> None:
         self._logs, self._ranges = logs, ranges
-        self._receipts: list[Receipt] = []
+        self._receipts: list[RangeResult] = []
 
     @property
-    def receipts(self) -> dict[int, Receipt]:
+    def receipts(self) -> dict[int, RangeResult]:
         """What came back by now, by the index of the range."""
         return dict(enumerate(self._receipts))
 
-    def in_order(self, count: int) -> tuple[Receipt, ...] | None:
+    def in_order(self, count: int) -> tuple[RangeResult, ...] | None:
         """One for each range, or None when some are missing."""
         return tuple(self._receipts) if len(self._receipts) == count else None
 
@@ -193,7 +194,7 @@ class Rows:
             columns["value"] += [value_of(r.log, offset) for offset in found]
             fetched_bytes = sum(len(value_of(r.log, offset)) for offset in found)
             self._receipts.append(
-                Receipt(
+                RangeResult(
                     len(found),
                     fetched_bytes,
                     missing_offsets=r.size - len(found),

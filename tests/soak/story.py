@@ -24,7 +24,7 @@ from kazoo.protocol.states import KazooState
 
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import EtlError
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.report.run_report import Report
 from etl.run.ingest import ingest
 from etl.settings.sections import Settings

@@ -15,10 +15,8 @@ from etl.edges.delta.outcome import Outcome
 from etl.edges.delta.spark_writer import SparkWriter
 from etl.edges.delta.taking import Takes
 from etl.edges.delta.writers import Destination, Load, Writer, append
-from etl.model.data_files import FilesWanted, Written
-from etl.model.plans import Plan
-from etl.model.raw_table import arrow_schema
-from etl.model.receipts import Receipt
+from etl.model.columns import arrow_schema
+from etl.model.plans import FilesWanted, Plan, RangeResult, Written
 
 SPARK = SparkWriter()
 ARROW = ArrowWriter()
@@ -64,7 +62,7 @@ class FilesOfFrame:
             sum(file.rows for files in found for file in files),
         )
         receipts = {
-            i: Receipt(0 if i else rows, 7 * r.size) for i, r in enumerate(self._plan.ranges)
+            i: RangeResult(0 if i else rows, 7 * r.size) for i, r in enumerate(self._plan.ranges)
         }
         return [
             Written(ranges if i == 0 else (), files, receipts if i == 0 else {})

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from etl.model.logs import BrokerPartition
+from etl.model.columns import spark_schema
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan
-from etl.model.raw_table import spark_schema
 from etl.protocol.zookeeper.plan_documents import with_id
 from tests.builders import plain_plan
 

@@ -15,10 +15,9 @@ from etl.audit.findings import AuditedLog, Expected, LogFindings
 from etl.edges.delta.recount import Recount, recount, recount_commit
 from etl.edges.delta.scan import Scan, doubled_offsets
 from etl.errors import FileLost, SettingsError, TableUnreachable
-from etl.model.ledger import Interval
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Plan
-from etl.model.receipts import Receipt
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import OffsetRange, Plan, RangeResult
+from etl.model.snapshot import Interval
 from tests.spark.appending import append_rows
 
 if TYPE_CHECKING:
@@ -74,9 +73,9 @@ def rows_of_others(rows: list[tuple[Any, Any, Any]]) -> pyarrow.Table:
 
 
 RECEIPTS = (
-    Receipt(rows=69_996, missing_offsets=4, gaps=((5, 8), (33_000, 33_001))),
-    Receipt(rows=10),
-    Receipt(rows=20),
+    RangeResult(rows=69_996, missing_offsets=4, gaps=((5, 8), (33_000, 33_001))),
+    RangeResult(rows=10),
+    RangeResult(rows=20),
 )
 
 

@@ -20,8 +20,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from etl.edges.delta.housekeeping import Compacted, compact, data_files, unneeded, write_checkpoint
 from etl.errors import TableUnreachable
-from etl.model.raw_table import arrow_schema
-from etl.model.receipts import Applied
+from etl.model.columns import arrow_schema
+from etl.model.plans import CommitResult
 from etl.report.run_report import Report
 from etl.report.run_state import Executed, Outcome
 from etl.run.compaction import compact_when_due
@@ -269,7 +269,9 @@ def behind_a_run(
     settings: Settings, world: World, *, appended: bool = True
 ) -> list[tuple[Outcome, str]]:
     report, plan = Report("run-1", "clicks", "group", settings.table.path, 0), plain_plan(1)
-    report.plans.append(Executed(plan, Applied(1, plan.id, 0, "table", ()) if appended else None))
+    report.plans.append(
+        Executed(plan, CommitResult(1, plan.id, 0, "table", ()) if appended else None)
+    )
     compact_when_due(settings, world, report)
     return report.outcomes
 

@@ -22,7 +22,7 @@ from etl.edges.delta.arrow_writer import ArrowWriter
 from etl.edges.delta.data_files import DataFiles
 from etl.edges.delta.outcome import Result
 from etl.edges.delta.writers import Destination, Load, append
-from etl.model.data_files import FilesWanted, Written
+from etl.model.plans import FilesWanted, Written
 from tests.builders import plain_plan
 
 MICROS = 1_700_000_000_123_456

@@ -19,10 +19,9 @@ from etl.edges.delta.outcome import Result
 from etl.edges.delta.shape import with_event_date_field
 from etl.embedded.server import wait_until
 from etl.errors import EtlError, NeedsDecision
-from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation, Leader, Tail
-from etl.model.plans import OffsetRange, Plan
-from etl.model.raw_table import arrow_schema, raw_columns, spark_schema
-from etl.model.receipts import Receipt
+from etl.model.columns import arrow_schema, raw_columns, spark_schema
+from etl.model.partitions import Broker, BrokerPartition, Cleanup, Isolation, Leader, Tail
+from etl.model.plans import OffsetRange, Plan, RangeResult
 from etl.reader.arrow_transform import load_arrow_transform
 from etl.reader.reading import Reading
 from etl.reader.source import RangesReader
@@ -665,7 +664,7 @@ def test_a_task_that_is_tried_again_asks_for_the_leader(
     assert frame.count() == 40
     found = received.receipts[0]
     assert received.in_order(1) == (
-        Receipt(rows=40, fetched_bytes=found.fetched_bytes, last_epoch=0, epochs=((0, 0),)),
+        RangeResult(rows=40, fetched_bytes=found.fetched_bytes, last_epoch=0, epochs=((0, 0),)),
     )
 
 

@@ -25,9 +25,9 @@ from etl.edges.delta.outcome import Outcome, Result, read_back
 from etl.edges.delta.shape import check_shape
 from etl.edges.delta.writers import Destination, Load, Writer
 from etl.errors import CorruptData, LedgersDisagree, NotOurTable, SettingsError, TableUnreachable
-from etl.model.logs import BrokerPartition
+from etl.model.columns import PHYSICAL_TYPES, arrow_schema, spark_schema
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan
-from etl.model.raw_table import PHYSICAL_TYPES, arrow_schema, spark_schema
 from tests.spark.appending import ARROW, SPARK, WRITERS, append_nothing, append_rows
 
 APP = "offset-range-etl/cluster/group/clicks"

@@ -17,10 +17,9 @@ from etl.audit.findings import AuditedLog, Expected, LogFindings
 from etl.edges.delta.scan import rows_in_intervals
 from etl.edges.delta.scan_entries import EntryScan
 from etl.errors import SettingsError
-from etl.model.ledger import Interval
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import OffsetRange, RangeResult
+from etl.model.snapshot import Interval
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,12 +64,14 @@ EXPECTED = {
         (
             (
                 OffsetRange(ONE, 3_000 * BYTES, UNTIL),
-                Receipt(rows=sum(entry >= 3_000 * BYTES for entry, _ in MESSAGES), fetched_bytes=9),
+                RangeResult(
+                    rows=sum(entry >= 3_000 * BYTES for entry, _ in MESSAGES), fetched_bytes=9
+                ),
             ),
         ),
         (Interval(0, 3_000 * BYTES, sum(entry < 3_000 * BYTES for entry, _ in MESSAGES)),),
     ),
-    AuditedLog(TWO): Expected(((OffsetRange(TWO, 0, 100), Receipt(rows=2, fetched_bytes=9)),)),
+    AuditedLog(TWO): Expected(((OffsetRange(TWO, 0, 100), RangeResult(rows=2, fetched_bytes=9)),)),
 }
 
 

@@ -25,7 +25,7 @@ from etl.commands.run import run
 from etl.demo.crash_run import Dying
 from etl.embedded.cluster import Cluster
 from etl.embedded.spark import SHORT_RUN
-from etl.model.bounds import Request
+from etl.model.plans import Request
 from etl.run.world import World
 from etl.settings.loader import load_settings
 from tests.said import Said, refused, said_by

@@ -369,7 +369,7 @@ def test_live_consumers_and_owners_are_named_by_policy_and_a_run_at_work_is_no_h
 
 def rows() -> Any:
     """A row as ours are."""
-    from etl.model.raw_table import arrow_schema
+    from etl.model.columns import arrow_schema
 
     return arrow_schema().empty_table()
 

@@ -29,8 +29,7 @@ from etl.errors import (
     WrongChroot,
     ZooKeeperUnreachable,
 )
-from etl.model.committed import Committed
-from etl.model.logs import Broker, BrokerPartition
+from etl.model.partitions import Broker, BrokerPartition, Committed
 from etl.model.plans import Plan
 from tests.builders import plain_plan
 from tests.system.sessions import lose_session

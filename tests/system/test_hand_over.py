@@ -24,9 +24,15 @@ from etl.edges.zookeeper.owned_offsets import OwnedOffsets
 from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, SessionLost, SettingsError
-from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
-from etl.model.logs import BrokerPartition
-from etl.model.membership import Membership, Share, Void
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    Committed,
+    Membership,
+    OffsetsStorage,
+    Share,
+    Void,
+)
 from etl.model.plans import OffsetRange, Plan
 from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
 from etl.protocol.zookeeper.plan_documents import with_id

@@ -33,7 +33,7 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
-from etl.model.logs import BrokerPartition, Isolation
+from etl.model.partitions import BrokerPartition, Isolation
 from etl.protocol.records.one_by_one import Messages
 from etl.reader.fetch import read_ranges
 from etl.reader.source import OffsetRanges, RangesReader

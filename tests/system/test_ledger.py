@@ -22,14 +22,18 @@ from etl.edges.zookeeper.run_keys import remember
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded import zookeeper as embedded
 from etl.errors import LedgersDisagree, NeedsDecision, Owned, ZooKeeperUnreachable
-from etl.model.bounds import KeptKey
-from etl.model.claims import Claim, ClaimState
-from etl.model.committed import Committed
-from etl.model.ledger import Acknowledgement, Coverage, Interval, Ledger, Retirement
-from etl.model.logs import Broker, BrokerPartition, Leader
-from etl.model.plans import OffsetRange, Plan, PlanKind
-from etl.model.receipts import Applied, Receipt
-from etl.model.table import ForeignCommit
+from etl.model.partitions import Broker, BrokerPartition, Committed, Leader
+from etl.model.plans import CommitResult, KeptKey, OffsetRange, Plan, PlanKind, RangeResult
+from etl.model.snapshot import (
+    Acknowledgement,
+    Coverage,
+    ForeignCommit,
+    Interval,
+    Ledger,
+    Reservation,
+    ReservationState,
+    Retirement,
+)
 from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 from tests.builders import plain_plan
 
@@ -55,9 +59,13 @@ def plan_of(number: int, **changes: Any) -> Plan:
     return with_id(replace(plan, **changes))
 
 
-def applied_of(plan: Plan, rows: int = 9) -> Applied:
-    return Applied(
-        plan.number, plan.id, plan.number + 4, "t", tuple(Receipt(rows=rows) for _ in plan.ranges)
+def applied_of(plan: Plan, rows: int = 9) -> CommitResult:
+    return CommitResult(
+        plan.number,
+        plan.id,
+        plan.number + 4,
+        "t",
+        tuple(RangeResult(rows=rows) for _ in plan.ranges),
     )
 
 
@@ -262,7 +270,7 @@ def test_what_came_of_a_plan_stays_once_it_is_kept(ledger: PlanLedger) -> None:
 def test_the_record_of_the_run_that_appended_takes_the_place_of_one_that_was_counted_again(
     ledger: PlanLedger,
 ) -> None:
-    known = replace(applied_of(plan_of(1)), receipts=(Receipt(9, 100, control_records=1),))
+    known = replace(applied_of(plan_of(1)), receipts=(RangeResult(9, 100, control_records=1),))
     for record in (applied_of(plan_of(1)), known, applied_of(plan_of(1))):
         ledger.record_applied(record)
     assert ledger.read_applied(1) == known
@@ -576,7 +584,7 @@ def test_what_a_backfill_has_left_to_load_is_what_no_recorded_plan_of_it_reads(
     beside, other = ClaimsBeside(zookeeper, "g", "clicks"), BrokerPartition("clicks", 1)
     ledger.store_plan(plan_of(1))
     assert left_beside(ledger) == {}
-    claim = Claim("old", {LOG: ((0, 8), (20, 24)), other: ((5, 9),)}, {}, "asked", 5)
+    claim = Reservation("old", {LOG: ((0, 8), (20, 24)), other: ((5, 9),)}, {}, "asked", 5)
     beside.begin(claim, backfill_plan(1, 4), None)
     assert left_beside(ledger) == {"old": claim.stretches}, (
         "it is stored, and nobody knows of it in the table"
@@ -587,7 +595,7 @@ def test_what_a_backfill_has_left_to_load_is_what_no_recorded_plan_of_it_reads(
     own.store_plan(backfill_plan(2, 24))
     own.record_applied(applied_of(backfill_plan(2, 24)))
     assert left_beside(ledger) == {"old": {other: ((5, 9),)}}
-    beside.settle(replace(claim, state=ClaimState.GIVEN_UP), 0)
+    beside.settle(replace(claim, state=ReservationState.GIVEN_UP), 0)
     assert left_beside(ledger) == {"old": {}}
 
 

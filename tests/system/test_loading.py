@@ -26,7 +26,7 @@ from etl.commands.run import run
 from etl.decisions.plan_tasks import PlanTasks, tasks_of_plan
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.server import wait_until
-from etl.model.raw_table import spark_schema
+from etl.model.columns import spark_schema
 from etl.report.phases import Doing, Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome

@@ -20,10 +20,9 @@ from etl.demo.crash_run import HALF_RECORD
 from etl.edges.delta import losses
 from etl.edges.delta.losses import read_losses, record_losses, recorded
 from etl.errors import FileLost, NotOurTable
-from etl.model.logs import BrokerPartition
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import OffsetRange, Plan
-from etl.model.raw_table import arrow_schema
+from etl.model.columns import arrow_schema
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import Loss, LossReason, OffsetRange, Plan
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_state import Outcome
 from etl.settings.loader import load_settings

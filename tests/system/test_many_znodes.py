@@ -18,8 +18,7 @@ from etl.edges.zookeeper.multi_read import FEWEST, knows_multi_read
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.zookeeper import ZooKeeper as Server
 from etl.errors import OffsetMoved, PermissionRefused
-from etl.model.committed import NOTHING_COMMITTED, Committed
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed
 from tests.builders import plain_plan
 
 MANY = 700

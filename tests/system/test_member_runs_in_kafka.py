@@ -15,7 +15,7 @@ import pytest
 from etl.commands.run import run
 from etl.edges.brokers.coordinator import CoordinatedMember
 from etl.edges.brokers.fenced_commit import FencedCommit
-from etl.model.membership import Share
+from etl.model.partitions import Share
 from etl.run import membership_verbs
 from etl.settings.loader import load_settings
 from tests.said import refused

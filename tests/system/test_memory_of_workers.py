@@ -13,10 +13,9 @@ from confluent_kafka import Producer
 
 from etl.decisions.tasks import split_range
 from etl.embedded.cluster import Cluster
-from etl.model.data_files import FilesWanted, Written
-from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
-from etl.model.plans import OffsetRange
-from etl.model.raw_table import COLUMNS, raw_columns
+from etl.model.columns import COLUMNS, raw_columns
+from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
+from etl.model.plans import FilesWanted, OffsetRange, Written
 from etl.reader.reading import Reading
 from etl.reader.tasks import tasks_of_ranges
 from etl.reader.worker import Order

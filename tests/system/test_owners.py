@@ -24,7 +24,7 @@ from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.server import wait_until
 from etl.errors import Owned, PermissionRefused, SessionLost
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.protocol.zookeeper import paths, payloads
 from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld
@@ -196,7 +196,7 @@ CLAIM_FOR_EVER = """
 import sys, time
 from etl.edges.zookeeper.owners import Owners
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 logs = [BrokerPartition("clicks", p) for p in range(3)]
 with ZooKeeper(sys.argv[1], session_timeout_s=60) as session, Owners(session, "group", sys.argv[2]).claiming(logs, "run-1"):
     print("claimed", flush=True)
@@ -517,7 +517,7 @@ def test_a_run_waits_for_the_owner_and_starts_where_that_one_stopped(
 
 DRIVE_AND_CLAIM = """
 import sys, time
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.run.context import RunContext
 from etl.run.wiring import open_world
 from etl.settings.loader import load_settings

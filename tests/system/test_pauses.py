@@ -17,8 +17,8 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.pauses import read_pauses, read_pauses_at, write_pauses
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned
-from etl.model.ledger import Pause
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
+from etl.model.snapshot import Pause
 from tests.builders import plain_settings
 from tests.said import Said, refused, said_by
 from tests.system.driving import Pipeline

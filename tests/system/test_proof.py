@@ -23,7 +23,7 @@ from etl.commands import operator
 from etl.commands.run import run
 from etl.decisions import coverage
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.model.raw_table import arrow_schema
+from etl.model.columns import arrow_schema
 from etl.run.world import World
 from etl.settings.address import split_address
 from etl.settings.loader import load_settings

@@ -12,7 +12,7 @@ import pytest
 
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import BrokerUnreachable, SettingsError, TopicMissing, WrongChroot
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.reader.source import OffsetRanges, RangesReader
 from etl.reader.task_rows import TaskFailed
 from etl.reader.tasks import Task

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from etl.commands import operator
-from etl.model.raw_table import spark_schema
+from etl.model.columns import spark_schema
 from etl.settings.loader import load_settings
 from tests.said import refused
 from tests.system.driving import Pipeline, broken_off_before

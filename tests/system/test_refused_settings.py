@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from etl.edges.brokers.cluster import Cluster as Brokers
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.reader.source import OffsetRanges
 from etl.settings.address import split_address
 from tests.fakes.broker import FakeBroker

@@ -19,7 +19,7 @@ from etl.edges.zookeeper.registry import (
 )
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import CorruptData, SettingsError, WrongChroot, ZooKeeperUnreachable
-from etl.model.logs import Broker, BrokerPartition
+from etl.model.partitions import Broker, BrokerPartition
 from etl.protocol.zookeeper.registrations import PartitionState
 from tests.system.sessions import session_at
 

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from kafka import KafkaProducer
 from pyspark.sql import SparkSession
 
-from etl.model.bounds import Request
+from etl.model.plans import Request
 from tests.said import refused
 from tests.system.driving import Pipeline, broken_off_before
 

@@ -9,9 +9,8 @@ from kafka.admin import KafkaAdminClient
 
 from etl.embedded.cluster import Cluster
 from etl.errors import DataLoss, RanOutBeforeUntil
-from etl.model.logs import BrokerPartition, Isolation
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
+from etl.model.partitions import BrokerPartition, Isolation
+from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.fetch import read_ranges
 from tests.conftest import TopicFactory
 from tests.fakes.batches import Batch, Codec, Rec, compress, encode, record_bytes
@@ -42,7 +41,7 @@ class TestRealBroker(BrokerContract):
                     for delta in range(100)
                 ]
                 consumer.produce(name, number % 2, encode(Batch(0, records, codec)))
-        receipts: dict[int, Receipt] = {}
+        receipts: dict[int, RangeResult] = {}
         batches = read_ranges(
             [OffsetRange(BrokerPartition(name, partition), 50, 950) for partition in range(2)],
             isolation=Isolation.READ_COMMITTED,

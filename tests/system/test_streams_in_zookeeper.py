@@ -16,7 +16,7 @@ from etl.edges.zookeeper.group import ConsumerGroup
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.server import wait_until
 from etl.errors import MembershipLost, OffsetMoved
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.protocol.zookeeper.paths import GroupPaths
 from etl.streams import Conf, Connector, Consumer, Group, Listener, NothingCame, Record
 from tests.fakes.batches import Batch, Rec, encode

@@ -19,7 +19,7 @@ from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import wait_until
 from etl.errors import OffsetMoved
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.settings.address import split_address
 from etl.streams import Consumer, Group
 from tests.conftest import TopicFactory

@@ -18,8 +18,8 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.named_table import read_named_table, write_named_table
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned
-from etl.model.named_table import NamedTable
-from etl.model.raw_table import arrow_schema
+from etl.model.columns import arrow_schema
+from etl.model.snapshot import NamedTable
 from etl.run.context import ALONE
 from etl.run.wiring import open_world
 from etl.settings.loader import load_settings

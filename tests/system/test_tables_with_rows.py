@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyarrow import compute, parquet
 from pyspark.sql import SparkSession, functions
 
-from etl.model.raw_table import COLUMNS
+from etl.model.columns import COLUMNS
 from tests.conftest import TopicFactory
 from tests.said import Said, refused, said_by
 from tests.system.driving import Pipeline, clean_log

@@ -56,7 +56,7 @@ def make_table(spark: SparkSession, table: Path) -> None:
     """With a column that Delta computes, and a constraint on its date."""
     from delta.tables import DeltaTable as Made
 
-    from etl.model.raw_table import spark_schema
+    from etl.model.columns import spark_schema
 
     made = (
         Made.create(spark)

@@ -20,11 +20,10 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import wait_until
-from etl.model.bounds import Request
-from etl.model.logs import BrokerPartition
-from etl.model.losses import Loss
-from etl.model.raw_table import arrow_schema
-from etl.model.table import ForeignCommit
+from etl.model.columns import arrow_schema
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import Loss, Request
+from etl.model.snapshot import ForeignCommit
 from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
 from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld

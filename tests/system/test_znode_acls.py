@@ -13,8 +13,7 @@ from etl.edges.zookeeper.acls import kept_by, set_as_asked, writers_of
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, PermissionRefused
-from etl.model.security import SecretRef
-from etl.model.zookeeper_access import EVERYBODY, Access, Acl, Auth, Scheme
+from etl.model.security import EVERYBODY, Access, Acl, Auth, Scheme, SecretRef
 from tests.builders import plain_plan, plain_settings
 
 OPEN = {frozenset({EVERYBODY})}

@@ -26,7 +26,7 @@ from etl.edges.zookeeper.session import ZooKeeper
 from etl.edges.zookeeper.watched_group import Bell, WatchedGroup
 from etl.embedded.server import wait_until
 from etl.errors import Owned, SessionLost, SettingsError
-from etl.model.logs import BrokerPartition, Dialect
+from etl.model.partitions import BrokerFamily, BrokerPartition
 from etl.protocol.zookeeper.paths import GroupPaths
 from etl.protocol.zookeeper.topic_filters import FilterKind, TopicFilter
 from tests.groups.golden import golden, key
@@ -56,7 +56,9 @@ def make(connect: str, zookeeper: ZooKeeper) -> Iterator[Make]:
             run_id: str = "run-1", *, timing: Timing = TIMING, **options: object
         ) -> ZooKeeperMember:
             session = opened.enter_context(ZooKeeper(connect))
-            wanted = MemberOptions(Dialect.KAFKA, frozenset({"clicks"}), timing=timing, **options)  # type: ignore[arg-type]
+            wanted = MemberOptions(
+                BrokerFamily.KAFKA, frozenset({"clicks"}), timing=timing, **options
+            )  # type: ignore[arg-type]
             made = ZooKeeperMember(session, GROUP, "clicks", run_id, wanted)
             opened.callback(made.leave)
             return made
@@ -345,7 +347,7 @@ def test_what_each_member_reads_of_a_random_group_divides_it_as_the_classes_of_t
     for seed, expected in enumerate(golden()["divided"][key(version, strategy)].split()[:5]):
         group = group_for(version, seed)
         put(zookeeper, group.znodes)
-        seen = WatchedGroup(zookeeper, RANDOM_GROUP, Dialect.KAFKA, Bell())
+        seen = WatchedGroup(zookeeper, RANDOM_GROUP, BrokerFamily.KAFKA, Bell())
         views = {
             member: seen.read(group.context.members[member], strategy).context
             for member in group.members
@@ -364,7 +366,7 @@ def test_a_member_whose_session_ends_behind_the_hand_over_is_none_any_more_and_s
             GROUP,
             "clicks",
             "run-1",
-            MemberOptions(Dialect.KAFKA, frozenset({"clicks"}), timing=TIMING),
+            MemberOptions(BrokerFamily.KAFKA, frozenset({"clicks"}), timing=TIMING),
         )
         member.join()
         member.follow()
@@ -391,7 +393,10 @@ def test_beside_consumers_that_know_no_filter_one_is_registered_by_the_names_tha
         return payload
 
     wanted = MemberOptions(
-        Dialect.JAFKA, frozenset(), timing=TIMING, filter=TopicFilter(FilterKind.WHITE_LIST, "cl.*")
+        BrokerFamily.JAFKA,
+        frozenset(),
+        timing=TIMING,
+        filter=TopicFilter(FilterKind.WHITE_LIST, "cl.*"),
     )
     add("clicks", 2)
     with ZooKeeper(connect) as session:

@@ -18,7 +18,7 @@ from etl.embedded.clicks import click_batches
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import wait_until
 from etl.errors import BrokerError, TopicMissing
-from etl.model.logs import Broker
+from etl.model.partitions import Broker
 from etl.settings.address import split_address
 from tests.fakes.oracle import codecs
 from tests.traffic.rows import Message, Row, hash_of

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.errors import CorruptData, NotAssigned
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.streams.rotation import Rotation
 
 P0, P1, P2 = LOGS = [BrokerPartition("clicks", p) for p in range(3)]

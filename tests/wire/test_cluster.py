@@ -12,15 +12,15 @@ import pytest
 from etl.decisions.ownership import members_as_owners
 from etl.edges.brokers.cluster import Cluster, unknown_topics
 from etl.errors import BrokerError, BrokerUnreachable, Meaning, SettingsError, TopicMissing
-from etl.model.logs import (
+from etl.model.partitions import (
     Broker,
     BrokerPartition,
     EpochEnd,
-    Extent,
     Isolation,
     KafkaGroup,
     Leader,
     OpenTransaction,
+    PartitionOffsets,
     Retention,
 )
 from tests.fakes.batches import Batch, Rec, encode
@@ -81,7 +81,7 @@ def test_extents_take_one_metadata_request_and_two_or_three_list_offsets_per_bro
     requests: list[int],
 ) -> None:
     found = cluster.extents(LOGS, isolation=isolation)
-    assert dict(found.extents) == {log: Extent(0, 10 * log.partition) for log in LOGS}
+    assert dict(found.extents) == {log: PartitionOffsets(0, 10 * log.partition) for log in LOGS}
     assert {log: leader.broker.id for log, leader in found.leaders.items()} == {
         log: 1 + log.partition % 2 for log in LOGS
     }
@@ -129,9 +129,11 @@ def test_the_end_is_the_last_stable_offset_under_read_committed_only(
 ) -> None:
     brokers[1].log("demo", 1).last_stable = 4
     assert cluster.extents(LOGS[1:2], isolation=COMMITTED).extents == {
-        LOGS[1]: Extent(0, 4, high_watermark=10)
+        LOGS[1]: PartitionOffsets(0, 4, high_watermark=10)
     }
-    assert cluster.extents(LOGS[1:2], isolation=UNCOMMITTED).extents == {LOGS[1]: Extent(0, 10)}
+    assert cluster.extents(LOGS[1:2], isolation=UNCOMMITTED).extents == {
+        LOGS[1]: PartitionOffsets(0, 10)
+    }
 
 
 def test_an_open_transaction_is_named_with_its_start_by_one_request_to_each_leader_of_such_a_log(
@@ -188,7 +190,10 @@ def test_a_leader_that_moved_since_the_metadata_is_looked_up_again(
     before = cluster.describe(["demo"])
     brokers[0].world.logs["demo", 2].leader_id = 2
     found = cluster.extents(LOGS, isolation=COMMITTED, metadata=before)
-    assert (found.extents[LOGS[2]], found.leaders[LOGS[2]].broker.id) == (Extent(0, 20), 2)
+    assert (found.extents[LOGS[2]], found.leaders[LOGS[2]].broker.id) == (
+        PartitionOffsets(0, 20),
+        2,
+    )
 
 
 def test_a_leader_that_never_answers_is_unreachable(

@@ -13,8 +13,7 @@ import pytest
 
 from etl.embedded.server import wait_until
 from etl.errors import ConsumerInUse, CorruptData, MembershipLost, SettingsError
-from etl.model.logs import BrokerPartition
-from etl.model.membership import Share
+from etl.model.partitions import BrokerPartition, Share
 from etl.streams import (
     Conf,
     Connector,

@@ -16,9 +16,17 @@ from etl.edges.brokers.fenced_commit import FencedCommit
 from etl.edges.brokers.kept_offsets import KeptOffsets
 from etl.edges.brokers.member_state import MemberTerms
 from etl.errors import CommitUnknown, PermissionRefused, SettingsError
-from etl.model.committed import Committed, OffsetsStorage
-from etl.model.logs import BrokerPartition, Dialect
-from etl.model.membership import BY_COORDINATOR, GroupProtocol, Membership, Share, Void
+from etl.model.partitions import (
+    BY_COORDINATOR,
+    BrokerFamily,
+    BrokerPartition,
+    Committed,
+    GroupProtocol,
+    Membership,
+    OffsetsStorage,
+    Share,
+    Void,
+)
 from etl.model.plans import Plan, PlanKind
 from etl.protocol.zookeeper.plan_documents import with_id
 from tests.fakes.broker import FIND_COORDINATOR, OFFSET_COMMIT, FakeBroker, hang_up
@@ -38,7 +46,7 @@ def plan_of(*logs: BrokerPartition) -> Plan:
             uid="u",
             kind=PlanKind.INGEST,
             created_at_ms=0,
-            dialect=Dialect.KAFKA,
+            dialect=BrokerFamily.KAFKA,
             cluster="c",
             shape="s",
             ranges=(),

@@ -33,12 +33,17 @@ from etl.errors import (
     RanOutBeforeUntil,
     TopicMissing,
 )
-from etl.model.logs import Broker, BrokerPartition, Cleanup, Isolation, Leader
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
+from etl.model.partitions import (
+    Broker,
+    BrokerPartition,
+    Cleanup,
+    Isolation,
+    Leader,
+    parse_stretches,
+)
+from etl.model.plans import OffsetRange, RangeResult
 from etl.protocol.generations.kafka import errors
 from etl.protocol.messages import FetchTarget
-from etl.protocol.stretches import parse_stretches
 from etl.reader.fetch import read_ranges
 from tests.fakes.batches import Batch, Codec, Rec, answer, control, encode
 from tests.fakes.broker import (
@@ -64,7 +69,7 @@ class Task:
     broker: FakeBroker
     ranges: Sequence[OffsetRange]
     settings: dict[str, Any] = field(default_factory=dict)
-    receipts: dict[int, Receipt] = field(default_factory=dict)
+    receipts: dict[int, RangeResult] = field(default_factory=dict)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         return read_ranges(

@@ -23,9 +23,8 @@ from etl.errors import (
     OffsetInsideMessage,
     RanOutBeforeUntil,
 )
-from etl.model.logs import Broker, BrokerPartition, Extent, Isolation, Leader, Tail
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
+from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader, PartitionOffsets, Tail
+from etl.model.plans import OffsetRange, RangeResult
 from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.reader.fetch import read_ranges
 from tests.fakes.broker import hang_up
@@ -57,8 +56,8 @@ def end_of(log: BrokerPartition, brokers: tuple[JafkaBroker, JafkaBroker]) -> in
 
 def read(
     ranges: Sequence[OffsetRange], **options: Any
-) -> tuple[list[dict[str, Any]], dict[int, Receipt]]:
-    receipts: dict[int, Receipt] = {}
+) -> tuple[list[dict[str, Any]], dict[int, RangeResult]]:
+    receipts: dict[int, RangeResult] = {}
     batches = read_ranges(
         ranges,
         isolation=Isolation.READ_UNCOMMITTED,
@@ -187,7 +186,7 @@ def test_a_log_that_reaches_far_enough_and_gives_nothing_is_out_of_reach_and_not
     brokers: tuple[JafkaBroker, JafkaBroker], fails_on_loss: bool
 ) -> None:
     brokers[1].script[FETCH].extend([nothing] * 1000)
-    receipts: dict[int, Receipt] = {}
+    receipts: dict[int, RangeResult] = {}
     with pytest.raises(NotYetReadable, match="gave no message for 0.2 s") as refused:
         list(
             read_ranges(
@@ -249,8 +248,8 @@ def test_a_log_has_an_extent_with_the_boundaries_that_its_broker_names(
         found = cluster.extents([ONE, TWO], isolation=Isolation.READ_UNCOMMITTED)
     cut, ends = brokers[0].logs["clicks", 0].starts[1], [end_of(log, brokers) for log in (ONE, TWO)]
     assert dict(found.extents) == {
-        ONE: Extent(0, ends[0], boundaries=(0, cut, ends[0])),
-        TWO: Extent(0, ends[1], boundaries=(0, ends[1])),
+        ONE: PartitionOffsets(0, ends[0], boundaries=(0, cut, ends[0])),
+        TWO: PartitionOffsets(0, ends[1], boundaries=(0, ends[1])),
     }
     assert {kind for broker in brokers for kind, _ in broker.requests} == {MULTIFETCH, OFFSETS}
 

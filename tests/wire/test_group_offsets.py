@@ -22,7 +22,7 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.protocol.stored_offsets import CommittedOffset
 from tests.fakes.broker import (
     FIND_COORDINATOR,

@@ -14,7 +14,7 @@ import pytest
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, Meaning, NotKafka
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
 from tests.fakes.broker import FakeBroker, hang_up, never, reset_after
 from tests.fakes.jafka import FETCH, OFFSETS, JafkaBroker, entry

@@ -13,8 +13,7 @@ from etl.edges.brokers import kept_offsets
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.kept_offsets import KeptOffsets
 from etl.errors import CommitUnknown, OffsetMoved, Owned, PermissionRefused, TopicMissing
-from etl.model.committed import NOTHING_COMMITTED, Committed
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed
 from tests.fakes.broker import OFFSET_COMMIT, FakeBroker, hang_up
 
 FIRST, SECOND = (BrokerPartition("demo", number) for number in range(2))

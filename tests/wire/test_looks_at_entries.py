@@ -12,7 +12,7 @@ from etl.edges.brokers import entries
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.entries import look_at
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.model.logs import Broker, BrokerPartition, DoubtedOffset, Leader, LookedAt
+from etl.model.partitions import Broker, BrokerPartition, DoubtedOffset, Leader, LookedAt
 from tests.fakes.jafka import FETCH, MULTIFETCH, JafkaBroker, entry, wrapped
 
 LOG, OTHER = BrokerPartition("clicks", 0, 7), BrokerPartition("clicks", 1, 7)

@@ -13,7 +13,7 @@ from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.offsets import Extents
 from etl.edges.machine import open_files
 from etl.errors import BrokerUnreachable
-from etl.model.logs import BrokerPartition, Extent, Isolation
+from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
 from tests.fakes.many_brokers import (
     API_VERSIONS,
     BYTES_PER_OFFSET,
@@ -57,7 +57,7 @@ def test_each_broker_is_asked_once_per_question_however_many_logs_it_leads(
     with Cluster([("127.0.0.1", many.ports[0])]) as cluster:
         found, sizes = every_question(cluster)
     assert len(found.extents) == TOPICS * PARTITIONS and set(found.extents.values()) == {
-        Extent(0, 100)
+        PartitionOffsets(0, 100)
     }
     assert set(sizes.values()) == {BYTES_PER_OFFSET}
     offsets = 4  # start, end, high watermark, the first record that lasts

@@ -24,8 +24,7 @@ from etl.errors import (
     PermissionRefused,
     SettingsError,
 )
-from etl.model.logs import BrokerPartition
-from etl.model.membership import GroupProtocol, RebalanceStatistics
+from etl.model.partitions import BrokerPartition, GroupProtocol, RebalanceStatistics
 from etl.run.members import Member
 from tests.fakes.broker import FIND_COORDINATOR, GROUPS, World, altered, hang_up, never
 from tests.fakes.coordinator import (

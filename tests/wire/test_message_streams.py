@@ -21,7 +21,7 @@ from etl.errors import (
     NotAssigned,
     SettingsError,
 )
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.streams import Conf, Connector, Group, MessageStream, NothingCame, Record
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, never

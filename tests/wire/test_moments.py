@@ -10,7 +10,7 @@ import pytest
 
 from etl.edges.brokers.cluster import Cluster
 from etl.errors import SettingsError
-from etl.model.logs import BrokerPartition, Isolation
+from etl.model.partitions import BrokerPartition, Isolation
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, FakeLog, as_it_is
 from tests.fakes.message_sets import Msg, encode_logical

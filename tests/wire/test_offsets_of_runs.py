@@ -12,9 +12,14 @@ import pytest
 
 from etl.edges.brokers.cluster import Cluster
 from etl.errors import SettingsError
-from etl.model.committed import Committed, OffsetsStorage
-from etl.model.logs import BrokerPartition
-from etl.model.membership import BY_COORDINATOR, Membership, Share
+from etl.model.partitions import (
+    BY_COORDINATOR,
+    BrokerPartition,
+    Committed,
+    Membership,
+    OffsetsStorage,
+    Share,
+)
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.run.group_offsets import GroupOffsets
 from tests.builders import plain_plan, plain_settings

@@ -20,9 +20,15 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
-from etl.model.logs import Broker, BrokerPartition, Extent, Isolation, KafkaGroup, Leader
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
+from etl.model.partitions import (
+    Broker,
+    BrokerPartition,
+    Isolation,
+    KafkaGroup,
+    Leader,
+    PartitionOffsets,
+)
+from etl.model.plans import OffsetRange, RangeResult
 from etl.protocol.generations.kafka import dialect
 from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
 from etl.reader.fetch import read_ranges
@@ -70,8 +76,8 @@ def cluster(old: OldBroker) -> Iterator[Cluster]:
 
 def rows(
     ranges: list[OffsetRange], old: OldBroker, **more: object
-) -> tuple[list[tuple[int, bytes]], dict[int, Receipt]]:
-    receipts: dict[int, Receipt] = {}
+) -> tuple[list[tuple[int, bytes]], dict[int, RangeResult]]:
+    receipts: dict[int, RangeResult] = {}
     found = [
         (row["offset"], row["value"])
         for batch in read_ranges(
@@ -151,7 +157,7 @@ def test_a_cluster_tells_its_extents_and_no_more(old: OldBroker, cluster: Cluste
     assert (metadata.cluster_id, metadata.topic_ids) == (None, {})
     assert unknown_topics(metadata, ["demo", "gone"]) == {"gone"}
     found = cluster.extents([DEMO, OTHER], isolation=COMMITTED, metadata=metadata)
-    assert dict(found.extents) == {DEMO: Extent(20, 30), OTHER: Extent(0, 0)}
+    assert dict(found.extents) == {DEMO: PartitionOffsets(20, 30), OTHER: PartitionOffsets(0, 0)}
     assert (found.epochs, cluster.bytes_per_offset(found), cluster.retention(["demo"])) == (
         {},
         {},
@@ -224,7 +230,7 @@ def test_under_read_committed_a_broker_of_a_version_without_transactions_is_aske
         metadata = cluster.describe(["demo"])
         for _ in range(2):
             assert cluster.extents([DEMO], isolation=COMMITTED, metadata=metadata).extents == {
-                DEMO: Extent(20, 30)
+                DEMO: PartitionOffsets(20, 30)
             }
         asked = old.requests.count((API_VERSIONS, 0))
         assert asked == (2 if old.release == "0.8" else 1), (

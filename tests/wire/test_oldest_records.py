@@ -11,7 +11,7 @@ import pytest
 from etl.edges.brokers import handshake, oldest_records
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.oldest_records import FIRST_BYTES, read_oldest
-from etl.model.logs import BrokerPartition, Isolation, Leader, OldestRecord
+from etl.model.partitions import BrokerPartition, Isolation, Leader, OldestRecord
 from etl.protocol.generations.kafka import dialect
 from tests.fakes.batches import Batch, Codec, Rec, control, encode
 from tests.fakes.broker import FETCH, FakeBroker, World

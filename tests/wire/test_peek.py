@@ -27,7 +27,7 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
-from etl.model.logs import Broker, BrokerPartition, Leader
+from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.settings.policies import StartAt
 from etl.settings.sections import Settings

@@ -24,7 +24,7 @@ from etl.errors import (
     SettingsError,
     unmark,
 )
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
 from etl.reader.ranges import pieces_of
 from etl.reader.source import OffsetRanges, RangesReader

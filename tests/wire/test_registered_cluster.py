@@ -11,7 +11,7 @@ import pytest
 
 from etl.edges.brokers.cluster import Cluster, chosen_topics
 from etl.errors import BrokerUnreachable
-from etl.model.logs import Broker, BrokerPartition, Extent, Isolation, Leader
+from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader, PartitionOffsets
 from etl.protocol.generations import choice
 from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.settings.source import TopicFilter
@@ -76,7 +76,10 @@ def test_logs_of_a_broker_that_is_away_are_told_at_once_and_the_others_read(brok
         found = cluster.extents(
             [HERE, AWAY], isolation=UNCOMMITTED, wait_for_leader_s=60, metadata=described
         )
-        assert (dict(found.extents), set(found.leaderless)) == ({HERE: Extent(0, 30)}, {AWAY})
+        assert (dict(found.extents), set(found.leaderless)) == (
+            {HERE: PartitionOffsets(0, 30)},
+            {AWAY},
+        )
         assert cluster.offsets_at({}, wait_for_leader_s=60) == {}
         assert cluster.bytes_per_offset(found) == {HERE: 1.0}
     assert time.monotonic() - began < 30

@@ -11,9 +11,8 @@ import pytest
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import Meaning, NotKafka, RanOutBeforeUntil, SettingsError
-from etl.model.logs import BrokerPartition, Extent, Isolation
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
+from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
+from etl.model.plans import OffsetRange, RangeResult
 from etl.protocol.generations import choice
 from etl.protocol.messages import EARLIEST, LATEST
 from etl.reader.fetch import read_ranges
@@ -76,12 +75,15 @@ def test_a_question_that_a_generation_does_not_know_says_so(consumer: SimpleCons
 def test_a_cluster_of_it_tells_where_its_logs_start_and_end(broker: PebbleBroker) -> None:
     with Cluster([("127.0.0.1", broker.port)], timeout_s=5) as cluster:
         found = cluster.extents(LOGS, isolation=Isolation.READ_COMMITTED)
-        assert dict(found.extents) == {LOGS[0]: Extent(0, 30), LOGS[1]: Extent(0, 50)}
+        assert dict(found.extents) == {
+            LOGS[0]: PartitionOffsets(0, 30),
+            LOGS[1]: PartitionOffsets(0, 50),
+        }
         assert (cluster.bytes_per_offset(found), cluster.retention(["stones"])) == ({}, {})
 
 
 def test_a_task_reads_its_ranges_to_the_row(broker: PebbleBroker) -> None:
-    receipts: dict[int, Receipt] = {}
+    receipts: dict[int, RangeResult] = {}
     ranges = [OffsetRange(LOGS[0], 3, 27), OffsetRange(LOGS[1], 40, 50)]
     rows = [
         (row["partition"], row["offset"], int(row["value"]))

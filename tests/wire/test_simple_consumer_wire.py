@@ -21,7 +21,7 @@ from etl.errors import (
     NotKafka,
     SettingsError,
 )
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.protocol.generations.kafka.dialect import HANDSHAKE_CORRELATION_ID
 from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
 from tests.fakes.batches import Batch, Rec, encode

@@ -23,8 +23,7 @@ from etl.edges.delta.outcome import Result
 from etl.edges.delta.path import open_table
 from etl.edges.delta.writers import Destination, Load, append
 from etl.errors import NoExclusiveCreate, PermissionRefused, TableUnreachable
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import Plan
+from etl.model.plans import Loss, LossReason, Plan
 from etl.model.security import parse_reference
 from etl.settings.store import StoreSettings, TablePath
 from tests.fakes.file_tasks import APP, LOG, Tasks, plan_of

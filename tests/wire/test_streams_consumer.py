@@ -27,7 +27,7 @@ from etl.errors import (
     RanOutBeforeUntil,
     SettingsError,
 )
-from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
+from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.messages import ClusterMetadata, FetchTarget, PartitionMetadata, TopicMetadata
 from etl.streams import Consumer, Group, Record
 from etl.streams import consumer as room

@@ -15,7 +15,7 @@ import pytest
 
 from etl.embedded.server import wait_until
 from etl.errors import ConsumerInUse, MembershipLost, NotAssigned, Owned, SettingsError
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.streams import Consumer, Group, Listener, Record
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.coordinator import JOIN, FakeCoordinator, coordinator_of_clicks

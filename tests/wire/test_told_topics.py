@@ -15,8 +15,8 @@ from etl.doctor.check import Findings
 from etl.edges.brokers.cluster import Cluster, chosen_topics
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import BrokerUnreachable, PermissionRefused, SettingsError
-from etl.model.ledger import Pause
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
+from etl.model.snapshot import Pause
 from etl.run.discovery import Discovery
 from etl.run.told_topics import describe_all_told, with_kept_from_us
 from etl.settings.source import TopicFilter

@@ -15,7 +15,7 @@ import pytest
 from etl.edges.brokers.idle_connections import IdleConnections
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, EtlError, NotKafka, PermissionRefused, SettingsError
-from etl.model.logs import BrokerPartition, Isolation
+from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
 from etl.model.security import Security
 from etl.protocol.messages import FetchTarget

@@ -19,10 +19,9 @@ from pyarrow import parquet
 
 from etl.embedded.server import wait_until
 from etl.errors import CorruptData, ProcessLost, unmark
-from etl.model.data_files import FilesWanted, Written
-from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
-from etl.model.plans import OffsetRange
-from etl.model.raw_table import COLUMNS, arrow_schema, raw_columns
+from etl.model.columns import COLUMNS, arrow_schema, raw_columns
+from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
+from etl.model.plans import FilesWanted, OffsetRange, Written
 from etl.reader import worker_pool
 from etl.reader.arrow_transform import ArrowTransform
 from etl.reader.reading import Reading

@@ -16,10 +16,9 @@ from pyarrow import compute, parquet
 from etl.decisions.tasks import pack_tasks
 from etl.edges.delta.data_files import DataFiles
 from etl.errors import CorruptData, EtlError, SettingsError, TableUnreachable, unmark
-from etl.model.data_files import FilesWanted, Written
-from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
-from etl.model.plans import OffsetRange
-from etl.model.raw_table import COLUMNS, raw_columns
+from etl.model.columns import COLUMNS, raw_columns
+from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
+from etl.model.plans import FilesWanted, OffsetRange, Written
 from etl.reader.arrow_transform import load_arrow_transform
 from etl.reader.reading import Reading
 from etl.reader.task_rows import TaskFailed

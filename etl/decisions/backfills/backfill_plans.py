@@ -19,13 +19,9 @@ from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_of
 from etl.decisions.tasks import cut_ranges
 from etl.errors import BrokerUnreachable, LogTruncated, NeedsDecision, NotYetReadable
-from etl.model.bounds import NO_BOUNDS
-from etl.model.claims import Claim, ClaimState
-from etl.model.committed import NOTHING_COMMITTED
-from etl.model.logs import BrokerPartition
-from etl.model.losses import Loss
-from etl.model.plans import OffsetRange, Plan, PlanKind
-from etl.model.snapshot import Snapshot, Supersede, UpToDate
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition
+from etl.model.plans import NO_BOUNDS, Loss, OffsetRange, Plan, PlanKind
+from etl.model.snapshot import Reservation, ReservationState, Snapshot, Supersede, UpToDate
 from etl.settings.policies import OnNoLeader
 from etl.settings.sections import Settings
 
@@ -33,7 +29,7 @@ _Part = tuple[int, int]
 
 
 def first_backfill_plan(
-    claim: Claim, live: Plan, snapshot: Snapshot, settings: Settings, *, uid: str, now_ms: int
+    claim: Reservation, live: Plan, snapshot: Snapshot, settings: Settings, *, uid: str, now_ms: int
 ) -> Plan:
     """Plan 1, without its id. `live` is the newest plan of the live pipeline: what the logs are,
     and which life of theirs, is as there.
@@ -73,7 +69,7 @@ def first_backfill_plan(
 
 
 def next_backfill_plan(
-    claim: Claim, state: UpToDate, snapshot: Snapshot, settings: Settings, *, now_ms: int
+    claim: Reservation, state: UpToDate, snapshot: Snapshot, settings: Settings, *, now_ms: int
 ) -> Plan | None:
     """The next one, without its id; None where all is loaded, or the backfill is given up, or
     nothing that is left has a leader.
@@ -82,7 +78,7 @@ def next_backfill_plan(
     for a log that is another by now, NotYetReadable.
     """
     left = claim.left_from(state.last.positions)
-    if claim.state is not ClaimState.OPEN or state.last.closes or not left:
+    if claim.state is not ReservationState.OPEN or state.last.closes or not left:
         return None
     if (
         not snapshot.extents.keys() & left.keys()
@@ -101,7 +97,7 @@ def next_backfill_plan(
 
 
 def backfill_plan_instead(
-    claim: Claim, state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int
+    claim: Reservation, state: Supersede, snapshot: Snapshot, settings: Settings, *, now_ms: int
 ) -> Plan:
     """The plan with the number of one that cannot be finished, without its id: from where that one
     began. Raises as the next one.
@@ -155,7 +151,7 @@ def closing_plan(
 
 
 def _part_of(
-    claim: Claim,
+    claim: Reservation,
     last: Plan,
     positions: Mapping[BrokerPartition, int],
     snapshot: Snapshot,

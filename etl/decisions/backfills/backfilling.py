@@ -22,10 +22,9 @@ from etl.decisions.byte_positions.misplaced_offsets import refuse_named
 from etl.decisions.coverage import OFFSETS_END, without
 from etl.decisions.replaying import Found, Wanted
 from etl.errors import BrokerUnreachable, DataLoss, NeedsDecision, NotYetReadable, SettingsError
-from etl.model.claims import Claim, Claims
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan
-from etl.model.snapshot import Snapshot
+from etl.model.snapshot import Reservation, Reservations, Snapshot
 from etl.settings.source import Timestamp
 
 
@@ -171,7 +170,7 @@ def stretches_of(
     intervals: Mapping[BrokerPartition, tuple[int, int]],
     live: Stretches,
     lives: Mapping[BrokerPartition, int],
-    claims: Claims,
+    claims: Reservations,
 ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
     """What is claimed of each log; empty where all of it is somebody's already. `live`: what the
     live pipeline claims.
@@ -244,7 +243,7 @@ def _held(
     return SettingsError(what, key="--from", **log.place, offset=low, check=check)
 
 
-def refuse_other_bounds(claim: Claim, asked: str) -> None:
+def refuse_other_bounds(claim: Reservation, asked: str) -> None:
     """A name stands for one backfill. Raises SettingsError."""
     if claim.asked != asked:
         what = f"backfill {claim.name} was begun {claim.asked}, and now it is asked for {asked}"

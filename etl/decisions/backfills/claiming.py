@@ -20,11 +20,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from etl.decisions.coverage import OFFSETS_END, ancestry
 from etl.decisions.start import starts_of
 from etl.errors import NeedsDecision, Owned
-from etl.model.claims import Claim, Claims
-from etl.model.ledger import Coverage
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, PlanKind
-from etl.model.snapshot import Replay, Snapshot, Supersede, UpToDate
+from etl.model.snapshot import (
+    Coverage,
+    Replay,
+    Reservation,
+    Reservations,
+    Snapshot,
+    Supersede,
+    UpToDate,
+)
 
 Stretches = Mapping[BrokerPartition, Sequence[tuple[int, int]]]
 _MOVES = (PlanKind.RESET, PlanKind.SET, PlanKind.TAKE_OVER)
@@ -54,7 +60,7 @@ def moves_fence(plan: Plan, last: Plan | None) -> bool:
     return plan.kind is PlanKind.REPLAY or bool(claimed_anew(plan, last))
 
 
-def refuse_claimed(plan: Plan, last: Plan | None, claims: Claims) -> None:
+def refuse_claimed(plan: Plan, last: Plan | None, claims: Reservations) -> None:
     """Refuse a plan of the live pipeline that begins before or inside of what a backfill claims.
     Raises NeedsDecision.
     """
@@ -77,7 +83,7 @@ def _abandon(name: str) -> str:
 
 
 def _held_before(
-    claim: Claim, log: BrokerPartition, plan: Plan, last: Plan | None
+    claim: Reservation, log: BrokerPartition, plan: Plan, last: Plan | None
 ) -> list[tuple[int, int]]:
     """What a claim holds of a log against a plan. One of an earlier life holds what lies before the
     position.

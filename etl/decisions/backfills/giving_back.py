@@ -15,11 +15,9 @@ from dataclasses import dataclass, replace
 from etl.decisions.backfills.claiming import Stretches, common
 from etl.decisions.coverage import interval_of, without
 from etl.decisions.replaced import is_exact, outside_of
-from etl.model.claims import Claim
-from etl.model.ledger import Coverage, Interval
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Plan
-from etl.model.receipts import GAPS_KEPT, NOT_COUNTED, Applied, Receipt
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import GAPS_KEPT, NOT_COUNTED, CommitResult, OffsetRange, Plan, RangeResult
+from etl.model.snapshot import Coverage, Interval, Reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ def _parts_of(log: BrokerPartition, stretch: tuple[int, int], loaded: Coverage) 
 def still_there(
     stretches: Stretches,
     held: Sequence[Held],
-    receipts: Sequence[Receipt],
+    receipts: Sequence[RangeResult],
 ) -> dict[BrokerPartition, tuple[tuple[int, int], ...]]:
     """What stays claimed. `receipts`: what the table of today has of each part, with the gaps."""
     holes: dict[BrokerPartition, list[tuple[int, int]]] = {}
@@ -89,7 +87,7 @@ def given_up_of(
     return {log: parts for log, parts in found.items() if parts}
 
 
-def _without_rows(part: Held, receipt: Receipt) -> Sequence[tuple[int, int]]:
+def _without_rows(part: Held, receipt: RangeResult) -> Sequence[tuple[int, int]]:
     r = part.offsets
     if receipt.rows is None or (part.rows is not None and receipt.rows >= part.rows):
         return ()
@@ -100,12 +98,12 @@ def _without_rows(part: Held, receipt: Receipt) -> Sequence[tuple[int, int]]:
     ]  # a claim is one znode: the largest, and more another time
 
 
-_Pair = tuple[OffsetRange, Receipt]
+_Pair = tuple[OffsetRange, RangeResult]
 
 
 def as_claimed(
-    plan: Plan, applied: Applied, claim: Claim
-) -> tuple[Plan, Applied, dict[BrokerPartition, tuple[Interval, ...]]]:
+    plan: Plan, applied: CommitResult, claim: Reservation
+) -> tuple[Plan, CommitResult, dict[BrokerPartition, tuple[Interval, ...]]]:
     """A plan and what came of it without what was given back since, for another one may have loaded
     that; and what nobody can judge.
 
@@ -130,7 +128,7 @@ def as_claimed(
     )
 
 
-def covered_as_claimed(coverage: Coverage, claim: Claim) -> Coverage:
+def covered_as_claimed(coverage: Coverage, claim: Reservation) -> Coverage:
     """The same of plans that were pruned."""
     kept, doubtful = _split(coverage, claim)
     return replace(coverage, intervals=kept, given_up=_joined(coverage.given_up, doubtful))
@@ -138,9 +136,9 @@ def covered_as_claimed(coverage: Coverage, claim: Claim) -> Coverage:
 
 def loaded_as_claimed(
     pruned: Coverage,
-    recorded: Iterable[tuple[Plan, Applied]],
-    claim: Claim,
-) -> tuple[Coverage, list[tuple[Plan, Applied]]]:
+    recorded: Iterable[tuple[Plan, CommitResult]],
+    claim: Reservation,
+) -> tuple[Coverage, list[tuple[Plan, CommitResult]]]:
     """The same of all its plans, pruned or not, for who takes in what it loaded.
 
     Some rows of what nobody can judge may be there: that is loaded, so that nobody loads it again,
@@ -150,7 +148,7 @@ def loaded_as_claimed(
     unknown = {
         log: tuple(replace(one, rows=None) for one in some) for log, some in doubtful.items()
     }
-    found = list[tuple[Plan, Applied]]()
+    found = list[tuple[Plan, CommitResult]]()
     for one in recorded:
         plan, applied, more = as_claimed(*one, claim)
         ranges = tuple(
@@ -168,7 +166,7 @@ def loaded_as_claimed(
 _Intervals = Mapping[BrokerPartition, tuple[Interval, ...]]
 
 
-def _split(coverage: Coverage, claim: Claim) -> tuple[_Intervals, _Intervals]:
+def _split(coverage: Coverage, claim: Reservation) -> tuple[_Intervals, _Intervals]:
     """What is left of the intervals, and what is left of those of which nobody knows how many rows
     that has.
     """

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from etl.decisions.acceptance import known_in_table
 from etl.errors import LedgersDisagree
-from etl.model.ledger import Ledger
-from etl.model.table import Table
+from etl.model.snapshot import Ledger, Table
 
 
 def refuse_what_lacks_a_backfill(name: str, ledger: Ledger, table: Table, in_table: int) -> None:

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from etl.model.logs import BrokerPartition, Extent
+from etl.model.partitions import BrokerPartition, PartitionOffsets
 
 Boundaries = Mapping[BrokerPartition, Sequence[int]]
 """Of logs that may not be cut anywhere, where they may, ascending. A physical log that is not in it
@@ -22,7 +22,7 @@ NONE_KNOWN: Boundaries = MappingProxyType({})
 
 
 def boundaries_of(
-    extents: Mapping[BrokerPartition, Extent],
+    extents: Mapping[BrokerPartition, PartitionOffsets],
 ) -> dict[BrokerPartition, tuple[int, ...]]:
     """The boundaries that brokers named."""
     return {

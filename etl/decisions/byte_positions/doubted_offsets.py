@@ -21,11 +21,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.decisions.start import starts_of
-from etl.model.committed import NOTHING_COMMITTED, Committed
-from etl.model.logs import BrokerPartition, DoubtedOffset, Extent
-from etl.model.losses import LossReason
-from etl.model.plans import Plan
-from etl.model.table import Table
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    Committed,
+    DoubtedOffset,
+    PartitionOffsets,
+)
+from etl.model.plans import LossReason, Plan
+from etl.model.snapshot import Table
 
 Named = Callable[[BrokerPartition], Collection[int]]
 """Which offsets of a log an operator names."""
@@ -40,7 +44,7 @@ def doubted_offsets(
     plan: Plan | None,
     table: Table | None,
     committed: Mapping[BrokerPartition, Committed],
-    extents: Mapping[BrokerPartition, Extent],
+    extents: Mapping[BrokerPartition, PartitionOffsets],
     named: Named = none_named,
 ) -> tuple[DoubtedOffset, ...]:
     """What is looked at, in order. `plan` is the one in force."""
@@ -86,7 +90,7 @@ def _kept_by(plan: Plan) -> dict[BrokerPartition, _Kept]:
 
 def _doubted(
     log: BrokerPartition,
-    extent: Extent,
+    extent: PartitionOffsets,
     plan: Plan | None,
     found: Committed,
     kept: Mapping[BrokerPartition, _Kept],
@@ -105,7 +109,7 @@ def _doubted(
 def _inside(
     offset: int | None,
     log: BrokerPartition,
-    extent: Extent,
+    extent: PartitionOffsets,
     ours: Sequence[int],
     *,
     is_kept: bool = False,

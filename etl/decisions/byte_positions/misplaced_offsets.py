@@ -14,12 +14,18 @@ from dataclasses import replace
 from etl.decisions.identity.made_again import accept_command
 from etl.decisions.start import starts_of
 from etl.errors import OffsetInsideMessage, OffsetMoved, SettingsError
-from etl.model.committed import NOTHING_COMMITTED, Committed
-from etl.model.logs import BrokerPartition, Extent, LookedAt
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import Plan, PlanKind
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    Committed,
+    LookedAt,
+    PartitionOffsets,
+    quoted_log,
+    render_log,
+    render_stretches,
+)
+from etl.model.plans import Loss, LossReason, Plan, PlanKind
 from etl.model.snapshot import Snapshot
-from etl.protocol.stretches import quoted_log, render_log, render_stretches
 
 
 def refuse_inside_entries(
@@ -190,7 +196,9 @@ def _inside_entry(
     return OffsetInsideMessage(what, check=check, **log.place, offset=looked.offset)
 
 
-def _of_a_reset(log: BrokerPartition, looked: LookedAt, extent: Extent, plan: Plan) -> str:
+def _of_a_reset(
+    log: BrokerPartition, looked: LookedAt, extent: PartitionOffsets, plan: Plan
+) -> str:
     """What leads out where `accept-log --at` was believed by an earlier version."""
     before, after = _around(looked, extent)
     skip = shlex.quote(render_stretches([(log, looked.offset, after)]))
@@ -210,7 +218,7 @@ def _ours(log: BrokerPartition, offset: int, last: Plan | None, *, is_left: bool
     return last.positions[log]
 
 
-def _choices(looked: LookedAt, extent: Extent, ours: int | None) -> str:
+def _choices(looked: LookedAt, extent: PartitionOffsets, ours: int | None) -> str:
     """Which offsets may take its place, and what each of them comes to."""
     before, after = _around(looked, extent)
     if ours is not None:
@@ -230,7 +238,7 @@ def _choices(looked: LookedAt, extent: Extent, ours: int | None) -> str:
     )
 
 
-def _around(looked: LookedAt, extent: Extent) -> tuple[int, int]:
+def _around(looked: LookedAt, extent: PartitionOffsets) -> tuple[int, int]:
     """The nearest offsets at which an entry is known to begin, or the log ends."""
     if looked.before is not None and looked.after is not None:
         return looked.before, looked.after

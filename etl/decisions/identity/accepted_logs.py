@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from etl.decisions.byte_positions.misplaced_offsets import refuse_named
-from etl.decisions.identity.accepting import Accepting, Named
+from etl.decisions.identity.accepting import Accepting
 from etl.decisions.identity.log_identity import Cut
 from etl.decisions.identity.made_again import (
     compared_ids,
@@ -32,10 +32,9 @@ from etl.decisions.identity.made_again import (
     ways_out,
 )
 from etl.errors import BrokerUnreachable, SettingsError
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import FORM_OF_PARTITION, BrokerPartition, Named
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
-from etl.protocol.stretches import FORM_OF_PARTITION
 from etl.settings.policies import StartAt
 from etl.settings.sections import Settings
 

@@ -28,11 +28,9 @@ from etl.decisions.identity.made_again import (
 )
 from etl.decisions.identity.tails import holds_what_was_read
 from etl.errors import LogTruncated
-from etl.model.logs import BrokerPartition, Lineage
-from etl.model.plans import Plan
-from etl.model.receipts import Applied
+from etl.model.partitions import BrokerPartition, Lineage, quoted_log
+from etl.model.plans import CommitResult, Plan
 from etl.model.snapshot import Snapshot
-from etl.protocol.stretches import quoted_log
 
 EPOCHS_KEPT = 16
 """How many leader epochs of a log are remembered, the newest: of a range by its receipt, of a log
@@ -83,7 +81,7 @@ class Cut:
         return LogTruncated(what, **self.log.place, offset=self.position, check=check)
 
 
-def record_epochs(plan: Plan, applied: Applied | None) -> dict[BrokerPartition, Lineage]:
+def record_epochs(plan: Plan, applied: CommitResult | None) -> dict[BrokerPartition, Lineage]:
     """The epochs of the record batches up to the plan's position of each log, where the last of
     them ends there.
 
@@ -109,7 +107,7 @@ def joined(before: Lineage, more: Lineage) -> Lineage:
     return (*before, *(one for one in more if one[0] > known))[-EPOCHS_KEPT:]
 
 
-def epochs_to_ask(plan: Plan | None, applied: Applied | None) -> dict[BrokerPartition, int]:
+def epochs_to_ask(plan: Plan | None, applied: CommitResult | None) -> dict[BrokerPartition, int]:
     """Which epoch of each log must still reach up to the plan's position."""
     if plan is None:
         return {}

@@ -17,10 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from etl.decisions.identity.tails import holds_what_was_read
 from etl.errors import NeedsDecision, TopicMadeAgain
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition, quoted_log, render_log
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
-from etl.protocol.stretches import quoted_log, render_log
 from etl.protocol.zookeeper.payloads import CREATION_ID
 
 _NAMED = 20

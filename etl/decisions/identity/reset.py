@@ -28,10 +28,8 @@ from etl.decisions.identity.tails import kept_tails
 from etl.decisions.replacement import let_go_among, lost_with_logs, offsets_gone
 from etl.decisions.shape import shape_of_rows
 from etl.decisions.start import starts_anew, starts_of
-from etl.model.committed import NOTHING_COMMITTED
-from etl.model.logs import BrokerPartition, Lineage, Tail
-from etl.model.losses import Loss, LossReason, Vanished
-from etl.model.plans import Plan, PlanKind
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Lineage, Tail
+from etl.model.plans import Loss, LossReason, Plan, PlanKind, Vanished
 from etl.model.snapshot import Replay, Snapshot, UpToDate
 from etl.settings.sections import Settings
 

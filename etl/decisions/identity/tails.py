@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from etl.model.logs import BrokerPartition, Extent, Tail
+from etl.model.partitions import BrokerPartition, PartitionOffsets, Tail
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
 
@@ -21,7 +21,9 @@ TAIL_BYTES = 1024
 """So many of a log are compared, or all of it where it holds fewer."""
 
 
-def end_places(extents: Mapping[BrokerPartition, Extent]) -> dict[BrokerPartition, tuple[int, int]]:
+def end_places(
+    extents: Mapping[BrokerPartition, PartitionOffsets],
+) -> dict[BrokerPartition, tuple[int, int]]:
     """Where the bytes lie by which the logs will be known: where they end, and how many they are."""
     places = {
         log: _place(extent.end_offset, extent) for log, extent in extents.items() if log.is_physical
@@ -30,7 +32,7 @@ def end_places(extents: Mapping[BrokerPartition, Extent]) -> dict[BrokerPartitio
 
 
 def known_places(
-    plan: Plan | None, extents: Mapping[BrokerPartition, Extent]
+    plan: Plan | None, extents: Mapping[BrokerPartition, PartitionOffsets]
 ) -> dict[BrokerPartition, tuple[int, int]]:
     """Where the bytes lie that the plan knows, of logs that still reach from there to there."""
     tails = plan.tails if plan else {}
@@ -75,7 +77,7 @@ def holds_what_was_read(log: BrokerPartition, plan: Plan, snapshot: Snapshot) ->
     return known in there if there else None
 
 
-def _place(until: int, extent: Extent) -> tuple[int, int]:
+def _place(until: int, extent: PartitionOffsets) -> tuple[int, int]:
     """The bytes before `until`, also where they are in several segments: the newest may hold one
     message, and that one may come again.
     """

@@ -27,7 +27,7 @@ from itertools import pairwise
 
 from etl.decisions.membership.java_order import java_hash, java_order
 from etl.errors import SettingsError
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.protocol.zookeeper.consumers import Registration, consumer_of, thread_id
 
 Assignment = dict[str, tuple[BrokerPartition, ...]]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from etl.decisions.membership.java_order import java_order
 from etl.errors import SettingsError
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 
 Assigned = dict[str, frozenset[BrokerPartition]]
 """By member id, every member of the group among them."""

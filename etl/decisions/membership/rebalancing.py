@@ -32,9 +32,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from etl.model.logs import BrokerPartition, Dialect
+from etl.model.partitions import BrokerFamily, BrokerPartition
 
-OTHERS_BACKOFF_S: Mapping[Dialect, float] = {Dialect.KAFKA: 2.0, Dialect.JAFKA: 10.0}
+OTHERS_BACKOFF_S: Mapping[BrokerFamily, float] = {BrokerFamily.KAFKA: 2.0, BrokerFamily.JAFKA: 10.0}
 """Between two tries of an old consumer, by default. In 0.8 that is as long as ZooKeeper's followers
 may lag by its settings, 2 s.
 """

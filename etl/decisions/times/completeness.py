@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from etl.model.logs import BrokerPartition, in_order
+from etl.model.partitions import BrokerPartition, in_order
 
 
 def incomplete_logs(

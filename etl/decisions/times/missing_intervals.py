@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from etl.decisions.coverage import unloaded, without
 from etl.decisions.times.time_intervals import TimeInterval
-from etl.model.logs import BrokerPartition, in_order
+from etl.model.partitions import BrokerPartition, in_order
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from etl.edges.brokers.exchange import Answer, Ask, Exchange
 from etl.edges.brokers.fetching import Fetching
 from etl.edges.brokers.idle_connections import IdleConnections
 from etl.errors import ConsumerInUse, Meaning, Refusal
-from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
+from etl.model.partitions import BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.model.security import OPEN, Security
 from etl.protocol.generations.dialect import Dialect, Request
 from etl.protocol.group_messages import SpokenMembership

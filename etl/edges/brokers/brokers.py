@@ -15,7 +15,7 @@ from etl.edges.brokers.idle_connections import IdleConnections
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.edges.machine import open_files
 from etl.errors import BrokerUnreachable, SettingsError
-from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
+from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.security import OPEN, Security
 from etl.protocol.generations.choice import may_lose_isolation
 from etl.protocol.messages import ClusterMetadata

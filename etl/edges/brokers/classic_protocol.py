@@ -31,8 +31,7 @@ from etl.decisions.membership.leader_assignment import (
 from etl.edges.brokers.coordinator_connection import CoordinatorConnection
 from etl.edges.brokers.member_state import MemberState, MemberTerms
 from etl.errors import CorruptData, Meaning, Refusal
-from etl.model.logs import BrokerPartition
-from etl.model.membership import Membership, Share
+from etl.model.partitions import BrokerPartition, Membership, Share
 from etl.protocol.group_messages import Joined, JoinRequest, MemberIdentity, Subscription
 
 _Counts = Mapping[str, int]

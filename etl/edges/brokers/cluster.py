@@ -27,7 +27,7 @@ from etl.errors import (
     PermissionRefused,
     SettingsError,
 )
-from etl.model.logs import (
+from etl.model.partitions import (
     Broker,
     BrokerPartition,
     DoubtedOffset,

@@ -21,8 +21,8 @@ from etl.edges import tls
 from etl.edges.broken import ConnectionBroken
 from etl.edges.brokers.request_meter import OF_THIS_PROCESS
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, MessageTooLarge, NotKafka
+from etl.model.plans import Requests
 from etl.model.security import OPEN, Security
-from etl.model.statistics import Requests
 
 
 class ImpossibleSize(ValueError):

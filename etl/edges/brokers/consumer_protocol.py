@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from etl.decisions.membership.coordinated import Next, answered, reconciled
 from etl.edges.brokers.coordinator_connection import CoordinatorConnection
 from etl.edges.brokers.member_state import MemberState, MemberTerms
-from etl.model.logs import BrokerPartition
-from etl.model.membership import BY_COORDINATOR, Membership, Share
+from etl.model.partitions import BY_COORDINATOR, BrokerPartition, Membership, Share
 from etl.protocol.group_messages import (
     LEAVES,
     WILL_BE_BACK,

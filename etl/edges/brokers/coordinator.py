@@ -21,8 +21,7 @@ from etl.edges.brokers.coordinator_connection import CoordinatorConnection
 from etl.edges.brokers.evicting import end_membership
 from etl.edges.brokers.member_state import MemberState, MemberTerms
 from etl.errors import EtlError, MembershipLost, Owned, SettingsError, Unreachable
-from etl.model.logs import BrokerPartition
-from etl.model.membership import GroupProtocol, RebalanceStatistics, Share
+from etl.model.partitions import BrokerPartition, GroupProtocol, RebalanceStatistics, Share
 from etl.model.security import OPEN, Security
 
 _PROTOCOLS: Mapping[GroupProtocol, type[ClassicProtocol] | type[ConsumerProtocol]] = {

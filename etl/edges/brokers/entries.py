@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import EtlError, OffsetInsideMessage
-from etl.model.logs import BrokerPartition, DoubtedOffset, Isolation, LookedAt
+from etl.model.partitions import BrokerPartition, DoubtedOffset, Isolation, LookedAt
 from etl.protocol.messages import FetchedPartition, FetchTarget
 from etl.settings.fetch_sizes import MIB
 
@@ -101,10 +101,7 @@ def _checked_one(
     one: DoubtedOffset, fetched: FetchedPartition | None, asked_bytes: int
 ) -> tuple[LookedAt, int]:
     """What the bytes say, and how many are needed where these are too few."""
-    from etl.protocol.records.message_kernel import (  # which only who decodes needs
-        PHYSICAL_ENTRY_BYTES,
-        SMALLEST_PHYSICAL,
-    )
+    from etl.protocol.records.message_kernel import PHYSICAL_ENTRY_BYTES, SMALLEST_PHYSICAL
 
     left = one.until_offset - one.offset
     if left < PHYSICAL_ENTRY_BYTES + SMALLEST_PHYSICAL:
@@ -193,9 +190,7 @@ def _step(
     """Where the entries end that begin from `position` on and are told by these bytes, or what says
     that one reaches beyond the offset.
     """
-    from etl.protocol.records.decode import (
-        walk,  # the compiled kernels, which only who decodes needs
-    )
+    from etl.protocol.records.decode import walk
 
     if fetched is None:
         return position

@@ -11,7 +11,7 @@ import time
 
 from etl.edges.brokers.coordinator_connection import CoordinatorConnection
 from etl.errors import Meaning, Refusal
-from etl.model.membership import BY_COORDINATOR, Share
+from etl.model.partitions import BY_COORDINATOR, Share
 from etl.protocol.group_messages import LEAVES, ConsumerHeartbeat, MemberIdentity
 
 _PAUSE_S = 0.2

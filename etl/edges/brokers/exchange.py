@@ -17,7 +17,7 @@ from etl.edges.brokers.handshake import Handshake
 from etl.edges.brokers.idle_connections import Idle, IdleConnections, Maker
 from etl.edges.brokers.sent import Sent, end_of, fresh
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, NotKafka
-from etl.model.logs import Isolation
+from etl.model.partitions import Isolation
 from etl.model.security import OPEN, Security
 from etl.protocol.generations.choice import choose, is_release
 from etl.protocol.generations.dialect import Dialect, Request

@@ -16,8 +16,7 @@ from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.kept_offsets import KeptOffsets, logs_there
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import CommitUnknown, Meaning, MembershipLost, Refusal, SettingsError
-from etl.model.logs import BrokerPartition
-from etl.model.membership import Share, Void
+from etl.model.partitions import BrokerPartition, Share, Void
 from etl.model.plans import Plan
 
 _PAUSE_S = 0.2

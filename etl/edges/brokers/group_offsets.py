@@ -31,7 +31,7 @@ from etl.errors import (
     Owned,
     Refusal,
 )
-from etl.model.logs import Broker, BrokerPartition
+from etl.model.partitions import Broker, BrokerPartition
 from etl.protocol.messages import reject_negative
 from etl.protocol.stored_offsets import (
     CommittedOffset,

@@ -18,9 +18,7 @@ from etl.decisions.offsets_storage import is_anothers
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import CommitUnknown, Meaning, OffsetMoved, TopicMissing
-from etl.model.committed import NOTHING_COMMITTED, Committed
-from etl.model.logs import BrokerPartition
-from etl.model.membership import Share
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, Share
 from etl.protocol.stored_offsets import CommittedOffset
 
 _MARK = "etl"

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, Meaning
-from etl.model.logs import BrokerPartition, Isolation
+from etl.model.partitions import BrokerPartition, Isolation
 from etl.protocol.messages import FetchAnswer, FetchedPartition, FetchTarget
 from etl.protocol.records.headers import largest_timestamp
 

@@ -12,8 +12,7 @@ from threading import Condition
 
 from etl.decisions.membership.coordinated import Heartbeats, interval_of
 from etl.errors import EtlError
-from etl.model.logs import BrokerPartition
-from etl.model.membership import RebalanceStatistics, Share
+from etl.model.partitions import BrokerPartition, RebalanceStatistics, Share
 
 
 @dataclass(frozen=True, slots=True)

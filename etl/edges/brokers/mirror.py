@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 
 _MARK = "etl:"
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from etl.edges.brokers.brokers import Brokers
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, Meaning, TopicMissing
-from etl.model.logs import BrokerPartition, EpochEnd, Extent, Isolation, Leader
+from etl.model.partitions import BrokerPartition, EpochEnd, Isolation, Leader, PartitionOffsets
 from etl.protocol.messages import (
     EARLIEST,
     LATEST,
@@ -32,7 +32,7 @@ LEADER_WITHIN_S = 30.0
 class Extents:
     """Where logs start and end, and who leads them; `leaderless` had no leader until the deadline."""
 
-    extents: Mapping[BrokerPartition, Extent]
+    extents: Mapping[BrokerPartition, PartitionOffsets]
     leaders: Mapping[BrokerPartition, Leader]
     leaderless: frozenset[BrokerPartition]
     epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
@@ -312,7 +312,7 @@ def _extent(
     end: int | None,
     high: int | None,
     boundaries: tuple[int, ...] | None,
-) -> Extent:
+) -> PartitionOffsets:
     if start is None or end is None or high is None:
         raise CorruptData("the broker names no offset for a log's start or end", **log.place)
     # Retention may have moved the start in between, a truncation the end; an extent never ends
@@ -323,7 +323,7 @@ def _extent(
         if boundaries is None
         else tuple(sorted({start, end, *(each for each in boundaries if start < each < end)}))
     )
-    return Extent(start, end, high if high > end else None, inside)
+    return PartitionOffsets(start, end, high if high > end else None, inside)
 
 
 def _give_up(

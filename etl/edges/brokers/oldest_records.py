@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from etl.edges.brokers.brokers import Brokers
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import EtlError
-from etl.model.logs import BrokerPartition, Isolation, Leader, OldestRecord
+from etl.model.partitions import BrokerPartition, Isolation, Leader, OldestRecord
 from etl.protocol.messages import FetchedPartition, FetchTarget
 from etl.settings.fetch_sizes import MIB
 

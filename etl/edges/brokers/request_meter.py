@@ -2,7 +2,7 @@
 for, and how many bytes went over.
 
 One count for a process, as a process is what a driver or a task is; who wants to know of a stretch
-of time takes the difference (`model.statistics.since`). It only grows, by one entry for each
+of time takes the difference (`model.plans.since`). It only grows, by one entry for each
 address that is asked.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 
-from etl.model.statistics import NO_REQUESTS, Requests
+from etl.model.plans import NO_REQUESTS, Requests
 
 
 class RequestMeter:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from etl.edges.brokers.group_offsets import GroupOffsets
 from etl.errors import BrokerUnreachable, CorruptData, OtherRelease, Refusal, SettingsError
-from etl.model.logs import BrokerPartition, Isolation
+from etl.model.partitions import BrokerPartition, Isolation
 from etl.protocol.messages import (
     EARLIEST,
     LATEST,

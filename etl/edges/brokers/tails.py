@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from etl.edges.brokers.brokers import Brokers
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import Meaning
-from etl.model.logs import BrokerPartition, Leader, Tail
+from etl.model.partitions import BrokerPartition, Leader, Tail
 from etl.protocol.messages import EARLIEST, FetchTarget
 
 Places = Mapping[BrokerPartition, tuple[int, int]]

@@ -29,7 +29,8 @@ from etl.edges.delta.stores import options_of
 from etl.edges.delta.table_folder import table_folder
 from etl.edges.delta.taking import Takes
 from etl.errors import NotOurTable, TableUnreachable
-from etl.model.data_files import (
+from etl.model.columns import arrow_schema
+from etl.model.plans import (
     DEFAULT_CODEC,
     FILE_BYTES,
     HELD_BYTES,
@@ -37,10 +38,9 @@ from etl.model.data_files import (
     Codec,
     DataFile,
     FilesWanted,
+    Plan,
     Written,
 )
-from etl.model.plans import Plan
-from etl.model.raw_table import arrow_schema
 from etl.protocol.zookeeper.commit_metadata import with_receipts
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class ArrowWriter:
     cannot be.
     """
     made: pyarrow.Schema | None = None
-    """The columns of the rows, where a transform made them; None: those of `raw_table`."""
+    """The columns of the rows, where a transform made them; None: those of `columns`."""
 
     @property
     def name(self) -> str:

@@ -33,7 +33,7 @@ from etl.edges.delta.file_columns import FileColumns, with_nulls
 from etl.edges.delta.file_statistics import render_stats
 from etl.edges.delta.partition_values import Values, split_by_values
 from etl.edges.delta.table_folder import TableFolder, table_folder
-from etl.model.data_files import Codec, DataFile, FilesWanted
+from etl.model.plans import Codec, DataFile, FilesWanted
 
 
 class DataFiles:

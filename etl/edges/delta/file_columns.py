@@ -11,8 +11,8 @@ import numpy
 import pyarrow as pa
 
 from etl.edges.delta.partition_values import EVENT_DATE
-from etl.model.data_files import FilesWanted
-from etl.model.raw_table import arrow_schema, raw_columns
+from etl.model.columns import arrow_schema, raw_columns
+from etl.model.plans import FilesWanted
 
 TEXTS = pa.dictionary(pa.int32(), pa.string())
 _NULL_IF_PHYSICAL = ("key", "timestamp", "timestampType", "headers")

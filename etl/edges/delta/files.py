@@ -19,7 +19,7 @@ from etl.edges.delta.path import open_table, rust_path
 from etl.edges.delta.store_failures import behind
 from etl.edges.delta.stores import options_of
 from etl.errors import TableUnreachable
-from etl.model.raw_table import row_key
+from etl.model.columns import row_key
 
 if TYPE_CHECKING:
     import pyarrow
@@ -46,7 +46,7 @@ class TableFiles:
     folder: fs.FileSystem
     added: Sequence[Added]
     names: Mapping[str, str]
-    """Those that name a record, `raw_table.row_key`."""
+    """Those that name a record, `columns.row_key`."""
 
     def rows(self) -> Iterator[pyarrow.RecordBatch]:
         """What names the record of each row, the topic a string and all else int64, a batch at a

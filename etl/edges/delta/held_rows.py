@@ -26,7 +26,7 @@ from etl.edges.delta.log import open_log
 from etl.edges.delta.others import other_pipelines
 from etl.edges.delta.path import open_table, rust_path
 from etl.errors import NeedsDecision
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import HeldRows
 
 if TYPE_CHECKING:

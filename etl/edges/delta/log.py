@@ -26,8 +26,7 @@ from etl.edges.delta.failures import unreachable
 from etl.edges.delta.store_failures import behind
 from etl.edges.delta.stores import options_of
 from etl.errors import TableUnreachable
-from etl.model.claims import is_beside
-from etl.model.table import ForeignCommit
+from etl.model.snapshot import ForeignCommit, is_beside
 
 
 @dataclass(frozen=True, slots=True)

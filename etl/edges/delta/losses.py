@@ -26,9 +26,8 @@ from etl.edges.delta.path import open_table, rust_path
 from etl.edges.delta.store_failures import behind
 from etl.edges.delta.stores import options_of
 from etl.errors import EtlError, FileLost, NotOurTable
-from etl.model.logs import BrokerPartition
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import Plan
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import Loss, LossReason, Plan
 
 if TYPE_CHECKING:
     import pyarrow

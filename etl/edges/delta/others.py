@@ -28,10 +28,9 @@ from etl.edges.delta.log import (
 from etl.edges.delta.path import open_table, rust_path
 from etl.edges.delta.store_failures import behind
 from etl.errors import LedgersDisagree, NeedsDecision
-from etl.model.claims import is_beside
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, TookOver
-from etl.model.table import ForeignCommit, OtherPipeline, Table
+from etl.model.snapshot import ForeignCommit, OtherPipeline, Table, is_beside
 from etl.protocol.zookeeper.commit_metadata import parse_commit_metadata
 from etl.protocol.zookeeper.plan_documents import parse_plan
 

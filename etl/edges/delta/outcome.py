@@ -17,9 +17,8 @@ from etl.edges.delta.path import rust_path
 from etl.edges.delta.shape import id_of
 from etl.edges.delta.state import find_commit, read_table
 from etl.errors import LedgersDisagree, TableAppeared, TableUnreachable
-from etl.model.ledger import Acknowledgement
 from etl.model.plans import Plan
-from etl.model.table import CommitMetadata, Table
+from etl.model.snapshot import Acknowledgement, CommitMetadata, Table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

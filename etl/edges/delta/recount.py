@@ -18,10 +18,9 @@ import numpy
 
 from etl.audit.seen_offsets import SeenMessages, SeenOffsets
 from etl.edges.delta.files import TableFiles, Uncountable, files_of_commit, files_of_today
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange
-from etl.model.raw_table import row_key
-from etl.model.receipts import GAPS_KEPT, NOT_COUNTED, Receipt
+from etl.model.columns import row_key
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import GAPS_KEPT, NOT_COUNTED, OffsetRange, RangeResult
 
 if TYPE_CHECKING:
     import pyarrow
@@ -45,7 +44,7 @@ class Recount:
     knows.
     """
 
-    receipts: tuple[Receipt, ...]
+    receipts: tuple[RangeResult, ...]
     uncounted: str | None = None
     """Why nobody can count them; the receipts are then those of rows that nobody counted."""
 
@@ -93,7 +92,7 @@ def recount_commit(
     delta_version: int,
     ranges: Sequence[OffsetRange],
     log_epochs: LogEpochs = NO_EPOCHS,
-) -> tuple[Receipt, ...] | None:
+) -> tuple[RangeResult, ...] | None:
     """The same from the commit's own files alone, whatever the table holds today; None where they
     are gone or cannot be counted.
     """
@@ -106,7 +105,7 @@ def recount_commit(
 
 def _recounted(
     files: TableFiles, ranges: Sequence[OffsetRange], log_epochs: LogEpochs, gaps_max: int
-) -> tuple[Receipt, ...]:
+) -> tuple[RangeResult, ...]:
     seen: dict[int, _Seen] = {
         i: SeenMessages(r) if r.log.is_physical else SeenOffsets(r) for i, r in enumerate(ranges)
     }

@@ -15,7 +15,7 @@ from etl.decisions.replaced import Span, spans_of
 from etl.edges.delta.path import open_table, spark_path
 from etl.edges.delta.scan import rows_are_read
 from etl.errors import LedgersDisagree, NotOurTable
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan
 
 if TYPE_CHECKING:

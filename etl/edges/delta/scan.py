@@ -20,8 +20,8 @@ from etl.audit.findings import AuditedLog, Expected, LogFindings
 from etl.edges.delta.failures import unreadable
 from etl.edges.delta.path import spark_path
 from etl.errors import EtlError, SettingsError, whole_text
-from etl.model.logs import BrokerPartition
-from etl.model.raw_table import misfit, names_of_key, row_key
+from etl.model.columns import misfit, names_of_key, row_key
+from etl.model.partitions import BrokerPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -273,7 +273,7 @@ def rows_are_read(spark: SparkSession, path: str) -> Iterator[None]:
 def read_keys(
     spark: SparkSession, path: str, delta_version: int | None, *, physical: bool
 ) -> DataFrame:
-    """What names the record of every row (`raw_table.row_key`); all of it NULL where a row names no
+    """What names the record of every row (`columns.row_key`); all of it NULL where a row names no
     log.
     """
     from pyspark.sql import functions as f

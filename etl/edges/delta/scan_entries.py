@@ -26,7 +26,7 @@ from etl.edges.delta.scan import (
     without_intervals,
 )
 from etl.edges.delta.scan_runs import LOG, Log, ordered_stretches
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 
 if TYPE_CHECKING:
     from typing import Any

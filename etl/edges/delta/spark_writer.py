@@ -14,8 +14,7 @@ from etl.edges.delta.replace_where import condition_of, replaceable
 from etl.edges.delta.shape import EVENT_DATE, refuse_unknown
 from etl.edges.delta.store_failures import behind
 from etl.edges.delta.taking import Takes
-from etl.model.data_files import Codec
-from etl.model.plans import Plan, PlanKind
+from etl.model.plans import Codec, Plan, PlanKind
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

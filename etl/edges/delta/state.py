@@ -15,9 +15,8 @@ from etl.edges.delta.others import IsOurs, loads_of_others, none_of_ours
 from etl.edges.delta.path import open_table, rust_path
 from etl.edges.delta.shape import id_of, shape_of
 from etl.edges.delta.stores import options_of
-from etl.model.ledger import Acknowledgement
 from etl.model.plans import Plan
-from etl.model.table import CommitMetadata, ForeignCommit, Table
+from etl.model.snapshot import Acknowledgement, CommitMetadata, ForeignCommit, Table
 from etl.protocol.zookeeper.commit_metadata import parse_commit_metadata
 
 if TYPE_CHECKING:

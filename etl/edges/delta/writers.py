@@ -33,9 +33,8 @@ from etl.edges.delta.spark_writer import SparkWriter
 from etl.edges.delta.store_failures import behind
 from etl.edges.delta.taking import Takes
 from etl.errors import EtlError, NotOurTable, SettingsError
-from etl.model.data_files import DEFAULT_CODEC
-from etl.model.ledger import Acknowledgement
-from etl.model.plans import Plan, PlanKind
+from etl.model.plans import DEFAULT_CODEC, Plan, PlanKind
+from etl.model.snapshot import Acknowledgement
 from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
 from etl.settings.policies import WriterName
 from etl.settings.sections import Settings
@@ -119,7 +118,7 @@ def choose_writer(
 
     Without ranges no JVM is started where delta-rs can commit: a new table may have a transform's
     columns, which nobody knows without Spark, and an old one features that delta-rs does not know.
-    `look` opens the table, `columns` tells those of the rows that tasks give (of `raw_table`, or
+    `look` opens the table, `columns` tells those of the rows that tasks give (of `columns`, or
     made by an Arrow transform); they are asked only where that decides, and may raise. Raises
     NotOurTable, SettingsError where the conf asks for a writer that cannot be.
     """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from etl.decisions.catalog_failures import cannot_be, innermost, known_cause, meant_by
 from etl.decisions.named_tables import not_made, statement
 from etl.errors import EtlError, SettingsError
-from etl.model.named_table import CatalogEntry
+from etl.model.snapshot import CatalogEntry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -31,7 +31,7 @@ from etl.edges.spark.defaults_file import CLASS_PATH, JAVA_OPTIONS, settings_of_
 from etl.edges.spark.log_store import jar_path
 from etl.edges.spark.starting import own_ctrl_c, what_is_started_writes_to
 from etl.errors import SettingsError
-from etl.model.data_files import Codec
+from etl.model.plans import Codec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,8 +15,8 @@ from kazoo.security import ACL, ANYONE_ID_UNSAFE, Permissions
 
 from etl.edges.zookeeper.in_flight import children_of_each
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.model.claims import backfill_pipeline
-from etl.model.zookeeper_access import EVERYBODY
+from etl.model.security import EVERYBODY
+from etl.model.snapshot import backfill_pipeline
 from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
 
 

@@ -15,7 +15,7 @@ from kazoo.protocol.serialization import Connect
 from etl.edges import tls
 from etl.edges.broken import ConnectionBroken
 from etl.errors import EtlError, SettingsError
-from etl.model.zookeeper_access import Access
+from etl.model.security import Access
 
 LOOKED_AT_S = 2.0
 """For so long servers are asked once more by hand, where kazoo was not let in and cannot tell why.

@@ -6,8 +6,8 @@ from etl.edges.zookeeper.documents import Write
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned
-from etl.model.claims import NO_CLAIMS, Claim, Claimed, Claims, backfill_pipeline
 from etl.model.plans import Plan
+from etl.model.snapshot import NO_CLAIMS, Claimed, Reservation, Reservations, backfill_pipeline
 from etl.protocol.zookeeper.claim_documents import parse_claim, render_claim
 from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
 
@@ -25,7 +25,7 @@ class ClaimsBeside:
         """The plans of a backfill."""
         return PlanLedger(self._zookeeper, self._group, backfill_pipeline(self._live, name))
 
-    def read(self) -> Claims:
+    def read(self) -> Reservations:
         """The fence, and behind it all claims. Of a follower that lags behind both are old, and
         then nothing can be written at them.
         """
@@ -37,7 +37,7 @@ class ClaimsBeside:
         claimed = (
             self.read_one(name.removeprefix(prefix)) for name in names if name.startswith(prefix)
         )
-        return Claims(found[1], tuple(one for one in claimed if one))
+        return Reservations(found[1], tuple(one for one in claimed if one))
 
     def read_one(self, name: str) -> Claimed | None:
         """One claim; None where nobody began a backfill of that name."""
@@ -45,7 +45,7 @@ class ClaimsBeside:
         found = ledger.documents.read(ledger.paths.claim)
         return Claimed(parse_claim(found[0], path=ledger.paths.claim), found[1]) if found else None
 
-    def begin(self, claim: Claim, plan: Plan, fence: int | None) -> None:
+    def begin(self, claim: Reservation, plan: Plan, fence: int | None) -> None:
         """Store a claim and its first plan, if nobody has claimed since the fence had that version.
         Raises Owned.
         """
@@ -53,7 +53,7 @@ class ClaimsBeside:
             plan, also=[self.write_of(claim, None), self.write_of_fence(fence)]
         )
 
-    def settle(self, claim: Claim, version: int) -> None:
+    def settle(self, claim: Reservation, version: int) -> None:
         """Write a claim again, of which no plan is stored any more. Raises Owned where somebody
         else did meanwhile.
         """
@@ -65,7 +65,7 @@ class ClaimsBeside:
                 check="nothing; say it again",
             )
 
-    def write_of(self, claim: Claim, version: int | None) -> Write:
+    def write_of(self, claim: Reservation, version: int | None) -> Write:
         """The claim as a part of what is written with a plan."""
         ledger = self.ledger_of(claim.name)
         return Write(ledger.paths.claim, ledger.documents.head(render_claim(claim)), version)

@@ -15,10 +15,8 @@ from etl.decisions.coverage import ancestry, fold, fold_all, note, prunable
 from etl.decisions.start import starts_of
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import Owned
-from etl.model.claims import Claim
-from etl.model.ledger import Coverage
-from etl.model.logs import BrokerPartition
-from etl.model.table import ForeignCommit
+from etl.model.partitions import BrokerPartition
+from etl.model.snapshot import Coverage, ForeignCommit, Reservation
 from etl.protocol.zookeeper.ledger_documents import render_coverage
 
 _TRIES_MAX = 3
@@ -26,7 +24,7 @@ _TRIES_MAX = 3
 
 
 def read_all_coverage(
-    ledger: PlanLedger, transaction_version: int | None = None, claim: Claim | None = None
+    ledger: PlanLedger, transaction_version: int | None = None, claim: Reservation | None = None
 ) -> Coverage:
     """All that the pipeline's recorded plans loaded, those that are kept among them, by
     `decisions.coverage.fold_all`.

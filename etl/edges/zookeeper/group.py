@@ -14,11 +14,16 @@ from kazoo.exceptions import NoAuthError, RolledBackError, RuntimeInconsistency
 from etl.edges.zookeeper.in_flight import Changes, Outcome, children_of_each, ensure_each, outcomes
 from etl.edges.zookeeper.session import OPERATION_BYTES, ZooKeeper, in_requests
 from etl.errors import BadOffset, CommitUnknown, OffsetMoved, PermissionRefused
-from etl.model.committed import NOTHING_COMMITTED, Committed
-from etl.model.logs import BrokerPartition, in_order
+from etl.model.partitions import (
+    NOTHING_COMMITTED,
+    BrokerPartition,
+    Committed,
+    in_order,
+    parse_partition_key,
+)
 from etl.model.plans import Plan
 from etl.protocol.zookeeper.paths import GroupPaths
-from etl.protocol.zookeeper.payloads import parse_offset, parse_partition_key, render_offset
+from etl.protocol.zookeeper.payloads import parse_offset, render_offset
 
 
 class ConsumerGroup:

@@ -14,8 +14,7 @@ from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.in_flight import ensure_each
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, SessionLost, SettingsError
-from etl.model.logs import BrokerPartition
-from etl.model.membership import Void
+from etl.model.partitions import BrokerPartition, Void
 from etl.model.plans import Plan
 from etl.protocol.zookeeper.paths import GroupPaths
 from etl.protocol.zookeeper.payloads import render_offset

@@ -15,10 +15,8 @@ from etl.decisions.coverage import is_better
 from etl.edges.zookeeper.documents import Documents, Part
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned, ZooKeeperUnreachable
-from etl.model.claims import MARK, live_and_name
-from etl.model.ledger import Acknowledgement, Coverage, Ledger, Retirement
-from etl.model.plans import Plan
-from etl.model.receipts import Applied
+from etl.model.plans import CommitResult, Plan
+from etl.model.snapshot import MARK, Acknowledgement, Coverage, Ledger, Retirement, live_and_name
 from etl.protocol.zookeeper import ledger_documents, payloads, plan_documents
 from etl.protocol.zookeeper.paths import CONSUMERS, GroupPaths, PipelinePaths
 
@@ -131,7 +129,7 @@ class PlanLedger:
         plans = (self.read_plan(number) for number in self.plan_numbers())
         return [plan for plan in plans if plan]
 
-    def read_applied(self, number: int) -> Applied | None:
+    def read_applied(self, number: int) -> CommitResult | None:
         """What came of plan `number`, or None when nobody wrote it down."""
         stored = self.documents.read(self.paths.applied(number))
         return (
@@ -140,14 +138,14 @@ class PlanLedger:
             else None
         )
 
-    def read_record_of(self, plan: Plan) -> Applied | None:
+    def read_record_of(self, plan: Plan) -> CommitResult | None:
         """What came of this very plan; the record of another one with its number, from before a
         copy was restored, is none.
         """
         found = self.read_applied(plan.number)
         return found if found and found.is_of(plan) else None
 
-    def _read_record_before(self, plan: Plan) -> Applied | None:
+    def _read_record_before(self, plan: Plan) -> CommitResult | None:
         found = self.read_applied(plan.number - 1)
         return found if found and plan.previous in (None, found.plan_id) else None
 
@@ -292,7 +290,7 @@ class PlanLedger:
             what = "another pipeline of this group took a topic at this moment"
             raise Owned(what, znode=self.paths.retired, check="nothing; look again")
 
-    def adopt_plan(self, plan: Plan, applied: Applied | None) -> None:
+    def adopt_plan(self, plan: Plan, applied: CommitResult | None) -> None:
         """Write plan and outcome as the table tells them, whatever was there under that number."""
         documents = [(self.paths.plan(plan.number), plan_documents.render_plan(plan))]
         if applied:
@@ -319,7 +317,7 @@ class PlanLedger:
                 check="nothing; look again",
             )
 
-    def record_applied(self, applied: Applied) -> None:
+    def record_applied(self, applied: CommitResult) -> None:
         """Keep what came of a plan; what is kept stays, unless this says more
         (`coverage.is_better`).
         """

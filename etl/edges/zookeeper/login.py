@@ -5,8 +5,7 @@ from __future__ import annotations
 from kazoo.security import make_digest_acl_credential
 
 from etl.errors import SettingsError
-from etl.model.security import SecretRef
-from etl.model.zookeeper_access import Access, Scheme
+from etl.model.security import Access, Scheme, SecretRef
 from etl.settings.secrets import login_text
 
 

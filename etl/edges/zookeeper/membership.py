@@ -25,8 +25,7 @@ from etl.edges.zookeeper.owners import OUR_VERSION
 from etl.edges.zookeeper.rebalance import MemberOptions, Rebalance
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SessionLost
-from etl.model.logs import BrokerPartition
-from etl.model.membership import Membership, RebalanceStatistics, Share
+from etl.model.partitions import BrokerPartition, Membership, RebalanceStatistics, Share
 from etl.protocol.zookeeper.paths import GroupPaths
 
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import Owned
-from etl.model.claims import live_and_name
-from etl.model.named_table import NamedTable
+from etl.model.snapshot import NamedTable, live_and_name
 from etl.protocol.zookeeper.named_table_documents import parse_named_table, render_named_table
 
 

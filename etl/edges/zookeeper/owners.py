@@ -36,7 +36,8 @@ from etl.edges.zookeeper.members import GroupMembers, readers_of
 from etl.edges.zookeeper.process import is_dead, this_driver
 from etl.edges.zookeeper.session import OPERATION_BYTES, ZooKeeper, in_requests
 from etl.errors import Owned, PermissionRefused, Unreachable, ZooKeeperUnreachable
-from etl.model.logs import BrokerPartition
+from etl.model import partitions
+from etl.model.partitions import BrokerPartition
 from etl.protocol.zookeeper import payloads
 from etl.protocol.zookeeper.paths import GroupPaths
 
@@ -285,7 +286,7 @@ class Owners:
             )
         except NoNodeError:
             return []
-        return [log for key in keys if (log := payloads.parse_partition_key(topic, key))]
+        return [log for key in keys if (log := partitions.parse_partition_key(topic, key))]
 
 
 def _owned_by(owners: Mapping[BrokerPartition, _Node], waited: str = "") -> Owned:

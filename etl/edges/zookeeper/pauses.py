@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import Owned
-from etl.model.ledger import Pause
+from etl.model.snapshot import Pause
 from etl.protocol.zookeeper.pause_documents import parse_pauses, render_pauses
 
 

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable
 from etl.edges.zookeeper.registry import read_registrations
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import CorruptData, ZooKeeperUnreachable
-from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
+from etl.model.partitions import Broker, BrokerFamily, BrokerPartition, Leader
 from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.protocol.zookeeper.paths import BROKER_IDS, BROKER_TOPICS
 from etl.protocol.zookeeper.registrations import parse_count, parse_physical_broker
@@ -38,7 +38,7 @@ def read_physical_brokers(zookeeper: ZooKeeper) -> dict[int, Broker]:
     is there, SettingsError for a broker of Kafka 0.8 or later, CorruptData for a registration in a
     form that we do not know.
     """
-    registrations = read_registrations(zookeeper, Dialect.JAFKA)
+    registrations = read_registrations(zookeeper, BrokerFamily.JAFKA)
     brokers = {}
     for broker_id, payload in registrations.items():
         broker = parse_physical_broker(broker_id, payload)

@@ -24,7 +24,7 @@ from kazoo.exceptions import BadVersionError, NoAuthError, NoNodeError, NotEmpty
 from etl.edges.zookeeper import by_hand
 from etl.edges.zookeeper.session import NO_ANSWER, ZooKeeper
 from etl.errors import PermissionRefused, ZooKeeperUnreachable
-from etl.model.zookeeper_access import OPEN, Access
+from etl.model.security import OPEN_ZOOKEEPER, Access
 
 _NO_VERSION = 2**31 - 2
 """A version that no znode reaches."""
@@ -44,7 +44,12 @@ class ServerAnswer:
 
 
 def ask_server(
-    host: str, port: int, *, session_timeout_s: float, timeout_s: float, access: Access = OPEN
+    host: str,
+    port: int,
+    *,
+    session_timeout_s: float,
+    timeout_s: float,
+    access: Access = OPEN_ZOOKEEPER,
 ) -> ServerAnswer:
     """Shake hands with one server, ask what it is, log in there where we do, and hang up.
 

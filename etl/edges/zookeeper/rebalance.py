@@ -25,8 +25,7 @@ from etl.edges.zookeeper.process import this_driver
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.edges.zookeeper.watched_group import Bell, SeenGroup, WatchedGroup
 from etl.errors import Owned, PermissionRefused, SettingsError, Unreachable
-from etl.model.logs import BrokerPartition, Dialect
-from etl.model.membership import RebalanceStatistics
+from etl.model.partitions import BrokerFamily, BrokerPartition, RebalanceStatistics
 from etl.protocol.zookeeper.consumers import (
     FilteredTopics,
     FixedTopics,
@@ -42,7 +41,7 @@ from etl.protocol.zookeeper.topic_filters import TopicFilter
 class MemberOptions:
     """As what a driver joins."""
 
-    dialect: Dialect
+    dialect: BrokerFamily
     topics: frozenset[str]
     """Which it reads; under a filter it finds that out itself."""
     strategy: Strategy = Strategy.RANGE
@@ -171,7 +170,7 @@ class Rebalance:
 
     def _registration(self) -> bytes:
         options = self._options
-        if options.filter is not None and options.dialect is not Dialect.JAFKA:
+        if options.filter is not None and options.dialect is not BrokerFamily.JAFKA:
             reads: FixedTopics | FilteredTopics = FilteredTopics(options.filter, options.threads)
         else:
             reads = FixedTopics(
@@ -193,7 +192,7 @@ class Rebalance:
             and (topics := self._group.topics_allowed(self._options.filter)) != self._topics
         ):
             self._topics = topics
-            if self._options.dialect is Dialect.JAFKA:  # whose consumers know no filter
+            if self._options.dialect is BrokerFamily.JAFKA:  # whose consumers know no filter
                 self._members.replace(self.member, self._registration())
             seen = self._group.read(topics, self._options.strategy)
         self._seen = seen

@@ -10,7 +10,7 @@ from kazoo.exceptions import (
 )
 
 from etl.errors import PermissionRefused
-from etl.model.zookeeper_access import Access, Scheme
+from etl.model.security import Access, Scheme
 from etl.protocol.zookeeper.paths import is_of_a_pipeline
 
 REFUSED = (NoAuthError, AuthFailedError, SessionClosedRequireSaslError, InvalidACLError)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError, WrongChroot, ZooKeeperUnreachable
-from etl.model.logs import Broker, BrokerPartition, Dialect
+from etl.model.partitions import Broker, BrokerFamily, BrokerPartition
 from etl.model.security import OPEN, Security
 from etl.protocol.zookeeper.paths import (
     BROKER_IDS,
@@ -34,9 +34,9 @@ from etl.protocol.zookeeper.registrations import (
     parse_topic_config,
 )
 
-_FAMILIES: Mapping[Dialect, str] = {
-    Dialect.KAFKA: "Kafka 0.8 or later",
-    Dialect.JAFKA: "Jafka or Kafka 0.7",
+_FAMILIES: Mapping[BrokerFamily, str] = {
+    BrokerFamily.KAFKA: "Kafka 0.8 or later",
+    BrokerFamily.JAFKA: "Jafka or Kafka 0.7",
 }
 
 
@@ -68,7 +68,7 @@ def read_brokers(zookeeper: ZooKeeper, security: Security = OPEN) -> tuple[Broke
     Raises WrongChroot when there is no cluster there, SettingsError when it is one of Jafka or
     Kafka 0.7, or none has such a listener.
     """
-    registrations = read_registrations(zookeeper, Dialect.KAFKA)
+    registrations = read_registrations(zookeeper, BrokerFamily.KAFKA)
     brokers = tuple(
         sorted(
             b
@@ -113,7 +113,7 @@ def are_registered(
     return bool(brokers) and there.issuperset(brokers)
 
 
-def read_registrations(zookeeper: ZooKeeper, dialect: Dialect) -> dict[str, bytes]:
+def read_registrations(zookeeper: ZooKeeper, dialect: BrokerFamily) -> dict[str, bytes]:
     """Broker id -> what it registered, of a cluster of this family.
 
     Raises WrongChroot when there is no cluster under our chroot, and SettingsError for a broker of
@@ -123,7 +123,7 @@ def read_registrations(zookeeper: ZooKeeper, dialect: Dialect) -> dict[str, byte
     if ids is None:
         what = f"there is no Kafka cluster under {zookeeper.chroot or '/'}: no {BROKER_IDS}"
         check = "the chroot at the end of zookeeper.connect"
-        if dialect is Dialect.KAFKA:
+        if dialect is BrokerFamily.KAFKA:
             check += "; for a cluster without ZooKeeper give source.bootstrap"
         raise WrongChroot(what, connect=zookeeper.connect, check=check)
     payloads = zookeeper.read_all([f"{BROKER_IDS}/{i}" for i in ids])

@@ -9,8 +9,7 @@ from dataclasses import replace
 from etl.decisions.run_keys import with_key
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import Owned
-from etl.model.bounds import KeptKey
-from etl.model.plans import Plan
+from etl.model.plans import KeptKey, Plan
 from etl.protocol.zookeeper.ledger_documents import render_coverage
 
 

@@ -46,7 +46,7 @@ from etl.edges.zookeeper.multi_read import FEWEST, Znode, knows_multi_read, read
 from etl.edges.zookeeper.refusals import REFUSED, refusal_of
 from etl.edges.zookeeper.session_life import SessionLife
 from etl.errors import EtlError, PermissionRefused, ZooKeeperUnreachable
-from etl.model.zookeeper_access import OPEN, Access
+from etl.model.security import OPEN_ZOOKEEPER, Access
 from etl.settings.address import split_connect
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class ZooKeeper:
         *,
         session_timeout_s: float = 10,
         connect_timeout_s: float = 10,
-        access: Access = OPEN,
+        access: Access = OPEN_ZOOKEEPER,
     ) -> None:
         self.hosts, slash, chroot = connect.partition("/")
         self.chroot = (slash + chroot).rstrip("/")

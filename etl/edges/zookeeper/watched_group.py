@@ -19,7 +19,7 @@ from etl.edges.zookeeper.members import GroupMembers
 from etl.edges.zookeeper.physical_registry import unknown_registration
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
-from etl.model.logs import BrokerPartition, Dialect
+from etl.model.partitions import BrokerFamily, BrokerPartition
 from etl.protocol.zookeeper.consumers import FilteredTopics, Registration, parse_registration
 from etl.protocol.zookeeper.paths import BROKER_IDS, BROKER_TOPICS, GroupPaths
 from etl.protocol.zookeeper.registrations import parse_count, parse_replicas
@@ -68,7 +68,7 @@ class WatchedGroup:
     raises.
     """
 
-    def __init__(self, zookeeper: ZooKeeper, group: str, dialect: Dialect, bell: Bell) -> None:
+    def __init__(self, zookeeper: ZooKeeper, group: str, dialect: BrokerFamily, bell: Bell) -> None:
         self._zookeeper, self._dialect, self._bell = zookeeper, dialect, bell
         self._members, self._ids = GroupMembers(zookeeper, group), GroupPaths(group).consumer_ids
 
@@ -118,7 +118,7 @@ class WatchedGroup:
         found = parse_registration(payload, path=path)
         if (
             found.dialect is not self._dialect
-            or self._dialect is Dialect.JAFKA
+            or self._dialect is BrokerFamily.JAFKA
             and isinstance(found.reads, FilteredTopics)
         ):
             what = f"a consumer of the group is registered in a form that those of {self._dialect.value} cannot read: {payload[:80]!r}"
@@ -128,7 +128,7 @@ class WatchedGroup:
 
     def _partitions(self, topics: Sequence[str]) -> dict[str, Collection[BrokerPartition]]:
         paths = [f"{BROKER_TOPICS}/{topic}" for topic in topics]
-        if self._dialect is Dialect.JAFKA:
+        if self._dialect is BrokerFamily.JAFKA:
             return self._physical(topics, self._children(paths))
         return {
             topic: tuple(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, NoReturn, Protocol, TypeVar
 
 from etl.errors import OtherRelease, Refusal, SettingsError
-from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
+from etl.model.partitions import BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.protocol.group_messages import (
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,

@@ -3,7 +3,7 @@ Python object per record.
 
 Owns the walk over varints and the bounds it keeps; the buffers belong to `arrow`. Which stretches
 of bytes hold records, their CRC and their decompression belong to `batch_v2`; which offsets are
-wanted and when a range is done to `cursor`; the names and order of the columns to `raw_table`.
+wanted and when a range is done to `cursor`; the names and order of the columns to `columns`.
 
 One call of `_fill` decodes all record batches of a *group* (one row of the group's table each),
 because a call with that many arrays costs some microseconds. The buffers are as large as the bytes

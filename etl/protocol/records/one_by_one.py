@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import MessageTooLarge
-from etl.model.raw_table import raw_columns
+from etl.model.columns import raw_columns
 from etl.protocol.messages import EntryLayout, FetchedPartition
 from etl.protocol.records.batch_v2 import AbortedTransactions
 from etl.protocol.records.decode import decode, walk

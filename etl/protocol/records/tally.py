@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from etl.model.receipts import GAPS_KEPT
+from etl.model.plans import GAPS_KEPT
 from etl.protocol.records.compiled import Ints
 
 MAX_HOLES = 100

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from etl.model.bounds import NO_BOUNDS, Bound, Bounds, KeptKey
+from etl.model.plans import NO_BOUNDS, Bound, Bounds, KeptKey
 
 
 def render_bounds(bounds: Bounds) -> list[Any]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-from etl.model.claims import Claim, ClaimState
-from etl.model.logs import in_order
+from etl.model.partitions import in_order
+from etl.model.snapshot import Reservation, ReservationState
 from etl.protocol.zookeeper.documents import canonical, parse_logs, parsed, render_logs
 
 FORMAT = 1
 
 
-def render_claim(claim: Claim) -> bytes:
+def render_claim(claim: Reservation) -> bytes:
     """The znode of a claim."""
     logs = in_order(claim.stretches)
     document = {
@@ -30,12 +30,12 @@ def render_claim(claim: Claim) -> bytes:
     return zlib.compress(canonical(document), 6)
 
 
-def parse_claim(payload: bytes, *, path: str) -> Claim:
+def parse_claim(payload: bytes, *, path: str) -> Reservation:
     """The claim of a znode. Raises LedgersDisagree when it is none."""
     return parsed(payload, path, _claim)
 
 
-def _claim(found: dict[str, Any]) -> Claim:
+def _claim(found: dict[str, Any]) -> Reservation:
     logs = parse_logs(found["logs"])
     stretches = {
         log: tuple((_offset(start), _offset(until)) for start, until in parts)
@@ -46,13 +46,13 @@ def _claim(found: dict[str, Any]) -> Claim:
     lives = {
         log: _offset(life) for log, life in zip(logs, found["log_epochs"], strict=True) if life
     }
-    return Claim(
+    return Reservation(
         str(found["name"]),
         stretches,
         lives,
         str(found["asked"]),
         int(found["made_at_ms"]),
-        ClaimState(found["state"]),
+        ReservationState(found["state"]),
         None if found["reason"] is None else str(found["reason"]),
         str(found["table_id"]) if found.get("table_id") else None,
     )

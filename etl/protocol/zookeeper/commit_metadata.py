@@ -6,9 +6,8 @@ import base64
 import json
 
 from etl.errors import EtlError, SettingsError
-from etl.model.plans import Plan
-from etl.model.receipts import Applied, Receipt
-from etl.model.table import CommitMetadata
+from etl.model.plans import CommitResult, Plan, RangeResult
+from etl.model.snapshot import CommitMetadata
 from etl.protocol.zookeeper.documents import FORMAT, sorted_items
 from etl.protocol.zookeeper.ledger_documents import parse_applied, render_applied
 from etl.protocol.zookeeper.plan_documents import FEWER_TOPICS, render_plan
@@ -63,7 +62,7 @@ def render_commit_metadata(plan: Plan, app_id: str, run_id: str | None = None) -
     return short
 
 
-def with_receipts(metadata: str, plan: Plan, receipts: tuple[Receipt, ...]) -> str:
+def with_receipts(metadata: str, plan: Plan, receipts: tuple[RangeResult, ...]) -> str:
     """The same with what reading each range of the plan came to, known before the commit: then
     nobody has to count its rows again.
 
@@ -72,7 +71,7 @@ def with_receipts(metadata: str, plan: Plan, receipts: tuple[Receipt, ...]) -> s
     """
     said = json.loads(metadata)
     said["receipts_zlib"] = base64.b85encode(
-        render_applied(Applied(plan.number, plan.id, -1, "", receipts))
+        render_applied(CommitResult(plan.number, plan.id, -1, "", receipts))
     ).decode("ascii")
     full = json.dumps(said)
     if len(full) <= METADATA_FULL_BYTES:
@@ -81,7 +80,7 @@ def with_receipts(metadata: str, plan: Plan, receipts: tuple[Receipt, ...]) -> s
     return short if len(short) <= METADATA_MAX_BYTES else metadata
 
 
-def receipts_of(metadata: CommitMetadata) -> tuple[Receipt, ...] | None:
+def receipts_of(metadata: CommitMetadata) -> tuple[RangeResult, ...] | None:
     """What the commit says that reading came to; None where it says nothing of it, or nothing that
     can be read.
     """

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import SettingsError
-from etl.model.logs import Dialect
+from etl.model.partitions import BrokerFamily
 from etl.protocol.zookeeper.java_classes import NotTranslated
 from etl.protocol.zookeeper.topic_filters import FilterKind, TopicFilter, cleaned
 
@@ -67,7 +67,7 @@ class FilteredTopics:
 class Registration:
     """What one consumer of a group says that it reads."""
 
-    dialect: Dialect
+    dialect: BrokerFamily
     """The family of consumers that can read it."""
     reads: FixedTopics | FilteredTopics
 
@@ -93,7 +93,7 @@ def parse_registration(payload: bytes, *, path: str) -> Registration:
             reads = _filtered(
                 _KINDS[by_filter["kind"]], by_filter["text"], int(by_filter["threads"])
             )
-            return Registration(Dialect.JAFKA, reads)
+            return Registration(BrokerFamily.JAFKA, reads)
         return _of_document(json.loads(text))
     except NotTranslated as error:
         what = f"a consumer of the group reads topics by a pattern that is not understood here: {error}"
@@ -108,7 +108,7 @@ def render_registration(registration: Registration, *, now_ms: int) -> bytes:
     SettingsError for a filter of Jafka's.
     """
     reads = registration.reads
-    if registration.dialect is Dialect.JAFKA:
+    if registration.dialect is BrokerFamily.JAFKA:
         if isinstance(reads, FilteredTopics):
             raise SettingsError(
                 "consumers of Jafka read topics by name only", check="name the topics"
@@ -151,7 +151,7 @@ def _of_document(found: Any) -> Registration:
     """Raises ValueError, TypeError, KeyError or AttributeError for another one."""
     if not isinstance(found.get("subscription"), dict):
         counts = {topic: _count(count, least=0) for topic, count in found.items()}
-        return Registration(Dialect.JAFKA, FixedTopics(counts))
+        return Registration(BrokerFamily.JAFKA, FixedTopics(counts))
     counts = {topic: _count(count, least=1) for topic, count in found["subscription"].items()}
     if not isinstance(found["pattern"], str):
         raise ValueError("the pattern is no text")
@@ -159,9 +159,9 @@ def _of_document(found: Any) -> Registration:
     if (
         kind is None or not counts
     ):  # the originals take any other word for `static`, and a filter without one, too
-        return Registration(Dialect.KAFKA, FixedTopics(counts))
+        return Registration(BrokerFamily.KAFKA, FixedTopics(counts))
     ((text, threads),) = counts.items()
-    return Registration(Dialect.KAFKA, _filtered(kind, text, threads))
+    return Registration(BrokerFamily.KAFKA, _filtered(kind, text, threads))
 
 
 def _filtered(kind: FilterKind, text: str, threads: int) -> FilteredTopics:

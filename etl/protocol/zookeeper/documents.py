@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from etl.errors import LedgersDisagree, NeedsDecision
-from etl.model.logs import BrokerPartition, in_order
-from etl.protocol.zookeeper.payloads import parse_partition_key
+from etl.model.partitions import BrokerPartition, in_order, parse_partition_key
 
 T = TypeVar("T")
 V = TypeVar("V")

@@ -9,11 +9,9 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from etl.model.ledger import Acknowledgement, Coverage, Interval, Retirement
-from etl.model.logs import BrokerPartition, in_order
-from etl.model.losses import ReadByOthers, Vanished
-from etl.model.receipts import Applied, Receipt
-from etl.model.table import ForeignCommit
+from etl.model.partitions import BrokerPartition, in_order
+from etl.model.plans import CommitResult, RangeResult, ReadByOthers, Vanished
+from etl.model.snapshot import Acknowledgement, Coverage, ForeignCommit, Interval, Retirement
 from etl.protocol.zookeeper import documents
 from etl.protocol.zookeeper.asked import parse_keys, render_keys
 from etl.protocol.zookeeper.documents import (
@@ -31,7 +29,7 @@ _GAP_BYTES = 40
 """What one gap costs at most: two offsets of 19 digits, each with a comma."""
 
 
-def render_applied(applied: Applied) -> bytes:
+def render_applied(applied: CommitResult) -> bytes:
     """The znode that says what came of a plan. Where all gaps do not fit, as many ranges as can be
     keep theirs.
     """
@@ -42,12 +40,12 @@ def render_applied(applied: Applied) -> bytes:
     )
 
 
-def applied_content(applied: Applied) -> dict[str, Any]:
+def applied_content(applied: CommitResult) -> dict[str, Any]:
     """What came of a plan as it is stored, without the gaps and before it is compressed."""
     return _applied_content(applied, ((),) * len(applied.receipts))
 
 
-def _gaps_that_fit(receipts: Sequence[Receipt], left: int) -> list[tuple[tuple[int, int], ...]]:
+def _gaps_that_fit(receipts: Sequence[RangeResult], left: int) -> list[tuple[tuple[int, int], ...]]:
     """The gaps of each receipt, all of them or none: some of a range's gaps prove no more than
     their number does.
     """
@@ -61,7 +59,7 @@ def _gaps_that_fit(receipts: Sequence[Receipt], left: int) -> list[tuple[tuple[i
 
 
 def _applied_content(
-    applied: Applied, gaps: Sequence[tuple[tuple[int, int], ...]]
+    applied: CommitResult, gaps: Sequence[tuple[tuple[int, int], ...]]
 ) -> dict[str, Any]:
     receipts = applied.receipts
     return {
@@ -88,12 +86,12 @@ def _applied_content(
     }
 
 
-def parse_applied(payload: bytes, *, path: str) -> Applied:
+def parse_applied(payload: bytes, *, path: str) -> CommitResult:
     """What came of a plan. Raises LedgersDisagree when the znode does not say."""
     return parsed(payload, path, applied_of)
 
 
-def applied_of(document: dict[str, Any]) -> Applied:
+def applied_of(document: dict[str, Any]) -> CommitResult:
     """What came of a plan, of the document that says it."""
     columns = (
         "rows",
@@ -108,7 +106,7 @@ def applied_of(document: dict[str, Any]) -> Applied:
     epochs = document.get("epochs") or [[]] * len(document["rows"])
     behind = document.get("behind_transform") or [False] * len(document["rows"])
     receipts = tuple(
-        Receipt(
+        RangeResult(
             rows,
             fetched,
             control,
@@ -124,7 +122,7 @@ def applied_of(document: dict[str, Any]) -> Applied:
             *(document[c] for c in columns), last, behind, epochs, strict=True
         )
     )
-    return Applied(
+    return CommitResult(
         document["number"],
         document["plan_id"],
         document["delta_version"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-from etl.model.named_table import NamedTable
+from etl.model.snapshot import NamedTable
 from etl.protocol.zookeeper.documents import FORMAT, canonical, parsed
 
 

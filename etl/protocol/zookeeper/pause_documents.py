@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
-from etl.model.ledger import Pause
+from etl.model.snapshot import Pause
 from etl.protocol.zookeeper.documents import FORMAT, canonical, log_of, parsed
 
 

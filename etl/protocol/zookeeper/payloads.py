@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from etl.errors import BadOffset, LedgersDisagree
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 
 CREATION_ID = "zxid-"
 """Before the transaction that made a topic's znode: what stands for a topic's id where brokers have
@@ -20,17 +20,6 @@ _OWNER = re.compile(
     r"etl:(?P<pipeline>[^:]+):(?P<run_id>[^:]*):(?P<pid>[0-9]{1,10}):(?P<started>[^:]*):"
     r"((?P<pids>[0-9a-f]{8}-[0-9]{1,20}):)?(?P<host>.*)-[0-9]{1,9}"
 )
-_KEY = re.compile(r"((0|[1-9][0-9]{0,9})-)?(0|[1-9][0-9]{0,9})")
-
-
-def parse_partition_key(topic: str, key: str) -> BrokerPartition | None:
-    """The log that `key` names, or None when it is no key (somebody else's znode). `03` is none:
-    its znode is another than that of `3`.
-    """
-    if not _KEY.fullmatch(key):
-        return None
-    broker, dash, partition = key.rpartition("-")
-    return BrokerPartition(topic, int(partition), int(broker) if dash else None)
 
 
 def render_offset(offset: int) -> bytes:

@@ -11,12 +11,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from etl.model.bounds import NO_BOUNDS
-from etl.model.committed import Committed, OffsetsStorage
-from etl.model.logs import Broker, BrokerPartition, Dialect, Leader, Tail, in_order
-from etl.model.losses import Loss, LossReason, ReadByOthers, Vanished
-from etl.model.membership import Membership, Share
-from etl.model.plans import HeldRows, OffsetRange, Plan, PlanKind, RowsBefore, TookOver
+from etl.model.partitions import (
+    Broker,
+    BrokerFamily,
+    BrokerPartition,
+    Committed,
+    Leader,
+    Membership,
+    OffsetsStorage,
+    Share,
+    Tail,
+    in_order,
+)
+from etl.model.plans import (
+    NO_BOUNDS,
+    HeldRows,
+    Loss,
+    LossReason,
+    OffsetRange,
+    Plan,
+    PlanKind,
+    ReadByOthers,
+    RowsBefore,
+    TookOver,
+    Vanished,
+)
 from etl.protocol.zookeeper.asked import parse_bounds, render_bounds
 from etl.protocol.zookeeper.documents import (
     FORMAT,
@@ -218,7 +237,7 @@ def plan_of(document: dict[str, Any]) -> Plan:
         uid=document["uid"],
         kind=PlanKind(document["kind"]),
         created_at_ms=document["created_at_ms"],
-        dialect=Dialect(document["dialect"]),
+        dialect=BrokerFamily(document["dialect"]),
         cluster=document["cluster"],
         shape=document["shape"],
         table_id=document["table_id"],

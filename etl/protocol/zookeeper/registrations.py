@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from etl.model.logs import Broker, Dialect
+from etl.model.partitions import Broker, BrokerFamily
 from etl.model.security import OPEN, Security, SecurityProtocol
 
 _MOST_PARTITIONS = 100_000
@@ -35,11 +35,11 @@ class PartitionState:
     """The replicas that had every committed record."""
 
 
-def dialect_of(payload: bytes) -> Dialect | None:
+def dialect_of(payload: bytes) -> BrokerFamily | None:
     """The family of a broker by its registration: JSON or fields; None for a text that is neither."""
     if payload.lstrip().startswith(b"{"):
-        return Dialect.KAFKA
-    return Dialect.JAFKA if _fields(payload) is not None else None
+        return BrokerFamily.KAFKA
+    return BrokerFamily.JAFKA if _fields(payload) is not None else None
 
 
 def parse_broker(broker_id: str, payload: bytes, security: Security = OPEN) -> Broker | None:
@@ -108,7 +108,10 @@ def parse_physical_broker(broker_id: str, payload: bytes) -> Broker | None:
     if fields is None or not re.fullmatch(r"[0-9]{1,10}", broker_id):
         return None
     return Broker(
-        int(broker_id), fields[1].replace("#", ":").strip("[]"), int(fields[2]), Dialect.JAFKA.value
+        int(broker_id),
+        fields[1].replace("#", ":").strip("[]"),
+        int(fields[2]),
+        BrokerFamily.JAFKA.value,
     )
 
 

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from etl.model.internal_topics import INTERNAL_TOPICS
+from etl.model.partitions import INTERNAL_TOPICS
 from etl.protocol.zookeeper.java_patterns import java_pattern
 
 _QUOTES_AT_END = re.compile("[\"']+(?=[\\x85\\u2028\\u2029]?\\Z)")

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.protocol.messages import FetchTarget
 from etl.settings.address import split_address
 from etl.settings.fetch_sizes import FETCH_MAX_BYTES

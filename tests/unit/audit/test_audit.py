@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from etl.audit.audit import BUCKET_OFFSETS, Bucket, audit, audit_log
 from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, LogFindings, Unequal
 from etl.errors import LedgersDisagree
-from etl.model.ledger import Interval
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange
-from etl.model.receipts import NOT_COUNTED, Receipt
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import NOT_COUNTED, OffsetRange, RangeResult
+from etl.model.snapshot import Interval
 
 LOG = BrokerPartition("clicks", 3)
 AUDITED = AuditedLog(LOG)
@@ -40,9 +39,9 @@ def _bucket(number: int, members: Sequence[int]) -> Bucket:
     )
 
 
-def applied(start: int, until: int, *gaps: tuple[int, int]) -> tuple[OffsetRange, Receipt]:
+def applied(start: int, until: int, *gaps: tuple[int, int]) -> tuple[OffsetRange, RangeResult]:
     lost = sum(end - begin for begin, end in gaps)
-    return OffsetRange(LOG, start, until), Receipt(
+    return OffsetRange(LOG, start, until), RangeResult(
         rows=until - start - lost, missing_offsets=lost, gaps=gaps
     )
 
@@ -98,7 +97,7 @@ def test_of_a_counted_interval_only_the_number_can_be_wrong() -> None:
 
 
 def test_a_receipt_that_does_not_know_all_its_gaps_is_counted_only() -> None:
-    receipt = Receipt(rows=6, missing_offsets=4, gaps=((1, 2),), gaps_complete=False)
+    receipt = RangeResult(rows=6, missing_offsets=4, gaps=((1, 2),), gaps_complete=False)
     expected = Expected(((OffsetRange(LOG, 0, 10), receipt),))
     assert find(expected, [0, 2, 4, 5, 6, 9]).is_right
     assert find(expected, [0, 2, 4, 5, 6]).unequal == (Unequal(0, 10, 6, 5),)

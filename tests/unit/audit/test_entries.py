@@ -18,11 +18,9 @@ from etl.audit.explain import Doubt, Gaps, LogProof, doubt_of, gaps_of
 from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, LogFindings, Unequal
 from etl.edges.delta.scan_entries import Numbering
 from etl.errors import LedgersDisagree
-from etl.model.ledger import Interval
-from etl.model.logs import BrokerPartition
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import OffsetRange
-from etl.model.receipts import NOT_COUNTED, Receipt
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import NOT_COUNTED, Loss, LossReason, OffsetRange, RangeResult
+from etl.model.snapshot import Interval
 from etl.report.proof import Proof
 
 LOG = BrokerPartition("clicks", 0, 1)
@@ -61,8 +59,8 @@ def _stretch(number: int, found: Sequence[tuple[int, int, int, int]]) -> Stretch
     )
 
 
-def applied(start: int, until: int, rows: int | None) -> tuple[OffsetRange, Receipt]:
-    receipt = NOT_COUNTED if rows is None else Receipt(rows=rows, fetched_bytes=until - start)
+def applied(start: int, until: int, rows: int | None) -> tuple[OffsetRange, RangeResult]:
+    receipt = NOT_COUNTED if rows is None else RangeResult(rows=rows, fetched_bytes=until - start)
     return OffsetRange(LOG, start, until), receipt
 
 
@@ -148,7 +146,7 @@ def test_what_was_given_up_may_be_there_or_not() -> None:
 def test_a_range_that_nobody_counted_and_one_that_was_counted_behind_a_transform_cannot_be_proven() -> (
     None
 ):
-    counted = Receipt(rows=3, gaps_complete=False, behind_transform=True)
+    counted = RangeResult(rows=3, gaps_complete=False, behind_transform=True)
     found = find(Expected((applied(0, 100, None), (OffsetRange(LOG, 100, 150), counted))), WHOLE)
     assert (
         found.unproven == (IncompleteInterval(0, 100, 100), IncompleteInterval(100, 150, 50))
@@ -164,7 +162,7 @@ def test_a_range_that_nobody_counted_and_one_that_was_counted_behind_a_transform
         not LogProof(found, doubt=doubt).is_right
         and LogProof(found, doubt=replace(doubt, allowed=True)).is_right
     )
-    without = Receipt(rows=3, gaps_complete=False)
+    without = RangeResult(rows=3, gaps_complete=False)
     assert find(
         Expected((applied(0, 100, 4), (OffsetRange(LOG, 100, 150), without))), WHOLE
     ).is_right

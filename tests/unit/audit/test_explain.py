@@ -16,12 +16,9 @@ from etl.audit.explain import (
     origin_of,
 )
 from etl.audit.findings import AuditedLog, Expected, IncompleteInterval, LogFindings
-from etl.model.ledger import Interval
-from etl.model.logs import BrokerPartition
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
-from etl.model.table import ForeignCommit
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import Loss, LossReason, OffsetRange, RangeResult
+from etl.model.snapshot import ForeignCommit, Interval
 
 LOG = BrokerPartition("clicks", 0)
 SHORT = IncompleteInterval(0, 10, 4)
@@ -36,8 +33,8 @@ def test_reasons_are_added_up_over_receipts_and_coverage_and_a_recounted_receipt
 ):
     expected = Expected(
         (
-            (OffsetRange(LOG, 100, 120), Receipt(10, 900, 4, 3, 3)),
-            (OffsetRange(LOG, 120, 130), Receipt(8, None, missing_offsets=2)),
+            (OffsetRange(LOG, 100, 120), RangeResult(10, 900, 4, 3, 3)),
+            (OffsetRange(LOG, 120, 130), RangeResult(8, None, missing_offsets=2)),
         ),
         (Interval(0, 100, 90, 1, 2, 3),),
     )
@@ -52,14 +49,14 @@ def test_reasons_are_added_up_over_receipts_and_coverage_and_a_recounted_receipt
 
 
 def test_a_range_that_is_in_the_coverage_already_is_explained_once() -> None:
-    receipt = Receipt(8, 900, control_records=2)
+    receipt = RangeResult(8, 900, control_records=2)
     expected = Expected(((OffsetRange(LOG, 0, 10), receipt),), (Interval(0, 20, 16, 4, 0, 0),))
     assert gaps_of(expected, ()) == Gaps(control_records=4)
     assert gaps_of(expected, ()).says == "4 control"
 
 
 def test_where_every_offset_has_its_row_nothing_is_said() -> None:
-    assert gaps_of(Expected(((OffsetRange(LOG, 0, 10), Receipt(10, 900)),)), ()).says == ""
+    assert gaps_of(Expected(((OffsetRange(LOG, 0, 10), RangeResult(10, 900)),)), ()).says == ""
 
 
 def origin(committed: int | None, *, version: int | None = 3, missing: int = 4) -> Origin:
@@ -152,8 +149,8 @@ def test_where_nothing_is_in_doubt_nothing_is_said_of_it() -> None:
 
 
 def test_the_origin_of_a_range_compares_what_was_planned_with_what_was_committed() -> None:
-    assert origin_of(SHORT, 3, Receipt(rows=10), Receipt(rows=8)) == Origin(SHORT, 3, 10, 8)
-    assert origin_of(SHORT, 3, Receipt(rows=10), None).committed_rows is None
+    assert origin_of(SHORT, 3, RangeResult(rows=10), RangeResult(rows=8)) == Origin(SHORT, 3, 10, 8)
+    assert origin_of(SHORT, 3, RangeResult(rows=10), None).committed_rows is None
 
 
 def test_many_removals_are_counted() -> None:

@@ -12,20 +12,27 @@ from etl.audit.audit import Bucket, audit_log
 from etl.audit.explain import Gaps, LogProof, gaps_of
 from etl.audit.findings import AuditedLog, Expected
 from etl.decisions.coverage import fold, merged_holes
-from etl.model.committed import Committed
-from etl.model.ledger import Coverage
-from etl.model.logs import BrokerPartition
-from etl.model.losses import Loss, LossReason, ReadByOthers
-from etl.model.membership import Membership, Share
-from etl.model.plans import OffsetRange, Plan
-from etl.model.receipts import Applied, Receipt
+from etl.model.partitions import BrokerPartition, Committed, Membership, Share
+from etl.model.plans import (
+    CommitResult,
+    Loss,
+    LossReason,
+    OffsetRange,
+    Plan,
+    RangeResult,
+    ReadByOthers,
+)
+from etl.model.snapshot import Coverage
 from etl.protocol.zookeeper.ledger_documents import parse_coverage, render_coverage
 from etl.protocol.zookeeper.plan_documents import parse_plan, plan_id, render_plan, with_id
 from tests.builders import plain_plan
 
 A = BrokerPartition("clicks", 0)
 B = BrokerPartition("clicks", 1)
-OURS = ((OffsetRange(A, 0, 10), Receipt(10, 100)), (OffsetRange(A, 20, 30), Receipt(10, 100)))
+OURS = (
+    (OffsetRange(A, 0, 10), RangeResult(10, 100)),
+    (OffsetRange(A, 20, 30), RangeResult(10, 100)),
+)
 SHARE = Share("host-1", Membership.ZOOKEEPER, "range", None, frozenset([A]))
 
 
@@ -95,9 +102,9 @@ def test_holes_outlive_their_plans_and_those_that_touch_are_one() -> None:
     assert parse_coverage(render_coverage(covered), path="") == covered
 
 
-def applied_of(plan: Plan) -> Applied:
-    return Applied(
-        plan.number, plan.id, plan.number, "t", tuple(Receipt(r.size, 1) for r in plan.ranges)
+def applied_of(plan: Plan) -> CommitResult:
+    return CommitResult(
+        plan.number, plan.id, plan.number, "t", tuple(RangeResult(r.size, 1) for r in plan.ranges)
     )
 
 

@@ -6,11 +6,9 @@ from dataclasses import replace
 
 from etl.audit.findings import AuditedLog, Expected
 from etl.audit.rows_before import more_than_before, rows_before_of
-from etl.model.ledger import Acknowledgement, Interval
-from etl.model.logs import BrokerPartition
-from etl.model.plans import HeldRows, OffsetRange, RowsBefore
-from etl.model.receipts import Receipt
-from etl.model.table import Table
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import HeldRows, OffsetRange, RangeResult, RowsBefore
+from etl.model.snapshot import Acknowledgement, Interval, Table
 from etl.protocol.zookeeper.ledger_documents import parse_acknowledgement, render_acknowledgement
 from etl.report.proof import Proof
 from tests.builders import plain_plan
@@ -29,7 +27,7 @@ def test_rows_from_before_plan_one_are_those_of_its_offsets_and_lives_without_wh
 ):
     assert rows_before_of(PLAN, TABLE, {}) == {FIRST: [(10, 100)], SECOND: [(0, 50)]}
     backfilled = Expected(
-        applied=((OffsetRange(LOG, 20, 30), Receipt(10)),), coverage=(Interval(0, 12, 12),)
+        applied=((OffsetRange(LOG, 20, 30), RangeResult(10)),), coverage=(Interval(0, 12, 12),)
     )
     assert rows_before_of(PLAN, TABLE, {FIRST: backfilled})[FIRST] == [(12, 20), (30, 100)]
     whole = Expected(coverage=(Interval(0, 100, 100),))

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.audit.seen_offsets import SeenMessages, SeenOffsets
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import OffsetRange, RangeResult
 
 LOG = BrokerPartition("clicks", 0)
 
@@ -53,7 +52,7 @@ def test_rows_that_lie_far_apart_cost_neither_time_nor_memory() -> None:
     first, last = 2**40, 2**63 - 3
     seen = SeenOffsets(OffsetRange(LOG, 0, last + 1))
     seen.add(numpy.array([first, first + 1, last], numpy.int64))
-    assert seen.receipt(gaps_max=9) == Receipt(
+    assert seen.receipt(gaps_max=9) == RangeResult(
         rows=3, missing_offsets=last - 2, gaps=((0, first), (first + 2, last))
     )
 
@@ -62,7 +61,7 @@ def test_an_offset_that_came_twice_is_one() -> None:
     seen = SeenOffsets(OffsetRange(LOG, 0, 4))
     for offsets in ([1, 1, 2], [2, 3]):
         seen.add(numpy.array(offsets, numpy.int64))
-    assert seen.receipt(gaps_max=9) == Receipt(rows=3, missing_offsets=1, gaps=((0, 1),))
+    assert seen.receipt(gaps_max=9) == RangeResult(rows=3, missing_offsets=1, gaps=((0, 1),))
 
 
 def test_a_receipt_keeps_the_first_gaps_and_says_that_there_are_more() -> None:
@@ -103,7 +102,7 @@ def test_each_message_of_a_physical_log_counts_once_wherever_its_entry_begins(
                 for i in (0, 1)
             )
         )
-    assert seen.receipt(1) == Receipt(rows=len(set(messages)), gaps_complete=False)
+    assert seen.receipt(1) == RangeResult(rows=len(set(messages)), gaps_complete=False)
 
 
 def test_an_index_that_no_message_has_names_none() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from etl.commands import acknowledged
 from etl.edges.delta.recount import Recount
-from etl.model.receipts import NOT_COUNTED
+from etl.model.plans import NOT_COUNTED
 from tests.fakes import fake_ledger, fake_table
 from tests.fakes.backfill_stories import stored
 from tests.fakes.stories import SETTINGS

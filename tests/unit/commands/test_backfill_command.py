@@ -14,10 +14,9 @@ from etl.cli import main
 from etl.commands.backfill import BackfillPreview, parse_asked
 from etl.commands.backfills import pace_of
 from etl.errors import DataLoss, LedgersDisagree, NeedsDecision, SettingsError
-from etl.model.claims import Claim, backfill_pipeline, is_beside, live_and_name
-from etl.model.ledger import Pause
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
+from etl.model.snapshot import Pause, Reservation, backfill_pipeline, is_beside, live_and_name
 from etl.protocol.zookeeper.claim_documents import parse_claim, render_claim
 from etl.report.backfill_progress import of_the_whole
 from etl.report.phases import Doing, Verb
@@ -33,7 +32,7 @@ from tests.fakes.world import FakeWorld
 
 LATEST = settings_of(start="latest")
 LOG = BrokerPartition("clicks", 0)
-CLAIM = Claim(
+CLAIM = Reservation(
     "old",
     {LOG: ((0, 10), (20, 30)), BrokerPartition("clicks", 1): ((5, 9),)},
     {LOG: 2},

@@ -15,13 +15,13 @@ from etl.commands.conf_choices import Asked, Seen, choose, proposed
 from etl.commands.conf_text import conf_text
 from etl.commands.first_conf import first_conf
 from etl.errors import SettingsError
-from etl.model.logs import Dialect
+from etl.model.partitions import BrokerFamily
 from etl.settings.changes import parse_change
 from etl.settings.loader import load_settings
 from tests.said import refused, said_by
 
 ASKED = Asked("zk:2181/kafka", None, ("clicks",), "warehouse/clicks")
-SEEN = Seen(Dialect.KAFKA, "an-id", {"clicks": 8}, 1000, 3, 0, None, None)
+SEEN = Seen(BrokerFamily.KAFKA, "an-id", {"clicks": 8}, 1000, 3, 0, None, None)
 
 
 def written(folder: Path, asked: Asked = ASKED, seen: Seen = SEEN) -> Path:
@@ -88,9 +88,9 @@ def test_a_pipeline_is_called_as_was_said_or_as_its_file_topic_or_table(
 def test_brokers_without_a_cluster_id_get_a_name_and_those_with_one_need_none(
     tmp_path: Path,
 ) -> None:
-    seen = replace(SEEN, dialect=Dialect.JAFKA, cluster_id=None)
+    seen = replace(SEEN, dialect=BrokerFamily.JAFKA, cluster_id=None)
     found = load_settings(written(tmp_path, ASKED, seen))
-    assert (found.cluster, found.source.dialect) == ("clicks", Dialect.JAFKA)
+    assert (found.cluster, found.source.dialect) == ("clicks", BrokerFamily.JAFKA)
     assert (
         "must stay" in why(ASKED, seen)["cluster"]
         and "1,000 bytes" in why(ASKED, seen)["source.start"]

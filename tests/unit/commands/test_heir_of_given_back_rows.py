@@ -13,8 +13,7 @@ import pytest
 from etl.audit.pieces import pieces_of
 from etl.commands import take_over
 from etl.decisions.coverage import take_in
-from etl.model.ledger import Coverage, Interval
-from etl.model.table import OtherPipeline
+from etl.model.snapshot import Coverage, Interval, OtherPipeline
 from tests.fakes import fake_ledger, fake_table
 from tests.fakes.backfill_stories import accept_table, asked, filled, given_up
 from tests.fakes.fake_log import FakeLog, offset_of

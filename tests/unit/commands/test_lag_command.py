@@ -9,7 +9,7 @@ import pytest
 
 from etl.commands.lag import lags_of, unread_of
 from etl.errors import LedgersDisagree
-from etl.model.logs import BrokerPartition, OldestRecord, Retention
+from etl.model.partitions import BrokerPartition, OldestRecord, Retention
 from etl.report.lags import Lags
 from etl.settings.sections import Settings
 from tests.builders import plain_snapshot

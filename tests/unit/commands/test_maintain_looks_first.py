@@ -9,7 +9,7 @@ import pytest
 from etl.commands.compact import refuse_what_stops_a_run
 from etl.decisions.backfills.lacking import refuse_what_lacks_a_backfill
 from etl.errors import LedgersDisagree
-from etl.model.table import Table
+from etl.model.snapshot import Table
 from tests.fakes import fake_table
 from tests.fakes.backfill_stories import asked, filled, live, nothing
 from tests.fakes.outside import Outside

@@ -11,11 +11,18 @@ from etl.audit.findings import AuditedLog, Expected, LogFindings, Unequal
 from etl.commands import neighbours
 from etl.commands.neighbours import refuse_what_others_loaded, stops_a_run, without_others
 from etl.errors import LedgersDisagree
-from etl.model.ledger import Ledger, Retirement
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, TookOver
-from etl.model.snapshot import FirstRun, Snapshot, UpToDate
-from etl.model.table import ForeignCommit, OtherPipeline, Table
+from etl.model.snapshot import (
+    FirstRun,
+    ForeignCommit,
+    Ledger,
+    OtherPipeline,
+    Retirement,
+    Snapshot,
+    Table,
+    UpToDate,
+)
 from tests.fakes.stories import SETTINGS, outside_of, run
 from tests.fakes.takeovers import ENDED, OLD, loaded_by_another, old_pipeline, snapshot_of
 

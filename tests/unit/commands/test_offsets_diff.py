@@ -22,8 +22,7 @@ from etl.errors import (
     OffsetMoved,
     Owned,
 )
-from etl.model.ledger import Acknowledgement, Retirement
-from etl.model.snapshot import Snapshot
+from etl.model.snapshot import Acknowledgement, Retirement, Snapshot
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.settings.sections import Settings
 from tests.fakes.outside import Outside

@@ -11,13 +11,11 @@ import pytest
 
 from etl.cli.output import confirm
 from etl.commands.offsets_set import Wanted, _rows_of
-from etl.decisions.identity.accepting import parse_named
 from etl.decisions.set_positions import Standing
 from etl.edges.delta.recount import Recount
 from etl.errors import NeedsDecision, SettingsError, Stopped
-from etl.model.logs import BrokerPartition
-from etl.model.plans import Plan
-from etl.model.receipts import NOT_COUNTED, Receipt
+from etl.model.partitions import BrokerPartition, parse_named
+from etl.model.plans import NOT_COUNTED, Plan, RangeResult
 from etl.model.snapshot import UpToDate
 from tests.builders import plain_plan
 
@@ -37,7 +35,7 @@ class Rows:
             return Recount((NOT_COUNTED,) * len(plan.ranges), "no column offset")
         return Recount(
             tuple(
-                Receipt(
+                RangeResult(
                     0
                     if plan.log_epochs[r.log]
                     else max(0, min(r.until_offset, 100) - r.from_offset)

@@ -6,8 +6,8 @@ import pytest
 
 from etl.commands.pipelines import State, _state_of
 from etl.console.text import show_pipelines
-from etl.model.ledger import Ledger, Retirement
-from etl.model.receipts import Applied
+from etl.model.plans import CommitResult
+from etl.model.snapshot import Ledger, Retirement
 from etl.protocol.zookeeper.payloads import DriverNode
 from tests.builders import plain_plan
 
@@ -20,7 +20,7 @@ DRIVER = DriverNode("host", 7, None, "run-1")
     [
         (Ledger(), None, None, State.NO_PLAN),
         (Ledger("u", PLAN), None, None, State.STORED),
-        (Ledger("u", PLAN, Applied(1, "", 3, "t", ())), None, None, State.UP_TO_DATE),
+        (Ledger("u", PLAN, CommitResult(1, "", 3, "t", ())), None, None, State.UP_TO_DATE),
         (Ledger("u", PLAN), None, DRIVER, State.AT_WORK),
         (Ledger("u", PLAN), Retirement("moved", 1), None, State.RETIRED),
         (Ledger("u", PLAN), Retirement("moved", 1, "g/other"), None, State.TAKEN_OVER),

@@ -14,7 +14,7 @@ from etl.doctor.check import Verdict
 from etl.doctor.ledger import judged
 from etl.edges.spark.session import session_there
 from etl.errors import NeedsDecision, NotOurTable, SettingsError
-from etl.model.raw_table import arrow_schema
+from etl.model.columns import arrow_schema
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.settings.policies import WriterName

@@ -15,9 +15,8 @@ from etl.audit.findings import AuditedLog, Expected, LogFindings
 from etl.audit.pieces import as_loaded_again
 from etl.commands import intervals, rows_beside, verify
 from etl.commands.expected_rows import BothLedgers, loaded_plans
-from etl.model.ledger import Acknowledgement, Coverage, Interval
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
+from etl.model.plans import OffsetRange, RangeResult
+from etl.model.snapshot import Acknowledgement, Coverage, Interval
 from etl.settings.sections import Settings
 from tests.fakes import fake_ledger, fake_table
 from tests.fakes.backfill_stories import asked, filled
@@ -172,8 +171,8 @@ def test_what_is_left_of_a_range_that_was_loaded_again_in_part_is_told_as_in_the
 
 
 def test_what_went_elsewhere_is_missed_but_for_what_was_loaded_again() -> None:
-    def of(start: int, until: int) -> tuple[OffsetRange, Receipt]:
-        return OffsetRange(LOG, start, until), Receipt(until - start, 0)
+    def of(start: int, until: int) -> tuple[OffsetRange, RangeResult]:
+        return OffsetRange(LOG, start, until), RangeResult(until - start, 0)
 
     lost = Expected(
         (of(5, 7),),
@@ -194,8 +193,8 @@ def test_of_a_range_whose_gaps_nobody_knows_nothing_is_missed_where_some_of_it_w
     None
 ):
     """How many of its rows lie outside of that nobody can tell."""
-    unknown = OffsetRange(LOG, 0, 10), Receipt(8, 0, gaps_complete=False)
-    apart = OffsetRange(LOG, 10, 20), Receipt(8, 0, gaps_complete=False)
+    unknown = OffsetRange(LOG, 0, 10), RangeResult(8, 0, gaps_complete=False)
+    apart = OffsetRange(LOG, 10, 20), RangeResult(8, 0, gaps_complete=False)
     found = as_loaded_again(Expected((), (Interval(2, 4, 2),), elsewhere=(unknown, apart)), HERE)
     assert (found.elsewhere, [(one.from_offset, one.until_offset) for one in found.given_up]) == (
         (apart,),

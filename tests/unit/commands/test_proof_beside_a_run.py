@@ -11,11 +11,9 @@ import pytest
 from etl.commands import expected_rows
 from etl.decisions.coverage import fold
 from etl.errors import Owned
-from etl.model.ledger import Coverage, Ledger
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Plan
-from etl.model.receipts import Applied, Receipt
-from etl.model.table import Table
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult
+from etl.model.snapshot import Coverage, Ledger, Table
 from etl.run.live_world import LiveWorld
 from tests.builders import plain_plan
 
@@ -33,8 +31,8 @@ def plan_of(number: int) -> Plan:
     )
 
 
-def record_of(plan: Plan) -> Applied:
-    return Applied(plan.number, plan.id, plan.number, "t", (Receipt(10, 100),))
+def record_of(plan: Plan) -> CommitResult:
+    return CommitResult(plan.number, plan.id, plan.number, "t", (RangeResult(10, 100),))
 
 
 @dataclass
@@ -73,7 +71,7 @@ class RunsBeside:
         self._at("plans")
         return [plan_of(number) for number in numbers if number > self.pruned]
 
-    def read_record_of(self, plan: Plan) -> Applied | None:
+    def read_record_of(self, plan: Plan) -> CommitResult | None:
         self._at(f"record {plan.number}")
         return record_of(plan) if plan.number > self.pruned else None
 

@@ -18,8 +18,8 @@ from etl.commands import replay_into
 from etl.commands.replay import parse_bound, parse_wanted, preview_of
 from etl.commands.replay_into import Copied, refuse_foreign
 from etl.errors import DataLoss, SettingsError, Stopped
-from etl.model.ledger import Pause
-from etl.model.logs import Retention
+from etl.model.partitions import Retention
+from etl.model.snapshot import Pause
 from etl.run.loaded_rows import PutInto
 from etl.settings.loader import load_settings
 from etl.settings.source import Timestamp

@@ -10,9 +10,8 @@ import pytest
 
 from etl.commands.named_table import told
 from etl.errors import NotOurTable
-from etl.model.ledger import Ledger
-from etl.model.named_table import NamedTable
-from etl.model.receipts import Applied
+from etl.model.plans import CommitResult
+from etl.model.snapshot import Ledger, NamedTable
 from etl.report.metrics import metrics_of
 from tests.builders import plain_plan, plain_settings
 from tests.reports import new_report
@@ -63,7 +62,9 @@ def test_a_copy_that_lacks_the_newest_plan_is_told_with_the_place_that_may_hold_
     is_silent_of: str,
 ) -> None:
     plan = plain_plan(2, table_id="id-1")
-    says = told(before, FOUND, Ledger("uid", plan, Applied(2, plan.id, 7, "id-1", ())), in_table)
+    says = told(
+        before, FOUND, Ledger("uid", plan, CommitResult(2, plan.id, 7, "id-1", ())), in_table
+    )
     assert words in says and is_silent_of not in says
     assert ("the next run stops" in says) == ("lacks" in says)
     assert "lacks" not in told(

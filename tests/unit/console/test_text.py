@@ -14,7 +14,7 @@ from etl.console import text
 from etl.decisions.expiry import Headroom
 from etl.doctor.check import Line, Verdict
 from etl.doctor.diagnose import Diagnosis
-from etl.model.logs import Broker, BrokerPartition, Leader
+from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import OffsetRange
 from etl.report.lags import Lags, LogLag
 from tests.builders import plain_plan, plain_snapshot

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from etl.model.ledger import Acknowledgement
 from etl.model.plans import Plan
+from etl.model.snapshot import Acknowledgement
 from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 from tests.builders import plain_plan
 from tests.fakes.stories import outside_of

@@ -20,7 +20,7 @@ from etl.decisions.named_tables import (
     statement,
 )
 from etl.errors import NeedsDecision, NotOurTable, SettingsError
-from etl.model.named_table import CatalogEntry, NamedTable
+from etl.model.snapshot import CatalogEntry, NamedTable
 
 NAME = "lake.clicks"
 

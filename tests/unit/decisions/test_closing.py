@@ -7,11 +7,9 @@ from dataclasses import replace
 import pytest
 
 from etl.decisions.replacement import closing_plan_of, needs_closing, next_closing_plan
-from etl.model.committed import Committed
-from etl.model.logs import BrokerPartition
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import OffsetRange, Plan, PlanKind, TookOver
-from etl.model.table import OtherPipeline
+from etl.model.partitions import BrokerPartition, Committed
+from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind, TookOver
+from etl.model.snapshot import OtherPipeline
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from tests.builders import plain_plan
 

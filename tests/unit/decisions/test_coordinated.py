@@ -27,7 +27,7 @@ from etl.errors import (
     PermissionRefused,
     SettingsError,
 )
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.protocol.generations.kafka.errors import CODES, refusal_of
 
 LOST = Answered(Next.GIVE_UP, is_lost=True)

@@ -27,32 +27,39 @@ from etl.decisions.coverage import (
     with_beside,
 )
 from etl.errors import LedgersDisagree
-from etl.model.bounds import Bound, Bounds, KeptKey
-from etl.model.ledger import Coverage, Interval
-from etl.model.logs import BrokerPartition
-from etl.model.losses import ReadByOthers, Vanished
-from etl.model.plans import OffsetRange, Plan
-from etl.model.receipts import NOT_COUNTED, Applied, Receipt
-from etl.model.table import ForeignCommit
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import (
+    NOT_COUNTED,
+    Bound,
+    Bounds,
+    CommitResult,
+    KeptKey,
+    OffsetRange,
+    Plan,
+    RangeResult,
+    ReadByOthers,
+    Vanished,
+)
+from etl.model.snapshot import Coverage, ForeignCommit, Interval
 from etl.protocol.zookeeper.ledger_documents import parse_coverage, render_coverage
 from tests.builders import plain_plan
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 
 
-def plan_of(number: int, *ranges: tuple[BrokerPartition, int, int]) -> tuple[Plan, Applied]:
+def plan_of(number: int, *ranges: tuple[BrokerPartition, int, int]) -> tuple[Plan, CommitResult]:
     plan = plain_plan(
         number,
         ranges=tuple(OffsetRange(*r) for r in ranges),
         id=f"plan-{number}",
         table_transaction_version=number - 1,
     )
-    return plan, Applied(
+    return plan, CommitResult(
         number,
         plan.id,
         number,
         "t",
-        tuple(Receipt(rows=until - start - 1) for _, start, until in ranges),
+        tuple(RangeResult(rows=until - start - 1) for _, start, until in ranges),
     )
 
 
@@ -125,7 +132,11 @@ def test_folding_adds_the_plans_ranges_with_their_rows() -> None:
 
 def test_why_offsets_gave_no_row_outlives_the_plans() -> None:
     plan, applied = plan_of(1, (A, 0, 9), (A, 9, 20), (A, 20, 30))
-    receipts = (Receipt(4, 100, 2, 1, 2), Receipt(10, 100, 0, 0, 1), Receipt(7, None, 0, 0, 3))
+    receipts = (
+        RangeResult(4, 100, 2, 1, 2),
+        RangeResult(10, 100, 0, 0, 1),
+        RangeResult(7, None, 0, 0, 3),
+    )
     [interval] = fold(Coverage(), plan, replace(applied, receipts=receipts)).intervals[A]
     assert interval == Interval(0, 30, 21, control_records=2, aborted_records=1, compacted=3)
     assert interval.unexplained == 3
@@ -155,12 +166,12 @@ def test_what_is_kept_of_a_plan_gives_way_only_to_who_knows_more(
     _, applied = plan_of(1, (A, 0, 5))
     assert (
         is_better(
-            replace(applied, receipts=(Receipt(*record),)),
-            replace(applied, receipts=(Receipt(*kept),)),
+            replace(applied, receipts=(RangeResult(*record),)),
+            replace(applied, receipts=(RangeResult(*kept),)),
         )
         is better
     )
-    assert is_better(replace(applied, plan_id="plan-2", receipts=(Receipt(*record),)), applied)
+    assert is_better(replace(applied, plan_id="plan-2", receipts=(RangeResult(*record),)), applied)
 
 
 def test_a_plan_that_is_folded_in_already_changes_nothing() -> None:
@@ -179,13 +190,13 @@ def test_what_cannot_be_proven_stays_in_the_coverage_with_the_newest_plan_that_i
     found = Coverage()
     for number, receipt in enumerate(
         (
-            Receipt(9, 1),
-            Receipt(8, missing_offsets=2, behind_transform=True),
-            Receipt(10, behind_transform=True),
-            Receipt(9, missing_offsets=1),
+            RangeResult(9, 1),
+            RangeResult(8, missing_offsets=2, behind_transform=True),
+            RangeResult(10, behind_transform=True),
+            RangeResult(9, missing_offsets=1),
             NOT_COUNTED,
             NOT_COUNTED,
-            Receipt(10, 1),
+            RangeResult(10, 1),
         ),
         1,
     ):

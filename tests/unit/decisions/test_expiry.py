@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.expiry import Expiring, Headroom, cleanup_of, expiring, headroom
+from etl.decisions.expiry import Expiring, Headroom, expiring, headroom
 from etl.decisions.tasks import pack_tasks
-from etl.model.ledger import Ledger
-from etl.model.logs import Broker, BrokerPartition, Leader, OldestRecord, Retention
+from etl.model.partitions import (
+    Broker,
+    BrokerPartition,
+    Leader,
+    OldestRecord,
+    Retention,
+    cleanup_of,
+)
 from etl.model.plans import OffsetRange
-from etl.model.snapshot import Snapshot
+from etl.model.snapshot import Ledger, Snapshot
 from tests.builders import plain_plan, plain_snapshot
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)

@@ -17,19 +17,17 @@ from etl.decisions.backfills.giving_back import (
     still_there,
 )
 from etl.decisions.coverage import fold_all
-from etl.model.claims import Claim
-from etl.model.ledger import Coverage, Interval
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange
-from etl.model.receipts import GAPS_KEPT, Applied, Receipt
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import GAPS_KEPT, CommitResult, OffsetRange, RangeResult
+from etl.model.snapshot import Coverage, Interval, Reservation
 from tests.builders import plain_plan
 
 LOG, PHYSICAL = BrokerPartition("clicks", 0), BrokerPartition("clicks", 0, 1)
-CLAIM = Claim("old", {LOG: ((0, 4), (6, 10))}, {LOG: 2}, "asked", 5)
+CLAIM = Reservation("old", {LOG: ((0, 4), (6, 10))}, {LOG: 2}, "asked", 5)
 
 
-def applied_of(*receipts: Receipt) -> Applied:
-    return Applied(1, "id", 7, "table-1", receipts)
+def applied_of(*receipts: RangeResult) -> CommitResult:
+    return CommitResult(1, "id", 7, "table-1", receipts)
 
 
 def test_a_claim_is_cut_where_what_is_known_of_it_ends() -> None:
@@ -56,19 +54,19 @@ def test_in_doubt_is_what_was_loaded_before_the_table_was_another_and_not_again_
 def test_where_as_many_rows_are_there_as_were_loaded_nothing_is_given_back() -> None:
     stretches = {LOG: ((0, 10),)}
     held = held_parts(stretches, Coverage(intervals={LOG: (Interval(0, 10, 8),)}))
-    assert still_there(stretches, held, [Receipt(rows=8, gaps=((3, 5),))]) == stretches
-    assert still_there(stretches, held, [Receipt(rows=7, gaps=((3, 6),))]) == {
+    assert still_there(stretches, held, [RangeResult(rows=8, gaps=((3, 5),))]) == stretches
+    assert still_there(stretches, held, [RangeResult(rows=7, gaps=((3, 6),))]) == {
         LOG: ((0, 3), (6, 10))
     }
-    assert still_there(stretches, held, [Receipt(rows=0, gaps=((0, 10),))]) == {}
+    assert still_there(stretches, held, [RangeResult(rows=0, gaps=((0, 10),))]) == {}
 
 
 def test_of_very_many_holes_the_largest_are_given_back() -> None:
     stretches = {LOG: ((0, 10_000),)}
     gaps = (*((at, at + 1) for at in range(0, 4 * GAPS_KEPT, 2)), (9_000, 9_900))
-    kept = still_there(stretches, held_parts(stretches, Coverage()), [Receipt(rows=1, gaps=gaps)])[
-        LOG
-    ]
+    kept = still_there(
+        stretches, held_parts(stretches, Coverage()), [RangeResult(rows=1, gaps=gaps)]
+    )[LOG]
     assert (kept[-1], sum(until - start for start, until in kept)) == (
         (9_900, 10_000),
         10_000 - 900 - (GAPS_KEPT - 1),
@@ -79,14 +77,14 @@ def test_of_very_many_holes_the_largest_are_given_back() -> None:
 def test_of_a_physical_log_rows_tell_only_whether_any_is_there(rows: int, kept: object) -> None:
     stretches = {PHYSICAL: ((0, 90),)}
     held = held_parts(stretches, Coverage(intervals={PHYSICAL: (Interval(0, 90, 3),)}))
-    assert still_there(stretches, held, [Receipt(rows=rows, gaps_complete=False)]) == kept
+    assert still_there(stretches, held, [RangeResult(rows=rows, gaps_complete=False)]) == kept
 
 
 def test_a_plan_is_expected_without_what_was_given_back() -> None:
     plan = plain_plan(
         1, ranges=(OffsetRange(LOG, 0, 5), OffsetRange(LOG, 5, 10), OffsetRange(LOG, 10, 12))
     )
-    full = Receipt(rows=5, fetched_bytes=9)
+    full = RangeResult(rows=5, fetched_bytes=9)
     left, applied, doubtful = as_claimed(
         plan, applied_of(full, replace(full, rows=4, gaps=((7, 8),)), replace(full, rows=2)), CLAIM
     )
@@ -99,7 +97,7 @@ def test_a_plan_is_expected_without_what_was_given_back() -> None:
 
 def test_of_a_range_whose_gaps_nobody_knows_what_is_left_is_not_judged() -> None:
     plan = plain_plan(1, ranges=(OffsetRange(LOG, 0, 5), OffsetRange(LOG, 6, 10)))
-    unknown = Receipt(rows=3, gaps_complete=False)
+    unknown = RangeResult(rows=3, gaps_complete=False)
     left, applied, doubtful = as_claimed(plan, applied_of(unknown, unknown), CLAIM)
     assert left.ranges == plan.ranges[1:] and applied.receipts == (unknown,)
     assert doubtful == {LOG: (Interval(0, 4, 4, log_epoch=2),)}
@@ -135,8 +133,12 @@ def test_who_goes_on_with_it_keeps_what_nobody_can_judge_as_loaded_and_not_count
     recorded = [
         (
             plan,
-            Applied(
-                2, plan.id, 7, "table-1", (Receipt(rows=1), Receipt(rows=2, gaps_complete=False))
+            CommitResult(
+                2,
+                plan.id,
+                7,
+                "table-1",
+                (RangeResult(rows=1), RangeResult(rows=2, gaps_complete=False)),
             ),
         )
     ]

@@ -16,7 +16,7 @@ from etl.decisions.maintenance import (
     small_files,
 )
 from etl.errors import NotOurTable, SettingsError
-from etl.model.table import Table
+from etl.model.snapshot import Table
 
 
 @pytest.mark.parametrize(

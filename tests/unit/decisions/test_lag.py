@@ -13,8 +13,8 @@ from etl.commands.offsets import offsets_of
 from etl.commands.preview import preview_of
 from etl.decisions.lag import Reached, lag_of
 from etl.errors import EtlError, NeedsDecision
-from etl.model.logs import BrokerPartition
-from etl.model.table import ForeignCommit
+from etl.model.partitions import BrokerPartition
+from etl.model.snapshot import ForeignCommit
 from etl.report.lags import Lags
 from etl.run.ingest import ingest
 from etl.settings.policies import OnOwned

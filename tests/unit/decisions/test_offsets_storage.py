@@ -18,8 +18,7 @@ from etl.decisions.offsets_storage import (
     seen_in,
 )
 from etl.errors import OffsetMoved, SettingsError
-from etl.model.committed import NOTHING_COMMITTED, Committed, OffsetsStorage
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, OffsetsStorage
 from etl.model.plans import Plan
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.settings.policies import OnMoved

@@ -20,8 +20,7 @@ from etl.decisions.ownership import (
     refuse_owned_ranges,
 )
 from etl.errors import Owned, SettingsError
-from etl.model.logs import BrokerPartition
-from etl.model.membership import Membership, Share
+from etl.model.partitions import BrokerPartition, Membership, Share
 from etl.model.snapshot import Snapshot
 from etl.protocol.zookeeper.payloads import DriverNode, OwnerNode, parse_owner, render_owner
 from etl.report.run_report import Report

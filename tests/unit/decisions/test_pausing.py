@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import pytest
 
-from etl.decisions.identity.accepting import parse_named
 from etl.decisions.pausing import (
     leave_paused,
     merged,
@@ -17,8 +16,14 @@ from etl.decisions.pausing import (
     with_paused,
 )
 from etl.errors import SettingsError
-from etl.model.ledger import Ledger, Pause
-from etl.model.logs import BrokerPartition, Extent, OldestRecord, Retention
+from etl.model.partitions import (
+    BrokerPartition,
+    OldestRecord,
+    PartitionOffsets,
+    Retention,
+    parse_named,
+)
+from etl.model.snapshot import Ledger, Pause
 from etl.protocol.zookeeper.pause_documents import parse_pauses, render_pauses
 from etl.report.pauses import resting
 from tests.builders import plain_plan, plain_snapshot
@@ -138,11 +143,18 @@ def test_paused_logs_are_left_alone_led_or_not_and_come_back_for_who_names_them(
     assert leave_paused(left) is left
     again = with_paused(left)
     assert (again.extents, again.leaderless, again.paused) == (seen.extents, seen.leaderless, {})
-    assert leave_paused(plain_snapshot({A: (0, 5)}, pauses=(of(B),))).extents == {A: Extent(0, 5)}
+    assert leave_paused(plain_snapshot({A: (0, 5)}, pauses=(of(B),))).extents == {
+        A: PartitionOffsets(0, 5)
+    }
 
 
 def test_the_oldest_record_is_asked_for_where_something_waits_and_messages_have_times() -> None:
-    extents = {A: Extent(3, 9), B: Extent(0, 5), C: Extent(0, 5), PHYSICAL: Extent(0, 5)}
+    extents = {
+        A: PartitionOffsets(3, 9),
+        B: PartitionOffsets(0, 5),
+        C: PartitionOffsets(0, 5),
+        PHYSICAL: PartitionOffsets(0, 5),
+    }
     last = plain_plan(positions={A: 1, B: 5})
     assert paused_unread((whole(),), extents, last) == {A: (3, 9), C: (0, 5)}
     assert paused_unread((), extents, last) == {}

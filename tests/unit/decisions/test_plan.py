@@ -26,13 +26,9 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
-from etl.model.committed import Committed
-from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition, Extent, Leader
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import OffsetRange, Plan, PlanKind
-from etl.model.snapshot import FirstRun, Replay, Snapshot, Supersede, UpToDate
-from etl.model.table import Table
+from etl.model.partitions import BrokerPartition, Committed, Leader, PartitionOffsets
+from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind
+from etl.model.snapshot import FirstRun, Ledger, Replay, Snapshot, Supersede, Table, UpToDate
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.settings.sections import Settings
 from tests.fakes.planning import (
@@ -227,7 +223,8 @@ def test_an_offset_above_the_end_of_a_log_that_we_know_may_only_be_set_back_to_o
 def test_a_position_that_an_open_transaction_covers_may_be_tried_again() -> None:
     with pytest.raises(NotYetReadable, match="above the last stable offset 10") as caught:
         next_plan(
-            replace(snapshot_of({A: (3, 10)}), extents={A: Extent(3, 10, 12)}), onward({A: 12})
+            replace(snapshot_of({A: (3, 10)}), extents={A: PartitionOffsets(3, 10, 12)}),
+            onward({A: 12}),
         )
     assert (caught.value.exit_code, caught.value.where) == (
         6,
@@ -235,7 +232,8 @@ def test_a_position_that_an_open_transaction_covers_may_be_tried_again() -> None
     )
     with pytest.raises(LogTruncated, match="cut at offset 12 or below"):
         next_plan(
-            replace(snapshot_of({A: (3, 10)}), extents={A: Extent(3, 10, 12)}), onward({A: 13})
+            replace(snapshot_of({A: (3, 10)}), extents={A: PartitionOffsets(3, 10, 12)}),
+            onward({A: 13}),
         )
 
 

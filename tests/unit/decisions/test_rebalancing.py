@@ -27,7 +27,7 @@ from etl.decisions.membership.rebalancing import (
     to_join,
     waited,
 )
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 
 TIMING = Timing(join_timeout_s=60, backoff_s=2, others_backoff_s=2)
 UNJOINED, JOINING = Standing(), Standing(Phase.JOINING, "ab")

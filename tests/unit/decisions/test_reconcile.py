@@ -17,21 +17,21 @@ from etl.decisions.foreign_commits import refuse_what_others_did
 from etl.decisions.moved_offsets import RESTORE, Ends
 from etl.decisions.reconcile import reconcile
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved
-from etl.model.committed import Committed
-from etl.model.ledger import Acknowledgement, Ledger
-from etl.model.logs import BrokerPartition
-from etl.model.losses import Vanished
-from etl.model.plans import Plan, PlanKind, TookOver
-from etl.model.receipts import Applied
+from etl.model.partitions import BrokerPartition, Committed
+from etl.model.plans import CommitResult, Plan, PlanKind, TookOver, Vanished
 from etl.model.snapshot import (
+    Acknowledgement,
+    CommitMetadata,
     FirstRun,
+    ForeignCommit,
+    Ledger,
     PipelineState,
     RebuildFromTable,
     Replay,
     Supersede,
+    Table,
     UpToDate,
 )
-from etl.model.table import CommitMetadata, ForeignCommit, Table
 from etl.settings.policies import OnMoved, OnRowsRemoved
 from tests.fakes.ledgers import (
     APP_ID,
@@ -787,7 +787,7 @@ def test_an_offset_above_the_one_that_a_reset_went_back_to_is_not_followed_befor
     None
 ):
     ledger, table = (
-        Ledger(UID, RESET, Applied(3, RESET.id, 7, "t1", ())),
+        Ledger(UID, RESET, CommitResult(3, RESET.id, 7, "t1", ())),
         table_of(3, metadata=stamp_of(RESET)),
     )
     with pytest.raises(OffsetMoved, match="since the log was cut or made again") as caught:

@@ -17,11 +17,9 @@ from etl.audit.findings import AuditedLog, Expected, LogFindings
 from etl.audit.replaced_rows import replaced_expected
 from etl.decisions.coverage import fold
 from etl.decisions.replaced import Span, cut_around, replaced_in, spans_of
-from etl.model.ledger import Coverage, Interval
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Plan, PlanKind
-from etl.model.receipts import Applied, Receipt
-from etl.model.table import ForeignCommit
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import CommitResult, OffsetRange, Plan, PlanKind, RangeResult
+from etl.model.snapshot import Coverage, ForeignCommit, Interval
 from etl.protocol.zookeeper.plan_documents import with_id
 from tests.builders import plain_plan
 
@@ -43,7 +41,7 @@ def buckets_of(offsets: Iterable[int]) -> list[Bucket]:
 class History:
     """Plans of one log, the rows that they left in the table, and what the log still has."""
 
-    plans: list[tuple[Plan, Applied]] = field(default_factory=list)
+    plans: list[tuple[Plan, CommitResult]] = field(default_factory=list)
     table: set[int] = field(default_factory=set)
     has: set[int] = field(default_factory=set)
     end: int = 0
@@ -70,17 +68,17 @@ class History:
                 table_transaction_version=number - 1,
             )
         )
-        self.plans.append((plan, Applied(number, plan.id, number, "t", receipts)))
+        self.plans.append((plan, CommitResult(number, plan.id, number, "t", receipts)))
         self.end = max(self.end, cuts[-1])
         self.table = {at for at in self.table if not cuts[0] <= at < cuts[-1]} | {
             at for at in self.has if cuts[0] <= at < cuts[-1]
         }
 
-    def _receipt(self, r: OffsetRange, *, is_known: bool) -> Receipt:
+    def _receipt(self, r: OffsetRange, *, is_known: bool) -> RangeResult:
         gaps = tuple(
             (at, at + 1) for at in range(r.from_offset, r.until_offset) if at not in self.has
         )
-        return Receipt(
+        return RangeResult(
             r.size - len(gaps),
             100,
             missing_offsets=len(gaps),
@@ -208,7 +206,7 @@ def test_why_offsets_gave_no_row_stays_known_where_a_part_has_all_gaps_of_its_ra
     explained: int,
 ) -> None:
     lacking = sum(until - start for start, until in gaps)
-    receipt = Receipt(10 - lacking, 500, control_records=lacking, gaps=gaps)
+    receipt = RangeResult(10 - lacking, 500, control_records=lacking, gaps=gaps)
     parts = cut_around(OffsetRange(LOG, 0, 10), receipt, Span(LOG, 3, 6))
     assert [(r.from_offset, r.until_offset) for r, _ in parts] == [(0, 3), (6, 10)]
     assert sum(part.rows or 0 for _, part in parts) == 7 - lacking

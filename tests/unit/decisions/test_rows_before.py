@@ -10,12 +10,9 @@ import pytest
 from etl.decisions.plan import plan_from, plan_next
 from etl.decisions.rows_before import inherited_rows, topics_accepted, topics_to_ask
 from etl.errors import NeedsDecision
-from etl.model.committed import Committed
-from etl.model.ledger import Acknowledgement, Ledger
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import HeldRows, Plan, RowsBefore
-from etl.model.snapshot import FirstRun, Snapshot
-from etl.model.table import Table
+from etl.model.snapshot import Acknowledgement, FirstRun, Ledger, Snapshot, Table
 from tests.builders import plain_plan, plain_settings, plain_snapshot
 
 FIRST, SECOND = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)

@@ -11,8 +11,7 @@ import pytest
 
 from etl.decisions.start import moments_to_ask
 from etl.errors import BrokerUnreachable
-from etl.model.committed import NOTHING_COMMITTED, Committed
-from etl.model.logs import BrokerPartition, Extent
+from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, PartitionOffsets
 from etl.model.plans import Plan
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.report.plan_json import describe_plan
@@ -329,7 +328,9 @@ def test_a_partition_that_is_led_and_not_read_starts_at_the_end_that_its_log_had
     None
 ):
     left = replace(
-        snapshot_of({B: (0, 5)}), owners={A: "somebody"}, extents_of_owned={A: Extent(0, 7)}
+        snapshot_of({B: (0, 5)}),
+        owners={A: "somebody"},
+        extents_of_owned={A: PartitionOffsets(0, 7)},
     )
     first = with_id(planned(left, settings=SKIP))
     assert (first.pending_starts, first.pending_offsets) == ({A: NOW_MS}, {A: 7})
@@ -341,7 +342,11 @@ def test_a_partition_that_is_led_and_not_read_starts_at_the_end_that_its_log_had
         {B: 5}, pending_starts=first.pending_starts, pending_offsets=first.pending_offsets
     )
     still_left = planned(
-        replace(left, extents_of_owned={A: Extent(0, 9)}, extents=snapshot_of({B: (0, 6)}).extents),
+        replace(
+            left,
+            extents_of_owned={A: PartitionOffsets(0, 9)},
+            extents=snapshot_of({B: (0, 6)}).extents,
+        ),
         state,
         SKIP,
     )

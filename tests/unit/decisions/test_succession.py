@@ -20,11 +20,20 @@ from etl.decisions.succession import (
 )
 from etl.decisions.taken import taken_from
 from etl.errors import LedgersDisagree, NeedsDecision, OffsetMoved, SettingsError
-from etl.model.committed import Committed
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition, Committed
 from etl.model.plans import Plan, PlanKind, TookOver
-from etl.model.snapshot import FirstRun, PipelineState, Replay, Snapshot, Supersede, UpToDate
-from etl.model.table import CommitMetadata, ForeignCommit, OtherPipeline, Table
+from etl.model.snapshot import (
+    CommitMetadata,
+    FirstRun,
+    ForeignCommit,
+    OtherPipeline,
+    PipelineState,
+    Replay,
+    Snapshot,
+    Supersede,
+    Table,
+    UpToDate,
+)
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.report.run_state import Outcome
 from tests.fakes.fake_log import FakeLog

@@ -16,7 +16,7 @@ from etl.decisions.tasks import (
     pack_tasks,
     split_range,
 )
-from etl.model.logs import Broker, BrokerPartition, Leader
+from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import OffsetRange
 from etl.settings.sections import Limits
 from tests.fakes.planning import BROKER, CAPS, COSTS, EXTENTS, TURNS, A, B

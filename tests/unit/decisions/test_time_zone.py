@@ -17,9 +17,9 @@ from etl.decisions.time_zone import (
     told_replaced_zones,
     told_time_zones,
 )
-from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan, PlanKind
+from etl.model.snapshot import Ledger
 from etl.protocol.zookeeper.plan_documents import with_id
 from tests.builders import plain_plan, plain_snapshot
 

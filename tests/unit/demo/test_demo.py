@@ -9,15 +9,16 @@ import pytest
 from etl.demo.sources import SOURCES, TOPIC
 from etl.demo.story import conf_of
 from etl.embedded.releases import DEFAULT_VERSION, JAFKA
-from etl.model.logs import Dialect
+from etl.model.partitions import BrokerFamily
 from etl.settings.loader import load_settings
 
 
 @pytest.mark.parametrize(
-    ("dialect", "partition_by"), [(Dialect.KAFKA, ("event_date",)), (Dialect.JAFKA, ("broker_id",))]
+    ("dialect", "partition_by"),
+    [(BrokerFamily.KAFKA, ("event_date",)), (BrokerFamily.JAFKA, ("broker_id",))],
 )
 def test_its_conf_is_one_that_a_run_takes(
-    tmp_path: Path, dialect: Dialect, partition_by: tuple[str, ...]
+    tmp_path: Path, dialect: BrokerFamily, partition_by: tuple[str, ...]
 ) -> None:
     conf = tmp_path / "clicks.yaml"
     conf.write_text(conf_of(SOURCES[dialect], "127.0.0.1:2181/x", tmp_path))
@@ -30,10 +31,11 @@ def test_its_conf_is_one_that_a_run_takes(
 
 
 @pytest.mark.parametrize(
-    ("dialect", "brokers"), [(Dialect.KAFKA, [DEFAULT_VERSION]), (Dialect.JAFKA, [JAFKA, JAFKA])]
+    ("dialect", "brokers"),
+    [(BrokerFamily.KAFKA, [DEFAULT_VERSION]), (BrokerFamily.JAFKA, [JAFKA, JAFKA])],
 )
 def test_its_brokers_are_one_of_kafka_or_two_of_jafka(
-    tmp_path: Path, dialect: Dialect, brokers: list[str]
+    tmp_path: Path, dialect: BrokerFamily, brokers: list[str]
 ) -> None:
     cluster = SOURCES[dialect].cluster(tmp_path)
     assert [broker.version for broker in cluster.brokers] == brokers
@@ -41,4 +43,4 @@ def test_its_brokers_are_one_of_kafka_or_two_of_jafka(
 
 
 def test_every_family_has_its_demo() -> None:
-    assert set(SOURCES) == set(Dialect)
+    assert set(SOURCES) == set(BrokerFamily)

@@ -34,7 +34,7 @@ from etl.errors import (
     TableUnreachable,
     ZooKeeperUnreachable,
 )
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import (
     FirstRun,

@@ -6,7 +6,7 @@ import pytest
 
 from etl.doctor.acls import told
 from etl.doctor.check import Verdict
-from etl.model.zookeeper_access import EVERYBODY, Acl
+from etl.model.security import EVERYBODY, Acl
 
 OPEN, OURS, OTHERS = (
     frozenset({EVERYBODY}),

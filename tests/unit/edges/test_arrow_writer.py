@@ -27,10 +27,9 @@ from etl.edges.delta.outcome import Outcome, Result
 from etl.edges.delta.state import read_table
 from etl.edges.delta.writers import Destination, Load, append
 from etl.errors import EtlError, LedgersDisagree, NotOurTable, TableUnreachable
-from etl.model.data_files import FilesWanted, Written
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange, Plan
-from etl.model.raw_table import arrow_schema
+from etl.model.columns import arrow_schema
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import FilesWanted, OffsetRange, Plan, Written
 from etl.protocol.zookeeper import commit_metadata
 from etl.protocol.zookeeper.commit_metadata import receipts_of
 from etl.protocol.zookeeper.plan_documents import parse_plan, with_id

@@ -21,7 +21,7 @@ from etl.edges.delta.column_values import INDEXED_COLUMNS
 from etl.edges.delta.data_files import DataFiles
 from etl.edges.delta.file_statistics import decimal_bounds
 from etl.errors import SettingsError
-from etl.model.data_files import FilesWanted
+from etl.model.plans import FilesWanted
 
 DEEP = pa.struct([("text", pa.string()), ("real", pa.float64())])
 INNER = pa.struct([("number", pa.int64()), ("deep", DEEP), ("some", pa.list_(pa.int32()))])

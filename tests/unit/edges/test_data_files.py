@@ -22,8 +22,8 @@ from etl.decisions import file_layout
 from etl.edges.delta.data_files import DataFiles
 from etl.edges.delta.file_columns import as_dictionary
 from etl.edges.delta.file_statistics import TEXT_KEPT, text_bounds
-from etl.model.data_files import Codec, DataFile, FilesWanted
-from etl.model.raw_table import arrow_schema
+from etl.model.columns import arrow_schema
+from etl.model.plans import Codec, DataFile, FilesWanted
 
 MICROS = 1_700_000_000_123_456
 """2023-11-14T22:13:20.123456Z"""

@@ -19,7 +19,7 @@ from etl.edges.delta.log import (
     parse_shape,
     removals_since,
 )
-from etl.model.table import ForeignCommit
+from etl.model.snapshot import ForeignCommit
 
 OURS = "offset-range-etl/c/g/p"
 FIELDS = [{"name": "offset", "type": "long", "nullable": True, "metadata": {}}]

@@ -21,9 +21,9 @@ from etl.edges.delta.others import (
     with_others,
 )
 from etl.edges.delta.state import holds_commits, read_table
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import TookOver
-from etl.model.table import ForeignCommit, OtherPipeline, Table
+from etl.model.snapshot import ForeignCommit, OtherPipeline, Table
 from tests.fakes.commits import NEW, OLD, OURS, ROWS, commit, plan_of
 
 

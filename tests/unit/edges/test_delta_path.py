@@ -25,7 +25,7 @@ from etl.edges.delta.path import (
 )
 from etl.edges.delta.state import read_table
 from etl.errors import FileLost, NotOurTable, PermissionRefused, SettingsError, TableUnreachable
-from etl.model.raw_table import arrow_schema
+from etl.model.columns import arrow_schema
 
 NOBODY = 65534
 

@@ -14,8 +14,7 @@ from etl.decisions.acceptance import accepted_version
 from etl.edges.delta.log import hash_of_commit, open_log
 from etl.edges.delta.state import read_table
 from etl.errors import FileLost
-from etl.model.ledger import Acknowledgement
-from etl.model.table import ForeignCommit, Table
+from etl.model.snapshot import Acknowledgement, ForeignCommit, Table
 from tests.fakes.commits import OURS, commit, plan_of
 
 

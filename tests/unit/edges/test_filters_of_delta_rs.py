@@ -19,7 +19,7 @@ from etl.edges.delta.arrow_writer import ArrowWriter
 from etl.edges.delta.data_files import DataFiles
 from etl.edges.delta.outcome import Result
 from etl.edges.delta.writers import Destination, Load, append
-from etl.model.data_files import FilesWanted, Written
+from etl.model.plans import FilesWanted, Written
 from tests.builders import plain_plan
 
 DIGITS, DAY, AT = pa.decimal128(38, 10), pa.date32(), pa.timestamp("us", tz="UTC")

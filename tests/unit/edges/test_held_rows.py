@@ -15,7 +15,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from etl.edges.delta.held_rows import held_rows, rows_of_nobody
 from etl.errors import NeedsDecision
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import HeldRows
 
 LOG = BrokerPartition("clicks", 0)

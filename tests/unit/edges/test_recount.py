@@ -19,9 +19,8 @@ from pyarrow import parquet
 from etl.decisions.coverage import interval_of
 from etl.edges.delta.recount import Recount, recount, recount_commit
 from etl.errors import TableUnreachable
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange
-from etl.model.receipts import NOT_COUNTED, Receipt
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import NOT_COUNTED, OffsetRange, RangeResult
 
 CLICKS, VIEWS = BrokerPartition("clicks", 0), BrokerPartition("views", 1)
 RANGES = (OffsetRange(CLICKS, 0, 6), OffsetRange(VIEWS, 10, 12), OffsetRange(CLICKS, 6, 8))
@@ -29,7 +28,11 @@ ROWS = [("clicks", 0, offset) for offset in (0, 1, 4, 5, 6, 7)] + [
     ("views", 1, 10),
     ("views", 1, 11),
 ]
-RECEIPTS = (Receipt(rows=4, missing_offsets=2, gaps=((2, 4),)), Receipt(rows=2), Receipt(rows=2))
+RECEIPTS = (
+    RangeResult(rows=4, missing_offsets=2, gaps=((2, 4),)),
+    RangeResult(rows=2),
+    RangeResult(rows=2),
+)
 
 
 @pytest.fixture
@@ -275,7 +278,7 @@ def test_messages_of_physical_logs_are_counted_by_their_entries_and_brokers(
     write_deltalake(path, messages_of(MESSAGES), partition_by=partition_by)
     found = recount(path, version, OF_BYTES)
     assert found.uncounted is None and found.receipts == tuple(
-        Receipt(rows=rows, gaps_complete=False) for rows in (5, 1, 2)
+        RangeResult(rows=rows, gaps_complete=False) for rows in (5, 1, 2)
     )
     assert not any(receipt.is_doubtful for receipt in found.receipts)
 

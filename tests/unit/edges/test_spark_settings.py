@@ -21,7 +21,7 @@ from etl.edges.spark.session import (
     parallelism_of,
 )
 from etl.embedded.java import java_home
-from etl.model.data_files import Codec
+from etl.model.plans import Codec
 
 
 @pytest.fixture(autouse=True)

@@ -14,9 +14,9 @@ from etl.edges.delta.empty_commit import EmptyCommit
 from etl.edges.delta.spark_writer import SparkWriter
 from etl.edges.delta.writers import Chosen
 from etl.errors import NotOurTable, SettingsError
-from etl.model.logs import BrokerPartition
+from etl.model.columns import arrow_schema
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange, Plan, PlanKind
-from etl.model.raw_table import arrow_schema
 from tests.builders import plain_plan, plain_settings
 
 LOG = BrokerPartition("clicks", 0)

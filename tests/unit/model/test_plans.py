@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from etl.model.committed import Committed
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition, Committed
 from tests.fakes.ledgers import COMPLETE, A, B, C, plan_of
 
 

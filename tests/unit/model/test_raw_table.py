@@ -5,55 +5,53 @@ from __future__ import annotations
 import pytest
 
 from etl.errors import SettingsError
-from etl.model import raw_table
+from etl.model import columns
 from tests.fakes.batches import Batch, Rec, answer, encode
 from tests.fakes.logs import cursor_of
 
 
 def test_the_raw_table_has_the_columns_of_sparks_kafka_source_and_the_log_epoch() -> None:
-    assert raw_table.spark_schema() == (
+    assert columns.spark_schema() == (
         "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp_ltz, timestampType int, "
         "headers array<struct<key:string,value:binary>>, log_epoch int"
     )
 
 
 def test_rows_of_physical_logs_have_the_broker_and_the_place_in_their_entry_too() -> None:
-    assert raw_table.spark_schema(physical=True) == (
+    assert columns.spark_schema(physical=True) == (
         "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp_ltz, timestampType int, "
         "headers array<struct<key:string,value:binary>>, broker_id int, message_index int, log_epoch int"
     )
-    assert tuple(raw_table.arrow_schema(physical=True).names) == raw_table.raw_columns(
-        physical=True
-    )
-    assert raw_table.raw_columns(["message_index", "topic", "broker_id"], physical=True) == (
+    assert tuple(columns.arrow_schema(physical=True).names) == columns.raw_columns(physical=True)
+    assert columns.raw_columns(["message_index", "topic", "broker_id"], physical=True) == (
         "topic",
         "broker_id",
         "message_index",
     )
     with pytest.raises(SettingsError, match="no column 'broker_id'"):
-        raw_table.raw_columns(["broker_id"])
+        columns.raw_columns(["broker_id"])
 
 
 def test_what_a_cursor_yields_has_the_schema_of_the_frame() -> None:
     [arrow_batch] = cursor_of(0, 1).feed(answer(encode(Batch(0, [Rec(0)]))))
-    assert arrow_batch.schema == raw_table.arrow_schema()
+    assert arrow_batch.schema == columns.arrow_schema()
 
 
 def test_chosen_columns_come_in_the_tables_order() -> None:
-    assert raw_table.raw_columns(["offset", "key"]) == ("key", "offset")
+    assert columns.raw_columns(["offset", "key"]) == ("key", "offset")
     assert (
-        raw_table.spark_schema(["headers", "value"])
+        columns.spark_schema(["headers", "value"])
         == "value binary, headers array<struct<key:string,value:binary>>"
     )
     [arrow_batch] = cursor_of(0, 1, columns=("offset", "headers", "key")).feed(
         answer(encode(Batch(0, [Rec(0)])))
     )
-    assert arrow_batch.schema == raw_table.arrow_schema(["offset", "headers", "key"])
+    assert arrow_batch.schema == columns.arrow_schema(["offset", "headers", "key"])
 
 
 def test_a_column_that_is_not_there_is_named() -> None:
     with pytest.raises(SettingsError, match="no column 'vlaue'"):
-        raw_table.raw_columns(["key", "vlaue"])
+        columns.raw_columns(["key", "vlaue"])
 
 
 @pytest.mark.parametrize(
@@ -75,8 +73,8 @@ def test_rows_can_be_proven_only_with_what_names_their_records(
     changed: dict[str, str | None], why: str | None
 ) -> None:
     assert (
-        raw_table.misfit(
-            (name, kind) for name, kind in {**raw_table.SPARK_TYPES, **changed}.items() if kind
+        columns.misfit(
+            (name, kind) for name, kind in {**columns.SPARK_TYPES, **changed}.items() if kind
         )
         == why
     )
@@ -97,8 +95,7 @@ def test_rows_can_be_proven_only_with_what_names_their_records(
 def test_rows_of_physical_logs_need_all_of_their_key(
     changed: dict[str, str | None], why: str | None
 ) -> None:
-    types = {**raw_table.PHYSICAL_TYPES, **changed}
+    types = {**columns.PHYSICAL_TYPES, **changed}
     assert (
-        raw_table.misfit(((name, kind) for name, kind in types.items() if kind), physical=True)
-        == why
+        columns.misfit(((name, kind) for name, kind in types.items() if kind), physical=True) == why
     )

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.errors import CorruptData, EtlError, RecordTooLarge
-from etl.model.logs import Isolation
+from etl.model.partitions import Isolation
 from tests.fakes import oracle
 from tests.fakes.batches import Batch, Codec, Rec, compress, control, crc32c, encode, record_bytes
 from tests.fakes.logs import cursor_of, encoded, logs, rows_between, rows_in

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from etl.errors import SettingsError
-from etl.model.logs import Dialect
+from etl.model.partitions import BrokerFamily
 from etl.protocol.zookeeper.consumers import (
     FilteredTopics,
     FixedTopics,
@@ -30,29 +30,29 @@ BLACK = b'{"version":1,"subscription":{"clicks.*":4},"pattern":"black_list","tim
 @pytest.mark.parametrize(
     ("payload", "dialect", "threads"),
     [
-        (b'{ "clicks": 2,"orders": 1 }', Dialect.JAFKA, {"clicks": 2, "orders": 1}),
-        (b'{"clicks":2,"gone":1}', Dialect.JAFKA, {"clicks": 2, "gone": 1}),
-        (b'{"clicks":0}', Dialect.JAFKA, {}),
-        (b'{"version":3}', Dialect.JAFKA, {"version": 3}),
-        (b"*4*clicks.*", Dialect.JAFKA, {"clicks": 4, "clicks-eu": 4}),
-        (b"!4!clicks.*", Dialect.JAFKA, {"orders": 4}),
-        (STATIC, Dialect.KAFKA, {"clicks": 2}),
-        (WHITE, Dialect.KAFKA, {"clicks": 4, "clicks-eu": 4}),
-        (BLACK, Dialect.KAFKA, {"orders": 4}),
-        (b'{"subscription":{},"pattern":"white_list"}', Dialect.KAFKA, {}),
+        (b'{ "clicks": 2,"orders": 1 }', BrokerFamily.JAFKA, {"clicks": 2, "orders": 1}),
+        (b'{"clicks":2,"gone":1}', BrokerFamily.JAFKA, {"clicks": 2, "gone": 1}),
+        (b'{"clicks":0}', BrokerFamily.JAFKA, {}),
+        (b'{"version":3}', BrokerFamily.JAFKA, {"version": 3}),
+        (b"*4*clicks.*", BrokerFamily.JAFKA, {"clicks": 4, "clicks-eu": 4}),
+        (b"!4!clicks.*", BrokerFamily.JAFKA, {"orders": 4}),
+        (STATIC, BrokerFamily.KAFKA, {"clicks": 2}),
+        (WHITE, BrokerFamily.KAFKA, {"clicks": 4, "clicks-eu": 4}),
+        (BLACK, BrokerFamily.KAFKA, {"orders": 4}),
+        (b'{"subscription":{},"pattern":"white_list"}', BrokerFamily.KAFKA, {}),
         (
             b'{"timestamp":"5","subscription":{"clicks":1},"pattern":"any other word","version":9,"more":[]}',
-            Dialect.KAFKA,
+            BrokerFamily.KAFKA,
             {"clicks": 1},
         ),
         (
             b'{"subscription":{"orders,clicks":1},"pattern":"white_list"}',
-            Dialect.KAFKA,
+            BrokerFamily.KAFKA,
             {"clicks": 1, "orders": 1},
         ),
     ],
 )
-def test_every_form_is_read(payload: bytes, dialect: Dialect, threads: dict[str, int]) -> None:
+def test_every_form_is_read(payload: bytes, dialect: BrokerFamily, threads: dict[str, int]) -> None:
     found = parse_registration(payload, path="/p")
     assert (found.dialect, found.threads(TOPICS)) == (dialect, threads)
 
@@ -118,19 +118,23 @@ def test_a_filter_without_a_certain_meaning_is_refused_by_name(text: str, named:
 @pytest.mark.parametrize(
     ("reads", "dialect", "payload"),
     [
-        (FixedTopics({"b": 1, "a": 2}), Dialect.JAFKA, b'{"a":2,"b":1}'),
-        (FixedTopics({"clicks": 2}), Dialect.KAFKA, STATIC),
+        (FixedTopics({"b": 1, "a": 2}), BrokerFamily.JAFKA, b'{"a":2,"b":1}'),
+        (FixedTopics({"clicks": 2}), BrokerFamily.KAFKA, STATIC),
         (
             FilteredTopics(TopicFilter(FilterKind.WHITE_LIST, r"clicks.*|\d/"), 4),
-            Dialect.KAFKA,
+            BrokerFamily.KAFKA,
             WHITE,
         ),
-        (FilteredTopics(TopicFilter(FilterKind.BLACK_LIST, "clicks.*"), 4), Dialect.KAFKA, BLACK),
+        (
+            FilteredTopics(TopicFilter(FilterKind.BLACK_LIST, "clicks.*"), 4),
+            BrokerFamily.KAFKA,
+            BLACK,
+        ),
     ],
 )
 def test_what_we_write_is_what_a_consumer_of_the_family_writes(
     reads: FixedTopics | FilteredTopics,
-    dialect: Dialect,
+    dialect: BrokerFamily,
     payload: bytes,
 ) -> None:
     registration = Registration(dialect, reads)
@@ -141,7 +145,7 @@ def test_what_we_write_is_what_a_consumer_of_the_family_writes(
 def test_a_filter_cannot_be_written_so_that_jafka_reads_it() -> None:
     reads = FilteredTopics(TopicFilter(FilterKind.WHITE_LIST, "a"), 1)
     with pytest.raises(SettingsError, match="by name only"):
-        render_registration(Registration(Dialect.JAFKA, reads), now_ms=0)
+        render_registration(Registration(BrokerFamily.JAFKA, reads), now_ms=0)
 
 
 def test_consumers_threads_and_owners_have_the_names_that_the_originals_give_them() -> None:

@@ -22,7 +22,7 @@ from kafka.protocol.consumer.metadata import (
 )
 
 from etl.errors import CorruptData, SettingsError
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.protocol.generations.dialect import Dialect
 from etl.protocol.generations.kafka import small_messages
 from etl.protocol.generations.kafka.dialect import KafkaDialect

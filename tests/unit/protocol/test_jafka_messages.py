@@ -20,7 +20,7 @@ from etl.errors import (
     Refusal,
     SettingsError,
 )
-from etl.model.logs import BrokerPartition, Isolation
+from etl.model.partitions import BrokerPartition, Isolation
 from etl.protocol.generations.choice import GENERATIONS
 from etl.protocol.generations.dialect import Request
 from etl.protocol.generations.jafka import errors, produce

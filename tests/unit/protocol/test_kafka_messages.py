@@ -12,7 +12,7 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.protocol.metadata import MetadataRequest
 
 from etl.errors import BrokerError, CorruptData, PermissionRefused, SettingsError
-from etl.model.logs import BrokerPartition, Isolation
+from etl.model.partitions import BrokerPartition, Isolation
 from etl.protocol.generations.kafka import errors, fetch, small_messages, versions
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.messages import LATEST, FetchTarget, in_serving_order

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from etl.errors import CorruptData, Meaning, Refusal, SettingsError
-from etl.model.logs import Broker, BrokerPartition, Isolation
+from etl.model.partitions import Broker, BrokerPartition, Isolation
 from etl.protocol.generations.choice import GENERATIONS, of_broker_version
 from etl.protocol.generations.kafka import produce, versions
 from etl.protocol.generations.kafka.dialect import Kafka, KafkaDialect

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import etl
 from etl.errors import CorruptData, RecordTooLarge
-from etl.model.receipts import GAPS_KEPT
+from etl.model.plans import GAPS_KEPT
 from etl.protocol.records import arrow, kernel
 from etl.protocol.records.kernel import MAX_RECORD_HEADERS
 from tests.fakes.batches import (

@@ -21,7 +21,7 @@ from kafka.protocol.consumer import (
 from kafka.protocol.metadata import MetadataResponse
 
 from etl.errors import CorruptData
-from etl.model.logs import BrokerPartition, Isolation
+from etl.model.partitions import BrokerPartition, Isolation
 from etl.protocol.generations.kafka import many_logs, small_messages
 from etl.protocol.generations.kafka.versions import Api
 from etl.protocol.messages import ListedOffset, ToldEpochEnd

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.model.receipts import GAPS_KEPT
+from etl.model.plans import GAPS_KEPT
 from etl.protocol.records import arrow, group, message_kernel
 from etl.protocol.records.compiled import frozen, kernel
 from etl.protocol.records.crc32 import crc32

@@ -11,14 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from etl.errors import BadOffset, LedgersDisagree
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition, parse_partition_key
 from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
 from etl.protocol.zookeeper.payloads import (
     MAX_OFFSET,
     DriverNode,
     parse_driver,
     parse_offset,
-    parse_partition_key,
     parse_uid,
     render_driver,
     render_offset,

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.errors import CorruptData, EtlError, MessageTooLarge, OffsetInsideMessage, RecordTooLarge
-from etl.model.receipts import Receipt
+from etl.model.plans import RangeResult
 from etl.protocol.records.physical_set import MOST_NESTED
 from tests.fakes import golden_messages as golden
 from tests.fakes.batches import Codec, compress
@@ -149,7 +149,7 @@ def test_however_the_log_is_cut_into_answers_and_ranges_each_message_is_a_row_on
 def test_a_receipt_counts_rows_and_bytes_and_nothing_that_offsets_would_tell() -> None:
     cursor = physical_cursor(1000, 1092)
     physical_rows_in(cursor, HELLO + BOTH_IN_GZIP + HELLO)
-    assert cursor.done and cursor.receipt == Receipt(rows=4, fetched_bytes=92)
+    assert cursor.done and cursor.receipt == RangeResult(rows=4, fetched_bytes=92)
     assert cursor.read_so_far == (92, 4, 92)
 
 

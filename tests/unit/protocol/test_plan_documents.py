@@ -17,13 +17,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
-from etl.model.committed import Committed, OffsetsStorage
-from etl.model.ledger import Coverage, Interval
-from etl.model.logs import Broker, BrokerPartition, Dialect, Leader
-from etl.model.losses import Loss, LossReason, Vanished
-from etl.model.plans import HeldRows, OffsetRange, Plan, PlanKind, RowsBefore
-from etl.model.receipts import Applied, Receipt
-from etl.model.table import CommitMetadata
+from etl.model.partitions import (
+    Broker,
+    BrokerFamily,
+    BrokerPartition,
+    Committed,
+    Leader,
+    OffsetsStorage,
+)
+from etl.model.plans import (
+    CommitResult,
+    HeldRows,
+    Loss,
+    LossReason,
+    OffsetRange,
+    Plan,
+    PlanKind,
+    RangeResult,
+    RowsBefore,
+    Vanished,
+)
+from etl.model.snapshot import CommitMetadata, Coverage, Interval
 from etl.protocol.zookeeper import plan_documents
 from etl.protocol.zookeeper.commit_metadata import (
     METADATA_FULL_BYTES,
@@ -160,7 +174,7 @@ def test_the_id_does_not_change_with_the_format_of_the_code() -> None:
             uid="feedbeef",
             kind=PlanKind.INGEST,
             created_at_ms=1_700_000_000_000,
-            dialect=Dialect.KAFKA,
+            dialect=BrokerFamily.KAFKA,
             cluster="c1",
             shape="s1",
             ranges=(OffsetRange(LOG, 5, 9, Leader(Broker(0, "h", 9092), 3)),),
@@ -265,7 +279,7 @@ def test_the_id_does_not_depend_on_who_leads() -> None:
         {"seen": {LOG: Committed(10_000_000_000, 7)}},
         {"seen": {LOG: Committed()}},
         {"offsets_in": OffsetsStorage.KAFKA},
-        {"dialect": Dialect.JAFKA},
+        {"dialect": BrokerFamily.JAFKA},
         {"leader_epochs": {LOG: 3}},
         {"record_epochs": {LOG: ((3, 5),)}},
         {"log_epochs": {LOG: 1}},
@@ -318,7 +332,7 @@ def test_a_newer_format_is_refused_by_name(parse: Callable[..., Any]) -> None:
 
 
 @given(APPLIED)
-def test_what_came_of_a_plan_comes_back_from_its_znode(applied: Applied) -> None:
+def test_what_came_of_a_plan_comes_back_from_its_znode(applied: CommitResult) -> None:
     assert parse_applied(render_applied(applied), path="/p") == applied
 
 
@@ -477,10 +491,10 @@ def test_a_record_that_is_too_large_leaves_the_gaps_of_the_worst_ranges_out_and_
     kept: list[int],
 ) -> None:
     receipts = tuple(
-        Receipt(5, 100, missing_offsets=n, gaps=tuple((2 * i, 2 * i + 1) for i in range(n)))
+        RangeResult(5, 100, missing_offsets=n, gaps=tuple((2 * i, 2 * i + 1) for i in range(n)))
         for n in (3, 0, 1, 2)
     )
-    applied = Applied(1, "p", 2, "t", receipts)
+    applied = CommitResult(1, "p", 2, "t", receipts)
     bare = len(
         zlib.decompress(
             render_applied(replace(applied, receipts=tuple(replace(r, gaps=()) for r in receipts)))
@@ -506,7 +520,9 @@ def test_a_record_of_many_ranges_full_of_gaps_is_read_again(
         "etl.protocol.zookeeper.documents.WRITTEN_MAX_BYTES", WRITTEN_MAX_BYTES // 20
     )
     gaps = tuple((10**15 + 3 * i, 10**15 + 3 * i + 1) for i in range(200))
-    applied = Applied(1, "p", 2, "t", (Receipt(5, 100, missing_offsets=200, gaps=gaps),) * 1_000)
+    applied = CommitResult(
+        1, "p", 2, "t", (RangeResult(5, 100, missing_offsets=200, gaps=gaps),) * 1_000
+    )
     payload = render_applied(applied)
     assert len(zlib.decompress(payload)) <= WRITTEN_MAX_BYTES // 20
     assert sum(r.missing_offsets for r in parse_applied(payload, path="/p").receipts) == 200_000
@@ -543,5 +559,5 @@ def test_a_partition_takes_less_than_twenty_bytes_in_each_document() -> None:
     stamp = render_commit_metadata(plan, APP_ID)
     assert len(stamp) < 20 * count
     assert len(base64.b85decode(json.loads(stamp)["plan_zlib"])) < 12 * count
-    receipts = tuple(Receipt(rows=r.size, fetched_bytes=r.size * 113) for r in plan.ranges)
-    assert len(render_applied(Applied(7, plan.id, 8, "t", receipts))) < 20 * count
+    receipts = tuple(RangeResult(rows=r.size, fetched_bytes=r.size * 113) for r in plan.ranges)
+    assert len(render_applied(CommitResult(7, plan.id, 8, "t", receipts))) < 20 * count

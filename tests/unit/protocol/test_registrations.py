@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.model.logs import Broker, Dialect
+from etl.model.partitions import Broker, BrokerFamily
 from etl.model.security import Security, SecurityProtocol
 from etl.protocol.zookeeper.registrations import (
     PartitionState,
@@ -59,7 +59,7 @@ NAMED_LIKE_PLAIN = b'{"listener_security_protocol_map":{"PLAINTEXT":"SSL"},"endp
 )
 def test_a_broker_is_where_it_listens_in_plain_text(payload: bytes, broker: Broker) -> None:
     assert parse_broker("1", payload) == broker
-    assert dialect_of(payload) is Dialect.KAFKA
+    assert dialect_of(payload) is BrokerFamily.KAFKA
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_broker_of_byte_positions_is_registered_by_three_fields_or_four(
     found = parse_physical_broker("3", payload)
     assert found == Broker(3, host, port)
     assert found.generation == "jafka"
-    assert dialect_of(payload) is Dialect.JAFKA
+    assert dialect_of(payload) is BrokerFamily.JAFKA
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_broker_of_byte_positions_is_registered_by_three_fields_or_four(
 )
 def test_any_other_text_is_no_such_broker(payload: bytes) -> None:
     assert parse_physical_broker("3", payload) is None
-    assert dialect_of(payload) in (None, Dialect.KAFKA)
+    assert dialect_of(payload) in (None, BrokerFamily.KAFKA)
 
 
 @pytest.mark.parametrize(
@@ -271,12 +271,12 @@ def test_a_cluster_id_is_text_or_nothing(payload: bytes, cluster: str | None) ->
     ).map(lambda document: json.dumps(document).encode())
 )
 def test_random_payloads_are_nothing_or_what_they_say(payload: bytes) -> None:
-    assert parse_broker("1", payload) is None or dialect_of(payload) is Dialect.KAFKA
-    assert parse_physical_broker("1", payload) is None or dialect_of(payload) is Dialect.JAFKA
+    assert parse_broker("1", payload) is None or dialect_of(payload) is BrokerFamily.KAFKA
+    assert parse_physical_broker("1", payload) is None or dialect_of(payload) is BrokerFamily.JAFKA
     assert parse_count(payload) is None or payload.strip().isdigit()
     assert isinstance(parse_replicas(payload), dict)
-    assert parse_partition_state(payload) is None or dialect_of(payload) is Dialect.KAFKA
-    assert parse_cluster_id(payload) is None or dialect_of(payload) is Dialect.KAFKA
+    assert parse_partition_state(payload) is None or dialect_of(payload) is BrokerFamily.KAFKA
+    assert parse_cluster_id(payload) is None or dialect_of(payload) is BrokerFamily.KAFKA
 
 
 SECURED = (

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.model.logs import BrokerPartition
-from etl.protocol.stretches import (
+from etl.model.partitions import (
+    BrokerPartition,
     parse_log,
     parse_stretch,
     parse_stretches,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyarrow import compute
 
 from etl.errors import SettingsError
-from etl.model.raw_table import arrow_schema
+from etl.model.columns import arrow_schema
 from etl.reader.arrow_transform import load_arrow_transform, transformed
 from etl.reader.arrow_types import NoTypeOfDelta, stored_type
 from tests.pages import ROOT, programs

@@ -17,8 +17,8 @@ from etl.errors import (
     PermissionRefused,
     RanOutBeforeUntil,
 )
-from etl.model.logs import Cleanup, Isolation
-from etl.model.receipts import Receipt
+from etl.model.partitions import Cleanup, Isolation
+from etl.model.plans import RangeResult
 from etl.protocol.records.group import GROUP_BYTES
 from etl.reader.cursor import EMPTY_ANSWERS_THAT_PROVE, Cursor
 from etl.reader.passed_batches import MISSING_MAX
@@ -68,7 +68,7 @@ def test_records_below_the_position_and_from_until_on_are_dropped() -> None:
     cursor = cursor_of(103, 107)
     assert feed(cursor, encode(TEN)) == [103, 104, 105, 106]
     assert cursor.done and cursor.position == 107
-    assert cursor.receipt == Receipt(
+    assert cursor.receipt == RangeResult(
         rows=4, fetched_bytes=len(encode(TEN)), last_epoch=7, epochs=((7, 103),)
     )
 
@@ -86,7 +86,7 @@ def test_the_leader_epoch_of_a_range_is_that_of_the_record_batch_that_holds_its_
 
 def test_an_empty_range_is_done_before_anything_is_asked() -> None:
     cursor = cursor_of(5, 5)
-    assert cursor.done and cursor.receipt == Receipt(fetched_bytes=0)
+    assert cursor.done and cursor.receipt == RangeResult(fetched_bytes=0)
 
 
 def test_the_position_moves_when_the_answer_is_fed_and_before_its_rows_are_read() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl.errors import CorruptData, MessageTooLarge
-from etl.model.logs import Cleanup
+from etl.model.partitions import Cleanup
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.logs import account_is_whole, cursor_of, rows_in
 from tests.fakes.message_sets import Msg, Wrapper, encode_logical, message_bytes

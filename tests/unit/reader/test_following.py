@@ -8,15 +8,14 @@ import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import OffsetRange, RangeResult
 from etl.reader.following import Following
 from etl.report.phases import Verb
 from etl.report.progress import Told
 
 RANGES = [OffsetRange(BrokerPartition("clicks", p), 0, 10) for p in range(2)]
-RECEIPT = Receipt(rows=10, fetched_bytes=100)
+RECEIPT = RangeResult(rows=10, fetched_bytes=100)
 
 
 def reading(*, began: float | None, last_came: float | None, ended: int) -> Following:
@@ -79,7 +78,7 @@ def test_it_may_be_asked_from_two_threads_at_once() -> None:
     following.receipts = cast(
         Any,
         SimpleNamespace(
-            receipts=dict.fromkeys(range(500), Receipt(rows=1, fetched_bytes=1)), last_came=1.0
+            receipts=dict.fromkeys(range(500), RangeResult(rows=1, fetched_bytes=1)), last_came=1.0
         ),
     )
     found: list[int] = []

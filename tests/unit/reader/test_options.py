@@ -21,7 +21,7 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
-from etl.model.logs import BrokerPartition, Extent, Isolation
+from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
 from etl.model.plans import OffsetRange
 from etl.model.security import (
     OPEN,
@@ -41,7 +41,11 @@ from etl.reader.ranges import inside, ranges_of
 from etl.reader.reading import Bounds, Chosen, FirstAt, LogEnd, refuse_missing_partitions
 
 CLICKS = [BrokerPartition("clicks", p) for p in range(3)]
-EXTENTS = {CLICKS[0]: Extent(10, 40), CLICKS[1]: Extent(0, 50), CLICKS[2]: Extent(7, 7)}
+EXTENTS = {
+    CLICKS[0]: PartitionOffsets(10, 40),
+    CLICKS[1]: PartitionOffsets(0, 50),
+    CLICKS[2]: PartitionOffsets(7, 7),
+}
 LEAST = {"bootstrap": "h:1", "topics": "clicks"}
 
 
@@ -321,7 +325,7 @@ def test_a_start_that_an_open_transaction_hides_may_be_asked_for_again(
     log = BrokerPartition("clicks", 0)
     reading = parse_options({**LEAST, "startingOffsets": json.dumps({"clicks": {"0": start}})})
     with pytest.raises(raised, match=f"up to 10, offsets from {start} on"):
-        list(ranges_of(reading, {log: Extent(0, 10, high_watermark=12)}, {}, {}))
+        list(ranges_of(reading, {log: PartitionOffsets(0, 10, high_watermark=12)}, {}, {}))
 
 
 @pytest.mark.parametrize("side", ["starting", "ending"])
@@ -329,7 +333,7 @@ def test_a_record_that_comes_while_a_time_is_looked_up_lies_behind_what_is_read(
     log = BrokerPartition("clicks", 0)
     reading = parse_options({**LEAST, f"{side}Timestamp": "5"})
     found = {"starting": ({log: 12}, {}), "ending": ({}, {log: 12})}[side]
-    [read] = ranges_of(reading, {log: Extent(0, 10)}, *found)
+    [read] = ranges_of(reading, {log: PartitionOffsets(0, 10)}, *found)
     assert (read.from_offset, read.until_offset) == ((10, 10) if side == "starting" else (0, 10))
 
 
@@ -340,7 +344,7 @@ def test_a_range_that_an_open_transaction_covers_may_be_asked_for_again(
     with pytest.raises(raised, match=f"up to 10, offsets up to {until}"):
         inside(
             OffsetRange(BrokerPartition("clicks", 0), 5, until),
-            Extent(0, 10, high_watermark=12),
+            PartitionOffsets(0, 10, high_watermark=12),
             fails=True,
         )
 

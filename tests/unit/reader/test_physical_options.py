@@ -9,7 +9,7 @@ import json
 import pytest
 
 from etl.errors import SettingsError, TopicMissing
-from etl.model.logs import BrokerPartition, Extent, Isolation
+from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
 from etl.model.plans import OffsetRange
 from etl.reader.option_logs import parse_ranges
 from etl.reader.option_names import PHYSICAL_REFUSED
@@ -59,7 +59,7 @@ def test_bounds_are_said_of_each_log() -> None:
     reading = parse_options(
         {**LEAST, "startingOffsets": json.dumps(said), "endingOffsets": "latest"}
     )
-    extents = {log: Extent(0, 100, boundaries=(0, 50, 100)) for log in LOGS}
+    extents = {log: PartitionOffsets(0, 100, boundaries=(0, 50, 100)) for log in LOGS}
     assert {
         r.log: (r.from_offset, r.until_offset) for r in ranges_of(reading, extents, {}, {})
     } == {LOGS[0]: (36, 100), LOGS[1]: (0, 100), LOGS[2]: (0, 100), LOGS[3]: (5, 100)}

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from etl.model.ledger import Pause
-from etl.model.logs import BrokerPartition, OldestRecord, Retention
-from etl.model.membership import RebalanceStatistics
-from etl.model.statistics import Requests
+from etl.model.partitions import BrokerPartition, OldestRecord, RebalanceStatistics, Retention
+from etl.model.plans import Requests
+from etl.model.snapshot import Pause
 from etl.report.metrics import HELP, PREFIX, metrics_of
 from etl.report.pauses import Resting
 from etl.settings.policies import MetricsPer

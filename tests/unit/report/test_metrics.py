@@ -9,9 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from etl.errors import Owned, TableUnreachable
-from etl.model.ledger import Ledger, Pause
-from etl.model.logs import BrokerPartition, OldestRecord, Retention
-from etl.model.snapshot import FirstRun, Snapshot
+from etl.model.partitions import BrokerPartition, OldestRecord, Retention
+from etl.model.snapshot import FirstRun, Ledger, Pause, Snapshot
 from etl.report import metrics
 from etl.report.metrics import HELP, PREFIX, metrics_of
 from etl.report.pauses import Resting

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import pytest
 
 from etl.errors import CorruptData, TableUnreachable
-from etl.model.logs import Broker, BrokerPartition, Leader
+from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.model.plans import OffsetRange
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.incident import as_text

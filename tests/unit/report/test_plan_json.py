@@ -12,23 +12,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etl.model.claims import Claim, Claimed, Claims, ClaimState
-from etl.model.committed import Committed, OffsetsStorage
-from etl.model.ledger import Acknowledgement, Ledger, Retirement
-from etl.model.logs import (
+from etl.model.partitions import (
     Broker,
     BrokerPartition,
+    Committed,
     EpochEnd,
-    Extent,
     Leader,
+    OffsetsStorage,
     OpenTransaction,
+    PartitionOffsets,
     Retention,
     Tail,
 )
-from etl.model.plans import HeldRows, Plan, TookOver
-from etl.model.receipts import Applied
-from etl.model.snapshot import Snapshot
-from etl.model.table import CommitMetadata, ForeignCommit, OtherPipeline, Table
+from etl.model.plans import CommitResult, HeldRows, Plan, TookOver
+from etl.model.snapshot import (
+    Acknowledgement,
+    Claimed,
+    CommitMetadata,
+    ForeignCommit,
+    Ledger,
+    OtherPipeline,
+    Reservation,
+    Reservations,
+    ReservationState,
+    Retirement,
+    Snapshot,
+    Table,
+)
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan
 from etl.report.plan_json import (
     read_plan,
@@ -61,7 +71,7 @@ def by_log(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[BrokerParti
 
 
 BOUNDARIES = st.none() | st.lists(OFFSETS, max_size=3).map(tuple)
-EXTENTS = by_log(st.builds(Extent, OFFSETS, OFFSETS, st.none() | OFFSETS, BOUNDARIES))
+EXTENTS = by_log(st.builds(PartitionOffsets, OFFSETS, OFFSETS, st.none() | OFFSETS, BOUNDARIES))
 LEDGERS = st.builds(
     Ledger,
     NAMES,
@@ -111,13 +121,13 @@ TABLES = st.builds(
     NAMES,
 )
 CLAIMS = st.builds(
-    Claim,
+    Reservation,
     WORDS,
     by_log(st.lists(st.tuples(OFFSETS, OFFSETS), min_size=1, max_size=2).map(tuple)),
     by_log(SMALL),
     WORDS,
     OFFSETS,
-    st.sampled_from(ClaimState),
+    st.sampled_from(ReservationState),
     NAMES,
 )
 SNAPSHOTS = st.builds(
@@ -154,7 +164,7 @@ SNAPSHOTS = st.builds(
         st.lists(st.builds(Tail, OFFSETS, SMALL, WORDS), min_size=1, max_size=2).map(tuple)
     ),
     claims=st.builds(
-        Claims,
+        Reservations,
         st.none() | SMALL,
         st.lists(st.builds(Claimed, CLAIMS, SMALL), max_size=2).map(tuple),
     ),
@@ -178,7 +188,7 @@ def kept_of(plan: Plan) -> Plan:
     )
 
 
-def kept_of_result(applied: Applied) -> Applied:
+def kept_of_result(applied: CommitResult) -> CommitResult:
     """All but the gaps."""
     return replace(
         applied,
@@ -284,8 +294,8 @@ def test_a_look_with_a_word_of_its_own_for_each_log_is_read_as_reports_had_it_on
     }
     read = read_snapshot({**found, "extents": {"logs": each}})
     assert read.extents == {
-        BrokerPartition("logs", 0): Extent(1, 9),
-        BrokerPartition("logs", 1): Extent(2, 9, 11),
+        BrokerPartition("logs", 0): PartitionOffsets(1, 9),
+        BrokerPartition("logs", 1): PartitionOffsets(2, 9, 11),
     }
 
 

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from etl.model.logs import BrokerPartition
-from etl.model.plans import OffsetRange
-from etl.model.receipts import Receipt
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import OffsetRange, RangeResult
 from etl.report.progress import (
     Pace,
     ReadSoFar,
@@ -21,7 +20,7 @@ from etl.report.progress import (
 
 RANGES = [OffsetRange(BrokerPartition("clicks", p), 0, 100) for p in range(4)]
 TASKS = [(0, 2), (1,), (3,)]
-FULL = Receipt(rows=90, fetched_bytes=900, missing_offsets=10)
+FULL = RangeResult(rows=90, fetched_bytes=900, missing_offsets=10)
 
 
 def reached_at(offsets: int, records: int) -> ReadSoFar:

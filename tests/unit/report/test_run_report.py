@@ -10,13 +10,25 @@ from typing import Any
 import pytest
 
 from etl.errors import EtlError, SettingsError, Stopped, TableUnreachable
-from etl.model.committed import Committed
-from etl.model.ledger import Ledger
-from etl.model.logs import Broker, BrokerPartition, Extent, Leader, OpenTransaction
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import OffsetRange, Plan, PlanKind
-from etl.model.receipts import NOT_COUNTED, Applied, Receipt
-from etl.model.snapshot import FirstRun, PipelineState, Replay, Snapshot, UpToDate
+from etl.model.partitions import (
+    Broker,
+    BrokerPartition,
+    Committed,
+    Leader,
+    OpenTransaction,
+    PartitionOffsets,
+)
+from etl.model.plans import (
+    NOT_COUNTED,
+    CommitResult,
+    Loss,
+    LossReason,
+    OffsetRange,
+    Plan,
+    PlanKind,
+    RangeResult,
+)
+from etl.model.snapshot import FirstRun, Ledger, PipelineState, Replay, Snapshot, UpToDate
 from etl.report.old_reports import outdated
 from etl.report.phases import Verb
 from etl.report.plan_json import describe_plan
@@ -42,12 +54,12 @@ FIRST = plan_of(
     1, {A: 10, B: 6}, OffsetRange(A, 2, 10, Leader(Broker(0, "h", 9092), 4)), OffsetRange(B, 0, 6)
 )
 SECOND = plan_of(2, {A: 14, B: 6}, OffsetRange(A, 10, 14))
-APPLIED = Applied(
+APPLIED = CommitResult(
     1,
     "plan-1",
     0,
     "t",
-    (Receipt(rows=7, fetched_bytes=90, gaps=((3, 4),), missing_offsets=1), Receipt(rows=6)),
+    (RangeResult(rows=7, fetched_bytes=90, gaps=((3, 4),), missing_offsets=1), RangeResult(rows=6)),
 )
 
 
@@ -136,7 +148,9 @@ def test_bytes_are_those_of_all_ranges_or_unknown(
     report = new_report()
     report.planned(FIRST)
     report.applied(
-        Applied(1, "plan-1", 0, "t", tuple(Receipt(rows=1, fetched_bytes=size) for size in sizes))
+        CommitResult(
+            1, "plan-1", 0, "t", tuple(RangeResult(rows=1, fetched_bytes=size) for size in sizes)
+        )
     )
     assert document_of(report)["bytes"] == told
 
@@ -157,7 +171,7 @@ def test_each_open_transaction_of_a_topic_is_told_with_its_own_partitions_and_it
 ):
     snapshot = replace(
         snapshot_of((10, 6)),
-        extents={A: Extent(2, 10, 70), B: Extent(0, 6, 7)},
+        extents={A: PartitionOffsets(2, 10, 70), B: PartitionOffsets(0, 6, 7)},
         open_transactions={
             A: OpenTransaction(7, 10, "orders", 1_700_000_000_000),
             B: OpenTransaction(8, 6),
@@ -219,7 +233,7 @@ def test_a_replay_lags_behind_what_was_committed_before_it() -> None:
     looked(report, snapshot_of((20, 6), {A: 10, B: 6}, SECOND), Replay(SECOND))
     report.planned(SECOND)
     assert lag_of(report) == [(10, 10), (0, 0)]
-    report.applied(Applied(2, "plan-2", 1, "t", (Receipt(rows=4),)))
+    report.applied(CommitResult(2, "plan-2", 1, "t", (RangeResult(rows=4),)))
     assert lag_of(report) == [(10, 6), (0, 0)]
 
 
@@ -234,7 +248,7 @@ def test_a_next_plan_lags_from_the_last_ones_positions() -> None:
     report = new_report()
     looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), UpToDate(FIRST, FIRST.positions))
     report.planned(SECOND)
-    report.applied(Applied(2, "plan-2", 1, "t", (Receipt(rows=4),)))
+    report.applied(CommitResult(2, "plan-2", 1, "t", (RangeResult(rows=4),)))
     assert lag_of(report) == [(4, 0), (0, 0)]
 
 
@@ -258,7 +272,7 @@ def test_a_run_that_failed_after_its_append_has_the_lag_of_the_table() -> None:
     report = new_report()
     looked(report, snapshot_of((14, 6), {A: 10, B: 6}, FIRST), UpToDate(FIRST, FIRST.positions))
     report.planned(SECOND)
-    report.applied(Applied(2, "plan-2", 1, "t", (Receipt(rows=4),)))
+    report.applied(CommitResult(2, "plan-2", 1, "t", (RangeResult(rows=4),)))
     report.failed(SettingsError("later"))
     assert lag_of(report) == [(4, 0), (0, 0)]
 
@@ -337,7 +351,7 @@ def test_skipped_records_are_told_per_log() -> None:
 def test_a_plan_without_ranges_says_that_it_keeps_the_start() -> None:
     report = new_report()
     report.planned(plan_of(1, {A: 10, B: 6}, kind=PlanKind.START))
-    report.applied(Applied(1, "plan-1", 0, "t", ()))
+    report.applied(CommitResult(1, "plan-1", 0, "t", ()))
     assert report.outcomes == [(Outcome.STARTED, "plan 1 keeps where 2 partitions start")]
     assert document_of(report)["records"] == 0
 
@@ -363,7 +377,10 @@ def test_a_record_that_leaves_something_open_says_so() -> None:
     assert report.records == 0
     doubtful = replace(
         APPLIED,
-        receipts=(Receipt(7, None, missing_offsets=1, behind_transform=True), Receipt(2, None)),
+        receipts=(
+            RangeResult(7, None, missing_offsets=1, behind_transform=True),
+            RangeResult(2, None),
+        ),
     )
     assert (
         doubt_of(doubtful)
@@ -450,7 +467,7 @@ def test_the_newest_reports_of_a_pipeline_stay_and_older_ones_go_with_their_logs
 @pytest.mark.parametrize(
     "other", [replace(APPLIED, plan_id="plan-0"), replace(APPLIED, receipts=APPLIED.receipts[:1])]
 )
-def test_the_record_of_another_plan_tells_nothing_of_this_one(other: Applied) -> None:
+def test_the_record_of_another_plan_tells_nothing_of_this_one(other: CommitResult) -> None:
     assert describe_plan(FIRST, other) == describe_plan(FIRST, None)
 
 

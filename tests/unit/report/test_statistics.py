@@ -10,11 +10,16 @@ from dataclasses import replace
 import pytest
 
 from etl.edges.brokers.request_meter import RequestMeter
-from etl.model.logs import BrokerPartition
-from etl.model.membership import RebalanceStatistics
-from etl.model.plans import OffsetRange
-from etl.model.receipts import NOT_COUNTED, Applied, Receipt
-from etl.model.statistics import Requests, since, together
+from etl.model.partitions import BrokerPartition, RebalanceStatistics
+from etl.model.plans import (
+    NOT_COUNTED,
+    CommitResult,
+    OffsetRange,
+    RangeResult,
+    Requests,
+    since,
+    together,
+)
 from etl.protocol.zookeeper.ledger_documents import applied_content, applied_of
 from etl.report import statistics
 from etl.report.run_state import Executed
@@ -50,19 +55,19 @@ def test_a_meter_loses_no_request_of_several_threads() -> None:
     assert meter.told() == {"h:1": Requests(2000, 500.0, 10_000, 100_000)}
 
 
-def executed(*receipts: Receipt, topics: int = 1) -> Executed:
+def executed(*receipts: RangeResult, topics: int = 1) -> Executed:
     ranges = tuple(
         OffsetRange(BrokerPartition(f"t{i % topics}", i), 0, 10) for i in range(len(receipts))
     )
     plan = plain_plan(ranges=ranges)
-    return Executed(plan, Applied(1, plan.id, 1, "t", receipts))
+    return Executed(plan, CommitResult(1, plan.id, 1, "t", receipts))
 
 
 def test_messages_and_bytes_are_summed_by_topic_and_requests_by_broker_and_who_asked() -> None:
     one = executed(
-        Receipt(rows=7, fetched_bytes=70, requests=(("h:1", A),)),
-        Receipt(rows=3, fetched_bytes=30, requests=(("h:1", B), ("h:2", B))),
-        Receipt(rows=5, fetched_bytes=500),
+        RangeResult(rows=7, fetched_bytes=70, requests=(("h:1", A),)),
+        RangeResult(rows=3, fetched_bytes=30, requests=(("h:1", B), ("h:2", B))),
+        RangeResult(rows=5, fetched_bytes=500),
         topics=2,
     )
     told = Statistics(
@@ -110,7 +115,9 @@ def test_beyond_the_bound_all_others_are_one_and_sums_stay_right(
 ) -> None:
     monkeypatch.setattr(statistics, "MOST", 2)
     receipts = [
-        Receipt(rows=n, fetched_bytes=10 * n, requests=((f"h:{n}", replace(A, seconds=float(n))),))
+        RangeResult(
+            rows=n, fetched_bytes=10 * n, requests=((f"h:{n}", replace(A, seconds=float(n))),)
+        )
         for n in range(5)
     ]
     found = Statistics([executed(*receipts, topics=5)])
@@ -127,7 +134,7 @@ def test_beyond_the_bound_all_others_are_one_and_sums_stay_right(
 
 def test_samples_have_each_metric_and_those_of_a_membership_where_the_run_is_a_member() -> None:
     full = Statistics(
-        [executed(Receipt(requests=(("h:1", A),)))],
+        [executed(RangeResult(requests=(("h:1", A),)))],
         {"h:2": B},
         1,
         RebalanceStatistics(1, 1.0, heartbeat_age_s=1.0),
@@ -143,7 +150,7 @@ def test_samples_have_each_metric_and_those_of_a_membership_where_the_run_is_a_m
 def test_what_was_asked_is_no_part_of_a_receipt_as_it_is_kept_and_old_receipts_are_read_as_they_were() -> (
     None
 ):
-    asked = Receipt(rows=1, fetched_bytes=2, requests=(("h:1", A),))
-    applied = Applied(1, "id", 1, "t", (asked,))
+    asked = RangeResult(rows=1, fetched_bytes=2, requests=(("h:1", A),))
+    applied = CommitResult(1, "id", 1, "t", (asked,))
     [kept] = applied_of(applied_content(applied)).receipts
     assert kept.requests == () and kept == asked

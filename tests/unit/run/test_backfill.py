@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from etl.decisions.backfills.backfilling import Asked
-from etl.decisions.identity.accepting import parse_named
 from etl.decisions.replaying import Wanted
 from etl.errors import (
     DataLoss,
@@ -23,9 +22,8 @@ from etl.errors import (
     Owned,
     SettingsError,
 )
-from etl.model.claims import ClaimState
-from etl.model.ledger import Acknowledgement
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition, parse_named
+from etl.model.snapshot import Acknowledgement, ReservationState
 from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 from etl.report.run_state import Outcome
 from etl.report.words import at
@@ -199,7 +197,7 @@ def test_given_up_at_any_moment_what_was_loaded_stays_claimed_and_the_rest_is_fr
         given_up(outside, crash_at_moment(moment))
     refuse_twice(outside)
     claim = given_up(outside)
-    assert claim.state is ClaimState.GIVEN_UP
+    assert claim.state is ReservationState.GIVEN_UP
     in_table = {(log, at) for log, at in outside.rows() if offset_of(at) < 3}
     assert {
         (log, at)
@@ -251,7 +249,11 @@ def test_one_that_was_given_up_stays_so_in_an_older_copy_of_zookeeper() -> None:
             filled(outside, what)
         refuse_lacking(outside)
     claim = given_up(outside)
-    assert claim.state is ClaimState.GIVEN_UP and claim.reason == "not needed" and claim.offsets < 9
+    assert (
+        claim.state is ReservationState.GIVEN_UP
+        and claim.reason == "not needed"
+        and claim.offsets < 9
+    )
     refuse_lacking(outside)
 
 
@@ -287,7 +289,7 @@ def test_a_ledger_whose_plans_can_never_be_in_the_table_is_given_up_and_claims_n
     with pytest.raises(LedgersDisagree, match="written by another pipeline of the same name"):
         filled(outside, asked(0, 3))
     claim = given_up(outside)
-    assert (claim.state, dict(claim.stretches)) == (ClaimState.GIVEN_UP, {})
+    assert (claim.state, dict(claim.stretches)) == (ReservationState.GIVEN_UP, {})
     filled(outside, asked(0, 3), name="again")
     refuse_lacking(outside)
 
@@ -546,7 +548,7 @@ def test_a_log_that_was_made_again_is_no_backfills_to_go_on_with() -> None:
     outside.logs[LOGS[0]].grow(9)
     with pytest.raises(EtlError):
         filled(outside, asked(0, 3))
-    assert given_up(outside).state is ClaimState.GIVEN_UP
+    assert given_up(outside).state is ReservationState.GIVEN_UP
     accept(outside, "clicks:0", settings=CAPPED)
     run(outside, CAPPED)
     refuse_twice(outside)
@@ -576,7 +578,7 @@ def test_one_whose_table_is_another_by_now_is_given_up_and_claims_nothing(is_the
         "another" if is_there else None, None, newest.number, "made again", 1, plan_id=newest.id
     )
     claim = given_up(outside)
-    assert (claim.state, dict(claim.stretches)) == (ClaimState.GIVEN_UP, {})
+    assert (claim.state, dict(claim.stretches)) == (ReservationState.GIVEN_UP, {})
 
 
 @pytest.mark.parametrize("is_whole", [True, False])

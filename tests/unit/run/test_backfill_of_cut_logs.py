@@ -10,8 +10,8 @@ import pytest
 
 from etl.commands.backfill import _leading_out
 from etl.errors import LogTruncated, NeedsDecision
-from etl.model.claims import ClaimState
 from etl.model.plans import Plan
+from etl.model.snapshot import ReservationState
 from etl.report.run_state import Outcome
 from tests.fakes.backfill_stories import CAPPED, asked, filled, given_up, live
 from tests.fakes.outside import Outside
@@ -107,7 +107,7 @@ def test_a_backfill_does_not_read_on_where_the_pipeline_has_another_life_of_the_
     ) as refused:
         filled(outside, None)
     assert "`etl backfill abandon CONF --name old --reason ...`" in refused.value.check
-    assert given_up(outside).state is ClaimState.GIVEN_UP
+    assert given_up(outside).state is ReservationState.GIVEN_UP
     for _ in range(4):
         run(outside, CAPPED)
     refuse_doubled(outside)
@@ -156,7 +156,7 @@ def test_a_topic_that_was_made_again_is_accepted_once_the_backfill_is_given_up(i
     getattr(outside, ids)["clicks"] = "@2" if ids == "creation_ids" else "second"
     with pytest.raises(NeedsDecision, match="backfill old has not loaded all"):
         accept(outside, "clicks", settings=CAPPED)
-    assert given_up(outside).state is ClaimState.GIVEN_UP
+    assert given_up(outside).state is ReservationState.GIVEN_UP
     accept(outside, "clicks", settings=CAPPED)
     for _ in range(8):
         run(outside, CAPPED)

@@ -8,10 +8,10 @@ import contextlib
 
 import pytest
 
-from etl.decisions.identity.accepting import parse_named
 from etl.decisions.next_step import plan_superseding
 from etl.decisions.replaying import Wanted
 from etl.errors import EtlError, Owned, SettingsError
+from etl.model.partitions import parse_named
 from etl.model.plans import Plan
 from etl.model.snapshot import Supersede
 from etl.report.run_state import Outcome

@@ -9,8 +9,7 @@ import copy
 import pytest
 
 from etl.errors import NeedsDecision, SettingsError
-from etl.model.claims import ClaimState
-from etl.model.ledger import Acknowledgement
+from etl.model.snapshot import Acknowledgement, ReservationState
 from etl.settings.backfills import settings_of_backfill
 from tests.fakes.backfill_stories import CAPPED, asked, filled, given_up, live
 from tests.fakes.outside import Outside
@@ -49,7 +48,7 @@ def test_one_that_was_given_up_while_a_forgotten_driver_appended_stays_so_in_an_
             forgotten.append(plan, list(plan.ranges))
 
     claim = given_up(outside, beside)
-    assert claim.state is ClaimState.GIVEN_UP and claim.offsets == 8
+    assert claim.state is ReservationState.GIVEN_UP and claim.offsets == 8
     filled(outside, asked(0, 3, only_missing=True), name="rest")
     for name, value in saved.items():
         setattr(outside.beside("old"), name, value)

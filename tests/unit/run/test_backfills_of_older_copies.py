@@ -12,8 +12,8 @@ import pytest
 
 from etl.decisions.backfills.backfilling import Asked
 from etl.errors import LedgersDisagree, NeedsDecision, SettingsError
-from etl.model.claims import Claim, ClaimState
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
+from etl.model.snapshot import Reservation, ReservationState
 from etl.report.run_state import Outcome
 from tests.fakes.backfill_stories import CAPPED, accept_table, asked, filled, given_up, live, stored
 from tests.fakes.fake_log import offset_of
@@ -74,7 +74,7 @@ def of_backfill(outside: Outside) -> set[tuple[BrokerPartition, int]]:
     }
 
 
-def offsets_of(claim: Claim) -> set[tuple[BrokerPartition, int]]:
+def offsets_of(claim: Reservation) -> set[tuple[BrokerPartition, int]]:
     """All that it claims."""
     return {
         (log, at)
@@ -151,7 +151,7 @@ def test_abandoned_in_an_accepted_copy_it_keeps_what_is_there_and_another_loads_
     outside = older(begin(), commits)
     accept_table(outside)
     claim = given_up(outside)
-    assert claim.state is ClaimState.GIVEN_UP
+    assert claim.state is ReservationState.GIVEN_UP
     assert offsets_of(claim) == of_backfill(outside)
     filled(outside, asked(0, 3, only_missing=True), name="rest")
     grow(outside, 1, 0, 2)

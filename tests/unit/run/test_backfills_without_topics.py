@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from etl.errors import BrokerUnreachable
-from etl.model.claims import ClaimState
+from etl.model.snapshot import ReservationState
 from etl.report.run_state import Outcome
 from tests.fakes.backfill_stories import asked, filled, given_up, live
 from tests.fakes.outside import Outside
@@ -41,7 +41,7 @@ def test_it_is_given_up_at_any_moment(stop: str, away: Any) -> None:
     away()
     with pytest.raises(BrokerUnreachable):
         filled(outside, asked(0, 3))
-    assert given_up(outside).state is ClaimState.GIVEN_UP
+    assert given_up(outside).state is ReservationState.GIVEN_UP
 
 
 @pytest.mark.parametrize("what", [asked(0, 3), None])

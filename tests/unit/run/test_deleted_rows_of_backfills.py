@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from etl.errors import NeedsDecision, Owned, SettingsError
-from etl.model.claims import ClaimState
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
+from etl.model.snapshot import ReservationState
 from tests.fakes.backfill_stories import CAPPED, accept_table, asked, filled, given_up, live
 from tests.fakes.fake_log import offset_of
 from tests.fakes.outside import Outside
@@ -82,7 +82,7 @@ def test_what_the_table_has_no_row_of_is_given_back_and_another_backfill_loads_i
     outside = begun()
     deleted(outside, 0, 3)
     claim = given_up(outside)
-    assert (claim.state, dict(claim.stretches)) == (ClaimState.GIVEN_UP, {})
+    assert (claim.state, dict(claim.stretches)) == (ReservationState.GIVEN_UP, {})
     filled(outside, asked(0, 3), name="new")
     refuse_lacking(outside)
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from etl.edges.zookeeper.session import ZooKeeper
-from etl.model.logs import Broker
+from etl.model.partitions import Broker
 from etl.protocol.messages import ClusterMetadata, TopicMetadata
 from etl.run.discovery import Discovery
 from tests.builders import plain_settings

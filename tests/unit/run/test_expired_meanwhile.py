@@ -10,7 +10,7 @@ import itertools
 import pytest
 
 from etl.errors import ExpiredOffsets, OffsetMoved, Owned
-from etl.model.losses import Loss, LossReason
+from etl.model.plans import Loss, LossReason
 from etl.report.run_state import Outcome
 from etl.run.ingest import EXPIRIES_MAX, ingest
 from tests.fakes.outside import Outside

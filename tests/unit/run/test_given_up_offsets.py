@@ -17,11 +17,9 @@ from etl.decisions.next_step import next_step, plan_superseding
 from etl.decisions.ownership import leave_to_owners
 from etl.decisions.reconcile import where_we_stand
 from etl.errors import EtlError, LogTruncated, NeedsDecision
-from etl.model.logs import BrokerPartition
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import Plan
-from etl.model.snapshot import Supersede
-from etl.model.table import Table
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import Loss, LossReason, Plan
+from etl.model.snapshot import Supersede, Table
 from etl.report.sentences import told_given_up, told_goes_on, told_left
 from etl.settings.sections import Settings
 from tests.fakes.fake_log import FakeLog

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from etl.errors import EtlError, LedgersDisagree, NeedsDecision, Owned, SettingsError
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan, PlanKind
 from etl.protocol.zookeeper.ledger_documents import parse_applied
 from etl.protocol.zookeeper.plan_documents import with_id

@@ -8,7 +8,7 @@ import pytest
 
 from etl.commands.offsets_restore import from_commits
 from etl.errors import OffsetMoved, SettingsError
-from etl.model.committed import OffsetsStorage
+from etl.model.partitions import OffsetsStorage
 from etl.report.run_state import Outcome
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (

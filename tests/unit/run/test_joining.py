@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection
 import pytest
 
 from etl.errors import DataLoss, OffsetMoved, Owned
-from etl.model.logs import BrokerPartition
-from etl.model.losses import ReadByOthers
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import ReadByOthers
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest

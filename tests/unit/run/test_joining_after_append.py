@@ -12,10 +12,8 @@ import pytest
 
 from etl.decisions.next_step import Action, plan_superseding, steps_ahead
 from etl.errors import BrokerUnreachable, NeedsDecision, OffsetMoved
-from etl.model.committed import OffsetsStorage
-from etl.model.logs import BrokerPartition
-from etl.model.losses import Loss, LossReason, ReadByOthers
-from etl.model.membership import Membership
+from etl.model.partitions import BrokerPartition, Membership, OffsetsStorage
+from etl.model.plans import Loss, LossReason, ReadByOthers
 from etl.model.snapshot import Supersede
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome

@@ -4,8 +4,8 @@ stays; and what it cost, in its report.
 
 from __future__ import annotations
 
-from etl.model.ledger import Pause
-from etl.model.membership import RebalanceStatistics
+from etl.model.partitions import RebalanceStatistics
+from etl.model.snapshot import Pause
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from etl.settings.policies import OwnershipMode, Stay

@@ -16,11 +16,9 @@ from etl.decisions.open_hand_overs import handed_over_without, not_taken_of
 from etl.decisions.reconcile import plan_in_force
 from etl.decisions.restoring import what_is_lost
 from etl.errors import NeedsDecision, OffsetMoved, Owned, SettingsError
-from etl.model.committed import OffsetsStorage
-from etl.model.logs import BrokerPartition
-from etl.model.losses import ReadByOthers
-from etl.model.membership import Membership
-from etl.model.table import Table
+from etl.model.partitions import BrokerPartition, Membership, OffsetsStorage
+from etl.model.plans import ReadByOthers
+from etl.model.snapshot import Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome

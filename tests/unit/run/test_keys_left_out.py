@@ -10,8 +10,8 @@ import pytest
 
 from etl.decisions.next_step import Action, steps_ahead
 from etl.errors import Owned
-from etl.model.bounds import Bound, Bounds, Request
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import Bound, Bounds, Request
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest

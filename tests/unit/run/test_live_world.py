@@ -12,12 +12,9 @@ import pytest
 from etl.edges.delta import outcome, recount
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
-from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import OffsetRange, Plan
-from etl.model.receipts import Receipt
-from etl.model.table import CommitMetadata, Table
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import Loss, LossReason, OffsetRange, Plan, RangeResult
+from etl.model.snapshot import CommitMetadata, Ledger, Table
 from etl.protocol.zookeeper import commit_metadata
 from etl.reader.following import Following
 from etl.run import live_world
@@ -25,7 +22,7 @@ from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld
 from tests.builders import plain_plan, plain_settings, plain_snapshot
 
-READ, COUNTED = Receipt(9, 100), Receipt(8, None, missing_offsets=2)
+READ, COUNTED = RangeResult(9, 100), RangeResult(8, None, missing_offsets=2)
 LOG = BrokerPartition("clicks", 0)
 PLAN = plain_plan(ranges=(OffsetRange(LOG, 0, 10),), positions={LOG: 10}, id="plan-1")
 

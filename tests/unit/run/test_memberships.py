@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from etl.model.membership import GroupProtocol, Membership
+from etl.model.partitions import GroupProtocol, Membership
 from etl.protocol.generations.kafka.dialect import KafkaDialect
 from etl.protocol.group_messages import SpokenMembership
 from etl.run.memberships import session_of, unspoken

@@ -14,10 +14,9 @@ import pytest
 
 from etl.edges.brokers.mirror import Writer, mirror_positions
 from etl.errors import BrokerError, SettingsError
-from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition
-from etl.model.plans import TookOver
-from etl.model.receipts import Applied
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import CommitResult, TookOver
+from etl.model.snapshot import Ledger
 from etl.protocol.stored_offsets import CommittedOffset
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
@@ -87,7 +86,7 @@ def test_offsets_of_somebody_else_are_left_as_they_are(
 
 
 PLAN = plain_plan(3, positions={A: 5, OTHER: 9})
-RECORDED = Ledger("u", PLAN, Applied(3, "", 8, "t", ()))
+RECORDED = Ledger("u", PLAN, CommitResult(3, "", 8, "t", ()))
 MIRRORED = plain_settings(mirror_group="lag")
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 import pytest
 
 from etl.errors import MissingOffsets
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import PlanKind
-from etl.protocol.stretches import parse_stretches
+from etl.model.partitions import parse_stretches
+from etl.model.plans import Loss, LossReason, PlanKind
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
 from tests.fakes.outside import Outside

@@ -8,7 +8,7 @@ import pytest
 
 from etl.decisions.moved_offsets import RESTORE
 from etl.errors import OffsetMoved
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.report.run_state import Outcome
 from etl.settings.policies import OnOwned
 from tests.fakes.fake_log import FakeLog

@@ -9,13 +9,11 @@ from dataclasses import replace
 import pytest
 
 from etl.commands.preview import preview_of
-from etl.decisions.identity.accepting import parse_named
 from etl.decisions.replaying import Wanted
 from etl.errors import DataLoss, NeedsDecision, OffsetMoved
-from etl.model.bounds import Request
-from etl.model.ledger import Pause
-from etl.model.logs import BrokerPartition
-from etl.model.plans import PlanKind
+from etl.model.partitions import BrokerPartition, parse_named
+from etl.model.plans import PlanKind, Request
+from etl.model.snapshot import Pause
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest

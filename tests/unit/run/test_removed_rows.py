@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from etl.errors import LedgersDisagree
-from etl.model.table import ForeignCommit
+from etl.model.snapshot import ForeignCommit
 from etl.report.run_state import Outcome
 from tests.fakes.stories import grow, outcomes, outside_of, run, settings_of
 from tests.fakes.world import When

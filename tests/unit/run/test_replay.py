@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from etl.decisions.identity.accepting import parse_named
 from etl.decisions.next_step import plan_superseding
 from etl.decisions.replaying import Wanted
 from etl.errors import DataLoss, EtlError, NeedsDecision, Owned, SettingsError
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition, parse_named
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Supersede
 from etl.report.run_state import Outcome

@@ -11,7 +11,7 @@ import pytest
 from etl.decisions.next_step import steps_ahead
 from etl.decisions.run_keys import KEYS_KEPT, with_key
 from etl.errors import EtlError, NeedsDecision, Owned, SettingsError
-from etl.model.bounds import Bound, Bounds, KeptKey, Request
+from etl.model.plans import Bound, Bounds, KeptKey, Request
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest

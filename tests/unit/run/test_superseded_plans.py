@@ -10,7 +10,7 @@ import pytest
 
 from etl.decisions.replacement import plan_instead
 from etl.errors import DataLoss, Owned
-from etl.model.losses import Loss, LossReason
+from etl.model.plans import Loss, LossReason
 from etl.model.snapshot import Supersede
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_state import Outcome

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from etl.errors import LedgersDisagree, TableAppeared
-from etl.model.plans import Plan
-from etl.model.receipts import Applied
-from etl.model.table import Table
+from etl.model.plans import CommitResult, Plan
+from etl.model.snapshot import Table
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
@@ -40,7 +39,7 @@ class Arriving(FakeWorld):
     def _table(self) -> Table | None:
         return super()._table() or self.found
 
-    def append(self, plan: Plan, rows: Any) -> tuple[Applied | None, Table | None]:
+    def append(self, plan: Plan, rows: Any) -> tuple[CommitResult | None, Table | None]:
         """As a writer looks at the table that it appends to."""
         if not self.outside.table:
             self.found = self.arrives

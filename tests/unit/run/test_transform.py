@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, IntegerType, StringType, StructType
 
 from etl.edges.spark.failures import raised_on_a_row
 from etl.errors import NotOurTable, SettingsError
-from etl.model.raw_table import arrow_schema
+from etl.model.columns import arrow_schema
 from etl.run.transform import apply_transform, fitting_rows, load_transform, unprovable
 from etl.settings.sections import Settings
 from tests.builders import plain_settings

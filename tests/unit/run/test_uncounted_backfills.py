@@ -9,9 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from etl.errors import NeedsDecision
-from etl.model.claims import ClaimState
-from etl.model.plans import Plan
-from etl.model.receipts import Receipt
+from etl.model.plans import Plan, RangeResult
+from etl.model.snapshot import ReservationState
 from etl.run.abandon import abandon
 from etl.settings.backfills import settings_of_backfill
 from tests.fakes import fake_ledger
@@ -32,7 +31,7 @@ from tests.fakes.world import Crash, FakeWorld, When
 class Unreadable(FakeWorld):
     """Somebody renamed the columns that tell where a row is from."""
 
-    def receipts_of_today(self, plan: Plan) -> Sequence[Receipt] | None:  # type: ignore[override]
+    def receipts_of_today(self, plan: Plan) -> Sequence[RangeResult] | None:  # type: ignore[override]
         """See World."""
         return None
 
@@ -40,9 +39,9 @@ class Unreadable(FakeWorld):
 class Transformed(FakeWorld):
     """A transform made the rows."""
 
-    def receipts_of_today(self, plan: Plan) -> list[Receipt]:
+    def receipts_of_today(self, plan: Plan) -> list[RangeResult]:
         """See World."""
-        return [Receipt(None, behind_transform=True) for _ in plan.ranges]
+        return [RangeResult(None, behind_transform=True) for _ in plan.ranges]
 
 
 def behind_a_copy() -> Outside:
@@ -66,7 +65,7 @@ def test_what_it_has_loaded_stays_claimed_and_the_rest_is_free(world: type[FakeW
         ):
             abandon(world(outside.beside("old"), own, nothing), own, new_report(), "not needed")
         found = fake_ledger.read_claim(outside.beside("old"))
-        assert found and (found.claim.state, found.claim.offsets) == (ClaimState.GIVEN_UP, 8)
+        assert found and (found.claim.state, found.claim.offsets) == (ReservationState.GIVEN_UP, 8)
     filled(outside, asked(0, 3, only_missing=True), name="rest")
     assert given_up(outside).offsets == 4, "once somebody can count them"
     filled(outside, asked(0, 3, only_missing=True), name="lacking")

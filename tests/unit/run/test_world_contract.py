@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from etl.model.bounds import Request
-from etl.model.logs import BrokerPartition
-from etl.model.losses import Loss
-from etl.model.table import ForeignCommit
+from etl.model.partitions import BrokerPartition
+from etl.model.plans import Loss, Request
+from etl.model.snapshot import ForeignCommit
 from etl.protocol.zookeeper.plan_documents import parse_plan
 from etl.settings.backfills import settings_of_backfill
 from tests.builders import plain_settings

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from etl.errors import EtlError, NotYetReadable, SettingsError
-from etl.model.bounds import Bound, Request
+from etl.model.plans import Bound, Request
 from etl.settings.bounds import parse_bound, request_of, starting_by
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp

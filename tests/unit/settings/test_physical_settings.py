@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from etl.errors import SettingsError
-from etl.model.logs import Dialect, Isolation
+from etl.model.partitions import BrokerFamily, Isolation
 from etl.settings.loader import load_settings, parse_settings
 from etl.settings.policies import OnNoLeader, StartAt
 from etl.settings.sections import Settings
@@ -36,7 +36,7 @@ def refusal(asked: dict[str, Any]) -> SettingsError:
 
 def test_the_least_conf_for_jafka_asks_for_nothing_that_its_brokers_lack() -> None:
     source = parse_settings(document()).source
-    assert (source.dialect, source.is_physical) == (Dialect.JAFKA, True)
+    assert (source.dialect, source.is_physical) == (BrokerFamily.JAFKA, True)
     assert (source.isolation, source.on_no_leader) == (Isolation.READ_UNCOMMITTED, OnNoLeader.SKIP)
 
 

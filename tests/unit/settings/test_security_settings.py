@@ -19,16 +19,19 @@ from etl.edges.zookeeper.login import said_of
 from etl.errors import SettingsError
 from etl.model.security import (
     OPEN,
+    Access,
+    Acl,
+    Auth,
     LocalFile,
     Login,
     Mechanism,
+    Scheme,
     SecretRef,
     Security,
     SecurityProtocol,
     Tls,
     parse_reference,
 )
-from etl.model.zookeeper_access import Access, Acl, Auth, Scheme
 from etl.settings.changes import parse_change, told_changes
 from etl.settings.loader import load_settings, parse_settings
 from etl.settings.secrets import login_text, place_of_file, resolve_secret

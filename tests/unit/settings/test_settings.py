@@ -18,8 +18,7 @@ from pydantic import BaseModel
 from etl.decisions.membership.assignment import Strategy
 from etl.decisions.membership.leader_assignment import STRATEGIES
 from etl.errors import SettingsError
-from etl.model.logs import Isolation
-from etl.model.membership import Membership
+from etl.model.partitions import Isolation, Membership
 from etl.report.plan_json import read_settings, write_settings
 from etl.settings.address import split_address
 from etl.settings.loader import load_settings, parse_settings

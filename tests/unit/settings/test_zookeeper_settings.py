@@ -19,8 +19,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 from etl.edges.zookeeper.client import CREATOR_WRITES
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
-from etl.model.security import LocalFile, SecretRef, Tls
-from etl.model.zookeeper_access import OPEN, Access, Acl, Auth, Scheme
+from etl.model.security import OPEN_ZOOKEEPER, Access, Acl, Auth, LocalFile, Scheme, SecretRef, Tls
 from etl.protocol.zookeeper.paths import is_of_a_pipeline
 from etl.reader.options import parse_options
 from etl.settings.loader import load_settings, parse_settings
@@ -43,7 +42,7 @@ def conf(**zookeeper: Any) -> dict[str, Any]:
 
 
 def test_without_the_keys_sessions_are_as_they_were() -> None:
-    assert parse_settings(conf()).zookeeper.access == OPEN == Access(None, None, Acl.OPEN)
+    assert parse_settings(conf()).zookeeper.access == OPEN_ZOOKEEPER == Access(None, None, Acl.OPEN)
 
 
 def test_the_keys_become_one_value_whose_secrets_and_files_are_looked_for_where_they_are_used(
@@ -203,7 +202,7 @@ def test_the_data_source_takes_the_same_by_options_and_its_references_stay_refer
     assert found == Access(
         Tls(LocalFile("ca.pem")), Auth(Scheme.SASL, "etl", SecretRef("env", "ZOOKEEPER_PASSWORD"))
     )
-    assert parse_options(OPTIONS).access == OPEN and parse_options(
+    assert parse_options(OPTIONS).access == OPEN_ZOOKEEPER and parse_options(
         {**OPTIONS, "zookeeper_tls": "true"}
     ).access == Access(Tls())
 

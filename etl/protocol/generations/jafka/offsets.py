@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from etl.errors import Refusal, SettingsError
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.protocol.generations.jafka.errors import refusal_of
 from etl.protocol.messages import EARLIEST, LATEST, ListedOffset
 from etl.protocol.primitives import Reader, Writer

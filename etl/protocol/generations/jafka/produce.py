@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from etl.errors import Refusal
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.protocol.generations.jafka.errors import WRONG_PASSWORD, refusal_of
 from etl.protocol.primitives import Reader, Writer
 

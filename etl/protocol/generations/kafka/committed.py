@@ -17,7 +17,7 @@ from uuid import UUID
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from etl.errors import CorruptData, Refusal
-from etl.model.logs import Broker, BrokerPartition
+from etl.model.partitions import Broker, BrokerPartition
 from etl.protocol.generations.kafka.errors import UNKNOWN_TOPIC, refusal_of
 from etl.protocol.generations.kafka.small_messages import by_topic, or_minus_one, or_none
 from etl.protocol.messages import ToldCoordinator

@@ -9,7 +9,7 @@ from typing import Any
 from kafka.protocol.admin import DescribeConfigsRequest
 
 from etl.errors import CorruptData
-from etl.model.logs import Retention
+from etl.model.partitions import Retention
 
 _TOPIC = 2
 _LIMIT_KEYS = ("retention.ms", "retention.bytes")

@@ -15,8 +15,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from etl.errors import OtherRelease, Refusal, SettingsError
-from etl.model.internal_topics import INTERNAL_TOPICS
-from etl.model.logs import BrokerPartition, Isolation, OpenTransaction, Retention
+from etl.model.partitions import (
+    INTERNAL_TOPICS,
+    BrokerPartition,
+    Isolation,
+    OpenTransaction,
+    Retention,
+)
 from etl.protocol.generations.dialect import (
     Dialect,
     Generation,

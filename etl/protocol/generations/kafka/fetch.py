@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from etl.model.logs import BrokerPartition, Isolation
+from etl.model.partitions import BrokerPartition, Isolation
 from etl.protocol.generations.kafka.errors import NONE, refusal_of
 from etl.protocol.generations.kafka.small_messages import isolation_level, or_minus_one, or_none
 from etl.protocol.generations.kafka.versions import Api

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.protocol.generations.kafka.errors import refusal_of
 from etl.protocol.messages import ToldMembers
 from etl.protocol.primitives import Reader

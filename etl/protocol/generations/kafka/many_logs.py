@@ -14,8 +14,7 @@ from struct import Struct
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
-from etl.model.internal_topics import INTERNAL_TOPICS
-from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
+from etl.model.partitions import INTERNAL_TOPICS, Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.kafka.errors import refusal_of
 from etl.protocol.generations.kafka.small_messages import (
     by_topic,

@@ -8,7 +8,7 @@ from typing import Any
 from kafka.protocol.producer import ProduceRequest
 
 from etl.errors import Refusal, SettingsError
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.protocol.generations.kafka.errors import NONE, refusal_of
 from etl.protocol.generations.kafka.small_messages import or_none
 

@@ -63,8 +63,7 @@ from kafka.protocol.sasl import (
 )
 
 from etl.errors import CorruptData, Refusal
-from etl.model.internal_topics import INTERNAL_TOPICS
-from etl.model.logs import Broker, BrokerPartition, Isolation, Leader
+from etl.model.partitions import INTERNAL_TOPICS, Broker, BrokerPartition, Isolation, Leader
 from etl.protocol.generations.kafka import schemas
 from etl.protocol.generations.kafka.errors import UNKNOWN_TOPIC, refusal_of
 from etl.protocol.generations.kafka.group_membership.consumer import (

@@ -7,7 +7,7 @@ from typing import Any
 
 from kafka.protocol.admin import DescribeProducersRequest
 
-from etl.model.logs import BrokerPartition, OpenTransaction
+from etl.model.partitions import BrokerPartition, OpenTransaction
 from etl.protocol.generations.kafka.small_messages import by_topic
 
 _YEAR_10000_MS = 253_402_300_800_000

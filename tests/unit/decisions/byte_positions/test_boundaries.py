@@ -17,9 +17,8 @@ from etl.decisions.byte_positions.boundaries import (
 from etl.decisions.caps import share_caps
 from etl.decisions.replacement import plan_instead
 from etl.decisions.tasks import cut_ranges, cut_to_offsets, split_range
-from etl.model.logs import BrokerPartition, Extent, Leader
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import OffsetRange
+from etl.model.partitions import BrokerPartition, Leader, PartitionOffsets
+from etl.model.plans import Loss, LossReason, OffsetRange
 from etl.model.snapshot import FirstRun, Snapshot, Supersede
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.settings.sections import Limits
@@ -206,7 +205,10 @@ PHYSICAL = settings_of(limits={"max_bytes_per_run": 300, "target_task_bytes": 10
 
 def physical(bounds: Mapping[BrokerPartition, tuple[int, ...]]) -> Snapshot:
     """Logs with these boundaries."""
-    extents = {log: Extent(found[0], found[-1], boundaries=found) for log, found in bounds.items()}
+    extents = {
+        log: PartitionOffsets(found[0], found[-1], boundaries=found)
+        for log, found in bounds.items()
+    }
     return replace(
         snapshot_of({}),
         extents=extents,

@@ -10,12 +10,9 @@ from etl.decisions.byte_positions.doubted_offsets import doubted_offsets, none_n
 from etl.decisions.byte_positions.misplaced_offsets import put_right, refuse_inside_entries
 from etl.decisions.next_step import plan_superseding, steps_ahead
 from etl.errors import OffsetInsideMessage, OffsetMoved, SettingsError
-from etl.model.committed import Committed
-from etl.model.logs import DoubtedOffset, Extent, LookedAt
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import OffsetRange, Plan
-from etl.model.snapshot import Supersede
-from etl.model.table import Table
+from etl.model.partitions import Committed, DoubtedOffset, LookedAt, PartitionOffsets
+from etl.model.plans import Loss, LossReason, OffsetRange, Plan
+from etl.model.snapshot import Supersede, Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.incident import saw_as_json
 from etl.report.plan_json import read_snapshot
@@ -35,11 +32,15 @@ from tests.fakes.world import FakeWorld
 
 ONE, TWO, _ = PHYSICAL_LOGS
 FOLLOWING = settings_of(dialect="jafka", on_moved="follow")
-EXTENT = Extent(0, 100, boundaries=(0, 40, 100))
+EXTENT = PartitionOffsets(0, 100, boundaries=(0, 40, 100))
 
 
 def doubted(
-    plan: Plan | None, offset: int | None, *, in_table: bool = True, extent: Extent = EXTENT
+    plan: Plan | None,
+    offset: int | None,
+    *,
+    in_table: bool = True,
+    extent: PartitionOffsets = EXTENT,
 ) -> list[int]:
     table = Table("t", 1, plan.number if plan and in_table else None)
     return [
@@ -90,7 +91,7 @@ def test_an_offset_of_a_log_that_was_never_read_is_looked_at_but_where_the_broke
     assert doubted(None, 17) == [17] == doubted(plain_plan(positions={TWO: 5}), 17)
     assert doubted(None, 40) == doubted(None, 0) == doubted(None, 100) == doubted(None, None) == []
     assert doubted(None, 130) == []  # above the end: another error
-    assert doubted_offsets(None, None, {A: Committed(17, 1)}, {A: Extent(0, 100)}) == ()
+    assert doubted_offsets(None, None, {A: Committed(17, 1)}, {A: PartitionOffsets(0, 100)}) == ()
 
 
 def test_an_offset_that_was_moved_is_looked_at_and_none_at_which_a_plan_of_ours_ended() -> None:

@@ -17,11 +17,9 @@ from etl.decisions.identity.log_identity import (
 )
 from etl.decisions.plan import plan_next
 from etl.errors import LogTruncated, NeedsDecision, NotYetReadable
-from etl.model.ledger import Ledger
-from etl.model.logs import BrokerPartition, EpochEnd
-from etl.model.plans import OffsetRange, Plan
-from etl.model.receipts import Applied, Receipt
-from etl.model.snapshot import Snapshot, UpToDate
+from etl.model.partitions import BrokerPartition, EpochEnd
+from etl.model.plans import CommitResult, OffsetRange, Plan, RangeResult
+from etl.model.snapshot import Ledger, Snapshot, UpToDate
 from tests.fakes.planning import (
     SETTINGS,
     A,
@@ -37,7 +35,7 @@ from tests.fakes.planning import (
 
 def read_to(
     until: int, *, leader: int | None = None, record: int | None = None, **changes: Any
-) -> tuple[Plan, Applied]:
+) -> tuple[Plan, CommitResult]:
     """A plan that read A up to `until`, and what came of it."""
     plan = last_plan(
         {A: until},
@@ -46,20 +44,20 @@ def read_to(
         **changes,
     )
     epochs = () if record is None else ((record, 0),)
-    return plan, Applied(
-        plan.number, plan.id, 1, "t", (Receipt(rows=until, last_epoch=record, epochs=epochs),)
+    return plan, CommitResult(
+        plan.number, plan.id, 1, "t", (RangeResult(rows=until, last_epoch=record, epochs=epochs),)
     )
 
 
-def read_in_epochs(until: int, *epochs: tuple[int, int]) -> tuple[Plan, Applied]:
+def read_in_epochs(until: int, *epochs: tuple[int, int]) -> tuple[Plan, CommitResult]:
     """The same with record batches of several leaders."""
     plan, applied = read_to(until, leader=epochs[-1][0])
-    receipt = Receipt(rows=until, last_epoch=epochs[-1][0], epochs=epochs)
-    return plan, Applied(plan.number, plan.id, 1, "t", (receipt,))
+    receipt = RangeResult(rows=until, last_epoch=epochs[-1][0], epochs=epochs)
+    return plan, CommitResult(plan.number, plan.id, 1, "t", (receipt,))
 
 
 def seen(
-    end: int, answer: EpochEnd | None, applied: Applied | None = None, plan: Plan | None = None
+    end: int, answer: EpochEnd | None, applied: CommitResult | None = None, plan: Plan | None = None
 ) -> Snapshot:
     """A's readable end, and what its leader says of the epoch that was asked."""
     return snapshot_of(
@@ -179,7 +177,7 @@ def test_the_epoch_of_a_record_batch_is_kept_while_its_log_is_not_read() -> None
 def test_only_a_record_batch_that_ends_at_the_position_stands_for_it(until: int) -> None:
     plan, applied = read_to(until, record=3)
     plan = last_plan({A: 150}, ranges=plan.ranges, record_epochs={A: ((1, 0),)})
-    applied = Applied(plan.number, plan.id, 1, "t", applied.receipts)
+    applied = CommitResult(plan.number, plan.id, 1, "t", applied.receipts)
     assert record_epochs(plan, applied) == ({A: ((1, 0), (3, 0))} if until == 150 else {})
 
 

@@ -21,9 +21,8 @@ from etl.errors import (
     OffsetInsideMessage,
     SettingsError,
 )
-from etl.model.logs import BrokerPartition, Tail
-from etl.model.losses import Vanished
-from etl.model.plans import Plan
+from etl.model.partitions import BrokerPartition, Tail
+from etl.model.plans import Plan, Vanished
 from etl.report.plan_json import describe_plan
 from etl.report.run_state import Outcome
 from tests.fakes.fake_log import offset_of

@@ -11,9 +11,8 @@ import pytest
 from etl.decisions.byte_positions.misplaced_offsets import refuse_named
 from etl.decisions.next_step import plan_superseding
 from etl.errors import OffsetInsideMessage, SettingsError
-from etl.model.logs import BrokerPartition, LookedAt
-from etl.model.losses import Loss, LossReason
-from etl.model.plans import Plan
+from etl.model.partitions import BrokerPartition, LookedAt
+from etl.model.plans import Loss, LossReason, Plan
 from etl.model.snapshot import Supersede
 from etl.protocol.zookeeper.plan_documents import with_id
 from tests.fakes.outside import Outside

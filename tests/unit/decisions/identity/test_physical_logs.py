@@ -14,10 +14,9 @@ from etl.decisions.reconcile import where_we_stand
 from etl.decisions.start import pending_starts
 from etl.decisions.taken import taken_from
 from etl.errors import DataLoss, LedgersDisagree, LogTruncated, OffsetMoved, Owned, SettingsError
-from etl.model.logs import BrokerPartition, Dialect
-from etl.model.losses import Loss, LossReason, Vanished
-from etl.model.receipts import Applied, Receipt
-from etl.model.table import OtherPipeline, Table
+from etl.model.partitions import BrokerFamily, BrokerPartition
+from etl.model.plans import CommitResult, Loss, LossReason, RangeResult, Vanished
+from etl.model.snapshot import OtherPipeline, Table
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_state import Outcome
 from etl.report.sentences import doubt_of
@@ -254,7 +253,7 @@ def test_where_only_the_table_knows_the_pipeline_another_family_of_brokers_is_re
 
 
 def test_the_place_of_a_pipeline_of_another_family_is_not_taken() -> None:
-    plan = with_id(plain_plan(1, positions={A: 5}, dialect=Dialect.KAFKA))
+    plan = with_id(plain_plan(1, positions={A: 5}, dialect=BrokerFamily.KAFKA))
     with pytest.raises(SettingsError, match="has loaded from kafka brokers"):
         taken_from(
             OtherPipeline("offset-range-etl/c/g/other", 1, 1, plan),
@@ -303,11 +302,11 @@ def test_nor_to_take_the_place_of_a_pipeline_of_which_nobody_knows_where_it_ende
 
 
 def test_what_was_counted_again_behind_a_transform_is_told_as_doubtful() -> None:
-    counted = Receipt(rows=3, gaps_complete=False, behind_transform=True)
+    counted = RangeResult(rows=3, gaps_complete=False, behind_transform=True)
     assert "whether the transform left some of them out nobody can tell" in doubt_of(
-        Applied(1, "p", 1, "t", (counted,))
+        CommitResult(1, "p", 1, "t", (counted,))
     )
-    assert doubt_of(Applied(1, "p", 1, "t", (replace(counted, behind_transform=False),))) == ""
+    assert doubt_of(CommitResult(1, "p", 1, "t", (replace(counted, behind_transform=False),))) == ""
 
 
 def test_offsets_are_shown_with_the_broker_and_the_boundaries_and_their_lag_is_bytes() -> None:

@@ -15,12 +15,10 @@ import pytest
 from etl.commands.backfill import parse_asked
 from etl.commands.replay import parse_wanted
 from etl.decisions.identity.accepted_logs import told_of
-from etl.decisions.identity.accepting import Named, parse_named
 from etl.decisions.identity.made_again import accept_command
 from etl.errors import LogTruncated, NeedsDecision, OffsetMoved, Owned, SettingsError
-from etl.model.logs import BrokerPartition
-from etl.model.losses import Vanished
-from etl.model.plans import PlanKind
+from etl.model.partitions import BrokerPartition, Named, parse_named
+from etl.model.plans import PlanKind, Vanished
 from etl.report.run_state import Outcome
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside

@@ -15,7 +15,7 @@ from etl.decisions.membership.leader_assignment import (
     assign_as_leader,
 )
 from etl.errors import SettingsError
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from tests.groups.golden import golden
 from tests.groups.oracles import digest, lead
 from tests.groups.random_groups import led_group_of

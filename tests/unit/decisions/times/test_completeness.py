@@ -6,7 +6,7 @@ import pytest
 
 from etl.commands.complete import Complete
 from etl.decisions.times.completeness import incomplete_logs
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 
 A, B, C = (BrokerPartition("clicks", number) for number in range(3))
 T = 1_700_000_000_000

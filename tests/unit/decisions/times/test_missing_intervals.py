@@ -14,7 +14,7 @@ from etl.decisions.times.missing_intervals import (
     missing_of,
 )
 from etl.decisions.times.time_intervals import divided, interval_between
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 
 A, B = BrokerPartition("clicks", 0), BrokerPartition("clicks", 1)
 HOURS = list(

@@ -11,7 +11,7 @@ from typing import Any
 from kafka.protocol.consumer import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
 from etl.errors import Refusal
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.protocol.generations.kafka.errors import refusal_of
 from etl.protocol.generations.kafka.group_membership.subscriptions import (
     parse_assignment,

@@ -15,7 +15,7 @@ from uuid import UUID
 from kafka.protocol.api_message import ApiMessage
 
 from etl.errors import CorruptData
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.protocol.generations.kafka.errors import refusal_of
 from etl.protocol.group_messages import ConsumerHeartbeat, ConsumerHeartbeatAnswer
 from etl.protocol.messages import ToldMembers

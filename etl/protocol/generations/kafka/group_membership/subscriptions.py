@@ -17,7 +17,7 @@ from kafka.protocol.consumer.metadata import (
 )
 
 from etl.errors import CorruptData
-from etl.model.logs import BrokerPartition
+from etl.model.partitions import BrokerPartition
 from etl.protocol.generations.kafka import schemas
 from etl.protocol.generations.kafka.small_messages import by_topic, or_minus_one, or_none
 from etl.protocol.group_messages import Subscription

@@ -1,4 +1,6 @@
-"""The raw table's schema: the columns of Spark's own Kafka source, same names, types and order,
+"""Which columns has the raw table, and of which types?
+
+The raw table's schema: the columns of Spark's own Kafka source, same names, types and order,
 then `log_epoch`.
 
 Owns names, types and order. Building Arrow batches of this schema belongs to
@@ -31,6 +33,7 @@ from etl.errors import SettingsError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 SPARK_TYPES: dict[str, str] = {
     "key": "binary",

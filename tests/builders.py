@@ -10,7 +10,7 @@ from typing import Any
 from etl.model.partitions import NOTHING_COMMITTED, BrokerFamily, BrokerPartition, PartitionOffsets
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Ledger, Snapshot
-from etl.settings.loader import parse_settings
+from etl.settings.load import parse_settings
 from etl.settings.sections import Settings
 
 

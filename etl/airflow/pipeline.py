@@ -13,11 +13,18 @@ from typing import Any
 
 from etl.errors import SettingsError
 from etl.model.partitions import BrokerFamily
-from etl.settings.defaults import defaults_of, over
-from etl.settings.folder import confs_in
-from etl.settings.places import folder_of, one_scheme, place_of
-from etl.settings.references import resolve
-from etl.settings.yaml_file import CONF_MAX_BYTES, NOT_YAML, document_of, read_text, said_of
+from etl.settings.choices import folder_of, one_scheme, place_of
+from etl.settings.conf_file import (
+    CONF_MAX_BYTES,
+    NOT_YAML,
+    confs_in,
+    defaults_of,
+    document_of,
+    over,
+    resolve,
+    said_of,
+)
+from etl.settings.secrets import read_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from etl.errors import SettingsError
 if TYPE_CHECKING:
     from etl.model.plans import Request
     from etl.run.context import RunContext
-    from etl.settings.changes import Change
+    from etl.settings.load import Change
     from etl.settings.sections import Settings
 
 
@@ -128,9 +128,9 @@ def request_of(
     interval that is not over.
     """
     from etl.run.context import now_ms
-    from etl.settings import bounds
+    from etl.settings import load
 
-    return bounds.request_of(
+    return load.request_of(
         settings, run_key=run_key, from_time=from_time, until_time=until_time, now_ms=now_ms()
     )
 
@@ -193,7 +193,7 @@ def _changing(words: Sequence[str]) -> Iterator[None]:
 
 
 def _parsed(words: Sequence[str]) -> tuple[Change, ...]:
-    from etl.settings.changes import parse_change
+    from etl.settings.load import parse_change
 
     return tuple(map(parse_change, words))
 
@@ -205,7 +205,7 @@ def said_changes() -> tuple[Change, ...]:
 
 def settings_of(conf: Path) -> Settings:
     """The settings of the conf file, with what `--set` says of them. Raises SettingsError."""
-    from etl.settings.loader import load_settings
+    from etl.settings.load import load_settings
 
     settings, lines = load_settings(conf, said_changes()), json_lines()
     if lines:

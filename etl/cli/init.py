@@ -93,7 +93,7 @@ def init(
     from etl.commands.conf_choices import Asked
     from etl.commands.first_conf import first_conf
     from etl.console.several import show_first_conf
-    from etl.settings.changes import parse_change
+    from etl.settings.load import parse_change
 
     said = tuple(map(parse_change, keys or ()))
     written = first_conf(

@@ -24,7 +24,7 @@ from etl.errors import SettingsError
 
 if TYPE_CHECKING:
     from etl.commands.offsets_set import BeforeEnd
-    from etl.settings.policies import StartAt
+    from etl.settings.choices import StartAt
     from etl.settings.source import Timestamp
 
 offsets = Commands(rich_markup_mode=None, help="Look at offsets and positions, and set them.")
@@ -174,7 +174,7 @@ def parse_position(text: str, option: str) -> StartAt | Timestamp | BeforeEnd | 
     """
     from etl.commands.offsets_set import BeforeEnd
     from etl.run.context import now_ms
-    from etl.settings.bounds import parse_bound
+    from etl.settings.load import parse_bound
     from etl.settings.source import timestamp_of
 
     if not re.fullmatch(r"-[0-9]+[smhd]?", text.strip(), re.ASCII):
@@ -187,7 +187,7 @@ def parse_position(text: str, option: str) -> StartAt | Timestamp | BeforeEnd | 
 
 def parse_where(text: str, option: str) -> StartAt | Timestamp | int:
     """What the option says of a place in a log. Raises SettingsError."""
-    from etl.settings.policies import StartAt
+    from etl.settings.choices import StartAt
     from etl.settings.source import parse_timestamp
 
     if re.fullmatch(r"[0-9]{1,19}", text):

@@ -10,7 +10,7 @@ from etl.cli.arguments import Conf, settings_of
 from etl.cli.output import say
 from etl.cli.records import KeyDecoder, RecordsAsJson, ValueDecoder, Whole, show_records
 from etl.model.partitions import Membership
-from etl.settings.policies import StartAt
+from etl.settings.choices import StartAt
 
 if TYPE_CHECKING:
     from etl.commands.tail import TailedGroup

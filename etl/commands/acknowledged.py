@@ -17,7 +17,7 @@ from etl.model.plans import CommitResult, Plan, RangeResult
 from etl.model.snapshot import Acknowledgement, Ledger, Table
 from etl.run.context import ALONE
 from etl.run.live_world import LiveWorld
-from etl.settings.backfills import settings_of_backfill
+from etl.settings.load import settings_of_backfill
 
 
 @dataclass(frozen=True, slots=True)

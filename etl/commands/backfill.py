@@ -32,7 +32,7 @@ from etl.run.context import ALONE, RunContext
 from etl.run.live_world import LiveWorld
 from etl.run.wiring import open_world
 from etl.run.world import World
-from etl.settings.backfills import settings_of_backfill
+from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
 
 

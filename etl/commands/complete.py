@@ -16,7 +16,7 @@ from etl.model.partitions import BrokerPartition, in_order
 from etl.report.words import at, counted
 from etl.run.context import now_ms
 from etl.run.wiring import open_discovery
-from etl.settings.policies import OnNoLeader
+from etl.settings.choices import OnNoLeader
 from etl.settings.sections import Settings
 
 _NAMED = 5

@@ -16,8 +16,8 @@ from etl.errors import NeedsDecision, SettingsError
 from etl.model.partitions import BrokerFamily
 from etl.model.security import parse_reference
 from etl.report.words import counted
-from etl.settings.changes import Change
-from etl.settings.places import folder_of
+from etl.settings.choices import folder_of
+from etl.settings.load import Change
 from etl.settings.secrets import FILE_KEYS, is_secret
 
 TOPICS_NAMED = 50

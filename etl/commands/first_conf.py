@@ -38,9 +38,8 @@ from etl.protocol.messages import ClusterMetadata
 from etl.protocol.zookeeper.paths import BROKER_IDS
 from etl.protocol.zookeeper.registrations import parse_endpoints
 from etl.run.discovery import Discovery
-from etl.settings.changes import changed
-from etl.settings.loader import load_settings, parse_settings
-from etl.settings.places import folder_of
+from etl.settings.choices import folder_of
+from etl.settings.load import changed, load_settings, parse_settings
 from etl.settings.schema import SCHEMA_FILE, conf_schema
 from etl.settings.sections import Settings
 

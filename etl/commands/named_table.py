@@ -20,7 +20,7 @@ from etl.report.words import at
 from etl.run.context import ALONE, RunContext
 from etl.run.named_table import ask
 from etl.run.wiring import open_world, place_table
-from etl.settings.places import place_of
+from etl.settings.choices import place_of
 from etl.settings.sections import Settings
 
 

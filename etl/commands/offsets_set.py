@@ -55,7 +55,7 @@ from etl.run.discovery import Discovery
 from etl.run.live_world import LiveWorld
 from etl.run.repair import finish_repair
 from etl.run.wiring import open_world
-from etl.settings.policies import StartAt
+from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 

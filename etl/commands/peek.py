@@ -23,7 +23,7 @@ from etl.model.partitions import (
     parse_partition_key,
 )
 from etl.run.wiring import open_cluster
-from etl.settings.policies import StartAt
+from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 

@@ -31,7 +31,7 @@ from etl.run.closing import close_stored_plan
 from etl.run.context import ALONE, now_ms
 from etl.run.live_world import LiveWorld
 from etl.run.wiring import open_world
-from etl.settings.section import NAME
+from etl.settings.secrets import NAME
 from etl.settings.sections import Settings
 
 

@@ -39,7 +39,7 @@ from etl.run.context import ALONE, now_ms
 from etl.run.rows import check_rows, writer_of
 from etl.run.transform import check_without_spark
 from etl.run.wiring import open_world
-from etl.settings.bounds import starting_by
+from etl.settings.load import starting_by
 from etl.settings.sections import Settings
 
 _UNTRIED = "what the transform makes of rows is not looked at here, for that takes Spark: `etl doctor` tries it"

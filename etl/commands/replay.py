@@ -27,7 +27,7 @@ from etl.run.context import ALONE, RunContext, now_ms
 from etl.run.replay import is_left, next_replay, replay, zones_of_replaced
 from etl.run.wiring import open_world
 from etl.run.world import World
-from etl.settings.bounds import parse_bound as parse_relative
+from etl.settings.load import parse_bound as parse_relative
 from etl.settings.sections import Settings
 from etl.settings.source import parse_timestamp, timestamp_of
 

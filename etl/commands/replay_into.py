@@ -29,9 +29,9 @@ from etl.run.context import ALONE, RunContext
 from etl.run.loaded_rows import PutInto
 from etl.run.replay import next_replay, zones_of_replaced
 from etl.run.wiring import open_world
-from etl.settings.places import check_place, lies_in, place_of
+from etl.settings.choices import check_place, lies_in, place_of
 from etl.settings.sections import Settings
-from etl.settings.store import StoreSettings, TablePath, kind_of
+from etl.settings.table import StoreSettings, TablePath, kind_of
 
 _MADE_BY = "offset-range-etl replay"
 _FREE = "a path where nothing is, or a table that an earlier --into made"

@@ -31,7 +31,7 @@ from etl.model.plans import Loss
 from etl.model.snapshot import Interval, Reservation, ReservationState, Table
 from etl.run.context import ALONE
 from etl.run.live_world import LiveWorld
-from etl.settings.backfills import settings_of_backfill
+from etl.settings.load import settings_of_backfill
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,9 @@ from etl.run.mirror import mirror
 from etl.run.named_table import Making
 from etl.run.wiring import open_world, place_table
 from etl.run.world import World
-from etl.settings.bounds import starting_by
+from etl.settings.load import starting_by
 from etl.settings.sections import Settings
-from etl.settings.store import untried
+from etl.settings.table import untried
 
 _log = logging.getLogger(__name__)
 SESSIONS_MAX = 3

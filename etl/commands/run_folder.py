@@ -15,9 +15,8 @@ from typing import Any
 
 from etl.errors import EtlError, SettingsError, Stopped, worst_of
 from etl.report.words import counted
-from etl.settings.changes import Change
-from etl.settings.folder import confs_in
-from etl.settings.loader import load_settings
+from etl.settings.conf_file import confs_in
+from etl.settings.load import Change, load_settings
 
 
 @dataclass(frozen=True, slots=True)

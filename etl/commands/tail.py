@@ -17,7 +17,7 @@ from etl.edges.brokers.cluster import chosen_topics
 from etl.errors import CorruptData, ExpiredOffsets, RanOutBeforeUntil, SettingsError, TopicMissing
 from etl.model.partitions import BrokerPartition, Membership, OffsetsStorage
 from etl.run.wiring import open_cluster
-from etl.settings.policies import StartAt
+from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
 from etl.streams.conf import Conf
 from etl.streams.consumer import Consumer

@@ -8,7 +8,7 @@ from etl.decisions.acceptance import accepted_version
 from etl.decisions.other_pipelines import name_of, take_over_command
 from etl.errors import LedgersDisagree
 from etl.model.snapshot import Acknowledgement, ForeignCommit, Table
-from etl.settings.policies import OnRowsRemoved
+from etl.settings.choices import OnRowsRemoved
 
 DELETE, RESTORE = "DELETE", "RESTORE"
 """Delta's names for them in a commit, Spark's and delta-rs's alike."""

@@ -57,7 +57,7 @@ from etl.model.partitions import (
 )
 from etl.model.plans import Plan, PlanKind, ReadByOthers
 from etl.model.snapshot import Ledger, PipelineState, RebuildFromTable, Replay, Snapshot, UpToDate
-from etl.settings.policies import HandOverAt, OwnershipMode
+from etl.settings.choices import HandOverAt, OwnershipMode
 from etl.settings.sections import Settings
 
 _BY_MEMBERS = (PlanKind.INGEST, PlanKind.START)

@@ -19,7 +19,7 @@ from etl.errors import OffsetMoved
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, OffsetsStorage
 from etl.model.plans import Plan, PlanKind
 from etl.model.snapshot import Snapshot, UpToDate
-from etl.settings.policies import OnMoved
+from etl.settings.choices import OnMoved
 
 RESTORE = "etl offsets restore CONF --from-table --reason ..."
 """What sets offsets back to the positions."""

@@ -15,7 +15,7 @@ from typing import TypeGuard
 from etl.decisions.table_columns import quoted
 from etl.errors import NeedsDecision, NotOurTable, Owned, SettingsError
 from etl.model.snapshot import CatalogEntry, NamedTable
-from etl.settings.places import place_of
+from etl.settings.choices import place_of
 
 KEY = "table.name"
 _DELTA = "delta"

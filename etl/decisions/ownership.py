@@ -31,9 +31,8 @@ from etl.model.snapshot import Snapshot
 from etl.protocol.group_messages import is_of_instance
 from etl.protocol.zookeeper.consumers import consumer_id, consumer_of, thread_id
 from etl.protocol.zookeeper.payloads import parse_owner
-from etl.settings.ownership import OwnershipSettings
-from etl.settings.policies import OnLiveGroup, OnOwned
-from etl.settings.sections import Settings
+from etl.settings.choices import OnLiveGroup, OnOwned
+from etl.settings.sections import OwnershipSettings, Settings
 
 _NAMED = 3
 UNASSIGNED = "no known member of the group"

@@ -34,7 +34,7 @@ from etl.errors import BadOffset, BrokerUnreachable, DataLoss, EtlError, NotYetR
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Lineage
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan, PlanKind
 from etl.model.snapshot import FirstRun, Snapshot, UpToDate
-from etl.settings.policies import OnDataLoss, OnNoLeader
+from etl.settings.choices import OnDataLoss, OnNoLeader
 from etl.settings.sections import Settings
 
 

@@ -74,7 +74,7 @@ from etl.model.snapshot import (
     UpToDate,
 )
 from etl.protocol.zookeeper.plan_documents import parse_plan
-from etl.settings.policies import OnMoved, OnRowsRemoved
+from etl.settings.choices import OnMoved, OnRowsRemoved
 from etl.settings.sections import Settings
 
 

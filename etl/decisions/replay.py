@@ -19,7 +19,7 @@ from etl.errors import BrokerUnreachable, NeedsDecision
 from etl.model.partitions import uncounted
 from etl.model.plans import LossReason, Plan, PlanKind
 from etl.model.snapshot import Ledger, Replay, Snapshot, Supersede
-from etl.settings.policies import OnNoLeader
+from etl.settings.choices import OnNoLeader
 from etl.settings.sections import Settings
 
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from etl.errors import SettingsError
 from etl.protocol.zookeeper.java_classes import NotTranslated
 from etl.protocol.zookeeper.java_patterns import java_pattern
-from etl.settings.store import StoreKind, StoreSettings, TablePath, kind_of, refuse_unfit_store
+from etl.settings.table import StoreKind, StoreSettings, TablePath, kind_of, refuse_unfit_store
 
 LOG_STORE = "spark.delta.logStore"
 _OF_ALL = f"{LOG_STORE}.class"

@@ -33,7 +33,7 @@ from collections.abc import Collection, Iterable, Mapping
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
-from etl.settings.policies import StartAt
+from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 

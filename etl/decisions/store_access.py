@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from etl.model.plans import Plan
 from etl.model.security import SecretRef
-from etl.settings.store import StoreKind, StoreSettings, account_of, kind_of
+from etl.settings.table import StoreKind, StoreSettings, account_of, kind_of
 
 Told = Mapping[str, str | SecretRef]
 """A key of an engine -> its value, or where that is found."""

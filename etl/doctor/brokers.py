@@ -18,7 +18,7 @@ from etl.errors import BrokerUnreachable, EtlError, LedgersDisagree
 from etl.model.partitions import Broker, BrokerPartition, uncounted
 from etl.model.plans import Plan
 from etl.run.discovery import Discovery, said_generation
-from etl.settings.policies import OnNoLeader
+from etl.settings.choices import OnNoLeader
 
 _CONNECT_WITHIN_S = 5.0
 _MOST_AT_A_TIME = 16

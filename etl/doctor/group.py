@@ -18,7 +18,7 @@ from etl.model.snapshot import Ledger
 from etl.protocol.zookeeper import payloads
 from etl.protocol.zookeeper.paths import PipelinePaths
 from etl.run.memberships import unspoken
-from etl.settings.policies import OnLiveGroup, OnOwned
+from etl.settings.choices import OnLiveGroup, OnOwned
 
 
 def group(name: str, findings: Findings) -> Iterator[Line]:

@@ -15,7 +15,7 @@ from etl.edges.zookeeper.named_table import read_named_table
 from etl.errors import NotOurTable
 from etl.model.snapshot import NamedTable
 from etl.run.named_table import entry_of, of_entry, refuse_elsewhere
-from etl.settings.table_place import placed_by_name
+from etl.settings.load import placed_by_name
 
 
 def place(name: str, findings: Findings) -> Iterator[Line]:

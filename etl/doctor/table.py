@@ -28,8 +28,8 @@ from etl.errors import EtlError, NotOurTable, SettingsError
 from etl.model.columns import arrow_schema
 from etl.run.observe import refuse_rows_of_nobody
 from etl.run.transform import columns_of_tasks
-from etl.settings.policies import OnDataLoss, OnMoved, WriterName
-from etl.settings.store import untried
+from etl.settings.choices import OnDataLoss, OnMoved, WriterName
+from etl.settings.table import untried
 
 _CREATES_IF_ABSENT = {"wasb", "wasbs", "adl", "gs", "viewfs"}
 """By what Delta says of them; nobody tried it here."""

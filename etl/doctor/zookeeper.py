@@ -23,8 +23,7 @@ from etl.edges.zookeeper.session import NODE_MAX_BYTES, ZooKeeper
 from etl.errors import EtlError, PermissionRefused, SettingsError
 from etl.protocol.zookeeper import paths
 from etl.run.discovery import Discovery
-from etl.settings.address import split_address
-from etl.settings.policies import OwnershipMode
+from etl.settings.choices import OwnershipMode, split_address
 
 _REQUEST_BYTES = NODE_MAX_BYTES + 20_000
 """The largest request of a run, with its paths."""

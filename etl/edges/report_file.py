@@ -21,7 +21,7 @@ from etl.report.old_reports import outdated
 from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome, Process
-from etl.settings.changes import Change, told_changes
+from etl.settings.load import Change, told_changes
 from etl.settings.sections import name_in_files
 
 

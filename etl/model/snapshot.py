@@ -339,7 +339,7 @@ class Acknowledgement:
     before this was kept.
     """
     place: str | None = None
-    """Where that table, or none, was, as `settings.places.place_of` says it; None from before this
+    """Where that table, or none, was, as `settings.choices.place_of` says it; None from before this
     was kept.
     """
     beside: Mapping[str, Acknowledgement] = field(default_factory=dict)

@@ -66,7 +66,7 @@ from etl.protocol.records.message_kernel import PHYSICAL_ENTRY_BYTES
 from etl.protocol.records.selection import MAX_UNPACKED_BYTES, Counts, Selection, no_message_at
 from etl.protocol.records.tally import Tally
 from etl.reader.passed_batches import MISSING_MAX, PassedBatches
-from etl.settings.fetch_sizes import MAX_RECORD_BYTES
+from etl.settings.choices import MAX_RECORD_BYTES
 
 EMPTY_ANSWERS_THAT_PROVE = 3
 """Empty answers in a row after which the rest of a range counts as compacted away."""

@@ -49,7 +49,7 @@ from etl.reader.refusals import (
     refuse_topic_made_again,
     told_end,
 )
-from etl.settings.fetch_sizes import (
+from etl.settings.choices import (
     FETCH_LIMIT_BYTES,
     FETCH_MAX_BYTES,
     MAX_RECORD_BYTES,

@@ -10,13 +10,13 @@ import re
 from collections.abc import Mapping
 
 from etl.errors import SettingsError
-from etl.settings import fetch_sizes
+from etl.settings import choices
 
 SIZES: Mapping[str, int] = {
-    "fetch_max_bytes": fetch_sizes.FETCH_MAX_BYTES,
-    "fetch_limit_bytes": fetch_sizes.FETCH_LIMIT_BYTES,
-    "max_record_bytes": fetch_sizes.MAX_RECORD_BYTES,
-    "target_task_bytes": fetch_sizes.TARGET_TASK_BYTES,
+    "fetch_max_bytes": choices.FETCH_MAX_BYTES,
+    "fetch_limit_bytes": choices.FETCH_LIMIT_BYTES,
+    "max_record_bytes": choices.MAX_RECORD_BYTES,
+    "target_task_bytes": choices.TARGET_TASK_BYTES,
 }
 """Options that are a number of bytes, and their defaults."""
 

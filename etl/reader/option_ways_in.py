@@ -26,7 +26,7 @@ def security_said(options: Mapping[str, str]) -> Security:
         )
     if "protocol" in said:
         said["protocol"] = said["protocol"].strip().upper()
-    from etl.settings.way_in import security_of
+    from etl.settings.load import security_of
 
     try:
         return security_of(said)
@@ -50,7 +50,7 @@ def zookeeper_access_said(options: Mapping[str, str]) -> Access:
         said["tls"]["enabled"] = {"true": True, "false": False}.get(
             options["zookeeper_tls"].strip().lower(), options["zookeeper_tls"]
         )
-    from etl.settings.way_in import access_of
+    from etl.settings.load import access_of
 
     try:
         return access_of(said)

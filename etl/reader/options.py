@@ -29,17 +29,17 @@ from etl.reader.option_logs import (
 from etl.reader.option_names import PHYSICAL_REFUSED, SIZES, SPELLED, under_our_names
 from etl.reader.option_ways_in import security_said, zookeeper_access_said
 from etl.reader.reading import Bounds, Chosen, FirstAt, LogEnd, Reading
-from etl.settings import fetch_sizes
-from etl.settings.address import split_address, split_connect
+from etl.settings import choices
+from etl.settings.choices import split_address, split_connect
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
 _MOST: Mapping[str, int] = {
-    "fetch_max_bytes": fetch_sizes.FETCH_MAX_BYTES_MOST,
-    "fetch_limit_bytes": fetch_sizes.FETCH_LIMIT_BYTES_MOST,
-    "max_record_bytes": fetch_sizes.MAX_RECORD_BYTES_MOST,
+    "fetch_max_bytes": choices.FETCH_MAX_BYTES_MOST,
+    "fetch_limit_bytes": choices.FETCH_LIMIT_BYTES_MOST,
+    "max_record_bytes": choices.MAX_RECORD_BYTES_MOST,
 }
 _MOST_OF_ANYTHING = 2**62
 _LONGEST_TIMEOUT_S = 86_400.0
@@ -307,7 +307,7 @@ def _positive(options: Mapping[str, str], name: str, default: int, what: str) ->
 
 
 def _seconds(options: Mapping[str, str], name: str) -> float:
-    said = options.get(name, str(fetch_sizes.TIMEOUT_S))
+    said = options.get(name, str(choices.TIMEOUT_S))
     try:
         seconds = float(said)
     except ValueError:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from etl.errors import Stopped
 from etl.report.run_report import Report
-from etl.settings.places import folder_of
+from etl.settings.choices import folder_of
 from etl.settings.sections import Settings
 
 

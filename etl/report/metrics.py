@@ -20,7 +20,7 @@ from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.report.words import of_known
-from etl.settings.policies import MetricsPer
+from etl.settings.choices import MetricsPer
 
 PREFIX, MOST_SERIES, OTHERS = "offset_range_etl_", 1000, "(others)"
 LAST_SUCCESS = "last_success_timestamp_seconds"

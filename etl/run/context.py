@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from etl.report.phases import Doing
 from etl.report.run_report import Report
-from etl.settings.changes import Change
+from etl.settings.load import Change
 
 Progress = Callable[[Callable[[], Doing]], contextlib.AbstractContextManager[None]]
 """Shows inside what a run is at; given is how to ask for it, which may be done from any thread."""

@@ -38,7 +38,7 @@ from etl.protocol.generations.choice import of_broker_version
 from etl.protocol.messages import ClusterMetadata
 from etl.reader.registered import CONNECT_WITHIN_S, registered_brokers, registered_cluster
 from etl.run.told_topics import describe_all_told, with_kept_from_us
-from etl.settings.address import split_address
+from etl.settings.choices import split_address
 from etl.settings.sections import Settings
 from etl.settings.source import SourceSettings
 

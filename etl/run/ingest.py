@@ -35,7 +35,7 @@ from etl.run.joining import Joining, commit, joined
 from etl.run.removals import note_removals
 from etl.run.repair import finish_repair, tell_dropped
 from etl.run.world import World
-from etl.settings.policies import OnDataLoss
+from etl.settings.choices import OnDataLoss
 from etl.settings.sections import Settings
 
 TURNS_MAX = 3

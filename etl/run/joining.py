@@ -26,7 +26,7 @@ from etl.report.run_state import Outcome
 from etl.report.sentences import told_read_by_others
 from etl.run.members import Member
 from etl.run.world import World
-from etl.settings.policies import Stay
+from etl.settings.choices import Stay
 from etl.settings.sections import Settings
 
 LOOKS_MAX = 3

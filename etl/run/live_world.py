@@ -58,7 +58,7 @@ from etl.run.rows import (
 from etl.run.spark import RunSpark
 from etl.run.storing import PlanStore
 from etl.run.transform import translating_transform_errors
-from etl.settings.policies import OwnershipMode
+from etl.settings.choices import OwnershipMode
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from etl.errors import SettingsError
 from etl.model.partitions import INTERNAL_TOPICS, GroupProtocol, Membership
 from etl.protocol.group_messages import SpokenMembership
 from etl.run.discovery import Discovery, said_generation
-from etl.settings.ownership import OwnershipSettings
-from etl.settings.sections import Settings
+from etl.settings.sections import OwnershipSettings, Settings
 
 _OLD_SESSION_S = 30.0
 """The longest session that brokers before 0.10.1 take unless they are told otherwise

@@ -37,8 +37,8 @@ from etl.run.context import RunContext, now_ms
 from etl.run.formats import format_rows
 from etl.run.spark import RunSpark
 from etl.run.transform import columns_of_tasks, fitting_arrow_transform
+from etl.settings.load import placed_by_name
 from etl.settings.sections import Settings
-from etl.settings.table_place import placed_by_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,11 +21,10 @@ from pydantic import (
 
 from etl.model.partitions import BrokerFamily, Isolation
 from etl.model.security import Security
-from etl.settings import fetch_sizes
-from etl.settings.address import split_address
-from etl.settings.policies import OnDataLoss, OnMoved, OnNoLeader, StartAt
-from etl.settings.section import DAY_S, TEN_YEARS_S, Section, one_or_several
-from etl.settings.security import SecuritySettings
+from etl.settings import choices
+from etl.settings.choices import OnDataLoss, OnMoved, OnNoLeader, StartAt, split_address
+from etl.settings.connection_security import SecuritySettings
+from etl.settings.secrets import DAY_S, TEN_YEARS_S, Section, one_or_several
 
 
 class Timestamp(Section):
@@ -176,21 +175,21 @@ class SourceSettings(Section):
     wait_for_leader_s: float = Field(default=30, ge=0, le=DAY_S)
     isolation: Isolation = Isolation.READ_COMMITTED
     fetch_max_bytes: int = Field(
-        default=fetch_sizes.FETCH_MAX_BYTES, ge=1024, le=fetch_sizes.FETCH_MAX_BYTES_MOST
+        default=choices.FETCH_MAX_BYTES, ge=1024, le=choices.FETCH_MAX_BYTES_MOST
     )
     """Bytes asked for in one Fetch; doubled for a record batch that does not fit, up to
     `fetch_limit_bytes`.
     """
     fetch_limit_bytes: int = Field(
-        default=fetch_sizes.FETCH_LIMIT_BYTES, ge=1024, le=fetch_sizes.FETCH_LIMIT_BYTES_MOST
+        default=choices.FETCH_LIMIT_BYTES, ge=1024, le=choices.FETCH_LIMIT_BYTES_MOST
     )
     max_record_bytes: int = Field(
-        default=fetch_sizes.MAX_RECORD_BYTES, ge=1024, le=fetch_sizes.MAX_RECORD_BYTES_MOST
+        default=choices.MAX_RECORD_BYTES, ge=1024, le=choices.MAX_RECORD_BYTES_MOST
     )
     """A record of more bytes stops the run; a task's JVM takes about ten times as much memory for
     one.
     """
-    timeout_s: float = Field(default=fetch_sizes.TIMEOUT_S, gt=0, le=DAY_S)
+    timeout_s: float = Field(default=choices.TIMEOUT_S, gt=0, le=DAY_S)
     """Deadline of one request to a broker."""
     expiry_warning_s: float = Field(default=3600, ge=0, le=TEN_YEARS_S)
     """Ranges whose start may expire within this time are told and read first; 0 tells of none."""

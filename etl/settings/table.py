@@ -1,20 +1,190 @@
 """Where does the table lie, how is its store reached, and how are rows written?
 
 The section `table` of a conf: where the rows go, and as what kind of files.
+
+How the store that a table lies in is reached: `table.store`, and a path that carries it along.
+
+Which keys fit which store is decided here; what each engine is told of them in
+`decisions.store_access`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from enum import Enum
+from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from etl.errors import SettingsError
 from etl.model.plans import FILE_BYTES, HELD_BYTES, ROW_GROUP_BYTES, Codec
-from etl.settings.places import check_place, place_of
-from etl.settings.policies import OnRowsRemoved, WriterName
-from etl.settings.section import INT64, Section, one_or_several
-from etl.settings.store import StoreSettings, TablePath
+from etl.settings.choices import OnRowsRemoved, WriterName, check_place, is_url, place_of
+from etl.settings.secrets import INT64, Secret, Section, one_or_several
+
+
+class StoreKind(str, Enum):
+    """Which family of stores a URL is of."""
+
+    S3 = "S3"
+    AZURE = "Azure"
+    HDFS = "HDFS"
+    OTHER = "other"
+
+
+_KINDS: Mapping[str, StoreKind] = {
+    "s3": StoreKind.S3,
+    "s3a": StoreKind.S3,
+    "abfs": StoreKind.AZURE,
+    "abfss": StoreKind.AZURE,
+    "hdfs": StoreKind.HDFS,
+}
+_FITTING: Mapping[StoreKind, tuple[str, ...]] = {
+    StoreKind.S3: ("endpoint", "region", "allow_http", "access_key", "secret_key"),
+    StoreKind.AZURE: ("endpoint", "allow_http", "account", "account_key"),
+}
+KEY_OF: Mapping[str, str] = {
+    "AWS_ACCESS_KEY_ID": "table.store.access_key",
+    "AWS_SECRET_ACCESS_KEY": "table.store.secret_key",
+    "AZURE_STORAGE_ACCOUNT_KEY": "table.store.account_key",
+}
+"""What delta-rs calls a secret -> the conf's key of it."""
+
+
+class StoreSettings(Section):
+    """What both engines are told of the store. Nothing: each goes by its own chain of credentials
+    (environment, role, Hadoop's files).
+    """
+
+    endpoint: str | None = Field(default=None, pattern=r"^https?://[^/\s@]+(/[^\s?#]*)?$")
+    """Where a store is that is not its vendor's own."""
+    region: str | None = Field(default=None, pattern=r"^[A-Za-z0-9-]+$")
+    allow_http: bool = False
+    """Whether an endpoint may be `http://`, where nobody keeps what is sent from being read and
+    changed.
+    """
+    access_key: Secret | None = None
+    secret_key: Secret | None = None
+    account: str | None = Field(default=None, pattern=r"^[A-Za-z0-9]+$")
+    """Azure's storage account; None: the one that the path names."""
+    account_key: Secret | None = None
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """The keys that somebody gave."""
+        return tuple(
+            name
+            for name, field in type(self).model_fields.items()
+            if getattr(self, name) != field.default
+        )
+
+
+class TablePath(str):
+    """A table's path that knows its store: what is given the one cannot lack the other. As text,
+    and to compare, it is the path alone.
+    """
+
+    __slots__ = ("store",)
+    store: StoreSettings
+
+    def __new__(cls, path: str, store: StoreSettings) -> Self:
+        """The path, with its store; any string operation gives the path alone."""
+        made = super().__new__(cls, path)
+        made.store = store
+        return made
+
+    def __reduce__(self) -> tuple[type[TablePath], tuple[str, StoreSettings]]:
+        return type(self), (str(self), self.store)
+
+
+def store_of(path: str) -> StoreSettings:
+    """The store of a path; one of which nothing is said where it carries none."""
+    return path.store if isinstance(path, TablePath) else StoreSettings()
+
+
+def kind_of(path: str) -> StoreKind | None:
+    """The family of the store that a path lies in; None for a folder of this machine."""
+    return _KINDS.get(path.partition("://")[0].lower(), StoreKind.OTHER) if is_url(path) else None
+
+
+def untried(path: str) -> str | None:
+    """What to say of a store that is taken, and on which nothing of ours was ever run; None for any
+    other path.
+    """
+    if kind_of(path) is not StoreKind.OTHER:
+        return None
+    scheme = path.partition("://")[0].lower()
+    return f"{scheme}:// is taken, and no run of this project was ever tried there"
+
+
+def refuse_unfit_store(path: str, store: StoreSettings, conf: str | None) -> None:
+    """Raises SettingsError for keys that the path's store does not take, for half of a pair, and
+    for an endpoint that nobody allowed.
+    """
+    kind = kind_of(path)
+    fitting = _FITTING.get(kind, ()) if kind else ()
+    unfit = next((name for name in store.said if name not in fitting), None)
+    if unfit is not None:
+        where = "a folder of this machine" if kind is None else f"{path.partition('://')[0]}://"
+        takes = (
+            f"it takes {', '.join(fitting)}"
+            if fitting
+            else "it takes none of these keys: each engine goes by its own chain there"
+        )
+        raise SettingsError(
+            f"table.path is {where}, which has no {unfit}",
+            key=f"table.store.{unfit}",
+            path=conf,
+            check=takes,
+        )
+    for one, other in (("access_key", "secret_key"), ("secret_key", "access_key")):
+        if getattr(store, one) is not None and getattr(store, other) is None:
+            raise SettingsError(
+                f"{one} is there without {other}",
+                key=f"table.store.{other}",
+                path=conf,
+                check="both of them, or none",
+            )
+    if (store.endpoint or "").startswith("http://") and not store.allow_http:
+        check = "https://; or table.store.allow_http: true, where nobody else is on the way"
+        raise SettingsError(
+            "the endpoint is http://, by which secrets and rows can be read on the way",
+            key="table.store.endpoint",
+            path=conf,
+            check=check,
+        )
+    _refuse_another_account(path, store, conf)
+
+
+def _refuse_another_account(path: str, store: StoreSettings, conf: str | None) -> None:
+    if kind_of(path) is not StoreKind.AZURE:
+        return
+    named = account_of(path)
+    if named is None:
+        form = "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
+        raise SettingsError(
+            "the path names no storage account",
+            key="table.path",
+            path=conf,
+            check=f"table.path: {form}",
+        )
+    if store.account is not None and store.account != named:
+        what = f"the path names the storage account {named}, and not {store.account}"
+        raise SettingsError(
+            what,
+            key="table.store.account",
+            path=conf,
+            check="table.path, or leave table.store.account out",
+        )
+
+
+def account_of(path: str) -> str | None:
+    """The storage account that `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH` names; None
+    where it names none.
+    """
+    container, _, host = urlsplit(path).netloc.partition("@")
+    return host.partition(".")[0] or None if container else None
 
 
 class TableSettings(Section):

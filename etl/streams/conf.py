@@ -14,10 +14,15 @@ from etl.errors import SettingsError
 from etl.model.partitions import BrokerFamily, Isolation, Membership, OffsetsStorage
 from etl.model.security import Access, Security
 from etl.protocol.generations.choice import of_broker_version
-from etl.settings.address import split_address
-from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MIB, TIMEOUT_S
-from etl.settings.policies import StartAt
-from etl.settings.way_in import access_of, security_of
+from etl.settings.choices import (
+    FETCH_LIMIT_BYTES,
+    FETCH_MAX_BYTES,
+    MIB,
+    TIMEOUT_S,
+    StartAt,
+    split_address,
+)
+from etl.settings.load import access_of, security_of
 from etl.streams.fetches import FetchSizes
 from etl.streams.groups import Group
 

@@ -15,7 +15,7 @@ from typing import Self
 from etl.errors import SettingsError
 from etl.model.partitions import BrokerPartition
 from etl.protocol.zookeeper.topic_filters import FilterKind
-from etl.settings.fetch_sizes import MIB
+from etl.settings.choices import MIB
 from etl.streams.conf import Conf
 from etl.streams.fetches import Fetches
 from etl.streams.groups import Listener, Subscription, by_filter, by_names

@@ -17,8 +17,7 @@ from typing import Self
 from etl.edges.brokers.cluster import Cluster
 from etl.errors import EtlError, NotAssigned, SettingsError
 from etl.model.partitions import BrokerFamily, BrokerPartition, Isolation, OffsetsStorage
-from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MIB, TIMEOUT_S
-from etl.settings.policies import StartAt
+from etl.settings.choices import FETCH_LIMIT_BYTES, FETCH_MAX_BYTES, MIB, TIMEOUT_S, StartAt
 from etl.streams.conf import Conf, SaidAccess, SaidSecurity
 from etl.streams.fetches import Fetches
 from etl.streams.groups import Group, Listener, by_filter, by_names

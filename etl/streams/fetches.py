@@ -19,7 +19,7 @@ from etl.model.partitions import Broker, Isolation
 from etl.protocol.messages import FetchedPartition, FetchTarget
 from etl.reader.leaders import by_broker
 from etl.reader.range_progress import RangeProgress, lose_all
-from etl.settings.fetch_sizes import MIB
+from etl.settings.choices import MIB
 
 _LEAST_SHARE_BYTES = 64 << 10
 _LOOK_AGAIN_S = 0.2

@@ -16,7 +16,7 @@ from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
 from etl.reader.cursor import Cursor
 from etl.reader.range_progress import RangeProgress
-from etl.settings.policies import StartAt
+from etl.settings.choices import StartAt
 from etl.streams.arrived import batches_of
 from etl.streams.fetches import Arrived, FetchSizes
 from etl.streams.kept import Kept

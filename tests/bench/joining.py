@@ -33,7 +33,7 @@ from etl.embedded.zookeeper import ZooKeeper
 from etl.model.plans import Plan
 from etl.run.members import Member
 from etl.run.world import World
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 from tests.bench.planning import LOGS_OF_A_TOPIC, RECORDS, NothingRead, many_brokers, register
 
 COLUMNS = (

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.clicks import click_batches
 from etl.embedded.cluster import Cluster
-from etl.settings.address import split_address
+from etl.settings.choices import split_address
 from tests.chaos.cases_backfill import PARTITIONS, begun_late, killed_at_random
 from tests.conftest import small_session
 from tests.system.driving import Pipeline

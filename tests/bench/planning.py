@@ -38,7 +38,7 @@ from etl.model.plans import CommitResult, Plan, RangeResult
 from etl.model.snapshot import Table
 from etl.protocol.zookeeper.plan_documents import render_plan
 from etl.run.world import World
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 
 LOGS_OF_A_TOPIC, RECORDS = 100, 100
 PLANNING = ("observe", "reconcile", "plan")

@@ -33,7 +33,7 @@ from etl.protocol.records import arrow, group
 from etl.reader.reading import Reading
 from etl.reader.tasks import Task
 from etl.reader.written import write_task
-from etl.settings.fetch_sizes import (
+from etl.settings.choices import (
     FETCH_LIMIT_BYTES,
     FETCH_MAX_BYTES,
     MAX_RECORD_BYTES,

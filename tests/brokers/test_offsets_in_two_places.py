@@ -18,7 +18,7 @@ from etl.model.partitions import BrokerPartition
 from etl.protocol.zookeeper.paths import GroupPaths
 from etl.run.discovery import Discovery
 from etl.run.group_offsets import GroupOffsets
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 from tests.brokers.stage import KafkaStage
 from tests.brokers.writing import ForeignPipeline, many
 from tests.said import Said, refused, said_by

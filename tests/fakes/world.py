@@ -43,7 +43,7 @@ from etl.model.snapshot import (
 )
 from etl.protocol.zookeeper import payloads
 from etl.run.members import Member
-from etl.settings.policies import OwnershipMode
+from etl.settings.choices import OwnershipMode
 from etl.settings.sections import Settings
 from etl.settings.source import TopicFilter
 from tests.fakes import fake_group, fake_ledger, fake_table

@@ -78,10 +78,8 @@ from etl.protocol.zookeeper.registrations import (
 )
 from etl.reader.option_logs import parse_ranges
 from etl.reader.options import parse_options
-from etl.settings.address import split_address
-from etl.settings.bounds import parse_bound
-from etl.settings.changes import parse_change
-from etl.settings.loader import load_settings, parse_settings
+from etl.settings.choices import split_address
+from etl.settings.load import load_settings, parse_bound, parse_change, parse_settings
 from etl.settings.source import parse_timestamp
 from tests.fakes.batches import Codec, answer, compress
 from tests.fakes.old_logs import OLD_CODECS

@@ -9,7 +9,7 @@ import sys
 import traceback
 
 from etl.commands.run import run
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 from tests.system.driving import Before
 
 

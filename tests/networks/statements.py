@@ -13,8 +13,8 @@ from etl.edges.spark.session import build_session
 from etl.edges.spark.stores import enter_store
 from etl.embedded.jars import store_jars
 from etl.embedded.spark import jar_settings, set_spark_environment
-from etl.settings.loader import load_settings
-from etl.settings.store import TablePath
+from etl.settings.load import load_settings
+from etl.settings.table import TablePath
 
 
 def main(conf: str, at: str, *statements: str) -> None:

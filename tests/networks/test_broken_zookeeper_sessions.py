@@ -13,8 +13,8 @@ import pytest
 from etl.commands.run import run
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.embedded.server import wait_until
-from etl.settings.loader import load_settings
-from etl.settings.zookeeper import ZooKeeperSettings
+from etl.settings.connection_security import ZooKeeperSettings
+from etl.settings.load import load_settings
 from tests.chaos.zookeeper_proxy import Lost, ZooKeeperProxy
 from tests.networks.secured import CHROOT, MakePipeline, Secured
 from tests.system.driving import Before

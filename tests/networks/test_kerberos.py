@@ -18,7 +18,7 @@ from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import free_port
 from etl.errors import PermissionRefused
-from etl.settings.way_in import security_of
+from etl.settings.load import security_of
 from tests.said import refused
 from tests.system.driving import ROOT, WITHOUT_SPARK, Pipeline
 

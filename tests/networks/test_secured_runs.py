@@ -13,7 +13,7 @@ import pytest
 from kazoo.exceptions import NoAuthError
 
 from etl.commands.run import run
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 from tests.networks.loading import loads, peeks
 from tests.networks.secured import CHROOT, PASSWORD, MakePipeline, Secured
 from tests.said import refused

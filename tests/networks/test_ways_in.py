@@ -12,7 +12,7 @@ import pytest
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import EtlError, PermissionRefused
-from etl.settings.way_in import security_of
+from etl.settings.load import security_of
 from tests.networks.certificates import KEY_PASSWORD
 from tests.networks.secured import ODD_USER, PASSWORD, REAUTH_MS, Secured
 from tests.networks.ways_that_fail import FAILING, Way, changed

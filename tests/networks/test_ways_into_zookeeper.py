@@ -17,7 +17,7 @@ import yaml
 
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import EtlError, PermissionRefused, SettingsError, ZooKeeperUnreachable
-from etl.settings.zookeeper import ZooKeeperSettings
+from etl.settings.connection_security import ZooKeeperSettings
 from tests.networks.certificates import KEY_PASSWORD
 from tests.networks.secured_zookeeper import USERS
 from tests.networks.zookeepers import Servers, login

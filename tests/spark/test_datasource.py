@@ -29,7 +29,7 @@ from etl.reader.spark_rows import read_tasks
 from etl.reader.task_rows import TaskFailed
 from etl.reader.tasks import NAME, Task, tasks_of_ranges
 from etl.run.transform import translating_transform_errors
-from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
+from etl.settings.choices import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.spark.appending import append_rows

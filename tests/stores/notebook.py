@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from etl.edges.spark.stores import enter_store
 from etl.embedded.spark import set_spark_environment
 from etl.model.security import SecretRef
-from etl.settings.store import StoreSettings, TablePath
+from etl.settings.table import StoreSettings, TablePath
 from tests.stores.servers import SECRET_VARIABLE
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from etl.edges.spark.stores import enter_store
 from etl.embedded.jars import store_jars
 from etl.embedded.spark import jar_settings, set_spark_environment
 from etl.model.security import parse_reference
-from etl.settings.store import StoreSettings, TablePath
+from etl.settings.table import StoreSettings, TablePath
 
 BY_SPARK, BY_DELTA_RS = "by the log store", "by delta-rs"
 

@@ -27,7 +27,7 @@ from etl.embedded.cluster import Cluster
 from etl.embedded.spark import SHORT_RUN
 from etl.model.plans import Request
 from etl.run.world import World
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 from tests.said import Said, refused, said_by
 from tests.system.sessions import session_at
 from tests.traffic.choice import Traffic, traffic_of

@@ -39,7 +39,7 @@ from etl.reader.fetch import read_ranges
 from etl.reader.source import OffsetRanges, RangesReader
 from etl.run.context import ALONE
 from etl.run.wiring import open_world
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 from etl.settings.sections import Settings
 from tests.builders import plain_settings
 from tests.said import said_by

@@ -32,8 +32,8 @@ from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run import rows
 from etl.run.context import RunContext
-from etl.settings.address import split_address
-from etl.settings.loader import load_settings
+from etl.settings.choices import split_address
+from etl.settings.load import load_settings
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, as_it_is
 from tests.said import refused

@@ -25,7 +25,7 @@ from etl.model.partitions import BrokerPartition
 from etl.model.plans import Loss, LossReason, OffsetRange, Plan
 from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_state import Outcome
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 from tests.builders import plain_plan
 from tests.chaos.lives import Lives, second_life
 from tests.chaos.sources import delete_topic, make_topic, recreate_topic

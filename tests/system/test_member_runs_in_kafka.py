@@ -17,7 +17,7 @@ from etl.edges.brokers.coordinator import CoordinatedMember
 from etl.edges.brokers.fenced_commit import FencedCommit
 from etl.model.partitions import Share
 from etl.run import membership_verbs
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 from tests.said import refused
 from tests.system.driving import BrokenOff, Pipeline, break_off, broken_off_before
 from tests.system.live_consumers import committed_by_another, offsets_of

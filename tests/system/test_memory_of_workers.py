@@ -20,7 +20,7 @@ from etl.reader.reading import Reading
 from etl.reader.tasks import tasks_of_ranges
 from etl.reader.worker import Order
 from etl.reader.worker_pool import Worker
-from etl.settings.fetch_sizes import (
+from etl.settings.choices import (
     FETCH_LIMIT_BYTES,
     FETCH_MAX_BYTES,
     MAX_RECORD_BYTES,

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.server import wait_until
-from etl.settings.address import split_address
+from etl.settings.choices import split_address
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.said import refused

@@ -12,7 +12,7 @@ import pytest
 from etl.commands.run import run
 from etl.edges.zookeeper.group import ConsumerGroup
 from etl.errors import Owned
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 from tests.said import refused
 from tests.system.driving import Before, BrokenOff, Pipeline, break_off, broken_off_before
 from tests.system.live_consumers import committed_by_another, consuming, forget_group, offsets_of

@@ -28,7 +28,7 @@ from etl.model.partitions import BrokerPartition
 from etl.protocol.zookeeper import paths, payloads
 from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 from etl.settings.sections import Settings
 from tests.fakes.claim_contract import FOREIGN, GROUP, PIPELINE, ClaimContract
 from tests.system.driving import ROOT, Before, Pipeline, broken_off_before
@@ -520,7 +520,7 @@ import sys, time
 from etl.model.partitions import BrokerPartition
 from etl.run.context import RunContext
 from etl.run.wiring import open_world
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 from tests.fakes.claim_contract import plan_of
 plan = plan_of(*(BrokerPartition(sys.argv[2], p) for p in range(4)))
 with open_world(load_settings(sys.argv[1]), RunContext(), name="run-1") as world, world.driving("run-1"), world.claiming(plan):

@@ -16,7 +16,7 @@ from etl.edges.zookeeper.driver_lock import DriverLock
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import Owned
 from etl.protocol.zookeeper import commit_metadata
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 from tests.said import refused
 from tests.system.driving import Before, Pipeline
 

@@ -25,8 +25,8 @@ from etl.decisions import coverage
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.model.columns import arrow_schema
 from etl.run.world import World
-from etl.settings.address import split_address
-from etl.settings.loader import load_settings
+from etl.settings.choices import split_address
+from etl.settings.load import load_settings
 from tests.said import refused
 from tests.system.driving import Pipeline, broken_off_before
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from etl.commands import operator
 from etl.model.columns import spark_schema
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 from tests.said import refused
 from tests.system.driving import Pipeline, broken_off_before
 

@@ -13,7 +13,7 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from etl.commands import operator
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 from tests.fakes.batches import Batch, Codec, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, altered, cut_to, instead
 from tests.fakes.message_sets import Msg, message_bytes

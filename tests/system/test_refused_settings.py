@@ -24,7 +24,7 @@ from etl.edges.brokers.cluster import Cluster as Brokers
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.model.partitions import BrokerPartition
 from etl.reader.source import OffsetRanges
-from etl.settings.address import split_address
+from etl.settings.choices import split_address
 from tests.fakes.broker import FakeBroker
 from tests.fakes.listening import listening
 from tests.said import Said, refused, said_by

@@ -110,7 +110,7 @@ def test_files_that_no_commit_names_yet_make_the_place_nobody_elses(
 ) -> None:
     from etl.edges.delta.path import announce_first_write, open_table
     from etl.edges.delta.table_folder import table_folder
-    from etl.settings.loader import load_settings
+    from etl.settings.load import load_settings
 
     path = load_settings(pipeline.conf).table.path
     announce_first_write(path)

@@ -16,7 +16,7 @@ import pytest
 from etl.commands import run
 from etl.embedded.server import wait_until
 from etl.errors import Unreachable
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 from tests.chaos.zookeeper_proxy import ZooKeeperProxy
 from tests.fakes.broker import FETCH, LIST_OFFSETS, FakeBroker, never
 from tests.processes import command_line, of_session, that_mention

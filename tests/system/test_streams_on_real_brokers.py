@@ -20,7 +20,7 @@ from etl.embedded.cluster import Cluster
 from etl.embedded.server import wait_until
 from etl.errors import OffsetMoved
 from etl.model.partitions import BrokerPartition
-from etl.settings.address import split_address
+from etl.settings.choices import split_address
 from etl.streams import Consumer, Group
 from tests.conftest import TopicFactory
 from tests.fakes.group_readers import GroupReader

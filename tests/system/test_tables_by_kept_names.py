@@ -22,7 +22,7 @@ from etl.model.columns import arrow_schema
 from etl.model.snapshot import NamedTable
 from etl.run.context import ALONE
 from etl.run.wiring import open_world
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 from tests.said import refused
 from tests.system.driving import Pipeline, take_over
 

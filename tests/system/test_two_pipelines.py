@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from etl.commands import run
 from etl.errors import LedgersDisagree, NeedsDecision, Owned
 from etl.report.run_state import Outcome
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 from tests.said import refused
 from tests.system.driving import (
     Before,

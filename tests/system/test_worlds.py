@@ -27,8 +27,8 @@ from etl.model.snapshot import ForeignCommit
 from etl.protocol.zookeeper.paths import GroupPaths, PipelinePaths
 from etl.run.context import RunContext
 from etl.run.live_world import LiveWorld
-from etl.settings.address import split_address
-from etl.settings.backfills import settings_of_backfill
+from etl.settings.choices import split_address
+from etl.settings.load import settings_of_backfill
 from tests.builders import plain_settings
 from tests.conftest import TopicFactory
 from tests.fakes.world_contract import WorldContract

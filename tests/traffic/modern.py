@@ -19,7 +19,7 @@ from etl.embedded.cluster import Cluster
 from etl.embedded.server import wait_until
 from etl.errors import BrokerError, TopicMissing
 from etl.model.partitions import Broker
-from etl.settings.address import split_address
+from etl.settings.choices import split_address
 from tests.fakes.oracle import codecs
 from tests.traffic.rows import Message, Row, hash_of
 

@@ -22,7 +22,7 @@ from etl.edges.brokers.connection import Connection
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, PermissionRefused, SettingsError
 from etl.model.security import LocalFile, Security, SecurityProtocol, Tls
-from etl.settings.way_in import security_of
+from etl.settings.load import security_of
 from tests.fakes.broker import FakeBroker
 from tests.fakes.guarded import WRONG, Guarded
 from tests.networks.certificates import Authority, Certificate

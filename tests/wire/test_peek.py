@@ -29,7 +29,7 @@ from etl.errors import (
 )
 from etl.model.partitions import Broker, BrokerPartition, Leader
 from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
-from etl.settings.policies import StartAt
+from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 from tests.builders import plain_settings

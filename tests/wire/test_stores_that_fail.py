@@ -25,7 +25,7 @@ from etl.edges.delta.writers import Destination, Load, append
 from etl.errors import NoExclusiveCreate, PermissionRefused, TableUnreachable
 from etl.model.plans import Loss, LossReason, Plan
 from etl.model.security import parse_reference
-from etl.settings.store import StoreSettings, TablePath
+from etl.settings.table import StoreSettings, TablePath
 from tests.fakes.file_tasks import APP, LOG, Tasks, plan_of
 from tests.stores.servers import STORES, StoreServer
 from tests.stores.way import FaultyWay, Rule

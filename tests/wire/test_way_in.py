@@ -20,7 +20,7 @@ from etl.model.plans import OffsetRange
 from etl.model.security import Security
 from etl.protocol.messages import FetchTarget
 from etl.reader.fetch import read_ranges
-from etl.settings.way_in import security_of
+from etl.settings.load import security_of
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 from tests.fakes.guarded import REFUSED, WRONG, Guarded

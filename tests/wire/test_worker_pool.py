@@ -29,7 +29,7 @@ from etl.reader.task_rows import TaskFailed
 from etl.reader.tasks import Task, tasks_of_ranges
 from etl.reader.worker import Failed, Order
 from etl.reader.worker_pool import FilesOfWorkers, Worker
-from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
+from etl.settings.choices import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FETCH, FakeBroker, cut_to
 from tests.fakes.worker_here import WorkerHere

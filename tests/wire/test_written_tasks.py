@@ -24,7 +24,7 @@ from etl.reader.reading import Reading
 from etl.reader.task_rows import TaskFailed
 from etl.reader.tasks import tasks_of_ranges
 from etl.reader.written import write_task
-from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
+from etl.settings.choices import FETCH_LIMIT_BYTES, MAX_RECORD_BYTES
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import FakeBroker
 

@@ -22,7 +22,7 @@ from etl.errors import BrokerUnreachable, LogTruncated, NeedsDecision, NotYetRea
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition
 from etl.model.plans import NO_BOUNDS, Loss, OffsetRange, Plan, PlanKind
 from etl.model.snapshot import Reservation, ReservationState, Snapshot, Supersede, UpToDate
-from etl.settings.policies import OnNoLeader
+from etl.settings.choices import OnNoLeader
 from etl.settings.sections import Settings
 
 _Part = tuple[int, int]

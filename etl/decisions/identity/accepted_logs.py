@@ -35,7 +35,7 @@ from etl.errors import BrokerUnreachable, SettingsError
 from etl.model.partitions import FORM_OF_PARTITION, BrokerPartition, Named
 from etl.model.plans import Plan
 from etl.model.snapshot import Snapshot
-from etl.settings.policies import StartAt
+from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
 
 

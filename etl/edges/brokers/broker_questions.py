@@ -22,7 +22,7 @@ from etl.model.security import OPEN, Security
 from etl.protocol.generations.dialect import Dialect, Request
 from etl.protocol.group_messages import SpokenMembership
 from etl.protocol.messages import ClusterMetadata, ToldEpochEnds, ToldMembers
-from etl.settings.fetch_sizes import MIB, TIMEOUT_S
+from etl.settings.choices import MIB, TIMEOUT_S
 
 _NO_GROUP = (Meaning.NO_SUCH_GROUP, Meaning.SWITCHED_OFF)
 

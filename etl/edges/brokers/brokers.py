@@ -19,7 +19,7 @@ from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.security import OPEN, Security
 from etl.protocol.generations.choice import may_lose_isolation
 from etl.protocol.messages import ClusterMetadata
-from etl.settings.fetch_sizes import TIMEOUT_S
+from etl.settings.choices import TIMEOUT_S
 
 Answer = TypeVar("Answer")
 Subject = TypeVar("Subject")

@@ -22,7 +22,7 @@ from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import EtlError, OffsetInsideMessage
 from etl.model.partitions import BrokerPartition, DoubtedOffset, Isolation, LookedAt
 from etl.protocol.messages import FetchedPartition, FetchTarget
-from etl.settings.fetch_sizes import MIB
+from etl.settings.choices import MIB
 
 LOOK_BYTES = 4 << 10
 """What is asked for at each offset first."""

@@ -17,7 +17,7 @@ from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import EtlError
 from etl.model.partitions import BrokerPartition, Isolation, Leader, OldestRecord
 from etl.protocol.messages import FetchedPartition, FetchTarget
-from etl.settings.fetch_sizes import MIB
+from etl.settings.choices import MIB
 
 Unread = Mapping[BrokerPartition, tuple[int, int]]
 """Of each log the offset of the oldest record that is not read, and its readable end."""

@@ -27,7 +27,7 @@ from etl.protocol.messages import (
     reject_negative,
     reject_wrong_times,
 )
-from etl.settings.fetch_sizes import FETCH_MAX_BYTES
+from etl.settings.choices import FETCH_MAX_BYTES
 
 
 class SimpleConsumer(GroupOffsets):
@@ -41,7 +41,7 @@ class SimpleConsumer(GroupOffsets):
     generation            how the broker must be spoken to (`Broker.generation`); None: it tells
     itself idle_connections      where connections come from, and go to with `close`; None: they are
     this consumer's alone security              encryption and login of the listener on that port
-    (`etl.settings.way_in.security_of` makes it of a mapping)
+    (`etl.settings.load.security_of` makes it of a mapping)
 
     Connects with the first call. A connection that broke before any byte of an answer came is made
     anew once per call (brokers close idle connections); `produce` is the exception, because it may

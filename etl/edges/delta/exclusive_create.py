@@ -33,7 +33,7 @@ from etl.edges.delta.store_failures import behind
 from etl.edges.delta.stores import options_of
 from etl.edges.delta.table_folder import table_folder
 from etl.errors import EtlError, NoExclusiveCreate, TableUnreachable
-from etl.settings.store import StoreKind, TablePath, kind_of, store_of
+from etl.settings.table import StoreKind, TablePath, kind_of, store_of
 
 ROUNDS = 20
 """A round tells nothing where one writer sees the other's file before it tries to create its own:

@@ -18,7 +18,7 @@ from etl.errors import (
     unmark,
     whole_text,
 )
-from etl.settings.places import is_url
+from etl.settings.choices import is_url
 
 _OBSTACLES = (
     "permission denied",

@@ -28,8 +28,8 @@ from etl.edges.delta.store_failures import behind
 from etl.edges.delta.stores import options_of
 from etl.edges.delta.table_folder import table_folder
 from etl.errors import NotOurTable, SettingsError
-from etl.settings.places import folder_of
-from etl.settings.store import store_of
+from etl.settings.choices import folder_of
+from etl.settings.table import store_of
 
 _ANNOUNCED = "_delta_log/.announced"
 """Its name is before those of all commits: who lists a log begins behind it."""

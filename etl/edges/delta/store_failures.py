@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from etl.errors import EtlError, PermissionRefused, SettingsError, TableUnreachable
-from etl.settings.places import is_url
+from etl.settings.choices import is_url
 
 _REFUSED = (
     "AccessDenied",

@@ -7,7 +7,7 @@ from __future__ import annotations
 from etl.decisions.store_access import told_delta_rs
 from etl.model.security import SecretRef
 from etl.settings.secrets import resolve_secret
-from etl.settings.store import KEY_OF, store_of
+from etl.settings.table import KEY_OF, store_of
 
 
 def options_of(path: str) -> dict[str, str] | None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from etl.edges.delta.stores import options_of
 from etl.errors import TableUnreachable
-from etl.settings.places import folder_of
+from etl.settings.choices import folder_of
 
 
 class TableFolder(Protocol):

@@ -36,7 +36,7 @@ from etl.errors import EtlError, NotOurTable, SettingsError
 from etl.model.plans import DEFAULT_CODEC, Plan, PlanKind
 from etl.model.snapshot import Acknowledgement
 from etl.protocol.zookeeper.commit_metadata import render_commit_metadata
-from etl.settings.policies import WriterName
+from etl.settings.choices import WriterName
 from etl.settings.sections import Settings
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from etl.decisions.store_access import told_hadoop
 from etl.errors import SettingsError
 from etl.model.security import SecretRef
 from etl.settings.secrets import resolve_secret
-from etl.settings.store import StoreKind, kind_of, store_of
+from etl.settings.table import StoreKind, kind_of, store_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -47,7 +47,7 @@ from etl.edges.zookeeper.refusals import REFUSED, refusal_of
 from etl.edges.zookeeper.session_life import SessionLife
 from etl.errors import EtlError, PermissionRefused, ZooKeeperUnreachable
 from etl.model.security import OPEN_ZOOKEEPER, Access
-from etl.settings.address import split_connect
+from etl.settings.choices import split_connect
 
 T = TypeVar("T")
 

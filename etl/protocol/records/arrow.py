@@ -47,7 +47,7 @@ from etl.protocol.records.fill_state import (
 from etl.protocol.records.kernel import MAX_RECORD_HEADERS
 from etl.protocol.records.selection import corrupt, no_message_at, place_of
 from etl.protocol.records.tally import Tally
-from etl.settings.fetch_sizes import MAX_RECORD_BYTES
+from etl.settings.choices import MAX_RECORD_BYTES
 
 _HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 _HEADERS_TYPE = pa.list_(pa.field("element", _HEADER_TYPE))

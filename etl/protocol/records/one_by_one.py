@@ -19,7 +19,7 @@ from etl.protocol.records.decode import decode, walk
 from etl.protocol.records.headers import Header
 from etl.protocol.records.selection import Counts, Selection
 from etl.protocol.records.tally import Tally
-from etl.settings.fetch_sizes import FETCH_LIMIT_BYTES_MOST
+from etl.settings.choices import FETCH_LIMIT_BYTES_MOST
 
 _END_OF_ALL = 2**63 - 1
 _ROWS_AT_A_TIME = 1000

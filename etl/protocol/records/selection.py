@@ -10,7 +10,7 @@ from typing import Any
 
 from etl.errors import CorruptData, OffsetInsideMessage
 from etl.protocol.messages import FetchedPartition
-from etl.settings.fetch_sizes import MAX_RECORD_BYTES
+from etl.settings.choices import MAX_RECORD_BYTES
 
 MAX_UNPACKED_BYTES = 128 << 20
 """What one record batch or wrapper may decompress to. Reserved once per thread; only what is used

@@ -18,8 +18,7 @@ from typing import Any
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.model.partitions import BrokerPartition
 from etl.protocol.messages import FetchTarget
-from etl.settings.address import split_address
-from etl.settings.fetch_sizes import FETCH_MAX_BYTES
+from etl.settings.choices import FETCH_MAX_BYTES, split_address
 from tests.bench.whole.child import serve
 from tests.bench.whole.tables import Clock
 from tests.bench.whole.workloads import PARTITIONS

@@ -33,7 +33,7 @@ from etl.edges.spark.session import build_session
 from etl.embedded.jars import Artifact, fetched
 from etl.embedded.spark import jar_settings, set_spark_environment, spark_settings
 from etl.reader.source import OffsetRanges
-from etl.settings.fetch_sizes import FETCH_MAX_BYTES
+from etl.settings.choices import FETCH_MAX_BYTES
 from tests.bench.whole.child import serve
 from tests.bench.whole.tables import Clock, written
 from tests.bench.whole.workloads import PARTITIONS

@@ -9,7 +9,7 @@ import pytest
 from etl.cli.offsets import parse_position
 from etl.commands.offsets_set import BeforeEnd
 from etl.errors import SettingsError
-from etl.settings.policies import StartAt
+from etl.settings.choices import StartAt
 from etl.settings.source import Timestamp
 
 

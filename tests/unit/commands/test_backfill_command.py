@@ -22,9 +22,8 @@ from etl.report.backfill_progress import of_the_whole
 from etl.report.phases import Doing, Verb
 from etl.report.progress import ReadSoFar
 from etl.run.backfill import look_ahead
-from etl.settings.backfills import settings_of_backfill
-from etl.settings.fetch_sizes import BACKFILL_PLAN_BYTES
-from etl.settings.policies import OwnershipMode
+from etl.settings.choices import BACKFILL_PLAN_BYTES, OwnershipMode
+from etl.settings.load import settings_of_backfill
 from tests.builders import plain_plan, plain_settings, plain_snapshot
 from tests.fakes.outside import APP_ID
 from tests.fakes.stories import LOGS, new_report, outside_of, run, settings_of

@@ -16,8 +16,7 @@ from etl.commands.conf_text import conf_text
 from etl.commands.first_conf import first_conf
 from etl.errors import SettingsError
 from etl.model.partitions import BrokerFamily
-from etl.settings.changes import parse_change
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings, parse_change
 from tests.said import refused, said_by
 
 ASKED = Asked("zk:2181/kafka", None, ("clicks",), "warehouse/clicks")

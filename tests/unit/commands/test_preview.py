@@ -17,7 +17,7 @@ from etl.errors import NeedsDecision, NotOurTable, SettingsError
 from etl.model.columns import arrow_schema
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
-from etl.settings.policies import WriterName
+from etl.settings.choices import WriterName
 from etl.settings.sections import Settings
 from tests.fakes.outside import Outside
 from tests.fakes.stories import (

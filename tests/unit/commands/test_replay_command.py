@@ -21,7 +21,7 @@ from etl.errors import DataLoss, SettingsError, Stopped
 from etl.model.partitions import Retention
 from etl.model.snapshot import Pause
 from etl.run.loaded_rows import PutInto
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 from etl.settings.source import Timestamp
 from tests.fakes.stories import LOGS, SETTINGS, crash_at, outside_of, run
 from tests.fakes.world import Crash, FakeWorld, When

@@ -26,8 +26,8 @@ from etl.errors import (
     TableUnreachable,
     Unreachable,
 )
-from etl.settings.changes import parse_change
-from etl.settings.folder import confs_in
+from etl.settings.conf_file import confs_in
+from etl.settings.load import parse_change
 from tests.said import refused, said_by
 
 RUN = cast(Any, typer.main.get_command(app)).commands["run"]

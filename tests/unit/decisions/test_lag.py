@@ -17,7 +17,7 @@ from etl.model.partitions import BrokerPartition
 from etl.model.snapshot import ForeignCommit
 from etl.report.lags import Lags
 from etl.run.ingest import ingest
-from etl.settings.policies import OnOwned
+from etl.settings.choices import OnOwned
 from etl.settings.sections import Settings
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside

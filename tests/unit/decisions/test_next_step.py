@@ -23,7 +23,7 @@ from etl.protocol.zookeeper.plan_documents import render_plan, with_id
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
-from etl.settings.policies import OnOwned
+from etl.settings.choices import OnOwned
 from etl.settings.sections import Settings
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.outside import Outside

@@ -21,7 +21,7 @@ from etl.errors import OffsetMoved, SettingsError
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, OffsetsStorage
 from etl.model.plans import Plan
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
-from etl.settings.policies import OnMoved
+from etl.settings.choices import OnMoved
 from tests.builders import plain_plan
 
 LOG = BrokerPartition("clicks", 0)

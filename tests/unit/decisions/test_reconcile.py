@@ -32,7 +32,7 @@ from etl.model.snapshot import (
     Table,
     UpToDate,
 )
-from etl.settings.policies import OnMoved, OnRowsRemoved
+from etl.settings.choices import OnMoved, OnRowsRemoved
 from tests.fakes.ledgers import (
     APP_ID,
     COMPLETE,

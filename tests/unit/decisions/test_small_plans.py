@@ -10,7 +10,7 @@ from etl.decisions.writers import is_small
 from etl.errors import SettingsError
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import OffsetRange
-from etl.settings.loader import parse_settings
+from etl.settings.load import parse_settings
 from tests.builders import plain_plan, plain_settings
 
 A, B, PHYSICAL = (

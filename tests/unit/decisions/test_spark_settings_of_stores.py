@@ -18,7 +18,7 @@ from etl.edges.spark.session import complete
 from etl.errors import SettingsError
 from etl.model.security import SecretRef
 from etl.protocol.zookeeper.java_patterns import java_pattern
-from etl.settings.store import StoreSettings, store_of
+from etl.settings.table import StoreSettings, store_of
 
 S3, AZURE = "s3://lake/t", "abfss://lake@acme.dfs.core.windows.net/t"
 STORES_OF = {

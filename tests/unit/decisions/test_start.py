@@ -16,7 +16,7 @@ from etl.model.plans import Plan
 from etl.protocol.zookeeper.plan_documents import parse_plan, render_plan, with_id
 from etl.report.plan_json import describe_plan
 from etl.report.run_state import Outcome
-from etl.settings.policies import OnOwned
+from etl.settings.choices import OnOwned
 from etl.settings.sections import Settings
 from tests.fakes.fake_log import FakeLog, offset_of
 from tests.fakes.outside import Outside

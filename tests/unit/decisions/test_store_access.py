@@ -10,7 +10,7 @@ import pytest
 
 from etl.decisions.store_access import is_probe_due, told_delta_rs, told_hadoop
 from etl.model.security import SecretRef
-from etl.settings.store import StoreSettings
+from etl.settings.table import StoreSettings
 from tests.builders import plain_plan
 
 KEY, SECRET = SecretRef("env", "K"), SecretRef("file", "/run/s")

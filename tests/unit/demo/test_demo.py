@@ -10,7 +10,7 @@ from etl.demo.sources import SOURCES, TOPIC
 from etl.demo.story import conf_of
 from etl.embedded.releases import DEFAULT_VERSION, JAFKA
 from etl.model.partitions import BrokerFamily
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from etl.edges.spark.stores import enter_store
-from etl.settings.store import TablePath
+from etl.settings.table import TablePath
 from tests.builders import plain_settings
 
 

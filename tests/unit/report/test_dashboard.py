@@ -14,7 +14,7 @@ from etl.model.plans import Requests
 from etl.model.snapshot import Pause
 from etl.report.metrics import HELP, PREFIX, metrics_of
 from etl.report.pauses import Resting
-from etl.settings.policies import MetricsPer
+from etl.settings.choices import MetricsPer
 from tests.builders import plain_settings
 from tests.reports import BEGAN_MS, loaded
 

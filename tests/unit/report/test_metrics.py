@@ -17,7 +17,7 @@ from etl.report.pauses import Resting
 from etl.report.phases import Verb
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
-from etl.settings.policies import MetricsPer
+from etl.settings.choices import MetricsPer
 from tests.builders import plain_settings, plain_snapshot
 from tests.reports import BEGAN_MS, SECONDS, failed, loaded, new_report
 

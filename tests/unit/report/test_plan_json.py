@@ -48,8 +48,7 @@ from etl.report.plan_json import (
     write_settings,
     write_snapshot,
 )
-from etl.settings.backfills import settings_of_backfill
-from etl.settings.loader import parse_settings
+from etl.settings.load import parse_settings, settings_of_backfill
 from etl.settings.sections import Settings
 from tests.builders import plain_snapshot
 from tests.fakes.any_plans import APPLIED, COMMITTED, KEPT, LOGS, NAMES, OFFSETS, TOPICS, plans

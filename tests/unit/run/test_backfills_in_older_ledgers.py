@@ -10,7 +10,7 @@ import pytest
 
 from etl.errors import NeedsDecision, SettingsError
 from etl.model.snapshot import Acknowledgement, ReservationState
-from etl.settings.backfills import settings_of_backfill
+from etl.settings.load import settings_of_backfill
 from tests.fakes.backfill_stories import CAPPED, asked, filled, given_up, live
 from tests.fakes.outside import Outside
 from tests.fakes.stories import crash_at, grow, run

@@ -16,7 +16,7 @@ from etl.model.plans import ReadByOthers
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
-from etl.settings.policies import OwnershipMode
+from etl.settings.choices import OwnershipMode
 from etl.settings.sections import Settings
 from tests.fakes import fake_ledger
 from tests.fakes.members import FakeMember, Others, member_with

@@ -18,7 +18,7 @@ from etl.model.snapshot import Supersede
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
-from etl.settings.policies import HandOverAt, OwnershipMode
+from etl.settings.choices import HandOverAt, OwnershipMode
 from etl.settings.sections import Settings
 from tests.fakes import fake_ledger
 from tests.fakes.members import FakeMember, Others, member_with

@@ -38,8 +38,8 @@ from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_state import Outcome
 from etl.run.backfill import Beginning, look_ahead
 from etl.run.ingest import ingest
-from etl.settings.backfills import settings_of_backfill
-from etl.settings.policies import OwnershipMode
+from etl.settings.choices import OwnershipMode
+from etl.settings.load import settings_of_backfill
 from etl.settings.sections import Settings
 from tests.fakes.backfill_stories import asked, filled
 from tests.fakes.fake_log import FakeLog

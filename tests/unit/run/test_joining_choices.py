@@ -8,7 +8,7 @@ from etl.model.partitions import RebalanceStatistics
 from etl.model.snapshot import Pause
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
-from etl.settings.policies import OwnershipMode, Stay
+from etl.settings.choices import OwnershipMode, Stay
 from etl.settings.sections import Settings
 from tests.fakes.members import FakeMember, Others, member_with
 from tests.fakes.stories import LOGS, grow, new_report, outcomes, outside_of, settings_of

@@ -23,7 +23,7 @@ from etl.protocol.zookeeper.plan_documents import with_id
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run.ingest import ingest
-from etl.settings.policies import OwnershipMode
+from etl.settings.choices import OwnershipMode
 from etl.settings.sections import Settings
 from tests.fakes import fake_ledger
 from tests.fakes.members import FakeMember, Others, member_with

@@ -10,8 +10,8 @@ from etl.model.partitions import GroupProtocol, Membership
 from etl.protocol.generations.kafka.dialect import KafkaDialect
 from etl.protocol.group_messages import SpokenMembership
 from etl.run.memberships import session_of, unspoken
-from etl.settings.ownership import OwnershipSettings
-from etl.settings.policies import OwnershipMode
+from etl.settings.choices import OwnershipMode
+from etl.settings.sections import OwnershipSettings
 from tests.fakes.stories import settings_of
 
 

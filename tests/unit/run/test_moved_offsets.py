@@ -10,7 +10,7 @@ from etl.decisions.moved_offsets import RESTORE
 from etl.errors import OffsetMoved
 from etl.model.partitions import BrokerPartition
 from etl.report.run_state import Outcome
-from etl.settings.policies import OnOwned
+from etl.settings.choices import OnOwned
 from tests.fakes.fake_log import FakeLog
 from tests.fakes.stories import (
     LOGS,

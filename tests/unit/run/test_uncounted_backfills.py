@@ -12,7 +12,7 @@ from etl.errors import NeedsDecision
 from etl.model.plans import Plan, RangeResult
 from etl.model.snapshot import ReservationState
 from etl.run.abandon import abandon
-from etl.settings.backfills import settings_of_backfill
+from etl.settings.load import settings_of_backfill
 from tests.fakes import fake_ledger
 from tests.fakes.backfill_stories import (
     CAPPED,

@@ -19,7 +19,7 @@ from etl.airflow.check import Named, missing, named_by
 from etl.airflow.pipeline import conf_files, pipeline_of
 from etl.airflow.toolkit import DELTA, Toolkit, ask, toolkit_from_environment
 from etl.errors import CorruptData, SettingsError
-from etl.settings.loader import load_settings
+from etl.settings.load import load_settings
 
 ROOT = Path(__file__).parents[3]
 CONF = """

@@ -8,7 +8,7 @@ import pytest
 
 from etl.errors import EtlError, NotYetReadable, SettingsError
 from etl.model.plans import Bound, Request
-from etl.settings.bounds import parse_bound, request_of, starting_by
+from etl.settings.load import parse_bound, request_of, starting_by
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
 from tests.builders import plain_settings

@@ -10,9 +10,8 @@ import pytest
 import yaml
 
 from etl.errors import SettingsError
-from etl.settings.changes import changed, parse_change, told_changes
-from etl.settings.loader import load_settings
-from etl.settings.mistakes import MEANINGS
+from etl.settings.load import changed, load_settings, parse_change, told_changes
+from etl.settings.schema import MEANINGS
 
 LEAST = {
     "version": 1,

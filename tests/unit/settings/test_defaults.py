@@ -11,10 +11,9 @@ import pytest
 import yaml
 
 from etl.errors import SettingsError
-from etl.settings.changes import parse_change
-from etl.settings.defaults import over
-from etl.settings.loader import load_settings
-from etl.settings.policies import OnDataLoss
+from etl.settings.choices import OnDataLoss
+from etl.settings.conf_file import over
+from etl.settings.load import load_settings, parse_change
 
 SHARED: dict[str, Any] = {
     "version": 1,

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from etl.errors import SettingsError
-from etl.settings.loader import parse_settings
+from etl.settings.load import parse_settings, placed_by_name
 from etl.settings.schema import conf_schema
 from etl.settings.sections import Settings
-from etl.settings.store import store_of
-from etl.settings.table_place import placed_by_name
+from etl.settings.table import store_of
 
 
 def conf_of(table: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import pytest
 
 from etl.errors import SettingsError
 from etl.model.partitions import BrokerFamily, Isolation
-from etl.settings.loader import load_settings, parse_settings
-from etl.settings.policies import OnNoLeader, StartAt
+from etl.settings.choices import OnNoLeader, StartAt
+from etl.settings.load import load_settings, parse_settings
 from etl.settings.sections import Settings
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from etl.settings.places import check_place, lies_in, place_of
+from etl.settings.choices import check_place, lies_in, place_of
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from etl.settings.changes import changed, parse_change
-from etl.settings.loader import parse_settings
-from etl.settings.mistakes import MEANINGS
-from etl.settings.schema import SCHEMA_FILE, conf_schema
+from etl.settings.load import changed, parse_change, parse_settings
+from etl.settings.schema import MEANINGS, SCHEMA_FILE, conf_schema
 from tests.said import said_by
 
 CONF = Path(__file__).parents[3] / "conf"

@@ -32,10 +32,9 @@ from etl.model.security import (
     Tls,
     parse_reference,
 )
-from etl.settings.changes import parse_change, told_changes
-from etl.settings.loader import load_settings, parse_settings
+from etl.settings.conf_file import read_document
+from etl.settings.load import load_settings, parse_change, parse_settings, told_changes
 from etl.settings.secrets import login_text, place_of_file, resolve_secret
-from etl.settings.yaml_file import read_document
 from tests.builders import plain_settings
 
 SECRET = "hunter2-of-all"

@@ -20,20 +20,20 @@ from etl.decisions.membership.leader_assignment import STRATEGIES
 from etl.errors import SettingsError
 from etl.model.partitions import Isolation, Membership
 from etl.report.plan_json import read_settings, write_settings
-from etl.settings.address import split_address
-from etl.settings.loader import load_settings, parse_settings
-from etl.settings.mistakes import MEANINGS
-from etl.settings.policies import (
+from etl.settings.choices import (
     GroupStrategy,
     OnDataLoss,
     OnMoved,
     OnNoLeader,
     OwnershipMode,
     StartAt,
+    split_address,
 )
+from etl.settings.conf_file import document_of
+from etl.settings.load import load_settings, parse_settings
+from etl.settings.schema import MEANINGS
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp
-from etl.settings.yaml_file import document_of
 
 LEAST = """
 version: 1

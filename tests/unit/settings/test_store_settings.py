@@ -13,10 +13,10 @@ import pytest
 from etl.errors import SettingsError
 from etl.model.security import SecretRef
 from etl.report.plan_json import write_settings
-from etl.settings.loader import load_settings, parse_settings
+from etl.settings.load import load_settings, parse_settings
 from etl.settings.secrets import resolve_secret
 from etl.settings.sections import Settings
-from etl.settings.store import TablePath, account_of, store_of, untried
+from etl.settings.table import TablePath, account_of, store_of, untried
 
 AZURE = "abfss://lake@acme.dfs.core.windows.net/clicks"
 KEYS = {"access_key": "${env:KEY}", "secret_key": "${file:/run/secrets/s3}"}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from etl.settings.loader import load_settings
-from etl.settings.store import kind_of
+from etl.settings.load import load_settings
+from etl.settings.table import kind_of
 
 FOLDER = Path(__file__).parents[3] / "docs" / "worlds"
 PAGES = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")

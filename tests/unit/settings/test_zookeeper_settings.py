@@ -22,8 +22,7 @@ from etl.errors import SettingsError
 from etl.model.security import OPEN_ZOOKEEPER, Access, Acl, Auth, LocalFile, Scheme, SecretRef, Tls
 from etl.protocol.zookeeper.paths import is_of_a_pipeline
 from etl.reader.options import parse_options
-from etl.settings.loader import load_settings, parse_settings
-from etl.settings.way_in import access_of
+from etl.settings.load import access_of, load_settings, parse_settings
 from etl.streams.conf import Conf
 
 SECRET = "hunter2-of-all"

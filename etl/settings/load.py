@@ -1,0 +1,581 @@
+"""How do a conf file and a command line become settings?
+
+A conf file to settings: read, what the command line changes put into it, defaults put below it,
+references replaced, everything that is wrong told at once, paths made absolute.
+
+What a conf cannot ask for where offsets are byte positions (Jafka, Kafka 0.7), and why: such
+brokers tell and keep less.
+
+Owns the sentences. A key that was left out has a default that fits, see `source`.
+
+Where a table that a catalog names is, once Spark has told it, put into the settings; and that no
+two tables share a folder.
+
+The settings of a backfill: those of its pipeline, with what is another one's.
+
+A backfill reads beside the live pipeline, so it owns no logs, and moves no offset for a monitor to
+look at. What one plan of it takes on is bounded also where the conf says nothing: a driver that
+dies has then lost no more than that.
+
+`--from-time`, `--until-time` and `--run-key` of a command line to what a run is asked for.
+
+2026-01-31T00:00:00+00:00, ...Z   the first record at or after that time; without an offset from UTC
+it is refused 1769817600000                     the same in milliseconds since the epoch
+-90s -15m -1h -7d                 so long before now
+-10000                            so many offsets before the end of each partition; a first run does not begin by it
+since-last-success                where the pipeline is: what any run begins with, so it is a start
+alone
+
+What is said on the command line for one run, `--set KEY=VALUE`: as if it stood in the conf file.
+
+The keys of encryption and login where there is no conf file: of a program's consumer, and of the
+data source alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from etl.errors import NotYetReadable, SettingsError
+from etl.model.partitions import Isolation, OffsetsStorage
+from etl.model.plans import Bound, Bounds, Request
+from etl.model.security import OPEN, OPEN_ZOOKEEPER, Access, Security
+from etl.model.snapshot import backfill_pipeline
+from etl.settings.choices import (
+    BACKFILL_PLAN_BYTES,
+    HandOverAt,
+    OnLiveGroup,
+    OnNoLeader,
+    OwnershipMode,
+    WriterName,
+    check_place,
+    not_apart,
+)
+from etl.settings.conf_file import (
+    NOT_YAML,
+    Defaults,
+    defaults_of,
+    document_of,
+    over,
+    read_document,
+    reference_at,
+    resolve,
+    said_of,
+    seen_from,
+)
+from etl.settings.connection_security import SecuritySettings, WayInSettings
+from etl.settings.schema import MEANINGS, conf_mistake
+from etl.settings.secrets import NAME
+from etl.settings.sections import Settings
+from etl.settings.source import Timestamp, parse_timestamp, timestamp_of
+from etl.settings.table import refuse_unfit_store
+
+_SPARK = "spark"
+_UNSIGNED = re.compile(r"[^\w.-]")
+"""What ends a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One key of the conf, and what it is for this run."""
+
+    key: str
+    """With its section: `limits.max_records_per_run`; of Spark's settings `spark.driver.memory`, as
+    Spark calls it.
+    """
+    value: Any
+    """The value as YAML reads it; a text may still refer to a secret."""
+    text: str
+    """The same as it was written."""
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The keys that lead to it in the document. Spark's own names hold dots, and are one key of
+        the section `spark`.
+        """
+        return (
+            (_SPARK, self.key) if self.key.startswith(f"{_SPARK}.") else tuple(self.key.split("."))
+        )
+
+
+def parse_change(word: str) -> Change:
+    """`KEY=VALUE`, the value as YAML. Raises SettingsError for a key that a conf does not have, and
+    for what is no YAML.
+    """
+    key, equals, text = word.partition("=")
+    key = key.strip()
+    if not equals or not key:  # who wrote another sign may have a password behind it
+        raise SettingsError(
+            f"--set {_UNSIGNED.split(key)[0]}: it is not KEY=VALUE",
+            check="--set limits.max_records_per_run=1000",
+        )
+    if key.startswith(f"{_SPARK}.{_SPARK}."):  # as it stands in the file, section and name
+        key = key.removeprefix(f"{_SPARK}.")
+    if key not in MEANINGS and not key.startswith(f"{_SPARK}."):
+        raise SettingsError(f"--set {key}: a conf has no such key", key=key, check=_near(key))
+    try:
+        return Change(key, document_of(text), text)
+    except NOT_YAML as error:
+        what = f"--set {key}: the value cannot be read as YAML: {said_of(error)}"
+        raise SettingsError(
+            what,
+            key=key,
+            check="the value: it is written as in a conf file, in quotes for the shell",
+        ) from error
+
+
+def _near(key: str) -> str:
+    last = key.rpartition(".")[2]
+    like = difflib.get_close_matches(key, MEANINGS, n=1) or [
+        known for known in MEANINGS if known.rpartition(".")[2] == last
+    ]
+    return (
+        f"did you mean `{like[0]}`?"
+        if like
+        else "the keys of a conf, each with its section: `etl schema` tells them"
+    )
+
+
+def changed(document: Any, changes: Sequence[Change]) -> Any:
+    """The document with these keys put into it, each over what was there; what is no mapping of
+    keys is left for others to refuse.
+    """
+    if isinstance(document, dict):
+        for change in changes:
+            document = _put(document, change.place, change.value)
+    return document
+
+
+def _put(section: Mapping[Any, Any], place: Sequence[str], value: Any) -> dict[Any, Any]:
+    first, *rest = place
+    if not rest:
+        return {**section, first: value}
+    below = section.get(first)
+    return {**section, first: _put(below if isinstance(below, dict) else {}, rest, value)}
+
+
+_UNTOLD = ("spark.", "zookeeper", "source.bootstrap", "source.security", "table.store")
+"""Reports leave out Spark's settings, which may hold secrets, how brokers and stores are entered,
+and where servers are.
+"""
+
+
+def told_changes(changes: Sequence[Change]) -> dict[str, str | None]:
+    """Key -> the value as it was written, for a report; null of what reports leave out."""
+    return {
+        change.key: None if change.key.startswith(_UNTOLD) or change.key == _SPARK else change.text
+        for change in changes
+    }
+
+
+_REFUSED: Mapping[str, tuple[Callable[[Settings], bool], str]] = {
+    "cluster": (
+        lambda conf: conf.cluster is None,
+        "is missing: such brokers have no cluster id, and plans and commits need a name for the cluster; give it one",
+    ),
+    "mirror_group": (
+        lambda conf: conf.mirror_group is not None,
+        "cannot be written: such brokers keep no offsets of groups; leave the key out",
+    ),
+    "offsets.storage": (
+        lambda conf: conf.offsets.storage is not OffsetsStorage.ZOOKEEPER,
+        "cannot be kafka or dual: such brokers keep no offsets of groups, and their consumers have them in ZooKeeper; leave the key out",
+    ),
+    "source.bootstrap": (
+        lambda conf: conf.source.bootstrap is not None,
+        "cannot be used: such a broker tells neither its id nor its topics; it must be registered in ZooKeeper (enable.zookeeper=true), "
+        "and is found by zookeeper.connect; leave the key out",
+    ),
+    "source.broker_version": (
+        lambda conf: conf.source.broker_version is not None,
+        "has no meaning: these brokers have one way of being spoken to; leave the key out",
+    ),
+    "source.listener": (
+        lambda conf: conf.source.listener is not None,
+        "has no meaning: these brokers have one listener; leave the key out",
+    ),
+    "source.security": (
+        lambda conf: conf.source.way_in != OPEN,
+        "cannot be kept: these brokers know neither encryption nor logins; leave the key out",
+    ),
+    "source.start": (
+        lambda conf: isinstance(conf.source.start, Timestamp),
+        "cannot be a time: messages have none, and such a broker's search by time knows segments only and answers one too old; "
+        "use earliest or latest",
+    ),
+    "source.isolation": (
+        lambda conf: conf.source.isolation is not Isolation.READ_UNCOMMITTED,
+        "cannot be read_committed: there are no transactions; leave the key out",
+    ),
+    "source.on_no_leader": (
+        lambda conf: conf.source.on_no_leader is not OnNoLeader.SKIP,
+        "cannot be fail: a partition is on one broker only, and one whose broker is away is always left for a later run; "
+        "leave the key out",
+    ),
+    "source.compacted_topics": (
+        lambda conf: bool(conf.source.compacted_topics),
+        "has no meaning: there is no compaction; leave the key out",
+    ),
+    "limits.max_records_per_run": (
+        lambda conf: conf.limits.max_records_per_run is not None,
+        "cannot be kept: offsets are byte positions, from which no records can be counted; use limits.max_bytes_per_run",
+    ),
+    "table.partition_by": (
+        lambda conf: "event_date" in conf.table.partition_by and conf.either_transform is None,
+        "names event_date, which is made of the records' timestamps, and messages have none; name another column, "
+        "or add a column `timestamp` by a transform",
+    ),
+}
+"""Key -> whether the conf asks for it, and why that cannot be."""
+
+
+def refuse_unfit(settings: Settings, path: str | None) -> None:
+    """Raises SettingsError with all such keys of a conf whose logs are physical; `key` is that of
+    the first one.
+    """
+    found = (
+        {key: why for key, (asks, why) in _REFUSED.items() if asks(settings)}
+        if settings.source.is_physical
+        else {}
+    )
+    if found:
+        dialect = f"where source.dialect is {settings.source.dialect.value}"
+        said = "\n".join(f"{key} {why}" for key, why in found.items())
+        what = (
+            f"{dialect}, {said}"
+            if len(found) == 1
+            else f"{len(found)} keys do not fit {dialect}:\n{said}"
+        )
+        raise SettingsError(
+            what, key=next(iter(found)), path=path, check="these keys, and source.dialect"
+        )
+
+
+def placed_by_name(settings: Settings, path: str) -> Settings:
+    """The settings of a named table, with the place that the catalog has for it.
+
+    Raises SettingsError for a place that both engines would not take for the same, that
+    `table.store` does not fit, or that is in the way of the losses table, reports or metrics.
+    """
+    table, key = settings.table, "table.name"
+    try:
+        placed = settings.model_copy(
+            update={"table": table.placed(check_place(path), table.losses_path)}
+        )
+    except ValueError as error:
+        check = "ALTER TABLE ... SET LOCATION, or another table"
+        raise SettingsError(
+            f"{table.name} is at a place that cannot be used: {error}",
+            path=path,
+            key=key,
+            check=check,
+        ) from error
+    refuse_unfit_store(path, table.store, None)
+    refuse_not_apart(placed, None)
+    return placed
+
+
+def refuse_not_apart(settings: Settings, conf: str | Path | None) -> None:
+    """Raises SettingsError where reports, metrics or the losses table are in a folder of the
+    table's, or it in theirs.
+    """
+    wrong = not_apart(
+        settings.table.path, settings.table.losses_at, settings.report.path, settings.metrics_file
+    )
+    if wrong is not None:
+        check = "a folder of its own for each table, and others for reports and metrics"
+        raise SettingsError(wrong[1], key=wrong[0], path=conf, check=check)
+
+
+_NEEDED = ("version", "pipeline", "group", "zookeeper.connect", "source.topics.allow", "table.path")
+
+
+def load_settings(path: str | Path, changes: Sequence[Change] = ()) -> Settings:
+    """Read one conf file; what it says of places on this machine is meant from its own folder, and
+    comes back absolute.
+
+    `changes` are put into it first. Raises SettingsError naming the file, the defaults below it,
+    and all keys that are wrong.
+    """
+    document = changed(read_document(path, "the conf file"), changes)
+    defaults = _defaults_of(document, path)
+    try:
+        settings = _placed(
+            parse_settings(document, path=str(path), defaults=defaults),
+            str(Path(path).absolute().parent),
+        )
+        if settings.table.is_placed:
+            refuse_not_apart(settings, path)
+    except SettingsError as error:
+        raise _from_where(error, defaults, changes) from error.__cause__
+    return settings
+
+
+def _defaults_of(document: Any, path: str | Path) -> Defaults | None:
+    try:
+        return defaults_of(document, str(path))
+    except SettingsError as error:
+        error.where |= {"conf": str(path)}
+        raise
+
+
+def _from_where(
+    error: SettingsError, defaults: Defaults | None, changes: Sequence[Change]
+) -> SettingsError:
+    """The same error, which also names what else the settings came from."""
+    error.where |= {
+        name: value
+        for name, value in (
+            ("defaults", defaults and defaults.path),
+            ("set", ", ".join(change.key for change in changes)),
+        )
+        if value
+    }
+    return error
+
+
+def parse_settings(
+    document: Any, *, path: str | None = None, defaults: Defaults | None = None
+) -> Settings:
+    """A parsed YAML document to settings. Raises SettingsError that tells all wrong keys; its `key`
+    is the path of the first one.
+    """
+    if not isinstance(document, dict):
+        raise SettingsError(
+            "a conf file is a mapping of keys", path=path, check=f"it needs {', '.join(_NEEDED)}"
+        )
+    try:
+        written, meant = document, resolve(document, path)
+        if defaults is not None:
+            written, meant = over(defaults.written, written), over(defaults.meant, meant)
+        settings = Settings.model_validate(meant)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False)
+        raise conf_mistake(found, path, lambda loc: reference_at(written, loc)) from error
+    except RecursionError as error:
+        raise SettingsError(
+            "its values lie too deep in each other", path=path, check="its indentation"
+        ) from error
+    refuse_unfit(settings, path)
+    if settings.table.is_placed:
+        refuse_unfit_store(settings.table.path, settings.table.store, path)
+    if settings.limits.without_spark_below_bytes and settings.table.writer is WriterName.SPARK:
+        key = "limits.without_spark_below_bytes"
+        raise SettingsError(
+            f"{key} has no effect under table.writer: spark",
+            key=key,
+            path=path,
+            check="table.writer: auto, or arrow; or leave the key out",
+        )
+    return settings
+
+
+def _placed(settings: Settings, folder: str) -> Settings:
+    """The same settings with absolute paths: another working directory must not be another table."""
+    table, report = settings.table, settings.report
+    losses = table.losses_path and seen_from(folder, table.losses_path)
+    return settings.model_copy(
+        update={
+            "table": table.placed(
+                seen_from(folder, table.path) if table.is_placed else None, losses
+            ),
+            "report": report.model_copy(update={"path": seen_from(folder, report.path)}),
+            "metrics_path": settings.metrics_path and seen_from(folder, settings.metrics_path),
+        }
+    )
+
+
+def settings_of_backfill(settings: Settings, name: str) -> Settings:
+    """Those by which the plans of the backfill are made and executed. Raises SettingsError for a
+    name that is none.
+    """
+    if not re.fullmatch(NAME, name):
+        check = "letters, digits, `.`, `_` and `-`, and not dots alone"
+        raise SettingsError(f"{name!r} is no name for a backfill", key="--name", check=check)
+    limits = settings.limits
+    if limits.max_bytes_per_run is None:
+        limits = limits.model_copy(update={"max_bytes_per_run": BACKFILL_PLAN_BYTES})
+    ownership = settings.ownership.model_copy(
+        update={
+            "mode": OwnershipMode.OBSERVE,
+            "on_live_group": OnLiveGroup.UNOWNED,
+            "hand_over": HandOverAt.PLAN,
+        }
+    )
+    return settings.model_copy(
+        update={
+            "pipeline": backfill_pipeline(settings.pipeline, name),
+            "limits": limits,
+            "ownership": ownership,
+            "mirror_group": None,
+            "metrics_path": None,
+        }
+    )
+
+
+SINCE_LAST = "since-last-success"
+RUN_KEY_MAX = 200
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_FORMS = f"2026-01-31T00:00:00+00:00, milliseconds since the epoch, -1h (before now), -10000 (offsets before the end), {SINCE_LAST}"
+
+
+def request_of(
+    settings: Settings,
+    *,
+    run_key: str | None,
+    from_time: str | None,
+    until_time: str | None,
+    now_ms: int,
+) -> Request | None:
+    """What was asked for; None: nothing. Raises SettingsError, and NotYetReadable for a key whose
+    interval is not over.
+    """
+    start = parse_bound(from_time, now_ms, key="--from-time") if from_time is not None else None
+    until = parse_bound(until_time, now_ms, key="--until-time") if until_time is not None else None
+    key = _run_key(run_key) if run_key is not None else None
+    _refuse_no_interval(start, until)
+    if settings.source.is_physical and (start or until):
+        what = "Jafka and Kafka 0.7 keep no time of a message, and count bytes instead of messages"
+        check = (
+            "what they can do instead: --run-key alone (what is there when it is first asked for), and limits.max_bytes_per_run for how "
+            "much one run reads"
+        )
+        raise SettingsError(what, key="--from-time" if start else "--until-time", check=check)
+    if key and until and until.at_ms is not None and until.at_ms > now_ms:
+        what = f"{until.said} is in the future by {(until.at_ms - now_ms) / 1000:,.0f} s, by the clock of this machine"
+        check = "run it once the interval is over: under its key nothing would be loaded that comes until then"
+        raise NotYetReadable(what, key="--until-time", check=check)
+    return Request(key, Bounds(start, until)) if key or start or until else None
+
+
+def parse_bound(text: str, now_ms: int, *, key: str) -> Bound:
+    """One end. Raises SettingsError."""
+    said = text.strip()
+    if said == SINCE_LAST:
+        if key != "--from-time":
+            raise SettingsError(
+                f"{SINCE_LAST} is where a run begins, and no end", key=key, check=_FORMS
+            )
+        return Bound(SINCE_LAST)
+    if found := re.fullmatch(r"-([0-9]{1,9})([smhd])", said, re.ASCII):
+        return Bound(
+            said, at_ms=_moment(now_ms - int(found[1]) * _SECONDS[found[2]] * 1000, text, key)
+        )
+    if found := re.fullmatch(r"-([0-9]{1,18})", said, re.ASCII):
+        return Bound(said, back=int(found[1]))
+    if re.fullmatch(r"[0-9]{1,18}", said, re.ASCII):
+        return _at(int(said), text, key)
+    try:
+        return _at(parse_timestamp(said).ms, text, key)
+    except ValueError as error:
+        what = f"{text!r} is no time, and no form of a relative one: {error}"
+        raise SettingsError(what, key=key, check=f"one of: {_FORMS}") from error
+
+
+def starting_by(settings: Settings, request: Request | None) -> Settings:
+    """The settings with which a pipeline that has no plan yet begins at the request's start: later
+    nobody asks for `source.start`.
+
+    A start by offsets is refused where the first plan is made (`run_keys`).
+    """
+    start = request.bounds.start if request else None
+    if start is None or start.at_ms is None:
+        return settings
+    return settings.model_copy(
+        update={"source": settings.source.model_copy(update={"start": timestamp_of(start.at_ms)})}
+    )
+
+
+def _at(ms: int, text: str, key: str) -> Bound:
+    moment = datetime.fromtimestamp(_moment(ms, text, key) / 1000, UTC)
+    return Bound(
+        moment.isoformat(timespec="milliseconds" if ms % 1000 else "seconds").replace(
+            "+00:00", "Z"
+        ),
+        at_ms=ms,
+    )
+
+
+def _moment(ms: int, text: str, key: str) -> int:
+    if not 0 <= ms < 253_402_300_800_000:  # the year 10000
+        raise SettingsError(
+            f"{text!r} lies outside the years 1970 to 9999", key=key, check=f"one of: {_FORMS}"
+        )
+    return ms
+
+
+def _run_key(text: str) -> str:
+    if not text.strip() or len(text) > RUN_KEY_MAX or not text.isprintable():
+        what = f"a run key is text of 1 to {RUN_KEY_MAX} printable characters"
+        raise SettingsError(
+            what,
+            key="--run-key",
+            check="what the scheduler calls this run, the same in each of its retries",
+        )
+    return text.strip()
+
+
+def _refuse_no_interval(start: Bound | None, until: Bound | None) -> None:
+    """Refuse an interval that is empty or runs backwards, as far as words tell. Raises
+    SettingsError.
+    """
+    if start is None or until is None:
+        return
+    if start.at_ms is not None and until.at_ms is not None and start.at_ms >= until.at_ms:
+        how = "is empty" if start.at_ms == until.at_ms else "runs backwards"
+        what = f"the interval from {start.said} until {until.said} {how}"
+        check = "the schedule: Airflow 3 gives a plain cron string empty intervals, CronDataIntervalTimetable gives whole ones"
+        raise SettingsError(what, key="--until-time", check=check)
+    if start.back is not None and until.back is not None and start.back <= until.back:
+        what = f"the interval from {start.said} until {until.said} " + (
+            "is empty" if start.back == until.back else "runs backwards"
+        )
+        raise SettingsError(
+            what, key="--until-time", check="-10000 lies before -5000: both count from the end"
+        )
+
+
+def security_of(said: Security | Mapping[str, Any] | None) -> Security:
+    """The same mapping as in a conf file, with `listener` beside the other keys; paths are seen
+    from where a process works.
+
+    Raises SettingsError that names the keys as they are in a conf.
+    """
+    if said is None or isinstance(said, Security):
+        return said or OPEN
+    keys = {name: value for name, value in said.items() if name != "listener"}
+    listener = said.get("listener")
+    if listener is not None and not (isinstance(listener, str) and listener):
+        raise SettingsError(
+            "the name of a listener is a text", key="source.listener", check="the listener's name"
+        )
+    try:
+        return SecuritySettings.model_validate(keys).value(listener)
+    except ValidationError as error:
+        raise _mistake(error, "source", "security") from None
+
+
+def access_of(said: Access | Mapping[str, Any] | None) -> Access:
+    """The same of `zookeeper`: its keys `tls` and `auth`."""
+    if said is None or isinstance(said, Access):
+        return said or OPEN_ZOOKEEPER
+    try:
+        return WayInSettings.model_validate(dict(said)).entered()
+    except ValidationError as error:
+        raise _mistake(error, "zookeeper") from None
+
+
+def _mistake(error: ValidationError, *section: str) -> SettingsError:
+    found = [
+        {**one, "loc": (*section, *one["loc"])}
+        for one in error.errors(include_url=False, include_context=False)
+    ]
+    return conf_mistake(found, None, lambda place: None)

@@ -8,10 +8,10 @@ import struct
 import zlib
 from pathlib import Path
 
+from etl.kafka.messages import EntryLayout, FetchedPartition
 from etl.model.columns import raw_columns
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
-from etl.protocol.messages import EntryLayout, FetchedPartition
 from etl.reader.cursor import Cursor
 
 _BYTES = 1 << 20

@@ -33,8 +33,8 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.registry import read_cluster_id, read_registrations
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import EtlError, NeedsDecision, NotKafka, SettingsError, WrongChroot
+from etl.kafka.messages import ClusterMetadata
 from etl.model.partitions import BrokerFamily
-from etl.protocol.messages import ClusterMetadata
 from etl.protocol.zookeeper.paths import BROKER_IDS
 from etl.protocol.zookeeper.registrations import parse_endpoints
 from etl.run.discovery import Discovery

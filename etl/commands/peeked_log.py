@@ -27,8 +27,8 @@ from etl.errors import (
     RanOutBeforeUntil,
     Refusal,
 )
+from etl.kafka.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition, FetchTarget
 from etl.model.partitions import BrokerPartition, Isolation, Leader, PartitionOffsets
-from etl.protocol.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition, FetchTarget
 from etl.protocol.records.one_by_one import Messages, Record
 from etl.settings.source import SourceSettings
 

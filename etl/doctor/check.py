@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from etl.edges.zookeeper.session import ZooKeeper
-    from etl.protocol.messages import ClusterMetadata
+    from etl.kafka.messages import ClusterMetadata
 
 T = TypeVar("T")
 

@@ -58,7 +58,7 @@ class Broker:
     host: str
     port: int
     generation: str | None = field(default=None, compare=False)
-    """How it must be spoken to, as `protocol.generations.choice` names it; None: it tells that
+    """How it must be spoken to, as `etl.kafka.families` names it; None: it tells that
     itself when it is greeted.
     """
 

@@ -17,9 +17,9 @@ from etl.decisions.byte_positions.boundaries import Boundaries, boundaries_of
 from etl.decisions.identity.log_identity import Cut
 from etl.decisions.tasks import cut_ranges, cut_to_offsets, pack_tasks, split_tasks
 from etl.errors import BrokerUnreachable, TopicMadeAgain
+from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Cleanup, cleanup_of, uncounted
 from etl.model.plans import OffsetRange
-from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.reader.ranges import inside, pieces_of, ranges_of
 from etl.reader.reading import Reading, refuse_missing_partitions
 from etl.reader.tasks import QueryTask, Task, of_topics

@@ -56,10 +56,10 @@ from etl.errors import (
     RanOutBeforeUntil,
     Refusal,
 )
+from etl.kafka.messages import EntryLayout, FetchedPartition
 from etl.model.columns import raw_columns
 from etl.model.partitions import Cleanup, Isolation
 from etl.model.plans import GAPS_KEPT, OffsetRange, RangeResult
-from etl.protocol.messages import EntryLayout, FetchedPartition
 from etl.protocol.records.decode import decode, walk
 from etl.protocol.records.headers import Walk
 from etl.protocol.records.message_kernel import PHYSICAL_ENTRY_BYTES

@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING
 from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, DataLoss, Meaning, RanOutBeforeUntil
+from etl.kafka.messages import EARLIEST, LATEST, FetchAnswer, FetchedPartition, FetchTarget
 from etl.model.partitions import Broker, BrokerPartition, Cleanup, Isolation, Tail
 from etl.model.plans import OffsetRange, RangeResult
 from etl.model.security import OPEN, Security
-from etl.protocol.messages import EARLIEST, LATEST, FetchAnswer, FetchedPartition, FetchTarget
 from etl.protocol.records.selection import MAX_UNPACKED_BYTES
 from etl.reader.cursor import Cursor
 from etl.reader.leaders import by_broker, find_leaders

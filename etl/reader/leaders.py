@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.idle_connections import OF_THIS_PROCESS
 from etl.errors import BrokerError, BrokerUnreachable, EtlError, Meaning, TopicMissing
+from etl.kafka.messages import TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition
-from etl.protocol.messages import TopicMetadata
 from etl.reader.range_progress import FetchSettings, RangeProgress
 
 _LONGEST_BACKOFF_S = 5.0

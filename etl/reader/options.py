@@ -99,7 +99,7 @@ def parse_options(given: Mapping[str, str]) -> Reading:
 def _generation(options: Mapping[str, str]) -> str | None:
     if "broker_version" not in options:
         return None
-    from etl.protocol.generations.choice import of_broker_version
+    from etl.kafka.families import of_broker_version
 
     return of_broker_version(options["broker_version"], option="broker_version")
 

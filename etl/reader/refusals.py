@@ -22,9 +22,9 @@ from etl.errors import (
     RanOutBeforeUntil,
     TopicMadeAgain,
 )
+from etl.kafka.messages import LATEST, TopicMetadata
 from etl.model.partitions import BrokerPartition, Cleanup, Isolation, Tail, render_stretches
 from etl.model.plans import OffsetRange
-from etl.protocol.messages import LATEST, TopicMetadata
 from etl.reader.cursor import Cursor
 from etl.reader.passed_batches import MISSING_MAX
 from etl.reader.range_progress import FetchSettings, RangeProgress, place_of

@@ -31,11 +31,11 @@ from etl.edges.zookeeper.registry import (
     read_topics,
 )
 from etl.edges.zookeeper.session import ZooKeeper
+from etl.kafka.families import of_broker_version
+from etl.kafka.messages import ClusterMetadata
 from etl.model.partitions import Broker, BrokerPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import Pause
-from etl.protocol.generations.choice import of_broker_version
-from etl.protocol.messages import ClusterMetadata
 from etl.reader.registered import CONNECT_WITHIN_S, registered_brokers, registered_cluster
 from etl.run.told_topics import describe_all_told, with_kept_from_us
 from etl.settings.choices import split_address

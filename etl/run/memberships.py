@@ -16,8 +16,8 @@ from etl.edges.zookeeper.rebalance import MemberOptions
 from etl.edges.zookeeper.registry import read_topics
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
+from etl.kafka.messages import SpokenMembership
 from etl.model.partitions import INTERNAL_TOPICS, GroupProtocol, Membership
-from etl.protocol.group_messages import SpokenMembership
 from etl.run.discovery import Discovery, said_generation
 from etl.settings.sections import OwnershipSettings, Settings
 

@@ -43,6 +43,7 @@ from etl.edges.zookeeper.ledger import PlanLedger
 from etl.edges.zookeeper.pauses import read_pauses
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import NotOurTable
+from etl.kafka.messages import ClusterMetadata
 from etl.model.columns import arrow_schema
 from etl.model.partitions import BrokerPartition, KafkaGroup, Retention, Tail
 from etl.model.plans import Plan, Request
@@ -56,7 +57,6 @@ from etl.model.snapshot import (
     Table,
     live_and_name,
 )
-from etl.protocol.messages import ClusterMetadata
 from etl.run.asked import look_up
 from etl.run.discovery import Discovery
 from etl.run.group_offsets import GroupOffsets

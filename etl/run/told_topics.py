@@ -15,7 +15,7 @@ from dataclasses import replace
 from etl.edges.brokers.cluster import Cluster, unknown_topics
 from etl.edges.brokers.offsets import pause
 from etl.errors import BrokerUnreachable, Meaning
-from etl.protocol.messages import ClusterMetadata, TopicMetadata
+from etl.kafka.messages import ClusterMetadata, TopicMetadata
 
 
 def describe_all_told(

@@ -15,9 +15,9 @@ from etl.errors import (
     Meaning,
     RanOutBeforeUntil,
 )
+from etl.kafka.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition
 from etl.model.columns import raw_columns
 from etl.model.partitions import Isolation
-from etl.protocol.messages import EARLIEST, LATEST, EntryLayout, FetchedPartition
 from etl.protocol.records.batch_v2 import AbortedTransactions
 from etl.protocol.records.decode import decode
 from etl.protocol.records.decode import walk as walk_of

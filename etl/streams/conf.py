@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import SettingsError
+from etl.kafka.families import of_broker_version
 from etl.model.partitions import BrokerFamily, Isolation, Membership, OffsetsStorage
 from etl.model.security import Access, Security
-from etl.protocol.generations.choice import of_broker_version
 from etl.settings.choices import (
     FETCH_LIMIT_BYTES,
     FETCH_MAX_BYTES,

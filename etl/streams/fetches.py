@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, EtlError
+from etl.kafka.messages import FetchedPartition, FetchTarget
 from etl.model.partitions import Broker, Isolation
-from etl.protocol.messages import FetchedPartition, FetchTarget
 from etl.reader.leaders import by_broker
 from etl.reader.range_progress import RangeProgress, lose_all
 from etl.settings.choices import MIB

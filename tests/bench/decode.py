@@ -30,9 +30,9 @@ import google_crc32c
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from etl.kafka.messages import EntryLayout, FetchedPartition  # noqa: E402
 from etl.model.partitions import BrokerPartition, Isolation  # noqa: E402
 from etl.model.plans import OffsetRange  # noqa: E402
-from etl.protocol.messages import EntryLayout, FetchedPartition  # noqa: E402
 from etl.reader.cursor import Cursor  # noqa: E402
 from tests.fakes.message_sets import Entry, Msg, entry_bytes, inside, message_bytes  # noqa: E402
 

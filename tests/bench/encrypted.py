@@ -30,10 +30,10 @@ from typing import Any
 from kafka.protocol.consumer import FetchRequest
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.kafka.messages import FetchTarget
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange
 from etl.model.security import OPEN, Security
-from etl.protocol.messages import FetchTarget
 from etl.reader.fetch import read_ranges
 from etl.settings.load import security_of
 from tests.fakes.batches import Batch, Rec, encode

@@ -15,8 +15,8 @@ from enum import IntEnum
 
 import pyarrow as pa
 
-from etl.protocol.generations.kafka.errors import refusal_of
-from etl.protocol.messages import FetchedPartition
+from etl.kafka.messages import FetchedPartition
+from etl.kafka.versions import refusal_of
 
 
 class Codec(IntEnum):

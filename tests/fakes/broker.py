@@ -55,10 +55,7 @@ from kafka.protocol.metadata import (
 )
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
-from etl.protocol.generations.kafka.group_membership.consumer import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-)
+from etl.kafka.small_messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from tests.fakes.frames import exactly
 
 (

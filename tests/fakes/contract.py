@@ -15,10 +15,9 @@ from kafka.record import MemoryRecords
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, CommitUnknown, Meaning, MembershipLost, TopicMissing
+from etl.kafka.messages import EARLIEST, LATEST, CommittedOffset, FetchedPartition, FetchTarget
 from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
 from etl.model.plans import OffsetRange, RangeResult
-from etl.protocol.messages import EARLIEST, LATEST, FetchedPartition, FetchTarget
-from etl.protocol.stored_offsets import CommittedOffset
 from etl.reader.fetch import read_ranges
 
 

@@ -30,11 +30,8 @@ from kafka.protocol.consumer import (
     SyncGroupResponse,
 )
 
-from etl.protocol.generations.kafka.group_membership.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
-from etl.protocol.group_messages import LEAVES
+from etl.kafka.messages import LEAVES
+from etl.kafka.small_messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from tests.fakes.broker import GROUPS, FakeBroker
 
 JOIN, HEARTBEAT, LEAVE, SYNC, CONSUMER = 11, 12, 13, 14, 68

@@ -17,9 +17,9 @@ from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.edges.brokers.tails import read_tails
 from etl.errors import BrokerError, BrokerUnreachable, Meaning, SettingsError
+from etl.kafka.messages import EARLIEST, LATEST, FetchTarget
+from etl.kafka.protocol import Reply, Request
 from etl.model.partitions import Broker, BrokerPartition, Leader, Tail
-from etl.protocol.generations.dialect import Reply, Request
-from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
 from etl.protocol.records.one_by_one import Messages
 from tests.fakes.jafka import SNAPPY, entry, old_entry, wrapped
 

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 import numpy
 
-from etl.protocol.primitives import Reader
+from etl.kafka.primitives import Reader
 
 LIST_OFFSETS, METADATA, GROUPS, API_VERSIONS, LEADER_EPOCHS, CONFIGS, LOG_DIRS = (
     2,

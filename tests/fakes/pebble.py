@@ -15,9 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from etl.errors import BrokerError, Meaning, Refusal, TopicMissing
-from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
-from etl.protocol.generations.dialect import Dialect, Generation, Greeting, Reply, Request
-from etl.protocol.messages import (
+from etl.kafka.messages import (
     EARLIEST,
     ClusterMetadata,
     Fetch,
@@ -27,6 +25,8 @@ from etl.protocol.messages import (
     PartitionMetadata,
     TopicMetadata,
 )
+from etl.kafka.protocol import BrokerProtocol, Generation, Greeting, Reply, Request
+from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.listening import listening
 
@@ -52,7 +52,7 @@ class Pebble(Generation):
         )
 
 
-class PebbleDialect(Dialect):
+class PebbleDialect(BrokerProtocol):
     """The five things that every generation can say."""
 
     def introduction(self) -> str:

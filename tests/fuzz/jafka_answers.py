@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from etl.kafka.jafka_family import JafkaDialect
+from etl.kafka.messages import EARLIEST, LATEST, Fetch, FetchTarget
+from etl.kafka.protocol import Request
 from etl.model.partitions import BrokerPartition, Isolation
-from etl.protocol.generations.dialect import Request
-from etl.protocol.generations.jafka.dialect import JafkaDialect
-from etl.protocol.messages import EARLIEST, LATEST, Fetch, FetchTarget
 from tests.fakes.jafka import entry
 from tests.fuzz import records
 

@@ -12,9 +12,9 @@ from unittest import mock
 
 import google_crc32c
 
+from etl.kafka.messages import FetchedPartition
 from etl.model.partitions import Isolation
 from etl.model.plans import OffsetRange
-from etl.protocol.messages import FetchedPartition
 from etl.protocol.records import one_by_one
 from etl.protocol.records.decode import walk
 from etl.protocol.records.one_by_one import Messages

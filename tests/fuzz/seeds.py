@@ -33,21 +33,14 @@ from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse
 from kafka.protocol.producer import ProduceResponse
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
+from etl.kafka.fetch import VERSIONS
+from etl.kafka.group_messages import render_assignment, render_subscription
+from etl.kafka.messages import FetchTarget, Subscription
+from etl.kafka.small_messages import ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatResponse
+from etl.kafka.versions import Api
 from etl.model.partitions import Broker, BrokerPartition, Committed, Leader
 from etl.model.plans import CommitResult, Loss, LossReason, OffsetRange, PlanKind, RangeResult
 from etl.model.snapshot import Acknowledgement, Coverage, Interval
-from etl.protocol.generations.kafka.fetch import VERSIONS
-from etl.protocol.generations.kafka.group_membership.consumer import (
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupHeartbeatResponse,
-)
-from etl.protocol.generations.kafka.group_membership.subscriptions import (
-    render_assignment,
-    render_subscription,
-)
-from etl.protocol.generations.kafka.versions import Api
-from etl.protocol.group_messages import Subscription
-from etl.protocol.messages import FetchTarget
 from etl.protocol.zookeeper import commit_metadata, plan_documents
 from tests.builders import plain_plan
 from tests.fakes.batches import Batch, Codec, Rec, control, encode

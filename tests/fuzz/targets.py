@@ -23,6 +23,19 @@ from etl.commands.operator import parse_skip
 from etl.edges.delta.log import parse_added, parse_commit, parse_removed, parse_shape
 from etl.edges.zookeeper.ledger import PlanLedger
 from etl.errors import Refusal
+from etl.kafka import (
+    families,
+    fetch,
+    group_messages,
+    many_partitions,
+    small_messages,
+)
+from etl.kafka import (
+    jafka_family as jafka_errors,
+)
+from etl.kafka.messages import FetchAnswer
+from etl.kafka.primitives import Reader
+from etl.kafka.versions import Api, refusal_of
 from etl.model.partitions import (
     BrokerFamily,
     parse_log,
@@ -32,23 +45,6 @@ from etl.model.partitions import (
 )
 from etl.model.security import Security, SecurityProtocol
 from etl.model.snapshot import NamedTable, Pause, Reservation, Retirement
-from etl.protocol.generations.jafka import errors as jafka_errors
-from etl.protocol.generations.kafka import (
-    committed,
-    configs,
-    fetch,
-    groups,
-    login,
-    many_logs,
-    produce,
-    small_messages,
-    transactions,
-)
-from etl.protocol.generations.kafka.errors import refusal_of
-from etl.protocol.generations.kafka.group_membership import classic, consumer, subscriptions
-from etl.protocol.generations.kafka.versions import Api
-from etl.protocol.messages import FetchAnswer
-from etl.protocol.primitives import Reader
 from etl.protocol.zookeeper import commit_metadata, ledger_documents, plan_documents
 from etl.protocol.zookeeper.claim_documents import parse_claim, render_claim
 from etl.protocol.zookeeper.consumers import FilteredTopics, parse_registration, render_registration
@@ -126,45 +122,47 @@ def _response(api: Api, parse: Callable[[Any], object]) -> Callable[[bytes], obj
 
 
 _PARSERS: dict[Api, Callable[[Any], object]] = {
-    Api.SASL_HANDSHAKE: login.parse_mechanisms,
-    Api.SASL_AUTHENTICATE: login.parse_token,
+    Api.SASL_HANDSHAKE: families.parse_mechanisms,
+    Api.SASL_AUTHENTICATE: families.parse_token,
     Api.API_VERSIONS: small_messages.parse_api_versions,
     Api.METADATA: small_messages.parse_metadata,
     Api.LIST_OFFSETS: lambda response: (
         small_messages.parse_list_offsets(response),
         small_messages.parse_offsets_before(response, 1),
     ),
-    Api.OFFSET_COMMIT: committed.parse_commit,
+    Api.OFFSET_COMMIT: many_partitions.parse_commit,
     Api.OFFSET_FETCH: lambda response: [
-        committed.parse_offset_fetch(response, in_zookeeper=kept) for kept in (False, True)
+        many_partitions.parse_offset_fetch(response, in_zookeeper=kept) for kept in (False, True)
     ],
-    Api.PRODUCE: produce.parse_produce,
-    Api.FIND_COORDINATOR: committed.parse_coordinator,
-    Api.DESCRIBE_CONFIGS: configs.parse_retention,
-    Api.DESCRIBE_PRODUCERS: transactions.parse_open_transactions,
-    Api.LIST_TRANSACTIONS: transactions.parse_transactional_ids,
-    Api.DESCRIBE_TRANSACTIONS: transactions.parse_transactions,
-    Api.DESCRIBE_GROUPS: groups.parse_group,
-    Api.JOIN_GROUP: classic.parse_join,
-    Api.SYNC_GROUP: classic.parse_sync,
-    Api.HEARTBEAT: classic.parse_heartbeat,
-    Api.LEAVE_GROUP: classic.parse_leave,
-    Api.CONSUMER_GROUP_HEARTBEAT: consumer.parse_consumer_heartbeat,
-    Api.CONSUMER_GROUP_DESCRIBE: consumer.parse_consumer_group,
+    Api.PRODUCE: fetch.parse_produce,
+    Api.FIND_COORDINATOR: many_partitions.parse_coordinator,
+    Api.DESCRIBE_CONFIGS: small_messages.parse_retention,
+    Api.DESCRIBE_PRODUCERS: small_messages.parse_open_transactions,
+    Api.LIST_TRANSACTIONS: small_messages.parse_transactional_ids,
+    Api.DESCRIBE_TRANSACTIONS: small_messages.parse_transactions,
+    Api.DESCRIBE_GROUPS: small_messages.parse_group,
+    Api.JOIN_GROUP: group_messages.parse_join,
+    Api.SYNC_GROUP: group_messages.parse_sync,
+    Api.HEARTBEAT: group_messages.parse_heartbeat,
+    Api.LEAVE_GROUP: group_messages.parse_leave,
+    Api.CONSUMER_GROUP_HEARTBEAT: group_messages.parse_consumer_heartbeat,
+    Api.CONSUMER_GROUP_DESCRIBE: group_messages.parse_consumer_group,
 }
-_PARSERS_OF_MANY_LOGS: dict[Api, Callable[..., many_logs.Told[Any]]] = {
-    Api.LIST_OFFSETS: many_logs.parse_offsets,
-    Api.OFFSET_FOR_LEADER_EPOCH: many_logs.parse_epoch_ends,
-    Api.DESCRIBE_LOG_DIRS: many_logs.parse_log_dirs,
-    Api.METADATA: many_logs.parse_cluster,
+_PARSERS_OF_MANY_LOGS: dict[Api, Callable[..., many_partitions.Told[Any]]] = {
+    Api.LIST_OFFSETS: many_partitions.parse_offsets,
+    Api.OFFSET_FOR_LEADER_EPOCH: many_partitions.parse_epoch_ends,
+    Api.DESCRIBE_LOG_DIRS: many_partitions.parse_log_dirs,
+    Api.METADATA: many_partitions.parse_cluster,
 }
 _FIRST_OF_MANY_LOGS = {
-    Api.LIST_OFFSETS: many_logs.FIRST_LISTED,
-    Api.METADATA: many_logs.FIRST_CLUSTER,
+    Api.LIST_OFFSETS: many_partitions.FIRST_LISTED,
+    Api.METADATA: many_partitions.FIRST_CLUSTER,
 }
 
 
-def _about_logs(api: Api, parse: Callable[..., many_logs.Told[Any]]) -> Callable[[bytes], object]:
+def _about_logs(
+    api: Api, parse: Callable[..., many_partitions.Told[Any]]
+) -> Callable[[bytes], object]:
     lowest, highest = max(api.value[1], _FIRST_OF_MANY_LOGS.get(api, 0)), api.value[2]
 
     def read(content: bytes) -> object:
@@ -398,9 +396,12 @@ TARGETS: tuple[Target, ...] = (
         for api, parse in _PARSERS_OF_MANY_LOGS.items()
     ),
     Target(
-        "subscription", subscriptions.parse_subscription, seeds.SUBSCRIPTIONS, (errors.CorruptData,)
+        "subscription",
+        group_messages.parse_subscription,
+        seeds.SUBSCRIPTIONS,
+        (errors.CorruptData,),
     ),
-    Target("assignment", subscriptions.parse_assignment, seeds.ASSIGNMENTS, (errors.CorruptData,)),
+    Target("assignment", group_messages.parse_assignment, seeds.ASSIGNMENTS, (errors.CorruptData,)),
     Target("jafka-answers", jafka_answers.read, jafka_answers.ANSWERS, (errors.CorruptData,)),
     Target(
         "numbers",

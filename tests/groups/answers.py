@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from etl.protocol.generations.kafka.group_membership import classic, consumer
-from etl.protocol.generations.kafka.versions import Api
+from etl.kafka import group_messages
+from etl.kafka.versions import Api
 
 RELEASES = ("0.9.0.1", "2.8.2", "3.9.1", "4.1.0")
 """Those whose groups differ most."""
 PARSERS: Mapping[Api, Callable[[Any], object]] = {
-    Api.JOIN_GROUP: classic.parse_join,
-    Api.SYNC_GROUP: classic.parse_sync,
-    Api.HEARTBEAT: classic.parse_heartbeat,
-    Api.LEAVE_GROUP: classic.parse_leave,
-    Api.CONSUMER_GROUP_HEARTBEAT: consumer.parse_consumer_heartbeat,
+    Api.JOIN_GROUP: group_messages.parse_join,
+    Api.SYNC_GROUP: group_messages.parse_sync,
+    Api.HEARTBEAT: group_messages.parse_heartbeat,
+    Api.LEAVE_GROUP: group_messages.parse_leave,
+    Api.CONSUMER_GROUP_HEARTBEAT: group_messages.parse_consumer_heartbeat,
 }
 
 

@@ -17,9 +17,9 @@ from etl.edges.brokers.coordinator import CoordinatedMember
 from etl.edges.brokers.member_state import MemberTerms
 from etl.embedded.cluster import Cluster
 from etl.embedded.server import HOST
+from etl.kafka import small_messages
+from etl.kafka.versions import Api
 from etl.model.partitions import GroupProtocol
-from etl.protocol.generations.kafka import small_messages
-from etl.protocol.generations.kafka.versions import Api
 from tests.brokers.groups import with_consumer_protocol
 from tests.groups.answers import PARSERS, RELEASES, said
 

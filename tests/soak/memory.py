@@ -32,6 +32,7 @@ from etl.edges.delta.writers import Destination, Load
 from etl.edges.zookeeper import process
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import ExpiredOffsets
+from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.columns import arrow_schema
 from etl.model.partitions import (
     Broker,
@@ -47,7 +48,6 @@ from etl.model.partitions import (
 )
 from etl.model.plans import OffsetRange, Plan, RangeResult, Request
 from etl.model.snapshot import Snapshot
-from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.reader.following import Following
 from etl.run import context, discovery, live_world
 from etl.settings.sections import Settings

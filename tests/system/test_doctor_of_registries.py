@@ -15,8 +15,8 @@ from etl.doctor import zookeeper as zookeeper_lines
 from etl.doctor.check import Findings, Line, Verdict
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import SettingsError
+from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition
-from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from tests.builders import plain_settings
 from tests.fakes.jafka import JafkaBroker, entry
 

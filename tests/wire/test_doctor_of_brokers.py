@@ -11,9 +11,9 @@ from etl.doctor import brokers
 from etl.doctor.check import Findings, Verdict
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.zookeeper.session import ZooKeeper
+from etl.kafka import kafka_family
+from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Leader
-from etl.protocol.generations.kafka import dialect
-from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from tests.builders import plain_settings
 from tests.fakes.broker import FakeBroker
 from tests.fakes.old_broker import OldBroker
@@ -85,7 +85,7 @@ def test_of_topics_on_brokers_of_byte_positions_it_says_what_is_not_known_and_wh
 def test_brokers_that_cannot_tell_how_topics_are_cleaned_up_ask_for_no_acl(
     release: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dialect, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(kafka_family, "PATIENCE_S", 0.05)
     with OldBroker(release).listening() as broker, contextlib.ExitStack() as closing:
         broker.log("clicks")
         findings = Findings(

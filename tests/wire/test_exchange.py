@@ -10,7 +10,7 @@ import pytest
 
 from etl.edges.brokers.exchange import Exchange
 from etl.errors import BrokerUnreachable, SettingsError
-from etl.protocol.generations.dialect import Dialect, Reply, Request
+from etl.kafka.protocol import BrokerProtocol, Reply, Request
 from tests.fakes.broker import METADATA, FakeBroker
 
 
@@ -32,7 +32,7 @@ def exchange_with(broker: FakeBroker, generation: str | None = None) -> Exchange
     )
 
 
-def twice(dialect: Dialect) -> Request[bytes]:
+def twice(dialect: BrokerProtocol) -> Request[bytes]:
     one = dialect.metadata(None)
     return Request(
         lambda number: one.frame(number) * 2, lambda answers: Reply(bytes(answers)), answers=2

@@ -33,6 +33,8 @@ from etl.errors import (
     RanOutBeforeUntil,
     TopicMissing,
 )
+from etl.kafka import versions
+from etl.kafka.messages import FetchTarget
 from etl.model.partitions import (
     Broker,
     BrokerPartition,
@@ -42,8 +44,6 @@ from etl.model.partitions import (
     parse_stretches,
 )
 from etl.model.plans import OffsetRange, RangeResult
-from etl.protocol.generations.kafka import errors
-from etl.protocol.messages import FetchTarget
 from etl.reader.fetch import read_ranges
 from tests.fakes.batches import Batch, Codec, Rec, answer, control, encode
 from tests.fakes.broker import (
@@ -717,12 +717,12 @@ def test_a_topic_that_we_may_not_read_is_no_permission(broker: FakeBroker) -> No
 
 
 @pytest.mark.parametrize(
-    "code", sorted({*errors.CODES, 999} - {errors.NONE, errors.OFFSET_OUT_OF_RANGE})
+    "code", sorted({*versions.CODES, 999} - {versions.NONE, versions.OFFSET_OUT_OF_RANGE})
 )
 def test_whoever_reads_an_error_code_raises_the_same_error(broker: FakeBroker, code: int) -> None:
     fill(broker, 0, batches=1)
     broker.log("demo", 0).refusals.extend([code] * 2)
-    told = (errors.refusal_of(code) or errors.CODES[errors.NONE]).error("fetch")
+    told = (versions.refusal_of(code) or versions.CODES[versions.NONE]).error("fetch")
     with (
         pytest.raises(EtlError) as of_a_fetch,
         SimpleConsumer(broker.host, broker.port, timeout_s=5) as consumer,

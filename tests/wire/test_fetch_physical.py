@@ -23,9 +23,9 @@ from etl.errors import (
     OffsetInsideMessage,
     RanOutBeforeUntil,
 )
+from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader, PartitionOffsets, Tail
 from etl.model.plans import OffsetRange, RangeResult
-from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.reader.fetch import read_ranges
 from tests.fakes.broker import hang_up
 from tests.fakes.jafka import FETCH, MULTIFETCH, OFFSETS, JafkaBroker, entry, wrapped

@@ -22,8 +22,8 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
+from etl.kafka.messages import CommittedOffset
 from etl.model.partitions import BrokerPartition
-from etl.protocol.stored_offsets import CommittedOffset
 from tests.fakes.broker import (
     FIND_COORDINATOR,
     OFFSET_COMMIT,

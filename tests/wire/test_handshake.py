@@ -14,7 +14,7 @@ from etl.edges.brokers import handshake
 from etl.edges.brokers.connection import Connection
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, NotKafka
-from etl.protocol.generations.kafka import dialect
+from etl.kafka import kafka_family
 from tests.fakes.broker import API_VERSIONS, LIST_OFFSETS, FakeBroker, hang_up, never
 from tests.fakes.old_broker import OldBroker
 
@@ -24,7 +24,7 @@ ASKED_VERSIONS, ASKED_NOTHING = (API_VERSIONS, 0), (LIST_OFFSETS, 0)
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshake, "_unanswering", set())
-    monkeypatch.setattr(dialect, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(kafka_family, "PATIENCE_S", 0.2)
 
 
 @pytest.fixture(params=["0.8", "0.9"])

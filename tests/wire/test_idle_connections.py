@@ -19,9 +19,9 @@ from etl.edges.brokers.idle_connections import OF_THIS_PROCESS, IdleConnections
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.embedded.server import wait_until
 from etl.errors import BrokerUnreachable, CorruptData
+from etl.kafka.messages import LATEST, FetchTarget
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.plans import OffsetRange
-from etl.protocol.messages import LATEST, FetchTarget
 from etl.reader.fetch import read_ranges
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (

@@ -14,8 +14,8 @@ import pytest
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, Meaning, NotKafka
+from etl.kafka.messages import EARLIEST, LATEST, FetchTarget
 from etl.model.partitions import BrokerPartition
-from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
 from tests.fakes.broker import FakeBroker, hang_up, never, reset_after
 from tests.fakes.jafka import FETCH, OFFSETS, JafkaBroker, entry
 from tests.fakes.jafka_contract import PARTITIONS, SEGMENT_BYTES, JafkaContract, ServedJafka

@@ -20,6 +20,8 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
+from etl.kafka import kafka_family
+from etl.kafka.messages import EARLIEST, LATEST, FetchTarget
 from etl.model.partitions import (
     Broker,
     BrokerPartition,
@@ -29,8 +31,6 @@ from etl.model.partitions import (
     PartitionOffsets,
 )
 from etl.model.plans import OffsetRange, RangeResult
-from etl.protocol.generations.kafka import dialect
-from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
 from etl.reader.fetch import read_ranges
 from tests.fakes.old_broker import (
     API_VERSIONS,
@@ -49,7 +49,7 @@ COMMITTED = Isolation.READ_COMMITTED
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshake, "_unanswering", set())
-    monkeypatch.setattr(dialect, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(kafka_family, "PATIENCE_S", 0.05)
 
 
 @pytest.fixture(params=["0.8", "0.9"])

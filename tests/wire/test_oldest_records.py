@@ -11,8 +11,8 @@ import pytest
 from etl.edges.brokers import handshake, oldest_records
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.oldest_records import FIRST_BYTES, read_oldest
+from etl.kafka import kafka_family
 from etl.model.partitions import BrokerPartition, Isolation, Leader, OldestRecord
-from etl.protocol.generations.kafka import dialect
 from tests.fakes.batches import Batch, Codec, Rec, control, encode
 from tests.fakes.broker import FETCH, FakeBroker, World
 from tests.fakes.old_broker import OldBroker
@@ -210,7 +210,7 @@ def test_messages_of_brokers_before_0_10_have_no_time(
     release: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handshake, "_unanswering", set())
-    monkeypatch.setattr(dialect, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(kafka_family, "PATIENCE_S", 0.05)
     with OldBroker(release).listening() as broker:
         broker.log("demo", 0).append(b"one", LARGE)
         found = told(broker, {LOGS[0]: (0, 2)})

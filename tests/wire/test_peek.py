@@ -27,8 +27,8 @@ from etl.errors import (
     SettingsError,
     TopicMissing,
 )
+from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Leader
-from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.settings.choices import StartAt
 from etl.settings.sections import Settings
 from etl.settings.source import Timestamp

@@ -11,9 +11,9 @@ import pytest
 
 from etl.edges.brokers.cluster import Cluster, chosen_topics
 from etl.errors import BrokerUnreachable
+from etl.kafka import families
+from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader, PartitionOffsets
-from etl.protocol.generations import choice
-from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.settings.source import TopicFilter
 from tests.fakes.pebble import Pebble, PebbleBroker
 
@@ -48,7 +48,7 @@ class Registry:
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     """Of a generation that must be told."""
     monkeypatch.setattr(Pebble, "is_told", True)
-    monkeypatch.setattr(choice, "GENERATIONS", (*choice.GENERATIONS, Pebble()))
+    monkeypatch.setattr(families, "GENERATIONS", (*families.GENERATIONS, Pebble()))
     with PebbleBroker({("stones", 0): 30}).listening() as running:
         yield Broker(7, "127.0.0.1", running.port, "pebble")
 

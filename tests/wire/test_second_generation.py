@@ -11,10 +11,10 @@ import pytest
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import Meaning, NotKafka, RanOutBeforeUntil, SettingsError
+from etl.kafka import families
+from etl.kafka.messages import EARLIEST, LATEST
 from etl.model.partitions import BrokerPartition, Isolation, PartitionOffsets
 from etl.model.plans import OffsetRange, RangeResult
-from etl.protocol.generations import choice
-from etl.protocol.messages import EARLIEST, LATEST
 from etl.reader.fetch import read_ranges
 from tests.fakes.broker import FakeBroker
 from tests.fakes.listening import listening
@@ -25,7 +25,7 @@ LOGS = [BrokerPartition("stones", number) for number in range(2)]
 
 @pytest.fixture(autouse=True)
 def two_generations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "GENERATIONS", (*choice.GENERATIONS, Pebble()))
+    monkeypatch.setattr(families, "GENERATIONS", (*families.GENERATIONS, Pebble()))
 
 
 @pytest.fixture

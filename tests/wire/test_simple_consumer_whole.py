@@ -12,11 +12,10 @@ import pytest
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, ConsumerInUse, Owned, SettingsError
+from etl.kafka.messages import EARLIEST, LATEST, CommittedOffset, FetchTarget
+from etl.kafka.protocol import Reply, Request
 from etl.model.partitions import BrokerPartition, Isolation
-from etl.protocol.generations.dialect import Reply, Request
-from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
 from etl.protocol.records.one_by_one import Messages
-from etl.protocol.stored_offsets import CommittedOffset
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
     FETCH,

@@ -21,9 +21,9 @@ from etl.errors import (
     NotKafka,
     SettingsError,
 )
+from etl.kafka.kafka_family import HANDSHAKE_CORRELATION_ID
+from etl.kafka.messages import EARLIEST, LATEST, FetchTarget
 from etl.model.partitions import BrokerPartition
-from etl.protocol.generations.kafka.dialect import HANDSHAKE_CORRELATION_ID
-from etl.protocol.messages import EARLIEST, LATEST, FetchTarget
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (
     API_VERSIONS,

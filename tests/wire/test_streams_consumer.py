@@ -27,8 +27,8 @@ from etl.errors import (
     RanOutBeforeUntil,
     SettingsError,
 )
+from etl.kafka.messages import ClusterMetadata, FetchTarget, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
-from etl.protocol.messages import ClusterMetadata, FetchTarget, PartitionMetadata, TopicMetadata
 from etl.streams import Consumer, Group, Record
 from etl.streams import consumer as room
 from etl.streams.conf import Conf

@@ -17,8 +17,8 @@ from etl.edges.brokers import handshake
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import OtherRelease
+from etl.kafka import versions
 from etl.model.partitions import BrokerPartition, Isolation
-from etl.protocol.generations.kafka import versions
 from tests.builders import plain_settings
 from tests.fakes.batches import Batch, Rec, encode
 from tests.fakes.broker import (

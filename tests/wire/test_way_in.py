@@ -15,10 +15,10 @@ import pytest
 from etl.edges.brokers.idle_connections import IdleConnections
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, EtlError, NotKafka, PermissionRefused, SettingsError
+from etl.kafka.messages import FetchTarget
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
 from etl.model.security import Security
-from etl.protocol.messages import FetchTarget
 from etl.reader.fetch import read_ranges
 from etl.settings.load import security_of
 from tests.fakes.batches import Batch, Rec, encode

@@ -17,11 +17,10 @@ from etl.edges.brokers.exchange import Answer, Ask, Exchange
 from etl.edges.brokers.fetching import Fetching
 from etl.edges.brokers.idle_connections import IdleConnections
 from etl.errors import ConsumerInUse, Meaning, Refusal
+from etl.kafka.messages import ClusterMetadata, SpokenMembership, ToldEpochEnds, ToldMembers
+from etl.kafka.protocol import BrokerProtocol, Request
 from etl.model.partitions import BrokerPartition, Isolation, OpenTransaction, Retention
 from etl.model.security import OPEN, Security
-from etl.protocol.generations.dialect import Dialect, Request
-from etl.protocol.group_messages import SpokenMembership
-from etl.protocol.messages import ClusterMetadata, ToldEpochEnds, ToldMembers
 from etl.settings.choices import MIB, TIMEOUT_S
 
 _NO_GROUP = (Meaning.NO_SUCH_GROUP, Meaning.SWITCHED_OFF)
@@ -243,7 +242,7 @@ class BrokerQuestions:
         with self._alone():
             return self._exchange.ask(ask, may_repeat=may_repeat)
 
-    def _dialect(self) -> Dialect:
+    def _dialect(self) -> BrokerProtocol:
         with self._alone():
             return self._exchange.dialect()
 

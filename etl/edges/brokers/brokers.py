@@ -15,10 +15,10 @@ from etl.edges.brokers.idle_connections import IdleConnections
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.edges.machine import open_files
 from etl.errors import BrokerUnreachable, SettingsError
+from etl.kafka.families import may_lose_isolation
+from etl.kafka.messages import ClusterMetadata
 from etl.model.partitions import Broker, BrokerPartition, Isolation, Leader
 from etl.model.security import OPEN, Security
-from etl.protocol.generations.choice import may_lose_isolation
-from etl.protocol.messages import ClusterMetadata
 from etl.settings.choices import TIMEOUT_S
 
 Answer = TypeVar("Answer")

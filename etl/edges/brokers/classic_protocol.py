@@ -31,8 +31,8 @@ from etl.decisions.membership.leader_assignment import (
 from etl.edges.brokers.coordinator_connection import CoordinatorConnection
 from etl.edges.brokers.member_state import MemberState, MemberTerms
 from etl.errors import CorruptData, Meaning, Refusal
+from etl.kafka.messages import Joined, JoinRequest, MemberIdentity, Subscription
 from etl.model.partitions import BrokerPartition, Membership, Share
-from etl.protocol.group_messages import Joined, JoinRequest, MemberIdentity, Subscription
 
 _Counts = Mapping[str, int]
 

@@ -27,6 +27,7 @@ from etl.errors import (
     PermissionRefused,
     SettingsError,
 )
+from etl.kafka.messages import ClusterMetadata, ToldMembers, TopicMetadata
 from etl.model.partitions import (
     Broker,
     BrokerPartition,
@@ -38,7 +39,6 @@ from etl.model.partitions import (
     OpenTransaction,
     Retention,
 )
-from etl.protocol.messages import ClusterMetadata, ToldMembers, TopicMetadata
 from etl.settings.source import TopicFilter
 
 Key = TypeVar("Key")

@@ -15,13 +15,8 @@ from collections.abc import Mapping
 from etl.decisions.membership.coordinated import Next, answered, reconciled
 from etl.edges.brokers.coordinator_connection import CoordinatorConnection
 from etl.edges.brokers.member_state import MemberState, MemberTerms
+from etl.kafka.messages import LEAVES, WILL_BE_BACK, ConsumerHeartbeat, ConsumerHeartbeatAnswer
 from etl.model.partitions import BY_COORDINATOR, BrokerPartition, Membership, Share
-from etl.protocol.group_messages import (
-    LEAVES,
-    WILL_BE_BACK,
-    ConsumerHeartbeat,
-    ConsumerHeartbeatAnswer,
-)
 
 _Log = tuple[str, int]
 """Topic id and partition: a topic that is made again under its name is another one."""

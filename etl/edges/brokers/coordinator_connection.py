@@ -14,8 +14,8 @@ from contextlib import closing
 from etl.edges.brokers.broker_questions import BrokerQuestions
 from etl.edges.brokers.exchange import Answer, Ask
 from etl.errors import BrokerUnreachable, SettingsError
+from etl.kafka.messages import ClusterMetadata, ToldCoordinator
 from etl.model.security import OPEN, Security
-from etl.protocol.messages import ClusterMetadata, ToldCoordinator
 
 
 class CoordinatorConnection:

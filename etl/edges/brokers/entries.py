@@ -20,8 +20,8 @@ from dataclasses import replace
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import EtlError, OffsetInsideMessage
+from etl.kafka.messages import FetchedPartition, FetchTarget
 from etl.model.partitions import BrokerPartition, DoubtedOffset, Isolation, LookedAt
-from etl.protocol.messages import FetchedPartition, FetchTarget
 from etl.settings.choices import MIB
 
 LOOK_BYTES = 4 << 10

@@ -11,8 +11,8 @@ import time
 
 from etl.edges.brokers.coordinator_connection import CoordinatorConnection
 from etl.errors import Meaning, Refusal
+from etl.kafka.messages import LEAVES, ConsumerHeartbeat, MemberIdentity
 from etl.model.partitions import BY_COORDINATOR, Share
-from etl.protocol.group_messages import LEAVES, ConsumerHeartbeat, MemberIdentity
 
 _PAUSE_S = 0.2
 _NO_SUCH_GROUP = 69

@@ -1,7 +1,7 @@
 """One connection to one broker: how it begins, one request at a time, one deadline per call.
 
 It makes a broken connection anew once, and waits out a broker that throttles. What is asked belongs
-to `simple_consumer`, bytes to `protocol.generations`, the socket to `connection`, and how a
+to `simple_consumer`, bytes to `etl.kafka`, the socket to `connection`, and how a
 connection begins to `handshake`.
 """
 
@@ -17,13 +17,13 @@ from etl.edges.brokers.handshake import Handshake
 from etl.edges.brokers.idle_connections import Idle, IdleConnections, Maker
 from etl.edges.brokers.sent import Sent, end_of, fresh
 from etl.errors import BrokerUnreachable, CorruptData, EtlError, NotKafka
+from etl.kafka.families import choose, is_release
+from etl.kafka.protocol import BrokerProtocol, Request
 from etl.model.partitions import Isolation
 from etl.model.security import OPEN, Security
-from etl.protocol.generations.choice import choose, is_release
-from etl.protocol.generations.dialect import Dialect, Request
 
 Answer = TypeVar("Answer")
-Ask = Callable[[Dialect], Request[Answer]]
+Ask = Callable[[BrokerProtocol], Request[Answer]]
 """A question in the words of whoever listens: made anew with each connection, since a broker may
 come back as a newer one.
 """
@@ -75,8 +75,8 @@ class Exchange:
         self._was_compared = False
         self._may_take = True
         """Whether a connection that was idle would do. One that broke is made anew."""
-        self._open: tuple[Connection, Dialect] | None = None
-        self._check_if_cut = Dialect.check_if_cut
+        self._open: tuple[Connection, BrokerProtocol] | None = None
+        self._check_if_cut = BrokerProtocol.check_if_cut
         self._to_come = 0
         """Answers; where some are, nobody else can use the connection."""
         self._last_number = 0
@@ -112,7 +112,7 @@ class Exchange:
             self._open[0].close()
         self._open, self._to_come = None, 0
 
-    def dialect(self) -> Dialect:
+    def dialect(self) -> BrokerProtocol:
         """What the broker understands."""
         return self._connected(self.deadline())[1]
 
@@ -256,7 +256,7 @@ class Exchange:
         if itself and (other := itself.is_not_of(self._generation, isolation)):
             raise other
 
-    def _itself(self) -> Dialect | None:
+    def _itself(self) -> BrokerProtocol | None:
         """What the broker understands by its own word, or by what it does, whatever was told of it;
         None: neither is to be had now.
         """
@@ -275,7 +275,7 @@ class Exchange:
     def _soon(self) -> float:
         return time.monotonic() + min(self._timeout_s, _COMPARED_WITHIN_S)
 
-    def _connected(self, deadline: float) -> tuple[Connection, Dialect]:
+    def _connected(self, deadline: float) -> tuple[Connection, BrokerProtocol]:
         if (
             self._open is not None
             and not self._to_come

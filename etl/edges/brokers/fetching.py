@@ -14,7 +14,7 @@ from etl.edges.brokers.connection import ImpossibleSize, outsized
 from etl.edges.brokers.exchange import Exchange
 from etl.edges.brokers.sent import Sent
 from etl.errors import CorruptData
-from etl.protocol.messages import Fetch, FetchAnswer
+from etl.kafka.messages import Fetch, FetchAnswer
 
 
 class Fetching:

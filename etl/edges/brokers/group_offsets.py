@@ -31,15 +31,15 @@ from etl.errors import (
     Owned,
     Refusal,
 )
-from etl.model.partitions import Broker, BrokerPartition
-from etl.protocol.messages import reject_negative
-from etl.protocol.stored_offsets import (
+from etl.kafka.messages import (
     CommittedOffset,
     CommittedOffsets,
     GroupMember,
     OffsetsCommit,
     OffsetsQuestion,
+    reject_negative,
 )
+from etl.model.partitions import Broker, BrokerPartition
 
 _PAUSE_S = 0.2
 _COMING = (Meaning.NOT_COORDINATOR, Meaning.NO_COORDINATOR_YET, Meaning.UNSTABLE)

@@ -19,10 +19,10 @@ from etl.edges.brokers.connection import Connection, ImpossibleSize, hung_up, no
 from etl.edges.brokers.login import log_in, wanted_login
 from etl.edges.brokers.sent import fresh
 from etl.errors import BrokerUnreachable, EtlError
+from etl.kafka.protocol import BrokerProtocol, Greeting, OlderBrokers
 from etl.model.security import OPEN, Security
-from etl.protocol.generations.dialect import Dialect, Greeting, OlderBrokers
 
-Greeted = tuple[Connection, Dialect]
+Greeted = tuple[Connection, BrokerProtocol]
 _MAX_ANSWER_BYTES = 64 << 10
 """A real answer to a greeting is below 1 KiB; what is no broker may claim anything."""
 _unanswering: set[tuple[str, int]] = set()

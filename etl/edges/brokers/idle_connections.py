@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from etl.edges.brokers.connection import Connection
+from etl.kafka.protocol import BrokerProtocol
 from etl.model.security import Security
-from etl.protocol.generations.dialect import Dialect
 
 
 class Maker(NamedTuple):
@@ -48,7 +48,7 @@ class Idle:
     """A connection between two uses, and what its next user must know."""
 
     connection: Connection
-    dialect: Dialect
+    dialect: BrokerProtocol
     last_number: int
     throttled_until: float
     """A `time.monotonic` moment before which the broker reads nothing from it."""

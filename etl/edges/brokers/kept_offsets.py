@@ -18,8 +18,8 @@ from etl.decisions.offsets_storage import is_anothers
 from etl.edges.brokers.cluster import Cluster
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import CommitUnknown, Meaning, OffsetMoved, TopicMissing
+from etl.kafka.messages import CommittedOffset
 from etl.model.partitions import NOTHING_COMMITTED, BrokerPartition, Committed, Share
-from etl.protocol.stored_offsets import CommittedOffset
 
 _MARK = "etl"
 _WORD_MAX = 64

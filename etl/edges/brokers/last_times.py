@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, Meaning
+from etl.kafka.messages import FetchAnswer, FetchedPartition, FetchTarget
 from etl.model.partitions import BrokerPartition, Isolation
-from etl.protocol.messages import FetchAnswer, FetchedPartition, FetchTarget
 from etl.protocol.records.headers import largest_timestamp
 
 _ROUNDS = ((64 * 1024, 256), (1024 * 1024, 16), (1024 * 1024, 1))

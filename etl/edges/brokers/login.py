@@ -18,10 +18,9 @@ from etl.edges.brokers.connection import Connection, ImpossibleSize, not_kafka
 from etl.edges.brokers.sent import fresh
 from etl.edges.brokers.tokens import TokenSource
 from etl.errors import BrokerUnreachable, EtlError, PermissionRefused, Refusal, SettingsError
+from etl.kafka.families import login_asked_first
+from etl.kafka.protocol import MechanismAnswer, Request, TokenAnswer
 from etl.model.security import Login, Mechanism, SecretRef, Security
-from etl.protocol.generations.choice import login_asked_first
-from etl.protocol.generations.dialect import Request
-from etl.protocol.login import MechanismAnswer, TokenAnswer
 from etl.settings.secrets import login_text
 
 Answer = TypeVar("Answer")

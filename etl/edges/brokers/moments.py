@@ -17,8 +17,8 @@ from etl.edges.brokers.last_times import largest_times, last_times
 from etl.edges.brokers.offsets import LEADER_WITHIN_S, Listed, LogOffsets
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerUnreachable, EtlError, OtherRelease, SettingsError
+from etl.kafka.messages import LATEST, reject_wrong_times
 from etl.model.partitions import BrokerPartition, Isolation, Leader
-from etl.protocol.messages import LATEST, reject_wrong_times
 
 _UNCOMMITTED = Isolation.READ_UNCOMMITTED
 

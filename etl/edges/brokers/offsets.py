@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from etl.edges.brokers.brokers import Brokers
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import BrokerError, BrokerUnreachable, CorruptData, EtlError, Meaning, TopicMissing
-from etl.model.partitions import BrokerPartition, EpochEnd, Isolation, Leader, PartitionOffsets
-from etl.protocol.messages import (
+from etl.kafka.messages import (
     EARLIEST,
     LATEST,
     ClusterMetadata,
@@ -23,6 +22,7 @@ from etl.protocol.messages import (
     ToldEpochEnd,
     ToldEpochEnds,
 )
+from etl.model.partitions import BrokerPartition, EpochEnd, Isolation, Leader, PartitionOffsets
 
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0)
 LEADER_WITHIN_S = 30.0

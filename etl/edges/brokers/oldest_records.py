@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from etl.edges.brokers.brokers import Brokers
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import EtlError
+from etl.kafka.messages import FetchedPartition, FetchTarget
 from etl.model.partitions import BrokerPartition, Isolation, Leader, OldestRecord
-from etl.protocol.messages import FetchedPartition, FetchTarget
 from etl.settings.choices import MIB
 
 Unread = Mapping[BrokerPartition, tuple[int, int]]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from etl.protocol.generations.dialect import Request
+from etl.kafka.protocol import Request
 
 Answer = TypeVar("Answer")
 

@@ -2,7 +2,7 @@
 generation.
 
 The connection and its deadlines belong to `exchange`, fetches under way to `fetching`, what the
-bytes are to `protocol.generations`; asking several brokers to `cluster`; walking a range to
+bytes are to `etl.kafka`; asking several brokers to `cluster`; walking a range to
 `cursor` and `fetch`. Nothing here retries on a refusal: answers carry them, the short forms raise
 them.
 """
@@ -14,8 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from etl.edges.brokers.group_offsets import GroupOffsets
 from etl.errors import BrokerUnreachable, CorruptData, OtherRelease, Refusal, SettingsError
-from etl.model.partitions import BrokerPartition, Isolation
-from etl.protocol.messages import (
+from etl.kafka.messages import (
     EARLIEST,
     LATEST,
     Fetch,
@@ -27,6 +26,7 @@ from etl.protocol.messages import (
     reject_negative,
     reject_wrong_times,
 )
+from etl.model.partitions import BrokerPartition, Isolation
 from etl.settings.choices import FETCH_MAX_BYTES
 
 

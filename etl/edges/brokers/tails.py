@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from etl.edges.brokers.brokers import Brokers
 from etl.edges.brokers.simple_consumer import SimpleConsumer
 from etl.errors import Meaning
+from etl.kafka.messages import EARLIEST, FetchTarget
 from etl.model.partitions import BrokerPartition, Leader, Tail
-from etl.protocol.messages import EARLIEST, FetchTarget
 
 Places = Mapping[BrokerPartition, tuple[int, int]]
 """Of each log the offset where the bytes end, and how many they are."""

@@ -19,8 +19,8 @@ from collections.abc import Collection, Iterable
 from etl.edges.zookeeper.registry import read_registrations
 from etl.edges.zookeeper.session import ZooKeeper
 from etl.errors import CorruptData, ZooKeeperUnreachable
+from etl.kafka.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.model.partitions import Broker, BrokerFamily, BrokerPartition, Leader
-from etl.protocol.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
 from etl.protocol.zookeeper.paths import BROKER_IDS, BROKER_TOPICS
 from etl.protocol.zookeeper.registrations import parse_count, parse_physical_broker
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etl.errors import CorruptData, RecordTooLarge
-from etl.protocol.messages import FetchedPartition
+from etl.kafka.messages import FetchedPartition
 from etl.protocol.records import kernel, message_kernel
 from etl.protocol.records.compiled import Bytes, Ints
 from etl.protocol.records.fill_state import (

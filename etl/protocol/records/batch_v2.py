@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 import google_crc32c
 import pyarrow as pa
 
-from etl.protocol.messages import FetchedPartition
+from etl.kafka.messages import FetchedPartition
 from etl.protocol.records import codecs
 from etl.protocol.records.arrow import BatchBuffers
 from etl.protocol.records.compiled import frozen

@@ -17,7 +17,7 @@ from typing import cast
 import pyarrow as pa
 
 from etl.errors import CorruptData
-from etl.protocol.messages import EntryLayout, FetchedPartition
+from etl.kafka.messages import EntryLayout, FetchedPartition
 from etl.protocol.records import batch_v2, message_set, physical_set
 from etl.protocol.records.batch_v2 import AbortedTransactions
 from etl.protocol.records.compiled import frozen

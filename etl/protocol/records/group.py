@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from etl.errors import RecordTooLarge
-from etl.protocol.messages import FetchedPartition
+from etl.kafka.messages import FetchedPartition
 from etl.protocol.records import codecs
 from etl.protocol.records.arrow import ColumnBuffers
 from etl.protocol.records.compiled import Bytes, frozen

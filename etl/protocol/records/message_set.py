@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from etl.errors import CorruptData
-from etl.protocol.messages import FetchedPartition
+from etl.kafka.messages import FetchedPartition
 from etl.protocol.records import codecs
 from etl.protocol.records.arrow import MessageBuffers
 from etl.protocol.records.compiled import Bytes, frozen

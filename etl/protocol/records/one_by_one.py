@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import MessageTooLarge
+from etl.kafka.messages import EntryLayout, FetchedPartition
 from etl.model.columns import raw_columns
-from etl.protocol.messages import EntryLayout, FetchedPartition
 from etl.protocol.records.batch_v2 import AbortedTransactions
 from etl.protocol.records.decode import decode, walk
 from etl.protocol.records.headers import Header

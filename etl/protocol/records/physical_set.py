@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from etl.protocol.messages import FetchedPartition
+from etl.kafka.messages import FetchedPartition
 from etl.protocol.records import codecs
 from etl.protocol.records.arrow import MessageBuffers
 from etl.protocol.records.compiled import Bytes, frozen

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from etl.errors import CorruptData, OffsetInsideMessage
-from etl.protocol.messages import FetchedPartition
+from etl.kafka.messages import FetchedPartition
 from etl.settings.choices import MAX_RECORD_BYTES
 
 MAX_UNPACKED_BYTES = 128 << 20

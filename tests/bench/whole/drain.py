@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from etl.edges.brokers.simple_consumer import SimpleConsumer
+from etl.kafka.messages import FetchTarget
 from etl.model.partitions import BrokerPartition
-from etl.protocol.messages import FetchTarget
 from etl.settings.choices import FETCH_MAX_BYTES, split_address
 from tests.bench.whole.child import serve
 from tests.bench.whole.tables import Clock

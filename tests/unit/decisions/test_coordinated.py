@@ -27,8 +27,8 @@ from etl.errors import (
     PermissionRefused,
     SettingsError,
 )
+from etl.kafka.versions import CODES, refusal_of
 from etl.model.partitions import BrokerPartition
-from etl.protocol.generations.kafka.errors import CODES, refusal_of
 
 LOST = Answered(Next.GIVE_UP, is_lost=True)
 AGAIN, LOOK_UP = Answered(Next.ASK_AGAIN), Answered(Next.LOOK_UP)

@@ -34,6 +34,7 @@ from etl.errors import (
     TableUnreachable,
     ZooKeeperUnreachable,
 )
+from etl.kafka.versions import release
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import Plan
 from etl.model.snapshot import (
@@ -44,7 +45,6 @@ from etl.model.snapshot import (
     Supersede,
     UpToDate,
 )
-from etl.protocol.generations.kafka.versions import release
 from etl.settings.sections import Settings
 from tests.builders import plain_plan, plain_settings
 

@@ -8,9 +8,9 @@ import json
 from collections import Counter
 
 from etl.embedded.clicks import click_messages
+from etl.kafka.messages import EntryLayout, FetchedPartition
 from etl.model.partitions import BrokerPartition, Isolation
 from etl.model.plans import OffsetRange
-from etl.protocol.messages import EntryLayout, FetchedPartition
 from etl.reader.cursor import Cursor
 
 

@@ -22,19 +22,12 @@ from kafka.protocol.consumer.metadata import (
 )
 
 from etl.errors import CorruptData, SettingsError
+from etl.kafka import group_messages, small_messages
+from etl.kafka.kafka_family import KafkaDialect
+from etl.kafka.messages import LEAVES, ConsumerHeartbeat, JoinRequest, MemberIdentity, Subscription
+from etl.kafka.protocol import BrokerProtocol
+from etl.kafka.versions import Api
 from etl.model.partitions import BrokerPartition
-from etl.protocol.generations.dialect import Dialect
-from etl.protocol.generations.kafka import small_messages
-from etl.protocol.generations.kafka.dialect import KafkaDialect
-from etl.protocol.generations.kafka.group_membership import classic, consumer, subscriptions
-from etl.protocol.generations.kafka.versions import Api
-from etl.protocol.group_messages import (
-    LEAVES,
-    ConsumerHeartbeat,
-    JoinRequest,
-    MemberIdentity,
-    Subscription,
-)
 from tests.fuzz import seeds
 from tests.groups.answers import said
 
@@ -50,7 +43,7 @@ WANTED = JoinRequest(
 IDENTITY = MemberIdentity("g", "m-1", None, 7)
 
 
-def speaking(api: Api, version: int) -> Dialect:
+def speaking(api: Api, version: int) -> BrokerProtocol:
     return KafkaDialect({api.key: (0, version)}, "us", "b:9092")
 
 
@@ -147,7 +140,7 @@ def test_a_heartbeat_of_the_consumer_protocol_says_everything_when_it_joins_and_
             Api.CONSUMER_GROUP_HEARTBEAT,
             version,
             dialect.consumer_heartbeat(beat),
-            consumer.ConsumerGroupHeartbeatRequest,
+            small_messages.ConsumerGroupHeartbeatRequest,
         )
 
     first = said(ConsumerHeartbeat("g", "m-1", 0, "static", 60_000, ("a", "b"), {}))
@@ -196,7 +189,7 @@ def test_the_leader_alone_is_told_of_all_members_and_not_where_the_group_is_divi
         for seed in seeds.responses(Api.JOIN_GROUP)
     }
     for version, response in answer.items():
-        joined = classic.parse_join(response)
+        joined = group_messages.parse_join(response)
         assert (
             joined.refusal,
             joined.generation,
@@ -208,10 +201,10 @@ def test_the_leader_alone_is_told_of_all_members_and_not_where_the_group_is_divi
             (each.member_id, each.instance_id, each.subscription.topics) for each in joined.members
         ] == [("m-1", None, ("a", "b")), ("m-2", "static" if version >= 5 else None, ("a",))]
     answer[9].skip_assignment = True
-    back = classic.parse_join(answer[9])
+    back = group_messages.parse_join(answer[9])
     assert (back.is_leader, back.skips_assignment, len(back.members)) == (True, True, 2), "KIP-814"
     answer[0].leader = "m-2"
-    assert classic.parse_join(answer[0]).is_leader is False
+    assert group_messages.parse_join(answer[0]).is_leader is False
 
 
 @pytest.mark.parametrize(
@@ -230,7 +223,7 @@ def test_before_kip_814_a_static_leader_that_came_back_is_known_by_its_former_id
     response = small_messages.decode(Api.JOIN_GROUP, 8, memoryview(seed[1:]))
     response.leader, response.members = leader, []
     for instance_id, expected in (("driver", is_back), (None, False)):
-        joined = classic.parse_join(response, instance_id)
+        joined = group_messages.parse_join(response, instance_id)
         assert (joined.is_leader, joined.skips_assignment, joined.members) == (
             expected,
             expected,
@@ -248,19 +241,19 @@ def test_before_kip_814_a_static_leader_that_came_back_is_known_by_its_former_id
     ids=["plain", "owned", "nothing"],
 )
 def test_a_subscription_is_read_as_it_was_written(told: Subscription) -> None:
-    assert subscriptions.parse_subscription(subscriptions.render_subscription(told)) == told
+    assert group_messages.parse_subscription(group_messages.render_subscription(told)) == told
 
 
 def test_what_owns_nothing_is_said_in_the_version_that_every_client_reads() -> None:
-    assert subscriptions.render_subscription(Subscription(("a",)))[:2] == b"\0\0"
-    assert subscriptions.render_assignment(LOGS)[:2] == b"\0\0"
-    assert subscriptions.parse_assignment(subscriptions.render_assignment(LOGS)) == LOGS
-    assert subscriptions.parse_assignment(b"") == frozenset(), "the leader did not know us"
+    assert group_messages.render_subscription(Subscription(("a",)))[:2] == b"\0\0"
+    assert group_messages.render_assignment(LOGS)[:2] == b"\0\0"
+    assert group_messages.parse_assignment(group_messages.render_assignment(LOGS)) == LOGS
+    assert group_messages.parse_assignment(b"") == frozenset(), "the leader did not know us"
 
 
 def test_a_version_that_is_not_known_yet_is_read_as_far_as_it_is() -> None:
-    newer = b"\0\x09" + subscriptions.render_assignment(LOGS)[2:] + b"more"
-    assert subscriptions.parse_assignment(newer) == LOGS
+    newer = b"\0\x09" + group_messages.render_assignment(LOGS)[2:] + b"more"
+    assert group_messages.parse_assignment(newer) == LOGS
 
 
 @pytest.mark.parametrize(
@@ -282,7 +275,7 @@ def test_a_version_that_is_not_known_yet_is_read_as_far_as_it_is() -> None:
 )
 def test_an_assignment_that_is_none_is_an_error(content: bytes) -> None:
     with pytest.raises(CorruptData):
-        subscriptions.parse_assignment(content)
+        group_messages.parse_assignment(content)
 
 
 @pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT])

@@ -20,12 +20,10 @@ from etl.errors import (
     Refusal,
     SettingsError,
 )
-from etl.model.partitions import BrokerPartition, Isolation
-from etl.protocol.generations.choice import GENERATIONS
-from etl.protocol.generations.dialect import Request
-from etl.protocol.generations.jafka import errors, produce
-from etl.protocol.generations.jafka.dialect import Jafka, JafkaDialect
-from etl.protocol.messages import (
+from etl.kafka import jafka_family
+from etl.kafka.families import GENERATIONS
+from etl.kafka.jafka_family import Jafka, JafkaDialect
+from etl.kafka.messages import (
     EARLIEST,
     LATEST,
     EntryLayout,
@@ -33,8 +31,10 @@ from etl.protocol.messages import (
     FetchAnswer,
     FetchTarget,
     ListedOffset,
+    OffsetsCommit,
 )
-from etl.protocol.stored_offsets import OffsetsCommit
+from etl.kafka.protocol import Request
+from etl.model.partitions import BrokerPartition, Isolation
 
 DEMO = BrokerPartition("demo", 0, 3)
 DIALECT = JafkaDialect("b:9092")
@@ -167,7 +167,7 @@ def test_the_earliest_offset_is_the_start_of_the_oldest_segment() -> None:
 def test_a_topic_is_made_byte_for_byte() -> None:
     request = DIALECT.create_topic("t2", 3)
     assert request.frame(1) == bytes.fromhex("0000000b 0005 0002 7432 00000003 01")
-    assert produce.encode_create("t2", 3, enlarges=False) == bytes.fromhex(
+    assert jafka_family.encode_create("t2", 3, enlarges=False) == bytes.fromhex(
         "0000000b 0005 0002 7432 00000003 00"
     )
     assert told(request, "0000000a 0000 00000001 00000003") == 3
@@ -311,14 +311,14 @@ def test_a_fetch_of_no_bytes_proves_nothing() -> None:
 def test_each_code_says_what_it_is_and_whether_asking_again_may_help(
     code: int, kind: type[EtlError], is_retriable: bool
 ) -> None:
-    refusal = errors.refusal_of(code)
+    refusal = jafka_family.refusal_of(code)
     assert refusal is not None and (refusal.code, refusal.is_retriable, refusal.kind) == (
         code,
         is_retriable,
         kind,
     )
     assert refusal.check and (refusal.meaning is Meaning.OUT_OF_RANGE) == (code == 1)
-    assert errors.refusal_of(0) is None
+    assert jafka_family.refusal_of(0) is None
 
 
 def test_names_are_as_long_as_their_bytes() -> None:

@@ -12,11 +12,11 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.protocol.metadata import MetadataRequest
 
 from etl.errors import BrokerError, CorruptData, PermissionRefused, SettingsError
+from etl.kafka import fetch, small_messages, versions
+from etl.kafka.messages import LATEST, FetchTarget, in_serving_order
+from etl.kafka.primitives import Reader
+from etl.kafka.versions import Api
 from etl.model.partitions import BrokerPartition, Isolation
-from etl.protocol.generations.kafka import errors, fetch, small_messages, versions
-from etl.protocol.generations.kafka.versions import Api
-from etl.protocol.messages import LATEST, FetchTarget, in_serving_order
-from etl.protocol.primitives import Reader
 
 DEMO, DEMO_ID = BrokerPartition("demo", 0), UUID(int=0xDE)
 ASKED = [FetchTarget(DEMO, 0, 1, topic_id=str(DEMO_ID))]
@@ -212,7 +212,7 @@ def test_every_fetch_version_is_parsed_as_kafka_python_wrote_it(version: int) ->
         (6, ((9, 4),)) if version >= 4 else (None, ())
     )
     assert first.log_start_offset == (2 if version >= 5 else None)
-    assert (second.partition, second.refusal, len(second.records)) == (4, errors.CODES[6], 0)
+    assert (second.partition, second.refusal, len(second.records)) == (4, versions.CODES[6], 0)
     assert (second.last_stable_offset, second.log_start_offset) == (None, None)
 
 
@@ -345,7 +345,7 @@ def test_a_broker_without_a_common_version_is_a_settings_error_that_says_what_it
     [(6, BrokerError), (29, PermissionRefused), (76, SettingsError), (2, CorruptData)],
 )
 def test_an_error_code_becomes_the_narrowest_error(code: int, kind: type[Exception]) -> None:
-    failure = errors.CODES[code].error("fetch", topic="demo")
+    failure = versions.CODES[code].error("fetch", topic="demo")
     assert type(failure) is kind
     assert f"(code {code})" in str(failure)
 

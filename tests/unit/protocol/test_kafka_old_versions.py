@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from etl.errors import CorruptData, Meaning, Refusal, SettingsError
+from etl.kafka import fetch, versions
+from etl.kafka.families import GENERATIONS, of_broker_version
+from etl.kafka.fetch import parse_fetch, squeezed
+from etl.kafka.kafka_family import Kafka, KafkaDialect
+from etl.kafka.messages import EARLIEST, LATEST, Fetch, FetchTarget, OffsetsCommit, OffsetsQuestion
 from etl.model.partitions import Broker, BrokerPartition, Isolation
-from etl.protocol.generations.choice import GENERATIONS, of_broker_version
-from etl.protocol.generations.kafka import produce, versions
-from etl.protocol.generations.kafka.dialect import Kafka, KafkaDialect
-from etl.protocol.generations.kafka.fetch import parse_fetch, squeezed
-from etl.protocol.messages import EARLIEST, LATEST, Fetch, FetchTarget
-from etl.protocol.stored_offsets import OffsetsCommit, OffsetsQuestion
 
 DEMO, OTHER = BrokerPartition("demo", 0), BrokerPartition("demo", 1)
 
@@ -329,7 +328,7 @@ def test_records_are_written_in_the_newest_format_that_the_broker_takes(
         .append(DEMO, [(None, b"hello")], timestamp_ms=5, timeout_ms=100)
         .frame(1)
     )
-    encoded = produce.encode_records([(None, b"hello")], timestamp_ms=5, magic=magic)
+    encoded = fetch.encode_records([(None, b"hello")], timestamp_ms=5, magic=magic)
     assert encoded in frame and encoded[16] == magic
 
 
@@ -437,7 +436,7 @@ def test_an_append_without_an_offset_and_without_an_error_is_told_as_not_taken()
             )
         ]
     )
-    refused = produce.parse_produce(answer)[DEMO]
+    refused = fetch.parse_produce(answer)[DEMO]
     assert isinstance(refused, Refusal)
     error = refused.error("append", topic="demo")
     assert "took nothing" in error.what and "NONE" not in error.what

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from etl.errors import CorruptData, MessageTooLarge, OffsetInsideMessage
-from etl.protocol.messages import EntryLayout, FetchedPartition
+from etl.kafka.messages import EntryLayout, FetchedPartition
 from etl.protocol.records.one_by_one import Messages
 from tests.fakes.batches import Batch, Codec, Rec, answer, encode
 from tests.fakes.jafka import entry, old_entry, wrapped

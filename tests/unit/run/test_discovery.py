@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from etl.edges.zookeeper.session import ZooKeeper
+from etl.kafka.messages import ClusterMetadata, TopicMetadata
 from etl.model.partitions import Broker
-from etl.protocol.messages import ClusterMetadata, TopicMetadata
 from etl.run.discovery import Discovery
 from tests.builders import plain_settings
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from etl.kafka.kafka_family import KafkaDialect
+from etl.kafka.messages import SpokenMembership
 from etl.model.partitions import GroupProtocol, Membership
-from etl.protocol.generations.kafka.dialect import KafkaDialect
-from etl.protocol.group_messages import SpokenMembership
 from etl.run.memberships import session_of, unspoken
 from etl.settings.choices import OwnershipMode
 from etl.settings.sections import OwnershipSettings

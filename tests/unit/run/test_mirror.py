@@ -14,10 +14,10 @@ import pytest
 
 from etl.edges.brokers.mirror import Writer, mirror_positions
 from etl.errors import BrokerError, SettingsError
+from etl.kafka.messages import CommittedOffset
 from etl.model.partitions import BrokerPartition
 from etl.model.plans import CommitResult, TookOver
 from etl.model.snapshot import Ledger
-from etl.protocol.stored_offsets import CommittedOffset
 from etl.report.run_report import Report
 from etl.report.run_state import Outcome
 from etl.run import mirror

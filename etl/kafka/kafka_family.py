@@ -1,4 +1,6 @@
-"""Kafka 0.8 to 4.x as a generation: which request each question becomes on a broker that speaks
+"""Which request does each question become on Kafka 0.8 to 4.x?
+
+Kafka 0.8 to 4.x as a generation: which request each question becomes on a broker that speaks
 these versions. No I/O.
 
 It knows the versions that the broker told at the handshake, or those of its release. What the bytes
@@ -15,33 +17,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from etl.errors import OtherRelease, Refusal, SettingsError
-from etl.model.partitions import (
-    INTERNAL_TOPICS,
-    BrokerPartition,
-    Isolation,
-    OpenTransaction,
-    Retention,
-)
-from etl.protocol.generations.dialect import (
-    Dialect,
-    Generation,
-    Greeting,
-    OlderBrokers,
-    Reply,
-    Request,
-)
-from etl.protocol.generations.kafka import (
-    committed,
-    configs,
-    errors,
-    groups,
-    many_logs,
-    produce,
-    small_messages,
-    transactions,
-    versions,
-)
-from etl.protocol.generations.kafka.fetch import (
+from etl.kafka import fetch as produce
+from etl.kafka import group_messages, many_partitions, small_messages, versions
+from etl.kafka.fetch import (
     FIRST_WITH_A_LIMIT,
     FIRST_WITH_TOPIC_IDS,
     encode_fetch,
@@ -49,27 +27,34 @@ from etl.protocol.generations.kafka.fetch import (
     parse_fetch,
     squeezed,
 )
-from etl.protocol.generations.kafka.group_membership import classic, consumer
-from etl.protocol.generations.kafka.versions import Api, ApiVersions
-from etl.protocol.group_messages import (
+from etl.kafka.messages import (
+    ClusterMetadata,
+    CommittedOffsets,
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
-    Joined,
-    JoinRequest,
-    MemberIdentity,
-    SpokenMembership,
-    Synced,
-)
-from etl.protocol.messages import (
-    ClusterMetadata,
     Fetch,
     FetchAnswer,
+    Joined,
+    JoinRequest,
     ListedOffset,
+    MemberIdentity,
+    OffsetsCommit,
+    OffsetsQuestion,
+    SpokenMembership,
+    Synced,
     ToldCoordinator,
     ToldEpochEnds,
     ToldMembers,
 )
-from etl.protocol.stored_offsets import CommittedOffsets, OffsetsCommit, OffsetsQuestion
+from etl.kafka.protocol import BrokerProtocol, Generation, Greeting, OlderBrokers, Reply, Request
+from etl.kafka.versions import Api, ApiVersions
+from etl.model.partitions import (
+    INTERNAL_TOPICS,
+    BrokerPartition,
+    Isolation,
+    OpenTransaction,
+    Retention,
+)
 
 Answer = TypeVar("Answer")
 HANDSHAKE_CORRELATION_ID = 0x0D0A0D0A
@@ -112,7 +97,7 @@ class Kafka(Generation):
                 name.removeprefix(f"{_TELLS_ITSELF}-"), client_id, address
             )
 
-        def dialect(answer: memoryview) -> Dialect:
+        def dialect(answer: memoryview) -> BrokerProtocol:
             response = small_messages.decode(Api.API_VERSIONS, 0, answer, broker=address)
             return KafkaDialect(small_messages.parse_api_versions(response), client_id, address)
 
@@ -182,7 +167,7 @@ def _empty_describe_groups(client_id: str) -> bytes:
     )
 
 
-class KafkaDialect(Dialect):
+class KafkaDialect(BrokerProtocol):
     """What one broker understands, by the versions that it told, or those of the release it is said
     to be of.
     """
@@ -266,7 +251,7 @@ class KafkaDialect(Dialect):
             None if by_name else topics,
         )
         version = self.version_of(Api.METADATA)
-        if version < many_logs.FIRST_CLUSTER:
+        if version < many_partitions.FIRST_CLUSTER:
             return self._request(
                 Api.METADATA,
                 fields,
@@ -275,7 +260,7 @@ class KafkaDialect(Dialect):
         return self._about_logs(
             version,
             partial(small_messages.encode, Api.METADATA, fields=fields),
-            partial(many_logs.parse_cluster, chosen=chosen),
+            partial(many_partitions.parse_cluster, chosen=chosen),
         )
 
     def list_offsets(
@@ -292,14 +277,16 @@ class KafkaDialect(Dialect):
                 "--until-time -10000: up to so many offsets before the end",
                 broker=self._address,
             )
-        if version < many_logs.FIRST_LISTED:
+        if version < many_partitions.FIRST_LISTED:
             fields = small_messages.list_offsets_fields(times, isolation, epochs)
             return self._request(Api.LIST_OFFSETS, fields, small_messages.parse_list_offsets)
         is_stable = isolation is Isolation.READ_COMMITTED and version >= 2
         return self._about_logs(
             version,
-            partial(many_logs.encode_list_offsets, times=times, isolation=isolation, epochs=epochs),
-            partial(many_logs.parse_offsets, is_last_stable=is_stable),
+            partial(
+                many_partitions.encode_list_offsets, times=times, isolation=isolation, epochs=epochs
+            ),
+            partial(many_partitions.parse_offsets, is_last_stable=is_stable),
         )
 
     @property
@@ -315,12 +302,12 @@ class KafkaDialect(Dialect):
         return self._about_logs(
             self.version_of(Api.LIST_OFFSETS, least=_FIRST_WITH_LARGEST_TIMES),
             partial(
-                many_logs.encode_list_offsets,
+                many_partitions.encode_list_offsets,
                 times=times,
                 isolation=Isolation.READ_UNCOMMITTED,
                 epochs=epochs,
             ),
-            many_logs.parse_offsets,
+            many_partitions.parse_offsets,
         )
 
     def segments_before(
@@ -388,7 +375,11 @@ class KafkaDialect(Dialect):
         )
         # version 0 is the preview of 3.7 to 3.9, which refuses it unless it is enabled
         return SpokenMembership(
-            joins >= 0, joins >= 1, joins >= classic.FIRST_STATIC_JOIN, beats >= 1, self._release
+            joins >= 0,
+            joins >= 1,
+            joins >= group_messages.FIRST_STATIC_JOIN,
+            beats >= 1,
+            self._release,
         )
 
     @property
@@ -408,19 +399,23 @@ class KafkaDialect(Dialect):
     ) -> Request[ToldEpochEnds]:
         return self._about_logs(
             self.version_of(Api.OFFSET_FOR_LEADER_EPOCH),
-            partial(many_logs.encode_epoch_ends, epochs=epochs, current=current),
-            many_logs.parse_epoch_ends,
+            partial(many_partitions.encode_epoch_ends, epochs=epochs, current=current),
+            many_partitions.parse_epoch_ends,
         )
 
     def log_sizes(self, logs: Collection[BrokerPartition]) -> Request[dict[BrokerPartition, int]]:
         version = self.version_of(Api.DESCRIBE_LOG_DIRS)
         return self._about_logs(
-            version, partial(many_logs.encode_log_dirs, logs=logs), many_logs.parse_log_dirs
+            version,
+            partial(many_partitions.encode_log_dirs, logs=logs),
+            many_partitions.parse_log_dirs,
         )
 
     def retention(self, topics: Collection[str]) -> Request[dict[str, Retention]]:
         return self._request(
-            Api.DESCRIBE_CONFIGS, configs.configs_fields(topics), configs.parse_retention
+            Api.DESCRIBE_CONFIGS,
+            small_messages.configs_fields(topics),
+            small_messages.parse_retention,
         )
 
     def open_transactions(
@@ -428,30 +423,34 @@ class KafkaDialect(Dialect):
     ) -> Request[dict[BrokerPartition, OpenTransaction]]:
         return self._request(
             Api.DESCRIBE_PRODUCERS,
-            transactions.producers_fields(logs),
-            transactions.parse_open_transactions,
+            small_messages.producers_fields(logs),
+            small_messages.parse_open_transactions,
         )
 
     def transactional_ids(self, producer_ids: Collection[int]) -> Request[list[str]]:
-        fields = transactions.list_transactions_fields(producer_ids)
-        return self._request(Api.LIST_TRANSACTIONS, fields, transactions.parse_transactional_ids)
+        fields = small_messages.list_transactions_fields(producer_ids)
+        return self._request(Api.LIST_TRANSACTIONS, fields, small_messages.parse_transactional_ids)
 
     def transactions(
         self, transactional_ids: Collection[str]
     ) -> Request[dict[int, tuple[str, int | None]]]:
-        fields = transactions.describe_transactions_fields(transactional_ids)
-        return self._request(Api.DESCRIBE_TRANSACTIONS, fields, transactions.parse_transactions)
+        fields = small_messages.describe_transactions_fields(transactional_ids)
+        return self._request(Api.DESCRIBE_TRANSACTIONS, fields, small_messages.parse_transactions)
 
     def coordinator(self, group: str) -> Request[ToldCoordinator]:
         return self._request(
-            Api.FIND_COORDINATOR, committed.coordinator_fields(group), committed.parse_coordinator
+            Api.FIND_COORDINATOR,
+            many_partitions.coordinator_fields(group),
+            many_partitions.parse_coordinator,
         )
 
     def members_of(self, group: str) -> Request[ToldMembers]:
         return self._request(
             Api.DESCRIBE_GROUPS,
-            groups.groups_fields(group),
-            lambda response: groups.parse_group(response, broker=self._address, group=group),
+            small_messages.groups_fields(group),
+            lambda response: small_messages.parse_group(
+                response, broker=self._address, group=group
+            ),
         )
 
     @property
@@ -461,19 +460,19 @@ class KafkaDialect(Dialect):
     def consumer_members_of(self, group: str) -> Request[ToldMembers]:
         return self._request(
             Api.CONSUMER_GROUP_DESCRIBE,
-            consumer.consumer_group_fields(group),
-            lambda response: consumer.parse_consumer_group(
+            group_messages.consumer_group_fields(group),
+            lambda response: group_messages.parse_consumer_group(
                 response, broker=self._address, group=group
             ),
         )
 
     def join_group(self, wanted: JoinRequest) -> Request[Joined]:
-        least = 0 if wanted.instance_id is None else classic.FIRST_STATIC_JOIN
+        least = 0 if wanted.instance_id is None else group_messages.FIRST_STATIC_JOIN
         return self._request(
             Api.JOIN_GROUP,
-            classic.join_fields(wanted),
+            group_messages.join_fields(wanted),
             partial(
-                classic.parse_join,
+                group_messages.parse_join,
                 instance_id=wanted.instance_id,
                 broker=self._address,
                 group=wanted.group,
@@ -487,30 +486,34 @@ class KafkaDialect(Dialect):
         strategy: str,
         assigned: Mapping[str, Iterable[BrokerPartition]],
     ) -> Request[Synced]:
-        fields = classic.sync_fields(identity, strategy, assigned)
+        fields = group_messages.sync_fields(identity, strategy, assigned)
         return self._request(
             Api.SYNC_GROUP,
             fields,
-            partial(classic.parse_sync, broker=self._address, group=identity.group),
+            partial(group_messages.parse_sync, broker=self._address, group=identity.group),
             least=_static(identity),
         )
 
     def heartbeat(self, identity: MemberIdentity) -> Request[Refusal | None]:
         return self._request(
             Api.HEARTBEAT,
-            classic.heartbeat_fields(identity),
-            classic.parse_heartbeat,
+            group_messages.heartbeat_fields(identity),
+            group_messages.parse_heartbeat,
             least=_static(identity),
         )
 
     def leave_group(self, identity: MemberIdentity) -> Request[Refusal | None]:
-        return self._request(Api.LEAVE_GROUP, classic.leave_fields(identity), classic.parse_leave)
+        return self._request(
+            Api.LEAVE_GROUP, group_messages.leave_fields(identity), group_messages.parse_leave
+        )
 
     def consumer_heartbeat(self, beat: ConsumerHeartbeat) -> Request[ConsumerHeartbeatAnswer]:
         return self._request(
             Api.CONSUMER_GROUP_HEARTBEAT,
-            consumer.consumer_heartbeat_fields(beat),
-            partial(consumer.parse_consumer_heartbeat, broker=self._address, group=beat.group),
+            group_messages.consumer_heartbeat_fields(beat),
+            partial(
+                group_messages.parse_consumer_heartbeat, broker=self._address, group=beat.group
+            ),
         )
 
     def commit_offsets(
@@ -518,11 +521,11 @@ class KafkaDialect(Dialect):
     ) -> Request[dict[BrokerPartition, Refusal | None]]:
         bounds = _bounds_of(in_zookeeper, commit.offsets, commit.topic_ids)
         if commit.member and commit.member.instance_id is not None:
-            bounds["least"] = committed.FIRST_STATIC
+            bounds["least"] = many_partitions.FIRST_STATIC
         return self._request(
             Api.OFFSET_COMMIT,
-            committed.commit_fields(commit),
-            lambda response: committed.parse_commit(response, commit),
+            many_partitions.commit_fields(commit),
+            lambda response: many_partitions.parse_commit(response, commit),
             **bounds,
         )
 
@@ -531,8 +534,8 @@ class KafkaDialect(Dialect):
     ) -> Request[CommittedOffsets]:
         return self._request(
             Api.OFFSET_FETCH,
-            committed.offset_fetch_fields(question),
-            lambda response: committed.parse_offset_fetch(
+            many_partitions.offset_fetch_fields(question),
+            lambda response: many_partitions.parse_offset_fetch(
                 response, in_zookeeper=in_zookeeper, question=question
             ),
             **_bounds_of(in_zookeeper, question.logs, question.topic_ids),
@@ -555,14 +558,16 @@ class KafkaDialect(Dialect):
         return self._request(
             Api.PRODUCE,
             produce.produce_fields(log, encoded, timeout_ms),
-            lambda response: produce.parse_produce(response).get(log, errors.UNKNOWN_SERVER_ERROR),
+            lambda response: produce.parse_produce(response).get(
+                log, versions.UNKNOWN_SERVER_ERROR
+            ),
         )
 
     def _about_logs(
         self,
         version: int,
         encode: Callable[..., bytes],
-        parse: Callable[..., many_logs.Told[Answer]],
+        parse: Callable[..., many_partitions.Told[Answer]],
     ) -> Request[Answer]:
         def frame(number: int) -> bytes:
             return encode(version, correlation_id=number, client_id=self._client_id)
@@ -597,7 +602,7 @@ class KafkaDialect(Dialect):
 
 def _static(identity: MemberIdentity) -> int:
     """The oldest version that knows the name of this member."""
-    return 0 if identity.instance_id is None else classic.FIRST_STATIC
+    return 0 if identity.instance_id is None else group_messages.FIRST_STATIC
 
 
 def _bounds_of(
@@ -611,7 +616,7 @@ def _bounds_of(
     return (
         {"least": 1}
         if {log.topic for log in logs} <= topic_ids.keys()
-        else {"least": 1, "most": committed.FIRST_BY_ID - 1}
+        else {"least": 1, "most": many_partitions.FIRST_BY_ID - 1}
     )
 
 

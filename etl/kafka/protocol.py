@@ -1,10 +1,17 @@
-"""What everybody above knows of a generation: how a connection begins, and the requests that one
+"""What must each broker family know: how a connection begins, and the request that each question becomes?
+
+What everybody above knows of a generation: how a connection begins, and the requests that one
 broker understands. No I/O.
 
 A `Generation` greets a broker and makes a `Dialect` of the answer; a `Dialect` makes one `Request`
 of each question, which knows its bytes and how its answer is read. Questions and answers are
-`protocol.messages`'. All generations send an int32 with the size before everything else; what comes
+`kafka.messages`'. All generations send an int32 with the size before everything else; what comes
 behind it is theirs.
+
+A login (SASL) in words of no generation: what brokers are told and answer before they take any
+other request. No I/O.
+
+What the tokens are belongs to the mechanism, of which nobody here knows anything.
 """
 
 from __future__ import annotations
@@ -14,26 +21,26 @@ from dataclasses import dataclass
 from typing import Generic, NoReturn, Protocol, TypeVar
 
 from etl.errors import OtherRelease, Refusal, SettingsError
-from etl.model.partitions import BrokerPartition, Isolation, OpenTransaction, Retention
-from etl.protocol.group_messages import (
+from etl.kafka.messages import (
+    ClusterMetadata,
+    CommittedOffsets,
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
-    Joined,
-    JoinRequest,
-    MemberIdentity,
-    SpokenMembership,
-    Synced,
-)
-from etl.protocol.messages import (
-    ClusterMetadata,
     Fetch,
     FetchAnswer,
+    Joined,
+    JoinRequest,
     ListedOffset,
+    MemberIdentity,
+    OffsetsCommit,
+    OffsetsQuestion,
+    SpokenMembership,
+    Synced,
     ToldCoordinator,
     ToldEpochEnds,
     ToldMembers,
 )
-from etl.protocol.stored_offsets import CommittedOffsets, OffsetsCommit, OffsetsQuestion
+from etl.model.partitions import BrokerPartition, Isolation, OpenTransaction, Retention
 
 Answer = TypeVar("Answer")
 
@@ -66,7 +73,7 @@ class Request(Generic[Answer]):
     """
 
 
-class Dialect(Protocol):
+class BrokerProtocol(Protocol):
     """The questions that one broker understands. Every generation answers the first five, the
     others only those that have them.
 
@@ -326,11 +333,11 @@ class OlderBrokers:
     is_answer: Callable[[memoryview], bool]
     patience_s: float
     """How long the answer to the greeting is waited for before this is asked behind it."""
-    unanswering: Callable[[], Dialect]
+    unanswering: Callable[[], BrokerProtocol]
     """Of a broker that answers this where it was asked behind the greeting: answers come in order,
     so that one never comes.
     """
-    hanging_up: Sequence[tuple[bytes, Callable[[], Dialect]]]
+    hanging_up: Sequence[tuple[bytes, Callable[[], BrokerProtocol]]]
     """Of a broker that hung up on the greeting, answers this, and hangs up again when the greeting
     is sent behind it: the dialect of the first question here that it answers. The newest comes
     first; the last is this one."""
@@ -345,7 +352,7 @@ class Greeting:
     frame: bytes
     is_answer: Callable[[memoryview], bool]
     """Whether the bytes behind the size can be an answer to this at all, by their first four."""
-    dialect: Callable[[memoryview], Dialect]
+    dialect: Callable[[memoryview], BrokerProtocol]
     """Whom we speak with. Raises CorruptData."""
     least_answer_bytes: int = 4
     """What no answer to it is smaller than."""
@@ -376,3 +383,39 @@ class Generation(Protocol):
         """How a connection begins; client and address are named in requests and errors. `name`:
         which of its names it was told by.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class MechanismAnswer:
+    """Whether a login by the mechanism that was named may begin."""
+
+    is_taken: bool
+    offered: tuple[str, ...] = ()
+    """What the listener has instead."""
+    wants_none: bool = False
+    """Nobody logs in on this listener."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAnswer:
+    """What comes of a token."""
+
+    token: bytes = b""
+    refusal: Refusal | None = None
+    """Why the login came to nothing; None: it goes on, or is done."""
+    is_wrong: bool = False
+    """Whether the refusal is of who we say we are; any other one says nothing of that."""
+    said: str = ""
+    """The broker's own words of a refusal, which may quote what it was sent; empty: it has none."""
+    lifetime_s: float | None = None
+    """How long the login holds (KIP-368); None: without end."""
+
+
+class LoginDialect(Protocol):
+    """How one broker is told."""
+
+    def mechanism(self, name: str) -> Request[MechanismAnswer]:
+        """The login is to be by this one."""
+
+    def token(self, token: bytes) -> Request[TokenAnswer]:
+        """The mechanism's next bytes."""

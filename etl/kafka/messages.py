@@ -1,14 +1,29 @@
-"""What is asked of brokers and what they answer, in words of no generation. No I/O, no bytes but
+"""What are brokers asked and what do they answer, in words of no family?
+
+What is asked of brokers and what they answer, in words of no generation. No I/O, no bytes but
 the records themselves.
 
 A generation of brokers (`generations`) maps these to bytes and back; what the records field holds
 belongs to `records`. The wire's numbers for "there is none" are None here.
+
+What is asked of brokers about the offsets that they keep for a group, and what they answer, in
+words of no generation. No I/O.
+
+See `messages` for everything else that they are asked. What a stored offset means to a pipeline is
+decided in `offsets_storage`.
+
+What members of a group ask its coordinator and are answered, in words of no generation. No I/O.
+
+Kafka's classic protocol (0.9 to 4.x: join, sync, heartbeat, leave; one member, the leader, divides
+the logs for all) and its consumer protocol (KIP-848, 4.0 on: one heartbeat for everything; the
+coordinator divides). The wire's -1 and "" for "there is none" are None here.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from etl.errors import Refusal
@@ -274,3 +289,219 @@ class ToldMembers:
 
     refusal: Refusal | None
     members: Mapping[str, frozenset[BrokerPartition] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """As whom somebody asks for a group's offsets, or stores them: what the group's coordinator
+    fences by.
+    """
+
+    member_id: str
+    generation: int
+    """Of the classic protocol the group's generation, of the consumer protocol (KIP-848) the
+    member's epoch.
+    """
+    instance_id: str | None = None
+    """The name of a static member (Kafka 2.3 and later)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsCommit:
+    """What a group is to store: next offsets, and beside each of them the same word."""
+
+    group: str
+    offsets: Mapping[BrokerPartition, int]
+    metadata: str = ""
+    member: GroupMember | None = None
+    """None: from outside of any membership, which is taken while the group has no members."""
+    leader_epochs: Mapping[BrokerPartition, int] = field(default_factory=dict)
+    """Of the records before the offsets, where they are known; kept from Kafka 2.1 on."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """Of all the topics, else they go by their names alone. Named so, one that was made again is
+    refused (Kafka 4.1 and later).
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsQuestion:
+    """Which of a group's offsets somebody asks for."""
+
+    group: str
+    logs: tuple[BrokerPartition, ...]
+    member: GroupMember | None = None
+    """Told to brokers of 4.0 and later alone, which then refuse an epoch of the past."""
+    is_stable: bool = False
+    """An offset that an open transaction is about to replace is refused instead of told (Kafka 2.5
+    and later; others tell it).
+    """
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """As in `OffsetsCommit`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """The next offset that a group stored for one log; None: none was ever stored, or it was
+    forgotten.
+    """
+
+    refusal: Refusal | None
+    offset: int | None
+    metadata: str = ""
+    """What whoever stored it wrote beside it."""
+    leader_epoch: int | None = None
+    """Of the record before it, where whoever stored it said so."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffsets:
+    """What a group's coordinator told of its offsets."""
+
+    refusal: Refusal | None
+    """Of the whole request."""
+    offsets: Mapping[BrokerPartition, CommittedOffset]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What one member wants to read, as it tells the leader."""
+
+    topics: tuple[str, ...]
+    owned: frozenset[BrokerPartition] = frozenset()
+    """What it reads until it is told to stop (KIP-429); nothing under a strategy that lets go of
+    everything in each rebalance.
+    """
+    generation: int | None = None
+    """Of which that is."""
+    user_data: bytes = b""
+    """What a strategy of others tells itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToldMember:
+    """A member as the leader is told of it."""
+
+    member_id: str
+    instance_id: str | None
+    """The name of a static member (KIP-345)."""
+    subscription: Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """One member's wish to be in the next generation of a group."""
+
+    group: str
+    member_id: str | None
+    """None: a new member."""
+    instance_id: str | None
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    """How long the coordinator waits for others to join again; before 0.10.1 that is the session
+    timeout.
+    """
+    subscriptions: Mapping[str, Subscription]
+    """By strategy, in order of preference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What a join came to."""
+
+    refusal: Refusal | None
+    member_id: str | None
+    """Also told with a refusal that asks for it (KIP-394)."""
+    generation: int
+    strategy: str
+    is_leader: bool
+    members: tuple[ToldMember, ...]
+    """All of them, of the leader; else nothing. Brokers before 3.2 do not list them to a static
+    leader that comes back.
+    """
+    skips_assignment: bool = False
+    """The leader is a static member that came back: the assignment stays as it is, and a SyncGroup
+    with another one is ignored (KIP-814)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberIdentity:
+    """Who speaks, after a join."""
+
+    group: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What a member was assigned."""
+
+    refusal: Refusal | None
+    logs: frozenset[BrokerPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerHeartbeat:
+    """The one request of the consumer protocol."""
+
+    group: str
+    member_id: str | None
+    """None: one that the coordinator is to make, where it does (3.7 to 3.9)."""
+    epoch: int
+    """0: to join. Of one that leaves see `LEAVES` and `WILL_BE_BACK`."""
+    instance_id: str | None
+    rebalance_timeout_ms: int
+    topics: tuple[str, ...]
+    owned: Mapping[str, frozenset[int]] | None
+    """Topic id to partitions of all that the member still has, which acknowledges what it was told
+    to let go; None: as told before.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenMembership:
+    """What members of groups a broker understands."""
+
+    is_classic: bool = False
+    has_rebalance_timeout: bool = False
+    """Of each member, beside its session; older brokers take the session for both, and by default
+    none of more than 30 s.
+    """
+    is_static: bool = False
+    """Members with a name of their own."""
+    is_consumer: bool = False
+    """Those of the consumer protocol."""
+    release: str = ""
+    """The newest that the broker may be of, where it keeps groups."""
+
+
+_UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+
+def is_of_instance(member_id: str, instance_id: str) -> bool:
+    """True if a member id of a classic group is one of this static member: brokers make
+    INSTANCE_ID-UUID at each return.
+    """
+    return re.fullmatch(f"{re.escape(instance_id)}-{_UUID}", member_id) is not None
+
+
+LEAVES = -1
+"""As the epoch: goes for good."""
+WILL_BE_BACK = -2
+"""As the epoch: a static member that goes, and keeps its logs for as long as a session lasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerHeartbeatAnswer:
+    """What it came to."""
+
+    refusal: Refusal | None
+    said: str
+    """The broker's own words about a refusal."""
+    member_id: str | None
+    epoch: int
+    interval_ms: int
+    """After which the next one is expected."""
+    assigned: Mapping[str, frozenset[int]] | None
+    """Topic id to partitions: all that the member is to have; None: as told before."""

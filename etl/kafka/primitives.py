@@ -1,4 +1,6 @@
-"""Reading and writing big-endian numbers, short strings and spans over a `memoryview`.
+"""How are numbers, short strings and spans read from bytes and written to them?
+
+Reading and writing big-endian numbers, short strings and spans over a `memoryview`.
 
 Every length is checked against what is left before it is believed: a reader raises `CorruptData`
 that names its place (topic=, partition=, broker=), never an IndexError, a struct.error or a

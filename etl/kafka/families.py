@@ -1,4 +1,8 @@
-"""The requests of a login: ApiVersions, which brokers answer before it, SaslHandshake v1 and
+"""Which family is a broker of, and how does a connection to it begin?
+
+Which generation a broker is of: the one place where they are all named. No I/O.
+
+The requests of a login: ApiVersions, which brokers answer before it, SaslHandshake v1 and
 SaslAuthenticate (KIP-43, KIP-152, KIP-368).
 
 Before Kafka 1.0 a mechanism's bytes went without a request around them, and a refusal was a
@@ -11,12 +15,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from etl.errors import SettingsError
-from etl.protocol.generations.dialect import Reply, Request
-from etl.protocol.generations.kafka import small_messages, versions
-from etl.protocol.generations.kafka.errors import NONE, refusal_of
-from etl.protocol.generations.kafka.versions import Api, ApiVersions
-from etl.protocol.login import LoginDialect, MechanismAnswer, TokenAnswer
+from etl.errors import NotKafka, SettingsError
+from etl.kafka import small_messages, versions
+from etl.kafka.jafka_family import Jafka
+from etl.kafka.kafka_family import Kafka
+from etl.kafka.protocol import (
+    Generation,
+    Greeting,
+    LoginDialect,
+    MechanismAnswer,
+    Reply,
+    Request,
+    TokenAnswer,
+)
+from etl.kafka.versions import NONE, Api, ApiVersions, refusal_of, release_of
 
 Answer = TypeVar("Answer")
 _ILLEGAL_STATE = 34
@@ -115,3 +127,73 @@ def _request(
         return Reply(parse(small_messages.decode(api, version, answer, broker=address)))
 
     return Request(frame, read)
+
+
+Greeted = TypeVar("Greeted")
+GENERATIONS: tuple[Generation, ...] = (Kafka(), Jafka())
+"""The newest first."""
+
+
+def choose(
+    greet: Callable[[Greeting], Greeted], *, client_id: str, address: str, told: str | None = None
+) -> Greeted:
+    """What `greet` makes of the first generation whose greeting the broker answers; of the one that
+    was `told`, if one was.
+
+    `greet` raises NotKafka for an answer that is not of the generation. Where no generation fits,
+    that of the newest is raised, which most brokers are of. Raises SettingsError for a name that no
+    generation has.
+    """
+    strangers: list[NotKafka] = []
+    for generation in _asked(told):
+        try:
+            return greet(generation.greeting(client_id, address, told))
+        except NotKafka as stranger:
+            strangers.append(stranger)
+    raise strangers[0]
+
+
+def login_asked_first(client_id: str, address: str) -> Request[LoginDialect]:
+    """The question by which a broker tells how it is logged in to. One generation has logins at
+    all.
+    """
+    return asked_first(client_id, address)
+
+
+def is_release(told: str | None) -> bool:
+    """Whether a broker that was told to be of this generation could also be asked what it is."""
+    return any(told in generation.releases for generation in GENERATIONS)
+
+
+def may_lose_isolation(told: str | None) -> bool:
+    """Whether a broker that was told to be of this generation is asked for records as one without
+    transactions, whatever it is.
+    """
+    return any(told in generation.without_isolation for generation in GENERATIONS)
+
+
+def of_broker_version(version: str, **said: str) -> str:
+    """The name of the generation that speaks with brokers of this version of Kafka, so that none of
+    them is asked.
+
+    Raises SettingsError for a version of which it is not known what its brokers speak; `said` names
+    the setting.
+    """
+    release = release_of(version)
+    if release is None:
+        what = f"what brokers of version {version} speak is not known"
+        check = "the number, such as 0.8.2, 0.9 or 3.9; brokers from 0.10 on tell what they speak by themselves"
+        raise SettingsError(what, check=check, **(said or {"key": "source.broker_version"}))
+    return Kafka.name_of(release)
+
+
+def _asked(told: str | None) -> tuple[Generation, ...]:
+    if told is None:
+        return tuple(generation for generation in GENERATIONS if not generation.is_told)
+    found = tuple(generation for generation in GENERATIONS if told in generation.names)
+    if not found:
+        names = ", ".join(name for generation in GENERATIONS for name in generation.names)
+        raise SettingsError(
+            f"there is no generation of brokers called {told}", check=f"one of {names}"
+        )
+    return found

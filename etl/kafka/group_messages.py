@@ -1,0 +1,365 @@
+"""How do members of Kafka's groups speak with their coordinator, in either protocol?
+
+The classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, from version 0 (Kafka 0.9) on.
+
+What members tell each other through the coordinator is bytes to it, and belongs to `subscriptions`.
+
+The consumer protocol (KIP-848, Kafka 4.0 on): ConsumerGroupHeartbeat, and ConsumerGroupDescribe
+by which such a group is looked at.
+
+kafka-python has no schema of them, so they are in files beside this module, as Kafka's protocol
+writes messages down; their classes are that library's like all others. Topics go by their ids,
+which Metadata tells.
+
+What members of a classic group tell each other: subscriptions, and what the leader assigns
+(ConsumerProtocol, versions 0 to 3).
+
+Each begins with its version, and a later one only adds fields at the end (KIP-429), so that of a
+version that is not known here what is known of it is read, as Kafka's own consumers do.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from kafka.protocol.consumer import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+from kafka.protocol.consumer.metadata import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
+
+from etl.errors import CorruptData, Refusal
+from etl.kafka import small_messages
+from etl.kafka.messages import (
+    ConsumerHeartbeat,
+    ConsumerHeartbeatAnswer,
+    Joined,
+    JoinRequest,
+    MemberIdentity,
+    Subscription,
+    Synced,
+    ToldMember,
+    ToldMembers,
+    is_of_instance,
+)
+from etl.kafka.small_messages import ConsumerGroupHeartbeatRequest, by_topic, or_minus_one, or_none
+from etl.kafka.versions import refusal_of
+from etl.model.partitions import BrokerPartition
+
+_NEWEST = 3
+_WITH_OWNED = 2
+"""The first version that tells what is owned, and of which generation: only then do others believe
+it.
+"""
+_CHECK = "which clients are members of the group"
+
+
+def render_subscription(told: Subscription) -> bytes:
+    """In version 0, which every client reads, where nothing is owned."""
+    version = _WITH_OWNED if told.owned or told.generation is not None else 0
+    kind = ConsumerProtocolSubscription.TopicPartition
+    owned = [
+        kind(topic=topic, partitions=[log.partition for log in logs])
+        for topic, logs in by_topic(told.owned).items()
+    ]
+    made = ConsumerProtocolSubscription(
+        version=version,
+        topics=list(told.topics),
+        user_data=told.user_data,
+        owned_partitions=owned,
+        generation_id=or_minus_one(told.generation),
+    )
+    return bytes(made.encode())
+
+
+def parse_subscription(content: bytes, **place: Any) -> Subscription:
+    """Raises CorruptData."""
+    found = _decoded(ConsumerProtocolSubscription, content, "a member's subscription", place)
+    owned = getattr(found, "owned_partitions", None) or ()
+    return Subscription(
+        tuple(found.topics),
+        _logs(owned, place),
+        or_none(getattr(found, "generation_id", None)),
+        bytes(found.user_data or b""),
+    )
+
+
+def render_assignment(logs: Iterable[BrokerPartition]) -> bytes:
+    kind = ConsumerProtocolAssignment.TopicPartition
+    assigned = [
+        kind(topic=topic, partitions=[log.partition for log in found])
+        for topic, found in by_topic(logs).items()
+    ]
+    return bytes(
+        ConsumerProtocolAssignment(version=0, assigned_partitions=assigned, user_data=b"").encode()
+    )
+
+
+def parse_assignment(content: bytes, **place: Any) -> frozenset[BrokerPartition]:
+    """Nothing where the leader assigned nothing, or does not know the member. Raises CorruptData."""
+    if not content:
+        return frozenset()
+    return _logs(
+        _decoded(ConsumerProtocolAssignment, content, "an assignment", place).assigned_partitions,
+        place,
+    )
+
+
+def _decoded(kind: Any, content: bytes, what: str, place: Mapping[str, Any]) -> Any:
+    told = int.from_bytes(content[:2], "big", signed=True)
+    if told < 0:
+        raise CorruptData(f"{what} is of version {told}", check=_CHECK, **place)
+    version = min(told, _NEWEST)
+    small_messages.refuse_other_data(kind, version, memoryview(content), **place)
+    try:
+        return kind.decode(content[2:], version=version, header=False)
+    except (ValueError, IndexError, struct.error, OverflowError, TypeError, MemoryError) as error:
+        raise CorruptData(f"{what} cannot be read: {error}", check=_CHECK, **place) from None
+
+
+def _logs(told: Iterable[Any], place: Mapping[str, Any]) -> frozenset[BrokerPartition]:
+    logs = frozenset(
+        BrokerPartition(each.topic, partition)
+        for each in told
+        for partition in each.partitions
+        if partition >= 0
+    )
+    if any(partition < 0 for each in told for partition in each.partitions):
+        raise CorruptData(
+            "a partition that a member is said to have is negative", check=_CHECK, **place
+        )
+    return logs
+
+
+CONSUMERS = "consumer"
+"""The kind of group whose members divide partitions among them."""
+FIRST_STATIC_JOIN, FIRST_STATIC = 5, 3
+"""The versions of JoinGroup, and of the two others, that know the names of static members (KIP-345,
+Kafka 2.3).
+"""
+_REASON = "a run of a pipeline"
+_PROTOCOL = JoinGroupRequest.JoinGroupRequestProtocol
+
+
+def join_fields(wanted: JoinRequest) -> dict[str, Any]:
+    protocols = [
+        _PROTOCOL(name=strategy, metadata=render_subscription(told))
+        for strategy, told in wanted.subscriptions.items()
+    ]
+    return {
+        "group_id": wanted.group,
+        "session_timeout_ms": wanted.session_timeout_ms,
+        "rebalance_timeout_ms": wanted.rebalance_timeout_ms,
+        "member_id": wanted.member_id or "",
+        "group_instance_id": wanted.instance_id,
+        "protocol_type": CONSUMERS,
+        "protocols": protocols,
+        "reason": _REASON,
+    }
+
+
+def parse_join(response: Any, instance_id: str | None = None, **place: Any) -> Joined:
+    """Parse an answer to the join of a static member (`instance_id`) or a dynamic one.
+
+    A static leader that comes back gets a new member id. From version 9 on the broker says that it
+    leads (KIP-814); an older broker names its former member id as the leader's. Raises CorruptData
+    for what a member told that is no subscription.
+    """
+    refusal, member_id = refusal_of(response.error_code), response.member_id or None
+    if refusal is not None:
+        return Joined(refusal, member_id, -1, "", False, ())
+    skips = getattr(response, "skip_assignment", False) or _is_former_id(
+        response.leader, response.member_id, instance_id
+    )
+    is_leader = response.leader == response.member_id or skips
+    members = (
+        tuple(
+            ToldMember(
+                each.member_id,
+                getattr(each, "group_instance_id", None) or None,
+                parse_subscription(bytes(each.metadata), **place),
+            )
+            for each in response.members
+        )
+        if is_leader
+        else ()
+    )
+    return Joined(
+        None,
+        member_id,
+        response.generation_id,
+        response.protocol_name or "",
+        is_leader,
+        members,
+        skips,
+    )
+
+
+def _is_former_id(leader: str, member_id: str, instance_id: str | None) -> bool:
+    return instance_id is not None and leader != member_id and is_of_instance(leader, instance_id)
+
+
+def sync_fields(
+    identity: MemberIdentity, strategy: str, assigned: Mapping[str, Iterable[BrokerPartition]]
+) -> dict[str, Any]:
+    """`assigned`: member id to logs, of the leader; nothing of anybody else."""
+    kind = SyncGroupRequest.SyncGroupRequestAssignment
+    assignments = [
+        kind(member_id=member, assignment=render_assignment(logs))
+        for member, logs in assigned.items()
+    ]
+    return {
+        **_identity(identity),
+        "protocol_type": CONSUMERS,
+        "protocol_name": strategy,
+        "assignments": assignments,
+    }
+
+
+def parse_sync(response: Any, **place: Any) -> Synced:
+    """Raises CorruptData for an assignment that is none."""
+    refusal = refusal_of(response.error_code)
+    return Synced(
+        refusal, frozenset() if refusal else parse_assignment(bytes(response.assignment), **place)
+    )
+
+
+def heartbeat_fields(identity: MemberIdentity) -> dict[str, Any]:
+    return _identity(identity)
+
+
+def parse_heartbeat(response: Any) -> Refusal | None:
+    return refusal_of(response.error_code)
+
+
+def leave_fields(identity: MemberIdentity) -> dict[str, Any]:
+    """Version 3 on names several members, the older ones one."""
+    leaving = LeaveGroupRequest.MemberIdentity(
+        member_id=identity.member_id, group_instance_id=identity.instance_id, reason=_REASON
+    )
+    return {"group_id": identity.group, "member_id": identity.member_id, "members": [leaving]}
+
+
+def parse_leave(response: Any) -> Refusal | None:
+    """Of the request, or else of the one member that it named."""
+    told = refusal_of(response.error_code)
+    return told or next(
+        (refusal for each in response.members or () if (refusal := refusal_of(each.error_code))),
+        None,
+    )
+
+
+def _identity(identity: MemberIdentity) -> dict[str, Any]:
+    return {
+        "group_id": identity.group,
+        "generation_id": identity.generation,
+        "member_id": identity.member_id,
+        "group_instance_id": identity.instance_id,
+    }
+
+
+_DIVIDED = frozenset({"Stable", "Reconciling"})
+"""Where each member has been told what it is to read, whether or not it reads all of it yet."""
+_FULL = 0
+"""A heartbeat with this epoch, and one that tells what is owned, says everything; the others say
+nothing that was said before.
+"""
+
+
+def consumer_heartbeat_fields(beat: ConsumerHeartbeat) -> dict[str, Any]:
+    kind = ConsumerGroupHeartbeatRequest.TopicPartitions
+    owned = (
+        None
+        if beat.owned is None
+        else [
+            kind(topic_id=UUID(topic), partitions=sorted(partitions))
+            for topic, partitions in sorted(beat.owned.items())
+            if partitions
+        ]
+    )
+    is_full = beat.epoch == _FULL
+    return {
+        "group_id": beat.group,
+        "member_id": beat.member_id or "",
+        "member_epoch": beat.epoch,
+        "instance_id": beat.instance_id,
+        "rack_id": None,
+        "rebalance_timeout_ms": beat.rebalance_timeout_ms if is_full else -1,
+        "subscribed_topic_names": list(beat.topics) if is_full else None,
+        "subscribed_topic_regex": None,
+        "server_assignor": None,
+        "topic_partitions": owned,
+    }
+
+
+def parse_consumer_heartbeat(response: Any, **place: Any) -> ConsumerHeartbeatAnswer:
+    """Raises CorruptData for a negative partition, or an interval that is none."""
+    refusal = refusal_of(response.error_code)
+    if refusal is None and response.heartbeat_interval_ms <= 0 and response.member_epoch > 0:
+        raise CorruptData(
+            f"heartbeats are wanted every {response.heartbeat_interval_ms} ms",
+            check="the broker's log",
+            **place,
+        )
+    return ConsumerHeartbeatAnswer(
+        refusal,
+        response.error_message or "",
+        response.member_id or None,
+        response.member_epoch,
+        response.heartbeat_interval_ms,
+        None
+        if response.assignment is None
+        else _assigned(response.assignment.topic_partitions, place),
+    )
+
+
+def consumer_group_fields(group: str) -> dict[str, Any]:
+    return {"group_ids": [group], "include_authorized_operations": False}
+
+
+def parse_consumer_group(response: Any, **place: Any) -> ToldMembers:
+    """The members of the one group that was asked for, with what each reads or is about to; as
+    `groups.parse_group`.
+
+    Raises CorruptData for a negative partition.
+    """
+    group = next(iter(response.groups), None)
+    if group is None:
+        return ToldMembers(None, {})
+    is_divided = group.group_state in _DIVIDED
+    return ToldMembers(
+        refusal_of(group.error_code),
+        {
+            f"{member.member_id} at {member.client_host.lstrip('/')}": _logs_of(member, place)
+            if is_divided
+            else None
+            for member in group.members
+        },
+    )
+
+
+def _logs_of(member: Any, place: Mapping[str, Any]) -> frozenset[BrokerPartition]:
+    told = [*member.assignment.topic_partitions, *member.target_assignment.target_partitions]
+    if any(partition < 0 for each in told for partition in each.partitions):
+        raise CorruptData("an assigned partition is negative", check="the broker's log", **place)
+    return frozenset(
+        BrokerPartition(each.topic_name, partition)
+        for each in told
+        for partition in each.partitions
+    )
+
+
+def _assigned(told: Iterable[Any], place: Mapping[str, Any]) -> dict[str, frozenset[int]]:
+    found: dict[str, frozenset[int]] = {}
+    for each in told:
+        if any(partition < 0 for partition in each.partitions):
+            raise CorruptData(
+                "an assigned partition is negative", check="the broker's log", **place
+            )
+        found[str(each.topic_id)] = found.get(str(each.topic_id), frozenset()) | frozenset(
+            each.partitions
+        )
+    return found

@@ -1,0 +1,525 @@
+"""Which request does each question become on Jafka and Kafka 0.7?
+
+Jafka as a generation: which request each question becomes, and which questions such a broker has
+no answer for. No I/O.
+
+A broker of this family knows its own logs and nothing else: neither its id nor its topics nor other
+brokers, which are all in ZooKeeper. It has no groups, no transactions, no epochs, no timestamps,
+and it tells no version. What the bytes are belongs to the modules beside it.
+
+The error codes of Jafka and Kafka 0.7: name, whether asking again may help, which of our errors
+each one is, and what it means.
+
+Owns the table (Jafka, `common.ErrorMapping`). From Kafka 0.8 on the same numbers mean something
+else. Only fetches are answered with a code; any other request that the broker cannot serve makes it
+close the connection.
+
+Fetch and MultiFetch: records of one log, or of several in one request. Records stay slices of
+the caller's buffer.
+
+A broker copies bytes of its log file from the offset on, as many as were asked for, and looks at
+nothing. So an answer ends in the middle of an entry, at the end of a segment though there is more
+behind it, and at the last flushed byte. It never waits for more, it bounds each log's part and not
+the whole, and a topic that is not there looks like a log at its end: no code and no bytes.
+
+The offsets request: where one log starts, where its flushed part ends, and where its segments
+begin. One log per request.
+
+A log's offsets are byte positions, so a range of it may begin and end only where an entry begins
+for sure: at what this request names.
+
+A broker makes a topic's logs with its first message, which then lies at 0. Of a log that is not
+there Kafka 0.7 says that it starts and ends at 0, and Jafka names no offset: here both read alike.
+Whether the topic is there at all, only ZooKeeper knows.
+
+Writing messages, and making and deleting topics: for the demo, for tests, and for whoever makes
+logs to try things with.
+
+A produce request has no answer, neither when it was served nor when not. So an offsets request
+follows each on the same connection: a broker that took the messages answers that one, and one that
+did not has hung up. Where they lie nobody is told.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from etl.errors import (
+    BrokerError,
+    CorruptData,
+    EtlError,
+    Meaning,
+    PermissionRefused,
+    Refusal,
+    SettingsError,
+)
+from etl.kafka.messages import (
+    EARLIEST,
+    LATEST,
+    ClusterMetadata,
+    EntryLayout,
+    Fetch,
+    FetchAnswer,
+    FetchedPartition,
+    FetchTarget,
+    ListedOffset,
+)
+from etl.kafka.primitives import Reader, Writer
+from etl.kafka.protocol import BrokerProtocol, Generation, Greeting, Reply, Request
+from etl.model.partitions import BrokerPartition, Isolation
+
+NONE = 0
+OFFSET_OUT_OF_RANGE = 1
+WRONG_PARTITION = 3
+
+_LOG = "the broker's log around this time"
+
+_TABLE = (
+    Refusal(
+        -1,
+        "UNKNOWN",
+        True,
+        BrokerError,
+        f"{_LOG}; it also answers so to a topic's name that it does not allow",
+    ),
+    Refusal(
+        OFFSET_OUT_OF_RANGE,
+        "OFFSET_OUT_OF_RANGE",
+        False,
+        BrokerError,
+        "log start and flushed end of the log",
+        Meaning.OUT_OF_RANGE,
+    ),
+    Refusal(
+        2,
+        "INVALID_MESSAGE",
+        False,
+        CorruptData,
+        "the broker's own log and its disks: it found a bad checksum",
+    ),
+    Refusal(
+        WRONG_PARTITION,
+        "WRONG_PARTITION",
+        False,
+        BrokerError,
+        "how many partitions the topic has on this broker (/brokers/topics/[topic]/[broker]): they are fewer",
+    ),
+    Refusal(4, "INVALID_FETCH_SIZE", False, EtlError, _LOG),
+)
+_ROWS: dict[int, Refusal] = {row.code: row for row in _TABLE}
+
+WRONG_PASSWORD = Refusal(
+    -1,
+    "WRONG_PASSWORD",
+    False,
+    PermissionRefused,
+    "the password of the broker's settings",
+    Meaning.NOT_ALLOWED,
+)
+"""Of a delete request: a number where the answer says how many partitions were deleted."""
+
+
+def refusal_of(code: int) -> Refusal | None:
+    """What a code means that came with an answer; None where nothing was refused. A code that is
+    not in the table is final.
+    """
+    unknown = Refusal(
+        code,
+        f"unknown error code {code}",
+        False,
+        EtlError,
+        "the broker's version: this table does not know it",
+    )
+    return None if code == NONE else _ROWS.get(code, unknown)
+
+
+FETCH, MULTIFETCH = 1, 2
+_MOST_LOGS = 0x7FFF
+
+
+def within(max_bytes: int, wanted: Sequence[FetchTarget]) -> tuple[FetchTarget, ...]:
+    """Those of `wanted`, in their order, of which the parts of the answer are together no larger
+    than `max_bytes`; the first one always.
+
+    The broker knows no bound of the whole. A log that finds no room is not asked for: who waits for
+    it asks for it first, next time.
+    """
+    left, found = max_bytes, list[FetchTarget]()
+    for each in wanted[:_MOST_LOGS]:
+        if found and each.max_bytes > left:
+            continue
+        found.append(each)
+        left -= each.max_bytes
+    return tuple(found)
+
+
+def encode_fetch(wanted: FetchTarget) -> bytes:
+    """One framed request for one log."""
+    return _write_target(Writer().int16(FETCH), wanted).framed()
+
+
+def encode_multifetch(wanted: Sequence[FetchTarget]) -> bytes:
+    """One framed request for several logs; for none it is a greeting, which every broker answers
+    with nothing.
+    """
+    out = Writer().int16(MULTIFETCH).int16(len(wanted))
+    for each in wanted:
+        _write_target(out, each)
+    return out.framed()
+
+
+def _write_target(out: Writer, wanted: FetchTarget) -> Writer:
+    # A negative size is not refused by the broker: its answer would have a negative size itself,
+    # and no end.
+    if wanted.max_bytes < 0:
+        raise ValueError(f"a fetch of {wanted.max_bytes} bytes cannot be asked for")
+    return (
+        out.string16(wanted.log.topic)
+        .int32(wanted.log.partition)
+        .int64(wanted.offset)
+        .int32(wanted.max_bytes)
+    )
+
+
+def parse_fetch(wanted: FetchTarget, answer: memoryview, **place: Any) -> FetchAnswer:
+    """The answer to `encode_fetch`, from the bytes behind its size. Raises CorruptData."""
+    return FetchAnswer(0, None, (_read_part(Reader(answer, **place, **wanted.log.place), wanted),))
+
+
+def parse_multifetch(
+    wanted: Sequence[FetchTarget], answer: memoryview, **place: Any
+) -> FetchAnswer:
+    """The answer to `encode_multifetch`, from the bytes behind its size: a part for each log, in
+    the order asked for, which names none.
+
+    Raises CorruptData naming topic and partition where a length is absurd or the bytes end early.
+    """
+    reader = Reader(answer, **place)
+    refusal, partitions = refusal_of(reader.int16()), list[FetchedPartition]()
+    for each in wanted if refusal is None else ():
+        reader.place = {**place, **each.log.place}
+        part = reader.span(reader.int32(), "a part of the answer")
+        partitions.append(_read_part(Reader(part, **reader.place), each))
+    if reader.left:
+        raise reader.corrupt(f"{reader.left} bytes follow the end of the answer")
+    return FetchAnswer(0, refusal, tuple(partitions))
+
+
+def not_asked(wanted: FetchTarget) -> FetchedPartition:
+    """What is answered of a log that found no room in the request: nothing, and nothing follows
+    from that.
+    """
+    return _fetched(wanted, code=0, records=memoryview(b""), proves_empty=False)
+
+
+def _read_part(reader: Reader, wanted: FetchTarget) -> FetchedPartition:
+    code = reader.int16()
+    if reader.left > wanted.max_bytes:
+        raise reader.corrupt(
+            f"{reader.left} bytes are answered where {wanted.max_bytes} were asked for"
+        )
+    return _fetched(
+        wanted,
+        code=code,
+        records=reader.span(reader.left, "the message set"),
+        proves_empty=code == 0 and wanted.max_bytes > 0,
+    )
+
+
+def _fetched(
+    wanted: FetchTarget, *, code: int, records: memoryview, proves_empty: bool
+) -> FetchedPartition:
+    return FetchedPartition(
+        topic=wanted.log.topic,
+        partition=wanted.log.partition,
+        refusal=refusal_of(code),
+        high_watermark=None,
+        last_stable_offset=None,
+        log_start_offset=None,
+        aborted=(),
+        records=records,
+        proves_empty=proves_empty,
+        layout=EntryLayout.PHYSICAL,
+        broker_id=wanted.log.broker_id,
+    )
+
+
+OFFSETS = 4
+ALL = 0x7FFFFFFF
+"""More than a log has segments: the broker answers with as many as there are, and takes no memory
+for the number.
+"""
+
+
+def encode_offsets(log: BrokerPartition, time: int, *, most: int = ALL) -> bytes:
+    """One framed request. `time` is LATEST (the flushed end, then the segments' starts) or EARLIEST
+    (the start of the oldest segment).
+
+    Raises SettingsError for a moment: Jafka's search by time steps one entry too far.
+    """
+    if time not in (LATEST, EARLIEST):
+        raise SettingsError(
+            "a Jafka broker cannot be asked for offsets by time: its search is off by one and names a segment too old, or none",
+            check="that the first or the last offset is asked for; records of this generation have no timestamps",
+            **log.place,
+        )
+    if most < 1:
+        raise ValueError(
+            f"{most} offsets cannot be asked for: an answer without any is that of a log that is not there"
+        )
+    return (
+        Writer()
+        .int16(OFFSETS)
+        .string16(log.topic)
+        .int32(log.partition)
+        .int64(time)
+        .int32(most)
+        .framed()
+    )
+
+
+def parse_offsets(
+    log: BrokerPartition, answer: memoryview, **place: Any
+) -> tuple[int, ...] | Refusal:
+    """The answer to one request, from the bytes behind its size: one offset at least, newest first.
+    Raises CorruptData.
+    """
+    reader = Reader(answer, **place, **log.place)
+    refusal = refusal_of(reader.int16())
+    if refusal is not None:
+        return refusal
+    found = [reader.int64() for _ in range(reader.count("the array of offsets", item_bytes=8))]
+    if any(offset < 0 for offset in found) or found != sorted(found, reverse=True):
+        raise reader.corrupt(f"the offsets {found[:5]} are not those of a log, newest first")
+    if reader.left:
+        raise reader.corrupt(f"{reader.left} bytes follow the end of the answer")
+    # The start of a last segment without a flushed byte is also the end: it is told twice.
+    return tuple(dict.fromkeys(found)) or (0,)
+
+
+def read_listed(log: BrokerPartition, time: int, answer: memoryview, **place: Any) -> ListedOffset:
+    """The same in the words of all generations."""
+    found = parse_offsets(log, answer, **place)
+    if isinstance(found, Refusal):
+        return ListedOffset(log, found, None, None, None)
+    return ListedOffset(
+        log, None, found[0], None, None, tuple(reversed(found)) if time == LATEST else None
+    )
+
+
+PRODUCE, CREATE, DELETE = 0, 5, 6
+_MESSAGE = struct.Struct(">ibbI")
+_MAGIC = 1
+
+
+def encode_messages(records: Iterable[tuple[bytes | None, bytes | None]]) -> bytes:
+    """An uncompressed message set of key and value pairs, of which the format has the values only.
+
+    Raises ValueError for a key, for a value that is None, and where there is no record.
+    """
+    messages = b"".join(_encode_message(key, value) for key, value in records)
+    if not messages:
+        raise ValueError("there is no record to send")
+    return messages
+
+
+def _encode_message(key: bytes | None, value: bytes | None) -> bytes:
+    if key is not None:
+        raise ValueError(f"messages of this generation have no key, and here is one: {key[:40]!r}")
+    if value is None:
+        raise ValueError(
+            "messages of this generation have a payload always, if an empty one: None cannot be sent"
+        )
+    return _MESSAGE.pack(_MESSAGE.size - 4 + len(value), _MAGIC, 0, zlib.crc32(value)) + value
+
+
+def encode_produce(log: BrokerPartition, messages: bytes) -> bytes:
+    """One framed request, which is not answered."""
+    return (
+        Writer()
+        .int16(PRODUCE)
+        .string16(log.topic)
+        .int32(log.partition)
+        .int32(len(messages))
+        .raw(messages)
+        .framed()
+    )
+
+
+def encode_create(topic: str, partitions: int, *, enlarges: bool = True) -> bytes:
+    """One framed request: as many partitions at least, on this broker; the logs themselves are made
+    by the first message.
+
+    enlarges    without it a broker up to 3.0.6 does nothing, since it counts every topic as having
+    num.partitions already
+    """
+    if partitions < 1:
+        raise ValueError(f"a topic cannot have {partitions} partitions")
+    return Writer().int16(CREATE).string16(topic).int32(partitions).int8(enlarges).framed()
+
+
+def encode_delete(topic: str, password: str) -> bytes:
+    """One framed request: the topic's logs on this broker. Any password will do where the broker
+    has none.
+    """
+    return Writer().int16(DELETE).string16(topic).string16(password).framed()
+
+
+def parse_count(answer: memoryview, **place: Any) -> int | Refusal:
+    """The one number that answers a create or a delete request, from the bytes behind its size:
+    partitions made, or deleted.
+
+    Raises CorruptData.
+    """
+    reader = Reader(answer, **place)
+    refusal = refusal_of(reader.int16())
+    if refusal is not None:
+        return refusal
+    if reader.count("the array of numbers", item_bytes=4) != 1:
+        raise reader.corrupt("the answer does not hold one number")
+    number = reader.int32()
+    if reader.left:
+        raise reader.corrupt(f"{reader.left} bytes follow the end of the answer")
+    return WRONG_PASSWORD if number == -1 else number
+
+
+_NOTHING = b"\0\0"
+_HANGS_UP = (
+    "the topic's name, and how many partitions it has on this broker: one of this generation hangs up on what it cannot serve; "
+    "and the broker's log"
+)
+
+
+class Jafka(Generation):
+    """Greeted with a MultiFetch of nothing, which is answered with nothing."""
+
+    names = ("jafka",)
+    is_told = True
+
+    def greeting(self, client_id: str, address: str, name: str | None = None) -> Greeting:
+        return Greeting(
+            "MultiFetch",
+            encode_multifetch(()),
+            lambda start: bytes(start) == _NOTHING,
+            lambda answer: JafkaDialect(address),
+            least_answer_bytes=2,
+            check_if_cut="that a Jafka or Kafka 0.7 broker listens there: Kafka from 0.8 on and a TLS listener hang up so",
+        )
+
+
+class JafkaDialect(BrokerProtocol):
+    """What a broker of this family understands; there is one version of it."""
+
+    least_answer_bytes = 2
+    check_if_cut = _HANGS_UP
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def introduction(self) -> str:
+        return "Jafka, or Kafka 0.7"
+
+    def number_of(self, start: memoryview) -> int | None:
+        return None
+
+    def metadata(self, topics: Collection[str] | None) -> Request[ClusterMetadata]:
+        self._cannot("tell of brokers and topics: what there is stands in ZooKeeper")
+
+    def list_offsets(
+        self,
+        times: Mapping[BrokerPartition, int],
+        isolation: Isolation,
+        epochs: Mapping[BrokerPartition, int | None],
+    ) -> Request[dict[BrokerPartition, ListedOffset]]:
+        asked = dict(times)
+        frames = b"".join(encode_offsets(log, time) for log, time in asked.items())
+
+        def read(answer: memoryview) -> Reply[dict[BrokerPartition, ListedOffset]]:
+            if len(asked) == 1:
+                return Reply(
+                    {
+                        log: read_listed(log, time, answer, broker=self._address)
+                        for log, time in asked.items()
+                    }
+                )
+            reader = Reader(answer, broker=self._address)
+            return Reply(
+                {
+                    log: read_listed(
+                        log, time, reader.span(reader.int32(), "an answer"), broker=self._address
+                    )
+                    for log, time in asked.items()
+                }
+            )
+
+        return Request(lambda number: frames, read, answers=len(asked), check_if_cut=_HANGS_UP)
+
+    def offsets_before(
+        self, log: BrokerPartition, time_ms: int, most: int
+    ) -> Request[tuple[int, ...] | Refusal]:
+        frame = encode_offsets(log, time_ms, most=most)
+
+        def read(answer: memoryview) -> Reply[tuple[int, ...] | Refusal]:
+            return Reply(parse_offsets(log, answer, broker=self._address))
+
+        return Request(lambda number: frame, read, check_if_cut=_HANGS_UP)
+
+    def fetch(self, fetch: Fetch) -> Request[FetchAnswer]:
+        asked = within(fetch.max_bytes, fetch.wanted)
+
+        def read(answer: memoryview) -> Reply[FetchAnswer]:
+            if len(asked) == 1:
+                found = parse_fetch(asked[0], answer, broker=self._address)
+            else:
+                found = parse_multifetch(asked, answer, broker=self._address)
+            if found.refusal is not None:
+                return Reply(found)
+            told = {(each.topic, each.partition): each for each in found.partitions}
+            return Reply(
+                FetchAnswer(
+                    0,
+                    None,
+                    tuple(
+                        told.get((each.log.topic, each.log.partition)) or not_asked(each)
+                        for each in fetch.wanted
+                    ),
+                )
+            )
+
+        frame = encode_fetch(asked[0]) if len(asked) == 1 else encode_multifetch(asked)
+        return Request(lambda number: frame, read)
+
+    def append(
+        self,
+        log: BrokerPartition,
+        records: bytes | Sequence[tuple[bytes | None, bytes | None]],
+        *,
+        timestamp_ms: int,
+        timeout_ms: int,
+    ) -> Request[int | Refusal | None]:
+        messages = records if isinstance(records, bytes) else encode_messages(records)
+        frames = encode_produce(log, messages) + encode_offsets(log, LATEST, most=1)
+
+        def read(answer: memoryview) -> Reply[int | Refusal | None]:
+            return Reply(read_listed(log, LATEST, answer, broker=self._address).refusal)
+
+        return Request(
+            lambda number: frames,
+            read,
+            check_if_cut=f"that a message is not larger than max.message.size; {_HANGS_UP}",
+        )
+
+    def create_topic(self, topic: str, partitions: int) -> Request[int | Refusal]:
+        return self._count(encode_create(topic, partitions))
+
+    def delete_topic(self, topic: str, password: str) -> Request[int | Refusal]:
+        return self._count(encode_delete(topic, password))
+
+    def _count(self, frame: bytes) -> Request[int | Refusal]:
+        def read(answer: memoryview) -> Reply[int | Refusal]:
+            return Reply(parse_count(answer, broker=self._address))
+
+        return Request(lambda number: frame, read, check_if_cut=_HANGS_UP)
